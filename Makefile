@@ -375,7 +375,7 @@ $(eval $(call registry,src/cli,exfold,-,programs))
 SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
 $(BUILD)/gen/specification.inc: $(SPECIFIED) scripts/embed-specification.sh | $(BUILD)/gen
 	$(Q)scripts/embed-specification.sh $(SPECIFIED) > $@.new && mv $@.new $@
-$(BUILD)/src/inspect/specification.o: $(BUILD)/gen/specification.inc
+$(BUILD)/src/inspect/inspection.o: $(BUILD)/gen/specification.inc
 
 # Recipes and manifests of released models, for --init and for runs without a recipe.
 RELEASED := $(filter-out %/demo.yaml %/demo-all.yaml %/demo-eval.yaml %/demo-tokens.yaml,$(sort $(wildcard recipes/*.yaml data-manifests/*.yaml)))
@@ -388,7 +388,7 @@ REPORT_PARTS := $(sort $(wildcard src/inspect/report/report.*))
 REPORT_INC   := $(patsubst src/inspect/report/report.%,$(BUILD)/gen/report_%.inc,$(REPORT_PARTS))
 $(BUILD)/gen/report_%.inc: src/inspect/report/report.% | $(BUILD)/gen
 	$(Q)od -A n -v -t u1 $< | sed 's/[0-9][0-9]*/&,/g' > $@.new && mv $@.new $@
-$(BUILD)/src/inspect/report_parts.o: $(REPORT_INC)
+$(BUILD)/src/inspect/report.o: $(REPORT_INC)
 
 # Version and commit go into provenance; the header changes only when they do.
 $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen

@@ -1,8 +1,8 @@
 /* backend.h - exf_backend is a table of operations and the memory on which they work.
  *
  * There are two: `cpu`, the plain reference in every build, and `cuda`.  The forward pass is
- * written once, against this table.  The header of an operation (gemm.h, rope.h, ...)
- * specifies what it computes, its shapes and numerics, for both backends.
+ * written once, against this table.  The header of an operation (linear/linear.h,
+ * attention/attention.h, ...) specifies what it computes, its shapes and numerics, for both backends.
  *
  * Arrays named in an operation are in the backend's memory (alloc).  Operations are
  * queued and run in order; the queue keeps their first failure, which finish(), download()
@@ -12,28 +12,16 @@
 #define EXF_KERNELS_BACKEND_H
 #include "base/err.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/compressed_attention.h"
-#include "kernels/attention/compressor.h"
-#include "kernels/recurrent/delta_rule.h"
-#include "kernels/statistics/diagonal.h"
+#include "kernels/attention/compressed.h"
 #include "kernels/fold/correction.h"
-#include "kernels/statistics/common_input_sums.h"
-#include "kernels/statistics/divergence.h"
-#include "kernels/moe/expert_products.h"
-#include "kernels/moe/moe_sum.h"
-#include "kernels/moe/reuse_outputs.h"
-#include "kernels/attention/indexer.h"
-#include "kernels/statistics/layer_sums.h"
-#include "kernels/statistics/output_errors.h"
-#include "kernels/linear/matrix.h"
-#include "kernels/attention/rope.h"
-#include "kernels/moe/router.h"
+#include "kernels/linear/linear.h"
+#include "kernels/moe/moe.h"
+#include "kernels/operation.h"
+#include "kernels/recurrent/delta_rule.h"
 #include "kernels/residual/hyper_connections.h"
-#include "kernels/linear/dequantize.h"
-#include "kernels/queue.h"
+#include "kernels/statistics/divergence.h"
+#include "kernels/statistics/layer_sums.h"
 
-#include <stddef.h>
-#include <stdint.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -57,11 +45,13 @@ typedef struct {
     exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
     /* Operations queued on q from now on wait for all that were queued on `before` so far. */
     void (*wait_for)(exf_queue *q, exf_queue *before);
-    void (*stamp)(exf_queue *q, uint64_t *ns); /* gpu_clock.h */
-    /* dequantize.h; *bad becomes 1 where a value is not finite. */
+    /* *ns, in memory of alloc_staging, becomes the nanoseconds of the GPU's clock, never 0, when all that was queued on q
+     * before is done; the host may read it at any time and does not wait. */
+    void (*stamp)(exf_queue *q, uint64_t *ns);
+    /* linear.h; *bad becomes 1 where a value is not finite. */
     void (*dequantize)(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *rows, int *bad);
     void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);
-    /* rounding.h, device_rows.h */
+    /* rows.h */
     void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
@@ -73,7 +63,7 @@ typedef struct {
     size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
     void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,
                             const float *beta, const exf_delta_shape *s, double eps, float *workspace);
-    /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
+    /* compressed.h in bfloat16, between two products: every head of query normed (rows.h, no weight)
      * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
      * the attention's.  fit: 1 if the device supports it for these shapes. */
     int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
@@ -119,7 +109,7 @@ typedef struct exf_backend {
     void (*copy)(exf_queue *q, void *to, const void *from, size_t bytes); /* queued; either side may be alloc_staging's */
     void (*zero)(exf_queue *q, void *p, size_t bytes);
 
-    /* ---- matrix products (gemm.h) -------------------------------------------- */
+    /* ---- matrix products (linear.h) -------------------------------------------- */
     void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
                      float alpha, float beta);
     /* count products of one shape, y_i = x_i w_i^T. */
@@ -128,7 +118,7 @@ typedef struct exf_backend {
     void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
                     float alpha, float beta);
 
-    /* ---- rows (rmsnorm.h, gate.h, swiglu.h, rows.h) ---------------------------- */
+    /* ---- rows (rows.h) ---------------------------------------------------- */
     void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
     void (*add_bias)(exf_queue *q, float *y, const float *bias, int n_rows, int n);
     void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
@@ -168,7 +158,7 @@ typedef struct exf_backend {
                    const exf_router_rules *r, double *scratch);
 
     /* ---- the MoE block (kernels/moe) ------------------------------------------------ */
-    /* expert_products.h; x is the number type of x and outputs. */
+    /* moe.h; x is the number type of x and outputs. */
     size_t (*experts_workspace)(const exf_expert_shape *s, exf_number x); /* bytes */
     void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
                     const exf_expert_shape *s, void *workspace);
@@ -182,6 +172,11 @@ extern const exf_backend exf_backend_cpu;
 /* The CUDA backend, or NULL and a reason in err: not compiled in, no device, a
  * device that this build has no code for. */
 const exf_backend *exf_backend_cuda(exf_err *err);
+
+/* Measures how fast a backend multiplies matrices, for a plan's estimated time and a benchmark's lower bound: FLOP/s of one
+ * queue (one thread of the CPU, or the GPU) on y = x w^T with x [rows, 1024], w [768, 1024], a layer's product: rows is 128
+ * where memory is the host's, as a worker's block is, else 8192.  Takes a few hundredths of a second. */
+exf_code exf_gemm_rate(const exf_backend *backend, exf_compute compute, double *flops_per_second, exf_err *err) EXF_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -1,34 +1,7 @@
-/* backend_cuda.cu - the table of CUDA kernels: device, queues, copies. */
+/* backend_cuda.cu - the table of CUDA kernels, and what of it is the queue's: opening, closing, copies. */
 #include "kernels/backend.h"
-#include "kernels/attention/attention.h"
-#include "kernels/attention/compressed_attention.h"
-#include "kernels/attention/compressor.h"
-#include "kernels/attention/indexer.h"
-#include "kernels/attention/rope.h"
-#include "kernels/device/backend_memory.cuh"
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/fold/correction.h"
-#include "kernels/device/gpu_clock.h"
-#include "kernels/linear/dequantize.h"
-#include "kernels/linear/gemm.h"
-#include "kernels/moe/expert_products.h"
-#include "kernels/moe/moe_sum.h"
-#include "kernels/moe/reuse_outputs.h"
-#include "kernels/moe/router.h"
-#include "kernels/recurrent/causal_conv.h"
-#include "kernels/recurrent/delta_rule.h"
-#include "kernels/residual/hyper_connections.h"
-#include "kernels/rows/device_rows.h"
-#include "kernels/rows/gate.h"
-#include "kernels/rows/rmsnorm.h"
-#include "kernels/rows/rounding.h"
 #include "kernels/rows/rows.h"
-#include "kernels/rows/swiglu.h"
-#include "kernels/statistics/common_input_sums.h"
-#include "kernels/statistics/diagonal.h"
-#include "kernels/statistics/divergence.h"
-#include "kernels/statistics/layer_sums.h"
-#include "kernels/statistics/output_errors.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -91,7 +64,7 @@ static void zero(exf_queue *q, void *p, size_t bytes)
     if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemsetAsync(p, 0, bytes, q->stream), "zero");
 }
 
-static void follow(exf_queue *q, exf_queue *before)
+static void wait_for(exf_queue *q, exf_queue *before)
 {
     cudaEvent_t reached;
     if (q->err.code != EXF_OK || !exf_cuda_note(q, cudaEventCreateWithFlags(&reached, cudaEventDisableTiming), "event")) return;
@@ -113,30 +86,90 @@ static const char *device_name(void)
 }
 
 static const exf_gpu_operations gpu = {
-    exf_has_bf16_products_cuda,
-    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_pin_cuda, exf_unpin_cuda,
-    exf_memory_cuda, exf_memory_reset_peak_cuda, exf_memory_left_cuda, follow, exf_stamp_cuda,
-    exf_dequantize_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
-    exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
-    exf_compressed_heads_cuda, exf_embed_cuda,
-    exf_watch_finite_cuda, exf_score_rows_cuda, exf_output_errors_cuda,
-    exf_layer_sums_bytes_cuda, exf_layer_sums_add_cuda, exf_layer_sums_take_cuda, exf_layer_sums_close_sequence_cuda,
-    exf_gram_matrices_bytes_cuda, exf_gram_matrices_cuda, exf_layer_sums_add_common_input_cuda, exf_diagonal_add_cuda,
-    exf_correct_routes_cuda,
+    .has_bf16 = exf_has_bf16_products_cuda,
+    .alloc_staging = exf_alloc_staging_cuda,
+    .free_staging = exf_free_staging_cuda,
+    .pin = exf_pin_cuda,
+    .unpin = exf_unpin_cuda,
+    .memory = exf_memory_cuda,
+    .memory_reset_peak = exf_memory_reset_peak_cuda,
+    .memory_left = exf_memory_left_cuda,
+    .wait_for = wait_for,
+    .stamp = exf_stamp_cuda,
+    .dequantize = exf_dequantize_cuda,
+    .check_bf16 = exf_check_bf16_cuda,
+    .round_rows = exf_round_rows_cuda,
+    .widen = exf_widen_cuda,
+    .rmsnorm_rounded = exf_rmsnorm_rounded_cuda,
+    .rmsnorm_split = exf_rmsnorm_split_cuda,
+    .gate_heads_rounded = exf_gate_heads_rounded_cuda,
+    .conv_delta_rule_workspace = exf_conv_delta_rule_workspace_cuda,
+    .conv_delta_rule = exf_conv_delta_rule_cuda,
+    .compressed_heads_fit = exf_compressed_heads_fit_cuda,
+    .compressed_heads = exf_compressed_heads_cuda,
+    .embed = exf_embed_cuda,
+    .watch_finite = exf_watch_finite_cuda,
+    .score_rows = exf_score_rows_cuda,
+    .output_errors = exf_output_errors_cuda,
+    .layer_sums_bytes = exf_layer_sums_bytes_cuda,
+    .layer_sums_add = exf_layer_sums_add_cuda,
+    .layer_sums_take = exf_layer_sums_take_cuda,
+    .layer_sums_close_sequence = exf_layer_sums_close_sequence_cuda,
+    .gram_matrices_bytes = exf_gram_matrices_bytes_cuda,
+    .gram_matrices = exf_gram_matrices_cuda,
+    .layer_sums_add_common_input = exf_layer_sums_add_common_input_cuda,
+    .diagonal_add = exf_diagonal_add_cuda,
+    .correct_routes = exf_correct_routes_cuda,
 };
 
 static const exf_backend table = {
-    "cuda", &gpu,
-    open_queue, close_queue, exf_finish_cuda, device_name, exf_alloc_cuda, exf_free_cuda, upload, download, copy, zero,
-    exf_product_xwt_cuda, exf_product_xwt_many_cuda, exf_gemm_xw_cuda,
-    exf_rmsnorm_cuda, exf_add_bias_cuda, exf_copy_columns_cuda, exf_repeat_columns_cuda, exf_sigmoid_gate_cuda, exf_swiglu_cuda,
-    exf_add_cuda, exf_gather_rows_cuda, exf_first_not_finite_cuda,
-    exf_rope_apply_cuda, exf_attention_workspace_cuda, exf_attention_cuda,
-    exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda,
-    exf_delta_rule_workspace_cuda,
-    exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
-    exf_indexer_workspace_cuda, exf_indexer_cuda, exf_hyper_pre_cuda, exf_hyper_post_cuda, exf_hyper_head_cuda, exf_router_cuda,
-    exf_experts_workspace_cuda, exf_experts_cuda, exf_switch_weights_cuda, exf_moe_sum_cuda, exf_reuse_outputs_cuda,
+    .name = "cuda",
+    .gpu = &gpu,
+    .open = open_queue,
+    .close = close_queue,
+    .finish = exf_finish_cuda,
+    .device = device_name,
+    .alloc = exf_alloc_cuda,
+    .free = exf_free_cuda,
+    .upload = upload,
+    .download = download,
+    .copy = copy,
+    .zero = zero,
+    .gemm_xwt = exf_product_xwt_cuda,
+    .gemm_xwt_many = exf_product_xwt_many_cuda,
+    .gemm_xw = exf_gemm_xw_cuda,
+    .rmsnorm = exf_rmsnorm_cuda,
+    .add_bias = exf_add_bias_cuda,
+    .copy_columns = exf_copy_columns_cuda,
+    .repeat_columns = exf_repeat_columns_cuda,
+    .sigmoid_gate = exf_sigmoid_gate_cuda,
+    .swiglu = exf_swiglu_cuda,
+    .add = exf_add_cuda,
+    .gather_rows = exf_gather_rows_cuda,
+    .first_not_finite = exf_first_not_finite_cuda,
+    .rope = exf_rope_apply_cuda,
+    .attention_workspace = exf_attention_workspace_cuda,
+    .attention = exf_attention_cuda,
+    .causal_conv_workspace = exf_causal_conv_workspace_cuda,
+    .causal_conv_silu = exf_causal_conv_silu_cuda,
+    .delta_gates = exf_delta_gates_cuda,
+    .l2norm_heads = exf_l2norm_heads_cuda,
+    .delta_rule_workspace = exf_delta_rule_workspace_cuda,
+    .delta_rule = exf_delta_rule_cuda,
+    .compressed_attention_workspace = exf_compressed_attention_workspace_cuda,
+    .compressed_attention = exf_compressed_attention_cuda,
+    .compressor = exf_compressor_cuda,
+    .indexer_workspace = exf_indexer_workspace_cuda,
+    .indexer = exf_indexer_cuda,
+    .hyper_pre = exf_hyper_pre_cuda,
+    .hyper_post = exf_hyper_post_cuda,
+    .hyper_head = exf_hyper_head_cuda,
+    .router = exf_router_cuda,
+    .experts_workspace = exf_experts_workspace_cuda,
+    .experts = exf_experts_cuda,
+    .switch_weights = exf_switch_weights_cuda,
+    .moe_sum = exf_moe_sum_cuda,
+    .reuse_outputs = exf_reuse_outputs_cuda,
 };
 
 extern "C" const exf_backend *exf_backend_cuda(exf_err *err)

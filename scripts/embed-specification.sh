@@ -1,7 +1,7 @@
 #!/bin/sh
 # embed-specification.sh FILE ... - the comment on top of each file as members of a C
 # array, a line each: {"<name>", "text"}, where src/artifact/artifact_<name>.c and
-# src/artifact/<name>.h are <name> (see src/inspect/specification.c).
+# src/artifact/<name>.h are <name> (see src/inspect/inspection.c).
 set -eu
 for file; do
     name=${file##*/}

@@ -1,4 +1,4 @@
-/* attention.h - causal softmax attention over one sequence, grouped queries.
+/* attention.h - causal softmax attention over one sequence, grouped queries; and the rotation of queries and keys.
  *
  * q [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
  * with rows its own ld floats apart.  Query head h uses key-value head
@@ -8,7 +8,7 @@
  *
  * CUDA, F32 mode, Hopper, d and dv at most 256: q, k, v and the weights exp(score - largest
  * so far) are sums of two float16, powers of two apart, and tensor cores add up three
- * products of each two (device/split.cuh).  A score is off by delta <= (3 + d / 16) 2^-22
+ * products of each two (device/tensor_cores.cuh).  A score is off by delta <= (3 + d / 16) 2^-22
  * scale sum |q_i k_i|, and |error| <= (2 delta + (20 + T / 64) 2^-22) max |v|, as long as the
  * largest number of each row lies within 2^-90 .. 2^90.  Elsewhere: float32 throughout, in
  * another order.  BF16 mode: q, k, v and the weights are rounded to float16, which tensor
@@ -16,11 +16,11 @@
  * become infinite, and the output is found not to be finite); products are added in
  * float32, weights in float32 before they are rounded.  With delta the largest error
  * of a score, at most 2^-11 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|. */
+
 #ifndef EXF_KERNELS_ATTENTION_H
 #define EXF_KERNELS_ATTENTION_H
-#include <stddef.h>
+#include "kernels/operation.h"
 
-struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -38,8 +38,42 @@ typedef struct {
 size_t exf_attention_workspace(int n_tokens);
 void exf_attention_cpu(float *out, const float *q, const float *k, const float *v, const exf_attention_shape *s, float *workspace);
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s); /* floats */
-void exf_attention_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v,
+void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v,
                         const exf_attention_shape *s, float *workspace);
+
+/* ---- rotary position embedding -----------------------------------------------------------
+ * Half-rotation (NeoX) pairs (i, i + d/2), interleaved (GPT-J) pairs (2i, 2i + 1):
+ *   y_a = x_a cos - x_b sin,   y_b = x_b cos + x_a sin
+ * Angles as the reference computes them: inverse frequencies rounded to float32, multiplied by the position in float32, then
+ * cosine and sine. */
+
+/* inv_freq[i] = theta^(-2i/d), i < d/2. */
+void exf_rope_frequencies(float *inv_freq, int d, double theta);
+
+/* YaRN (static): with D(n) = d ln(original / (2 pi n)) / (2 ln theta), low = D(beta_fast),
+ * high = D(beta_slow), rounded outwards when truncate, kept within [0, d-1], and
+ * ramp_i = clamp((i - low) / (high - low), 0, 1):
+ *   inv_freq[i] = f_i / factor * ramp_i + f_i (1 - ramp_i),   f_i = theta^(-2i/d) */
+typedef struct {
+    double factor, beta_fast, beta_slow, original_length;
+    int truncate;
+} exf_yarn;
+void exf_rope_yarn_frequencies(float *inv_freq, int d, double theta, const exf_yarn *y);
+
+/* cosine and sine [n_positions, d/2] of positions 0..n_positions-1, times amplitude. */
+void exf_rope_table(float *cosine, float *sine, const float *inv_freq, int d, int n_positions, double amplitude);
+
+/* The rows that are rotated: d floats from `offset` of each of n_heads heads (head_dim
+ * apart) of each of n_tokens rows (ld apart); row t at position t * step. */
+typedef struct {
+    int n_tokens, n_heads, head_dim, ld;
+    int d, offset, step;
+    int interleaved, inverse; /* inverse: the rotation is undone (sin -> -sin) */
+} exf_rope_shape;
+/* In place. */
+void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+
 #ifdef __cplusplus
 }
 #endif

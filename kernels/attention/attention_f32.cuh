@@ -5,7 +5,11 @@
  * four rows, and of them the scores of four keys and four of every 64 output columns.
  * Products and sums are fused multiply-adds in order of the index; a row's running sum
  * of weights is multiplied with exp(old top - new top) <= 1 at every tile, at most
- * n_keys / 64 times, so that |error| <= (d + n_keys) 2^-23 sum |terms| holds. */
+ * n_keys / 64 times, so that |error| <= (d + n_keys) 2^-23 sum |terms| holds.
+ *
+ * Cost: the FLOP of attention_tiles.cu on float32 units.  Bytes: a block reads every key and value that its rows see, from
+ * the cache.  Compressed attention with 64 heads of 512 in float32: measured 4.39 ms of a window alone, 14.3 with 512
+ * entries. */
 #ifndef EXF_KERNELS_ATTENTION_F32_CUH
 #define EXF_KERNELS_ATTENTION_F32_CUH
 #include "kernels/attention/attention_internal.cuh"

@@ -1,5 +1,5 @@
-/* attention_internal.cuh - shared by the CUDA files of causal attention: the tiled kernel's entry,
- * and the view by which kernels that serve both kinds of attention read rows and keys; see
+/* attention_internal.cuh - shared by the CUDA files of attention: the entries of the tiled kernels, the view by which
+ * kernels that serve both kinds of attention read rows and keys, and the online softmax on wgmma's registers; see
  * attention.h. */
 #ifndef EXF_KERNELS_ATTENTION_INTERNAL_CUH
 #define EXF_KERNELS_ATTENTION_INTERNAL_CUH
@@ -84,4 +84,104 @@ struct exf_causal_view {
         return -INFINITY;
     }
 };
+
+/* ---- online softmax: a thread holds some columns of two of the 64 rows (exf_wgmma) ------------- */
+
+#ifdef EXF_HOPPER
+/* The state of a thread's two rows: the largest score, the sum over the thread's columns,
+ * and the factor by which earlier sums and outputs must be multiplied. */
+struct exf_softmax_state {
+    float top[2], sum[2], rescale[2];
+};
+
+/* Replaces s by exp(scale s - top), scale in powers of two. */
+template <int BN> static __device__ __forceinline__ void exf_online_softmax(float (&s)[BN / 2], exf_softmax_state &w, float scale)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = w.top[r], part[2] = {0, 0};
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(s[i], s[i + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        float base = most == -INFINITY ? 0 : most * scale;
+        w.rescale[r] = exf_exp2(fmaf(w.top[r], scale, -base));
+        w.top[r] = most;
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) {
+            part[0] += s[i] = exf_exp2(fmaf(s[i], scale, -base));
+            part[1] += s[i + 1] = exf_exp2(fmaf(s[i + 1], scale, -base));
+        }
+        w.sum[r] = w.sum[r] * w.rescale[r] + (part[0] + part[1]);
+    }
+}
+
+/* Masks keys: a row sees the keys up to itself; BN keys from first_key on, `row` is this thread's first row. */
+template <int BN> static __device__ __forceinline__ void exf_mask(float (&s)[BN / 2], int row, int first_key)
+{
+    int behind = row - first_key - 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++)
+        if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
+}
+
+/* Rounds scores to the A operand of the product with the values. */
+template <int N> static __device__ __forceinline__ void exf_round_to(uint32_t (&p)[N / 2], const float (&s)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) p[i] = exf_half2(s[2 * i], s[2 * i + 1]);
+}
+
+template <int N> static __device__ __forceinline__ void exf_rescale_output(float (&o)[N], const exf_softmax_state &w)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) o[i] *= w.rescale[i % 4 / 2];
+}
+
+/* Stores N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
+ * NULL for a row past the end; columns from `column` on, n in the row.  Neighbouring lanes exchange
+ * halves, so that each writes 16 bytes of one row; quads: rows are aligned for that. */
+template <int N>
+static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], float *const (&out)[2],
+                                                      int column, int n, bool quads)
+{
+    int lane = threadIdx.x % 4, odd = lane % 2;
+    float *to = odd ? out[1] : out[0];
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float a = o[4 * i] * inverse[0], b = o[4 * i + 1] * inverse[0], c = o[4 * i + 2] * inverse[1],
+              d = o[4 * i + 3] * inverse[1];
+        float x = __shfl_xor_sync(0xffffffffu, odd ? a : c, 1), y = __shfl_xor_sync(0xffffffffu, odd ? b : d, 1);
+        float4 four = odd ? make_float4(x, y, c, d) : make_float4(a, b, x, y);
+        int at = column + 8 * i + lane / 2 * 4;
+        if (!to) continue;
+        if (quads && at + 4 <= n) {
+            *reinterpret_cast<float4 *>(to + at) = four;
+        } else {
+            if (at < n) to[at] = four.x;
+            if (at + 1 < n) to[at + 1] = four.y;
+            if (at + 2 < n) to[at + 2] = four.z;
+            if (at + 3 < n) to[at + 3] = four.w;
+        }
+    }
+}
+
+/* Stores rows `row` and `row` + 8 of a view whose output is float32. */
+template <class View, int N>
+static __device__ __forceinline__ void exf_keep_rows(const View &w, const float (&o)[N], const float (&inverse)[2], int row,
+                                                     int column, int n, bool quads)
+{
+    float *out[2];
+    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < w.n_rows() ? w.out_row(row + 8 * r) : nullptr;
+    exf_store_rows(o, inverse, out, column, n, quads);
+}
+
+/* Returns the sum over the four lanes that share a row. */
+static __device__ __forceinline__ float exf_sum4(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+#endif
+
 #endif

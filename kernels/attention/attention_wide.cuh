@@ -6,11 +6,16 @@
  * columns, fills the registers of two warpgroups: each has half the columns, and both
  * compute all scores and their softmax, which costs half as much again as either's own half
  * but needs no exchange between them.  Keys and values are first rounded to
- * rows of float16; if the values are the keys, a tile is loaded once. */
+ * rows of float16; if the values are the keys, a tile is loaded once.
+ *
+ * Cost of compressed attention with 64 heads of 512: 2 * 1024 FLOP a head, query and key; 128 keys of a window and 4096
+ * queries are 69 GFLOP, 0.09 ms at 794 TFLOP/s, and with 512 entries more at most 344 GFLOP, 0.43 ms; measured 0.716 and
+ * 1.32 (95 and 207 TFLOP/s).  Bytes: queries read and outputs written, 2 T 64 512 floats, 1.07 GB, 0.26 ms at 4.2 TB/s; keys
+ * come from the cache.  Shared memory: 64 queries and two tiles of 64 keys of D float16, 192 KB of D 512, so a block a
+ * multiprocessor. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH
 #include "kernels/attention/attention_internal.cuh"
-#include "kernels/attention/attention_online.cuh"
 
 enum { EXF_WIDE_TILE = 64, EXF_WIDE_PANEL = EXF_WIDE_TILE * 128, EXF_WIDE_THREADS = 256 };
 

@@ -1,5 +1,5 @@
 /* indexer_order.h - selects the best entries of one row with the reference's steps, so that the
- * same of several equal scores are chosen; see indexer.h. */
+ * same of several equal scores are chosen; see compressed.h. */
 #ifndef EXF_KERNELS_INDEXER_ORDER_H
 #define EXF_KERNELS_INDEXER_ORDER_H
 #include <math.h>

@@ -1,5 +1,13 @@
-/* cuda_queue.cu - notes the first failure of a queue and waits for its CUDA stream; see cuda_queue.cuh. */
+/* cuda_queue.cu - the first failure of a queue, cuBLAS, the GPU's memory and its clock; see cuda_queue.cuh. */
 #include "kernels/device/cuda_queue.cuh"
+
+#include <cstdio>
+#include <cstring>
+#include <dlfcn.h>
+#include <mutex>
+#include <unordered_map>
+
+/* ---- failures ---------------------------------------------------------------------- */
 
 int exf_cuda_note(exf_queue *q, cudaError_t e, const char *what)
 {
@@ -32,4 +40,155 @@ exf_code exf_finish_cuda(exf_queue *q, exf_err *err)
     *err = q->err;
     q->err.code = EXF_OK;
     return err->code;
+}
+
+/* ---- cuBLAS, found at run time ------------------------------------------------------- */
+
+/* dlsym gives data pointers; POSIX promises that they hold functions. */
+template <class F> static bool find_function(void *library, const char *name, F *f)
+{
+    *f = reinterpret_cast<F>(dlsym(library, name));
+    return *f != nullptr;
+}
+
+const exf_cublas *exf_cublas_load(exf_err *err)
+{
+    static exf_cublas table;
+    static bool loaded;
+    char name[64];
+    if (loaded) return &table;
+    snprintf(name, sizeof name, "libcublas.so.%d", CUBLAS_VER_MAJOR);
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        exf_fail(err, EXF_DEVICE, "cuBLAS cannot be loaded: %s", dlerror());
+        return nullptr;
+    }
+    loaded = find_function(library, "cublasCreate_v2", &table.create) &&
+             find_function(library, "cublasDestroy_v2", &table.destroy) &&
+             find_function(library, "cublasSetStream_v2", &table.set_stream) &&
+             find_function(library, "cublasGetStatusString", &table.status_string) &&
+             find_function(library, "cublasGemmEx", &table.gemm) &&
+             find_function(library, "cublasGemmStridedBatchedEx", &table.gemm_batched);
+    if (loaded) return &table;
+    exf_fail(err, EXF_DEVICE, "%s lacks a function that is needed", name);
+    return nullptr;
+}
+
+/* ---- memory -------------------------------------------------------------------------- */
+
+static std::mutex guard;
+static std::unordered_map<void *, size_t> held;
+static uint64_t now_held, most_held;
+
+/* Adds an allocation to the list, or frees it if the list has no memory. */
+static exf_code keep_allocation(void *p, size_t bytes, const char *what, exf_err *err)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    try {
+        held[p] = bytes;
+    } catch (const std::bad_alloc &) {
+        cudaFree(p);
+        return exf_fail(err, EXF_NOSPACE, "out of memory for the list of allocations (%s)", what);
+    }
+    now_held += bytes;
+    most_held = now_held > most_held ? now_held : most_held;
+    return EXF_OK;
+}
+
+static exf_code refuse_memory(const char *kind, size_t bytes, const char *what, cudaError_t e, exf_err *err)
+{
+    cudaGetLastError(); /* a refused allocation must not be blamed on the next launch */
+    return exf_fail(err, e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE, "%s memory: %.1f MiB for %s: %s", kind,
+                    (double)bytes / 1048576.0, what, cudaGetErrorString(e));
+}
+
+exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err)
+{
+    void *p = nullptr;
+    memcpy(out, &p, sizeof p);
+    if (size && n > SIZE_MAX / size) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu x %zu for %s", n, size, what);
+    size_t bytes = n * size ? n * size : 1;
+    cudaError_t e = cudaMalloc(&p, bytes);
+    if (e == cudaSuccess) e = cudaMemset(p, 0, bytes);
+    if (e == cudaSuccess) e = cudaDeviceSynchronize(); /* queues do not wait for the default stream */
+    if (e != cudaSuccess) {
+        cudaFree(p);
+        return refuse_memory("GPU", bytes, what, e, err);
+    }
+    exf_code rc = keep_allocation(p, bytes, what, err);
+    if (rc == EXF_OK) memcpy(out, &p, sizeof p);
+    return rc;
+}
+
+void exf_free_cuda(void *p)
+{
+    if (!p) return;
+    std::lock_guard<std::mutex> lock(guard);
+    auto at = held.find(p);
+    if (at != held.end()) {
+        now_held -= at->second;
+        held.erase(at);
+    }
+    cudaFree(p);
+}
+
+exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err)
+{
+    void *p = nullptr;
+    cudaError_t e = cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (e == cudaSuccess) memset(p, 0, bytes);
+    memcpy(out, &p, sizeof p);
+    return e == cudaSuccess ? EXF_OK : refuse_memory("pinned", bytes, what, e, err);
+}
+
+void exf_free_staging_cuda(void *p)
+{
+    if (p) cudaFreeHost(p);
+}
+
+exf_code exf_pin_cuda(void *memory, size_t bytes, const char *what, exf_err *err)
+{
+    cudaError_t e = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    return e == cudaSuccess ? EXF_OK : refuse_memory("pinned", bytes, what, e, err);
+}
+
+void exf_unpin_cuda(void *memory)
+{
+    cudaHostUnregister(memory);
+}
+
+void exf_memory_cuda(uint64_t *now, uint64_t *peak)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    *now = now_held;
+    *peak = most_held;
+}
+
+void exf_memory_reset_peak_cuda(void)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    most_held = now_held;
+}
+
+exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err)
+{
+    size_t free = 0, total = 0;
+    cudaError_t e = cudaMemGetInfo(&free, &total);
+    *bytes = free;
+    return e == cudaSuccess ? EXF_OK : exf_fail(err, EXF_DEVICE, "GPU memory: %s", cudaGetErrorString(e));
+}
+
+/* ---- the clock ------------------------------------------------------------------------ */
+
+static __global__ void stamp(volatile unsigned long long *ns)
+{
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    *ns = now;
+    __threadfence_system();
+}
+
+void exf_stamp_cuda(exf_queue *q, uint64_t *ns)
+{
+    EXF_LAUNCH(q, "stamp", stamp, 1, 1, 0, reinterpret_cast<unsigned long long *>(ns));
 }

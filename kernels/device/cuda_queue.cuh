@@ -1,15 +1,32 @@
-/* cuda_queue.cuh - the queue of the CUDA backend: a CUDA stream, a cuBLAS handle and the
- * first failure.  Every launch and call is checked; after a failure the queue launches
- * nothing until finish() has returned it. */
+/* cuda_queue.cuh - the queue of the CUDA backend: a CUDA stream, a cuBLAS handle and the first failure; and the GPU's
+ * memory, counted.
+ *
+ * Every launch and call is checked; after a failure the queue launches nothing until exf_finish_cuda() has returned it. */
 #ifndef EXF_KERNELS_CUDA_QUEUE_CUH
 #define EXF_KERNELS_CUDA_QUEUE_CUH
 #include "base/err.h"
-#include "kernels/linear/cublas_load.cuh"
-#include "kernels/queue.h"
+#include "kernels/operation.h"
 
+#include <cublas_v2.h> /* types only */
 #include <cuda_runtime.h>
-#include <stddef.h>
-#include <stdint.h>
+
+/* The functions of cuBLAS that products call.  It is loaded when the first queue opens: it brings 100 MB of relocations
+ * that a run on the CPU should not pay for, and a machine without it can run that. */
+struct exf_cublas {
+    decltype(&cublasCreate_v2) create;
+    decltype(&cublasDestroy_v2) destroy;
+    decltype(&cublasSetStream_v2) set_stream;
+    decltype(&cublasGetStatusString) status_string;
+    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha,
+                           const void *a, cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c,
+                           cudaDataType, int ldc, cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
+    cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha,
+                                   const void *a, cudaDataType, int lda, long long a_step, const void *b, cudaDataType, int ldb,
+                                   long long b_step, const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count,
+                                   cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
+};
+/* NULL and a reason in err if it cannot be loaded. */
+const exf_cublas *exf_cublas_load(exf_err *err);
 
 struct exf_queue {
     const exf_cublas *cublas;
@@ -25,9 +42,9 @@ enum { EXF_ROUNDED_BYTES = 64 << 20 };
 
 /* Creates the queue's cuBLAS handle at its first product; 1 if it has one. */
 int exf_cublas_ready(exf_queue *q);
-/* The table's finish(). */
+/* Waits for the queue; returns its first failure and forgets it. */
 exf_code exf_finish_cuda(exf_queue *q, exf_err *err);
-/* Notes a failure, if it is the first; 1 if `e` is success. */
+/* Note a failure, if it is the first; return 1 if `e` is success. */
 int exf_cuda_note(exf_queue *q, cudaError_t e, const char *what);
 int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what);
 
@@ -37,8 +54,14 @@ static inline unsigned exf_blocks(size_t n, unsigned threads)
     return (unsigned)(blocks < 1 ? 1 : blocks > 0x7fffffff ? 0x7fffffff : blocks);
 }
 
-/* EXF_LAUNCH(q, "rmsnorm", kernel, grid, block, shared, args...): launches on the
- * queue's CUDA stream and notes a refusal.  Callers do not launch empty grids. */
+/* Returns 1 if rows that start at p and are ld floats apart can be read 16 bytes at a time. */
+static inline bool exf_aligned16(const void *p, int ld)
+{
+    return (uintptr_t)p % 16 == 0 && ld % 4 == 0;
+}
+
+/* EXF_LAUNCH(q, "rmsnorm", kernel, grid, block, shared, args...): launches on the queue's CUDA stream and notes a refusal.
+ * Callers do not launch empty grids. */
 #define EXF_LAUNCH(q, name, kernel, grid, block, shared, ...)                    \
     do {                                                                         \
         if ((q)->err.code == EXF_OK) {                                           \
@@ -46,4 +69,16 @@ static inline unsigned exf_blocks(size_t n, unsigned threads)
             exf_cuda_note((q), cudaGetLastError(), (name));                      \
         }                                                                        \
     } while (0)
+
+/* ---- memory and the clock: members of the same names in backend.h say what each function does ---- */
+exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);
+void exf_free_cuda(void *p);
+exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err);
+void exf_free_staging_cuda(void *p);
+exf_code exf_pin_cuda(void *memory, size_t bytes, const char *what, exf_err *err);
+void exf_unpin_cuda(void *memory);
+void exf_memory_cuda(uint64_t *now, uint64_t *peak);
+void exf_memory_reset_peak_cuda(void);
+exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err);
+void exf_stamp_cuda(exf_queue *q, uint64_t *ns);
 #endif

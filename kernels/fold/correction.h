@@ -19,11 +19,8 @@
 #ifndef EXF_KERNELS_CORRECTION_H
 #define EXF_KERNELS_CORRECTION_H
 #include "exfold/fold.h"
-#include "kernels/linear/matrix.h"
+#include "kernels/operation.h"
 
-#include <stddef.h>
-#include <stdint.h>
-struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -63,7 +60,7 @@ static inline size_t exf_correction_workspace(int n_tokens, int top_k, int rank)
 
 /* routed [T, H] float32 */
 void exf_correct_routes_cpu(float *routed, const exf_correction_tables *t, const exf_correction_call *c);
-void exf_correct_routes_cuda(struct exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
+void exf_correct_routes_cuda(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-/* fold_cpu.h - shared by the CPU functions of exfold/fold.h: a token's routes by rank, and
- * the pool of a decode batch, the system of the joint forms. */
+/* fold_cpu.h - shared by the CPU functions of exfold/fold.h, and by those who choose their numbers: a token's routes by
+ * rank, the pool of a decode batch, the system of the joint forms, the steps of a budget. */
 #ifndef EXF_KERNELS_FOLD_CPU_H
 #define EXF_KERNELS_FOLD_CPU_H
 #include "kernels/fold/fold_internal.h"
@@ -16,7 +16,7 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
  * [E], ties to the earlier; -1 if every loss is above max_loss. */
 int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss);
 /* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row. */
-void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
+void exf_fold_write_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
                       const exf_fold_prefill_options *o);
 
 /* A batch's experts by falling importance; the first n_pool are kept. */
@@ -52,4 +52,19 @@ int exf_fold_joint_factor(exf_fold_factors *f, const exf_fold_joint *s, double r
 int exf_fold_joint_solve(exf_fold_joint *s, double rho);
 /* Rewrites rows as exf_fold_decode_joint does, given every expert's target [E]; -1: it stays. */
 void exf_fold_join_rows(const exf_fold_routes *io, const int16_t *target, const exf_fold_tables *t, double rho);
+
+/* ---- budgets: what a token would lose by keeping its first P routes, predicted from the mean inner products of its experts'
+ * outputs, and how many routes a rule keeps (docs/method.md, section 9): the steps of exf_fold_prefill_budget_cpu ---- */
+
+/* Fills residual[P] for P = 0..n, of the n routes of a row by falling w rms: residual[0] is the energy
+ * of the routed output, residual[n] is 0.  Returns n, the slots that have an expert.  `ridge` as in
+ * exf_fold_budget_options; t has cosine and rms. */
+int exf_fold_residuals(double residual[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t,
+                       float ridge);
+/* Fills sum[P] for P = 0..n: the first P routes' w rms; returns n. */
+int exf_fold_rms_sums(double sum[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t);
+
+/* Return the P from min(least, n) to min(most, n) that a rule keeps of n routes. */
+int exf_fold_choose_by_residual(const double *residual, int n, float penalty, int least, int most);
+int exf_fold_choose_by_share(const double *sum, int n, float share, int least, int most);
 #endif

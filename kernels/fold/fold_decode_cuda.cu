@@ -3,7 +3,8 @@
  * them the slots to rewrite.  No block writes before all have read.
  *
  * The kernel is bound by the latency of loading the slots and then the losses.  So each
- * warp loads its experts' rows while the pool is being chosen. */
+ * warp loads its experts' rows while the pool is being chosen.  512 threads a block, 2 or 4 rows of losses a warp; 256 rows
+ * of 8 slots and E 128 are 16 KB of slots and 128 KB of tables: 0.03 us at 4.2 TB/s. */
 #include "kernels/fold/fold_pool.cuh"
 
 /* Finds target[e] and scale[e] if e is outside the pool.  Its losses are loaded; its coefficients are if COEFF_ROW. */

@@ -144,7 +144,7 @@ EXF_FOLD_INLINE int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
     return exf_fold_ordered(rank == EXF_FOLD_BY_SCORE ? w : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(w, h));
 }
 
-/* |cosine| as an integer ordered as they are, NaN as 0; at most that of infinity. */
+/* The order-preserving bits of |cosine|, NaN as 0. */
 EXF_FOLD_INLINE uint32_t exf_fold_likeness(float cosine)
 {
     uint32_t bits = exf_bits_of(cosine) & 0x7fffffffu;
@@ -174,7 +174,7 @@ EXF_FOLD_INLINE float exf_fold_rescale_factor(exf_fold_rescale rescale, float be
 
 /* ---- importance ------------------------------------------------------------------- */
 
-/* One slot's term.  Infinities become the largest number, NaN nothing: the sum stays one. */
+/* One slot's term.  Clamps infinities, and NaN to 0, so that the sum stays finite. */
 EXF_FOLD_INLINE float exf_fold_term(exf_fold_importance kind, float w, float scale)
 {
     float v = exf_mulf(w, scale);

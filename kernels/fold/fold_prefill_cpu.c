@@ -1,60 +1,7 @@
-/* fold_prefill_cpu.c - see exfold/fold.h. */
+/* fold_prefill_cpu.c - routes of prefill: by pairs, jointly, and by a budget for each token; see exfold/fold.h. */
 #include "kernels/fold/fold_cpu.h"
 
-void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank)
-{
-    int64_t first = (int64_t)row * in->width;
-    int32_t key[EXF_FOLD_MAX_K];
-    r->n = 0;
-    for (int k = 0; k < in->width; k++) {
-        int id = exf_fold_id(in, first + k, t->n_experts), at = k;
-        float w = exf_fold_weight(in, first + k);
-        float h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : t->norms[id];
-        int32_t mine = id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, w, h);
-        for (; at > 0 && mine > key[at - 1]; at--) {
-            key[at] = key[at - 1];
-            r->slot[at] = r->slot[at - 1];
-            r->id[at] = r->id[at - 1];
-            r->w[at] = r->w[at - 1];
-        }
-        key[at] = mine;
-        r->slot[at] = k;
-        r->id[at] = id;
-        r->w[at] = w;
-        r->n += id >= 0;
-    }
-}
-
-/* Returns the sum of w, or of its squares, in order. */
-static float size_of(const float *w, int n, exf_fold_rescale rescale)
-{
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum = exf_addf(sum, rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(w[i], w[i]) : w[i]);
-    return sum;
-}
-
-void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
-                      const exf_fold_prefill_options *o)
-{
-    int kept = r->n < o->keep ? r->n : o->keep;
-    int64_t from = (int64_t)row * in->width, to = (int64_t)row * out->width;
-    if (o->rescale != EXF_FOLD_RESCALE_NONE) {
-        float f = exf_fold_rescale_factor(o->rescale, size_of(r->w, r->n, o->rescale), size_of(w, kept, o->rescale));
-        for (int i = 0; i < kept; i++) w[i] = exf_mulf(w[i], f);
-    }
-    for (int i = 0; i < o->keep; i++) {
-        exf_fold_set_id(out, to + i, exf_fold_raw_id(in, from + r->slot[i]));
-        exf_fold_set_weight(out, to + i, w[i]);
-    }
-}
-
-int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss)
-{
-    int best = -1;
-    for (int i = 0; i < kept; i++)
-        if (exf_fold_may_take(loss[r->id[i]], max_loss) && (best < 0 || loss[r->id[i]] < loss[r->id[best]])) best = i;
-    return best;
-}
+/* ---- by pairs ---------------------------------------------------------------------------------- */
 
 /* Adds the omitted routes to the kept ones' weights. */
 static void fold_row(float *w, const exf_fold_ranked *r, const exf_fold_tables *t, const exf_fold_prefill_options *o)
@@ -88,7 +35,158 @@ exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_r
         exf_fold_rank_row(&r, in, row, t, settled.rank);
         memcpy(w, r.w, sizeof w);
         fold_row(w, &r, t, &settled);
-        exf_fold_put_row(out, row, in, &r, w, &settled);
+        exf_fold_write_row(out, row, in, &r, w, &settled);
+    }
+    return EXF_FOLD_OK;
+}
+
+/* ---- jointly ----------------------------------------------------------------------------------- */
+
+exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                                           const exf_fold_prefill_options *o)
+{
+    exf_fold_prefill_options settled;
+    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 1);
+    if (status != EXF_FOLD_OK) return status;
+    int keep = settled.keep;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        exf_fold_joint s;
+        float w[EXF_FOLD_MAX_K];
+        exf_fold_rank_row(&r, in, row, t, settled.rank);
+        memcpy(w, r.w, sizeof w);
+        if (r.n > keep) {
+            exf_fold_joint_begin(&s, r.id, keep, t);
+            for (int j = keep; j < r.n; j++) exf_fold_joint_omit(&s, r.id[j], r.w[j], t);
+            if (exf_fold_joint_solve(&s, settled.ridge))
+                for (int i = 0; i < keep; i++) w[i] = (float)((double)r.w[i] + s.right[i]);
+        }
+        exf_fold_write_row(out, row, in, &r, w, &settled);
+    }
+    return EXF_FOLD_OK;
+}
+
+/* ---- a number of routes per token ---------------------------------------------------------------- */
+
+/* Ranks a row's routes by falling w rms. */
+static void rank_by_rms(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t)
+{
+    exf_fold_tables by_rms = *t;
+    by_rms.norms = t->rms;
+    exf_fold_rank_row(r, in, row, &by_rms, EXF_FOLD_BY_SCORE_NORM);
+}
+
+/* Factors the ranked routes' system; returns 0 if there is nothing to factor. */
+static int factor_row(exf_fold_factors *f, const exf_fold_ranked *r, const exf_fold_tables *t, float ridge)
+{
+    exf_fold_joint s;
+    exf_fold_joint_begin(&s, r->id, r->n, t);
+    return exf_fold_joint_factor(f, &s, ridge);
+}
+
+/* Fills residual[0..n] from the factors; NULL: all are 0. */
+static void find_residuals(double *residual, const exf_fold_ranked *r, const exf_fold_factors *f)
+{
+    residual[r->n] = 0;
+    for (int j = r->n - 1; j >= 0; j--) {
+        double y = r->w[j];
+        for (int i = j + 1; f && i < r->n; i++) y += f->a[i][j] * (double)r->w[i];
+        residual[j] = f ? exf_fold_residual_term(f->d[j], y, f->ridge, r->w[j]) + residual[j + 1] : 0;
+    }
+}
+
+int exf_fold_residuals(double residual[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t,
+                       float ridge)
+{
+    exf_fold_ranked r;
+    exf_fold_factors f;
+    rank_by_rms(&r, in, row, t);
+    find_residuals(residual, &r, factor_row(&f, &r, t, exf_fold_ridge(ridge)) ? &f : NULL);
+    return r.n;
+}
+
+static void find_sums(double *sum, const exf_fold_ranked *r, const exf_fold_tables *t)
+{
+    sum[0] = 0;
+    for (int i = 0; i < r->n; i++) sum[i + 1] = sum[i] + (double)r->w[i] * (double)t->rms[r->id[i]];
+}
+
+int exf_fold_rms_sums(double sum[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t)
+{
+    exf_fold_ranked r;
+    rank_by_rms(&r, in, row, t);
+    find_sums(sum, &r, t);
+    return r.n;
+}
+
+int exf_fold_choose_by_residual(const double *residual, int n, float penalty, int least, int most)
+{
+    int low = least < n ? least : n, best = most < n ? most : n;
+    double cost = exf_fold_budget_cost(residual[best], penalty, best);
+    for (int p = best - 1; p >= low; p--) {
+        double other = exf_fold_budget_cost(residual[p], penalty, p);
+        if (!(other <= cost)) continue;
+        cost = other;
+        best = p;
+    }
+    return best;
+}
+
+int exf_fold_choose_by_share(const double *sum, int n, float share, int least, int most)
+{
+    int p = least < n ? least : n, high = most < n ? most : n;
+    while (p < high && !(sum[p] >= (double)share * sum[n])) p++;
+    return p;
+}
+
+/* w[0..p-1] += L_BB'^-1 L_OB' w_O */
+static void join_omitted(float *w, int p, const exf_fold_ranked *r, const exf_fold_factors *f)
+{
+    double x[EXF_FOLD_MAX_K];
+    for (int j = 0; j < p; j++) {
+        x[j] = 0;
+        for (int i = p; i < r->n; i++) x[j] += f->a[i][j] * (double)r->w[i];
+    }
+    for (int k = p - 1; k >= 0; k--)
+        for (int i = 0; i < k; i++) x[i] -= f->a[k][i] * x[k];
+    for (int i = 0; i < p; i++) w[i] = (float)((double)r->w[i] + x[i]);
+}
+
+/* Chooses P and weighs the kept routes into w; returns P. */
+static int weigh_kept(float *w, const exf_fold_ranked *r, const exf_fold_tables *t, const exf_fold_budget_options *o)
+{
+    double by[EXF_FOLD_MAX_K + 1];
+    exf_fold_factors f;
+    int factored = factor_row(&f, r, t, o->ridge), p;
+    if (o->rule == EXF_FOLD_BUDGET_TOKEN) {
+        find_residuals(by, r, factored ? &f : NULL);
+        p = exf_fold_choose_by_residual(by, r->n, o->penalty, o->least, o->most);
+    } else {
+        find_sums(by, r, t);
+        p = exf_fold_choose_by_share(by, r->n, o->share, o->least, o->most);
+    }
+    memcpy(w, r->w, (size_t)r->n * sizeof *w);
+    if (factored && p < r->n) join_omitted(w, p, r, &f);
+    return p;
+}
+
+exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
+                                            const exf_fold_tables *t, const exf_fold_budget_options *o)
+{
+    exf_fold_budget_options settled;
+    exf_fold_status status = exf_fold_check_budget(&settled, in, out, kept, t, o);
+    if (status != EXF_FOLD_OK) return status;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        float w[EXF_FOLD_MAX_K];
+        int64_t to = (int64_t)row * out->width;
+        rank_by_rms(&r, in, row, t);
+        int p = r.n ? weigh_kept(w, &r, t, &settled) : 0;
+        for (int i = 0; i < out->width; i++) {
+            exf_fold_set_id(out, to + i, i < p ? r.id[i] : p && settled.repeat ? r.id[0] : -1);
+            exf_fold_set_weight(out, to + i, i < p ? w[i] : 0.0f);
+        }
+        if (kept) kept[row] = p;
     }
     return EXF_FOLD_OK;
 }

@@ -1,6 +1,10 @@
 /* fold_prefill_cuda.cu - see exfold/fold.h: a thread per token, its routes in registers.
  * Rows are read and written 16 bytes at a time if their alignment allows; independent
- * lookups are started together.  Sums run in order of rank, as in the reference. */
+ * lookups are started together.  Sums run in order of rank, as in the reference.
+ *
+ * Bytes of a token: K ids and weights read, P written, 8 (K + P) at int32 and float32; 8192 tokens of 8 to 4 are 0.8 MB, 0.2
+ * us at 4.2 TB/s.  Losses and coefficients, at most P + 1 for each of K - P, come from tables of 4 E E that stay in the
+ * cache. */
 #include "kernels/fold/fold_cuda.cuh"
 
 enum { MOST_THREADS = 128 };

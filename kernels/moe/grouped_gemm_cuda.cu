@@ -1,4 +1,4 @@
-/* grouped_gemm_cuda.cu - products of all experts in one launch; see expert_products_internal.cuh.
+/* grouped_gemm_cuda.cu - products of all experts in one launch; see moe_internal.cuh.
  *
  * A block per multiprocessor loops over tiles of 128 rows x 256 columns (128 gate and
  * the same 128 up columns if a SwiGLU follows).  One warpgroup fills a ring of
@@ -7,13 +7,24 @@
  * Tiles of one expert are neighbours in time, so its matrix is read from memory once.
  * An element's sum runs over the inner axis in order, whatever tile it is in.
  *
- * Activations of three planes (split.cuh) are multiplied plane after plane, the smallest
- * terms first, by the same matrix and into the same sums: three times the steps. */
-#include "kernels/moe/expert_products_internal.cuh"
-#include "kernels/device/bulk_tiles.cuh"
-#include "kernels/linear/split.cuh"
+ * Activations of three planes (rows.h) are multiplied plane after plane, the smallest
+ * terms first, by the same matrix and into the same sums: three times the steps.
+ *
+ * Cost: 6 H I FLOP a slot; H 2048, I 768 and 32,768 slots (4096 tokens of K 8) are 309 GFLOP, 0.39 ms at 794 TFLOP/s bf16;
+ * measured 0.46 (664 TFLOP/s), E 128, four such sequences a launch.  Bytes: the matrices once, 6 E H I (1.2 GB, 0.29
+ * ms at 4.2 TB/s, for the four sequences together), and of a tile of 128 rows H or I inputs per tile of columns, from the
+ * cache after the first.  Shared memory 4 stages of 48 KB; registers 56 a producing thread, 224 a multiplying one. */
+#include "kernels/device/cuda_rows.cuh"
+#include "kernels/device/hopper.cuh"
+#include "kernels/moe/moe_internal.cuh"
+#include "kernels/rows/rows.h"
 
-enum { ROWS = EXF_TILE_ROWS, COLUMNS = 256, DEPTH = 64, STAGES = 4, THREADS = 384 };
+enum { ROWS = EXF_TILE_ROWS, COLUMNS = 256, DEPTH = 64, STAGES = 4, PANEL = 128, WARPGROUP = 128, THREADS = 3 * WARPGROUP };
+/* PANEL: columns that one tensor copy brings, half of a tile's.  Registers of a thread that fills the ring, that multiplies. */
+enum { PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224 };
+/* Arrivals that make a stage full: every thread of the warpgroup for its rows, and one for the bytes of the matrices; or, of
+ * sorted rows, that one alone.  Arrivals that make it empty: one of each multiplying warpgroup. */
+enum { PRODUCER_ARRIVALS = WARPGROUP + 1, SORTED_ARRIVALS = 1, CONSUMER_ARRIVALS = 2 };
 enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, STAGE_BYTES = A_BYTES + B_BYTES };
 
 typedef struct {
@@ -41,13 +52,6 @@ static __device__ inline void find_place(place *p, const int32_t *first, const i
     p->column = local / high;
     p->row = first[p->e] + local % high * ROWS;
     p->end = first[p->e + 1];
-}
-
-static __device__ inline uint32_t pack(float low, float high)
-{
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
 }
 
 /* Transposes among four lanes: v[j] of lane q is piece q of block j; afterwards v[i] is piece i of block q. */
@@ -78,9 +82,9 @@ template <int PLANES> static __device__ inline void split_pair(uint32_t (&v)[PLA
 {
 #pragma unroll
     for (int plane = 0; plane < PLANES; plane++) {
-        v[plane][i] = pack(a, b);
-        a -= __uint_as_float(v[plane][i] << 16);
-        b -= __uint_as_float(v[plane][i] & 0xffff0000u);
+        v[plane][i] = exf_narrow2(a, b);
+        a -= exf_widen(v[plane][i]);
+        b -= exf_widen_upper(v[plane][i]);
     }
 }
 
@@ -100,7 +104,7 @@ template <int PLANES> static __device__ inline void store_gated(const float (&d)
                 int at = 4 * (j + i) + 2 * half;
                 split_pair<PLANES>(v, i, gated<PLANES>(d[at], d[at + 64], w.limit), gated<PLANES>(d[at + 1], d[at + 65], w.limit));
             }
-            int column = p.column * 128 + 8 * (j + q);
+            int column = p.column * PANEL + 8 * (j + q);
 #pragma unroll
             for (int plane = 0; plane < PLANES; plane++) {
                 transpose_quad(v[plane], q);
@@ -123,9 +127,9 @@ static __device__ inline void store_rounded(const float (&d)[128], const work &w
         for (int j = 0; j < 32; j += 4) {
             uint32_t v[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[i] = pack(d[4 * (j + i) + 2 * half], d[4 * (j + i) + 2 * half + 1]);
+            for (int i = 0; i < 4; i++) v[i] = exf_narrow2(d[4 * (j + i) + 2 * half], d[4 * (j + i) + 2 * half + 1]);
             transpose_quad(v, q);
-            int column = p.column * 256 + 8 * (j + q);
+            int column = p.column * COLUMNS + 8 * (j + q);
             if (inside && column < w.width) *reinterpret_cast<uint4 *>(out + column) = make_uint4(v[0], v[1], v[2], v[3]);
         }
     }
@@ -141,7 +145,7 @@ static __device__ inline void store_full(const float (&d)[128], const work &w, c
         float *out = static_cast<float *>(w.out) + (size_t)w.slot[row] * w.width;
 #pragma unroll
         for (int j = 0; j < 32; j++) {
-            int column = p.column * 256 + 8 * j + 2 * q;
+            int column = p.column * COLUMNS + 8 * j + 2 * q;
             if (column < w.width)
                 *reinterpret_cast<float2 *>(out + column) = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
         }
@@ -159,7 +163,7 @@ static __device__ inline void store_tile(const float (&d)[128], const work &w, c
         store_full(d, w, p, r, q);
 }
 
-/* A step of the ring. */
+/* A stage of the ring, and the parity of its round. */
 typedef struct {
     int stage;
     uint32_t phase;
@@ -212,8 +216,8 @@ static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, 
             exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
             exf_barrier_expect(arrived, STAGE_BYTES);
             exf_tensor_load(a, x, arrived, k, p.row, s.plane);
-            exf_tensor_load(b, w0, arrived, k, p.column * 256, p.e);
-            exf_tensor_load(b + B_BYTES / 2, w0, arrived, k, p.column * 256 + 128, p.e);
+            exf_tensor_load(b, w0, arrived, k, p.column * COLUMNS, p.e);
+            exf_tensor_load(b + B_BYTES / 2, w0, arrived, k, p.column * COLUMNS + PANEL, p.e);
         }
     }
 }
@@ -230,18 +234,28 @@ static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &
     }
 }
 
-/* Fills the ring on a warpgroup: all threads load tokens' rows, LAG stages before they signal that a
- * stage is full; one of them loads the expert's matrices. */
+/* Fills the ring on a warpgroup: all threads load their 16 bytes of eight tokens' rows (cp.async), thread 0 the expert's
+ * matrices (tensor copies).  A thread signals a step's rows LAG steps later, when they have arrived, so that it always has
+ * loads of LAG more steps on their way:
+ *
+ *   step                     s         s + 1     s + 2     s + 3
+ *   wait until empty         stage 0   stage 1   stage 2   stage 3   (read by both multiplying warpgroups a round before)
+ *   thread 0: matrices to    stage 0   stage 1   stage 2   stage 3   (their bytes count on its barrier)
+ *   all: rows to             stage 0   stage 1   stage 2   stage 3   (one commit group a step)
+ *   rows arrived, signalled  -         -         stage 0   stage 1   (wait_group<LAG>: all groups but the last LAG)
+ *   multiplying              -         -         stage 0   stage 1
+ *
+ * `told` is the stage to signal next, `unsignalled` how many steps it lags; the last LAG are signalled after the loop. */
 template <int PLANES>
 static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full,
                                    uint32_t empty, const int32_t *first, const int32_t *tile)
 {
-    enum { LAG = 2 };
+    enum { LAG = 2, ROWS_APART = 16 * 128 }; /* bytes between two of a thread's rows */
     place p = {0, 0, 0, 0};
     turn t = {0, 0}, told = {0, 0};
     const uint16_t *from[8];
-    int n_tiles = tile[w.n_experts] * w.column_tiles, i = threadIdx.x, behind = 0;
-    uint32_t mine = (uint32_t)(i / 8) * 128 + (uint32_t)((i % 8 ^ (i / 8 & 7)) << 4);
+    int n_tiles = tile[w.n_experts] * w.column_tiles, i = threadIdx.x, unsignalled = 0;
+    uint32_t mine = exf_panel_at(i / 8, i % 8);
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         find_place(&p, first, tile, at, w.column_tiles);
         find_rows(from, w, p, i);
@@ -252,14 +266,14 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
             exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
             if (i == 0) {
                 exf_barrier_expect(arrived, B_BYTES);
-                exf_tensor_load(b, w0, arrived, k, p.column * 128, p.e);
-                exf_tensor_load(b + B_BYTES / 2, w1, arrived, k, p.column * 128, p.e);
+                exf_tensor_load(b, w0, arrived, k, p.column * PANEL, p.e);
+                exf_tensor_load(b + B_BYTES / 2, w1, arrived, k, p.column * PANEL, p.e);
             }
 #pragma unroll
-            for (int j = 0; j < 8; j++) exf_load16(a + mine + j * 2048, from[j] + at_plane, k + i % 8 * 8 < w.depth);
+            for (int j = 0; j < 8; j++) exf_load16(a + mine + j * ROWS_APART, from[j] + at_plane, k + i % 8 * 8 < w.depth);
             exf_loads_commit();
-            if (behind < LAG) {
-                behind++;
+            if (unsignalled < LAG) {
+                unsignalled++;
                 continue;
             }
             exf_loads_wait<LAG>();
@@ -270,7 +284,7 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
     }
     exf_loads_wait<0>();
     exf_proxy_fence();
-    for (; behind > 0; behind--, advance(&told)) exf_barrier_arrive(full + 8 * told.stage);
+    for (; unsignalled > 0; unsignalled--, advance(&told)) exf_barrier_arrive(full + 8 * told.stage);
 }
 
 template <bool SWIGLU, int PLANES>
@@ -291,7 +305,7 @@ static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uin
             uint64_t da = exf_operand(a + group * (A_BYTES / 2), 16), db = exf_operand(a + A_BYTES, 16);
             exf_wgmma_begin();
 #pragma unroll
-            for (int i = 0; i < DEPTH / 16; i++) exf_wgmma_256(d, da + 2 * i, db + 2 * i, s > 0 || i > 0);
+            for (int i = 0; i < DEPTH / 16; i++) exf_wgmma<COLUMNS, EXF_BFLOAT16>::ss(d, da + 2 * i, db + 2 * i, s > 0 || i > 0);
             exf_wgmma_commit();
             exf_wgmma_wait<1>();
             if (last >= 0 && leader) exf_barrier_arrive(empty + 8 * last);
@@ -316,8 +330,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int32_t *first = reinterpret_cast<int32_t *>(memory + gap + STAGES * STAGE_BYTES), *tile = first + w.n_experts + 1;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            exf_barrier_init(full + 8 * i, SWIGLU ? 129 : 1);
-            exf_barrier_init(empty + 8 * i, 2);
+            exf_barrier_init(full + 8 * i, SWIGLU ? PRODUCER_ARRIVALS : SORTED_ARRIVALS);
+            exf_barrier_init(empty + 8 * i, CONSUMER_ARRIVALS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -326,15 +340,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
         tile[e] = w.tile[e];
     }
     __syncthreads();
-    if (threadIdx.x < 128) {
-        exf_registers_lower<56>();
+    if (threadIdx.x < WARPGROUP) {
+        exf_registers_lower<PRODUCER_REGISTERS>();
         if (SWIGLU)
             feed_tokens<PLANES>(&w0, &w1, w, ring, full, empty, first, tile);
         else if (threadIdx.x == 0)
             feed_sorted<PLANES>(&w1, &w0, w, ring, full, empty, first, tile);
     } else {
-        exf_registers_raise<224>();
-        multiply<SWIGLU, PLANES>(w, ring, full, empty, first, tile, threadIdx.x / 128 - 1);
+        exf_registers_raise<CONSUMER_REGISTERS>();
+        multiply<SWIGLU, PLANES>(w, ring, full, empty, first, tile, threadIdx.x / WARPGROUP - 1);
     }
 #endif
 }
@@ -358,9 +372,9 @@ void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int
 {
     size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, e = (size_t)s->n_experts, t = (size_t)s->n_tokens, k = (size_t)s->top_k;
     CUtensorMap gate, up;
-    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + 127) / 128,
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + PANEL - 1) / PANEL,
               s->limit, act,     x,       s->top_k,     t * h,      t * k * i};
-    if (!exf_tensor_map(q, &gate, m->gate.p, h, i, e, 128) || !exf_tensor_map(q, &up, m->up.p, h, i, e, 128)) return;
+    if (!exf_tensor_map(q, &gate, m->gate.p, h, i, e, PANEL) || !exf_tensor_map(q, &up, m->up.p, h, i, e, PANEL)) return;
     if (planes == 1)
         launch<true, 1>(q, gate, up, w);
     else
@@ -372,10 +386,10 @@ void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int pla
 {
     size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, rows = (size_t)s->n_tokens * (size_t)s->top_k;
     CUtensorMap sorted, down;
-    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + 255) / 256,
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + COLUMNS - 1) / COLUMNS,
               0,        out,     nullptr, s->top_k,     0,           0};
     if (!exf_tensor_map(q, &sorted, act, i, rows, (size_t)planes, ROWS) ||
-        !exf_tensor_map(q, &down, m->down.p, i, h, (size_t)s->n_experts, 128))
+        !exf_tensor_map(q, &down, m->down.p, i, h, (size_t)s->n_experts, PANEL))
         return;
     if (planes == 1)
         launch<false, 1>(q, down, sorted, w);

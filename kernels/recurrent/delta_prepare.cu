@@ -2,9 +2,12 @@
  *
  * A block has a chunk of a value head.  1 + A is inverted in float32: its two halves on the
  * diagonal by substitution, a lane a column, the block below them as -T22 (A21 T11).  The
- * inverse, rounded, times K and V on tensor cores gives W and U. */
+ * inverse, rounded, times K and V on tensor cores gives W and U.
+ *
+ * Cost, of 32 value heads of 128 by 128 on 16 key heads, T 4096: 2048 blocks of 256 threads, three a multiprocessor; float16
+ * rows read, 67 MB, W, P, Q, K and U written, 34 + 17 + 17 + 17 + 67 MB: 0.05 ms at 4.2 TB/s.  Measured 0.107. */
 #include "kernels/recurrent/delta_rule_internal.cuh"
-#include "kernels/device/halves.cuh"
+#include "kernels/device/tensor_cores.cuh"
 
 enum { C = EXF_DELTA_CHUNK, THREADS = EXF_DELTA_THREADS, HALF = C / 2, PIECE = 128 /* columns of V at a time */ };
 

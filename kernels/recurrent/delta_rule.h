@@ -1,30 +1,40 @@
-/* delta_rule.h - the gated delta rule over one sequence.
+/* delta_rule.h - the gated delta rule over one sequence, and what comes before it: the causal convolution, the gates, the
+ * norms of q and k.
  *
- * A value head h has a state S [key_dim, value_dim], 0 before the sequence, and
- * uses key head h / (n_value_heads / n_key_heads).  For every token in order:
+ * A value head h has a state S [key_dim, value_dim], 0 before the sequence, and uses key head
+ * h / (n_value_heads / n_key_heads).  For every token in order:
  *
  *   S <- decay S
  *   d  = beta (v - S^T k)       the update of the value for key k
  *   S <- S + k d^T
  *   o  = S^T q                  from the updated state
  *
- * float32: sums over the key dimension in order of its index, the decay taken
- * out of the first sum, products and sums rounded one by one.  |error| of a sum
- * is at most key_dim * 2^-24 * sum |S||k|.
+ * float32: sums over the key dimension in order of its index, the decay taken out of the first sum, products and sums
+ * rounded one by one.  |error| of a sum is at most key_dim * 2^-24 * sum |S||k|.
  *
- * The CUDA backend takes 64 tokens at a time (delta_chunks.cu): the same sums in
- * another order, products to 21 bits in F32 mode, operands rounded to float16 (11 bits,
- * relative error 2^-12 each; the state stays float32) in BF16 mode.  With normalised k and q
- * the distance to the reference, ||difference|| / ||out||, stays below 1e-5 in F32 and 2e-3 in
- * BF16. */
+ * The CUDA backend takes 64 tokens at a time (delta_chunks.cu): the same sums in another order, products to 21 bits in F32
+ * mode, operands rounded to float16 (11 bits, relative error 2^-12 each; the state stays float32) in BF16 mode.  With
+ * normalised k and q the distance to the reference, ||difference|| / ||out||, stays below 1e-5 in F32 and 2e-3 in BF16. */
 #ifndef EXF_KERNELS_DELTA_RULE_H
 #define EXF_KERNELS_DELTA_RULE_H
-#include <stddef.h>
+#include "kernels/operation.h"
 
-struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Causal depthwise convolution with SiLU:
+ *
+ *   x[t, c] <- silu(sum over j < width of w[c, j] x[t - width + 1 + j, c])
+ *
+ * x [T, channels], rows ldx floats apart, replaced in place; before the sequence x is 0, and w[c, width - 1] meets the token
+ * itself.  w [channels, width] as stored.  float32, taps added from the oldest token to the newest, those before the
+ * sequence left out; silu(y) = y / (1 + e^-y). */
+size_t exf_causal_conv_workspace(int channels, int width); /* floats */
+void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace);
+size_t exf_causal_conv_workspace_cuda(int channels, int width); /* floats */
+void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                               float *workspace);
 
 typedef struct {
     int n_tokens, n_key_heads, n_value_heads; /* n_value_heads is a multiple of n_key_heads */
@@ -47,15 +57,15 @@ size_t exf_delta_rule_workspace(const exf_delta_shape *s);
 void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
                         const exf_delta_shape *s, float *workspace);
 
-void exf_delta_gates_cuda(struct exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens,
+void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens,
                           int n_heads);
-void exf_l2norm_heads_cuda(struct exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s); /* floats */
-void exf_delta_rule_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
                          const float *beta, const exf_delta_shape *s, float *workspace);
 /* conv_delta_rule of the GPU's operations (backend.h). */
 size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width); /* floats */
-void exf_conv_delta_rule_cuda(struct exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,
+void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,
                               const float *beta, const exf_delta_shape *s, double eps, float *workspace);
 #ifdef __cplusplus
 }

@@ -1,14 +1,63 @@
-/* delta_rule_cpu.c - see delta_rule.h.  The columns of a state never meet: a
- * block of them goes through the whole sequence while it stays in the first
- * cache.  Blocks have one size, the last one filled up with zeros, so that every
- * inner loop has a known length. */
+/* delta_rule_cpu.c - see delta_rule.h. */
 #include "kernels/recurrent/delta_rule.h"
 
 #include "kernels/rows/simd.h"
 
 #include <math.h>
 
-enum { LANES = 64, ROWS = 4 };
+/* ---- convolution ------------------------------------------------------------------------- */
+
+/* Channels go in blocks of one size, so that inner loops have a known length. */
+enum { CHANNELS = 32 };
+
+static inline size_t padded_channels(int channels)
+{
+    return ((size_t)channels + CHANNELS - 1) / CHANNELS * CHANNELS;
+}
+
+size_t exf_causal_conv_workspace(int channels, int width)
+{
+    return padded_channels(channels) * (size_t)width;
+}
+
+/* taps [width, padded channels], 0 after the last channel. */
+static void transpose_taps(float *taps, const float *w, int channels, int width)
+{
+    size_t ld = padded_channels(channels);
+    memset(taps, 0, ld * (size_t)width * sizeof *taps);
+    for (size_t c = 0; c < (size_t)channels; c++)
+        for (size_t j = 0; j < (size_t)width; j++) taps[j * ld + c] = w[c * (size_t)width + j];
+}
+
+/* sum += tap * x on n channels. */
+EXF_SIMD_INLINE void add_tap(float *restrict sum, const float *restrict tap, const float *restrict x, int n)
+{
+    if (n == CHANNELS)
+        for (int c = 0; c < CHANNELS; c++) sum[c] += tap[c] * x[c];
+    else
+        for (int c = 0; c < n; c++) sum[c] += tap[c] * x[c];
+}
+
+EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                                              float *workspace)
+{
+    size_t ld = padded_channels(channels);
+    transpose_taps(workspace, w, channels, width);
+    for (int t = n_tokens - 1; t >= 0; t--) { /* from last to first: a row is unchanged when a later token needs it */
+        float *row = x + (size_t)t * (size_t)ldx;
+        int past = t < width - 1 ? t : width - 1; /* tokens before this one that the window holds */
+        for (int first = 0; first < channels; first += CHANNELS) {
+            int n = channels - first < CHANNELS ? channels - first : CHANNELS;
+            float sum[CHANNELS] = {0};
+            for (int back = past; back >= 0; back--)
+                add_tap(sum, workspace + (size_t)(width - 1 - back) * ld + first, row + first - (size_t)back * (size_t)ldx, n);
+            for (int c = 0; c < CHANNELS; c++) sum[c] = sum[c] / (1.0f + exf_expf(-sum[c]));
+            memcpy(row + first, sum, (size_t)n * sizeof *row);
+        }
+    }
+}
+
+/* ---- gates and norms ---------------------------------------------------------------------- */
 
 static double softplus(double x)
 {
@@ -36,21 +85,26 @@ EXF_SIMD_CLONES void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n
         }
 }
 
+/* ---- the rule -------------------------------------------------------------------------------
+ * The columns of a state never meet: a block of them goes through the whole sequence while it stays in the first cache.
+ * Blocks have one size, the last one filled up with zeros, so that every inner loop has a known length. */
+enum { LANES = 64, ROWS = 4 };
+
 /* Rows of a state, filled up with zeros to a multiple of ROWS. */
-static int padded(int key_dim)
+static int padded_rows(int key_dim)
 {
     return (key_dim + ROWS - 1) / ROWS * ROWS;
 }
 
 size_t exf_delta_rule_workspace(const exf_delta_shape *s)
 {
-    return (size_t)padded(s->key_dim) * ((size_t)LANES + 2 * (size_t)s->n_tokens);
+    return (size_t)padded_rows(s->key_dim) * ((size_t)LANES + 2 * (size_t)s->n_tokens);
 }
 
 /* qk [T, 2, padded]: q and k of one head, dense, since each column block reads them again. */
-static void pack(float *qk, const float *q, const float *k, const exf_delta_shape *s)
+static void pack_qk(float *qk, const float *q, const float *k, const exf_delta_shape *s)
 {
-    size_t n = (size_t)s->key_dim, ld = (size_t)padded(s->key_dim);
+    size_t n = (size_t)s->key_dim, ld = (size_t)padded_rows(s->key_dim);
     memset(qk, 0, (size_t)s->n_tokens * 2 * ld * sizeof *qk);
     for (size_t t = 0; t < (size_t)s->n_tokens; t++) {
         memcpy(qk + 2 * t * ld, q + t * (size_t)s->ldq, n * sizeof *qk);
@@ -101,7 +155,7 @@ EXF_SIMD_INLINE void step(float *state, float *x, const float *q, const float *k
 EXF_SIMD_CLONES static void run_columns(float *out, const float *qk, const float *v, const float *decay, const float *beta, int n,
                                  const exf_delta_shape *s, float *state)
 {
-    int n_rows = padded(s->key_dim);
+    int n_rows = padded_rows(s->key_dim);
     memset(state, 0, (size_t)n_rows * LANES * sizeof *state);
     for (size_t t = 0; t < (size_t)s->n_tokens; t++) {
         const float *q = qk + 2 * t * (size_t)n_rows;
@@ -117,10 +171,10 @@ void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float 
                         const exf_delta_shape *s, float *workspace)
 {
     int group = s->n_value_heads / s->n_key_heads;
-    float *qk = workspace + (size_t)padded(s->key_dim) * LANES;
+    float *qk = workspace + (size_t)padded_rows(s->key_dim) * LANES;
     for (int h = 0; h < s->n_value_heads; h++) {
         size_t key = (size_t)(h / group) * (size_t)s->key_dim, value = (size_t)h * (size_t)s->value_dim;
-        if (h % group == 0) pack(qk, q + key, k + key, s);
+        if (h % group == 0) pack_qk(qk, q + key, k + key, s);
         for (int first = 0; first < s->value_dim; first += LANES) {
             int n = s->value_dim - first < LANES ? s->value_dim - first : LANES;
             size_t at = value + (size_t)first;

@@ -1,9 +1,12 @@
 /* delta_rule_cuda.cu - gates and norms; the rule itself in chunks (delta_chunks.cu,
  * delta_rule_internal.cuh) or, for keys that do not fit there and for other GPUs, token by token;
- * see delta_rule.h. */
+ * see delta_rule.h.
+ *
+ * Gates: a thread an element, a and b read and written, 16 bytes.  Norms: a warp a head, 8 bytes a float: 32 heads of 128 of
+ * q and k, T 4096, are 134 MB, 0.032 ms at 4.2 TB/s; they reach 75 to 94 % of a copy.  Token by token: a block a value head,
+ * a thread a column of its state, which is read and written at every token. */
 #include "kernels/attention/attention_wide.cuh"
-#include "kernels/device/cuda_reduce.cuh"
-#include "kernels/recurrent/causal_conv.h"
+#include "kernels/device/cuda_rows.cuh"
 #include "kernels/recurrent/delta_rule_internal.cuh"
 
 static __global__ void delta_gates(float *a, float *b, const float *a_log, const float *dt_bias, size_t total, int n_heads)
@@ -42,8 +45,7 @@ static __global__ void l2norm_quads(float *x, int ldx, size_t total, int n_heads
     if (i >= total) return;
     float4 *at = reinterpret_cast<float4 *>(x + i / n_heads * ldx + i % n_heads * n * 4) + lane;
     float4 y = lane < n ? *at : make_float4(0, 0, 0, 0);
-    double sum = ((double)y.x * y.x + (double)y.y * y.y) + ((double)y.z * y.z + (double)y.w * y.w);
-    float factor = (float)(scale / sqrt(exf_warp_sum(sum) + eps));
+    float factor = (float)(scale / sqrt(exf_warp_sum(exf_square_sum(y)) + eps));
     if (lane < n) *at = make_float4(y.x * factor, y.y * factor, y.z * factor, y.w * factor);
 }
 

@@ -4,7 +4,7 @@
  *
  * Between the two, everything is stored as the tensor cores' registers have it, 16 bytes a
  * lane, so that the walk needs no shared memory for it.  A fragment is [32 lanes] of uint4:
- * the A operand of a product of 16 x 8 x 16 (halves.cuh), or four floats of its result. */
+ * the A operand of a product of 16 x 8 x 16 (tensor_cores.cuh), or four floats of its result. */
 #ifndef EXF_KERNELS_DELTA_RULE_INTERNAL_CUH
 #define EXF_KERNELS_DELTA_RULE_INTERNAL_CUH
 #include "kernels/device/hopper.cuh"
@@ -44,7 +44,7 @@ struct exf_delta_halves {
     }
 };
 
-/* rows from q, k and v as projected, side by side in rows of x: convolved with `taps` (causal_conv.h),
+/* rows from q, k and v as projected, side by side in rows of x: convolved with `taps` (delta_rule.h),
  * q and k l2-normalised, q scaled.  fit: 1 if this shape goes this way. */
 int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width);
 void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps,

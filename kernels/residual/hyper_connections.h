@@ -11,8 +11,8 @@
  * product <= 2^-16 sum |fn x|, the bits again independent of the block. */
 #ifndef EXF_KERNELS_HYPER_CONNECTIONS_H
 #define EXF_KERNELS_HYPER_CONNECTIONS_H
+#include "kernels/operation.h"
 
-struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -27,7 +27,9 @@ void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const f
 /* mix[0..S) becomes pre: sigmoid(mix scale[0] + base) + eps. */
 void exf_hyper_pre_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, double eps);
 /* mix [(2 + S) S] becomes pre [S], post [S] = 2 sigmoid(mix scale[1] + base), and
- * C [S, S] = Sinkhorn(mix scale[2] + base), see sinkhorn.h. */
+ * C [S, S] = Sinkhorn(mix scale[2] + base), which makes it nearly doubly stochastic, in double:
+ *   C = softmax of each row + eps;  columns;  then (iterations - 1) times: rows, columns
+ * where "rows" divides each row by (its sum + eps), "columns" each column. */
 void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps);
 
 void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int streams, int width);
@@ -49,9 +51,9 @@ void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf
 /* u [T, H] from pre alone: fn [S, S H], base [S], scale [1]. */
 void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s);
 
-void exf_hyper_pre_cuda(struct exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
-void exf_hyper_post_cuda(struct exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
-void exf_hyper_head_cuda(struct exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
+void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+void exf_hyper_post_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
 #ifdef __cplusplus
 }
 #endif

@@ -2,7 +2,6 @@
 #include "kernels/residual/hyper_connections.h"
 
 #include "kernels/rows/simd.h"
-#include "kernels/residual/sinkhorn.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -29,13 +28,41 @@ void exf_hyper_pre_coefficients_cpu(double *mix, const float *base, const float 
     for (int j = 0; j < streams; j++) mix[j] = sigmoid(mix[j] * (double)scale[0] + (double)base[j]) + eps;
 }
 
+static void softmax_row(double *row, int n, double eps)
+{
+    double top = row[0], sum = 0;
+    for (int k = 1; k < n; k++) top = row[k] > top ? row[k] : top;
+    for (int k = 0; k < n; k++) sum += row[k] = exp(row[k] - top);
+    for (int k = 0; k < n; k++) row[k] = row[k] / sum + eps;
+}
+
+/* Divides n lines by (their sum + eps); lines are `line` apart, a line's elements `step`. */
+static void normalise(double *c, int n, int line, int step, double eps)
+{
+    for (int i = 0; i < n; i++) {
+        double sum = eps;
+        for (int k = 0; k < n; k++) sum += c[i * line + k * step];
+        for (int k = 0; k < n; k++) c[i * line + k * step] /= sum;
+    }
+}
+
+static void sinkhorn(double *c, int n, int iterations, double eps)
+{
+    for (int j = 0; j < n; j++) softmax_row(c + j * n, n, eps);
+    normalise(c, n, 1, n, eps);
+    for (int i = 1; i < iterations; i++) {
+        normalise(c, n, n, 1, eps);
+        normalise(c, n, 1, n, eps);
+    }
+}
+
 void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps)
 {
     int s = streams;
     exf_hyper_pre_coefficients_cpu(mix, base, scale, s, eps);
     for (int j = s; j < 2 * s; j++) mix[j] = 2 * sigmoid(mix[j] * (double)scale[1] + (double)base[j]);
     for (int j = 2 * s; j < (2 + s) * s; j++) mix[j] = mix[j] * (double)scale[2] + (double)base[j];
-    exf_sinkhorn_cpu(mix + 2 * s, s, iterations, eps);
+    sinkhorn(mix + 2 * s, s, iterations, eps);
 }
 
 EXF_SIMD_CLONES void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int streams, int width)

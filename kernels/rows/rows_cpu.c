@@ -28,3 +28,59 @@ int64_t exf_first_not_finite_cpu(const float *x, size_t n)
         if (!isfinite(x[i])) return (int64_t)i;
     return -1;
 }
+
+EXF_SIMD_CLONES void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n)
+{
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] += bias[i];
+}
+
+void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n)
+{
+    for (int r = 0; r < n_rows; r++) memcpy(out + (size_t)r * (size_t)ldo, x + (size_t)r * (size_t)ldx, (size_t)n * sizeof *out);
+}
+
+void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n)
+{
+    for (int c = 0; c < count; c++) exf_copy_columns_cpu(out + (size_t)c * (size_t)step, ldo, x, ldx, n_rows, n);
+}
+
+EXF_SIMD_CLONES void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride)
+{
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < d; i++)
+            y[(size_t)r * (size_t)d + (size_t)i] /= 1.0f + exf_expf(-gate[(size_t)r * (size_t)stride + (size_t)i]);
+}
+
+EXF_SIMD_CLONES void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
+{
+    for (int r = 0; r < n_rows; r++) {
+        const float *in = x + (size_t)r * (size_t)ldx;
+        float *out = y + (size_t)r * (size_t)ldy;
+        float scale = (float)(1.0 / sqrt(exf_dot(in, in, n) / n + eps));
+        for (int i = 0; i < n; i++) out[i] = in[i] * scale;
+        if (w)
+            for (int i = 0; i < n; i++) out[i] *= w[i];
+    }
+}
+
+static inline float gated(float g, float u)
+{
+    return g / (1.0f + exf_expf(-g)) * u;
+}
+
+EXF_SIMD_CLONES void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit)
+{
+    if (limit > 0)
+        for (size_t i = 0; i < n; i++) {
+            float a = g[i] > limit ? limit : g[i], b = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+            g[i] = gated(a, b);
+        }
+    else
+        for (size_t i = 0; i < n; i++) g[i] = gated(g[i], u[i]);
+}
+
+void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n)
+{
+    for (int r = 0; r < n_rows; r++) out[r] = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)n, w, n))));
+}

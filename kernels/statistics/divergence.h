@@ -1,16 +1,17 @@
-/* divergence.h - computes log-probabilities of a row of logits, and the divergence of another
- * row from it: KL(p || q) = sum_i p_i (log p_i - log q_i), natural logarithm.
+/* divergence.h - how far one run's results are from another's: of logits the divergence, of outputs the squared error.
  *
- * Exponentials are float32 within 2 ulp, sums double in eight lanes of fixed order; two
- * equal rows give exactly 0.  top: index of the largest logit, ties to the lower. */
+ * KL(p || q) = sum_i p_i (log p_i - log q_i), natural logarithm.  Exponentials are float32 within 2 ulp, sums double in
+ * eight lanes of fixed order; two equal rows give exactly 0.  top: index of the largest logit, ties to the lower. */
 #ifndef EXF_KERNELS_DIVERGENCE_H
 #define EXF_KERNELS_DIVERGENCE_H
-#include <stdint.h>
+#include "base/exact.h"
+#include "kernels/operation.h"
 
-struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- rows of logits -------------------------------------------------------------------- */
 
 /* log_p, p [n] from logits [n]. */
 void exf_log_softmax_cpu(float *log_p, float *p, const float *logits, int n, int *top);
@@ -31,7 +32,29 @@ typedef struct {
     int32_t *same;       /* [R] 1 where both have the same largest logit */
 } exf_score_call;
 
-void exf_score_rows_cuda(struct exf_queue *q, const exf_score_call *c);
+void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);
+
+/* ---- rows of outputs ---------------------------------------------------------------------
+ *
+ *   error_sq += sum over rows of ||b - a||^2        norm_sq += sum over rows of ||a||^2
+ *
+ * A row's squares are added up in double; each row's total is rounded to the grid of exf_exact and added as an integer, so
+ * the sums do not depend on the order of rows. */
+
+/* In GPU memory; all zero means no row was added. */
+typedef struct {
+    unsigned long long digit[2][6]; /* error_sq, norm_sq: digits of 2^32, not carried */
+    unsigned long long out_of_range; /* rows whose squares no exf_exact can hold, not finite ones included */
+} exf_output_errors;
+
+/* Adds rows a and b [n_rows, n] to *sums.  At most 2^31 rows between two readings. */
+void exf_output_errors_cuda(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
+
+/* Adds the sums of a copy in host memory to *error_sq and *norm_sq. */
+void exf_output_errors_read(const exf_output_errors *sums, exf_exact *error_sq, exf_exact *norm_sq);
+/* Returns the squared norm of a float32 row: products and sums in double, eight lanes in fixed order.  On a GPU it is the
+ * norm_sq of exf_output_errors. */
+double exf_row_energy(const float *row, int n);
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+/* ---- logits ------------------------------------------------------------------------------- */
+
 enum { LANES = 8 };
 
 static double sum_lanes(const double *lane)
@@ -37,7 +39,7 @@ EXF_SIMD_CLONES static double log_sum_exp(const float *x, int n, int *top)
     return (double)most + log(sum_lanes(lane));
 }
 
-EXF_SIMD_CLONES static void fill(float *log_p, float *p, const float *x, int n, float log_sum)
+EXF_SIMD_CLONES static void fill_probabilities(float *log_p, float *p, const float *x, int n, float log_sum)
 {
     for (int i = 0; i < n; i++) log_p[i] = x[i] - log_sum;
     for (int i = 0; i < n; i++) p[i] = exf_expf(log_p[i]);
@@ -56,11 +58,39 @@ EXF_SIMD_CLONES static double expected_gap(const float *log_p, const float *p, c
 void exf_log_softmax_cpu(float *log_p, float *p, const float *logits, int n, int *top)
 {
     double log_sum = log_sum_exp(logits, n, top);
-    fill(log_p, p, logits, n, (float)log_sum);
+    fill_probabilities(log_p, p, logits, n, (float)log_sum);
 }
 
 double exf_divergence_cpu(const float *log_p, const float *p, const float *logits, int n, double *log_sum, int *top)
 {
     *log_sum = log_sum_exp(logits, n, top);
     return expected_gap(log_p, p, logits, n, (float)*log_sum);
+}
+
+/* ---- outputs ------------------------------------------------------------------------------ */
+
+/* Carries the six digits into a 192-bit integer. */
+static exf_exact carry_digits(const unsigned long long *digit)
+{
+    exf_exact out = {{0, 0, 0}};
+    int64_t carry = 0;
+    for (int i = 0; i < 6; i++) {
+        int64_t v = (int64_t)digit[i] + carry;
+        uint64_t low = (uint64_t)v & 0xffffffffu;
+        out.limb[i / 2] |= low << 32 * (i & 1);
+        carry = (v - (int64_t)low) / 4294967296;
+    }
+    return out;
+}
+
+void exf_output_errors_read(const exf_output_errors *sums, exf_exact *error_sq, exf_exact *norm_sq)
+{
+    exf_exact error = carry_digits(sums->digit[0]), norm = carry_digits(sums->digit[1]);
+    exf_exact_merge(error_sq, &error);
+    exf_exact_merge(norm_sq, &norm);
+}
+
+EXF_SIMD_CLONES double exf_row_energy(const float *row, int n)
+{
+    return exf_dot(row, row, n);
 }

@@ -18,20 +18,37 @@
  *
  * Products are double (eight lanes, fixed order over H); sums are exact
  * (base/exact.h), so they do not depend on the order of tokens. */
+
 #ifndef EXF_KERNELS_LAYER_SUMS_H
 #define EXF_KERNELS_LAYER_SUMS_H
 #include "base/err.h"
 #include "base/exact.h"
-#include "kernels/linear/matrix.h"
-#include "kernels/statistics/sums_fault.h"
+#include "kernels/operation.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
-struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- faults: a term that the exact sums cannot hold -----------------------------------------
+ * The sentences are the same whether the host or a device finds it.  The caller prefixes where: layer, sequence, token. */
+
+/* The fault that a device notes: the one of the smallest place, then of the smallest a and b.  Zeroed: none. */
+typedef struct {
+    unsigned long long place; /* complement of the row of the run, or of the sequence; 0: none */
+    int32_t lock;             /* 1 while a thread writes the others; 0 when a queue is done */
+    int32_t a, b;             /* an expert, or source and target, or a pair's number and a column */
+    double x, y;
+} exf_sums_fault;
+
+/* The place of a fault: a row or a sequence; the other of the two is -1. */
+typedef struct { int64_t row, sequence; } exf_sums_place;
+
+/* The functions return EXF_NUMERIC.  route_weight: NULL where all experts were run. */
+exf_code exf_output_fault(exf_err *err, int expert, double squared_norm, const double *route_weight);
+exf_code exf_sequence_fault(exf_err *err, uint64_t sequence, int source, int target, double dot, double target_sq);
+exf_code exf_vector_fault(exf_err *err, int source, int target, double sum);
+
+/* ---- sums of routed outputs ---------------------------------------------------------------- */
 
 typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_weighting;
 
@@ -89,13 +106,115 @@ static inline size_t exf_layer_sums_host_bytes(int n_experts)
 
 /* Bytes of GPU memory for the sums of a layer; zero them before the first call. */
 size_t exf_layer_sums_bytes_cuda(int n_experts);
-void exf_layer_sums_add_cuda(struct exf_queue *q, void *sums, const exf_layer_sums_call *c);
+void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c);
 /* Waits, adds the sums to `to` and, where not NULL, `over`, and zeroes them; host: exf_layer_sums_host_bytes().  EXF_NUMERIC,
  * naming experts, where a term was out of range; *place then says where. */
-exf_code exf_layer_sums_take_cuda(struct exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over,
+exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over,
                                   int n_experts, void *host, exf_sums_place *place, exf_err *err) EXF_CHECKED;
 /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
-void exf_layer_sums_close_sequence_cuda(struct exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+
+/* ---- pair sums of common input: of tokens on which all E experts of a layer ran, every ordered pair ---- */
+
+/* Tokens of a sequence whose terms are added in double before they are added exactly. */
+enum { EXF_COMMON_INPUT_UNIT = 8 };
+
+/* Adds only the pair sums, of common input: outputs [T, E, H] of all experts, every
+ * ordered pair s != t.  A token's products are one symmetric matrix product in double
+ * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
+ * double, and that total is added exactly: equal calls give equal bits in any order.
+ * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
+ * scratch: exf_layer_sums_common_input_scratch() doubles. */
+exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens,
+                                             const float *outputs, exf_weighting weighting, double *scratch,
+                                             exf_err *err) EXF_CHECKED;
+size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model);
+
+/* Common input on a device: first the Gram matrices C[s, t] = <u_s, u_t> of all tokens in
+ * one call, then sums over some of these tokens.  A product accumulates in float32 over H:
+ * within H 2^-24 ||u|| ||v|| of the exact one.  A token's bits do not depend on where in
+ * the call it is nor on what is beside it, but they may on how many products the call
+ * makes: callers keep to one number and pay for what they do not use.
+ * The sums are those of exf_layer_sums_add_common_input_cpu: norms and weights from the diagonal of
+ * C, terms in double in order of tokens over EXF_COMMON_INPUT_UNIT of them, counted from the
+ * call's first, each unit's total added exactly.  A norm above 2^20 is out of range. */
+typedef struct {
+    int n_experts, d_model;
+    int n_products;     /* tokens for which outputs has memory, used or not */
+    exf_matrix outputs; /* [n_products, E, H] */
+    void *gram_matrices; /* gram_matrices_bytes() of device memory; read by exf_common_input_call */
+} exf_gram_call;
+
+typedef struct {
+    const exf_gram_call *of;
+    int first, n_tokens;  /* the call's tokens [first, first + n_tokens) */
+    exf_weighting weighting; /* not the router's */
+    const int32_t *row;   /* on the device: row_offset + row[i] is token first + i's, for messages */
+    int64_t row_offset;
+} exf_common_input_call;
+
+/* Tokens of one call that fill a device, at most 32 MB of products; a multiple of the unit. */
+static inline int exf_gram_tokens(int n_experts)
+{
+    int64_t most = ((int64_t)8 << 20) / ((int64_t)n_experts * n_experts) / EXF_COMMON_INPUT_UNIT * EXF_COMMON_INPUT_UNIT;
+    return most < EXF_COMMON_INPUT_UNIT ? EXF_COMMON_INPUT_UNIT : most > 128 ? 128 : (int)most;
+}
+
+/* Bytes of gram_matrices. */
+size_t exf_gram_matrices_bytes_cuda(int n_experts, int n_products);
+void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c);
+/* Must not run while another queue adds to the same sums (exf_layer_sums_bytes_cuda). */
+void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
+
+/* ---- element-wise products of pairs, on a device, for the diagonal projector (artifact/vector_sums.h) ----
+ *
+ *   vu[p] += w v*u, vv[p] += w v*v    [H], of the tokens that chose both of pair p's experts
+ *
+ * with u, v and w as above.  Terms are double (w from a double norm), added up in order of tokens over a unit, which is the
+ * caller's: as many calls as it likes, the first of which begins it and the last ends it.  A unit's total is then added
+ * exactly, so only what a unit is matters, not how the run is cut into calls. */
+
+/* The sums of a layer; all arrays are in device memory. */
+typedef struct {
+    exf_exact *vu, *vv;  /* [P, H] */
+    double *open;        /* [P, 2, H] totals of a unit that later calls continue */
+    const int32_t *pair; /* [P, 2] source, target */
+    int n_pairs;
+    exf_sums_fault *bad; /* of the smallest first row of a call whose sums left the range: pair, column and sum */
+} exf_diagonal_sums;
+
+typedef struct {
+    int top_k, d_model, n_tokens;
+    exf_matrix outputs;   /* [T, K, H] */
+    const int32_t *ids;   /* [T, K] distinct within a token; -1: an empty slot */
+    const float *weights; /* [T, K] */
+    exf_weighting weighting;
+    double *root;         /* [T, K] scratch */
+    int begins, ends;     /* 1: the unit's first, last call */
+    int64_t row;          /* of the first token, for messages */
+} exf_diagonal_call;
+
+void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
+
+/* ---- the scalar of a pair, in closed form (docs/method.md, section 2; paper, eq. "shared scalar") ----
+ *
+ *   S = clip(dot / (target_sq + lambda)), 0 where there is nothing to divide by
+ *
+ * It is here because both the second sweep of accumulate and solve use it. */
+
+typedef struct {
+    double ridge; /* lambda >= 0 */
+    int clip;     /* 0: not clipped, the limits mean nothing */
+    double clip_min, clip_max;
+} exf_scalar_rule;
+
+static inline double exf_pair_scalar(const exf_scalar_rule *r, double dot, double target_sq)
+{
+    double divisor = target_sq + r->ridge, s = divisor > 0 ? dot / divisor : 0;
+    if (!r->clip) return s;
+    return s < r->clip_min ? r->clip_min : s > r->clip_max ? r->clip_max : s;
+}
+
 #ifdef __cplusplus
 }
 #endif

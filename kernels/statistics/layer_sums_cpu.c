@@ -1,10 +1,38 @@
-/* layer_sums_cpu.c - see layer_sums.h. */
+/* layer_sums_cpu.c - the sums of layer_sums.h on the CPU, and the sentences of their faults. */
 #include "kernels/statistics/layer_sums.h"
 
+#include "base/thread_pool.h"
+#include "kernels/linear/linear.h"
 #include "kernels/rows/simd.h"
 
 #include <math.h>
-#include <stddef.h>
+#include <string.h>
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+exf_code exf_output_fault(exf_err *err, int expert, double squared_norm, const double *route_weight)
+{
+    if (!route_weight)
+        return exf_fail(err, EXF_NUMERIC, "the output of expert %d has squared norm %g, outside the range of the sums", expert,
+                        squared_norm);
+    return exf_fail(err, EXF_NUMERIC,
+                    "the output of expert %d has squared norm %g and router weight %g, outside the range of the sums", expert,
+                    squared_norm, *route_weight);
+}
+
+exf_code exf_sequence_fault(exf_err *err, uint64_t sequence, int source, int target, double dot, double target_sq)
+{
+    return exf_fail(err, EXF_NUMERIC,
+                    "sequence %llu, pair %d -> %d: sums %g and %g have squares outside the range of the sums",
+                    (unsigned long long)sequence, source, target, dot, target_sq);
+}
+
+exf_code exf_vector_fault(exf_err *err, int source, int target, double sum)
+{
+    return exf_fail(err, EXF_NUMERIC, "pair %d -> %d: a vector sum of %g is outside the range of the sums", source, target, sum);
+}
+
+/* ---- routed outputs --------------------------------------------------------------------------- */
 
 /* Computes gram[a,b] = <E_a(x), E_b(x)> of one token. */
 EXF_SIMD_CLONES static void gram_of_token(double *gram, const float *outputs, int top_k, int d_model)
@@ -52,7 +80,7 @@ static int weight_fits(double w, double energy)
     return exf_exact_fits(w * energy) && exf_exact_fits(w * w * energy);
 }
 
-static exf_code output_fault(exf_err *err, int token, int32_t expert, double sq, float weight)
+static exf_code fault_of_token(exf_err *err, int token, int32_t expert, double sq, float weight)
 {
     double route_weight = (double)weight;
     exf_code rc = exf_output_fault(err, expert, sq, &route_weight);
@@ -70,12 +98,12 @@ static exf_code check_range(const double *gram, int top_k, exf_err *err, int tok
         double sq = gram[a * top_k + a];
         if (ids[a] < 0) continue;
         if (!exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq)))
-            return output_fault(err, token, ids[a], sq, weight[a]);
+            return fault_of_token(err, token, ids[a], sq, weight[a]);
         largest = sq > largest ? sq : largest;
     }
     for (int a = 0; a < top_k; a++)
         if (ids[a] >= 0 && !weight_fits((double)weight[a], largest))
-            return output_fault(err, token, ids[a], gram[a * top_k + a], weight[a]);
+            return fault_of_token(err, token, ids[a], gram[a * top_k + a], weight[a]);
     return EXF_OK;
 }
 
@@ -90,7 +118,7 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
         }
         double sq = exf_dot(u, u, d_model);
         if (!exf_exact_fits(sq) || !weight_fits((double)weights[i], sq > 1 ? sq : 1))
-            return output_fault(err, (int)(i / (size_t)top_k), ids[i], sq, weights[i]);
+            return fault_of_token(err, (int)(i / (size_t)top_k), ids[i], sq, weights[i]);
         add_expert(m, ids[i], sq, weights[i]);
     }
     return EXF_OK;
@@ -119,4 +147,117 @@ exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_
         }
     }
     return EXF_OK;
+}
+
+/* ---- common input ----------------------------------------------------------------------------- */
+
+/* Tokens whose products are computed in parallel on idle threads (one worker shows what a GPU
+ * computed).  They are added up in order, so this changes no bit. */
+enum { AT_ONCE = 8 };
+
+/* Totals of one call, [E, E] each; source_sq and sq0 have the same term for all pairs of a row, so they are [E]. */
+typedef struct {
+    double *outputs; /* [AT_ONCE, E, H] */
+    double *gram;    /* [AT_ONCE, E, E] */
+    double *dot, *target_sq, *dot0;
+    double *source_sq, *sq0; /* [E] */
+} common_input_space;
+
+static void carve_scratch(common_input_space *c, double *scratch, size_t e, size_t h)
+{
+    c->outputs = scratch;
+    c->gram = c->outputs + AT_ONCE * e * h;
+    c->dot = c->gram + AT_ONCE * e * e;
+    c->target_sq = c->dot + e * e;
+    c->dot0 = c->target_sq + e * e;
+    c->source_sq = c->dot0 + e * e;
+    c->sq0 = c->source_sq + e;
+}
+
+size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model)
+{
+    size_t e = (size_t)n_experts;
+    return AT_ONCE * e * ((size_t)d_model + e) + 3 * e * e + 2 * e;
+}
+
+static void add_common_token(const common_input_space *c, const double *gram, size_t e, exf_weighting weighting)
+{
+    for (size_t s = 0; s < e; s++) {
+        double sq = gram[s * e + s], w = weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(sq) : 1;
+        for (size_t t = 0; t < e; t++) {
+            c->dot[s * e + t] += w * gram[s * e + t];
+            c->target_sq[s * e + t] += w * gram[t * e + t];
+            c->dot0[s * e + t] += gram[s * e + t];
+        }
+        c->source_sq[s] += w * sq;
+        c->sq0[s] += sq;
+    }
+}
+
+/* Refuses totals out of range.  By Cauchy-Schwarz dot0 is in range if sq0 of both experts is. */
+static exf_code check_totals(const common_input_space *c, size_t e, exf_err *err)
+{
+    for (size_t s = 0; s < e; s++)
+        for (size_t t = 0; t < e; t++)
+            if (!exf_exact_fits(c->source_sq[s]) || !exf_exact_fits(c->sq0[s]) || !exf_exact_fits(c->target_sq[s * e + t]) ||
+                !exf_exact_fits(c->dot[s * e + t]))
+                return exf_fail(err, EXF_NUMERIC,
+                                "the outputs of experts %zu and %zu have squared norms %g and %g, outside the range of the sums", s,
+                                t, c->sq0[s], c->sq0[t]);
+    return EXF_OK;
+}
+
+static void add_totals(const exf_layer_sums *m, const common_input_space *c, size_t e, uint64_t n_tokens)
+{
+    for (size_t s = 0; s < e; s++)
+        for (size_t t = 0; t < e; t++) {
+            size_t i = s * e + t;
+            if (s == t) continue;
+            exf_exact_add(&m->dot[i], c->dot[i]);
+            exf_exact_add(&m->target_sq[i], c->target_sq[i]);
+            exf_exact_add(&m->source_sq[i], c->source_sq[s]);
+            exf_exact_add(&m->dot0[i], c->dot0[i]);
+            exf_exact_add(&m->sq0[i], c->sq0[s]);
+            m->count[i] += n_tokens;
+        }
+}
+
+typedef struct {
+    const common_input_space *space;
+    const float *outputs; /* outputs of the first token, [E, H]; the next tokens' follow */
+    int n_experts, d_model;
+} gram_job;
+
+static exf_code make_gram(void *self, size_t t, int worker, exf_err *err)
+{
+    const gram_job *j = self;
+    size_t e = (size_t)j->n_experts, size = e * (size_t)j->d_model;
+    double *wide = j->space->outputs + t * size;
+    (void)worker;
+    (void)err;
+    for (size_t i = 0; i < size; i++) wide[i] = (double)j->outputs[t * size + i];
+    exf_linalg_xxt(j->space->gram + t * e * e, wide, j->n_experts, j->d_model);
+    return EXF_OK;
+}
+
+exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens,
+                                             const float *outputs, exf_weighting weighting, double *scratch, exf_err *err)
+{
+    size_t e = (size_t)n_experts, size = e * (size_t)d_model;
+    common_input_space c;
+    exf_code rc = EXF_OK;
+    if (weighting == EXF_WEIGHT_ROUTER)
+        return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
+    carve_scratch(&c, scratch, e, (size_t)d_model);
+    memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);
+    for (int at = 0; at < n_tokens; at += AT_ONCE) {
+        int n = n_tokens - at < AT_ONCE ? n_tokens - at : AT_ONCE;
+        gram_job j = {&c, outputs + (size_t)at * size, n_experts, d_model};
+        EXF_TRY(exf_parallel_for((size_t)n, exf_default_threads(), make_gram, &j, err));
+        for (int t = 0; t < n; t++) add_common_token(&c, c.gram + (size_t)t * e * e, e, weighting);
+    }
+    EXF_TRY(check_totals(&c, e, err));
+    add_totals(m, &c, e, (uint64_t)n_tokens);
+out:
+    return rc;
 }

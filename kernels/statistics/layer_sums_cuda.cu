@@ -1,14 +1,16 @@
-/* layer_sums_cuda.cu - adds layer sums in device memory, a warp per token; see layer_sums.h.
+/* layer_sums_cuda.cu - adds layer sums in device memory; see layer_sums.h.
  *
- * A term changes at most three digits of its sum's cell (layer_sums_cells.cuh), by integer
- * atomics that return nothing. */
+ * A warp has a token, four warps a block (one where K > 16).  It reads the token's K outputs once (K <= 8), makes their Gram
+ * matrix, and adds every term to a cell (layer_sums_internal.cuh): a term changes at most three digits of its sum, by integer
+ * atomics that return nothing.
+ *
+ * K 8, H 2048, bf16, 4096 tokens: 134 MB of outputs read, 0.03 ms at 4.2 TB/s; measured 0.08.  The atomics bound it: 56
+ * pairs and 8 experts have five sums and a count each, so that 4096 tokens add 1.6 M terms. */
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/device/cuda_reduce.cuh"
-#include "kernels/statistics/layer_sums.h"
-#include "kernels/statistics/layer_sums_cells.cuh"
-#include "kernels/statistics/output_rows.cuh"
+#include "kernels/device/cuda_rows.cuh"
+#include "kernels/statistics/layer_sums_internal.cuh"
 
-enum { STEP = EXF_OUTPUT_STEP };
+enum { STEP = EXF_STEP };
 
 /* ---- inner products ------------------------------------------------------------- */
 
@@ -44,7 +46,7 @@ static __device__ inline double scatter_sums(double (&v)[32], int lane)
     return v[0];
 }
 
-static __device__ inline void put(double *gram, int k, int i, int j, double sum, bool first)
+static __device__ inline void set_entry(double *gram, int k, int i, int j, double sum, bool first)
 {
     if (i >= k || j >= k) return;
     gram[i * k + j] = first ? sum : gram[i * k + j] + sum;
@@ -60,10 +62,10 @@ template <class T> static __device__ void gram_block(double *gram, const T *rows
     for (int c = from + lane * STEP; c < end; c += 32 * STEP) {
         float a[4][STEP], b[STEP];
 #pragma unroll
-        for (int i = 0; i < 4; i++) exf_output_load(a[i], rows + (size_t)min(a0 + i, k - 1) * h, c, h);
+        for (int i = 0; i < 4; i++) exf_load_step(a[i], rows + (size_t)min(a0 + i, k - 1) * h, c, h);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            exf_output_load(b, rows + (size_t)min(b0 + j, k - 1) * h, c, h);
+            exf_load_step(b, rows + (size_t)min(b0 + j, k - 1) * h, c, h);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -73,7 +75,7 @@ template <class T> static __device__ void gram_block(double *gram, const T *rows
 #pragma unroll
     for (int i = 0; i < 32; i++) wide[i] = (double)sum[i / 8][i % 8];
     double mine = scatter_sums(wide, lane);
-    put(gram, k, a0 + lane / 8, b0 + lane % 8, mine, from == 0);
+    set_entry(gram, k, a0 + lane / 8, b0 + lane % 8, mine, from == 0);
 }
 
 /* Adds a segment's products of up to eight rows, each of which is read once. */
@@ -85,7 +87,7 @@ template <class T> static __device__ void gram_eight(double *gram, const T *rows
     for (int c = from + lane * STEP; c < end; c += 32 * STEP) {
         float v[8][STEP];
 #pragma unroll
-        for (int i = 0; i < 8; i++) exf_output_load(v[i], rows + (size_t)min(i, k - 1) * h, c, h);
+        for (int i = 0; i < 8; i++) exf_load_step(v[i], rows + (size_t)min(i, k - 1) * h, c, h);
 #pragma unroll
         for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -97,11 +99,11 @@ template <class T> static __device__ void gram_eight(double *gram, const T *rows
     for (int i = 0; i < 32; i++) wide[i] = (double)sum[i];
     double mine = scatter_sums(wide, lane);
     int r = triangle_row(lane);
-    put(gram, k, r, lane - r * (r + 1) / 2, mine, from == 0);
+    set_entry(gram, k, r, lane - r * (r + 1) / 2, mine, from == 0);
 #pragma unroll
     for (int i = 32; i < 36; i++) {
         double all = exf_warp_sum((double)sum[i]);
-        if (lane == 0) put(gram, k, 7, i - 28, all, from == 0);
+        if (lane == 0) set_entry(gram, k, 7, i - 28, all, from == 0);
     }
 }
 

@@ -3,7 +3,6 @@
 #define EXF_ACCUMULATE_ACCUMULATE_OPTIONS_H
 #include "artifact/artifact_basis.h"
 #include "kernels/statistics/layer_sums.h"
-#include "kernels/statistics/pair_scalar.h"
 
 typedef struct {
     exf_weighting weighting;

@@ -5,8 +5,8 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "kernels/rows/simd.h"
-#include "kernels/statistics/linalg.h"
-#include "kernels/statistics/sums_fault.h"
+#include "kernels/linear/linear.h"
+#include "kernels/statistics/layer_sums.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* device_diagonal.h - adds up the diagonal sums of a layer in device memory
- * (kernels/statistics/diagonal.h), so that no expert output is copied to the host for them. */
+ * (kernels/statistics/layer_sums.h), so that no expert output is copied to the host for them. */
 #ifndef EXF_ACCUMULATE_DEVICE_DIAGONAL_H
 #define EXF_ACCUMULATE_DEVICE_DIAGONAL_H
 #include "accumulate/sampler.h"

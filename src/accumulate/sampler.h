@@ -5,7 +5,7 @@
  * target); those of the smallest keys are taken (sampler.h). */
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
-#include "artifact/route_sample.h"
+#include "artifact/statistics.h"
 #include "artifact/sequences.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"

@@ -2,8 +2,8 @@
 #include "accumulate/sequence_sums.h"
 
 #include "base/mem.h"
-#include "kernels/statistics/row_energy.h"
-#include "kernels/statistics/sums_fault.h"
+#include "kernels/statistics/divergence.h"
+#include "kernels/statistics/layer_sums.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "accumulate/rank_sums.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"
-#include "kernels/linear/blas_threads.h"
+#include "kernels/linear/linear.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -19,10 +19,12 @@ EXF_REGISTRY_FIND(artifact)
 
 enum { CONTAINER = 2 }; /* 1, which had no attribute: chunks, compressed, with checksums by rows */
 
-/* Writes what every artifact begins with to a new file; closes it where that fails. */
-static exf_code begin(exf_h5 **out, exf_h5 *h, const exf_artifact *a, const exf_provenance *p, exf_err *err)
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
+                             const exf_provenance *p, exf_err *err)
 {
+    exf_h5 *h = NULL;
     exf_code rc;
+    EXF_TRY(exf_h5_create(&h, target, force, temporary, err));
     EXF_TRY(exf_h5_put_text(h, "/", "exfold_kind", a->kind, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_version", a->version, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_min_reader", a->min_reader, err));
@@ -32,20 +34,6 @@ out:
     if (rc != EXF_OK) exf_h5_close(h);
     *out = rc == EXF_OK ? h : NULL;
     return rc;
-}
-
-exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
-                             exf_err *err)
-{
-    exf_code rc = exf_h5_create(out, target, force, err);
-    return rc == EXF_OK ? begin(out, *out, a, p, err) : rc;
-}
-
-exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
-                                const exf_provenance *p, exf_err *err)
-{
-    exf_code rc = exf_h5_create_at(out, target, force, temporary, err);
-    return rc == EXF_OK ? begin(out, *out, a, p, err) : rc;
 }
 
 static exf_code check_container(exf_h5 *h, const exf_artifact *a, exf_err *err)

@@ -27,12 +27,9 @@ extern const exf_artifact exf_artifact_basis, exf_artifact_capture, exf_artifact
 const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
 const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */
 
-/* Starts a file of this kind and writes root attributes and provenance. */
-exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
-                             exf_err *err) EXF_CHECKED;
-/* The same in a temporary of that path, which can be gone on with (exf_h5_create_at()). */
-exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
-                                const exf_provenance *p, exf_err *err) EXF_CHECKED;
+/* Starts a file of this kind and writes root attributes and provenance.  temporary: as in exf_h5_create(). */
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
+                             const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
  * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
  * EXF_VERSION if it needs a newer program.  A .pt file is refused with the script that takes its tables out. */

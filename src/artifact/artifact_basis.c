@@ -20,14 +20,10 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const exf_artifact exf_artifact_basis = {.kind = "basis", .version = 3, .min_reader = 3};
-
-enum { PATH_LEN = 64 };
 
 exf_code exf_basis_hash(exf_hash *h, int layer_number, const exf_vector_sums *v, exf_err *err)
 {
@@ -44,80 +40,12 @@ out:
     return rc;
 }
 
-/* ---- reading a layer ------------------------------------------------------------------- */
-
-static exf_code read_part(const exf_basis *b, const char *group, const char *name, exf_dtype dtype, const int64_t shape[2],
-                          void *data, exf_err *err)
-{
-    char path[PATH_LEN + 16];
-    exf_tensor t = {.name = path, .dtype = dtype, .rank = 2, .shape = {shape[0], shape[1]}};
-    snprintf(path, sizeof path, "%s/%s", group, name);
-    return exf_h5_read(b->h, &t, data, err);
-}
-
-static exf_code check_pairs(const exf_basis *b, const char *group, const exf_vector_sums *v, exf_err *err)
-{
-    int64_t e = b->shape.n_experts, before = -1;
-    for (int64_t i = 0; i < v->n_pairs; i++) {
-        const int32_t *p = v->pair + 2 * i;
-        int64_t key = p[0] * e + p[1];
-        if (p[0] < 0 || p[0] >= e || p[1] < 0 || p[1] >= e || p[0] == p[1] || key <= before)
-            return exf_fail(err, EXF_FORMAT, "%s: %s/pair[%lld] is (%d, %d), expected ascending (source, target)",
-                            exf_h5_path(b->h), group, (long long)i, (int)p[0], (int)p[1]);
-        before = key;
-    }
-    for (int64_t i = 0; v->basis && i < (int64_t)v->d_model * v->rank; i++)
-        if (!(fabs(v->basis[i]) <= 1.0001))
-            return exf_fail(err, EXF_FORMAT, "%s: %s/basis: element %lld is %g, expected a coordinate of a unit vector",
-                            exf_h5_path(b->h), group, (long long)i, v->basis[i]);
-    return exf_grids_check(v, exf_h5_path(b->h), group, err);
-}
-
-/* Allocates a layer of the sizes that its datasets have. */
-static exf_code make_room(const exf_basis *b, const char *group, exf_vector_sums *v, exf_err *err)
-{
-    char path[PATH_LEN + 16];
-    exf_tensor pair, basis = {.rank = 2, .shape = {0, 0}};
-    int64_t e = b->shape.n_experts, h = b->shape.d_model;
-    int has_basis;
-    exf_code rc;
-    snprintf(path, sizeof path, "%s/pair", group);
-    EXF_TRY(exf_h5_describe(b->h, path, &pair, err));
-    snprintf(path, sizeof path, "%s/basis", group);
-    EXF_TRY(exf_h5_exists(b->h, path, &has_basis, err));
-    if (has_basis) EXF_TRY(exf_h5_describe(b->h, path, &basis, err));
-    if (pair.rank != 2 || pair.shape[0] < 1 || pair.shape[0] > e * (e - 1) || h > INT32_MAX || basis.rank != 2 ||
-        basis.shape[1] > h || (has_basis && basis.shape[1] < 1))
-        return exf_fail(err, EXF_FORMAT,
-                        "%s: %s has %lld pairs and a basis of %lld columns, which %lld experts of width %lld forbid",
-                        exf_h5_path(b->h), group, (long long)pair.shape[0], (long long)basis.shape[1], (long long)e, (long long)h);
-    if (has_basis) {
-        exf_tensor t = {.name = path, .dtype = EXF_DT_F64, .rank = 2, .shape = {h, basis.shape[1]}};
-        EXF_TRY(exf_h5_expect(b->h, &t, err));
-    }
-    rc = exf_vector_sums_new_choice(v, pair.shape[0], (int)h, (int)basis.shape[1], err);
-out:
-    return rc;
-}
+/* ---- reading ------------------------------------------------------------------------------ */
 
 static exf_code read_layer(const exf_basis *b, int layer_number, exf_vector_sums *v, exf_err *err)
 {
-    char group[PATH_LEN];
-    int found;
-    exf_code rc;
-    *v = (exf_vector_sums){.d_model = (int)b->shape.d_model};
-    snprintf(group, sizeof group, "/layers/%d/vectors", layer_number);
-    EXF_TRY(exf_h5_exists(b->h, group, &found, err));
-    if (!found) return EXF_OK;
-    EXF_TRY(make_room(b, group, v, err));
-    EXF_TRY(read_part(b, group, "pair", EXF_DT_I32, (int64_t[2]){v->n_pairs, 2}, v->pair, err));
-    if (v->rank) {
-        EXF_TRY(read_part(b, group, "basis", EXF_DT_F64, (int64_t[2]){v->d_model, v->rank}, v->basis, err));
-        EXF_TRY(read_part(b, group, "grid", EXF_DT_I32, (int64_t[2]){v->n_pairs, EXF_N_GRIDS}, v->grid, err));
-    }
-    rc = check_pairs(b, group, v, err);
-out:
-    if (rc != EXF_OK) exf_vector_sums_free(v);
+    exf_code rc = exf_vector_sums_read(v, EXF_VECTORS_CHOICE, b->h, &b->shape, layer_number, err);
+    v->d_model = (int)b->shape.d_model; /* of a layer without pairs too */
     return rc;
 }
 
@@ -128,8 +56,6 @@ exf_code exf_basis_get(const exf_basis *b, int layer_number, exf_vector_sums *v,
         if (b->layer_number[i] == layer_number) return read_layer(b, layer_number, v, err);
     return exf_fail(err, EXF_MODEL, "%s: holds no layer %d", exf_h5_path(b->h), layer_number);
 }
-
-/* ---- opening ------------------------------------------------------------------------------ */
 
 /* Computes the digest of what the file holds. */
 static exf_code find_digest(exf_basis *b, exf_err *err)

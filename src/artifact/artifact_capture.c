@@ -69,9 +69,7 @@ exf_code exf_capture_create(exf_capture_file *f, const exf_capture_plan *plan, e
     f->n_layers = plan->n_layers;
     f->layer_number = plan->layer_number;
     f->has_stream = plan->has_stream;
-    EXF_TRY(plan->temporary ? exf_artifact_create_at(&f->h, plan->target, plan->force, plan->temporary, &exf_artifact_capture,
-                                                     plan->provenance, err)
-                            : exf_artifact_create(&f->h, plan->target, plan->force, &exf_artifact_capture, plan->provenance, err));
+    EXF_TRY(exf_artifact_create(&f->h, plan->target, plan->force, plan->temporary, &exf_artifact_capture, plan->provenance, err));
     EXF_TRY(exf_run_shape_write(&f->shape, f->h, err));
     EXF_TRY(exf_layer_numbers_write(f->layer_number, f->n_layers, f->h, err));
     if (plan->sequences) EXF_TRY(exf_sequence_list_write(plan->sequences, f->h, err));
@@ -163,22 +161,13 @@ exf_code exf_capture_get_stream(exf_capture_file *f, int layer, int64_t row, int
     return rc;
 }
 
-static exf_code look_for_stream(void *self, const char *name, exf_err *err)
-{
-    (void)err;
-    *(int *)self |= strcmp(name, parts[STREAM_SQ].name) == 0;
-    return EXF_OK;
-}
-
 /* Looks whether layers have energies: all or none. */
 static exf_code expect_stream(exf_capture_file *f, exf_err *err)
 {
     char path[PATH_LEN];
     exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && !f->has_stream && i < f->n_layers; i++) {
-        snprintf(path, sizeof path, "/layers/%d", (int)f->layer_number[i]);
-        rc = exf_h5_members(f->h, path, look_for_stream, &f->has_stream, err);
-    }
+    for (int i = 0; rc == EXF_OK && !f->has_stream && i < f->n_layers; i++)
+        rc = exf_h5_exists(f->h, stream_tensor(f, f->layer_number[i], path).name, &f->has_stream, err);
     for (int i = 0; rc == EXF_OK && f->has_stream && i < f->n_layers; i++) {
         exf_tensor t = stream_tensor(f, f->layer_number[i], path);
         rc = exf_h5_expect(f->h, &t, err);

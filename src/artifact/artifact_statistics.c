@@ -31,11 +31,16 @@
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
  *   /origin                        a group of text attributes: the manifest, tokens and shard of each part
  *       that was added up.  It records how the file was made, so no digest covers it.
- *   /layers/<l>/vectors/...        statistics_vectors.c; what they were added up over is the fact
+ *   /layers/<l>/vectors/...        vector_sums.h; what they were added up over is the fact
  *       accumulate.basis_digest (artifact_basis.h), which files of earlier programs lack
  * Since version 4, each of which may be absent:
  *   /layers/<l>/energy_sum         F64 [E] and exact/...: squares of router weight times norm
- *   /layers/<l>/stream/..., /layers/<l>/routes/...   statistics_routes.c
+ *   /layers/<l>/stream/sq          F64 [1]      squared norms of the residual stream after the layer, summed over tokens
+ *   /layers/<l>/stream/exact       U64 [1, 3]   the same sum exactly
+ *   /layers/<l>/stream/count       U64 [1]      tokens that it is over
+ *   /layers/<l>/routes/key         U64 [N]      rising; the N tokens of the smallest keys (statistics.h)
+ *   /layers/<l>/routes/ids         I32 [N, K]   as the router chose; -1, of weight 0: an empty slot
+ *   /layers/<l>/routes/weights     F32 [N, K]
  *   /layers/<l>/empty_slots        U64 [1]      slots of the layer's tokens without an expert (a hash layer that names an
  *       expert twice for a token); absent: 0
  * Counts obey the rules of counts.h, which every reader checks.
@@ -44,10 +49,9 @@
 #include "artifact/artifact_basis.h"
 #include "artifact/provenance.h"
 
-#include "base/thread_pool.h"
 #include "base/mem.h"
+#include "base/thread_pool.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,14 +59,83 @@ const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 4
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
 static const exf_artifact of_common_input = {.kind = "statistics", .version = 4, .min_reader = 2};
 
-/* ---- writing ------------------------------------------------------------ */
+/* ---- the datasets of a layer --------------------------------------------- */
 
-enum { PATH_LEN = 96 };
+enum { PATH_LEN = 96, NAME_LEN = 48, ROUNDED_AT_ONCE = 4096, MOST_SAMPLED = 1 << 24 };
 
-static void layer_path(char out[PATH_LEN], int layer, const char *group, const char *name)
+typedef struct {
+    char path[PATH_LEN];
+    exf_tensor t;
+} dataset;
+
+/* Describes a dataset of shape [a], [a, b] or [a, b, c]; 0: no such axis. */
+static dataset dataset_of(int layer, const char *name, exf_dtype dtype, int64_t a, int64_t b, int64_t c)
 {
-    snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
+    dataset d = {.t = {.dtype = dtype, .rank = b ? c ? 3 : 2 : 1, .shape = {a, b, c}}};
+    snprintf(d.path, sizeof d.path, "/layers/%d/%s", layer, name);
+    return d;
 }
+
+static exf_code write_dataset(exf_h5 *h, dataset d, const void *data, exf_err *err)
+{
+    d.t.name = d.path;
+    d.t.data = data;
+    return exf_h5_write(h, &d.t, err);
+}
+
+static exf_code read_dataset(exf_h5 *h, dataset d, void *to, exf_err *err)
+{
+    d.t.name = d.path;
+    return exf_h5_read(h, &d.t, to, err);
+}
+
+static exf_code expect_dataset(exf_h5 *h, dataset d, exf_err *err)
+{
+    d.t.name = d.path;
+    return exf_h5_expect(h, &d.t, err);
+}
+
+/* Looks whether a layer has a dataset or group of that name. */
+static exf_code look_for(exf_h5 *h, int layer, const char *name, int *found, exf_err *err)
+{
+    return exf_h5_exists(h, dataset_of(layer, name, EXF_DT_U8, 1, 0, 0).path, found, err);
+}
+
+/* Describes sums of shape [E] (rank 1) or [E, E] (rank 2): rounded, or exact with an axis of 3 words. */
+static dataset sums_of(int layer, const char *name, int rank, int64_t e, int exact)
+{
+    char of_exact[NAME_LEN];
+    snprintf(of_exact, sizeof of_exact, "exact/%s", name);
+    return exact ? dataset_of(layer, of_exact, EXF_DT_U64, e, rank == 2 ? e : 3, rank == 2 ? 3 : 0)
+                 : dataset_of(layer, name, EXF_DT_F64, e, rank == 2 ? e : 0, 0);
+}
+
+typedef struct {
+    const exf_exact *sum;
+    double *rounded;
+    size_t n;
+} rounding;
+
+static exf_code round_part(void *self, size_t part, int worker, exf_err *err)
+{
+    const rounding *r = self;
+    size_t end = (part + 1) * ROUNDED_AT_ONCE;
+    (void)worker;
+    (void)err;
+    for (size_t i = part * ROUNDED_AT_ONCE; i < end && i < r->n; i++) r->rounded[i] = exf_exact_value(&r->sum[i]);
+    return EXF_OK;
+}
+
+/* *out [n]: the sums rounded to nearest; the caller frees them. */
+static exf_code round_sums(double **out, const exf_exact *sum, size_t n, exf_err *err)
+{
+    exf_code rc = exf_mem_new(out, n, sizeof **out, "rounded sums", err);
+    rounding r = {sum, *out, n};
+    if (rc != EXF_OK) return rc;
+    return exf_parallel_for((n + ROUNDED_AT_ONCE - 1) / ROUNDED_AT_ONCE, exf_background_threads(), round_part, &r, err);
+}
+
+/* ---- writing ------------------------------------------------------------ */
 
 /* Returns 1 for facts that a calibration knows only after its pass. */
 static int is_late(const char *key)
@@ -90,7 +163,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
     w->by_sequence = head->sequences && head->sequences->length;
     w->without_energies = head->without_energies;
-    EXF_TRY(exf_artifact_create(&w->h, target, force,
+    EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
                                 head->is_basis       ? &exf_artifact_basis
                                 : head->common_input ? &of_common_input
                                                      : &exf_artifact_statistics,
@@ -106,95 +179,58 @@ out:
     return rc;
 }
 
-exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
-                               const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err)
+static exf_code put_sums(exf_statistics_writer *w, int layer, const char *name, const exf_exact *sum, int rank, exf_err *err)
 {
-    exf_statistics_header head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
-    return exf_statistics_start(w, target, force, &head, err);
-}
-
-/* The datasets of one layer. */
-enum { MOST_DATASETS = 32 };
-
-typedef struct {
-    const exf_exact *sum;
-    double *rounded;
-    size_t n;
-} rounding;
-
-static exf_code round_sums(void *self, size_t i, int worker, exf_err *err)
-{
-    const rounding *r = &((const rounding *)self)[i];
-    (void)worker;
-    (void)err;
-    for (size_t k = 0; k < r->n; k++) r->rounded[k] = exf_exact_value(&r->sum[k]);
-    return EXF_OK;
-}
-
-typedef struct {
-    const exf_statistics_writer *w;
-    int layer;
-    exf_tensor t[MOST_DATASETS];
-    char path[MOST_DATASETS][PATH_LEN];
-    rounding rounded[MOST_DATASETS];
-    size_t n, n_rounded;
-} datasets;
-
-static void add_dataset(datasets *d, const char *group, const char *name, exf_dtype dtype, int rank, int64_t last, const void *data)
-{
-    int64_t e = d->w->shape.n_experts;
-    size_t i = d->n++;
-    layer_path(d->path[i], d->layer, group, name);
-    d->t[i] = (exf_tensor){.name = d->path[i], .dtype = dtype, .rank = rank, .shape = {e, e, e}, .data = data};
-    d->t[i].shape[rank - 1] = last;
-}
-
-/* Adds sums of shape [E] (rank 1) or [E, E] (rank 2), rounded and exact. */
-static exf_code put_sums(datasets *d, const char *name, const exf_exact *sum, int rank, exf_err *err)
-{
-    int64_t e = d->w->shape.n_experts;
-    size_t n = (size_t)(rank == 2 ? e * e : e);
-    rounding *r = &d->rounded[d->n_rounded];
-    exf_code rc = exf_mem_new(&r->rounded, n, sizeof *r->rounded, "rounded sums", err);
-    if (rc != EXF_OK) return rc;
-    r->sum = sum;
-    r->n = n;
-    d->n_rounded++;
-    add_dataset(d, "", name, EXF_DT_F64, rank, e, r->rounded);
-    add_dataset(d, "exact/", name, EXF_DT_U64, rank + 1, 3, sum);
-    return EXF_OK;
-}
-
-static void put_counts(datasets *d, const char *name, const uint64_t *count, int rank)
-{
-    add_dataset(d, "", name, EXF_DT_U64, rank, d->w->shape.n_experts, count);
-}
-
-exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err)
-{
-    datasets d = {.w = w, .layer = layer_number};
+    int64_t e = w->shape.n_experts;
+    double *rounded = NULL;
     exf_code rc;
-#define X(name) EXF_TRY(put_sums(&d, #name, s->name, 2, err));
+    EXF_TRY(round_sums(&rounded, sum, (size_t)(rank == 2 ? e * e : e), err));
+    EXF_TRY(write_dataset(w->h, sums_of(layer, name, rank, e, 0), rounded, err));
+    rc = write_dataset(w->h, sums_of(layer, name, rank, e, 1), sum, err);
+out:
+    exf_mem_free(rounded);
+    return rc;
+}
+
+exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    const exf_route_sample *routes = &s->routes;
+    int64_t e = w->shape.n_experts, n = (int64_t)routes->n;
+    double stream_sq = exf_exact_value(s->stream_sq);
+    exf_code rc;
+#define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 2, err));
     EXF_PAIR_SUMS(X)
 #undef X
-#define X(name) EXF_TRY(put_sums(&d, #name, s->name, 1, err));
+#define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 1, err));
     EXF_EXPERT_SUMS_OF_VERSION_1(X)
     if (!w->without_energies) X(energy_sum)
 #undef X
-    put_counts(&d, "count", s->count, 2);
-    put_counts(&d, "norm_count", s->norm_count, 1);
+    EXF_TRY(write_dataset(w->h, dataset_of(layer, "count", EXF_DT_U64, e, e, 0), s->count, err));
+    EXF_TRY(write_dataset(w->h, dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
     if (w->by_sequence) {
-#define X(name) EXF_TRY(put_sums(&d, #name, s->name, 2, err));
+#define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 2, err));
         EXF_SEQUENCE_SUMS(X)
 #undef X
-        put_counts(&d, "sequences", s->sequences, 2);
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
     }
-    EXF_TRY(exf_parallel_for(d.n_rounded, exf_background_threads(), round_sums, d.rounded, err));
-    for (size_t i = 0; i < d.n; i++) EXF_TRY(exf_h5_write(w->h, &d.t[i], err));
-    rc = exf_statistics_put_routes(w, layer_number, s, err);
+    if (*s->stream_count) {
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
+    }
+    if (*s->empty_slots) EXF_TRY(write_dataset(w->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
+    if (n) {
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "routes/key", EXF_DT_U64, n, 0, 0), routes->key, err));
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "routes/ids", EXF_DT_I32, n, routes->top_k, 0), routes->ids, err));
+        EXF_TRY(write_dataset(w->h, dataset_of(layer, "routes/weights", EXF_DT_F32, n, routes->top_k, 0), routes->weights, err));
+    }
 out:
-    for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i].rounded);
     return rc;
+}
+
+exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer, const exf_vector_sums *v, exf_err *err)
+{
+    return exf_vector_sums_write(v, w->h, layer, err);
 }
 
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err)
@@ -225,20 +261,13 @@ void exf_statistics_abort(exf_statistics_writer *w)
 
 /* ---- reading -------------------------------------------------------------- */
 
-static exf_code look_for_pairs(void *self, const char *name, exf_err *err)
-{
-    (void)err;
-    *(int *)self |= strcmp(name, "pairs") == 0;
-    return EXF_OK;
-}
-
 /* Reads the attribute `pairs`; version 1 had co-routed pairs only. */
 static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
 {
     char *pairs = NULL;
-    int listed = 0;
-    exf_code rc = exf_h5_attrs(r->h, "/", look_for_pairs, &listed, err);
-    if (rc != EXF_OK || !listed) return rc;
+    int has;
+    exf_code rc = exf_h5_has_attr(r->h, "/", "pairs", &has, err);
+    if (rc != EXF_OK || !has) return rc;
     rc = exf_h5_get_text(r->h, "/", "pairs", &pairs, err);
     if (rc != EXF_OK) return rc;
     r->common_input = strcmp(pairs, "common_input") == 0;
@@ -246,31 +275,6 @@ static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
         rc = exf_fail(err, EXF_FORMAT, "%s: pairs is \"%s\", expected corouted or common_input", exf_h5_path(r->h), pairs);
     exf_mem_free(pairs);
     return rc;
-}
-
-static exf_code look_for_energies(void *self, const char *name, exf_err *err)
-{
-    (void)err;
-    *(int *)self |= strcmp(name, "energy_sum") == 0;
-    return EXF_OK;
-}
-
-/* Looks at the first layer's pair sums, before anybody takes memory for layers of that many experts. */
-static exf_code expect_layer(exf_statistics_reader *r, exf_err *err)
-{
-    int64_t e = r->shape.n_experts;
-    char path[PATH_LEN];
-    exf_code rc = EXF_OK;
-#define X(sum)                                                                                      \
-    if (rc == EXF_OK) {                                                                             \
-        exf_tensor t = {.name = path, .dtype = EXF_DT_U64, .rank = 3, .shape = {e, e, 3}};          \
-        layer_path(path, r->layer_number[0], "exact/", #sum);                                       \
-        rc = exf_h5_expect(r->h, &t, err);                                                          \
-    }
-    EXF_PAIR_SUMS(X)
-#undef X
-    snprintf(path, sizeof path, "/layers/%d", (int)r->layer_number[0]);
-    return rc == EXF_OK ? exf_h5_members(r->h, path, look_for_energies, &r->has_energies, err) : rc;
 }
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err)
@@ -285,69 +289,43 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     if (r->common_input)
         EXF_TRY(exf_common_tokens_of(&r->common, &r->shape, &r->sequences, &r->provenance, path, err));
     EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
-    EXF_TRY(expect_layer(r, err));
+    /* The first layer's pair sums are looked at before anybody takes memory for layers of that many experts. */
+#define X(sum) EXF_TRY(expect_dataset(r->h, sums_of(r->layer_number[0], #sum, 2, r->shape.n_experts, 1), err));
+    EXF_PAIR_SUMS(X)
+#undef X
+    rc = look_for(r->h, r->layer_number[0], "energy_sum", &r->has_energies, err);
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;
 }
 
-/* Compares rounded sums with exact ones. */
-typedef struct {
-    const exf_statistics_reader *r;
-    const char *path;
-    const exf_exact *sum;
-    const double *rounded;
-    size_t n;
-} rounding_check;
-
-enum { CHECKED_AT_ONCE = 4096 };
-
-static exf_code check_rounded(void *self, size_t part, int worker, exf_err *err)
-{
-    const rounding_check *c = self;
-    size_t end = (part + 1) * CHECKED_AT_ONCE;
-    (void)worker;
-    for (size_t i = part * CHECKED_AT_ONCE; i < end && i < c->n; i++)
-        if (!(c->rounded[i] == exf_exact_value(&c->sum[i])))
-            return exf_fail(err, EXF_FORMAT, "%s: %s[%zu] is %.17g, its exact sum is %.17g", exf_h5_path(c->r->h), c->path, i,
-                            c->rounded[i], exf_exact_value(&c->sum[i]));
-    return EXF_OK;
-}
-
+/* Reads sums of one name and compares the rounded ones with the exact ones. */
 static exf_code get_sums(exf_statistics_reader *r, int layer, const char *name, exf_exact *sum, int rank, exf_err *err)
 {
     int64_t e = r->shape.n_experts;
     size_t n = (size_t)(rank == 2 ? e * e : e);
-    char path[PATH_LEN];
-    double *rounded = NULL;
+    dataset d = sums_of(layer, name, rank, e, 0);
+    double *rounded = NULL, *should = NULL;
     exf_code rc;
-    exf_tensor x = {.name = path, .dtype = EXF_DT_U64, .rank = rank + 1, .shape = {e, rank == 2 ? e : 3, 3}};
-    layer_path(path, layer, "exact/", name);
-    EXF_TRY(exf_h5_read(r->h, &x, sum, err));
+    EXF_TRY(read_dataset(r->h, sums_of(layer, name, rank, e, 1), sum, err));
     EXF_TRY(exf_mem_new(&rounded, n, sizeof *rounded, "rounded sums", err));
-    exf_tensor t = {.name = path, .dtype = EXF_DT_F64, .rank = rank, .shape = {e, e}};
-    layer_path(path, layer, "", name);
-    EXF_TRY(exf_h5_read(r->h, &t, rounded, err));
-    rounding_check check = {r, path, sum, rounded, n};
-    rc = exf_parallel_for((n + CHECKED_AT_ONCE - 1) / CHECKED_AT_ONCE, exf_background_threads(), check_rounded, &check, err);
+    EXF_TRY(read_dataset(r->h, d, rounded, err));
+    EXF_TRY(round_sums(&should, sum, n, err));
+    for (size_t i = 0; rc == EXF_OK && i < n; i++)
+        if (!(rounded[i] == should[i]))
+            rc = exf_fail(err, EXF_FORMAT, "%s: %s[%zu] is %.17g, its exact sum is %.17g", exf_h5_path(r->h), d.path, i, rounded[i],
+                          should[i]);
 out:
     exf_mem_free(rounded);
+    exf_mem_free(should);
     return rc;
-}
-
-static exf_code get_counts(exf_statistics_reader *r, int layer, const char *name, uint64_t *count, int rank, exf_err *err)
-{
-    char path[PATH_LEN];
-    exf_tensor t = {.name = path, .dtype = EXF_DT_U64, .rank = rank, .shape = {r->shape.n_experts, r->shape.n_experts}};
-    layer_path(path, layer, "", name);
-    return exf_h5_read(r->h, &t, count, err);
 }
 
 static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     char pairs[PATH_LEN], experts[PATH_LEN];
-    layer_path(pairs, layer, "", "count[");
-    layer_path(experts, layer, "", "norm_count[");
+    snprintf(pairs, sizeof pairs, "/layers/%d/count[", layer);
+    snprintf(experts, sizeof experts, "/layers/%d/norm_count[", layer);
     exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
                           .common = r->common, .count = s->count, .expert_count = s->norm_count, .empty_slots = *s->empty_slots};
     return exf_counts_check(&c, err);
@@ -367,42 +345,103 @@ static exf_code check_sequences(const exf_statistics_reader *r, int layer, const
 
 static exf_code get_sequences(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
 {
-    size_t e = (size_t)s->n_experts;
-    exf_code rc = EXF_OK;
-    if (!r->sequences.length) {
-#define X(name) memset(s->name, 0, e *e * sizeof *s->name);
-        EXF_SEQUENCE_SUMS(X)
-        X(sequences)
-#undef X
-        return EXF_OK;
-    }
+    int64_t e = r->shape.n_experts;
+    exf_code rc;
 #define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 2, err));
     EXF_SEQUENCE_SUMS(X)
 #undef X
-    EXF_TRY(get_counts(r, layer, "sequences", s->sequences, 2, err));
-    EXF_TRY(check_sequences(r, layer, s, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
+    rc = check_sequences(r, layer, s, err);
+out:
+    return rc;
+}
+
+static exf_code get_stream(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
+{
+    double rounded;
+    exf_code rc;
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &rounded, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
+    if (!(rounded == exf_exact_value(s->stream_sq)))
+        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/stream/sq is %.17g, its exact sum is %.17g", exf_h5_path(r->h), layer,
+                      rounded, exf_exact_value(s->stream_sq));
+    else if (!(rounded > 0) || *s->stream_count < 1 || *s->stream_count > (uint64_t)r->shape.n_tokens)
+        rc = exf_fail(err, EXF_FORMAT,
+                      "%s: /layers/%d/stream has an energy of %.17g over %llu tokens, expected one above 0 over 1 to %lld",
+                      exf_h5_path(r->h), layer, rounded, (unsigned long long)*s->stream_count, (long long)r->shape.n_tokens);
+out:
+    return rc;
+}
+
+static exf_code get_sample(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
+{
+    dataset key = dataset_of(layer, "routes/key", EXF_DT_U64, 1, 0, 0);
+    char where[2 * PATH_LEN];
+    exf_tensor found;
+    exf_code rc;
+    EXF_TRY(exf_h5_describe(r->h, key.path, &found, err));
+    int64_t n = found.shape[0], k = r->shape.top_k;
+    if (found.rank != 1 || n < 1 || n > r->shape.n_tokens || n > MOST_SAMPLED) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: %s has %lld keys, expected 1 to the run's %lld tokens", exf_h5_path(r->h), key.path,
+                      (long long)n, (long long)r->shape.n_tokens);
+        goto out;
+    }
+    key.t.shape[0] = n;
+    EXF_TRY(expect_dataset(r->h, key, err));
+    if (s->routes.cap < (size_t)n || s->routes.top_k != (int)k) {
+        exf_route_sample_free(&s->routes);
+        EXF_TRY(exf_route_sample_new(&s->routes, (size_t)n, (int)k, err));
+    }
+    s->routes.n = (size_t)n;
+    EXF_TRY(read_dataset(r->h, key, s->routes.key, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "routes/ids", EXF_DT_I32, n, k, 0), s->routes.ids, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "routes/weights", EXF_DT_F32, n, k, 0), s->routes.weights, err));
+    snprintf(where, sizeof where, "%.90s: /layers/%d/routes", exf_h5_path(r->h), layer);
+    rc = exf_route_sample_check(&s->routes, (int)r->shape.n_experts, where, err);
 out:
     return rc;
 }
 
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
 {
-    int layer = r->layer_number[i];
+    int layer = r->layer_number[i], has_stream, has_routes, has_empty_slots;
+    int64_t e = r->shape.n_experts;
     exf_code rc;
+    exf_layer_statistics_zero(s);
 #define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 2, err));
     EXF_PAIR_SUMS(X)
 #undef X
 #define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 1, err));
     EXF_EXPERT_SUMS_OF_VERSION_1(X)
-    memset(s->energy_sum, 0, (size_t)s->n_experts * sizeof *s->energy_sum);
     if (r->has_energies) X(energy_sum)
 #undef X
-    EXF_TRY(get_counts(r, layer, "count", s->count, 2, err));
-    EXF_TRY(get_counts(r, layer, "norm_count", s->norm_count, 1, err));
-    EXF_TRY(exf_statistics_get_routes(r, i, s, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "count", EXF_DT_U64, e, e, 0), s->count, err));
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
+    EXF_TRY(look_for(r->h, layer, "empty_slots", &has_empty_slots, err));
+    EXF_TRY(look_for(r->h, layer, "stream", &has_stream, err));
+    EXF_TRY(look_for(r->h, layer, "routes", &has_routes, err));
+    if (has_empty_slots)
+        EXF_TRY(read_dataset(r->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
+    if (has_stream) EXF_TRY(get_stream(r, layer, s, err));
+    if (has_routes) EXF_TRY(get_sample(r, layer, s, err));
     EXF_TRY(check_counts(r, layer, s, err));
-    EXF_TRY(get_sequences(r, layer, s, err));
+    if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
 out:
+    return rc;
+}
+
+exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err)
+{
+    return exf_vector_sums_read(v, EXF_VECTORS_SUMS, r->h, &r->shape, r->layer_number[i], err);
+}
+
+exf_code exf_statistics_get_vector_pairs(exf_statistics_reader *r, int i, int32_t **pair, int64_t *n, exf_err *err)
+{
+    exf_vector_sums v;
+    exf_code rc = exf_vector_sums_read(&v, EXF_VECTORS_PAIRS, r->h, &r->shape, r->layer_number[i], err);
+    *pair = v.pair;
+    *n = v.n_pairs;
     return rc;
 }
 

@@ -141,7 +141,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
 {
     exf_code rc;
     exf_h5 *h = NULL;
-    EXF_TRY(exf_artifact_create(&h, target, force, &exf_artifact_tables, &t->provenance, err));
+    EXF_TRY(exf_artifact_create(&h, target, force, NULL, &exf_artifact_tables, &t->provenance, err));
     EXF_TRY(exf_run_shape_write(&t->shape, h, err));
     EXF_TRY(exf_layer_numbers_write(t->layer_number, t->n_layers, h, err));
     EXF_TRY(each_dataset(t, write_one, h, err));

@@ -1,7 +1,7 @@
 /* counts.h - the rules that the counts of a layer obey, in statistics and in tables, and the layer numbers of a file.
  *
  * A token has K slots, each with an expert of its own or empty (only a hash layer that names an expert twice for a token
- * leaves slots empty: kernels/moe/router.h).  So of T tokens, whatever the shard, the merge and the number of runs:
+ * leaves slots empty: kernels/moe/moe.h).  So of T tokens, whatever the shard, the merge and the number of runs:
  *   an expert has at most T tokens, all experts together T K less the empty slots;
  *   pairs are mirrored, and an expert has no pair with itself.
  * Of co-routed pairs a pair has at most the tokens of the rarer of its experts, and as a token that chose s has all its

@@ -1,4 +1,4 @@
-/* made_from.c - see made_from.h. */
+/* made_from.c - finds in a file the digest of the tables that it was made from; see made_from.h. */
 #include "artifact/made_from.h"
 
 #include "base/file.h"
@@ -62,5 +62,6 @@ out:
 
 exf_code exf_made_from_comment(exf_text *out, const char *hex, exf_err *err)
 {
-    return exf_text_addf(out, err, "<!-- %s: %s -->\n", EXF_MADE_FROM, hex);
+    exf_text_appendf(out, "<!-- %s: %s -->\n", EXF_MADE_FROM, hex);
+    return exf_text_end(out, err);
 }

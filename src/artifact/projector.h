@@ -10,7 +10,7 @@
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
 
-struct exf_solve_options; /* solve/solving.h */
+struct exf_solve_options; /* solve/solve.h */
 
 /* How folding applies a projector. */
 typedef enum {

@@ -52,8 +52,9 @@ exf_code exf_provenance_add(exf_provenance *p, exf_err *err, const char *key, co
     exf_text value = {0};
     va_list va;
     va_start(va, fmt);
-    exf_code rc = exf_text_addv(&value, err, fmt, va);
+    exf_text_appendv(&value, fmt, va);
     va_end(va);
+    exf_code rc = exf_text_end(&value, err);
     if (rc == EXF_OK) rc = insert(p, key, value.s, err);
     exf_text_free(&value);
     return rc;
@@ -106,23 +107,20 @@ typedef struct {
     const char *group;
 } reading;
 
-/* Adds to *out today's name of a fact: older files end the names of some digests in sha256 (provenance.h). */
-static exf_code name_today(exf_text *out, const char *name, exf_err *err)
-{
-    static const char *const digests[] = {"weights_sha256", "tokens_sha256", "sequences_sha256", "statistics_sha256"};
-    size_t n = strlen(name) - strlen("sha256");
-    for (size_t i = 0; i < sizeof digests / sizeof *digests; i++)
-        if (exf_ends_with(name, digests[i])) return exf_text_addf(out, err, "%.*sdigest", (int)n, name);
-    return exf_text_addf(out, err, "%s", name);
-}
-
+/* Reads a fact under today's name: older files end the names of some digests in sha256 (provenance.h). */
 static exf_code read_one(void *self, const char *name, exf_err *err)
 {
+    static const char *const digests[] = {"weights_sha256", "tokens_sha256", "sequences_sha256", "statistics_sha256"};
     reading *r = self;
+    const char *ending = "";
+    size_t n = strlen(name);
     char *value = NULL;
     exf_text today = {0};
     exf_code rc;
-    EXF_TRY(name_today(&today, name, err));
+    for (size_t i = 0; i < sizeof digests / sizeof *digests; i++)
+        if (exf_ends_with(name, digests[i])) ending = "digest";
+    exf_text_appendf(&today, "%.*s%s", (int)(*ending ? n - strlen("sha256") : n), name, ending);
+    EXF_TRY(exf_text_end(&today, err));
     EXF_TRY(exf_h5_get_text(r->h, r->group, name, &value, err));
     rc = insert(r->p, today.s, value, err);
 out:
@@ -137,25 +135,12 @@ exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err)
     return exf_h5_attrs(h, r.group, read_one, &r, err);
 }
 
-typedef struct {
-    const char *name;
-    int listed;
-} search;
-
-static exf_code look(void *self, const char *name, exf_err *err)
-{
-    search *s = self;
-    (void)err;
-    s->listed |= strcmp(name, s->name) == 0;
-    return EXF_OK;
-}
-
 exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err)
 {
     reading r = {p, h, group};
-    search s = {group + 1, 0};
-    exf_code rc = exf_h5_members(h, "/", look, &s, err);
-    return rc == EXF_OK && s.listed ? exf_h5_attrs(h, group, read_one, &r, err) : rc;
+    int found;
+    exf_code rc = exf_h5_exists(h, group, &found, err);
+    return rc == EXF_OK && found ? exf_h5_attrs(h, group, read_one, &r, err) : rc;
 }
 
 /* ---- weights facts ----------------------------------------------------------------------------- */
@@ -240,15 +225,6 @@ static exf_code collect(entries *all, const char *parts, exf_err *err)
     return rc;
 }
 
-static exf_code write_list(const entries *all, exf_text *out, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < all->n; i++)
-        if (i == 0 || by_part(&all->entry[i - 1], &all->entry[i]) != 0)
-            rc = exf_text_addf(out, err, "%s%s:%s", i ? " " : "", all->entry[i].name, all->entry[i].hex);
-    return rc;
-}
-
 exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
 {
     const char *digest = exf_provenance_get(part[0], digest_key);
@@ -258,7 +234,10 @@ exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const
     if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
     for (size_t i = 0; i < n; i++) EXF_TRY(collect(&all, exf_provenance_get(part[i], parts_key), err));
     if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
-    EXF_TRY(write_list(&all, &text, err));
+    for (size_t i = 0; i < all.n; i++)
+        if (i == 0 || by_part(&all.entry[i - 1], &all.entry[i]) != 0)
+            exf_text_appendf(&text, "%s%s:%s", i ? " " : "", all.entry[i].name, all.entry[i].hex);
+    EXF_TRY(exf_text_end(&text, err));
     EXF_TRY(exf_weights_facts_add(out, text.s ? text.s : "", err));
 out:
     exf_mem_free(all.entry);

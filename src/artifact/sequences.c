@@ -128,28 +128,16 @@ static exf_code check_lengths(const exf_sequence_list *s, int64_t n_tokens, cons
                     (long long)sum, (long long)n_tokens);
 }
 
-typedef struct {
-    int lengths, digests;
-} contents;
-
-static exf_code look(void *self, const char *name, exf_err *err)
-{
-    contents *c = self;
-    (void)err;
-    c->lengths |= strcmp(name, "sequence_lengths") == 0;
-    c->digests |= strcmp(name, "sequence_sha256") == 0;
-    return EXF_OK;
-}
-
 exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64_t n_tokens, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
-    contents listed = {0, 0};
+    int has_lengths, has_digests;
     exf_tensor lengths = {.name = "/sequence_lengths", .dtype = EXF_DT_I32, .rank = 1, .shape = {n_sequences}};
     exf_tensor digests = {.name = "/sequence_sha256", .dtype = EXF_DT_U8, .rank = 2, .shape = {n_sequences, SHA}}, found;
     memset(s, 0, sizeof *s);
-    EXF_TRY(exf_h5_members(h, "/", look, &listed, err));
-    if (!listed.lengths && !listed.digests) return EXF_OK;
+    EXF_TRY(exf_h5_exists(h, "/sequence_lengths", &has_lengths, err));
+    EXF_TRY(exf_h5_exists(h, "/sequence_sha256", &has_digests, err));
+    if (!has_lengths && !has_digests) return EXF_OK;
     EXF_TRY(exf_h5_describe(h, "/sequence_lengths", &found, err)); /* allocates only for datasets that exist */
     if (found.rank == 1 && found.shape[0] == n_sequences) EXF_TRY(exf_sequence_list_new(s, (size_t)n_sequences, err));
     EXF_TRY(exf_h5_read(h, &lengths, s->length, err));

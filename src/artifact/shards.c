@@ -23,7 +23,7 @@ typedef struct {
 
 /* ---- the list ------------------------------------------------------------------------ */
 
-static exf_code parse(shard *s, const char *text, exf_err *err)
+static exf_code parse_shard(shard *s, const char *text, exf_err *err)
 {
     int used = 0;
     if (sscanf(text, "%9d/%9d of %64[0-9a-f]%n", &s->index, &s->of, s->corpus, &used) == 3 && !text[used] && s->index >= 1 &&
@@ -32,7 +32,7 @@ static exf_code parse(shard *s, const char *text, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: its shard is \"%.90s\", expected I/N of a digest", s->path, text);
 }
 
-static exf_code add(shards *out, const char *text, const exf_facts_part *file, size_t at, exf_err *err)
+static exf_code add_shard(shards *out, const char *text, const exf_facts_part *file, size_t at, exf_err *err)
 {
     exf_code rc;
     if (!text) {
@@ -41,7 +41,7 @@ static exf_code add(shards *out, const char *text, const exf_facts_part *file, s
     }
     EXF_TRY(exf_mem_grow(&out->all, &out->cap, out->n + 1, sizeof *out->all, "shards", err));
     out->all[out->n] = (shard){.path = file->path, .at = at, .is_captured = !file->origin};
-    EXF_TRY(parse(&out->all[out->n], text, err));
+    EXF_TRY(parse_shard(&out->all[out->n], text, err));
     out->n++;
 out:
     return rc;
@@ -56,13 +56,13 @@ static const char *fact_of(const exf_provenance *origin, size_t i, const char *n
 }
 
 /* Adds the shards of a file: of statistics those of their origin, of a capture its own. */
-static exf_code list(shards *out, const exf_facts_part *file, size_t at, exf_err *err)
+static exf_code list_file(shards *out, const exf_facts_part *file, size_t at, exf_err *err)
 {
     const exf_provenance *from = file->origin;
     exf_code rc = EXF_OK;
-    if (!from) return add(out, exf_provenance_get(file->provenance, "data.shard"), file, at, err);
+    if (!from) return add_shard(out, exf_provenance_get(file->provenance, "data.shard"), file, at, err);
     for (size_t i = 0; rc == EXF_OK && (fact_of(from, i, "tokens_digest") || fact_of(from, i, "moe_inputs_sha256")); i++)
-        rc = add(out, fact_of(from, i, "shard"), file, at, err);
+        rc = add_shard(out, fact_of(from, i, "shard"), file, at, err);
     return rc;
 }
 
@@ -77,7 +77,7 @@ static int by_corpus(const void *a, const void *b)
 static exf_code list_all(shards *out, const exf_facts_part *file, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = list(out, &file[i], i, err);
+    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = list_file(out, &file[i], i, err);
     if (out->n) qsort(out->all, out->n, sizeof *out->all, by_corpus);
     return rc;
 }
@@ -123,8 +123,9 @@ static exf_code check_missing(const shards *s, size_t from, size_t to, const sha
             continue;
         }
         one = one ? one : k;
-        EXF_TRY(exf_text_addf(&missing, err, "%s%d/%d", named++ ? ", " : "", k, first->of));
+        exf_text_appendf(&missing, "%s%d/%d", named++ ? ", " : "", k, first->of);
     }
+    EXF_TRY(exf_text_end(&missing, err));
     rc = exf_fail(err, EXF_MODEL,
                   "%s: is shard %d/%d, and %d of its corpus' shards %s missing: %s%s; make them, as with %s RECIPE --shard %d/%d, "
                   "and %s, or take what is there with --partial",
@@ -156,39 +157,40 @@ out:
 
 /* ---- in words ------------------------------------------------------------------------------ */
 
-/* "1, 2, 4-9" of shards [from, to), which differ; a long list is cut. */
-static exf_code add_numbers(exf_text *out, const shards *s, size_t from, size_t to, exf_err *err)
+/* Appends "1, 2, 4-9" for shards [from, to), which differ; a long list is cut. */
+static void append_numbers(exf_text *out, const shards *s, size_t from, size_t to)
 {
     enum { RUNS = 32 };
-    exf_code rc = EXF_OK;
     size_t end;
     int n = 0;
     for (size_t i = from; i < to; i = end) {
         for (end = i + 1; end < to && s->all[end].index == s->all[end - 1].index + 1;) end++;
         if (end == i + 2) end--; /* two are named each */
-        if (n == RUNS) return exf_text_addf(out, err, ", ..., %zu in all,", to - from);
-        EXF_TRY(exf_text_addf(out, err, "%s%d", n++ ? ", " : "", s->all[i].index));
-        if (end > i + 1) EXF_TRY(exf_text_addf(out, err, "-%d", s->all[end - 1].index));
+        if (n == RUNS) {
+            exf_text_appendf(out, ", ..., %zu in all,", to - from);
+            return;
+        }
+        exf_text_appendf(out, "%s%d", n++ ? ", " : "", s->all[i].index);
+        if (end > i + 1) exf_text_appendf(out, "-%d", s->all[end - 1].index);
     }
-out:
-    return rc;
 }
 
 exf_code exf_part_words(exf_text *out, const exf_facts_part *file, exf_err *err)
 {
     const char *said = exf_provenance_get(file->provenance, EXF_PART_FACT), *separator = "";
     shards s = {.all = NULL};
-    exf_code rc;
-    if (said) return exf_text_addf(out, err, "%s", said);
-    EXF_TRY(list_all(&s, file, 1, err));
+    exf_code rc = EXF_OK;
+    if (said) exf_text_append(out, said, strlen(said));
+    if (!said) EXF_TRY(list_all(&s, file, 1, err));
     for (size_t from = 0, to; from < s.n; from = to) {
         to = end_of_corpus(&s, from);
         if (to - from == (size_t)s.all[from].of) continue;
-        EXF_TRY(exf_text_addf(out, err, "%sshard%s ", separator, to - from == 1 ? "" : "s"));
-        EXF_TRY(add_numbers(out, &s, from, to, err));
-        EXF_TRY(exf_text_addf(out, err, " of %d of corpus %.16s", s.all[from].of, s.all[from].corpus));
+        exf_text_appendf(out, "%sshard%s ", separator, to - from == 1 ? "" : "s");
+        append_numbers(out, &s, from, to);
+        exf_text_appendf(out, " of %d of corpus %.16s", s.all[from].of, s.all[from].corpus);
         separator = "; ";
     }
+    rc = exf_text_end(out, err);
 out:
     exf_mem_free(s.all);
     return rc;
@@ -198,8 +200,8 @@ exf_code exf_shards_of_one_corpus(const exf_facts_part *a, const exf_facts_part 
 {
     shards s = {.all = NULL};
     exf_code rc;
-    EXF_TRY(list(&s, a, 0, err));
-    EXF_TRY(list(&s, b, 1, err));
+    EXF_TRY(list_file(&s, a, 0, err));
+    EXF_TRY(list_file(&s, b, 1, err));
     *same = s.n && !s.others;
     for (size_t i = 1; i < s.n; i++) *same &= strcmp(s.all[0].corpus, s.all[i].corpus) == 0;
 out:

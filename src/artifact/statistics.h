@@ -3,10 +3,32 @@
 #ifndef EXF_ARTIFACT_STATISTICS_H
 #define EXF_ARTIFACT_STATISTICS_H
 #include "artifact/counts.h"
-#include "artifact/route_sample.h"
 #include "artifact/sequences.h"
 #include "artifact/vector_sums.h"
 #include "base/exact.h"
+
+/* A route sample: some tokens' routes of one layer as the router made them, from which budgets per token are solved
+ * (docs/method.md, section 9).
+ *
+ * A token has a key, a pure function of its sequence's digest, the layer and its position
+ * (accumulate/sampler.h), and the tokens of the smallest keys are the sample: so samples of
+ * different data merge into the sample of all of it, in any order. */
+typedef struct {
+    size_t cap, n;   /* tokens that fit, 0: there is no sample; tokens */
+    int top_k;       /* K */
+    uint64_t *key;   /* [n] rising */
+    int32_t *ids;    /* [n, K] distinct; -1: an empty slot, of weight 0; a token has one expert at least */
+    float *weights;  /* [n, K] finite */
+} exf_route_sample;
+
+exf_code exf_route_sample_new(exf_route_sample *s, size_t cap, int top_k, exf_err *err) EXF_CHECKED;
+/* Adds the tokens of `from`, which has the same K, and keeps those of the smallest keys. */
+void exf_route_sample_merge(exf_route_sample *to, const exf_route_sample *from);
+/* Checks a sample that was read: EXF_FORMAT naming `where` and the token. */
+exf_code exf_route_sample_check(const exf_route_sample *s, int n_experts, const char *where, exf_err *err) EXF_CHECKED;
+void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
+
+/* ---- the sums of a layer ----------------------------------------------- */
 
 /* The sums are defined in kernels/statistics/layer_sums.h. */
 #define EXF_PAIR_SUMS(X) X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
@@ -68,11 +90,8 @@ typedef struct {
 
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
                               exf_err *err) EXF_CHECKED;
-/* Starts a file of co-routed pairs whose sequences are unknown. */
-exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
-                               const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Writes a layer's vector sums, once per layer after its other sums (statistics_vectors.c). */
+/* Writes a layer's vector sums, once per layer after its other sums (vector_sums.h). */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
@@ -98,10 +117,6 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
 /* Reads layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a file whose rounded
  * sums differ from its exact ones, or whose counts cannot be (counts.h). */
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Write and read a layer's stream energy, route sample and empty slots (statistics_routes.c); called by put and get. */
-exf_code exf_statistics_put_routes(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s,
-                                   exf_err *err) EXF_CHECKED;
-exf_code exf_statistics_get_routes(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Reads that layer's vector sums, which exf_statistics_get() does not read: they may be gigabytes.
  * If it has none, v->n_pairs is 0.  The caller frees them. */
 exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err) EXF_CHECKED;

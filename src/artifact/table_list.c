@@ -1,7 +1,7 @@
 /* table_list.c - see table_list.h. */
 #include "artifact/table_list.h"
 
-#include "artifact/vector_arrays.h"
+#include "artifact/tables.h"
 #include "base/mem.h"
 
 #include <stdio.h>

@@ -1,8 +1,10 @@
-/* tables.c - tables in memory; see tables.h. */
+/* tables.c - tables in memory, and the rules that they obey; see tables.h. */
 #include "artifact/tables.h"
 
+#include "artifact/counts.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -110,4 +112,164 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->empty_slots);
     exf_provenance_free(&t->provenance);
     memset(t, 0, sizeof *t);
+}
+
+/* ---- rules --------------------------------------------------------------------------- */
+
+static exf_code refuse_cell(const char *path, const char *name, size_t layer, size_t s, size_t t, double value, const char *rule,
+                         exf_err *err)
+{
+    return exf_fail(err, EXF_FORMAT, "%s: %s[%zu, %zu, %zu] is %g, %s", path, name, layer, s, t, value, rule);
+}
+
+static exf_code check_pair(const exf_tables *t, const char *path, size_t layer, size_t a, size_t b, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts, at = (layer * e + a) * e + b;
+    float s = t->coeff[at], loss = t->loss[at];
+    if (!isfinite(s)) return refuse_cell(path, "/coeff", layer, a, b, (double)s, "expected a finite number", err);
+    if (!isfinite(loss) || loss < 0)
+        return refuse_cell(path, "/loss", layer, a, b, (double)loss, "expected a finite number from 0", err);
+    if (a == b && s != 1) return refuse_cell(path, "/coeff", layer, a, b, (double)s, "expected 1 on the diagonal", err);
+    if ((a == b || t->count[at] == 0) && loss < EXF_LOSS_NEVER)
+        return refuse_cell(path, "/loss", layer, a, b, (double)loss, "expected 1e30 on the diagonal and without evidence", err);
+    return EXF_OK;
+}
+
+/* Checks a measure of pairs that lies in [low, 1]: 1 on the diagonal, 0 for unobserved pairs. */
+static exf_code check_measure(const exf_tables *t, const float *m, float low, const char *name, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (size_t at = 0; m && at < (size_t)t->n_layers * e * e; at++) {
+        size_t l = at / (e * e), a = at / e % e, b = at % e;
+        if (!(m[at] >= low && m[at] <= 1))
+            return refuse_cell(path, name, l, a, b, (double)m[at], low < 0 ? "expected [-1, 1]" : "expected [0, 1]", err);
+        if (a == b && m[at] != 1) return refuse_cell(path, name, l, a, b, (double)m[at], "expected 1 on the diagonal", err);
+        if (a != b && t->loss[at] >= EXF_LOSS_NEVER && m[at] != 0)
+            return refuse_cell(path, name, l, a, b, (double)m[at], "expected 0 without evidence", err);
+    }
+    return EXF_OK;
+}
+
+static exf_code check_errors(const exf_tables *t, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (size_t at = 0; t->std_error && at < (size_t)t->n_layers * e * e; at++) {
+        size_t l = at / (e * e), a = at / e % e, b = at % e;
+        double x = (double)t->std_error[at];
+        if (!isfinite(x) || x < 0) return refuse_cell(path, "/std_error", l, a, b, x, "expected a finite number from 0", err);
+        if (a == b && x != 0) return refuse_cell(path, "/std_error", l, a, b, x, "expected 0 on the diagonal", err);
+        if (a != b && t->loss[at] >= EXF_LOSS_NEVER && t->std_error[at] < EXF_ERROR_UNKNOWN)
+            return refuse_cell(path, "/std_error", l, a, b, x, "expected 1e30 without evidence", err);
+    }
+    return EXF_OK;
+}
+
+/* Checks [L, E] numbers per expert: finite; norms from 0, and above 0 where no token is behind them. */
+static exf_code check_experts(const exf_tables *t, const float *x, int norms, const char *name, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (size_t at = 0; x && at < (size_t)t->n_layers * e; at++) {
+        int above = norms && !(t->expert_count && t->expert_count[at]);
+        if (isfinite(x[at]) && !(norms && x[at] < 0) && !(above && x[at] == 0)) continue;
+        return exf_fail(err, EXF_FORMAT, "%s: %s[%zu, %zu] is %g, expected a %s", path, name, at / e, at % e, (double)x[at],
+                        above ? "number above 0" : norms ? "finite number from 0" : "finite number");
+    }
+    return EXF_OK;
+}
+
+/* Checks the counts of a run; a public plugin's file (tables_safetensors.c) tells of none, and says which pairs have evidence. */
+static exf_code check_counts(const exf_tables *t, const char *path, exf_err *err)
+{
+    const char *pairs = exf_provenance_get(&t->provenance, "accumulate.pairs");
+    size_t e = (size_t)t->shape.n_experts;
+    exf_common_tokens common = {0, 0};
+    exf_code rc = EXF_OK;
+    if (!t->shape.top_k) return EXF_OK;
+    if (pairs && strcmp(pairs, "common_input") == 0)
+        EXF_TRY(exf_common_tokens_of(&common, &t->shape, NULL, &t->provenance, path, err));
+    for (int l = 0; rc == EXF_OK && l < t->n_layers; l++) {
+        char of_pairs[32], of_experts[32];
+        snprintf(of_pairs, sizeof of_pairs, "/count[%d, ", l);
+        snprintf(of_experts, sizeof of_experts, "/expert_count[%d, ", l);
+        exf_layer_counts c = {.path = path, .layer = t->layer_number[l], .pairs = of_pairs, .experts = of_experts, .run = &t->shape,
+                              .common = common, .count = t->count + (size_t)l * e * e,
+                              .expert_count = t->expert_count + (size_t)l * e,
+                              .empty_slots = t->empty_slots ? t->empty_slots[l] : 0};
+        rc = exf_counts_check(&c, err);
+    }
+out:
+    return rc;
+}
+
+static exf_code check_member(const exf_tables *t, const exf_static_pool *p, size_t k, const char *path, exf_err *err)
+{
+    size_t size = (size_t)p->size, layer = k / size;
+    const int32_t *members = p->members + layer * size;
+    if (p->members[k] < 0 || p->members[k] >= t->shape.n_experts)
+        return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: member %d, expected an expert in [0, %lld)", path, p->size,
+                        (int)p->members[k], (long long)t->shape.n_experts);
+    for (size_t i = 0; i < k % size; i++)
+        if (members[i] == p->members[k])
+            return exf_fail(err, EXF_FORMAT, "%s: /pools/%d, layer %d: members %zu and %zu are expert %d twice", path, p->size,
+                            (int)t->layer_number[layer], i, k % size, (int)members[i]);
+    return EXF_OK;
+}
+
+static exf_code check_pool(const exf_tables *t, const exf_static_pool *p, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (size_t k = 0; k < (size_t)t->n_layers * (size_t)p->size; k++) {
+        exf_code rc = check_member(t, p, k, path, err);
+        if (rc != EXF_OK) return rc;
+    }
+    for (size_t k = 0; k < (size_t)t->n_layers * e; k++)
+        if (p->target_ids[k] < 0 || p->target_ids[k] >= t->shape.n_experts || !isfinite(p->target_scale[k]))
+            return exf_fail(err, EXF_FORMAT,
+                            "%s: /pools/%d: expert %zu goes to %d times %g, expected an expert in [0, %zu) and a finite scale",
+                            path, p->size, k % e, (int)p->target_ids[k], (double)p->target_scale[k], e);
+    return EXF_OK;
+}
+
+exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) {
+        size_t l = at / (e * e), a = at / e % e, b = at % e;
+        if (!isfinite(loss[at]) || loss[at] < 0)
+            return refuse_cell(path, name, l, a, b, (double)loss[at], "expected a finite number from 0", err);
+        if (t->loss[at] >= EXF_LOSS_NEVER && loss[at] < EXF_LOSS_NEVER)
+            return refuse_cell(path, name, l, a, b, (double)loss[at], "expected 1e30 on the diagonal and without evidence", err);
+    }
+    return EXF_OK;
+}
+
+static exf_code check_shared(const exf_tables *t, const exf_shared_scalar *s, const char *path, exf_err *err)
+{
+    char name[40];
+    for (int l = 0; l < t->n_layers; l++)
+        if (!isfinite(s->scalar[l]))
+            return exf_fail(err, EXF_FORMAT, "%s: /shared/%s/scalar[%d] is %g, expected a finite number", path, s->name, l,
+                            (double)s->scalar[l]);
+    snprintf(name, sizeof name, "/shared/%s/loss", s->name);
+    return exf_losses_check(t, s->loss, name, path, err);
+}
+
+exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    exf_code rc = EXF_OK;
+    EXF_TRY(check_counts(t, path, err));
+    for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) EXF_TRY(check_pair(t, path, at / (e * e), at / e % e, at % e, err));
+    EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
+    EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));
+    EXF_TRY(check_experts(t, t->contribution, 0, "/contribution", path, err));
+    EXF_TRY(check_measure(t, t->cosine, -1, "/cosine", path, err));
+    EXF_TRY(check_measure(t, t->similarity, 0, "/similarity", path, err));
+    if (t->frobenius) EXF_TRY(exf_losses_check(t, t->frobenius, "/frobenius", path, err));
+    EXF_TRY(check_errors(t, path, err));
+    for (int i = 0; i < t->n_pools; i++) EXF_TRY(check_pool(t, &t->pool[i], path, err));
+    for (int i = 0; i < t->n_shared; i++) EXF_TRY(check_shared(t, &t->shared[i], path, err));
+    EXF_TRY(exf_budgets_check(t, path, err));
+out:
+    return rc;
 }

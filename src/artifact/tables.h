@@ -3,7 +3,6 @@
 #ifndef EXF_ARTIFACT_TABLES_H
 #define EXF_ARTIFACT_TABLES_H
 #include "artifact/artifact.h"
-#include "artifact/vectors.h"
 
 /* Loss of a pair that must never be chosen: an unobserved pair, or an expert with itself. */
 #define EXF_LOSS_NEVER 1e30f
@@ -40,6 +39,36 @@ typedef struct {
 
 /* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f
+
+/* The shape of an array that acts on vectors; N pairs as in exf_vectors. */
+typedef enum {
+    EXF_STORED_PAIRS,  /* [N, H] of each pair */
+    EXF_STORED_LOSSES, /* [L, E, E] the projector's own losses; the scalar's for a pair without vectors */
+    EXF_STORED_BASIS,  /* [L, H, R] orthonormal columns */
+    EXF_STORED_RANKS   /* [N, R, H] of each pair, on the first R columns of the basis: an array for each R */
+} exf_stored_shape;
+
+/* An array that a projector stores (artifact/projector.h), at /vectors/<name>, or at /vectors/<name>/<R>/c. */
+typedef struct {
+    const char *name;
+    exf_stored_shape shape;
+} exf_stored_array;
+
+typedef struct {
+    const exf_stored_array *stored;
+    int rank; /* R, if the shape has one */
+    float *data;
+} exf_vector_array;
+
+/* The arrays of the pairs that have vectors: at most a given number per layer, those of largest
+ * source_sq.  All other pairs keep their scalar. */
+typedef struct {
+    int64_t n_pairs; /* N, all layers together; 0: no pair has vectors and all below is NULL */
+    int32_t *pair;   /* [N, 3] layer index, source, target; ascending */
+    int64_t *first;  /* [L + 1] a layer's first pair; not in the file */
+    exf_vector_array *array; /* in order of projectors, then of what each stores, then of R */
+    int n_arrays;
+} exf_vectors;
 
 /* The tables of a model.  An array that the file lacks is NULL: a file of version 1 has no cosine
  * and nothing after it. "Unobserved" is a pair without tokens, or with fewer than the recipe's
@@ -97,7 +126,21 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) E
  * the pair's own loss is never. */
 exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err) EXF_CHECKED;
 
-/* Writes, reads and checks the group /vectors of tables (artifact_tables.c). */
+/* ---- vectors (tables_vectors.c) ------------------------------------------ */
+
+/* Returns the array of that name and rank, or NULL; rank 0: of any R. */
+const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank);
+float *exf_vectors_data(const exf_vectors *v, const char *name, int rank);
+const exf_vector_array *exf_vectors_basis(const exf_vectors *v); /* NULL: none */
+/* Writes the array's name: "diagonal", or "lowrank/8/c" with this separator. */
+enum { EXF_VECTOR_NAME = 40 };
+void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator);
+void exf_vectors_free(exf_vectors *v);
+const exf_stored_array *exf_stored_array_find(const char *name); /* NULL: no projector stores it */
+/* Adds the array of that name at its place in t->vectors, whose pairs are listed, or returns the one
+ * that exists; rank: R, or 0 if the shape has none.  EXF_INTERNAL: no projector stores such a name. */
+exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out, exf_err *err) EXF_CHECKED;
+exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *a); /* without a name */
 
 /* Writes the vectors; nothing for tables without any. */
 exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
@@ -106,7 +149,7 @@ exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) 
 /* Checks vectors in memory by the rules of reading: EXF_FORMAT naming path, dataset and element. */
 exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 
-/* Writes, reads and checks the group /budgets of tables (tables_budgets.c). */
+/* ---- budgets (tables_budgets.c) ------------------------------------------ */
 
 /* Writes the budgets; nothing for tables without any. */
 exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;

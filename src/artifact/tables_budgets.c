@@ -139,9 +139,10 @@ exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err)
     return exf_h5_members(h, "/budgets", read_budget, &s, err);
 }
 
-static exf_code bad(const exf_budget *b, const char *path, const char *what, double value, const char *expected, exf_err *err)
+static exf_code refuse(const exf_budget *b, const char *path, const char *what, double value, const char *expected, exf_err *err)
 {
-    return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s/%s is %g, expected %s", path, b->budget, b->rule, what, value, expected);
+    return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s/%s is %g, expected %s", path, b->budget, b->rule, what, value,
+                    expected);
 }
 
 /* Checks that the counts have the mean. */
@@ -150,7 +151,7 @@ static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char 
     size_t k = (size_t)t->shape.top_k;
     uint64_t sum = 0, n = 0, tokens = 0; /* tokens: of one layer */
     for (size_t i = 0; b->kept && i < (size_t)t->n_layers * k; i++) {
-        if (b->kept[i] > UINT32_MAX) return bad(b, path, "kept", (double)b->kept[i], "tokens of a sample", err);
+        if (b->kept[i] > UINT32_MAX) return refuse(b, path, "kept", (double)b->kept[i], "tokens of a sample", err);
         sum += b->kept[i] * (i % k + 1);
         n += b->kept[i];
         tokens = (i % k ? tokens : 0) + b->kept[i];
@@ -160,7 +161,7 @@ static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char 
                             (long long)t->shape.n_tokens);
     }
     if (b->kept && !(n && b->mean == (double)sum / (double)n))
-        return bad(b, path, "mean", b->mean, "the mean of kept", err);
+        return refuse(b, path, "mean", b->mean, "the mean of kept", err);
     return EXF_OK;
 }
 
@@ -168,12 +169,12 @@ static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *
 {
     double k = (double)t->shape.top_k;
     int top_p = strcmp(b->rule, "top_p") == 0;
-    if (!(b->budget >= 1 && b->budget <= k)) return bad(b, path, "", b->budget, "1 to the experts that a token has", err);
-    if (!(b->mean >= 1 && b->mean <= k)) return bad(b, path, "mean", b->mean, "1 to the experts that a token has", err);
+    if (!(b->budget >= 1 && b->budget <= k)) return refuse(b, path, "", b->budget, "1 to the experts that a token has", err);
+    if (!(b->mean >= 1 && b->mean <= k)) return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
     if (!(b->lambda >= 0 && isfinite(b->lambda)) || (top_p && b->lambda > 1))
-        return bad(b, path, "lambda", b->lambda, top_p ? "a share" : "a number from 0", err);
+        return refuse(b, path, "lambda", b->lambda, top_p ? "a share" : "a number from 0", err);
     for (int l = 0; l < t->n_layers; l++)
-        if (!(b->scale[l] > 0 && isfinite(b->scale[l]))) return bad(b, path, "scale", b->scale[l], "numbers above 0", err);
+        if (!(b->scale[l] > 0 && isfinite(b->scale[l]))) return refuse(b, path, "scale", b->scale[l], "numbers above 0", err);
     return check_kept(t, b, path, err);
 }
 

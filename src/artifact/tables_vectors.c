@@ -1,8 +1,8 @@
-/* tables_vectors.c - reads and writes the group /vectors of tables (artifact_tables.c): diagonals,
- * bases and low-rank corrections, apart from the other datasets since they may be gigabytes. */
+/* tables_vectors.c - the arrays of tables that act on an expert's output vector: diagonals, bases and low-rank corrections,
+ * in memory and in the group /vectors (artifact_tables.c), apart from the other datasets since they may be gigabytes. */
 #include "artifact/tables.h"
 
-#include "artifact/vector_arrays.h"
+#include "artifact/projector.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "format/safetensors.h"
@@ -10,6 +10,121 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- in memory ------------------------------------------------------------------------ */
+
+void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator)
+{
+    if (a->stored->shape == EXF_STORED_RANKS)
+        snprintf(out, EXF_VECTOR_NAME, "%.20s%c%d%cc", a->stored->name, separator, a->rank, separator);
+    else
+        snprintf(out, EXF_VECTOR_NAME, "%.32s", a->stored->name);
+}
+
+const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank)
+{
+    for (int i = 0; i < v->n_arrays; i++)
+        if (strcmp(v->array[i].stored->name, name) == 0 && (rank == 0 || v->array[i].rank == rank)) return &v->array[i];
+    return NULL;
+}
+
+float *exf_vectors_data(const exf_vectors *v, const char *name, int rank)
+{
+    const exf_vector_array *a = exf_vectors_find(v, name, rank);
+    return a ? a->data : NULL;
+}
+
+const exf_vector_array *exf_vectors_basis(const exf_vectors *v)
+{
+    for (int i = 0; i < v->n_arrays; i++)
+        if (v->array[i].stored->shape == EXF_STORED_BASIS) return &v->array[i];
+    return NULL;
+}
+
+void exf_vectors_free(exf_vectors *v)
+{
+    for (int i = 0; i < v->n_arrays; i++) exf_mem_free(v->array[i].data);
+    exf_mem_free(v->array);
+    exf_mem_free(v->pair);
+    exf_mem_free(v->first);
+    memset(v, 0, sizeof *v);
+}
+
+/* Returns the description of the array that some projector stores under a name; *place: its number
+ * among all, in order of projectors. */
+static const exf_stored_array *find_stored(const char *name, int *place)
+{
+    const exf_projector *p;
+    *place = 0;
+    for (size_t i = 0; (p = exf_projector_at(i)); i++)
+        for (const exf_stored_array *s = p->stored; s && s->name; s++, ++*place)
+            if (strcmp(s->name, name) == 0) return s;
+    return NULL;
+}
+
+const exf_stored_array *exf_stored_array_find(const char *name)
+{
+    int place;
+    return find_stored(name, &place);
+}
+
+static int stands_before(const exf_vector_array *a, const char *name, int rank)
+{
+    int mine, other;
+    find_stored(a->stored->name, &mine);
+    find_stored(name, &other);
+    return mine < other || (mine == other && a->rank < rank);
+}
+
+exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *a)
+{
+    int64_t n = t->vectors.n_pairs, l = t->n_layers, e = t->shape.n_experts, h = t->shape.d_model;
+    exf_tensor x = {.dtype = EXF_DT_F32, .rank = 3, .data = a->data};
+    switch (a->stored->shape) {
+    case EXF_STORED_PAIRS: x.rank = 2, x.shape[0] = n, x.shape[1] = h; break;
+    case EXF_STORED_LOSSES: x.shape[0] = l, x.shape[1] = x.shape[2] = e; break;
+    case EXF_STORED_BASIS: x.shape[0] = l, x.shape[1] = h, x.shape[2] = a->rank; break;
+    case EXF_STORED_RANKS: x.shape[0] = n, x.shape[1] = a->rank, x.shape[2] = h; break;
+    }
+    return x;
+}
+
+/* Counts the numbers of the array; EXF_NOSPACE if no size_t holds their bytes. */
+static exf_code count_numbers(size_t *n, const exf_tables *t, const exf_vector_array *a, exf_err *err)
+{
+    exf_tensor x = exf_vector_array_tensor(t, a);
+    exf_code rc = EXF_OK;
+    *n = 1;
+    for (int i = 0; rc == EXF_OK && i < x.rank; i++) rc = exf_mem_mul(n, *n, (size_t)x.shape[i], "vectors", err);
+    return rc;
+}
+
+exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out, exf_err *err)
+{
+    exf_vectors *v = &t->vectors;
+    exf_vector_array a = {.stored = exf_stored_array_find(name), .rank = rank}, *now = NULL;
+    size_t n;
+    int at = 0;
+    exf_code rc;
+    *out = exf_vectors_data(v, name, rank);
+    if (*out) return EXF_OK;
+    if (!a.stored) return exf_fail(err, EXF_INTERNAL, "no projector stores an array \"%s\"", name);
+    while (at < v->n_arrays && stands_before(&v->array[at], name, rank)) at++;
+    EXF_TRY(count_numbers(&n, t, &a, err));
+    EXF_TRY(exf_mem_new(&now, (size_t)v->n_arrays + 1, sizeof *now, "vectors", err));
+    EXF_TRY(exf_mem_new(&a.data, n, sizeof *a.data, "vectors", err));
+    for (int i = 0; i <= v->n_arrays; i++) now[i] = i < at ? v->array[i] : i == at ? a : v->array[i - 1];
+    exf_mem_free(v->array);
+    v->array = now;
+    v->n_arrays++;
+    *out = a.data;
+    return EXF_OK;
+out:
+    exf_mem_free(now);
+    return rc;
+}
+
+/* ---- in files ------------------------------------------------------------------------- */
 
 enum { PATH_LEN = EXF_VECTOR_NAME + 10, MOST_RANKS = 8, MOST_ARRAYS = 32, LARGEST_RANK = 4096 };
 
@@ -54,14 +169,7 @@ typedef struct {
     int n_ranks;             /* ranks of that array */
 } contents;
 
-static exf_code look_at_root(void *self, const char *name, exf_err *err)
-{
-    (void)err;
-    ((contents *)self)->listed |= strcmp(name, "vectors") == 0;
-    return EXF_OK;
-}
-
-static exf_code look(void *self, const char *name, exf_err *err)
+static exf_code note_array(void *self, const char *name, exf_err *err)
 {
     contents *c = self;
     const exf_stored_array *s = exf_stored_array_find(name);
@@ -114,8 +222,8 @@ static int has_shape(const contents *c, exf_stored_shape shape)
 static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_h5_members(h, "/", look_at_root, c, err));
-    if (c->listed) EXF_TRY(exf_h5_members(h, "/vectors", look, c, err));
+    EXF_TRY(exf_h5_exists(h, "/vectors", &c->listed, err));
+    if (c->listed) EXF_TRY(exf_h5_members(h, "/vectors", note_array, c, err));
     int ranked = has_shape(c, EXF_STORED_RANKS);
     EXF_TRY(list_ranks(c, h, err));
     if (c->listed && (!c->pair || (ranked && !has_shape(c, EXF_STORED_BASIS))))

@@ -11,8 +11,8 @@
  * integer adding, so order, threads and shards do not matter; a block's term is rounded once. */
 #ifndef EXF_ARTIFACT_VECTOR_SUMS_H
 #define EXF_ARTIFACT_VECTOR_SUMS_H
+#include "artifact/artifact.h"
 #include "base/exact.h"
-#include "base/err.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,8 +49,6 @@ void exf_vector_sums_free(exf_vector_sums *v);
 /* Chooses both grids of a pair from its scalar sums, a little coarser than Cauchy-Schwarz requires,
  * to allow for rounding; larger sums never give a finer grid. */
 void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
-/* EXF_FORMAT naming file and group if a grid is no exponent of a double. */
-exf_code exf_grids_check(const exf_vector_sums *v, const char *file, const char *group, exf_err *err) EXF_CHECKED;
 /* Returns 1 if sums of these energies fit the pair's grids: they may be twice those that the grids were chosen for. */
 int exf_grids_fit(const int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
 /* Adds x[i] to sum[i] on the grid, ties to even. */
@@ -61,4 +59,23 @@ void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid);
 void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to);
 /* Returns the index of the pair, or -1. */
 int64_t exf_vector_sums_find(const exf_vector_sums *v, int source, int target);
+
+/* ---- in files of kind statistics and basis -----------------------------------
+ * One group per layer that has any:
+ *   /layers/<l>/vectors/pair   I32 [P, 2]      source, target; ascending
+ *   /layers/<l>/vectors/vu, vv U64 [P, H, 3]   exact
+ *   /layers/<l>/vectors/basis  F64 [H, R]
+ *   /layers/<l>/vectors/grid   I32 [P, 2]      exponents of the units of zu; of zv and zz
+ *   /layers/<l>/vectors/zz     I64 [P, R, R]   value = integer times 2^grid
+ *   /layers/<l>/vectors/zu, zv I64 [P, R, H] */
+exf_code exf_vector_sums_write(const exf_vector_sums *v, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
+typedef enum {
+    EXF_VECTORS_PAIRS,  /* pair alone */
+    EXF_VECTORS_CHOICE, /* what sums are over: pair, basis, grid */
+    EXF_VECTORS_SUMS    /* all */
+} exf_vectors_what;
+/* Reads what a layer has of these, and nothing (n_pairs 0) where it has no group.  The caller frees v.  EXF_FORMAT for pairs
+ * that do not ascend, a basis of no unit vectors, grids that are no exponents. */
+exf_code exf_vector_sums_read(exf_vector_sums *v, exf_vectors_what what, exf_h5 *h, const exf_run_shape *shape, int layer,
+                              exf_err *err) EXF_CHECKED;
 #endif

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "kernels/statistics/row_energy.h"
+#include "kernels/statistics/divergence.h"
 
 #include <pthread.h>
 #include <string.h>

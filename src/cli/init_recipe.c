@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "format/yaml.h"
-#include "format/yaml_write.h"
 #include "recipe/announce.h"
 #include "recipe/default_settings.h"
 #include "recipe/run_directory.h"

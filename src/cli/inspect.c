@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "inspect/summary.h"
-#include "inspect/specification.h"
+#include "inspect/inspection.h"
 #include "recipe/announce.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
  * src/cli/exfold*.c, with EXF_PROGRAM naming the exf_program that is defined there. */
 #include "cli/program.h"
 
-#include "kernels/linear/blas_threads.h"
+#include "kernels/linear/linear.h"
 
 extern const exf_program EXF_PROGRAM;
 

@@ -12,7 +12,7 @@
 #include "base/stop.h"
 #include "base/version.h"
 #include "format/yaml.h"
-#include "kernels/linear/gemm.h"
+#include "kernels/linear/linear.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static void install_signals(void)
 }
 
 /* Starts over with the BLAS kernels that fit the processor, if the library chose
- * badly (kernels/linear/gemm.h) and the user did not choose.  Goes on as it is where the
+ * badly (kernels/linear/linear.h) and the user did not choose.  Goes on as it is where the
  * system has no /proc. */
 static void choose_blas_kernels(char **argv)
 {

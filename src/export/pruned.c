@@ -1,11 +1,98 @@
-/* pruned.c - see pruned.h. */
-#include "export/pruned.h"
+/* pruned.c - a model without some of its experts: the order in which they are kept, its config.json, its tensors. */
+#include "export/writer_internal.h"
+
 #include "base/mem.h"
 
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the order of experts ------------------------------------------------------------------------ */
+
+static int64_t count_ranks(const exf_export *x)
+{
+    return x->ranks ? x->ranks : 1;
+}
+
+exf_code exf_expert_order_check(const exf_export *x, exf_err *err)
+{
+    int64_t e = x->tables->shape.n_experts, ranks = count_ranks(x);
+    if (!x->tables->contribution)
+        return exf_fail(err, EXF_USAGE, "the tables hold no contribution, which came with version 2; calibrate again");
+    if (ranks < 1 || e % ranks)
+        return exf_fail(err, EXF_USAGE, "export.expert_parallel is %" PRId64 ", expected a number that divides %" PRId64 " experts",
+                        ranks, e);
+    return EXF_OK;
+}
+
+exf_code exf_expert_order_check_keep(const exf_export *x, exf_err *err)
+{
+    int64_t e = x->tables->shape.n_experts, k = x->tables->shape.top_k;
+    exf_code rc = exf_expert_order_check(x, err);
+    if (rc != EXF_OK) return rc;
+    if (x->keep == 0)
+        return exf_fail(err, EXF_USAGE, "export.experts is missing; --set export.experts=N keeps N of %" PRId64 " experts", e);
+    if (x->keep < k || x->keep >= e)
+        return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", expected %" PRId64 " (experts per token) to %" PRId64,
+                        x->keep, k, e - 1);
+    if (x->keep % count_ranks(x))
+        return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", no multiple of export.expert_parallel, %" PRId64, x->keep,
+                        count_ranks(x));
+    return EXF_OK;
+}
+
+typedef struct {
+    float score;
+    int round; /* its place among the experts of its rank */
+    int32_t expert;
+} candidate;
+
+static int by_round_then_score(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->round != y->round) return x->round < y->round ? -1 : 1;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return x->expert < y->expert ? -1 : 1;
+}
+
+/* Returns how many experts of the same rank go before e. */
+static int count_better(const float *score, int64_t each, int32_t e)
+{
+    int32_t first = (int32_t)(e / each * each);
+    int better = 0;
+    for (int32_t i = first; i < first + each; i++) better += score[i] > score[e] || (score[i] == score[e] && i < e);
+    return better;
+}
+
+exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
+{
+    const exf_tables *t = x->tables;
+    size_t e = (size_t)t->shape.n_experts;
+    candidate *sorted = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(out, (size_t)t->n_layers * e, sizeof **out, "order of experts", err));
+    EXF_TRY(exf_mem_new(&sorted, e, sizeof *sorted, "order of experts", err));
+    for (size_t l = 0; l < (size_t)t->n_layers; l++) {
+        const float *score = t->contribution + l * e;
+        for (size_t i = 0; i < e; i++)
+            sorted[i] = (candidate){score[i], count_better(score, (int64_t)e / count_ranks(x), (int32_t)i), (int32_t)i};
+        qsort(sorted, e, sizeof *sorted, by_round_then_score);
+        for (size_t i = 0; i < e; i++) (*out)[l * e + i] = sorted[i].expert;
+    }
+out:
+    exf_mem_free(sorted);
+    return rc;
+}
+
+void exf_expert_list_add(exf_text *out, int layer, const int32_t *experts, int64_t n)
+{
+    exf_text_appendf(out, "{\"%d\": [", layer);
+    for (int64_t i = 0; i < n; i++) exf_text_appendf(out, "%s%" PRId32, i ? ", " : "", experts[i]);
+    exf_text_appendf(out, "]}\n");
+}
+
+/* ---- config.json -------------------------------------------------------------------------------- */
 
 static const char *const counts[] = {"num_experts", "n_routed_experts", "num_local_experts", NULL},
                         *const predictions[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", NULL};
@@ -17,8 +104,8 @@ static int is_among(const char *const *words, const char *key, size_t n)
     return 0;
 }
 
-/* The end of the string that begins at p, after its closing quote. */
-static size_t end_of_string(const char *text, size_t n, size_t p)
+/* Returns the end of the string that begins at p, after its closing quote. */
+static size_t find_string_end(const char *text, size_t n, size_t p)
 {
     for (p++; p < n && text[p] != '"'; p++) p += text[p] == '\\';
     return p < n ? p + 1 : n;
@@ -30,7 +117,7 @@ static size_t skip_blanks(const char *text, size_t n, size_t p)
     return p;
 }
 
-/* Finds the integer after a key: *at is its place; returns its length, 0 if no integer follows. */
+/* Finds the integer after a key: *at is its place.  Returns its length; 0 if no integer follows. */
 static size_t find_number(const char *text, size_t n, size_t p, size_t *at)
 {
     size_t digits = 0;
@@ -44,7 +131,6 @@ static size_t find_number(const char *text, size_t n, size_t p, size_t *at)
 exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t experts, int64_t keep, int keeps_prediction,
                            const char *path, exf_err *err)
 {
-    exf_code rc = EXF_OK;
     size_t done = 0, changed = 0;
     for (size_t p = 0, end; p < n; p = end) {
         size_t at = 0, digits;
@@ -52,26 +138,25 @@ exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t 
         int64_t value = 0;
         end = p + 1;
         if (config[p] != '"') continue;
-        end = end_of_string(config, n, p);
+        end = find_string_end(config, n, p);
         if ((digits = find_number(config, n, end, &at)) == 0) continue;
         memcpy(number, config + at, digits);
         int is_count = is_among(counts, config + p + 1, end - p - 2) && exf_parse_i64(number, &value) && value == experts;
         if (!is_count && (keeps_prediction || !is_among(predictions, config + p + 1, end - p - 2))) continue;
-        EXF_TRY(exf_text_add(out, config + done, at - done, err));
-        EXF_TRY(exf_text_addf(out, err, "%" PRId64, is_count ? keep : 0));
+        exf_text_append(out, config + done, at - done);
+        exf_text_appendf(out, "%" PRId64, is_count ? keep : 0);
         done = end = at + digits;
         changed += (size_t)is_count;
     }
-    EXF_TRY(exf_text_add(out, config + done, n - done, err));
+    exf_text_append(out, config + done, n - done);
     if (!changed)
-        rc = exf_fail(err, EXF_MODEL, "%s: no num_experts, n_routed_experts or num_local_experts is %" PRId64, path, experts);
-out:
-    return rc;
+        return exf_fail(err, EXF_MODEL, "%s: no num_experts, n_routed_experts or num_local_experts is %" PRId64, path, experts);
+    return exf_text_end(out, err);
 }
 
-/* ---- pruned tensors ---------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------- */
 
-/* A place in names where a layer's experts are: all names with the prefix. */
+/* A layer's experts: all tensors with this prefix. */
 typedef struct {
     char prefix[EXF_TENSOR_NAME_LEN];
     size_t len;
@@ -117,15 +202,16 @@ static exf_code find_sites(sites *s, const exf_model *m, exf_err *err)
     return rc;
 }
 
-static const site *site_of(const sites *s, const char *name)
+/* Returns the place to which a tensor belongs; NULL: it is of no expert. */
+static const site *find_site(const sites *s, const char *name)
 {
     for (size_t i = 0; i < s->n; i++)
         if (strncmp(name, s->at[i].prefix, s->at[i].len) == 0) return &s->at[i];
     return NULL;
 }
 
-/* Place of an expert among those that a layer keeps; -1: it is not kept. */
-static int place_of(const int32_t *kept, int keep, int64_t expert)
+/* Returns the place of an expert among those that a layer keeps; -1: it is not kept. */
+static int find_place(const int32_t *kept, int keep, int64_t expert)
 {
     for (int i = 0; i < keep; i++)
         if (kept[i] == expert) return i;
@@ -138,15 +224,17 @@ static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_
     const char *name = t->from->tensor->view.name;
     char *rest;
     exf_text renamed = {0};
-    int place = place_of(kept, keep, strtol(name + at->len, &rest, 10));
+    int place = find_place(kept, keep, strtol(name + at->len, &rest, 10));
     *taken = place >= 0;
     if (!*taken) return EXF_OK;
-    exf_code rc = exf_text_addf(&renamed, err, "%s%d%s", at->prefix, place, rest);
+    exf_text_appendf(&renamed, "%s%d%s", at->prefix, place, rest);
+    exf_code rc = exf_text_end(&renamed, err);
     if (rc == EXF_OK) rc = exf_mem_strdup(&t->name, renamed.s, "tensor name", err);
     exf_text_free(&renamed);
     return rc;
 }
 
+/* Takes the kept rows of a tensor that has one for each expert. */
 static exf_code take_rows(exf_pruned_tensor *t, const exf_model *m, const int32_t *kept, int keep, exf_err *err)
 {
     const exf_tensor *v = &t->from->tensor->view;
@@ -158,6 +246,7 @@ static exf_code take_rows(exf_pruned_tensor *t, const exf_model *m, const int32_
     return exf_mem_strdup(&t->name, v->name, "tensor name", err);
 }
 
+/* Returns 1 for a tensor of a layer for multi-token prediction. */
 static int is_of_prediction(const exf_model *m, const char *name)
 {
     char prefix[EXF_TENSOR_NAME_LEN];
@@ -167,12 +256,13 @@ static int is_of_prediction(const exf_model *m, const char *name)
     return strncmp(name, prefix, n) == 0 && strtol(name + n, NULL, 10) >= m->arch.n_layers;
 }
 
-static exf_code take(exf_pruned_tensors *p, const exf_model *m, const sites *s, const exf_stored_tensor *from,
-                     const int32_t *kept, int keep, exf_err *err)
+/* Takes what is left of a stored tensor. */
+static exf_code take_tensor(exf_pruned_tensors *p, const exf_model *m, const sites *s, const exf_stored_tensor *from,
+                            const int32_t *kept, int keep, exf_err *err)
 {
     const char *name = from->tensor->view.name;
     exf_pruned_tensor *t = &p->tensor[p->n];
-    const site *at = site_of(s, name);
+    const site *at = find_site(s, name);
     int taken = 1;
     exf_code rc;
     *t = (exf_pruned_tensor){.from = from, .view = from->tensor->view};
@@ -202,7 +292,7 @@ exf_code exf_pruned_tensors_make(exf_pruned_tensors *out, const exf_model *m, co
     *out = (exf_pruned_tensors){0};
     EXF_TRY(find_sites(&s, m, err));
     EXF_TRY(exf_mem_new(&out->tensor, n, sizeof *out->tensor, "tensors of the pruned model", err));
-    for (size_t i = 0; i < n; i++) EXF_TRY(take(out, m, &s, exf_checkpoint_at(m->checkpoint, i), kept, keep, err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(take_tensor(out, m, &s, exf_checkpoint_at(m->checkpoint, i), kept, keep, err));
 out:
     exf_mem_free(s.at);
     return rc;

@@ -11,15 +11,12 @@
  * the model's number.  A cell is empty where the tables know nothing: S to
  * similarity of a pair without evidence, a table that was not solved; so no mean
  * of a column is of sentinels.  Spreadsheets hold 1048576 rows. */
-#include "export/writer.h"
+#include "export/writer_internal.h"
 
-#include "base/output_directory.h"
 #include "base/stop.h"
-#include "export/runtime_tables.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <stdarg.h>
 
 enum { FLUSH = 1 << 16 };
 
@@ -28,57 +25,47 @@ typedef struct {
     exf_text text;
 } csv;
 
-static exf_code flush(csv *c, size_t above, exf_err *err)
+/* Writes what was added, if it is more than `above` bytes. */
+static exf_code flush_text(csv *c, size_t above, exf_err *err)
 {
-    if (c->text.len <= above) return EXF_OK;
-    exf_code rc = exf_output_directory_write(c->directory, c->text.s, c->text.len, err);
+    exf_code rc = exf_text_end(&c->text, err);
+    if (rc != EXF_OK || c->text.len <= above) return rc;
+    rc = exf_output_directory_write(c->directory, c->text.s, c->text.len, err);
     c->text.len = 0;
     return rc;
 }
 
-static exf_code cells(csv *c, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4);
-
-static exf_code cells(csv *c, exf_err *err, const char *fmt, ...)
+/* Adds the next cell, empty unless it is known. */
+static void add_cell(csv *c, const float *table, size_t at, int known)
 {
-    va_list va;
-    va_start(va, fmt);
-    exf_code rc = exf_text_addv(&c->text, err, fmt, va);
-    va_end(va);
-    return rc == EXF_OK ? flush(c, FLUSH, err) : rc;
-}
-
-/* The next cell, empty unless it is known. */
-static exf_code real(csv *c, const float *table, size_t at, int known, exf_err *err)
-{
-    return known && table ? cells(c, err, ",%.9g", (double)table[at]) : cells(c, err, ",");
-}
-
-static exf_code pair_row(csv *c, const exf_tables *t, size_t l, size_t s, size_t d, exf_err *err)
-{
-    size_t e = (size_t)t->shape.n_experts, at = (l * e + s) * e + d;
-    int known = t->loss[at] < EXF_LOSS_NEVER;
-    exf_code rc;
-    EXF_TRY(cells(c, err, "%d,%zu,%zu,%" PRIu64, (int)t->layer_number[l], s, d, t->count[at]));
-    EXF_TRY(real(c, t->coeff, at, known, err));
-    EXF_TRY(real(c, t->loss, at, known, err));
-    EXF_TRY(real(c, t->std_error, at, known && t->std_error && t->std_error[at] < EXF_ERROR_UNKNOWN, err));
-    EXF_TRY(real(c, t->cosine, at, known, err));
-    EXF_TRY(real(c, t->similarity, at, known, err));
-    EXF_TRY(cells(c, err, "\r\n"));
-out:
-    return rc;
+    if (known && table)
+        exf_text_appendf(&c->text, ",%.9g", (double)table[at]);
+    else
+        exf_text_append(&c->text, ",", 1);
 }
 
 static exf_code write_pairs(csv *c, const exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
-    exf_code rc = cells(c, err, "layer,source,target,count,S,loss,std_error,cosine,similarity\r\n");
-    for (size_t l = 0; l < (size_t)t->n_layers; l++)
-        for (size_t s = 0; s < e; s++) {
-            if (rc == EXF_OK) rc = exf_stop_check(err);
-            for (size_t d = 0; rc == EXF_OK && d < e; d++)
-                if (s != d) rc = pair_row(c, t, l, s, d, err);
+    exf_code rc = EXF_OK;
+    exf_text_appendf(&c->text, "layer,source,target,count,S,loss,std_error,cosine,similarity\r\n");
+    for (size_t source = 0; source < (size_t)t->n_layers * e; source++) {
+        EXF_TRY(exf_stop_check(err));
+        for (size_t target = 0; target < e; target++) {
+            size_t at = source * e + target;
+            int known = t->loss[at] < EXF_LOSS_NEVER;
+            if (target == source % e) continue;
+            exf_text_appendf(&c->text, "%d,%zu,%zu,%" PRIu64, (int)t->layer_number[source / e], source % e, target, t->count[at]);
+            add_cell(c, t->coeff, at, known);
+            add_cell(c, t->loss, at, known);
+            add_cell(c, t->std_error, at, known && t->std_error && t->std_error[at] < EXF_ERROR_UNKNOWN);
+            add_cell(c, t->cosine, at, known);
+            add_cell(c, t->similarity, at, known);
+            exf_text_append(&c->text, "\r\n", 2);
+            EXF_TRY(flush_text(c, FLUSH, err));
         }
+    }
+out:
     return rc;
 }
 
@@ -86,14 +73,16 @@ static exf_code write_pairs(csv *c, const exf_tables *t, exf_err *err)
 static exf_code write_experts(csv *c, const exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
-    exf_code rc = cells(c, err, "layer,expert,count,norm,rms,contribution\r\n");
-    for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++) {
+    exf_code rc = EXF_OK;
+    exf_text_appendf(&c->text, "layer,expert,count,norm,rms,contribution\r\n");
+    for (size_t at = 0; at < (size_t)t->n_layers * e; at++) {
         int known = t->expert_count[at] > 0;
-        EXF_TRY(cells(c, err, "%d,%zu,%" PRIu64, (int)t->layer_number[at / e], at % e, t->expert_count[at]));
-        EXF_TRY(real(c, t->expert_norms, at, known, err));
-        EXF_TRY(real(c, t->rms, at, known, err));
-        EXF_TRY(real(c, t->contribution, at, known, err));
-        EXF_TRY(cells(c, err, "\r\n"));
+        exf_text_appendf(&c->text, "%d,%zu,%" PRIu64, (int)t->layer_number[at / e], at % e, t->expert_count[at]);
+        add_cell(c, t->expert_norms, at, known);
+        add_cell(c, t->rms, at, known);
+        add_cell(c, t->contribution, at, known);
+        exf_text_append(&c->text, "\r\n", 2);
+        EXF_TRY(flush_text(c, FLUSH, err));
     }
 out:
     return rc;
@@ -109,14 +98,19 @@ static int is_member(const exf_static_pool *p, size_t layer, size_t expert)
 static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
-    exf_code rc = cells(c, err, "pool,layer,expert,member,target,scale\r\n");
+    exf_code rc = EXF_OK;
+    exf_text_appendf(&c->text, "pool,layer,expert,member,target,scale\r\n");
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
-        for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++)
-            rc = cells(c, err, "%d%s%s,%d,%zu,%d,%d,%.9g\r\n", p->size, strcmp(p->by, "norm") ? ":" : "",
-                       strcmp(p->by, "norm") ? p->by : "", (int)t->layer_number[at / e], at % e,
-                       is_member(p, at / e, at % e), (int)p->target_ids[at], (double)p->target_scale[at]);
+        int by_norm = strcmp(p->by, "norm") == 0;
+        for (size_t at = 0; at < (size_t)t->n_layers * e; at++) {
+            exf_text_appendf(&c->text, "%d%s%s,%d,%zu,%d,%d,%.9g\r\n", p->size, by_norm ? "" : ":", by_norm ? "" : p->by,
+                             (int)t->layer_number[at / e], at % e, is_member(p, at / e, at % e), (int)p->target_ids[at],
+                             (double)p->target_scale[at]);
+            EXF_TRY(flush_text(c, FLUSH, err));
+        }
     }
+out:
     return rc;
 }
 
@@ -127,23 +121,19 @@ static exf_code write_csv(const exf_export *x, const char *path, int force, exf_
         exf_code (*write)(csv *c, const exf_tables *t, exf_err *err);
     } file[] = {{"pairs.csv", write_pairs}, {"experts.csv", write_experts}, {"pools.csv", write_pools}};
     csv c = {.directory = NULL};
-    exf_text facts = {0};
     exf_code rc;
-    EXF_TRY(exf_table_facts_json(&facts, x, err));
     EXF_TRY(exf_output_directory_begin(&c.directory, path, force, err));
     for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
         EXF_TRY(exf_output_directory_file(c.directory, file[i].name, err));
         EXF_TRY(file[i].write(&c, x->tables, err));
-        EXF_TRY(flush(&c, 0, err));
+        EXF_TRY(flush_text(&c, 0, err));
     }
-    EXF_TRY(exf_output_directory_file(c.directory, "provenance.json", err));
-    EXF_TRY(exf_output_directory_write(c.directory, facts.s, facts.len, err));
+    EXF_TRY(exf_table_facts_file(c.directory, x, err));
     rc = exf_output_directory_commit(c.directory, err);
     c.directory = NULL;
 out:
     exf_output_directory_abort(c.directory);
     exf_text_free(&c.text);
-    exf_text_free(&facts);
     return rc;
 }
 

@@ -8,7 +8,7 @@
  * targets of prefill, the decode losses those of decode, 1e30 says that a pair cannot be; of
  * the confidence losses a runtime takes 1 - loss, clamped to [0, 1], so that the same 1e30
  * means none; their diagonal is 0.  The plugins' validator refuses losses as degenerate
- * (exf_runtime_refuse_degenerate), and so does this writer.
+ * (refuse_degenerate), and so does this writer.
  *
  * Layers 0 to 2 choose experts by token id.  SGLang's plugin leaves them alone,
  * vLLM's folds them like the others: what the tables hold of them is written.  Layers
@@ -18,6 +18,7 @@
 
 #include "base/mem.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { LAYERS = 43, HASH_LAYERS = 3, EXPERTS = 256, MAX_TOP_K = 8 /* of the plugins' kernels */ };
@@ -68,18 +69,71 @@ out:
     return rc;
 }
 
+/* ---- the validator's rule -------------------------------------------------------- */
+
+static const double degenerate = 0.9; /* of the median */
+
+static int rising(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Writes to best [E] the losses to the best target of a layer's experts that have any; returns how many have. */
+static size_t find_best_losses(float *best, const float *loss, size_t e)
+{
+    size_t n = 0;
+    for (size_t s = 0; s < e; s++) {
+        float least = EXF_NO_PAIR;
+        for (size_t t = 0; t < e; t++)
+            if (t != s && loss[s * e + t] < least) least = loss[s * e + t];
+        if (least < EXF_NO_PAIR) best[n++] = least;
+    }
+    return n;
+}
+
+/* EXF_THRESHOLD where the plugin's validator calls losses degenerate: where, in some
+ * layer, the median over experts of the loss to the best target is 0.9 or more
+ * (of an even number the lower of the two in the middle; experts without any
+ * target are left out), or where no layer has a pair. */
+static exf_code refuse_degenerate(const exf_tables *t, const float *loss, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    float *best = NULL;
+    int any = 0;
+    exf_code rc = exf_mem_new(&best, e, sizeof *best, "best losses", err);
+    for (size_t l = 0; rc == EXF_OK && l < (size_t)t->n_layers; l++) {
+        size_t n = find_best_losses(best, loss + l * e * e, e);
+        if (n == 0) continue;
+        any = 1;
+        qsort(best, n, sizeof *best, rising);
+        double median = (double)best[(n - 1) / 2];
+        if (median >= degenerate)
+            rc = exf_fail(err, EXF_THRESHOLD,
+                          "layer %d: half of its experts lose %.4g of their output or more with the best target, the runtime's "
+                          "validator refuses %g and more as degenerate; the experts are nearly orthogonal, so that folding one "
+                          "into another replaces little of it, on whatever data; keep all experts of this model, or validate "
+                          "P:projector=joint for a runtime of your own",
+                          (int)t->layer_number[l], median, degenerate);
+    }
+    if (rc == EXF_OK && !any)
+        rc = exf_fail(err, EXF_THRESHOLD, "no layer has a pair of experts with evidence: there is nothing that could be folded");
+    exf_mem_free(best);
+    return rc;
+}
+
 static exf_code accepts_deepseek_v4(const exf_tables *t, exf_err *err)
 {
     if (!t->frobenius)
         return exf_fail(err, EXF_USAGE,
                         "its plugins fold by Frobenius losses, which the tables lack: they came with version 4; solve the "
                         "statistics again (exfold-solve)");
-    return exf_runtime_refuse_degenerate(t, t->frobenius, err);
+    return refuse_degenerate(t, t->frobenius, err);
 }
 
 static exf_code covers_deepseek_v4(const exf_tables *t, int by_token, exf_err *err)
 {
-    return exf_runtime_refuse_unobserved(t, by_token ? 0 : HASH_LAYERS, LAYERS, err);
+    return exf_writer_refuse_unobserved(t, by_token ? 0 : HASH_LAYERS, LAYERS, err);
 }
 
 const exf_writer exf_writer_exfold_deepseek_v4 = {

@@ -53,10 +53,23 @@ static exf_code serves_qwen3(const exf_export_model *m, exf_err *err)
     return exf_fail(err, EXF_MODEL, "its plugin serves qwen3_moe, the model is of the family %s", m->family);
 }
 
+/* Returns 1 if the tables hold all layers of their model that have experts: if a forward pass captured all.  Recorded hidden
+ * states, which name no domains, may be of some alone. */
+static int has_all_layers(const exf_tables *t)
+{
+    const char *layers = exf_provenance_get(&t->provenance, "capture.layers");
+    return layers && strcmp(layers, "all") == 0 && exf_provenance_get(&t->provenance, "data.domains");
+}
+
+/* Refuses layers of the tables without evidence, and the model's others unless the tables are known to hold all that have
+ * experts: a dense layer that they lack is not folded. */
 static exf_code covers_qwen3(const exf_tables *t, int by_token, exf_err *err)
 {
-    (void)by_token; /* the family has no layers that route so */
-    return exf_runtime_refuse_unobserved_layers(t, err);
+    const char *layers = exf_provenance_get(&t->provenance, "model.layers");
+    int64_t n = 0;
+    exf_code rc = exf_writer_covers_own(t, by_token, err); /* the family has no layers that route by token */
+    if (rc != EXF_OK || has_all_layers(t) || !layers || !exf_parse_i64(layers, &n) || n < 0 || n > INT32_MAX) return rc;
+    return exf_writer_refuse_unobserved(t, 0, (int)n, err);
 }
 
 static exf_code write_qwen3(const exf_export *x, const char *path, int force, exf_err *err)

@@ -1,20 +1,18 @@
 /* writer_expert_profile.c - expert-profile.json: for runtimes that prune while they load, the experts that a model does
- * without (export.experts of expert_order.h are kept), as pairs of layer and expert:
+ * without (the first export.experts of their order are kept, pruned.c), as pairs of layer and expert:
  *
  *   {"version": 1, "model": "org/base", "workload": "...", "tables_digest": "...", "weights_digest": "...",
  *    "pruned_experts": [[0, 3], [0, 11], ...]}
  *
  * Version 1 of the profiles that vLLM's --riy-expert-profile proposes: the router chooses among the others. */
-#include "export/expert_order.h"
+#include "export/writer_internal.h"
 
 #include "artifact/shards.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "format/json_write.h"
 
-#include <string.h>
-
-/* The experts of a layer after the first `keep` of its order, by number. */
+/* Adds the experts of a layer that are not among the first `keep` of its order, by number. */
 static void add_pruned(exf_jw *w, const exf_export *x, int l, const int32_t *order)
 {
     int64_t e = x->tables->shape.n_experts;
@@ -35,14 +33,14 @@ static exf_code write_profile(const exf_export *x, const char *path, int force, 
     exf_text text = {0}, workload = {0};
     const char *part = exf_provenance_get(&x->tables->provenance, EXF_PART_FACT);
     exf_jw w = {0};
-    exf_output_file *f = NULL;
     exf_code rc;
     EXF_TRY(exf_expert_order_make(&order, x, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_int(&w, "version", 1);
     exf_jw_text(&w, "model", x->base_model ? x->base_model : exf_provenance_get(&x->tables->provenance, "model.family"));
-    EXF_TRY(exf_text_addf(&workload, err, "calibration of ExFold tables, by mean w ||E(x)||"));
-    if (part) EXF_TRY(exf_text_addf(&workload, err, "; a part of its data: %s", part));
+    exf_text_appendf(&workload, "calibration of ExFold tables, by mean w ||E(x)||");
+    if (part) exf_text_appendf(&workload, "; a part of its data: %s", part);
+    EXF_TRY(exf_text_end(&workload, err));
     exf_jw_text(&w, "workload", workload.s);
     exf_jw_text(&w, "tables_digest", x->digest);
     exf_jw_text(&w, "weights_digest", exf_provenance_get(&x->tables->provenance, "model.weights_digest"));
@@ -51,12 +49,8 @@ static exf_code write_profile(const exf_export *x, const char *path, int force, 
     exf_jw_close(&w);
     exf_jw_close(&w);
     EXF_TRY(exf_jw_end(&w, &text, err));
-    EXF_TRY(exf_output_file_begin(&f, path, force, err));
-    EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
-    rc = exf_output_file_commit(f, err);
-    f = NULL;
+    rc = exf_output_file_whole(path, force, text.s, text.len, err);
 out:
-    exf_output_file_abort(f);
     exf_jw_free(&w);
     exf_text_free(&text);
     exf_text_free(&workload);

@@ -1,26 +1,22 @@
 /* writer_reap_checkpoint.c - reap-checkpoint/: the model without the experts of least REAP score, as a checkpoint that is
  * loaded like the release.
  *
- * Every shard of the release has its counterpart of the same name, with the tensors that are left of it (pruned.h):
+ * Every shard of the release has its counterpart of the same name, with the tensors that are left of it (pruned.c):
  * kept experts are numbered anew in their old order, routers and their biases have the kept rows, all else is the same bytes
  * but for layers for multi-token prediction, which are left out.  A new index, config.json with the new number of experts, the
  * release's other small files of text, kept_experts.jsonl: {"<layer>": [the old numbers]}, a line for each layer, and
  * provenance.json, the facts of the tables. */
-#include "export/expert_order.h"
-#include "export/pruned.h"
-#include "export/runtime_tables.h"
+#include "export/writer_internal.h"
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/output_directory.h"
 #include "format/json_write.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FACTS "provenance.json" /* of folders of exports (tool/derived_files.h); one that the release has is of other tables */
 enum { CHUNK = 4 << 20, SMALL_FILE = 256 << 20 }; /* bytes */
 
 /* ---- which experts ---------------------------------------------------------------------- */
@@ -30,8 +26,8 @@ static int by_number(const void *a, const void *b)
     return *(const int32_t *)a < *(const int32_t *)b ? -1 : *(const int32_t *)a > *(const int32_t *)b;
 }
 
-/* *kept = [n_layers of the model, keep]; zeros of dense layers. */
-static exf_code choose(int32_t **kept, const exf_export *x, exf_err *err)
+/* Makes *kept [n_layers of the model, keep], the experts of each layer in ascending order; zeros for dense layers. */
+static exf_code choose_kept(int32_t **kept, const exf_export *x, exf_err *err)
 {
     const exf_tables *t = x->tables;
     size_t keep = (size_t)x->keep, e = (size_t)t->shape.n_experts;
@@ -49,7 +45,7 @@ out:
     return rc;
 }
 
-/* A router that chooses groups first goes on choosing among equal groups. */
+/* A router that chooses groups first needs groups of equal size. */
 static exf_code check_groups(const exf_export *x, exf_err *err)
 {
     const exf_router_spec *r = &x->model->arch.router;
@@ -66,7 +62,7 @@ static exf_code check_groups(const exf_export *x, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code allows(const exf_export *x, exf_err *err)
+static exf_code check_export(const exf_export *x, exf_err *err)
 {
     exf_code rc;
     const exf_architecture *a = &x->model->arch;
@@ -101,7 +97,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Bytes [begin, begin + n) of the stored tensor to the file that was started last. */
+/* Copies bytes [begin, begin + n) of the stored tensor to the file that was started last. */
 static exf_code copy_bytes(const writing *w, const exf_stored_tensor *s, uint64_t begin, uint64_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -182,7 +178,8 @@ out:
 
 static exf_code write_text(const writing *w, const char *name, const exf_text *text, exf_err *err)
 {
-    exf_code rc = exf_output_directory_file(w->dir, name, err);
+    exf_code rc = exf_text_end(text, err);
+    if (rc == EXF_OK) rc = exf_output_directory_file(w->dir, name, err);
     return rc == EXF_OK ? exf_output_directory_write(w->dir, text->s, text->len, err) : rc;
 }
 
@@ -217,36 +214,22 @@ out:
 
 static exf_code write_kept(const writing *w, const int32_t *kept, exf_err *err)
 {
+    const exf_tables *t = w->x->tables;
     exf_text text = {0};
-    exf_code rc = EXF_OK;
-    for (int i = 0; i < w->x->tables->n_layers; i++) {
-        int32_t layer = w->x->tables->layer_number[i];
-        EXF_TRY(exf_text_addf(&text, err, "{\"%" PRId32 "\": [", layer));
-        for (int64_t k = 0; k < w->x->keep; k++)
-            EXF_TRY(exf_text_addf(&text, err, "%s%" PRId32, k ? ", " : "", kept[layer * w->x->keep + k]));
-        EXF_TRY(exf_text_addf(&text, err, "]}\n"));
-    }
-    rc = write_text(w, "kept_experts.jsonl", &text, err);
-out:
+    for (int i = 0; i < t->n_layers; i++)
+        exf_expert_list_add(&text, (int)t->layer_number[i], kept + t->layer_number[i] * w->x->keep, w->x->keep);
+    exf_code rc = write_text(w, "kept_experts.jsonl", &text, err);
     exf_text_free(&text);
     return rc;
 }
 
-static exf_code write_facts(const writing *w, exf_err *err)
-{
-    exf_text text = {0};
-    exf_code rc = exf_table_facts_json(&text, w->x, err);
-    if (rc == EXF_OK) rc = write_text(w, FACTS, &text, err);
-    exf_text_free(&text);
-    return rc;
-}
-
-/* Small files beside the weights: tokenizer, chat template, settings of generation. */
-static int goes_with(const char *name)
+/* Returns 1 for small files beside the weights: tokenizer, chat template, settings of generation.  A provenance.json of the
+ * release is of other tables. */
+static int is_copied(const char *name)
 {
     static const char *const endings[] = {".json", ".jinja", ".txt", ".model", NULL};
     const char *dot = strrchr(name, '.');
-    if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, FACTS) == 0) return 0;
+    if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, EXF_FACTS_FILE) == 0) return 0;
     for (size_t i = 0; endings[i]; i++)
         if (strcmp(dot, endings[i]) == 0) return 1;
     return 0;
@@ -260,13 +243,13 @@ static exf_code copy_file(void *self, const char *name, exf_err *err)
     exf_text config = {0};
     size_t n;
     exf_code rc;
-    if (!goes_with(name)) return EXF_OK;
+    if (!is_copied(name)) return EXF_OK;
     EXF_TRY(exf_path_join(&path, m->dir, name, err));
     EXF_TRY(exf_file_slurp(path, SMALL_FILE, &bytes, &n, err));
     if (strcmp(name, "config.json") == 0)
         EXF_TRY(exf_pruned_config(&config, bytes, n, m->arch.n_experts, w->x->keep, w->tensors.n_dropped_layers == 0, path, err));
     else
-        EXF_TRY(exf_text_add(&config, bytes, n, err));
+        exf_text_append(&config, bytes, n);
     rc = write_text(w, name, &config, err);
 out:
     exf_mem_free(path);
@@ -281,7 +264,7 @@ static exf_code write_checkpoint(const exf_export *x, const char *path, int forc
     const exf_checkpoint *c = x->model->checkpoint;
     int32_t *kept = NULL;
     exf_code rc;
-    EXF_TRY(choose(&kept, x, err));
+    EXF_TRY(choose_kept(&kept, x, err));
     EXF_TRY(exf_pruned_tensors_make(&w.tensors, x->model, kept, (int)x->keep, err));
     EXF_TRY(exf_mem_new(&w.buffer, CHUNK, 1, "copies", err));
     if (w.tensors.n_dropped_layers)
@@ -291,7 +274,7 @@ static exf_code write_checkpoint(const exf_export *x, const char *path, int forc
     for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(write_shard(&w, exf_checkpoint_path(c, i), err));
     EXF_TRY(exf_each_file(x->model->dir, copy_file, &w, err));
     EXF_TRY(write_kept(&w, kept, err));
-    EXF_TRY(write_facts(&w, err));
+    EXF_TRY(exf_table_facts_file(w.dir, x, err));
     if (exf_checkpoint_files(c) > 1) EXF_TRY(write_index(&w, err));
     EXF_TRY(exf_checkpoint_unchanged(c, err));
     rc = exf_output_directory_commit(w.dir, err);
@@ -308,7 +291,7 @@ static exf_code count_bytes(const exf_export *x, uint64_t *bytes, exf_err *err)
 {
     exf_pruned_tensors tensors = {0};
     int32_t *kept = NULL;
-    exf_code rc = choose(&kept, x, err);
+    exf_code rc = choose_kept(&kept, x, err);
     if (rc == EXF_OK) rc = exf_pruned_tensors_make(&tensors, x->model, kept, (int)x->keep, err);
     *bytes = tensors.bytes;
     exf_pruned_tensors_free(&tensors);
@@ -322,7 +305,7 @@ const exf_writer exf_writer_reap_checkpoint = {
     .is_directory = 1,
     .wants_model = 1,
     .about = "the checkpoint without all but the export.experts experts of largest REAP score",
-    .allows = allows,
+    .allows = check_export,
     .bytes = count_bytes,
     .write = write_checkpoint,
 };

@@ -3,11 +3,10 @@
  * L counts MoE layers; metadata "layer_numbers" is a JSON list of the model's
  * layer numbers.  The other metadata are the format's version and the tables'
  * provenance, key by key. */
-#include "export/writer.h"
+#include "export/writer_internal.h"
 
 #include "artifact/table_list.h"
 #include "base/mem.h"
-#include "export/runtime_tables.h"
 #include "format/safetensors.h"
 
 /* Counts are far below 2^63, so U64 and I64 have the same bytes; loaders know I64. */
@@ -48,6 +47,6 @@ const exf_writer exf_writer_safetensors = {
              "coeff, loss = tables[\"coeff\"], tables[\"loss\"]  # float32 [layers, experts, experts], row = source\n"
              "target = loss[0, 3].argmin()  # the diagonal, and pairs without evidence, have loss 1e30\n"
              "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
-    .covers = exf_runtime_covers_own,
+    .covers = exf_writer_covers_own,
     .write = write_tables,
 };

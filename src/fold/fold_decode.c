@@ -1,13 +1,89 @@
-/* fold_decode.c - applies D and sere to decode positions, step by step. */
+/* fold_decode.c - folds at decode positions: the schedule of steps, and D and sere applied step by step. */
 #include "fold/fold_rewriter_internal.h"
 
+#include "base/mem.h"
 #include "base/thread_pool.h"
 #include "kernels/fold/fold_cpu.h"
+#include "kernels/moe/moe.h"
 
 #include <string.h>
 
+/* ---- the schedule ---------------------------------------------------------------------------- */
+
+int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n)
+{
+    return s->prefill_tokens == 0 || s->prefill_tokens > n ? n : s->prefill_tokens;
+}
+
+/* Returns the index after the last sequence of the batch that starts at `from`, and its longest sequence. */
+static size_t find_batch_end(const exf_batch *batch, const size_t *batch_of, size_t from, int *longest)
+{
+    size_t to = from;
+    *longest = 0;
+    for (; to < batch->n_sequences && batch_of[to] == batch_of[from]; to++)
+        if (batch->span[to].n_tokens > *longest) *longest = batch->span[to].n_tokens;
+    return to;
+}
+
+/* Adds steps and rows of one batch; only counts them while s->row is NULL. */
+static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longest, size_t *rows)
+{
+    for (int q = s->prefill_tokens; q < longest; q++) {
+        if (s->first) s->first[s->n_steps] = *rows;
+        s->n_steps++;
+        for (size_t i = from; i < to; i++) {
+            if (q >= s->batch->span[i].n_tokens) continue;
+            if (s->row) s->row[*rows] = s->batch->span[i].offset + (size_t)q;
+            ++*rows;
+        }
+    }
+    s->n_batches++;
+    if ((int)(to - from) > s->widest) s->widest = (int)(to - from);
+}
+
+/* Adds the steps of all batches; returns the number of their rows. */
+static size_t walk_batches(exf_decode_schedule *s, const size_t *batch_of)
+{
+    size_t rows = 0;
+    s->n_batches = s->n_steps = 0;
+    s->widest = 0;
+    for (size_t from = 0, to; from < s->batch->n_sequences; from = to) {
+        int longest;
+        to = find_batch_end(s->batch, batch_of, from, &longest);
+        add_batch(s, from, to, longest, &rows);
+    }
+    return rows;
+}
+
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
+                                 int threads, exf_err *err)
+{
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    s->batch = batch;
+    s->prefill_tokens = prefill_tokens;
+    s->threads = threads;
+    size_t rows = walk_batches(s, batch_of);
+    EXF_TRY(exf_mem_new(&s->first, s->n_steps + 1, sizeof *s->first, "decode steps", err));
+    EXF_TRY(exf_mem_new(&s->row, rows, sizeof *s->row, "decode steps", err));
+    s->first[s->n_steps] = rows;
+    walk_batches(s, batch_of);
+out:
+    if (rc != EXF_OK) exf_decode_schedule_free(s);
+    return rc;
+}
+
+void exf_decode_schedule_free(exf_decode_schedule *s)
+{
+    exf_mem_free(s->first);
+    exf_mem_free(s->row);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- targets ---------------------------------------------------------------------------------- */
+
 /* A value below every similarity; similarities are in [-1, 1]. */
-static const float nothing = -2.0f;
+static const float below_all = -2.0f;
 
 /* Marks the experts of the first S slots of every row; routes are sorted by falling weight. */
 static void mark_primary(unsigned char *primary, const exf_fold_routes *io, int n_experts, int s)
@@ -23,7 +99,7 @@ static void mark_primary(unsigned char *primary, const exf_fold_routes *io, int 
 static int most_similar(const unsigned char *primary, const float *similarity, int n_experts, float *how)
 {
     int best = -1;
-    *how = nothing;
+    *how = below_all;
     for (int t = 0; t < n_experts; t++)
         if (primary[t] && similarity[t] > *how) {
             best = t;
@@ -54,7 +130,55 @@ static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int i
     }
 }
 
-/* A thread's scratch for one decode step. */
+/* Fills the router's scores of a step: choice [rows, E] and gate [rows, E]. */
+static exf_fold_scores fill_scores(const exf_fold_rewriter *f, const exf_routes *r, int rows, const size_t *row, int worker)
+{
+    static const exf_router_score kind[] = {EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS};
+    size_t e = (size_t)r->n_experts, room = (size_t)f->schedule->widest * e;
+    float *choice = f->scores + 2 * (size_t)worker * room, *gate = choice + room;
+    double score[EXF_FOLD_MAX_E];
+    for (int i = 0; i < rows; i++) {
+        exf_router_scores_cpu(score, r->logits + row[i] * e, kind[f->a->router.score], r->n_experts);
+        for (size_t j = 0; j < e; j++) {
+            gate[(size_t)i * e + j] = (float)score[j];
+            choice[(size_t)i * e + j] = (float)(r->bias ? score[j] + (double)r->bias[j] : score[j]);
+        }
+    }
+    return (exf_fold_scores){.choice = choice, .gate = gate, .type = EXF_FOLD_F32};
+}
+
+/* Puts the router's choice among the pool in place of a step's routes outside of it; row [io->rows] are the tokens' rows in
+ * the run. */
+static exf_fold_status fold_by_router(const exf_fold_rewriter *f, const exf_routes *r, const exf_fold_routes *io,
+                                      const size_t *row, const exf_fold_tables *t, int index, int worker)
+{
+    const exf_fold_decode_options *d = &f->v->decode_options;
+    const int32_t *members = f->pool ? f->pool->members + (size_t)index * (size_t)f->pool->size : NULL;
+    exf_fold_stand_in_options o = {
+        .pool = d->pool, .importance = d->importance, .weights = f->v->stand_in_weights, .ridge = d->ridge};
+    exf_fold_scores s = fill_scores(f, r, io->rows, row, worker);
+    if (o.weights == EXF_FOLD_STAND_INS_ROUTE && !f->a->router.renormalise) o.weights = EXF_FOLD_STAND_INS_GATE;
+    return exf_fold_decode_stand_ins_cpu(io, &s, members, t, &o);
+}
+
+/* Fills target [E] of a static pool whose weights are joint: the member of largest |cosine|, -1 inside the pool. */
+static void find_static_targets(const exf_fold_rewriter *f, const exf_fold_tables *t, int index, int16_t *target)
+{
+    const int32_t *members = f->pool->members + (size_t)index * (size_t)f->pool->size;
+    for (int e = 0; e < t->n_experts; e++) {
+        const float *cosine = t->cosine + (size_t)e * (size_t)t->n_experts;
+        int best = members[0], inside = 0;
+        for (int i = 0; i < f->pool->size; i++) {
+            inside |= members[i] == e;
+            if (exf_fold_likeness(cosine[members[i]]) > exf_fold_likeness(cosine[best])) best = members[i];
+        }
+        target[e] = (int16_t)(inside ? -1 : best);
+    }
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* What the steps of a layer share. */
 typedef struct {
     const exf_fold_rewriter *f;
     const exf_routes *routes;
@@ -63,12 +187,13 @@ typedef struct {
     int16_t target[EXF_FOLD_MAX_E]; /* of a static pool with joint weights */
 } decode_job;
 
+/* Folds the rows of a step, the first of which is row `first` of the schedule. */
 static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io, size_t first, int worker)
 {
     const exf_fold_rewriter *f = j->f;
     const exf_fold_tables *t = &j->tables;
     size_t e = (size_t)f->t->shape.n_experts, at = (size_t)j->index * e;
-    if (f->v->by_router) return exf_fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
+    if (f->v->by_router) return fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
     if (f->v->decode == EXF_DECODE_SERE) {
         reroute(f, io, j->index);
         return EXF_FOLD_OK;
@@ -129,6 +254,6 @@ static exf_code rewrite_steps(void *self, size_t i, int worker, exf_err *err)
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
     decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index, {0}};
-    if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) exf_fold_static_targets(f, &j.tables, index, j.target);
+    if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) find_static_targets(f, &j.tables, index, j.target);
     return exf_parallel_for((f->schedule->n_steps + STEPS - 1) / STEPS, f->schedule->threads, rewrite_steps, &j, err);
 }

@@ -5,12 +5,12 @@
 #include "base/thread_pool.h"
 #include "kernels/fold/fold_cpu.h"
 
-#include <string.h>
+#include <math.h>
 
-enum { ROWS = 64 };
+enum { ROWS = 64 }; /* that are rewritten at a time */
 
 /* Spreads rows of P routes from `out` over rows of K slots; the other slots run nothing. */
-static void spread(const exf_fold_routes *out, int rows, int32_t *ids, float *weights, int top_k)
+static void spread_rows(const exf_fold_routes *out, int rows, int32_t *ids, float *weights, int top_k)
 {
     const int32_t *from = out->ids;
     const float *w = out->weights;
@@ -63,6 +63,39 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
     }
 }
 
+/* Keeps as many routes of each row as the variant's budget says. */
+static exf_fold_status fold_by_budget(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out,
+                                      const exf_fold_tables *t, int index)
+{
+    exf_fold_budget_options o = {.ridge = f->v->prefill_options.ridge};
+    double lambda = f->budget->lambda;
+    if (f->v->budget == EXF_BUDGET_TOP_P) {
+        o.rule = EXF_FOLD_BUDGET_TOP_P;
+        o.share = lambda > 0 ? (float)fmin(lambda, 1) : 1e-30f;
+    } else {
+        o.penalty = (float)fmin(lambda / f->budget->scale[index], (double)EXF_FOLD_NEVER);
+    }
+    return exf_fold_prefill_budget_cpu(in, out, NULL, t, &o);
+}
+
+/* Drops routes below the threshold, but for the first `keep`. */
+static void skip_routes(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                        int index)
+{
+    double factor = f->budget ? f->budget->scale[index] / f->mean_scale : 1;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        int32_t *ids = (int32_t *)out->ids + row * out->width;
+        float *w = (float *)out->weights + row * out->width;
+        exf_fold_rank_row(&r, in, row, t, EXF_FOLD_BY_SCORE);
+        for (int i = 0; i < out->width; i++) {
+            int runs = i < r.n && (i < f->v->prefill_options.keep || factor * (double)r.w[i] >= f->v->tau);
+            ids[i] = runs ? r.id[i] : -1;
+            w[i] = runs ? r.w[i] : 0.0f;
+        }
+    }
+}
+
 static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes *r, size_t first, int rows,
                                     const exf_fold_tables *t, int index)
 {
@@ -74,16 +107,16 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
     exf_fold_status status = EXF_FOLD_OK;
     if (f->v->budget || f->v->prefill == EXF_PREFILL_SKIP) out.width = r->top_k;
     if (f->v->prefill == EXF_PREFILL_SKIP)
-        exf_fold_skip(f, &in, &out, t, index);
+        skip_routes(f, &in, &out, t, index);
     else if (f->v->budget)
-        status = exf_fold_by_budget(f, &in, &out, t, index);
+        status = fold_by_budget(f, &in, &out, t, index);
     else if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
         keep_ranked(f, &in, &out, t, r->layer, at);
     else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else
         status = exf_fold_prefill_cpu(&in, &out, t, &f->v->prefill_options);
-    if (status == EXF_FOLD_OK) spread(&out, rows, r->ids + at, r->weights + at, r->top_k);
+    if (status == EXF_FOLD_OK) spread_rows(&out, rows, r->ids + at, r->weights + at, r->top_k);
     return status;
 }
 

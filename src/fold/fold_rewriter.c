@@ -1,4 +1,5 @@
-/* fold_rewriter.c - see fold_rewriter.h. */
+/* fold_rewriter.c - the rewriter of a variant: finds what it needs in the tables, rewrites routes layer by layer
+ * (fold_prefill.c, fold_decode.c, fold_vectors.c), and counts the experts that run. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
@@ -17,7 +18,7 @@ exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, 
 }
 
 /* Returns the error for a model, or for decode batches, beyond a limit of exfold/fold.h. */
-static exf_code unsupported(const exf_fold_rewriter *f, const char *what, exf_err *err)
+static exf_code refuse_limits(const exf_fold_rewriter *f, const char *what, exf_err *err)
 {
     int n = f->a->n_experts, k = f->a->top_k;
     if (n < EXF_FOLD_MIN_E || n > EXF_FOLD_MAX_E)
@@ -31,7 +32,7 @@ static exf_code unsupported(const exf_fold_rewriter *f, const char *what, exf_er
                     f->v->name, what, EXF_FOLD_MAX_SLOTS, f->schedule->widest, k);
 }
 
-static exf_code bad_prefill(const exf_fold_rewriter *f, exf_err *err)
+static exf_code refuse_prefill(const exf_fold_rewriter *f, exf_err *err)
 {
     const exf_fold_prefill_options *o = &f->v->prefill_options;
     return exf_fail(
@@ -42,7 +43,7 @@ static exf_code bad_prefill(const exf_fold_rewriter *f, exf_err *err)
         (double)exf_fold_max_loss(o->max_loss), (double)exf_fold_ridge(o->ridge));
 }
 
-static exf_code bad_decode(const exf_fold_rewriter *f, exf_err *err)
+static exf_code refuse_decode(const exf_fold_rewriter *f, exf_err *err)
 {
     const exf_fold_decode_options *o = &f->v->decode_options;
     return exf_fail(
@@ -57,8 +58,8 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf
     const char *what = phase == EXF_FOLD_PHASE_PREFILL ? "prefill" : "decode";
     switch (status) {
     case EXF_FOLD_OK: return EXF_OK;
-    case EXF_FOLD_BAD_ARGUMENT: return phase == EXF_FOLD_PHASE_PREFILL ? bad_prefill(f, err) : bad_decode(f, err);
-    case EXF_FOLD_UNSUPPORTED: return unsupported(f, what, err);
+    case EXF_FOLD_BAD_ARGUMENT: return phase == EXF_FOLD_PHASE_PREFILL ? refuse_prefill(f, err) : refuse_decode(f, err);
+    case EXF_FOLD_UNSUPPORTED: return refuse_limits(f, what, err);
     case EXF_FOLD_DEVICE: return exf_fail(err, EXF_DEVICE, "variant \"%s\": CUDA refused to launch %s folding", f->v->name, what);
     }
     return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name,
@@ -67,7 +68,7 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf
 
 /* ---- tables that a variant needs ------------------------------------------------------- */
 
-static exf_code lacks(const exf_fold_rewriter *f, const char *what, exf_err *err)
+static exf_code refuse_lack(const exf_fold_rewriter *f, const char *what, exf_err *err)
 {
     return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s", f->v->name, what);
 }
@@ -79,8 +80,9 @@ static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p,
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
     const exf_shared_scalar *shared = NULL;
     *loss = frobenius ? f->t->frobenius : f->t->loss;
-    if (!*loss) return lacks(f, "losses by Frobenius norm, which came with version 4; solve the statistics again (exfold-solve)",
-                             err);
+    if (!*loss)
+        return refuse_lack(f, "losses by Frobenius norm, which came with version 4; solve the statistics again (exfold-solve)",
+                           err);
     if (p->apply != EXF_APPLY_SHARED) return EXF_OK;
     for (int i = 0; i < f->t->n_shared; i++)
         if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
@@ -117,7 +119,7 @@ static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
 static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts;
-    if (!f->t->contribution) return lacks(f, "contribution, which came with version 2", err);
+    if (!f->t->contribution) return refuse_lack(f, "contribution, which came with version 2", err);
     exf_code rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
     if (rc != EXF_OK) return rc;
     for (size_t l = 0; l < (size_t)f->t->n_layers; l++)
@@ -136,7 +138,7 @@ static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
                 f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
     int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY || f->v->budget == EXF_BUDGET_TOP_P;
     if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms))
-        return lacks(f, "cosine and rms, which came with version 2", err);
+        return refuse_lack(f, "cosine and rms, which came with version 2", err);
     return EXF_OK;
 }
 
@@ -152,10 +154,35 @@ static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
                     f->v->name);
 }
 
+/* Finds the budget of that rule; a layer's factor is the same in all of a rule's. */
+static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err)
+{
+    int asked = f->v->prefill_options.keep;
+    double sum = 0;
+    for (int i = 0; i < f->t->n_budgets; i++) {
+        const exf_budget *b = &f->t->budget[i];
+        if (strcmp(b->rule, rule) == 0 && (f->v->prefill == EXF_PREFILL_SKIP || b->budget == asked)) f->budget = b;
+    }
+    if (!f->budget && f->v->prefill == EXF_PREFILL_SKIP)
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": the tables hold no budget with the sensitivity \"%s\"; add one to budgets and solve them "
+                        "again (exfold-solve)",
+                        f->v->name, rule);
+    if (!f->budget)
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": the tables hold no budget of %d experts per token by \"%s\"; add %d to budgets and solve "
+                        "them again (exfold-solve)",
+                        f->v->name, asked, rule, asked);
+    for (int l = 0; l < f->t->n_layers; l++) sum += f->budget->scale[l];
+    f->mean_scale = sum / f->t->n_layers;
+    return EXF_OK;
+}
+
 static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
 {
     exf_code rc;
     const exf_variant *v = f->v;
+    const char *rule = exf_variant_budget_rule(v);
     size_t slots;
     EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
     EXF_TRY(check_vectors(f, err));
@@ -165,9 +192,14 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     EXF_TRY(open_scalars(f, v->decode_projector, v->decode_frobenius, &f->decode_coeff, &f->decode_loss, err));
     EXF_TRY(check_joint(f, err));
     if (v->decode == EXF_DECODE_STATIC) EXF_TRY(open_pool(f, err));
-    EXF_TRY(exf_fold_choices_open(f, err));
+    if (rule) EXF_TRY(open_budget(f, rule, err));
+    if (v->by_router) {
+        EXF_TRY(exf_mem_mul(&slots, (size_t)f->schedule->widest * (size_t)f->a->n_experts, 2 * (size_t)f->schedule->threads,
+                            "scores", err));
+        EXF_TRY(exf_mem_new(&f->scores, slots, sizeof *f->scores, "scores", err));
+    }
     if (v->decode == EXF_DECODE_REAP) EXF_TRY(choose_survivors(f, err));
-    if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return lacks(f, "similarity, which came with version 2", err);
+    if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return refuse_lack(f, "similarity, which came with version 2", err);
     if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
     if (v->decode == EXF_DECODE_NONE || v->decode == EXF_DECODE_REAP) return EXF_OK;
     EXF_TRY(exf_mem_mul(&slots, 2 * f->schedule->first[f->schedule->n_steps], (size_t)f->a->top_k, "decode steps", err));
@@ -214,7 +246,7 @@ static void count_step(exf_fold_rewriter *f, const exf_routes *r, size_t step, e
     c->steps++;
 }
 
-static void count(exf_fold_rewriter *f, const exf_routes *r)
+static void count_usage(exf_fold_rewriter *f, const exf_routes *r)
 {
     exf_expert_usage *c = &f->usage[r->moe_index];
     size_t k = (size_t)r->top_k;
@@ -223,27 +255,19 @@ static void count(exf_fold_rewriter *f, const exf_routes *r)
     for (size_t step = 0; step < f->schedule->n_steps; step++) count_step(f, r, step, c);
 }
 
-static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
+static exf_code rewrite_routes(void *self, exf_routes *r, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     int index = f->table_of[r->layer];
     exf_code rc = EXF_OK;
     if (f->v && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
         int layer = f->v->only_layer - 1;
-        if (f->v->prefill != EXF_PREFILL_NONE && (layer < 0 || layer == r->layer)) EXF_TRY(exf_fold_prefill_routes(f, r, index,
-                                                                                                                   err));
+        if (f->v->prefill != EXF_PREFILL_NONE && (layer < 0 || layer == r->layer))
+            EXF_TRY(exf_fold_prefill_routes(f, r, index, err));
         if (f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP) EXF_TRY(exf_fold_decode_routes(f, r, index, err));
     }
-    if (!r->probe) count(f, r);
+    if (!r->probe) count_usage(f, r);
 out:
-    return rc;
-}
-
-static exf_code no_such_layer(exf_fold_rewriter *f, int layer, exf_err *err)
-{
-    exf_code rc = exf_fail(err, EXF_MODEL, "the tables have a layer %d; the model has %d layers and %s", layer, f->a->n_layers,
-                           layer < f->a->n_layers ? "that one is dense" : "none of that number");
-    exf_fold_rewriter_free(f);
     return rc;
 }
 
@@ -262,14 +286,18 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     for (int l = 0; l < EXF_MAX_LAYERS; l++) f->table_of[l] = -1;
     for (int i = 0; t && i < t->n_layers; i++) {
         int l = t->layer_number[i];
-        if (l >= a->n_layers || !a->is_moe[l]) return no_such_layer(f, l, err);
+        if (l >= a->n_layers || !a->is_moe[l]) {
+            rc = exf_fail(err, EXF_MODEL, "the tables have a layer %d; the model has %d layers and %s", l, a->n_layers,
+                          l < a->n_layers ? "that one is dense" : "none of that number");
+            goto out;
+        }
         f->table_of[l] = i;
     }
     for (int l = 0; l < a->n_layers; l++)
         if (a->is_moe[l]) f->layer_of[n++] = l;
     EXF_TRY(exf_mem_new(&f->usage, (size_t)n, sizeof *f->usage, "expert usage", err));
     EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "expert usage", err));
-    f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
+    f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite_routes};
     if (variant) EXF_TRY(open_variant(f, err));
     f->rewriter.wants_logits = f->scores != NULL;
     if (f->retained) f->rewriter.retained_experts = retained_experts;

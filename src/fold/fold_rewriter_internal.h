@@ -1,14 +1,11 @@
-/* fold_rewriter_internal.h - the fold rewriter's state, shared by fold_rewriter.c, fold_prefill.c,
- * fold_decode.c and fold_vectors.c. */
+/* fold_rewriter_internal.h - the fold rewriter's state, shared by fold_*.c. */
 #ifndef EXF_FOLD_FOLD_REWRITER_INTERNAL_H
 #define EXF_FOLD_FOLD_REWRITER_INTERNAL_H
 #include "fold/fold_rewriter.h"
 #include "kernels/backend.h"
 
-/* Applies the corrections of a variant on a device: device memory holds the
- * tables of one layer at a time, the one that is computed. */
-
-/* Arrays in device memory; those of length 0 are NULL. */
+/* Arrays in device memory, which holds the tables of one layer at a time, the one that is computed; those of length 0 are
+ * NULL. */
 enum {
     EXF_CORRECT_COEFF,
     EXF_CORRECT_LOSS,
@@ -64,28 +61,11 @@ exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, 
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 
-/* Finds what budgets, skipping and stand-ins read in the tables (fold_choices.c); refuses tables that lack it. */
-exf_code exf_fold_choices_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
-/* Fold rows by a budget, or drop routes below a threshold; out is as wide as in. */
-exf_fold_status exf_fold_by_budget(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out,
-                                   const exf_fold_tables *t, int index) EXF_CHECKED;
-void exf_fold_skip(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                   int index);
-/* Puts the router's choice among the pool in place of a decode step's routes outside of it; `row` [io->rows] are the
- * tokens' rows in the run. */
-exf_fold_status exf_fold_by_router(const exf_fold_rewriter *f, const exf_routes *r, const exf_fold_routes *io, const size_t *row,
-                                   const exf_fold_tables *t, int index, int worker) EXF_CHECKED;
-/* Fills target [E] of a static pool whose weights are joint: the member of largest |cosine|, -1 inside the pool. */
-void exf_fold_static_targets(const exf_fold_rewriter *f, const exf_fold_tables *t, int index, int16_t *target);
-
 /* Finds the vectors that the variant asks for, and the number of each pair among them. */
 exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 /* Adds w (M v) of every omitted route (exf_rewriter.correct). */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
-/* Returns the part of a correction call that does not depend on the block, for layer `index` of the tables. */
-exf_correction_tables exf_fold_corrections_of(const exf_fold_rewriter *f, int index);
-exf_correction_call exf_fold_correction_call(const exf_fold_rewriter *f, int n_tokens, int top_k, int d_model);
-/* Implement exf_rewriter.device_open, device_correct and device_bytes (device_corrections.c). */
+/* Implement exf_rewriter.device_open, device_correct and device_bytes. */
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err) EXF_CHECKED;
 uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);

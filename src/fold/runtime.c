@@ -29,24 +29,19 @@ static int lists(const char *list, char separator, const char *word, size_t n)
     return 0;
 }
 
-static exf_code not_taken(const exf_runtime *r, const char *text, int prefill, const char *word, size_t n, exf_err *err)
+exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *kind, int is_prefill, const char *options,
+                           exf_err *err)
 {
-    const char *own = prefill ? r->prefill : r->decode, *free_to_set = prefill ? r->free_prefill : r->free_decode;
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s cannot be told %.*s; its %s runs %s%s%s%s", text, r->name, (int)n, word,
-                    prefill ? "P" : "D", *own ? "with " : "as it is", own, *free_to_set ? " and takes " : ", without options",
-                    free_to_set);
-}
-
-exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const exf_variant_kind *kind, const char *options, exf_err *err)
-{
-    const char *own = kind->is_prefill ? r->prefill : r->decode, *free_to_set = kind->is_prefill ? r->free_prefill : r->free_decode;
-    if (strcmp(kind->name, "P") != 0 && strcmp(kind->name, "D") != 0)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\": %s runs no %s; it runs P and D", text, r->name, kind->name);
+    const char *own = is_prefill ? r->prefill : r->decode, *free_to_set = is_prefill ? r->free_prefill : r->free_decode;
+    if (strcmp(kind, "P") != 0 && strcmp(kind, "D") != 0)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": %s runs no %s; it runs P and D", text, r->name, kind);
     if (!free_to_set) return EXF_OK;
     for (const char *p = options; p && *p; p += *p == ',') {
         size_t word = strcspn(p, ","), name = strcspn(p, "=,");
         if (!lists(own, ',', p, word) && !lists(free_to_set, ' ', p, name))
-            return not_taken(r, text, kind->is_prefill, p, word, err);
+            return exf_fail(err, EXF_USAGE, "variant \"%s\": %s cannot be told %.*s; its %s runs %s%s%s%s", text, r->name,
+                            (int)word, p, kind, *own ? "with " : "as it is", own,
+                            *free_to_set ? " and takes " : ", without options", free_to_set);
         p += word;
     }
     return EXF_OK;
@@ -62,20 +57,7 @@ exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_
     return EXF_OK;
 }
 
-exf_code exf_runtime_check(const exf_runtime *r, const exf_variant *v, const exf_architecture *a, exf_err *err)
+exf_code exf_runtime_check(const exf_runtime *r, const struct exf_variant *v, const exf_architecture *a, exf_err *err)
 {
     return r->check ? r->check(v, a, err) : EXF_OK;
-}
-
-static exf_code terms_of(const void *runtime, const char *text, const exf_variant_kind *kind, const char *options,
-                         exf_variant_terms *terms, exf_err *err)
-{
-    const exf_runtime *r = runtime;
-    *terms = (exf_variant_terms){kind->is_prefill ? r->prefill : r->decode, r->candidates, r->folds_hashed};
-    return exf_runtime_takes(r, text, kind, options, err);
-}
-
-exf_code exf_runtime_parse(const exf_runtime *r, exf_variant *v, const char *text, exf_err *err)
-{
-    return exf_variant_parse_on(v, text, r ? terms_of : NULL, r, err);
 }

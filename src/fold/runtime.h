@@ -1,12 +1,18 @@
 /* runtime.h - what a runtime that serves folded models does with a variant: which budgets it runs, how it
- * ranks, chooses targets and folds, so that what is validated is what is served.
+ * ranks, chooses targets and folds, so that what is validated is what is served.  exf_variant_parse_on() reads a
+ * variant as a runtime runs it.
  *
  * A registry: one file src/fold/runtime_<name>.c per runtime.  The public ones were read in their source
  * (docs/serving.md names the commits); tests/unit/kernels/check_fold_public.c holds the fold functions to them. */
 #ifndef EXF_FOLD_RUNTIME_H
 #define EXF_FOLD_RUNTIME_H
-#include "fold/variant.h"
+#include "base/err.h"
+#include "exfold/fold.h"
 #include "model/architecture.h"
+
+#include <stddef.h>
+
+struct exf_variant; /* fold/variant.h */
 
 typedef struct exf_runtime {
     const char *name;    /* as in the recipe's serve.runtime */
@@ -19,7 +25,7 @@ typedef struct exf_runtime {
     exf_fold_candidates candidates;
     int folds_hashed;    /* 1: it folds layers that route by token id like the others, whether the tables have them or not */
     /* EXF_USAGE naming what it runs, for what options cannot say; NULL: nothing more. */
-    exf_code (*check)(const exf_variant *v, const exf_architecture *a, exf_err *err);
+    exf_code (*check)(const struct exf_variant *v, const exf_architecture *a, exf_err *err);
 } exf_runtime;
 
 const exf_runtime *exf_runtime_at(size_t i);           /* in order of name; NULL: past the end */
@@ -27,14 +33,12 @@ const exf_runtime *exf_runtime_find(const char *name); /* NULL: unknown */
 /* EXF_USAGE naming the unknown runtime and the known ones. */
 exf_code exf_runtime_require(const char *name, const exf_runtime **out, exf_err *err) EXF_CHECKED;
 
-/* EXF_USAGE if the runtime has not the kind, or may not be told one of the options, a text "a=1,b=2" or NULL; `text` is the
- * whole variant, for the message. */
-exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const exf_variant_kind *kind, const char *options,
+/* EXF_USAGE if the runtime does not have the kind, "P", of a variant, or may not be told one of the options, a text "a=1,b=2" or
+ * NULL; `text` is the whole variant, for the message. */
+exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *kind, int is_prefill, const char *options,
                            exf_err *err) EXF_CHECKED;
-/* Parses a variant as the runtime (NULL: any) runs it: its own options are set unless the text says otherwise. */
-exf_code exf_runtime_parse(const exf_runtime *r, exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* EXF_MODEL for a model, of that family (model/family.h), that it does not serve. */
 exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* EXF_USAGE for a budget that it does not run. */
-exf_code exf_runtime_check(const exf_runtime *r, const exf_variant *v, const exf_architecture *a, exf_err *err) EXF_CHECKED;
+exf_code exf_runtime_check(const exf_runtime *r, const struct exf_variant *v, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,10 +1,11 @@
 /* runtime_exfold.c - a runtime of one's own on exfold/fold.h (libexfold_fold): whatever its functions do, which is every P
  * and D but those that act on vectors, for hash layers left alone. */
 #include "fold/runtime.h"
+#include "fold/variant.h"
 
 #include "kernels/fold/fold_internal.h"
 
-static exf_code check_exfold(const exf_variant *v, const exf_architecture *a, exf_err *err)
+static exf_code check_exfold(const struct exf_variant *v, const exf_architecture *a, exf_err *err)
 {
     (void)a;
     if (v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY && !v->by_router)

@@ -3,8 +3,9 @@
  * rescale=l2.  EXFOLD_MAX_PROJECTION_LOSS is max_loss of decode: where all pairs are above it the pool's first
  * member takes over.  It folds the layers that route by token id like the others. */
 #include "fold/runtime.h"
+#include "fold/variant.h"
 
-static exf_code check_deepseek_v4(const exf_variant *v, const exf_architecture *a, exf_err *err)
+static exf_code check_deepseek_v4(const struct exf_variant *v, const exf_architecture *a, exf_err *err)
 {
     const exf_fold_prefill_options *p = &v->prefill_options;
     (void)a;

@@ -3,13 +3,14 @@
  * therefore.  All experts compete for a decode pool, those without routes with importance 0.  A static
  * pool (EXFOLD_QWEN3_DECODE_POLICY=static_norm) is a table of any length. */
 #include "fold/runtime.h"
+#include "fold/variant.h"
 
 static int is_power_of_two(int n)
 {
     return (n & (n - 1)) == 0;
 }
 
-static exf_code check_qwen3(const exf_variant *v, const exf_architecture *a, exf_err *err)
+static exf_code check_qwen3(const struct exf_variant *v, const exf_architecture *a, exf_err *err)
 {
     int keep = v->prefill_options.keep, pool = v->decode_options.pool;
     if (v->prefill != EXF_PREFILL_NONE && keep < a->top_k && !is_power_of_two(keep))

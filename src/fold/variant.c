@@ -1,35 +1,140 @@
-/* variant.c - see variant.h. */
-#include "fold/variant_internal.h"
+/* variant.c - the grammar of variants: the table of kinds and their options, reading a text, and refusing what does not fit
+ * together, a runtime, or a model. */
+#include "fold/variant.h"
 
 #include "base/text.h"
+#include "fold/runtime.h"
 #include "kernels/fold/fold_internal.h"
+#include "model/architecture.h"
 
 #include <ctype.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { WORD_LEN = 24, LARGEST_RANK = 1024 };
-typedef exf_variant_reading reading;
 
-/* ---- prefill options --------------------------------------------------------------- */
+/* The state of reading a variant. */
+typedef struct exf_variant_reading {
+    exf_variant *v;
+    const char *text; /* the whole variant, for messages */
+    exf_err *err;
+    const exf_runtime *runtime; /* NULL: any */
+} reading;
+
+/* ---- values ------------------------------------------------------------------------- */
+
+static exf_code refuse_value(const reading *r, const char *option, const char *value, const char *expected)
+{
+    return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s=%s, expected %s", r->text, option, value, expected);
+}
+
+/* Reads one of the words of o->values, "norm|energy|score", as its place among them. */
+static exf_code read_word(const reading *r, const exf_variant_option *o, const char *value, int *place)
+{
+    exf_text list = {0};
+    const char *word = o->values;
+    *place = 0;
+    for (size_t n;; word += n + 1, ++*place) {
+        n = strcspn(word, "|");
+        if (strlen(value) == n && memcmp(word, value, n) == 0) return EXF_OK;
+        if (!word[n]) break;
+    }
+    for (const char *c = o->values; *c; c++) exf_text_append(&list, *c == '|' ? ", " : c, *c == '|' ? 2 : 1);
+    exf_code rc = exf_text_end(&list, r->err);
+    if (rc == EXF_OK) rc = refuse_value(r, o->name, value, list.s);
+    exf_text_free(&list);
+    return rc;
+}
+
+/* Reads a number from 0 to `high`. */
+static exf_code read_real(const reading *r, const exf_variant_option *o, const char *value, double high, double *out)
+{
+    char expected[48];
+    if (exf_parse_f64(value, out) && *out >= 0 && *out <= high) return EXF_OK;
+    snprintf(expected, sizeof expected, "a number from 0 to %g", high);
+    return refuse_value(r, o->name, value, expected);
+}
+
+/* Sets an int or an enum to the place of the word. */
+static exf_code set_word(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int place = 0;
+    exf_code rc = read_word(r, o, value, &place);
+    memcpy((char *)r->v + o->field, &place, sizeof place);
+    return rc;
+}
+
+/* The same for an enum whose first member is no word but what holds without the option. */
+static exf_code set_choice(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int place = 0;
+    exf_code rc = read_word(r, o, value, &place);
+    place++;
+    memcpy((char *)r->v + o->field, &place, sizeof place);
+    return rc;
+}
+
+/* Sets an option of exfold/fold.h, whose 0 is the default: a 0 that was given is EXF_FOLD_ZERO. */
+static exf_code set_float(const reading *r, const exf_variant_option *o, const char *value)
+{
+    double x = 0;
+    exf_code rc = read_real(r, o, value, 1e30, &x);
+    float out = (float)x == 0 ? EXF_FOLD_ZERO : (float)x;
+    memcpy((char *)r->v + o->field, &out, sizeof out);
+    return rc;
+}
+
+static exf_code set_tau(const reading *r, const exf_variant_option *o, const char *value)
+{
+    return read_real(r, o, value, 1e30, &r->v->tau);
+}
+
+static exf_code set_rho(const reading *r, const exf_variant_option *o, const char *value)
+{
+    return read_real(r, o, value, 1, &r->v->rho); /* similarities are at most 1 */
+}
+
+static exf_code set_confidence(const reading *r, const exf_variant_option *o, const char *value)
+{
+    r->v->prefill_options.confidence = strcmp(value, "on") == 0;
+    return r->v->prefill_options.confidence || strcmp(value, "off") == 0 ? EXF_OK : refuse_value(r, o->name, value, "off, on");
+}
+
+static exf_code set_renorm(const reading *r, const exf_variant_option *o, const char *value)
+{
+    (void)o, (void)value;
+    r->v->renormalise = 1;
+    return EXF_OK;
+}
+
+static exf_code set_drop(const reading *r, const exf_variant_option *o, const char *value)
+{
+    (void)o, (void)value;
+    r->v->renormalise = 0;
+    return EXF_OK;
+}
+
+static exf_code set_seed(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int good = exf_parse_i64(value, &r->v->seed) && r->v->seed >= 0;
+    return good ? EXF_OK : refuse_value(r, o->name, value, "an integer from 0");
+}
+
+static exf_code set_layer(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int64_t layer;
+    if (!exf_parse_i64(value, &layer) || layer < 0 || layer >= EXF_MAX_LAYERS)
+        return refuse_value(r, o->name, value, "the number of a layer, from 0");
+    r->v->only_layer = (int)layer + 1;
+    return EXF_OK;
+}
 
 /* Returns 1 if a prefill fold, or a decode fold, can apply the projector.  Vectors need expert
  * outputs, which a decode fold does not have. */
 static int may_fold(const exf_projector *p, int prefill)
 {
     return prefill || p->apply != EXF_APPLY_VECTORS;
-}
-
-static exf_code unknown_projector(const reading *r, const char *value, int prefill)
-{
-    exf_text list = {0};
-    exf_code rc = EXF_OK;
-    const exf_projector *p = exf_projector_after(0);
-    for (; rc == EXF_OK && p; p = exf_projector_after(p->place))
-        if (may_fold(p, prefill)) rc = exf_text_addf(&list, r->err, "%s%s", list.len ? ", " : "", p->name);
-    if (rc == EXF_OK) rc = exf_variant_bad_value(r, "projector", value, list.s);
-    exf_text_free(&list);
-    return rc;
 }
 
 /* Returns 1 if the value is the projector's name, followed by R if it is ranked; *missing 1: R is missing. */
@@ -48,210 +153,106 @@ static int spells(const exf_projector *p, const char *value, int *rank, int *mis
 static exf_code read_projector(const reading *r, const char *value, int prefill, const exf_projector **out, int *rank)
 {
     const exf_projector *p;
+    exf_text list = {0};
     int missing = 0;
     char with_rank[64];
     for (size_t i = 0; (p = exf_projector_at(i)); i++) {
         if (!may_fold(p, prefill) || !spells(p, value, rank, &missing)) continue;
         snprintf(with_rank, sizeof with_rank, "a rank with it, as in %.32s8", p->name);
-        if (missing) return exf_variant_bad_value(r, "projector", value, with_rank);
+        if (missing) return refuse_value(r, "projector", value, with_rank);
         *out = p;
         return EXF_OK;
     }
-    return unknown_projector(r, value, prefill);
+    for (p = exf_projector_after(0); p; p = exf_projector_after(p->place))
+        if (may_fold(p, prefill)) exf_text_appendf(&list, "%s%s", list.len ? ", " : "", p->name);
+    exf_code rc = exf_text_end(&list, r->err);
+    if (rc == EXF_OK) rc = refuse_value(r, "projector", value, list.s);
+    exf_text_free(&list);
+    return rc;
 }
 
-static exf_code set_projector(const reading *r, const char *value)
+static exf_code set_projector(const reading *r, const exf_variant_option *o, const char *value)
 {
+    (void)o;
     return read_projector(r, value, 1, &r->v->prefill_projector, &r->v->prefill_lowrank);
 }
 
-static exf_code set_rank(const reading *r, const char *value)
-{
-    static const char *const words[] = {"score_norm", "score", "norm", NULL};
-    int kind = 0;
-    exf_code rc = exf_variant_read_word(r, "rank", value, words, &kind);
-    r->v->prefill_options.rank = (exf_fold_rank)kind;
-    return rc;
-}
-
-static exf_code set_max_loss(const reading *r, const char *value)
-{
-    return exf_variant_read_float(r, "max_loss", value, &r->v->prefill_options.max_loss);
-}
-
-static exf_code set_rescale(const reading *r, const char *value)
-{
-    static const char *const words[] = {"none", "sum", "l2", NULL};
-    int kind = 0;
-    exf_code rc = exf_variant_read_word(r, "rescale", value, words, &kind);
-    r->v->prefill_options.rescale = (exf_fold_rescale)kind;
-    return rc;
-}
-
-static exf_code set_confidence(const reading *r, const char *value)
-{
-    static const char *const words[] = {"off", "on", NULL};
-    return exf_variant_read_word(r, "confidence", value, words, &r->v->prefill_options.confidence);
-}
-
-static exf_code set_ridge(const reading *r, const char *value)
-{
-    return exf_variant_read_float(r, "ridge", value, &r->v->prefill_options.ridge);
-}
-
-/* Reads which losses choose targets and confidence; the other word is the tables' loss. */
-static exf_code read_loss(const reading *r, const char *value, int *frobenius)
-{
-    static const char *const words[] = {"energy", "frobenius", NULL};
-    return exf_variant_read_word(r, "loss", value, words, frobenius);
-}
-
-static exf_code set_loss(const reading *r, const char *value)
-{
-    return read_loss(r, value, &r->v->prefill_frobenius);
-}
-
-static exf_code set_renorm(const reading *r, const char *value)
-{
-    (void)value;
-    r->v->renormalise = 1;
-    return EXF_OK;
-}
-
-static exf_code set_drop(const reading *r, const char *value)
-{
-    (void)value;
-    r->v->renormalise = 0;
-    return EXF_OK;
-}
-
-static exf_code set_seed(const reading *r, const char *value)
-{
-    int good = exf_parse_i64(value, &r->v->seed) && r->v->seed >= 0;
-    return good ? EXF_OK : exf_variant_bad_value(r, "seed", value, "an integer from 0");
-}
-
-/* ---- decode options ------------------------------------------------------------------ */
-
-static exf_code set_pool(const reading *r, const char *value)
-{
-    static const char *const words[] = {"dynamic", "static", NULL};
-    int kind = 0;
-    exf_code rc = exf_variant_read_word(r, "pool", value, words, &kind);
-    r->v->decode = kind ? EXF_DECODE_STATIC : EXF_DECODE_DYNAMIC;
-    return rc;
-}
-
-static exf_code set_fold(const reading *r, const char *value)
-{
-    static const char *const words[] = {"on", "drop", NULL};
-    return exf_variant_read_word(r, "fold", value, words, &r->v->decode_options.drop);
-}
-
-static exf_code set_importance(const reading *r, const char *value)
-{
-    static const char *const words[] = {"norm", "energy", "score", NULL};
-    int kind = 0;
-    exf_code rc = exf_variant_read_word(r, "rank", value, words, &kind);
-    r->v->decode_options.importance = (exf_fold_importance)kind;
-    return rc;
-}
-
-static exf_code set_decode_projector(const reading *r, const char *value)
+static exf_code set_decode_projector(const reading *r, const exf_variant_option *o, const char *value)
 {
     int rank;
+    (void)o;
     return read_projector(r, value, 0, &r->v->decode_projector, &rank);
-}
-
-static exf_code set_decode_max_loss(const reading *r, const char *value)
-{
-    return exf_variant_read_float(r, "max_loss", value, &r->v->decode_options.max_loss);
-}
-
-static exf_code set_decode_loss(const reading *r, const char *value)
-{
-    return read_loss(r, value, &r->v->decode_frobenius);
-}
-
-static exf_code set_fallback(const reading *r, const char *value)
-{
-    static const char *const words[] = {"drop", "first", NULL};
-    return exf_variant_read_word(r, "fallback", value, words, &r->v->decode_options.fallback);
-}
-
-static exf_code set_decode_ridge(const reading *r, const char *value)
-{
-    return exf_variant_read_float(r, "ridge", value, &r->v->decode_options.ridge);
-}
-
-static exf_code set_rho(const reading *r, const char *value)
-{
-    return exf_variant_read_real(r, "rho", value, 1, &r->v->rho); /* similarities are at most 1 */
 }
 
 /* ---- kinds --------------------------------------------------------------------------- */
 
+#define AT(field) offsetof(exf_variant, field)
+#define END {NULL, NULL, NULL, NULL, NULL, 0}
+
 static const exf_variant_option fold_options[] = {
     {"projector", "pair|layer|global|diagonal|lowrank<R>|joint", "pair",
      "what stands in for an omitted route: a scalar of its pair, layer or model; vectors; or weights solved jointly",
-     set_projector},
-    {"rank", "score_norm|score|norm", "score_norm", "kept routes are those of largest w h, w or h", set_rank},
-    {"max_loss", "X", "none", "pairs with a loss above X are no targets", set_max_loss},
+     set_projector, 0},
+    {"rank", "score_norm|score|norm", "score_norm", "kept routes are those of largest w h, w or h", set_word,
+     AT(prefill_options.rank)},
+    {"max_loss", "X", "none", "pairs with a loss above X are no targets", set_float, AT(prefill_options.max_loss)},
     {"rescale", "none|sum|l2", "none", "kept weights keep the sum, or the root of summed squares, of the original ones",
-     set_rescale},
-    {"confidence", "on|off", "off", "a share L of an omitted weight is spread over all kept routes", set_confidence},
+     set_word, AT(prefill_options.rescale)},
+    {"confidence", "on|off", "off", "a share L of an omitted weight is spread over all kept routes", set_confidence, 0},
     {"loss", "energy|frobenius", "energy",
-     "the L of a pair: the share of energy that its scalar misses, or of the Frobenius norm; projector=pair alone", set_loss},
-    {"ridge", "X", "1e-2", "joint: share of the mean diagonal that is added to it", set_ridge},
+     "the L of a pair: the share of energy that its scalar misses, or of the Frobenius norm; projector=pair alone",
+     set_word, AT(prefill_frobenius)},
+    {"ridge", "X", "1e-2", "joint: share of the mean diagonal that is added to it", set_float, AT(prefill_options.ridge)},
     {"budget", "token|topp", "none",
      "P is the mean: each token keeps the routes that its predicted residual, or a share of its w rms, asks for, weighed jointly; "
      "from /budgets/<P> in the tables",
-     exf_variant_set_budget},
+     set_choice, AT(budget)},
     {"sensitivity", "stream|output|measured", "stream",
      "budget=token: an error of a layer counts relative to the residual stream, to the layer's output, or as it was measured",
-     exf_variant_set_sensitivity},
-    {"layer", "N", "all", "only this layer folds: what it does to the model alone", exf_variant_set_layer},
-    {NULL, NULL, NULL, NULL, NULL}};
+     set_choice, AT(sensitivity)},
+    {"layer", "N", "all", "only this layer folds: what it does to the model alone", set_layer, 0},
+    END};
 static const exf_variant_option top_options[] = {
-    {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_renorm},
-    {"drop", NULL, "off", "kept weights stay as they are", set_drop},
-    {NULL, NULL, NULL, NULL, NULL}};
+    {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_renorm, 0},
+    {"drop", NULL, "off", "kept weights stay as they are", set_drop, 0},
+    END};
 static const exf_variant_option skip_options[] = {
-    {"tau", "X", "none, and one is needed", "routes with w times the layer's factor below X are dropped", exf_variant_set_tau},
+    {"tau", "X", "none, and one is needed", "routes with w times the layer's factor below X are dropped", set_tau, 0},
     {"factor", "none|stream|output|measured", "none",
-     "the layer's sensitivity over the mean of all layers, from the tables' budgets", exf_variant_set_factor},
-    {NULL, NULL, NULL, NULL, NULL}};
+     "the layer's sensitivity over the mean of all layers, from the tables' budgets", set_word, AT(sensitivity)},
+    END};
 static const exf_variant_option random_options[] = {
-    {"rank", "score_norm|score|norm", "score_norm", "as of P", set_rank},
-    {"seed", "N", "1", "of the draw", set_seed},
-    {NULL, NULL, NULL, NULL, NULL}};
+    {"rank", "score_norm|score|norm", "score_norm", "as of P", set_word, AT(prefill_options.rank)},
+    {"seed", "N", "1", "of the draw", set_seed, 0},
+    END};
 static const exf_variant_option pool_options[] = {
     {"pool", "dynamic|static", "dynamic", "the experts of most importance in the batch, or those of /pools/<D> in the tables",
-     set_pool},
-    {"fold", "on|drop", "on", "routes outside the pool are folded in place, or dropped", set_fold},
+     set_choice, AT(decode)},
+    {"fold", "on|drop", "on", "routes outside the pool are folded in place, or dropped", set_word, AT(decode_options.drop)},
     {"rank", "norm|energy|score", "norm", "an expert's importance is the sum of w h, (w rms)^2 or w over its routes",
-     set_importance},
+     set_word, AT(decode_options.importance)},
     {"projector", "pair|layer|global|joint", "pair", "as of P; expert outputs, which vectors need, are not there",
-     set_decode_projector},
+     set_decode_projector, 0},
     {"targets", "expert|router", "expert",
      "a route outside the pool goes to the member that its expert is nearest to, or to the one that the router scores next and the "
      "token has not",
-     exf_variant_set_targets},
+     set_word, AT(by_router)},
     {"weights", "joint|route|gate", "joint",
      "targets=router: solved jointly; the router's own, renormalised as it does; or a stand-in's own beside the kept ones as they "
      "are",
-     exf_variant_set_weights},
+     set_word, AT(stand_in_weights)},
     {"by", "norm|reap|energy", "norm", "pool=static: what its experts have most of: mean norm, mean w norm, or summed (w norm)^2",
-     exf_variant_set_by},
-    {"max_loss", "X", "none", "as of P", set_decode_max_loss},
-    {"loss", "energy|frobenius", "energy", "as of P", set_decode_loss},
+     set_word, AT(pool_by)},
+    {"max_loss", "X", "none", "as of P", set_float, AT(decode_options.max_loss)},
+    {"loss", "energy|frobenius", "energy", "as of P", set_word, AT(decode_frobenius)},
     {"fallback", "drop|first", "drop",
-     "a route without a target is dropped, or goes to the pool's most important expert with that pair's scalar", set_fallback},
-    {"ridge", "X", "1e-2", "as of P", set_decode_ridge},
-    {NULL, NULL, NULL, NULL, NULL}};
-static const exf_variant_option reap_options[] = {{NULL, NULL, NULL, NULL, NULL}};
+     "a route without a target is dropped, or goes to the pool's most important expert with that pair's scalar",
+     set_word, AT(decode_options.fallback)},
+    {"ridge", "X", "1e-2", "as of P", set_float, AT(decode_options.ridge)},
+    END};
+static const exf_variant_option reap_options[] = {END};
 static const exf_variant_option sere_options[] = {
-    {"rho", "X", "0", "a route stays where no primary expert is more similar than X", set_rho}, {NULL, NULL, NULL, NULL, NULL}};
+    {"rho", "X", "0", "a route stays where no primary expert is more similar than X", set_rho, 0}, END};
 
 static const exf_variant_kind kinds[] = {
     {"P", "P4", "prefill: 4 routes a token; each omitted one is folded into the kept one of least loss", 1, EXF_PREFILL_FOLD,
@@ -273,20 +274,22 @@ const exf_variant_kind *exf_variant_kind_at(size_t i)
     return i < sizeof kinds / sizeof *kinds ? &kinds[i] : NULL;
 }
 
-static exf_code unknown_option(const reading *r, const exf_variant_kind *kind, const char *word)
+/* ---- reading --------------------------------------------------------------------------- */
+
+static exf_code refuse_option(const reading *r, const exf_variant_kind *kind, const char *word)
 {
     exf_text known = {0};
-    exf_code rc = EXF_OK;
-    for (const exf_variant_option *o = kind->options; rc == EXF_OK && o->name; o++)
-        rc = exf_text_addf(&known, r->err, "%s%s", known.len ? ", " : "", o->name);
+    for (const exf_variant_option *o = kind->options; o->name; o++)
+        exf_text_appendf(&known, "%s%s", known.len ? ", " : "known: ", o->name);
+    exf_code rc = exf_text_end(&known, r->err);
     if (rc == EXF_OK)
-        rc = exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no option of %s (%s%s)", r->text, word, kind->name,
-                      known.s ? "known: " : "it has none", known.s ? known.s : "");
+        rc = exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no option of %s (%s)", r->text, word, kind->name,
+                      known.s ? known.s : "it has none");
     exf_text_free(&known);
     return rc;
 }
 
-/* Sets one option; given: a bit for each option that stood before. */
+/* Sets one option; *given has a bit for each option that stood before. */
 static exf_code set_option(const reading *r, const exf_variant_kind *kind, char *word, unsigned *given)
 {
     char *equals = strchr(word, '=');
@@ -302,9 +305,9 @@ static exf_code set_option(const reading *r, const exf_variant_kind *kind, char 
             if (bare && *given)
                 return exf_fail(r->err, EXF_USAGE, "variant \"%s\": renorm and drop contradict each other", r->text);
             *given |= bit;
-            return o->set(r, equals ? equals + 1 : "");
+            return o->set(r, o, equals ? equals + 1 : "");
         }
-    return unknown_option(r, kind, word);
+    return refuse_option(r, kind, word);
 }
 
 static exf_code set_options(const reading *r, const exf_variant_kind *kind, char *text)
@@ -323,14 +326,12 @@ static exf_code set_options(const reading *r, const exf_variant_kind *kind, char
 static exf_code set_runtime(const reading *r, const exf_variant_kind *kind, const char *options)
 {
     char own[EXF_VARIANT_NAME_LEN];
-    exf_variant_terms terms = {.options = ""};
-    exf_code rc = r->terms(r->runtime, r->text, kind, options, &terms, r->err);
+    exf_code rc = exf_runtime_takes(r->runtime, r->text, kind->name, kind->is_prefill, options, r->err);
     if (rc != EXF_OK) return rc;
-    if (!kind->is_prefill) r->v->decode_options.candidates = terms.candidates;
-    r->v->folds_hashed = terms.folds_hashed;
-    if (!*terms.options) return EXF_OK;
-    snprintf(own, sizeof own, "%s", terms.options);
-    return set_options(r, kind, own);
+    if (!kind->is_prefill) r->v->decode_options.candidates = r->runtime->candidates;
+    r->v->folds_hashed = r->runtime->folds_hashed;
+    snprintf(own, sizeof own, "%s", kind->is_prefill ? r->runtime->prefill : r->runtime->decode);
+    return *own ? set_options(r, kind, own) : EXF_OK;
 }
 
 static const exf_variant_kind *kind_of(const char *part, int64_t *number)
@@ -371,60 +372,68 @@ static exf_code read_part(const reading *r, char *part)
         v->decode = (exf_decode_kind)kind->kind;
         v->decode_options.pool = (int)number;
     }
-    exf_code rc = r->terms ? set_runtime(r, kind, options) : EXF_OK;
+    exf_code rc = r->runtime ? set_runtime(r, kind, options) : EXF_OK;
     return rc == EXF_OK && options ? set_options(r, kind, options) : rc;
 }
+
+/* ---- what fits together ------------------------------------------------------------------ */
 
 static int is_limited(float max_loss)
 {
     return exf_fold_max_loss(max_loss) < EXF_FOLD_NEVER;
 }
 
-/* Refuses options of which one would be ignored. */
+/* Refuses options that contradict each other, or of which one would be ignored. */
 static exf_code check_together(const reading *r)
 {
     const exf_variant *v = r->v;
-    exf_apply prefill = v->prefill_projector->apply, decode = v->decode_projector->apply;
-    int vectors = prefill == EXF_APPLY_VECTORS;
     const exf_fold_prefill_options *p = &v->prefill_options;
-    int guarded = p->confidence || p->rescale != EXF_FOLD_RESCALE_NONE;
-    if ((vectors && guarded) || (prefill == EXF_APPLY_JOINTLY && (p->confidence || is_limited(p->max_loss))))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": this projector cannot be combined with %s", r->text,
-                        vectors ? "rescale or confidence" : "max_loss or confidence");
-    if (v->decode == EXF_DECODE_STATIC &&
-        ((decode != EXF_APPLY_PAIR && decode != EXF_APPLY_JOINTLY) || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
-         is_limited(v->decode_options.max_loss)))
-        return exf_fail(r->err, EXF_USAGE,
-                        "variant \"%s\": a static pool has pair scalars or joint weights, no rank (by says what its experts are) "
-                        "and no max_loss",
-                        r->text);
-    if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || is_limited(v->decode_options.max_loss)))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss",
-                        r->text);
-    int other_targets = decode != EXF_APPLY_PAIR || v->decode == EXF_DECODE_STATIC || v->by_router;
-    if ((v->prefill_frobenius && (prefill != EXF_APPLY_PAIR || v->budget)) || (v->decode_frobenius && other_targets))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": loss=frobenius is of projector=pair and of dynamic pools alone",
-                        r->text);
-    if (v->decode_options.fallback && (decode == EXF_APPLY_JOINTLY || v->decode == EXF_DECODE_STATIC || v->by_router ||
-                                       v->decode_options.drop))
-        return exf_fail(r->err, EXF_USAGE,
-                        "variant \"%s\": fallback=first cannot be combined with projector=joint, targets=router, pool=static or "
-                        "fold=drop",
-                        r->text);
-    if ((p->ridge != 0 && prefill != EXF_APPLY_JOINTLY) || (v->decode_options.ridge != 0 && decode != EXF_APPLY_JOINTLY))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of projector=joint alone", r->text);
+    const exf_fold_decode_options *d = &v->decode_options;
+    exf_apply prefill = v->prefill_projector->apply, decode = v->decode_projector->apply;
+    int folds = v->prefill == EXF_PREFILL_FOLD, pool_is_static = v->decode == EXF_DECODE_STATIC;
+    int joint = prefill == EXF_APPLY_JOINTLY, decode_joint = decode == EXF_APPLY_JOINTLY;
+    int joint_stand_ins = v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT;
+    const struct {
+        int refused;
+        const char *why;
+    } rules[] = {
+        {prefill == EXF_APPLY_VECTORS && (p->confidence || p->rescale),
+         "this projector cannot be combined with rescale or confidence"},
+        {joint && (p->confidence || is_limited(p->max_loss)), "this projector cannot be combined with max_loss or confidence"},
+        {pool_is_static && ((decode != EXF_APPLY_PAIR && !decode_joint) || d->importance || is_limited(d->max_loss)),
+         "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"},
+        {decode_joint && (d->drop || is_limited(d->max_loss)), "projector=joint cannot be combined with fold=drop or max_loss"},
+        {(v->prefill_frobenius && (prefill != EXF_APPLY_PAIR || v->budget)) ||
+             (v->decode_frobenius && (decode != EXF_APPLY_PAIR || pool_is_static || v->by_router)),
+         "loss=frobenius is of projector=pair and of dynamic pools alone"},
+        {d->fallback && (decode_joint || pool_is_static || v->by_router || d->drop),
+         "fallback=first cannot be combined with projector=joint, targets=router, pool=static or fold=drop"},
+        {(p->ridge != 0 && !joint) || (d->ridge != 0 && !decode_joint), "ridge is of projector=joint alone"},
+        {v->prefill == EXF_PREFILL_SKIP && v->tau == 0, "skip needs a threshold above 0, as in skip1:tau=0.1"},
+        {folds && v->sensitivity && v->budget != EXF_BUDGET_TOKEN, "sensitivity is of budget=token alone"},
+        {folds && v->budget && (!joint || p->rank || p->rescale),
+         "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"},
+        {v->pool_by != EXF_POOL_BY_NORM && !pool_is_static, "by is of pool=static alone; a batch's pool has rank"},
+        {!v->by_router && !joint_stand_ins, "weights is of targets=router alone"},
+        {v->by_router && (d->drop || d->max_loss != 0 || !decode_joint),
+         "where the router chooses targets, their weights are said by weights; it takes no fold, no max_loss and no other "
+         "projector"},
+        {v->by_router && !joint_stand_ins && d->ridge != 0, "ridge is of weights=joint alone"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].refused) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s", r->text, rules[i].why);
     return EXF_OK;
 }
 
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
 {
-    return exf_variant_parse_on(v, text, NULL, NULL, err);
+    return exf_variant_parse_on(NULL, v, text, err);
 }
 
-exf_code exf_variant_parse_on(exf_variant *v, const char *text, exf_variant_terms_fn terms, const void *runtime, exf_err *err)
+exf_code exf_variant_parse_on(const exf_runtime *runtime, exf_variant *v, const char *text, exf_err *err)
 {
     char copy[EXF_VARIANT_NAME_LEN];
-    reading r = {v, text, err, terms, runtime};
+    reading r = {v, text, err, runtime};
     exf_code rc = EXF_OK;
     memset(v, 0, sizeof *v);
     if (strlen(text) >= sizeof copy)
@@ -441,9 +450,7 @@ exf_code exf_variant_parse_on(exf_variant *v, const char *text, exf_variant_term
     }
     if (!v->prefill_projector) v->prefill_projector = v->budget ? &exf_projector_joint : &exf_projector_pair;
     if (!v->decode_projector) v->decode_projector = v->by_router ? &exf_projector_joint : &exf_projector_pair;
-    if (rc == EXF_OK) rc = check_together(&r);
-    if (rc == EXF_OK) rc = exf_variant_check_budget(&r);
-    return rc == EXF_OK ? exf_variant_check_stand_ins(&r) : rc;
+    return rc == EXF_OK ? check_together(&r) : rc;
 }
 
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)

@@ -1,7 +1,7 @@
 /* variant.h - a variant is one way to run a model with fewer experts, as a short text:
  * KIND[:option,...], where KIND is a name and a number ("P4", "D64"), and a prefill kind and a decode
- * kind are joined by '+': "P4:rank=score+D64".  The kinds and their options are the table behind
- * exf_variant_kind_at(), from which exfold-variants(7) is made. */
+ * kind are joined by '+': "P4:rank=score+D64".  exf_variant_kind_at() lists the kinds and their
+ * options, from which exfold-variants(7) is made. */
 #ifndef EXF_FOLD_VARIANT_H
 #define EXF_FOLD_VARIANT_H
 #include "artifact/projector.h"
@@ -17,13 +17,11 @@ typedef enum { EXF_BUDGET_FIXED, EXF_BUDGET_TOKEN, EXF_BUDGET_TOP_P } exf_budget
 typedef enum { EXF_SENSITIVITY_NONE, EXF_SENSITIVITY_STREAM, EXF_SENSITIVITY_OUTPUT, EXF_SENSITIVITY_MEASURED } exf_sensitivity;
 /* The criterion by which the members of a static pool are ranked. */
 typedef enum { EXF_POOL_BY_NORM, EXF_POOL_BY_REAP, EXF_POOL_BY_ENERGY } exf_pool_criterion;
-/* The names that tables and variants have for them. */
-const char *exf_sensitivity_name(exf_sensitivity s);
-const char *exf_pool_criterion_name(exf_pool_criterion c);
+const char *exf_pool_criterion_name(exf_pool_criterion c); /* as tables and variants spell it */
 
 enum { EXF_VARIANT_NAME_LEN = 96 };
 
-typedef struct {
+typedef struct exf_variant {
     char name[EXF_VARIANT_NAME_LEN]; /* the text as the user spelled it */
     exf_prefill_kind prefill;
     const exf_projector *prefill_projector; /* &exf_projector_pair if the text names none */
@@ -46,14 +44,18 @@ typedef struct {
     int folds_hashed;                /* 1: layers that route by token id are folded too; a runtime's, no option says it */
 } exf_variant;
 
+struct exf_runtime;         /* fold/runtime.h */
+struct exf_variant_reading; /* variant.c */
+
 /* An option of a kind; the row without a name ends the list. */
-struct exf_variant_reading;
-typedef struct {
+typedef struct exf_variant_option {
     const char *name;     /* "rank" */
     const char *values;   /* "norm|energy", "X" a number, "N" an integer from 0; NULL: takes no value */
     const char *fallback; /* what holds without it, for the manual */
     const char *about;
-    exf_code (*set)(const struct exf_variant_reading *r, const char *value); /* of variant.c alone */
+    /* Of variant.c alone: the function that sets the option, and the member of exf_variant that it sets; 0 where it knows. */
+    exf_code (*set)(const struct exf_variant_reading *r, const struct exf_variant_option *o, const char *value);
+    size_t field;
 } exf_variant_option;
 
 typedef struct {
@@ -69,19 +71,8 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 
 /* Parses the text.  EXF_USAGE names the part that is not understood and what is expected. */
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
-/* The settings that a runtime (fold/runtime.h) has for every variant of a kind. */
-typedef struct {
-    const char *options; /* set unless the text says otherwise: "rank=score"; "" */
-    exf_fold_candidates candidates;
-    int folds_hashed;
-} exf_variant_terms;
-/* Fills *terms for a kind of the variant `text` and its options, "a=1,b=2" or NULL; EXF_USAGE for a kind or an option that the
- * runtime does not have, naming those that it has. */
-typedef exf_code (*exf_variant_terms_fn)(const void *runtime, const char *text, const exf_variant_kind *kind, const char *options,
-                                         exf_variant_terms *terms, exf_err *err);
-/* Parses the text as the runtime runs it whose terms are given; NULL: any. */
-exf_code exf_variant_parse_on(exf_variant *v, const char *text, exf_variant_terms_fn terms, const void *runtime,
-                              exf_err *err) EXF_CHECKED;
+/* Parses the text as the runtime (NULL: any) runs it: the runtime's own options are set unless the text says otherwise. */
+exf_code exf_variant_parse_on(const struct exf_runtime *runtime, exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;

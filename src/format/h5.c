@@ -1,4 +1,4 @@
-/* h5.c - the structure of an HDF5 file: opening and closing, groups, attributes; see h5.h. */
+/* h5.c - HDF5 files and their groups: opens, closes and goes on with files, finds objects, tells why libhdf5 failed; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
@@ -16,7 +16,7 @@ typedef struct {
     int errnum, no_space;
 } reason;
 
-static herr_t innermost(unsigned n, const H5E_error2_t *e, void *self)
+static herr_t note_innermost(unsigned n, const H5E_error2_t *e, void *self)
 {
     reason *r = self;
     if (n > 0 || !e->desc) return 0;
@@ -48,7 +48,7 @@ exf_code exf_h5i_fail(exf_h5 *h, exf_err *err, const char *fmt, ...)
     if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
     reason r = {.text = "libhdf5 gives no reason", .no_space = 1}; /* it then cannot even note why */
     char what[sizeof err->msg];
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, &r);
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, note_innermost, &r);
     va_list va;
     va_start(va, fmt);
     vsnprintf(what, sizeof what, fmt, va);
@@ -59,17 +59,6 @@ exf_code exf_h5i_fail(exf_h5 *h, exf_err *err, const char *fmt, ...)
     (void)exf_fail_errno(err, r.errnum, "%s: %s", h->path, what);
     return exf_h5i_break(h, err);
 }
-
-exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
-{
-    exf_code rc = exf_h5i_enter(err);
-    if (rc != EXF_OK) return rc;
-    if (!h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
-    if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
-    return EXF_OK;
-}
-
-/* ---- opening and closing ------------------------------------------------- */
 
 /* libhdf5 prints its errors unless each thread says otherwise. */
 static void quiet_thread(void)
@@ -85,6 +74,17 @@ exf_code exf_h5i_enter(exf_err *err)
     if (rc == EXF_OK) quiet_thread();
     return rc;
 }
+
+exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
+{
+    exf_code rc = exf_h5i_enter(err);
+    if (rc != EXF_OK) return rc;
+    if (!h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
+    if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
+    return EXF_OK;
+}
+
+/* ---- opening and closing ------------------------------------------------- */
 
 static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
 {
@@ -120,23 +120,24 @@ static hid_t access_list(void)
     return fapl;
 }
 
-/* Links and attributes stay in their object's header, which has a checksum; an
- * index of them outside it has crashed libhdf5 1.10 when it was damaged. */
+/* Links and attributes stay in their object's header, which has a checksum; an index of them outside it has crashed
+ * libhdf5 1.10 when it was damaged. */
 static void keep_compact(hid_t creation_list)
 {
     enum { MOST = 65535 };
     H5Pset_link_phase_change(creation_list, MOST, 0);
     H5Pset_attr_phase_change(creation_list, MOST, 0);
+    H5Pset_obj_track_times(creation_list, 0);
 }
 
-exf_code exf_h5i_open_structure(exf_h5 *h, int makes, exf_err *err)
+/* Makes the structure of a file that is written, or opens that which it has. */
+static exf_code open_structure(exf_h5 *h, int makes, exf_err *err)
 {
     const char *path = exf_output_file_path(h->out);
     hid_t fapl = access_list(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     exf_code rc;
     EXF_TRY(exf_output_file_check_name(h->out, err));
     keep_compact(fcpl);
-    H5Pset_obj_track_times(fcpl, 0);
     h->file = makes ? H5Fcreate(path, H5F_ACC_TRUNC, fcpl, fapl) : H5Fopen(path, H5F_ACC_RDWR, fapl);
     if (h->file < 0) rc = exf_h5i_fail(h, err, makes ? "cannot start an HDF5 file" : "is no HDF5 file that can be gone on with");
 out:
@@ -145,7 +146,8 @@ out:
     return rc;
 }
 
-exf_code exf_h5i_close_structure(exf_h5 *h, exf_err *err)
+/* Closes the structure, so that the disk has all of it. */
+static exf_code close_structure(exf_h5 *h, exf_err *err)
 {
     exf_code rc = EXF_OK;
     /* Flushing first, because an id whose H5Fclose failed must not be used again. */
@@ -157,30 +159,20 @@ exf_code exf_h5i_close_structure(exf_h5 *h, exf_err *err)
     return rc;
 }
 
-exf_code exf_h5i_new_output(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on, exf_err *err)
+exf_code exf_h5_create(exf_h5 **out, const char *target, int force, const char *temporary, exf_err *err)
 {
     exf_h5 *h = NULL;
     exf_code rc;
     *out = NULL;
     EXF_TRY(new_handle(&h, target, err));
-    EXF_TRY(temporary ? exf_output_file_begin_at(&h->out, target, force, temporary, goes_on, err)
+    EXF_TRY(temporary ? exf_output_file_begin_at(&h->out, target, force, temporary, 0, err)
                       : exf_output_file_begin(&h->out, target, force, err));
-    if (!goes_on) EXF_TRY(exf_h5i_open_structure(h, 1, err));
+    EXF_TRY(open_structure(h, 1, err));
     *out = h;
     return EXF_OK;
 out:
     exf_h5_close(h);
     return rc;
-}
-
-exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err)
-{
-    return exf_h5i_new_output(out, target, force, NULL, 0, err);
-}
-
-exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const char *temporary, exf_err *err)
-{
-    return exf_h5i_new_output(out, target, force, temporary, 0, err);
 }
 
 exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err)
@@ -213,7 +205,7 @@ exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
     EXF_TRY(exf_h5i_put_checksums(h, err));
-    EXF_TRY(exf_h5i_close_structure(h, err));
+    EXF_TRY(close_structure(h, err));
     exf_output_file *done = h->out;
     h->out = NULL;
     rc = exf_output_file_commit(done, err);
@@ -245,81 +237,109 @@ const char *exf_h5_path(const exf_h5 *h)
     return h->path;
 }
 
-/* ---- finding objects ----------------------------------------------------- */
+/* ---- files that a later run goes on with -----------------------------------
+ * libhdf5 may be killed in the middle of a change to its structure, and marks a file that is open for writing, which it
+ * then refuses to open.  Both are undone by writing back the bytes that were kept. */
 
-/* Cuts path before its next step: "/a/b" gives "/a", then "/a/b".  *at starts
- * at 0; returns 0 when there is none.  The cut byte is put back by the next call. */
-static int next_step(char *path, size_t *at, char *cut)
+void exf_h5_structure_free(exf_h5_structure *s)
 {
-    path[*at] = *at ? *cut : path[0];
-    size_t i = *at;
-    while (path[i] == '/') i++;
-    if (!path[i]) return 0;
-    while (path[i] && path[i] != '/') i++;
-    *cut = path[i];
-    path[i] = 0;
-    *at = i;
-    return 1;
+    exf_mem_free(s->extent);
+    exf_mem_free(s->bytes);
+    memset(s, 0, sizeof *s);
 }
 
-/* 1 if path leads through a dataset, where HDF5 calls absence an error; its reason for another error stays. */
-static int below_dataset(const exf_h5 *h, const char *path)
+static int compare_places(const void *a, const void *b)
 {
-    hid_t stack = H5Eget_current_stack();
-    char *parent = NULL;
-    hid_t object = exf_path_dir(&parent, path, NULL) == EXF_OK ? H5Oopen(h->file, parent, H5P_DEFAULT) : H5I_INVALID_HID;
-    int is_dataset = object >= 0 && H5Iget_type(object) == H5I_DATASET;
-    if (object >= 0) H5Oclose(object);
-    exf_mem_free(parent);
-    if (stack >= 0) H5Eset_current_stack(stack);
-    return is_dataset;
+    const exf_h5i_rows *const *x = a, *const *y = b;
+    return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
 }
 
-static exf_code step_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
+/* Lists the stretches of a file of `size` bytes in which no defined dataset has elements. */
+static exf_code list_extents(const exf_h5 *h, uint64_t size, exf_h5_structure *s, exf_err *err)
 {
-    H5L_info_t info;
-    htri_t exists = H5Lexists(h->file, path, H5P_DEFAULT);
-    *found = exists > 0;
-    if (exists < 0 && !below_dataset(h, path)) return exf_h5i_fail(h, err, "cannot look up %s", path);
-    if (!*found) return EXF_OK;
-    if (H5Lget_info(h->file, path, &info, H5P_DEFAULT) < 0) return exf_h5i_fail(h, err, "cannot look up %s", path);
-    if (info.type == H5L_TYPE_HARD) return EXF_OK;
-    /* One to another file could make us read anything. */
-    return exf_fail(err, exf_h5i_blame(h), "%s: %s is a soft or external link, which is not followed", h->path, path);
-}
-
-static exf_code find(exf_h5 *h, const char *path, int *found, exf_err *err)
-{
-    char *p = NULL, cut = 0;
-    size_t at = 0;
-    *found = path[0] == '/';
-    if (!*found) return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
+    const exf_h5i_rows **r = NULL;
+    uint64_t at = 0;
+    size_t n = 0;
     exf_code rc;
-    EXF_TRY(exf_h5i_enter(err));
-    EXF_TRY(exf_mem_strdup(&p, path, "object path", err));
-    while (*found && next_step(p, &at, &cut)) EXF_TRY(step_exists(h, p, found, err));
+    EXF_TRY(exf_mem_new(&r, h->n_rows + 1, sizeof *r, "HDF5 datasets", err));
+    EXF_TRY(exf_mem_new(&s->extent, 2 * (h->n_rows + 1), sizeof *s->extent, "HDF5 structure", err));
+    for (size_t i = 0; i < h->n_rows; i++)
+        if (h->rows[i].bytes) r[n++] = &h->rows[i];
+    qsort(r, n, sizeof *r, compare_places);
+    for (size_t i = 0; i <= n; i++) {
+        uint64_t end = i < n ? r[i]->at : size;
+        if (end > at || i == n) {
+            s->extent[2 * s->n] = (int64_t)at;
+            s->extent[2 * s->n++ + 1] = (int64_t)(end - at);
+            s->n_bytes += end - at;
+        }
+        if (i < n) at = r[i]->at + r[i]->bytes;
+    }
 out:
-    exf_mem_free(p);
+    exf_mem_free(r);
     return rc;
 }
 
-exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err)
+exf_code exf_h5_end_definitions(exf_h5 *h, exf_err *err)
 {
-    int found;
-    *object = H5I_INVALID_HID;
-    exf_code rc = find(h, path, &found, err);
-    if (rc != EXF_OK) return rc;
-    if (!found) return exf_fail(err, exf_h5i_blame(h), "%s: %s is missing", h->path, path);
-    *object = H5Oopen(h->file, path, H5P_DEFAULT);
-    return *object < 0 ? exf_h5i_fail(h, err, "cannot open %s", path) : EXF_OK;
+    exf_code rc;
+    EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(close_structure(h, err));
+    rc = open_structure(h, 0, err);
+out:
+    return rc;
 }
 
-exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
+exf_code exf_h5_keep_structure(exf_h5 *h, exf_h5_structure *out, exf_err *err)
 {
-    return find(h, path, found, err);
+    exf_h5_structure s = {.n = 0};
+    uint64_t size;
+    size_t done = 0;
+    exf_code rc;
+    EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(close_structure(h, err));
+    EXF_TRY(exf_output_file_size(h->out, &size, err));
+    EXF_TRY(list_extents(h, size, &s, err));
+    EXF_TRY(exf_mem_new(&s.bytes, s.n_bytes, 1, "HDF5 structure", err));
+    for (size_t i = 0; i < s.n; done += (size_t)s.extent[2 * i++ + 1])
+        EXF_TRY(exf_output_file_read(h->out, (uint64_t)s.extent[2 * i], s.bytes + done, (size_t)s.extent[2 * i + 1], err));
+    rc = open_structure(h, 0, err);
+out:
+    if (rc == EXF_OK)
+        *out = s;
+    else
+        exf_h5_structure_free(&s);
+    return rc;
 }
 
-/* ---- groups -------------------------------------------------------------- */
+exf_code exf_h5_continue_at(exf_h5 **out, const char *target, int force, const char *temporary, const exf_h5_structure *s,
+                            exf_err *err)
+{
+    exf_h5 *h = NULL;
+    uint64_t size, end = s->n ? (uint64_t)(s->extent[2 * s->n - 2] + s->extent[2 * s->n - 1]) : 0;
+    size_t done = 0;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(new_handle(&h, target, err));
+    EXF_TRY(exf_output_file_begin_at(&h->out, target, force, temporary, 1, err));
+    EXF_TRY(exf_output_file_size(h->out, &size, err));
+    if (size < end) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: was cut: has %llu bytes, its layers take %llu; --resume=never starts over",
+                      exf_output_file_path(h->out), (unsigned long long)size, (unsigned long long)end);
+        goto out;
+    }
+    EXF_TRY(exf_output_file_resize(h->out, end, err));
+    for (size_t i = 0; i < s->n; done += (size_t)s->extent[2 * i++ + 1])
+        EXF_TRY(exf_output_file_patch(h->out, (uint64_t)s->extent[2 * i], s->bytes + done, (size_t)s->extent[2 * i + 1], err));
+    EXF_TRY(open_structure(h, 0, err));
+    *out = h;
+    return EXF_OK;
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+/* ---- finding objects ----------------------------------------------------- */
 
 hid_t exf_h5i_utf8_links(void)
 {
@@ -328,52 +348,100 @@ hid_t exf_h5i_utf8_links(void)
     return lcpl;
 }
 
+/* A step of a path: a member of an open group. */
+typedef struct {
+    hid_t group;
+    const char *name, *path;
+    int group_len, path_len; /* how much of the path leads to the group, and to its member, for messages */
+} step;
+
 /* HDF5 can make parents itself, but not without times in them. */
-static exf_code make_group(exf_h5 *h, const char *path, exf_err *err)
+static exf_code make_group(exf_h5 *h, const step *s, hid_t *group, exf_err *err)
 {
-    int found;
-    exf_code rc = step_exists(h, path, &found, err);
-    if (rc != EXF_OK || found) return rc;
+    exf_code rc = EXF_OK;
     hid_t lcpl = exf_h5i_utf8_links(), gcpl = H5Pcreate(H5P_GROUP_CREATE);
-    H5Pset_obj_track_times(gcpl, 0);
     keep_compact(gcpl);
-    hid_t group = H5Gcreate2(h->file, path, lcpl, gcpl, H5P_DEFAULT);
-    if (group < 0) rc = exf_h5i_fail(h, err, "cannot make group %s", path);
-    if (group >= 0) H5Gclose(group);
+    *group = H5Gcreate2(s->group, s->name, lcpl, gcpl, H5P_DEFAULT);
+    if (*group < 0) rc = exf_h5i_fail(h, err, "cannot make group %.*s", s->path_len, s->path);
     H5Pclose(gcpl);
     H5Pclose(lcpl);
     return rc;
 }
 
-static exf_code make_groups(exf_h5 *h, const char *path, size_t len, exf_err *err)
+exf_code exf_h5i_check_group(exf_h5 *h, hid_t group, const char *path, int len, exf_err *err)
 {
-    char *p = NULL, cut = 0;
-    size_t at = 0;
+    H5G_info_t info;
+    if (H5Gget_info(group, &info) < 0) return exf_h5i_fail(h, err, "cannot list %.*s", len, path);
+    if (info.storage_type != H5G_STORAGE_TYPE_DENSE) return EXF_OK;
+    return exf_fail(err, exf_h5i_blame(h), "%s: %.*s keeps its members in an index, expected them in its header: not one of ours",
+                    h->path, len, path);
+}
+
+/* Opens the member, or makes it a group; leaves *member invalid if there is none.  What only a soft or external link leads to
+ * is refused: one to another file could make us read anything. */
+static exf_code open_member(exf_h5 *h, const step *s, int make, hid_t *member, exf_err *err)
+{
+    H5L_info_t link;
+    int is_group = H5Iget_type(s->group) == H5I_GROUP;
+    exf_code rc = is_group ? exf_h5i_check_group(h, s->group, s->path, s->group_len, err) : EXF_OK;
+    if (rc != EXF_OK) return rc;
+    htri_t exists = is_group ? H5Lexists(s->group, s->name, H5P_DEFAULT) : 0;
+    if (exists < 0 || (exists && H5Lget_info(s->group, s->name, &link, H5P_DEFAULT) < 0))
+        return exf_h5i_fail(h, err, "cannot look up %.*s", s->path_len, s->path);
+    if (!exists) return make ? make_group(h, s, member, err) : EXF_OK;
+    if (link.type != H5L_TYPE_HARD)
+        return exf_fail(err, exf_h5i_blame(h), "%s: %.*s is a soft or external link, which is not followed", h->path, s->path_len,
+                        s->path);
+    *member = H5Oopen(s->group, s->name, H5P_DEFAULT);
+    return *member < 0 ? exf_h5i_fail(h, err, "cannot open %.*s", s->path_len, s->path) : EXF_OK;
+}
+
+exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *object, exf_err *err)
+{
+    char *names = NULL, *rest = NULL;
     exf_code rc;
-    EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(exf_mem_dup(&p, path, len, "object path", err));
-    while (next_step(p, &at, &cut)) EXF_TRY(make_group(h, p, err));
+    *object = H5I_INVALID_HID;
+    if (path[0] != '/') return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
+    EXF_TRY(exf_h5i_enter(err));
+    EXF_TRY(exf_mem_dup(&names, path, len, "object path", err));
+    *object = H5Gopen2(h->file, "/", H5P_DEFAULT);
+    if (*object < 0) rc = exf_h5i_fail(h, err, "cannot open /");
+    for (char *name = strtok_r(names, "/", &rest); *object >= 0 && name; name = strtok_r(NULL, "/", &rest)) {
+        int at = (int)(name - names);
+        const step s = {*object, name, path, at > 1 ? at - 1 : 1, at + (int)strlen(name)};
+        *object = H5I_INVALID_HID;
+        rc = open_member(h, &s, make, object, err);
+        H5Oclose(s.group);
+    }
 out:
-    exf_mem_free(p);
+    exf_mem_free(names);
     return rc;
 }
 
-exf_code exf_h5i_make_parents(exf_h5 *h, const char *path, exf_err *err)
+exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err)
 {
-    const char *slash = strrchr(path, '/');
-    if (path[0] != '/' || !slash[1]) return exf_fail(err, EXF_INTERNAL, "%s: \"%s\" cannot name a dataset", h->path, path);
-    return make_groups(h, path, (size_t)(slash - path), err);
+    exf_code rc = exf_h5i_walk(h, path, strlen(path), 0, object, err);
+    if (rc != EXF_OK || *object >= 0) return rc;
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is missing", h->path, path);
+}
+
+exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
+{
+    hid_t object;
+    exf_code rc = exf_h5i_walk(h, path, strlen(path), 0, &object, err);
+    *found = object >= 0;
+    if (*found) H5Oclose(object);
+    return rc;
 }
 
 exf_code exf_h5_group(exf_h5 *h, const char *group, exf_err *err)
 {
-    if (group[0] != '/') return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, group);
-    exf_code rc = make_groups(h, group, strlen(group), err);
-    if (rc != EXF_OK) return rc;
     hid_t object;
-    rc = exf_h5i_open(h, group, &object, err);
-    if (rc != EXF_OK) return rc;
+    exf_code rc;
+    EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(exf_h5i_walk(h, group, strlen(group), 1, &object, err));
     if (H5Iget_type(object) != H5I_GROUP) rc = exf_fail(err, EXF_INTERNAL, "%s: %s is a dataset, expected a group", h->path, group);
     H5Oclose(object);
+out:
     return rc;
 }

@@ -8,7 +8,7 @@
  * headers have checksums of libhdf5 (the file format is that of HDF5 1.10).  Whatever reads elements compares them; a
  * difference is EXF_FORMAT.  What we do not write is refused before any element is read: chunks, filters, compact,
  * external and virtual storage, soft and external links, indexed groups, other element types, attributes that are
- * neither a text nor one I64, U64 or F64, elements beyond the end of the file.
+ * neither a text nor one I64, elements beyond the end of the file.
  *
  * Deterministic: object times are off, so equal calls in equal order give equal bytes with the same libhdf5.
  * Writing is atomic (base/file.h): everything goes to a temporary beside the target, which appears on commit or not at
@@ -16,6 +16,7 @@
  * the system refused every call on the file fails with that message.
  * Text attributes are fixed-length UTF-8 strings of at most 16 MiB, NUL-padded, without a NUL inside.
  * HDF5's own error printing is off; its innermost message goes into ours.
+ * A mismatch in a file that is being written is EXF_INTERNAL: it is then between two parts of ExFold.
  * Not thread-safe but for exf_h5_sync(): the caller serialises.  Paths are absolute ("/layers/3/dot"). */
 #ifndef EXF_FORMAT_H5_H
 #define EXF_FORMAT_H5_H
@@ -25,7 +26,8 @@
 typedef struct exf_h5 exf_h5;
 enum { EXF_H5_TEXT_MAX = 16 << 20 }; /* bytes of a text attribute */
 
-exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* Starts a file.  temporary: NULL, or the name of the temporary of a run that may be stopped, see below. */
+exf_code exf_h5_create(exf_h5 **out, const char *target, int force, const char *temporary, exf_err *err) EXF_CHECKED;
 /* Closes the file and renames it to its target; frees h, also on failure. */
 exf_code exf_h5_commit(exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Opens a file for reading.  EXF_FORMAT naming the file if it is no HDF5 file. */
@@ -41,14 +43,9 @@ exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err) EX
 /* The object must exist; value must be valid UTF-8. */
 exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err) EXF_CHECKED;
-exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double value, exf_err *err) EXF_CHECKED;
-/* EXF_FORMAT naming file, object and attribute if it is absent or of another type.  (In
- * these and the following functions: EXF_INTERNAL while the file is being written, since
- * the mismatch is then between two parts of ExFold.) */
-exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value,
-                         exf_err *err) EXF_CHECKED; /* caller frees */
+/* EXF_FORMAT naming file, object and attribute if it is absent or of another type.  The caller frees a text. */
+exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
-exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
 /* *has = 1 or 0; an error where the object is absent or unreadable. */
 exf_code exf_h5_has_attr(exf_h5 *h, const char *object, const char *name, int *has, exf_err *err) EXF_CHECKED;
 
@@ -74,12 +71,11 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
  * that do not follow those of the call before. */
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data,
                           exf_err *err) EXF_CHECKED;
-
 /* Reads all elements of a dataset and compares their checksum: EXF_FORMAT if they are damaged. */
 exf_code exf_h5_verify(exf_h5 *h, const char *path, exf_err *err) EXF_CHECKED;
 
 /* ---- datasets whose rows come later, in any order --------------------------
- * Makes room for a dataset (t->data is ignored), at once, so that a full disk is an error of this call; rows never
+ * Takes disk space for a dataset (t->data is ignored), at once, so that a full disk is an error of this call; rows never
  * written read as zero. */
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err) EXF_CHECKED;
 /* Writes rows of the first axis, each at most once. */
@@ -99,7 +95,6 @@ typedef struct {
     unsigned char *bytes; /* [n_bytes] all of them, one after the other */
     size_t n_bytes;
 } exf_h5_structure;
-exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const char *temporary, exf_err *err) EXF_CHECKED;
 /* Ends the definitions: the structure is on the disk.  Every writer of such a file calls it, also one that nobody goes on
  * from, since libhdf5 lays out what comes later by what was open before: equal bytes, resumed or not. */
 exf_code exf_h5_end_definitions(exf_h5 *h, exf_err *err) EXF_CHECKED;

@@ -1,4 +1,4 @@
-/* h5_data.c - the elements of datasets, and their checksums; see h5.h. */
+/* h5_data.c - the elements of datasets: where they are, writing and reading them, their checksums; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
@@ -9,62 +9,7 @@
 #include <string.h>
 #include <zlib.h>
 
-enum { STEP_BYTES = 16 << 20 }; /* read at once by the digest */
-
-/* ---- checksums -------------------------------------------------------------- */
-
-/* Returns the remainder of a CRC register after n more bytes of zeros. */
-static uint32_t shifted(uint32_t crc, uint64_t n)
-{
-    return (uint32_t)crc32_combine(crc, 0, (z_off_t)n);
-}
-
-uint32_t exf_h5i_crc_of_zeros(uint64_t n)
-{
-    return ~shifted(UINT32_MAX, n);
-}
-
-static uint32_t crc_on(uint32_t crc, const void *bytes, size_t n)
-{
-    return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
-}
-
-static exf_code put_checksum(exf_h5 *h, const char *path, uint32_t crc, exf_err *err)
-{
-    char hex[9];
-    snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
-    return exf_h5_put_text(h, path, EXF_H5_CHECKSUM, hex, err);
-}
-
-exf_code exf_h5i_get_checksum(exf_h5 *h, const char *path, uint32_t *crc, exf_err *err)
-{
-    char *text = NULL;
-    exf_code rc = exf_h5_get_text(h, path, EXF_H5_CHECKSUM, &text, err);
-    if (rc != EXF_OK) return rc;
-    if (strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
-        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s: its attribute " EXF_H5_CHECKSUM " is no CRC-32 of 8 hexadecimal digits",
-                      h->path, path);
-    else
-        *crc = (uint32_t)strtoul(text, NULL, 16);
-    exf_mem_free(text);
-    return rc;
-}
-
-exf_code exf_h5i_compare(const exf_h5 *h, const char *path, uint64_t bytes, uint32_t is, uint32_t should, exf_err *err)
-{
-    if (is == should) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT,
-                    "%s: %s is damaged: its %llu bytes have the CRC-32 %08x, those written had %08x; copy the file again, or make "
-                    "it again",
-                    h->path, path, (unsigned long long)bytes, (unsigned)is, (unsigned)should);
-}
-
 /* ---- a dataset's place --------------------------------------------------------- */
-
-static const struct { exf_dtype dtype; int bytes; } stored[] = {
-    {EXF_DT_U8, 1}, {EXF_DT_I8, 1}, {EXF_DT_I32, 4}, {EXF_DT_I64, 8}, {EXF_DT_U64, 8}, {EXF_DT_F32, 4}, {EXF_DT_F64, 8},
-};
-enum { N_STORED = sizeof stored / sizeof *stored };
 
 /* HDF5's name of a dtype: an immutable id; negative for those not stored. */
 static hid_t type_of(exf_dtype t)
@@ -81,18 +26,13 @@ static hid_t type_of(exf_dtype t)
     }
 }
 
-static uint64_t bytes_of(const exf_tensor *t)
-{
-    return (uint64_t)exf_tensor_count(t) * (exf_dtype_bits(t->dtype) / 8);
-}
-
 static uint64_t row_bytes(const exf_h5i_rows *r)
 {
     return r->shape.rank && r->shape.shape[0] ? r->bytes / (uint64_t)r->shape.shape[0] : r->bytes;
 }
 
 /* Returns why a dataset is none of ours, whatever its shape; NULL: it may be one. */
-static const char *unlike_ours(hid_t dataset)
+static const char *find_foreign_layout(hid_t dataset)
 {
     hid_t dcpl = H5Dget_create_plist(dataset);
     const char *why = NULL;
@@ -106,49 +46,54 @@ static const char *unlike_ours(hid_t dataset)
     return why;
 }
 
-static int dtype_of(hid_t dataset, exf_dtype *out)
+static int read_dtype(hid_t dataset, exf_dtype *out)
 {
     hid_t type = H5Dget_type(dataset);
     int known = 0;
-    for (int i = 0; i < N_STORED && !known; i++) {
-        known = type >= 0 && H5Tequal(type, type_of(stored[i].dtype)) > 0;
-        *out = stored[i].dtype;
+    for (int t = 0; t < EXF_DT_COUNT && type >= 0 && !known; t++) {
+        *out = (exf_dtype)t;
+        known = type_of(*out) >= 0 && H5Tequal(type, type_of(*out)) > 0;
     }
     if (type >= 0) H5Tclose(type);
     return known;
 }
 
-/* rank and shape; 0 if there is no shape, or one that no memory could hold. */
-static int shape_of(hid_t dataset, exf_tensor *t)
+/* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
+static int find_bad_axis(const exf_tensor *t)
+{
+    int64_t most = INT64_MAX / 16;
+    for (int i = 0; i < t->rank; i++) {
+        if (t->shape[i] < 0 || t->shape[i] > most) return i;
+        if (t->shape[i]) most /= t->shape[i];
+    }
+    return -1;
+}
+
+/* Reads rank and shape; 0 if there is no shape, or one that no memory could hold. */
+static int read_shape(hid_t dataset, exf_tensor *t)
 {
     hid_t space = H5Dget_space(dataset);
-    hsize_t dims[H5S_MAX_RANK], room = INT64_MAX / 16;
+    hsize_t dims[H5S_MAX_RANK];
     H5S_class_t kind = space < 0 ? H5S_NO_CLASS : H5Sget_simple_extent_type(space);
     t->rank = kind == H5S_SIMPLE || kind == H5S_SCALAR ? H5Sget_simple_extent_dims(space, dims, NULL) : -1;
     if (space >= 0) H5Sclose(space);
     if (t->rank < 0 || t->rank > EXF_MAX_RANK) return 0;
-    for (int i = 0; i < t->rank; i++) {
-        if (dims[i] > room) return 0;
-        if (dims[i]) room /= dims[i];
-        t->shape[i] = (int64_t)dims[i];
-    }
-    return 1;
+    for (int i = 0; i < t->rank; i++) t->shape[i] = dims[i] > INT64_MAX ? -1 : (int64_t)dims[i];
+    return find_bad_axis(t) < 0;
 }
 
-/* Looks where the elements of an open dataset are: all of them, within the file. */
-static exf_code find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
+/* Finds where the elements of an open dataset are: all of them, plain, in one piece, within the file. */
+static exf_code find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
 {
-    const char *why = unlike_ours(dataset);
-    memset(&r->shape, 0, sizeof r->shape);
+    const char *why = find_foreign_layout(dataset);
     if (why) return exf_fail(err, exf_h5i_blame(h), "%s: %s %s: not one of ours", h->path, path, why);
-    if (!dtype_of(dataset, &r->shape.dtype))
+    if (!read_dtype(dataset, &r->shape.dtype))
         return exf_fail(err, exf_h5i_blame(h),
                         "%s: %s has elements that are none of U8 I8 I32 I64 U64 F32 F64, little endian", h->path, path);
-    if (!shape_of(dataset, &r->shape))
+    if (!read_shape(dataset, &r->shape))
         return exf_fail(err, exf_h5i_blame(h),
                         "%s: %s has no shape, more than %d axes, or more elements than fit", h->path, path, EXF_MAX_RANK);
-    r->bytes = bytes_of(&r->shape);
-    r->at = 0;
+    r->bytes = exf_tensor_bytes(&r->shape);
     if (r->bytes == 0) return EXF_OK;
     haddr_t at = H5Dget_offset(dataset);
     uint64_t has = H5Dget_storage_size(dataset), size = h->in ? exf_file_size(h->in) : UINT64_MAX;
@@ -160,14 +105,14 @@ static exf_code find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5
     return EXF_OK;
 }
 
-exf_code exf_h5i_look(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
+static exf_code look_at(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
 {
     hid_t object;
-    exf_code rc = exf_h5i_enter(err);
-    if (rc == EXF_OK) rc = exf_h5i_open(h, path, &object, err);
+    memset(r, 0, sizeof *r);
+    exf_code rc = exf_h5i_open(h, path, &object, err);
     if (rc != EXF_OK) return rc;
     if (H5Iget_type(object) == H5I_DATASET)
-        rc = find_elements(h, path, object, r, err);
+        rc = find_place(h, path, object, r, err);
     else
         rc = exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
     H5Oclose(object);
@@ -177,66 +122,95 @@ exf_code exf_h5i_look(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
-    exf_code rc = exf_h5i_look(h, path, &r, err);
+    exf_code rc = look_at(h, path, &r, err);
     *t = r.shape;
     t->name = path;
     return rc;
 }
 
-exf_code exf_h5i_expect(const exf_h5 *h, const exf_tensor *expected, const exf_tensor *t, exf_err *err)
-{
-    char is[256], want[256];
-    int same = t->dtype == expected->dtype && t->rank == expected->rank;
-    for (int i = 0; same && i < t->rank; i++) same = t->shape[i] == expected->shape[i];
-    if (same) return EXF_OK;
-    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(t->dtype),
-                    exf_shape_text(is, sizeof is, t->shape, t->rank), exf_dtype_name(expected->dtype),
-                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
-}
-
 exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 {
     exf_tensor t;
+    char is[256], want[256];
     exf_code rc = exf_h5_describe(h, expected->name, &t, err);
-    return rc == EXF_OK ? exf_h5i_expect(h, expected, &t, err) : rc;
+    if (rc != EXF_OK) return rc;
+    int same = t.dtype == expected->dtype && t.rank == expected->rank;
+    for (int i = 0; same && i < t.rank; i++) same = t.shape[i] == expected->shape[i];
+    if (same) return EXF_OK;
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(t.dtype),
+                    exf_shape_text(is, sizeof is, t.shape, t.rank), exf_dtype_name(expected->dtype),
+                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
 }
 
-/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written. */
-static exf_code read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err)
+/* ---- checksums -------------------------------------------------------------- */
+
+/* Returns the remainder of a CRC register after n more bytes of zeros. */
+static uint32_t shift_crc(uint32_t crc, uint64_t n)
 {
-    return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
+    return (uint32_t)crc32_combine(crc, 0, (z_off_t)n);
+}
+
+static uint32_t crc_of_zeros(uint64_t n)
+{
+    return ~shift_crc(UINT32_MAX, n);
+}
+
+static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
+{
+    return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
+}
+
+static exf_code put_checksum(exf_h5 *h, const char *path, uint32_t crc, exf_err *err)
+{
+    char hex[9];
+    snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
+    return exf_h5_put_text(h, path, EXF_H5_CHECKSUM, hex, err);
+}
+
+static exf_code get_checksum(exf_h5 *h, const char *path, uint32_t *crc, exf_err *err)
+{
+    char *text = NULL;
+    exf_code rc = exf_h5_get_text(h, path, EXF_H5_CHECKSUM, &text, err);
+    if (rc != EXF_OK) return rc;
+    if (strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
+        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s: its attribute " EXF_H5_CHECKSUM " is no CRC-32 of 8 hexadecimal digits",
+                      h->path, path);
+    else
+        *crc = (uint32_t)strtoul(text, NULL, 16);
+    exf_mem_free(text);
+    return rc;
+}
+
+static exf_code compare_crc(const exf_h5 *h, const char *path, const exf_h5i_rows *r, uint32_t crc, exf_err *err)
+{
+    if (crc == r->crc_stored) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: %s is damaged: its %llu bytes have the CRC-32 %08x, those written had %08x; copy the file again, or make "
+                    "it again",
+                    h->path, path, (unsigned long long)r->bytes, (unsigned)crc, (unsigned)r->crc_stored);
 }
 
 /* ---- writing ---------------------------------------------------------------- */
 
-static exf_code check_new(exf_h5 *h, const exf_tensor *t, exf_err *err)
+/* Makes a dataset and gives it its place in the file. */
+static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, exf_err *err)
 {
-    int found;
+    hsize_t dims[EXF_MAX_RANK];
+    hid_t object;
+    int axis = find_bad_axis(t);
     exf_code rc;
-    int64_t room = INT64_MAX / 16;
+    memset(r, 0, sizeof *r);
     EXF_TRY(exf_h5i_writable(h, err));
     if (type_of(t->dtype) < 0)
         return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name,
                         exf_dtype_name(t->dtype));
-    if (t->rank < 0 || t->rank > EXF_MAX_RANK) return exf_fail(err, EXF_INTERNAL, "%s: %s has %d axes", h->path, t->name, t->rank);
-    for (int i = 0; i < t->rank; i++) {
-        if (t->shape[i] < 0 || t->shape[i] > room)
-            return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, i, (long long)t->shape[i]);
-        if (t->shape[i]) room /= t->shape[i];
-    }
-    EXF_TRY(exf_h5_exists(h, t->name, &found, err));
-    if (found) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
-    rc = exf_h5i_make_parents(h, t->name, err);
-out:
-    return rc;
-}
-
-/* Makes a dataset and gives it its place in the file. */
-static exf_code make(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, exf_err *err)
-{
-    hsize_t dims[EXF_MAX_RANK];
-    exf_code rc = check_new(h, t, err);
-    if (rc != EXF_OK) return rc;
+    if (axis >= 0)
+        return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
+    EXF_TRY(exf_h5i_walk(h, t->name, strlen(t->name), 0, &object, err));
+    if (object >= 0) H5Oclose(object);
+    if (object >= 0) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
+    EXF_TRY(exf_h5i_walk(h, t->name, (size_t)(strrchr(t->name, '/') - t->name), 1, &object, err)); /* its parents */
+    H5Oclose(object);
     for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];
     hid_t space = t->rank ? H5Screate_simple(t->rank, dims, NULL) : H5Screate(H5S_SCALAR);
     hid_t lcpl = exf_h5i_utf8_links(), dcpl = H5Pcreate(H5P_DATASET_CREATE);
@@ -245,11 +219,12 @@ static exf_code make(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, exf_err *e
     H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(dcpl, H5D_FILL_TIME_NEVER); /* what nobody writes is a hole of the file */
     hid_t dataset = H5Dcreate2(h->file, t->name, type_of(t->dtype), space, lcpl, dcpl, H5P_DEFAULT);
-    rc = dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : find_elements(h, t->name, dataset, r, err);
+    rc = dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : find_place(h, t->name, dataset, r, err);
     if (dataset >= 0) H5Dclose(dataset);
     H5Pclose(dcpl);
     H5Pclose(lcpl);
     H5Sclose(space);
+out:
     return rc;
 }
 
@@ -263,46 +238,57 @@ exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
     exf_code rc;
-    if (!t->data && t->rank >= 0 && t->rank <= EXF_MAX_RANK && exf_tensor_count(t) > 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s has no data", h->path, t->name);
-    EXF_TRY(make(h, t, &r, err));
+    EXF_TRY(make_dataset(h, t, &r, err));
     EXF_TRY(write_bytes(h, &r, 0, t->data, r.bytes, err));
-    rc = put_checksum(h, t->name, crc_on(0, t->data, r.bytes), err);
+    rc = put_checksum(h, t->name, add_to_crc(0, t->data, r.bytes), err);
 out:
     return rc;
 }
 
 /* ---- rows --------------------------------------------------------------------- */
 
-exf_h5i_rows *exf_h5i_rows_of(exf_h5 *h, const char *path)
+static exf_h5i_rows *find_rows(exf_h5 *h, const char *path)
 {
     for (size_t i = 0; i < h->n_rows; i++)
         if (strcmp(h->rows[i].path, path) == 0) return &h->rows[i];
     return NULL;
 }
 
-exf_code exf_h5i_add_rows(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_h5i_rows **out, exf_err *err)
+static exf_code add_rows(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_mem_grow(&h->rows, &h->cap_rows, h->n_rows + 1, sizeof *h->rows, "HDF5 datasets", err));
-    exf_h5i_rows *new = &h->rows[h->n_rows];
-    *new = *r;
-    EXF_TRY(exf_mem_strdup(&new->path, path, "dataset path", err));
+    h->rows[h->n_rows] = *r;
+    EXF_TRY(exf_mem_strdup(&h->rows[h->n_rows].path, path, "dataset path", err));
     h->n_rows++;
-    if (out) *out = new;
 out:
     return rc;
 }
 
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
-    exf_h5i_rows r = {.defined = 1};
+    exf_h5i_rows r;
     exf_code rc;
-    EXF_TRY(make(h, t, &r, err));
+    EXF_TRY(make_dataset(h, t, &r, err));
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;
     if (rc != EXF_OK) return exf_h5i_break(h, err);
-    r.crc = exf_h5i_crc_of_zeros(r.bytes);
-    rc = exf_h5i_add_rows(h, t->name, &r, NULL, err);
+    r.crc = crc_of_zeros(r.bytes);
+    rc = add_rows(h, t->name, &r, err);
+out:
+    return rc;
+}
+
+exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, exf_err *err)
+{
+    exf_h5i_rows r;
+    exf_code rc;
+    EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(exf_h5_expect(h, t, err));
+    EXF_TRY(look_at(h, t->name, &r, err));
+    r.anew = !rows_crc;
+    r.crc = r.crc_stored = rows_crc ? *rows_crc : crc_of_zeros(r.bytes);
+    if (rows_crc) EXF_TRY(exf_h5i_check_elements(h, t->name, &r, NULL, err));
+    rc = add_rows(h, t->name, &r, err);
 out:
     return rc;
 }
@@ -319,12 +305,12 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
 {
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
-    exf_h5i_rows *r = exf_h5i_rows_of(h, path);
+    exf_h5i_rows *r = find_rows(h, path);
     if (!r) return exf_fail(err, EXF_INTERNAL, "%s: %s was not defined: its rows cannot be written", h->path, path);
     EXF_TRY(check_rows(h, r, path, row, n_rows, err));
     uint64_t from = (uint64_t)row * row_bytes(r), n = (uint64_t)n_rows * row_bytes(r);
     EXF_TRY(write_bytes(h, r, from, data, n, err));
-    r->crc ^= shifted(crc_on(0, data, n) ^ exf_h5i_crc_of_zeros(n), r->bytes - from - n);
+    r->crc ^= shift_crc(add_to_crc(0, data, n) ^ crc_of_zeros(n), r->bytes - from - n);
     r->next += n_rows;
 out:
     return rc;
@@ -332,7 +318,7 @@ out:
 
 exf_code exf_h5_checksum(exf_h5 *h, const char *path, uint32_t *crc, exf_err *err)
 {
-    const exf_h5i_rows *r = exf_h5i_rows_of(h, path);
+    const exf_h5i_rows *r = find_rows(h, path);
     if (!r) return exf_fail(err, EXF_INTERNAL, "%s: %s was not defined", h->path, path);
     *crc = r->crc;
     return EXF_OK;
@@ -343,7 +329,7 @@ exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < h->n_rows; i++) {
         const exf_h5i_rows *r = &h->rows[i];
-        if (r->defined == 2 && r->next < r->shape.shape[0])
+        if (r->anew && r->next < r->shape.shape[0])
             return exf_fail(err, EXF_INTERNAL, "%s: %s has %lld of %lld rows that were written anew", h->path, r->path,
                             (long long)r->next, (long long)r->shape.shape[0]);
         rc = put_checksum(h, r->path, r->crc, err);
@@ -351,26 +337,37 @@ exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err)
     return rc;
 }
 
-/* Finds where a reader of rows is in a dataset. */
-static exf_code find_reader(exf_h5 *h, const char *path, exf_h5i_rows **out, exf_err *err)
+/* ---- reading ------------------------------------------------------------------ */
+
+exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
 {
-    exf_h5i_rows new = {.next = 0};
+    const exf_h5i_rows *defined = h->out ? find_rows(h, path) : NULL;
     exf_code rc;
-    *out = exf_h5i_rows_of(h, path);
-    if (*out) return EXF_OK;
-    EXF_TRY(exf_h5i_look(h, path, &new, err));
-    EXF_TRY(exf_h5i_get_checksum(h, path, &new.crc_stored, err));
-    rc = exf_h5i_add_rows(h, path, &new, out, err);
+    EXF_TRY(look_at(h, path, r, err));
+    if (defined)
+        r->crc_stored = defined->crc;
+    else
+        rc = get_checksum(h, path, &r->crc_stored, err);
 out:
     return rc;
 }
 
+/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written. */
+static exf_code read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err)
+{
+    return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
+}
+
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err)
 {
-    exf_h5i_rows *r;
+    exf_h5i_rows *r = find_rows(h, path), new;
     exf_code rc;
     if (h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for writing", h->path);
-    EXF_TRY(find_reader(h, path, &r, err));
+    if (!r) {
+        EXF_TRY(exf_h5i_find_elements(h, path, &new, err));
+        EXF_TRY(add_rows(h, path, &new, err));
+        r = &h->rows[h->n_rows - 1];
+    }
     EXF_TRY(check_rows(h, r, path, row, n_rows, err));
     if (r->shape.dtype != dtype)
         return exf_fail(err, EXF_FORMAT, "%s: %s is %s, expected %s", h->path, path, exf_dtype_name(r->shape.dtype),
@@ -381,9 +378,9 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
                         (long long)r->next - 1);
     size_t n = (size_t)((uint64_t)n_rows * row_bytes(r));
     EXF_TRY(read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
-    r->crc = crc_on(r->crc, data, n);
+    r->crc = add_to_crc(r->crc, data, n);
     r->next += n_rows;
-    if (r->next == r->shape.shape[0]) rc = exf_h5i_compare(h, path, r->bytes, r->crc, r->crc_stored, err);
+    if (r->next == r->shape.shape[0]) rc = compare_crc(h, path, r, r->crc, err);
 out:
     return rc;
 }
@@ -391,35 +388,32 @@ out:
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err)
 {
     exf_h5i_rows r;
-    uint32_t crc;
     exf_code rc;
-    EXF_TRY(exf_h5i_look(h, expected->name, &r, err));
-    EXF_TRY(exf_h5i_expect(h, expected, &r.shape, err));
-    EXF_TRY(exf_h5i_get_checksum(h, expected->name, &crc, err));
+    EXF_TRY(exf_h5_expect(h, expected, err));
+    EXF_TRY(exf_h5i_find_elements(h, expected->name, &r, err));
     EXF_TRY(read_bytes(h, &r, 0, data, r.bytes, err));
-    rc = exf_h5i_compare(h, expected->name, r.bytes, crc_on(0, data, r.bytes), crc, err);
+    rc = compare_crc(h, expected->name, &r, add_to_crc(0, data, r.bytes), err);
 out:
     return rc;
 }
 
-/* ---- reading elements a piece at a time ------------------------------------------------ */
-
-/* Reads all elements, at most STEP_BYTES at once, into the CRC-32 and, unless it is NULL, the hash. */
-exf_code exf_h5i_read_all(exf_h5 *h, const exf_h5i_rows *r, uint32_t *crc, exf_hash *hash, exf_err *err)
+exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err)
 {
-    size_t most = r->bytes < STEP_BYTES ? (size_t)r->bytes : STEP_BYTES;
+    enum { PIECE_BYTES = 16 << 20 };
+    size_t most = r->bytes < PIECE_BYTES ? (size_t)r->bytes : PIECE_BYTES;
+    uint32_t crc = 0;
     void *piece = NULL;
     exf_code rc = EXF_OK;
-    *crc = 0;
     if (most) EXF_TRY(exf_mem_new(&piece, most, 1, "a piece of a dataset", err));
     for (uint64_t at = 0; at < r->bytes;) {
         size_t n = r->bytes - at < most ? (size_t)(r->bytes - at) : most;
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(read_bytes(h, r, at, piece, n, err));
-        *crc = crc_on(*crc, piece, n);
+        crc = add_to_crc(crc, piece, n);
         if (hash) EXF_TRY(exf_hash_add(hash, piece, n, err));
         at += n;
     }
+    rc = compare_crc(h, path, r, crc, err);
 out:
     exf_mem_free(piece);
     return rc;
@@ -428,12 +422,6 @@ out:
 exf_code exf_h5_verify(exf_h5 *h, const char *path, exf_err *err)
 {
     exf_h5i_rows r;
-    uint32_t crc, should;
-    exf_code rc;
-    EXF_TRY(exf_h5i_look(h, path, &r, err));
-    EXF_TRY(exf_h5i_get_checksum(h, path, &should, err));
-    EXF_TRY(exf_h5i_read_all(h, &r, &crc, NULL, err));
-    rc = exf_h5i_compare(h, path, r.bytes, crc, should, err);
-out:
-    return rc;
+    exf_code rc = exf_h5i_find_elements(h, path, &r, err);
+    return rc == EXF_OK ? exf_h5i_check_elements(h, path, &r, NULL, err) : rc;
 }

@@ -1,12 +1,14 @@
-/* json.c - see json.h. */
+/* json.c - reads JSON documents through jansson; see json.h. */
 #include "format/json.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* exf_json is json_t under another name, so that no other file needs jansson's. */
 static json_t *unwrap(const exf_json *j)
@@ -40,6 +42,51 @@ static void watch_memory(void)
     pthread_once(&once, route_memory);
     refused = 0;
 }
+
+/* ---- the memory that a text will take, reckoned before it is parsed ------------------
+ * jansson takes up to a hundred bytes for one of the text: "[[],[],...". A document of ours takes about ten. */
+
+/* The bytes that jansson takes at most, with its allocator's part: for an object and its first table, an array and its
+ * first elements, a string or a key with its place in a table, and each element after a comma. */
+enum { OBJECT = 288, ARRAY = 160, STRING = 144, ELEMENT = 64 };
+
+/* Returns the quote that ends a string, or end. */
+static const char *find_string_end(const char *at, const char *end)
+{
+    for (at++; at < end && *at != '"'; at++)
+        if (*at == '\\' && at + 1 < end) at++;
+    return at;
+}
+
+static uint64_t reckon_memory(const char *at, const char *end)
+{
+    uint64_t bytes = 0;
+    for (; at < end; at++) switch (*at) {
+        case '{': bytes += OBJECT; break;
+        case '[': bytes += ARRAY; break;
+        case ',': bytes += ELEMENT; break;
+        case '"': {
+            const char *to = find_string_end(at, end);
+            bytes += STRING + (uint64_t)(to - at);
+            at = to;
+            break;
+        }
+        default: break;
+        }
+    return bytes;
+}
+
+exf_code exf_json_budget(const char *bytes, size_t len, uint64_t most, const char *where, exf_err *err)
+{
+    if (len <= most / OBJECT) return EXF_OK; /* the usual case: no text of this length can */
+    uint64_t need = reckon_memory(bytes, bytes + len);
+    if (need <= most) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: its %zu bytes of JSON would take %" PRIu64 " bytes of memory, at most %" PRIu64 " are given", where, len,
+                    need, most);
+}
+
+/* ---- reading ------------------------------------------------------------------------- */
 
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
 {
@@ -156,9 +203,10 @@ exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err)
     watch_memory();
     json_t *j = json_string(s);
     char *text = j ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
-    exf_code rc = text ? exf_text_addf(out, err, "%s", text)
+    exf_code rc = text      ? EXF_OK
                   : refused ? exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes for a text in JSON", refused)
                             : exf_fail(err, EXF_INTERNAL, "not a valid UTF-8 string: %s", s);
+    if (text) exf_text_append(out, text, strlen(text));
     free(text);
     json_decref(j);
     return rc;

@@ -1,4 +1,4 @@
-/* json_write.c - see json_write.h. */
+/* json_write.c - writes JSON text member by member, and bytes as base64; see json_write.h. */
 #include "format/json_write.h"
 
 #include "format/json.h"
@@ -9,24 +9,24 @@
 #include <string.h>
 
 /* Writes the text before a value: a comma, and the key in an object. */
-static void before(exf_jw *w, const char *key)
+static void write_key(exf_jw *w, const char *key)
 {
-    if (w->rc == EXF_OK && w->depth && w->members[w->depth - 1]++) w->rc = exf_text_addf(&w->text, &w->err, ", ");
-    if (w->rc != EXF_OK || !key) return;
+    if (w->rc != EXF_OK) return;
+    if (w->depth && w->members[w->depth - 1]++) exf_text_append(&w->text, ", ", 2);
+    if (!key) return;
     w->rc = exf_json_quote(&w->text, key, &w->err);
-    if (w->rc == EXF_OK) w->rc = exf_text_addf(&w->text, &w->err, ": ");
+    exf_text_append(&w->text, ": ", 2);
 }
 
-static void add(exf_jw *w, const char *key, const char *text)
+static void write_member(exf_jw *w, const char *key, const char *text)
 {
-    before(w, key);
-    if (w->rc == EXF_OK) w->rc = exf_text_addf(&w->text, &w->err, "%s", text);
+    write_key(w, key);
+    exf_text_append(&w->text, text, strlen(text));
 }
 
 void exf_jw_open(exf_jw *w, const char *key, char bracket)
 {
-    const char text[2] = {bracket, 0};
-    add(w, key, text);
+    write_member(w, key, (const char[2]){bracket, 0});
     if (w->rc == EXF_OK && w->depth == EXF_JW_DEPTH) w->rc = exf_fail(&w->err, EXF_INTERNAL, "JSON deeper than %d", EXF_JW_DEPTH);
     if (w->rc != EXF_OK) return;
     w->closer[w->depth] = bracket == '{' ? '}' : ']';
@@ -36,48 +36,48 @@ void exf_jw_open(exf_jw *w, const char *key, char bracket)
 void exf_jw_close(exf_jw *w)
 {
     if (w->rc == EXF_OK && !w->depth) w->rc = exf_fail(&w->err, EXF_INTERNAL, "a JSON bracket is closed that is not open");
-    if (w->rc == EXF_OK) w->rc = exf_text_add(&w->text, &w->closer[--w->depth], 1, &w->err);
+    if (w->rc == EXF_OK) exf_text_append(&w->text, &w->closer[--w->depth], 1);
 }
 
 void exf_jw_text(exf_jw *w, const char *key, const char *value)
 {
-    if (!value) {
-        add(w, key, "null");
-        return;
-    }
-    before(w, key);
-    if (w->rc == EXF_OK) w->rc = exf_json_quote(&w->text, value, &w->err);
+    write_key(w, key);
+    if (!value)
+        exf_text_append(&w->text, "null", 4);
+    else if (w->rc == EXF_OK)
+        w->rc = exf_json_quote(&w->text, value, &w->err);
 }
 
 void exf_jw_int(exf_jw *w, const char *key, int64_t value)
 {
     char buf[32];
     snprintf(buf, sizeof buf, "%" PRId64, value);
-    add(w, key, buf);
+    write_member(w, key, buf);
 }
 
 void exf_jw_count(exf_jw *w, const char *key, uint64_t value)
 {
     char buf[32];
     snprintf(buf, sizeof buf, "%" PRIu64, value);
-    add(w, key, buf);
+    write_member(w, key, buf);
 }
 
 void exf_jw_real(exf_jw *w, const char *key, double value)
 {
     char buf[EXF_REAL_TEXT];
-    add(w, key, isfinite(value) ? exf_real_text(buf, value) : "null");
+    write_member(w, key, isfinite(value) ? exf_real_text(buf, value) : "null");
 }
 
 void exf_jw_bool(exf_jw *w, const char *key, int value)
 {
-    add(w, key, value ? "true" : "false");
+    write_member(w, key, value ? "true" : "false");
 }
 
 exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err)
 {
     if (w->rc == EXF_OK && w->depth) w->rc = exf_fail(&w->err, EXF_INTERNAL, "%d JSON brackets are still open", w->depth);
-    if (w->rc == EXF_OK) w->rc = exf_text_add(&w->text, "\n", 1, &w->err);
+    exf_text_append(&w->text, "\n", 1);
+    if (w->rc == EXF_OK) w->rc = exf_text_end(&w->text, &w->err);
     exf_code rc = w->rc;
     if (rc == EXF_OK)
         *out = w->text;
@@ -92,4 +92,26 @@ void exf_jw_free(exf_jw *w)
 {
     exf_text_free(&w->text);
     memset(w, 0, sizeof *w);
+}
+
+static void encode_triple(const uint8_t *in, size_t n, char out[4])
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t word = (uint32_t)in[0] << 16 | (n > 1 ? (uint32_t)in[1] << 8 : 0) | (n > 2 ? in[2] : 0u);
+    for (int i = 0; i < 4; i++) out[i] = digit[word >> (18 - 6 * i) & 63];
+    if (n < 3) out[3] = '=';
+    if (n < 2) out[2] = '=';
+}
+
+exf_code exf_base64_add(exf_text *out, const void *bytes, size_t n, exf_err *err)
+{
+    enum { TRIPLES = 1024 };
+    const uint8_t *in = bytes;
+    char block[4 * TRIPLES];
+    for (size_t at = 0; at < n;) {
+        size_t len = 0;
+        for (; at < n && len < sizeof block; at += 3, len += 4) encode_triple(in + at, n - at, block + len);
+        exf_text_append(out, block, len);
+    }
+    return exf_text_end(out, err);
 }

@@ -39,4 +39,7 @@ void exf_jw_bool(exf_jw *w, const char *key, int value);
 /* The text and a newline, all brackets being closed (EXF_INTERNAL otherwise); caller frees. */
 exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err) EXF_CHECKED;
 void exf_jw_free(exf_jw *w);
+
+/* Appends bytes as base64 text (RFC 4648, with padding): what JSON has for them. */
+exf_code exf_base64_add(exf_text *out, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 #endif

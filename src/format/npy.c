@@ -24,22 +24,21 @@ static const char *descr_of(exf_dtype t)
  * where the data is aligned. */
 exf_code exf_npy_header(exf_text *out, const exf_tensor *t, const char *what, exf_err *err)
 {
-    exf_code rc;
     exf_text dict = {0};
     const char *descr = descr_of(t->dtype);
     if (!descr) return exf_fail(err, EXF_INTERNAL, "%s: no numpy file of %s", what, exf_dtype_name(t->dtype));
-    EXF_TRY(exf_text_addf(&dict, err, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr));
+    exf_text_appendf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
     for (int i = 0; i < t->rank; i++)
-        EXF_TRY(exf_text_addf(&dict, err, "%s%" PRId64 "%s", i ? ", " : "", t->shape[i], t->rank == 1 ? "," : ""));
-    EXF_TRY(exf_text_addf(&dict, err, "), }"));
-    while ((MAGIC + dict.len + 1) % ALIGNMENT) EXF_TRY(exf_text_add(&dict, " ", 1, err));
-    EXF_TRY(exf_text_add(&dict, "\n", 1, err));
+        exf_text_appendf(&dict, "%s%" PRId64 "%s", i ? ", " : "", t->shape[i], t->rank == 1 ? "," : "");
+    exf_text_appendf(&dict, "), }");
+    exf_text_appendf(&dict, "%*s", (int)(ALIGNMENT - 1 - (MAGIC + dict.len) % ALIGNMENT), "");
+    exf_text_append(&dict, "\n", 1);
     const char magic[MAGIC] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, (char)(dict.len & 255), (char)(dict.len >> 8)};
-    EXF_TRY(exf_text_add(out, magic, MAGIC, err));
-    EXF_TRY(exf_text_add(out, dict.s, dict.len, err));
-out:
+    exf_text_append(out, magic, MAGIC);
+    exf_code rc = exf_text_end(&dict, err);
+    if (rc == EXF_OK) exf_text_append(out, dict.s, dict.len);
     exf_text_free(&dict);
-    return rc;
+    return rc == EXF_OK ? exf_text_end(out, err) : rc;
 }
 
 exf_code exf_npy_write(const char *target, int force, const exf_tensor *t, exf_err *err)

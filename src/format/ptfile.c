@@ -1,13 +1,211 @@
-/* ptfile.c - the zip of a .pt file; see ptfile.h.  The one door to zlib, for CRC-32. */
-#include "format/ptfile_internal.h"
+/* ptfile.c - writes .pt files: the pickle that names the storages, and the zip file that holds them; see ptfile.h. */
+#include "format/ptfile.h"
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <zlib.h>
+
+/* Storages in order of appearance. */
+typedef struct {
+    const exf_tensor **at;
+    size_t n, cap;
+} pt_storages;
+
+/* ---- the pickle -----------------------------------------------------------------
+ * Protocol 2, with no more opcodes than torch's restricted unpickler knows.  Nothing is memoized: a loader may,
+ * but need not, find the same string twice. */
+
+enum { MAX_DEPTH = 16 };
+
+typedef struct {
+    exf_text *out;
+    pt_storages *storages;
+    const char *where;
+} pickler;
+
+static void write_bytes(pickler *p, const void *bytes, size_t n)
+{
+    exf_text_append(p->out, bytes, n);
+}
+
+/* Writes an opcode and the n low bytes of v after it, little endian. */
+static void write_op(pickler *p, char code, uint64_t v, int n)
+{
+    char b[9] = {code};
+    for (int i = 0; i < n; i++) b[1 + i] = (char)(v >> (8 * i) & 0xff);
+    write_bytes(p, b, (size_t)n + 1);
+}
+
+static exf_code write_text(pickler *p, const char *s, exf_err *err)
+{
+    size_t n = strlen(s);
+    if (exf_utf8_valid(s, n) != n) return exf_fail(err, EXF_FORMAT, "%s: text \"%.40s\" is not UTF-8", p->where, s);
+    if (n > UINT32_MAX) return exf_fail(err, EXF_FORMAT, "%s: text of %zu bytes, at most 4294967295 fit", p->where, n);
+    write_op(p, 'X', n, 4);
+    write_bytes(p, s, n);
+    return EXF_OK;
+}
+
+/* K, M, J: 1, 2 bytes unsigned, 4 bytes signed; 0x8a: the next byte says how many. */
+static void write_int(pickler *p, int64_t v)
+{
+    uint64_t u = (uint64_t)v;
+    if (v >= 0 && v <= 0xff) write_op(p, 'K', u, 1);
+    else if (v >= 0 && v <= 0xffff) write_op(p, 'M', u, 2);
+    else if (v >= INT32_MIN && v <= INT32_MAX) write_op(p, 'J', u, 4);
+    else {
+        write_bytes(p, "\x8a", 1);
+        write_op(p, 8, u, 8);
+    }
+}
+
+/* Big endian, unlike the rest. */
+static void write_real(pickler *p, double v)
+{
+    uint64_t u;
+    char b[9] = {'G'};
+    memcpy(&u, &v, sizeof u);
+    for (int i = 0; i < 8; i++) b[1 + i] = (char)(u >> (8 * (7 - i)) & 0xff);
+    write_bytes(p, b, sizeof b);
+}
+
+static void write_tuple(pickler *p, const int64_t *v, int n)
+{
+    write_bytes(p, "(", 1);
+    for (int i = 0; i < n; i++) write_int(p, v[i]);
+    write_bytes(p, "t", 1);
+}
+
+/* ---- tensors ------------------------------------------------------------------ */
+
+static const char *storage_class(exf_dtype t)
+{
+    switch (t) {
+    case EXF_DT_F32: return "FloatStorage";
+    case EXF_DT_I32: return "IntStorage";
+    case EXF_DT_I64: return "LongStorage";
+    default: return NULL;
+    }
+}
+
+static exf_code check_tensor(const pickler *p, const exf_pt *v, exf_err *err)
+{
+    const exf_tensor *t = &v->tensor;
+    const char *name = v->key ? v->key : "?";
+    size_t bytes = exf_dtype_bits(t->dtype) / 8;
+    exf_code rc = EXF_OK;
+    if (!storage_class(t->dtype))
+        return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is %s, expected F32, I32 or I64", p->where, name,
+                        exf_dtype_name(t->dtype));
+    if (t->rank < 0 || t->rank > EXF_MAX_RANK)
+        return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" has %d axes, expected 0 to %d", p->where, name, t->rank, EXF_MAX_RANK);
+    for (int i = 0; rc == EXF_OK && i < t->rank; i++) {
+        if (t->shape[i] < 0 || (t->shape[i] && bytes > (size_t)INT64_MAX / (size_t)t->shape[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" has an axis of %lld: more than 64 bits of bytes, or less than none",
+                            p->where, name, (long long)t->shape[i]);
+        bytes *= (size_t)t->shape[i];
+    }
+    if (bytes && !t->data) return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %zu bytes", p->where, name, bytes);
+    return rc;
+}
+
+static exf_code write_tensor(pickler *p, const exf_pt *v, exf_err *err)
+{
+    const exf_tensor *t = &v->tensor;
+    pt_storages *s = p->storages;
+    int64_t stride[EXF_MAX_RANK];
+    char index[24];
+    exf_code rc;
+    EXF_TRY(check_tensor(p, v, err));
+    /* Of an empty tensor too, torch has strides as if no axis were shorter than 1. */
+    for (int64_t i = t->rank - 1, step = 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= t->shape[i] > 1 ? t->shape[i] : 1;
+    }
+    exf_text_appendf(p->out, "ctorch._utils\n_rebuild_tensor_v2\n((");
+    /* The storage's persistent id: ("storage", torch.<class>, "<i>", "cpu", elements). */
+    snprintf(index, sizeof index, "%zu", s->n);
+    EXF_TRY(write_text(p, "storage", err));
+    exf_text_appendf(p->out, "ctorch\n%s\n", storage_class(t->dtype));
+    EXF_TRY(write_text(p, index, err));
+    EXF_TRY(write_text(p, "cpu", err));
+    write_int(p, exf_tensor_count(t));
+    write_bytes(p, "tQ", 2);
+    EXF_TRY(exf_mem_grow(&s->at, &s->cap, s->n + 1, sizeof *s->at, p->where, err));
+    s->at[s->n++] = t;
+    write_int(p, 0);
+    write_tuple(p, t->shape, t->rank);
+    write_tuple(p, stride, t->rank);
+    exf_text_appendf(p->out, "\x89"
+                             "ccollections\nOrderedDict\n)RtR");
+out:
+    return rc;
+}
+
+/* ---- objects -------------------------------------------------------------------- */
+
+static exf_code check_keys(const pickler *p, const exf_pt *dict, exf_err *err)
+{
+    for (size_t i = 0; i < dict->n; i++) {
+        if (!dict->item[i].key) return exf_fail(err, EXF_INTERNAL, "%s: item %zu of a dict has no key", p->where, i);
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(dict->item[i].key, dict->item[k].key) == 0)
+                return exf_fail(err, EXF_FORMAT, "%s: key \"%s\" is given twice", p->where, dict->item[i].key);
+    }
+    return EXF_OK;
+}
+
+static exf_code write_object(pickler *p, const exf_pt *v, int depth, exf_err *err);
+
+static exf_code write_items(pickler *p, const exf_pt *v, int depth, exf_err *err)
+{
+    int is_dict = v->kind == EXF_PT_DICT;
+    exf_code rc = EXF_OK;
+    if (depth == MAX_DEPTH) return exf_fail(err, EXF_FORMAT, "%s: lists and dicts are nested deeper than %d", p->where, MAX_DEPTH);
+    if (is_dict) EXF_TRY(check_keys(p, v, err));
+    write_bytes(p, is_dict ? "}" : "]", 1);
+    if (v->n == 0) goto out;
+    write_bytes(p, "(", 1);
+    for (size_t i = 0; i < v->n; i++) {
+        if (is_dict) EXF_TRY(write_text(p, v->item[i].key, err));
+        EXF_TRY(write_object(p, &v->item[i], depth + 1, err));
+    }
+    write_bytes(p, is_dict ? "u" : "e", 1);
+out:
+    return rc;
+}
+
+static exf_code write_object(pickler *p, const exf_pt *v, int depth, exf_err *err)
+{
+    switch (v->kind) {
+    case EXF_PT_NONE: write_bytes(p, "N", 1); return EXF_OK;
+    case EXF_PT_BOOL: write_bytes(p, v->integer ? "\x88" : "\x89", 1); return EXF_OK;
+    case EXF_PT_INT: write_int(p, v->integer); return EXF_OK;
+    case EXF_PT_REAL: write_real(p, v->real); return EXF_OK;
+    case EXF_PT_TEXT: return write_text(p, v->text, err);
+    case EXF_PT_TENSOR: return write_tensor(p, v, err);
+    case EXF_PT_LIST:
+    case EXF_PT_DICT: return write_items(p, v, depth, err);
+    }
+    return exf_fail(err, EXF_INTERNAL, "%s: object of kind %d", p->where, (int)v->kind);
+}
+
+/* Appends the pickle of root to out and its tensors to storages. */
+static exf_code write_pickle(exf_text *out, const exf_pt *root, pt_storages *storages, const char *where, exf_err *err)
+{
+    pickler p = {out, storages, where};
+    write_bytes(&p, "\x80\x02", 2);
+    exf_code rc = write_object(&p, root, 0, err);
+    write_bytes(&p, ".", 1);
+    return rc == EXF_OK ? exf_text_end(out, err) : rc;
+}
+
+/* ---- the zip file -------------------------------------------------------------- */
 
 /* Of the parts of a zip file, without names and extra fields. */
 enum { LOCAL = 30, CENTRAL = 46, END64 = 56, ZIP64_LOCAL = 20, PADDING_HEAD = 4, ALIGNMENT = 64 };
@@ -43,32 +241,17 @@ typedef struct {
 static exf_code add_record(archive *a, const char *name, const void *bytes, uint64_t n, exf_err *err)
 {
     record *r = &a->record[a->n];
-    exf_code rc;
     if (n > SIZE_MAX) return exf_fail(err, EXF_NOSPACE, "%s: record %s of %" PRIu64 " bytes", a->target, name, n);
     r->name = a->names.len;
-    EXF_TRY(exf_text_addf(&a->names, err, "archive/%s", name));
-    EXF_TRY(exf_text_add(&a->names, "", 1, err));
-    if (a->names.len - r->name > 0x8000) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: a record's name of %zu bytes", a->target, a->names.len - r->name);
-        goto out;
-    }
+    exf_text_appendf(&a->names, "archive/%s", name);
+    exf_text_append(&a->names, "", 1);
+    if (a->names.len - r->name > 0x8000)
+        return exf_fail(err, EXF_FORMAT, "%s: a record's name of %zu bytes", a->target, a->names.len - r->name);
     r->bytes = bytes;
     r->n = n;
     r->crc = (uint32_t)crc32_z(0, bytes, (size_t)n);
     a->n++;
-out:
-    return rc;
-}
-
-static exf_code add_storages(archive *a, const exf_pt_storages *s, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < s->n; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "data/%zu", i);
-        rc = add_record(a, name, s->at[i]->data ? s->at[i]->data : "", exf_tensor_bytes(s->at[i]), err);
-    }
-    return rc;
+    return exf_text_end(&a->names, err);
 }
 
 /* Twenty digits of the records' names, twenty of their contents, as torch has it. */
@@ -79,14 +262,19 @@ static void make_id(archive *a)
     snprintf(a->id, sizeof a->id, "%020" PRIu64 "%020" PRIu64, names, contents);
 }
 
-static exf_code list_records(archive *a, const exf_text *pickle, const exf_pt_storages *storages, const exf_pt_record *extra,
+static exf_code list_records(archive *a, const exf_text *pickle, const pt_storages *storages, const exf_pt_record *extra,
                              size_t n_extra, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_mem_new(&a->record, storages->n + n_extra + 4, sizeof *a->record, a->target, err));
     EXF_TRY(add_record(a, "data.pkl", pickle->s, pickle->len, err));
     EXF_TRY(add_record(a, "byteorder", "little", 6, err));
-    EXF_TRY(add_storages(a, storages, err));
+    for (size_t i = 0; i < storages->n; i++) {
+        const exf_tensor *t = storages->at[i];
+        char name[32];
+        snprintf(name, sizeof name, "data/%zu", i);
+        EXF_TRY(add_record(a, name, t->data ? t->data : "", exf_tensor_bytes(t), err));
+    }
     for (size_t i = 0; i < n_extra; i++) EXF_TRY(add_record(a, extra[i].name, extra[i].bytes, extra[i].n, err));
     EXF_TRY(add_record(a, "version", "3\n", 2, err));
     make_id(a);
@@ -102,17 +290,17 @@ typedef struct {
     size_t n;
 } fields;
 
-static void put(fields *f, uint64_t v, int n)
+static void add_field(fields *f, uint64_t v, int n)
 {
     for (int i = 0; i < n; i++) f->b[f->n++] = (unsigned char)(v >> (8 * i) & 0xff);
 }
 
-static uint32_t low(uint64_t v)
+static uint32_t low_bits(uint64_t v)
 {
     return v >= zip64_from ? UINT32_MAX : (uint32_t)v;
 }
 
-static exf_code out_bytes(archive *a, const void *bytes, size_t n, exf_err *err)
+static exf_code write_out(archive *a, const void *bytes, size_t n, exf_err *err)
 {
     exf_code rc = exf_output_file_write(a->file, bytes, n, err);
     if (rc == EXF_OK) a->at += n;
@@ -120,17 +308,17 @@ static exf_code out_bytes(archive *a, const void *bytes, size_t n, exf_err *err)
 }
 
 /* From "version needed" to the length of the name, alike in both headers. */
-static void put_common(fields *f, const record *r, int wide, size_t name_len)
+static void add_common(fields *f, const record *r, int wide, size_t name_len)
 {
-    put(f, wide ? VERSION_ZIP64 : VERSION_STORED, 2);
-    put(f, 0, 2); /* flags: names are ASCII */
-    put(f, 0, 2); /* method: stored */
-    put(f, 0, 2); /* time */
-    put(f, DOS_DATE, 2);
-    put(f, r->crc, 4);
-    put(f, low(r->n), 4);
-    put(f, low(r->n), 4);
-    put(f, name_len, 2);
+    add_field(f, wide ? VERSION_ZIP64 : VERSION_STORED, 2);
+    add_field(f, 0, 2); /* flags: names are ASCII */
+    add_field(f, 0, 2); /* method: stored */
+    add_field(f, 0, 2); /* time */
+    add_field(f, DOS_DATE, 2);
+    add_field(f, r->crc, 4);
+    add_field(f, low_bits(r->n), 4);
+    add_field(f, low_bits(r->n), 4);
+    add_field(f, name_len, 2);
 }
 
 /* The padding is an extra field named "FB", filled with "Z", which makes the data start at a multiple of 64. */
@@ -144,23 +332,23 @@ static exf_code write_local(archive *a, record *r, exf_err *err)
     r->offset = a->at;
     uint64_t end = a->at + LOCAL + len + zip64 + PADDING_HEAD;
     size_t pad = (ALIGNMENT - end % ALIGNMENT) % ALIGNMENT;
-    put(&f, 0x04034b50, 4);
-    put_common(&f, r, zip64 != 0, len);
-    put(&f, zip64 + PADDING_HEAD + pad, 2);
-    EXF_TRY(out_bytes(a, f.b, f.n, err));
-    EXF_TRY(out_bytes(a, name, len, err));
+    add_field(&f, 0x04034b50, 4);
+    add_common(&f, r, zip64 != 0, len);
+    add_field(&f, zip64 + PADDING_HEAD + pad, 2);
+    EXF_TRY(write_out(a, f.b, f.n, err));
+    EXF_TRY(write_out(a, name, len, err));
     f.n = 0;
     if (zip64) {
-        put(&f, 1, 2);
-        put(&f, 16, 2);
-        put(&f, r->n, 8);
-        put(&f, r->n, 8);
+        add_field(&f, 1, 2);
+        add_field(&f, 16, 2);
+        add_field(&f, r->n, 8);
+        add_field(&f, r->n, 8);
     }
-    put(&f, 'F' | 'B' << 8, 2);
-    put(&f, pad, 2);
-    EXF_TRY(out_bytes(a, f.b, f.n, err));
+    add_field(&f, 'F' | 'B' << 8, 2);
+    add_field(&f, pad, 2);
+    EXF_TRY(write_out(a, f.b, f.n, err));
     memset(padding, 'Z', sizeof padding);
-    EXF_TRY(out_bytes(a, padding, pad, err));
+    EXF_TRY(write_out(a, padding, pad, err));
 out:
     return rc;
 }
@@ -172,28 +360,28 @@ static exf_code write_central(archive *a, const record *r, exf_err *err)
     size_t zip64 = wide ? 4u + (wide_n ? 16u : 0u) + (wide_offset ? 8u : 0u) : 0;
     fields f = {.n = 0};
     exf_code rc;
-    put(&f, 0x02014b50, 4);
-    put(&f, wide ? VERSION_ZIP64 : VERSION_STORED, 2); /* made by, on no particular system */
-    put_common(&f, r, wide, strlen(name));
-    put(&f, zip64, 2);
-    put(&f, 0, 2); /* comment */
-    put(&f, 0, 2); /* disk */
-    put(&f, 0, 2); /* internal attributes */
-    put(&f, 0, 4); /* external attributes */
-    put(&f, low(r->offset), 4);
-    EXF_TRY(out_bytes(a, f.b, f.n, err));
-    EXF_TRY(out_bytes(a, name, strlen(name), err));
+    add_field(&f, 0x02014b50, 4);
+    add_field(&f, wide ? VERSION_ZIP64 : VERSION_STORED, 2); /* made by, on no particular system */
+    add_common(&f, r, wide, strlen(name));
+    add_field(&f, zip64, 2);
+    add_field(&f, 0, 2); /* comment */
+    add_field(&f, 0, 2); /* disk */
+    add_field(&f, 0, 2); /* internal attributes */
+    add_field(&f, 0, 4); /* external attributes */
+    add_field(&f, low_bits(r->offset), 4);
+    EXF_TRY(write_out(a, f.b, f.n, err));
+    EXF_TRY(write_out(a, name, strlen(name), err));
     f.n = 0;
     if (wide) {
-        put(&f, 1, 2);
-        put(&f, zip64 - 4, 2);
+        add_field(&f, 1, 2);
+        add_field(&f, zip64 - 4, 2);
     }
     if (wide_n) {
-        put(&f, r->n, 8);
-        put(&f, r->n, 8);
+        add_field(&f, r->n, 8);
+        add_field(&f, r->n, 8);
     }
-    if (wide_offset) put(&f, r->offset, 8);
-    EXF_TRY(out_bytes(a, f.b, f.n, err));
+    if (wide_offset) add_field(&f, r->offset, 8);
+    EXF_TRY(write_out(a, f.b, f.n, err));
 out:
     return rc;
 }
@@ -206,30 +394,30 @@ static exf_code write_end(archive *a, uint64_t start, exf_err *err)
     fields f = {.n = 0};
     exf_code rc;
     if (wide) {
-        put(&f, 0x06064b50, 4);
-        put(&f, END64 - 12, 8);
-        put(&f, VERSION_ZIP64, 2);
-        put(&f, VERSION_ZIP64, 2);
-        put(&f, 0, 8); /* this disk, the directory's disk */
-        put(&f, a->n, 8);
-        put(&f, a->n, 8);
-        put(&f, size, 8);
-        put(&f, start, 8);
-        put(&f, 0x07064b50, 4);
-        put(&f, 0, 4);
-        put(&f, end, 8);
-        put(&f, 1, 4); /* disks */
+        add_field(&f, 0x06064b50, 4);
+        add_field(&f, END64 - 12, 8);
+        add_field(&f, VERSION_ZIP64, 2);
+        add_field(&f, VERSION_ZIP64, 2);
+        add_field(&f, 0, 8); /* this disk, the directory's disk */
+        add_field(&f, a->n, 8);
+        add_field(&f, a->n, 8);
+        add_field(&f, size, 8);
+        add_field(&f, start, 8);
+        add_field(&f, 0x07064b50, 4);
+        add_field(&f, 0, 4);
+        add_field(&f, end, 8);
+        add_field(&f, 1, 4); /* disks */
     }
-    EXF_TRY(out_bytes(a, f.b, f.n, err));
+    EXF_TRY(write_out(a, f.b, f.n, err));
     f.n = 0;
-    put(&f, 0x06054b50, 4);
-    put(&f, 0, 4);
-    put(&f, a->n < MAX_RECORDS ? a->n : MAX_RECORDS, 2);
-    put(&f, a->n < MAX_RECORDS ? a->n : MAX_RECORDS, 2);
-    put(&f, low(size), 4);
-    put(&f, low(start), 4);
-    put(&f, 0, 2); /* comment */
-    EXF_TRY(out_bytes(a, f.b, f.n, err));
+    add_field(&f, 0x06054b50, 4);
+    add_field(&f, 0, 4);
+    add_field(&f, a->n < MAX_RECORDS ? a->n : MAX_RECORDS, 2);
+    add_field(&f, a->n < MAX_RECORDS ? a->n : MAX_RECORDS, 2);
+    add_field(&f, low_bits(size), 4);
+    add_field(&f, low_bits(start), 4);
+    add_field(&f, 0, 2); /* comment */
+    EXF_TRY(write_out(a, f.b, f.n, err));
 out:
     return rc;
 }
@@ -239,7 +427,7 @@ static exf_code write_records(archive *a, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < a->n; i++) {
         EXF_TRY(write_local(a, &a->record[i], err));
-        EXF_TRY(out_bytes(a, a->record[i].bytes, (size_t)a->record[i].n, err));
+        EXF_TRY(write_out(a, a->record[i].bytes, (size_t)a->record[i].n, err));
     }
     uint64_t start = a->at;
     for (size_t i = 0; i < a->n; i++) EXF_TRY(write_central(a, &a->record[i], err));
@@ -252,9 +440,9 @@ exf_code exf_pt_write(const char *target, int force, const exf_pt *root, const e
 {
     archive a = {.target = target};
     exf_text pickle = {0};
-    exf_pt_storages storages = {0};
+    pt_storages storages = {0};
     exf_code rc;
-    EXF_TRY(exf_pt_pickle(&pickle, root, &storages, target, err));
+    EXF_TRY(write_pickle(&pickle, root, &storages, target, err));
     EXF_TRY(list_records(&a, &pickle, &storages, extra, n_extra, err));
     EXF_TRY(exf_output_file_begin(&a.file, target, force, err));
     EXF_TRY(write_records(&a, err));

@@ -191,7 +191,8 @@ static exf_code parse_header(exf_st_file *f, exf_err *err)
     exf_code rc;
     exf_json *doc = NULL;
     exf_text where = {0};
-    EXF_TRY(exf_text_addf(&where, err, "%s: header", exf_st_path(f)));
+    exf_text_appendf(&where, "%s: header", exf_st_path(f));
+    EXF_TRY(exf_text_end(&where, err));
     EXF_TRY(exf_json_parse(&doc, f->header + 8, f->header_len - 8, where.s, err));
     const exf_json *meta = exf_json_get(doc, metadata_key);
     EXF_TRY(parse_metadata(f, meta, err));

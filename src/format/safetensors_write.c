@@ -49,136 +49,93 @@ static int by_key(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
-/* Fills the slots but for their offsets. */
-static exf_code announce(exf_st_writer *w, const exf_tensor *tensors, exf_err *err)
+/* Checks the tensors and fills their slots but for the offsets; *order becomes the pointers to the tensors in the order of
+ * their data, which the caller frees. */
+static exf_code lay_out(exf_st_writer *w, const exf_tensor ***order, const exf_tensor *tensors, exf_err *err)
 {
-    exf_code rc = EXF_OK;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(order, w->n, sizeof **order, w->target, err));
     for (size_t i = 0; i < w->n; i++) {
         EXF_TRY(exf_st_check(w->target, &tensors[i], &w->slot[i].nbytes, err));
         w->slot[i].name = w->names.len;
-        EXF_TRY(exf_text_add(&w->names, tensors[i].name, strlen(tensors[i].name) + 1, err));
+        exf_text_append(&w->names, tensors[i].name, strlen(tensors[i].name) + 1);
         atomic_init(&w->slot[i].written, 0);
+        (*order)[i] = &tensors[i];
     }
+    EXF_TRY(exf_text_end(&w->names, err));
+    qsort(*order, w->n, sizeof **order, by_name);
+    for (size_t i = 1; i < w->n; i++)
+        if (by_name(&(*order)[i - 1], &(*order)[i]) == 0)
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": announced twice", w->target, (*order)[i]->name);
+    qsort(*order, w->n, sizeof **order, by_dtype_then_name);
 out:
     return rc;
-}
-
-/* *out = pointers to the tensors in the order of their data; caller frees. */
-static exf_code layout(const exf_tensor ***out, const exf_st_writer *w, const exf_tensor *tensors, exf_err *err)
-{
-    exf_code rc = exf_mem_new(out, w->n, sizeof **out, w->target, err);
-    if (rc != EXF_OK) return rc;
-    const exf_tensor **order = *out;
-    for (size_t i = 0; i < w->n; i++) order[i] = &tensors[i];
-    qsort(order, w->n, sizeof *order, by_name);
-    for (size_t i = 1; i < w->n; i++)
-        if (by_name(&order[i - 1], &order[i]) == 0)
-            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": announced twice", w->target, order[i]->name);
-    qsort(order, w->n, sizeof *order, by_dtype_then_name);
-    return EXF_OK;
 }
 
 /* ---- header ------------------------------------------------------------- */
 
-static exf_code add_pair(exf_text *h, const exf_st_writer *w, const exf_st_meta *m, exf_err *err)
-{
-    exf_code rc;
-    if (exf_utf8_valid(m->key, strlen(m->key)) != strlen(m->key))
-        return exf_fail(err, EXF_FORMAT, "%s: a metadata key is not UTF-8", w->target);
-    if (exf_utf8_valid(m->value, strlen(m->value)) != strlen(m->value))
-        return exf_fail(err, EXF_FORMAT, "%s: metadata \"%s\": its value is not UTF-8", w->target, m->key);
-    EXF_TRY(exf_json_quote(h, m->key, err));
-    EXF_TRY(exf_text_add(h, ":", 1, err));
-    EXF_TRY(exf_json_quote(h, m->value, err));
-out:
-    return rc;
-}
-
-/* "__metadata__":{...} if there is any. */
-static exf_code add_metadata(exf_text *h, const exf_st_writer *w, const exf_st_meta *meta, size_t n, exf_err *err)
+/* Appends "__metadata__":{...} in order of key if there is any. */
+static exf_code append_metadata(exf_text *h, const char *target, const exf_st_meta *meta, size_t n, exf_err *err)
 {
     exf_code rc;
     exf_st_meta *sorted = NULL;
     if (n == 0) return EXF_OK;
-    EXF_TRY(exf_mem_new(&sorted, n, sizeof *sorted, w->target, err));
+    EXF_TRY(exf_mem_new(&sorted, n, sizeof *sorted, target, err));
     memcpy(sorted, meta, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_key);
-    EXF_TRY(exf_text_addf(h, err, "\"__metadata__\":{"));
     for (size_t i = 0; i < n; i++) {
-        if (i && by_key(&sorted[i - 1], &sorted[i]) == 0) {
-            rc = exf_fail(err, EXF_FORMAT, "%s: metadata \"%s\": given twice", w->target, sorted[i].key);
-            goto out;
-        }
-        if (i) EXF_TRY(exf_text_add(h, ",", 1, err));
-        EXF_TRY(add_pair(h, w, &sorted[i], err));
+        const char *key = sorted[i].key, *value = sorted[i].value;
+        if (i && by_key(&sorted[i - 1], &sorted[i]) == 0)
+            rc = exf_fail(err, EXF_FORMAT, "%s: metadata \"%s\": given twice", target, key);
+        else if (exf_utf8_valid(key, strlen(key)) != strlen(key))
+            rc = exf_fail(err, EXF_FORMAT, "%s: a metadata key is not UTF-8", target);
+        else if (exf_utf8_valid(value, strlen(value)) != strlen(value))
+            rc = exf_fail(err, EXF_FORMAT, "%s: metadata \"%s\": its value is not UTF-8", target, key);
+        if (rc != EXF_OK) goto out;
+        exf_text_appendf(h, "%s", i ? "," : "\"__metadata__\":{");
+        EXF_TRY(exf_json_quote(h, key, err));
+        exf_text_append(h, ":", 1);
+        EXF_TRY(exf_json_quote(h, value, err));
     }
-    EXF_TRY(exf_text_add(h, "}", 1, err));
+    exf_text_append(h, "}", 1);
 out:
     exf_mem_free(sorted);
     return rc;
 }
 
-static exf_code add_tensor(exf_text *h, const exf_tensor *t, uint64_t begin, uint64_t end, exf_err *err)
+/* Appends the header, from its length to its padding, and fills the slots.  *order: as lay_out() makes it. */
+static exf_code build_header(exf_text *h, exf_st_writer *w, const exf_tensor ***order, const exf_tensor *tensors,
+                             const exf_st_meta *meta, size_t n_meta, exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(exf_json_quote(h, t->name, err));
-    EXF_TRY(exf_text_addf(h, err, ":{\"dtype\":\"%s\",\"shape\":[", exf_dtype_name(t->dtype)));
-    for (int i = 0; i < t->rank; i++) EXF_TRY(exf_text_addf(h, err, "%s%" PRId64, i ? "," : "", t->shape[i]));
-    EXF_TRY(exf_text_addf(h, err, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end));
-out:
-    return rc;
-}
-
-/* All tensors' entries; their slots' offsets, still counted from the data's start. */
-static exf_code add_tensors(exf_text *h, exf_st_writer *w, const exf_tensor *tensors, const exf_tensor *const *order, exf_err *err)
-{
-    exf_code rc = EXF_OK;
     uint64_t at = 0;
+    exf_code rc;
+    EXF_TRY(lay_out(w, order, tensors, err));
+    exf_text_append(h, "\0\0\0\0\0\0\0\0{", 9);
+    EXF_TRY(append_metadata(h, w->target, meta, n_meta, err));
     for (size_t i = 0; i < w->n; i++) {
-        slot *s = &w->slot[order[i] - tensors];
-        if (s->nbytes > (uint64_t)INT64_MAX - EXF_ST_MAX_HEADER - 8 - at) {
-            rc = exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": %" PRIu64 " bytes after %" PRIu64 " overflow 64 bits", w->target,
-                          order[i]->name, s->nbytes, at);
-            goto out;
-        }
+        const exf_tensor *t = (*order)[i];
+        slot *s = &w->slot[t - tensors];
+        if (s->nbytes > (uint64_t)INT64_MAX - EXF_ST_MAX_HEADER - 8 - at)
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": %" PRIu64 " bytes after %" PRIu64 " overflow 64 bits", w->target,
+                            t->name, s->nbytes, at);
         s->offset = at;
         at += s->nbytes;
-        if (h->s[h->len - 1] != '{') EXF_TRY(exf_text_add(h, ",", 1, err));
-        EXF_TRY(add_tensor(h, order[i], s->offset, at, err));
+        if (n_meta || i) exf_text_append(h, ",", 1);
+        EXF_TRY(exf_json_quote(h, t->name, err));
+        exf_text_appendf(h, ":{\"dtype\":\"%s\",\"shape\":[", exf_dtype_name(t->dtype));
+        for (int k = 0; k < t->rank; k++) exf_text_appendf(h, "%s%" PRId64, k ? "," : "", t->shape[k]);
+        exf_text_appendf(h, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", s->offset, at);
     }
-out:
-    return rc;
-}
-
-/* The length in front, the padding after. */
-static exf_code finish_header(exf_text *h, const exf_st_writer *w, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_text_add(h, "}", 1, err));
-    EXF_TRY(exf_text_add(h, "        ", (8 - h->len % 8) % 8, err));
+    exf_text_append(h, "}", 1);
+    exf_text_append(h, "        ", (8 - h->len % 8) % 8);
+    EXF_TRY(exf_text_end(h, err));
     uint64_t n = h->len - 8;
     if (n > EXF_ST_MAX_HEADER)
         return exf_fail(err, EXF_FORMAT, "%s: header of %" PRIu64 " bytes, at most %d are accepted", w->target, n,
                         EXF_ST_MAX_HEADER);
     for (int i = 0; i < 8; i++) h->s[i] = (char)(n >> (8 * i) & 0xff);
-out:
-    return rc;
-}
-
-static exf_code build_header(exf_text *h, exf_st_writer *w, const exf_tensor *tensors, const exf_st_meta *meta, size_t n_meta,
-                             exf_err *err)
-{
-    exf_code rc;
-    const exf_tensor **order = NULL;
-    EXF_TRY(announce(w, tensors, err));
-    EXF_TRY(layout(&order, w, tensors, err));
-    EXF_TRY(exf_text_add(h, "\0\0\0\0\0\0\0\0{", 9, err));
-    EXF_TRY(add_metadata(h, w, meta, n_meta, err));
-    EXF_TRY(add_tensors(h, w, tensors, order, err));
-    EXF_TRY(finish_header(h, w, err));
     for (size_t i = 0; i < w->n; i++) w->slot[i].offset += h->len;
 out:
-    exf_mem_free(order);
     return rc;
 }
 
@@ -190,8 +147,7 @@ exf_code exf_st_header(exf_text *header, size_t *order, const char *target, cons
     const exf_tensor **sorted = NULL;
     EXF_TRY(exf_mem_strdup(&w.target, target, target, err));
     EXF_TRY(exf_mem_new(&w.slot, n_tensors, sizeof *w.slot, target, err));
-    EXF_TRY(build_header(header, &w, tensors, meta, n_meta, err));
-    EXF_TRY(layout(&sorted, &w, tensors, err));
+    EXF_TRY(build_header(header, &w, &sorted, tensors, meta, n_meta, err));
     for (size_t i = 0; i < n_tensors; i++) order[i] = (size_t)(sorted[i] - tensors);
 out:
     exf_mem_free(sorted);
@@ -203,7 +159,7 @@ out:
 
 /* ---- the writer ----------------------------------------------------------- */
 
-static void writer_free(exf_st_writer *w)
+static void free_writer(exf_st_writer *w)
 {
     exf_text_free(&w->names);
     exf_mem_free(w->slot);
@@ -215,7 +171,7 @@ void exf_st_writer_abort(exf_st_writer *w)
 {
     if (!w) return;
     exf_output_file_abort(w->file);
-    writer_free(w);
+    free_writer(w);
 }
 
 exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force, const exf_tensor *tensors, size_t n_tensors,
@@ -224,17 +180,19 @@ exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force,
     exf_code rc;
     exf_st_writer *w = NULL;
     exf_text header = {0};
+    const exf_tensor **order = NULL;
     *out = NULL;
     EXF_TRY(exf_mem_new(&w, 1, sizeof *w, target, err));
     w->n = n_tensors;
     EXF_TRY(exf_mem_strdup(&w->target, target, target, err));
     EXF_TRY(exf_mem_new(&w->slot, n_tensors, sizeof *w->slot, target, err));
-    EXF_TRY(build_header(&header, w, tensors, meta, n_meta, err));
+    EXF_TRY(build_header(&header, w, &order, tensors, meta, n_meta, err));
     EXF_TRY(exf_output_file_begin(&w->file, target, force, err));
     EXF_TRY(exf_output_file_write(w->file, header.s, header.len, err));
     *out = w;
     w = NULL;
 out:
+    exf_mem_free(order);
     exf_text_free(&header);
     exf_st_writer_abort(w);
     return rc;
@@ -268,7 +226,7 @@ exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err)
         rc = exf_output_file_commit(w->file, err);
     else
         exf_output_file_abort(w->file);
-    writer_free(w);
+    free_writer(w);
     return rc;
 }
 

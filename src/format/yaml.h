@@ -1,4 +1,4 @@
-/* yaml.h - reads YAML documents; the only wrapper of libyaml.
+/* yaml.h - reads YAML documents, the only wrapper of libyaml, and writes scalars that exf_yaml_parse() reads back.
  *
  * The subset that recipes and manifests need: one document of maps, lists and
  * scalars, in block or flow style, so that JSON is read too.  Refused with file
@@ -12,7 +12,7 @@
  * Ownership: exf_yaml_free() releases the tree. */
 #ifndef EXF_FORMAT_YAML_H
 #define EXF_FORMAT_YAML_H
-#include "base/err.h"
+#include "base/text.h"
 
 #include <stddef.h>
 
@@ -37,4 +37,12 @@ void exf_yaml_free(exf_yaml *root); /* NULL is allowed */
 /* The value of a map's key; NULL if absent or root is no map. */
 const exf_yaml *exf_yaml_get(const exf_yaml *map, const char *key);
 const char *exf_yaml_kind_name(const exf_yaml *node); /* "a scalar", "a list", "a map"; NULL: "missing" */
+
+/* ---- writing -------------------------------------------------------- */
+/* Appends s, which must be valid UTF-8, so that every reader of YAML takes it for this text.  A word stands plain; what
+ * YAML 1.1 or 1.2 could take for null, a truth, a number or a date is quoted, as is all else: the single way, in which
+ * only the quote itself is doubled, or, where a character would break the line, in double quotes with escapes. */
+exf_code exf_yaml_add_scalar(exf_text *out, const char *s, exf_err *err) EXF_CHECKED;
+/* The same for a value that may be a number or a truth: these stand plain. */
+exf_code exf_yaml_add_value(exf_text *out, const char *s, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,12 +1,11 @@
-/* yaml_write.c - see yaml_write.h. */
-#include "format/yaml_write.h"
+/* yaml_write.c - writes scalars of YAML so that every reader takes them for the text they are; see yaml.h. */
+#include "format/yaml.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* Length of a character that would end or fold a line inside quotes, or that no YAML
- * file may hold: 0, or its bytes at s; *escape its name in double quotes, NULL where
- * that is \x and the last byte. */
+/* Returns the length of the character at s if it would end or fold a line inside quotes, or may stand in no YAML file;
+ * 0 for any other.  *escape is its name in double quotes, NULL where that is \x and the last byte. */
 static size_t breaks_line(const char *s, const char **escape)
 {
     static const struct { const char *bytes, *escape; } breaks[] = {{"\xc2\x85", "\\N"}, {"\xe2\x80\xa8", "\\L"},
@@ -21,38 +20,34 @@ static size_t breaks_line(const char *s, const char **escape)
     return (unsigned char)s[0] == 0xc2 && (unsigned char)s[1] < 0xa0 ? 2 : 0;
 }
 
-/* In double quotes, in which everything can be spelled. */
-static exf_code add_escaped(exf_text *out, const char *s, exf_err *err)
+/* Appends s in double quotes, in which everything can be spelled. */
+static void append_escaped(exf_text *out, const char *s)
 {
     const char *escape;
-    exf_code rc;
-    EXF_TRY(exf_text_add(out, "\"", 1, err));
-    while (*s) {
-        size_t n = breaks_line(s, &escape);
+    exf_text_append(out, "\"", 1);
+    for (size_t n; *s; s += n ? n : 1) {
+        n = breaks_line(s, &escape);
         if (!n)
-            rc = exf_text_addf(out, err, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+            exf_text_appendf(out, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+        else if (escape)
+            exf_text_appendf(out, "%s", escape);
         else
-            rc = escape ? exf_text_addf(out, err, "%s", escape)
-                        : exf_text_addf(out, err, "\\x%02X", (unsigned)(unsigned char)s[n - 1]);
-        if (rc != EXF_OK) goto out;
-        s += n ? n : 1;
+            exf_text_appendf(out, "\\x%02X", (unsigned)(unsigned char)s[n - 1]);
     }
-    EXF_TRY(exf_text_add(out, "\"", 1, err));
-out:
-    return rc;
+    exf_text_append(out, "\"", 1);
 }
 
-static exf_code add_quoted(exf_text *out, const char *s, exf_err *err)
+static void append_quoted(exf_text *out, const char *s)
 {
     const char *escape;
-    exf_code rc;
     for (const char *p = s; *p; p++)
-        if (breaks_line(p, &escape)) return add_escaped(out, s, err);
-    EXF_TRY(exf_text_add(out, "'", 1, err));
-    for (; *s; s++) EXF_TRY(exf_text_addf(out, err, *s == '\'' ? "''" : "%c", *s));
-    EXF_TRY(exf_text_add(out, "'", 1, err));
-out:
-    return rc;
+        if (breaks_line(p, &escape)) {
+            append_escaped(out, s);
+            return;
+        }
+    exf_text_append(out, "'", 1);
+    for (; *s; s++) exf_text_appendf(out, *s == '\'' ? "''" : "%c", *s);
+    exf_text_append(out, "'", 1);
 }
 
 /* ---- what stands without quotes ------------------------------------------------------------ */
@@ -106,12 +101,16 @@ static int is_number(const char *s)
 
 exf_code exf_yaml_add_scalar(exf_text *out, const char *s, exf_err *err)
 {
-    if (is_word(s) && !is_keyword(s) && !is_date(s) && !is_number(s)) return exf_text_addf(out, err, "%s", s);
-    return add_quoted(out, s, err);
+    if (is_word(s) && !is_keyword(s) && !is_date(s) && !is_number(s))
+        exf_text_append(out, s, strlen(s));
+    else
+        append_quoted(out, s);
+    return exf_text_end(out, err);
 }
 
 exf_code exf_yaml_add_value(exf_text *out, const char *s, exf_err *err)
 {
-    if (is_number(s) || strcmp(s, "true") == 0 || strcmp(s, "false") == 0) return exf_text_addf(out, err, "%s", s);
-    return exf_yaml_add_scalar(out, s, err);
+    if (!is_number(s) && strcmp(s, "true") != 0 && strcmp(s, "false") != 0) return exf_yaml_add_scalar(out, s, err);
+    exf_text_append(out, s, strlen(s));
+    return exf_text_end(out, err);
 }

@@ -1,7 +1,7 @@
 /* chart.c - see chart.h. */
 #include "inspect/chart.h"
 
-#include "inspect/axis.h"
+#include "inspect/scale.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #include "inspect/difference.h"
 
 #include "base/mem.h"
-#include "inspect/quantile.h"
+#include "inspect/summary.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* drawing.c - the shapes of a drawing; see drawing.h. */
+/* drawing.c - the shapes and the letters of a drawing; see drawing.h. */
 #include "inspect/drawing_internal.h"
 
 #include "base/mem.h"
@@ -39,7 +39,7 @@ void exf_draw_line(exf_drawing *d, const double (*xy)[2], size_t n, double width
 {
     exf_drawing_set_ink(d->page, ink);
     cairo_set_line_width(d->page, width > 0 ? width : thin);
-    cairo_new_path(d->page); /* a text leaves a point behind */
+    cairo_new_path(d->page); /* a text leaves the current point at its end */
     for (size_t i = 0; i < n; i++) cairo_line_to(d->page, xy[i][0], xy[i][1]);
     cairo_stroke(d->page);
 }
@@ -89,9 +89,9 @@ void exf_draw_gradient(exf_drawing *d, exf_box box, const exf_ink *ink, int n)
 
 /* ---- cells --------------------------------------------------------------------------------- */
 
-/* Each run of one colour is a box that reaches one cell further down and to the right, where the next
+/* Draws each run of one colour as a box that reaches one cell further down and to the right, where the next
  * cells cover it: no paper shines through between smoothed edges. */
-static void cells_as_shapes(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
+static void draw_cells_as_shapes(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
 {
     double wide = box.width / columns, high = box.height / rows;
     for (int r = 0; r < rows; r++)
@@ -103,8 +103,8 @@ static void cells_as_shapes(exf_drawing *d, exf_box box, int columns, int rows, 
         }
 }
 
-/* An image in which a cell is a square of `times` pixels. */
-static cairo_surface_t *image_of(int columns, int rows, int times, const exf_ink *ink)
+/* Makes an image in which a cell is a square of `times` pixels. */
+static cairo_surface_t *make_image(int columns, int rows, int times, const exf_ink *ink)
 {
     cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, columns * times, rows * times);
     if (cairo_surface_status(s) != CAIRO_STATUS_SUCCESS) return s;
@@ -118,12 +118,12 @@ static cairo_surface_t *image_of(int columns, int rows, int times, const exf_ink
     return s;
 }
 
-static void cells_as_image(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
+static void draw_cells_as_image(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
 {
     int times = (int)ceil(box.width * IMAGE_DPI / 72 / columns);
     if (times < IMAGE_LEAST) times = IMAGE_LEAST;
     if (d->kind == EXF_DRAWING_PNG) times = 1;
-    cairo_surface_t *s = image_of(columns, rows, times, ink);
+    cairo_surface_t *s = make_image(columns, rows, times, ink);
     cairo_save(d->page);
     cairo_translate(d->page, box.x, box.y);
     cairo_scale(d->page, box.width / (columns * times), box.height / (rows * times));
@@ -137,14 +137,12 @@ static void cells_as_image(exf_drawing *d, exf_box box, int columns, int rows, c
 void exf_draw_cells(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
 {
     if (columns > SHAPES_MOST || rows > SHAPES_MOST)
-        cells_as_image(d, box, columns, rows, ink);
+        draw_cells_as_image(d, box, columns, rows, ink);
     else
-        cells_as_shapes(d, box, columns, rows, ink);
+        draw_cells_as_shapes(d, box, columns, rows, ink);
 }
 
-/* ---- drawing text ------------------------------------------------------------------------------ */
-
-/* The letters of a drawing; see drawing.h. */
+/* ---- letters ----------------------------------------------------------------------------------- */
 
 static const char family[] = "DejaVu Sans";
 
@@ -185,8 +183,8 @@ double exf_text_width(exf_drawing *d, double size, const char *text)
     return e.x_advance;
 }
 
-/* Keeps the box that a text covers. */
-static void keep_box(exf_drawing *d, exf_box box)
+/* Records the box that a text covers. */
+static void record_box(exf_drawing *d, exf_box box)
 {
     if (d->rc != EXF_OK) return;
     d->rc = exf_mem_grow(&d->text, &d->room, d->n_texts + 1, sizeof *d->text, "texts of a picture", &d->err);
@@ -207,7 +205,7 @@ void exf_draw_text(exf_drawing *d, double x, double y, exf_anchor anchor, double
     exf_drawing_set_ink(d->page, ink);
     cairo_move_to(d->page, left, y);
     cairo_show_text(d->page, text);
-    keep_box(d, (exf_box){left + e.x_bearing, y + e.y_bearing, e.width, e.height});
+    record_box(d, (exf_box){left + e.x_bearing, y + e.y_bearing, e.width, e.height});
 }
 
 void exf_draw_text_up(exf_drawing *d, double x, double y, exf_anchor anchor, double size, exf_ink ink, const char *text)
@@ -224,7 +222,7 @@ void exf_draw_text_up(exf_drawing *d, double x, double y, exf_anchor anchor, dou
     cairo_move_to(d->page, 0, 0);
     cairo_show_text(d->page, text);
     cairo_restore(d->page);
-    keep_box(d, (exf_box){x + e.y_bearing, bottom - e.x_bearing - e.width, e.height, e.width});
+    record_box(d, (exf_box){x + e.y_bearing, bottom - e.x_bearing - e.width, e.height, e.width});
 }
 
 const exf_box *exf_drawing_texts(const exf_drawing *d, size_t *n)

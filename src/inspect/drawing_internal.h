@@ -30,10 +30,5 @@ struct exf_drawing {
 void exf_drawing_set_font(cairo_t *c);
 /* EXF_IO naming the package if the font is missing. */
 exf_code exf_drawing_check_font(cairo_t *c, exf_err *err) EXF_CHECKED;
-/* Adds the note to the bytes of an SVG or PNG; a PDF has it since its page began. */
-exf_code exf_drawing_add_note(const exf_drawing *d, exf_text *bytes, exf_err *err) EXF_CHECKED;
 void exf_drawing_set_ink(cairo_t *c, exf_ink ink);
-/* Renumbers ids in the order in which they first occur: Cairo numbers the surfaces of a process, so that a
- * second picture would differ from the same picture alone.  *out has the text to write. */
-exf_code exf_svg_renumber(const exf_text *svg, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,12 +1,12 @@
-/* figure.c - see figure.h. */
+/* figure.c - the figures of an inspection: the ends of their colours, drawing them, and their numbers as files; see figure.h. */
 #include "inspect/figure.h"
-#include "inspect/quantile.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "format/npy.h"
-#include "inspect/axis.h"
+#include "inspect/scale.h"
+#include "inspect/summary.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -53,11 +53,11 @@ int exf_figure_available(const exf_figure *f, const exf_inspection *s)
 
 /* ---- colours ------------------------------------------------------------------------- */
 
-/* Values lie together where all but a hundredth at each end are within less than this. */
+/* Values lie together if all but a hundredth at each end are within less than this. */
 static const double together = 0.4;
 
-/* The values that the figure shows of observed pairs, rising; of the diverging map their sizes.  Caller frees. */
-static exf_code sorted_values(const exf_figure *f, const exf_inspection *s, double **out, size_t *n, exf_err *err)
+/* Makes the values that the figure shows of observed pairs, rising; for the diverging map, their sizes.  Caller frees. */
+static exf_code sort_values(const exf_figure *f, const exf_inspection *s, double **out, size_t *n, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, cells = (size_t)s->n_layers * e * e;
     const float *value = exf_figure_values(f, s);
@@ -71,9 +71,9 @@ static exf_code sorted_values(const exf_figure *f, const exf_inspection *s, doub
     return EXF_OK;
 }
 
-/* The diverging map ends at the 99th percentile of sizes, both ways, or at 1 where there are none or all are
+/* Ends the diverging map at the 99th percentile of sizes, both ways, or at 1 where there are none or all are
  * 0; the other one around all but a hundredth of the values at each end. */
-static void range_of(const exf_figure *f, const double *sorted, size_t n, double *low, double *high)
+static void find_range(const exf_figure *f, const double *sorted, size_t n, double *low, double *high)
 {
     *low = n ? exf_quantile(sorted, n, 0.01) : 0;
     *high = n ? exf_quantile(sorted, n, 0.99) : 1;
@@ -92,8 +92,8 @@ exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, 
 {
     double *sorted = NULL;
     size_t n;
-    exf_code rc = sorted_values(f, s, &sorted, &n, err);
-    if (rc == EXF_OK) range_of(f, sorted, n, low, high);
+    exf_code rc = sort_values(f, s, &sorted, &n, err);
+    if (rc == EXF_OK) find_range(f, sorted, n, low, high);
     exf_mem_free(sorted);
     return rc;
 }
@@ -102,14 +102,11 @@ exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *
 {
     double *sorted = NULL;
     size_t n;
-    exf_code rc = sorted_values(f, s, &sorted, &n, err);
-    if (rc == EXF_OK) {
-        range_of(f, sorted, n, low, high);
-        int apart = f->map != EXF_MAP_DIVERGING && (n == 0 || *high - *low >= together || sorted[0] == sorted[n - 1]);
-        if (apart) {
-            *low = 0;
-            *high = 1;
-        }
+    exf_code rc = sort_values(f, s, &sorted, &n, err);
+    if (rc == EXF_OK) find_range(f, sorted, n, low, high);
+    if (rc == EXF_OK && f->map != EXF_MAP_DIVERGING && (n == 0 || *high - *low >= together || sorted[0] == sorted[n - 1])) {
+        *low = 0;
+        *high = 1;
     }
     exf_mem_free(sorted);
     return rc;
@@ -133,32 +130,15 @@ static exf_code draw_bars(const exf_figure *f, const exf_inspection *s, exf_shee
     return rc;
 }
 
-static exf_code find_ends(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, double *low, double *high,
-                          exf_err *err)
-{
-    *low = ends->low;
-    *high = ends->high;
-    switch (ends->from) {
-    case EXF_ENDS_USUAL: return exf_figure_range(f, s, low, high, err);
-    case EXF_ENDS_DATA: return exf_figure_range_of_data(f, s, low, high, err);
-    case EXF_ENDS_GIVEN: break;
-    }
-    return EXF_OK;
-}
-
-static exf_code add_note(const exf_matrix_sheet *m, const exf_figure_ends *ends, exf_text *note, exf_err *err)
+static void add_note(exf_text *note, const exf_matrix_sheet *m, const exf_figure_ends *ends)
 {
     int from_data = ends->from == EXF_ENDS_DATA || (ends->from == EXF_ENDS_USUAL && !(m->low == 0 && m->high == 1));
-    exf_code rc;
     if (m->low == -m->high)
-        EXF_TRY(exf_text_addf(note, err, "colours end at \302\261%.3g", m->high));
+        exf_text_appendf(note, "colours end at \302\261%.3g", m->high);
     else
-        EXF_TRY(exf_text_addf(note, err, "colours end at %.4g and %.4g", m->low, m->high));
-    if (from_data)
-        EXF_TRY(exf_text_addf(note, err, ", %s", m->map == EXF_MAP_DIVERGING ? "the 99th percentile of |S|" : "around the values"));
-    if (m->hide_self) EXF_TRY(exf_text_addf(note, err, "; an expert with itself is left blank"));
-out:
-    return rc;
+        exf_text_appendf(note, "colours end at %.4g and %.4g", m->low, m->high);
+    if (from_data) exf_text_appendf(note, ", %s", m->map == EXF_MAP_DIVERGING ? "the 99th percentile of |S|" : "around the values");
+    if (m->hide_self) exf_text_appendf(note, "; an expert with itself is left blank");
 }
 
 static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_sheet sheet, const exf_figure_ends *ends,
@@ -170,10 +150,14 @@ static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_
     exf_text note = {0};
     float *seen = NULL;
     exf_code rc;
-    EXF_TRY(find_ends(f, s, ends, &m.low, &m.high, err));
+    m.low = ends->low;
+    m.high = ends->high;
+    if (ends->from == EXF_ENDS_USUAL) EXF_TRY(exf_figure_range(f, s, &m.low, &m.high, err));
+    if (ends->from == EXF_ENDS_DATA) EXF_TRY(exf_figure_range_of_data(f, s, &m.low, &m.high, err));
     EXF_TRY(exf_mem_new(&seen, n, sizeof *seen, "matrices", err));
     for (size_t i = 0; i < n; i++) seen[i] = exf_inspection_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
-    EXF_TRY(add_note(&m, ends, &note, err));
+    add_note(&note, &m, ends);
+    EXF_TRY(exf_text_end(&note, err));
     m.sheet.note = note.s;
     m.value = seen;
     rc = exf_draw_matrices(&m, d, err);
@@ -188,9 +172,10 @@ exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf
     const char *family = exf_provenance_get(&s->provenance, "model.family");
     exf_text title = {0};
     exf_code rc;
-    EXF_TRY(exf_text_addf(&title, err, "%s (%s, %d layer%s, %d experts)", f->title, family ? family : "model unknown", s->n_layers,
-                          s->n_layers == 1 ? "" : "s", (int)s->shape.n_experts));
-    if (s->part) EXF_TRY(exf_text_addf(&title, err, "; %s", s->part));
+    exf_text_appendf(&title, "%s (%s, %d layer%s, %d experts)", f->title, family ? family : "model unknown", s->n_layers,
+                     s->n_layers == 1 ? "" : "s", (int)s->shape.n_experts);
+    if (s->part) exf_text_appendf(&title, "; %s", s->part);
+    EXF_TRY(exf_text_end(&title, err));
     exf_sheet sheet = {
         .title = title.s, .n_layers = s->n_layers, .n_experts = (int)s->shape.n_experts, .layer_number = s->layer_number};
     rc = f->is_bars ? draw_bars(f, s, sheet, d, err) : draw_matrices(f, s, sheet, ends, d, err);
@@ -199,37 +184,38 @@ out:
     return rc;
 }
 
-/* ---- figure data ------------------------------------------------------------------------------- */
-
-/* The numbers behind a figure, as files; see figure.h. */
+/* ---- the numbers of a figure as files ------------------------------------------------------------ */
 
 enum { FLUSH = 1 << 16 };
 
-static exf_code add_value(exf_text *line, double value, int known, exf_err *err)
+static void add_value(exf_text *line, double value, int known)
 {
-    return known ? exf_text_addf(line, err, "%.9g\n", value) : exf_text_add(line, "\n", 1, err);
+    if (known)
+        exf_text_appendf(line, "%.9g\n", value);
+    else
+        exf_text_append(line, "\n", 1);
 }
 
-static exf_code add_expert(const exf_inspection *s, const float *value, size_t at, exf_text *line, exf_err *err)
+static void add_expert(exf_text *line, const exf_inspection *s, const float *value, size_t at)
 {
     size_t e = (size_t)s->shape.n_experts;
-    exf_code rc = exf_text_addf(line, err, "%d,%zu,%" PRIu64 ",", (int)s->layer_number[at / e], at % e, s->expert_count[at]);
-    return rc != EXF_OK ? rc : add_value(line, (double)value[at], !isnan(value[at]), err);
+    exf_text_appendf(line, "%d,%zu,%" PRIu64 ",", (int)s->layer_number[at / e], at % e, s->expert_count[at]);
+    add_value(line, (double)value[at], !isnan(value[at]));
 }
 
-static exf_code add_pair(const exf_inspection *s, const float *value, size_t at, exf_text *line, exf_err *err)
+static void add_pair(exf_text *line, const exf_inspection *s, const float *value, size_t at)
 {
     size_t e = (size_t)s->shape.n_experts, source = at / e % e, target = at % e;
-    if (source == target) return EXF_OK;
-    exf_code rc =
-        exf_text_addf(line, err, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[at / e / e], source, target, s->count[at]);
-    return rc != EXF_OK ? rc : add_value(line, (double)value[at], exf_inspection_observed(s, at), err);
+    if (source == target) return;
+    exf_text_appendf(line, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[at / e / e], source, target, s->count[at]);
+    add_value(line, (double)value[at], exf_inspection_observed(s, at));
 }
 
-static exf_code flush(exf_output_file *f, exf_text *line, exf_err *err)
+static exf_code flush_text(exf_output_file *f, exf_text *text, exf_err *err)
 {
-    exf_code rc = exf_output_file_write(f, line->s, line->len, err);
-    line->len = 0;
+    exf_code rc = exf_text_end(text, err);
+    if (rc == EXF_OK) rc = exf_output_file_write(f, text->s, text->len, err);
+    text->len = 0;
     return rc;
 }
 
@@ -238,20 +224,20 @@ exf_code exf_figure_csv(const exf_figure *f, const exf_inspection *s, const char
     size_t e = (size_t)s->shape.n_experts, n = (size_t)s->n_layers * e * (f->is_bars ? 1 : e);
     const float *value = exf_figure_values(f, s);
     exf_output_file *file = NULL;
-    exf_text line = {0};
+    exf_text text = {0};
     exf_code rc;
     EXF_TRY(exf_output_file_begin(&file, target, force, err));
-    EXF_TRY(exf_text_addf(&line, err, f->is_bars ? "layer,expert,tokens,norm\n" : "layer,source,target,tokens,%s\n", f->name));
+    exf_text_appendf(&text, f->is_bars ? "layer,expert,tokens,norm\n" : "layer,source,target,tokens,%s\n", f->name);
     for (size_t i = 0; i < n; i++) {
-        EXF_TRY(f->is_bars ? add_expert(s, value, i, &line, err) : add_pair(s, value, i, &line, err));
-        if (line.len > FLUSH) EXF_TRY(flush(file, &line, err));
+        (f->is_bars ? add_expert : add_pair)(&text, s, value, i);
+        if (text.len > FLUSH) EXF_TRY(flush_text(file, &text, err));
     }
-    EXF_TRY(flush(file, &line, err));
+    EXF_TRY(flush_text(file, &text, err));
     rc = exf_output_file_commit(file, err);
     file = NULL;
 out:
     exf_output_file_abort(file);
-    exf_text_free(&line);
+    exf_text_free(&text);
     return rc;
 }
 

@@ -2,7 +2,7 @@
  * write its numbers.
  *
  *   norms       mean output norm of every expert, a bar each
- *   similarity  raw similarity of every pair (geometry.h)
+ *   similarity  raw similarity of every pair (inspection.h)
  *   aligned     the same after the pair's own scalar
  *   scalar      S[s,t]; colours end at the 99th percentile of |S|, both ways
  *   loss        L[s,t]

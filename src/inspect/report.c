@@ -1,105 +1,118 @@
-/* report.c - fills the page's places; see report.h. */
-#include "base/mem.h"
+/* report.c - fills the places of the report's page, {{name}}; see report.h.  The Makefile makes gen/report_<part>.inc from
+ * src/inspect/report/report.<part>. */
 #include "inspect/report_internal.h"
+
+#include "base/mem.h"
 
 #include <stdarg.h>
 #include <string.h>
 
 enum { FLUSH = 1 << 18 };
 
-exf_code exf_report_flush(exf_report *r, exf_err *err)
+static const unsigned char html[] = {
+#include "gen/report_html.inc"
+};
+static const unsigned char css[] = {
+#include "gen/report_css.inc"
+};
+static const unsigned char js[] = {
+#include "gen/report_js.inc"
+};
+
+/* ---- text ------------------------------------------------------------------------------- */
+
+/* Writes the text to the file. */
+static void flush_text(exf_report *r)
 {
-    exf_code rc = r->text.len ? exf_output_file_write(r->file, r->text.s, r->text.len, err) : EXF_OK;
+    if (r->rc == EXF_OK) r->rc = exf_text_end(&r->text, r->err);
+    if (r->rc == EXF_OK && r->text.len) r->rc = exf_output_file_write(r->file, r->text.s, r->text.len, r->err);
     r->text.len = 0;
-    return rc;
 }
 
-exf_code exf_report_addf(exf_report *r, exf_err *err, const char *fmt, ...)
+void exf_report_addf(exf_report *r, const char *fmt, ...)
 {
     va_list va;
     va_start(va, fmt);
-    exf_code rc = exf_text_addv(&r->text, err, fmt, va);
+    exf_text_appendv(&r->text, fmt, va);
     va_end(va);
-    return rc == EXF_OK && r->text.len > FLUSH ? exf_report_flush(r, err) : rc;
+    if (r->text.len > FLUSH) flush_text(r);
 }
 
-exf_code exf_report_text(exf_report *r, const char *text, exf_err *err)
+void exf_report_text(exf_report *r, const char *text)
 {
     static const struct {
         char c;
         const char *entity;
     } special[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-    exf_code rc = EXF_OK;
-    if (exf_utf8_valid(text, strlen(text)) != strlen(text))
-        return exf_fail(err, EXF_FORMAT, "a text of the report is not valid UTF-8");
-    for (; rc == EXF_OK && *text; text++) {
+    if (r->rc == EXF_OK && exf_utf8_valid(text, strlen(text)) != strlen(text))
+        r->rc = exf_fail(r->err, EXF_FORMAT, "a text of the report is not valid UTF-8");
+    for (; *text; text++) {
         const char *entity = NULL;
         for (size_t i = 0; i < sizeof special / sizeof *special; i++)
             if (*text == special[i].c) entity = special[i].entity;
-        rc = entity ? exf_text_add(&r->text, entity, strlen(entity), err) : exf_text_add(&r->text, text, 1, err);
+        exf_text_append(&r->text, entity ? entity : text, entity ? strlen(entity) : 1);
     }
-    return rc;
 }
 
 /* ---- places ---------------------------------------------------------------------------- */
 
-static exf_code add_title(exf_report *r, exf_err *err)
+static void add_title(exf_report *r)
 {
-    return exf_report_text(r, r->title, err);
+    exf_report_text(r, r->title);
 }
 
-static exf_code add_part(exf_report *r, const char *part, exf_err *err)
+static void add_style(exf_report *r)
 {
-    size_t n;
-    const char *bytes = exf_report_part(part, &n);
-    return exf_text_add(&r->text, bytes, n, err);
+    exf_text_append(&r->text, (const char *)css, sizeof css);
 }
 
-static exf_code add_style(exf_report *r, exf_err *err)
+static void add_script(exf_report *r)
 {
-    return add_part(r, "css", err);
-}
-
-static exf_code add_script(exf_report *r, exf_err *err)
-{
-    return add_part(r, "js", err);
+    exf_text_append(&r->text, (const char *)js, sizeof js);
 }
 
 static const struct {
     const char *name;
-    exf_code (*fill)(exf_report *r, exf_err *err);
+    void (*add)(exf_report *r);                   /* or, where other things than writing may fail: */
+    exf_code (*load)(exf_report *r, exf_err *err);
 } places[] = {
-    {"title", add_title},        {"style", add_style},          {"script", add_script},
-    {"cards", exf_report_cards}, {"layers", exf_report_layers}, {"validation", exf_report_validation},
-    {"facts", exf_report_facts}, {"data", exf_report_data},     {"budgets", exf_report_budgets},
+    {"title", add_title, NULL},          {"style", add_style, NULL},
+    {"script", add_script, NULL},        {"cards", exf_report_cards, NULL},
+    {"layers", exf_report_layers, NULL}, {"validation", NULL, exf_report_validation},
+    {"facts", exf_report_facts, NULL},   {"data", NULL, exf_report_data},
+    {"budgets", exf_report_budgets, NULL},
 };
 
-static exf_code fill_place(exf_report *r, const char *name, size_t n, exf_err *err)
+static exf_code fill_place(exf_report *r, const char *name, size_t n)
 {
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (strlen(places[i].name) == n && memcmp(places[i].name, name, n) == 0) return places[i].fill(r, err);
-    return exf_fail(err, EXF_INTERNAL, "report.html has a place {{%.*s}} that nothing fills", (int)n, name);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (strlen(places[i].name) != n || memcmp(places[i].name, name, n) != 0) continue;
+        exf_code rc = places[i].load ? places[i].load(r, r->err) : EXF_OK;
+        if (places[i].add) places[i].add(r);
+        return rc == EXF_OK ? r->rc : rc;
+    }
+    return exf_fail(r->err, EXF_INTERNAL, "report.html has a place {{%.*s}} that nothing fills", (int)n, name);
 }
 
-/* The page, with every {{name}} filled. */
-static exf_code fill_page(exf_report *r, exf_err *err)
+/* Writes the page, with every {{name}} filled. */
+static exf_code fill_page(exf_report *r)
 {
-    size_t n, at = 0;
-    const char *page = exf_report_part("html", &n);
+    const char *page = (const char *)html;
     exf_code rc = EXF_OK;
-    while (rc == EXF_OK && at < n) {
-        const char *open = memchr(page + at, '{', n - at);
+    for (size_t at = 0, n = sizeof html; at < n;) {
+        const char *open = memchr(page + at, '{', n - at), *close;
         size_t plain = open ? (size_t)(open - page) - at : n - at;
-        EXF_TRY(exf_text_add(&r->text, page + at, plain, err));
+        exf_text_append(&r->text, page + at, plain);
         at += plain;
-        if (at == n) break;
-        const char *close = memchr(open, '}', n - at);
+        if (!open) break;
+        close = memchr(open, '}', n - at);
         if (!close || open[1] != '{' || close[1] != '}')
-            return exf_fail(err, EXF_INTERNAL, "report.html: a brace at byte %zu is no {{place}}", at);
-        EXF_TRY(fill_place(r, open + 2, (size_t)(close - open) - 2, err));
+            return exf_fail(r->err, EXF_INTERNAL, "report.html: a brace at byte %zu is no {{place}}", at);
+        EXF_TRY(fill_place(r, open + 2, (size_t)(close - open) - 2));
         at = (size_t)(close - page) + 2;
     }
-    rc = exf_report_flush(r, err);
+    flush_text(r);
+    rc = r->rc;
 out:
     return rc;
 }
@@ -107,12 +120,12 @@ out:
 exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force,
                           exf_err *err)
 {
-    exf_report r = {.s = s, .title = title, .beside = beside};
+    exf_report r = {.s = s, .title = title, .beside = beside, .err = err};
     exf_code rc;
     EXF_TRY(exf_mem_new(&r.rows, (size_t)s->n_layers + 1, sizeof *r.rows, "summary", err));
     EXF_TRY(exf_summarise(s, r.rows, err));
     EXF_TRY(exf_output_file_begin(&r.file, target, force, err));
-    EXF_TRY(fill_page(&r, err));
+    EXF_TRY(fill_page(&r));
     rc = exf_output_file_commit(r.file, err);
     r.file = NULL;
 out:

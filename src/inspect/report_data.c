@@ -1,18 +1,16 @@
 /* report_data.c - what the report's script reads: one JSON object about all, and one
  * base64 text per layer and matrix, which is decoded when it is looked at. */
-#include "base/mem.h"
-#include "format/base64.h"
-#include "format/json_write.h"
-#include "inspect/summary.h"
-#include "inspect/figure.h"
-#include "inspect/quantile.h"
 #include "inspect/report_internal.h"
+
+#include "base/mem.h"
+#include "format/json_write.h"
+#include "inspect/figure.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* A matrix as the page's script knows it. */
+/* A matrix as the page's script reads it. */
 typedef struct {
     const char *id, *name, *type;
     const float *value; /* [L, E, E]; NULL: tokens */
@@ -26,8 +24,8 @@ enum { MATRICES_MAX = 8, PAGE_MAX = 29000000 /* bytes of base64 */ };
 
 /* ---- numbers as bytes ------------------------------------------------------------------------ */
 
-/* Nearest half-precision number, ties to even; NaN and what is too large become NaN. */
-static uint16_t half_of(float value)
+/* Returns the nearest half-precision number, ties to even; NaN for NaN and what is too large. */
+static uint16_t round_to_half(float value)
 {
     uint32_t bits, sign, rest;
     memcpy(&bits, &value, sizeof bits);
@@ -56,14 +54,16 @@ static size_t width_of(const matrix *m)
     return is_type(m, "f32") || is_type(m, "u32") ? 4 : 2;
 }
 
-static uint8_t step_of(const matrix *m, float value)
+/* Returns the nearest of 255 steps from m->from to m->to; 255 for NaN. */
+static uint8_t round_to_step(const matrix *m, float value)
 {
     if (isnan(value)) return 255;
     double t = m->to > m->from ? ((double)value - m->from) / (m->to - m->from) : 0;
     return (uint8_t)(t <= 0 ? 0 : t >= 1 ? 254 : (int)(254 * t + 0.5));
 }
 
-static void pack(const exf_inspection *s, const matrix *m, size_t at, void *to)
+/* Writes the number at `at`, as its type says. */
+static void pack_number(const exf_inspection *s, const matrix *m, size_t at, void *to)
 {
     uint8_t tiny = 0;
     uint16_t small = 0;
@@ -75,8 +75,8 @@ static void pack(const exf_inspection *s, const matrix *m, size_t at, void *to)
         size_t e = (size_t)s->shape.n_experts;
         int known = (exf_inspection_observed(s, at) || at / e % e == at % e) && m->value[at] < EXF_ERROR_UNKNOWN;
         float v = known ? m->value[at] : NAN;
-        tiny = step_of(m, v);
-        small = half_of(v);
+        tiny = round_to_step(m, v);
+        small = round_to_half(v);
         memcpy(&wide, &v, sizeof wide);
     }
     memcpy(to, width_of(m) == 4 ? (void *)&wide : width_of(m) == 2 ? (void *)&small : (void *)&tiny, width_of(m));
@@ -92,7 +92,7 @@ static uint64_t most_tokens(const exf_inspection *s)
     return most;
 }
 
-/* 99th percentile of the standard errors that are known; 1 if none is. */
+/* Returns the 99th percentile of the standard errors that are known; 1 if none is. */
 static double usual_error(const exf_inspection *s, double *scratch)
 {
     size_t n = 0, cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts;
@@ -150,7 +150,7 @@ static size_t page_bytes(const exf_inspection *s, const matrix *m, size_t n)
     return (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts * width / 3 * 4;
 }
 
-/* The span of the values that are known, an expert with itself included. */
+/* Finds the span of the values that are known, an expert with itself included. */
 static void find_span(const exf_inspection *s, matrix *m)
 {
     size_t e = (size_t)s->shape.n_experts;
@@ -164,8 +164,8 @@ static void find_span(const exf_inspection *s, matrix *m)
     }
 }
 
-/* Models of very many experts: half precision for all, and if that is still too much,
- * 255 steps, so that the page stays one that a browser opens at once. */
+/* Makes the matrices of models of very many experts coarser, so that the page stays one that a browser opens at once: half
+ * precision for all, and if that is still too much, 255 steps. */
 static void fit_page(const exf_inspection *s, matrix *m, size_t n)
 {
     static const char *const coarser[] = {"f16", "u8"};
@@ -246,7 +246,7 @@ static exf_code add_about(exf_report *r, const matrix *m, size_t n, exf_err *err
     add_map(&w, "diverging", EXF_MAP_DIVERGING);
     exf_jw_close(&w);
     exf_code rc = exf_jw_end(&w, &text, err);
-    if (rc == EXF_OK) rc = exf_report_addf(r, err, "<script type=\"application/json\" id=\"about\">%s</script>\n", text.s);
+    if (rc == EXF_OK) exf_report_addf(r, "<script type=\"application/json\" id=\"about\">%s</script>\n", text.s);
     exf_text_free(&text);
     return rc;
 }
@@ -255,12 +255,10 @@ static exf_code add_about(exf_report *r, const matrix *m, size_t n, exf_err *err
 
 static exf_code add_blob(exf_report *r, const char *id, int layer, const void *bytes, size_t n, exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(exf_report_addf(r, err, "<script type=\"text/plain\" id=\"%s-%d\">", id, layer));
-    EXF_TRY(exf_base64_add(&r->text, bytes, n, err));
-    rc = exf_report_addf(r, err, "</script>\n");
-out:
-    return rc;
+    exf_report_addf(r, "<script type=\"text/plain\" id=\"%s-%d\">", id, layer);
+    exf_code rc = exf_base64_add(&r->text, bytes, n, err);
+    exf_report_addf(r, "</script>\n");
+    return rc == EXF_OK ? r->rc : rc;
 }
 
 static exf_code add_layer(exf_report *r, const matrix *m, size_t n, size_t l, char *packed, exf_err *err)
@@ -270,7 +268,7 @@ static exf_code add_layer(exf_report *r, const matrix *m, size_t n, size_t l, ch
     int number = s->layer_number[l];
     exf_code rc;
     for (size_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < cells; k++) pack(s, &m[i], l * cells + k, packed + k * width_of(&m[i]));
+        for (size_t k = 0; k < cells; k++) pack_number(s, &m[i], l * cells + k, packed + k * width_of(&m[i]));
         EXF_TRY(add_blob(r, m[i].id, number, packed, cells * width_of(&m[i]), err));
     }
     EXF_TRY(add_blob(r, "norms", number, s->norms + l * e, e * sizeof *s->norms, err));
@@ -291,8 +289,8 @@ exf_code exf_report_data(exf_report *r, exf_err *err)
     exf_code rc;
     EXF_TRY(list_matrices(r->s, m, &n, err));
     fit_page(r->s, m, n);
-    EXF_TRY(add_about(r, m, n, err));
     EXF_TRY(exf_mem_new(&packed, e * e, sizeof(uint32_t), "numbers of the report", err));
+    EXF_TRY(add_about(r, m, n, err));
     for (size_t l = 0; l < (size_t)r->s->n_layers; l++) EXF_TRY(add_layer(r, m, n, l, packed, err));
 out:
     exf_mem_free(packed);

@@ -1,21 +1,46 @@
-/* sheet.c - see sheet.h. */
+/* sheet.c - all layers of a model on one page: a grid of panels, and the two kinds of sheets; see sheet.h. */
 #include "inspect/sheet.h"
-#include "inspect/axis.h"
 
 #include "base/mem.h"
 
 #include <math.h>
 #include <stdio.h>
 
+/* ---- the grid of panels; all lengths are points ---------------------------------------------------- */
+
+#define LABEL 7.0 /* size of a layer's label and of an axis' name */
+#define TICK 6.0  /* size of an axis' numbers */
+#define MARGIN 8.0
+#define GAP 5.0
+#define STROKE 2.5 /* length of a tick's stroke */
+
+/* The room that a kind of sheet needs around its panels, and the panels' shape: height by width. */
+typedef struct {
+    double left, right, bottom; /* of all panels */
+    double head, gap_x;         /* above each, between two */
+    double lowest, highest;     /* shape */
+} panel_needs;
+
+typedef struct {
+    int columns, rows;
+    double panel_width, panel_height;
+    double left, top;         /* of the first panel */
+    double step_x, step_y;    /* from panel to panel */
+    double right, bottom;     /* just after the last panels */
+    double page_width, page_height;
+    double pixels_per_point;  /* in a PNG, where an expert is `pixels` wide */
+    int pixels;
+} panel_grid;
+
 static const double page_width = 516, page_height = 460, pixels_per_inch = 300;
 
 /* Makes the panels of `columns` as large as the page allows; returns how good that is: their width, less
  * where places stay empty. */
-static double try_columns(exf_panel_grid *g, int columns, int n, const exf_panel_needs *need, double heading)
+static double try_columns(panel_grid *g, int columns, int n, const panel_needs *need, double heading)
 {
     int rows = (n + columns - 1) / columns;
     double across = (page_width - need->left - need->right - (columns - 1) * need->gap_x) / columns;
-    double down = (page_height - heading - need->bottom - (rows - 1) * EXF_SHEET_GAP) / rows - need->head;
+    double down = (page_height - heading - need->bottom - (rows - 1) * GAP) / rows - need->head;
     double width = fmin(across, down / need->lowest);
     if (width < 4) width = 4; /* a page that grows beyond the size meant */
     g->columns = columns;
@@ -25,9 +50,9 @@ static double try_columns(exf_panel_grid *g, int columns, int n, const exf_panel
     return width * sqrt((double)n / (rows * columns));
 }
 
-static void choose_columns(exf_panel_grid *g, int n, const exf_panel_needs *need, double heading)
+static void choose_columns(panel_grid *g, int n, const panel_needs *need, double heading)
 {
-    exf_panel_grid best = {0};
+    panel_grid best = {0};
     double most = -1;
     for (int columns = 1; columns <= n; columns++) {
         double good = try_columns(g, columns, n, need, heading);
@@ -38,19 +63,22 @@ static void choose_columns(exf_panel_grid *g, int n, const exf_panel_needs *need
     *g = best;
 }
 
-static double snap(const exf_panel_grid *g, double length)
+/* Rounds a length up to whole pixels. */
+static double snap(const panel_grid *g, double length)
 {
     return ceil(length * g->pixels_per_point - 1e-6) / g->pixels_per_point;
 }
 
-void exf_panel_grid_place(exf_panel_grid *g, exf_drawing *d, const exf_sheet *s, const exf_panel_needs *need)
+/* Chooses columns and rows with the largest panels on a page of at most 516 x 460 points and cuts the page
+ * to them.  Edges of panels lie on whole pixels. */
+static void place_panels(panel_grid *g, exf_drawing *d, const exf_sheet *s, const panel_needs *need)
 {
     choose_columns(g, s->n_layers, need, exf_heading_height(d, page_width, s->title, s->note));
     g->pixels = (int)ceil(g->panel_width * pixels_per_inch / 72 / s->n_experts - 1e-9);
     g->pixels_per_point = s->n_experts * g->pixels / g->panel_width;
     g->panel_height = snap(g, g->panel_height);
     g->step_x = snap(g, g->panel_width + need->gap_x);
-    g->step_y = snap(g, g->panel_height + EXF_SHEET_GAP + need->head);
+    g->step_y = snap(g, g->panel_height + GAP + need->head);
     g->left = snap(g, need->left);
     g->right = g->left + (g->columns - 1) * g->step_x + g->panel_width;
     g->page_width = snap(g, g->right + need->right);
@@ -59,58 +87,61 @@ void exf_panel_grid_place(exf_panel_grid *g, exf_drawing *d, const exf_sheet *s,
     g->page_height = snap(g, g->bottom + need->bottom);
 }
 
-exf_code exf_panel_grid_page(const exf_panel_grid *g, const exf_sheet *s, exf_drawing *d, exf_err *err)
+/* Begins the page of the grid and draws title and note. */
+static exf_code begin_page(const panel_grid *g, const exf_sheet *s, exf_drawing *d, exf_err *err)
 {
     exf_code rc = exf_drawing_page(d, g->page_width, g->page_height, g->pixels_per_point, s->title, err);
     if (rc == EXF_OK) exf_draw_heading(d, g->page_width, s->title, s->note);
     return rc;
 }
 
-exf_box exf_panel_box(const exf_panel_grid *g, int i)
+static exf_box panel_box(const panel_grid *g, int i)
 {
     return (exf_box){g->left + i % g->columns * g->step_x, g->top + i / g->columns * g->step_y, g->panel_width, g->panel_height};
 }
 
-int exf_panel_is_lowest(const exf_panel_grid *g, int i, int n)
+/* Returns 1 if no panel is below panel i. */
+static int is_lowest(const panel_grid *g, int i, int n)
 {
     return i + g->columns >= n;
 }
 
-void exf_draw_layer_label(exf_drawing *d, const exf_sheet *s, exf_box panel, int i, double room, double above)
+/* Writes "layer 7", or "7" where that is too wide for `room`, above the panel. */
+static void draw_layer_label(exf_drawing *d, const exf_sheet *s, exf_box panel, int i, double room, double above)
 {
     char label[32];
     snprintf(label, sizeof label, "layer %d", (int)s->layer_number[i]);
-    const char *text = exf_text_width(d, EXF_SHEET_LABEL, label) <= room ? label : label + 6;
-    exf_draw_text(d, panel.x, panel.y - above, EXF_START, EXF_SHEET_LABEL, EXF_INK_TEXT, text);
+    const char *text = exf_text_width(d, LABEL, label) <= room ? label : label + 6;
+    exf_draw_text(d, panel.x, panel.y - above, EXF_START, LABEL, EXF_INK_TEXT, text);
 }
 
-void exf_draw_expert_ticks(exf_drawing *d, exf_box panel, int n_experts)
+/* Draws ticks and numbers of experts under a panel. */
+static void draw_expert_ticks(exf_drawing *d, exf_box panel, int n_experts)
 {
     exf_ticks t;
     double low = -0.5, high = n_experts - 0.5, y = panel.y + panel.height;
-    exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.width, EXF_SHEET_TICK, 0);
+    exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.width, TICK, 0);
     for (int i = 0; i < t.n; i++) {
         double x = panel.x + panel.width * exf_axis_share(EXF_AXIS_WHOLE, t.at[i], low, high);
-        const double stroke[2][2] = {{x, y}, {x, y + EXF_SHEET_STROKE}};
+        const double stroke[2][2] = {{x, y}, {x, y + STROKE}};
         exf_draw_line(d, stroke, 2, 0, EXF_INK_TEXT);
-        exf_draw_text(d, x, y + EXF_SHEET_STROKE + EXF_SHEET_TICK, EXF_MIDDLE, EXF_SHEET_TICK, EXF_INK_TEXT, t.text[i]);
+        exf_draw_text(d, x, y + STROKE + TICK, EXF_MIDDLE, TICK, EXF_INK_TEXT, t.text[i]);
     }
 }
 
-void exf_draw_left_ticks(exf_drawing *d, exf_box panel, const exf_ticks *t, const double share[EXF_TICKS_MAX])
+/* Draws ticks and numbers left of a panel; share of its height from the top is where each lies. */
+static void draw_left_ticks(exf_drawing *d, exf_box panel, const exf_ticks *t, const double share[EXF_TICKS_MAX])
 {
     for (int i = 0; i < t->n; i++) {
         double y = panel.y + share[i] * panel.height;
-        const double stroke[2][2] = {{panel.x - EXF_SHEET_STROKE, y}, {panel.x, y}};
+        const double stroke[2][2] = {{panel.x - STROKE, y}, {panel.x, y}};
         exf_draw_line(d, stroke, 2, 0, EXF_INK_TEXT);
-        exf_draw_text(d, panel.x - EXF_SHEET_STROKE - 1.5, y + 0.36 * EXF_SHEET_TICK, EXF_END, EXF_SHEET_TICK, EXF_INK_TEXT,
+        exf_draw_text(d, panel.x - STROKE - 1.5, y + 0.36 * TICK, EXF_END, TICK, EXF_INK_TEXT,
                       t->text[i]);
     }
 }
 
-/* ---- sheet bars -------------------------------------------------------------------------------- */
-
-/* A bar per expert and a panel per layer; see sheet.h. */
+/* ---- bars: a panel per layer, a bar per expert --------------------------------------------------- */
 
 enum { OUTLIER = 3, EXTREME_TEXT = 40 };
 
@@ -155,10 +186,8 @@ static extremes find_extremes(const exf_bar_sheet *s, int layer)
     return x;
 }
 
-/* ---- panels ------------------------------------------------------------------------------------- */
-
-/* Height of a panel's bars: what is above them is for marks. */
-static double room_of(exf_box panel)
+/* Returns the height of a panel's bars: what is above them is for marks. */
+static double bars_height(exf_box panel)
 {
     return panel.height - 2 * mark;
 }
@@ -170,11 +199,11 @@ static void draw_mark(exf_drawing *d, double x, exf_box panel, double bar_top, e
     if (bar_top > tip + 1) exf_draw_dashes(d, x, tip + 1, x, bar_top, 1, ink);
 }
 
-static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const exf_panel_grid *g, int i, int e, const extremes *x)
+static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *g, int i, int e, const extremes *x)
 {
     exf_ink ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
-    exf_box panel = exf_panel_box(g, i);
-    double room = room_of(panel), cell = panel.width / s->sheet.n_experts;
+    exf_box panel = panel_box(g, i);
+    double room = bars_height(panel), cell = panel.width / s->sheet.n_experts;
     double height = e == x->outlier ? room : fmin(room, bar_value(s, i, e) / x->top * room); /* a cold one's may be above all */
     double width = g->pixels > 3 ? cell * (g->pixels - 1) / g->pixels : cell;
     exf_box bar = {panel.x + e * cell, panel.y + panel.height - height, width, height};
@@ -188,10 +217,10 @@ static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const exf_panel
 static void draw_value_ticks(exf_drawing *d, exf_box panel, double top)
 {
     exf_ticks t;
-    double share[EXF_TICKS_MAX], room = room_of(panel);
-    exf_ticks_fit(&t, d, EXF_AXIS_REAL, 0, top, room, EXF_SHEET_TICK, 1);
+    double share[EXF_TICKS_MAX], room = bars_height(panel);
+    exf_ticks_fit(&t, d, EXF_AXIS_REAL, 0, top, room, TICK, 1);
     for (int i = 0; i < t.n; i++) share[i] = 1 - t.at[i] / top * room / panel.height;
-    exf_draw_left_ticks(d, panel, &t, share);
+    draw_left_ticks(d, panel, &t, share);
 }
 
 /* ---- heads: "layer 3", and the extremes beside or below it ----------------------------------------- */
@@ -203,7 +232,7 @@ typedef struct {
     char most[EXTREME_TEXT], least[EXTREME_TEXT];
 } extreme_texts;
 
-/* "9.12 at 14": three digits, but all of those before the point. */
+/* Writes "9.12 at 14": three digits, but all of those before the point. */
 static void name_extreme(const exf_bar_sheet *s, int layer, int e, const char *word, char text[EXTREME_TEXT])
 {
     double v = e < 0 ? 0 : bar_value(s, layer, e);
@@ -223,9 +252,10 @@ static extreme_texts name_extremes(const exf_bar_sheet *s, int layer, const extr
     return t;
 }
 
+/* Returns 1 if heads of that form fit above panels of that width. */
 static int fits(const exf_bar_sheet *s, exf_drawing *d, double width, head_form form)
 {
-    double label = form == ONE_LINE ? exf_text_width(d, EXF_SHEET_LABEL, "layer 000") + 5 : 0;
+    double label = form == ONE_LINE ? exf_text_width(d, LABEL, "layer 000") + 5 : 0;
     for (int i = 0; i < s->sheet.n_layers; i++) {
         extremes x = find_extremes(s, i);
         extreme_texts t = name_extremes(s, i, &x, form);
@@ -236,14 +266,14 @@ static int fits(const exf_bar_sheet *s, exf_drawing *d, double width, head_form 
 
 static double head_of(head_form form)
 {
-    return EXF_SHEET_LABEL + 2.5 + 1.3 * small * (int)form;
+    return LABEL + 2.5 + 1.3 * small * (int)form;
 }
 
 static void draw_head(exf_drawing *d, const exf_bar_sheet *s, exf_box panel, int i, const extremes *x, head_form form)
 {
     extreme_texts t = name_extremes(s, i, x, form);
     double line = 1.3 * small, right = panel.x + panel.width, y = panel.y - 2.5;
-    exf_draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5 + line * (int)form);
+    draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5 + line * (int)form);
     if (form == ONE_LINE) {
         exf_draw_text(d, right, y, EXF_END, small, EXF_INK_HIGH, t.most);
         exf_draw_text(d, right - exf_text_width(d, small, t.most) - 5, y, EXF_END, small, EXF_INK_LOW, t.least);
@@ -256,10 +286,10 @@ static void draw_head(exf_drawing *d, const exf_bar_sheet *s, exf_box panel, int
 
 /* ---- the sheet ----------------------------------------------------------------------------------- */
 
-static void draw_bars(exf_drawing *d, const exf_bar_sheet *s, const exf_panel_grid *g, int i, head_form form)
+static void draw_bars(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *g, int i, head_form form)
 {
     extremes x = find_extremes(s, i);
-    exf_box panel = exf_panel_box(g, i);
+    exf_box panel = panel_box(g, i);
     for (int e = 0; e < s->sheet.n_experts; e++)
         if (e != x.least && e != x.most) draw_one_bar(d, s, g, i, e, &x);
     if (x.least >= 0) draw_one_bar(d, s, g, i, x.least, &x);
@@ -267,57 +297,53 @@ static void draw_bars(exf_drawing *d, const exf_bar_sheet *s, const exf_panel_gr
     exf_draw_frame(d, panel, EXF_INK_SOFT);
     draw_head(d, s, panel, i, &x, form);
     draw_value_ticks(d, panel, x.top);
-    if (exf_panel_is_lowest(g, i, s->sheet.n_layers)) exf_draw_expert_ticks(d, panel, s->sheet.n_experts);
+    if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, s->sheet.n_experts);
 }
 
-/* The widest number at any layer's axis. */
+/* Returns the width of the widest number at any layer's axis. */
 static double widest_number(const exf_bar_sheet *s, exf_drawing *d)
 {
     double widest = 0;
     for (int i = 0; i < s->sheet.n_layers; i++) {
         exf_ticks t;
         exf_ticks_at(&t, EXF_AXIS_REAL, 0, find_extremes(s, i).top, EXF_TICKS_MAX);
-        widest = fmax(widest, exf_ticks_width(&t, d, EXF_SHEET_TICK));
+        widest = fmax(widest, exf_ticks_width(&t, d, TICK));
     }
     return widest;
 }
 
-/* The first form of heads that fits above the panels that it leaves room for. */
-static head_form place(exf_panel_grid *g, const exf_bar_sheet *s, exf_drawing *d)
+/* Places the panels with the first form of heads that fits above them. */
+static head_form place_bars(panel_grid *g, const exf_bar_sheet *s, exf_drawing *d)
 {
-    double number = widest_number(s, d) + EXF_SHEET_STROKE + 1.5;
-    exf_panel_needs needs = {.left = EXF_SHEET_MARGIN + EXF_SHEET_LABEL + 4 + number, .right = EXF_SHEET_MARGIN + 2,
-                             .bottom = EXF_SHEET_STROKE + EXF_SHEET_TICK + 4 + EXF_SHEET_LABEL + EXF_SHEET_MARGIN,
-                             .gap_x = number + EXF_SHEET_GAP, .lowest = 0.4, .highest = 0.75};
+    double number = widest_number(s, d) + STROKE + 1.5;
+    panel_needs needs = {.left = MARGIN + LABEL + 4 + number, .right = MARGIN + 2,
+                             .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
+                             .gap_x = number + GAP, .lowest = 0.4, .highest = 0.75};
     for (head_form form = ONE_LINE;; form++) {
         needs.head = head_of(form);
-        exf_panel_grid_place(g, d, &s->sheet, &needs);
+        place_panels(g, d, &s->sheet, &needs);
         if (form == THREE_LINES || fits(s, d, g->panel_width, form)) return form;
     }
 }
 
 exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err)
 {
-    exf_panel_grid g = {0};
-    head_form form = place(&g, s, d);
-    exf_code rc = exf_panel_grid_page(&g, &s->sheet, d, err);
+    panel_grid g = {0};
+    head_form form = place_bars(&g, s, d);
+    exf_code rc = begin_page(&g, &s->sheet, d, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < s->sheet.n_layers; i++) draw_bars(d, s, &g, i, form);
-    exf_draw_text(d, (g.left + g.right) / 2, g.page_height - EXF_SHEET_MARGIN, EXF_MIDDLE, EXF_SHEET_LABEL, EXF_INK_TEXT,
+    exf_draw_text(d, (g.left + g.right) / 2, g.page_height - MARGIN, EXF_MIDDLE, LABEL, EXF_INK_TEXT,
                   expert_text);
-    exf_draw_text_up(d, EXF_SHEET_MARGIN + 0.75 * EXF_SHEET_LABEL, (g.top + g.bottom) / 2, EXF_MIDDLE, EXF_SHEET_LABEL,
+    exf_draw_text_up(d, MARGIN + 0.75 * LABEL, (g.top + g.bottom) / 2, EXF_MIDDLE, LABEL,
                      EXF_INK_TEXT, s->value_label);
     return EXF_OK;
 }
 
-/* ---- sheet matrix ------------------------------------------------------------------------------ */
-
-/* A matrix per layer, coloured; see sheet.h. */
+/* ---- matrices: a panel per layer, coloured ------------------------------------------------------- */
 
 static const char grey_text[] = "no evidence", source_text[] = "source expert", target_text[] = "target expert";
 static const double bar_width = 9, bar_most = 220, swatch = 6;
-
-/* ---- panels ---------------------------------------------------------------------------------- */
 
 static void colour_cells(const exf_matrix_sheet *s, int layer, exf_ink *ink)
 {
@@ -329,96 +355,96 @@ static void colour_cells(const exf_matrix_sheet *s, int layer, exf_ink *ink)
     }
 }
 
-/* Numbers of source experts left of a panel. */
+/* Draws the numbers of source experts left of a panel. */
 static void draw_source_ticks(exf_drawing *d, exf_box panel, int n_experts)
 {
     exf_ticks t;
     double share[EXF_TICKS_MAX], low = -0.5, high = n_experts - 0.5;
-    exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.height, EXF_SHEET_TICK, 1);
+    exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.height, TICK, 1);
     for (int i = 0; i < t.n; i++) share[i] = exf_axis_share(EXF_AXIS_WHOLE, t.at[i], low, high);
-    exf_draw_left_ticks(d, panel, &t, share);
+    draw_left_ticks(d, panel, &t, share);
 }
 
-static void draw_matrix(exf_drawing *d, const exf_matrix_sheet *s, const exf_panel_grid *g, int i, const exf_ink *ink)
+static void draw_matrix(exf_drawing *d, const exf_matrix_sheet *s, const panel_grid *g, int i, const exf_ink *ink)
 {
-    exf_box panel = exf_panel_box(g, i);
+    exf_box panel = panel_box(g, i);
     int e = s->sheet.n_experts;
-    exf_draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5);
+    draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5);
     exf_draw_cells(d, panel, e, e, ink);
     exf_draw_frame(d, panel, EXF_INK_SOFT);
     if (i % g->columns == 0) draw_source_ticks(d, panel, e);
-    if (exf_panel_is_lowest(g, i, s->sheet.n_layers)) exf_draw_expert_ticks(d, panel, e);
+    if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, e);
 }
 
 /* ---- around them ------------------------------------------------------------------------------- */
 
-/* Room for the bar, its numbers, its label, and the word under it. */
+/* Returns the room for the colour bar, its numbers, its label, and the word under it. */
 static double bar_room(const exf_matrix_sheet *s, exf_drawing *d)
 {
     exf_ticks t;
     exf_ticks_at(&t, EXF_AXIS_REAL, s->low, s->high, EXF_TICKS_MAX);
-    double numbers = bar_width + EXF_SHEET_STROKE + 1.5 + exf_ticks_width(&t, d, EXF_SHEET_TICK) + 3 + EXF_SHEET_LABEL;
-    double word = swatch + 3 + exf_text_width(d, EXF_SHEET_TICK, grey_text);
-    return 2 * EXF_SHEET_GAP + fmax(numbers, word) + EXF_SHEET_MARGIN;
+    double numbers = bar_width + STROKE + 1.5 + exf_ticks_width(&t, d, TICK) + 3 + LABEL;
+    double word = swatch + 3 + exf_text_width(d, TICK, grey_text);
+    return 2 * GAP + fmax(numbers, word) + MARGIN;
 }
 
 static void draw_bar_numbers(exf_drawing *d, const exf_matrix_sheet *s, exf_box bar)
 {
     exf_ticks t;
     double right = bar.x + bar.width;
-    exf_ticks_fit(&t, d, EXF_AXIS_REAL, s->low, s->high, bar.height, 1.6 * EXF_SHEET_TICK, 1);
+    exf_ticks_fit(&t, d, EXF_AXIS_REAL, s->low, s->high, bar.height, 1.6 * TICK, 1);
     for (int i = 0; i < t.n; i++) {
         double y = bar.y + bar.height * (1 - exf_axis_share(EXF_AXIS_REAL, t.at[i], s->low, s->high));
-        const double stroke[2][2] = {{right, y}, {right + EXF_SHEET_STROKE, y}};
+        const double stroke[2][2] = {{right, y}, {right + STROKE, y}};
         exf_draw_line(d, stroke, 2, 0, EXF_INK_TEXT);
-        exf_draw_text(d, right + EXF_SHEET_STROKE + 1.5, y + 0.36 * EXF_SHEET_TICK, EXF_START, EXF_SHEET_TICK, EXF_INK_TEXT,
+        exf_draw_text(d, right + STROKE + 1.5, y + 0.36 * TICK, EXF_START, TICK, EXF_INK_TEXT,
                       t.text[i]);
     }
-    exf_draw_text_up(d, right + EXF_SHEET_STROKE + 4.5 + exf_ticks_width(&t, d, EXF_SHEET_TICK) + 0.75 * EXF_SHEET_LABEL,
-                     bar.y + bar.height / 2, EXF_MIDDLE, EXF_SHEET_LABEL, EXF_INK_TEXT, s->bar_label);
+    exf_draw_text_up(d, right + STROKE + 4.5 + exf_ticks_width(&t, d, TICK) + 0.75 * LABEL,
+                     bar.y + bar.height / 2, EXF_MIDDLE, LABEL, EXF_INK_TEXT, s->bar_label);
 }
 
-static void draw_colour_bar(exf_drawing *d, const exf_matrix_sheet *s, const exf_panel_grid *g)
+static void draw_colour_bar(exf_drawing *d, const exf_matrix_sheet *s, const panel_grid *g)
 {
     exf_ink point[EXF_COLOUR_POINTS];
-    exf_box bar = {g->right + 2 * EXF_SHEET_GAP, g->top, bar_width, fmin(g->bottom - g->top - 2 * EXF_SHEET_TICK, bar_most)};
+    exf_box bar = {g->right + 2 * GAP, g->top, bar_width, fmin(g->bottom - g->top - 2 * TICK, bar_most)};
     for (int i = 0; i < EXF_COLOUR_POINTS; i++) point[i] = exf_colour_of(s->map, i, 0, EXF_COLOUR_POINTS - 1);
     exf_draw_gradient(d, bar, point, EXF_COLOUR_POINTS);
     exf_draw_frame(d, bar, EXF_INK_SOFT);
     draw_bar_numbers(d, s, bar);
-    exf_box grey = {bar.x, bar.y + bar.height + EXF_SHEET_TICK, swatch, swatch};
+    exf_box grey = {bar.x, bar.y + bar.height + TICK, swatch, swatch};
     exf_draw_fill(d, grey, EXF_INK_GREY);
-    exf_draw_text(d, grey.x + swatch + 3, grey.y + swatch - 0.5, EXF_START, EXF_SHEET_TICK, EXF_INK_TEXT, grey_text);
+    exf_draw_text(d, grey.x + swatch + 3, grey.y + swatch - 0.5, EXF_START, TICK, EXF_INK_TEXT, grey_text);
 }
 
-static void draw_axis_names(exf_drawing *d, const exf_panel_grid *g)
+static void draw_axis_names(exf_drawing *d, const panel_grid *g)
 {
-    exf_draw_text_up(d, EXF_SHEET_MARGIN + 0.75 * EXF_SHEET_LABEL, (g->top + g->bottom) / 2, EXF_MIDDLE, EXF_SHEET_LABEL,
+    exf_draw_text_up(d, MARGIN + 0.75 * LABEL, (g->top + g->bottom) / 2, EXF_MIDDLE, LABEL,
                      EXF_INK_TEXT, source_text);
-    exf_draw_text(d, (g->left + g->right) / 2, g->page_height - EXF_SHEET_MARGIN, EXF_MIDDLE, EXF_SHEET_LABEL, EXF_INK_TEXT,
+    exf_draw_text(d, (g->left + g->right) / 2, g->page_height - MARGIN, EXF_MIDDLE, LABEL, EXF_INK_TEXT,
                   target_text);
 }
 
-static exf_panel_needs needs_of(const exf_matrix_sheet *s, exf_drawing *d)
+static panel_needs needs_of(const exf_matrix_sheet *s, exf_drawing *d)
 {
     char widest[16];
     snprintf(widest, sizeof widest, "%d", s->sheet.n_experts);
-    return (exf_panel_needs){
-        .left = EXF_SHEET_MARGIN + EXF_SHEET_LABEL + 4 + exf_text_width(d, EXF_SHEET_TICK, widest) + EXF_SHEET_STROKE + 1.5,
+    return (panel_needs){
+        .left = MARGIN + LABEL + 4 + exf_text_width(d, TICK, widest) + STROKE + 1.5,
         .right = bar_room(s, d),
-        .bottom = EXF_SHEET_STROKE + EXF_SHEET_TICK + 4 + EXF_SHEET_LABEL + EXF_SHEET_MARGIN,
-        .head = EXF_SHEET_LABEL + 2.5, .gap_x = EXF_SHEET_GAP, .lowest = 1, .highest = 1};
+        .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
+        .head = LABEL + 2.5, .gap_x = GAP, .lowest = 1, .highest = 1};
 }
 
 exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err)
 {
     size_t e = (size_t)s->sheet.n_experts;
-    exf_panel_needs needs = needs_of(s, d);
-    exf_panel_grid g = {0};
+    panel_needs needs = needs_of(s, d);
+    panel_grid g = {0};
     exf_ink *ink = NULL;
     exf_code rc;
-    exf_panel_grid_place(&g, d, &s->sheet, &needs);
-    EXF_TRY(exf_panel_grid_page(&g, &s->sheet, d, err));
+    place_panels(&g, d, &s->sheet, &needs);
+    EXF_TRY(begin_page(&g, &s->sheet, d, err));
     EXF_TRY(exf_mem_new(&ink, e * e, sizeof *ink, "cells of a picture", err));
     for (int i = 0; i < s->sheet.n_layers; i++) {
         colour_cells(s, i, ink);

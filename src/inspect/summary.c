@@ -1,11 +1,36 @@
-/* summary.c - see summary.h. */
-#include "inspect/quantile.h"
+/* summary.c - quantiles of numbers, and each layer of an inspection in a dozen of them; see summary.h. */
 #include "inspect/summary.h"
 
 #include "base/mem.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void exf_sort(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, rising);
+}
+
+double exf_quantile(const double *sorted, size_t n, double q)
+{
+    return n ? sorted[(size_t)(q * (double)(n - 1))] : (double)NAN;
+}
+
+double exf_mean(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    return n ? sum / (double)n : (double)NAN;
+}
+
+/* ---- layers ------------------------------------------------------------------------------------ */
 
 /* Layers [first, first + n) of an inspection and room for one number of each pair. */
 typedef struct {
@@ -14,17 +39,17 @@ typedef struct {
     double *scratch;
 } span;
 
-static size_t begin(const span *x)
+static size_t first_pair(const span *x)
 {
     return x->first * x->e * x->e;
 }
 
-static size_t end(const span *x)
+static size_t end_pair(const span *x)
 {
     return (x->first + x->n) * x->e * x->e;
 }
 
-static void quartiles(double *x, size_t n, double out[3])
+static void find_quartiles(double *x, size_t n, double out[3])
 {
     exf_sort(x, n);
     for (int i = 0; i < 3; i++) out[i] = exf_quantile(x, n, 0.25 * (i + 1));
@@ -33,11 +58,11 @@ static void quartiles(double *x, size_t n, double out[3])
 static void sum_up_counts(const span *x, exf_layer_summary *row)
 {
     size_t n = 0;
-    for (size_t i = begin(x); i < end(x); i++)
+    for (size_t i = first_pair(x); i < end_pair(x); i++)
         if (exf_inspection_observed(x->s, i)) x->scratch[n++] = (double)x->s->count[i];
     row->pairs = x->n * x->e * (x->e - 1);
     row->observed = n;
-    quartiles(x->scratch, n, row->tokens);
+    find_quartiles(x->scratch, n, row->tokens);
     row->experts = x->n * x->e;
     for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->cold += x->s->expert_count[i] == 0;
 }
@@ -45,7 +70,7 @@ static void sum_up_counts(const span *x, exf_layer_summary *row)
 static void sum_up_losses(const span *x, exf_layer_summary *row)
 {
     size_t n = 0, below = 0;
-    for (size_t i = begin(x); i < end(x); i++) {
+    for (size_t i = first_pair(x); i < end_pair(x); i++) {
         if (!exf_inspection_observed(x->s, i)) continue;
         x->scratch[n++] = (double)x->s->loss[i];
         below += x->s->loss[i] < 0.5f;
@@ -59,13 +84,13 @@ static void sum_up_losses(const span *x, exf_layer_summary *row)
         for (size_t i = source * x->e; i < (source + 1) * x->e; i++) best = x->s->loss[i] < best ? x->s->loss[i] : best;
         if (best < EXF_LOSS_NEVER) x->scratch[n++] = (double)best;
     }
-    quartiles(x->scratch, n, row->best);
+    find_quartiles(x->scratch, n, row->best);
 }
 
 static double mean_observed(const span *x, const float *value)
 {
     size_t n = 0;
-    for (size_t i = begin(x); value && i < end(x); i++)
+    for (size_t i = first_pair(x); value && i < end_pair(x); i++)
         if (exf_inspection_observed(x->s, i) && !isnan(value[i])) x->scratch[n++] = (double)value[i];
     return exf_mean(x->scratch, n);
 }
@@ -85,16 +110,8 @@ static void sum_up_norms(const span *x, exf_layer_summary *row)
 static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
-    *row = (exf_layer_summary){.layer = -1,
-                               .loss = none,
-                               .below_half = none,
-                               .best = {none, none, none},
-                               .norm_min = none,
-                               .norm_max = none,
-                               .expert_min = -1,
-                               .expert_max = -1,
-                               .layer_min = -1,
-                               .layer_max = -1};
+    *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .norm_min = none,
+                               .norm_max = none, .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
     for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
     sum_up_counts(x, row);
@@ -119,7 +136,7 @@ exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err
     return EXF_OK;
 }
 
-/* ---- budget summary ---------------------------------------------------------------------------- */
+/* ---- budgets ----------------------------------------------------------------------------------- */
 
 double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index)
 {

@@ -1,8 +1,16 @@
-/* summary.h - summarises each layer of an inspection, and all layers together, in a dozen numbers. */
+/* summary.h - quantiles, and a summary of each layer of an inspection, and of all layers together, in a dozen numbers. */
 #ifndef EXF_INSPECT_SUMMARY_H
 #define EXF_INSPECT_SUMMARY_H
 #include "format/json_write.h"
 #include "inspect/inspection.h"
+
+/* Sorts in place, rising; none may be NaN. */
+void exf_sort(double *x, size_t n);
+/* Returns the number at the fraction q of the way through n sorted ones, the lower of two between;
+ * NaN where there are none.  q = 0.5 is the lower median. */
+double exf_quantile(const double *sorted, size_t n, double q);
+/* Returns the mean in the order given; NaN where there are none. */
+double exf_mean(const double *x, size_t n);
 
 /* Pairs are ordered pairs of different experts.  NaN: the files lack the numbers, or nothing
  * was observed. */
@@ -15,7 +23,7 @@ typedef struct {
     double loss;             /* median over observed pairs */
     double below_half;       /* share of observed pairs with a loss under 0.5 */
     double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
-    double similarity, aligned; /* means over observed pairs (geometry.h) */
+    double similarity, aligned; /* means over observed pairs (inspection.h) */
     double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
     int expert_min, expert_max; /* whose; all layers together: */
     int layer_min, layer_max;   /* and in which layer, the model's number */

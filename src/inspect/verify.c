@@ -1,83 +1,273 @@
-/* verify.c - see verify.h. */
-#include "artifact/counts.h"
-#include "base/mem.h"
-#include "base/text.h"
+/* verify.c - checks each file by itself (verify_contents.c), then files of one chain against each other: digests, facts and
+ * counts, and tables solved again from their statistics; see verify.h. */
 #include "inspect/verify_internal.h"
 
+#include "artifact/artifact_basis.h"
+#include "artifact/table_list.h"
+#include "artifact/tables.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "solve/solve.h"
+
 #include <inttypes.h>
-#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-exf_code exf_verify_passed(const exf_verify_file *x, exf_err *err, const char *fmt, ...)
-{
-    exf_text sentence = {0};
-    exf_code rc;
-    va_list va;
-    EXF_TRY(exf_text_addf(&sentence, err, "%s: ", x->path));
-    va_start(va, fmt);
-    rc = exf_text_addv(&sentence, err, fmt, va);
-    va_end(va);
-    if (rc == EXF_OK) rc = x->held(x->self, sentence.s, err);
-out:
-    exf_text_free(&sentence);
-    return rc;
-}
+/* ---- solved again ------------------------------------------------------------------------ */
 
-/* ---- one file ------------------------------------------------------------------------ */
+enum { VALUE = 32 };
 
-static exf_code verify_structure(exf_verify_file *x, exf_err *err)
+static void show_value(char out[VALUE], const exf_tensor *t, size_t i)
 {
-    exf_h5 *h = NULL;
-    const exf_artifact *kind;
-    int64_t version;
-    exf_code rc;
-    EXF_TRY(exf_artifact_open(&h, x->path, NULL, &kind, NULL, err));
-    EXF_TRY(exf_h5_get_i64(h, "/", "exfold_version", &version, err));
-    if (version < 1) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: exfold_version is %lld, expected at least 1", x->path, (long long)version);
-        goto out;
+    switch (t->dtype) {
+    case EXF_DT_F32: snprintf(out, VALUE, "%.9g", (double)((const float *)t->data)[i]); break;
+    case EXF_DT_F64: snprintf(out, VALUE, "%.17g", ((const double *)t->data)[i]); break;
+    case EXF_DT_I32: snprintf(out, VALUE, "%" PRId32, ((const int32_t *)t->data)[i]); break;
+    default: snprintf(out, VALUE, "%" PRIu64, ((const uint64_t *)t->data)[i]); break;
     }
-    EXF_TRY(exf_verify_passed(x, err, "holds %s, version %" PRId64 ", which this program reads", kind->kind, version));
-    EXF_TRY(exf_h5_digest(h, x->digest, err));
-    EXF_TRY(exf_verify_passed(x, err, "every object can be read, digest %s", x->digest));
-out:
-    exf_h5_close(h);
+}
+
+/* Refuses element i of an array: says where it stands, "coeff[3, 5, 2]", both values, and whether another program solved. */
+static exf_code refuse_number(const exf_verify_file *statistics, const exf_verify_file *tables, const exf_tensor *have,
+                              const exf_tensor *want, size_t i, exf_err *err)
+{
+    const exf_provenance *p = &tables->inspection.provenance;
+    const char *version = exf_provenance_get(p, "solve.version"), *commit = exf_provenance_get(p, "solve.commit");
+    char is[VALUE], gives[VALUE];
+    exf_text place = {0};
+    size_t below = 1;
+    show_value(is, have, i);
+    show_value(gives, want, i);
+    for (int a = 1; a < have->rank; a++) below *= (size_t)have->shape[a];
+    for (int a = 0; a < have->rank; a++) {
+        exf_text_appendf(&place, "%s%zu", a ? ", " : "[", i / below % (size_t)have->shape[a]);
+        if (a + 1 < have->rank) below /= (size_t)have->shape[a + 1];
+    }
+    exf_text_appendf(&place, "] is %s, %s solved again with the recorded settings gives %s", is, statistics->path, gives);
+    if (!version || !commit || strcmp(version, exf_release()) != 0 || strcmp(commit, exf_commit()) != 0)
+        exf_text_appendf(&place, "; they were solved by exfold %s (commit %s), this is %s (commit %s)", version ? version : "?",
+                         commit ? commit : "?", exf_release(), exf_commit());
+    exf_code rc = exf_text_end(&place, err);
+    if (rc == EXF_OK) rc = exf_fail(err, EXF_FORMAT, "%s: %s%s", tables->path, have->name, place.s);
+    exf_text_free(&place);
     return rc;
 }
 
-/* Of a capture; statistics and tables were checked as they were read. */
-static exf_code check_counts(const exf_verify_file *x, exf_err *err)
+static exf_code compare_arrays(const exf_verify_file *statistics, const exf_verify_file *tables, const exf_tensor *have,
+                        const exf_tensor *want, exf_err *err)
 {
-    const exf_inspection *s = &x->inspection;
-    size_t e = (size_t)s->shape.n_experts;
+    size_t size = exf_dtype_bits(have->dtype) / 8, n = exf_tensor_bytes(have) / size;
+    const char *a = have->data, *b = want->data;
+    if (have->dtype != want->dtype || have->rank != want->rank || memcmp(have->shape, want->shape, sizeof have->shape) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: %s has another shape than %s gives when it is solved again", tables->path, have->name,
+                        statistics->path);
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(a + i * size, b + i * size, size) != 0) return refuse_number(statistics, tables, have, want, i, err);
+    return EXF_OK;
+}
+
+static const exf_tensor *find_array(const exf_table_list *l, const char *name)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->name[i], name) == 0) return &l->tensor[i];
+    return NULL;
+}
+
+/* Compares all arrays; tables of an older version lack some that are solved today. */
+static exf_code compare_lists(const exf_verify_file *statistics, const exf_verify_file *tables, const exf_table_list *have,
+                              const exf_table_list *want, exf_err *err)
+{
+    int is_old = tables->inspection.version < exf_artifact_tables.version;
     exf_code rc = EXF_OK;
-    for (int l = 0; rc == EXF_OK && s->kind == &exf_artifact_capture && l < s->n_layers; l++) {
-        exf_layer_counts c = {.path = x->path, .layer = s->layer_number[l], .pairs = "pairs [", .experts = "experts [",
-                              .run = &s->shape, .count = s->count + (size_t)l * e * e,
-                              .expert_count = s->expert_count + (size_t)l * e, .empty_slots = s->empty_slots[l]};
-        rc = exf_counts_check(&c, err);
+    for (size_t i = 0; i < want->n; i++) {
+        const exf_tensor *t = find_array(have, want->name[i]);
+        if (!t && is_old) continue;
+        if (!t)
+            return exf_fail(err, EXF_FORMAT, "%s: lacks %s, which %s gives when it is solved again", tables->path, want->name[i],
+                            statistics->path);
+        EXF_TRY(compare_arrays(statistics, tables, t, &want->tensor[i], err));
     }
-    if (rc != EXF_OK) return rc;
-    return exf_verify_passed(x, err, "counts are those of all tokens' routes, pairs are mirrored and within their experts'");
-}
-
-static exf_code verify_file(exf_verify_file *x, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(verify_structure(x, err));
-    EXF_TRY(exf_inspection_read_any(&x->inspection, x->path, NULL, err));
-    EXF_TRY(exf_verify_passed(x, err,
-                             "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
-                             x->inspection.n_layers, (long long)x->inspection.shape.n_experts));
-    if (x->inspection.kind == &exf_artifact_basis)
-        EXF_TRY(exf_verify_passed(x, err, "its digest is that of its pairs, vectors and grids"));
-    else
-        EXF_TRY(check_counts(x, err));
-    if (x->inspection.kind == &exf_artifact_tables) EXF_TRY(exf_verify_tables(x, err));
-    if (x->inspection.kind == &exf_artifact_statistics) EXF_TRY(exf_verify_statistics(x, err));
-    EXF_TRY(exf_verify_facts(x, err));
+    for (size_t i = 0; i < have->n; i++)
+        if (!find_array(want, have->name[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: holds %s, which %s does not give when it is solved again", tables->path,
+                            have->name[i], statistics->path);
 out:
     return rc;
+}
+
+/* Solves the statistics again with the settings of the tables and compares every number, so that a changed number is found
+ * however well it fits the others. */
+static exf_code check_solved(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
+{
+    exf_tables have = {.n_layers = 0}, want = {.n_layers = 0};
+    exf_table_list a = {.n = 0}, b = {.n = 0};
+    exf_code rc;
+    EXF_TRY(exf_tables_read(&have, tables->path, err));
+    EXF_TRY(exf_tables_read_vectors(&have, tables->path, err));
+    EXF_TRY(exf_solve_again(&have, tables->path, statistics->path, &want, err));
+    EXF_TRY(exf_table_list_make(&a, &have, err));
+    EXF_TRY(exf_table_list_make(&b, &want, err));
+    EXF_TRY(compare_lists(statistics, tables, &a, &b, err));
+    rc = exf_verify_passed(tables, err, "%s solved again with the recorded settings gives the same bits, arrays: %zu",
+                           statistics->path, b.n);
+out:
+    exf_table_list_free(&a);
+    exf_table_list_free(&b);
+    exf_tables_free(&have);
+    exf_tables_free(&want);
+    return rc;
+}
+
+/* ---- two files --------------------------------------------------------------------------- */
+
+/* Returns 1 for facts of a part alone: of several captures each has its own data, and may have spelled the same layers in
+ * another way. */
+static int is_of_part(const char *key)
+{
+    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0 || exf_weights_facts_key(key);
+}
+
+/* Checks that facts of the earlier file are in the later; those of a part alone only if it is the whole. */
+static exf_code check_inherited(const exf_verify_file *a, const exf_verify_file *b, int whole, exf_err *err)
+{
+    const exf_provenance *p = &a->inspection.provenance;
+    exf_code rc = exf_weights_facts_same(p, a->path, &b->inspection.provenance, b->path, err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < p->n; i++) {
+        const char *other = exf_provenance_get(&b->inspection.provenance, p->key[i]);
+        if ((!whole && is_of_part(p->key[i])) || (other && strcmp(other, p->value[i]) == 0)) continue;
+        return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, %s, from which it should come, says %s", b->path, p->key[i],
+                        other ? other : "nothing", a->path, p->value[i]);
+    }
+    return EXF_OK;
+}
+
+static exf_code compare_layers(const exf_verify_file *a, const exf_verify_file *b, exf_err *err)
+{
+    const exf_inspection *s = &a->inspection, *t = &b->inspection;
+    if (s->shape.n_experts != t->shape.n_experts || s->n_layers != t->n_layers)
+        return exf_fail(err, EXF_FORMAT, "%s: %d layers of %lld experts, %s has %d of %lld", b->path, t->n_layers,
+                        (long long)t->shape.n_experts, a->path, s->n_layers, (long long)s->shape.n_experts);
+    if (memcmp(s->layer_number, t->layer_number, (size_t)s->n_layers * sizeof *s->layer_number) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: other layer numbers than %s", b->path, a->path);
+    return EXF_OK;
+}
+
+static exf_code compare_counts(const exf_verify_file *a, const exf_verify_file *b, exf_err *err)
+{
+    const exf_inspection *s = &a->inspection, *t = &b->inspection;
+    size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
+    if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 ||
+        memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: other token counts than %s", b->path, a->path);
+    return EXF_OK;
+}
+
+static exf_code compare_norms(const exf_verify_file *a, const exf_verify_file *b, exf_err *err)
+{
+    size_t e = (size_t)a->inspection.shape.n_experts;
+    for (size_t i = 0; i < (size_t)a->inspection.n_layers * e; i++)
+        if (a->inspection.expert_count[i] && a->inspection.norms[i] != b->inspection.norms[i])
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: expert %zu has norm %.9g, the sums of %s give %.9g", b->path,
+                            (int)b->inspection.layer_number[i / e], i % e, (double)b->inspection.norms[i], a->path,
+                            (double)a->inspection.norms[i]);
+    return EXF_OK;
+}
+
+/* Checks that the tables say of which part of the data their statistics are. */
+static exf_code check_part(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
+{
+    const char *of = statistics->inspection.part, *said = tables->inspection.part;
+    if (strcmp(of ? of : "", said ? said : "") == 0) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: is of %s, %s, from which it was solved, is of %s; solve it again (exfold-solve)",
+                    tables->path, said ? said : "all of its data", statistics->path, of ? of : "all of its data");
+}
+
+static exf_code verify_tables_of(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
+{
+    const char *named = exf_provenance_get(&tables->inspection.provenance, "solve.statistics_digest");
+    exf_code rc;
+    if (!named || strcmp(named, statistics->digest) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_digest is %s, %s has %s", tables->path,
+                        named ? named : "nothing", statistics->path, statistics->digest);
+    EXF_TRY(check_inherited(statistics, tables, 1, err));
+    EXF_TRY(check_part(statistics, tables, err));
+    EXF_TRY(compare_layers(statistics, tables, err));
+    EXF_TRY(compare_counts(statistics, tables, err));
+    EXF_TRY(compare_norms(statistics, tables, err));
+    EXF_TRY(exf_verify_passed(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path));
+    rc = check_solved(statistics, tables, err);
+out:
+    return rc;
+}
+
+/* Returns 1 if the statistics name the digest of the capture's tokens among their data. */
+static int has_data(const exf_provenance *whole, const char *digest)
+{
+    for (size_t i = 0; i < whole->n; i++)
+        if (exf_starts_with(whole->key[i], "data.") && strcmp(whole->value[i], digest) == 0) return 1;
+    return 0;
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    return memcmp(a, b, 32);
+}
+
+/* Checks that every sequence of the capture is one of the statistics'. */
+static exf_code check_sequences(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
+{
+    const exf_sequence_list *part = &capture->inspection.sequences, *all = &statistics->inspection.sequences;
+    for (size_t i = 0; i < part->n; i++)
+        if (!bsearch(part->sha256[i], all->sha256, all->n, sizeof *all->sha256, by_digest))
+            return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i,
+                            (int)part->length[i], capture->path);
+    return EXF_OK;
+}
+
+/* The same of files of version 1, which know no sequences but name the digests of their tokens. */
+static exf_code check_tokens(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
+{
+    const exf_provenance *p = &capture->inspection.provenance;
+    const char *tokens = exf_provenance_get(p, "data.tokens_digest");
+    if (!tokens) tokens = exf_provenance_get(p, "data.moe_inputs_sha256");
+    if (tokens && has_data(&statistics->inspection.provenance, tokens)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,
+                    tokens ? tokens : "which tell no digest");
+}
+
+static exf_code verify_statistics_of(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
+{
+    exf_code rc = check_inherited(capture, statistics, 0, err);
+    if (rc == EXF_OK) rc = compare_layers(capture, statistics, err);
+    if (rc != EXF_OK) return rc;
+    int known = capture->inspection.sequences.length && statistics->inspection.sequences.length;
+    rc = known ? check_sequences(capture, statistics, err) : check_tokens(capture, statistics, err);
+    return rc == EXF_OK ? exf_verify_passed(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
+}
+
+/* Checks that statistics with vector sums were added up over the basis beside them. */
+static exf_code verify_statistics_over(const exf_verify_file *basis, const exf_verify_file *statistics, exf_err *err)
+{
+    const char *ours = exf_provenance_get(&basis->inspection.provenance, EXF_BASIS_FACT),
+               *theirs = exf_provenance_get(&statistics->inspection.provenance, EXF_BASIS_FACT);
+    if (!theirs) return EXF_OK;
+    if (strcmp(ours, theirs) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: was added up over basis %.16s..., %s is %.16s...", statistics->path, theirs,
+                        basis->path, ours);
+    return exf_verify_passed(statistics, err, "was added up over %s", basis->path);
+}
+
+/* Checks two files, the earlier of the chain first; EXF_OK if they are not of one chain. */
+static exf_code verify_chain(const exf_verify_file *earlier, const exf_verify_file *later, exf_err *err)
+{
+    const exf_artifact *from = earlier->inspection.kind, *to = later->inspection.kind;
+    if (from == &exf_artifact_statistics && to == &exf_artifact_tables) return verify_tables_of(earlier, later, err);
+    if (from == &exf_artifact_basis && to == &exf_artifact_statistics) return verify_statistics_over(earlier, later, err);
+    if (from == &exf_artifact_capture && to == &exf_artifact_statistics) return verify_statistics_of(earlier, later, err);
+    return EXF_OK;
 }
 
 exf_code exf_verify(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
@@ -89,10 +279,10 @@ exf_code exf_verify(const char *const *paths, size_t n, exf_verify_callback held
         x[i].path = paths[i];
         x[i].held = held;
         x[i].self = self;
-        EXF_TRY(verify_file(&x[i], err));
+        EXF_TRY(exf_verify_file_alone(&x[i], err));
     }
     for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < n; k++) EXF_TRY(exf_verify_chain(&x[i], &x[k], err));
+        for (size_t k = 0; k < n; k++) EXF_TRY(verify_chain(&x[i], &x[k], err));
 out:
     for (size_t i = 0; x && i < n; i++) exf_inspection_free(&x[i].inspection);
     exf_mem_free(x);

@@ -1,19 +1,38 @@
-/* verify_contents.c - what follows from a file's specification; see verify.h. */
-#include "artifact/tables.h"
-#include "base/mem.h"
-
-#include <string.h>
-#include "base/stop.h"
-#include "base/text.h"
-#include "inspect/quantile.h"
+/* verify_contents.c - checks one file: structure, counts, what follows from its specification, and facts that fit its
+ * contents. */
 #include "inspect/verify_internal.h"
 
+#include "artifact/counts.h"
+#include "artifact/provenance.h"
+#include "artifact/tables.h"
+#include "base/mem.h"
+#include "base/stop.h"
+#include "base/text.h"
+#include "inspect/summary.h"
+
+#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+exf_code exf_verify_passed(const exf_verify_file *x, exf_err *err, const char *fmt, ...)
+{
+    exf_text sentence = {0};
+    va_list va;
+    exf_text_appendf(&sentence, "%s: ", x->path);
+    va_start(va, fmt);
+    exf_text_appendv(&sentence, fmt, va);
+    va_end(va);
+    exf_code rc = exf_text_end(&sentence, err);
+    if (rc == EXF_OK) rc = x->held(x->self, sentence.s, err);
+    exf_text_free(&sentence);
+    return rc;
+}
 
 /* ---- tables ---------------------------------------------------------------------------- */
 
-/* Tokens that a pair takes to count as observed. */
-static uint64_t tokens_asked_for(const exf_verify_file *x)
+/* Returns how many tokens a pair takes to count as observed. */
+static uint64_t read_least_tokens(const exf_verify_file *x)
 {
     const char *text = exf_provenance_get(&x->inspection.provenance, "solve.min_pair_tokens");
     int64_t n;
@@ -24,7 +43,7 @@ static exf_code check_evidence(const exf_verify_file *x, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts;
-    uint64_t least = tokens_asked_for(x);
+    uint64_t least = read_least_tokens(x);
     for (size_t i = 0; i < (size_t)s->n_layers * e * e; i++) {
         int layer = s->layer_number[i / e / e];
         size_t source = i / e % e, target = i % e;
@@ -42,7 +61,7 @@ static exf_code check_evidence(const exf_verify_file *x, exf_err *err)
                             (unsigned long long)least);
 }
 
-/* A cold expert has the lower median of the others' norms above 0; 1 where none is. */
+/* Checks that a cold expert has the lower median of the others' norms above 0, or 1 where none is. */
 static exf_code check_cold_norms(const exf_verify_file *x, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
@@ -69,6 +88,7 @@ out:
     return rc;
 }
 
+/* Checks that the members of a pool by norm are in the order of falling norms. */
 static exf_code check_members(const exf_verify_file *x, const exf_static_pool *p, size_t l, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
@@ -122,7 +142,7 @@ out:
     return rc;
 }
 
-/* Reading checks them; they may be gigabytes, so only this reads them. */
+/* Reads the vectors, which checks them: they may be gigabytes, and nothing else here reads them. */
 static exf_code check_vectors(const exf_verify_file *x, exf_err *err)
 {
     exf_tables t = {0};
@@ -136,7 +156,7 @@ out:
     return rc;
 }
 
-exf_code exf_verify_tables(const exf_verify_file *x, exf_err *err)
+static exf_code check_tables(const exf_verify_file *x, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(check_vectors(x, err));
@@ -149,7 +169,7 @@ out:
 
 /* ---- statistics ------------------------------------------------------------------------- */
 
-/* A product sum is bounded by its sums of squares; the last bits may disagree. */
+/* Returns 1 if a product sum is within the bound of its sums of squares; the last bits may disagree. */
 static int within(double product, double a_sq, double b_sq)
 {
     return a_sq >= 0 && b_sq >= 0 && product * product <= a_sq * b_sq * (1 + 1e-6) + 1e-300;
@@ -184,7 +204,7 @@ static exf_code check_expert_sums(const exf_verify_file *x, const exf_layer_stat
     return EXF_OK;
 }
 
-exf_code exf_verify_statistics(const exf_verify_file *x, exf_err *err)
+static exf_code check_statistics(const exf_verify_file *x, exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_layer_statistics s = {0};
@@ -201,5 +221,118 @@ exf_code exf_verify_statistics(const exf_verify_file *x, exf_err *err)
 out:
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);
+    return rc;
+}
+
+/* ---- facts ------------------------------------------------------------------------------ */
+
+static exf_code check_number(const exf_verify_file *x, const char *key, int64_t have, exf_err *err)
+{
+    const char *text = exf_provenance_get(&x->inspection.provenance, key);
+    int64_t n;
+    if (!text || (exf_parse_i64(text, &n) && n == have)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, the file %lld", x->path, key, text, (long long)have);
+}
+
+static exf_code check_digests(const exf_verify_file *x, exf_err *err)
+{
+    const exf_provenance *p = &x->inspection.provenance;
+    for (size_t i = 0; i < p->n; i++) {
+        const char *v = p->value[i];
+        int is_hash = exf_ends_with(p->key[i], "sha256") || exf_ends_with(p->key[i], "digest");
+        if (!is_hash || strcmp(v, "none") == 0 || strcmp(v, "unpinned") == 0) continue;
+        if (strlen(v) != 64 || strspn(v, "0123456789abcdef") != 64)
+            return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, expected 64 hex digits", x->path, p->key[i], v);
+    }
+    return EXF_OK;
+}
+
+/* Refuses facts of a stage that comes after this kind of file. */
+static exf_code check_stages(const exf_verify_file *x, exf_err *err)
+{
+    static const struct {
+        const exf_artifact *kind;
+        const char *prefix;
+    } later[] = {
+        {&exf_artifact_capture, "accumulate."},
+        {&exf_artifact_capture, "solve."},
+        {&exf_artifact_statistics, "solve."},
+        {&exf_artifact_basis, "solve."},
+    };
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        for (size_t k = 0; later[i].kind == x->inspection.kind && k < x->inspection.provenance.n; k++)
+            if (exf_starts_with(x->inspection.provenance.key[k], later[i].prefix))
+                return exf_fail(err, EXF_FORMAT, "%s: holds %s, which cannot have the fact %s", x->path, x->inspection.kind->kind,
+                                x->inspection.provenance.key[k]);
+    return EXF_OK;
+}
+
+static exf_code check_facts(const exf_verify_file *x, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(check_number(x, "data.tokens", x->inspection.shape.n_tokens, err));
+    EXF_TRY(check_number(x, "data.sequences", x->inspection.shape.n_sequences, err));
+    EXF_TRY(check_digests(x, err));
+    EXF_TRY(check_stages(x, err));
+    EXF_TRY(exf_verify_passed(x, err, "provenance fits the contents, facts: %zu", x->inspection.provenance.n));
+    if (x->inspection.part) rc = exf_verify_passed(x, err, "holds a part: %s", x->inspection.part);
+out:
+    return rc;
+}
+
+/* ---- the file ---------------------------------------------------------------------------- */
+
+static exf_code check_structure(exf_verify_file *x, exf_err *err)
+{
+    exf_h5 *h = NULL;
+    const exf_artifact *kind;
+    int64_t version;
+    exf_code rc;
+    EXF_TRY(exf_artifact_open(&h, x->path, NULL, &kind, NULL, err));
+    EXF_TRY(exf_h5_get_i64(h, "/", "exfold_version", &version, err));
+    if (version < 1) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: exfold_version is %lld, expected at least 1", x->path, (long long)version);
+        goto out;
+    }
+    EXF_TRY(exf_verify_passed(x, err, "holds %s, version %" PRId64 ", which this program reads", kind->kind, version));
+    EXF_TRY(exf_h5_digest(h, x->digest, err));
+    EXF_TRY(exf_verify_passed(x, err, "every object can be read, digest %s", x->digest));
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+/* Checks the counts of a capture; those of statistics and tables were checked as they were read. */
+static exf_code check_counts(const exf_verify_file *x, exf_err *err)
+{
+    const exf_inspection *s = &x->inspection;
+    size_t e = (size_t)s->shape.n_experts;
+    exf_code rc = EXF_OK;
+    for (int l = 0; rc == EXF_OK && s->kind == &exf_artifact_capture && l < s->n_layers; l++) {
+        exf_layer_counts c = {.path = x->path, .layer = s->layer_number[l], .pairs = "pairs [", .experts = "experts [",
+                              .run = &s->shape, .count = s->count + (size_t)l * e * e,
+                              .expert_count = s->expert_count + (size_t)l * e, .empty_slots = s->empty_slots[l]};
+        rc = exf_counts_check(&c, err);
+    }
+    if (rc != EXF_OK) return rc;
+    return exf_verify_passed(x, err, "counts are those of all tokens' routes, pairs are mirrored and within their experts'");
+}
+
+exf_code exf_verify_file_alone(exf_verify_file *x, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(check_structure(x, err));
+    EXF_TRY(exf_inspection_read_any(&x->inspection, x->path, NULL, err));
+    EXF_TRY(exf_verify_passed(x, err,
+                             "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
+                             x->inspection.n_layers, (long long)x->inspection.shape.n_experts));
+    if (x->inspection.kind == &exf_artifact_basis)
+        EXF_TRY(exf_verify_passed(x, err, "its digest is that of its pairs, vectors and grids"));
+    else
+        EXF_TRY(check_counts(x, err));
+    if (x->inspection.kind == &exf_artifact_tables) EXF_TRY(check_tables(x, err));
+    if (x->inspection.kind == &exf_artifact_statistics) EXF_TRY(check_statistics(x, err));
+    EXF_TRY(check_facts(x, err));
+out:
     return rc;
 }

@@ -7,7 +7,7 @@
 
 #include "base/stop.h"
 #include "base/thread_pool.h"
-#include "kernels/linear/blas_threads.h"
+#include "kernels/linear/linear.h"
 #include "pass/mixer.h"
 #include "pass/residual.h"
 #include "ranks/ranks.h"

@@ -2,7 +2,7 @@
 #include "pass/mixer.h"
 
 #include "base/mem.h"
-#include "kernels/attention/rope.h"
+#include "kernels/attention/attention.h"
 
 #include <string.h>
 

@@ -30,7 +30,7 @@ typedef struct {
     exf_matrix probe_outputs; /* [T, K, H] of N */
     float *probe_routed;   /* [T, H] */
     int32_t *probe_ids;    /* [T, K] experts that a probe has to compute */
-    int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (reuse_outputs.h) */
+    int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (moe.h) */
     int32_t *only;         /* [T] zeros: the ids of an only expert */
     float *logits;          /* [T, E] */
     float *shown_outputs;  /* [min(T, EXF_MOE_BLOCK), K, H] */

@@ -7,7 +7,7 @@
 #include "pass/memory_plan.h"
 #include "pass/forward.h"
 #include "pass/work.h"
-#include "kernels/linear/blas_threads.h"
+#include "kernels/linear/linear.h"
 #include "pass/moe_engine.h"
 #include "pass/moe_layer.h"
 #include "weights/host_loader.h"

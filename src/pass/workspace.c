@@ -2,7 +2,7 @@
 #include "pass/workspace.h"
 
 #include "base/mem.h"
-#include "kernels/moe/router.h"
+#include "kernels/moe/moe.h"
 
 #include <pthread.h>
 #include <string.h>

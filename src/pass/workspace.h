@@ -7,7 +7,7 @@
  *
  * A stage clock measures on a GPU how long each stage of a pass takes, by the GPU's own clock and without waiting: host
  * seconds would say where the host waits, not what the GPU computes.  Two stamps of a queue
- * (kernels/device/gpu_clock.h) enclose a stage.  They are read when they have been written, between blocks and by the
+ * (kernels/backend.h) enclose a stage.  They are read when they have been written, between blocks and by the
  * thread that draws progress. */
 #ifndef EXF_PASS_WORKSPACE_H
 #define EXF_PASS_WORKSPACE_H

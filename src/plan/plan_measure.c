@@ -6,7 +6,6 @@
 #include "pass/work.h"
 #include "pass/deal.h"
 #include "kernels/backend.h"
-#include "kernels/linear/gemm_rate.h"
 #include "ranks/ranks.h"
 
 #include <math.h>

@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "format/yaml.h"
-#include "format/yaml_write.h"
 
 #include <stddef.h>
 #include <string.h>

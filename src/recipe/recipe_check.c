@@ -4,7 +4,7 @@
 
 #include "export/writer.h"
 #include "fold/runtime.h"
-#include "solve/solving.h"
+#include "solve/solve.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture/recognise.h"
-#include "format/yaml_write.h"
+#include "format/yaml.h"
 #include "recipe/announce.h"
 
 #include <string.h>

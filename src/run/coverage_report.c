@@ -4,7 +4,7 @@
 #include "artifact/shards.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "solve/measures.h"
+#include "solve/solve.h"
 
 enum { NAMED = 8 }; /* experts in a layer's line */
 

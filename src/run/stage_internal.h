@@ -2,7 +2,7 @@
 #ifndef EXF_RUN_STAGE_INTERNAL_H
 #define EXF_RUN_STAGE_INTERNAL_H
 #include "accumulate/accumulate.h"
-#include "solve/solver.h"
+#include "solve/solve.h"
 #include "recipe/recipe.h"
 #include "recipe/run_directory.h"
 #include "run/session.h"

@@ -18,7 +18,7 @@
 #include "run/stage_internal.h"
 #include "recipe/text_inputs.h"
 #include "run/validate_report.h"
-#include "validate/quality_gate.h"
+#include "validate/frontier.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -158,7 +158,7 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
     for (; s->n_variants < r->variants.n; s->n_variants++) {
         exf_variant *v = &s->variants[s->n_variants];
-        EXF_TRY(blame_variants(r, exf_runtime_parse(s->runtime, v, r->variants.item[s->n_variants], err), err));
+        EXF_TRY(blame_variants(r, exf_variant_parse_on(s->runtime, v, r->variants.item[s->n_variants], err), err));
         EXF_TRY(blame_variants(r, exf_variant_check(v, a->n_experts, a->top_k, err), err));
         if (s->runtime) EXF_TRY(blame_variants(r, exf_runtime_check(s->runtime, v, a, err), err));
         for (size_t i = 0; i < s->n_variants; i++)

@@ -109,7 +109,7 @@ static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_
 {
     exf_text words = {0};
     exf_variant variant;
-    exf_code rc = exf_runtime_parse(runtime ? exf_runtime_find(runtime) : NULL, &variant, name, err);
+    exf_code rc = exf_variant_parse_on(runtime ? exf_runtime_find(runtime) : NULL, &variant, name, err);
     if (rc == EXF_OK) rc = exf_variant_words(&variant, &words, err);
     if (rc == EXF_OK) exf_jw_text(w, "words", words.s);
     exf_text_free(&words);

@@ -1,9 +1,11 @@
-/* budgets.c - see budgets.h. */
-#include "solve/budgets.h"
+/* budgets.c - solves budgets per token from the route samples of all layers (docs/method.md, section 9).
+ *
+ * For each budget P and rule: the sensitivities a_l of the layers, and lambda, bisected until the mean number of
+ * experts that kernels/fold/fold_budget.h keeps of the sampled tokens is P. */
+#include "solve/solve_internal.h"
 
-#include "artifact/tables.h"
 #include "base/mem.h"
-#include "kernels/fold/fold_budget.h"
+#include "kernels/fold/fold_cpu.h"
 
 #include <math.h>
 #include <string.h>
@@ -37,7 +39,7 @@ void exf_budget_inputs_free(exf_budget_inputs *b)
 
 /* ---- a layer ------------------------------------------------------------------------- */
 
-static double mean_output(const exf_layer_statistics *s)
+static double mean_output_sq(const exf_layer_statistics *s)
 {
     double sum = 0, count = 0;
     for (int e = 0; e < s->n_experts; e++) {
@@ -47,40 +49,35 @@ static double mean_output(const exf_layer_statistics *s)
     return count > 0 ? sum / count : 0;
 }
 
-/* Of a token with n routes, its other slots being empty: more of them change nothing, so none is ever chosen. */
-static void fill_up(double of[EXF_FOLD_MAX_K + 1], int n, size_t k)
+/* Copies what a token with n routes has with 1..n of them kept.  Its other slots are empty: keeping more changes nothing, so
+ * that more are never chosen. */
+static void store_prediction(double *out, const double of[EXF_FOLD_MAX_K + 1], int n, int k)
 {
-    for (size_t p = (size_t)n + 1; p <= k; p++) of[p] = of[n];
-}
-
-static void predict(exf_budget_inputs *b, const exf_route_sample *r, int l, const exf_fold_tables *tables)
-{
-    size_t k = (size_t)b->top_k;
-    exf_fold_routes in = {.ids = r->ids, .weights = r->weights, .rows = (int)r->n, .width = r->top_k};
-    for (size_t i = 0; i < r->n; i++) {
-        double of[EXF_FOLD_MAX_K + 1];
-        fill_up(of, exf_fold_residuals(of, &in, (int)i, tables, 0), k);
-        memcpy(b->residual[l] + i * k, of + 1, k * sizeof *of);
-        fill_up(of, exf_fold_rms_sums(of, &in, (int)i, tables), k);
-        memcpy(b->sum[l] + i * k, of + 1, k * sizeof *of);
-    }
+    for (int p = 1; p <= k; p++) out[p - 1] = of[p < n ? p : n];
 }
 
 exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics *s, int l, const exf_tables *t, exf_err *err)
 {
     const exf_route_sample *r = &s->routes;
-    size_t e = (size_t)s->n_experts, slots = r->n * (size_t)b->top_k;
+    size_t e = (size_t)s->n_experts, k = (size_t)b->top_k, slots = r->n * k;
     exf_fold_tables tables = {.cosine = t->cosine + (size_t)l * e * e, .rms = t->rms + (size_t)l * e, .n_experts = s->n_experts};
+    exf_fold_routes in = {.ids = r->ids, .weights = r->weights, .rows = (int)r->n, .width = r->top_k};
     exf_code rc;
     if (b->top_k > EXF_FOLD_MAX_K)
         return exf_fail(err, EXF_MODEL, "budgets: the model has %d experts per token, a fold takes %d at most", b->top_k,
                         EXF_FOLD_MAX_K);
     b->stream[l] = *s->stream_count ? exf_exact_value(s->stream_sq) / (double)*s->stream_count : 0;
-    b->output[l] = mean_output(s);
+    b->output[l] = mean_output_sq(s);
     EXF_TRY(exf_mem_new(&b->residual[l], slots, sizeof **b->residual, "budgets", err));
     EXF_TRY(exf_mem_new(&b->sum[l], slots, sizeof **b->sum, "budgets", err));
     b->n[l] = r->n;
-    predict(b, r, l, &tables);
+    for (size_t i = 0; i < r->n; i++) {
+        double of[EXF_FOLD_MAX_K + 1];
+        int n = exf_fold_residuals(of, &in, (int)i, &tables, 0);
+        store_prediction(b->residual[l] + i * k, of, n, b->top_k);
+        n = exf_fold_rms_sums(of, &in, (int)i, &tables);
+        store_prediction(b->sum[l] + i * k, of, n, b->top_k);
+    }
 out:
     return rc;
 }
@@ -110,7 +107,7 @@ static double sensitivity(const exf_budget_inputs *b, const exf_solve_options *o
     return o->measured_scale ? o->measured_scale[l] : o->measured_kl ? o->measured_kl[l] / mean_residual(b, l) : 0;
 }
 
-static const char *remedy(const exf_budget *to)
+static const char *name_remedy(const exf_budget *to)
 {
     if (is_rule(to, "measured")) return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
     if (is_rule(to, "stream"))
@@ -125,15 +122,15 @@ static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *
         to->scale[l] = sensitivity(b, o, to, l);
         if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
         return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
-                        remedy(to));
+                        name_remedy(to));
     }
     return EXF_OK;
 }
 
 /* ---- lambda ---------------------------------------------------------------------------- */
 
-/* Returns how many routes a token keeps; it has K, whose residuals or sums are `of`. */
-static int keep(const exf_budget_inputs *b, const exf_budget *to, const double *of, double penalty)
+/* Returns how many routes a token keeps, given the residuals or sums of its first 1..K routes. */
+static int count_routes(const exf_budget_inputs *b, const exf_budget *to, const double *of, double penalty)
 {
     double from_zero[EXF_FOLD_MAX_K + 1] = {0};
     memcpy(from_zero + 1, of, (size_t)b->top_k * sizeof *of);
@@ -148,24 +145,25 @@ static double mean_kept(const exf_budget_inputs *b, const exf_budget *to, double
     size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
         const double *of = is_rule(to, "top_p") ? b->sum[l] : b->residual[l];
-        for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)keep(b, to, of + i * k, lambda / to->scale[l]);
+        for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, to, of + i * k, lambda / to->scale[l]);
         n += b->n[l];
     }
     return (double)sum / (double)n;
 }
 
-/* Keeps lambda if it comes nearer to the budget than the one before. */
+/* Returns the mean that a lambda keeps; stores lambda if that comes nearer to the budget than any before. */
 static double try_lambda(const exf_budget_inputs *b, exf_budget *to, double lambda)
 {
     double mean = mean_kept(b, to, lambda);
-    if (!(fabs(mean - to->budget) < fabs(to->mean - to->budget))) return mean;
-    to->lambda = lambda;
-    to->mean = mean;
+    if (fabs(mean - to->budget) < fabs(to->mean - to->budget)) {
+        to->lambda = lambda;
+        to->mean = mean;
+    }
     return mean;
 }
 
-/* Bisects lambda between 0, which keeps all, and `high`, which keeps one; of top_p, between 0 and 1. */
-static void bisect(const exf_budget_inputs *b, exf_budget *to)
+/* Bisects lambda between 0, which keeps all routes, and `high`, which keeps one; for top_p, between 0 and 1. */
+static void bisect_lambda(const exf_budget_inputs *b, exf_budget *to)
 {
     int rising = is_rule(to, "top_p");
     double low = 0, high = 1;
@@ -188,7 +186,7 @@ static void count_kept(const exf_budget_inputs *b, exf_budget *to)
     for (int l = 0; l < b->n_layers; l++) {
         const double *of = is_rule(to, "top_p") ? b->sum[l] : b->residual[l];
         for (size_t i = 0; i < b->n[l]; i++)
-            to->kept[(size_t)l * k + (size_t)keep(b, to, of + i * k, to->lambda / to->scale[l]) - 1]++;
+            to->kept[(size_t)l * k + (size_t)count_routes(b, to, of + i * k, to->lambda / to->scale[l]) - 1]++;
     }
 }
 
@@ -202,14 +200,14 @@ static exf_code check_reached(const exf_budget_inputs *b, const exf_budget *to, 
                     "calibrate.route_sample, or calibrate on more text", to->budget, to->rule, to->mean, least);
 }
 
-static exf_code solve_one(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *rule, exf_tables *t,
+static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *rule, exf_tables *t,
                           exf_err *err)
 {
     exf_budget *to;
     exf_code rc;
     EXF_TRY(exf_budgets_add(t, budget, rule, &to, err));
     EXF_TRY(find_scale(b, o, t, to, err));
-    bisect(b, to);
+    bisect_lambda(b, to);
     count_kept(b, to);
     rc = check_reached(b, to, err);
 out:
@@ -228,7 +226,7 @@ exf_code exf_budgets_solve(const exf_budget_inputs *b, const exf_solve_options *
         if (o->budgets[i] > b->top_k)
             return exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, the model has %d", (long long)o->budgets[i],
                             b->top_k);
-        for (size_t k = 0; k < o->n_rules; k++) EXF_TRY(solve_one(b, o, (double)o->budgets[i], o->rules[k], t, err));
+        for (size_t k = 0; k < o->n_rules; k++) EXF_TRY(solve_budget(b, o, (double)o->budgets[i], o->rules[k], t, err));
     }
 out:
     return rc;

@@ -1,9 +1,12 @@
-/* measures.c - see measures.h. */
-#include "solve/measures.h"
+/* measures.c - what is solved beside projectors: norms of experts, cosines, similarities, losses by Frobenius norm, standard
+ * errors; the static pools that these rank; and how much of a layer was observed. */
+#include "solve/solve_internal.h"
 
 #include "base/mem.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err)
 {
@@ -18,6 +21,72 @@ exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err)
 out:
     return rc;
 }
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sets out[e] to x[e], or for cold experts to the lower median of the others above 0, or to 1 if there are none.
+ * `what` x is, is for messages. */
+static exf_code store_means(float *out, double *x, const char *what, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts, n = 0;
+    double *warm = NULL;
+    exf_code rc = exf_mem_new(&warm, e, sizeof *warm, "expert norms", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < e; i++)
+        if (s->norm_count[i] && x[i] > 0) warm[n++] = x[i];
+    qsort(warm, n, sizeof *warm, rising);
+    for (size_t i = 0; rc == EXF_OK && i < e; i++) {
+        if (!s->norm_count[i]) x[i] = n ? warm[(n - 1) / 2] : 1;
+        out[i] = (float)x[i];
+        if (!isfinite(out[i]) || out[i] < 0)
+            rc = exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has %s norm %g over %llu tokens, expected a finite number from 0",
+                          layer, i, what, x[i], (unsigned long long)s->norm_count[i]);
+    }
+    exf_mem_free(warm);
+    return rc;
+}
+
+exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    double *h = NULL;
+    exf_code rc = exf_mem_new(&h, e, sizeof *h, "expert norms", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < e; i++)
+        if (s->norm_count[i]) h[i] = exf_exact_value(&s->norm_sum[i]) / (double)s->norm_count[i];
+    memcpy(t->expert_count + (size_t)l * e, s->norm_count, e * sizeof *t->expert_count);
+    rc = store_means(t->expert_norms + (size_t)l * e, h, "mean output", s, (int)t->layer_number[l], err);
+    exf_mem_free(h);
+    return rc;
+}
+
+static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    double *rms = NULL;
+    exf_code rc = exf_mem_new(&rms, e, sizeof *rms, "root mean squares", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < e; i++)
+        if (s->norm_count[i]) rms[i] = sqrt(exf_exact_value(&s->sq_sum[i]) / (double)s->norm_count[i]);
+    rc = store_means(t->rms + (size_t)l * e, rms, "root mean square", s, (int)t->layer_number[l], err);
+    exf_mem_free(rms);
+    return rc;
+}
+
+static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_tables *t)
+{
+    for (size_t i = 0; i < (size_t)s->n_experts; i++)
+        t->contribution[row + i] =
+            s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------- */
 
 static int observed(const exf_tables *t, size_t at)
 {
@@ -79,50 +148,8 @@ static exf_code solve_frobenius(const exf_layer_statistics *s, int l, exf_tables
     return EXF_OK;
 }
 
-static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_tables *t)
-{
-    for (size_t i = 0; i < (size_t)s->n_experts; i++)
-        t->contribution[row + i] =
-            s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
-}
-
-static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts;
-    double *rms = NULL;
-    exf_code rc = exf_mem_new(&rms, e, sizeof *rms, "root mean squares", err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < e; i++)
-        if (s->norm_count[i]) rms[i] = sqrt(exf_exact_value(&s->sq_sum[i]) / (double)s->norm_count[i]);
-    EXF_TRY(exf_solve_fill_cold(rms, s, err));
-    for (size_t i = 0; rc == EXF_OK && i < e; i++) {
-        float *out = &t->rms[(size_t)l * e + i];
-        *out = (float)rms[i];
-        if (!isfinite(*out) || *out < 0)
-            rc = exf_fail(err, EXF_NUMERIC,
-                          "layer %d: expert %zu has root mean square norm %g over %llu tokens, expected a finite number from 0",
-                          (int)t->layer_number[l], i, rms[i], (unsigned long long)s->norm_count[i]);
-    }
-out:
-    exf_mem_free(rms);
-    return rc;
-}
-
-exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts;
-    solve_cosines(s, (size_t)l * e * e, t);
-    solve_similarities(s, (size_t)l * e * e, t);
-    if (t->std_error) exf_std_errors_solve(s, o, l, t);
-    solve_contributions(s, (size_t)l * e, t);
-    exf_code rc = solve_frobenius(s, l, t, err);
-    return rc == EXF_OK ? solve_rms(s, l, t, err) : rc;
-}
-
-/* ---- measures std error ------------------------------------------------------------------------ */
-
-/* Estimates the standard error of a pair's scalar by a jackknife over
- * sequences (tokens of one text are correlated, so they cannot be the units).
+/* Estimates the standard error of a pair's scalar by a jackknife over sequences: tokens of one text are correlated, so they
+ * cannot be the units.
  *
  * With a_i, b_i the dot and target_sq of sequence i, A = sum a_i, B = sum b_i and
  * S = A / (B + lambda), sequence i moves S by U_i = (a_i - S b_i) / (B + lambda) to first
@@ -135,7 +162,6 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
  *        = n / (n - 1)  [ sum a^2 - 2 S sum a b + S^2 sum b^2 - (A - S B)^2 / n ] / (B + lambda)^2
  *
  * which needs no sequence, only sums over them.  n counts the sequences that saw the pair. */
-
 static double std_error(const exf_layer_statistics *s, const exf_solve_options *o, size_t i)
 {
     const double unscale = 1 / EXF_SEQUENCE_SCALE;
@@ -147,7 +173,7 @@ static double std_error(const exf_layer_statistics *s, const exf_solve_options *
     return spread > 0 && divisor > 0 ? sqrt(n / (n - 1) * spread) * unscale / divisor : 0;
 }
 
-void exf_std_errors_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t)
+static void solve_std_errors(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t)
 {
     size_t e = (size_t)s->n_experts, base = (size_t)l * e * e;
     for (size_t i = 0; i < e * e; i++) {
@@ -156,6 +182,70 @@ void exf_std_errors_solve(const exf_layer_statistics *s, const exf_solve_options
         if (i % e == i / e || t->loss[base + i] >= EXF_LOSS_NEVER || s->sequences[i] < 2) continue;
         double x = std_error(s, o, i);
         *out = x < (double)EXF_ERROR_UNKNOWN ? (float)x : EXF_ERROR_UNKNOWN;
+    }
+}
+
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    solve_cosines(s, (size_t)l * e * e, t);
+    solve_similarities(s, (size_t)l * e * e, t);
+    if (t->std_error) solve_std_errors(s, o, l, t);
+    solve_contributions(s, (size_t)l * e, t);
+    exf_code rc = solve_frobenius(s, l, t, err);
+    return rc == EXF_OK ? solve_rms(s, l, t, err) : rc;
+}
+
+/* ---- static pools ------------------------------------------------------------------------------ */
+
+/* Returns how much expert e of layer l has of the pool's criterion. */
+static double amount(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int e)
+{
+    size_t at = (size_t)l * (size_t)t->shape.n_experts + (size_t)e;
+    if (strcmp(p->by, "energy") == 0) return exf_exact_value(&energy[e]);
+    return (double)(strcmp(p->by, "reap") == 0 ? t->contribution : t->expert_norms)[at];
+}
+
+/* Chooses the pool's experts, those with the most first, ties to the lower number. */
+static void choose_members(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int32_t *members)
+{
+    int have = 0, n = p->size;
+    for (int e = 0; e < (int)t->shape.n_experts; e++) {
+        double mine = amount(t, l, energy, p, e);
+        if (have == n && !(mine > amount(t, l, energy, p, members[n - 1]))) continue;
+        int at = have < n ? have++ : n - 1;
+        for (; at > 0 && mine > amount(t, l, energy, p, members[at - 1]); at--) members[at] = members[at - 1];
+        members[at] = e;
+    }
+}
+
+/* Chooses target and scale of one expert outside the pool. */
+static void choose_target(const exf_static_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target,
+                   float *scale)
+{
+    int best = 0;
+    for (int i = 1; i < p->size; i++)
+        if (loss[members[i]] < loss[members[best]]) best = i;
+    *target = members[best];
+    *scale = loss[members[best]] < EXF_LOSS_NEVER ? coeff[members[best]] : 0.0f;
+}
+
+void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (int i = 0; i < t->n_pools; i++) {
+        const exf_static_pool *p = &t->pool[i];
+        int32_t *members = p->members + (size_t)l * (size_t)p->size;
+        choose_members(t, l, energy, p, members);
+        for (size_t s = 0; s < e; s++) {
+            size_t row = ((size_t)l * e + s) * e;
+            choose_target(p, members, t->coeff + row, t->loss + row, &p->target_ids[(size_t)l * e + s],
+                   &p->target_scale[(size_t)l * e + s]);
+        }
+        for (int k = 0; k < p->size; k++) {
+            p->target_ids[(size_t)l * e + (size_t)members[k]] = members[k];
+            p->target_scale[(size_t)l * e + (size_t)members[k]] = 1;
+        }
     }
 }
 

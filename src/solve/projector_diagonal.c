@@ -6,15 +6,15 @@
  *
  * with d as it is stored, in float32.  A pair that carries no diagonal has the scalar's
  * loss; an unobserved one the sentinel. */
-#include "artifact/vector_arrays.h"
-#include "solve/solving.h"
+#include "artifact/tables.h"
+#include "solve/solve_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 extern const exf_projector exf_projector_diagonal;
 
-static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     float *d, *loss;
     exf_code rc;
@@ -26,8 +26,8 @@ out:
     return rc;
 }
 
-/* Solves d of one pair; *residual is source_sq less what d explains. */
-static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge,
+/* Solves d of one pair, and subtracts from *residual, source_sq, what d explains. */
+static exf_code solve_pair(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge,
                           exf_err *err)
 {
     for (size_t j = 0; j < h; j++) {
@@ -51,8 +51,8 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     for (int64_t p = 0; p < v->n_pairs; p++) {
         size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
         double source_sq = exf_exact_value(&s->source_sq[i]), residual = source_sq;
-        rc = solve_one(diagonal + (size_t)(t->vectors.first[l] + p) * h, &residual, v->vu + (size_t)p * h, v->vv + (size_t)p * h, h,
-                       o->rule.ridge, err);
+        rc = solve_pair(diagonal + (size_t)(t->vectors.first[l] + p) * h, &residual, v->vu + (size_t)p * h,
+                        v->vv + (size_t)p * h, h, o->rule.ridge, err);
         if (rc != EXF_OK) {
             exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
             return rc;
@@ -62,7 +62,7 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return rc;
 }
 
-static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
+static exf_code find_form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
 {
     (void)rank;
     out->diagonal = exf_vectors_data(&t->vectors, "diagonal", 0);
@@ -78,4 +78,4 @@ static const exf_stored_array stored[] = {
 const exf_projector exf_projector_diagonal = {.name = "diagonal", .words = "a diagonal per pair",
                                               .place = 40, .apply = EXF_APPLY_VECTORS,
                                               .observes = EXF_OBSERVES_ELEMENTS, .reads_file = 1,
-                                              .begin = begin, .layer = solve_layer, .stored = stored, .form = form};
+                                              .begin = add_arrays, .layer = solve_layer, .stored = stored, .form = find_form};

@@ -1,8 +1,8 @@
-/* projector_global.c - one scalar for the whole model (solve/solving.h).  It needs the sums of
+/* projector_global.c - one scalar for the whole model (solve_internal.h).  It needs the sums of
  * all layers, so the statistics are read twice. */
-#include "solve/solving.h"
+#include "solve/solve_internal.h"
 
-static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+static exf_code sum_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_shared_scalar *out;
     exf_shared_sums sums = {.dot = {{0}}};
@@ -28,4 +28,4 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
 
 const exf_projector exf_projector_global = {
     .name = "global", .words = "one scalar for the model", .place = 30,
-    .apply = EXF_APPLY_SHARED, .reads_file = 1, .begin = begin, .layer = solve_layer};
+    .apply = EXF_APPLY_SHARED, .reads_file = 1, .begin = sum_layers, .layer = solve_layer};

@@ -1,7 +1,7 @@
-/* projector_layer.c - one scalar per layer (solve/solving.h). */
-#include "solve/solving.h"
+/* projector_layer.c - one scalar per layer (solve_internal.h). */
+#include "solve/solve_internal.h"
 
-static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+static exf_code add_scalars(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_shared_scalar *s;
     (void)r;
@@ -18,4 +18,4 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
 
 const exf_projector exf_projector_layer = {
     .name = "layer", .words = "one scalar per layer", .place = 20,
-    .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};
+    .apply = EXF_APPLY_SHARED, .begin = add_scalars, .layer = solve_layer};

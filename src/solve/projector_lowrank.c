@@ -6,29 +6,29 @@
  * on the first R columns of the basis, for each R asked for, with the pair's own clipped
  * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
  * target is chosen as without the correction. */
-#include "artifact/vector_arrays.h"
+#include "artifact/tables.h"
 #include "base/mem.h"
-#include "kernels/statistics/linalg.h"
-#include "solve/solving.h"
+#include "kernels/linear/linear.h"
+#include "solve/solve_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 extern const exf_projector exf_projector_lowrank;
 
-static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     int h = (int)t->shape.d_model, columns = exf_basis_rank(h);
-    float *room;
+    float *data;
     exf_code rc;
     EXF_TRY(exf_vector_support(r, &exf_projector_lowrank, t, err));
-    EXF_TRY(exf_vectors_add(t, "basis", columns, &room, err));
+    EXF_TRY(exf_vectors_add(t, "basis", columns, &data, err));
     for (size_t i = 0; i < o->n_ranks; i++) {
         int rank = (int)o->ranks[i];
         if (rank > columns)
             return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h,
                             columns);
-        EXF_TRY(exf_vectors_add(t, "lowrank", rank, &room, err));
+        EXF_TRY(exf_vectors_add(t, "lowrank", rank, &data, err));
     }
 out:
     return rc;
@@ -44,9 +44,9 @@ typedef struct {
     double *zz;          /* [R, R] of all columns */
     double *right, *zv;  /* [R, H] Z'U - S Z'V; Z'V */
     double *a, *c;       /* [rank, rank], [rank, H] of one solution */
-} room;
+} workspace;
 
-static exf_code new_room(room *m, size_t r, size_t h, exf_err *err)
+static exf_code new_workspace(workspace *m, size_t r, size_t h, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_mem_new(&m->zz, r * r, sizeof *m->zz, "low-rank corrections", err));
@@ -58,7 +58,7 @@ out:
     return rc;
 }
 
-static void free_room(room *m)
+static void free_workspace(workspace *m)
 {
     exf_mem_free(m->zz);
     exf_mem_free(m->right);
@@ -67,7 +67,7 @@ static void free_room(room *m)
     exf_mem_free(m->c);
 }
 
-static void load_pair(room *m, const exf_vector_sums *v, int64_t p, double scalar)
+static void load_pair(workspace *m, const exf_vector_sums *v, int64_t p, double scalar)
 {
     size_t r = (size_t)v->rank, h = (size_t)v->d_model, at = (size_t)p * r;
     const int32_t *grid = v->grid + EXF_N_GRIDS * p;
@@ -77,7 +77,7 @@ static void load_pair(room *m, const exf_vector_sums *v, int64_t p, double scala
     for (size_t i = 0; i < r * h; i++) m->right[i] -= scalar * m->zv[i];
 }
 
-static exf_code solve_rank(float *out, const room *m, size_t r, size_t rank, size_t h, double ridge, exf_err *err)
+static exf_code solve_rank(float *out, const workspace *m, size_t r, size_t rank, size_t h, double ridge, exf_err *err)
 {
     for (size_t i = 0; i < rank; i++)
         for (size_t k = 0; k < rank; k++) m->a[i * rank + k] = m->zz[i * r + k] + (i == k ? ridge : 0);
@@ -92,7 +92,7 @@ static exf_code solve_rank(float *out, const room *m, size_t r, size_t rank, siz
 }
 
 /* Solves C of pair p of the layer for each rank. */
-static exf_code solve_pair(const exf_tables *t, room *m, int l, int64_t p, const exf_solve_options *o, exf_err *err)
+static exf_code solve_pair(const exf_tables *t, workspace *m, int l, int64_t p, const exf_solve_options *o, exf_err *err)
 {
     const exf_vectors *v = &t->vectors;
     size_t h = (size_t)t->shape.d_model, r = (size_t)exf_vectors_find(v, "basis", 0)->rank;
@@ -110,12 +110,12 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
     const exf_vector_sums *v = s->vectors;
     size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, r = (size_t)basis->rank;
-    room m = {NULL, NULL, NULL, NULL, NULL};
+    workspace m = {NULL, NULL, NULL, NULL, NULL};
     exf_code rc = EXF_OK;
     copy_basis(basis->data + (size_t)l * h * r, v, h, r);
     if (v->n_pairs && v->rank != basis->rank)
         return exf_fail(err, EXF_FORMAT, "layer %d: the basis has %d columns, expected %zu", (int)t->layer_number[l], v->rank, r);
-    EXF_TRY(new_room(&m, r, h, err));
+    EXF_TRY(new_workspace(&m, r, h, err));
     for (int64_t p = 0; p < v->n_pairs; p++) {
         size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
         if (!exf_solve_observed(s, o, i)) continue;
@@ -125,11 +125,11 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
         if (rc != EXF_OK) goto out;
     }
 out:
-    free_room(&m);
+    free_workspace(&m);
     return rc;
 }
 
-static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
+static exf_code find_form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
 {
     const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
     out->c = exf_vectors_data(&t->vectors, "lowrank", rank);
@@ -151,4 +151,4 @@ static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank
 const exf_projector exf_projector_lowrank = {.name = "lowrank", .words = "a low-rank map per pair",
                                              .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1,
                                              .observes = EXF_OBSERVES_BASIS, .reads_file = 1,
-                                             .begin = begin, .layer = solve_layer, .stored = stored, .form = form};
+                                             .begin = add_arrays, .layer = solve_layer, .stored = stored, .form = find_form};

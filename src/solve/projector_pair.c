@@ -1,12 +1,12 @@
 /* projector_pair.c - one scalar per ordered pair (docs/method.md, section 2; paper,
  * "pairwise scalar"):
  *
- *   S[s,t] = clip(dot / (target_sq + lambda))            (kernels/statistics/pair_scalar.h)
+ *   S[s,t] = clip(dot / (target_sq + lambda))            (kernels/statistics/layer_sums.h)
  *   L[s,t] = max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq
  *
  * with the clipped S; S = 1 and L = never on the diagonal; an unobserved pair gets
  * S = 0 and L = never.  It is always solved: all other projectors fall back on it. */
-#include "solve/solving.h"
+#include "solve/solve_internal.h"
 
 #include <math.h>
 

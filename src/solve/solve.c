@@ -1,14 +1,149 @@
-/* solve.c - see solve.h. */
-#include "solve/solve.h"
+/* solve.c - solves tables layer by layer: norms, the pair's scalar, measures, further projectors, pools, and at the end what
+ * needs all layers. */
+#include "solve/solve_internal.h"
 
 #include "artifact/shards.h"
 #include "base/mem.h"
 #include "base/stop.h"
 #include "base/text.h"
+#include "kernels/linear/linear.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static exf_code take_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_solver *solver, exf_err *err)
+struct exf_solver {
+    exf_solve_options options;
+    exf_tables tables;
+    exf_budget_inputs budgets;
+};
+
+exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
+{
+    const exf_projector *p;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_projector_require(o->projectors[i], &p, err));
+    for (size_t i = 0; i < o->n_ranks; i++)
+        if (o->ranks[i] < 1 || o->ranks[i] > EXF_BASIS_RANK)
+            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %lld, expected 1 to %d, the columns of a basis",
+                            (long long)o->ranks[i], EXF_BASIS_RANK);
+out:
+    return rc;
+}
+
+int exf_solver_reads_file(const exf_solve_options *o)
+{
+    int any = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_projector_find(o->projectors[i])->reads_file;
+    return any;
+}
+
+int exf_solver_wants_vectors(const exf_solve_options *o)
+{
+    int any = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_projector_find(o->projectors[i])->observes != 0;
+    return any;
+}
+
+uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers)
+{
+    const exf_tables *t = NULL;
+    size_t pair = sizeof *t->count + sizeof *t->coeff + sizeof *t->loss + sizeof *t->cosine + sizeof *t->similarity +
+                  sizeof *t->frobenius + sizeof *t->std_error;
+    return (uint64_t)n_layers * (uint64_t)shape->n_experts * (uint64_t)shape->n_experts * pair;
+}
+
+/* Allocates tables with the pools by norm, then the others. */
+static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf_solve_options *o, exf_err *err)
+{
+    int64_t *sizes = NULL;
+    size_t n = o->n_pools + o->n_pools_by;
+    exf_code rc;
+    for (size_t i = 0; !head->has_energies && i < o->n_pools_by; i++)
+        if (strcmp(o->pool_by[i].by, "energy") == 0)
+            return exf_fail(err, EXF_MODEL,
+                            "%s: is of a version before 4, which has no energies: a pool of %lld by energy needs statistics of "
+                            "this release (exfold-calibrate)", head->path, (long long)o->pool_by[i].size);
+    EXF_TRY(exf_mem_new(&sizes, n, sizeof *sizes, "pools", err));
+    for (size_t i = 0; i < n; i++) sizes[i] = i < o->n_pools ? o->pools[i] : o->pool_by[i - o->n_pools].size;
+    EXF_TRY(exf_tables_new(t, &head->shape, head->layer_number, head->n_layers, sizes, n, err));
+    for (size_t i = 0; i < o->n_pools_by; i++)
+        snprintf(t->pool[o->n_pools + i].by, sizeof t->pool->by, "%s", o->pool_by[i].by);
+    rc = exf_measures_new(head->by_sequence, t, err);
+out:
+    exf_mem_free(sizes);
+    return rc;
+}
+
+exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,
+                        exf_err *err)
+{
+    exf_solver *s = NULL;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_solve_check(o, err));
+    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "solver", err));
+    s->options = *o;
+    EXF_TRY(new_tables(&s->tables, head, o, err));
+    if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, &s->tables, err));
+    if (exf_solver_wants_vectors(o)) EXF_TRY(exf_blas_reserve_cpu(1, err));
+    for (size_t i = 0; i < o->n_projectors; i++) {
+        const exf_projector *p = exf_projector_find(o->projectors[i]);
+        if (p->reads_file && !r) {
+            rc = exf_fail(err, EXF_INTERNAL, "projector %s is solved from a file", p->name);
+            goto out;
+        }
+        if (p->begin) EXF_TRY(p->begin(r, &s->options, &s->tables, err));
+    }
+out:
+    if (rc != EXF_OK)
+        exf_solver_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, exf_err *err)
+{
+    const exf_solve_options *o = &x->options;
+    exf_tables *t = &x->tables;
+    exf_code rc;
+    if (*s->empty_slots && !t->empty_slots)
+        EXF_TRY(exf_mem_new(&t->empty_slots, (size_t)t->n_layers, sizeof *t->empty_slots, "tables", err));
+    if (t->empty_slots) t->empty_slots[l] = *s->empty_slots;
+    EXF_TRY(exf_solve_norms(s, l, t, err));
+    EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
+    EXF_TRY(exf_measures_solve(s, o, l, t, err));
+    for (size_t i = 0; i < o->n_projectors; i++)
+        if (strcmp(o->projectors[i], exf_projector_pair.name) != 0)
+            EXF_TRY(exf_projector_find(o->projectors[i])->layer(s, o, l, t, err));
+    exf_solve_pools(l, s->energy_sum, t);
+    if (o->n_budgets) rc = exf_budget_inputs_take(&x->budgets, s, l, t, err);
+out:
+    return rc;
+}
+
+exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_solve_facts(&s->tables, of, o, err));
+    if (o->n_budgets) EXF_TRY(exf_budgets_solve(&s->budgets, o, &s->tables, err));
+    *t = s->tables;
+    memset(&s->tables, 0, sizeof s->tables);
+out:
+    return rc;
+}
+
+void exf_solver_free(exf_solver *s)
+{
+    if (!s) return;
+    exf_budget_inputs_free(&s->budgets);
+    exf_tables_free(&s->tables);
+    exf_mem_free(s);
+}
+
+/* ---- a whole file --------------------------------------------------------------------------- */
+
+static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_solver *solver, exf_err *err)
 {
     exf_layer_statistics s;
     exf_vector_sums vectors = {.n_pairs = 0};
@@ -41,12 +176,14 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     EXF_TRY(exf_statistics_open(&r, statistics_path, err));
     exf_facts_part file = {.path = statistics_path, .provenance = &r.provenance, .origin = &r.origin};
     EXF_TRY(exf_shards_check(&file, 1, o->partial, err));
-    if (!o->statistics_digest) EXF_TRY(exf_h5_digest(r.h, digest, err));
-    if (!o->statistics_digest) with.statistics_digest = digest;
+    if (!o->statistics_digest) {
+        EXF_TRY(exf_h5_digest(r.h, digest, err));
+        with.statistics_digest = digest;
+    }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
                             .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies};
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
-    EXF_TRY(take_layers(&r, &with, solver, err));
+    EXF_TRY(solve_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));
     EXF_TRY(exf_part_words(&part, &file, err));
     if (part.len) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_PART_FACT, "%s", part.s));
@@ -55,145 +192,5 @@ out:
     exf_text_free(&part);
     exf_solver_free(solver);
     exf_statistics_close(&r);
-    return rc;
-}
-
-/* ---- solve again ------------------------------------------------------------------------------- */
-
-/* The settings, with the lists that exf_solve_options borrows. */
-typedef struct {
-    exf_solve_options options;
-    char *names; /* of projectors, cut at the commas */
-    const char **projector;
-    int64_t *rank;
-} settings;
-
-static void free_settings(settings *s)
-{
-    exf_mem_free(s->names);
-    exf_mem_free(s->projector);
-    exf_mem_free(s->rank);
-}
-
-static exf_code malformed(const exf_tables *t, const char *path, const char *key, const char *expected, exf_err *err)
-{
-    const char *text = exf_provenance_get(&t->provenance, key);
-    return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, expected %s", path, key, text ? text : "nothing", expected);
-}
-
-static exf_code read_rule(exf_scalar_rule *rule, const exf_tables *t, const char *path, exf_err *err)
-{
-    const char *ridge = exf_provenance_get(&t->provenance, "solve.ridge"), *clip = exf_provenance_get(&t->provenance, "solve.clip");
-    const char *comma = clip ? strchr(clip, ',') : NULL;
-    char *low = NULL;
-    exf_code rc = EXF_OK;
-    if (!ridge || !exf_parse_f64(ridge, &rule->ridge)) return malformed(t, path, "solve.ridge", "a number", err);
-    if (clip && strcmp(clip, "none") == 0) return EXF_OK;
-    rule->clip = 1;
-    if (comma) EXF_TRY(exf_mem_dup(&low, clip, (size_t)(comma - clip), "clip", err));
-    if (!comma || !exf_parse_f64(low, &rule->clip_min) || !exf_parse_f64(comma + 1, &rule->clip_max))
-        rc = malformed(t, path, "solve.clip", "MIN,MAX or none", err);
-out:
-    exf_mem_free(low);
-    return rc;
-}
-
-static size_t count_items(const char *list)
-{
-    size_t n = 1;
-    for (; (list = strchr(list, ',')); list++) n++;
-    return n;
-}
-
-static exf_code read_projectors(settings *s, const exf_tables *t, const char *path, exf_err *err)
-{
-    const char *list = exf_provenance_get(&t->provenance, "solve.projectors");
-    exf_code rc;
-    if (!list) return malformed(t, path, "solve.projectors", "names of projectors", err);
-    EXF_TRY(exf_mem_strdup(&s->names, list, "projectors", err));
-    EXF_TRY(exf_mem_new(&s->projector, count_items(list), sizeof *s->projector, "projectors", err));
-    for (char *at = s->names, *comma; at; at = comma ? comma + 1 : NULL) {
-        comma = strchr(at, ',');
-        if (comma) *comma = 0;
-        s->projector[s->options.n_projectors++] = at;
-    }
-    s->options.projectors = s->projector;
-out:
-    return rc;
-}
-
-static exf_code read_ranks(settings *s, const exf_tables *t, const char *path, exf_err *err)
-{
-    const char *list = exf_provenance_get(&t->provenance, "solve.ranks");
-    char *copy = NULL;
-    exf_code rc = EXF_OK;
-    if (!list) return EXF_OK;
-    EXF_TRY(exf_mem_strdup(&copy, list, "ranks", err));
-    EXF_TRY(exf_mem_new(&s->rank, count_items(list), sizeof *s->rank, "ranks", err));
-    for (char *at = copy, *comma; at && rc == EXF_OK; at = comma ? comma + 1 : NULL) {
-        comma = strchr(at, ',');
-        if (comma) *comma = 0;
-        if (!exf_parse_i64(at, &s->rank[s->options.n_ranks++])) rc = malformed(t, path, "solve.ranks", "ranks such as 8,16", err);
-    }
-    s->options.ranks = s->rank;
-out:
-    exf_mem_free(copy);
-    return rc;
-}
-
-static exf_code read_least(settings *s, const exf_tables *t, const char *path, exf_err *err)
-{
-    const char *text = exf_provenance_get(&t->provenance, "solve.min_pair_tokens");
-    int64_t least = 1;
-    if (text && (!exf_parse_i64(text, &least) || least < 1))
-        return malformed(t, path, "solve.min_pair_tokens", "a number of tokens", err);
-    s->options.min_pair_tokens = (uint64_t)least;
-    return EXF_OK;
-}
-
-static void read_pools(settings *s, const exf_tables *t)
-{
-    for (int i = 0; i < t->n_pools && i < EXF_MOST_POOLS; i++)
-        s->options.pool_by[s->options.n_pools_by++] = (exf_pool_choice){t->pool[i].size, t->pool[i].by};
-}
-
-/* Takes budgets and rules from the tables, whose budgets have each rule. */
-static void read_budgets(settings *s, const exf_tables *t)
-{
-    exf_solve_options *o = &s->options;
-    for (int i = 0; i < t->n_budgets; i++) {
-        const exf_budget *b = &t->budget[i];
-        size_t known = 0;
-        while (known < o->n_budgets && o->budgets[known] != (int64_t)b->budget) known++;
-        if (known == o->n_budgets && known < EXF_MOST_BUDGETS) o->budgets[o->n_budgets++] = (int64_t)b->budget;
-        for (known = 0; known < o->n_rules && strcmp(o->rules[known], b->rule) != 0;) known++;
-        if (known == o->n_rules && known < EXF_MOST_RULES) o->rules[o->n_rules++] = b->rule;
-        if (strcmp(b->rule, "measured") == 0) o->measured_scale = b->scale;
-    }
-}
-
-/* Settings that no program can have solved with are a fault of the file. */
-static exf_code check(const settings *s, const char *path, exf_err *err)
-{
-    exf_err why;
-    if (exf_solve_check(&s->options, &why) == EXF_OK) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: provenance: %s", path, why.msg);
-}
-
-exf_code exf_solve_again(const exf_tables *t, const char *path, const char *statistics, exf_tables *out, exf_err *err)
-{
-    settings s = {.names = NULL};
-    exf_code rc;
-    EXF_TRY(read_rule(&s.options.rule, t, path, err));
-    EXF_TRY(read_projectors(&s, t, path, err));
-    EXF_TRY(read_ranks(&s, t, path, err));
-    EXF_TRY(read_least(&s, t, path, err));
-    read_pools(&s, t);
-    read_budgets(&s, t);
-    s.options.partial = 1; /* the tables are judged by what they say (inspect/verify.h) */
-    EXF_TRY(check(&s, path, err));
-    rc = exf_solve(statistics, &s.options, out, err);
-out:
-    free_settings(&s);
     return rc;
 }

@@ -1,18 +1,92 @@
 /* solve.h - solves tables from statistics: closed forms in double, deterministic.
- * Each projector has its own closed form (artifact/projector.h). */
+ *
+ * From a file (exf_solve), or layer by layer while a pass still adds up later layers (exf_solver).  Each projector has its
+ * own closed form (artifact/projector.h). */
 #ifndef EXF_SOLVE_SOLVE_H
 #define EXF_SOLVE_SOLVE_H
-#include "solve/solver.h"
+#include "artifact/projector.h"
+#include "kernels/statistics/layer_sums.h"
 
+enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16, EXF_MOST_RULES = 4 };
+
+/* A static pool of `size` experts, those with the most `by`: "norm", "reap" or "energy" (artifact/tables.h). */
+typedef struct {
+    int64_t size;
+    const char *by; /* static */
+} exf_pool_choice;
+
+typedef struct exf_solve_options {
+    exf_scalar_rule rule;          /* how the pair's scalar is clipped and regularised */
+    uint64_t min_pair_tokens;      /* a pair with fewer counts as unobserved; 0 is 1 */
+    const char *const *projectors; /* names of projectors beside "pair", which is always solved */
+    size_t n_projectors;
+    const int64_t *ranks; /* of ranked projectors */
+    size_t n_ranks;
+    const int64_t *pools; /* sizes D of static pools by norm */
+    size_t n_pools;
+    exf_pool_choice pool_by[EXF_MOST_POOLS]; /* further pools */
+    size_t n_pools_by;
+    int64_t budgets[EXF_MOST_BUDGETS]; /* mean experts per token; each rule is solved for each of them */
+    size_t n_budgets;
+    const char *rules[EXF_MOST_RULES]; /* static names of exf_budget.rule */
+    size_t n_rules;
+    const double *measured_kl;    /* [L] KL of folding one layer alone at P = K / 2, for the rule "measured"; borrowed, or NULL */
+    const double *measured_scale; /* [L] the rule's scale itself, in place of measured_kl; borrowed, or NULL */
+    int partial; /* 1: the statistics may lack shards of their corpus (artifact/shards.h); the tables then say so */
+    const char *statistics_digest; /* the payload digest of the statistics, where it is known; NULL: computed */
+} exf_solve_options;
+
+/* Checks the options: EXF_USAGE names an unknown projector and the known ones, or an impossible rank. */
+exf_code exf_solve_check(const exf_solve_options *o, exf_err *err) EXF_CHECKED;
 /* Solves a whole statistics file.  EXF_MODEL if shards of its corpus are missing (artifact/shards.h), unless o->partial: then
  * the tables have the fact data.part.  The caller frees t with exf_tables_free(). */
 exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_tables *t, exf_err *err) EXF_CHECKED;
-
-/* Solves tables from their statistics with the settings that the tables record,
- * so that tables can be checked number by number. */
-
-/* Solves the statistics with the settings of t's provenance (solve.*) and the sizes of its pools;
- * path names t in messages.  EXF_FORMAT if a setting is missing or malformed.  The caller frees
+/* Solves the statistics with the settings in t's provenance (solve.*) and the sizes of its pools, so that tables can be
+ * checked number by number; path names t in messages.  EXF_FORMAT if a setting is missing or malformed.  The caller frees
  * out with exf_tables_free(). */
 exf_code exf_solve_again(const exf_tables *t, const char *path, const char *statistics, exf_tables *out, exf_err *err) EXF_CHECKED;
+
+/* ---- layer by layer ----------------------------------------------------------------------- */
+
+typedef struct exf_solver exf_solver;
+
+/* The facts of statistics that are known before their sums. */
+typedef struct {
+    const char *path; /* of their file, for messages */
+    exf_run_shape shape;
+    const int32_t *layer_number; /* [n_layers] */
+    int n_layers;
+    int by_sequence;  /* 1: they have sums over sequences */
+    int has_energies; /* 1: they have energy_sum */
+} exf_solver_head;
+
+/* Returns 1 if a projector needs the sums of all layers, or vectors of pairs, before it solves one: then there must be a file. */
+int exf_solver_reads_file(const exf_solve_options *o);
+/* Returns 1 if layers must come with their vector sums. */
+int exf_solver_wants_vectors(const exf_solve_options *o);
+/* Returns the bytes of the tables of pairs, which a solver holds from its first layer on. */
+uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers);
+/* Allocates tables and solves what comes before any layer.  r: the file; NULL where there is none yet.  What o borrows stays
+ * the caller's.  EXF_USAGE as exf_solve_check(). */
+exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,
+                        exf_err *err) EXF_CHECKED;
+/* Solves layer index l; each once, in any order, from one thread at a time. */
+exf_code exf_solver_layer(exf_solver *s, int l, const exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
+/* Solves what needs all layers, and gives the tables to the caller, who frees them.  o: the options as before, with the
+ * digest of the statistics and measured sensitivities, which may have become known since.  of: the facts of the statistics. */
+exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t,
+                        exf_err *err) EXF_CHECKED;
+void exf_solver_free(exf_solver *s); /* NULL is allowed */
+
+/* ---- coverage ------------------------------------------------------------------------------ */
+
+/* How much of a layer was observed. */
+typedef struct {
+    size_t pairs;    /* ordered, without self-pairs */
+    size_t observed; /* pairs with a loss */
+    size_t thin;     /* pairs seen by too few tokens to count */
+    size_t cold;     /* experts to which no token was routed */
+} exf_layer_coverage;
+
+exf_layer_coverage exf_coverage_of(const exf_tables *t, int l); /* of layer index l */
 #endif

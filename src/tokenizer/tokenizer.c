@@ -1,21 +1,20 @@
-/* tokenizer.c - see tokenizer.h: puts the parts together, in the library's order:
- * added tokens, normalizer, added tokens again, pre-tokenizer, model, template. */
-#include "tokenizer/tokenizer.h"
+/* tokenizer.c - reads tokenizer.json and puts its parts together, in the library's order: added tokens, normalizer, added
+ * tokens again, pre-tokenizer, model, template; see tokenizer.h. */
+#include "tokenizer/tokenizer_internal.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/stop.h"
-#include "tokenizer/tokenizer_added.h"
-#include "tokenizer/tokenizer_bpe.h"
-#include "tokenizer/tokenizer_nfc.h"
-#include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/tokenizer_split.h"
-#include "tokenizer/tokenizer_template.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LARGEST_FILE = 64 << 20 };
+
+/* The ids that the post-processor adds before and after a text's. */
+typedef struct { exf_ids before, after; int seen; } post_template;
 
 struct exf_tokenizer {
     char sha256[EXF_SHA256_HEX];
@@ -24,10 +23,137 @@ struct exf_tokenizer {
     exf_added added;
     exf_splitter *splitter;
     exf_bpe *bpe;
-    exf_template template;
+    post_template template;
 };
 
-/* ---- loading -------------------------------------------------------- */
+/* ---- lists of ids, parts of the file ---------------------------------- */
+
+exf_code exf_ids_add(exf_ids *ids, const int32_t *id, size_t n, exf_err *err)
+{
+    exf_code rc = exf_mem_grow(&ids->id, &ids->cap, ids->n + n, sizeof *id, "token ids", err);
+    if (rc != EXF_OK) return rc;
+    if (n) memcpy(ids->id + ids->n, id, n * sizeof *id);
+    ids->n += n;
+    return EXF_OK;
+}
+
+void exf_ids_free(exf_ids *ids)
+{
+    exf_mem_free(ids->id);
+    *ids = (exf_ids){0};
+}
+
+const char *exf_part_type(const exf_json *part)
+{
+    if (exf_json_type(part) != EXF_JSON_OBJECT) return exf_json_type_name(part);
+    const exf_json *type = exf_json_get(part, "type");
+    const char *s = exf_json_string(type, NULL);
+    return s ? s : exf_json_type_name(type);
+}
+
+exf_code exf_part_bool(int *out, const exf_json *part, const char *key, const char *where, const char *what, const char *name,
+                       exf_err *err)
+{
+    const exf_json *j = exf_json_get(part, key);
+    if (exf_json_type(j) != EXF_JSON_BOOL)
+        return exf_fail(err, EXF_MODEL, "%s: %s \"%s\": %s is %s, not true or false", where, what, name, key,
+                        exf_json_type_name(j));
+    *out = exf_json_true(j);
+    return EXF_OK;
+}
+
+exf_code exf_part_off(const exf_json *part, const char *key, const char *where, const char *what, exf_err *err)
+{
+    const exf_json *j = exf_json_get(part, key);
+    exf_json_kind kind = exf_json_type(j);
+    if (kind == EXF_JSON_NULL || (kind == EXF_JSON_BOOL && !exf_json_true(j))) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: %s with %s is not supported (it must be null or false, it is %s)", where, what, key,
+                    exf_json_true(j) ? "true" : exf_json_type_name(j));
+}
+
+exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const char *what, const char *name, exf_err *err)
+{
+    int64_t id = exf_json_int(j);
+    char is[32];
+    if (exf_json_type(j) == EXF_JSON_INT && id >= 0 && id < EXF_TOKEN_ID_LIMIT) {
+        *out = (int32_t)id;
+        return EXF_OK;
+    }
+    snprintf(is, sizeof is, "%" PRId64, id);
+    return exf_fail(err, EXF_MODEL, "%s: %s \"%s\": its id is %s, not an integer from 0 to %d", where, what, name,
+                    exf_json_type(j) == EXF_JSON_INT ? is : exf_json_type_name(j), EXF_TOKEN_ID_LIMIT - 1);
+}
+
+/* ---- the template ----------------------------------------------------- */
+
+static exf_code add_special_token(exf_ids *ids, const exf_json *template, const exf_json *item, const char *where, exf_err *err)
+{
+    const char *name = exf_json_string(exf_json_get(item, "id"), NULL);
+    const exf_json *specials = exf_json_get(template, "special_tokens");
+    const exf_json *list = name ? exf_json_get(exf_json_get(specials, name), "ids") : NULL;
+    if (exf_json_type(list) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: special token \"%s\" has no ids in special_tokens",
+                        where, name ? name : "?");
+    for (size_t i = 0; i < exf_json_size(list); i++) {
+        int32_t id = 0;
+        exf_code rc = exf_part_id(&id, exf_json_at(list, i), where, "special token of post_processor", name, err);
+        if (rc == EXF_OK) rc = exf_ids_add(ids, &id, 1, err);
+        if (rc != EXF_OK) return rc;
+    }
+    return EXF_OK;
+}
+
+/* "single": special tokens, and the sequence "A" exactly once. */
+static exf_code load_single(post_template *t, const exf_json *part, const char *where, exf_err *err)
+{
+    const exf_json *single = exf_json_get(part, "single");
+    int sequences = 0;
+    if (t->seen++) return exf_fail(err, EXF_MODEL, "%s: more than one post_processor TemplateProcessing is not supported", where);
+    for (size_t i = 0; i < exf_json_size(single); i++) {
+        const exf_json *item = exf_json_at(single, i);
+        const exf_json *special = exf_json_get(item, "SpecialToken"), *sequence = exf_json_get(item, "Sequence");
+        const char *id = exf_json_string(exf_json_get(sequence, "id"), NULL);
+        exf_code rc = EXF_OK;
+        if (special) rc = add_special_token(sequences ? &t->after : &t->before, part, special, where, err);
+        else if (id && strcmp(id, "A") == 0) sequences++;
+        else rc = exf_fail(err, EXF_MODEL,
+                           "%s: post_processor TemplateProcessing: single[%zu] is neither a SpecialToken nor Sequence \"A\"", where,
+                           i);
+        if (rc != EXF_OK) return rc;
+    }
+    if (sequences != 1)
+        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: single has Sequence \"A\" %d times, not once",
+                        where, sequences);
+    return EXF_OK;
+}
+
+static exf_code load_template(post_template *t, const exf_json *part, const char *where, exf_err *err)
+{
+    const char *type = exf_part_type(part);
+    if (exf_json_type(part) == EXF_JSON_NULL || strcmp(type, "ByteLevel") == 0) return EXF_OK; /* ByteLevel only moves offsets */
+    if (strcmp(type, "TemplateProcessing") == 0) return load_single(t, part, where, err);
+    if (strcmp(type, "Sequence") != 0)
+        return exf_fail(err, EXF_MODEL,
+                        "%s: post_processor \"%s\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)",
+                        where, type);
+    const exf_json *list = exf_json_get(part, "processors");
+    if (exf_json_type(list) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: post_processor Sequence: processors is %s, not an array", where,
+                        exf_json_type_name(list));
+    for (size_t i = 0; i < exf_json_size(list); i++) {
+        exf_code rc = load_template(t, exf_json_at(list, i), where, err);
+        if (rc != EXF_OK) return rc;
+    }
+    return EXF_OK;
+}
+
+static void free_template(post_template *t)
+{
+    exf_ids_free(&t->before);
+    exf_ids_free(&t->after);
+}
+
+/* ---- loading ---------------------------------------------------------- */
 
 static exf_code load_normalizer(exf_tokenizer *t, const exf_json *part, const char *where, exf_err *err)
 {
@@ -67,7 +193,7 @@ static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *wh
     for (int i = 0; i < 2; i++) EXF_TRY(exf_part_off(doc, off[i], where, "a tokenizer", err));
     EXF_TRY(load_normalizer(t, exf_json_get(doc, "normalizer"), where, err));
     EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
-    EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
+    EXF_TRY(load_template(&t->template, exf_json_get(doc, "post_processor"), where, err));
     EXF_TRY(exf_bpe_load(&t->bpe, exf_json_get(doc, "model"), where, err));
     EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, t->nfc, where, err));
     find_size(t);
@@ -105,7 +231,7 @@ void exf_tokenizer_free(exf_tokenizer *t)
     exf_added_free(&t->added);
     exf_splitter_free(t->splitter);
     exf_bpe_free(t->bpe);
-    exf_template_free(&t->template);
+    free_template(&t->template);
     exf_mem_free(t);
 }
 
@@ -131,7 +257,7 @@ typedef struct {
     size_t untold; /* bytes encoded since progress was last told */
 } encoder;
 
-static void tell(encoder *e)
+static void report_progress(encoder *e)
 {
     exf_progress_add((double)e->untold);
     e->untold = 0;
@@ -145,7 +271,7 @@ static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_er
     if (e->untold >= OFTEN) {
         exf_code rc = exf_stop_check(err);
         if (rc != EXF_OK) return rc;
-        tell(e);
+        report_progress(e);
     }
     return exf_bpe_encode(e->t->bpe, &e->bpe, pretoken, len, e->ids, err);
 }
@@ -198,7 +324,7 @@ exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t l
     EXF_TRY(exf_ids_add(ids, t->template.before.id, t->template.before.n, err));
     EXF_TRY(encode_around(&e, &t->added.raw, &e.raw, encode_stretch, text, len, err));
     EXF_TRY(exf_ids_add(ids, t->template.after.id, t->template.after.n, err));
-    tell(&e);
+    report_progress(&e);
 out:
     if (rc != EXF_OK) ids->n = before;
     exf_split_work_free(e.split);

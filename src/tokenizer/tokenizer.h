@@ -19,7 +19,14 @@
 #ifndef EXF_TOKENIZER_TOKENIZER_H
 #define EXF_TOKENIZER_TOKENIZER_H
 #include "base/hash.h"
-#include "tokenizer/token_ids.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A list of token ids that grows: zero-initialise; exf_ids_free. */
+typedef struct { int32_t *id; size_t n, cap; } exf_ids;
+exf_code exf_ids_add(exf_ids *ids, const int32_t *id, size_t n, exf_err *err) EXF_CHECKED;
+void exf_ids_free(exf_ids *ids);
 
 typedef struct exf_tokenizer exf_tokenizer;
 

@@ -1,12 +1,170 @@
-/* tokenizer_added.c - see tokenizer_added.h. */
-#include "tokenizer/tokenizer_added.h"
+/* tokenizer_added.c - added tokens: loads them, and finds them in a text by an automaton. */
+#include "tokenizer/tokenizer_internal.h"
 
 #include "base/mem.h"
-#include "tokenizer/tokenizer_nfc.h"
-#include "tokenizer/tokenizer_internal.h"
+#include "base/stop.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the automaton -----------------------------------------------------
+ * It finds, at every place of a text, the longest of some words that starts there.  The automaton of Aho and Corasick reads
+ * words and text from their ends, so that the time is linear in the text's bytes, whatever the words are; forwards, a long
+ * word that almost matches would be tried again and again. */
+
+typedef struct { const char *text; size_t len; } added_word;
+enum { MATCHER_BYTES = 1 << 20 }; /* of all words together; the automaton takes 28 times as much */
+
+static const uint32_t NONE = UINT32_MAX;
+
+/* A node of the trie of reversed words: the last bytes of some word, as many as the node is deep. */
+typedef struct {
+    uint32_t child, n_children; /* consecutive, by rising byte */
+    uint32_t fail;              /* the node of the longest shorter text that is the end of a word too */
+    uint32_t word;              /* the longest word with which the text read so far begins; NONE */
+    uint32_t lo, hi;            /* while the nodes are made: the words through this node, by their reversed text */
+    unsigned char byte;         /* to the left of its parent's text */
+} node;
+
+struct exf_matcher {
+    node *node; /* by depth; [0]: nothing read */
+    size_t n;
+    uint32_t from_root[256]; /* child of [0]; 0: none */
+};
+
+typedef struct { const added_word *word; uint32_t index; } reversed;
+
+/* The byte in front of the last `depth` ones, or -1. */
+static int byte_at(const added_word *w, size_t depth)
+{
+    return depth < w->len ? (unsigned char)w->text[w->len - 1 - depth] : -1;
+}
+
+static int by_reversed_text(const void *pa, const void *pb)
+{
+    const added_word *a = ((const reversed *)pa)->word, *b = ((const reversed *)pb)->word;
+    for (size_t i = 0;; i++) {
+        int x = byte_at(a, i), y = byte_at(b, i);
+        if (x != y) return x < y ? -1 : 1;
+        if (x < 0) return 0;
+    }
+}
+
+/* Child of a node by a byte; NONE. */
+static uint32_t child_of(const exf_matcher *m, uint32_t at, unsigned char byte)
+{
+    const node *p = &m->node[at];
+    uint32_t lo = p->child, hi = p->child + p->n_children;
+    if (at == 0) return m->from_root[byte] ? m->from_root[byte] : NONE;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (m->node[mid].byte < byte) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo < p->child + p->n_children && m->node[lo].byte == byte ? lo : NONE;
+}
+
+/* From a node over its shorter texts to the first that has a child by the byte. */
+static uint32_t next_node(const exf_matcher *m, uint32_t at, unsigned char byte)
+{
+    uint32_t next;
+    while ((next = child_of(m, at, byte)) == NONE && at) at = m->node[at].fail;
+    return next == NONE ? 0 : next;
+}
+
+/* Adds the children of a node of this depth. */
+static void add_children(exf_matcher *m, uint32_t at, size_t depth, const reversed *sorted)
+{
+    uint32_t lo = m->node[at].lo, hi = m->node[at].hi;
+    m->node[at].child = (uint32_t)m->n;
+    if (lo < hi && byte_at(sorted[lo].word, depth) < 0) m->node[at].word = sorted[lo++].index;
+    while (lo < hi) {
+        int byte = byte_at(sorted[lo].word, depth);
+        node *c = &m->node[m->n++];
+        *c = (node){.word = NONE, .lo = lo, .byte = (unsigned char)byte};
+        while (lo < hi && byte_at(sorted[lo].word, depth) == byte) lo++;
+        c->hi = lo;
+        m->node[at].n_children++;
+    }
+}
+
+/* Nodes of a depth are complete before those of the next, which fall back to shallower ones. */
+static void link_children(exf_matcher *m, uint32_t at)
+{
+    const node *p = &m->node[at];
+    for (uint32_t c = p->child; c < p->child + p->n_children; c++) {
+        m->node[c].fail = at ? next_node(m, p->fail, m->node[c].byte) : 0;
+        if (!at) m->from_root[m->node[c].byte] = c;
+    }
+}
+
+static void make_nodes(exf_matcher *m, const reversed *sorted, size_t n_words)
+{
+    m->n = 1;
+    m->node[0] = (node){.word = NONE, .hi = (uint32_t)n_words};
+    size_t depth = 0, end = 1; /* the nodes of this depth lie in front of end */
+    for (uint32_t at = 0; at < m->n; at++) {
+        if (at == end) {
+            depth++;
+            end = m->n;
+        }
+        add_children(m, at, depth, sorted);
+        link_children(m, at);
+        if (m->node[at].word == NONE) m->node[at].word = m->node[m->node[at].fail].word;
+    }
+}
+
+static void free_matcher(exf_matcher *m)
+{
+    if (m) exf_mem_free(m->node);
+    exf_mem_free(m);
+}
+
+/* word: [n], different from each other and not empty, of at most MATCHER_BYTES bytes together; not kept. */
+static exf_code new_matcher(exf_matcher **out, const added_word *word, size_t n, exf_err *err)
+{
+    reversed *sorted = NULL;
+    size_t bytes = 0;
+    exf_code rc;
+    *out = NULL;
+    for (size_t i = 0; i < n; i++) bytes += word[i].len;
+    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "matcher of added tokens", err));
+    EXF_TRY(exf_mem_new(&(*out)->node, bytes + 1, sizeof *(*out)->node, "matcher of added tokens", err));
+    EXF_TRY(exf_mem_new(&sorted, n, sizeof *sorted, "matcher of added tokens", err));
+    for (size_t i = 0; i < n; i++) sorted[i] = (reversed){&word[i], (uint32_t)i};
+    qsort(sorted, n, sizeof *sorted, by_reversed_text);
+    make_nodes(*out, sorted, n);
+out:
+    exf_mem_free(sorted);
+    if (rc != EXF_OK) {
+        free_matcher(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* Replaces *out by all places of the text where a word starts. */
+static exf_code find_places(const exf_matcher *m, const char *text, size_t len, exf_added_work *out, exf_err *err)
+{
+    enum { OFTEN = 1 << 22 };
+    uint32_t at = 0;
+    exf_code rc = EXF_OK;
+    out->n = 0;
+    if (len > UINT32_MAX)
+        return exf_fail(err, EXF_MODEL, "a text of %zu bytes is too long to tokenize (at most %u)", len, UINT32_MAX);
+    for (size_t i = len; i-- > 0;) {
+        if (i % OFTEN == 0) EXF_TRY(exf_stop_check(err));
+        at = next_node(m, at, (unsigned char)text[i]);
+        uint32_t word = m->node[at].word;
+        if (word == NONE) continue;
+        EXF_TRY(exf_mem_grow(&out->match, &out->cap, out->n + 1, sizeof *out->match, "added tokens of a text", err));
+        out->match[out->n++] = (exf_word_match){(uint32_t)i, word};
+    }
+out:
+    return rc;
+}
+
+/* ---- sets ------------------------------------------------------------- */
 
 static int by_text(const void *pa, const void *pb)
 {
@@ -15,7 +173,7 @@ static int by_text(const void *pa, const void *pb)
     return order ? order : (a->len > b->len) - (a->len < b->len);
 }
 
-static exf_code put(exf_added_set *set, const char *text, size_t len, int32_t id, exf_err *err)
+static exf_code add_token(exf_added_set *set, const char *text, size_t len, int32_t id, exf_err *err)
 {
     exf_code rc = exf_mem_grow(&set->token, &set->cap, set->n + 1, sizeof *set->token, "added tokens", err);
     if (rc != EXF_OK) return rc;
@@ -32,9 +190,9 @@ static exf_code refuse_long(const exf_added_set *set, const char *where, exf_err
 {
     size_t bytes = 0;
     for (size_t i = 0; i < set->n; i++) bytes += set->token[i].len;
-    if (bytes <= EXF_MATCHER_BYTES) return EXF_OK;
+    if (bytes <= MATCHER_BYTES) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "%s: its added tokens have %zu bytes together, at most %d are accepted", where, bytes,
-                    EXF_MATCHER_BYTES);
+                    MATCHER_BYTES);
 }
 
 static exf_code refuse_twice(const exf_added_set *set, const char *where, exf_err *err)
@@ -46,17 +204,17 @@ static exf_code refuse_twice(const exf_added_set *set, const char *where, exf_er
     return EXF_OK;
 }
 
-static exf_code finish(exf_added_set *set, const char *where, exf_err *err)
+static exf_code build_matcher(exf_added_set *set, const char *where, exf_err *err)
 {
-    exf_word *word = NULL;
+    added_word *word = NULL;
     exf_code rc;
     if (set->n == 0) return EXF_OK;
     EXF_TRY(refuse_long(set, where, err));
     qsort(set->token, set->n, sizeof *set->token, by_text);
     EXF_TRY(refuse_twice(set, where, err));
     EXF_TRY(exf_mem_new(&word, set->n, sizeof *word, "added tokens", err));
-    for (size_t i = 0; i < set->n; i++) word[i] = (exf_word){set->token[i].text, set->token[i].len};
-    rc = exf_matcher_new(&set->matcher, word, set->n, err);
+    for (size_t i = 0; i < set->n; i++) word[i] = (added_word){set->token[i].text, set->token[i].len};
+    rc = new_matcher(&set->matcher, word, set->n, err);
 out:
     exf_mem_free(word);
     return rc;
@@ -107,7 +265,7 @@ static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, ex
     EXF_TRY(check_id(id, text, len, bpe, next, where, err));
     if (id >= a->size) a->size = id + 1;
     if (normalized && nfc) EXF_TRY(exf_nfc(nfc, &text, &len, err));
-    EXF_TRY(put(normalized ? &a->normalized : &a->raw, text, len, id, err));
+    EXF_TRY(add_token(normalized ? &a->normalized : &a->raw, text, len, id, err));
 out:
     return rc;
 }
@@ -121,8 +279,8 @@ exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, 
         return exf_fail(err, EXF_MODEL, "%s: added_tokens is %s, not an array", where, exf_json_type_name(list));
     for (size_t i = 0; i < exf_json_size(list); i++)
         EXF_TRY(load_one(a, exf_json_at(list, i), bpe, nfc ? &work : NULL, &next, where, err));
-    EXF_TRY(finish(&a->raw, where, err));
-    EXF_TRY(finish(&a->normalized, where, err));
+    EXF_TRY(build_matcher(&a->raw, where, err));
+    EXF_TRY(build_matcher(&a->normalized, where, err));
 out:
     exf_nfc_free(&work);
     return rc;
@@ -132,7 +290,7 @@ static void free_set(exf_added_set *set)
 {
     for (size_t i = 0; i < set->n; i++) exf_mem_free(set->token[i].text);
     exf_mem_free(set->token);
-    exf_matcher_free(set->matcher);
+    free_matcher(set->matcher);
 }
 
 void exf_added_free(exf_added *a)
@@ -146,17 +304,16 @@ void exf_added_free(exf_added *a)
 
 exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err)
 {
-    w->places.n = 0;
-    return set->n ? exf_matcher_scan(set->matcher, text, len, &w->places, err) : EXF_OK;
+    w->n = 0;
+    return set->n ? find_places(set->matcher, text, len, w, err) : EXF_OK;
 }
 
 int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m)
 {
-    exf_word_matches *p = &w->places;
-    while (p->n && p->match[p->n - 1].at < at) p->n--; /* inside the token before */
-    if (p->n == 0) return 0;
-    const exf_added_token *t = &set->token[p->match[--p->n].word];
-    m->from = p->match[p->n].at;
+    while (w->n && w->match[w->n - 1].at < at) w->n--; /* inside the token before */
+    if (w->n == 0) return 0;
+    const exf_added_token *t = &set->token[w->match[--w->n].word];
+    m->from = w->match[w->n].at;
     m->to = m->from + t->len;
     m->id = t->id;
     return 1;
@@ -164,5 +321,6 @@ int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_a
 
 void exf_added_work_free(exf_added_work *w)
 {
-    exf_word_matches_free(&w->places);
+    exf_mem_free(w->match);
+    *w = (exf_added_work){0};
 }

@@ -1,11 +1,9 @@
-/* tokenizer_bpe.c - see tokenizer_bpe.h.  Merging keeps the candidates in a heap,
+/* tokenizer_bpe.c - byte-level byte-pair encoding: its tables, loading, encoding.  Merging keeps the candidates in a heap,
  * so that a pre-token of n bytes takes n log n, not n squared. */
-#include "tokenizer/tokenizer_bpe.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/tokenizer_table.h"
 
 #include <string.h>
 
@@ -31,6 +29,79 @@ static void make_alphabet(exf_bpe *b)
         b->alphabet[c][0] = (char)(point < 0x80 ? point : 0xc0 | point >> 6);
         b->alphabet[c][1] = (char)(0x80 | (point & 0x3f));
     }
+}
+
+/* ---- tables --------------------------------------------------------- */
+
+/* The bits of a table that n entries fill at most half, so that a search ends. */
+static int table_bits(size_t n)
+{
+    int bits = 4;
+    while ((size_t)1 << bits < n * 2 && bits < 40) bits++;
+    return bits;
+}
+
+exf_code exf_vocabulary_new(exf_vocabulary *w, size_t n, exf_err *err)
+{
+    size_t slots = (size_t)1 << table_bits(n);
+    w->mask = slots - 1;
+    w->key = exf_hash_key_new();
+    return exf_mem_new(&w->slot, slots, sizeof *w->slot, "vocabulary", err);
+}
+
+/* The word's slot, or the free slot where it belongs. */
+static size_t word_slot(const exf_vocabulary *w, const char *s, size_t len)
+{
+    for (size_t i = exf_keyed_hash(&w->key, s, len) & w->mask;; i = (i + 1) & w->mask) {
+        const exf_vocabulary_entry *e = &w->slot[i];
+        if (e->id_plus_1 == 0 || (e->len == len && memcmp(w->bytes.s + e->at, s, len) == 0)) return i;
+    }
+}
+
+exf_code exf_vocabulary_put(exf_vocabulary *w, const char *s, size_t len, int32_t id, exf_err *err)
+{
+    size_t at = w->bytes.len;
+    exf_text_append(&w->bytes, s, len);
+    exf_code rc = exf_text_end(&w->bytes, err);
+    if (rc != EXF_OK) return rc;
+    w->slot[word_slot(w, s, len)] = (exf_vocabulary_entry){(uint32_t)at, (uint32_t)len, id + 1};
+    w->n++;
+    return EXF_OK;
+}
+
+int32_t exf_vocabulary_find(const exf_vocabulary *w, const char *s, size_t len)
+{
+    return w->slot[word_slot(w, s, len)].id_plus_1 - 1;
+}
+
+void exf_vocabulary_free(exf_vocabulary *w)
+{
+    exf_text_free(&w->bytes);
+    exf_mem_free(w->slot);
+    *w = (exf_vocabulary){0};
+}
+
+exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err)
+{
+    int bits = table_bits(n);
+    m->mask = ((size_t)1 << bits) - 1;
+    m->shift = 64 - bits;
+    m->key = exf_hash_key_new();
+    return exf_mem_new(&m->slot, m->mask + 1, sizeof *m->slot, "merges", err);
+}
+
+void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id)
+{
+    uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
+    size_t i = (size_t)(exf_keyed_hash_u64(&m->key, key) >> m->shift);
+    while (m->slot[i].key != 0 && m->slot[i].key != key) i = (i + 1) & m->mask;
+    m->slot[i] = (exf_merge){key, rank, id};
+}
+
+void exf_merges_free(exf_merges *m)
+{
+    exf_mem_free(m->slot);
+    *m = (exf_merges){0};
 }
 
 /* ---- loading -------------------------------------------------------- */
@@ -124,9 +195,10 @@ static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t
     if (!read_pair(&p, j))
         return exf_fail(err, EXF_MODEL, "%s: model.merges[%zu] is neither [\"a\", \"b\"] nor \"a b\"", where, rank);
     both->len = 0;
-    exf_code rc;
-    EXF_TRY(exf_text_add(both, p.s[0], p.len[0], err));
-    EXF_TRY(exf_text_add(both, p.s[1], p.len[1], err));
+    exf_text_append(both, p.s[0], p.len[0]);
+    exf_text_append(both, p.s[1], p.len[1]);
+    exf_code rc = exf_text_end(both, err);
+    if (rc != EXF_OK) return rc;
     const char *part[3] = {p.s[0], p.s[1], both->s};
     size_t part_len[3] = {p.len[0], p.len[1], both->len};
     int32_t id[3];
@@ -135,8 +207,7 @@ static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t
             return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where,
                             (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
     exf_merges_put(&b->merges, id[0], id[1], (uint32_t)rank, id[2]);
-out:
-    return rc;
+    return EXF_OK;
 }
 
 static exf_code load_merges(exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
@@ -224,7 +295,7 @@ static uint64_t heap_pop(exf_bpe_work *w)
 }
 
 /* If the symbol at pos and its right neighbour merge, remember that. */
-static void offer(const exf_bpe *b, exf_bpe_work *w, uint32_t pos)
+static void offer_merge(const exf_bpe *b, exf_bpe_work *w, uint32_t pos)
 {
     uint32_t next = w->symbol[pos].next;
     const exf_merge *m = next == NONE ? NULL : exf_merges_find(&b->merges, w->symbol[pos].id, w->symbol[next].id);
@@ -249,14 +320,14 @@ static exf_code merge_all(const exf_bpe *b, exf_bpe_work *w, exf_err *err)
         s[pos].next = s[next].next;
         s[next].id = -1;
         if (s[pos].next != NONE) s[s[pos].next].prev = pos;
-        if (s[pos].prev != NONE) offer(b, w, s[pos].prev);
-        offer(b, w, pos);
+        if (s[pos].prev != NONE) offer_merge(b, w, s[pos].prev);
+        offer_merge(b, w, pos);
     }
 out:
     return rc;
 }
 
-static exf_code emit(const exf_bpe_work *w, exf_ids *ids, exf_err *err)
+static exf_code append_symbols(const exf_bpe_work *w, exf_ids *ids, exf_err *err)
 {
     for (uint32_t i = 0; i != NONE; i = w->symbol[i].next) {
         exf_code rc = exf_ids_add(ids, &w->symbol[i].id, 1, err);
@@ -276,9 +347,9 @@ static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *preto
     for (size_t i = 0; i < len; i++)
         w->symbol[i] =
             (exf_symbol){b->byte_id[(unsigned char)pretoken[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
-    for (size_t i = 0; i + 1 < len; i++) offer(b, w, (uint32_t)i);
+    for (size_t i = 0; i + 1 < len; i++) offer_merge(b, w, (uint32_t)i);
     EXF_TRY(merge_all(b, w, err));
-    EXF_TRY(emit(w, ids, err));
+    EXF_TRY(append_symbols(w, ids, err));
 out:
     return rc;
 }
@@ -289,9 +360,10 @@ exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken,
     w->mapped.len = 0;
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)pretoken[i];
-        exf_code rc = exf_text_add(&w->mapped, b->alphabet[c], b->alphabet_len[c], err);
-        if (rc != EXF_OK) return rc;
+        exf_text_append(&w->mapped, b->alphabet[c], b->alphabet_len[c]);
     }
+    exf_code rc = exf_text_end(&w->mapped, err);
+    if (rc != EXF_OK) return rc;
     int32_t id = exf_vocabulary_find(&b->vocab, w->mapped.s, w->mapped.len);
     return id < 0 ? merge_bytes(b, w, pretoken, len, ids, err) : exf_ids_add(ids, &id, 1, err);
 }

@@ -1,8 +1,13 @@
-/* tokenizer_internal.h - shared by tokenizer*.c: functions that read a part of
- * tokenizer.json, with messages that name the part, and append ids (tokenizer_json.c). */
+/* tokenizer_internal.h - what the chapters of the tokenizer offer each other: parts of tokenizer.json (tokenizer.c), normal form C
+ * (tokenizer_nfc.c), the pre-tokenizer and its patterns (tokenizer_split.c, tokenizer_regex.c), byte-pair encoding
+ * (tokenizer_bpe.c) and added tokens (tokenizer_added.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
+#include "base/keyed_hash.h"
 #include "format/json.h"
+#include "tokenizer/tokenizer.h"
+
+/* ---- parts of tokenizer.json, with messages that name the part ------------- */
 
 enum { EXF_TOKEN_ID_LIMIT = 1 << 24 };
 
@@ -16,4 +21,156 @@ exf_code exf_part_off(const exf_json *part, const char *key, const char *where, 
 /* *out = j, which must be an integer from 0 to EXF_TOKEN_ID_LIMIT - 1. */
 exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const char *what, const char *name,
                      exf_err *err) EXF_CHECKED;
+
+/* ---- Unicode normal form C ----------------------------------------------- */
+
+/* Buffers that one thread reuses; zero-initialise, exf_nfc_free. */
+typedef struct {
+    exf_text text;             /* the last result */
+    int32_t *point, *sorted;   /* code points; a buffer to sort long runs of marks */
+    size_t n, cap, sorted_cap;
+} exf_nfc_work;
+
+/* Replaces *bytes, *len (valid UTF-8) by their NFC: unchanged if a quick check says that
+ * they are in NFC, else pointing into w until the next call. */
+exf_code exf_nfc(exf_nfc_work *w, const char **bytes, size_t *len, exf_err *err) EXF_CHECKED;
+void exf_nfc_free(exf_nfc_work *w);
+
+/* ---- the pre-tokenizer ------------------------------------------------------
+ * It cuts text into the pre-tokens that the BPE model encodes one by one.  Categories (\p{L}, Digits) are those of the
+ * installed PCRE2's Unicode version: characters that are newer count as unassigned. */
+
+typedef struct exf_splitter exf_splitter; /* immutable after loading */
+
+/* part: the "pre_tokenizer" object. */
+exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+void exf_splitter_free(exf_splitter *s); /* NULL is allowed */
+
+typedef struct exf_split_work exf_split_work; /* one text's match data and budget of steps */
+exf_code exf_split_work_new(exf_split_work **out, exf_err *err) EXF_CHECKED;
+void exf_split_work_free(exf_split_work *w); /* NULL is allowed */
+
+/* Calls emit for each pre-token (never empty) in order, until it fails.  The time is linear in the text where a pattern decides
+ * within 128 steps and the next 128 bytes; what it does beyond, items of the pattern and eighths of the bytes that it reads, is
+ * counted.  EXF_MODEL where that is more than 100 million and 200 for each byte of the work's text, or 2 billion: a number
+ * that depends on pattern, text and PCRE2 alone. */
+typedef exf_code exf_pretoken_fn(void *ctx, const char *pretoken, size_t len, exf_err *err);
+exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
+                          exf_err *err) EXF_CHECKED;
+
+/* Translates a pre-tokenizer's pattern from Oniguruma (Ruby syntax)
+ * to PCRE2, so that both match the same texts.
+ *
+ * The released patterns use a small common subset of both languages.  A construct
+ * outside of it often compiles in both and matches different texts ("\h" is a
+ * hexadecimal digit in one and a blank in the other; "&&" in a class is an
+ * intersection in one and two ampersands in the other).  So only the subset is
+ * accepted; everything else is refused by name:
+ *
+ *   any character, .  ^  $  |  *  +  ?  *?  *+ ...  {n} {n,} {n,m} (not lazy or possessive)
+ *   (...)  (?:...)  (?i:...)  (?=...)  (?!...)  (?<=...)  (?<!...)  (?>...)
+ *   [...] without nested classes and &&
+ *   \s \S \d \D \p{general category} \P{...} \A \z \n \r \t \f \e \a \xHH \x{H...} \punctuation
+ *   in (?i:...) ASCII only, and no letters that fold into one character (ss, st, ff, fi, fl)
+ *
+ * PCRE2 must compile it with UTF, UCP, MULTILINE (Ruby's ^ and $ match at every line) and
+ * "\n" as the only newline. */
+exf_code exf_regex_translate(exf_text *out, const char *pattern, size_t len, const char *where, exf_err *err) EXF_CHECKED;
+
+/* ---- byte-level byte-pair encoding ----------------------------------------- */
+
+/* The two hash tables of a BPE model: token text to id, and pair of ids to merge.  Open addressing with keyed hashes; both
+ * are filled once, then only read. */
+typedef struct { uint32_t at, len; int32_t id_plus_1; } exf_vocabulary_entry; /* id_plus_1 == 0: free */
+typedef struct {
+    exf_text bytes; /* every token's text, end to end */
+    exf_vocabulary_entry *slot;
+    size_t mask, n;
+    exf_hash_key key;
+} exf_vocabulary;
+
+/* Allocates slots for n tokens.  Zero-initialise; exf_vocabulary_free, also after a failure. */
+exf_code exf_vocabulary_new(exf_vocabulary *w, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_vocabulary_put(exf_vocabulary *w, const char *s, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
+int32_t exf_vocabulary_find(const exf_vocabulary *w, const char *s, size_t len); /* -1 if absent */
+void exf_vocabulary_free(exf_vocabulary *w);
+
+typedef struct { uint64_t key; uint32_t rank; int32_t id; } exf_merge; /* key 0: free */
+typedef struct {
+    exf_merge *slot;
+    size_t mask;
+    int shift;
+    exf_hash_key key;
+} exf_merges;
+
+exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err) EXF_CHECKED;
+/* A pair that the table has already gets the new rank. */
+void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id);
+void exf_merges_free(exf_merges *m);
+
+/* Inline because encoding spends most of its time in it.  NULL if a, b do not merge. */
+static inline const exf_merge *exf_merges_find(const exf_merges *m, int32_t a, int32_t b)
+{
+    uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
+    for (size_t i = (size_t)(exf_keyed_hash_u64(&m->key, key) >> m->shift);; i = (i + 1) & m->mask) {
+        const exf_merge *e = &m->slot[i];
+        if (e->key == key) return e;
+        if (e->key == 0) return NULL;
+    }
+}
+
+/* Loads the "model" of tokenizer.json and encodes one pre-token as ids. */
+typedef struct exf_bpe exf_bpe; /* immutable after loading */
+
+exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, exf_err *err) EXF_CHECKED;
+void exf_bpe_free(exf_bpe *b); /* NULL is allowed */
+size_t exf_bpe_count(const exf_bpe *b);  /* entries of the vocabulary */
+int32_t exf_bpe_size(const exf_bpe *b);  /* one more than its largest id */
+int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len); /* as written in the file; -1 if absent */
+
+/* Buffers that one thread reuses; zero-initialise, exf_bpe_work_free. */
+typedef struct { int32_t id; uint32_t prev, next; } exf_symbol;
+typedef struct {
+    exf_symbol *symbol; /* the pre-token, as a linked list in an array */
+    uint64_t *heap;     /* merges that may apply: rank << 32 | position */
+    size_t n_heap, symbol_cap, heap_cap;
+    exf_text mapped;    /* the pre-token in the byte alphabet */
+} exf_bpe_work;
+
+/* Appends the ids of one pre-token of valid UTF-8 (not empty). */
+exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids,
+                        exf_err *err) EXF_CHECKED;
+void exf_bpe_work_free(exf_bpe_work *w);
+
+/* ---- added tokens ------------------------------------------------------------
+ * Texts that become one id wherever they occur, before the text around them is tokenized. */
+
+typedef struct exf_matcher exf_matcher; /* tokenizer_added.c */
+typedef struct { char *text; size_t len; int32_t id; } exf_added_token;
+typedef struct {
+    exf_added_token *token;
+    size_t n, cap;
+    exf_matcher *matcher; /* NULL for no token */
+} exf_added_set;
+
+/* Two sets, as in the library: `raw` (normalized: false) is searched in the text as
+ * given, `normalized` (normalized: true, itself converted to NFC if `nfc`) in the
+ * normalizer's output for the rest. */
+typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
+
+/* list: the "added_tokens" array, or NULL.  exf_added_free, also after a failure. */
+exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where,
+                        exf_err *err) EXF_CHECKED;
+void exf_added_free(exf_added *a);
+
+/* The places of one text's tokens that are not looked at yet; zero-initialise, exf_added_work_free. */
+typedef struct { uint32_t at, word; } exf_word_match;
+typedef struct { exf_word_match *match; size_t n, cap; } exf_added_work; /* the last place first */
+void exf_added_work_free(exf_added_work *w);
+
+typedef struct { size_t from, to; int32_t id; } exf_added_match;
+/* Looks for the set's tokens in a text; then exf_added_next() gives them one by one. */
+exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err) EXF_CHECKED;
+/* The leftmost token at or after `at`, which never goes back, the longest of those that start there; 0 if none. */
+int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m);
 #endif

@@ -1,6 +1,6 @@
-/* tokenizer_nfc.c - see tokenizer_nfc.h.  Decomposing, ordering and composing are
+/* tokenizer_nfc.c - converts text to Unicode normal form C; the only wrapper of utf8proc.  Decomposing, ordering and composing are
  * separate steps because utf8proc_decompose() orders marks in quadratic time. */
-#include "tokenizer/tokenizer_nfc.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include "base/mem.h"
 
@@ -121,8 +121,7 @@ static exf_code compose(exf_nfc_work *w, exf_err *err)
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         utf8proc_uint8_t utf8[4];
         utf8proc_ssize_t len = utf8proc_encode_char(w->point[i], utf8);
-        exf_code rc = exf_text_add(&w->text, (const char *)utf8, (size_t)len, err);
-        if (rc != EXF_OK) return rc;
+        exf_text_append(&w->text, (const char *)utf8, (size_t)len);
     }
     return EXF_OK;
 }
@@ -138,7 +137,7 @@ static exf_code normalize_stretch(exf_nfc_work *w, const char *bytes, size_t len
         EXF_TRY(compose(w, err));
         p = stop;
         if (p < end) p += utf8proc_utf8class[*p];
-        EXF_TRY(exf_text_add(&w->text, (const char *)stop, (size_t)(p - stop), err));
+        exf_text_append(&w->text, (const char *)stop, (size_t)(p - stop));
     }
 out:
     return rc;
@@ -165,11 +164,12 @@ exf_code exf_nfc(exf_nfc_work *w, const char **bytes, size_t *len, exf_err *err)
             do from--;
             while (from > done && ((unsigned char)s[from] & 0xc0) == 0x80);
         while (to < n && !is_low_start((unsigned char)s[to])) to++;
-        EXF_TRY(exf_text_add(&w->text, s + done, from - done, err));
+        exf_text_append(&w->text, s + done, from - done);
         if (from < to) EXF_TRY(normalize_stretch(w, s + from, to - from, err));
         done = to;
         high = find_high(s, to, n);
     }
+    EXF_TRY(exf_text_end(&w->text, err));
     *bytes = w->text.s;
     *len = w->text.len;
 out:

@@ -1,5 +1,5 @@
-/* tokenizer_regex.c - see tokenizer_regex.h. */
-#include "tokenizer/tokenizer_regex.h"
+/* tokenizer_regex.c - translates patterns from Oniguruma to PCRE2: an accepted subset, item by item; see tokenizer_internal.h. */
+#include "tokenizer/tokenizer_internal.h"
 
 #include <string.h>
 
@@ -40,15 +40,16 @@ static exf_code refuse(const reader *r, size_t len)
         r->where, (int)len, r->p, (size_t)(r->p - r->start));
 }
 
-static exf_code copy(reader *r, size_t len)
+/* Takes the next bytes over as they are. */
+static exf_code accept(reader *r, size_t len)
 {
-    exf_code rc = exf_text_add(r->out, r->p, len, r->err);
+    exf_text_append(r->out, r->p, len);
     r->p += len;
-    return rc;
+    return EXF_OK;
 }
 
 /* 1 if the rest of the pattern starts with s. */
-static int ahead(const reader *r, const char *s)
+static int is_ahead(const reader *r, const char *s)
 {
     size_t len = strlen(s);
     return (size_t)(r->end - r->p) >= len && memcmp(r->p, s, len) == 0;
@@ -82,7 +83,7 @@ static size_t hex_len(const reader *r)
     return n > 3 && n < 10 && n < left && r->p[n] == '}' ? n + 1 : 0;
 }
 
-static exf_code space(reader *r, int negated)
+static exf_code translate_space(reader *r, int negated)
 {
     const char *text = !r->in_class ? (negated ? "[^" SPACE "]" : "[" SPACE "]") : negated ? NO_SPACE : SPACE;
     /* Next to a hyphen the ranges would grow into it. */
@@ -90,26 +91,27 @@ static exf_code space(reader *r, int negated)
         r->in_class && ((r->p[-1] == '-' && !r->class_at_start) || (r->end - r->p > 3 && r->p[2] == '-' && r->p[3] != ']'));
     if (hyphen) return refuse(r, 4);
     r->p += 2;
-    return exf_text_add(r->out, text, strlen(text), r->err);
+    exf_text_append(r->out, text, strlen(text));
+    return EXF_OK;
 }
 
-static exf_code escape(reader *r)
+static exf_code translate_escape(reader *r)
 {
     char c = r->end - r->p > 1 ? r->p[1] : 0;
     size_t len = 0;
-    if (c == 's' || c == 'S') return space(r, c == 'S');
+    if (c == 's' || c == 'S') return translate_space(r, c == 'S');
     if (c == 'p' || c == 'P') len = r->fold_depth ? 0 : category_len(r);
     else if (c == 'x') len = r->fold_depth ? 0 : hex_len(r);
     else if (c && strchr("dDnrtfea", c)) len = 2;
     else if ((c == 'A' || c == 'z') && !r->in_class) len = 2;
     else if (c >= ' ' && c < 0x7f && !is_letter(c) && !is_digit(c)) len = 2;
-    return len ? copy(r, len) : refuse(r, 2);
+    return len ? accept(r, len) : refuse(r, 2);
 }
 
 /* Under (?i:...) Oniguruma also lets one character stand for several letters
  * (U+00DF for "ss"); PCRE2 folds character by character.  A class next to a letter
  * might be such a pair too. */
-static exf_code fold(reader *r)
+static exf_code check_folding(reader *r)
 {
     static const char *const joined[] = {"ss", "st", "ff", "fi", "fl"};
     char c = *r->p;
@@ -129,13 +131,13 @@ static exf_code fold(reader *r)
 static exf_code open_group(reader *r)
 {
     static const char *const known[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:"};
-    size_t len = ahead(r, "(?") || ahead(r, "(*") ? 0 : 1;
+    size_t len = is_ahead(r, "(?") || is_ahead(r, "(*") ? 0 : 1;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (ahead(r, known[i])) len = strlen(known[i]);
+        if (is_ahead(r, known[i])) len = strlen(known[i]);
     if (!len) return refuse(r, 3);
     r->depth++;
-    if (ahead(r, "(?i:") && !r->fold_depth) r->fold_depth = r->depth;
-    return copy(r, len);
+    if (is_ahead(r, "(?i:") && !r->fold_depth) r->fold_depth = r->depth;
+    return accept(r, len);
 }
 
 static exf_code close_group(reader *r)
@@ -145,11 +147,11 @@ static exf_code close_group(reader *r)
         r->letter = 0;
     }
     if (r->depth) r->depth--;
-    return copy(r, 1);
+    return accept(r, 1);
 }
 
 /* {n}, {n,}, {n,m}; a "?" or "+" after means something else to Ruby. */
-static exf_code interval(reader *r)
+static exf_code translate_interval(reader *r)
 {
     size_t n = 1, left = (size_t)(r->end - r->p);
     while (n < left && is_digit(r->p[n])) n++;
@@ -159,24 +161,24 @@ static exf_code interval(reader *r)
     if (!digits || n >= left || r->p[n] != '}') return refuse(r, n + 1);
     n++;
     if (n < left && (r->p[n] == '?' || r->p[n] == '+')) return refuse(r, n + 1);
-    return copy(r, n);
+    return accept(r, n);
 }
 
 static exf_code open_class(reader *r)
 {
-    size_t len = ahead(r, "[^") ? 2 : 1;
+    size_t len = is_ahead(r, "[^") ? 2 : 1;
     if (r->end - r->p > (ptrdiff_t)len && r->p[len] == ']') return refuse(r, len + 1);
     r->in_class = r->class_at_start = 1;
-    return copy(r, len);
+    return accept(r, len);
 }
 
-static exf_code class_item(reader *r)
+static exf_code translate_class_item(reader *r)
 {
     char c = *r->p;
     exf_code rc;
-    if (c == '[' || ahead(r, "&&")) return refuse(r, 2);
+    if (c == '[' || is_ahead(r, "&&")) return refuse(r, 2);
     if (c == ']') r->in_class = 0;
-    rc = c == '\\' ? escape(r) : copy(r, 1);
+    rc = c == '\\' ? translate_escape(r) : accept(r, 1);
     r->class_at_start = 0;
     return rc;
 }
@@ -187,15 +189,16 @@ exf_code exf_regex_translate(exf_text *out, const char *pattern, size_t len, con
     exf_code rc = EXF_OK;
     while (r.p < r.end) {
         char c = *r.p;
-        if (r.fold_depth) EXF_TRY(fold(&r));
-        if (r.in_class) EXF_TRY(class_item(&r));
-        else if (c == '\\') EXF_TRY(escape(&r));
+        if (r.fold_depth) EXF_TRY(check_folding(&r));
+        if (r.in_class) EXF_TRY(translate_class_item(&r));
+        else if (c == '\\') EXF_TRY(translate_escape(&r));
         else if (c == '[') EXF_TRY(open_class(&r));
         else if (c == '(') EXF_TRY(open_group(&r));
         else if (c == ')') EXF_TRY(close_group(&r));
-        else if (c == '{') EXF_TRY(interval(&r));
-        else EXF_TRY(copy(&r, 1));
+        else if (c == '{') EXF_TRY(translate_interval(&r));
+        else EXF_TRY(accept(&r, 1));
     }
+    rc = exf_text_end(out, err);
 out:
     return rc;
 }

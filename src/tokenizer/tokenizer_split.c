@@ -1,10 +1,8 @@
-/* tokenizer_split.c - see tokenizer_split.h. */
-#include "tokenizer/tokenizer_split.h"
+/* tokenizer_split.c - the pre-tokenizer cuts text into pre-tokens, within a budget of steps; the only wrapper of PCRE2. */
+#include "tokenizer/tokenizer_internal.h"
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/tokenizer_regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <inttypes.h>
@@ -93,7 +91,7 @@ static exf_code add_regex(exf_splitter *s, const char *pattern, size_t len, int 
 {
     exf_text translated = {0};
     exf_code rc;
-    EXF_TRY(exf_text_add(&translated, "", 0, err));
+    exf_text_append(&translated, "", 0);
     EXF_TRY(exf_regex_translate(&translated, pattern, len, where, err));
     EXF_TRY(add_step(s, translated.s, translated.len, PCRE2_UCP | PCRE2_MULTILINE, only_matches, where, err));
 out:
@@ -341,8 +339,8 @@ static exf_code attempt_all(const run *r, const split_step *step, const char *te
 }
 
 /* *found: whether there is a match at or after `at`, and then its bounds. */
-static exf_code find(const run *r, const split_step *step, const char *text, size_t len, size_t at, size_t bounds[2], int *found,
-                     exf_err *err)
+static exf_code find_match(const run *r, const split_step *step, const char *text, size_t len, size_t at, size_t bounds[2],
+                           int *found, exf_err *err)
 {
     PCRE2_UCHAR why[200];
     int n;
@@ -362,7 +360,7 @@ static exf_code find(const run *r, const split_step *step, const char *text, siz
 /* One step on one pre-token of the step before; its pre-tokens go to the next step at once,
  * so that nothing is stored.  A pre-token is a string of its own: ^, $ and look-behind
  * do not see beyond it. */
-static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_err *err)
+static exf_code split_text(const run *r, size_t k, const char *text, size_t len, exf_err *err)
 {
     if (len == 0) return EXF_OK;
     if (k == r->s->n) return r->emit(r->ctx, text, len, err);
@@ -371,7 +369,7 @@ static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_
     int found;
     exf_code rc;
     while (at <= len) {
-        EXF_TRY(find(r, step, text, len, at, m, &found, err));
+        EXF_TRY(find_match(r, step, text, len, at, m, &found, err));
         if (!found) break;
         if (m[0] == m[1] && m[0] == last) {
             /* An empty match right after the last one does not count; try one
@@ -379,11 +377,11 @@ static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_
             at = next_character(text, len, at);
             continue;
         }
-        if (!step->only_matches) EXF_TRY(split(r, k + 1, text + done, m[0] - done, err));
-        EXF_TRY(split(r, k + 1, text + m[0], m[1] - m[0], err));
+        if (!step->only_matches) EXF_TRY(split_text(r, k + 1, text + done, m[0] - done, err));
+        EXF_TRY(split_text(r, k + 1, text + m[0], m[1] - m[0], err));
         done = at = last = m[1];
     }
-    rc = step->only_matches ? EXF_OK : split(r, k + 1, text + done, len - done, err);
+    rc = step->only_matches ? EXF_OK : split_text(r, k + 1, text + done, len - done, err);
 out:
     return rc;
 }
@@ -397,5 +395,5 @@ exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *
     w->budget += more;
     w->left += more;
     w->bytes += len;
-    return split(&r, 0, text, len, err);
+    return split_text(&r, 0, text, len, err);
 }

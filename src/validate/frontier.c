@@ -1,11 +1,16 @@
-/* frontier.c - see frontier.h. */
+/* frontier.c - judges a validation: the variants that it sweeps, those that no other beats, the best pools, and the limits that
+ * must hold. */
 #include "validate/frontier.h"
 
 #include "base/mem.h"
+#include "base/text.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- the sweep ------------------------------------------------------------------------------ */
 
 enum { MOST = 256 };
 
@@ -14,115 +19,88 @@ typedef struct {
     size_t n;
     const exf_runtime *runtime;
     const exf_architecture *a;
+    exf_code rc; /* the first failure, after which nothing is added */
+    exf_err *err;
 } sweep;
 
 /* Returns 1 if the sweep's runtime runs the variant. */
-static int runs(const sweep *s, const char *text)
+static int is_run(const sweep *s, const char *text)
 {
     exf_variant v;
-    return !s->runtime || (exf_runtime_parse(s->runtime, &v, text, NULL) == EXF_OK &&
+    return !s->runtime || (exf_variant_parse_on(s->runtime, &v, text, NULL) == EXF_OK &&
                            exf_runtime_check(s->runtime, &v, s->a, NULL) == EXF_OK);
 }
 
+static void add_variant(sweep *s, const char *fmt, ...) EXF_PRINTF(2, 3);
+
 /* Adds a variant unless it is listed already: budgets of a small model may round to the same. */
-static exf_code add(sweep *s, const char *text, exf_err *err)
+static void add_variant(sweep *s, const char *fmt, ...)
 {
+    char text[EXF_VARIANT_NAME_LEN];
+    va_list va;
+    va_start(va, fmt);
+    vsnprintf(text, sizeof text, fmt, va);
+    va_end(va);
     for (size_t i = 0; i < s->n; i++)
-        if (strcmp(s->list[i].name, text) == 0) return EXF_OK;
-    if (!runs(s, text)) return EXF_OK;
-    if (s->n == MOST) return exf_fail(err, EXF_INTERNAL, "the sweep has more than %d variants", MOST);
-    return exf_runtime_parse(s->runtime, &s->list[s->n++], text, err);
+        if (strcmp(s->list[i].name, text) == 0) return;
+    if (s->rc != EXF_OK || !is_run(s, text)) return;
+    s->rc = s->n == MOST ? exf_fail(s->err, EXF_INTERNAL, "the sweep has more than %d variants", MOST)
+                         : exf_variant_parse_on(s->runtime, &s->list[s->n++], text, s->err);
 }
 
-static exf_code add_prefill(sweep *s, int top_k, int joint, exf_err *err)
+/* Adds the budgets per token that the tables hold; a variant's number is an integer. */
+static void add_budgets(sweep *s, const exf_tables *t)
 {
-    exf_code rc = EXF_OK;
-    for (int p = top_k - 1; rc == EXF_OK && p >= 1; p--) {
-        char text[EXF_VARIANT_NAME_LEN];
-        snprintf(text, sizeof text, "P%d", p);
-        rc = add(s, text, err);
-        snprintf(text, sizeof text, "P%d:projector=joint", p);
-        if (rc == EXF_OK && joint) rc = add(s, text, err);
-    }
-    return rc;
-}
-
-static const int eighths[] = {6, 4, 3, 2, 1};
-
-static exf_code add_decode(sweep *s, int n_experts, int top_k, int joint, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < sizeof eighths / sizeof *eighths; i++) {
-        char text[EXF_VARIANT_NAME_LEN];
-        int d = n_experts * eighths[i] / 8;
-        if (d < top_k) continue;
-        snprintf(text, sizeof text, "D%d", d);
-        rc = add(s, text, err);
-        snprintf(text, sizeof text, "D%d:rank=energy,projector=joint", d);
-        if (rc == EXF_OK && joint) rc = add(s, text, err);
-        snprintf(text, sizeof text, "D%d:rank=energy,targets=router", d);
-        if (rc == EXF_OK && joint) rc = add(s, text, err);
-    }
-    return rc;
-}
-
-/* Adds the budgets per token that the tables hold. */
-static exf_code add_budgets(sweep *s, const exf_tables *t, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < t->n_budgets && s->n < MOST; i++) {
+    for (int i = 0; i < t->n_budgets && s->n < MOST; i++) {
         const exf_budget *b = &t->budget[i];
-        char text[EXF_VARIANT_NAME_LEN];
-        if (b->budget != floor(b->budget)) continue; /* a variant's number is an integer */
+        if (b->budget != floor(b->budget)) continue;
         if (strcmp(b->rule, "top_p") == 0)
-            snprintf(text, sizeof text, "P%d:budget=topp", (int)b->budget);
+            add_variant(s, "P%d:budget=topp", (int)b->budget);
         else
-            snprintf(text, sizeof text, "P%d:budget=token,sensitivity=%s", (int)b->budget, b->rule);
-        rc = add(s, text, err);
+            add_variant(s, "P%d:budget=token,sensitivity=%s", (int)b->budget, b->rule);
     }
-    return rc;
 }
 
 /* Adds the static pools of sizes that the tables hold by several criteria. */
-static exf_code add_pools(sweep *s, const exf_tables *t, exf_err *err)
+static void add_pools(sweep *s, const exf_tables *t)
 {
-    exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < t->n_pools && s->n < MOST; i++) {
+    for (int i = 0; i < t->n_pools && s->n < MOST; i++) {
         int alike = 0;
-        char text[EXF_VARIANT_NAME_LEN];
         for (int j = 0; j < t->n_pools; j++) alike += t->pool[j].size == t->pool[i].size;
-        snprintf(text, sizeof text, "D%d:pool=static,by=%s,targets=router", t->pool[i].size, t->pool[i].by);
-        if (alike > 1) rc = add(s, text, err);
+        if (alike > 1) add_variant(s, "D%d:pool=static,by=%s,targets=router", t->pool[i].size, t->pool[i].by);
     }
-    return rc;
-}
-
-/* Adds combinations of prefill and decode budgets: three quarters of both, half of both. */
-static exf_code add_both(sweep *s, int n_experts, int top_k, int joint, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int quarters = 3; rc == EXF_OK && quarters >= 2; quarters--) {
-        char text[EXF_VARIANT_NAME_LEN];
-        int p = top_k * quarters / 4, d = n_experts * quarters / 4;
-        if (p < 1 || d < top_k) continue;
-        snprintf(text, sizeof text, joint ? "P%d:projector=joint+D%d:rank=energy,projector=joint" : "P%d+D%d", p, d);
-        rc = add(s, text, err);
-    }
-    return rc;
 }
 
 exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
                                const exf_runtime *runtime, exf_err *err)
 {
-    sweep s = {NULL, 0, runtime, a};
-    int joint = t->cosine && t->rms && runs(&s, "P1:projector=joint");
+    static const int eighths[] = {6, 4, 3, 2, 1};
+    sweep s = {.runtime = runtime, .a = a, .err = err};
+    int joint = t->cosine && t->rms && is_run(&s, "P1:projector=joint");
     exf_code rc;
     EXF_TRY(exf_mem_new(&s.list, MOST, sizeof *s.list, "variants", err));
-    EXF_TRY(add_prefill(&s, a->top_k, joint, err));
-    if (joint) EXF_TRY(add_budgets(&s, t, err));
-    EXF_TRY(add_decode(&s, a->n_experts, a->top_k, joint, err));
-    if (joint) EXF_TRY(add_pools(&s, t, err));
-    EXF_TRY(add_both(&s, a->n_experts, a->top_k, joint, err));
+    for (int p = a->top_k - 1; p >= 1; p--) {
+        add_variant(&s, "P%d", p);
+        if (joint) add_variant(&s, "P%d:projector=joint", p);
+    }
+    if (joint) add_budgets(&s, t);
+    for (size_t i = 0; i < sizeof eighths / sizeof *eighths; i++) {
+        int d = a->n_experts * eighths[i] / 8;
+        if (d < a->top_k) continue;
+        add_variant(&s, "D%d", d);
+        if (joint) add_variant(&s, "D%d:rank=energy,projector=joint", d);
+        if (joint) add_variant(&s, "D%d:rank=energy,targets=router", d);
+    }
+    if (joint) add_pools(&s, t);
+    for (int quarters = 3; quarters >= 2; quarters--) { /* of prefill and decode budgets */
+        int p = a->top_k * quarters / 4, d = a->n_experts * quarters / 4;
+        if (p < 1 || d < a->top_k) continue;
+        if (joint)
+            add_variant(&s, "P%d:projector=joint+D%d:rank=energy,projector=joint", p, d);
+        else
+            add_variant(&s, "P%d+D%d", p, d);
+    }
+    rc = s.rc;
 out:
     if (rc != EXF_OK) {
         exf_mem_free(s.list);
@@ -132,6 +110,8 @@ out:
     *n = s.n;
     return rc;
 }
+
+/* ---- the frontier ---------------------------------------------------------------------------- */
 
 /* Two standard errors of the difference, the two being independent at worst: both are of the same tokens. */
 static double noise_of(const exf_variant_result *a, const exf_variant_result *b)
@@ -171,8 +151,8 @@ size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batc
     return best;
 }
 
-/* The cheapest variant, after `from` on the line, with a KL below its KL by more than the noise; ties to the
- * lower KL; 0: none. */
+/* Returns the cheapest variant, after `from` on the line, with a KL below its KL by more than the noise; ties to the lower KL;
+ * 0: none. */
 static size_t next_on_line(const exf_validation *v, size_t from, int per_batch)
 {
     size_t best = 0;
@@ -232,4 +212,74 @@ size_t exf_best_pools(size_t *best, const exf_validation *v)
         if (rivals && !beaten) best[n++] = i;
     }
     return n;
+}
+
+/* ---- quality gates ---------------------------------------------------------------------------- */
+
+static const char *const metric_names[] = {
+#define X(name, value) #name,
+    EXF_METRICS(X)
+#undef X
+    NULL,
+};
+
+static double metric_of(const exf_variant_result *r, const char *name)
+{
+#define X(metric, value) \
+    if (strcmp(name, #metric) == 0) return value;
+    EXF_METRICS(X)
+#undef X
+    return 0;
+}
+
+static exf_code refuse_metric(const char *text, const char *metric, exf_err *err)
+{
+    exf_text list = {0};
+    for (int i = 0; metric_names[i]; i++) exf_text_appendf(&list, "%s%s", i ? ", " : "", metric_names[i]);
+    exf_code rc = exf_text_end(&list, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is no metric (known: %s)", text, metric, list.s);
+    exf_text_free(&list);
+    return rc;
+}
+
+static int is_metric(const char *word)
+{
+    for (int i = 0; metric_names[i]; i++)
+        if (strcmp(metric_names[i], word) == 0) return 1;
+    return 0;
+}
+
+/* Reads the text from its end, since a variant may contain ':' and '='. */
+exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err)
+{
+    char copy[2 * EXF_VARIANT_NAME_LEN];
+    memset(g, 0, sizeof *g);
+    char *equals = strlen(text) < sizeof copy ? strrchr(strcpy(copy, text), '=') : NULL;
+    if (!equals || !exf_parse_f64(equals + 1, &g->limit))
+        return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%.80s\", expected METRIC=LIMIT or VARIANT:METRIC=LIMIT", text);
+    *equals = '\0';
+    char *colon = strrchr(copy, ':'), *metric = colon ? colon + 1 : copy;
+    if (!is_metric(metric)) return refuse_metric(text, metric, err);
+    snprintf(g->metric, sizeof g->metric, "%s", metric);
+    if (!colon) return EXF_OK;
+    *colon = '\0';
+    for (size_t i = 0; i < n_variants; i++)
+        if (strcmp(variants[i].name, copy) == 0) {
+            snprintf(g->variant, sizeof g->variant, "%s", variants[i].name);
+            return EXF_OK;
+        }
+    return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is none of validate.variants", text, copy);
+}
+
+exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err)
+{
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i];
+        double value = metric_of(r, g->metric);
+        if (g->variant[0] && strcmp(g->variant, r->name) != 0) continue;
+        if (!(value <= g->limit))
+            return exf_fail(err, EXF_THRESHOLD, "%s: %s is %.6g, above the limit of %.6g", r->name, g->metric, value, g->limit);
+    }
+    return EXF_OK;
 }

@@ -1,4 +1,5 @@
-/* scores.c - see scores.h. */
+/* scores.c - what is measured of a lane against the first: the scores of every next token, and the error of every layer's
+ * output. */
 #include "validate/scores.h"
 
 #include "base/mem.h"
@@ -67,7 +68,7 @@ out:
     return rc;
 }
 
-static void close_device(device_block *d)
+static void free_device(device_block *d)
 {
     if (!d->b) return;
     d->b->free(d->log_p);
@@ -89,7 +90,7 @@ void exf_scores_free(exf_scores *s)
         exf_mem_free(s->worker[i].p);
         exf_mem_free(s->worker[i].top);
     }
-    close_device(&s->device);
+    free_device(&s->device);
     exf_mem_free(s->lane);
     exf_mem_free(s->worker);
     exf_mem_free(s);
@@ -133,7 +134,7 @@ out:
     return rc;
 }
 
-/* One row of logits of token `row`, whose next token is `next`. */
+/* Scores row i of a block of logits, of token `row`, whose next token is `next`. */
 static void score_row(lane_scores *l, worker_block *w, int i, const float *logits, size_t row, int32_t next)
 {
     int n = l->all->vocab, top;
@@ -220,7 +221,7 @@ out:
 
 /* ---- sums -------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
+static int rising(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
@@ -265,10 +266,10 @@ static double standard_error(double sum, double squares, double n)
     return sqrt((variance > 0 ? variance : 0) / n);
 }
 
-static void finish(exf_quality *out, totals *t)
+static void fill_quality(exf_quality *out, totals *t)
 {
     double n = (double)t->n, mean = t->nll / n;
-    qsort(t->kls, t->n, sizeof *t->kls, ascending);
+    qsort(t->kls, t->n, sizeof *t->kls, rising);
     *out = (exf_quality){
         .tokens = t->n, .ppl = exp(mean), .ppl_se = exp(mean) * standard_error(t->nll, t->nll_sq, n),
         .kl_mean = t->kl / n, .kl_se = standard_error(t->kl, t->kl_sq, n),
@@ -285,7 +286,7 @@ exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, 
     EXF_TRY(exf_mem_new(&t.kls, s->batch->n_tokens, sizeof *t.kls, "sorted scores", err));
     for (size_t i = 0; i < s->batch->n_sequences; i++)
         if (!group || which < 0 || group[i] == which) EXF_TRY(add_sequence(&t, &s->lane[lane], i, err));
-    if (t.n) finish(out, &t);
+    if (t.n) fill_quality(out, &t);
     if (!isfinite(out->ppl) || !isfinite(out->ppl_se))
         rc = exf_fail(err, EXF_NUMERIC,
                       "the mean negative log-likelihood of the next token is %g: no perplexity can be told of that",
@@ -299,4 +300,115 @@ uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, in
 {
     return (uint64_t)n_lanes * batch->n_tokens * 9u +
            (uint64_t)n_workers * 2u * (uint64_t)exf_head_rows(&exf_backend_cpu) * (uint64_t)vocab * sizeof(float);
+}
+
+/* ---- errors of layers ---------------------------------------------------------------------- */
+
+exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err)
+{
+    exf_code rc;
+    size_t n = (size_t)n_layers * (size_t)n_workers;
+    *e = (exf_layer_errors){.n_layers = n_layers, .n_workers = n_workers};
+    EXF_TRY(exf_mem_new(&e->error_sq, n, sizeof *e->error_sq, "layer errors", err));
+    EXF_TRY(exf_mem_new(&e->norm_sq, n, sizeof *e->norm_sq, "layer errors", err));
+out:
+    return rc;
+}
+
+/* Adds up the squared error and the squared norm of a token's output. */
+static void sum_squares(const float *y, const float *z, int n, double *error_sq, double *norm_sq)
+{
+    *error_sq = *norm_sq = 0;
+    for (int i = 0; i < n; i++) {
+        double d = (double)z[i] - (double)y[i];
+        *error_sq += d * d;
+        *norm_sq += (double)y[i] * (double)y[i];
+    }
+}
+
+exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err)
+{
+    size_t at = (size_t)b->worker * (size_t)e->n_layers + (size_t)b->moe_index, h = (size_t)b->d_model;
+    for (int t = 0; t < b->n_tokens; t++) {
+        double error_sq, norm_sq;
+        sum_squares(b->original + (size_t)t * h, b->rewritten + (size_t)t * h, b->d_model, &error_sq, &norm_sq);
+        if (!exf_exact_fits(error_sq) || !exf_exact_fits(norm_sq))
+            return exf_fail(
+                err, EXF_NUMERIC,
+                "layer %d, sequence %zu, position %d: squared output %g, squared error %g, outside the range of the sums", b->layer,
+                b->sequence, b->position + t, norm_sq, error_sq);
+        exf_exact_add(&e->error_sq[at], error_sq);
+        exf_exact_add(&e->norm_sq[at], norm_sq);
+    }
+    return EXF_OK;
+}
+
+exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err)
+{
+    e->device = b;
+    return b->alloc(&e->sums, 1, sizeof *e->sums, "layer errors", err);
+}
+
+exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err)
+{
+    (void)err;
+    if (!e->q) e->device->zero(b->q, e->sums, sizeof *e->sums);
+    e->q = b->q;
+    e->device->gpu->output_errors(b->q, e->sums, b->original, b->rewritten, b->n_tokens, b->d_model);
+    return EXF_OK;
+}
+
+exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err)
+{
+    exf_output_errors sums;
+    if (!e->q) return EXF_OK;
+    exf_code rc = e->device->download(e->q, &sums, e->sums, sizeof sums, err);
+    if (rc != EXF_OK) return rc;
+    e->q = NULL;
+    if (sums.out_of_range)
+        return exf_fail(err, EXF_NUMERIC,
+                        "layer %d: the squared outputs or errors of %llu tokens are outside the range of the sums", layer,
+                        (unsigned long long)sums.out_of_range);
+    exf_output_errors_read(&sums, &e->error_sq[moe_index], &e->norm_sq[moe_index]);
+    return EXF_OK;
+}
+
+/* Adds up a MoE layer's sums over all workers. */
+static void merge_workers(const exf_layer_errors *e, int moe_index, exf_exact *error_sq, exf_exact *norm_sq)
+{
+    *error_sq = *norm_sq = (exf_exact){{0, 0, 0}};
+    for (int w = 0; w < e->n_workers; w++) {
+        exf_exact_merge(error_sq, &e->error_sq[w * e->n_layers + moe_index]);
+        exf_exact_merge(norm_sq, &e->norm_sq[w * e->n_layers + moe_index]);
+    }
+}
+
+void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq)
+{
+    for (int l = 0; l < n; l++) merge_workers(e, l, &error_sq[l], &norm_sq[l]);
+}
+
+void exf_layer_errors_set(exf_layer_errors *e, int n, const exf_exact *error_sq, const exf_exact *norm_sq)
+{
+    for (int w = 0; w < e->n_workers; w++) /* the first worker has them, the others nothing */
+        for (int l = 0; l < n; l++) {
+            e->error_sq[w * e->n_layers + l] = w ? (exf_exact){{0, 0, 0}} : error_sq[l];
+            e->norm_sq[w * e->n_layers + l] = w ? (exf_exact){{0, 0, 0}} : norm_sq[l];
+        }
+}
+
+double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)
+{
+    exf_exact error_sq, norm_sq;
+    merge_workers(e, moe_index, &error_sq, &norm_sq);
+    double norm = exf_exact_value(&norm_sq);
+    return norm > 0 ? sqrt(exf_exact_value(&error_sq) / norm) : 0;
+}
+
+void exf_layer_errors_free(exf_layer_errors *e)
+{
+    if (e->device) e->device->free(e->sums);
+    exf_mem_free(e->error_sq);
+    exf_mem_free(e->norm_sq);
+    memset(e, 0, sizeof *e);
 }

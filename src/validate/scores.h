@@ -1,4 +1,4 @@
-/* scores.h - scores the next-token distribution of each lane of a pass against the first lane's.
+/* scores.h - scores the next-token distribution, and the layers' outputs, of each lane of a pass against the first lane's.
  *
  * Observers read logits as they are computed and keep three numbers a token, never the
  * logits: the negative log-likelihood of the next token, KL(first || lane), and whether
@@ -8,7 +8,10 @@
  * (kernels/statistics/divergence.h), with one row of the vocabulary for each row of a block. */
 #ifndef EXF_VALIDATE_SCORES_H
 #define EXF_VALIDATE_SCORES_H
+#include "base/exact.h"
+#include "kernels/backend.h"
 #include "pass/forward.h"
+#include "pass/observer.h"
 #include "ranks/ranks.h"
 
 /* Quality of one lane over its scored tokens. */
@@ -39,4 +42,31 @@ exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, 
 void exf_scores_free(exf_scores *s); /* NULL is allowed */
 /* Returns the bytes that scores will hold. */
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers);
+
+/* ---- errors of layers ---------------------------------------------------------------------- */
+
+/* Each layer's error of a lane's routed output against the first lane's, both on the first lane's hidden states:
+ * ||y^ - y|| / ||y|| over all tokens (Frobenius).  Sums are exact, so the result does not depend on threads. */
+typedef struct {
+    exf_exact *error_sq, *norm_sq; /* [workers, n_layers] */
+    int n_workers, n_layers;
+    const exf_backend *device;     /* set in a pass on a GPU */
+    exf_output_errors *sums;       /* sums of the present layer, in GPU memory */
+    exf_queue *q;                  /* queue that added to the sums; NULL: none yet */
+} exf_layer_errors;
+
+exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
+/* The same for outputs in GPU memory: device_open is called once, device_add for each block,
+ * device_end after each layer to copy its sums to the host. */
+exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
+/* Add up the sums of the first n MoE layers over all workers; set them, for layers that a resumed pass does not run, or to
+ * those of all ranks. */
+void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq);
+void exf_layer_errors_set(exf_layer_errors *e, int n, const exf_exact *error_sq, const exf_exact *norm_sq);
+/* Returns the error of a MoE layer by its number among MoE layers; 0 if the original's output is 0. */
+double exf_layer_errors_value(const exf_layer_errors *e, int moe_index);
+void exf_layer_errors_free(exf_layer_errors *e);
 #endif

@@ -1,12 +1,12 @@
-/* validate.c - see validate.h. */
+/* validate.c - runs the original and all variants as lanes of one pass: their observers, the record by which the pass can be
+ * resumed, and the results. */
 #include "validate/validate.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/backend.h"
+#include "pass/resume.h"
 #include "ranks/ranks.h"
-#include "validate/lanes_record.h"
-#include "validate/layer_errors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ typedef struct {
     struct run *run;
     exf_fold_rewriter *rewriter;
     exf_observer observer;
-    exf_layer_errors errors;
+    exf_layer_errors errors; /* not of the first lane */
     exf_scores *scores;
     void *score_lane;
     int is_first, n_layers;
@@ -33,105 +33,156 @@ typedef struct run {
     exf_scores *scores;
 } run;
 
-/* ---- resuming ------------------------------------------------------------------------- */
+/* ---- what the lanes have counted so far ------------------------------------------------ */
+
+#define RECORD "lanes"
+enum { N_ARRAYS = 3 };
+
+/* The numbers of all lanes in the first n MoE layers: the record lanes-<l> of the run's resume point, l the last layer done,
+ * with error_sq and norm_sq U64 [lanes, n, 3], exact sums (scores.h), and usage U64 [lanes, n, 4], the members of
+ * exf_expert_usage. */
+typedef struct {
+    int n;
+    exf_exact *error_sq, *norm_sq; /* [lanes, n] */
+    exf_expert_usage *usage;       /* [lanes, n] */
+    exf_tensor array[N_ARRAYS];
+} record;
+
+static exf_code new_record(record *k, const run *r, int n, exf_err *err)
+{
+    exf_code rc;
+    size_t all;
+    int64_t lanes = (int64_t)r->n;
+    *k = (record){.n = n};
+    EXF_TRY(exf_mem_mul(&all, r->n, (size_t)n, "lanes", err));
+    EXF_TRY(exf_mem_new(&k->error_sq, all, sizeof *k->error_sq, "lanes", err));
+    EXF_TRY(exf_mem_new(&k->norm_sq, all, sizeof *k->norm_sq, "lanes", err));
+    EXF_TRY(exf_mem_new(&k->usage, all, sizeof *k->usage, "lanes", err));
+    k->array[0] = (exf_tensor){.name = "error_sq", .dtype = EXF_DT_U64, .rank = 3, .shape = {lanes, n, 3}, .data = k->error_sq};
+    k->array[1] = (exf_tensor){.name = "norm_sq", .dtype = EXF_DT_U64, .rank = 3, .shape = {lanes, n, 3}, .data = k->norm_sq};
+    k->array[2] = (exf_tensor){.name = "usage", .dtype = EXF_DT_U64, .rank = 3, .shape = {lanes, n, 4}, .data = k->usage};
+out:
+    return rc;
+}
+
+static void free_record(record *k)
+{
+    exf_mem_free(k->error_sq);
+    exf_mem_free(k->norm_sq);
+    exf_mem_free(k->usage);
+}
 
 /* Returns how many of the first `done` layers are MoE layers. */
-static int moe_layers(const run *r, int done)
+static int count_moe_layers(const run *r, int done)
 {
     int n = 0;
     for (int l = 0; l < done; l++) n += r->job->model->arch.is_moe[l];
     return n;
 }
 
-/* Adds the record of all ranks up, on rank 0. */
-static exf_code share_record(const run *r, const exf_lanes_record *k, exf_err *err)
+/* Makes the record of all lanes; on rank 0 that of all ranks. */
+static exf_code collect_record(record *k, const run *r, int n, exf_err *err)
 {
-    size_t n = r->n * (size_t)k->n;
-    exf_ranks_array list[] = {{k->error_sq, n, EXF_RANKS_EXACT}, {k->norm_sq, n, EXF_RANKS_EXACT},
-                              {k->usage, n * sizeof *k->usage / sizeof(uint64_t), EXF_RANKS_U64}};
-    return exf_ranks_sum(r->job->forward.ranks, list, sizeof list / sizeof *list, err);
-}
-
-/* Writes the counts and errors of all lanes. */
-static exf_code settle(void *self, int done, exf_err *err)
-{
-    const run *r = ((observed_lane *)self)->run;
-    exf_lanes_record k;
     exf_code rc;
-    EXF_TRY(exf_lanes_record_new(&k, r->n, moe_layers(r, done), err));
+    EXF_TRY(new_record(k, r, n, err));
     for (size_t i = 0; i < r->n; i++) {
-        size_t at = i * (size_t)k.n;
-        memcpy(&k.usage[at], exf_fold_rewriter_usage(r->lane[i].rewriter), (size_t)k.n * sizeof *k.usage);
-        if (i) exf_layer_errors_sums(&r->lane[i].errors, k.n, &k.error_sq[at], &k.norm_sq[at]);
+        size_t at = i * (size_t)n;
+        memcpy(&k->usage[at], exf_fold_rewriter_usage(r->lane[i].rewriter), (size_t)n * sizeof *k->usage);
+        if (i) exf_layer_errors_sums(&r->lane[i].errors, n, &k->error_sq[at], &k->norm_sq[at]);
     }
-    EXF_TRY(share_record(r, &k, err));
-    EXF_TRY(exf_lanes_record_put(&k, r->job->forward.resume, done - 1, err));
+    size_t all = r->n * (size_t)n;
+    exf_ranks_array list[] = {{k->error_sq, all, EXF_RANKS_EXACT}, {k->norm_sq, all, EXF_RANKS_EXACT},
+                              {k->usage, all * sizeof *k->usage / sizeof(uint64_t), EXF_RANKS_U64}};
+    rc = exf_ranks_sum(r->job->forward.ranks, list, sizeof list / sizeof *list, err);
 out:
-    exf_lanes_record_free(&k);
     return rc;
 }
 
-/* Reads them back for the layers that the resume point has done. */
-static exf_code restore(run *r, exf_err *err)
+/* Sets the counts and errors of all lanes to those of the record. */
+static void apply_record(run *r, const record *k)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        size_t at = i * (size_t)k->n;
+        exf_fold_rewriter_set_usage(r->lane[i].rewriter, &k->usage[at], k->n);
+        if (i) exf_layer_errors_set(&r->lane[i].errors, k->n, &k->error_sq[at], &k->norm_sq[at]);
+    }
+}
+
+/* Writes the record to the resume point: the observer's `settle`. */
+static exf_code write_record(void *self, int done, exf_err *err)
+{
+    const run *r = ((observed_lane *)self)->run;
+    record k;
+    exf_code rc;
+    EXF_TRY(collect_record(&k, r, count_moe_layers(r, done), err));
+    EXF_TRY(exf_resume_put(r->job->forward.resume, RECORD, done - 1, k.array, N_ARRAYS, err));
+out:
+    free_record(&k);
+    return rc;
+}
+
+/* Reads the record of the layers that the resume point has done. */
+static exf_code read_record(run *r, exf_err *err)
 {
     exf_resume *resume = r->job->forward.resume;
     int done = resume ? exf_resume_start(resume)->layers_done : 0;
-    exf_lanes_record k;
+    exf_st_file *f = NULL;
+    record k;
     exf_code rc;
     if (!done || !exf_ranks_first(r->job->forward.ranks)) return EXF_OK; /* the record has all ranks' */
-    EXF_TRY(exf_lanes_record_new(&k, r->n, moe_layers(r, done), err));
-    EXF_TRY(exf_lanes_record_get(&k, resume, done - 1, err));
-    for (size_t i = 0; i < r->n; i++) {
-        size_t at = i * (size_t)k.n;
-        exf_fold_rewriter_set_usage(r->lane[i].rewriter, &k.usage[at], k.n);
-        if (i) exf_layer_errors_set(&r->lane[i].errors, k.n, &k.error_sq[at], &k.norm_sq[at]);
-    }
+    EXF_TRY(new_record(&k, r, count_moe_layers(r, done), err));
+    EXF_TRY(exf_resume_get(resume, RECORD, done - 1, &f, err));
+    EXF_TRY(exf_resume_read(f, &k.array[0], k.error_sq, err));
+    EXF_TRY(exf_resume_read(f, &k.array[1], k.norm_sq, err));
+    EXF_TRY(exf_resume_read(f, &k.array[2], k.usage, err));
+    apply_record(r, &k);
 out:
-    exf_lanes_record_free(&k);
+    exf_st_close(f);
+    free_record(&k);
     return rc;
 }
 
 /* ---- observing ------------------------------------------------------------------------ */
 
-static exf_code begin(void *self, int n_workers, exf_err *err)
+static exf_code begin_lane(void *self, int n_workers, exf_err *err)
 {
     observed_lane *w = self;
     exf_code rc;
     if (w->is_first) return exf_scores_begin(w->scores, n_workers, err);
     EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, err));
-    if (w == &w->run->lane[w->run->n - 1]) EXF_TRY(restore(w->run, err)); /* all lanes have begun */
+    if (w == &w->run->lane[w->run->n - 1]) EXF_TRY(read_record(w->run, err)); /* all lanes have begun */
 out:
     return rc;
 }
 
-static exf_code probe(void *self, const exf_probe_block *b, exf_err *err)
+static exf_code add_probe(void *self, const exf_probe_block *b, exf_err *err)
 {
     return exf_layer_errors_add(&((observed_lane *)self)->errors, b, err);
 }
 
-static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
+static exf_code score_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
     return exf_scores_logits(((observed_lane *)self)->score_lane, b, err);
 }
 
-static exf_code device_open(void *self, const struct exf_backend *b, exf_err *err)
+static exf_code open_device(void *self, const struct exf_backend *b, exf_err *err)
 {
     observed_lane *w = self;
     return w->is_first ? exf_scores_device_open(w->scores, b, err) : exf_layer_errors_device_open(&w->errors, b, err);
 }
 
-static exf_code device_probe(void *self, const exf_device_probe *b, exf_err *err)
+static exf_code add_device_probe(void *self, const exf_device_probe *b, exf_err *err)
 {
     return exf_layer_errors_device_add(&((observed_lane *)self)->errors, b, err);
 }
 
-static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
+static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     (void)progress;
     return exf_layer_errors_device_end(&((observed_lane *)self)->errors, layer, moe_index, err);
 }
 
-static exf_code device_logits(void *self, const exf_device_logits *b, exf_err *err)
+static exf_code score_device_logits(void *self, const exf_device_logits *b, exf_err *err)
 {
     return exf_scores_device_logits(((observed_lane *)self)->score_lane, b, err);
 }
@@ -147,10 +198,10 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->scores = r->scores;
     w->score_lane = exf_scores_lane(r->scores, i);
     int probes = i > 0 && !job->no_layer_errors;
-    w->observer = (exf_observer){.self = w, .begin = begin, .probe = probes ? probe : NULL,
-                                 .device_probe = probes ? device_probe : NULL,
-                                 .layer_end = layer_end, .settle = i ? NULL : settle, .logits = logits, .device_open = device_open,
-                                 .device_logits = device_logits};
+    w->observer = (exf_observer){.self = w, .begin = begin_lane, .probe = probes ? add_probe : NULL,
+                                 .device_probe = probes ? add_device_probe : NULL, .layer_end = end_layer,
+                                 .settle = i ? NULL : write_record, .logits = score_logits, .device_open = open_device,
+                                 .device_logits = score_device_logits};
     EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->schedule,
                                   err));
     r->lanes[i] = (exf_lane){.rewriter = exf_fold_rewriter_callbacks(w->rewriter), .observer = &w->observer};
@@ -223,21 +274,14 @@ static exf_code share_results(run *r, exf_err *err)
 {
     const exf_validate_job *job = r->job;
     exf_ranks *ranks = job->forward.ranks;
-    exf_lanes_record k = {.n = 0};
+    record k = {.n = 0};
     exf_code rc;
     if (!ranks) return EXF_OK;
     EXF_TRY(exf_scores_gather(r->scores, ranks, job->whole, err));
-    EXF_TRY(exf_lanes_record_new(&k, r->n, job->model->arch.n_moe_layers, err));
-    for (size_t i = 0; i < r->n; i++) {
-        exf_expert_usage *usage = &k.usage[i * (size_t)k.n];
-        memcpy(usage, exf_fold_rewriter_usage(r->lane[i].rewriter), (size_t)k.n * sizeof *usage);
-        if (i) EXF_TRY(exf_layer_errors_share(&r->lane[i].errors, ranks, err));
-    }
-    EXF_TRY(share_record(r, &k, err));
-    for (size_t i = 0; exf_ranks_first(ranks) && i < r->n; i++)
-        exf_fold_rewriter_set_usage(r->lane[i].rewriter, &k.usage[i * (size_t)k.n], k.n);
+    EXF_TRY(collect_record(&k, r, job->model->arch.n_moe_layers, err));
+    if (exf_ranks_first(ranks)) apply_record(r, &k);
 out:
-    exf_lanes_record_free(&k);
+    free_record(&k);
     return rc;
 }
 
@@ -302,12 +346,6 @@ uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
     return folders + exf_scores_memory(job->batch, job->n_variants + 1, job->model->arch.vocab, n_workers);
 }
 
-static exf_code differs(const char *path, const char *what, const char *theirs, const char *ours, exf_err *err)
-{
-    return exf_fail(err, EXF_MODEL, "%s: %s of the model these tables were made on is %s, this model's is %s", path, what, theirs,
-                    ours);
-}
-
 static exf_code check_number(const char *path, const char *what, int64_t theirs, int64_t ours, exf_err *err)
 {
     if (theirs == ours) return EXF_OK;
@@ -324,7 +362,9 @@ exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const 
     if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_safetensors.c) */
     EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
     EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
-    if (config && strcmp(config, m->config_sha256)) return differs(path, "config_sha256", config, m->config_sha256, err);
+    if (config && strcmp(config, m->config_sha256) != 0)
+        return exf_fail(err, EXF_MODEL, "%s: config_sha256 of the model these tables were made on is %s, this model's is %s", path,
+                        config, m->config_sha256);
     if (weights && m->identity) return exf_weight_identity_expect(m->identity, weights, path, err);
     if (m->identity && exf_provenance_get(&t->provenance, "model.weights_digest"))
         exf_log_warn("%s: names samples of the weights only, as earlier programs did: whether they are this checkpoint's is not "

@@ -130,7 +130,7 @@ START_TEST(products_with_bfloat16_weights_are_near)
     pair_array x = pair_reals(&p, (size_t)(m * ldx), 1, 1), y = pair_reals(&p, (size_t)(m * ldy), 3, 1);
     narrow_pair w = narrow_weights((size_t)(COUNT * n * k), 2, 1);
     ON_BOTH(p, B->gemm_xwt(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, narrow_of(&w, s), k, m, n, k, 2, 0.5f));
-    pair_near(&y, k * 0x1p-22, "gemm_xwt"); /* twice the bounds of gemm.h for terms below 1 */
+    pair_near(&y, k * 0x1p-22, "gemm_xwt"); /* twice the bounds of linear.h for terms below 1 */
     for (int shared = 0; shared < 2; shared++) {
         exf_product_steps steps = {COUNT, n + GAP, shared ? 0 : k, (size_t)(n * k)};
         ON_BOTH(p, B->gemm_xwt_many(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, narrow_of(&w, s), k, &steps, m, n, k));

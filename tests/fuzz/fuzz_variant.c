@@ -3,7 +3,7 @@
  * gives too, or one refusal with a message.
  *   make fuzz FUZZ=variant SECONDS=60 */
 #include "fold/variant.h"
-#include "validate/quality_gate.h"
+#include "validate/frontier.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -7,12 +7,19 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
-#include "artifact/vector_arrays.h"
 
 #include <hdf5.h> /* to damage files in ways that our own writer cannot */
 #include <stdio.h>
 #include <stdlib.h>
 #include <zlib.h>
+
+/* Starts a file of co-routed pairs whose sequences are unknown. */
+static inline exf_code create_statistics(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
+                                         const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err)
+{
+    exf_statistics_header head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
+    return exf_statistics_start(w, target, force, &head, err);
+}
 
 /* Files, and HDF5 objects that are still open. */
 static inline int left_behind(void)

@@ -18,7 +18,7 @@ static inline exf_h5 *create(const char *name)
 {
     exf_err e;
     exf_h5 *h;
-    ck_ok(exf_h5_create(&h, exf_scratch(name), 1, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch(name), 1, NULL, &e), e);
     return h;
 }
 
@@ -89,9 +89,9 @@ static inline void write_sample(const char *name, int variant)
         ck_ok(exf_h5_put_text(h, "/", key, variant == 6 && i == 7 ? "other" : "value", &e), e);
     }
     if (variant == 7)
-        ck_ok(exf_h5_put_i64(h, "/sums", "n", 0, &e), e);
+        ck_ok(exf_h5_put_text(h, "/sums", "n", "0", &e), e);
     else
-        ck_ok(exf_h5_put_f64(h, variant == 8 ? "/layers" : "/sums", "n", 0, &e), e);
+        ck_ok(exf_h5_put_i64(h, variant == 8 ? "/layers" : "/sums", "n", 0, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     free(v);
 }

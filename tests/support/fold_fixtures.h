@@ -6,7 +6,7 @@
 #include "tests/support/naive.h"
 #include "tests/support/naive_fold.h"
 
-#include "artifact/vector_arrays.h"
+#include "artifact/tables.h"
 #include "base/mem.h"
 #include "fold/fold_rewriter.h"
 

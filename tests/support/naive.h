@@ -3,7 +3,6 @@
 #ifndef EXF_TESTS_NAIVE_H
 #define EXF_TESTS_NAIVE_H
 #include "kernels/attention/attention.h"
-#include "kernels/attention/rope.h"
 
 #include <stddef.h>
 #include <stdint.h>

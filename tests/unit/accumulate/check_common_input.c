@@ -3,7 +3,7 @@
 #include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
-#include "kernels/statistics/common_input_sums.h"
+#include "kernels/statistics/layer_sums.h"
 
 #include <math.h>
 

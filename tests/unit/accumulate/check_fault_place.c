@@ -2,7 +2,7 @@
 #include "tests/support/fixtures.h"
 
 #include "accumulate/device_sums.h"
-#include "kernels/statistics/sums_fault.h"
+#include "kernels/statistics/layer_sums.h"
 
 START_TEST(rows_have_a_sequence_and_a_block)
 {

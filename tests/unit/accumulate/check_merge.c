@@ -265,7 +265,7 @@ static void write_large(const char *name, int64_t n_tokens, int exponent, const 
     ck_ok(exf_layer_statistics_new(&s, 2, &e), e);
     for (int i = 0; i < 2; i++) s.norm_count[i] = s.count[1 + i] = (uint64_t)n_tokens;
     s.norm_sum[1].limb[(exponent + 96) / 64] = (uint64_t)1 << (exponent + 96) % 64;
-    ck_ok(exf_statistics_create(&w, exf_scratch(name), 1, &shape, &number, 1, &p, &e), e);
+    ck_ok(create_statistics(&w, exf_scratch(name), 1, &shape, &number, 1, &p, &e), e);
     ck_ok(exf_statistics_put(&w, number, &s, &e), e);
     ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_layer_statistics_free(&s);

@@ -2,7 +2,7 @@
  * them, against sums and solutions made plainly from the tokens. */
 #include "tests/support/sequence_fixtures.h"
 
-#include "kernels/statistics/linalg.h"
+#include "kernels/linear/linear.h"
 #include "solve/solve.h"
 
 enum { E = SEQ_E, K = SEQ_K, H = SEQ_H, R = 12 };

@@ -24,7 +24,7 @@ END_TEST
 static void write_empty(const char *name, const exf_artifact *a, const exf_provenance *p)
 {
     exf_h5 *h = NULL;
-    ck_ok(exf_artifact_create(&h, exf_scratch(name), 1, a, p, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch(name), 1, NULL, a, p, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
 }
 
@@ -46,7 +46,7 @@ START_TEST(an_artifact_says_what_it_is)
     exf_h5_close(h);
     write_empty("b", &exf_artifact_tables, &p);
     ck_assert(same_files("a", "b"));
-    ck_fails(exf_artifact_create(&h, exf_scratch("a"), 0, &exf_artifact_tables, &p, &e), EXF_IO, e, "--force");
+    ck_fails(exf_artifact_create(&h, exf_scratch("a"), 0, NULL, &exf_artifact_tables, &p, &e), EXF_IO, e, "--force");
     ck_assert_ptr_null(h);
     exf_provenance_free(&p);
     exf_provenance_free(&back);
@@ -96,7 +96,7 @@ START_TEST(a_dataset_without_checksum_is_refused)
     int32_t *back;
     int n = 0;
     exf_h5 *h = NULL;
-    ck_ok(exf_artifact_create(&h, exf_scratch("a"), 1, &exf_artifact_tables, &p, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("a"), 1, NULL, &exf_artifact_tables, &p, &e), e);
     ck_ok(exf_layer_numbers_write(numbers, 2, h, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     hid_t f = H5Fopen(exf_scratch("a"), H5F_ACC_RDWR, H5P_DEFAULT);
@@ -144,14 +144,14 @@ START_TEST(what_is_no_artifact_is_refused)
     cannot_open("absent.h5", NULL, EXF_IO, "absent.h5");
     exf_write_file(exf_scratch("text.h5"), "hello", 5);
     cannot_open("text.h5", NULL, EXF_FORMAT, "text.h5");
-    ck_ok(exf_h5_create(&h, exf_scratch("foreign.h5"), 0, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch("foreign.h5"), 0, NULL, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     cannot_open("foreign.h5", NULL, EXF_FORMAT, "exfold_kind");
-    ck_ok(exf_h5_create(&h, exf_scratch("bare.h5"), 0, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch("bare.h5"), 0, NULL, &e), e);
     ck_ok(exf_h5_put_text(h, "/", "exfold_kind", "tables", &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     cannot_open("bare.h5", NULL, EXF_FORMAT, "exfold_min_reader");
-    ck_ok(exf_h5_create(&h, exf_scratch("nowhere.h5"), 0, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch("nowhere.h5"), 0, NULL, &e), e);
     ck_ok(exf_h5_put_text(h, "/", "exfold_kind", "tables", &e), e);
     ck_ok(exf_h5_put_i64(h, "/", "exfold_min_reader", 1, &e), e);
     ck_ok(exf_h5_put_i64(h, "/", EXF_H5_CONTAINER, 2, &e), e);
@@ -166,7 +166,7 @@ END_TEST
 static void write_shape(const exf_run_shape *s)
 {
     exf_h5 *h = NULL;
-    ck_ok(exf_h5_create(&h, exf_scratch("shape.h5"), 1, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch("shape.h5"), 1, NULL, &e), e);
     if (s) ck_ok(exf_run_shape_write(s, h, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
 }
@@ -215,7 +215,7 @@ static void write_numbers(exf_tensor t)
 {
     exf_h5 *h = NULL;
     t.name = "/layer_numbers";
-    ck_ok(exf_h5_create(&h, exf_scratch("layers.h5"), 1, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch("layers.h5"), 1, NULL, &e), e);
     if (t.data) ck_ok(exf_h5_write(h, &t, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
 }
@@ -245,7 +245,7 @@ START_TEST(layer_numbers_ascend)
     int32_t *numbers = NULL;
     int n = 0;
     exf_h5 *h = NULL;
-    ck_ok(exf_h5_create(&h, exf_scratch("layers.h5"), 1, &e), e);
+    ck_ok(exf_h5_create(&h, exf_scratch("layers.h5"), 1, NULL, &e), e);
     ck_ok(exf_layer_numbers_write(good, 3, h, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     ck_ok(read_numbers(&numbers, &n, &none), e);
@@ -340,7 +340,7 @@ START_TEST(digests_are_read_under_their_names_of_today)
     add_fact(&old, "model.weights_sha256", "w");
     add_fact(&old, "solve.statistics_sha256", "s");
     add_fact(&old, "tokenizer.sha256", "k");
-    ck_ok(exf_artifact_create(&h, exf_scratch("old.h5"), 0, &exf_artifact_tables, &old, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("old.h5"), 0, NULL, &exf_artifact_tables, &old, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     ck_ok(exf_artifact_open(&h, exf_scratch("old.h5"), NULL, NULL, &read, &e), e);
     exf_h5_close(h);

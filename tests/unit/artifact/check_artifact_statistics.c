@@ -17,7 +17,7 @@ static exf_code write_statistics(const char *name, exf_layer_statistics *layer, 
     exf_statistics_writer w = {0};
     exf_provenance p = {0};
     EXF_TRY(exf_provenance_add(&p, err, "model.family", "qwen3_moe"));
-    EXF_TRY(exf_statistics_create(&w, exf_scratch(name), 1, &shape, numbers, L, &p, err));
+    EXF_TRY(create_statistics(&w, exf_scratch(name), 1, &shape, numbers, L, &p, err));
     for (int i = 0; i < L; i++) EXF_TRY(exf_statistics_put(&w, numbers[i], &layer[i], err));
     EXF_TRY(exf_statistics_commit(&w, NULL, err));
 out:
@@ -84,13 +84,13 @@ START_TEST(an_existing_file_and_a_given_up_one_stay_away)
     exf_statistics_writer w;
     exf_provenance p = {0};
     new_layers(layer);
-    ck_ok(exf_statistics_create(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), e);
+    ck_ok(create_statistics(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), e);
     ck_ok(exf_statistics_put(&w, numbers[0], &layer[0], &e), e);
     exf_statistics_abort(&w);
     exf_statistics_abort(&w);
     ck_assert_int_eq(files_left(), 0);
     ck_ok(write_statistics("s.h5", layer, &e), e);
-    ck_fails(exf_statistics_create(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), EXF_IO, e, "--force");
+    ck_fails(create_statistics(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), EXF_IO, e, "--force");
     exf_statistics_abort(&w);
     free_layers(layer);
 }
@@ -288,13 +288,13 @@ START_TEST(layers_must_be_there_and_fit)
     exf_run_shape larger = shape;
     larger.n_experts = E + 1;
     new_layers(layer);
-    ck_ok(exf_statistics_create(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), e);
+    ck_ok(create_statistics(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), e);
     ck_ok(exf_statistics_put(&w, numbers[0], &layer[0], &e), e);
     ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     layer_refused(1, "/layers/5/");
     free_layers(layer);
     ck_ok(exf_layer_statistics_new(&layer[0], E + 1, &e), e);
-    ck_ok(exf_statistics_create(&w, exf_scratch("t.h5"), 0, &larger, numbers, 1, &p, &e), e);
+    ck_ok(create_statistics(&w, exf_scratch("t.h5"), 0, &larger, numbers, 1, &p, &e), e);
     ck_ok(exf_statistics_put(&w, numbers[0], &layer[0], &e), e);
     ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_layer_statistics_free(&layer[0]);
@@ -514,7 +514,7 @@ static void wrong_shape(const exf_run_shape *said, const char *part)
     exf_provenance p = {0};
     exf_capture_file f;
     int32_t layer = 0;
-    ck_ok(exf_artifact_create(&h, exf_scratch("c.h5"), 1, &exf_artifact_capture, &p, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("c.h5"), 1, NULL, &exf_artifact_capture, &p, &e), e);
     ck_ok(exf_run_shape_write(said, h, &e), e);
     ck_ok(exf_layer_numbers_write(&layer, 1, h, &e), e);
     for (int k = 0; k < 3; k++) {

@@ -396,7 +396,7 @@ static void pool_group_refused(const char *group, const char *part)
     exf_tables t;
     exf_h5 *h = NULL;
     ck_ok(sample(&t, &e), e);
-    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &t.provenance, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, NULL, &exf_artifact_tables, &t.provenance, &e), e);
     ck_ok(exf_run_shape_write(&shape, h, &e), e);
     ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
     ck_ok(exf_h5_group(h, group, &e), e);
@@ -420,7 +420,7 @@ START_TEST(more_pools_than_fit_are_refused)
     exf_h5 *h = NULL;
     exf_provenance p = {0};
     exf_run_shape many = {100, 2, 8, 3, 60};
-    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &p, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, NULL, &exf_artifact_tables, &p, &e), e);
     ck_ok(exf_run_shape_write(&many, h, &e), e);
     ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
     for (int d = 1; d <= 65; d++) {
@@ -441,7 +441,7 @@ START_TEST(missing_and_misshapen_datasets_are_named)
     exf_tensor coeff = {.name = "/coeff", .dtype = EXF_DT_F32, .rank = 3, .shape = {L, E, E + 1}};
     ck_ok(sample(&t, &e), e);
     for (int with = 0; with < 2; with++) {
-        ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &t.provenance, &e), e);
+        ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, NULL, &exf_artifact_tables, &t.provenance, &e), e);
         ck_ok(exf_run_shape_write(&shape, h, &e), e);
         ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
         if (with) ck_ok(exf_h5_define(h, &coeff, &e), e);
@@ -511,7 +511,7 @@ START_TEST(a_small_file_states_no_large_tables)
     exf_provenance p = sample_facts("t1");
     exf_tables t;
     exf_h5 *h = NULL;
-    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &p, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, NULL, &exf_artifact_tables, &p, &e), e);
     ck_ok(exf_run_shape_write(&large, h, &e), e);
     ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);

@@ -132,7 +132,7 @@ static void group_refused(const char *path, int rank, int64_t a, int64_t b, int6
         .name = path, .dtype = strcmp(path, "/vectors/pair") ? EXF_DT_F32 : EXF_DT_I32, .rank = rank, .shape = {a, b, c}};
     ck_ok(sample(&t, &e), e);
     exf_vectors_free(&t.vectors);
-    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &t.provenance, &e), e);
+    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, NULL, &exf_artifact_tables, &t.provenance, &e), e);
     ck_ok(exf_h5_define(h, &x, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     ck_fails(exf_tables_read_vectors(&t, exf_scratch("t.h5"), &e), EXF_FORMAT, e, part);

@@ -88,7 +88,7 @@ static exf_code write_layer(const char *name, const exf_layer_statistics *s, exf
     exf_code rc;
     exf_statistics_writer w = {0};
     exf_provenance p = {0};
-    EXF_TRY(exf_statistics_create(&w, exf_scratch(name), 1, &shape, &number, L, &p, err));
+    EXF_TRY(create_statistics(&w, exf_scratch(name), 1, &shape, &number, L, &p, err));
     EXF_TRY(exf_statistics_put(&w, number, s, err));
     EXF_TRY(exf_statistics_commit(&w, NULL, err));
 out:

@@ -1,8 +1,7 @@
 /* check_pruned.c - what the targets for pruned models share: the order of experts, the new config. */
 #include "tests/support/export_fixtures.h"
 
-#include "export/expert_order.h"
-#include "export/pruned.h"
+#include "export/writer_internal.h"
 
 enum { SIX = 6 };
 

@@ -2,7 +2,7 @@
  * those of tests/interop and of docs/serving.md. */
 #include "tests/support/export_fixtures.h"
 
-#include "export/evidence.h"
+#include "export/writer_internal.h"
 
 static exf_err e; /* of the last call */
 

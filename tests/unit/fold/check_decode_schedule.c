@@ -2,7 +2,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
-#include "fold/decode_schedule.h"
+#include "fold/fold_rewriter.h"
 
 #include <string.h>
 

@@ -258,7 +258,7 @@ START_TEST(layers_that_choose_by_token_are_folded_for_a_runtime_that_does)
     exf_variant v;
     exf_fold_rewriter *f;
     fold_open(&c, 8, 4, 0, 1);
-    ck_ok(exf_runtime_parse(exf_runtime_find("vllm-deepseek-v4"), &v, "P2+D3", &err), err);
+    ck_ok(exf_variant_parse_on(exf_runtime_find("vllm-deepseek-v4"), &v, "P2+D3", &err), err);
     ck_ok(exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &c.schedule, &err), err);
     exf_routes hashed = f_routes(&c, 4), plain = f_routes(&c, 4), scored = f_routes(&c, 4);
     hashed.by_token = 1;

@@ -2,6 +2,7 @@
 #include "tests/support/scratch_fixtures.h"
 
 #include "fold/runtime.h"
+#include "fold/variant.h"
 
 #include <string.h>
 
@@ -20,7 +21,7 @@ static void same(const char *runtime, const char *text, const char *as, exf_fold
                  const exf_architecture *a)
 {
     exf_variant v, want;
-    ck_ok(exf_runtime_parse(named(runtime), &v, text, &e), e);
+    ck_ok(exf_variant_parse_on(named(runtime), &v, text, &e), e);
     ck_ok(exf_runtime_check(named(runtime), &v, a, &e), e);
     ck_assert_str_eq(v.name, text);
     ck_ok(exf_variant_parse(&want, as, &e), e);
@@ -33,7 +34,7 @@ static void same(const char *runtime, const char *text, const char *as, exf_fold
 static void refused(const char *runtime, const char *text, const exf_architecture *a, const char *message)
 {
     exf_variant v;
-    exf_code rc = exf_runtime_parse(named(runtime), &v, text, &e);
+    exf_code rc = exf_variant_parse_on(named(runtime), &v, text, &e);
     if (rc == EXF_OK) rc = exf_runtime_check(named(runtime), &v, a, &e);
     ck_assert_int_eq(rc, EXF_USAGE);
     ck_assert_msg(strstr(e.msg, message) != NULL, "\"%s\" lacks \"%s\"", e.msg, message);

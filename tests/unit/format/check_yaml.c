@@ -3,7 +3,6 @@
 
 #include "base/mem.h"
 #include "format/yaml.h"
-#include "format/yaml_write.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,9 +4,7 @@
 
 #include "inspect/difference.h"
 #include "inspect/figure.h"
-#include "inspect/geometry.h"
-#include "inspect/quantile.h"
-#include "inspect/specification.h"
+#include "inspect/inspection.h"
 #include "inspect/summary.h"
 
 static const small_run run = {2, 6, 2, 60, NULL};

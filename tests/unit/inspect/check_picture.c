@@ -2,11 +2,10 @@
  * pictures and reports go through: NPY, base64, JSON. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "format/base64.h"
-#include "format/json.h"
 #include "format/json_write.h"
+#include "format/json.h"
 #include "format/npy.h"
-#include "inspect/colour.h"
+#include "inspect/scale.h"
 
 #include <math.h>
 #include <stdlib.h>

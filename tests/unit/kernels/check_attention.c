@@ -2,10 +2,8 @@
  * plain double versions, and the exponential they stand on against libm. */
 #include "base/mem.h"
 #include "kernels/attention/attention.h"
-#include "kernels/rows/gate.h"
-#include "kernels/rows/rmsnorm.h"
+#include "kernels/rows/rows.h"
 #include "kernels/rows/simd.h"
-#include "kernels/rows/swiglu.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 

@@ -4,9 +4,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "kernels/attention/compressed_attention.h"
-#include "kernels/attention/compressor.h"
-#include "kernels/attention/indexer.h"
+#include "kernels/attention/compressed.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  * known answers and against plain recurrences in double. */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "kernels/recurrent/causal_conv.h"
 #include "kernels/recurrent/delta_rule.h"
 #include "tests/support/fixtures.h"
 

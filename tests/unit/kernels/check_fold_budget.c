@@ -1,6 +1,6 @@
 /* check_fold_budget.c - exfold/fold.h, a number of routes per token: rows solved by hand, exact
  * rows, and the formulas in doubles, a system of its own solved for every P. */
-#include "kernels/fold/fold_budget.h"
+#include "kernels/fold/fold_cpu.h"
 #include "tests/support/fold_abi_fixtures.h"
 
 static fold_tables tables;

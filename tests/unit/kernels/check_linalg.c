@@ -4,7 +4,7 @@
 
 #include "accumulate/basis.h"
 #include "base/rng.h"
-#include "kernels/statistics/linalg.h"
+#include "kernels/linear/linear.h"
 
 #include <math.h>
 

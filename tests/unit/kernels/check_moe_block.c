@@ -1,10 +1,9 @@
 /* check_moe_block.c - the parts of the MoE block on the CPU: experts, the weighted sum,
  * outputs that routes share, and the exact sums of output errors. */
 #include "base/mem.h"
-#include "kernels/moe/experts_cpu.h"
-#include "kernels/moe/moe_sum.h"
-#include "kernels/moe/reuse_outputs.h"
-#include "kernels/statistics/output_errors.h"
+#include "kernels/moe/moe.h"
+#include "kernels/rows/rows.h"
+#include "kernels/statistics/divergence.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 
@@ -100,7 +99,7 @@ static void linear(double *y, double *off, const double *x, const double *x_off,
     }
 }
 
-/* One slot by the formula of expert_products.h in double, and its bound. */
+/* One slot by the formula of moe.h in double, and its bound. */
 static void naive_expert(double *out, double *off, const block *b, size_t token, size_t expert)
 {
     int h = b->s.d_model, width = b->s.d_expert;
@@ -258,7 +257,7 @@ enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SH
       HIDDEN = 256, COMBINATIONS = 512 };
 enum { SUM_TOKENS = 3, SUM_K = 3 };
 
-/* The formulas of moe_sum.h, element by element; arrays that are NULL in c are not written. */
+/* The formulas of moe.h, element by element; arrays that are NULL in c are not written. */
 static void naive_sum(const exf_moe_sum_call *c)
 {
     const float *outputs = c->outputs.p, *shared = c->shared.p;

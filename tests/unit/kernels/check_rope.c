@@ -1,7 +1,7 @@
 /* check_rope.c - rotary embedding: known frequencies, tables, and the rotation
  * against a plain double version in every layout. */
 #include "base/mem.h"
-#include "kernels/attention/rope.h"
+#include "kernels/attention/attention.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- frequencies ---------------------------------------------------------- */
 
-/* Computed in double precision from the formula in rope.h, d = 64. */
+/* Computed in double precision from the formula in attention.h, d = 64. */
 enum { D = 64, N_SHOWN = 6 };
 static const int shown[N_SHOWN] = {0, 10, 11, 16, 20, 31};
 typedef struct {

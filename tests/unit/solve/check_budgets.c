@@ -1,10 +1,8 @@
 /* check_budgets.c - budgets per token and pools by a criterion: solved, stored, read back. */
 #include "tests/support/artifact_fixtures.h"
 
-#include "kernels/fold/fold_budget.h"
-#include "solve/budgets.h"
-#include "solve/solve.h"
-#include "solve/static_pools.h"
+#include "kernels/fold/fold_cpu.h"
+#include "solve/solve_internal.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
  * from it: spelled in variants and recipes, stored and found again under its own names, refused
  * by its name where tables lack it. */
 #include "artifact/projector.h"
-#include "artifact/vector_arrays.h"
+#include "artifact/tables.h"
 #include "fold/fold_rewriter.h"
 #include "tests/support/fixtures.h"
 

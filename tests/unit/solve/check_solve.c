@@ -5,8 +5,7 @@
 #include "accumulate/accumulate.h"
 #include "capture/capture.h"
 #include "format/safetensors.h"
-#include "solve/solve.h"
-#include "solve/static_pools.h"
+#include "solve/solve_internal.h"
 
 #include <math.h>
 
@@ -275,7 +274,7 @@ static void write_statistics(const char *name, int64_t n_tokens)
     exf_layer_statistics s = layer_of(4);
     exf_statistics_writer w;
     exf_provenance p = sample_facts("t");
-    ck_ok(exf_statistics_create(&w, exf_scratch(name), 1, &shape, numbers, 2, &p, &e), e);
+    ck_ok(create_statistics(&w, exf_scratch(name), 1, &shape, numbers, 2, &p, &e), e);
     for (int l = 0; l < 2; l++) {
         exf_layer_statistics_zero(&s);
         if (n_tokens) fill_statistics(&s, &shape, 3 + l);

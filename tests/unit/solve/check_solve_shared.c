@@ -2,8 +2,7 @@
  * what is measured beside projectors, by hand. */
 #include "tests/support/artifact_fixtures.h"
 
-#include "solve/measures.h"
-#include "solve/solve.h"
+#include "solve/solve_internal.h"
 
 #include <math.h>
 
@@ -46,7 +45,7 @@ static void write_layers(void)
     exf_layer_statistics s;
     exf_provenance p = {0};
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
-    ck_ok(exf_statistics_create(&w, exf_scratch("s.h5"), 1, &shape, numbers, L, &p, &e), e);
+    ck_ok(create_statistics(&w, exf_scratch("s.h5"), 1, &shape, numbers, L, &p, &e), e);
     for (int l = 0; l < L; l++) {
         fill(&s, cells[l]);
         for (int i = 0; i < E; i++) s.norm_count[i] = s.count[i * E] + s.count[i * E + 1] + s.count[i * E + 2];

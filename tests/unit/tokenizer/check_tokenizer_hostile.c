@@ -3,9 +3,7 @@
 #include "tests/support/tokenizer_fixtures.h"
 
 #include "format/json.h"
-#include "tokenizer/tokenizer_added.h"
-#include "tokenizer/tokenizer_split.h"
-#include "tokenizer/tokenizer_table.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 #include "tests/support/naive.h"
 
 #include "base/mem.h"
-#include "validate/layer_errors.h"
 #include "validate/scores.h"
 
 #include <math.h>

@@ -1,0 +1,205 @@
+/* compressed_cpu.c - see compressed.h. */
+#include "kernels/attention/compressed.h"
+
+#include "kernels/attention/indexer_order.h"
+#include "kernels/linear/linear.h"
+#include "kernels/rows/simd.h"
+
+#include <math.h>
+
+/* ---- compressor: channels are pooled in pieces, so that their running maximum and sums stay in registers or the
+ * first-level cache ----------------------------------------------------------------------------- */
+
+enum { PIECE = 64 };
+
+/* The `ratio` slots of a window, in rows `ld` apart. */
+typedef struct {
+    const float *kv, *gate, *ape;
+} window_slots;
+
+static inline void raise_tops(float *top, const window_slots *r, int ratio, int ld, int n)
+{
+    for (int i = 0; i < ratio; i++) {
+        const float *gate = r->gate + (size_t)i * (size_t)ld, *ape = r->ape + (size_t)i * (size_t)ld;
+        for (int c = 0; c < n; c++) {
+            float logit = gate[c] + ape[c];
+            top[c] = logit > top[c] ? logit : top[c];
+        }
+    }
+}
+
+static inline void add_slots(double *sum, double *total, const float *top, const window_slots *r, int ratio, int ld, int n)
+{
+    for (int i = 0; i < ratio; i++) {
+        size_t at = (size_t)i * (size_t)ld;
+        const float *kv = r->kv + at, *gate = r->gate + at, *ape = r->ape + at;
+        for (int c = 0; c < n; c++) {
+            float weight = exf_expf(gate[c] + ape[c] - top[c]);
+            sum[c] += (double)weight;
+            total[c] += (double)weight * (double)kv[c];
+        }
+    }
+}
+
+/* Pools n channels, at most PIECE, of one entry. */
+static inline void pool_channels(float *out, const window_slots *runs, int n_runs, int ratio, int ld, int n)
+{
+    float top[PIECE];
+    double sum[PIECE] = {0}, total[PIECE] = {0};
+    for (int c = 0; c < n; c++) top[c] = -INFINITY;
+    for (int i = 0; i < n_runs; i++) raise_tops(top, &runs[i], ratio, ld, n);
+    for (int i = 0; i < n_runs; i++) add_slots(sum, total, top, &runs[i], ratio, ld, n);
+    for (int c = 0; c < n; c++) out[c] = (float)(total[c] / sum[c]);
+}
+
+EXF_SIMD_CLONES void exf_compressor_cpu(float *out, const float *kv, const float *gate, const float *ape,
+                                        const exf_compressor_shape *s)
+{
+    int d = s->d, ld = s->overlap ? 2 * d : d, own = s->overlap ? d : 0;
+    size_t window = (size_t)s->ratio * (size_t)ld;
+    for (int w = 0; w < s->n_entries; w++) {
+        const float *k = kv + (size_t)w * window, *g = gate + (size_t)w * window;
+        for (int c = 0; c < d; c += PIECE) {
+            window_slots runs[2] = {{k + own + c, g + own + c, ape + own + c}};
+            int n_runs = 1, n = d - c < PIECE ? d - c : PIECE;
+            if (s->overlap && w > 0) runs[n_runs++] = (window_slots){k - window + c, g - window + c, ape + c};
+            pool_channels(out + (size_t)w * (size_t)d + c, runs, n_runs, s->ratio, ld, n);
+        }
+    }
+}
+
+/* ---- indexer: scores by GEMM, head after head; then each row selects its entries --------------- */
+
+size_t exf_indexer_workspace(int n_rows, int n_entries)
+{
+    return (2 * (size_t)n_rows + 1) * (size_t)n_entries; /* scores, one head's products, an order */
+}
+
+/* Adds weight * relu(product) to score, row by row; weights are n_heads apart. */
+EXF_SIMD_CLONES static void add_head(float *score, const float *product, const float *weight, int n_heads, int n_rows, int n)
+{
+    for (int i = 0; i < n_rows; i++) {
+        const float *p = product + (size_t)i * (size_t)n;
+        float *s = score + (size_t)i * (size_t)n, w = weight[(size_t)i * (size_t)n_heads];
+        for (int j = 0; j < n; j++) s[j] += w * (p[j] > 0 ? p[j] : 0);
+    }
+}
+
+static void choose_row(unsigned char *chosen, const exf_row_order *r, int n_entries, int top_k)
+{
+    if (r->visible <= top_k) {
+        memset(chosen, 1, (size_t)r->visible);
+        return;
+    }
+    exf_order_best(r, n_entries, top_k);
+    for (int j = 0; j < top_k; j++)
+        if (r->order[j] < r->visible) chosen[r->order[j]] = 1;
+}
+
+void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
+                     float *workspace)
+{
+    int n = (s->first + s->n_rows) / s->ratio;
+    size_t all = (size_t)s->n_rows * (size_t)n;
+    float *score = workspace, *product = workspace + all;
+    int32_t *order = (int32_t *)(product + all);
+    memset(score, 0, all * sizeof *score);
+    for (int h = 0; h < s->n_heads; h++) {
+        exf_gemm_xwt_cpu(product, n, q + (size_t)h * (size_t)s->d, s->n_heads * s->d, keys, s->d, s->n_rows, n, s->d, 1, 0);
+        add_head(score, product, weights + h, s->n_heads, s->n_rows, n);
+    }
+    exf_indexer_select_cpu(chosen, score, s, order);
+}
+
+void exf_indexer_select_cpu(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order)
+{
+    size_t n = (size_t)((s->first + s->n_rows) / s->ratio);
+    memset(chosen, 0, (size_t)s->n_rows * n);
+    for (int i = 0; i < s->n_rows; i++) {
+        exf_row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
+        choose_row(chosen + (size_t)i * n, &r, s->n_entries, s->top_k);
+    }
+}
+
+/* ---- attention: scores by GEMM against every key that some row of the block sees, the others masked out ---- */
+
+/* The keys of a block: tokens from `from`, then entries. */
+typedef struct {
+    int from, n_tokens, n_entries;
+} reach;
+
+static reach reach_of(const exf_compressed_attention_shape *s)
+{
+    reach r;
+    int oldest = s->first - s->window + 1;
+    r.from = oldest > 0 ? oldest : 0;
+    r.n_tokens = s->first + s->n_rows - r.from;
+    r.n_entries = s->ratio ? (s->first + s->n_rows) / s->ratio : 0;
+    return r;
+}
+
+size_t exf_compressed_attention_workspace(int n_rows, int n_tokens, int window, int ratio)
+{
+    long most = (long)n_rows + window - 1;
+    size_t keys = (size_t)(most < n_tokens ? most : n_tokens) + (size_t)(ratio ? n_tokens / ratio : 0);
+    return (size_t)n_rows * keys;
+}
+
+static inline void hide_keys(float *row, int begin, int end)
+{
+    for (int j = begin; j < end; j++) row[j] = -INFINITY;
+}
+
+/* Masks the keys that row i does not see. */
+static inline void mask_row(float *row, int i, const reach *r, const exf_compressed_attention_shape *s, const unsigned char *chosen)
+{
+    int t = s->first + i, oldest = t - s->window + 1 - r->from;
+    hide_keys(row, 0, oldest);
+    hide_keys(row, t + 1 - r->from, r->n_tokens);
+    if (!r->n_entries) return;
+    float *entry = row + r->n_tokens;
+    int visible = (t + 1) / s->ratio;
+    hide_keys(entry, visible, r->n_entries);
+    if (chosen)
+        for (int j = 0; j < visible; j++) entry[j] = chosen[j] ? entry[j] : -INFINITY;
+}
+
+static inline void softmax_with_sink(float *row, int n, float sink)
+{
+    float top = sink;
+    for (int j = 0; j < n; j++) top = row[j] > top ? row[j] : top;
+    for (int j = 0; j < n; j++) row[j] = exf_expf(row[j] - top);
+    double sum = (double)exf_expf(sink - top);
+    for (int j = 0; j < n; j++) sum += (double)row[j];
+    float inverse = (float)(1.0 / sum);
+    for (int j = 0; j < n; j++) row[j] *= inverse;
+}
+
+EXF_SIMD_CLONES static void weigh_rows(float *scores, const reach *r, const exf_compressed_attention_shape *s,
+                                       const unsigned char *chosen, float sink)
+{
+    int n_keys = r->n_tokens + r->n_entries;
+    for (int i = 0; i < s->n_rows; i++) {
+        float *row = scores + (size_t)i * (size_t)n_keys;
+        mask_row(row, i, r, s, chosen ? chosen + (size_t)i * (size_t)r->n_entries : NULL);
+        softmax_with_sink(row, n_keys, sink);
+    }
+}
+
+void exf_compressed_attention_cpu(float *out, const float *q, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
+                                  float *workspace)
+{
+    reach r = reach_of(s);
+    int d = s->d, ld = s->n_heads * d, n_keys = r.n_tokens + r.n_entries;
+    const float *tokens = k->tokens + (size_t)r.from * (size_t)d;
+    float *at_entries = workspace + r.n_tokens;
+    for (int h = 0; h < s->n_heads; h++) {
+        const float *qh = q + (size_t)h * (size_t)d;
+        float *oh = out + (size_t)h * (size_t)d;
+        exf_gemm_xwt_cpu(workspace, n_keys, qh, ld, tokens, d, s->n_rows, r.n_tokens, d, s->scale, 0);
+        exf_gemm_xwt_cpu(at_entries, n_keys, qh, ld, k->entries, d, s->n_rows, r.n_entries, d, s->scale, 0);
+        weigh_rows(workspace, &r, s, k->chosen, k->sink[h]);
+        exf_gemm_xw_cpu(oh, ld, workspace, n_keys, tokens, d, s->n_rows, d, r.n_tokens, 1, 0);
+        if (r.n_entries) exf_gemm_xw_cpu(oh, ld, at_entries, n_keys, k->entries, d, s->n_rows, d, r.n_entries, 1, 1);
+    }
+}

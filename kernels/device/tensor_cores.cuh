@@ -1,0 +1,212 @@
+/* tensor_cores.cuh - matrix products of a warp on tensor cores (mma.sync) with operands in shared memory, and float32
+ * numbers as sums of two float16, so that tensor cores take them.
+ *
+ * Both products give D [16, 8] with float32 accumulation.  Lane l holds of it the rows g = l / 4 and g + 8, columns
+ * 2 (l % 4) and the next: d[0], d[1] of row g, d[2], d[3] of row g + 8. */
+#ifndef EXF_KERNELS_TENSOR_CORES_CUH
+#define EXF_KERNELS_TENSOR_CORES_CUH
+#include "kernels/device/hopper.cuh"
+
+#ifdef EXF_HOPPER
+/* ---- 16 x 8 x 16, float16 --------------------------------------------------------
+ * Rows in shared memory are LD float16 long, an odd multiple of 16 bytes so that eight meet all banks. */
+
+/* Four matrices of 8 x 8; `at` is where this lane's row of one of them starts. */
+static __device__ __forceinline__ void exf_ldmatrix(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void exf_ldmatrix_transposed(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void exf_mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* d[n] += A [16, 16 STEPS] B [16 STEPS, 8 N].  A is stored as it is or, TRANSPOSED, by its
+ * columns; B as it is.  Only the first `steps` are done. */
+template <int N, int STEPS, bool TRANSPOSED, int LDA, int LDB>
+static __device__ __forceinline__ void exf_half_strip(float (&d)[N][4], uint32_t a, uint32_t b, int steps = STEPS)
+{
+    int lane = threadIdx.x % 32, low = lane % 8, mid = lane / 8 % 2, high = lane / 16;
+    a += TRANSPOSED ? ((low + high * 8) * LDA + mid * 8) * 2 : ((low + mid * 8) * LDA + high * 8) * 2;
+    b += ((low + mid * 8) * LDB + high * 8) * 2;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        uint32_t x[4], y[4];
+        if (k >= steps) break;
+        if (TRANSPOSED)
+            exf_ldmatrix_transposed(x, a + k * 16 * LDA * 2);
+        else
+            exf_ldmatrix(x, a + k * 32);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            exf_ldmatrix_transposed(y, b + (k * 16 * LDB + n * 8) * 2);
+            exf_mma_half(d[n], x, y[0], y[1]);
+            exf_mma_half(d[n + 1], x, y[2], y[3]);
+        }
+    }
+}
+
+/* ---- 16 x 8 x 8, float32 ----------------------------------------------------------
+ * An operand is rounded to tf32 (11 significant bits) or, where EXACT, split into two such parts whose three larger
+ * products are added: a relative error of a product below 2^-20. */
+
+/* The nearest number of 11 significant bits, ties away from 0.  As integers: the
+ * conversion instruction has a quarter of their rate, at most. */
+static __device__ __forceinline__ uint32_t exf_tf32(float x)
+{
+    return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+}
+
+/* N numbers rounded to tf32 and, where EXACT, the rounded remainders. */
+template <int N, bool EXACT> struct exf_tf32_parts {
+    uint32_t high[N], low[N];
+    __device__ __forceinline__ void set(int i, float x)
+    {
+        high[i] = exf_tf32(x);
+        if (EXACT) low[i] = exf_tf32(x - __uint_as_float(high[i]));
+    }
+};
+
+static __device__ __forceinline__ void exf_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <bool EXACT>
+static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_tf32_parts<4, EXACT> &a,
+                                                    const exf_tf32_parts<2, EXACT> &b)
+{
+    if (EXACT) {
+        exf_mma_tf32(d, a.low, b.high);
+        exf_mma_tf32(d, a.high, b.low);
+    }
+    exf_mma_tf32(d, a.high, b.high);
+}
+
+/* Element (row, column) of an operand at p[row * R + column * C]. */
+template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_load_a(exf_tf32_parts<4, EXACT> &a, const float *p)
+{
+    const float *at = p + threadIdx.x % 32 / 4 * R + threadIdx.x % 4 * C;
+    a.set(0, at[0]);
+    a.set(1, at[8 * R]);
+    a.set(2, at[4 * C]);
+    a.set(3, at[8 * R + 4 * C]);
+}
+
+/* B [8, 8]: row is the summed index. */
+template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_load_b(exf_tf32_parts<2, EXACT> &b, const float *p)
+{
+    const float *at = p + threadIdx.x % 4 * R + threadIdx.x % 32 / 4 * C;
+    b.set(0, at[0]);
+    b.set(1, at[4 * R]);
+}
+
+/* d[n] += A [16, 8 n_steps] B [8 n_steps, 8 N] */
+template <bool EXACT, int N, int AR, int AC, int BR, int BC>
+static __device__ __forceinline__ void exf_strip(float (&d)[N][4], const float *a, const float *b, int n_steps)
+{
+#pragma unroll 2
+    for (int k = 0; k < n_steps; k++) {
+        exf_tf32_parts<4, EXACT> x;
+        exf_load_a<EXACT, AR, AC>(x, a + k * 8 * AC);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            exf_tf32_parts<2, EXACT> y;
+            exf_load_b<EXACT, BR, BC>(y, b + k * 8 * BR + n * 8 * BC);
+            exf_multiply<EXACT>(d[n], x, y);
+        }
+    }
+}
+
+#endif
+
+/* ---- a float32 number as the sum of two float16 -------------------------------------
+ * x y = high high + high low + low high, and what is left out.  A group of numbers is first multiplied by a power of two
+ * that brings its largest into [2^14, 2^15).  Then |x - high - low| <= 2^-22 |x|, or 2^-39 of the group's largest if that
+ * is more (low is a subnormal float16); a product of two such numbers loses at most 3 * 2^-22 of itself.  A largest number
+ * below 2^-112 counts as 2^-112.  An infinite number becomes inf - inf, a NaN stays one. */
+
+/* The power of two and its inverse. */
+struct exf_power {
+    float up, down;
+};
+
+/* For numbers of which the largest is `most` >= 0. */
+static __device__ __forceinline__ exf_power exf_power_for(float most)
+{
+    int e = (int)(__float_as_uint(most) >> 23);
+    e = e < 15 ? 15 : e > 254 ? 254 : e;
+    return {__uint_as_float((uint32_t)(268 - e) << 23), __uint_as_float((uint32_t)(e - 14) << 23)};
+}
+
+/* Two numbers; the first in the lower halves. */
+static __device__ __forceinline__ void exf_split2(uint32_t &high, uint32_t &low, float x, float y)
+{
+    float a, b;
+    high = exf_half2(x, y);
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(a), "=f"(b) : "r"(high));
+    low = exf_half2(x - a, y - b);
+}
+
+static __device__ __forceinline__ void exf_split8(uint4 &high, uint4 &low, const float (&x)[8], float up)
+{
+    exf_split2(high.x, low.x, x[0] * up, x[1] * up);
+    exf_split2(high.y, low.y, x[2] * up, x[3] * up);
+    exf_split2(high.z, low.z, x[4] * up, x[5] * up);
+    exf_split2(high.w, low.w, x[6] * up, x[7] * up);
+}
+
+/* Floats c .. c + 7 of a row of n, 0 after its end or if the row is NULL.  wide: the row
+ * and n allow loads of 16 bytes. */
+static __device__ __forceinline__ void exf_take8(float (&x)[8], const float *row, int c, int n, bool wide)
+{
+    if (row && wide && c + 8 <= n) {
+        float4 a = *reinterpret_cast<const float4 *>(row + c), b = *reinterpret_cast<const float4 *>(row + c + 4);
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+        x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = row && c + i < n ? row[c + i] : 0.0f;
+}
+
+/* A row of at most 256, of which each lane of a warp has taken eight numbers, to row r of
+ * the panels (hopper.cuh) at `high` and `low`; panels are `apart` bytes apart and `width`
+ * columns are written.  Every lane gets the inverse of the power of two. */
+static __device__ __forceinline__ float exf_split_row(char *high, char *low, uint32_t apart, int r, int width, const float (&x)[8])
+{
+    int lane = threadIdx.x % 32;
+    uint32_t at = lane / 8 * apart + exf_panel_at(r, lane % 8);
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[i]));
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+    exf_power power = exf_power_for(most);
+    if (lane < width / 8) {
+        uint4 h, l;
+        exf_split8(h, l, x, power.up);
+        *reinterpret_cast<uint4 *>(high + at) = h;
+        *reinterpret_cast<uint4 *>(low + at) = l;
+    }
+    return power.down;
+}
+
+#endif

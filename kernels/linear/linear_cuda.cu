@@ -1,0 +1,313 @@
+/* linear_cuda.cu - products through cuBLAS, and weights decoded into their operands; see linear.h. */
+#include "kernels/device/cuda_rows.cuh"
+#include "kernels/device/hopper.cuh"
+#include "kernels/linear/linear.h"
+#include "kernels/rows/rows.h"
+
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+/* ---- products --------------------------------------------------------------------------
+ * cuBLAS is column-major: a row-major y = x w^T is its y^T = w x^T.  A float32 x before a bfloat16 w is first written into
+ * the queue's own buffer, as many rows at a time as fit: how many that is depends on the shape alone, so bits do too.  A
+ * queue that computes in bfloat16 rounds x; one that computes in float32 splits it into three terms (rows.h), which take
+ * one product each, the smallest terms first.
+ *
+ * The floor is 2 m n k at 794 TFLOP/s, three times that where x is split; docs/performance.md has the rates reached. */
+
+static void gemm(exf_queue *q, cublasOperation_t op, float *y, int ldy, const void *x, int ldx, const void *w, int ldw,
+                 cudaDataType type, int m, int n, int k, float alpha, float beta)
+{
+    if (m == 0 || n == 0 || !exf_cublas_ready(q)) return;
+    exf_cublas_note(q,
+                    q->cublas->gemm(q->blas, op, CUBLAS_OP_N, n, m, k, &alpha, w, type, ldw, x, type, ldx, &beta, y, CUDA_R_32F,
+                                    ldy, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                    "gemm");
+}
+
+/* Bytes after the buffer for the alignment of terms. */
+enum { ALIGNMENT_BYTES = 1024 };
+
+/* Allocates the buffer for rounded rows at the first product that needs it. */
+static bool have_buffer(exf_queue *q)
+{
+    if (q->err.code != EXF_OK) return false;
+    if (q->rounded) return true;
+    return exf_cuda_note(q, cudaMalloc((void **)&q->rounded, EXF_ROUNDED_BYTES + ALIGNMENT_BYTES), "product workspace");
+}
+
+/* Rows of `width` numbers that the buffer holds: whole tiles of 128 where it holds one. */
+static int rows_at_a_time(int width, int terms)
+{
+    size_t most = EXF_ROUNDED_BYTES / 2 / (size_t)terms / (size_t)(width > 0 ? width : 1);
+    int rows = most > 1 << 30 ? 1 << 30 : (int)most;
+    return rows > 128 ? rows / 128 * 128 : rows;
+}
+
+/* Terms that this queue makes of a float32 that meets a bfloat16. */
+static int terms_of(const exf_queue *q)
+{
+    return exf_rounds(q) ? 1 : EXF_SPLIT_TERMS;
+}
+
+/* Elements between the terms of n elements: term after term is 256-byte aligned. */
+static size_t apart_of(size_t n)
+{
+    return (n + 127) / 128 * 128;
+}
+
+/* The terms of x [rows, width] into the buffer, rows `width` apart. */
+static void write_terms(exf_queue *q, const float *x, int ldx, int rows, int width)
+{
+    if (exf_rounds(q))
+        exf_round_rows_cuda(q, q->rounded, width, x, ldx, rows, width);
+    else
+        exf_split_rows_cuda(q, q->rounded, apart_of((size_t)rows * (size_t)width), x, ldx, rows, width);
+}
+
+static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, const void *w, int ldw, int m, int n, int k,
+                         float alpha, float beta)
+{
+    int terms = terms_of(q), most = rows_at_a_time(k, terms);
+    if (m == 0 || n == 0 || !have_buffer(q)) return;
+    if (most < 1) exf_fail(&q->err, EXF_INTERNAL, "product over %d columns: a row is too long", k);
+    for (int at = 0; at < m && most > 0; at += most) {
+        int rows = m - at < most ? m - at : most;
+        size_t apart = apart_of((size_t)rows * (size_t)k);
+        write_terms(q, x + (size_t)at * ldx, ldx, rows, k);
+        for (int term = terms - 1; term >= 0; term--)
+            gemm(q, CUBLAS_OP_T, y + (size_t)at * ldy, ldy, q->rounded + term * apart, k, w, ldw, CUDA_R_16BF, rows, n, k, alpha,
+                 term == terms - 1 ? beta : 1);
+    }
+}
+
+int exf_has_bf16_products_cuda(void)
+{
+    enum { UNKNOWN = -1 };
+    static const int major = [] {
+        int device = 0, value = 0;
+        if (cudaGetDevice(&device) != cudaSuccess ||
+            cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+            value = UNKNOWN;
+        return value;
+    }();
+    return major == UNKNOWN || major >= 8;
+}
+
+/* On an older device a float32 product with a bfloat16 w widens rows of w in the buffer. */
+static void gemm_widened(exf_queue *q, float *y, int ldy, const float *x, int ldx, const uint16_t *w, int ldw, int m, int n, int k,
+                         float alpha, float beta)
+{
+    float *wide = reinterpret_cast<float *>(q->rounded);
+    int most = (int)(EXF_ROUNDED_BYTES / sizeof *wide / (size_t)(ldw > 0 ? ldw : 1));
+    if (most < 1) exf_fail(&q->err, EXF_INTERNAL, "product over %d columns: a row is too long", k);
+    for (int at = 0; at < n && most > 0; at += most) {
+        int rows = n - at < most ? n - at : most;
+        exf_widen_cuda(q, wide, w + (size_t)at * ldw, (size_t)(rows - 1) * ldw + k);
+        gemm(q, CUBLAS_OP_T, y + at, ldy, x, ldx, wide, ldw, CUDA_R_32F, m, rows, k, alpha, beta);
+    }
+}
+
+void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                          float alpha, float beta)
+{
+    if (x.number == w.number)
+        gemm(q, CUBLAS_OP_T, y, ldy, x.p, ldx, w.p, ldw, w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, m, n, k, alpha,
+             beta);
+    else if (w.number == EXF_NUMBER_BF16 && !exf_rounds(q) && !exf_has_bf16_products_cuda() && have_buffer(q))
+        gemm_widened(q, y, ldy, static_cast<const float *>(x.p), ldx, static_cast<const uint16_t *>(w.p), ldw, m, n, k, alpha,
+                     beta);
+    else if (w.number == EXF_NUMBER_BF16)
+        gemm_rounded(q, y, ldy, static_cast<const float *>(x.p), ldx, w.p, ldw, m, n, k, alpha, beta);
+    else if (q->err.code == EXF_OK)
+        exf_fail(&q->err, EXF_INTERNAL, "product of a rounded [%d, %d] with float32 weights", m, k);
+}
+
+static void gemm_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s,
+                      int m, int n, int k, float beta)
+{
+    const float one = 1;
+    cudaDataType type = w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    if (!exf_cublas_ready(q)) return;
+    exf_cublas_note(q,
+                    q->cublas->gemm_batched(q->blas, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w.p, type, ldw, (long long)s->w, x.p,
+                                            type, ldx, s->x, &beta, y, CUDA_R_32F, ldy, s->y, s->count, CUBLAS_COMPUTE_32F,
+                                            CUBLAS_GEMM_DEFAULT),
+                    "gemm");
+}
+
+static void gemm_many_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, exf_matrix w, int ldw,
+                              const exf_product_steps *s, int m, int n, int k)
+{
+    int width = (s->count - 1) * s->x + k, terms = terms_of(q), most = rows_at_a_time(width, terms);
+    if (!have_buffer(q)) return;
+    for (int at = 0; at < m; at += most) {
+        int rows = m - at < most ? m - at : most;
+        size_t apart = apart_of((size_t)rows * (size_t)width);
+        write_terms(q, x + (size_t)at * ldx, ldx, rows, width);
+        for (int term = terms - 1; term >= 0; term--)
+            gemm_many(q, y + (size_t)at * ldy, ldy, exf_bf16(q->rounded + term * apart), width, w, ldw, s, rows, n, k,
+                      term < terms - 1);
+    }
+}
+
+void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
+                               const exf_product_steps *s, int m, int n, int k)
+{
+    int width = (s->count - 1) * s->x + k;
+    if (m == 0 || n == 0 || s->count == 0) return;
+    if (x.number == w.number) {
+        gemm_many(q, y, ldy, x, ldx, w, ldw, s, m, n, k, 0);
+        return;
+    }
+    if (w.number == EXF_NUMBER_BF16 && rows_at_a_time(width, terms_of(q)) > 0 && (exf_rounds(q) || exf_has_bf16_products_cuda())) {
+        gemm_many_rounded(q, y, ldy, static_cast<const float *>(x.p), ldx, w, ldw, s, m, n, k);
+        return;
+    }
+    for (int i = 0; i < s->count; i++) /* as single products have it, or say why not */
+        exf_product_xwt_cuda(q, y + (size_t)i * s->y, ldy, exf_matrix_at(x, (size_t)i * s->x), ldx,
+                             exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
+}
+
+void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                       float alpha, float beta)
+{
+    gemm(q, CUBLAS_OP_T, y, ldy, x, ldx, w, ldw, CUDA_R_32F, m, n, k, alpha, beta);
+}
+
+void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                      float alpha, float beta)
+{
+    gemm(q, CUBLAS_OP_N, y, ldy, x, ldx, w, ldw, CUDA_R_32F, m, n, k, alpha, beta);
+}
+
+/* ---- decoding ----------------------------------------------------------------------------
+ * A thread decodes eight elements where rows allow it, else one.  Bytes of an element: its code (0.5 to 4) and its operand
+ * (2 or 4), e.g. FP8 to bfloat16 3; 100 M of them are 300 MB, 0.07 ms at 4.2 TB/s. */
+
+static __device__ inline float of_e2m1(unsigned nibble)
+{
+    unsigned m = nibble & 7, sign = (nibble & 8) << 28;
+    unsigned bits = m < 2 ? m * 0x3f000000u : ((m >> 1) + 126) << 23 | (m & 1) << 22;
+    return __uint_as_float(bits | sign);
+}
+
+static __device__ inline float of_e4m3(unsigned code)
+{
+    __half_raw h = __nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)code, __NV_E4M3);
+    return __half2float(__half(h));
+}
+
+static __device__ inline float of_e8m0(unsigned b)
+{
+    return __uint_as_float(b == 255 ? 0x7fc00000u : b == 0 ? 0x00400000u : b << 23);
+}
+
+static __device__ inline float scale_at(const exf_device_coded_rows &c, size_t row, size_t col)
+{
+    size_t per_row = (c.cols + c.block_cols - 1) / c.block_cols, at = row / c.block_rows * per_row + col / c.block_cols;
+    if (c.scale_dtype == EXF_DT_F8_E8M0) return of_e8m0(static_cast<const uint8_t *>(c.scales)[at]);
+    if (c.scale_dtype == EXF_DT_BF16) return exf_widen(static_cast<const uint16_t *>(c.scales)[at]);
+    return static_cast<const float *>(c.scales)[at];
+}
+
+static __device__ inline float plain_at(const exf_device_coded_rows &c, size_t i)
+{
+    if (c.dtype == EXF_DT_BF16) return exf_widen(static_cast<const uint16_t *>(c.codes)[i]);
+    if (c.dtype == EXF_DT_F16) return __half2float(static_cast<const __half *>(c.codes)[i]);
+    return static_cast<const float *>(c.codes)[i];
+}
+
+static __device__ inline float value_at(const exf_device_coded_rows &c, size_t row, size_t col)
+{
+    size_t i = row * c.cols + col;
+    if (c.coding == EXF_DEVICE_CODED_PLAIN) return plain_at(c, i) + c.add;
+    float scale = scale_at(c, row, col);
+    if (c.coding == EXF_DEVICE_CODED_FP8) return of_e4m3(static_cast<const uint8_t *>(c.codes)[i]) * scale;
+    unsigned byte = static_cast<const uint8_t *>(c.codes)[i / 2];
+    return of_e2m1(col & 1 ? byte >> 4 : byte & 15) * scale;
+}
+
+static __device__ inline bool finite_bits(float v)
+{
+    return (__float_as_uint(v) & 0x7f800000u) != 0x7f800000u;
+}
+
+template <class T> static __global__ void unpack_any(T *to, exf_device_coded_rows c, int *bad)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= c.rows * c.cols) return;
+    float v = value_at(c, i / c.cols, i % c.cols);
+    if (!finite_bits(v)) *bad = 1;
+    exf_set_element(to + i, v);
+}
+
+/* Eight columns under one scale; FP4 as four bytes, FP8 as eight. */
+template <class T> static __global__ void unpack_eights(T *to, exf_device_coded_rows c, int *bad)
+{
+    size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) * 8;
+    if (i >= c.rows * c.cols) return;
+    float v[8], scale = scale_at(c, i / c.cols, i % c.cols);
+    if (c.coding == EXF_DEVICE_CODED_FP8) {
+        uint2 u = *reinterpret_cast<const uint2 *>(static_cast<const uint8_t *>(c.codes) + i);
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = of_e4m3((k < 4 ? u.x : u.y) >> 8 * (k & 3) & 0xff) * scale;
+    } else {
+        uint32_t u = *reinterpret_cast<const uint32_t *>(static_cast<const uint8_t *>(c.codes) + i / 2);
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = of_e2m1(u >> 4 * k & 15) * scale;
+    }
+    bool fine = true;
+#pragma unroll
+    for (int k = 0; k < 8; k++) fine = fine && finite_bits(v[k]);
+    if (!fine) *bad = 1;
+    exf_store8(to + i, v);
+}
+
+template <class T> static void unpack(exf_queue *q, T *to, const exf_device_coded_rows *c, int *bad)
+{
+    size_t n = c->rows * c->cols;
+    int eights = c->coding != EXF_DEVICE_CODED_PLAIN && c->cols % 8 == 0 && c->block_cols % 8 == 0 && ((uintptr_t)to & 15) == 0 &&
+                 ((uintptr_t)c->codes & 7) == 0;
+    if (n == 0) return;
+    if (eights)
+        EXF_LAUNCH(q, "unpack", unpack_eights<T>, exf_blocks(n / 8, 256), 256, 0, to, *c, bad);
+    else
+        EXF_LAUNCH(q, "unpack", unpack_any<T>, exf_blocks(n, 256), 256, 0, to, *c, bad);
+}
+
+void exf_dequantize_cuda(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *c, int *bad)
+{
+    if (number == EXF_NUMBER_BF16)
+        unpack(q, static_cast<uint16_t *>(to), c, bad);
+    else
+        unpack(q, static_cast<float *>(to), c, bad);
+}
+
+/* Two bfloat16 a word: an exponent of ones is not finite. */
+static __global__ void check_words(const uint4 *x, size_t n, int *bad)
+{
+    uint32_t found = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint4 v = x[i];
+        uint32_t u[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            found |= (u[k] & 0x7f800000u) == 0x7f800000u || (u[k] & 0x7f80u) == 0x7f80u;
+    }
+    if (found) *bad = 1;
+}
+
+static __global__ void check_rest(const uint16_t *x, size_t n, int *bad)
+{
+    if (threadIdx.x < n && (x[threadIdx.x] & 0x7f80u) == 0x7f80u) *bad = 1;
+}
+
+void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad)
+{
+    size_t words = n / 8;
+    unsigned blocks = exf_blocks(words, 1024);
+    if (words)
+        EXF_LAUNCH(q, "check", check_words, blocks > 2048 ? 2048 : blocks, 256, 0, reinterpret_cast<const uint4 *>(x), words, bad);
+    if (n % 8) EXF_LAUNCH(q, "check", check_rest, 1, 32, 0, x + words * 8, n % 8, bad);
+}

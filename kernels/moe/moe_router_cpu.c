@@ -1,0 +1,136 @@
+/* moe_router_cpu.c - the router; see moe.h. */
+#include "kernels/moe/moe.h"
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+
+int exf_router_scratch(int n_experts)
+{
+    return 3 * n_experts; /* scores, choices, group scores */
+}
+
+static void softmax(double *p, const float *logits, int n)
+{
+    double top = logits[0], sum = 0;
+    for (int e = 1; e < n; e++) top = logits[e] > top ? logits[e] : top;
+    for (int e = 0; e < n; e++) sum += p[e] = exp(logits[e] - top);
+    for (int e = 0; e < n; e++) p[e] /= sum;
+}
+
+static double softplus(double z)
+{
+    return z > 20 ? z : log1p(exp(z)); /* beyond 20 the difference is below 2^-28, as the reference has it */
+}
+
+void exf_router_scores_cpu(double *score, const float *logits, exf_router_score kind, int n_experts)
+{
+    if (kind == EXF_ROUTER_SOFTMAX) {
+        softmax(score, logits, n_experts);
+        return;
+    }
+    for (int e = 0; e < n_experts; e++)
+        score[e] = kind == EXF_ROUTER_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : sqrt(softplus(logits[e]));
+}
+
+/* Finds the k largest of p, ties to the lower index, by insertion into a sorted list. */
+static void choose_largest(int32_t *ids, const double *p, int n, int k)
+{
+    int have = 0;
+    for (int e = 0; e < n; e++) {
+        if (have == k && !(p[e] > p[ids[k - 1]])) continue;
+        int at = have < k ? have++ : k - 1;
+        for (; at > 0 && p[e] > p[ids[at - 1]]; at--) ids[at] = ids[at - 1];
+        ids[at] = e;
+    }
+}
+
+static double group_score(const double *choice, int n, int top2)
+{
+    double best = choice[0], second = -INFINITY;
+    for (int i = 1; i < n; i++) {
+        if (choice[i] > best) {
+            second = best;
+            best = choice[i];
+        } else if (choice[i] > second) {
+            second = choice[i];
+        }
+    }
+    return top2 && second > -INFINITY ? best + second : best;
+}
+
+/* Sets choices in groups that are not kept to the lowest number, where references have -infinity; which choices of
+ * experts that do not exist keep, so that these still come last. */
+static void keep_groups(double *choice, double *group, const exf_router_rules *r)
+{
+    int size = r->n_experts / r->n_groups;
+    for (int g = 0; g < r->n_groups; g++) group[g] = group_score(choice + g * size, size, r->group_top2);
+    for (int kept = 0; kept < r->top_groups; kept++) {
+        int best = 0;
+        for (int g = 1; g < r->n_groups; g++)
+            if (group[g] > group[best]) best = g;
+        group[best] = -INFINITY;
+    }
+    for (int e = 0; e < r->n_experts; e++)
+        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = -DBL_MAX;
+}
+
+static void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules *r)
+{
+    for (int e = 0; e < r->n_experts; e++) choice[e] = r->bias ? score[e] + (double)r->bias[e] : score[e];
+    if (r->n_groups > 1) keep_groups(choice, group, r);
+    choose_largest(ids, choice, r->n_experts, r->top_k);
+}
+
+/* Returns how often slots [k, K) name slot k's expert; 0 if it is one of the n routes already. */
+static int times_named(const int32_t *ids, int n, int k, int top_k)
+{
+    int32_t id = ids[k];
+    int times = 0;
+    for (int i = 0; i < n; i++)
+        if (ids[i] == id) return 0;
+    for (int i = k; i < top_k; i++) times += ids[i] == id;
+    return times;
+}
+
+/* Computes the weights of the chosen, and sorts all slots by falling weight (stable). */
+static void weigh(int32_t *ids, float *weights, const double *score, const exf_router_rules *r)
+{
+    double sum = 0;
+    int n = 0; /* routes so far: ids [n] by falling weight; from k on they are as they were chosen */
+    for (int k = 0; k < r->top_k; k++) sum += score[ids[k]];
+    for (int k = 0; k < r->top_k; k++) {
+        int32_t id = ids[k];
+        int times = r->table ? times_named(ids, n, k, r->top_k) : 1;
+        if (times == 0) continue;
+        double w = score[id] * r->scaling;
+        if (r->renormalise) w = score[id] / (sum + r->epsilon) * r->scaling;
+        w *= times;
+        int at = n++;
+        for (; at > 0 && (float)w > weights[at - 1]; at--) {
+            ids[at] = ids[at - 1];
+            weights[at] = weights[at - 1];
+        }
+        ids[at] = id;
+        weights[at] = (float)w;
+    }
+    for (; n < r->top_k; n++) {
+        ids[n] = -1;
+        weights[n] = 0;
+    }
+}
+
+void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+                    const exf_router_rules *r, double *scratch)
+{
+    double *score = scratch, *choice = scratch + r->n_experts, *group = choice + r->n_experts;
+    for (int t = 0; t < n_tokens; t++) {
+        int32_t *chosen = ids + (size_t)t * (size_t)r->top_k;
+        exf_router_scores_cpu(score, logits + (size_t)t * (size_t)r->n_experts, r->score, r->n_experts);
+        if (r->table)
+            for (int k = 0; k < r->top_k; k++) chosen[k] = (int32_t)r->table[(size_t)tokens[t] * (size_t)r->top_k + (size_t)k];
+        else
+            choose_experts(chosen, score, choice, group, r);
+        weigh(chosen, weights + (size_t)t * (size_t)r->top_k, score, r);
+    }
+}

@@ -1,0 +1,82 @@
+/* solve_internal.h - what the files of src/solve call of each other. */
+#ifndef EXF_SOLVE_SOLVE_INTERNAL_H
+#define EXF_SOLVE_SOLVE_INTERNAL_H
+#include "solve/solve.h"
+
+/* ---- solve_settings.c ---------------------------------------------------------------------- */
+
+/* Adds the facts of tables to t: those of their statistics, and the settings by which they were solved; o has the digest of
+ * the statistics. */
+exf_code exf_solve_facts(exf_tables *t, const exf_provenance *of, const exf_solve_options *o, exf_err *err) EXF_CHECKED;
+
+/* ---- projector.c: what closed forms share -------------------------------------------------- */
+
+/* Returns 1 if pair i = s * E + t of a layer has enough tokens. */
+int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i);
+/* Returns max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq; 0 if the source's output is 0 on every token. */
+double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq);
+
+/* Fills the list of pairs of t->vectors, for projectors that store arrays of them, unless it is filled already.  EXF_MODEL if
+ * the statistics lack sums that the projector observes. */
+exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, exf_tables *t, exf_err *err) EXF_CHECKED;
+
+/* A scalar that many pairs share (paper, "scalar sharing patterns") is
+ *   S_G = sum dot / (sum target_sq + lambda)   over the observed pairs of the group G,
+ * and each pair has its own loss under it, by the formula of projector_pair.c.  The paper clips the scalars of pairs; an
+ * average over a layer or a model has no outlier to cut, so shared scalars are never clipped.  The sums are exact: they do
+ * not depend on the order of pairs or layers. */
+typedef struct {
+    exf_exact dot, target_sq;
+} exf_shared_sums;
+
+void exf_shared_add(exf_shared_sums *sums, const exf_layer_statistics *s, const exf_solve_options *o);
+double exf_shared_value(const exf_shared_sums *sums, const exf_solve_options *o);
+exf_shared_scalar *exf_shared_find(const exf_tables *t, const char *name); /* NULL: t has no pattern of that name */
+/* Fills scalar and losses of layer l of the pattern `name`, which t has already. */
+exf_code exf_shared_fill(const char *name, double scalar, const exf_layer_statistics *s, const exf_solve_options *o, int l,
+                         exf_tables *t, exf_err *err) EXF_CHECKED;
+
+/* ---- measures.c: statistics of experts and pairs beside projectors, and pools by them --------- */
+
+/* Computes the expert norms h of layer l: norm_sum / norm_count, filled in for cold experts. */
+exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Allocates the arrays in t; by_sequence: 1 if the statistics have sums over sequences. */
+exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Fills layer l, whose losses are solved already: they say which pairs are observed (docs/method.md, sections 1, 5 and 8;
+ * paper, "full-layer expert geometry").
+ *   cosine[s,t]      dot0 / sqrt(sq0[s,t] sq0[t,s])        0 if a norm is 0
+ *   rms[e]           sqrt(sq_sum / norm_count)             as h if the expert is cold
+ *   contribution[e]  contribution_sum / norm_count         0 if cold
+ *   std_error[s,t]   of dot / (target_sq + lambda), not clipped, over the n sequences that saw
+ *                    the pair, if the statistics have sums over sequences
+ *   frobenius[s,t]   sqrt(max(0, sq0[s,t] - 2 S dot0 + S^2 sq0[t,s]) / sq0[s,t]) with the S that is stored;
+ *                    0 if the source's output is 0 on every token
+ *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
+                            exf_err *err) EXF_CHECKED;
+/* Solves the static pools of layer l from its norms, contributions, energies (energy_sum [E]; NULL where no pool is by
+ * energy), coefficients and losses (docs/method.md, sections 3 and 10): the D experts with the most of the pool's criterion,
+ * ties to the lower number; every other expert goes to the member of least loss, ties to the earlier member. */
+void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t);
+
+/* ---- budgets.c: budgets per token (docs/method.md, section 9) ------------------------------------ */
+
+/* The numbers of all layers from which budgets are solved. */
+typedef struct {
+    int n_layers, top_k;
+    size_t *n;          /* [L] sampled tokens */
+    double **residual;  /* [L] [n, K] predicted residuals of keeping 1..K routes */
+    double **sum;       /* [L] [n, K] w rms of the first 1..K routes */
+    double *stream;     /* [L] mean squared norm of the residual stream after the layer; 0: unknown */
+    double *output;     /* [L] mean squared norm of a routed expert output */
+} exf_budget_inputs;
+
+exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_tables *t, exf_err *err) EXF_CHECKED;
+void exf_budget_inputs_free(exf_budget_inputs *b); /* accepts zeroed memory */
+/* Takes layer l, whose cosine and rms are solved already. */
+exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics *s, int l, const exf_tables *t,
+                                exf_err *err) EXF_CHECKED;
+/* Adds all budgets that o names to t.  EXF_MODEL where the statistics lack what a rule needs, EXF_NUMERIC where no lambda
+ * comes within 1 % of a budget, as with a small sample. */
+exf_code exf_budgets_solve(const exf_budget_inputs *b, const exf_solve_options *o, exf_tables *t, exf_err *err) EXF_CHECKED;
+#endif
