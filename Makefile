@@ -136,7 +136,7 @@ SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined
 SAMPLED   = CK_DEFAULT_TIMEOUT=600 $(if $(THOROUGH),EXF_TEST_THOROUGH=1)
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
-TSAN_ROOMS = base format artifact tokenizer model capture pass accumulate fold
+TSAN_ROOMS = base format artifact tokenizer model weights capture pass accumulate fold
 FULL       = check docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible

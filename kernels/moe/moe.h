@@ -1,6 +1,7 @@
 /* moe.h - the parts of a MoE block: the router, the routed experts, and the sum of their outputs. */
 #ifndef EXF_KERNELS_MOE_H
 #define EXF_KERNELS_MOE_H
+#include "base/names.h"
 #include "kernels/operation.h"
 
 #ifdef __cplusplus
@@ -20,8 +21,6 @@ extern "C" {
  * An expert that a table names n times for a token is one route: its score counts n times in the sum, its weight is n times
  * that of one (in double, then rounded), and the n - 1 slots that are left are empty: id -1, weight 0.
  * logits [T, E]; ids [T, K] and weights [T, K] sorted by falling weight, empty slots last. */
-
-typedef enum { EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS } exf_router_score;
 
 typedef struct {
     exf_router_score score;

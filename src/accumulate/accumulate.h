@@ -1,21 +1,52 @@
-/* accumulate.h - the accumulator: an observer that adds up sums and writes them as `statistics`.
+/* accumulate.h - adds up sums of expert outputs and writes them as `statistics`; joins statistics of different data.
  *
- * A forward pass (exf_accumulator_observer) or capture files (exf_accumulate_captures) feed
- * it; both give the same bits, since the sums are exact and the terms the same.  A layer is
- * written as soon as it is complete, so memory is one layer's sums per worker.
+ * The accumulator is an observer.  A forward pass (exf_accumulator_observer) or capture files (exf_accumulate_captures)
+ * feed it; both give the same bits, since the sums are exact and the terms the same.  A layer is written as soon as it is
+ * complete, so memory is one layer's sums per worker.
  *
- * The blocks of a sequence must come one after the other on one worker (EXF_INTERNAL
- * otherwise), as both sources give them, so that a sequence's own sums are known at its
- * end: they are the units of the jackknife. */
+ * The blocks of a sequence must come one after the other on one worker (EXF_INTERNAL otherwise), as both sources give
+ * them, so that a sequence's own sums are known at its end: they are the units of the jackknife. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_H
 #define EXF_ACCUMULATE_ACCUMULATE_H
-#include "accumulate/accumulate_options.h"
-#include "accumulate/facts.h"
+#include "artifact/artifact_basis.h"
 #include "artifact/artifact_capture.h"
+#include "artifact/shards.h"
 #include "artifact/statistics.h"
+#include "kernels/statistics/layer_sums.h"
 #include "pass/forward.h"
-#include "ranks/ranks.h"
 #include "pass/resume.h"
+#include "ranks/ranks.h"
+
+/* ---- options ------------------------------------------------------------------------------------ */
+
+/* Which sums of a layer are added up. */
+typedef struct {
+    exf_weighting weighting;
+    int common_input_tokens; /* above 0: pairs are those of common input, on so many tokens of each sequence */
+    int diagonal, lowrank; /* 1: their moments are added up, in a second sweep of every layer */
+    int64_t vector_pairs;  /* ordered pairs per layer that have moments: those of largest source_sq */
+    int64_t samples;       /* residuals per layer from which the basis of lowrank is made */
+    uint64_t seed;         /* seed of the choice of samples, and of the search for the basis */
+    exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
+    int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
+    const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/artifact_basis.h); NULL: made by the run */
+    int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
+    int partial;           /* 1: of captures, shards may be missing (artifact/shards.h) */
+    int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
+} exf_accumulate_options;
+
+/* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */
+exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Adds the facts of the accumulate stage. */
+exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Return the bytes that one layer's statistics take on disk, and that one layer takes in memory while it is observed. */
+uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
+uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers);
+/* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */
+struct exf_backend; /* kernels/backend.h */
+uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
+
+/* ---- the accumulator ---------------------------------------------------------------------------- */
 
 typedef struct exf_accumulator exf_accumulator;
 
@@ -46,18 +77,6 @@ typedef struct {
     exf_layer_consumer consumer; /* used on the rank that writes the file */
 } exf_accumulator_plan;
 
-/* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */
-exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
-/* Return the bytes that one layer's statistics take on disk, and that one layer takes in memory while it is observed. */
-uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
-uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers);
-/* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */
-struct exf_backend; /* kernels/backend.h */
-uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
-
-/* Adds the facts of the accumulate stage. */
-exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
-
 /* Starts the statistics file. */
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Returns the observer for a lane; it is valid as long as the accumulator. */
@@ -74,4 +93,36 @@ void exf_accumulator_free(exf_accumulator *a);
  * outputs of experts that tokens were routed to: EXF_USAGE for common input.  digest: of the result's payload; may be NULL. */
 exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force,
                                  const exf_accumulate_options *o, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+
+/* ---- statistics of different data ----------------------------------------------------------------- */
+
+/* Adds the sums of n statistics files of the same model, tokenizer, settings and layers into
+ * `target`.  In whatever order or steps files are merged, the result has the payload digest
+ * of one run over the union of their data; /origin lists the parts with their digests.
+ *
+ * Shards of a corpus (artifact/shards.h) must all be there, once each; partial: some may be missing.
+ * EXF_MODEL names both files and what is wrong: a fact that differs, with both texts; a
+ * sequence that two of them have; sequences known in only some of the files (version 1);
+ * vector sums over another basis (artifact/artifact_basis.h), which cannot be added.  Over one basis
+ * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
+ * sum is put on the grid of the merged sums: rounded to it once per merge.  digest: of the result's payload; may be NULL. */
+exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
+                              char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+
+/* Joins the facts of n parts over different data into those of one run over all of it, so
+ * that the union of the data gives the same file, however it was cut:
+ *   data.sequences, data.tokens, data.domains   added up, domains by name
+ *   data.sequences_digest                       of the sorted sequences
+ *   data.seed, data.min_tokens                  if all parts agree, else in *origin
+ *   all else                                    equal in all parts, or EXF_MODEL naming both texts
+ * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
+ * part.<i>.tokens_digest, of a shard part.<i>.shard (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
+ * statistics that were a file of their own part.<i>.statistics_digest.  Joining joined parts
+ * gives the same as joining all parts at once.
+ * A sequence that two parts have is EXF_MODEL: it would count twice; shards of one corpus have it where the corpus has it
+ * twice.  So are parts of two data.max_tokens: the same documents, cut elsewhere, are other sequences.
+ * sequences: of all parts, sorted.  If it has no lengths, because one part's are unknown, the
+ * facts are those of exf_provenance_join(), and *origin has none. */
+exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
+                        const exf_sequence_list *sequences, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,6 +1,6 @@
-/* accumulate_captures.c - makes statistics from capture files: shows an accumulator the blocks of a
- * forward pass again, layer by layer, file by file; see accumulate.h. */
-#include "accumulate/accumulate.h"
+/* accumulate_captures.c - makes statistics from capture files (exf_accumulate_captures): shows an accumulator the blocks of
+ * a forward pass again, layer by layer, file by file. */
+#include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
 #include "base/stop.h"
@@ -53,22 +53,20 @@ static exf_code join_shapes(const captures *c, exf_run_shape *shape, exf_err *er
     *shape = first->shape;
     for (size_t i = 1; i < c->n_files; i++) {
         const exf_capture_file *f = &c->file[i];
-        const exf_run_shape *s = &f->shape;
-        if (s->n_experts != shape->n_experts || s->top_k != shape->top_k || s->d_model != shape->d_model)
-            return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld",
-                            exf_h5_path(f->h), (long long)s->n_experts, (long long)s->top_k, (long long)s->d_model,
-                            exf_h5_path(first->h), (long long)shape->n_experts, (long long)shape->top_k, (long long)shape->d_model);
+        exf_code rc = exf_facts_same_sizes(exf_h5_path(f->h), &f->shape, exf_h5_path(first->h), &first->shape, err);
+        if (rc != EXF_OK) return rc;
         if (f->n_layers != first->n_layers ||
             memcmp(f->layer_number, first->layer_number, (size_t)f->n_layers * sizeof *f->layer_number))
             return exf_fail(err, EXF_MODEL, "%s: captured other layers than %s", exf_h5_path(f->h), exf_h5_path(first->h));
-        shape->n_sequences += s->n_sequences;
-        shape->n_tokens += s->n_tokens;
+        shape->n_sequences += f->shape.n_sequences;
+        shape->n_tokens += f->shape.n_tokens;
     }
     return EXF_OK;
 }
 
 /* ---- showing blocks ---------------------------------------------------------------- */
 
+/* What is shown next, and to whom. */
 typedef struct {
     const exf_observer *observer;
     captures *c;
@@ -81,12 +79,9 @@ static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position
 {
     captures *c = s->c;
     exf_moe_block b = {.layer = s->layer, .moe_index = s->moe_index, .sequence = s->sequence, .row = s->row + (size_t)at,
-                       .position = position,
-                       .n_tokens = n, .n_experts = (int)f->shape.n_experts, .top_k = (int)f->shape.top_k,
-                       .d_model = (int)f->shape.d_model,
-                       .sweep = s->sweep, .router_ids = c->ids, .router_weights = c->weights, .topk_ids = c->ids,
-                       .topk_weights = c->weights,
-                       .expert_outputs = c->outputs};
+                       .position = position, .n_tokens = n, .n_experts = (int)f->shape.n_experts, .top_k = (int)f->shape.top_k,
+                       .d_model = (int)f->shape.d_model, .sweep = s->sweep, .router_ids = c->ids, .router_weights = c->weights,
+                       .topk_ids = c->ids, .topk_weights = c->weights, .expert_outputs = c->outputs};
     if (f->has_stream && s->sweep == s->observer->sweeps - 1) b.stream_sq = c->stream_sq;
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
@@ -115,21 +110,6 @@ static exf_code show_file(show *s, exf_capture_file *f, exf_err *err)
     return exf_capture_blame(f, s->layer, rc, err);
 }
 
-static exf_code show_layer(show *s, exf_progress *progress, exf_err *err)
-{
-    const exf_observer *o = s->observer;
-    exf_code rc;
-    EXF_TRY(o->layer_begin(o->self, s->layer, s->moe_index, err));
-    for (s->sweep = 0; s->sweep < o->sweeps; s->sweep++) {
-        s->sequence = s->row = 0;
-        for (size_t k = 0; k < s->c->n_files; k++) EXF_TRY(show_file(s, &s->c->file[k], err));
-        EXF_TRY(o->sweep_end(o->self, s->layer, s->moe_index, s->sweep, err));
-    }
-    EXF_TRY(o->layer_end(o->self, s->layer, s->moe_index, progress, err));
-out:
-    return rc;
-}
-
 static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
 {
     exf_code rc;
@@ -141,11 +121,17 @@ static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
     EXF_TRY(o->begin(o->self, 1, err));
     for (int i = 0; i < first->n_layers; i++) {
         double start = exf_clock();
-        show s = {.observer = o, .c = c, .layer = first->layer_number[i], .moe_index = i};
-        exf_progress progress = {.layer = s.layer, .n_layers = first->n_layers, .done = i + 1,
-                                 .n_experts = (int)first->shape.n_experts,
-                                 .tokens = tokens};
-        EXF_TRY(show_layer(&s, &progress, err));
+        int layer = first->layer_number[i];
+        show s = {.observer = o, .c = c, .layer = layer, .moe_index = i};
+        exf_progress progress = {.layer = layer, .n_layers = first->n_layers, .done = i + 1,
+                                 .n_experts = (int)first->shape.n_experts, .tokens = tokens};
+        EXF_TRY(o->layer_begin(o->self, layer, i, err));
+        for (s.sweep = 0; s.sweep < o->sweeps; s.sweep++) {
+            s.sequence = s.row = 0;
+            for (size_t k = 0; k < c->n_files; k++) EXF_TRY(show_file(&s, &c->file[k], err));
+            EXF_TRY(o->sweep_end(o->self, layer, i, s.sweep, err));
+        }
+        EXF_TRY(o->layer_end(o->self, layer, i, &progress, err));
         progress.seconds = exf_clock() - start;
         exf_progress_layer(&progress);
     }

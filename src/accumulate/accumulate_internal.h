@@ -1,51 +1,212 @@
-/* accumulate_internal.h - inside src/accumulate: the state of an accumulator.  accumulate.c is the observer,
- * accumulate_file.c the file around the layers. */
+/* accumulate_internal.h - the parts of an accumulator, inside src/accumulate.
+ *
+ *   accumulate.c            the observer: blocks of a layer to its sums
+ *   accumulate_sequences.c  what each sequence added to the sums; the residual stream's energy
+ *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_pairs.c: one block's terms of a pair
+ *   accumulate_sinks.c      where a layer's sums go: the statistics file, now, later or by way of rank 0
+ *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
-
 #include "accumulate/device_sums.h"
-#include "accumulate/rank_sums.h"
 #include "accumulate/sampler.h"
-#include "accumulate/sequence_sums.h"
-#include "accumulate/vector_accumulator.h"
-#include "base/thread_pool.h"
 #include "base/hash.h"
+#include "base/thread_pool.h"
+
+#include <pthread.h>
+
+/* ---- accumulate_sequences.c ----------------------------------------------------------------------- */
+
+/* Squares each sequence's own pair sums and adds the squares up over sequences: the moments of a jackknife whose unit is
+ * the sequence.  A sequence's own sum is the exact difference of the worker's sum before and after the sequence, rounded
+ * once: it depends on no block, worker or other sequence.  One tracker per worker. */
+typedef struct {
+    exf_exact *dot, *target_sq; /* [E, E] sums before the present sequence */
+    uint64_t *count;            /* [E, E] */
+    size_t sequence;
+    int open, next_position;
+} exf_sequence_tracker;
+
+exf_code exf_sequence_tracker_new(exf_sequence_tracker *k, int n_experts, exf_err *err) EXF_CHECKED;
+void exf_sequence_tracker_free(exf_sequence_tracker *k);
+/* Called before n tokens of `sequence` from `position` on are added to s. */
+exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int position, int n,
+                                    exf_err *err) EXF_CHECKED;
+/* Adds the present sequence, if there is one, to s->seq_* and s->sequences.  EXF_NUMERIC if a
+ * product leaves the range of exf_exact. */
+exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+
+/* Adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it
+ * (pass/observer.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
+typedef struct {
+    exf_exact *sum;   /* [n_workers] */
+    uint64_t *count;  /* [n_workers] tokens */
+    int n_workers;
+    const exf_backend *b;       /* a device's; NULL: blocks come in host memory */
+    exf_output_errors *device;  /* in device memory */
+    exf_queue *q;               /* queue of the last device block; NULL: none in this layer */
+    uint64_t device_count;
+} exf_stream_energy;
+
+exf_code exf_stream_energy_new(exf_stream_energy *s, int n_workers, exf_err *err) EXF_CHECKED;
+exf_code exf_stream_energy_open_device(exf_stream_energy *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* Adds a block's energies if it shows the stream; blocks of different workers may come from several threads.  A token's
+ * energy is a sum of products in double, eight lanes in fixed order.  EXF_NUMERIC: a finite energy is out of range. */
+exf_code exf_stream_energy_add(exf_stream_energy *s, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+/* Queues a device block's energies; squares are added up in double. */
+void exf_stream_energy_add_device(exf_stream_energy *s, const exf_device_block *b);
+/* Adds what came since the last call to `to`; waits for the device. */
+exf_code exf_stream_energy_take(exf_stream_energy *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
+void exf_stream_energy_free(exf_stream_energy *s); /* accepts zeroed memory */
+
+/* ---- accumulate_vectors.c ------------------------------------------------------------------------- */
+
+typedef struct exf_vector_accumulator exf_vector_accumulator;
+
+/* Returns the most pairs of a layer that have vectors. */
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
+/* Chooses the grids of v's pairs from the layer's scalar sums. */
+void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s);
+
+/* Makes an accumulator; borrows options and sequences.  ranks: it is one of theirs, with rows from first_row of the run on:
+ * pairs and basis are rank 0's for all, and prepare is collective; the sums are this rank's own.  NULL: one process. */
+exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
+                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, size_t first_row,
+                                    exf_err *err) EXF_CHECKED;
+void exf_vector_accumulator_free(exf_vector_accumulator *m); /* NULL is allowed */
+/* Prepares a pass on a device: the device takes samples and adds diagonal sums, so that blocks are
+ * copied to the host only for the second sweep of low-rank sums. */
+exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* Returns the bytes of device memory that the accumulator takes. */
+uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
+
+/* Called before the first sweep of a layer. */
+exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err) EXF_CHECKED;
+/* Takes samples from a block of the first sweep; concurrent. */
+void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b);
+exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
+/* Called between the sweeps; s has all of the layer's sums. */
+exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer,
+                                        exf_err *err) EXF_CHECKED;
+/* Adds a block of the second sweep; concurrent for different workers. */
+exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b);
+/* Called after the second sweep: copies sums on a device to the host. */
+exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err) EXF_CHECKED;
+/* Returns the layer's sums, which the next layer frees; a caller that wants to keep them copies and zeroes *sums. */
+exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
+
+/* ---- accumulate_pairs.c --------------------------------------------------------------------------- */
+
+/* Lists which tokens of a block belong to which pair.  Zeroed before the first block. */
+typedef struct {
+    struct exf_pair_entry *entry; /* by pair, then token */
+    int64_t *first;               /* [n_pairs + 1] */
+    double *weight;               /* [T, K] */
+    size_t cap_entry, cap_first, cap_weight;
+} exf_pair_block;
+
+/* Buffers for one pair of a block.  Zeroed before the first. */
+typedef struct {
+    double *u, *v; /* [n, H] a pair's outputs, times sqrt(w) */
+    double *z;     /* [n, R] */
+    double *total; /* [R, H] or [2, H]: totals of this block */
+    size_t cap_u, cap_v, cap_z, cap_total;
+} exf_pair_buffers;
+
+/* Sorts a block's slot pairs. index [E, E]: a pair's number, -1: it has no vectors. */
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting,
+                             int64_t n_pairs, exf_err *err) EXF_CHECKED;
+/* Adds pair p's terms of the sorted block; concurrent for different buffers.  lock guards the pair's sums. */
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p,
+                            const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err) EXF_CHECKED;
+void exf_pair_block_free(exf_pair_block *s);
+void exf_pair_buffers_free(exf_pair_buffers *m);
+
+/* ---- accumulate_facts.c --------------------------------------------------------------------------- */
+
+/* Joins the sequences of all parts, in order. */
+exf_code exf_facts_join_sequences(exf_sequence_list *out, const exf_facts_part *part, size_t n, exf_err *err) EXF_CHECKED;
+/* EXF_MODEL naming both files and their numbers unless they have the same experts, experts per token and width. */
+exf_code exf_facts_same_sizes(const char *path, const exf_run_shape *s, const char *first_path, const exf_run_shape *first,
+                              exf_err *err) EXF_CHECKED;
+
+/* ---- accumulate_arrays.c -------------------------------------------------------------------------- */
+
+/* Writes a layer's sums to a run's resume point, and reads them back with every bit (pass/resume.h).  The record `sums-<l>`
+ * has a tensor for each array of exf_layer_statistics, exact sums as U64 [..., 3], and those of exf_vector_sums under
+ * "vectors.".  put: v is NULL or without pairs if the layer has no vector sums. */
+exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statistics *s, const exf_vector_sums *v,
+                              exf_err *err) EXF_CHECKED;
+/* s was made by exf_layer_statistics_new(); v is filled and freed by the caller, NULL if no vectors are wanted. */
+exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statistics *s, exf_vector_sums *v, int d_model,
+                              exf_err *err) EXF_CHECKED;
+
+/* Lists the arrays that ranks add up, and returns how many.  v NULL: all sums of s.  Else what the second sweep adds: the
+ * sums of v and the energy of s' residual stream. */
+enum { EXF_MOST_LAYER_ARRAYS = 32 };
+size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const exf_layer_statistics *s, const exf_vector_sums *v);
+
+/* ---- accumulate_sinks.c --------------------------------------------------------------------------- */
+
+/* Where the sums of finished layers go.  The pass chooses one when it opens (exf_sink_open). */
+typedef struct {
+    /* Takes the layer's sums from a->sums[0] and a->vectors; a->sums[0] is then for the next layer. */
+    exf_code (*take)(exf_accumulator *a, int layer, exf_err *err);
+    /* Called between the sweeps of a layer with vectors: the first worker's scalar sums become those of all ranks on rank 0. */
+    exf_code (*between)(exf_accumulator *a, exf_err *err);
+    /* Waits until all that was taken is written; collective. */
+    exf_code (*finish)(exf_accumulator *a, exf_err *err);
+    int gives_zeros; /* 1: a->sums[0] is zero after take, else the next layer zeroes it */
+} exf_sink;
+
+/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
+exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
+/* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device. */
+exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Allocates the sample of routes of a set of sums. */
+exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+/* Copies the layers that the resume point has done to the file. */
+exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 
 struct exf_accumulator {
     exf_observer observer;
-    exf_statistics_writer writer;
     exf_accumulate_options options;
     exf_run_shape shape;
-    exf_sequence_list sequences; /* sequences in order of their rows */
+    exf_sequence_list sequences; /* in order of their rows */
     int32_t *layer_number;
     int n_layers;
-    int writes;     /* 1: there is a file */
-    int active;     /* 1: the present layer is among layer_number */
+    exf_ranks *ranks;            /* NULL: one process */
+    size_t first_row;            /* of this rank's part of the run */
+
+    /* The present layer. */
+    int active;     /* 1: it is among layer_number */
     int first_done; /* 1: the first sweep is over, and the first worker has all sums */
     int n_workers;
-    exf_layer_statistics *sums;    /* [n_workers] sums of the present layer */
+    exf_layer_statistics *sums;    /* [n_workers] */
     exf_sequence_tracker *tracker; /* [n_workers] */
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
     exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
     exf_stream_energy stream;
-    exf_route_sampler routes;     /* without room: no sample is kept */
-    exf_device_sums device;       /* used if the forward pass runs on a device */
-    exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
-    exf_background late;         /* writes them while the next layer is computed */
-    int late_layer;
-    exf_rank_sums shared;        /* sums of the layer before, on their way to rank 0 */
-    exf_rank_vectors shared_vectors; /* its vector sums; its other sums are then in `spare` */
-    size_t first_row;            /* of this rank's part of the run */
+    exf_route_sampler routes; /* of capacity 0: no sample is kept */
+    exf_device_sums device;   /* used if the forward pass runs on a device */
+
+    /* The layers before it. */
+    const exf_sink *sink;        /* NULL: the pass has not begun */
+    exf_layer_statistics before; /* sums of layer before_layer, which are not written yet */
+    exf_vector_sums before_vectors; /* its vector sums, on their way to rank 0 */
+    int before_layer;
+    int before_pending;          /* 1: before_vectors are on their way */
+    exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */
+    int sent_layer;
+    exf_background work;         /* writes or sends `before` while the next layer runs */
+
+    /* The file. */
+    char *target;                /* NULL: none is written */
+    exf_statistics_writer writer;
     exf_resume *resume;          /* NULL: no resume point */
     exf_layer_consumer consumer; /* gets the sums of each layer that is written */
-    exf_hash *basis_hash;        /* running digest of what vector sums are added up over */
-    char *target;                /* the file, for messages */
+    exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
 };
-
-/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
-exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
-/* Waits for whatever other ranks and threads have yet to do. */
-exf_code exf_accumulator_settle(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 #endif

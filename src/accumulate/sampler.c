@@ -1,4 +1,4 @@
-/* sampler.c - see sampler.h. */
+/* sampler.c - choosing and keeping tokens of a layer; see sampler.h. */
 #include "accumulate/sampler.h"
 
 #include "base/mem.h"
@@ -9,82 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err)
-{
-    exf_code rc;
-    size_t floats;
-    memset(s, 0, sizeof *s);
-    EXF_TRY(exf_mem_mul(&floats, samples, (size_t)d_model, "samples", err));
-    EXF_TRY(exf_smallest_keys_new(&s->keys, samples, err));
-    EXF_TRY(exf_mem_new(&s->slot, samples, 2 * sizeof *s->slot, "samples", err));
-    EXF_TRY(exf_mem_new(&s->pair, samples, 2 * sizeof *s->pair, "samples", err));
-    EXF_TRY(exf_mem_new(&s->source, floats, sizeof *s->source, "samples", err));
-    EXF_TRY(exf_mem_new(&s->target, floats, sizeof *s->target, "samples", err));
-out:
-    if (rc != EXF_OK) exf_sampler_free(s);
-    return rc;
-}
-
-void exf_sampler_free(exf_sampler *s)
-{
-    exf_smallest_keys_free(&s->keys);
-    exf_mem_free(s->slot);
-    exf_mem_free(s->pair);
-    exf_mem_free(s->source);
-    exf_mem_free(s->target);
-    memset(s, 0, sizeof *s);
-}
-
-/* ---- choosing ------------------------------------------------------------------ */
-
-/* Returns the slot of the target: another of the token's than the source's. */
-static int32_t other_slot(const exf_keyed_candidate *c, int32_t slot, int top_k)
-{
-    return (slot + 1 + (int32_t)exf_rng_below((uint64_t)(top_k - 1), c->own, 1, c->place)) % top_k;
-}
-
-exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err)
-{
-    exf_key_rule rule = {.sequences = sequences, .each = top_k, .layer = layer, .seed = seed, .stream = 0};
-    exf_code rc;
-    s->keys.n = s->n = 0;
-    if (top_k < 2) return EXF_OK;
-    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, err));
-    s->n = s->keys.n;
-    for (size_t i = 0; i < s->n; i++) {
-        const exf_keyed_candidate *c = &s->keys.chosen[i];
-        s->slot[2 * i] = (int32_t)(c->place % (uint64_t)top_k);
-        s->slot[2 * i + 1] = other_slot(c, s->slot[2 * i], top_k);
-    }
-out:
-    return rc;
-}
-
-/* ---- keeping --------------------------------------------------------------------- */
-
-void exf_sampler_clear(const exf_sampler *s, int d_model)
-{
-    size_t floats = s->keys.cap * (size_t)d_model;
-    memset(s->source, 0, floats * sizeof *s->source);
-    memset(s->target, 0, floats * sizeof *s->target);
-    memset(s->pair, 0, s->keys.cap * 2 * sizeof *s->pair);
-}
-
-void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
-{
-    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->first_row + b->row;
-    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->n; at++) {
-        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
-        if (row >= first + (size_t)b->n_tokens) break;
-        size_t source = (row - first) * k + (size_t)s->slot[2 * i], target = (row - first) * k + (size_t)s->slot[2 * i + 1];
-        memcpy(s->source + i * h, b->expert_outputs + source * h, h * sizeof *s->source);
-        memcpy(s->target + i * h, b->expert_outputs + target * h, h * sizeof *s->target);
-        s->pair[2 * i] = b->topk_ids[source];
-        s->pair[2 * i + 1] = b->topk_ids[target];
-    }
-}
-
-/* ---- smallest keys ----------------------------------------------------------------------------- */
+/* ---- the smallest keys --------------------------------------------------------------------------- */
 
 static const char what[] = "samples";
 
@@ -106,25 +31,23 @@ void exf_smallest_keys_free(exf_smallest_keys *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- listing ------------------------------------------------------------------------ */
-
 typedef struct {
     exf_keyed_candidate *all;
     size_t n, cap;
 } candidates;
 
-enum { PARTS = 64 }; /* of the sequences, listed side by side */
+enum { PARTS = 64 }; /* of the sequences, listed in parallel */
 
 typedef struct {
     const exf_key_rule *rule;
-    uint64_t limit;          /* keys of at most that are listed */
+    uint64_t limit;          /* the largest key that is listed */
     size_t first[PARTS + 1]; /* sequences [first[i], first[i + 1]) are part i */
     size_t row[PARTS];       /* row of a part's first token */
     candidates part[PARTS];
 } listing;
 
-/* Cuts the sequences into parts of about equally many. */
-static void cut(listing *l)
+/* Cuts the sequences into parts of about the same number. */
+static void cut_into_parts(listing *l)
 {
     const exf_sequence_list *q = l->rule->sequences;
     size_t row = 0;
@@ -169,7 +92,7 @@ static exf_code list_part(void *self, size_t p, int worker, exf_err *err)
 }
 
 /* Lists the candidates with a key of at most the limit. */
-static exf_code list(candidates *c, listing *l, exf_err *err)
+static exf_code list_all(candidates *c, listing *l, exf_err *err)
 {
     exf_code rc;
     c->n = 0;
@@ -185,25 +108,18 @@ out:
     return rc;
 }
 
-static double count_all(const exf_key_rule *r)
+/* Lists the candidates below a limit under which about the wanted number lies, and doubles the limit while they are too few. */
+static exf_code list_enough(candidates *c, const exf_key_rule *rule, double total, size_t wanted, exf_err *err)
 {
-    double total = 0;
-    for (size_t i = 0; i < r->sequences->n; i++) total += (double)r->sequences->length[i] * r->each;
-    return total;
-}
-
-/* Lists candidates below a limit that about as many meet as are wanted, with a larger limit if they are too few. */
-static exf_code list_enough(candidates *c, const exf_key_rule *rule, size_t wanted, exf_err *err)
-{
-    double total = count_all(rule), share;
+    double share;
     listing *l = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&l, 1, sizeof *l, what, err));
     l->rule = rule;
-    cut(l);
+    cut_into_parts(l);
     for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
         l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
-        EXF_TRY(list(c, l, err));
+        EXF_TRY(list_all(c, l, err));
         if (c->n >= wanted || l->limit == UINT64_MAX) break;
     }
 out:
@@ -211,8 +127,6 @@ out:
     exf_mem_free(l);
     return rc;
 }
-
-/* ---- choosing ----------------------------------------------------------------------- */
 
 static int compare(uint64_t x, uint64_t y)
 {
@@ -252,10 +166,12 @@ static exf_code index_rows(exf_smallest_keys *s, exf_err *err)
 exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, exf_err *err)
 {
     candidates c = {NULL, 0, 0};
+    double total = 0;
     exf_code rc;
     s->n = 0;
-    if (s->cap == 0 || count_all(rule) == 0) return EXF_OK;
-    EXF_TRY(list_enough(&c, rule, s->cap, err));
+    for (size_t i = 0; i < rule->sequences->n; i++) total += (double)rule->sequences->length[i] * rule->each;
+    if (s->cap == 0 || total == 0) return EXF_OK;
+    EXF_TRY(list_enough(&c, rule, total, s->cap, err));
     qsort(c.all, c.n, sizeof *c.all, by_key);
     s->n = c.n < s->cap ? c.n : s->cap;
     memcpy(s->chosen, c.all, s->n * sizeof *s->chosen);
@@ -278,7 +194,75 @@ size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row)
     return low;
 }
 
-/* ---- route sampler ----------------------------------------------------------------------------- */
+/* ---- samples of the low-rank basis ------------------------------------------------------------------- */
+
+exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err)
+{
+    exf_code rc;
+    size_t floats;
+    memset(s, 0, sizeof *s);
+    EXF_TRY(exf_mem_mul(&floats, samples, (size_t)d_model, "samples", err));
+    EXF_TRY(exf_smallest_keys_new(&s->keys, samples, err));
+    EXF_TRY(exf_mem_new(&s->slot, samples, 2 * sizeof *s->slot, "samples", err));
+    EXF_TRY(exf_mem_new(&s->pair, samples, 2 * sizeof *s->pair, "samples", err));
+    EXF_TRY(exf_mem_new(&s->source, floats, sizeof *s->source, "samples", err));
+    EXF_TRY(exf_mem_new(&s->target, floats, sizeof *s->target, "samples", err));
+out:
+    if (rc != EXF_OK) exf_sampler_free(s);
+    return rc;
+}
+
+void exf_sampler_free(exf_sampler *s)
+{
+    exf_smallest_keys_free(&s->keys);
+    exf_mem_free(s->slot);
+    exf_mem_free(s->pair);
+    exf_mem_free(s->source);
+    exf_mem_free(s->target);
+    memset(s, 0, sizeof *s);
+}
+
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err)
+{
+    exf_key_rule rule = {.sequences = sequences, .each = top_k, .layer = layer, .seed = seed, .stream = 0};
+    exf_code rc;
+    s->keys.n = s->n = 0;
+    if (top_k < 2) return EXF_OK;
+    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, err));
+    s->n = s->keys.n;
+    for (size_t i = 0; i < s->n; i++) {
+        const exf_keyed_candidate *c = &s->keys.chosen[i];
+        int32_t source = (int32_t)(c->place % (uint64_t)top_k);
+        s->slot[2 * i] = source;
+        s->slot[2 * i + 1] = (source + 1 + (int32_t)exf_rng_below((uint64_t)(top_k - 1), c->own, 1, c->place)) % top_k;
+    }
+out:
+    return rc;
+}
+
+void exf_sampler_clear(const exf_sampler *s, int d_model)
+{
+    size_t floats = s->keys.cap * (size_t)d_model;
+    memset(s->source, 0, floats * sizeof *s->source);
+    memset(s->target, 0, floats * sizeof *s->target);
+    memset(s->pair, 0, s->keys.cap * 2 * sizeof *s->pair);
+}
+
+void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
+{
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->first_row + b->row;
+    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->n; at++) {
+        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
+        if (row >= first + (size_t)b->n_tokens) break;
+        size_t source = (row - first) * k + (size_t)s->slot[2 * i], target = (row - first) * k + (size_t)s->slot[2 * i + 1];
+        memcpy(s->source + i * h, b->expert_outputs + source * h, h * sizeof *s->source);
+        memcpy(s->target + i * h, b->expert_outputs + target * h, h * sizeof *s->target);
+        s->pair[2 * i] = b->topk_ids[source];
+        s->pair[2 * i + 1] = b->topk_ids[target];
+    }
+}
+
+/* ---- routes -------------------------------------------------------------------------------------- */
 
 enum { STREAM = 2 }; /* of random numbers: the sampler of residuals uses 0 and 1 */
 
@@ -309,8 +293,6 @@ void exf_route_sampler_free(exf_route_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- choosing --------------------------------------------------------------------- */
-
 void exf_route_sampler_share(exf_route_sampler *s, size_t first_row)
 {
     s->shared = 1;
@@ -334,9 +316,7 @@ out:
     return rc;
 }
 
-/* ---- keeping ---------------------------------------------------------------------- */
-
-static void put(exf_route_sampler *s, size_t i, const int32_t *ids, const float *weights)
+static void keep_routes(exf_route_sampler *s, size_t i, const int32_t *ids, const float *weights)
 {
     size_t k = (size_t)s->sample.top_k;
     memcpy(s->sample.ids + i * k, ids, k * sizeof *ids);
@@ -350,11 +330,9 @@ void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b)
         size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
         if (row >= first + (size_t)b->n_tokens) break;
         size_t slot = (row - first) * (size_t)b->top_k;
-        put(s, i, b->router_ids + slot, b->router_weights + slot);
+        keep_routes(s, i, b->router_ids + slot, b->router_weights + slot);
     }
 }
-
-/* ---- on a device ------------------------------------------------------------------ */
 
 uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k)
 {
@@ -401,7 +379,8 @@ exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err)
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->download(s->q, s->ids_host + from, s->ids + from, slots * sizeof *s->ids, err));
     EXF_TRY(s->b->download(s->q, s->weights_host + from, s->weights + from, slots * sizeof *s->weights, err));
-    for (size_t at = s->first; at < s->end; at++) put(s, s->keys.by_row[at], s->ids_host + at * k, s->weights_host + at * k);
+    for (size_t at = s->first; at < s->end; at++)
+        keep_routes(s, s->keys.by_row[at], s->ids_host + at * k, s->weights_host + at * k);
 out:
     s->q = NULL;
     return rc;

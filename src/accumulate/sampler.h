@@ -1,27 +1,19 @@
-/* sampler.h - a sampler chooses the tokens of a layer from which the low-rank basis is made, and
- * keeps their outputs.
+/* sampler.h - chooses tokens of a layer and keeps what experts or router gave for them: the samples from which the low-rank
+ * basis is made, and the routes from which budgets per token are solved (artifact/route_sample.h).
  *
- * A candidate is a token's slot a (the source) with another slot b of that token (the
- * target); those of the smallest keys are taken (sampler.h). */
+ * Candidates get keys, and those of the smallest keys are chosen.  A key is a pure function of the digest of the token's own
+ * sequence, the layer, and the candidate's place in the sequence: the choice and its order depend on no thread, and not on
+ * how the data is cut into files or ordered.  Equal keys belong to equal sequences; the lower row comes first. */
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
 #include "artifact/statistics.h"
 #include "artifact/sequences.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"
-#include "pass/observer.h"
 
-/* Chooses candidates of a layer's tokens, those of the smallest keys: which the low-rank basis is made
- * from (sampler.h), whose routes are kept (sampler.h).
- *
- * A key is a pure function of the digest of the token's own sequence, the layer, and the candidate's place in the
- * sequence: the choice and its order depend on no thread, and not on how the data is cut into files or ordered.  Equal
- * keys belong to equal sequences; the lower row comes first. */
+/* ---- the smallest keys --------------------------------------------------------------------------- */
 
 /* The rule by which a layer's candidates get their keys. */
-/* A route sampler chooses tokens of a layer, those of the smallest keys (sampler.h), and
- * keeps their routes as the router made them (artifact/route_sample.h).  The keys depend on no seed. */
-
 typedef struct {
     const exf_sequence_list *sequences;
     int each;              /* candidates of a token */
@@ -49,6 +41,9 @@ exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule
 /* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
 size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
 
+/* ---- samples of the low-rank basis ------------------------------------------------------------------- */
+
+/* A candidate is a token's slot a (the source) with another slot b of that token (the target). */
 typedef struct {
     exf_smallest_keys keys;   /* the chosen, whose order is that of samples */
     size_t n;                 /* chosen in this layer */
@@ -69,6 +64,9 @@ void exf_sampler_clear(const exf_sampler *s, int d_model);
 /* Copies the chosen samples of a block; blocks may come from several threads. */
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
 
+/* ---- routes -------------------------------------------------------------------------------------- */
+
+/* A candidate is a token, whose routes are kept as the router made them.  The keys depend on no seed. */
 typedef struct {
     exf_route_sample sample; /* of the present layer, filled block by block */
     exf_smallest_keys keys;  /* the chosen tokens, in the sample's order */

@@ -53,8 +53,9 @@ exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer,
 
 /* Reads the first n bytes of a file, to tell its format; 0 if it is shorter or cannot be read, which whoever opens it next says. */
 int exf_file_begins(const char *path, void *bytes, size_t n);
-/* Reads the whole file and appends a NUL; EXF_FORMAT if it is larger than limit
+/* Read the whole file and append a NUL; EXF_FORMAT if it is larger than limit
  * bytes.  Caller frees *out with exf_mem_free. */
+exf_code exf_file_read_all(const exf_file *f, uint64_t limit, char **out, size_t *len, exf_err *err) EXF_CHECKED;
 exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err) EXF_CHECKED;
 
 /* ---- writing -------------------------------------------------------- */

@@ -244,6 +244,24 @@ int exf_file_begins(const char *path, void *bytes, size_t n)
     return has;
 }
 
+exf_code exf_file_read_all(const exf_file *f, uint64_t limit, char **out, size_t *len, exf_err *err)
+{
+    exf_code rc;
+    *out = NULL;
+    *len = 0;
+    if (f->size > limit)
+        return exf_fail(err, EXF_FORMAT, "%s: %llu bytes, at most %llu are accepted", f->path, (unsigned long long)f->size,
+                        (unsigned long long)limit);
+    EXF_TRY(exf_mem_new(out, (size_t)f->size + 1, 1, f->path, err));
+    EXF_TRY(exf_file_read(f, 0, *out, (size_t)f->size, err));
+    *len = (size_t)f->size;
+    return EXF_OK;
+out:
+    exf_mem_free(*out);
+    *out = NULL;
+    return rc;
+}
+
 exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err)
 {
     exf_code rc;
@@ -251,19 +269,8 @@ exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *le
     *out = NULL;
     *len = 0;
     EXF_TRY(exf_file_open(&f, path, err));
-    if (f->size > limit) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: %llu bytes, at most %llu are accepted", path, (unsigned long long)f->size,
-                      (unsigned long long)limit);
-        goto out;
-    }
-    EXF_TRY(exf_mem_new(out, (size_t)f->size + 1, 1, path, err));
-    EXF_TRY(exf_file_read(f, 0, *out, (size_t)f->size, err));
-    *len = (size_t)f->size;
+    rc = exf_file_read_all(f, limit, out, len, err);
 out:
     exf_file_close(f);
-    if (rc != EXF_OK) {
-        exf_mem_free(*out);
-        *out = NULL;
-    }
     return rc;
 }

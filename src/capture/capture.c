@@ -1,4 +1,4 @@
-/* capture.c - which layers, which tokens, where from; see capture.h. */
+/* capture.c - which layers and tokens a pass is over, and the facts that say so; see capture.h. */
 #include "capture/capture.h"
 
 #include "artifact/provenance.h"
@@ -11,13 +11,7 @@
 
 _Static_assert((int)EXF_LAYERS_LIMIT == (int)EXF_MAX_LAYERS, "a file holds the layers of any model");
 
-static void finish_choice(exf_layer_choice *c)
-{
-    for (int l = 0; l < EXF_MAX_LAYERS; l++)
-        if (c->chosen[l]) c->number[c->n++] = c->last = l;
-}
-
-/* One "a" or "a-b" of the list, ending at a comma or the end. */
+/* Reads one "a" or "a-b" of the list, up to a comma or the end. */
 static exf_code choose_range(exf_layer_choice *c, const char **text, const exf_architecture *a, exf_err *err)
 {
     char *end;
@@ -51,7 +45,8 @@ exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf
             if (rc != EXF_OK) return rc;
         }
     }
-    finish_choice(c);
+    for (int l = 0; l < EXF_MAX_LAYERS; l++)
+        if (c->chosen[l]) c->number[c->n++] = c->last = l;
     return EXF_OK;
 }
 
@@ -65,7 +60,7 @@ exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err
     return EXF_OK;
 }
 
-/* Of a sequence whose tokens are not known. */
+/* Computes the digest of a sequence whose tokens are not known. */
 static exf_code recorded_sha256(unsigned char out[32], const char *recorded, size_t i, int32_t length, exf_err *err)
 {
     int32_t words[2 + EXF_SHA256_HEX] = {length, (int32_t)i};
@@ -92,16 +87,6 @@ void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c)
     *s = (exf_run_shape){m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)c->n_sequences, (int64_t)c->n_tokens};
 }
 
-static exf_code model_facts(exf_provenance *p, const exf_model *m, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_provenance_add(p, err, "model.family", "%s", m->family->name));
-    EXF_TRY(exf_provenance_add(p, err, "model.config_sha256", "%s", m->config_sha256));
-    EXF_TRY(exf_provenance_add(p, err, "model.layers", "%d", m->arch.n_layers));
-out:
-    return rc;
-}
-
 exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err)
 {
     exf_text parts = {0};
@@ -117,32 +102,11 @@ exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *
     for (size_t i = 0; rc == EXF_OK && i < exf_checkpoint_files(m->checkpoint); i++) {
         exf_text key = {0};
         const char *path = exf_checkpoint_path(m->checkpoint, i), *slash = strrchr(path, '/');
-        rc = exf_text_addf(&key, err, "model.file.%s", slash ? slash + 1 : path);
+        exf_text_appendf(&key, "model.file.%s", slash ? slash + 1 : path);
+        rc = exf_text_end(&key, err);
         if (rc == EXF_OK) rc = exf_provenance_add(p, err, key.s, "%s", exf_checkpoint_state(m->checkpoint, i));
         exf_text_free(&key);
     }
-    return rc;
-}
-
-static exf_code data_facts(exf_provenance *p, const exf_corpus *c, const exf_corpus_request *request, exf_err *err)
-{
-    exf_code rc;
-    exf_text domains = {0};
-    for (size_t i = 0; i < c->n_domains; i++)
-        EXF_TRY(exf_text_addf(&domains, err, "%s%s: %llu sequences, %llu tokens", i ? "; " : "", c->domains[i].name,
-                              (unsigned long long)c->domains[i].sequences_kept, (unsigned long long)c->domains[i].tokens_kept));
-    EXF_TRY(exf_provenance_add(p, err, "data.manifest_sha256", "%s", c->manifest_sha256));
-    if (c->tokenizer_sha256[0]) EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
-    EXF_TRY(exf_provenance_add(p, err, "data.tokens_digest", "%s", c->tokens_digest));
-    if (c->shard[0]) EXF_TRY(exf_provenance_add(p, err, "data.shard", "%s", c->shard));
-    EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", c->n_sequences));
-    EXF_TRY(exf_provenance_add(p, err, "data.tokens", "%llu", (unsigned long long)c->n_tokens));
-    EXF_TRY(exf_provenance_add(p, err, "data.max_tokens", "%lld", (long long)request->max_tokens));
-    EXF_TRY(exf_provenance_add(p, err, "data.min_tokens", "%lld", (long long)request->min_tokens));
-    EXF_TRY(exf_provenance_add(p, err, "data.seed", "%llu", (unsigned long long)request->seed));
-    EXF_TRY(exf_provenance_add(p, err, "data.domains", "%s", domains.s ? domains.s : ""));
-out:
-    exf_text_free(&domains);
     return rc;
 }
 
@@ -150,7 +114,9 @@ exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const ex
                                  const char *layers, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(model_facts(p, m, err));
+    EXF_TRY(exf_provenance_add(p, err, "model.family", "%s", m->family->name));
+    EXF_TRY(exf_provenance_add(p, err, "model.config_sha256", "%s", m->config_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "model.layers", "%d", m->arch.n_layers));
     EXF_TRY(exf_provenance_add(p, err, "capture.program", "exfold-capture"));
     EXF_TRY(exf_provenance_add(p, err, "capture.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "capture.commit", "%s", exf_commit()));
@@ -165,6 +131,24 @@ out:
 exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
                                 const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err)
 {
-    exf_code rc = data_facts(p, c, request, err);
-    return rc == EXF_OK ? exf_capture_stage_facts(p, m, backend, compute, layers, err) : rc;
+    exf_code rc;
+    exf_text domains = {0};
+    for (size_t i = 0; i < c->n_domains; i++)
+        exf_text_appendf(&domains, "%s%s: %llu sequences, %llu tokens", i ? "; " : "", c->domains[i].name,
+                         (unsigned long long)c->domains[i].sequences_kept, (unsigned long long)c->domains[i].tokens_kept);
+    EXF_TRY(exf_text_end(&domains, err));
+    EXF_TRY(exf_provenance_add(p, err, "data.manifest_sha256", "%s", c->manifest_sha256));
+    if (c->tokenizer_sha256[0]) EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "data.tokens_digest", "%s", c->tokens_digest));
+    if (c->shard[0]) EXF_TRY(exf_provenance_add(p, err, "data.shard", "%s", c->shard));
+    EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", c->n_sequences));
+    EXF_TRY(exf_provenance_add(p, err, "data.tokens", "%llu", (unsigned long long)c->n_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "data.max_tokens", "%lld", (long long)request->max_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "data.min_tokens", "%lld", (long long)request->min_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "data.seed", "%llu", (unsigned long long)request->seed));
+    EXF_TRY(exf_provenance_add(p, err, "data.domains", "%s", domains.s ? domains.s : ""));
+    EXF_TRY(exf_capture_stage_facts(p, m, backend, compute, layers, err));
+out:
+    exf_text_free(&domains);
+    return rc;
 }

@@ -1,17 +1,21 @@
-/* capture.h - captures and exports a forward pass over a corpus: two observers write its
- * results with their provenance.
+/* capture.h - what the programs take from a forward pass over a corpus, or from one that was recorded.
  *
- * The recorder writes the routed expert outputs of chosen layers to a `capture` file
- * (artifact/artifact_capture.h) for exfold-accumulate.  The exporter writes everything that a
- * layer shows to an observer to one .safetensors file, to be compared with other
- * implementations. */
+ * Two observers write a pass's results with their provenance.  The recorder writes the routed expert outputs of chosen
+ * layers to a `capture` file (artifact/artifact_capture.h) for exfold-accumulate.  The exporter writes everything that a
+ * layer shows to an observer to one .safetensors file, to be compared with other implementations.  MoE inputs that were
+ * recorded elsewhere are read for exf_replay(). */
 #ifndef EXF_CAPTURE_CAPTURE_H
 #define EXF_CAPTURE_CAPTURE_H
 #include "artifact/artifact.h"
+#include "artifact/artifact_capture.h"
 #include "artifact/sequences.h"
 #include "capture/corpus.h"
-#include "pass/forward.h"
 #include "kernels/backend.h"
+#include "pass/forward.h"
+#include "pass/experts.h"
+#include "pass/resume.h"
+
+/* ---- layers and sequences ------------------------------------------------------------------------------ */
 
 /* The layers to capture, by the model's layer number. */
 typedef struct {
@@ -20,26 +24,112 @@ typedef struct {
     int n, last;                    /* how many; the largest number */
 } exf_layer_choice;
 
-/* "all", or a list of MoE layers "0,3,8-11"; EXF_USAGE naming what is wrong. */
+/* Reads "all", or a list of MoE layers "0,3,8-11"; EXF_USAGE naming what is wrong. */
 exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 
-/* The corpus as a batch; borrows its ids.  Caller frees batch->span. */
+/* Makes a batch of the corpus; borrows its ids.  Caller frees batch->span. */
 exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err) EXF_CHECKED;
+/* Lists length and digest of every sequence; recorded: the SHA-256 of a file of hidden states,
+ * which with the sequence's number stands for tokens that are not known (batch->ids NULL). */
+exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err) EXF_CHECKED;
+void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
 
-/* Facts of the capture stage: model, data, device. */
+/* ---- facts ------------------------------------------------------------------------------------------------ */
+
+/* Adds the facts of the capture stage: model, data, device. */
 exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
                                 const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err) EXF_CHECKED;
-/* The facts of the capture stage without those about data. */
+/* Adds those without the facts about data. */
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err) EXF_CHECKED;
-/* The facts about the weights that the passes so far have read (artifact/provenance.h): the capture stage's
- * too, but known only after a pass. */
+/* Adds the facts about the weights that the passes so far have read (artifact/provenance.h), which are known only after a
+ * pass. */
 exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Adds model.file.<name>, the state of each file of the checkpoint (exf_file_state()): facts of a resume point,
  * never of an artifact. */
 exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *err) EXF_CHECKED;
-/* Length and digest of every sequence; recorded: the SHA-256 of a file of hidden states,
- * which with the sequence's number stands for tokens that are not known (batch->ids NULL). */
-exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err) EXF_CHECKED;
-void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
+
+/* ---- the recorder ------------------------------------------------------------------------------------------ */
+
+typedef struct exf_recorder exf_recorder;
+/* has_stream: the pass has a residual stream, whose energies are recorded too.
+ * resume: the run's resume point, or NULL.  A run that saves points writes to the target's unfinished file, which the point's
+ * journal names and which is removed with the point.  It stays when the run is stopped after a saved layer: the point has the
+ * checksums of its finished layers, and a run that goes on from the point compares them (EXF_FORMAT) and writes the others. */
+exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
+                          const exf_sequence_list *sequences, int has_stream, const exf_provenance *p, exf_resume *resume,
+                          exf_err *err) EXF_CHECKED;
+/* Returns the path of a target's unfinished file, "DIR/.NAME.unfinished", in *out; the caller frees it. */
+exf_code exf_recorder_unfinished(char **out, const char *target, exf_err *err) EXF_CHECKED;
+const exf_observer *exf_recorder_observer(exf_recorder *r);
+/* Moves the file into place.  late: facts that were known only after the pass; NULL: none. */
+exf_code exf_recorder_commit(exf_recorder *r, const exf_provenance *late, exf_err *err) EXF_CHECKED;
+/* Gives up what was not committed and of which no layer is saved.  Before the resume point is closed. */
+void exf_recorder_free(exf_recorder *r);
+
+/* A thread that writes captured blocks while the forward pass computes the next ones.  Putting a block copies it and
+ * returns; if two blocks are not yet written, it waits for the first.  HDF5 serves one thread at a time: between new and
+ * finish that is the writing thread. */
+typedef struct exf_capture_write_behind exf_capture_write_behind;
+
+/* For blocks of at most `rows` rows of the file, which is borrowed. */
+exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_capture_file *file, int64_t rows,
+                                      exf_err *err) EXF_CHECKED;
+/* As exf_capture_put() and, if the file has energies of the stream, exf_capture_put_stream(), from any thread;
+ * returns the failure of an earlier block, if any. */
+exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids,
+                                      const float *weights, const float *outputs, const double *stream_sq,
+                                      exf_err *err) EXF_CHECKED;
+/* Waits for the last block; returns the first failure, if any. */
+exf_code exf_capture_write_behind_finish(exf_capture_write_behind *w, exf_err *err) EXF_CHECKED;
+void exf_capture_write_behind_free(exf_capture_write_behind *w); /* drops blocks that are not written; NULL is allowed */
+
+/* ---- the exporter ------------------------------------------------------------------------------------------ */
+
+/* Writes one .safetensors.
+ * T rows in manifest order; per chosen layer l:
+ *   layers.<l>.moe_input [T, H]       layers.<l>.expert_outputs [T, K, H]
+ *   layers.<l>.topk_ids [T, K] I32    layers.<l>.routed_output  [T, H]
+ *   layers.<l>.topk_weights [T, K]    layers.<l>.block_output   [T, H]
+ * and, with_logits, logits [T, vocab]; always sequence_lengths [N] I32 and, where
+ * tokens are known, token_ids [T] I32.  All else F32.  Ids and weights by falling weight. */
+typedef struct exf_exporter exf_exporter;
+exf_code exf_exporter_new(exf_exporter **out, const char *target, int force, const exf_model *m, const exf_batch *batch,
+                          exf_layer_choice *layers, int with_logits, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+const exf_observer *exf_exporter_observer(exf_exporter *x);
+exf_code exf_exporter_commit(exf_exporter *x, exf_err *err) EXF_CHECKED;
+void exf_exporter_free(exf_exporter *x);
+
+/* ---- recorded MoE inputs ----------------------------------------------------------------------------------- */
+
+/* A file of recorded MoE inputs:
+ *
+ * One .safetensors; T rows, all sequences one after the other; per layer l of the
+ * model (any of its MoE layers), the model's own numbers:
+ *   layers.<l>.moe_input    [T, H] F32, F16 or BF16   the input of router and experts (after the norm)
+ *   layers.<l>.topk_ids     [T, K] I32 or I64         both or neither: without
+ *   layers.<l>.topk_weights [T, K] F32, F16 or BF16   them the router runs
+ * and, if there were several sequences or a layer routes by token:
+ *   sequence_lengths [N] I32 or I64, sum T (else all rows are one sequence)
+ *   token_ids        [T] I32 or I64
+ * Anything else in the file is ignored, so that what exfold-capture --export wrote
+ * can be replayed.  scripts/record_moe_inputs.py writes such files.
+ *
+ * A tensor that contradicts the model is EXF_MODEL naming file, tensor and both values; a
+ * number that is not finite is EXF_NUMERIC.  Rows are read on demand: the file is never
+ * in memory as a whole. */
+typedef struct exf_moe_inputs exf_moe_inputs;
+
+/* Opens the file and borrows the model.  layers: "all" layers of the file, or a list of
+ * them; *choice becomes the parsed list. */
+exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers,
+                             exf_layer_choice *choice, exf_err *err) EXF_CHECKED;
+void exf_moe_inputs_free(exf_moe_inputs *x); /* NULL is allowed */
+const exf_batch *exf_moe_inputs_batch(const exf_moe_inputs *x); /* ids NULL without token_ids */
+const exf_recorded *exf_moe_inputs_recorded(const exf_moe_inputs *x);
+
+/* Adds the facts of a replay: as exf_capture_provenance(), but data.moe_inputs_sha256, of
+ * the whole file, in place of what is known of tokens. */
+exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, const exf_backend *backend, exf_compute compute,
+                                   const char *layers, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,5 +1,4 @@
-/* corpus.c - choosing sequences from every source and accounting for them; see corpus.h. */
-#include "capture/corpus.h"
+/* corpus.c - chooses sequences from every source and counts them; see corpus.h. */
 #include "capture/corpus_internal.h"
 
 #include "base/file.h"
@@ -110,7 +109,7 @@ out:
     return rc;
 }
 
-static exf_code take_piece(builder *b, size_t row, int32_t source, int32_t domain, exf_err *err)
+static exf_code take_chunk(builder *b, size_t row, int32_t source, int32_t domain, exf_err *err)
 {
     exf_code rc;
     exf_corpus *c = b->corpus;
@@ -139,7 +138,7 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     EXF_TRY(exf_mem_new(&pick, take, sizeof *pick, "chosen sequences", err));
     exf_rng_choose(pick, take, p->n, b->request->seed, i);
     uint64_t before = c->n_tokens;
-    for (size_t k = 0; k < take; k++) EXF_TRY(take_piece(b, pick[k], (int32_t)i, domain, err));
+    for (size_t k = 0; k < take; k++) EXF_TRY(take_chunk(b, pick[k], (int32_t)i, domain, err));
     exf_domain *d = &c->domains[domain];
     uint64_t kept = c->n_tokens - before;
     d->sequences_kept += take;
@@ -153,7 +152,8 @@ out:
 
 /* ---- the whole ------------------------------------------------------- */
 
-exf_code exf_corpus_hash_tokens(exf_corpus *c, exf_err *err)
+/* Computes tokens_digest. */
+static exf_code hash_tokens(exf_corpus *c, exf_err *err)
 {
     exf_code rc;
     exf_hash *h = NULL;
@@ -171,7 +171,8 @@ out:
     return rc;
 }
 
-exf_code exf_corpus_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err)
+/* Reads the manifest of a request, from its text or its file. */
+static exf_code read_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err)
 {
     return q->manifest_text ? exf_manifest_parse(out, q->manifest_text, strlen(q->manifest_text), q->manifest, err)
                             : exf_manifest_load(out, q->manifest, err);
@@ -180,18 +181,13 @@ exf_code exf_corpus_manifest(exf_manifest **out, const exf_corpus_request *q, ex
 /* Kinds of work; the unit of both is a byte of a file. */
 enum { HASHING, TOKENIZING };
 
-static double file_bytes(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 ? (double)st.st_size : 0;
-}
-
 /* A file is hashed once and tokenized for every source that reads it. */
 static exf_eta plan_reading(const exf_manifest *m)
 {
     exf_eta e = {.kind = {[HASHING] = {.prior = 1e-9}, [TOKENIZING] = {.prior = 1e-7}}};
     for (size_t i = 0; i < m->n; i++) {
-        double bytes = file_bytes(m->source[i].file);
+        struct stat st;
+        double bytes = stat(m->source[i].file, &st) == 0 ? (double)st.st_size : 0;
         if (exf_manifest_first_of_file(m, i) == i && m->source[i].sha256[0]) e.kind[HASHING].planned += bytes;
         e.kind[TOKENIZING].planned += bytes;
     }
@@ -218,7 +214,7 @@ static exf_code build(builder *b, exf_err *err)
     const exf_corpus_request *q = b->request;
     EXF_TRY(check_request(q, err));
     EXF_TRY(exf_mem_new(&b->corpus, 1, sizeof *b->corpus, "corpus", err));
-    EXF_TRY(exf_corpus_manifest(&b->manifest, q, err));
+    EXF_TRY(read_manifest(&b->manifest, q, err));
     EXF_TRY(load_tokenizer(b, err));
     EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
@@ -227,7 +223,7 @@ static exf_code build(builder *b, exf_err *err)
     b->corpus->n_sources = b->manifest->n;
     memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
     EXF_TRY(read_sources(b, err));
-    EXF_TRY(exf_corpus_hash_tokens(b->corpus, err));
+    EXF_TRY(hash_tokens(b->corpus, err));
 out:
     return rc;
 }
@@ -258,9 +254,7 @@ void exf_corpus_free(exf_corpus *c)
     exf_mem_free(c);
 }
 
-/* ---- corpus plan ------------------------------------------------------------------------------- */
-
-/* How large a run would be whose data is not there yet; see corpus.h. */
+/* ---- a dry run, whose data may not be there yet ------------------------------------------------------ */
 
 /* Sets *missing to the first file that the corpus needs and that is not there, or NULL. */
 static exf_code first_missing(const char **missing, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
@@ -291,7 +285,7 @@ static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request 
 }
 
 /* Sequences of each source by the manifest and the request alone. */
-static exf_code count(const exf_manifest *m, const exf_corpus_request *q, int64_t *want, size_t *total, exf_err *err)
+static exf_code count_sequences(const exf_manifest *m, const exf_corpus_request *q, int64_t *want, size_t *total, exf_err *err)
 {
     exf_code rc = exf_manifest_shares(m, q->sequences, want, err);
     *total = 0;
@@ -306,13 +300,13 @@ static exf_code count(const exf_manifest *m, const exf_corpus_request *q, int64_
     return rc;
 }
 
-static exf_code stand_in(exf_corpus *c, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
+static exf_code make_stand_in(exf_corpus *c, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
 {
     int64_t *want = NULL;
     size_t total, n = 0;
     exf_code rc;
     EXF_TRY(exf_mem_new(&want, m->n, sizeof *want, "shares of the sources", err));
-    EXF_TRY(count(m, q, want, &total, err));
+    EXF_TRY(count_sequences(m, q, want, &total, err));
     EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
     for (size_t i = 0; i < m->n; i++)
         for (int64_t k = 0; k < want[i]; k++, n++)
@@ -333,7 +327,7 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
     exf_manifest *m = NULL;
     *out = NULL;
     *missing = NULL;
-    EXF_TRY(exf_corpus_manifest(&m, request, err));
+    EXF_TRY(read_manifest(&m, request, err));
     const char *absent = NULL;
     EXF_TRY(first_missing(&absent, m, request, err));
     if (!absent) {
@@ -343,7 +337,7 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
     EXF_TRY(check_tokenizer(m, request, err));
     EXF_TRY(exf_mem_strdup(missing, absent, "missing file", err));
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "corpus", err));
-    EXF_TRY(stand_in(*out, m, request, err));
+    EXF_TRY(make_stand_in(*out, m, request, err));
 out:
     exf_manifest_free(m);
     if (rc != EXF_OK) {
@@ -355,14 +349,14 @@ out:
     return rc;
 }
 
-/* ---- corpus part ------------------------------------------------------------------------------- */
+/* ---- shards ------------------------------------------------------------------------------------------ */
 
-/* Cuts a corpus to one of its shards; see corpus.h. */
-
-/* Drops all sequences but [first, end), and moves their ids to the front. */
-static void keep(exf_corpus *c, size_t first, size_t end)
+exf_code exf_corpus_take_shard(exf_corpus *c, size_t first, size_t end, int index, int of, exf_err *err)
 {
     size_t row = c->sequence[first].offset, rows = 0;
+    snprintf(c->shard, sizeof c->shard, "%d/%d of %s", index, of, c->tokens_digest);
+    /* Domains of which nothing is kept stay, so that the lists of all shards name the same. */
+    for (size_t i = 0; i < c->n_domains; i++) c->domains[i].sequences_kept = c->domains[i].tokens_kept = 0;
     c->n_sequences = end - first;
     c->max_tokens = 0;
     memmove(c->sequence, c->sequence + first, c->n_sequences * sizeof *c->sequence);
@@ -371,26 +365,11 @@ static void keep(exf_corpus *c, size_t first, size_t end)
         s->offset -= row;
         rows += (size_t)s->n_tokens;
         if (s->n_tokens > c->max_tokens) c->max_tokens = s->n_tokens;
+        if (!c->n_domains) continue;
+        c->domains[s->domain].sequences_kept++;
+        c->domains[s->domain].tokens_kept += (uint64_t)s->n_tokens;
     }
     if (c->ids) memmove(c->ids, c->ids + row, rows * sizeof *c->ids);
     c->n_tokens = rows;
-}
-
-/* Counts what the domains keep; all stay, so that the shards' lists name the same. */
-static void count_part(exf_corpus *c)
-{
-    for (size_t i = 0; i < c->n_domains; i++) c->domains[i].sequences_kept = c->domains[i].tokens_kept = 0;
-    for (size_t i = 0; c->n_domains && i < c->n_sequences; i++) {
-        exf_domain *d = &c->domains[c->sequence[i].domain];
-        d->sequences_kept++;
-        d->tokens_kept += (uint64_t)c->sequence[i].n_tokens;
-    }
-}
-
-exf_code exf_corpus_take_shard(exf_corpus *c, size_t first, size_t end, int index, int of, exf_err *err)
-{
-    snprintf(c->shard, sizeof c->shard, "%d/%d of %s", index, of, c->tokens_digest);
-    keep(c, first, end);
-    count_part(c);
-    return c->ids ? exf_corpus_hash_tokens(c, err) : EXF_OK; /* a plan's stand-in has no tokens */
+    return c->ids ? hash_tokens(c, err) : EXF_OK; /* a plan's stand-in has no tokens */
 }

@@ -1,7 +1,7 @@
 /* corpus.h - loads the token sequences of a run from the sources of a data manifest.
  *
  * The manifest is YAML of schema exfold-manifest/1, a list `sources` of maps with the keys of
- * manifest_keys.h; unknown keys are errors with the nearest name.
+ * manifest.h; unknown keys are errors with the nearest name.
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
  * document (a jsonl line that is not blank, or the whole text file; at most
@@ -28,6 +28,8 @@
 #ifndef EXF_CAPTURE_CORPUS_H
 #define EXF_CAPTURE_CORPUS_H
 #include "base/hash.h"
+#include "base/text.h"
+#include "capture/manifest.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdint.h>
@@ -82,4 +84,26 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
 /* Cuts a corpus to sequences [first, end), at least one, which are shard `index` (from 1) of `of`. */
 exf_code exf_corpus_take_shard(exf_corpus *c, size_t first, size_t end, int index, int of, exf_err *err) EXF_CHECKED;
 void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
+
+/* ---- files that no manifest describes -------------------------------------------------------------- */
+
+/* What kind of source a file is:
+ *
+ *   tokens   a .safetensors file with one integer tensor, or one that `field` names
+ *   jsonl    the first line that is not blank is a JSON object (or the name ends in .jsonl or .ndjson)
+ *   text     anything else that is UTF-8
+ *
+ * Only the kind is decided, from the first line or the header: whether all of the file is
+ * so, the readers of the corpus check. */
+typedef struct {
+    exf_source_format format;
+    exf_text field; /* jsonl: the member with the text; tokens: the tensor; else empty */
+    exf_text about; /* a clause for the user: "JSON lines, the text is member \"text\"" */
+} exf_recognised;
+
+/* field: a member or tensor that the user named; NULL: "text" and the only integer tensor.
+ * EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message
+ * names those it has and the option that chooses one.  *out is freed by the caller, also after an error. */
+exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err) EXF_CHECKED;
+void exf_recognised_free(exf_recognised *r);
 #endif

@@ -1,15 +1,16 @@
-/* corpus_internal.h - shared by corpus*.c: exf_source_chunks holds all token chunks of one
- * source, before sequences are selected from them.  It is filled anew for each source. */
+/* corpus_internal.h - what corpus*.c share: the token chunks of one source, before sequences are selected from them. */
 #ifndef EXF_CAPTURE_CORPUS_INTERNAL_H
 #define EXF_CAPTURE_CORPUS_INTERNAL_H
 #include "capture/corpus.h"
-#include "capture/manifest.h"
+#include "format/json.h"
+#include "format/safetensors.h"
 
 typedef struct {
     size_t first; /* in ids */
     int32_t n;
 } exf_token_chunk;
 
+/* Filled anew for each source. */
 typedef struct {
     const exf_manifest_source *source;
     const exf_tokenizer *tokenizer; /* NULL if every source is tokens */
@@ -26,12 +27,8 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_C
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 
-/* Computes tokens_digest. */
-exf_code exf_corpus_hash_tokens(exf_corpus *c, exf_err *err) EXF_CHECKED;
-
-/* The request's manifest, from its text or its file. */
-exf_code exf_corpus_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err) EXF_CHECKED;
-
-/* Cuts ids[first..] into chunks of max_tokens; removes the last one if it is too short. */
-exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
+/* Append, for messages, the names that a source has where a wanted one is missing, in the file's order and quoted:
+ * "\"a\", \"b\""; of more than 12 the first 12 and how many more there are; "none" of an empty list. */
+void exf_member_names(const exf_json *object, exf_text *out);
+void exf_tensor_names(const exf_st_file *f, exf_text *out);
 #endif

@@ -1,38 +1,14 @@
-/* manifest.c - from YAML to the list of sources, and their checksums; see manifest.h. */
-#include "format/yaml.h"
+/* manifest.c - reads a data manifest: YAML to the list of sources; see manifest.h. */
 #include "capture/manifest.h"
-#include "capture/manifest_keys.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "format/yaml.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct {
-    const char *path;
-    char name[48]; /* "source 2: ", "source 2: origin: ", or "" for the document */
-    const exf_yaml *map;
-    exf_err *err;
-} exf_section;
-
-/* Index of word in a NULL-terminated list; -1 if it is not in the list. */
-int exf_section_index(const char *word, const char *const *list);
-/* Fails, naming the nearest known word or all of them. */
-exf_code exf_section_unknown(const exf_section *s, int line, const char *what, const char *word,
-                             const char *const *known) EXF_CHECKED;
-exf_code exf_section_refuse_unknown(const exf_section *s, const char *const *known) EXF_CHECKED;
-/* The text of a node that must be a word; of a key, NULL if it is absent; of a key that must be there.
- * Borrowed from the YAML tree. */
-exf_code exf_section_word_of(const exf_section *s, const char *key, const exf_yaml *v, const char **out) EXF_CHECKED;
-exf_code exf_section_word(const exf_section *s, const char *key, const char **out) EXF_CHECKED;
-exf_code exf_section_required(const exf_section *s, const char *key, const char **out) EXF_CHECKED;
-
-/* manifest.c: checks a source's "origin", the data set from which
- * scripts/materialize_manifest.py makes its file; the value is not kept. */
-exf_code exf_manifest_check_origin(const exf_section *source) EXF_CHECKED;
 
 #define SCHEMA "exfold-manifest/1"
 
@@ -41,6 +17,7 @@ enum { MAX_BYTES = 64 << 20 }; /* of a file that could be meant as a manifest; Y
 static const char *const top_keys[] = {"schema", "sources", NULL};
 #define X(name, fallback, about) name,
 static const char *const source_keys[] = {EXF_MANIFEST_SOURCE_KEYS(X) NULL};
+static const char *const origin_keys[] = {EXF_MANIFEST_ORIGIN_KEYS(X) NULL};
 static const char *const formats[] = {EXF_MANIFEST_FORMATS(X) NULL}; /* in the order of exf_source_format */
 #undef X
 
@@ -49,19 +26,149 @@ const char *exf_source_format_name(exf_source_format f)
     return formats[f];
 }
 
-static exf_code read_format(const exf_section *s, exf_manifest_source *src)
+/* ---- a section: one map of the manifest ------------------------------------------------------------ */
+
+typedef struct {
+    const char *path;
+    char name[48]; /* "source 2: ", "source 2: origin: ", or "" for the document */
+    const exf_yaml *map;
+    exf_err *err;
+} section;
+
+/* Returns the index of a word in a NULL-terminated list; -1 if it is not in the list. */
+static int find_word(const char *word, const char *const *list)
+{
+    for (int i = 0; list[i]; i++)
+        if (strcmp(word, list[i]) == 0) return i;
+    return -1;
+}
+
+/* Fails, naming the nearest known word or all of them. */
+static exf_code refuse_word(const section *s, int line, const char *what, const char *word, const char *const *known)
+{
+    const char *near = exf_nearest(word, known);
+    exf_text all = {0};
+    for (size_t i = 0; !near && known[i]; i++) exf_text_appendf(&all, "%s%s", i ? ", " : "", known[i]);
+    exf_code rc = exf_text_end(&all, s->err);
+    if (rc == EXF_OK)
+        rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sunknown %s \"%.80s\"; %s %s%s%s", s->path, line, s->name, what, word,
+                      near ? "did you mean" : "known are", near ? "\"" : "", near ? near : all.s, near ? "\"?" : "");
+    exf_text_free(&all);
+    return rc;
+}
+
+static exf_code refuse_unknown_keys(const section *s, const char *const *known)
+{
+    for (size_t i = 0; i < s->map->n; i++)
+        if (find_word(s->map->key[i], known) < 0) return refuse_word(s, s->map->child[i]->line, "key", s->map->key[i], known);
+    return EXF_OK;
+}
+
+/* The readers' *out is borrowed from the YAML tree. */
+static exf_code read_node(const section *s, const char *key, const exf_yaml *v, const char **out)
+{
+    if (v->kind != EXF_YAML_SCALAR)
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is %s, expected a word", s->path, v->line, s->name, key,
+                        exf_yaml_kind_name(v));
+    if (v->is_null || !v->text[0])
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is empty", s->path, v->line, s->name, key);
+    *out = v->text;
+    return EXF_OK;
+}
+
+/* *out becomes NULL if the key is absent. */
+static exf_code read_word(const section *s, const char *key, const char **out)
+{
+    const exf_yaml *v = exf_yaml_get(s->map, key);
+    *out = NULL;
+    return v ? read_node(s, key, v, out) : EXF_OK;
+}
+
+static exf_code require_word(const section *s, const char *key, const char **out)
+{
+    exf_code rc = read_word(s, key, out);
+    if (rc == EXF_OK && !*out) rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sno \"%s\" is given", s->path, s->map->line, s->name, key);
+    return rc;
+}
+
+/* *out becomes the map "where", or NULL if it is absent. */
+static exf_code read_where_map(const section *s, const char *example, const exf_yaml **out)
+{
+    const exf_yaml *where = *out = exf_yaml_get(s->map, "where");
+    if (!where || (where->kind == EXF_YAML_MAP && where->n > 0)) return EXF_OK;
+    return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"where\" is %s, expected a map such as %s", s->path, where->line, s->name,
+                    where->kind == EXF_YAML_MAP ? "empty" : exf_yaml_kind_name(where), example);
+}
+
+/* ---- origin ------------------------------------------------------------------------------------------ */
+
+/* Checks that a column's value is a word, or a list of words of which any will do. */
+static exf_code check_value(const section *s, const char *column, const exf_yaml *v)
+{
+    const char *word;
+    if (v->kind != EXF_YAML_LIST) return read_node(s, column, v, &word);
+    exf_code rc =
+        v->n ? EXF_OK : exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is an empty list", s->path, v->line, s->name, column);
+    for (size_t i = 0; rc == EXF_OK && i < v->n; i++) rc = read_node(s, column, v->child[i], &word);
+    return rc;
+}
+
+static exf_code check_count(const section *s, const char *key, int64_t least)
+{
+    const char *text;
+    int64_t n;
+    exf_code rc = read_word(s, key, &text);
+    if (rc != EXF_OK || !text || (exf_parse_i64(text, &n) && n >= least)) return rc;
+    return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%s\" is \"%.80s\", expected a whole number from %d", s->path,
+                    exf_yaml_get(s->map, key)->line, s->name, key, text, (int)least);
+}
+
+/* Checks a source's "origin", the data set from which scripts/materialize_manifest.py makes its file; it is not kept. */
+static exf_code check_origin(const section *source)
+{
+    exf_code rc;
+    const char *messages, *text, *word;
+    const exf_yaml *where;
+    section s = *source;
+    s.map = exf_yaml_get(source->map, "origin");
+    if (!s.map) return EXF_OK;
+    if (s.map->kind != EXF_YAML_MAP)
+        return exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"origin\" is %s, expected a map such as {dataset: NAME, split: train}", s.path,
+                        s.map->line, s.name, exf_yaml_kind_name(s.map));
+    snprintf(s.name, sizeof s.name, "%.36sorigin: ", source->name);
+    EXF_TRY(refuse_unknown_keys(&s, origin_keys));
+    EXF_TRY(require_word(&s, "dataset", &word));
+    EXF_TRY(require_word(&s, "split", &word));
+    EXF_TRY(read_word(&s, "revision", &word));
+    EXF_TRY(read_word(&s, "subset", &word));
+    EXF_TRY(read_where_map(&s, "{source: [a, b]}", &where));
+    for (size_t i = 0; where && i < where->n; i++) EXF_TRY(check_value(&s, where->key[i], where->child[i]));
+    EXF_TRY(check_count(&s, "skip", 0));
+    EXF_TRY(check_count(&s, "take", 1));
+    EXF_TRY(read_word(&s, "messages", &messages));
+    EXF_TRY(read_word(&s, "text", &text));
+    if (messages && text)
+        rc = exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"messages\" and \"text\" are both given; a document is made of one of them",
+                      s.path, s.map->line, s.name);
+out:
+    return rc;
+}
+
+/* ---- sources ----------------------------------------------------------------------------------------- */
+
+static exf_code read_format(const section *s, exf_manifest_source *src)
 {
     const char *name;
-    exf_code rc = exf_section_required(s, "format", &name);
+    exf_code rc = require_word(s, "format", &name);
     if (rc != EXF_OK) return rc;
-    int i = exf_section_index(name, formats);
-    if (i < 0) return exf_section_unknown(s, exf_yaml_get(s->map, "format")->line, "format", name, formats);
+    int i = find_word(name, formats);
+    if (i < 0) return refuse_word(s, exf_yaml_get(s->map, "format")->line, "format", name, formats);
     src->format = (exf_source_format)i;
     return EXF_OK;
 }
 
 /* A key that the source's format has no use for would be ignored silently. */
-static exf_code refuse_misplaced(const exf_section *s, const exf_manifest_source *src)
+static exf_code refuse_misplaced(const section *s, const exf_manifest_source *src)
 {
     static const struct { const char *key; exf_source_format format; } only[] = {
         {"field", EXF_SOURCE_JSONL}, {"where", EXF_SOURCE_JSONL}, {"origin", EXF_SOURCE_JSONL}, {"tensor", EXF_SOURCE_TOKENS}};
@@ -74,24 +181,24 @@ static exf_code refuse_misplaced(const exf_section *s, const exf_manifest_source
     return EXF_OK;
 }
 
-static exf_code read_names(const exf_section *s, size_t number, exf_manifest_source *src)
+static exf_code read_names(const section *s, size_t number, exf_manifest_source *src)
 {
     exf_code rc;
     char *dir = NULL;
     char numbered[32];
     const char *path, *field, *tensor, *domain;
-    EXF_TRY(exf_section_required(s, "path", &path));
-    EXF_TRY(exf_section_word(s, "field", &field));
-    EXF_TRY(exf_section_word(s, "tensor", &tensor));
-    EXF_TRY(exf_section_word(s, "domain", &domain));
+    EXF_TRY(require_word(s, "path", &path));
+    EXF_TRY(read_word(s, "field", &field));
+    EXF_TRY(read_word(s, "tensor", &tensor));
+    EXF_TRY(read_word(s, "domain", &domain));
     for (const char *c = domain; c && *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"domain\" holds a control character", s->path, number);
     exf_text label = {0};
-    rc = exf_text_addf(&label, s->err, "%s: source %zu (%s%s%s%s)", s->path, number, path, domain ? ", domain \"" : "",
-                       domain ? domain : "", domain ? "\"" : "");
+    exf_text_appendf(&label, "%s: source %zu (%s%s%s%s)", s->path, number, path, domain ? ", domain \"" : "", domain ? domain : "",
+                     domain ? "\"" : "");
     src->label = label.s;
-    if (rc != EXF_OK) goto out;
+    EXF_TRY(exf_text_end(&label, s->err));
     EXF_TRY(exf_mem_strdup(&src->path, path, "path of a source", s->err));
     EXF_TRY(exf_path_dir(&dir, s->path, s->err));
     EXF_TRY(exf_path_join(&src->file, dir, path, s->err));
@@ -104,20 +211,18 @@ out:
     return rc;
 }
 
-static exf_code read_where(const exf_section *s, exf_manifest_source *src)
+static exf_code read_where(const section *s, exf_manifest_source *src)
 {
     exf_code rc = EXF_OK;
-    const exf_yaml *where = exf_yaml_get(s->map, "where");
-    if (!where) return EXF_OK;
-    if (where->kind != EXF_YAML_MAP || where->n == 0)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"where\" is %s, expected a map such as {domain: c}", s->path, where->line,
-                        s->name, where->kind == EXF_YAML_MAP ? "empty" : exf_yaml_kind_name(where));
+    const exf_yaml *where;
+    EXF_TRY(read_where_map(s, "{domain: c}", &where));
+    if (!where) goto out;
     EXF_TRY(exf_mem_new(&src->where_key, where->n, sizeof *src->where_key, "filter of a source", s->err));
     EXF_TRY(exf_mem_new(&src->where_value, where->n, sizeof *src->where_value, "filter of a source", s->err));
     src->n_where = where->n;
     for (size_t i = 0; i < where->n; i++) {
         const char *value = NULL;
-        EXF_TRY(exf_section_word_of(s, where->key[i], where->child[i], &value));
+        EXF_TRY(read_node(s, where->key[i], where->child[i], &value));
         EXF_TRY(exf_mem_strdup(&src->where_key[i], where->key[i], "filter of a source", s->err));
         EXF_TRY(exf_mem_strdup(&src->where_value[i], value, "filter of a source", s->err));
     }
@@ -125,20 +230,20 @@ out:
     return rc;
 }
 
-static exf_code read_sequences(const exf_section *s, exf_manifest_source *src)
+static exf_code read_sequences(const section *s, exf_manifest_source *src)
 {
     const char *text;
-    exf_code rc = exf_section_word(s, "sequences", &text);
+    exf_code rc = read_word(s, "sequences", &text);
     if (rc != EXF_OK || !text) return rc;
     if (exf_parse_i64(text, &src->sequences) && src->sequences >= 1 && src->sequences <= EXF_MAX_SEQUENCES) return EXF_OK;
     return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"sequences\" is \"%.80s\", expected a whole number from 1 to %d", s->path,
                     exf_yaml_get(s->map, "sequences")->line, s->name, text, EXF_MAX_SEQUENCES);
 }
 
-static exf_code read_sha256(const exf_section *s, exf_manifest_source *src)
+static exf_code read_sha256(const section *s, exf_manifest_source *src)
 {
     const char *text;
-    exf_code rc = exf_section_word(s, "sha256", &text);
+    exf_code rc = read_word(s, "sha256", &text);
     if (rc != EXF_OK || !text || strcmp(text, "unpinned") == 0) return rc;
     if (strlen(text) != EXF_SHA256_HEX - 1 || strspn(text, "0123456789abcdefABCDEF") != EXF_SHA256_HEX - 1)
         return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"sha256\" is \"%.80s\", expected 64 hexadecimal digits or unpinned", s->path,
@@ -151,42 +256,46 @@ static exf_code read_source(const exf_manifest *m, size_t i, const exf_yaml *nod
 {
     exf_code rc;
     exf_manifest_source *src = &m->source[i];
-    exf_section s = {.path = m->path, .map = node, .err = err};
+    section s = {.path = m->path, .map = node, .err = err};
     snprintf(s.name, sizeof s.name, "source %zu: ", i + 1);
     if (node->kind != EXF_YAML_MAP)
         return exf_fail(err, EXF_USAGE, "%s:%d: %sis %s, expected a map", m->path, node->line, s.name, exf_yaml_kind_name(node));
-    EXF_TRY(exf_section_refuse_unknown(&s, source_keys));
+    EXF_TRY(refuse_unknown_keys(&s, source_keys));
     EXF_TRY(read_format(&s, src));
     EXF_TRY(refuse_misplaced(&s, src));
     EXF_TRY(read_names(&s, i + 1, src));
     EXF_TRY(read_where(&s, src));
     EXF_TRY(read_sequences(&s, src));
     EXF_TRY(read_sha256(&s, src));
-    EXF_TRY(exf_manifest_check_origin(&s));
+    EXF_TRY(check_origin(&s));
 out:
     return rc;
 }
 
 /* The schema comes first: every other complaint about a manifest of another
  * kind would only mislead. */
-static exf_code check_top(const exf_section *s)
+/* ---- the whole ---------------------------------------------------------------------------------------- */
+
+/* The schema comes first: every other complaint about a manifest of another
+ * kind would only mislead. */
+static exf_code check_top(const section *s)
 {
     const char *schema;
     if (s->map->kind != EXF_YAML_MAP)
         return exf_fail(s->err, EXF_USAGE, "%s:%d: is %s, expected a map with \"schema: " SCHEMA "\"", s->path, s->map->line,
                         exf_yaml_kind_name(s->map));
-    exf_code rc = exf_section_required(s, "schema", &schema);
+    exf_code rc = require_word(s, "schema", &schema);
     if (rc != EXF_OK) return rc;
     if (strcmp(schema, SCHEMA) != 0)
         return exf_fail(s->err, EXF_USAGE, "%s:%d: schema \"%.80s\", expected \"" SCHEMA "\"", s->path,
                         exf_yaml_get(s->map, "schema")->line, schema);
-    return exf_section_refuse_unknown(s, top_keys);
+    return refuse_unknown_keys(s, top_keys);
 }
 
 static exf_code read_sources(exf_manifest *m, const exf_yaml *root, exf_err *err)
 {
     exf_code rc;
-    exf_section s = {.path = m->path, .map = root, .err = err};
+    section s = {.path = m->path, .map = root, .err = err};
     EXF_TRY(check_top(&s));
     const exf_yaml *list = exf_yaml_get(root, "sources");
     if (!list || list->kind != EXF_YAML_LIST || list->n == 0)
@@ -254,196 +363,7 @@ void exf_manifest_free(exf_manifest *m)
     exf_mem_free(m);
 }
 
-/* ---- checksums ------------------------------------------------------- */
-
-size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i)
-{
-    size_t k = 0;
-    while (k < i && (!m->source[k].sha256[0] || strcmp(m->source[k].file, m->source[i].file) != 0)) k++;
-    return k;
-}
-
-exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    char(*digest)[EXF_SHA256_HEX] = NULL;
-    EXF_TRY(exf_mem_new(&digest, m->n, sizeof *digest, "checksums", err));
-    for (size_t i = 0; i < m->n; i++) {
-        const exf_manifest_source *s = &m->source[i];
-        if (!s->sha256[0]) continue;
-        size_t first = exf_manifest_first_of_file(m, i);
-        if (first == i && (rc = exf_hash_file(s->file, digest[i], err)) != EXF_OK) {
-            exf_err_prefix(err, "%s: ", s->label);
-            goto out;
-        }
-        if (strcmp(digest[first], s->sha256) != 0) {
-            rc = exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest[first], s->sha256);
-            goto out;
-        }
-    }
-out:
-    exf_mem_free(digest);
-    return rc;
-}
-
-/* ---- what has no checksum ------------------------------------------------------- */
-
-static int stands_before(const exf_manifest *m, size_t i)
-{
-    for (size_t k = 0; k < i; k++)
-        if (!m->source[k].sha256[0] && strcmp(m->source[k].path, m->source[i].path) == 0) return 1;
-    return 0;
-}
-
-exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err)
-{
-    enum { NAMED = 4 };
-    exf_text list = {0};
-    exf_code rc = EXF_OK;
-    int named = 0;
-    *files = NULL;
-    *n = 0;
-    for (size_t i = 0; i < m->n; i++) {
-        if (m->source[i].sha256[0]) continue;
-        ++*n;
-        if (named > NAMED || stands_before(m, i)) continue;
-        EXF_TRY(exf_text_addf(&list, err, "%s%s", named ? ", " : "", named == NAMED ? "..." : m->source[i].path));
-        named++;
-    }
-    if (list.s) rc = exf_mem_strdup(files, list.s, "list of files", err);
-out:
-    exf_text_free(&list);
-    return rc;
-}
-
-/* ---- manifest section -------------------------------------------------------------------------- */
-
-int exf_section_index(const char *word, const char *const *list)
-{
-    for (int i = 0; list[i]; i++)
-        if (strcmp(word, list[i]) == 0) return i;
-    return -1;
-}
-
-exf_code exf_section_unknown(const exf_section *s, int line, const char *what, const char *word, const char *const *known)
-{
-    const char *near = exf_nearest(word, known);
-    exf_text all = {0};
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; !near && known[i] && rc == EXF_OK; i++) rc = exf_text_addf(&all, s->err, "%s%s", i ? ", " : "", known[i]);
-    if (rc == EXF_OK)
-        rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sunknown %s \"%.80s\"; %s %s%s%s", s->path, line, s->name, what, word,
-                      near ? "did you mean" : "known are", near ? "\"" : "", near ? near : all.s, near ? "\"?" : "");
-    exf_text_free(&all);
-    return rc;
-}
-
-exf_code exf_section_refuse_unknown(const exf_section *s, const char *const *known)
-{
-    for (size_t i = 0; i < s->map->n; i++)
-        if (exf_section_index(s->map->key[i], known) < 0)
-            return exf_section_unknown(s, s->map->child[i]->line, "key", s->map->key[i], known);
-    return EXF_OK;
-}
-
-exf_code exf_section_word_of(const exf_section *s, const char *key, const exf_yaml *v, const char **out)
-{
-    if (v->kind != EXF_YAML_SCALAR)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is %s, expected a word", s->path, v->line, s->name, key,
-                        exf_yaml_kind_name(v));
-    if (v->is_null || !v->text[0])
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is empty", s->path, v->line, s->name, key);
-    *out = v->text;
-    return EXF_OK;
-}
-
-/* *out = the text of a key, NULL if the key is absent. */
-exf_code exf_section_word(const exf_section *s, const char *key, const char **out)
-{
-    const exf_yaml *v = exf_yaml_get(s->map, key);
-    *out = NULL;
-    return v ? exf_section_word_of(s, key, v, out) : EXF_OK;
-}
-
-exf_code exf_section_required(const exf_section *s, const char *key, const char **out)
-{
-    exf_code rc = exf_section_word(s, key, out);
-    if (rc == EXF_OK && !*out) rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sno \"%s\" is given", s->path, s->map->line, s->name, key);
-    return rc;
-}
-
-/* ---- manifest origin --------------------------------------------------------------------------- */
-
-/* Where a source's file comes from; its keys are in manifest_keys.h. */
-
-#define X(name, fallback, about) name,
-static const char *const keys[] = {EXF_MANIFEST_ORIGIN_KEYS(X) NULL};
-#undef X
-
-/* A column's value, or a list of values of which any will do. */
-static exf_code check_value(const exf_section *s, const char *column, const exf_yaml *v)
-{
-    const char *word;
-    if (v->kind != EXF_YAML_LIST) return exf_section_word_of(s, column, v, &word);
-    exf_code rc =
-        v->n ? EXF_OK : exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is an empty list", s->path, v->line, s->name, column);
-    for (size_t i = 0; rc == EXF_OK && i < v->n; i++) rc = exf_section_word_of(s, column, v->child[i], &word);
-    return rc;
-}
-
-static exf_code check_where(const exf_section *s)
-{
-    const exf_yaml *where = exf_yaml_get(s->map, "where");
-    exf_code rc = EXF_OK;
-    if (!where) return EXF_OK;
-    if (where->kind != EXF_YAML_MAP || where->n == 0)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"where\" is %s, expected a map such as {source: [a, b]}", s->path,
-                        where->line, s->name, where->kind == EXF_YAML_MAP ? "empty" : exf_yaml_kind_name(where));
-    for (size_t i = 0; rc == EXF_OK && i < where->n; i++) rc = check_value(s, where->key[i], where->child[i]);
-    return rc;
-}
-
-static exf_code check_count(const exf_section *s, const char *key, int64_t least)
-{
-    const char *text;
-    int64_t n;
-    exf_code rc = exf_section_word(s, key, &text);
-    if (rc != EXF_OK || !text || (exf_parse_i64(text, &n) && n >= least)) return rc;
-    return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%s\" is \"%.80s\", expected a whole number from %d", s->path,
-                    exf_yaml_get(s->map, key)->line, s->name, key, text, (int)least);
-}
-
-exf_code exf_manifest_check_origin(const exf_section *source)
-{
-    exf_code rc;
-    const char *messages, *text, *word;
-    exf_section s = *source;
-    s.map = exf_yaml_get(source->map, "origin");
-    if (!s.map) return EXF_OK;
-    if (s.map->kind != EXF_YAML_MAP)
-        return exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"origin\" is %s, expected a map such as {dataset: NAME, split: train}", s.path,
-                        s.map->line, s.name, exf_yaml_kind_name(s.map));
-    snprintf(s.name, sizeof s.name, "%.36sorigin: ", source->name);
-    EXF_TRY(exf_section_refuse_unknown(&s, keys));
-    EXF_TRY(exf_section_required(&s, "dataset", &word));
-    EXF_TRY(exf_section_required(&s, "split", &word));
-    EXF_TRY(exf_section_word(&s, "revision", &word));
-    EXF_TRY(exf_section_word(&s, "subset", &word));
-    EXF_TRY(check_where(&s));
-    EXF_TRY(check_count(&s, "skip", 0));
-    EXF_TRY(check_count(&s, "take", 1));
-    EXF_TRY(exf_section_word(&s, "messages", &messages));
-    EXF_TRY(exf_section_word(&s, "text", &text));
-    if (messages && text)
-        rc = exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"messages\" and \"text\" are both given; a document is made of one of them",
-                      s.path, s.map->line, s.name);
-out:
-    return rc;
-}
-
-/* ---- manifest shares --------------------------------------------------------------------------- */
-
-/* How many sequences each source of a manifest gives; see corpus.h. */
+/* ---- shares ------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t remainder;

@@ -1,5 +1,4 @@
-/* manifest.h - parses a data manifest and checks it, without reading its sources; the
- * keys are in manifest_keys.h.
+/* manifest.h - parses a data manifest, YAML with the keys below, and checks it, without reading its sources.
  *
  * A mistake in the manifest is EXF_USAGE with file and line, an unknown key with
  * the nearest known one.  A file that differs from its checksum is EXF_MODEL.
@@ -10,6 +9,39 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* ---- keys ---------------------------------------------------------------------------------------------- */
+
+/* The keys of a source and of its origin, and the formats of a source, with their defaults and meanings: what the parser
+ * knows and exfold-manifest(5) prints.  X(name, fallback, about); fallback is NULL where the key is required. */
+#define EXF_MANIFEST_SOURCE_KEYS(X)                                                                                      \
+    X("path", NULL, "the file, relative to the manifest's")                                                              \
+    X("format", NULL, "`jsonl`, `text` or `tokens`, see below")                                                          \
+    X("field", "`text`", "jsonl: the member that holds the text")                                                        \
+    X("where", "every line", "jsonl: only lines whose members equal these strings, as `{domain: c}`")                    \
+    X("tensor", "the file's only one", "tokens: the tensor's name")                                                      \
+    X("domain", "`source-<n>`", "the name under which reports show it; sources may share one")                           \
+    X("sequences", "its share of the run's", "how many to take; more than the source has is an error")                   \
+    X("sha256", "`unpinned`", "of the file, 64 hexadecimal digits; a difference is an error, a missing one is said")     \
+    X("origin", "none", "jsonl: the dataset rows the file is made of; checked, otherwise unused by the programs")
+
+#define EXF_MANIFEST_FORMATS(X) /* in the order of exf_source_format */                                                  \
+    X("jsonl", NULL, "a document per line, a JSON object")                                                               \
+    X("text", NULL, "the file is one document")                                                                          \
+    X("tokens", NULL, "an integer tensor [n, len] of a safetensors file, a row a sequence; no tokenizer is needed")
+
+#define EXF_MANIFEST_ORIGIN_KEYS(X)                                                                                      \
+    X("dataset", NULL, "its name on the Hugging Face hub; `./NAME`: beside the manifest")                                \
+    X("revision", "`unpinned`", "a commit of the dataset; unpinned: its newest")                                         \
+    X("subset", "the only one", "its configuration")                                                                     \
+    X("split", NULL, "such as `train`")                                                                                  \
+    X("where", "every row", "only rows whose columns hold this value, or one of these, as `{source: [a, b]}`")           \
+    X("skip", "0", "then that many rows are left out")                                                                   \
+    X("take", "all", "and that many taken")                                                                              \
+    X("messages", "`messages`", "the column of the conversation, rendered with the model's chat template; or")           \
+    X("text", "none", "the column of plain text")
+
+/* ---- a manifest ---------------------------------------------------------------------------------------- */
 
 typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS } exf_source_format;
 
@@ -58,4 +90,11 @@ size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i);
 /* Computes want[i], the number of sequences to take from source i for a run of `total`
  * sequences (rules in corpus.h); -1: all of the source. */
 exf_code exf_manifest_shares(const exf_manifest *m, int64_t total, int64_t *want, exf_err *err) EXF_CHECKED;
+/* Replaces the word in each `sha256: unpinned` of the manifest at `path` by the
+ * SHA-256 of that source's file, adds the key to sources that have none, and changes
+ * nothing else: comments and layout stay.  The file is exchanged as a whole, after what
+ * was written has been read back.  Sources that are pinned are compared with their files
+ * first.  EXF_USAGE where the text cannot be edited, EXF_MODEL or EXF_IO as a source's file says.
+ * *n_pinned counts the sources that were changed; with 0 nothing is written. */
+exf_code exf_manifest_pin(const char *path, int *n_pinned, exf_err *err) EXF_CHECKED;
 #endif

@@ -2,7 +2,7 @@
  * and as Markdown; see manual.h. */
 #include "cli/manual.h"
 
-#include "capture/manifest_keys.h"
+#include "capture/manifest.h"
 #include "fold/variant.h"
 #include "cli/page.h"
 #include "cli/programs.h"

@@ -133,12 +133,11 @@ static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int i
 /* Fills the router's scores of a step: choice [rows, E] and gate [rows, E]. */
 static exf_fold_scores fill_scores(const exf_fold_rewriter *f, const exf_routes *r, int rows, const size_t *row, int worker)
 {
-    static const exf_router_score kind[] = {EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS};
     size_t e = (size_t)r->n_experts, room = (size_t)f->schedule->widest * e;
     float *choice = f->scores + 2 * (size_t)worker * room, *gate = choice + room;
     double score[EXF_FOLD_MAX_E];
     for (int i = 0; i < rows; i++) {
-        exf_router_scores_cpu(score, r->logits + row[i] * e, kind[f->a->router.score], r->n_experts);
+        exf_router_scores_cpu(score, r->logits + row[i] * e, f->a->router.score, r->n_experts);
         for (size_t j = 0; j < e; j++) {
             gate[(size_t)i * e + j] = (float)score[j];
             choice[(size_t)i * e + j] = (float)(r->bias ? score[j] + (double)r->bias[j] : score[j]);

@@ -8,6 +8,7 @@
  * Letters: E routed experts, K experts per token, H hidden size, I expert width. */
 #ifndef EXF_MODEL_ARCHITECTURE_H
 #define EXF_MODEL_ARCHITECTURE_H
+#include "base/names.h"
 
 enum { EXF_MAX_LAYERS = 1024, EXF_MAX_EXPERTS = 4096, EXF_MAX_TOP_K = 64, EXF_MAX_STREAMS = 16 };
 
@@ -65,10 +66,9 @@ typedef struct {
 } exf_residual_spec;
 
 /* ---- router -------------------------------------------------------------------------- */
-typedef enum { EXF_SCORING_SOFTMAX, EXF_SCORING_SIGMOID, EXF_SCORING_SQRT_SOFTPLUS } exf_router_scoring;
 typedef enum { EXF_GROUP_MAX, EXF_GROUP_TOP2_SUM } exf_group_score;
 typedef struct {
-    exf_router_scoring score;      /* over all E; softmax in double */
+    exf_router_score score;        /* over all E; softmax in double */
     int n_groups, top_groups; /* n_groups 1: no groups */
     exf_group_score group_score;
     int renormalise;      /* chosen scores are divided by (their sum + epsilon) */

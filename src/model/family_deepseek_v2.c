@@ -43,7 +43,7 @@ static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_e
 {
     exf_code rc;
     const char *method;
-    a->router.score = EXF_SCORING_SOFTMAX;
+    a->router.score = EXF_ROUTER_SOFTMAX;
     EXF_TRY(exf_config_must_be(c, "scoring_func", "softmax", err));
     EXF_TRY(exf_config_text_or(c, "topk_method", "greedy", &method, err));
     EXF_TRY(configure_weights(c, a, err));

@@ -157,7 +157,7 @@ static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err 
     EXF_TRY(exf_config_real_or(c, "swiglu_limit", 10, &a->swiglu_limit, err));
     EXF_TRY(configure_routing(c, a, err));
     a->d_shared = a->d_expert;
-    a->router.score = EXF_SCORING_SQRT_SOFTPLUS;
+    a->router.score = EXF_ROUTER_SQRT_SOFTPLUS;
     a->router.renormalise = 1;
     a->router.epsilon = 1e-20;
 out:

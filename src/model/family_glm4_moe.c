@@ -11,7 +11,7 @@ static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_e
 {
     exf_code rc;
     exf_router_spec *r = &a->router;
-    r->score = EXF_SCORING_SIGMOID;
+    r->score = EXF_ROUTER_SIGMOID;
     r->group_score = EXF_GROUP_TOP2_SUM;
     r->epsilon = 1e-20;
     EXF_TRY(exf_config_int_or(c, "n_group", 1, EXF_MAX_EXPERTS, 1, &r->n_groups, err));

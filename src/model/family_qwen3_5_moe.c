@@ -108,7 +108,7 @@ static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err 
     if (exf_json_size(dense))
         return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" has %zu entries; only layers with experts are supported", c->path,
                         exf_json_size(dense));
-    a->router.score = EXF_SCORING_SOFTMAX;
+    a->router.score = EXF_ROUTER_SOFTMAX;
     a->router.renormalise = 1;
     for (int l = 0; l < a->n_layers; l++) {
         a->is_moe[l] = 1;

@@ -47,7 +47,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
     EXF_TRY(exf_config_must_be(c, "use_sliding_window", "false", err));
-    a->router.score = EXF_SCORING_SOFTMAX;
+    a->router.score = EXF_ROUTER_SOFTMAX;
     EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
     EXF_TRY(configure_layers(c, a, err));
 out:

@@ -1,25 +1,231 @@
-/* forward.c - the pass over all layers; see forward.h. */
-#include "pass/forward.h"
-#include "pass/memory_plan.h"
-#include "pass/pass.h"
-#include "pass/pass_resume.h"
-#include "pass/work.h"
+/* forward.c - the pass over all layers: opens it, runs layer after layer and the head, and closes it; see forward.h. */
+#include "pass/forward_internal.h"
 
+#include "base/mem.h"
 #include "base/stop.h"
 #include "base/thread_pool.h"
 #include "kernels/linear/linear.h"
-#include "pass/mixer.h"
-#include "pass/residual.h"
 #include "ranks/ranks.h"
-#include "pass/resume.h"
 
 #include <string.h>
 
-int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads)
+const exf_backend *exf_backend_of(const exf_forward_options *o)
 {
-    if (backend->gpu) return 1;
+    return o->backend ? o->backend : &exf_backend_cpu;
+}
+
+static int workers_of(const exf_backend *b, size_t most, int threads)
+{
     size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
-    return (int)(n < batch->n_sequences ? n : batch->n_sequences);
+    return b->gpu ? 1 : (int)(n < most ? n : most);
+}
+
+int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
+{
+    return workers_of(backend, batch->n_sequences, threads);
+}
+
+int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
+{
+    return workers_of(b, exf_moe_blocks(batch), threads);
+}
+
+size_t exf_pass_run_tokens(const exf_pass *p)
+{
+    return p->options->run_tokens ? p->options->run_tokens : p->batch->n_tokens;
+}
+
+void exf_pass_turn(const exf_pass *p, int kind)
+{
+    exf_progress_turn(p->b->gpu ? EXF_WORK_REST : kind);
+}
+
+exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
+    exf_stage_clock_read(p->clock);
+    return rc;
+}
+
+/* ---- opening ---------------------------------------------------------------------------- */
+
+static exf_code open_workspaces(exf_pass *p, const exf_pass_plan *plan, exf_err *err)
+{
+    const exf_architecture *a = &p->model->arch;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
+    for (int i = 0; i < p->n_spaces; i++) {
+        int whole = i < p->n_workers; /* other streams run mixers alone */
+        size_t floats = whole ? plan->floats : exf_mixing_floats(p->b, a, p->batch->max_tokens);
+        EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, floats, whole ? plan->mirror : 0, err));
+    }
+out:
+    return rc;
+}
+
+static void read_clock(void *clock)
+{
+    exf_stage_clock_read(clock);
+}
+
+static exf_code open_clock(exf_pass *p, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_stage_clock_new(&p->clock, p->b, err));
+    for (int i = 0; i < p->n_spaces; i++) p->space[i].clock = p->clock;
+    exf_progress_poll(read_clock, p->clock);
+out:
+    return rc;
+}
+
+static exf_code open_tokens(exf_pass *p, exf_err *err)
+{
+    size_t n = p->batch->n_tokens;
+    exf_code rc = EXF_OK;
+    if (!p->b->gpu) p->tokens_device = (int32_t *)(uintptr_t)p->batch->ids; /* no function writes to them */
+    if (!p->b->gpu || !p->batch->ids) return EXF_OK;
+    EXF_TRY(p->b->alloc(&p->tokens_device, n + 1, sizeof *p->tokens_device, "tokens", err));
+    p->b->upload(p->space[0].q, p->tokens_device, p->batch->ids, n * sizeof *p->tokens_device);
+    EXF_TRY(p->b->finish(p->space[0].q, err));
+out:
+    return rc;
+}
+
+static exf_code open_route_set(exf_pass *p, exf_route_set *set, exf_err *err)
+{
+    return exf_route_set_new(set, p->b, p->batch->n_tokens, p->model->arch.top_k, err);
+}
+
+/* Opens as many route sets as exf_demand_route_sets() counts. */
+static exf_code open_routes(exf_pass *p, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(open_route_set(p, &p->routes, err));
+    EXF_TRY(exf_mem_new(&p->probe_routes, p->n_lanes, sizeof *p->probe_routes, "probes", err));
+    EXF_TRY(exf_mem_new(&p->probe_router_routes, p->n_lanes, sizeof *p->probe_router_routes, "probes", err));
+    EXF_TRY(exf_mem_new(&p->probes, p->n_lanes, sizeof *p->probes, "probes", err));
+    for (size_t i = 1; i < p->n_lanes; i++) {
+        const exf_lane *lane = &p->lanes[i];
+        int own = exf_lane_keeps_router_routes(lane);
+        if (!lane->observer || !lane->observer->probe) continue;
+        EXF_TRY(open_route_set(p, &p->probe_routes[i], err));
+        if (own) EXF_TRY(open_route_set(p, &p->probe_router_routes[i], err));
+        p->probes[i] = (exf_moe_probe){lane, &p->probe_routes[i], own ? &p->probe_router_routes[i] : &p->first};
+    }
+    if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->router_routes, err));
+    if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
+out:
+    return rc;
+}
+
+/* Allocates the router's logits and masks, where lanes read or set them. */
+static exf_code open_router(exf_pass *p, exf_err *err)
+{
+    size_t n_experts = (size_t)p->model->arch.n_experts, n;
+    int masks = 0;
+    exf_code rc;
+    EXF_TRY(exf_mem_mul(&n, p->batch->n_tokens, n_experts, "router logits", err));
+    for (int i = 0; i < p->demand.logits; i++) EXF_TRY(exf_mem_new(&p->logits[i], n, sizeof **p->logits, "router logits", err));
+    if (p->demand.logits) EXF_TRY(exf_mem_new(&p->bias, n_experts, sizeof *p->bias, "router logits", err));
+    for (size_t i = 0; i < p->n_lanes; i++) masks |= p->lanes[i].rewriter && p->lanes[i].rewriter->retained_experts;
+    if (!masks) return EXF_OK;
+    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "retained experts", err));
+    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "retained experts", err));
+out:
+    return rc;
+}
+
+/* Allocates what the plan says and starts reading weights, so that reading overlaps with the rest of the opening.
+ * close_pass() accepts a pass whose opening failed. */
+static exf_code open_pass(exf_pass *p, exf_err *err)
+{
+    const exf_backend *b = p->b;
+    const exf_architecture *a = &p->model->arch;
+    exf_pass_plan plan;
+    exf_code rc;
+    p->weights_now.b = b;
+    if (b->gpu) b->gpu->memory_reset_peak();
+    EXF_TRY(exf_pass_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->recorded, p->n_layers, err));
+    p->n_spaces = plan.n_queues;
+    p->block_tokens = plan.block_tokens;
+    p->needs = plan.needs;
+    EXF_TRY(exf_pass_open_weights(p, &plan, err));
+    EXF_TRY(open_workspaces(p, &plan, err));
+    if (b->gpu && !p->options->timed) EXF_TRY(open_clock(p, err));
+    if (!p->recorded)
+        EXF_TRY(exf_hidden_open(&p->hidden, b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
+    else if (b->gpu)
+        EXF_TRY(exf_recorded_stage_open(&p->stage, b, p->compute, (size_t)plan.block_tokens, (size_t)a->d_model,
+                                        p->options->threads, err));
+    EXF_TRY(open_routes(p, err));
+    EXF_TRY(open_router(p, err));
+    EXF_TRY(open_tokens(p, err));
+    if (b->gpu) EXF_TRY(exf_moe_not_finite_new(&p->not_finite, b, p->space[0].q, err));
+    if (!p->recorded) EXF_TRY(exf_rope_tables_new(&p->rope_tables, b, p->space[0].q, a, p->batch->max_tokens, err));
+    for (size_t i = 0; i < p->n_lanes; i++) {
+        const exf_observer *o = p->lanes[i].observer;
+        const exf_rewriter *r = p->lanes[i].rewriter;
+        if (o && o->begin) EXF_TRY(o->begin(o->self, p->n_workers, err));
+        if (o && o->device_open && b->gpu) EXF_TRY(o->device_open(o->self, b, err));
+        if (r && r->device_open && b->gpu) EXF_TRY(r->device_open(r->self, b, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- closing ---------------------------------------------------------------------------- */
+
+/* Adds the seconds and floating-point operations of all workspaces to the report. */
+static void add_times(const exf_pass *p)
+{
+    exf_forward_report *report = p->report;
+    for (int i = 0; p->space && i < p->n_spaces; i++) {
+        const exf_part_times *t = &p->space[i].times;
+        report->mixer += t->mixer;
+        report->router += t->router;
+        report->experts += t->experts;
+        report->observe += t->observe;
+        report->head += t->head;
+        report->flops += t->flops;
+    }
+}
+
+static void close_pass(exf_pass *p)
+{
+    uint64_t now;
+    if (p->b->gpu) p->b->gpu->memory(&now, &p->report->device_bytes);
+    exf_pass_close_weights(p);
+    exf_recorded_stage_close(&p->stage);
+    exf_rope_tables_free(&p->rope_tables, p->b);
+    exf_hidden_close(&p->hidden);
+    for (size_t i = 0; p->probe_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_routes[i]);
+    for (size_t i = 0; p->probe_router_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_router_routes[i]);
+    exf_route_set_free(&p->routes);
+    exf_route_set_free(&p->router_routes);
+    exf_route_set_free(&p->first);
+    p->b->free(p->mask_device);
+    p->b->free(p->not_finite);
+    if (p->b->gpu) p->b->free(p->tokens_device);
+    for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
+    exf_stage_clock_free(p->clock); /* no queue writes to it any more */
+    exf_mem_free(p->mask);
+    exf_mem_free(p->bias);
+    for (int i = 0; i < 2; i++) exf_mem_free(p->logits[i]);
+    exf_mem_free(p->probe_routes);
+    exf_mem_free(p->probe_router_routes);
+    exf_mem_free(p->probes);
+    exf_mem_free(p->space);
+}
+
+/* ---- layers ----------------------------------------------------------------------------- */
+
+/* Refuses a recorded layer that cannot be replayed. */
+static exf_code check_recorded(const exf_pass *p, int layer, exf_err *err)
+{
+    if (!p->model->arch.is_moe[layer]) return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", layer);
+    if (p->batch->ids || p->recorded->has_routes[layer] || !exf_model_copies(p->model, EXF_W_ROUTER_TABLE, layer)) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too", layer);
 }
 
 static uint64_t routed_bytes(const exf_model *m, int layer)
@@ -33,6 +239,7 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     double start = exf_clock(), waited = exf_pass_waited(p);
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
+    if (p->recorded) EXF_TRY(check_recorded(p, layer, err));
     EXF_TRY(exf_pass_weights(p, layer, err));
     progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
     if (p->reads > 1) progress->weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, layer);
@@ -53,154 +260,97 @@ out:
     return rc;
 }
 
-/* Runs the layers that no resume point has done. */
-static exf_code run_layers(exf_pass *p, int n_layers, exf_err *err)
+/* Runs the layers that no resume point has done; of a replay those that are recorded.  The progress shows `listed`
+ * layers. */
+static exf_code run_layers(exf_pass *p, int listed, exf_err *err)
 {
-    int moe_index = 0, first = exf_pass_layers_done(p);
+    exf_ranks *ranks = p->options->ranks;
+    int moe_index = 0, first = exf_pass_layers_done(p->options), done = first;
     exf_code rc = EXF_OK;
     for (int l = 0; l < first; l++) moe_index += p->model->arch.is_moe[l];
     exf_stop_defer(p->options->resume && exf_resume_saves(p->options->resume));
-    exf_ranks_layer(p->options->ranks, first - 1, 0);
-    if (p->options->ranks) rc = exf_pass_votes_begin(p, first, err);
-    for (int l = first; rc == EXF_OK && l < n_layers; l++) {
+    exf_ranks_layer(ranks, first - 1, 0);
+    if (ranks) rc = exf_pass_votes_begin(p, first, err);
+    for (int l = first; rc == EXF_OK && l < p->n_layers; l++) {
         int is_moe = p->model->arch.is_moe[l];
-        exf_progress progress = {.layer = l, .n_layers = n_layers, .done = l + 1, .tokens = exf_pass_run_tokens(p),
-                                 .n_experts = is_moe ? p->model->arch.n_experts : 0};
-        rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
+        if (!p->recorded || p->recorded->has_input[l]) {
+            exf_progress progress = {.layer = l, .n_layers = listed, .done = ++done, .tokens = exf_pass_run_tokens(p),
+                                     .n_experts = is_moe ? p->model->arch.n_experts : 0};
+            rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
+        }
         moe_index += is_moe;
         if (rc == EXF_OK) rc = exf_pass_save(p, l + 1, err);
     }
     exf_stop_defer(0);
-    if (rc == EXF_OK && p->options->ranks) rc = exf_pass_votes_end(p, err);
+    if (rc == EXF_OK && ranks) rc = exf_pass_votes_end(p, err);
     return rc;
 }
 
-static exf_code begin_hooks(const exf_pass *p, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
-        const exf_observer *o = p->lanes[i].observer;
-        if (o && o->begin) rc = o->begin(o->self, p->n_workers, err);
-        const exf_rewriter *r = p->lanes[i].rewriter;
-        if (rc == EXF_OK && o && o->device_open && p->b->gpu) rc = o->device_open(o->self, p->b, err);
-        if (rc == EXF_OK && r && r->device_open && p->b->gpu) rc = r->device_open(r->self, p->b, err);
-    }
-    return rc;
-}
+/* ---- the pass --------------------------------------------------------------------------- */
 
 /* Fills the hidden states before the first layer that runs. */
 static exf_code start_hidden(exf_pass *p, exf_err *err)
 {
-    if (exf_pass_layers_done(p)) return exf_pass_restore(p, err);
+    if (exf_pass_layers_done(p->options)) return exf_pass_restore(p, err);
     p->report->weight_bytes += exf_model_layer_bytes(p->model, -1);
     exf_code rc = exf_pass_embed(p, err);
     return rc == EXF_OK && p->model->identity ? exf_weight_identity_settle(p->model->identity, EXF_PART_EMBEDDING, err) : rc;
 }
 
-exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
-                     const exf_forward_options *options, exf_forward_report *report, exf_err *err)
+/* Runs the pass from start to end; the progress shows `listed` layers. */
+static exf_code run_pass(exf_pass *p, int listed, exf_err *err)
 {
+    exf_forward_report *report = p->report;
+    exf_ranks *ranks = p->options->ranks;
+    double start = exf_clock(), done;
     exf_code rc;
-    double start = exf_clock();
-    const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
-    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .lanes = lanes, .n_lanes = n_lanes,
-                  .report = report, .n_workers = exf_forward_workers(b, batch, options->threads),
-                  .demand = exf_demand_of(lanes, n_lanes, b)};
-    int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
-    p.n_layers = n_layers;
-    p.options = options;
-    int head = p.demand.head && (options->sample || n_layers == m->arch.n_layers);
-    memset(report, 0, sizeof *report);
-    report->workers = p.n_workers;
-    report->on_gpu = b->gpu != NULL;
-    p.demand.head = head;
-    report->work = exf_work_of_pass(m, batch, &p.demand, exf_pass_layers_done(&p), n_layers);
-    exf_progress_begin(options->sample ? "" : "layer", n_layers, &report->work, EXF_WORK_READ);
-    EXF_TRY(exf_blas_reserve_cpu(p.n_workers, err));
-    EXF_TRY(exf_pass_open(&p, err));
-    EXF_TRY(begin_hooks(&p, err));
+    report->workers = p->n_workers;
+    exf_progress_begin(p->options->sample ? "" : "layer", listed, &report->work, EXF_WORK_READ);
+    EXF_TRY(exf_blas_reserve_cpu(p->n_workers, err));
+    EXF_TRY(open_pass(p, err));
     report->open = exf_clock() - start;
-    EXF_TRY(start_hidden(&p, err));
-    EXF_TRY(run_layers(&p, n_layers, err));
-    if (head) EXF_TRY(exf_head_step(&p, err));
-    EXF_TRY(exf_hidden_settle(&p.hidden, err));
-    EXF_TRY(exf_model_pass_done(m, err));
+    if (!p->recorded) EXF_TRY(start_hidden(p, err));
+    EXF_TRY(run_layers(p, listed, err));
+    if (p->demand.head) EXF_TRY(exf_head_step(p, err));
+    EXF_TRY(exf_hidden_settle(&p->hidden, err));
+    if (!p->recorded) EXF_TRY(exf_model_pass_done(p->model, err));
 out:
-    if (rc != EXF_OK) (void)exf_ranks_fail(options->ranks, rc, err);
+    if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);
     exf_progress_end();
-    exf_stage_clock_read(p.clock);
-    exf_report_add_times(report, p.space, p.n_spaces);
-    if (rc == EXF_OK) rc = exf_pass_sum_flops(options->ranks, &report->flops, err);
-    double done = exf_clock();
-    exf_pass_close(&p);
+    exf_stage_clock_read(p->clock);
+    add_times(p);
+    if (rc == EXF_OK) rc = exf_pass_sum_flops(ranks, &report->flops, err);
+    done = exf_clock();
+    close_pass(p);
     report->close = exf_clock() - done;
     report->wall = exf_clock() - start;
     return rc;
 }
 
-double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits)
+exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
+                     const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
-    double moe = exf_work_moe_flops(a), dense = exf_work_dense_flops(a), flops = 0;
-    for (size_t i = 0; i < batch->n_sequences; i++) {
-        double t = batch->span[i].n_tokens;
-        for (int l = 0; l < a->n_layers; l++)
-            flops += exf_mixer_of(a->mixer[l])->flops(a, l, t) + t * (a->is_moe[l] ? moe : dense);
-        if (logits) flops += t * 2 * a->d_model * a->vocab;
-    }
-    return flops;
+    const exf_backend *b = exf_backend_of(options);
+    int all = m->arch.n_layers;
+    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .options = options, .lanes = lanes,
+                  .n_lanes = n_lanes, .report = report, .n_workers = exf_forward_workers(b, batch, options->threads),
+                  .demand = exf_demand_of(lanes, n_lanes, b),
+                  .n_layers = options->n_layers > 0 && options->n_layers < all ? options->n_layers : all};
+    p.demand.head = p.demand.head && (options->sample || p.n_layers == all);
+    *report = (exf_forward_report){.on_gpu = b->gpu != NULL,
+                                   .work = exf_work_of_pass(m, batch, &p.demand, exf_pass_layers_done(options), p.n_layers)};
+    return run_pass(&p, p.n_layers, err);
 }
 
-double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d)
+exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, const exf_observer *observer,
+                    const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
-    double h = a->d_model, one = 6.0 * h * a->d_expert, again = 0;
-    for (size_t i = 0; i < batch->n_sequences; i++) {
-        int t = batch->span[i].n_tokens, common_input = t < d->common_input ? t : d->common_input;
-        again += (double)common_input * a->n_experts * one;
-        if (d->sweeps > 1) again += (double)(d->sweeps - 1) * t * a->top_k * one;
-    }
-    return exf_forward_flops(a, batch, d->head) * (double)d->lanes + again * a->n_moe_layers;
-}
-
-static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_batch *batch, const exf_demand *d, int threads)
-{
-    const exf_architecture *a = &m->arch;
-    size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
-    uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
-    uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t routes = exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_demand_route_sets(d) +
-                      exf_demand_logits_bytes(d, batch->n_tokens, a->n_experts);
-    size_t floats = exf_workspace_floats(b, EXF_COMPUTE_F32, a, batch->max_tokens, exf_host_block(batch->max_tokens), d);
-    return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(a, floats);
-}
-
-exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
-                            const exf_batch *batch, const exf_demand *d, exf_err *err)
-{
-    const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
-    exf_memory_plan plan;
-    exf_code rc;
-    *f = (exf_forward_footprint){.reads = 1};
-    if (!b->gpu) {
-        f->host = host_bytes(b, m, batch, d, options->threads);
-        return EXF_OK;
-    }
-    EXF_TRY(exf_memory_plan_make(&plan, options, m, batch, d, m->arch.n_layers, err));
-    *f = (exf_forward_footprint){.device = plan.bytes, .host = plan.host_bytes, .window = plan.window, .reads = plan.reads};
-out:
-    return rc;
-}
-
-/* ---- forward report ---------------------------------------------------------------------------- */
-
-void exf_report_add_times(exf_forward_report *report, const exf_workspace *space, int n)
-{
-    for (int i = 0; space && i < n; i++) {
-        const exf_part_times *t = &space[i].times;
-        report->mixer += t->mixer;
-        report->router += t->router;
-        report->experts += t->experts;
-        report->observe += t->observe;
-        report->head += t->head;
-        report->flops += t->flops;
-    }
+    const exf_backend *b = exf_backend_of(options);
+    exf_lane lane = {.observer = observer};
+    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .options = options,
+                  .recorded = recorded, .lanes = &lane, .n_lanes = 1, .report = report,
+                  .n_workers = exf_replay_workers(b, batch, options->threads), .demand = exf_replay_demand(observer, b),
+                  .n_layers = m->arch.n_layers};
+    *report = (exf_forward_report){.work = exf_work_of_replay(m, batch, recorded->has_input)};
+    return run_pass(&p, (int)report->work.kind[EXF_WORK_REST].planned, err);
 }

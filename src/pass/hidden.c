@@ -1,4 +1,4 @@
-/* hidden.c - see hidden.h.
+/* hidden.c - stores the hidden states of all lanes, and copies groups of them to a GPU and back; see hidden.h.
  *
  * Three waits keep the order.  Work on a group waits for the group's upload.  The group's
  * download waits for that work.  An upload waits for every download and all work queued
@@ -6,7 +6,6 @@
 #include "pass/hidden.h"
 
 #include "base/mem.h"
-#include "pass/moe_layer.h"
 
 #include <string.h>
 
@@ -43,7 +42,7 @@ size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tok
         exf_sequence_group g = group_from(batch, i, window);
         size_t sequence = g.first, end = g.row + g.n_rows;
         for (size_t row = g.row; row < end; pieces++) {
-            while (row >= batch->span[sequence].offset + (size_t)batch->span[sequence].n_tokens) sequence++;
+            sequence = exf_sequence_of(batch, sequence, row);
             row = exf_moe_call_end(batch, sequence, row, end, tokens);
         }
         i += g.n;
@@ -128,20 +127,20 @@ static size_t bytes_of(const exf_hidden *h, size_t group)
     return h->group[group].n_rows * h->width * sizeof(float);
 }
 
-/* Returns the buffer that holds the group or will receive it; consecutive groups use different buffers. */
-static exf_hidden_buffer *buffer_for(exf_hidden *h, size_t lane, size_t group)
-{
-    for (int i = 0; i < 2; i++)
-        if (h->buffer[i].valid && h->buffer[i].lane == lane && h->buffer[i].group == group) return &h->buffer[i];
-    return &h->buffer[group % 2];
-}
-
 static int holds(const exf_hidden_buffer *b, size_t lane, size_t group)
 {
     return b->valid && b->lane == lane && b->group == group;
 }
 
-static void upload(exf_hidden *h, exf_hidden_buffer *to, size_t lane, size_t group, exf_queue *q)
+/* Returns the buffer that holds the group or will receive it; consecutive groups use different buffers. */
+static exf_hidden_buffer *buffer_for(exf_hidden *h, size_t lane, size_t group)
+{
+    for (int i = 0; i < 2; i++)
+        if (holds(&h->buffer[i], lane, group)) return &h->buffer[i];
+    return &h->buffer[group % 2];
+}
+
+static void upload_group(exf_hidden *h, exf_hidden_buffer *to, size_t lane, size_t group, exf_queue *q)
 {
     h->b->gpu->wait_for(h->to_gpu, h->to_host);
     h->b->gpu->wait_for(h->to_gpu, q);
@@ -161,9 +160,9 @@ float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use 
     }
     size_t next = (group + 1) % h->n_groups;
     exf_hidden_buffer *other = own == &h->buffer[0] ? &h->buffer[1] : &h->buffer[0];
-    if (!holds(own, lane, group)) upload(h, own, lane, group, q);
+    if (!holds(own, lane, group)) upload_group(h, own, lane, group, q);
     h->b->gpu->wait_for(q, h->to_gpu);
-    if (!holds(other, lane, next) && next != group) upload(h, other, lane, next, q);
+    if (!holds(other, lane, next) && next != group) upload_group(h, other, lane, next, q);
     return own->rows;
 }
 

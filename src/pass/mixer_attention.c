@@ -1,7 +1,7 @@
 /* mixer_attention.c - grouped-query attention: q/k/v with or without biases, RMS
  * norm of each q and k head, RoPE on the first dimensions of a head, causal
  * softmax, an optional sigmoid gate per head element, output projection. */
-#include "pass/mixer.h"
+#include "pass/mix.h"
 
 #include <math.h>
 
@@ -24,7 +24,7 @@ static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf
     c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
 
-static void run(const exf_mixer_call *c)
+static void run_mixer(const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     const exf_attention_spec *s = &a->attention;
@@ -49,7 +49,7 @@ static void run(const exf_mixer_call *c)
     c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_mixer_weight(c, EXF_W_O), dout, t, h, dout, 1, c->beta);
 }
 
-static double flops(const exf_architecture *a, int layer, double t)
+static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_attention_spec *s = &a->attention;
     double d = s->head_dim, q = s->n_heads * d * (s->gated ? 2 : 1);
@@ -57,4 +57,4 @@ static double flops(const exf_architecture *a, int layer, double t)
     return 2 * t * a->d_model * (q + s->n_heads * d + 2 * s->n_kv_heads * d) + 2 * s->n_heads * d * t * (t + 1);
 }
 
-const exf_mixer exf_mixer_attention = {.name = "attention", .run = run, .flops = flops};
+const exf_mixer exf_mixer_attention = {.name = "attention", .run = run_mixer, .flops = count_flops};

@@ -5,66 +5,33 @@
  * The queries of all heads are a sequence's largest array by far, so they are computed in
  * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
  * of a few rows would leave it idle. */
+#include "pass/mix.h"
 
-#include "pass/mixer.h"
 #include <math.h>
 
+/* ---- entries ------------------------------------------------------------------------------------ */
+
 /* Returns how many compressed entries the layer makes of n_tokens: one for each complete window. */
-int exf_entry_count(const exf_architecture *a, int layer, int n_tokens);
-/* Returns 1 if entries overlap and an indexer chooses among them. */
-int exf_entries_overlap(const exf_architecture *a, int layer);
-
-/* ---- rotation --------------------------------------------------------------- */
-/* Rows of n_heads heads of d floats, of which the last rope_dim are rotated; row i has
- * position first + i * step. */
-typedef struct {
-    int n_rows, n_heads, d;
-    int first, step, inverse;
-} exf_rotation;
-/* Returns the rotation as a rope shape; sets *cosine and *sine unless the call has no rope tables. */
-exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine);
-void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c);
-
-/* ---- entries ------------------------------------------------------------------- */
-/* The weights and width of a compressor: the attention's, or the indexer's narrower one. */
-typedef struct {
-    exf_role kv, gate, ape, norm;
-    int d;
-} exf_compressor_part;
-/* Returns the floats of scratch that exf_compressed_entries() needs. */
-size_t exf_entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d);
-/* Computes entries [N, d] of the whole sequence: pooled, normed, rotated to their windows' first tokens. */
-void exf_compressed_entries(float *entries, const exf_compressor_part *part, const exf_mixer_call *c, float *scratch);
-
-/* ---- indexer --------------------------------------------------------------------- */
-typedef struct {
-    int on;       /* 0: every query attends to all entries that it sees, so none are chosen */
-    float *keys;  /* [N, index_dim] */
-    float *q, *weights, *work;
-    unsigned char *chosen; /* [rows, N] */
-} exf_index_space;
-
-void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows);
-void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch);
-/* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
- * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
-const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first,
-                                      int n_rows);
-/* Returns the floating-point operations for one sequence. */
-double exf_index_flops(const exf_architecture *a, int layer, double n_tokens);
-
-int exf_entry_count(const exf_architecture *a, int layer, int n_tokens)
+static int entry_count(const exf_architecture *a, int layer, int n_tokens)
 {
     int ratio = a->compressed.ratio[layer];
     return ratio ? n_tokens / ratio : 0;
 }
 
-int exf_entries_overlap(const exf_architecture *a, int layer)
+/* Returns 1 if entries overlap and an indexer chooses among them. */
+static int entries_overlap(const exf_architecture *a, int layer)
 {
     return (a->traits[layer] & EXF_T_RATIO_SHORT) != 0;
 }
 
-exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine)
+/* Rows of n_heads heads of d floats, of which the last rope_dim are rotated; row i has position first + i * step. */
+typedef struct {
+    int n_rows, n_heads, d;
+    int first, step, inverse;
+} rotation;
+
+/* Returns the rotation as a rope shape; sets *cosine and *sine unless the call has no rope tables. */
+static exf_rope_shape rope_of(const rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine)
 {
     int kind = c->a->compressed.ratio[c->layer] ? EXF_ROPE_COMPRESSED : EXF_ROPE_MAIN;
     const exf_rope_spec *r = &c->a->rope[kind];
@@ -77,56 +44,65 @@ exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *
                             .offset = t->d - r->dim, .step = t->step, .interleaved = r->interleaved, .inverse = t->inverse};
 }
 
-void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c)
+static void rotate(float *x, const rotation *t, const exf_mixer_call *c)
 {
     const float *cosine = NULL, *sine = NULL;
-    exf_rope_shape shape = exf_compressed_rope(t, c, &cosine, &sine);
+    exf_rope_shape shape = rope_of(t, c, &cosine, &sine);
     c->b->rope(c->q, x, &shape, cosine, sine);
 }
 
 /* Returns the tokens in complete windows. */
 static size_t whole_tokens(const exf_architecture *a, int layer, int n_tokens)
 {
-    return (size_t)exf_entry_count(a, layer, n_tokens) * (size_t)a->compressed.ratio[layer];
+    return (size_t)entry_count(a, layer, n_tokens) * (size_t)a->compressed.ratio[layer];
 }
 
 static int width_of(const exf_architecture *a, int layer, int d)
 {
-    return exf_entries_overlap(a, layer) ? 2 * d : d;
+    return entries_overlap(a, layer) ? 2 * d : d;
 }
 
-size_t exf_entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d)
+/* Returns the floats of scratch that make_entries() needs. */
+static size_t entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d)
 {
     return 2 * whole_tokens(a, layer, n_tokens) * (size_t)width_of(a, layer, d);
 }
 
-void exf_compressed_entries(float *entries, const exf_compressor_part *part, const exf_mixer_call *c, float *scratch)
+/* The weights and width of a compressor: the attention's, or the indexer's narrower one. */
+typedef struct {
+    exf_role kv, gate, ape, norm;
+    int d;
+} compressor_part;
+
+/* Computes entries [N, d] of the whole sequence: pooled, normed, rotated to their windows' first tokens. */
+static void make_entries(float *entries, const compressor_part *part, const exf_mixer_call *c, float *scratch)
 {
     const exf_architecture *a = c->a;
-    int h = a->d_model, ratio = a->compressed.ratio[c->layer], n = exf_entry_count(a, c->layer, c->n_tokens);
+    int h = a->d_model, ratio = a->compressed.ratio[c->layer], n = entry_count(a, c->layer, c->n_tokens);
     int width = width_of(a, c->layer, part->d), whole = n * ratio;
     float *kv = scratch, *gate = scratch + (size_t)whole * (size_t)width;
-    exf_compressor_shape shape = {.n_entries = n, .ratio = ratio, .d = part->d, .overlap = exf_entries_overlap(a, c->layer)};
+    exf_compressor_shape shape = {.n_entries = n, .ratio = ratio, .d = part->d, .overlap = entries_overlap(a, c->layer)};
     c->b->gemm_xwt(c->q, kv, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->kv), h, whole, width, h, 1, 0);
     c->b->gemm_xwt(c->q, gate, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->gate), h, whole, width, h, 1, 0);
     c->b->compressor(c->q, entries, kv, gate, c->w[part->ape], &shape);
     c->b->rmsnorm(c->q, entries, part->d, entries, part->d, c->w[part->norm], n, part->d, a->norm_eps);
-    exf_compressed_rotate(entries, &(exf_rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
+    rotate(entries, &(rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
 }
 
-/* ---- compressed index -------------------------------------------------------------------------- */
+/* ---- indexer --------------------------------------------------------------------------------- */
 
-static const exf_compressor_part *part_of(const exf_architecture *a, exf_compressor_part *p)
-{
-    *p = (exf_compressor_part){EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM, a->compressed.index_dim};
-    return p;
-}
+typedef struct {
+    int on;       /* 0: every query attends to all entries that it sees, so none are chosen */
+    float *keys;  /* [N, index_dim] */
+    float *q, *weights, *work;
+    unsigned char *chosen; /* [rows, N] */
+} index_space;
 
-void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows)
+static void carve_index(index_space *s, const exf_mixer_call *c, int rows)
 {
     const exf_compressed_spec *p = &c->a->compressed;
-    size_t r = (size_t)rows, n = (size_t)exf_entry_count(c->a, c->layer, c->n_tokens);
-    *s = (exf_index_space){.on = exf_entries_overlap(c->a, c->layer) && n > (size_t)p->index_topk};
+    size_t r = (size_t)rows, n = (size_t)entry_count(c->a, c->layer, c->n_tokens);
+    *s = (index_space){.on = entries_overlap(c->a, c->layer) && n > (size_t)p->index_topk};
     if (!s->on) return;
     s->keys = exf_arena_take(c->arena, n * (size_t)p->index_dim);
     s->q = exf_arena_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
@@ -135,46 +111,41 @@ void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows)
     s->chosen = (unsigned char *)exf_arena_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
 }
 
-void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch)
+static void make_index_keys(const index_space *s, const exf_mixer_call *c, float *scratch)
 {
-    exf_compressor_part part;
-    if (s->on) exf_compressed_entries(s->keys, part_of(c->a, &part), c, scratch);
+    compressor_part part = {EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM, c->a->compressed.index_dim};
+    if (s->on) make_entries(s->keys, &part, c, scratch);
 }
 
-const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first, int n_rows)
+/* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
+ * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
+static const unsigned char *choose_entries(const index_space *s, const exf_mixer_call *c, const float *q_rank, int first,
+                                           int n_rows)
 {
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, heads = p->index_heads, d = p->index_dim, ratio = p->ratio[c->layer];
     if (!s->on || (first + n_rows) / ratio <= p->index_topk) return NULL; /* all visible entries are chosen */
     float scale = (float)(1 / sqrt((double)d * heads));
     exf_indexer_shape shape = {.first = first, .n_rows = n_rows, .n_heads = heads, .d = d, .ratio = ratio, .top_k = p->index_topk,
-                               .n_entries = exf_entry_count(c->a, c->layer, c->n_tokens)};
+                               .n_entries = entry_count(c->a, c->layer, c->n_tokens)};
     c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows,
                    heads * d, p->q_rank, 1, 0);
-    exf_compressed_rotate(s->q, &(exf_rotation){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
+    rotate(s->q, &(rotation){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
     c->b->gemm_xwt(c->q, s->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows,
                    heads, h, scale, 0);
     c->b->indexer(c->q, s->chosen, s->q, s->weights, s->keys, &shape, s->work);
     return s->chosen;
 }
 
-double exf_index_flops(const exf_architecture *a, int layer, double t)
+static double index_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_compressed_spec *p = &a->compressed;
     double q = (double)p->index_heads * p->index_dim, n = floor(t / (p->ratio[layer] ? p->ratio[layer] : 1));
-    if (!exf_entries_overlap(a, layer) || n <= p->index_topk) return 0;
+    if (!entries_overlap(a, layer) || n <= p->index_topk) return 0;
     return 2 * t * a->d_model * (4.0 * p->index_dim + p->index_heads) + 2 * t * q * p->q_rank + t * n * q;
 }
 
-/* ---- mixer compressed -------------------------------------------------------------------------- */
-
-/* Attention over a sliding window and over compressed entries: low-rank
- * queries, each head normed; one key-value head for all of them; keys are also the values, so
- * the heads' outputs are rotated back; output projection in groups.
- *
- * The queries of all heads are a sequence's largest array by far, so they are computed in
- * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
- * of a few rows would leave it idle. */
+/* ---- the mixer -------------------------------------------------------------------------------- */
 
 enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
 
@@ -185,7 +156,7 @@ typedef struct {
     float *q_rank, *q;              /* [rows, q_rank], [rows, heads, d] */
     float *rounded;                 /* [rows, heads, d] bfloat16 outputs of the heads, if the device rounds them; else NULL */
     float *grouped, *scores;
-    exf_index_space index;
+    index_space index;
 } space;
 
 static size_t larger(size_t a, size_t b)
@@ -193,9 +164,9 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static exf_rotation heads_turn(const exf_mixer_call *c, int first, int n)
+static rotation heads_turn(const exf_mixer_call *c, int first, int n)
 {
-    return (exf_rotation){
+    return (rotation){
         .n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
 }
 
@@ -211,13 +182,13 @@ static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int firs
 static int rounds_heads(const exf_mixer_call *c)
 {
     const float *cosine = NULL, *sine = NULL;
-    exf_rotation rotation = heads_turn(c, 0, 1);
+    rotation turn = heads_turn(c, 0, 1);
     exf_compressed_attention_shape shape = shape_of(c, 0, 1);
-    exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
+    exf_rope_shape rope = rope_of(&turn, c, &cosine, &sine);
     return c->b->gpu && c->b->gpu->compressed_heads_fit && c->b->gpu->compressed_heads_fit(&shape, &rope);
 }
 
-static void carve(space *s, const exf_mixer_call *c)
+static void carve_arrays(space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
@@ -225,14 +196,14 @@ static void carve(space *s, const exf_mixer_call *c)
     size_t r = (size_t)rows, d = (size_t)p->head_dim;
     s->rows = rows;
     s->tokens = exf_arena_take(c->arena, (size_t)t * d);
-    s->entries = exf_arena_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
-    s->pooled = exf_arena_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
+    s->entries = exf_arena_take(c->arena, (size_t)entry_count(a, c->layer, t) * d);
+    s->pooled = exf_arena_take(c->arena, entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
     s->q_rank = exf_arena_take(c->arena, r * (size_t)p->q_rank);
     s->q = exf_arena_take(c->arena, r * (size_t)p->n_heads * d);
     s->rounded = rounds_heads(c) ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
     s->grouped = exf_arena_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
     s->scores = exf_arena_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
-    exf_index_carve(&s->index, c, rows);
+    carve_index(&s->index, c, rows);
 }
 
 /* Computes the keys of the whole sequence: tokens' keys, entries' keys, the indexer's keys. */
@@ -240,12 +211,12 @@ static void make_keys(const space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     int h = a->d_model, d = a->compressed.head_dim;
-    exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
+    compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
     c->b->gemm_xwt(c->q, s->tokens, d, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
     c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
-    exf_compressed_rotate(s->tokens, &(exf_rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
-    if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
-    exf_index_keys(&s->index, c, s->pooled);
+    rotate(s->tokens, &(rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
+    if (entry_count(a, c->layer, c->n_tokens)) make_entries(s->entries, &part, c, s->pooled);
+    make_index_keys(&s->index, c, s->pooled);
 }
 
 /* Projects the queries of n rows from `first` on. */
@@ -262,23 +233,23 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
 }
 
 /* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
-static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_compressed_keys *keys, int first, int n)
+static exf_matrix attend_heads(const space *s, const exf_mixer_call *c, const exf_compressed_keys *keys, int first, int n)
 {
     const exf_compressed_spec *p = &c->a->compressed;
     exf_compressed_attention_shape shape = shape_of(c, first, n);
-    exf_rotation rotation = heads_turn(c, first, n);
+    rotation turn = heads_turn(c, first, n);
     if (s->rounded && exf_products_round(c)) {
         const float *cosine = NULL, *sine = NULL;
         uint16_t *out = (uint16_t *)(void *)s->rounded;
-        exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
+        exf_rope_shape rope = rope_of(&turn, c, &cosine, &sine);
         c->b->gpu->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
         return exf_bf16(out);
     }
     c->b->rmsnorm(c->q, s->q, p->head_dim, s->q, p->head_dim, NULL, n * p->n_heads, p->head_dim, c->a->norm_eps);
-    exf_compressed_rotate(s->q, &rotation, c);
+    rotate(s->q, &turn, c);
     c->b->compressed_attention(c->q, s->q, s->q, keys, &shape, s->scores);
-    rotation.inverse = 1;
-    exf_compressed_rotate(s->q, &rotation, c);
+    turn.inverse = 1;
+    rotate(s->q, &turn, c);
     return exf_f32(s->q);
 }
 
@@ -296,21 +267,21 @@ static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix he
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)
 {
     make_queries(s, c, first, n);
-    exf_compressed_keys keys = {s->tokens, s->entries, exf_index_choose(&s->index, c, s->q_rank, first, n), c->w[EXF_W_SINK]};
-    project_heads(s, c, attend(s, c, &keys, first, n), first, n);
+    exf_compressed_keys keys = {s->tokens, s->entries, choose_entries(&s->index, c, s->q_rank, first, n), c->w[EXF_W_SINK]};
+    project_heads(s, c, attend_heads(s, c, &keys, first, n), first, n);
 }
 
-static void run(const exf_mixer_call *c)
+static void run_mixer(const exf_mixer_call *c)
 {
     space s;
-    carve(&s, c);
+    carve_arrays(&s, c);
     if (!c->arena->base) return;
     make_keys(&s, c);
     for (int first = 0; first < c->n_tokens; first += s.rows)
         run_block(&s, c, first, c->n_tokens - first < s.rows ? c->n_tokens - first : s.rows);
 }
 
-static double flops(const exf_architecture *a, int layer, double t)
+static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_compressed_spec *p = &a->compressed;
     double h = a->d_model, d = p->head_dim, wide = p->n_heads * d, low = (double)p->o_groups * p->o_rank, ratio = p->ratio[layer];
@@ -318,9 +289,9 @@ static double flops(const exf_architecture *a, int layer, double t)
     double keys = t < p->window ? t : p->window; /* keys that a query is scored against */
     if (ratio > 0) {
         keys += t / ratio / 2;
-        projections += h * d * (exf_entries_overlap(a, layer) ? 4 : 2);
+        projections += h * d * (entries_overlap(a, layer) ? 4 : 2);
     }
-    return 2 * t * projections + 4 * t * wide * keys + exf_index_flops(a, layer, t);
+    return 2 * t * projections + 4 * t * wide * keys + index_flops(a, layer, t);
 }
 
-const exf_mixer exf_mixer_compressed = {.name = "compressed", .run = run, .flops = flops};
+const exf_mixer exf_mixer_compressed = {.name = "compressed", .run = run_mixer, .flops = count_flops};

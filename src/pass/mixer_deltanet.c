@@ -1,7 +1,7 @@
 /* mixer_deltanet.c - gated delta rule: one projection to q, k and v, a short
  * causal convolution with SiLU over all of them, l2-normalised q and k, the
  * recurrence, an RMS norm of each head gated by silu(z), output projection. */
-#include "pass/mixer.h"
+#include "pass/mix.h"
 
 #include <math.h>
 
@@ -22,8 +22,8 @@ static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
                              .key_dim = s->key_dim, .value_dim = s->value_dim, .ldq = ld, .ldk = ld, .ldv = ld, .ldo = dv};
 }
 
-/* Returns the floats of workspace of recur(). */
-static size_t room_of(const exf_mixer_call *c, const exf_delta_shape *s)
+/* Returns the floats of workspace of run_recurrence(). */
+static size_t recurrence_workspace(const exf_mixer_call *c, const exf_delta_shape *s)
 {
     int width = c->a->deltanet.conv_width;
     if (c->b->gpu && c->b->gpu->conv_delta_rule) return c->b->gpu->conv_delta_rule_workspace(s, width);
@@ -32,8 +32,8 @@ static size_t room_of(const exf_mixer_call *c, const exf_delta_shape *s)
 }
 
 /* Computes out [T, value heads x value_dim] from qkv [T, q | k | v], which it overwrites. */
-static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *decay, const float *beta, const exf_delta_shape *s,
-                  float *workspace)
+static void run_recurrence(const exf_mixer_call *c, float *out, float *qkv, const float *decay, const float *beta,
+                           const exf_delta_shape *s, float *workspace)
 {
     int dk = s->n_key_heads * s->key_dim, width = c->a->deltanet.conv_width;
     float *k = qkv + dk;
@@ -48,13 +48,13 @@ static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *
     c->b->delta_rule(c->q, out, qkv, k, k + dk, decay, beta, s, workspace);
 }
 
-/* Computes the last product's operand, silu(z) times the normed heads, in z; rounds it into `room` if products round. */
-static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *room, const exf_delta_shape *s)
+/* Computes the last product's operand, silu(z) times the normed heads, in z; rounds it into rounded_heads if products round. */
+static exf_matrix gate_heads(const exf_mixer_call *c, float *heads, float *z, float *rounded_heads, const exf_delta_shape *s)
 {
     int n_rows = s->n_tokens * s->n_value_heads, d = s->value_dim;
     double eps = c->a->norm_eps;
     if (exf_products_round(c)) {
-        uint16_t *rounded = (uint16_t *)(void *)room;
+        uint16_t *rounded = (uint16_t *)(void *)rounded_heads;
         c->b->gpu->gate_heads_rounded(c->q, rounded, heads, z, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
         return exf_bf16(rounded);
     }
@@ -63,7 +63,7 @@ static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *r
     return exf_f32(z);
 }
 
-static void run(const exf_mixer_call *c)
+static void run_mixer(const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     exf_delta_shape s = shape_of(&a->deltanet, c->n_tokens);
@@ -72,19 +72,19 @@ static void run(const exf_mixer_call *c)
     float *qkv = exf_arena_take(c->arena, rows * (size_t)dqkv), *z = exf_arena_take(c->arena, rows * (size_t)dv);
     float *heads = exf_arena_take(c->arena, rows * (size_t)dv);
     float *decay = exf_arena_take(c->arena, rows * (size_t)n_heads), *beta = exf_arena_take(c->arena, rows * (size_t)n_heads);
-    float *space = exf_arena_take(c->arena, room_of(c, &s));
+    float *space = exf_arena_take(c->arena, recurrence_workspace(c, &s));
     if (!c->arena->base) return;
     project(c, qkv, EXF_W_DELTA_QKV, dqkv);
     project(c, z, EXF_W_DELTA_Z, dv);
     project(c, decay, EXF_W_DELTA_A, n_heads);
     project(c, beta, EXF_W_DELTA_B, n_heads);
     c->b->delta_gates(c->q, decay, beta, c->w[EXF_W_DELTA_A_LOG], c->w[EXF_W_DELTA_DT_BIAS], t, n_heads);
-    recur(c, heads, qkv, decay, beta, &s, space);
-    exf_matrix gated = gate(c, heads, z, qkv, &s); /* qkv is free: q, k and v are no longer needed */
+    run_recurrence(c, heads, qkv, decay, beta, &s, space);
+    exf_matrix gated = gate_heads(c, heads, z, qkv, &s); /* qkv is free: q, k and v are no longer needed */
     c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_mixer_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 
-static double flops(const exf_architecture *a, int layer, double t)
+static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_deltanet_spec *s = &a->deltanet;
     double dv = (double)s->n_value_heads * s->value_dim, dqkv = 2.0 * s->n_key_heads * s->key_dim + dv;
@@ -92,4 +92,4 @@ static double flops(const exf_architecture *a, int layer, double t)
     return 2 * t * a->d_model * (dqkv + 2 * dv + 2 * s->n_value_heads) + 2 * t * dqkv * s->conv_width + 7 * t * dv * s->key_dim;
 }
 
-const exf_mixer exf_mixer_deltanet = {.name = "deltanet", .run = run, .flops = flops};
+const exf_mixer exf_mixer_deltanet = {.name = "deltanet", .run = run_mixer, .flops = count_flops};

@@ -6,7 +6,7 @@
  * long sequences cost fewer operations.  Heads are expanded a group at a time, since the
  * expansion of all is as large as q and the output together: one head on the CPU, as many as
  * keep a GPU busy on a GPU. */
-#include "pass/mixer.h"
+#include "pass/mix.h"
 
 typedef struct {
     float *q_low;  /* [T, q_rank] */
@@ -35,7 +35,7 @@ static exf_attention_shape shape_of(const exf_mixer_call *c, int n)
                                  .ldk = group * dk, .ldv = group * dv, .ldo = s->n_heads * dv, .scale = (float)s->score_scale};
 }
 
-static void carve(mla_space *m, const exf_mixer_call *c)
+static void carve_arrays(mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
     exf_arena *arena = c->arena;
@@ -87,7 +87,7 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
 }
 
 /* Expands keys and values of n heads from `first` on; kv_b holds per head the rows [nope | v]. */
-static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n)
+static void expand_heads(const mla_space *m, const exf_mixer_call *c, int first, int n)
 {
     const exf_mla_spec *s = &c->a->mla;
     int t = c->n_tokens, rank = s->kv_rank, ld = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim,
@@ -101,29 +101,29 @@ static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n
 }
 
 /* Runs attention of the heads from `first` on, at most a group. */
-static void attend(const mla_space *m, const exf_mixer_call *c, int first)
+static void attend_heads(const mla_space *m, const exf_mixer_call *c, int first)
 {
     const exf_mla_spec *s = &c->a->mla;
     int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, left = s->n_heads - first, n = left < group_of(c) ? left : group_of(c);
     exf_attention_shape shape = shape_of(c, n);
-    expand(m, c, first, n);
+    expand_heads(m, c, first, n);
     c->b->attention(c->q, m->heads + (size_t)first * (size_t)dv, m->q + (size_t)first * (size_t)dk, m->k, m->v, &shape, m->scores);
 }
 
-static void run(const exf_mixer_call *c)
+static void run_mixer(const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, n = s->n_heads * s->v_dim;
     mla_space m;
-    carve(&m, c);
+    carve_arrays(&m, c);
     if (!c->arena->base) return;
     make_queries(&m, c);
     make_latent(&m, c);
-    for (int head = 0; head < s->n_heads; head += group_of(c)) attend(&m, c, head);
+    for (int head = 0; head < s->n_heads; head += group_of(c)) attend_heads(&m, c, head);
     c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_mixer_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, c->beta);
 }
 
-static double flops(const exf_architecture *a, int layer, double t)
+static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_mla_spec *s = &a->mla;
     double h = a->d_model, n = s->n_heads, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, kv = s->kv_rank, rank = s->q_rank;
@@ -132,4 +132,4 @@ static double flops(const exf_architecture *a, int layer, double t)
     return 2 * t * (q + h * (kv + s->rope_dim) + kv * n * (s->nope_dim + dv) + n * dv * h) + n * (dk + dv) * t * (t + 1);
 }
 
-const exf_mixer exf_mixer_mla = {.name = "latent attention", .run = run, .flops = flops};
+const exf_mixer exf_mixer_mla = {.name = "latent attention", .run = run_mixer, .flops = count_flops};

@@ -1,9 +1,9 @@
-/* resume.c - opening, records, removal; see resume.h.  resume_point.c has resume.json, resume_hidden.c
- * the hidden states. */
+/* resume.c - opens and removes a resume point, and writes and reads its records; see resume.h. */
 #include "pass/resume_internal.h"
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,17 +25,21 @@ void exf_resume_hidden_free(exf_resume_hidden *h)
 
 /* ---- opening and closing -------------------------------------------------------------------- */
 
-/* Files of the point stay; what a run left that was killed on its way to the next one goes. */
+static exf_resume_record *find_record(const exf_resume *r, const char *file)
+{
+    for (size_t i = 0; i < r->n_records; i++)
+        if (strcmp(r->record[i].file, file) == 0) return &r->record[i];
+    return NULL;
+}
+
+/* Returns 1 for a file of the point; what a killed run left of its next point is removed. */
 static int is_of_point(const void *self, const char *name)
 {
     const exf_resume *r = self;
-    if (strcmp(name, "resume.json") == 0 || strcmp(name, r->now.file) == 0) return 1;
-    for (size_t i = 0; i < r->n_records; i++)
-        if (strcmp(r->record[i].file, name) == 0) return 1;
-    return 0;
+    return strcmp(name, "resume.json") == 0 || strcmp(name, r->now.file) == 0 || find_record(r, name);
 }
 
-/* Reads the point, or removes what a run left that did not reach its first point or is to start over. */
+/* Reads the point.  If there is none, or the run starts over, removes what an earlier run left. */
 static exf_code find_point(exf_resume *r, exf_resume_mode mode, exf_err *err)
 {
     int found = 0;
@@ -81,7 +85,7 @@ void exf_resume_free(exf_resume *r)
 {
     exf_err unused;
     if (!r) return;
-    if (exf_resume_wait(r, &unused) != EXF_OK) unused.code = EXF_OK; /* failure dropped */
+    if (exf_resume_wait(r, &unused) != EXF_OK) unused.code = EXF_OK; /* the failure is dropped */
     for (size_t i = 0; i < r->n_records; i++) exf_mem_free(r->record[i].file);
     exf_mem_free(r->record);
     exf_resume_hidden_free(&r->now);
@@ -110,33 +114,20 @@ int exf_resume_saved_layers(const exf_resume *r)
 
 /* ---- records ---------------------------------------------------------------------------- */
 
-static exf_resume_record *find_record(const exf_resume *r, const char *file)
-{
-    for (size_t i = 0; i < r->n_records; i++)
-        if (strcmp(r->record[i].file, file) == 0) return &r->record[i];
-    return NULL;
-}
-
-static exf_code add_record(exf_resume *r, const char *file, exf_resume_record **out, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_grow(&r->record, &r->capacity, r->n_records + 1, sizeof *r->record, "records", err));
-    *out = &r->record[r->n_records];
-    EXF_TRY(exf_mem_strdup(&(*out)->file, file, "records", err));
-    r->n_records++;
-out:
-    return rc;
-}
-
 exf_code exf_resume_record_set(exf_resume *r, const char *file, int layer, const char *sha256, exf_err *err)
 {
+    exf_code rc = EXF_OK;
     pthread_mutex_lock(&r->lock);
     exf_resume_record *k = find_record(r, file);
-    exf_code rc = k ? EXF_OK : add_record(r, file, &k, err);
-    if (rc == EXF_OK) {
-        k->layer = layer;
-        memcpy(k->sha256, sha256, EXF_SHA256_HEX);
+    if (!k) {
+        EXF_TRY(exf_mem_grow(&r->record, &r->capacity, r->n_records + 1, sizeof *r->record, "records", err));
+        k = &r->record[r->n_records];
+        EXF_TRY(exf_mem_strdup(&k->file, file, "records", err));
+        r->n_records++;
     }
+    k->layer = layer;
+    memcpy(k->sha256, sha256, EXF_SHA256_HEX);
+out:
     pthread_mutex_unlock(&r->lock);
     return rc;
 }
@@ -243,7 +234,7 @@ exf_code exf_resume_remove(exf_resume *r, exf_err *err)
     exf_code rc;
     if (r->follows) return EXF_OK;
     EXF_TRY(exf_resume_wait(r, err));
-    if (r->directory.fd >= 0) /* first: it names the others */
+    if (r->directory.fd >= 0) /* before the files that it names */
         EXF_TRY(exf_resume_directory_drop(&r->directory, "resume.json", err));
     rc = exf_resume_directory_remove(&r->directory, err);
 out:

@@ -1,5 +1,15 @@
-/* resume_directory.c - see resume_directory.h. */
-#include "pass/resume_directory.h"
+/* resume_directory.c - the directory of one resume point: proof of who made which file in it, and its lock.
+ *
+ * A run makes the directory, and in it the journal "exfold-resume-point": a line that says what it is, then one line
+ * for each file that a run makes, written and synced before the file is made:
+ *   file NAME        in the directory itself
+ *   output NAME      in the run's output directory: an unfinished output, ".NAME.unfinished"
+ * Only what the journal names is ever replaced or removed.  A symbolic link, a directory without a journal, or one that
+ * holds a file that its journal does not name is refused by name (EXF_IO), and nothing in it is touched; an empty
+ * directory of that name is taken.  The journal is locked (flock) from opening to closing, so that two runs never use
+ * one point; where the file system has no locks, the directory stays without.  All files are reached by the
+ * directory's descriptor. */
+#include "pass/resume_internal.h"
 
 #include "base/mem.h"
 #include "base/temporary.h"
@@ -47,7 +57,7 @@ static const char *name_of(const char *line, const char *kind)
     return strncmp(line, kind, n) == 0 && line[n] == ' ' ? line + n + 1 : NULL;
 }
 
-/* Returns 1 for a line that a run may have written: no path, and no output but an unfinished one. */
+/* Returns 1 for a line that a run may have written: the plain name of a file, or of an unfinished output. */
 static int is_line(const char *line)
 {
     const char *file = name_of(line, "file"), *output = name_of(line, "output"), *name = file ? file : output;
@@ -65,32 +75,33 @@ out:
     return rc;
 }
 
-static exf_code journal_fails(const exf_resume_directory *d, const char *what, exf_err *err)
+static exf_code fail_journal(const exf_resume_directory *d, const char *what, exf_err *err)
 {
     return exf_fail_errno(err, errno, "%s/" JOURNAL ": %s", d->path, what);
 }
 
-/* Writes text at the journal's end, over what a run that was killed left of a line, and returns when it is on the disk. */
-static exf_code append(exf_resume_directory *d, const char *text, exf_err *err)
+/* Writes text at the journal's end and syncs it; overwrites what a killed run left of a line. */
+static exf_code append_text(exf_resume_directory *d, const char *text, exf_err *err)
 {
     size_t n = strlen(text);
-    if (ftruncate(d->journal, (off_t)d->end) != 0) return journal_fails(d, "cannot cut", err);
+    if (ftruncate(d->journal, (off_t)d->end) != 0) return fail_journal(d, "cannot cut", err);
     for (size_t done = 0; done < n;) {
         ssize_t put = pwrite(d->journal, text + done, n - done, (off_t)d->end + (off_t)done);
         if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return errno = put < 0 ? errno : ENOSPC, journal_fails(d, "cannot write", err);
+        if (put <= 0) return errno = put < 0 ? errno : ENOSPC, fail_journal(d, "cannot write", err);
         done += (size_t)put;
     }
-    if (fsync(d->journal) != 0) return journal_fails(d, "cannot sync", err);
+    if (fsync(d->journal) != 0) return fail_journal(d, "cannot sync", err);
     d->end += (int64_t)n;
     return EXF_OK;
 }
 
 /* Enters a line if the journal does not have it; *was_there = 1 if it has. */
-static exf_code enter(exf_resume_directory *d, const char *kind, const char *name, int *was_there, exf_err *err)
+static exf_code enter_name(exf_resume_directory *d, const char *kind, const char *name, int *was_there, exf_err *err)
 {
     exf_text line = {0};
-    exf_code rc = exf_text_addf(&line, err, "%s %s\n", kind, name);
+    exf_text_appendf(&line, "%s %s\n", kind, name);
+    exf_code rc = exf_text_end(&line, err);
     pthread_mutex_lock(&d->lock);
     if (rc == EXF_OK) {
         line.s[line.len - 1] = 0;
@@ -98,7 +109,7 @@ static exf_code enter(exf_resume_directory *d, const char *kind, const char *nam
         if (!*was_there) {
             rc = add_line(d, line.s, err);
             line.s[line.len - 1] = '\n';
-            if (rc == EXF_OK && (rc = append(d, line.s, err)) != EXF_OK) exf_mem_free(d->made[--d->n_made]);
+            if (rc == EXF_OK && (rc = append_text(d, line.s, err)) != EXF_OK) exf_mem_free(d->made[--d->n_made]);
         }
     }
     pthread_mutex_unlock(&d->lock);
@@ -106,7 +117,7 @@ static exf_code enter(exf_resume_directory *d, const char *kind, const char *nam
     return rc;
 }
 
-/* A run that was killed while it wrote the title left a part of it, or zeros. */
+/* Returns 1 for what a run leaves that is killed while it writes the title: a part of it, or zeros. */
 static int is_torn_title(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -114,8 +125,8 @@ static int is_torn_title(const char *text, size_t n)
     return 1;
 }
 
-/* Takes the whole lines of the journal's text: a last one that was cut or torn named a file that was not made yet. */
-static exf_code parse(exf_resume_directory *d, char *text, size_t n, exf_err *err)
+/* Reads the whole lines of the journal's text.  A last line that is cut or torn is ignored: its file was not made yet. */
+static exf_code parse_journal(exf_resume_directory *d, char *text, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
     d->end = 0;
@@ -143,15 +154,15 @@ static exf_code read_journal(exf_resume_directory *d, exf_err *err)
     struct stat st;
     char *text = NULL;
     exf_code rc;
-    if (fstat(d->journal, &st) != 0) return journal_fails(d, "cannot stat", err);
+    if (fstat(d->journal, &st) != 0) return fail_journal(d, "cannot stat", err);
     if (!S_ISREG(st.st_mode) || st.st_size > MOST_BYTES)
         return exf_fail(err, EXF_IO, "%s/" JOURNAL ": is not the journal of a resume point; " ADVICE, d->path);
     EXF_TRY(exf_mem_new(&text, (size_t)st.st_size + 1, 1, "journal", err));
     ssize_t n = pread(d->journal, text, (size_t)st.st_size, 0);
     if (n < 0)
-        rc = journal_fails(d, "cannot read", err);
+        rc = fail_journal(d, "cannot read", err);
     else
-        rc = parse(d, text, (size_t)n, err);
+        rc = parse_journal(d, text, (size_t)n, err);
 out:
     exf_mem_free(text);
     return rc;
@@ -159,7 +170,7 @@ out:
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-static void forget(exf_resume_directory *d)
+static void close_files(exf_resume_directory *d)
 {
     for (size_t i = 0; i < d->n_made; i++) exf_mem_free(d->made[i]);
     d->n_made = 0;
@@ -210,18 +221,18 @@ static exf_code refuse_strangers(const exf_resume_directory *d, exf_err *err)
     return exf_fail(err, EXF_IO, "%s: holds %s, which no run made that keeps its resume point there; " ADVICE, d->path, name);
 }
 
-static exf_code busy(const exf_resume_directory *d, exf_err *err)
+static exf_code fail_busy(const exf_resume_directory *d, exf_err *err)
 {
     return exf_fail(err, EXF_IO, "%s: another exfold program uses this resume point; wait for its end", d->path);
 }
 
-/* *gone = 1 if the run before removed the journal while this one waited for nothing but its descriptor. */
+/* Locks the journal.  *gone = 1 if the run before removed it after this one had opened it. */
 static exf_code lock_journal(const exf_resume_directory *d, int *gone, exf_err *err)
 {
     struct stat st;
     *gone = 0;
-    if (flock(d->journal, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return busy(d, err);
-    if (fstat(d->journal, &st) != 0) return journal_fails(d, "cannot stat", err);
+    if (flock(d->journal, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return fail_busy(d, err);
+    if (fstat(d->journal, &st) != 0) return fail_journal(d, "cannot stat", err);
     *gone = st.st_nlink == 0;
     return EXF_OK;
 }
@@ -239,7 +250,7 @@ static exf_code open_once(exf_resume_directory *d, int follows, int *again, exf_
     if (d->journal >= 0) EXF_TRY(lock_journal(d, again, err));
     if (d->journal >= 0 && !*again) EXF_TRY(read_journal(d, err));
     if (!*again) EXF_TRY(refuse_strangers(d, err));
-    if (d->journal < 0 || *again) forget(d); /* an empty directory is no point yet */
+    if (d->journal < 0 || *again) close_files(d); /* an empty directory is no point yet */
 out:
     return rc;
 }
@@ -254,7 +265,7 @@ exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, co
     EXF_TRY(exf_mem_strdup(&d->path, path, "resume point", err));
     if (outputs) EXF_TRY(exf_mem_strdup(&d->outputs, outputs, "resume point", err));
     for (int i = 0; again && i < TRIES; i++) EXF_TRY(open_once(d, follows, &again, err));
-    if (again) rc = busy(d, err);
+    if (again) rc = fail_busy(d, err);
 out:
     return rc;
 }
@@ -272,12 +283,12 @@ static exf_code make_once(exf_resume_directory *d, int *again, exf_err *err)
     }
     EXF_TRY(refuse_strangers(d, err));
     d->journal = openat(d->fd, JOURNAL, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (d->journal < 0 && errno == EEXIST) return busy(d, err);
+    if (d->journal < 0 && errno == EEXIST) return fail_busy(d, err);
     *again = d->journal < 0 && errno == ENOENT;
-    if (d->journal < 0 && !*again) return journal_fails(d, "cannot create", err);
+    if (d->journal < 0 && !*again) return fail_journal(d, "cannot create", err);
     if (d->journal >= 0) EXF_TRY(lock_journal(d, again, err));
     if (*again) return EXF_OK;
-    EXF_TRY(append(d, title, err));
+    EXF_TRY(append_text(d, title, err));
     (void)fsync(d->fd); /* some file systems cannot sync a directory */
 out:
     return rc;
@@ -288,20 +299,20 @@ exf_code exf_resume_directory_make(exf_resume_directory *d, exf_err *err)
     int again = 1;
     exf_code rc = EXF_OK;
     if (d->journal >= 0 && d->end) return EXF_OK;
-    if (d->journal >= 0) return append(d, title, err);
+    if (d->journal >= 0) return append_text(d, title, err);
     for (int i = 0; again && i < TRIES; i++) {
-        forget(d);
+        close_files(d);
         EXF_TRY(make_once(d, &again, err));
     }
-    if (again) rc = busy(d, err);
+    if (again) rc = fail_busy(d, err);
 out:
-    if (rc != EXF_OK) forget(d);
+    if (rc != EXF_OK) close_files(d);
     return rc;
 }
 
 void exf_resume_directory_close(exf_resume_directory *d)
 {
-    forget(d);
+    close_files(d);
     exf_mem_free(d->made);
     exf_mem_free(d->path);
     exf_mem_free(d->outputs);
@@ -310,7 +321,7 @@ void exf_resume_directory_close(exf_resume_directory *d)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* A name must be free, or in the journal, before the journal has it: what the journal names is removed one day. */
+/* Refuses a name that a file has which no run of this point made: once the journal had the name, a run would remove the file. */
 static exf_code refuse_taken(const exf_resume_directory *d, const char *name, exf_err *err)
 {
     int found;
@@ -332,7 +343,7 @@ exf_code exf_resume_directory_create(exf_resume_directory *d, const char *name, 
     exf_code rc;
     *out = NULL;
     EXF_TRY(refuse_taken(d, name, err));
-    EXF_TRY(enter(d, "file", name, &ours, err));
+    EXF_TRY(enter_name(d, "file", name, &ours, err));
     if (ours) EXF_TRY(remove_in(d->fd, d->path, name, err));
     EXF_TRY(exf_path_join(&path, d->path, name, err));
     EXF_TRY(exf_output_file_begin_in(out, d->fd, name, path, err));
@@ -367,7 +378,7 @@ exf_code exf_resume_directory_claim(exf_resume_directory *d, const char *output,
                       d->path);
         goto out;
     }
-    EXF_TRY(enter(d, "output", output, &found, err));
+    EXF_TRY(enter_name(d, "output", output, &found, err));
 out:
     exf_mem_free(path);
     return rc;
@@ -403,7 +414,7 @@ exf_code exf_resume_directory_replace(exf_resume_directory *d, const char *from,
     int ours;
     exf_code rc;
     EXF_TRY(refuse_taken(d, to, err));
-    EXF_TRY(enter(d, "file", to, &ours, err));
+    EXF_TRY(enter_name(d, "file", to, &ours, err));
     (void)fsync(d->fd);
     if (renameat(d->fd, from, d->fd, to) != 0)
         rc = exf_fail_errno(err, errno, "%s/%s: cannot rename into place", d->path, to);
@@ -424,23 +435,9 @@ exf_code exf_resume_directory_prune(const exf_resume_directory *d, int (*keep)(c
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < d->n_made; i++) {
         const char *name = name_of(d->made[i], "file");
-        if (name && !keep(self, name)) rc = remove_in(d->fd, d->path, name, err);
+        if (name && !(keep && keep(self, name))) rc = remove_in(d->fd, d->path, name, err);
     }
     return rc;
-}
-
-static int keeps_nothing(const void *self, const char *name)
-{
-    (void)self, (void)name;
-    return 0;
-}
-
-/* Removes the empty directory, if it is still the one that is open.  One that another run took meanwhile is not empty. */
-static exf_code remove_directory(const exf_resume_directory *d, exf_err *err)
-{
-    if (!exf_temporary_is(d->path, d->fd)) return EXF_OK; /* renamed, or another one has its name */
-    if (rmdir(d->path) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return EXF_OK;
-    return exf_fail_errno(err, errno, "%s: cannot remove", d->path);
 }
 
 exf_code exf_resume_directory_remove(exf_resume_directory *d, exf_err *err)
@@ -450,15 +447,15 @@ exf_code exf_resume_directory_remove(exf_resume_directory *d, exf_err *err)
     if (d->fd < 0) return EXF_OK;
     EXF_TRY(find_stranger(d, stranger, err));
     EXF_TRY(remove_outputs(d, NULL, err));
-    EXF_TRY(exf_resume_directory_prune(d, keeps_nothing, NULL, err));
+    EXF_TRY(exf_resume_directory_prune(d, NULL, NULL, err));
     EXF_TRY(remove_in(d->fd, d->path, JOURNAL, err));
     close(d->journal); /* a network file system keeps an open file's name in the directory */
     d->journal = -1;
     if (*stranger)
         rc = exf_fail(err, EXF_IO, "%s: holds %s, which this run did not make: the directory stays", d->path, stranger);
-    else
-        EXF_TRY(remove_directory(d, err));
+    else if (exf_temporary_is(d->path, d->fd) && rmdir(d->path) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
+        rc = exf_fail_errno(err, errno, "%s: cannot remove", d->path); /* not empty: another run took it meanwhile */
 out:
-    forget(d);
+    close_files(d);
     return rc;
 }

@@ -1,25 +1,70 @@
-/* work.c - see work.h. */
-#include "pass/work.h"
+/* work.c - what the lanes of a pass require, and how much work that is, kind by kind, before it runs; see forward.h. */
+#include "pass/forward_internal.h"
 
-#include "pass/mixer.h"
+/* ---- demand ------------------------------------------------------------------------------- */
+
+int exf_lane_keeps_router_routes(const exf_lane *lane)
+{
+    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
+}
+
+/* Returns 1 for an observer that reads blocks in host memory even if the pass runs on a GPU. */
+static int reads_host_blocks(const exf_observer *o)
+{
+    int sweeps = o->sweeps > 1 ? o->sweeps : 1;
+    return o->block && (!o->device_block || o->device_sweeps < sweeps);
+}
+
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf_backend *b)
+{
+    exf_demand d = {.lanes = n_lanes};
+    for (size_t i = 0; i < n_lanes; i++) {
+        const exf_observer *o = lanes[i].observer;
+        const exf_rewriter *r = lanes[i].rewriter;
+        d.corrects |= r && r->correct;
+        if (r) d.observers += r->device_bytes;
+        if (r && r->wants_logits) d.logits = n_lanes > 1 ? 2 : 1;
+        if (!o) continue;
+        d.head |= o->logits != NULL;
+        d.scored |= o->device_logits != NULL;
+        if (b->gpu && o->device_bytes) d.observers += o->device_bytes(o->self, b);
+        d.host_blocks |= reads_host_blocks(o);
+        d.probes += i > 0 && o->probe;
+        d.pruned += i > 0 && exf_lane_keeps_router_routes(&lanes[i]);
+        if (o->common_input && o->common_input_tokens > d.common_input) d.common_input = o->common_input_tokens;
+        if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
+    }
+    return d;
+}
+
+size_t exf_demand_route_sets(const exf_demand *d)
+{
+    return 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0);
+}
+
+uint64_t exf_demand_logits_bytes(const exf_demand *d, size_t n_tokens, int n_experts)
+{
+    return (uint64_t)d->logits * n_tokens * (uint64_t)n_experts * sizeof(float);
+}
+
+/* ---- seconds of a unit, before any is measured -------------------------------------------- */
 
 /* Seconds of a core that the priors are made of: right within a factor of two in relation to each other,
  * which is all that an estimate needs before it has measured (base/eta.h). */
 static const double second_per_byte = 1e-9, second_per_flop = 1 / 4e10, second_per_mixer_flop = 1 / 1e10,
                     second_per_score = 5e-9, second_per_route = 5e-7, second_per_pair_at_end = 2e-7;
 
-double exf_work_moe_flops(const exf_architecture *a)
+/* Return the floating-point operations of one token in the router and experts of an MoE layer, or in a dense layer. */
+static double moe_flops(const exf_architecture *a)
 {
     double h = a->d_model;
     return 2 * h * a->n_experts + 6 * h * (a->top_k * (double)a->d_expert + a->d_shared);
 }
 
-double exf_work_dense_flops(const exf_architecture *a)
+static double dense_flops(const exf_architecture *a)
 {
     return 6.0 * a->d_model * a->d_ffn;
 }
-
-/* ---- priors ------------------------------------------------------------------------------- */
 
 static void set_priors(exf_eta *e, const exf_architecture *a)
 {
@@ -27,8 +72,8 @@ static void set_priors(exf_eta *e, const exf_architecture *a)
     e->kind[EXF_WORK_READ].prior = second_per_byte;
     for (int i = 0; i < EXF_MIXER_KINDS; i++) e->kind[EXF_WORK_MIXER + i].prior = second_per_mixer_flop;
     e->kind[EXF_WORK_ROUTE].prior = second_per_route;
-    e->kind[EXF_WORK_DENSE].prior = exf_work_dense_flops(a) * second_per_flop;
-    e->kind[EXF_WORK_EXPERTS].prior = (exf_work_moe_flops(a) + observed) * second_per_flop;
+    e->kind[EXF_WORK_DENSE].prior = dense_flops(a) * second_per_flop;
+    e->kind[EXF_WORK_EXPERTS].prior = (moe_flops(a) + observed) * second_per_flop;
     e->kind[EXF_WORK_COMMON].prior = (6 * h * a->d_expert + experts * h) * experts * second_per_flop;
     e->kind[EXF_WORK_HEAD].prior = a->vocab * (2 * h * second_per_flop + second_per_score);
     e->kind[EXF_WORK_REST].prior = experts * experts * second_per_pair_at_end;
@@ -111,4 +156,34 @@ int exf_work_sample_layers(const exf_architecture *a)
         if (k == l) n = l + 1;
     }
     return n;
+}
+
+/* ---- floating-point operations --------------------------------------------------------------- */
+
+double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits)
+{
+    double moe = moe_flops(a), dense = dense_flops(a), flops = 0;
+    for (size_t i = 0; i < batch->n_sequences; i++) {
+        double t = batch->span[i].n_tokens;
+        for (int l = 0; l < a->n_layers; l++)
+            flops += exf_mixer_of(a->mixer[l])->flops(a, l, t) + t * (a->is_moe[l] ? moe : dense);
+        if (logits) flops += t * 2 * a->d_model * a->vocab;
+    }
+    return flops;
+}
+
+double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d)
+{
+    double h = a->d_model, one = 6.0 * h * a->d_expert, again = 0;
+    for (size_t i = 0; i < batch->n_sequences; i++) {
+        int t = batch->span[i].n_tokens, common_input = t < d->common_input ? t : d->common_input;
+        again += (double)common_input * a->n_experts * one;
+        if (d->sweeps > 1) again += (double)(d->sweeps - 1) * t * a->top_k * one;
+    }
+    return exf_forward_flops(a, batch, d->head) * (double)d->lanes + again * a->n_moe_layers;
+}
+
+double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n_layers)
+{
+    return (double)batch->n_tokens * n_layers * moe_flops(a);
 }

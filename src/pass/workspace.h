@@ -1,9 +1,8 @@
 /* workspace.h - one worker's queue, scratch memory and clocks.
  *
- * The mixer works on a whole sequence, the experts on a block of tokens, the head on a
- * few rows; a worker never does two of these at a time, so they share one arena in the
- * backend's memory (base/arena.h).  Sizes come from pass/memory_plan.h, which runs
- * the same carving functions that use the arena.
+ * The mixer works on a whole sequence, the experts on a block of tokens, the head on a few rows; a worker never does two of
+ * these at a time, so they share one arena in the backend's memory (base/arena.h).  Its size comes from the functions that
+ * carve arrays from it.
  *
  * A stage clock measures on a GPU how long each stage of a pass takes, by the GPU's own clock and without waiting: host
  * seconds would say where the host waits, not what the GPU computes.  Two stamps of a queue

@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "pass/work.h"
-#include "pass/deal.h"
+#include "pass/forward.h"
+#include "pass/batch.h"
 #include "kernels/backend.h"
 #include "ranks/ranks.h"
 

@@ -5,8 +5,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "capture/recognise.h"
 #include "format/yaml.h"
+#include "capture/corpus.h"
 #include "recipe/announce.h"
 
 #include <string.h>

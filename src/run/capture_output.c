@@ -3,8 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "capture/exporter.h"
-#include "capture/recorder.h"
+#include "capture/capture.h"
 #include "recipe/announce.h"
 #include "recipe/run_directory.h"
 #include "run/run_resume.h"

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture/capture.h"
-#include "pass/deal.h"
+#include "pass/batch.h"
 #include "ranks/ranks.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* run_shard.h - a run over one shard of its data: --shard I/N.
  *
- * Shards are dealt by tokens (pass/deal.h).  Each has a folder of its own in the output directory, so that all tasks of a
+ * Shards are dealt by tokens (pass/batch.h).  Each has a folder of its own in the output directory, so that all tasks of a
  * job array can have the same recipe and run at the same time. */
 #ifndef EXF_RUN_RUN_SHARD_H
 #define EXF_RUN_RUN_SHARD_H

@@ -7,8 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "pass/pass_resume.h"
-#include "pass/work.h"
+#include "pass/forward.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -42,7 +42,7 @@ void exf_session_close(exf_session *s);
 /* Refuses ranks that differ in program, recipe, model, corpus or device (EXF_MODEL): before any work. */
 exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Deals the batch to the ranks, and tells who runs what; without ranks the part is the batch.  group_of: sequences that
- * stay together (pass/deal.h), or NULL. */
+ * stay together (pass/batch.h), or NULL. */
 exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *group_of, exf_err *err) EXF_CHECKED;
 
 /* Refuses, after a pass, ranks that have read other weights: copies of one size on several nodes. */

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/version.h"
-#include "pass/deal.h"
+#include "pass/batch.h"
 #include "weights/shared_chunks.h"
 
 #include <inttypes.h>

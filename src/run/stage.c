@@ -2,12 +2,11 @@
 #include "run/stage.h"
 
 #include "accumulate/accumulate.h"
-#include "accumulate/merge.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
-#include "capture/manifest_pin.h"
+#include "capture/manifest.h"
 #include "ranks/ranks.h"
 #include "run/capture_output.h"
 #include "run/derived_files.h"

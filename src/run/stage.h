@@ -16,7 +16,7 @@
 #include "recipe/recipe.h"
 
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* The same from r->moe_inputs (capture/moe_inputs.h). */
+/* The same from r->moe_inputs (capture/capture.h). */
 exf_code exf_stage_replay(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_merge(exf_recipe *r, exf_err *err) EXF_CHECKED;

@@ -2,9 +2,8 @@
 #include "run/stage.h"
 
 #include "base/log.h"
-#include "capture/moe_inputs.h"
-#include "pass/replay.h"
-#include "pass/work.h"
+#include "capture/capture.h"
+#include "pass/forward.h"
 #include "run/capture_output.h"
 #include "run/session.h"
 

@@ -3,7 +3,6 @@
 #include "validate/scores.h"
 
 #include "base/mem.h"
-#include "pass/memory_plan.h"
 #include "kernels/statistics/divergence.h"
 #include "ranks/ranks.h"
 

@@ -11,7 +11,7 @@
 #include "base/exact.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"
-#include "pass/observer.h"
+#include "pass/hooks.h"
 #include "ranks/ranks.h"
 
 /* Quality of one lane over its scored tokens. */

@@ -1,7 +1,9 @@
-/* shared_chunks.c - see shared_chunks.h. */
+/* shared_chunks.c - the stored bytes of weight chunks, read by this process or once for the ranks of a node; see
+ * shared_chunks.h. */
 #include "weights/shared_chunks.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
 
@@ -16,7 +18,7 @@ enum {
     POLL_NS = 20000
 };
 
-/* In shared memory.  Numbers of chunks are stored plus 1, so that 0 is none. */
+/* A slot of the ring, in shared memory.  Numbers of chunks are stored plus 1, so that 0 is none. */
 typedef struct {
     _Atomic uint64_t claimed; /* by the rank that reads it */
     _Atomic uint64_t filled;
@@ -28,7 +30,7 @@ typedef struct {
 
 typedef struct {
     _Atomic uint64_t arrived; /* calls of exf_shared_chunks_begin(), of all ranks */
-    char plan[2][EXF_SHARED_MEMBERS][EXF_SHA256_HEX]; /* of this and the next loading, by turns */
+    char plan[2][EXF_SHARED_MEMBERS][EXF_SHA256_HEX]; /* of this and the next schedule, in turn */
     char files[EXF_SHARED_MEMBERS][EXF_SHA256_HEX];
     ring_slot slot[EXF_SHARED_SLOTS]; /* the first m.slots are used */
 } ring;
@@ -48,24 +50,9 @@ static size_t ring_bytes(void)
     return (sizeof(ring) + PAGE - 1) / PAGE * PAGE;
 }
 
-static char *slot_bytes(const exf_shared_chunks *s, uint64_t number)
-{
-    return s->bytes + number % (uint64_t)s->m.slots * (CODE_BYTES + SCALE_BYTES);
-}
-
 size_t exf_shared_chunks_bytes(int slots)
 {
     return ring_bytes() + (size_t)slots * (CODE_BYTES + SCALE_BYTES);
-}
-
-int exf_shared_chunk_fits(size_t code_bytes, size_t scale_bytes)
-{
-    return exf_file_aligned_size(code_bytes) <= CODE_BYTES && exf_file_aligned_size(scale_bytes) <= SCALE_BYTES;
-}
-
-char *exf_shared_chunk_scales(const exf_shared_chunk *c)
-{
-    return c->at + CODE_BYTES;
 }
 
 exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory *m, const exf_backend *b, exf_err *err)
@@ -110,11 +97,13 @@ static exf_code wait_a_moment(const exf_shared_chunks *s, exf_err *err)
     return rc;
 }
 
-exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const char plan[EXF_SHA256_HEX], size_t n, uint64_t *first, int *same,
+exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const exf_weight_schedule *schedule, uint64_t *first, int *same,
                                  exf_err *err)
 {
-    size_t turn = s->begun % 2, members = (size_t)s->m.members;
-    exf_code rc = EXF_OK;
+    char plan[EXF_SHA256_HEX];
+    size_t n, turn = s->begun % 2, members = (size_t)s->m.members;
+    exf_code rc;
+    EXF_TRY(exf_weight_schedule_digest(schedule, plan, &n, err));
     memcpy(s->ring->plan[turn][s->m.member], plan, EXF_SHA256_HEX);
     memcpy(s->ring->files[s->m.member], s->m.files, EXF_SHA256_HEX);
     atomic_fetch_add(&s->ring->arrived, 1);
@@ -130,83 +119,68 @@ out:
     return rc;
 }
 
-/* ---- chunks -------------------------------------------------------------------------------- */
+/* ---- slots --------------------------------------------------------------------------------- */
 
 static ring_slot *slot_of(const exf_shared_chunks *s, uint64_t number)
 {
     return &s->ring->slot[number % (uint64_t)s->m.slots];
 }
 
-/* Returns what a slot's counters have for the chunk that is in it before chunk `number`; 0: none was. */
-static uint64_t before_it(const exf_shared_chunks *s, uint64_t number)
+/* Tries to become the one that fills the chunk's slot, whose counters have `before` for the chunk that was in it. */
+static int claim_slot(ring_slot *at, uint64_t before, uint64_t number)
 {
-    uint64_t slots = (uint64_t)s->m.slots;
-    return number >= slots ? number + 1 - slots : 0;
+    return atomic_compare_exchange_strong(&at->claimed, &before, number + 1);
 }
 
-/* Tries to become the one that fills the chunk's slot. */
-static int claim_slot(const exf_shared_chunks *s, uint64_t number)
-{
-    uint64_t before = before_it(s, number);
-    return atomic_compare_exchange_strong(&slot_of(s, number)->claimed, &before, number + 1);
-}
-
-/* Waits until all have copied the chunk that was in the slot. */
-static exf_code wait_until_free(const exf_shared_chunks *s, uint64_t number, exf_err *err)
-{
-    ring_slot *at = slot_of(s, number);
-    exf_code rc = EXF_OK;
-    uint64_t before = before_it(s, number);
-    while (before && (atomic_load(&at->filled) != before || atomic_load(&at->done) < (uint32_t)s->m.members))
-        EXF_TRY(wait_a_moment(s, err));
-    atomic_store(&at->done, 0);
-out:
-    return rc;
-}
-
-static void show(const ring_slot *at, exf_shared_chunk *c)
-{
-    c->rows = (exf_raw_rows){.codes = NULL};
-    if (!at->shared) return;
-    c->rows.codes = c->at + at->codes;
-    c->rows.scales = at->scales ? c->at + at->scales : NULL;
-    memcpy(c->rows.code_digest, at->code_digest, EXF_SHA256_HEX);
-    memcpy(c->rows.scale_digest, at->scale_digest, EXF_SHA256_HEX);
-}
-
-exf_code exf_shared_chunk_take(exf_shared_chunks *s, uint64_t number, exf_shared_chunk *c, exf_err *err)
-{
-    ring_slot *at = slot_of(s, number);
-    exf_code rc = EXF_OK;
-    *c = (exf_shared_chunk){.number = number, .at = slot_bytes(s, number)};
-    while (!(c->reads = claim_slot(s, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(wait_a_moment(s, err));
-    if (c->reads)
-        rc = wait_until_free(s, number, err);
-    else
-        show(at, c);
-out:
-    return rc;
-}
-
-void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
+/* Waits until the chunk is in its slot, and shows it; or until its slot is free if this rank is the first to ask: *reads is
+ * then 1.  A chunk that is too large for a slot is shown without bytes. */
+static exf_code take_slot(const exf_shared_chunks *s, exf_fetched_chunk *c, int *reads, exf_err *err)
 {
     ring_slot *at = slot_of(s, c->number);
-    at->shared = c->rows.codes != NULL;
+    uint64_t slots = (uint64_t)s->m.slots, before = c->number >= slots ? c->number + 1 - slots : 0; /* 0: none was in it */
+    exf_code rc = EXF_OK;
+    while (!(*reads = claim_slot(at, before, c->number)) && atomic_load(&at->filled) != c->number + 1)
+        EXF_TRY(wait_a_moment(s, err));
+    if (*reads) {
+        while (before && (atomic_load(&at->filled) != before || atomic_load(&at->done) < (uint32_t)s->m.members))
+            EXF_TRY(wait_a_moment(s, err));
+        atomic_store(&at->done, 0);
+    } else if (at->shared) {
+        c->rows.codes = c->slot + at->codes;
+        c->rows.scales = at->scales ? c->slot + at->scales : NULL;
+        memcpy(c->rows.code_digest, at->code_digest, EXF_SHA256_HEX);
+        memcpy(c->rows.scale_digest, at->scale_digest, EXF_SHA256_HEX);
+    }
+out:
+    return rc;
+}
+
+static exf_code read_chunk(const exf_weight_chunk *p, char *codes, char *scales, exf_fetched_chunk *c, exf_err *err)
+{
+    c->bytes += exf_chunk_code_bytes(p) + exf_chunk_scale_bytes(p);
+    return exf_weight_source_raw(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, codes, scales, &c->rows, err);
+}
+
+/* Reads a chunk into its slot unless it is too large, and shows it to the other ranks. */
+static exf_code fill_slot(const exf_shared_chunks *s, const exf_weight_chunk *p, exf_fetched_chunk *c, exf_err *err)
+{
+    ring_slot *at = slot_of(s, c->number);
+    exf_code rc = EXF_OK;
+    at->shared = exf_file_aligned_size(exf_chunk_code_bytes(p)) <= CODE_BYTES &&
+                 exf_file_aligned_size(exf_chunk_scale_bytes(p)) <= SCALE_BYTES;
     if (at->shared) {
-        at->codes = (uint64_t)((const char *)c->rows.codes - c->at);
-        at->scales = c->rows.scales ? (uint64_t)((const char *)c->rows.scales - c->at) : 0;
+        EXF_TRY(read_chunk(p, c->slot, c->slot + CODE_BYTES, c, err));
+        at->codes = (uint64_t)((const char *)c->rows.codes - c->slot);
+        at->scales = c->rows.scales ? (uint64_t)((const char *)c->rows.scales - c->slot) : 0;
         memcpy(at->code_digest, c->rows.code_digest, EXF_SHA256_HEX);
         memcpy(at->scale_digest, c->rows.scale_digest, EXF_SHA256_HEX);
     }
     atomic_store(&at->filled, c->number + 1);
+out:
+    return rc;
 }
 
-void exf_shared_chunk_done(exf_shared_chunks *s, const exf_shared_chunk *c)
-{
-    atomic_fetch_add(&slot_of(s, c->number)->done, 1);
-}
-
-/* ---- chunk bytes ------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 size_t exf_chunk_code_bytes(const exf_weight_chunk *p)
 {
@@ -218,33 +192,32 @@ size_t exf_chunk_scale_bytes(const exf_weight_chunk *p)
     return exf_weight_source_scale_bytes(&p->at.w, p->n_rows, p->at.cols);
 }
 
-static exf_code read_to(const exf_weight_chunk *p, char *codes, char *scales, exf_raw_rows *rows, uint64_t *read, exf_err *err)
-{
-    *read += exf_chunk_code_bytes(p) + exf_chunk_scale_bytes(p);
-    return exf_weight_source_raw(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, codes, scales, rows, err);
-}
-
-exf_code exf_chunk_read(const exf_weight_chunk *p, char *room, exf_raw_rows *rows, uint64_t *read, exf_err *err)
-{
-    return read_to(p, room, room + exf_scales_offset(exf_chunk_code_bytes(p)), rows, read, err);
-}
-
-/* Reads a chunk into its slot for all ranks of the node, unless it is too large. */
-static exf_code read_for_all(exf_shared_chunks *s, const exf_weight_chunk *p, exf_shared_chunk *c, uint64_t *read, exf_err *err)
+exf_code exf_chunk_fetch(exf_shared_chunks *s, const exf_weight_chunk *p, uint64_t number, char **buffer, size_t buffer_bytes,
+                         exf_fetched_chunk *c, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    c->rows = (exf_raw_rows){.codes = NULL};
-    if (exf_shared_chunk_fits(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)))
-        EXF_TRY(read_to(p, c->at, exf_shared_chunk_scales(c), &c->rows, read, err));
-    exf_shared_chunk_filled(s, c);
+    *c = (exf_fetched_chunk){.number = number};
+    if (s) {
+        double start = exf_clock();
+        int reads = 0;
+        c->slot = s->bytes + number % (uint64_t)s->m.slots * (CODE_BYTES + SCALE_BYTES);
+        rc = take_slot(s, c, &reads, err);
+        c->waited = exf_clock() - start;
+        if (rc == EXF_OK && reads)
+            rc = fill_slot(s, p, c, err);
+        else if (rc == EXF_OK && c->rows.codes) /* the identity of the weights has what another rank read, too */
+            rc = exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err);
+        if (rc != EXF_OK || c->rows.codes) goto out;
+    }
+    if (!*buffer) EXF_TRY(exf_mem_raw(buffer, buffer_bytes, 1, "weight staging", err));
+    rc = read_chunk(p, *buffer, *buffer + exf_scales_offset(exf_chunk_code_bytes(p)), c, err);
 out:
     return rc;
 }
 
-exf_code exf_chunk_share(exf_shared_chunks *s, const exf_weight_chunk *p, exf_shared_chunk *c, uint64_t *read, exf_err *err)
+void exf_chunk_done(exf_shared_chunks *s, const exf_fetched_chunk *c)
 {
-    if (c->reads) return read_for_all(s, p, c, read, err);
-    return c->rows.codes ? exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err) : EXF_OK;
+    if (s) atomic_fetch_add(&slot_of(s, c->number)->done, 1);
 }
 
 exf_code exf_chunk_decode(const exf_weight_chunk *p, const exf_raw_rows *rows, float *dst, exf_err *err)

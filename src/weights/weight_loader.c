@@ -1,16 +1,17 @@
-/* weight_loader.c - see weight_loader.h.
+/* weight_loader.c - the loader of a device; see weight_loader.h.
  *
- * A reader (weight_reader.h) waits for the copy of its chunk before it takes the next.
- * Several readers keep both the file system and the bus busy without any CUDA event.
- *
- * Readers take chunks load after load (weight_plan.h) as far as areas are free; the
- * reader that finishes a load's last chunk also calls exf_weight_reader_end(). */
+ * A reader waits for the copy of its chunk before it takes the next: several readers keep both the file system and the bus
+ * busy without any CUDA event.  Readers take chunks load after load (weight_plan.h) as far as areas are free; the reader
+ * that finishes a load's last chunk also finishes the load. */
 #include "weights/weight_loader.h"
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/stop.h"
 #include "base/thread_pool.h"
 
 #include <pthread.h>
+#include <string.h>
 
 enum { MOST_READERS = 16, ALIGN = 256 };
 
@@ -18,7 +19,11 @@ typedef struct {
     struct exf_weight_loader *s;
     pthread_t thread;
     int started;
-    exf_weight_reader of;
+    exf_queue *q;
+    char *host;   /* pinned memory: codes, then scales, then float32 that the host made of them */
+    char *device; /* device memory for chunks that are dequantized there */
+    int *bad;     /* in device memory: a value is not finite, or beyond bfloat16 */
+    exf_weight_loader_times times;
 } reader;
 
 struct exf_weight_loader {
@@ -29,7 +34,7 @@ struct exf_weight_loader {
     void *area[EXF_WEIGHT_AREAS];
     exf_weight_schedule schedule; /* made when the loader opens: looking up names takes milliseconds */
     size_t load;            /* the load that the next call of next() returns */
-    size_t most_host;       /* bytes of the largest chunk in pinned memory */
+    size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest dequantized on the device */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
@@ -62,7 +67,130 @@ static char *area_of(const exf_weight_loader *s, size_t load)
     return s->area[s->schedule.load[load].area];
 }
 
-/* ---- readers ------------------------------------------------------------------- */
+/* ---- one chunk -------------------------------------------------------------------------------------- */
+
+static exf_device_coded_rows coded_rows(const exf_weight_chunk *p, const char *codes, const char *scales)
+{
+    const exf_weight_source *w = &p->at.w;
+    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,
+                                               [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
+    return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = w->stored->tensor->view.dtype,
+                             .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
+                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows,
+                             .block_cols = (size_t)w->block_cols};
+}
+
+#define BEYOND "is beyond bfloat16"
+
+/* Finds the bad value by dequantizing on the host, since the device only reports that there is one. */
+static exf_code name_bad_weight(const exf_weight_loader *s, const exf_weight_chunk *p, int layer, exf_err *err)
+{
+    float *values = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&values, p->at.rows * p->at.cols, sizeof *values, "weights", err));
+    EXF_TRY(exf_model_read(s->model, p->role, layer < 0 ? -1 : layer, p->expert, values, err));
+    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.stored->tensor->view.name);
+out:
+    exf_mem_free(values);
+    return rc;
+}
+
+/* Copies a chunk as stored: BF16 directly to its place if BF16 is wanted, all else by way of the reader's device memory. */
+static exf_code copy_raw(reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, int layer, exf_err *err)
+{
+    const exf_backend *b = r->s->b;
+    const exf_weight_source *w = &p->at.w;
+    size_t codes = exf_chunk_code_bytes(p), scales = exf_chunk_scale_bytes(p);
+    char *scales_at = r->device + ((codes + ALIGN - 1) & ~(size_t)(ALIGN - 1));
+    int bad = 0;
+    exf_code rc = EXF_OK;
+    if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
+        b->upload(r->q, to, raw->codes, codes); /* checked later, with the whole part */
+        EXF_TRY(b->finish(r->q, err));
+    } else {
+        exf_device_coded_rows rows = coded_rows(p, r->device, scales_at);
+        b->upload(r->q, r->device, raw->codes, codes);
+        if (scales) b->upload(r->q, scales_at, raw->scales, scales);
+        b->gpu->dequantize(r->q, to, p->number, &rows, r->bad);
+        EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
+    }
+    if (bad) rc = name_bad_weight(r->s, p, layer, err);
+out:
+    return rc;
+}
+
+/* Copies a chunk that the host makes float32 of, after the bytes in this reader's pinned memory. */
+static exf_code copy_decoded(reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, exf_err *err)
+{
+    float *values = (float *)(void *)(r->host + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));
+    exf_code rc;
+    EXF_TRY(exf_chunk_decode(p, raw, values, err));
+    r->s->b->upload(r->q, to, values, p->n_rows * p->at.cols * sizeof *values);
+    rc = r->s->b->finish(r->q, err);
+out:
+    return rc;
+}
+
+/* Loads a chunk to its place in the load's area and waits for the copy. */
+static exf_code load_chunk(reader *r, size_t load, size_t i, exf_err *err)
+{
+    exf_weight_loader *s = r->s;
+    const exf_weight_plan *plan = plan_of(s, load);
+    const exf_weight_chunk *p = &plan->chunk[i];
+    char *to = area_of(s, load) + p->to;
+    double start = exf_clock(), read;
+    exf_fetched_chunk c;
+    exf_code rc;
+    EXF_TRY(exf_stop_check(err));
+    rc = exf_chunk_fetch(s->shared, p, s->number[load] + i, &r->host, s->most_host, &c, err);
+    r->times.bytes += c.bytes;
+    read = exf_clock();
+    r->times.reading += read - start;
+    if (rc != EXF_OK) goto out;
+    EXF_TRY(p->raw ? copy_raw(r, p, &c.rows, to, plan->of.layer, err) : copy_decoded(r, p, &c.rows, to, err));
+    r->times.sending += exf_clock() - read;
+    exf_chunk_done(s->shared, &c);
+out:
+    return rc;
+}
+
+/* ---- a whole load ------------------------------------------------------------------------------------ */
+
+/* Checks all values of a part that were copied as stored. */
+static exf_code check_values(reader *r, const exf_weight_plan *p, const char *slot, exf_err *err)
+{
+    const exf_backend *b = r->s->b;
+    int bad = 0;
+    exf_code rc = EXF_OK;
+    for (int role = 0; role < EXF_W_COUNT; role++) {
+        int stored = p->present[role] && p->number[role] == EXF_NUMBER_BF16;
+        size_t n = stored ? exf_weight_plan_elements(r->s->model, (exf_role)role, &p->of) : 0;
+        b->gpu->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
+    }
+    EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
+    for (size_t i = 0; bad && i < p->n; i++)
+        if (p->chunk[i].raw) {
+            rc = name_bad_weight(r->s, &p->chunk[i], p->of.layer, err);
+            if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
+        }
+out:
+    return rc;
+}
+
+/* Writes the router's matrix twice side by side, [E, 2 H]. */
+static exf_code split_router(reader *r, const exf_weight_plan *p, char *slot, exf_err *err)
+{
+    const exf_architecture *a = &r->s->model->arch;
+    const exf_backend *b = r->s->b;
+    uint16_t *split = (uint16_t *)(void *)(slot + p->split);
+    const float *router = (const float *)(const void *)(slot + p->first[EXF_W_ROUTER]);
+    if (!p->split) return EXF_OK;
+    for (int half = 0; half < 2; half++)
+        b->gpu->round_rows(r->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
+    return b->finish(r->q, err);
+}
+
+/* ---- readers ------------------------------------------------------------------------------------------ */
 
 static int failed_before(const exf_weight_loader *s, size_t load, size_t chunk)
 {
@@ -70,7 +198,7 @@ static int failed_before(const exf_weight_loader *s, size_t load, size_t chunk)
 }
 
 /* Keeps the error of the lowest chunk, so that the message does not depend on which reader was faster. */
-static void note(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err)
+static void note_failure(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err)
 {
     if (failed_before(s, load, chunk)) return;
     s->err = *err;
@@ -79,7 +207,7 @@ static void note(exf_weight_loader *s, size_t load, size_t chunk, const exf_err 
 }
 
 /* Takes the next chunk in order; returns 0 if the caller must wait. */
-static int take(exf_weight_loader *s, size_t *load, size_t *chunk)
+static int take_chunk(exf_weight_loader *s, size_t *load, size_t *chunk)
 {
     while (s->taking < s->open_loads && s->taken == plan_of(s, s->taking)->n) {
         s->taking++;
@@ -91,50 +219,51 @@ static int take(exf_weight_loader *s, size_t *load, size_t *chunk)
     return 1;
 }
 
-/* Loads one chunk.  Called with the lock held; releases it while it loads. */
+/* Loads one chunk, and finishes its load if it was the last.  Called with the lock held; releases it while it works. */
 static void serve(reader *r, size_t load, size_t chunk)
 {
     exf_weight_loader *s = r->s;
+    const exf_weight_plan *plan = plan_of(s, load);
     exf_err err = {.code = EXF_OK};
-    size_t n = plan_of(s, load)->n;
     int skip = failed_before(s, load, chunk);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = EXF_OK;
-    if (!skip) rc = exf_weight_reader_send(&r->of, plan_of(s, load), chunk, s->number[load] + chunk, area_of(s, load), &err);
+    exf_code rc = skip ? EXF_OK : load_chunk(r, load, chunk, &err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note(s, load, chunk, &err);
+    if (rc != EXF_OK) note_failure(s, load, chunk, &err);
     if (--s->left[load] > 0) return;
-    skip = failed_before(s, load, n);
+    skip = failed_before(s, load, plan->n);
     pthread_mutex_unlock(&s->lock);
-    rc = skip ? EXF_OK : exf_weight_reader_end(&r->of, plan_of(s, load), area_of(s, load), &err);
+    rc = skip ? EXF_OK : check_values(r, plan, area_of(s, load), &err);
+    if (rc == EXF_OK && !skip) rc = split_router(r, plan, area_of(s, load), &err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note(s, load, n, &err);
+    if (rc != EXF_OK) note_failure(s, load, plan->n, &err);
     s->ready[load] = 1;
     pthread_cond_signal(&s->done);
 }
 
 /* The thread of a reader.  Pinning memory takes milliseconds, so each reader pins its own. */
-static void *read_pieces(void *self)
+static void *read_chunks(void *self)
 {
     reader *r = self;
     exf_weight_loader *s = r->s;
     exf_err err = {.code = EXF_OK};
-    exf_code rc = exf_weight_reader_pin(&r->of, s->most_host, &err);
+    exf_code rc = s->b->gpu->alloc_staging((void *)&r->host, s->most_host, "weight chunks", &err);
     size_t load, chunk;
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
-        note(s, 0, 0, &err);
+        note_failure(s, 0, 0, &err);
         s->lost = 1;
         pthread_cond_signal(&s->done);
     }
     while (rc == EXF_OK && !s->quit) {
-        if (take(s, &load, &chunk))
+        if (take_chunk(s, &load, &chunk))
             serve(r, load, chunk);
         else
             pthread_cond_wait(&s->work, &s->lock);
     }
     pthread_mutex_unlock(&s->lock);
-    exf_weight_reader_unpin(&r->of);
+    s->b->gpu->free_staging(r->host);
+    r->host = NULL;
     return NULL;
 }
 
@@ -173,7 +302,7 @@ out:
     return rc;
 }
 
-/* ---- opening and closing ----------------------------------------------------------- */
+/* ---- opening and closing ---------------------------------------------------------------------------- */
 
 size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o)
 {
@@ -200,7 +329,7 @@ out:
     return rc;
 }
 
-static exf_code count_pieces(exf_weight_loader *s, exf_err *err)
+static exf_code count_chunks(exf_weight_loader *s, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_mem_new(&s->left, s->schedule.n, sizeof *s->left, "weight loads", err));
@@ -217,32 +346,24 @@ out:
 /* Numbers the chunks, which the ranks of a node share if all have the same. */
 static exf_code share_chunks(exf_weight_loader *s, exf_err *err)
 {
-    char digest[EXF_SHA256_HEX];
     uint64_t number;
-    size_t n;
     int same;
-    exf_code rc = EXF_OK;
-    if (!s->o.shared) return EXF_OK;
-    EXF_TRY(exf_weight_schedule_digest(&s->schedule, digest, &n, err));
-    EXF_TRY(exf_shared_chunks_begin(s->o.shared, digest, n, &number, &same, err));
-    if (!same) goto out;
+    exf_code rc = exf_shared_chunks_begin(s->o.shared, &s->schedule, &number, &same, err);
+    if (rc != EXF_OK || !same) return rc;
     s->shared = s->o.shared;
     for (size_t t = 0; t < s->schedule.n; number += plan_of(s, t++)->n) s->number[t] = number;
-out:
-    return rc;
+    return EXF_OK;
 }
 
-static exf_code open_reader(exf_weight_loader *s, reader *r, size_t device, exf_err *err)
+static exf_code open_reader(exf_weight_loader *s, reader *r, exf_err *err)
 {
     exf_code rc;
     r->s = s;
-    EXF_TRY(exf_weight_reader_open(&r->of, s->model, s->b, s->compute, device, err));
-    r->of.shared = s->shared;
-    if (pthread_create(&r->thread, NULL, read_pieces, r) != 0) {
-        rc = exf_fail(err, EXF_NOSPACE, "weights: a reader thread could not be started");
-        goto out;
-    }
-    r->started = 1;
+    EXF_TRY(s->b->open(&r->q, s->compute, err));
+    EXF_TRY(s->b->alloc(&r->device, s->most_device, 1, "weight chunks", err));
+    EXF_TRY(s->b->alloc(&r->bad, 1, sizeof *r->bad, "weight chunks", err));
+    r->started = pthread_create(&r->thread, NULL, read_chunks, r) == 0;
+    if (!r->started) rc = exf_fail(err, EXF_NOSPACE, "weights: a reader thread could not be started");
 out:
     return rc;
 }
@@ -251,7 +372,6 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
                                 const exf_weight_loader_options *o, exf_err *err)
 {
     exf_weight_loader *s = NULL;
-    size_t device;
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight loader", err));
@@ -264,11 +384,11 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
     EXF_TRY(exf_weight_schedule_make(&s->schedule, m, compute, o, err));
-    exf_weight_schedule_most(&s->schedule, &s->most_host, &device);
-    EXF_TRY(count_pieces(s, err));
+    exf_weight_schedule_most(&s->schedule, &s->most_host, &s->most_device);
+    EXF_TRY(count_chunks(s, err));
     EXF_TRY(alloc_areas(s, err));
-    EXF_TRY(share_chunks(s, err));
-    for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], device, err));
+    if (o->shared) EXF_TRY(share_chunks(s, err));
+    for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], err));
     open_loads(s, 0);
 out:
     if (rc != EXF_OK)
@@ -289,12 +409,15 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
         reader *r = &s->readers[i];
         if (r->started) pthread_join(r->thread, NULL);
         if (times) {
-            times->reading += r->of.times.reading;
-            times->sending += r->of.times.sending;
-            times->bytes += r->of.times.bytes;
+            times->reading += r->times.reading;
+            times->sending += r->times.sending;
+            times->bytes += r->times.bytes;
             times->readers++;
         }
-        exf_weight_reader_close(&r->of);
+        if (!r->q) continue;
+        s->b->close(r->q);
+        s->b->free(r->device);
+        s->b->free(r->bad);
     }
     for (int i = 0; i < EXF_WEIGHT_AREAS; i++) s->b->free(s->area[i]);
     exf_weight_schedule_free(&s->schedule);

@@ -1,4 +1,4 @@
-/* weight_plan.c - see weight_plan.h. */
+/* weight_plan.c - which bytes of the checkpoint go where, and when; see weight_plan.h. */
 #include "weights/weight_plan.h"
 
 #include "base/hash.h"
@@ -7,6 +7,42 @@
 #include <string.h>
 
 enum { ALIGN = 256 };
+
+void exf_layer_weights_free(exf_layer_weights *lw)
+{
+    for (int role = 0; lw->b && role < EXF_W_COUNT; role++) lw->b->free(lw->held[role]);
+    memset(lw, 0, sizeof *lw);
+}
+
+size_t exf_layer_weights_size(const exf_model *m)
+{
+    size_t total = 0;
+    for (int role = EXF_W_FIRST_IN_LAYER; role < EXF_W_COUNT; role++) {
+        size_t most = 0;
+        for (int l = 0; l < m->arch.n_layers; l++) {
+            size_t n = (size_t)exf_model_copies(m, (exf_role)role, l) * exf_model_count(m, (exf_role)role, l);
+            most = n > most ? n : most;
+        }
+        total += most;
+    }
+    return total;
+}
+
+/* ---- a plan ------------------------------------------------------------------------------------------- */
+
+/* Returns 1 for a role whose matrix only products read; 0 for the router's, which stays float32. */
+static int is_product(exf_role role)
+{
+    static const unsigned char product[EXF_W_COUNT] = {
+        [EXF_W_HEAD] = 1, [EXF_W_DENSE_GATE] = 1, [EXF_W_DENSE_UP] = 1, [EXF_W_DENSE_DOWN] = 1, [EXF_W_EXPERT_GATE] = 1,
+        [EXF_W_EXPERT_UP] = 1, [EXF_W_EXPERT_DOWN] = 1, [EXF_W_SHARED_GATE] = 1, [EXF_W_SHARED_UP] = 1, [EXF_W_SHARED_DOWN] = 1,
+        [EXF_W_Q] = 1, [EXF_W_K] = 1, [EXF_W_V] = 1, [EXF_W_O] = 1, [EXF_W_Q_A] = 1, [EXF_W_Q_B] = 1, [EXF_W_KV_A] = 1,
+        [EXF_W_KV_B] = 1, [EXF_W_DELTA_QKV] = 1, [EXF_W_DELTA_Z] = 1, [EXF_W_DELTA_B] = 1, [EXF_W_DELTA_A] = 1,
+        [EXF_W_DELTA_OUT] = 1, [EXF_W_KV] = 1, [EXF_W_O_A] = 1, [EXF_W_O_B] = 1, [EXF_W_COMPRESS_KV] = 1,
+        [EXF_W_COMPRESS_GATE] = 1, [EXF_W_INDEX_Q] = 1, [EXF_W_INDEX_WEIGHTS] = 1, [EXF_W_INDEX_KV] = 1, [EXF_W_INDEX_GATE] = 1,
+    };
+    return product[role];
+}
 
 static size_t aligned(size_t bytes)
 {
@@ -18,6 +54,7 @@ static int is_routed(exf_role role)
     return role == EXF_W_EXPERT_GATE || role == EXF_W_EXPERT_UP || role == EXF_W_EXPERT_DOWN;
 }
 
+/* Returns 1 if a role belongs to the part. */
 static int is_of(exf_role role, const exf_weight_part *of)
 {
     if (of->layer == EXF_LAYER_EMBED) return role == EXF_W_EMBED;
@@ -58,7 +95,7 @@ static int fits_bf16(const exf_model *m, exf_role role, int layer)
  * precision is lost.  The embedding is too, which halves the bytes to copy. */
 static exf_number number_of(const exf_model *m, exf_compute compute, exf_role role, const exf_weight_part *of)
 {
-    if (!exf_is_product(role) && role != EXF_W_EMBED) return EXF_NUMBER_F32;
+    if (!is_product(role) && role != EXF_W_EMBED) return EXF_NUMBER_F32;
     return compute == EXF_COMPUTE_BF16 || fits_bf16(m, role, layer_of(of)) ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
 }
 
@@ -79,7 +116,8 @@ static size_t split_bytes(const exf_model *m, exf_compute compute, const exf_wei
     return has ? aligned(4 * exf_model_count(m, EXF_W_ROUTER, of->layer)) : 0;
 }
 
-size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
+/* Returns the bytes of the slot that a part needs. */
+static size_t plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
 {
     size_t total = split_bytes(m, compute, of);
     for (int role = 0; role < EXF_W_COUNT; role++)
@@ -98,7 +136,7 @@ size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes)
     return exf_scales_offset(code_bytes) + aligned(exf_file_aligned_size(scale_bytes));
 }
 
-static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
+static exf_code add_chunk(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
 {
     size_t host, device = 0;
     exf_code rc = exf_mem_grow(&p->chunk, &p->capacity, p->n + 1, sizeof *p->chunk, "weight chunks", err);
@@ -123,27 +161,26 @@ static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute c
     exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;
     EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
-    chunk.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
+    chunk.raw = (is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
     if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && chunk.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
     size_t step = exf_weight_piece_rows(&chunk.at.w, chunk.at.cols), width = chunk.at.cols * exf_number_bytes(chunk.number);
     for (size_t row = 0; row < chunk.at.rows; row += step) {
         chunk.row = row;
         chunk.n_rows = chunk.at.rows - row < step ? chunk.at.rows - row : step;
         chunk.to = to + row * width;
-        EXF_TRY(add_piece(p, &chunk, err));
+        EXF_TRY(add_chunk(p, &chunk, err));
     }
 out:
     return rc;
 }
 
-exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err)
+/* Makes the plan of a part in *p, which is zero. */
+static exf_code make_plan(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err)
 {
     exf_code rc = EXF_OK;
     size_t at = 0;
     int first = of->choice == EXF_WEIGHTS_EXPERTS ? of->first : 0;
     p->of = *of;
-    p->n = p->most_host = p->most_device = p->split = 0;
-    memset(p->present, 0, sizeof p->present);
     for (int role = 0; role < EXF_W_COUNT; role++) {
         int copies = is_of((exf_role)role, of) ? copies_of(m, (exf_role)role, of) : 0;
         if (copies == 0) continue;
@@ -159,15 +196,8 @@ exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_comput
         p->split = at;
         at += split_bytes(m, compute, of);
     }
-    p->slot_bytes = at;
 out:
     return rc;
-}
-
-void exf_weight_plan_free(exf_weight_plan *p)
-{
-    exf_mem_free(p->chunk);
-    memset(p, 0, sizeof *p);
 }
 
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
@@ -187,7 +217,7 @@ void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char
     }
 }
 
-/* ---- weight schedule --------------------------------------------------------------------------- */
+/* ---- a schedule ---------------------------------------------------------------------------------------- */
 
 /* State of making a schedule. */
 typedef struct {
@@ -204,12 +234,12 @@ static exf_code add_plan(schedule_builder *k, const exf_weight_part *of, exf_err
     exf_code rc;
     EXF_TRY(exf_mem_grow(&t->plan, &t->plan_capacity, t->n_plans + 1, sizeof *t->plan, "weight plans", err));
     memset(&t->plan[t->n_plans], 0, sizeof *t->plan);
-    rc = exf_weight_plan_make(&t->plan[t->n_plans++], k->m, k->compute, of, err);
+    rc = make_plan(&t->plan[t->n_plans++], k->m, k->compute, of, err);
 out:
     return rc;
 }
 
-static exf_code add_turn(schedule_builder *k, size_t plan, int area, int early, exf_err *err)
+static exf_code add_load(schedule_builder *k, size_t plan, int area, int early, exf_err *err)
 {
     exf_weight_schedule *t = k->t;
     exf_code rc = exf_mem_grow(&t->load, &t->capacity, t->n + 1, sizeof *t->load, "weight loads", err);
@@ -222,7 +252,7 @@ static exf_code add_whole(schedule_builder *k, int layer, exf_err *err)
     exf_code rc;
     int n_slots = k->o->n_slots;
     EXF_TRY(add_plan(k, &(exf_weight_part){.layer = layer}, err));
-    EXF_TRY(add_turn(k, k->t->n_plans - 1, (int)(k->t->n % (size_t)n_slots), n_slots > 1, err));
+    EXF_TRY(add_load(k, k->t->n_plans - 1, (int)(k->t->n % (size_t)n_slots), n_slots > 1, err));
 out:
     return rc;
 }
@@ -234,21 +264,21 @@ static exf_code add_in_parts(schedule_builder *k, int layer, exf_err *err)
     exf_code rc;
     int n_experts = layer >= 0 && k->m->arch.is_moe[layer] ? k->m->arch.n_experts : 0, step = k->o->part_experts;
     EXF_TRY(add_plan(k, &(exf_weight_part){.layer = layer, .choice = EXF_WEIGHTS_NON_EXPERT}, err));
-    EXF_TRY(add_turn(k, k->t->n_plans - 1, 0, 0, err));
+    EXF_TRY(add_load(k, k->t->n_plans - 1, 0, 0, err));
     size_t first = k->t->n_plans;
     for (int e = 0; e < n_experts; e += step)
         EXF_TRY(add_plan(k, &(exf_weight_part){layer, EXF_WEIGHTS_EXPERTS, e, n_experts - e < step ? n_experts - e : step}, err));
     for (int pass = 0; pass < k->o->passes; pass++)
         for (size_t plan = first; plan < k->t->n_plans; plan++) {
             int early = k->o->n_slots > 1 || (pass == 0 && plan == first);
-            EXF_TRY(add_turn(k, plan, 1 + k->parts++ % k->o->n_slots, early, err));
+            EXF_TRY(add_load(k, plan, 1 + k->parts++ % k->o->n_slots, early, err));
         }
 out:
     return rc;
 }
 
 /* Returns 1 if the schedule has the layer, the embedding or the head. */
-static int brings(const exf_weight_loader_options *o, int layer)
+static int has_layer(const exf_weight_loader_options *o, int layer)
 {
     if (layer == EXF_LAYER_HEAD) return o->head;
     if (o->first_layer && layer < o->first_layer) return 0;
@@ -263,17 +293,9 @@ exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, ex
     exf_code rc = EXF_OK;
     for (int i = 0; rc == EXF_OK && i < n; i++) {
         int layer = i == 0 ? EXF_LAYER_EMBED : i <= o->n_layers ? i - 1 : EXF_LAYER_HEAD;
-        if (!brings(o, layer)) continue;
+        if (!has_layer(o, layer)) continue;
         rc = o->part_experts ? add_in_parts(&k, layer, err) : add_whole(&k, layer, err);
     }
-    return rc;
-}
-
-static exf_code hash_chunk(exf_hash *h, const exf_weight_part *of, const exf_weight_chunk *c, exf_err *err)
-{
-    const uint64_t facts[] = {(uint64_t)of->layer, c->role, (uint64_t)c->expert, (uint64_t)c->raw, c->row, c->n_rows};
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < sizeof facts / sizeof *facts; i++) rc = exf_hash_add_u64(h, facts[i], err);
     return rc;
 }
 
@@ -285,7 +307,11 @@ exf_code exf_weight_schedule_digest(const exf_weight_schedule *t, char hex[EXF_S
     EXF_TRY(exf_hash_new(&h, err));
     for (size_t i = 0; i < t->n; i++) {
         const exf_weight_plan *p = &t->plan[t->load[i].plan];
-        for (size_t k = 0; k < p->n; k++) EXF_TRY(hash_chunk(h, &p->of, &p->chunk[k], err));
+        for (size_t k = 0; k < p->n; k++) {
+            const exf_weight_chunk *c = &p->chunk[k];
+            const uint64_t facts[] = {(uint64_t)p->of.layer, c->role, (uint64_t)c->expert, (uint64_t)c->raw, c->row, c->n_rows};
+            for (size_t f = 0; f < sizeof facts / sizeof *facts; f++) EXF_TRY(exf_hash_add_u64(h, facts[f], err));
+        }
         *n_chunks += p->n;
     }
     rc = exf_hash_end(h, hex, err);
@@ -297,7 +323,7 @@ out:
 
 void exf_weight_schedule_free(exf_weight_schedule *t)
 {
-    for (size_t i = 0; i < t->n_plans; i++) exf_weight_plan_free(&t->plan[i]);
+    for (size_t i = 0; i < t->n_plans; i++) exf_mem_free(t->plan[i].chunk);
     exf_mem_free(t->plan);
     exf_mem_free(t->load);
     memset(t, 0, sizeof *t);
@@ -312,7 +338,7 @@ void exf_weight_schedule_most(const exf_weight_schedule *t, size_t *host, size_t
     }
 }
 
-/* ---- sizes ------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------------- */
 
 /* Returns the most bytes that a choice of any layer, the embedding or the head needs. */
 static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_weight_choice choice)
@@ -320,8 +346,8 @@ static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_weig
     size_t most = 0;
     for (int l = EXF_LAYER_EMBED; l < o->n_layers; l++) {
         int none = choice == EXF_WEIGHTS_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
-        if (none || !brings(o, l)) continue;
-        size_t bytes = exf_weight_plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
+        if (none || !has_layer(o, l)) continue;
+        size_t bytes = plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
         most = bytes > most ? bytes : most;
     }
     return most;

@@ -1,20 +1,43 @@
-/* weight_plan.h - a weight plan lists the chunks of a layer's tensors, or of a part of them:
- * the position of each in the checkpoint and in a slot. */
+/* weight_plan.h - the weights of a decoder layer in a backend's memory, and the plan by which they get there.
+ *
+ * On the host they are float32.  On a device the matrices that products read have the type of the compute mode, all other
+ * tensors are float32.  A plan lists the chunks of a layer's tensors, or of a part of them: where each is in the checkpoint
+ * and in a slot of device memory.  A schedule lists the loads of a pass in order, and the area that each fills: areas are
+ * the two slots of whole layers; with parts, an area for the layer's tensors other than routed experts and, after it, the
+ * two slots of parts. */
 #ifndef EXF_WEIGHTS_WEIGHT_PLAN_H
 #define EXF_WEIGHTS_WEIGHT_PLAN_H
 #include "base/hash.h"
-#include "weights/layer_weights.h"
+#include "kernels/backend.h"
+#include "model/model.h"
+
+/* One decoder layer's tensors. */
+typedef struct {
+    float *w[EXF_W_COUNT];      /* by role; experts' stacked [E, ...]; NULL if the layer has none, or has it in w16 */
+    uint16_t *w16[EXF_W_COUNT]; /* matrices of products in bfloat16 */
+    uint16_t *router_split;     /* [E, 2 H] the router's matrix twice side by side, if it is stored in bfloat16; or NULL */
+    size_t capacity[EXF_W_COUNT]; /* floats allocated for each role */
+    float *held[EXF_W_COUNT];   /* allocations, reused by the next layer */
+    const exf_backend *b;
+} exf_layer_weights;
+
+/* Returns the matrix of a role from w or w16; p is NULL if the layer has none. */
+static inline exf_matrix exf_matrix_of(const exf_layer_weights *lw, exf_role role)
+{
+    return lw->w16[role] ? exf_bf16(lw->w16[role]) : exf_f32(lw->w[role]);
+}
+
+/* Zero-initialise lw and set b; a loader fills it (weight_loader.h). */
+void exf_layer_weights_free(exf_layer_weights *lw);
+/* Returns the floats that the largest layer needs in host memory. */
+size_t exf_layer_weights_size(const exf_model *m);
+
+/* ---- plan and schedule --------------------------------------------------------------------------- */
 
 /* Numbers that stand for the tensors outside the layers. */
 enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
 
-/* Rows of one tensor: a piece (exf_weight_piece_rows()). */
-/* A weight schedule lists the loads of a weight loader in order, and the
- * area of device memory that each fills.
- *
- * Areas are the two slots of whole layers; with parts, an area for the layer's tensors other
- * than routed experts and, after it, the two slots of parts. */
-
+/* Rows of one tensor that are read at a time (exf_weight_piece_rows()). */
 typedef struct {
     exf_role role;
     int expert;
@@ -42,7 +65,6 @@ typedef struct {
     exf_number number[EXF_W_COUNT];
     unsigned char present[EXF_W_COUNT];
     size_t split;       /* offset in the slot of the doubled router matrix (router_split); 0: none */
-    size_t slot_bytes;
     size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest that the device dequantizes */
 } exf_weight_plan;
 
@@ -50,16 +72,10 @@ typedef struct {
 size_t exf_scales_offset(size_t code_bytes);
 /* Returns the offset of the float32 that the host makes of a chunk, after codes and scales. */
 size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes);
-/* Makes the plan of a part in *p, which is zero or an earlier plan. */
-exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of,
-                              exf_err *err) EXF_CHECKED;
-void exf_weight_plan_free(exf_weight_plan *p);
 /* Points lw at a part that is in `slot`; a part of experts leaves lw's other tensors as they are. */
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
 /* Returns the number of elements of a role's tensors in a part. */
 size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of);
-/* Returns the bytes of the slot that a part needs. */
-size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of);
 
 typedef struct {
     int n_slots;   /* 1 or 2 */

@@ -7,7 +7,7 @@
  * of a whole pass take. */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "pass/replay.h"
+#include "pass/forward.h"
 #include "tests/bench/bench_device.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* check_cuda_vectors.c - what acts on vectors and is kept or fetched on the GPU: diagonal
  * sums against plain ones, the same bits where products are exact and wherever calls are
  * cut; samples against the host's. */
-#include "accumulate/device_diagonal.h"
+#include "accumulate/device_sums.h"
 #include "tests/support/sequence_fixtures.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 

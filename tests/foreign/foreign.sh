@@ -73,7 +73,7 @@ guessed_claims() {
 }
 
 # src/pass/resume.h: resume points of every program, as they are called below an output directory (EXF_RUN_RESUME_PREFIX, stages,
-# shards) and a runtime.checkpoint.directory; src/capture/recorder.c: unfinished captures.
+# shards) and a runtime.checkpoint.directory; src/capture/capture_recorder.c: unfinished captures.
 resume_points() {
     for name in .exfold-resume-calibrate .exfold-resume-calibrate-1-of-2 calibrate calibrate-0123456789ab; do
         folder_of_theirs "$name"

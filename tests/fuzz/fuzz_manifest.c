@@ -4,7 +4,6 @@
  * that writes says the same of the same sources, and their checksum.
  *   make fuzz FUZZ=manifest SECONDS=60 */
 #include "capture/manifest.h"
-#include "capture/manifest_pin.h"
 #include "tests/fuzz/scratch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);

@@ -6,7 +6,7 @@
 #include "tests/support/golden_run.h"
 #include "tests/support/statistics_run.h"
 
-#include "accumulate/merge.h"
+#include "accumulate/accumulate.h"
 
 #include <stdio.h>
 

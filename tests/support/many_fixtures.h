@@ -1,5 +1,5 @@
 /* many_fixtures.h - a golden checkpoint with a batch of many sequences: more tokens than
- * two of the smallest windows of hidden states (memory_plan.c), in sequences of several
+ * two of the smallest windows of hidden states (footprint.c), in sequences of several
  * lengths. */
 #ifndef EXF_TESTS_MANY_FIXTURES_H
 #define EXF_TESTS_MANY_FIXTURES_H

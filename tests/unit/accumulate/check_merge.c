@@ -2,8 +2,7 @@
 #include "tests/support/digest_fixtures.h"
 #include "tests/support/artifact_fixtures.h"
 
-#include "accumulate/facts.h"
-#include "accumulate/merge.h"
+#include "accumulate/accumulate.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* check_capture_write_behind.c - blocks written by a thread of their own: all arrive whatever
  * their order and callers, a failure reaches the callers, and nothing is left behind. */
-#include "capture/recorder.h"
+#include "capture/capture.h"
 #include "tests/support/scratch_fixtures.h"
 
 #include <pthread.h>

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "capture/recognise.h"
+#include "capture/corpus.h"
 #include "format/safetensors.h"
 
 #include <string.h>

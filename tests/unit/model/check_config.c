@@ -177,7 +177,7 @@ START_TEST(fields_fill_the_architecture)
     ck_assert(a.attention.n_heads == 4 && a.attention.n_kv_heads == 2 && a.attention.head_dim == 6 &&
               a.rope[EXF_ROPE_MAIN].dim == 6);
     ck_assert(a.rope[EXF_ROPE_MAIN].theta == 1e6 && a.traits[0] & EXF_T_QK_NORM && !(a.traits[0] & EXF_T_QKV_BIAS));
-    ck_assert(a.norm_eps == 0.5 && a.router.renormalise && a.router.score == EXF_SCORING_SOFTMAX && !a.tied_embeddings);
+    ck_assert(a.norm_eps == 0.5 && a.router.renormalise && a.router.score == EXF_ROUTER_SOFTMAX && !a.tied_embeddings);
     ck_assert_int_eq(a.n_moe_layers, 4);
     ck_assert_int_eq(a.dim[EXF_DIM_Q], 24);
     ck_assert_int_eq(a.dim[EXF_DIM_KV], 12);

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "pass/deal.h"
+#include "pass/batch.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #include "tests/support/lanes_fixtures.h"
 #include "tests/support/many_fixtures.h"
 
-enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (memory_plan.c) */
+enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (footprint.c) */
 static const uint64_t plenty = (uint64_t)1 << 40;
 static exf_err e;
 

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "pass/mixer.h"
+#include "pass/mix.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,10 +2,7 @@
  * sequences, routes in two memories, positions of common input, and the arrays that
  * calls carve from an arena. */
 #include "base/mem.h"
-#include "pass/memory_plan.h"
-#include "pass/residual.h"
-#include "pass/common_input.h"
-#include "pass/moe_layer.h"
+#include "pass/forward_internal.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/golden_run.h"

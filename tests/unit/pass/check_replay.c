@@ -6,10 +6,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "capture/exporter.h"
-#include "capture/recorder.h"
-#include "capture/moe_inputs.h"
-#include "pass/replay.h"
+#include "capture/capture.h"
+#include "pass/forward.h"
 
 #include <math.h>
 #include <stdio.h>

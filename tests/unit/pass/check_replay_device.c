@@ -1,7 +1,7 @@
 /* check_replay_device.c - recorded hidden states through routers and experts on a device
  * (fake_device.h): outputs near those of a whole pass on the CPU, the same however
  * blocks are cut, within a limit of memory. */
-#include "pass/replay.h"
+#include "pass/forward.h"
 
 #include "tests/support/fake_device.h"
 #include "tests/support/lanes_fixtures.h"
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (memory_plan.c) */
+enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (footprint.c) */
 static const uint64_t plenty = (uint64_t)1 << 40;
 static exf_err e;
 

@@ -3,7 +3,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/rng.h"
-#include "pass/residual.h"
+#include "pass/mix.h"
 #include "kernels/residual/hyper_connections.h"
 
 #include <math.h>

@@ -11,9 +11,8 @@ typedef struct {
 
 static exf_router_rules rules_of(const exf_architecture *a, const float *bias)
 {
-    static const exf_router_score score[] = {EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS};
     const exf_router_spec *r = &a->router;
-    return (exf_router_rules){.score = score[r->score], .n_experts = a->n_experts, .top_k = a->top_k, .n_groups = r->n_groups,
+    return (exf_router_rules){.score = r->score, .n_experts = a->n_experts, .top_k = a->top_k, .n_groups = r->n_groups,
                               .top_groups = r->top_groups, .group_top2 = r->group_score == EXF_GROUP_TOP2_SUM,
                               .renormalise = r->renormalise, .epsilon = r->epsilon, .scaling = r->scaling, .bias = bias};
 }

@@ -1,0 +1,252 @@
+/* accumulate_sinks.c - where the sums of finished layers go: into the statistics file, by one of three sinks.
+ *
+ *   now                  written before the next layer begins: passes on the CPU, and passes with vector sums
+ *   while the next runs  on a thread of its own, while the next layer adds up in the other set of sums: passes on a GPU
+ *   by way of rank 0     sent to rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
+ *                        Vector sums may be gigabytes, so they are not copied: what is sent are the layer's own, and they
+ *                        have arrived, and are written, before the next layer makes its own between its sweeps
+ *
+ * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
+ * start of a->work until the wait for it no other thread uses the file. */
+#include "accumulate/accumulate_internal.h"
+
+/* ---- a layer in the file --------------------------------------------------------------------------- */
+
+/* Writes a layer to the file, and gives its sums to the consumer; v NULL: it has no vector sums. */
+static exf_code write_to_file(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
+{
+    int i = 0;
+    exf_code rc = EXF_OK;
+    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
+    if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
+    if (v) EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
+    while (a->layer_number[i] != layer) i++;
+    if (a->consumer.consume) rc = a->consumer.consume(a->consumer.self, i, s, err);
+out:
+    return rc;
+}
+
+/* Writes a layer to the file and to the resume point. */
+static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
+{
+    exf_code rc = write_to_file(a, layer, s, v, err);
+    if (rc == EXF_OK && a->resume) rc = exf_layer_record_put(a->resume, layer, s, v, err);
+    return rc;
+}
+
+exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
+{
+    exf_layer_statistics s;
+    exf_vector_sums v = {.n_pairs = 0}, *vectors = a->vectors ? &v : NULL;
+    exf_code rc = exf_layer_statistics_new(&s, (int)a->shape.n_experts, err);
+    if (rc != EXF_OK) return rc;
+    for (int i = 0; i < a->n_layers && a->layer_number[i] < exf_resume_start(a->resume)->layers_done; i++) {
+        EXF_TRY(exf_layer_record_get(a->resume, a->layer_number[i], &s, vectors, (int)a->shape.d_model, err));
+        EXF_TRY(write_to_file(a, a->layer_number[i], &s, vectors, err));
+        exf_vector_sums_free(&v);
+    }
+out:
+    exf_vector_sums_free(&v);
+    exf_layer_statistics_free(&s);
+    return rc;
+}
+
+/* ---- now ------------------------------------------------------------------------------------------- */
+
+static exf_code write_now(exf_accumulator *a, int layer, exf_err *err)
+{
+    if (!a->target) return EXF_OK;
+    return write_layer(a, layer, &a->sums[0], a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL, err);
+}
+
+/* ---- while the next layer runs --------------------------------------------------------------------- */
+
+/* Makes the layer's sums those of the layer before, and gives the other set to the next layer. */
+static void swap_sums(exf_accumulator *a, int layer)
+{
+    exf_layer_statistics sums = a->sums[0];
+    a->sums[0] = a->before;
+    a->before = sums;
+    a->before_layer = layer;
+}
+
+/* Writes a->before and zeroes it, on a thread of its own: rounding, writing and solving a layer takes about as long as a
+ * GPU may need for one. */
+static exf_code write_before(void *self, exf_err *err)
+{
+    exf_accumulator *a = self;
+    exf_code rc = write_layer(a, a->before_layer, &a->before, NULL, err);
+    exf_layer_statistics_zero(&a->before);
+    return rc;
+}
+
+static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_code rc = exf_background_wait(&a->work, err);
+    if (rc != EXF_OK) return rc;
+    swap_sums(a, layer);
+    return exf_background_start(&a->work, write_before, a, err);
+}
+
+static exf_code finish_work(exf_accumulator *a, exf_err *err)
+{
+    return exf_background_wait(&a->work, err);
+}
+
+/* ---- by way of rank 0 ------------------------------------------------------------------------------- */
+
+/* Takes the totals of the layer that was sent last, and starts to write them. */
+static exf_code receive_sums(exf_accumulator *a, exf_err *err)
+{
+    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
+    exf_ranks_sums *sent = a->sent;
+    exf_code rc;
+    EXF_TRY(exf_background_wait(&a->work, err));
+    if (!sent) goto out;
+    a->sent = NULL;
+    EXF_TRY(exf_ranks_sum_finish(sent, list, exf_layer_rank_arrays(list, &a->before, NULL), err));
+    if (!a->target) goto out;
+    a->before.routes.n = a->before.routes.cap; /* all of them: a sample is no larger than the run */
+    a->before_layer = a->sent_layer;
+    rc = exf_background_start(&a->work, write_before, a, err);
+out:
+    return rc;
+}
+
+/* Sends a copy of the layer's sums. */
+static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
+    exf_code rc = receive_sums(a, err);
+    if (rc != EXF_OK) return rc;
+    a->sent_layer = layer;
+    return exf_ranks_sum_start(&a->sent, a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err);
+}
+
+static exf_code finish_sums(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = receive_sums(a, err);
+    return rc == EXF_OK ? exf_background_wait(&a->work, err) : rc;
+}
+
+/* Adds up the vector sums on rank 0, piece by piece, on a thread of its own. */
+static exf_code add_vectors(void *self, exf_err *err)
+{
+    exf_accumulator *a = self;
+    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
+    return exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &a->before, &a->before_vectors), err);
+}
+
+static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_vector_sums *v = exf_vector_accumulator_sums(a->vectors);
+    a->before_vectors = *v;
+    *v = (exf_vector_sums){.n_pairs = 0};
+    a->before_pending = 1;
+    swap_sums(a, layer);
+    return exf_background_start(&a->work, add_vectors, a, err);
+}
+
+static exf_code receive_vectors(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = exf_background_wait(&a->work, err);
+    if (rc == EXF_OK && a->before_pending && a->target)
+        rc = write_layer(a, a->before_layer, &a->before, &a->before_vectors, err);
+    exf_vector_sums_free(&a->before_vectors);
+    a->before_pending = 0;
+    return rc;
+}
+
+/* The scalar sums of all ranks are needed at once: rank 0 chooses from them what the second sweep adds up. */
+static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
+{
+    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
+    exf_code rc = receive_vectors(a, err);
+    return rc == EXF_OK ? exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err) : rc;
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------- */
+
+static const exf_sink NOW = {.take = write_now, .finish = finish_work};
+static const exf_sink WHILE_NEXT_RUNS = {.take = write_while_next_runs, .finish = finish_work, .gives_zeros = 1};
+static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
+static const exf_sink VECTORS_TO_RANK_0 = {.take = send_vectors, .between = add_up_scalars, .finish = receive_vectors};
+
+exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
+{
+    int on_device = a->device.b != NULL;
+    exf_code rc = EXF_OK;
+    a->sink = a->ranks ? a->vectors ? &VECTORS_TO_RANK_0 : &SUMS_TO_RANK_0
+              : on_device && a->target && !a->vectors ? &WHILE_NEXT_RUNS
+                                                      : &NOW;
+    if (a->sink == &NOW || a->before.dot) return EXF_OK;
+    EXF_TRY(exf_layer_statistics_new(&a->before, (int)a->shape.n_experts, err));
+    rc = exf_accumulator_make_sample(a, &a->before, err);
+out:
+    return rc;
+}
+
+/* ---- beginning and end of the file --------------------------------------------------------------------- */
+
+/* Refuses a basis of another run; weights that are not known yet are compared after the pass. */
+static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
+{
+    const exf_basis *b = a->options.basis;
+    exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
+    if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
+    return exf_weights_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
+}
+
+exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance own = {0}, origin = {0};
+    exf_sequence_list sorted = {.n = 0};
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
+    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
+    EXF_TRY(exf_accumulate_facts(&own, &a->options, err));
+    exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
+                                  .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
+                                  .origin = &origin, .is_basis = a->options.basis_only};
+    if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
+    EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
+out:
+    exf_provenance_free(&own);
+    exf_provenance_free(&origin);
+    exf_sequence_list_free(&sorted);
+    return rc;
+}
+
+exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
+{
+    exf_code rc = a->sink ? a->sink->finish(a, err) : EXF_OK;
+    if (rc != EXF_OK || !a->target) return rc;
+    if (a->options.basis)
+        rc = exf_weights_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
+    return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
+}
+
+/* Adds the digest of what vector sums were added up over. */
+static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_provenance p = {0};
+    exf_hash *h = a->basis_hash;
+    exf_code rc;
+    if (!h) return EXF_OK;
+    a->basis_hash = NULL;
+    EXF_TRY(exf_hash_end(h, digest, err));
+    EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
+    EXF_TRY(exf_statistics_add_facts(&a->writer, &p, err));
+out:
+    exf_provenance_free(&p);
+    return rc;
+}
+
+exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_code rc = a->sink ? a->sink->finish(a, err) : EXF_OK;
+    if (rc != EXF_OK || !a->target) return rc;
+    rc = add_basis_fact(a, err);
+    return rc == EXF_OK ? exf_statistics_commit(&a->writer, digest, err) : rc;
+}

@@ -1,0 +1,354 @@
+/* accumulate_vectors.c - adds up the vector sums of a layer (artifact/vector_sums.h) in two sweeps.
+ *
+ * The first sweep samples tokens for the low-rank basis.  Between the sweeps the pairs of most energy are chosen, and the
+ * basis and the grids made or taken from a file.  The second sweep adds up, block by block (accumulate_pairs.c). */
+#include "accumulate/accumulate_internal.h"
+
+#include "accumulate/basis.h"
+#include "base/mem.h"
+#include "base/thread_pool.h"
+#include "kernels/linear/linear.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_LOCKS = 64 };
+
+struct exf_vector_accumulator {
+    exf_run_shape shape;
+    const exf_accumulate_options *options;
+    const exf_sequence_list *sequences;
+    exf_sampler sampler; /* empty without lowrank */
+    int32_t *index;      /* [E, E] number of a pair in sums, -1: it has no vectors */
+    exf_vector_sums sums;
+    exf_pair_block *block; /* [n_workers] */
+    exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
+    int n_workers, n_helpers;
+    pthread_mutex_t lock[N_LOCKS]; /* each guards the sums of many pairs */
+    exf_ranks *ranks;             /* NULL: one process */
+    exf_device_samples samples;   /* samples of lowrank on a device */
+    exf_device_diagonal diagonal; /* used on a device if diagonal sums are all that the second sweep adds */
+};
+
+/* Returns 1 if the run makes a low-rank basis of its own. */
+static int takes_samples(const exf_accumulate_options *o)
+{
+    return o->lowrank && !o->basis;
+}
+
+/* Returns 1 if a device adds diagonal sums. */
+static int adds_on_device(const exf_accumulate_options *o)
+{
+    return o->diagonal && !o->lowrank && !o->basis_only;
+}
+
+exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
+                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, size_t first_row,
+                                    exf_err *err)
+{
+    exf_code rc;
+    exf_vector_accumulator *m = NULL;
+    size_t e = (size_t)shape->n_experts, candidates = (size_t)shape->n_tokens * (size_t)shape->top_k;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "vector sums", err));
+    for (int i = 0; i < N_LOCKS; i++) pthread_mutex_init(&m->lock[i], NULL);
+    m->shape = *shape;
+    m->options = o;
+    m->sequences = sequences;
+    m->n_workers = n_workers;
+    m->ranks = ranks;
+    m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
+    EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
+    if (takes_samples(o))
+        EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model,
+                                err));
+    m->sampler.first_row = first_row;
+    EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
+    EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
+    EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));
+out:
+    if (rc != EXF_OK)
+        exf_vector_accumulator_free(m);
+    else
+        *out = m;
+    return rc;
+}
+
+void exf_vector_accumulator_free(exf_vector_accumulator *m)
+{
+    if (!m) return;
+    for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
+    for (int i = 0; m->buffers && i < m->n_workers * m->n_helpers; i++) exf_pair_buffers_free(&m->buffers[i]);
+    exf_mem_free(m->block);
+    exf_mem_free(m->buffers);
+    for (int i = 0; i < N_LOCKS; i++) pthread_mutex_destroy(&m->lock[i]);
+    exf_device_samples_free(&m->samples);
+    exf_device_diagonal_free(&m->diagonal);
+    exf_sampler_free(&m->sampler);
+    exf_vector_sums_free(&m->sums);
+    exf_mem_free(m->index);
+    exf_mem_free(m);
+}
+
+/* ---- on a device ------------------------------------------------------------------- */
+
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    uint64_t all = (uint64_t)(shape->n_experts * (shape->n_experts - 1)), wanted = (uint64_t)o->vector_pairs;
+    return all < wanted ? all : wanted;
+}
+
+uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    if (takes_samples(o)) return exf_device_samples_bytes((int)shape->d_model);
+    return adds_on_device(o) ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
+}
+
+exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
+{
+    const exf_run_shape *s = &m->shape;
+    if (takes_samples(m->options)) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
+    if (!adds_on_device(m->options)) return EXF_OK;
+    return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model,
+                                    m->options->weighting, err);
+}
+
+exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
+{
+    return takes_samples(m->options) ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
+}
+
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
+{
+    exf_device_diagonal_add(&m->diagonal, b);
+}
+
+exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
+{
+    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
+}
+
+/* ---- before the first sweep ---------------------------------------------------------- */
+
+exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
+{
+    exf_vector_sums_free(&m->sums);
+    if (!takes_samples(m->options)) return EXF_OK;
+    if (m->ranks) exf_sampler_clear(&m->sampler, (int)m->shape.d_model);
+    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
+}
+
+void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b)
+{
+    if (takes_samples(m->options)) exf_sampler_keep(&m->sampler, b);
+}
+
+/* ---- between the sweeps ----------------------------------------------------------- */
+
+typedef struct {
+    double energy;
+    int32_t pair; /* s * E + t */
+} ranked;
+
+/* Numbers the pairs of m->sums. */
+static void index_pairs(exf_vector_accumulator *m)
+{
+    size_t e = (size_t)m->shape.n_experts;
+    for (size_t i = 0; i < e * e; i++) m->index[i] = -1;
+    for (int64_t i = 0; i < m->sums.n_pairs; i++)
+        m->index[(size_t)m->sums.pair[2 * i] * e + (size_t)m->sums.pair[2 * i + 1]] = (int32_t)i;
+}
+
+static int by_energy(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->energy != y->energy) return x->energy > y->energy ? -1 : 1;
+    return (x->pair > y->pair) - (x->pair < y->pair);
+}
+
+static int rising(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    return (x->pair > y->pair) - (x->pair < y->pair);
+}
+
+/* Chooses the pairs of largest source_sq, ties to the lower source, then target. */
+static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
+    int d = (int)m->shape.d_model, rank = m->options->lowrank ? exf_basis_rank(d) : 0;
+    ranked *all = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&all, e * e, sizeof *all, "pairs with vectors", err));
+    for (size_t i = 0; i < e * e; i++)
+        if (s->count[i]) all[n++] = (ranked){exf_exact_value(&s->source_sq[i]), (int32_t)i};
+    qsort(all, n, sizeof *all, by_energy);
+    n = n < most ? n : most;
+    qsort(all, n, sizeof *all, rising);
+    EXF_TRY(m->options->basis_only ? exf_vector_sums_new_choice(&m->sums, (int64_t)n, d, rank, err)
+                                   : exf_vector_sums_new(&m->sums, (int64_t)n, d, m->options->diagonal, rank, err));
+    for (size_t i = 0; i < n; i++) {
+        m->sums.pair[2 * i] = all[i].pair / (int32_t)e;
+        m->sums.pair[2 * i + 1] = all[i].pair % (int32_t)e;
+    }
+    index_pairs(m);
+out:
+    exf_mem_free(all);
+    return rc;
+}
+
+void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s)
+{
+    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
+        size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
+        exf_grid_for_pair(v->grid + EXF_N_GRIDS * i, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at]));
+    }
+}
+
+/* Replaces the samples' u by u - S v and returns how many there are; samples of an empty slot are left out. */
+static size_t take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
+{
+    size_t h = (size_t)m->shape.d_model, n = 0;
+    for (size_t i = 0; i < m->sampler.n; i++) {
+        if (m->sampler.pair[2 * i] < 0 || m->sampler.pair[2 * i + 1] < 0) continue;
+        size_t at = (size_t)m->sampler.pair[2 * i] * (size_t)s->n_experts + (size_t)m->sampler.pair[2 * i + 1];
+        double scalar = exf_pair_scalar(&m->options->rule, exf_exact_value(&s->dot[at]), exf_exact_value(&s->target_sq[at]));
+        const float *u = m->sampler.source + i * h, *v = m->sampler.target + i * h;
+        float *to = m->sampler.source + n++ * h;
+        for (size_t k = 0; k < h; k++) to[k] = (float)((double)u[k] - scalar * (double)v[k]);
+    }
+    return n;
+}
+
+/* Makes pairs, basis and grids from the sums and samples of this run. */
+static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    exf_code rc = choose_pairs(m, s, err);
+    if (rc != EXF_OK || !m->sums.basis) return rc;
+    exf_vector_sums_choose_grids(&m->sums, s);
+    size_t n = take_residuals(m, s);
+    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, m->options->seed,
+                          (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err);
+}
+
+/* Refuses sums that could overflow the grids of a basis: those of more data than it was made from. */
+static exf_code check_grids(const exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    const exf_vector_sums *v = &m->sums;
+    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
+        int source = v->pair[2 * i], target = v->pair[2 * i + 1];
+        size_t at = (size_t)source * (size_t)s->n_experts + (size_t)target;
+        double source_sq = exf_exact_value(&s->source_sq[at]), target_sq = exf_exact_value(&s->target_sq[at]);
+        if (!exf_grids_fit(v->grid + EXF_N_GRIDS * i, source_sq, target_sq))
+            return exf_fail(err, EXF_MODEL,
+                            "%s: layer %d, pair %d -> %d: its grid 2^%d is too fine for energies %g and %g of this run",
+                            exf_h5_path(m->options->basis->h), layer, source, target, (int)v->grid[EXF_N_GRIDS * i], source_sq,
+                            target_sq);
+    }
+    return EXF_OK;
+}
+
+/* Takes pairs, basis and grids from the basis that the run was given. */
+static exf_code take_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    exf_vector_sums given = {.n_pairs = 0};
+    exf_code rc;
+    EXF_TRY(exf_basis_get(m->options->basis, layer, &given, err));
+    size_t p = (size_t)given.n_pairs;
+    EXF_TRY(exf_vector_sums_new(&m->sums, given.n_pairs, given.d_model, m->options->diagonal, given.rank, err));
+    if (p) memcpy(m->sums.pair, given.pair, 2 * p * sizeof *given.pair);
+    index_pairs(m);
+    if (given.basis) {
+        memcpy(m->sums.basis, given.basis, (size_t)given.d_model * (size_t)given.rank * sizeof *given.basis);
+        memcpy(m->sums.grid, given.grid, p * EXF_N_GRIDS * sizeof *given.grid);
+    }
+    rc = check_grids(m, s, layer, err);
+out:
+    exf_vector_sums_free(&given);
+    return rc;
+}
+
+/* Gives all ranks what rank 0 chose for the second sweep: elsewhere makes zeroed sums of these pairs. */
+static exf_code broadcast_choice(exf_vector_accumulator *m, exf_err *err)
+{
+    exf_vector_sums *v = &m->sums;
+    struct {
+        int64_t n_pairs;
+        int32_t d_model, rank;
+    } head = {v->n_pairs, v->d_model, v->rank};
+    exf_code rc;
+    EXF_TRY(exf_ranks_broadcast(m->ranks, &head, sizeof head, err));
+    if (!exf_ranks_first(m->ranks))
+        EXF_TRY(m->options->basis_only
+                    ? exf_vector_sums_new_choice(v, head.n_pairs, head.d_model, head.rank, err)
+                    : exf_vector_sums_new(v, head.n_pairs, head.d_model, m->options->diagonal, head.rank, err));
+    size_t p = (size_t)head.n_pairs, columns = (size_t)v->d_model * (size_t)v->rank;
+    if (v->pair) EXF_TRY(exf_ranks_broadcast(m->ranks, v->pair, 2 * p * sizeof *v->pair, err));
+    if (v->grid) EXF_TRY(exf_ranks_broadcast(m->ranks, v->grid, p * EXF_N_GRIDS * sizeof *v->grid, err));
+    if (v->basis) EXF_TRY(exf_ranks_broadcast(m->ranks, v->basis, columns * sizeof *v->basis, err));
+out:
+    return rc;
+}
+
+/* Has rank 0 make pairs, basis and grids from the samples of all ranks, of which each zeroed those that it does not keep. */
+static exf_code share_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    const exf_sampler *k = &m->sampler;
+    size_t floats = k->n * (size_t)m->shape.d_model;
+    const exf_ranks_array samples[] = {{k->source, floats * sizeof *k->source, EXF_RANKS_BITS},
+                                       {k->target, floats * sizeof *k->target, EXF_RANKS_BITS},
+                                       {k->pair, k->n * 2 * sizeof *k->pair, EXF_RANKS_BITS}};
+    exf_code rc;
+    if (takes_samples(m->options)) EXF_TRY(exf_ranks_sum(m->ranks, samples, sizeof samples / sizeof *samples, err));
+    if (exf_ranks_first(m->ranks)) EXF_TRY(make_basis(m, s, layer, err));
+    EXF_TRY(broadcast_choice(m, err));
+    if (!exf_ranks_first(m->ranks)) index_pairs(m);
+out:
+    return rc;
+}
+
+exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    exf_code rc;
+    if (m->options->basis)
+        EXF_TRY(take_basis(m, s, layer, err));
+    else
+        EXF_TRY(m->ranks ? share_basis(m, s, layer, err) : make_basis(m, s, layer, err));
+    if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
+out:
+    return rc;
+}
+
+/* ---- the second sweep --------------------------------------------------------------- */
+
+typedef struct {
+    exf_vector_accumulator *m;
+    const exf_moe_block *b;
+} job;
+
+static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
+{
+    const job *j = self;
+    exf_vector_accumulator *m = j->m;
+    exf_pair_buffers *buffers = &m->buffers[j->b->worker * m->n_helpers + helper];
+    return exf_pair_block_add(&m->block[j->b->worker], buffers, j->b, (int64_t)p, &m->sums, &m->lock[p % N_LOCKS],
+                              err);
+}
+
+/* Adds the block's pairs, shared out among helpers.  A pair's sums are added by one helper, so helpers change no bit. */
+exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
+{
+    job j = {m, b};
+    exf_code rc;
+    if (m->sums.n_pairs == 0) return EXF_OK;
+    EXF_TRY(exf_pair_block_sort(&m->block[b->worker], b, m->index, m->options->weighting, m->sums.n_pairs, err));
+    if (m->n_helpers > 1) return exf_parallel_for((size_t)m->sums.n_pairs, m->n_helpers, add_pair, &j, err);
+    for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
+out:
+    return rc;
+}
+
+exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)
+{
+    return &m->sums;
+}

@@ -1,0 +1,213 @@
+/* corpus_recognise.c - tells what kind of source a file is that no manifest describes (exf_recognise, corpus.h). */
+#include "capture/corpus_internal.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { LONGEST_HEAD = 16 << 20 }; /* bytes in which a first line is looked for */
+
+/* The beginning of a file. */
+typedef struct {
+    const char *path, *field;
+    char *bytes;
+    size_t len;
+    uint64_t size; /* of the whole file */
+    exf_err *err;
+} head;
+
+static exf_code read_head(head *h)
+{
+    exf_file *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_file_open(&f, h->path, h->err));
+    h->size = exf_file_size(f);
+    h->len = h->size < LONGEST_HEAD ? (size_t)h->size : LONGEST_HEAD;
+    EXF_TRY(exf_mem_raw(&h->bytes, h->len + 1, 1, "beginning of a text", h->err));
+    EXF_TRY(exf_file_read(f, 0, h->bytes, h->len, h->err));
+    h->bytes[h->len] = 0;
+    if (h->len == 0) rc = exf_fail(h->err, EXF_MODEL, "%s: is empty", h->path);
+out:
+    exf_file_close(f);
+    return rc;
+}
+
+/* ---- what is not read -------------------------------------------------- */
+
+static exf_code refuse_packed(const head *h)
+{
+    static const struct { const char *magic; size_t n; const char *is, *mend; } packed[] = {
+        {"\x1f\x8b", 2, "compressed with gzip", "unpack it first: gzip -d"},
+        {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", "unpack it first: zstd -d"},
+        {"\xfd""7zXZ", 5, "compressed with xz", "unpack it first: xz -d"},
+        {"BZh", 3, "compressed with bzip2", "unpack it first: bzip2 -d"},
+        {"PK\3\4", 4, "a zip archive", "unpack it first: unzip"},
+        {"PAR1", 4, "a Parquet table", "write its column of text as JSON lines first"},
+        {"%PDF-", 5, "a PDF", "extract its text first"},
+    };
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        if (h->len >= packed[i].n && memcmp(h->bytes, packed[i].magic, packed[i].n) == 0)
+            return exf_fail(h->err, EXF_MODEL, "%s: is %s; %s", h->path, packed[i].is, packed[i].mend);
+    return EXF_OK;
+}
+
+/* The last character of a head may be cut. */
+static exf_code refuse_bytes(const head *h)
+{
+    size_t bad = exf_utf8_valid(h->bytes, h->len);
+    if (bad == h->len || (h->size > h->len && bad + 4 > h->len)) return EXF_OK;
+    return exf_fail(h->err, EXF_MODEL,
+                    "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no UTF-8",
+                    h->path, (unsigned)(unsigned char)h->bytes[bad], bad);
+}
+
+/* ---- JSON lines ---------------------------------------------------------- */
+
+/* The first line that is not blank; *number counts from 1. */
+static const char *first_line(const head *h, size_t *len, int *number)
+{
+    const char *at = h->bytes, *end = h->bytes + h->len;
+    for (*number = 1; at < end; ++*number) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        *len = newline ? (size_t)(newline - at) : (size_t)(end - at);
+        if (strspn(at, " \t\r") < *len) return at;
+        at += *len + (newline != NULL);
+    }
+    *len = 0;
+    return h->bytes;
+}
+
+static int named_jsonl(const char *path)
+{
+    return exf_ends_with(path, ".jsonl") || exf_ends_with(path, ".ndjson");
+}
+
+static exf_code wrong_member(const head *h, const exf_json *object, const char *field, int line)
+{
+    const exf_json *member = exf_json_get(object, field);
+    exf_text present = {0};
+    exf_member_names(object, &present);
+    exf_code rc = exf_text_end(&present, h->err);
+    if (rc == EXF_OK && member)
+        rc = exf_fail(h->err, EXF_MODEL, "%s: line %d: \"%s\" is %s, expected a string; of the members %s, name the text with"
+                      " --text-field NAME", h->path, line, field, exf_json_type_name(member), present.s);
+    else if (rc == EXF_OK)
+        rc = exf_fail(h->err, EXF_MODEL, "%s: line %d has no \"%s\"; of its members %s, name the text with --text-field NAME",
+                      h->path, line, field, present.s);
+    exf_text_free(&present);
+    return rc;
+}
+
+/* object NULL: the line is no object, which the reader of the corpus refuses with the reason. */
+static exf_code take_jsonl(const head *h, const exf_json *object, int line, exf_recognised *out)
+{
+    const char *field = h->field ? h->field : "text";
+    out->format = EXF_SOURCE_JSONL;
+    if (object && !exf_json_string(exf_json_get(object, field), NULL)) return wrong_member(h, object, field, line);
+    exf_text_appendf(&out->field, "%s", field);
+    exf_text_appendf(&out->about, "JSON lines, a document each; the text is member \"%s\"", field);
+    return EXF_OK;
+}
+
+/* JSON that is not lines: a whole file, which ends in .json. */
+static exf_code refuse_json(const head *h, const char *line)
+{
+    return exf_fail(h->err, EXF_MODEL, "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl",
+                    h->path, *line == '[' ? "array" : "document", *line == '[' ? "'.[]'" : ".", h->path);
+}
+
+/* Sets *known where the file is, or should be, JSON lines. */
+static exf_code try_jsonl(const head *h, exf_recognised *out, int *known)
+{
+    exf_json *j = NULL;
+    exf_err ignored = {.code = EXF_OK};
+    size_t len;
+    int number;
+    const char *line = first_line(h, &len, &number);
+    exf_code rc = EXF_OK;
+    int is_json = exf_json_parse(&j, line, len, h->path, &ignored) == EXF_OK;
+    if (!is_json && ignored.code == EXF_NOSPACE) return exf_fail(h->err, EXF_NOSPACE, "%s", ignored.msg);
+    const exf_json *object = is_json && exf_json_type(j) == EXF_JSON_OBJECT ? j : NULL;
+    *known = object || named_jsonl(h->path);
+    if (*known) rc = take_jsonl(h, object, number, out);
+    else if (exf_ends_with(h->path, ".json")) rc = refuse_json(h, line);
+    exf_json_free(j);
+    return rc;
+}
+
+/* ---- token ids -------------------------------------------------------------- */
+
+/* Eight bytes of length, then a JSON object: no text begins with a NUL that early. */
+static int is_safetensors(const head *h)
+{
+    return exf_ends_with(h->path, ".safetensors") || (h->len > 8 && h->bytes[8] == '{' && memchr(h->bytes, 0, 8));
+}
+
+static exf_code take_tokens(const head *h, exf_recognised *out)
+{
+    exf_st_file *f = NULL;
+    const exf_st_tensor *t = NULL;
+    exf_text present = {0};
+    exf_code rc;
+    size_t n = 0;
+    char shape[128];
+    out->format = EXF_SOURCE_TOKENS;
+    EXF_TRY(exf_st_open(&f, h->path, h->err));
+    if (h->field) t = exf_st_find(f, h->field);
+    for (size_t i = 0; !h->field && i < exf_st_count(f); i++) {
+        if (!exf_dtype_is_integer(exf_st_at(f, i)->view.dtype)) continue;
+        t = exf_st_at(f, i);
+        n++;
+    }
+    if (t && n <= 1) {
+        exf_shape_text(shape, sizeof shape, t->view.shape, t->view.rank);
+        exf_text_appendf(&out->field, "%s", t->view.name);
+        exf_text_appendf(&out->about, "token ids, a sequence per row of tensor \"%s\" %s", t->view.name, shape);
+        goto out;
+    }
+    exf_tensor_names(f, &present);
+    EXF_TRY(exf_text_end(&present, h->err));
+    if (h->field)
+        rc = exf_fail(h->err, EXF_MODEL, "%s: has no tensor \"%s\"; its tensors are %s", h->path, h->field, present.s);
+    else if (n == 0)
+        rc = exf_fail(h->err, EXF_MODEL, "%s: has no integer tensor, which would hold token ids; its tensors are %s", h->path,
+                      present.s);
+    else
+        rc = exf_fail(h->err, EXF_MODEL, "%s: has %zu integer tensors; of its tensors %s, name the token ids with"
+                      " --text-field NAME", h->path, n, present.s);
+out:
+    exf_text_free(&present);
+    exf_st_close(f);
+    return rc;
+}
+
+/* ---- the whole ---------------------------------------------------------------- */
+
+exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err)
+{
+    head h = {.path = path, .field = field, .err = err};
+    int known = 0;
+    exf_code rc;
+    *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
+    EXF_TRY(read_head(&h));
+    EXF_TRY(refuse_packed(&h));
+    if (is_safetensors(&h)) {
+        EXF_TRY(take_tokens(&h, out));
+    } else {
+        EXF_TRY(refuse_bytes(&h));
+        EXF_TRY(try_jsonl(&h, out, &known));
+        if (!known) exf_text_appendf(&out->about, "plain text, one document");
+    }
+    EXF_TRY(exf_text_end(&out->field, err));
+    rc = exf_text_end(&out->about, err);
+out:
+    exf_mem_free(h.bytes);
+    return rc;
+}
+
+void exf_recognised_free(exf_recognised *r)
+{
+    exf_text_free(&r->field);
+    exf_text_free(&r->about);
+}

@@ -1,0 +1,222 @@
+/* experts.h - the feed-forward half of one decoder layer for one lane: the MoE block,
+ * or the dense feed-forward network of a layer without experts.
+ *
+ *   x      = norm(hidden)                        or recorded hidden states (experts_input.c)
+ *   routed = sum of weight * expert(x)           by the lane's routes
+ *   routed += correction                         of the lane's rewriter
+ *   block  = routed + shared experts(x)
+ *   hidden = hidden + block                      (several residual streams: hyper-connections)
+ *
+ * One implementation serves every caller: calibration, all lanes of a validation with their probes, common input, replays;
+ * float32 and bfloat16.  The backends differ only in how the tokens of a run are cut into calls of the block:
+ *
+ *   CPU    workers run in parallel; a worker takes a sequence and runs it in blocks of EXF_MOE_BLOCK tokens (in a replay,
+ *          where no mixer needs whole sequences, a worker takes a block)
+ *   GPU    one worker takes many tokens at a time, whichever sequences they belong to, and the host does not wait
+ *
+ * The cut changes no result: on a GPU a row's bits depend on that row alone, and on the CPU, where OpenBLAS chooses a kernel
+ * by the rows of a call, the blocks are always the same. */
+#ifndef EXF_PASS_EXPERTS_H
+#define EXF_PASS_EXPERTS_H
+#include "base/thread_pool.h"
+#include "model/model.h"
+#include "pass/hooks.h"
+#include "pass/mix.h"
+#include "pass/route.h"
+#include "pass/workspace.h"
+
+/* ---- the arrays of one call, T tokens, in the backend's memory (experts_input.c) -------------------- */
+
+/* Arrays that a pass needs from a block besides the updated hidden states. */
+typedef struct {
+    int routed; /* 1: the routed output alone (corrections, probes, blocks shown in host memory) */
+    int block;  /* 1: the block output alone */
+    int input;  /* 1: the normed hidden states in float32, even if experts read bfloat16 */
+    int probes; /* 1: outputs of other lanes' routes */
+    int logits; /* 1: router logits, because the block routes its tokens itself (replay) */
+    int shown;  /* 1: expert outputs in float32 for observers in host memory, where experts give bfloat16 */
+    int sent;   /* 1: the normed hidden states lie in the buffers of an exf_recorded_stage, not in the arena */
+} exf_moe_needs;
+
+/* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */
+typedef struct {
+    float *u, *mixing;     /* [T, H], [T, exf_residual_mixing()]; used with several residual streams */
+    float *input;          /* [T, H] normed hidden states; see exf_moe_needs */
+    exf_matrix x;          /* [T, H] of N: operand of the products; equals input in float32 */
+    exf_matrix outputs;    /* [T, K, H] of N */
+    exf_matrix shared;     /* [T, H] of N: the shared experts' output, or the dense network's */
+    float *shared_weights; /* [T] used if a layer switches its shared expert by token */
+    float *routed, *block; /* [T, H] */
+    exf_matrix probe_outputs; /* [T, K, H] of N */
+    float *probe_routed;   /* [T, H] */
+    int32_t *probe_ids;    /* [T, K] experts that a probe has to compute */
+    int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (reuse_outputs.h) */
+    int32_t *only;         /* [T] zeros: the ids of an only expert */
+    float *logits;          /* [T, E] */
+    float *shown_outputs;  /* [min(T, EXF_MOE_BLOCK), K, H] */
+    void *experts;         /* workspace of the experts operation */
+} exf_moe_arrays;
+
+/* Returns the number type that products of this compute mode read. */
+exf_number exf_moe_number(exf_compute compute);
+/* Returns the writable start of a carved matrix. */
+static inline void *exf_moe_data(exf_matrix m)
+{
+    return (void *)(uintptr_t)m.p;
+}
+/* Takes a matrix of so many elements from an arena. */
+exf_matrix exf_take_matrix(exf_arena *arena, size_t elements, exf_number number);
+/* Returns the shape of n tokens on E experts of which each token runs K. */
+exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, int n_experts, int top_k, int width);
+
+/* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
+void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
+                   int n_tokens, const exf_moe_needs *needs);
+/* Returns the floats that exf_moe_carve() takes. */
+size_t exf_moe_arrays_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
+                             const exf_moe_needs *needs);
+
+/* ---- a layer ------------------------------------------------------------------------------------- */
+
+/* Tokens [row, row + n) of the run under some routes; `sequence` is the sequence of the first token. */
+typedef struct {
+    const exf_route_set *routes, *router_routes;
+    size_t sequence, row;
+    int n, worker;
+} exf_moe_view;
+
+/* A probe of another lane: the first lane's routes as that lane rewrote them, and the observer of the result. */
+typedef struct {
+    const exf_lane *lane;
+    const exf_route_set *routes;        /* n = 0: this lane does not probe */
+    const exf_route_set *router_routes; /* routes as the router made them for this lane */
+} exf_moe_probe;
+
+/* Loads the next part of a layer's experts into the weights (weights/weight_loader.h). */
+typedef struct {
+    void *self;
+    exf_code (*next)(void *self, exf_err *err);
+    int part_experts; /* experts of a part; 0: all of a layer's experts are loaded */
+    const double *waited; /* seconds that next() waited so far */
+} exf_expert_parts;
+
+/* Sends recorded rows to a GPU block after block, while the experts work on the block before: several threads read a
+ * block's rows into pinned memory, from where they cross on a CUDA stream of their own into one of two buffers in GPU
+ * memory, while the experts read the other. */
+typedef struct {
+    const exf_backend *b;
+    exf_queue *q;     /* of the uploads */
+    float *host[2];   /* [rows, H] pinned */
+    float *device[2]; /* [rows, H] in GPU memory */
+    size_t width;     /* H */
+    size_t n_blocks;  /* sent so far */
+    int threads;
+} exf_recorded_stage;
+
+typedef struct exf_moe_layer {
+    const exf_model *model;
+    const exf_batch *batch;
+    const int32_t *tokens;   /* the batch's ids in the backend's memory; NULL: unknown */
+    const exf_layer_weights *weights;
+    exf_expert_parts parts;
+    exf_workspace *space;    /* [n_workers] */
+    int n_workers;
+    exf_moe_needs needs;     /* which arrays a block has */
+    int block_tokens;        /* the most tokens of a call on a GPU */
+    int timed;               /* 1: wait for the GPU after each part, so that times are true */
+    uint64_t *not_finite; /* in GPU memory, used on a GPU: least index of a hidden state that is not finite, or all ones */
+
+    const exf_lane *lane;
+    const exf_moe_probe *probes; /* [n_probes] lanes that compare themselves with this one */
+    size_t n_probes;
+    exf_route_set *routes;              /* routes by which experts run */
+    const exf_route_set *router_routes; /* routes before rewriting; may be `routes` */
+    const exf_recorded *recorded;       /* of a replay; else NULL */
+    exf_recorded_stage *stage;          /* sends the recorded rows to a GPU; NULL on the CPU */
+    int layer, moe_index;    /* moe_index -1: dense */
+    int work, common_work;   /* kinds of work of a block's tokens and of common input (forward.h), for a GPU's clock */
+    int sweep, last;         /* number of the sweep; 1: this sweep is the last and updates the hidden states */
+
+    exf_sequence_group group;         /* the sequences that are computed at present */
+    float *rows;             /* [group.n_rows, streams, H] their hidden states, in the backend's memory; NULL in a replay */
+} exf_moe_layer;
+
+/* Runs one sweep over the layer's group. */
+exf_code exf_moe_run(exf_moe_layer *l, exf_err *err) EXF_CHECKED;
+/* Called after all groups of the last sweep: EXF_NUMERIC if hidden states of the run are not finite (on the CPU
+ * exf_moe_run() has reported it). */
+exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err) EXF_CHECKED;
+/* Allocates exf_moe_layer.not_finite in GPU memory, all ones: every hidden state is finite so far. */
+exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err) EXF_CHECKED;
+
+/* Returns the floats of a row that the block updates or, in a replay, only computes. */
+size_t exf_moe_row_width(const exf_moe_layer *l);
+/* Returns the hidden states from a row of the run on; the row belongs to the layer's group. */
+float *exf_moe_rows(const exf_moe_layer *l, size_t row);
+/* Returns 1 if some part of the layer reads the lane's routes in host memory. */
+int exf_moe_wants_host_routes(const exf_moe_layer *l);
+/* Waits for the queue if the pass is timed. */
+exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
+/* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]; keep: slots without
+ * an expert stay as they are. */
+exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
+                             const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
+/* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
+exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_parallel_fn fn, exf_err *err) EXF_CHECKED;
+/* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
+exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
+
+/* ---- a block's input (experts_input.c) ------------------------------------------------------------- */
+
+/* Norms the block's hidden states into m->x and m->input. */
+void exf_moe_norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, int n);
+/* Fills m->input and m->x from the recording, and computes the routes if they are not recorded. */
+exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n,
+                                exf_err *err) EXF_CHECKED;
+/* Allocates buffers for blocks of at most `rows` rows; s is zero before, and closing a zeroed stage is allowed. */
+exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width,
+                                 int threads, exf_err *err) EXF_CHECKED;
+void exf_recorded_stage_close(exf_recorded_stage *s);
+/* Returns the bytes of GPU memory that a stage holds; it holds as many of pinned memory. */
+uint64_t exf_recorded_stage_bytes(size_t rows, size_t width);
+
+/* ---- what the hooks see of a block (experts_observe.c) ------------------------------------------- */
+
+/* Shows the block to the lane's observer; stream: its updated hidden states, NULL if it has none or before the last sweep. */
+exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
+                      exf_err *err) EXF_CHECKED;
+/* Returns 1 if the observer reads a sweep's blocks in host memory. */
+int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep);
+/* Adds the rewriter's correction, if it has one, to routed. */
+exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
+                         exf_err *err) EXF_CHECKED;
+/* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err) EXF_CHECKED;
+
+/* ---- common input (experts_common_input.c) --------------------------------------------------------- */
+
+/* Arrays of N tokens in the backend's memory; x and outputs have the number type of exf_moe_number(). */
+typedef struct {
+    exf_matrix outputs; /* [N, E, H] */
+    void *experts;      /* workspace of the experts operation */
+    float *hidden;      /* [N, streams, H] */
+    float *u, *mixing;  /* [N, H] and [N, mixing]; used with several residual streams */
+    float *input;       /* [N, H] normed, float32 */
+    exf_matrix x;       /* [N, H] operand of the products */
+    int32_t *row;       /* [N] row in the group of each token */
+    int32_t *ids;       /* [N, E] every expert, in order */
+} exf_common_arrays;
+
+/* Runs all experts on the same tokens of each sequence of the group, as many as the lane's observer asks for, and shows it
+ * their outputs. */
+exf_code exf_common_input(exf_moe_layer *l, exf_err *err) EXF_CHECKED;
+/* Return how many tokens of a sequence are taken, and the position of the i-th. */
+int exf_common_input_tokens(const exf_moe_layer *l, size_t sequence);
+int exf_common_input_position(const exf_moe_layer *l, size_t sequence, int i);
+/* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
+void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
+                      int n_tokens);
+/* Returns the floats that common input needs at least in a worker's arena. */
+size_t exf_common_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a);
+#endif

@@ -1,0 +1,172 @@
+/* experts_observe.c - shows a block of tokens to the lane's observer: in GPU memory as it lies, or in
+ * host memory, at most EXF_MOE_BLOCK tokens of one sequence at a time; and probes: another lane's
+ * rewriter on this lane's hidden states, with the corrections of rewriters.
+ *
+ * Most slots of a probe's routes name an expert that the token already ran: their outputs
+ * are read where they are, and only the others are computed. */
+#include "pass/experts.h"
+
+/* ---- observers --------------------------------------------------------------------------------- */
+
+static int shown_on_device(const exf_moe_layer *l, int sweep)
+{
+    const exf_observer *o = l->lane->observer;
+    return l->space[0].b->gpu && o && o->device_block && sweep < o->device_sweeps;
+}
+
+int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep)
+{
+    const exf_observer *o = l->lane->observer;
+    return o && o->block && !shown_on_device(l, sweep);
+}
+
+/* Returns a block with every member set but the arrays that the backend computes. */
+static exf_moe_block host_block(const exf_moe_layer *l, const exf_moe_view *v)
+{
+    const exf_architecture *a = &l->model->arch;
+    size_t at = v->row * (size_t)a->top_k;
+    return (exf_moe_block){
+        .layer = l->layer, .moe_index = l->moe_index, .sequence = v->sequence, .row = v->row,
+        .position = (int)(v->row - l->batch->span[v->sequence].offset), .n_tokens = v->n, .n_experts = a->n_experts,
+        .top_k = a->top_k, .d_model = a->d_model, .worker = v->worker, .sweep = l->sweep, .router_ids = v->router_routes->ids + at,
+        .router_weights = v->router_routes->weights + at, .topk_ids = v->routes->ids + at, .topk_weights = v->routes->weights + at,
+    };
+}
+
+static exf_device_block device_block(const exf_moe_layer *l, const exf_moe_view *v, exf_matrix outputs)
+{
+    const exf_architecture *a = &l->model->arch;
+    size_t at = v->row * (size_t)a->top_k;
+    return (exf_device_block){
+        .layer = l->layer, .moe_index = l->moe_index, .sweep = l->sweep, .batch = l->batch, .row = v->row, .n_tokens = v->n,
+        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = l->space[v->worker].q,
+        .expert_outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16, .router_ids = v->router_routes->ids_device + at,
+        .router_weights = v->router_routes->weights_device + at, .topk_ids = v->routes->ids_device + at,
+        .topk_weights = v->routes->weights_device + at,
+    };
+}
+
+/* Returns n elements of the call's outputs from element `first` on, as float32. */
+static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_t first, size_t n)
+{
+    exf_matrix from = exf_matrix_at(m->outputs, first);
+    if (from.number == EXF_NUMBER_F32) return from.p;
+    w->b->gpu->widen(w->q, m->shown_outputs, from.p, n);
+    return m->shown_outputs;
+}
+
+/* Shows tokens [at, at + v->n) of the call, which belong to one sequence. */
+static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, int at,
+                          exf_err *err)
+{
+    const exf_observer *o = l->lane->observer;
+    exf_workspace *w = &l->space[v->worker];
+    size_t h = (size_t)l->model->arch.d_model, k = (size_t)l->model->arch.top_k, n = (size_t)v->n * h, first = (size_t)at * h;
+    float *mirror = w->mirror;
+    exf_moe_block b = host_block(l, v);
+    exf_code rc;
+    EXF_TRY(exf_visible(w, m->input + first, n, &mirror, &b.moe_input, err));
+    EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &b.expert_outputs, err));
+    EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b.routed_output, err));
+    EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b.block_output, err));
+    b.stream_width = (int)exf_moe_row_width(l);
+    if (stream) {
+        size_t width = (size_t)b.stream_width;
+        EXF_TRY(exf_visible(w, stream + (size_t)at * width, (size_t)v->n * width, &mirror, &b.stream, err));
+    }
+    rc = o->block(o->self, &b, err);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, block at position %d: ", b.layer, b.sequence, b.position);
+out:
+    return rc;
+}
+
+static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
+                             exf_err *err)
+{
+    const exf_span *span = l->batch->span;
+    exf_moe_view part = *v;
+    exf_code rc = EXF_OK;
+    for (int at = 0; rc == EXF_OK && at < v->n; at += part.n) {
+        part.row = v->row + (size_t)at;
+        part.sequence = exf_sequence_of(l->batch, part.sequence, part.row);
+        size_t left = span[part.sequence].offset + (size_t)span[part.sequence].n_tokens - part.row;
+        part.n = v->n - at < EXF_MOE_BLOCK ? v->n - at : EXF_MOE_BLOCK;
+        if ((size_t)part.n > left) part.n = (int)left;
+        rc = show_part(l, &part, m, stream, at, err);
+    }
+    return rc;
+}
+
+exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, exf_err *err)
+{
+    const exf_observer *o = l->lane->observer;
+    if (shown_on_device(l, l->sweep)) {
+        exf_device_block b = device_block(l, v, m->outputs);
+        b.stream = stream;
+        b.stream_width = (int)exf_moe_row_width(l);
+        return o->device_block(o->self, &b, err);
+    }
+    return exf_moe_shown_on_host(l, l->sweep) ? show_on_host(l, v, m, stream, err) : EXF_OK;
+}
+
+/* ---- corrections and probes -------------------------------------------------------------------- */
+
+exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
+                         exf_err *err)
+{
+    if (!r || !r->correct) return EXF_OK;
+    if (!l->space[v->worker].b->gpu) {
+        exf_moe_block b = host_block(l, v);
+        b.expert_outputs = outputs.p;
+        return r->correct(r->self, &b, routed, err);
+    }
+    exf_device_block b = device_block(l, v, outputs);
+    return r->device_correct(r->self, &b, routed, err);
+}
+
+static exf_code show_probe(const exf_moe_layer *l, const exf_observer *o, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err)
+{
+    const exf_architecture *a = &l->model->arch;
+    exf_workspace *w = &l->space[v->worker];
+    if (!w->b->gpu) {
+        exf_moe_block b = host_block(l, v);
+        exf_probe_block host = {b.layer,  b.moe_index, b.sequence, b.row,      b.position, v->n,
+                                a->top_k, a->d_model,  v->worker,  b.topk_ids, m->routed,  m->probe_routed};
+        return o->probe(o->self, &host, err);
+    }
+    exf_device_probe device = {l->layer, l->moe_index, l->batch, v->row, v->n, a->d_model, w->q, m->routed, m->probe_routed};
+    return o->device_probe(o->self, &device, err);
+}
+
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err)
+{
+    exf_workspace *w = &l->space[v->worker];
+    const exf_architecture *a = &l->model->arch;
+    exf_moe_view view = *v;
+    size_t slot = v->row * (size_t)a->top_k;
+    int missing = 0;
+    exf_code rc;
+    if (!p->routes || !p->routes->n) return EXF_OK;
+    view.routes = p->routes;
+    view.router_routes = p->router_routes;
+    const exf_rewriter *r = p->lane->rewriter;
+    /* Outputs of experts that ran stay where they are, unless a correction reads all of them in one array. */
+    exf_reuse_call reuse = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .from = m->outputs,
+                            .wanted = p->routes->ids_device + slot, .ran = l->routes->ids_device + slot,
+                            .source = m->probe_source, .missing = m->probe_ids};
+    if (r && r->correct) reuse.to = m->probe_outputs;
+    w->b->reuse_outputs(w->q, &reuse);
+    for (int i = 0; !w->b->gpu && i < v->n * a->top_k; i++) missing += m->probe_ids[i] >= 0; /* counting would wait for a GPU */
+    w->times.flops += 6.0 * missing * a->d_model * a->d_expert;
+    EXF_TRY(exf_moe_run_experts(l, w, m, m->probe_outputs, m->probe_ids, v->n, 1, err));
+    exf_moe_sum_call sum = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .outputs = m->outputs,
+                            .source = m->probe_source, .other = m->probe_outputs, .weights = p->routes->weights_device + slot,
+                            .routed = m->probe_routed};
+    w->b->moe_sum(w->q, &sum);
+    EXF_TRY(exf_moe_correct(l, r, &view, m->probe_outputs, m->probe_routed, err));
+    EXF_TRY(show_probe(l, p->lane->observer, &view, m, err));
+out:
+    return rc;
+}

@@ -1,0 +1,236 @@
+/* layer.c - runs one layer for all lanes, and the head after the last layer.
+ *
+ * A layer has two halves: mixer and router (mix.c) over all sequences, so that a rewriter sees the routes of the whole run (a
+ * decode batch spans sequences), then the experts (experts.c).  If no rewriter or observer needs all routes at once, both
+ * halves of one group of sequences run before the next group (hidden.h), so that hidden states kept in host memory cross
+ * the bus once.  A layer of a replay is the second half alone. */
+#include "pass/forward_internal.h"
+
+#include "base/thread_pool.h"
+
+/* Returns the layer of one lane, whose weights are loaded. */
+static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
+{
+    exf_step s = {.p = p, .lane = lane};
+    s.moe = (exf_moe_layer){
+        .model = p->model, .batch = p->batch, .tokens = p->tokens_device, .weights = &p->weights_now, .parts = p->parts,
+        .space = p->space, .n_workers = p->n_workers, .needs = p->needs, .block_tokens = p->block_tokens,
+        .timed = p->options->timed, .not_finite = p->not_finite, .lane = &p->lanes[lane], .probes = p->probes,
+        .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0, .routes = &p->routes, .router_routes = &p->routes,
+        .recorded = p->recorded, .stage = p->recorded && p->b->gpu ? &p->stage : NULL, .layer = layer, .moe_index = moe_index,
+        .group = {0, p->batch->n_sequences, 0, p->batch->n_tokens}, .last = 1,
+        .work = moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE, .common_work = EXF_WORK_COMMON,
+    };
+    return s;
+}
+
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err)
+{
+    exf_hidden *h = &s->p->hidden;
+    exf_queue *q = s->p->space[0].q;
+    exf_code rc = EXF_OK;
+    if (s->p->recorded) return fn(s, err); /* the whole run is one group, without hidden states */
+    for (size_t i = 0; rc == EXF_OK && i < h->n_groups; i++) {
+        s->moe.group = h->group[i];
+        s->moe.rows = exf_hidden_take(h, s->lane, i, use, q);
+        rc = fn(s, err);
+        exf_hidden_give(h, s->lane, i, use, q);
+    }
+    return rc;
+}
+
+/* ---- one lane ------------------------------------------------------------------------------------- */
+
+static int wants_host_routes(const exf_step *s)
+{
+    return s->p->n_lanes > 1 || exf_moe_wants_host_routes(&s->moe);
+}
+
+/* Runs mixer and router of one lane.  While the lanes are joined only the first lane mixes; another
+ * lane copies its routes, or runs the router again if experts are masked. */
+static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_code rc;
+    EXF_TRY(exf_mask_load(s, p->lanes[s->lane].rewriter, err));
+    if (joined && s->lane > 0 && !s->mask) {
+        exf_route_set_copy(s->moe.routes, &p->first);
+        s->unsent = 1;
+        return EXF_OK;
+    }
+    if (joined && s->lane > 0)
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, exf_route_group, err));
+    else
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, exf_mix_group, err));
+    if (wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->moe.routes, 0, s->moe.routes->n, p->space[0].q, err));
+out:
+    return rc;
+}
+
+static exf_code run_common_input(exf_step *s, exf_err *err)
+{
+    return exf_common_input(&s->moe, err);
+}
+
+static exf_code run_experts(exf_step *s, exf_err *err)
+{
+    return exf_moe_run(&s->moe, err);
+}
+
+/* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
+ * routes, and the observer reads a single sweep. */
+static int flows(const exf_step *s)
+{
+    const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
+    const exf_observer *o = s->p->lanes[s->lane].observer;
+    if (s->moe.moe_index < 0 || s->p->recorded) return 1;
+    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !(o && (o->common_input || o->sweeps > 1));
+}
+
+/* Runs both halves of the layer for a group; of a replay the second. */
+static exf_code flow_group(exf_step *s, exf_err *err)
+{
+    size_t k = (size_t)s->p->model->arch.top_k;
+    const exf_sequence_group *g = &s->moe.group;
+    exf_code rc = EXF_OK;
+    if (!s->p->recorded) {
+        EXF_TRY(exf_mix_group(s, err));
+        if (s->moe.moe_index >= 0 && wants_host_routes(s))
+            EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
+    }
+    exf_pass_turn(s->p, s->moe.work);
+    rc = run_experts(s, err);
+out:
+    return rc;
+}
+
+/* Returns where the router's logits go: the first lane's are read by probes and, while the lanes are joined, by all. */
+static float *logits_of(const exf_pass *p, size_t lane, int joined)
+{
+    const exf_rewriter *r = p->lanes[lane].rewriter;
+    int wants = r && r->wants_logits;
+    return lane == 0 || (wants && joined) ? p->logits[0] : wants ? p->logits[1] : NULL;
+}
+
+static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
+{
+    exf_step s = step_of(p, lane, layer, moe_index);
+    const exf_observer *o = moe_index >= 0 ? p->lanes[lane].observer : NULL;
+    double *observe = &p->space[0].times.observe, start;
+    int flowing = flows(&s), sweeps = o && o->sweeps > 1 && !flowing ? o->sweeps : 1;
+    exf_code rc;
+    if (moe_index >= 0) s.logits = logits_of(p, lane, joined);
+    if (flowing) {
+        EXF_TRY(exf_mask_load(&s, p->lanes[lane].rewriter, err));
+    } else {
+        EXF_TRY(mix_lane(&s, joined, err));
+        exf_pass_turn(p, EXF_WORK_ROUTE);
+        if (lane == 0) EXF_TRY(exf_first_lane_share(&s, joined, err));
+        EXF_TRY(exf_routes_rewrite(&s, err));
+        exf_progress_add((double)p->batch->n_tokens * (double)(lane == 0 ? 1 + p->demand.probes : 1));
+    }
+    start = exf_clock();
+    if (o && o->layer_begin) EXF_TRY(o->layer_begin(o->self, layer, moe_index, err));
+    *observe += exf_clock() - start;
+    if (!flowing) {
+        exf_pass_turn(p, EXF_WORK_COMMON);
+        if (o && o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
+        exf_pass_turn(p, s.moe.work);
+    }
+    for (; s.moe.sweep < sweeps; s.moe.sweep++) { /* the routes do not change between sweeps */
+        s.moe.last = s.moe.sweep == sweeps - 1;
+        exf_hidden_use use = s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ;
+        EXF_TRY(exf_each_group(&s, use, flowing ? flow_group : run_experts, err));
+        if (s.moe.last) EXF_TRY(exf_moe_check_finite(&s.moe, err));
+        start = exf_clock();
+        if (o && o->sweep_end) EXF_TRY(o->sweep_end(o->self, layer, moe_index, s.moe.sweep, err));
+        if (s.moe.last || !p->b->gpu) *observe += exf_clock() - start; /* else the host may wait for the GPU in it */
+    }
+    exf_progress_turn(EXF_WORK_REST);
+    start = exf_clock();
+    if (o && o->layer_end) EXF_TRY(o->layer_end(o->self, layer, moe_index, progress, err));
+    *observe += exf_clock() - start;
+out:
+    return rc;
+}
+
+exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
+{
+    int joined = p->joined;
+    size_t n = joined && moe_index < 0 ? 1 : p->n_lanes;
+    exf_code rc = EXF_OK;
+    if (moe_index >= 0) p->joined = 0;
+    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = run_lane(p, i, layer, moe_index, joined, progress, err);
+    return rc;
+}
+
+/* ---- the head ----------------------------------------------------------------------------------- */
+
+static exf_code show_logits(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits,
+                            exf_err *err)
+{
+    const exf_observer *o = p->lanes[lane].observer;
+    float *mirror = w->mirror;
+    exf_code rc;
+    if (w->b->gpu && o->device_logits) {
+        exf_device_logits device = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits,
+                                    p->tokens_device + b->row + 1};
+        return o->device_logits(o->self, &device, err);
+    }
+    EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
+    rc = o->logits(o->self, b, err);
+out:
+    return rc;
+}
+
+static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, int n, int worker, exf_err *err)
+{
+    exf_workspace *w = &p->space[worker];
+    const exf_architecture *a = &p->model->arch;
+    const exf_layer_weights *lw = &p->weights_now;
+    exf_arena arena = {w->floats, 0};
+    exf_head_arrays h;
+    size_t row = p->batch->span[sequence].offset + (size_t)at;
+    exf_logits_block b = {sequence, row, at, n, a->vocab, worker, NULL};
+    double start = exf_clock();
+    exf_stage_begin(w->clock, w->q);
+    exf_head_carve(&h, &arena, w->b, a);
+    exf_residual_site site = exf_residual_site_of(lw, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE);
+    const float *u = exf_residual_collapse(w->b, w->q, a, &site, exf_hidden_rows(&p->hidden, lane, row, (size_t)n, w->q), n, h.u);
+    w->b->rmsnorm(w->q, h.normed, a->d_model, u, a->d_model, lw->w[EXF_W_FINAL_NORM], n, a->d_model, a->norm_eps);
+    w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab,
+                   a->d_model, 1, 0);
+    w->times.flops += 2.0 * n * a->vocab * a->d_model;
+    double ran = exf_clock();
+    exf_add_time(w, &w->times.head, ran - start);
+    exf_stage_end(w->clock, w->q, &w->times.head, -1, 0);
+    exf_stage_begin(w->clock, w->q);
+    exf_code rc = show_logits(p, lane, w, &b, h.logits, err);
+    exf_stage_end(w->clock, w->q, &w->times.observe, -1, 0);
+    exf_progress_add(n);
+    exf_add_time(w, &w->times.observe, exf_clock() - ran);
+    return rc;
+}
+
+static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_err *err)
+{
+    exf_pass *p = self;
+    int n = p->batch->span[sequence].n_tokens, rows = exf_head_rows(p->b);
+    exf_code rc = EXF_OK;
+    for (int at = 0; rc == EXF_OK && at < n; at += rows)
+        for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++)
+            if (p->lanes[i].observer && p->lanes[i].observer->logits)
+                rc = head_of_rows(p, i, sequence, at, n - at < rows ? n - at : rows, worker, err);
+    return rc;
+}
+
+exf_code exf_head_step(exf_pass *p, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
+    EXF_TRY(exf_hidden_settle(&p->hidden, err));
+    exf_progress_turn(EXF_WORK_HEAD);
+    EXF_TRY(exf_parallel_for(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
+out:
+    return rc;
+}

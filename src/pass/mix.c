@@ -1,0 +1,298 @@
+/* mix.c - the first half of a layer: norm, mixer, residual, norm, router, sequence by sequence; the table of mixers, and the
+ * residual streams. */
+#include "pass/forward_internal.h"
+
+#include "base/mem.h"
+#include "base/stop.h"
+#include "kernels/attention/attention.h"
+
+#include <string.h>
+
+/* ---- mixers ----------------------------------------------------------------------------------- */
+
+static const exf_mixer *const mixers[EXF_MIXER_KINDS] = {
+    [EXF_MIXER_ATTENTION] = &exf_mixer_attention,
+    [EXF_MIXER_MLA] = &exf_mixer_mla,
+    [EXF_MIXER_DELTANET] = &exf_mixer_deltanet,
+    [EXF_MIXER_COMPRESSED] = &exf_mixer_compressed,
+};
+
+const exf_mixer *exf_mixer_of(exf_mixer_kind kind)
+{
+    return mixers[kind];
+}
+
+/* ---- rope tables ------------------------------------------------------------------------------- */
+
+static exf_code make_table(exf_rope_tables *p, int kind, const exf_backend *b, exf_queue *q, const exf_rope_spec *s, int max_tokens,
+                           exf_err *err)
+{
+    exf_code rc;
+    size_t half = (size_t)s->dim / 2, n = half * (size_t)max_tokens;
+    float *inv_freq = NULL, *table = NULL; /* table: cosines, then sines */
+    exf_yarn yarn = {s->factor, s->beta_fast, s->beta_slow, s->original_length, s->truncate};
+    EXF_TRY(exf_mem_new(&inv_freq, half, sizeof(float), "RoPE frequencies", err));
+    EXF_TRY(exf_mem_new(&table, 2 * n, sizeof(float), "RoPE table", err));
+    EXF_TRY(b->alloc(&p->cosine[kind], n, sizeof(float), "RoPE table", err));
+    EXF_TRY(b->alloc(&p->sine[kind], n, sizeof(float), "RoPE table", err));
+    if (s->yarn)
+        exf_rope_yarn_frequencies(inv_freq, s->dim, s->theta, &yarn);
+    else
+        exf_rope_frequencies(inv_freq, s->dim, s->theta);
+    exf_rope_table(table, table + n, inv_freq, s->dim, max_tokens, s->amplitude > 0 ? s->amplitude : 1);
+    b->upload(q, p->cosine[kind], table, n * sizeof(float));
+    b->upload(q, p->sine[kind], table + n, n * sizeof(float));
+    EXF_TRY(b->finish(q, err));
+out:
+    exf_mem_free(inv_freq);
+    exf_mem_free(table);
+    return rc;
+}
+
+exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,
+                             exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    memset(p, 0, sizeof *p);
+    for (int i = 0; rc == EXF_OK && i < EXF_ROPES; i++)
+        if (a->rope[i].dim) rc = make_table(p, i, b, q, &a->rope[i], max_tokens, err);
+    return rc;
+}
+
+void exf_rope_tables_free(exf_rope_tables *p, const exf_backend *b)
+{
+    for (int i = 0; b && i < EXF_ROPES; i++) {
+        b->free(p->cosine[i]);
+        b->free(p->sine[i]);
+    }
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- residual streams ------------------------------------------------------------------------ */
+
+_Static_assert((int)EXF_MAX_STREAMS <= (int)EXF_HYPER_STREAMS_MAX, "the kernels hold every stream that a model may have");
+
+size_t exf_row_width(const exf_architecture *a)
+{
+    return (size_t)a->residual.streams * (size_t)a->d_model;
+}
+
+int exf_residual_mixing(const exf_architecture *a)
+{
+    int s = a->residual.streams;
+    return s == 1 ? 0 : (2 + s) * s;
+}
+
+static exf_hyper_shape shape_of(const exf_architecture *a, const exf_residual_site *site, int n_tokens)
+{
+    const exf_residual_spec *r = &a->residual;
+    exf_hyper_shape shape = {.n_tokens = n_tokens, .streams = r->streams, .width = a->d_model, .iterations = r->sinkhorn_iterations,
+                               .eps = r->eps, .norm_eps = a->norm_eps};
+    if (site) {
+        shape.fn = site->fn;
+        shape.base = site->base;
+        shape.scale = site->scale;
+    }
+    return shape;
+}
+
+const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
+                               const float *hidden, int n_tokens, float *u, float *mixing)
+{
+    if (a->residual.streams == 1) return hidden;
+    exf_hyper_shape shape = shape_of(a, site, n_tokens);
+    b->hyper_pre(q, u, mixing, hidden, &shape);
+    return u;
+}
+
+void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
+                        const float *mixing)
+{
+    exf_hyper_shape shape = shape_of(a, NULL, n_tokens);
+    if (a->residual.streams == 1)
+        b->add(q, hidden, v, (size_t)n_tokens * (size_t)a->d_model);
+    else
+        b->hyper_post(q, hidden, v, mixing, &shape);
+}
+
+const float *exf_residual_collapse(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
+                                   const float *hidden, int n_tokens, float *u)
+{
+    if (a->residual.streams == 1) return hidden;
+    exf_hyper_shape shape = shape_of(a, site, n_tokens);
+    b->hyper_head(q, u, hidden, &shape);
+    return u;
+}
+
+/* ---- one sequence ------------------------------------------------------------------------- */
+
+static double mixer_flops(const exf_step *s, const exf_span *span)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    return exf_mixer_of(a->mixer[s->moe.layer])->flops(a, s->moe.layer, span->n_tokens);
+}
+
+/* Norms the hidden states to the number type that products read, runs the mixer and updates the hidden states. */
+static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, const exf_span *span, const exf_mixer_arrays *m,
+                         exf_arena *arena)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_layer_weights *lw = &s->p->weights_now;
+    const float *norm = lw->w[EXF_W_MIXER_NORM];
+    int layer = s->moe.layer, n = span->n_tokens, h = a->d_model;
+    exf_residual_site site = exf_residual_site_of(lw, EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    exf_mixer_call call = {.out = m->mixed, .n_tokens = n, .layer = layer, .a = a, .w = lw->w, .w16 = lw->w16,
+                           .rope_tables = &s->p->rope_tables, .arena = arena, .b = w->b, .q = w->q};
+    if (w->compute == EXF_COMPUTE_BF16) {
+        uint16_t *rounded = (uint16_t *)(void *)m->normed;
+        w->b->gpu->rmsnorm_rounded(w->q, rounded, NULL, u, norm, n, h, a->norm_eps);
+        call.input16 = rounded;
+    } else {
+        w->b->rmsnorm(w->q, m->normed, h, u, h, norm, n, h, a->norm_eps);
+        call.input = m->normed;
+    }
+    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
+        call.out = hidden;
+        call.beta = 1;
+    }
+    exf_mixer_of(a->mixer[layer])->run(&call);
+    if (call.beta == 0) exf_residual_update(w->b, w->q, a, hidden, m->mixed, n, m->mixing);
+    w->times.flops += mixer_flops(s, span);
+}
+
+/* Runs the router; where something reads the logits they are left in s->logits. */
+static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span,
+                               const exf_mixer_arrays *m, exf_err *err)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_layer_weights *lw = &s->p->weights_now;
+    const exf_route_set *routes = s->moe.routes;
+    int n = span->n_tokens;
+    size_t slot = span->offset * (size_t)a->top_k;
+    exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    exf_matrix x = exf_f32(m->normed);
+    size_t n_logits = (size_t)n * (size_t)a->n_experts;
+    float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;
+    if (lw->router_split) {
+        x = exf_bf16((const uint16_t *)(const void *)m->normed);
+        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+    } else {
+        w->b->rmsnorm(w->q, m->normed, a->d_model, u, a->d_model, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+    }
+    exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
+                    s->mask, logits);
+    w->times.flops += 2.0 * n * a->d_model * a->n_experts;
+    return to && w->b->gpu ? w->b->download(w->q, to, logits, n_logits * sizeof *to, err) : EXF_OK;
+}
+
+/* The parts of a layer's first half that run. */
+typedef struct {
+    const exf_step *step;
+    int mixes, routes;
+} parts;
+
+/* Runs the parts for the group's i-th sequence. */
+static exf_code run_sequence(void *self, size_t i, int worker, exf_err *err)
+{
+    const parts *t = self;
+    const exf_step *s = t->step;
+    exf_workspace *w = &s->p->space[worker];
+    const exf_span *span = &s->p->batch->span[s->moe.group.first + i];
+    float *hidden = exf_moe_rows(&s->moe, span->offset);
+    exf_arena arena = {w->floats, 0};
+    exf_mixer_arrays m;
+    exf_code rc = EXF_OK;
+    double start = exf_clock();
+    exf_mixer_carve(&m, &arena, &s->p->model->arch, span->n_tokens);
+    if (t->mixes) mix_sequence(s, w, hidden, span, &m, &arena);
+    double mixed = exf_clock();
+    if (t->routes) EXF_TRY(route_sequence(s, w, hidden, span, &m, err));
+    if (!w->b->gpu) exf_progress_add(t->mixes ? mixer_flops(s, span) : span->n_tokens);
+    if (s->p->options->timed) return EXF_OK; /* timed_turns() measures instead */
+    exf_add_time(w, &w->times.mixer, mixed - start);
+    exf_add_time(w, &w->times.router, exf_clock() - mixed);
+out:
+    return rc;
+}
+
+/* ---- the group's sequences ------------------------------------------------------------------ */
+
+enum { MOST_STAGES = 16 }; /* stages of a group that a GPU's clock measures, at most */
+
+/* Ends the stage of the group's sequences [from, to) on the first stream, with which the others keep pace; goes_on:
+ * begins the next. */
+static void end_stage(const parts *t, size_t from, size_t to, int goes_on)
+{
+    const exf_step *s = t->step;
+    exf_pass *p = s->p;
+    exf_part_times *times = &p->space[0].times;
+    const exf_span *span = &p->batch->span[s->moe.group.first];
+    double units = 0;
+    for (size_t i = from; i < to; i++) units += t->mixes ? mixer_flops(s, &span[i]) : span[i].n_tokens;
+    exf_stage_end(p->clock, p->space[0].q, t->mixes ? &times->mixer : &times->router,
+                  t->mixes ? EXF_WORK_MIXER + (int)p->model->arch.mixer[s->moe.layer] : EXF_WORK_ROUTE, units);
+    if (goes_on) exf_stage_begin(p->clock, p->space[0].q);
+}
+
+/* Runs the sequences in turns on the CUDA streams, so that one sequence's small kernels overlap with
+ * another's.  Each stream has its own workspace, so results do not depend on the turns. */
+static exf_code take_turns(parts *t, exf_err *err)
+{
+    const exf_step *s = t->step;
+    const exf_pass *p = s->p;
+    size_t stride = (s->moe.group.n / MOST_STAGES + 1) * (size_t)p->n_spaces;
+    exf_code rc = EXF_OK;
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* stream 0 wrote the rows */
+    exf_stage_begin(p->clock, p->space[0].q);
+    for (size_t i = 0; i < s->moe.group.n; i++) {
+        EXF_TRY(exf_stop_check(err));
+        if (i && i % stride == 0) end_stage(t, i - stride, i, 1);
+        EXF_TRY(run_sequence(t, i, (int)(i % (size_t)p->n_spaces), err));
+    }
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[0].q, p->space[i].q);
+    end_stage(t, (s->moe.group.n - 1) / stride * stride, s->moe.group.n, 0);
+out:
+    return rc;
+}
+
+/* Runs the parts one after the other with waits between them: the seconds of a part can only be
+ * measured if all sequences finish it before the next part begins. */
+static exf_code timed_turns(parts *t, double *seconds, exf_err *err)
+{
+    double start = exf_clock();
+    exf_code rc;
+    EXF_TRY(take_turns(t, err));
+    EXF_TRY(exf_pass_finish(t->step->p, err));
+    *seconds += exf_clock() - start;
+out:
+    return rc;
+}
+
+/* Runs the parts for all sequences of the group. */
+static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_part_times *times = &p->space[0].times;
+    parts both = {s, mixes, routes}, mixer = {s, 1, 0}, router = {s, 0, 1};
+    exf_code rc = EXF_OK;
+    if (!p->b->gpu) return exf_parallel_for(s->moe.group.n, p->n_workers, run_sequence, &both, err);
+    if (!p->options->timed) return take_turns(&both, err);
+    if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
+    if (routes) EXF_TRY(timed_turns(&router, &times->router, err));
+out:
+    return rc;
+}
+
+exf_code exf_mix_group(exf_step *s, exf_err *err)
+{
+    exf_pass_turn(s->p, EXF_WORK_MIXER + (int)s->p->model->arch.mixer[s->moe.layer]);
+    return run_group(s, 1, s->moe.moe_index >= 0, err);
+}
+
+exf_code exf_route_group(exf_step *s, exf_err *err)
+{
+    exf_pass_turn(s->p, EXF_WORK_ROUTE);
+    return run_group(s, 0, 1, err);
+}
