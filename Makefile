@@ -34,7 +34,7 @@ VERSION := $(shell cat VERSION)
 PKG_CONFIG ?= pkg-config
 PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto cairo zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
-           libssl-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc \
+           libssl-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc python3 \
            $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium slurmctld slurmd slurm-client munge $(CHROMIUM_PACKAGES))
 # Ubuntu has Chromium as a snap alone, which no container runs: there CHROMIUM and CHROMEDRIVER name others (tests/report/run.sh).
 CHROMIUM_PACKAGES = $(if $(shell grep -sx ID=ubuntu /etc/os-release),,chromium chromium-driver)
@@ -353,7 +353,7 @@ print-packages:
 ## print-missing: what this machine lacks, as modules of pkg-config and commands
 print-missing:
 	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
-	    $$(for c in gcc $(PKG_CONFIG) $(if $(filter full,$(FOR)),$(CLANG) valgrind shellcheck yamllint chromium chromedriver); do command -v $$c >/dev/null || echo $$c; done)
+	    $$(for c in gcc $(PKG_CONFIG) $(PYTHON) $(if $(filter full,$(FOR)),$(CLANG) valgrind shellcheck yamllint chromium chromedriver); do command -v $$c >/dev/null || echo $$c; done)
 
 # A registry: src/model/family_*.c -> build/gen/family.inc, one X(name) per file, for the table in
 # family.c; arguments: folder, prefix, what follows it in a name, the table's file without .c.
@@ -369,7 +369,7 @@ $(eval $(call registry,src/model,family,_,family))
 $(eval $(call registry,src/solve,projector,_,projector))
 $(eval $(call registry,src/export,writer,_,writer))
 $(eval $(call registry,src/fold,runtime,_,runtime))
-$(eval $(call registry,src/cli,exfold,-,programs))
+$(eval $(call registry,src/cli,exfold,-,program))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
 SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
@@ -381,7 +381,7 @@ $(BUILD)/src/inspect/inspection.o: $(BUILD)/gen/specification.inc
 RELEASED := $(filter-out %/demo.yaml %/demo-all.yaml %/demo-eval.yaml %/demo-tokens.yaml,$(sort $(wildcard recipes/*.yaml data-manifests/*.yaml)))
 $(BUILD)/gen/released_files.inc: $(RELEASED) scripts/embed-lines.sh | $(BUILD)/gen
 	$(Q)scripts/embed-lines.sh $(RELEASED) > $@.new && mv $@.new $@
-$(BUILD)/src/recipe/released_models.o: $(BUILD)/gen/released_files.inc
+$(BUILD)/src/recipe/recipe_defaults.o: $(BUILD)/gen/released_files.inc
 
 # The report's page, style and script as arrays of bytes: report.css -> build/gen/report_css.inc.
 REPORT_PARTS := $(sort $(wildcard src/inspect/report/report.*))

@@ -44,29 +44,23 @@ $(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
 	$(Q)objcopy --keep-global-symbols=$(BUILD)/gen/fold.names $(BUILD)/gen/fold.o
 	$(Q)$(AR) rcs $@ $(BUILD)/gen/fold.o
 
-# ---- pages made from the programs' tables (src/tool/manual.h) ------------------
+# ---- pages made from the programs' tables (scripts/make_pages.py), completions ------------------
 NAMES := $(TOOLS:$(BUILD)/bin/%=%)
 PAGES := $(NAMES:%=$(BUILD)/man/%.1) $(BUILD)/man/exfold-recipe.5 $(BUILD)/man/exfold-manifest.5 \
          $(BUILD)/man/exfold-variants.7 $(BUILD)/man/exfold.7 \
          $(NAMES:%=$(BUILD)/completions/bash/%) $(NAMES:%=$(BUILD)/completions/zsh/_%)
+PYTHON ?= python3
 
-## pages: the manual pages and the completions of bash and zsh
+## pages: the manual pages and the completions of bash and zsh; needs python3
 pages: $(PAGES)
 
-page = @mkdir -p $(@D); $< --help=$(1) >$@.new && mv $@.new $@
-$(BUILD)/man/%.1: $(BUILD)/bin/% ; $(call page,man)
-$(BUILD)/man/exfold-recipe.5: $(BUILD)/bin/exfold-calibrate ; $(call page,recipe)
-$(BUILD)/man/exfold-manifest.5: $(BUILD)/bin/exfold-calibrate ; $(call page,manifest)
-$(BUILD)/man/exfold-variants.7: $(BUILD)/bin/exfold-calibrate ; $(call page,variants)
-$(BUILD)/completions/bash/%: $(BUILD)/bin/% ; $(call page,bash)
-$(BUILD)/completions/zsh/_%: $(BUILD)/bin/% ; $(call page,zsh)
-$(BUILD)/man/exfold.7: docs/exfold.7.in VERSION $(TOOLS)
-	@mkdir -p $(@D)
-	@{ for p in $(TOOLS); do $$p --help=entry || exit; done; } >$@.programs
-	@$(BUILD)/bin/exfold-calibrate --help=status >$@.status
-	@sed -e 's/@version@/$(VERSION)/' -e '/^@programs@$$/{' -e 'r $@.programs' -e d -e '}' \
-	    -e '/^@status@$$/{' -e 'r $@.status' -e d -e '}' docs/exfold.7.in >$@.new
-	@mv $@.new $@; rm -f $@.programs $@.status
+$(BUILD)/gen/help.json: $(BUILD)/bin/exfold | $(BUILD)/gen
+	@command -v $(PYTHON) >/dev/null || { echo "make pages needs python3; install it with: apt-get install python3"; exit 2; }
+	@$< --help-json >$@.new && mv $@.new $@
+$(BUILD)/man/%: $(BUILD)/gen/help.json scripts/make_pages.py docs/exfold.7.in
+	@mkdir -p $(@D); $(PYTHON) scripts/make_pages.py $* <$< >$@.new && mv $@.new $@
+$(BUILD)/completions/bash/%: scripts/completion.bash ; @mkdir -p $(@D); sed 's/@program@/$*/' $< >$@
+$(BUILD)/completions/zsh/_%: scripts/completion.zsh ; @mkdir -p $(@D); sed 's/@program@/$*/' $< >$@
 
 # ---- what goes where: kind, directory, mode, files --------------------------
 PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs \

@@ -61,9 +61,13 @@ named() { # WORD WHAT : the word stands on some page between backticks or blanks
     grep -q -e "[\`( ]$1[\`=,; ]" -e "[\`( ]$1\$" $all_pages || { echo "docs: no page names $2 $1"; return 1; }
 }
 
+page() { # NAME : of scripts/make_pages.py
+    "$BUILD/bin/exfold" --help-json | "${PYTHON:-python3}" scripts/make_pages.py "$1"
+}
+
 # The options of a program's manual page: the words of the lines after .TP.
 options_of() { # PROGRAM
-    "$1" --help=man | sed 's/\\-/-/g; s/\\f[BIR]//g; s/\[no-\]//' | awk '/^\.SH/ { on = /OPTIONS/ } on && last == ".TP" { print } { last = $0 }' |
+    page "${1##*/}.1" | sed 's/\\-/-/g; s/\\f[BIR]//g; s/\[no-\]//' | awk '/^\.SH/ { on = /OPTIONS/ } on && last == ".TP" { print } { last = $0 }' |
         grep -o -e '--[a-z][a-z-]*' | sort -u
 }
 
@@ -82,10 +86,10 @@ check_names() {
         named "${program##*/}" program || status=1
         for option in $(options_of "$program"); do named "$option" "${program##*/}'s option" || status=1; done
     done
-    for key in $("$BUILD/bin/exfold-calibrate" --help=recipe | sed -n 's/^\\fB\([a-z_.]*\)\\fR = .*/\1/p'); do
+    for key in $(page exfold-recipe.5 | sed -n 's/^\\fB\([a-z_.]*\)\\fR = .*/\1/p'); do
         named "$key" "the recipe key" || status=1
     done
-    for kind in $("$BUILD/bin/exfold-validate" --help=variants | sed -n '/^\.SH KINDS/,$s/^\.SS //p'); do
+    for kind in $(page exfold-variants.7 | sed -n '/^\.SH KINDS/,$s/^\.SS //p'); do
         grep -q "^## $kind\$" docs/variants.md || { echo "docs: docs/variants.md has no heading for the variant $kind"; status=1; }
     done
     make_targets || status=1

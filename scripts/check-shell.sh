@@ -15,6 +15,8 @@ for file in $(find .ci scripts tests -type f -exec awk 'FNR == 1 { if (/^#!.*sh$
     count shellcheck -x "$file"
 done
 
+count shellcheck -s bash scripts/completion.bash
+
 # The parts of a case are read by tests/cli/run.sh, under `set -e`, and some of their files are called
 # "cut" or "head": SC2148 (no first line), SC2164 (cd that may fail) and SC2238 are of no use there.
 case_shell() { # FILE

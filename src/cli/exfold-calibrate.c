@@ -1,6 +1,6 @@
 /* exfold-calibrate - recipe in, statistics, tables and exports out. */
 #include "cli/init_recipe.h"
-#include "run/inputs.h"
+#include "recipe/inputs.h"
 #include "cli/program.h"
 #include "run/stage.h"
 
@@ -34,7 +34,7 @@ static const exf_opt rows[] = {
      "print the SHA-256 of every file that a run reads; of its validation's too, and do nothing else"},
 };
 
-static exf_code run(exf_recipe *r, exf_err *err)
+static exf_code run_calibrate(exf_recipe *r, exf_err *err)
 {
     return r->init_path ? exf_init_recipe(r, err) : r->list_inputs ? exf_list_inputs(r, err) : exf_stage_calibrate(r, err);
 }
@@ -57,5 +57,5 @@ const exf_program exf_program_calibrate = {
     .needs_recipe = 1,
     .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
-    .run = run,
+    .run = run_calibrate,
 };

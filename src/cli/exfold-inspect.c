@@ -1,8 +1,172 @@
-/* exfold-inspect - shows what files are and hold, draws, compares and verifies them. */
+/* exfold-inspect - shows what files are and hold, draws, compares and verifies them.  Its short commands, digest, spec and
+ * tokenize, are here; inspect.h has the others. */
 #include "cli/inspect.h"
 #include "cli/program.h"
 
+#include "artifact/provenance.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/stop.h"
+#include "format/json.h"
+#include "inspect/inspection.h"
+#include "tokenizer/tokenizer.h"
+
+#include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- digest --------------------------------------------------------------------------------- */
+
+static exf_code print_digest(exf_recipe *r, exf_err *err)
+{
+    exf_h5 *h = NULL;
+    exf_jw w = {0};
+    char digest[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_artifact_open(&h, r->inputs[0], NULL, NULL, NULL, err));
+    EXF_TRY(exf_h5_digest(h, digest, err));
+    if (!r->json) {
+        printf("%s\n", digest);
+        goto out;
+    }
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "file", r->inputs[0]);
+    exf_jw_text(&w, "digest", digest);
+    exf_jw_close(&w);
+    rc = exf_print_json(&w, err);
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+/* ---- spec ----------------------------------------------------------------------------------- */
+
+static void list_specifications(void)
+{
+    const char *name;
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) printf("%-11s %s\n", name, exf_specification_line(name, 0));
+    printf("\nexfold-inspect spec KIND prints one of them, exfold-inspect spec all prints all.\n");
+}
+
+static exf_code refuse_specification(const char *word, exf_err *err)
+{
+    const char *name;
+    exf_text names = {0};
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) exf_text_appendf(&names, "%s, ", name);
+    exf_code rc = exf_text_end(&names, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows; known: %sall", word, names.s);
+    exf_text_free(&names);
+    return rc;
+}
+
+/* Without an argument a list of the kinds; as JSON all of them. */
+static exf_code print_specifications(exf_recipe *r, exf_err *err)
+{
+    const char *wanted = r->n_inputs ? r->inputs[0] : NULL, *name, *line;
+    int is_all = wanted ? strcmp(wanted, "all") == 0 : r->json;
+    exf_jw w = {0};
+    exf_code rc = EXF_OK;
+    if (wanted && !is_all && !exf_specification_line(wanted, 0)) return refuse_specification(wanted, err);
+    if (!wanted && !r->json) {
+        list_specifications();
+        return EXF_OK;
+    }
+    exf_jw_open(&w, NULL, '{');
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) {
+        if (!is_all && strcmp(wanted, name) != 0) continue;
+        if (is_all && !r->json) printf("%s%s\n\n", i ? "\n" : "", name);
+        exf_jw_open(&w, name, '[');
+        for (size_t k = 0; (line = exf_specification_line(name, k)); k++) {
+            if (r->json)
+                exf_jw_text(&w, NULL, line);
+            else
+                printf("%s\n", line);
+        }
+        exf_jw_close(&w);
+    }
+    exf_jw_close(&w);
+    if (r->json) rc = exf_print_json(&w, err);
+    exf_jw_free(&w);
+    return rc;
+}
+
+/* ---- tokenize ------------------------------------------------------------------------------- */
+
+/* Writes the ids as a line of their own, or into an open array. */
+static void write_ids(const exf_ids *ids, exf_jw *w)
+{
+    if (w) exf_jw_open(w, NULL, '[');
+    for (size_t i = 0; i < ids->n; i++) {
+        if (w)
+            exf_jw_int(w, NULL, ids->id[i]);
+        else
+            printf("%s%d", i ? ", " : "[", (int)ids->id[i]);
+    }
+    if (w)
+        exf_jw_close(w);
+    else
+        printf(ids->n ? "]\n" : "[]\n");
+}
+
+static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t len, size_t number, exf_ids *ids, exf_jw *w,
+                              exf_err *err)
+{
+    exf_json *doc = NULL;
+    char where[48];
+    size_t n;
+    exf_code rc;
+    snprintf(where, sizeof where, "standard input: line %zu", number);
+    EXF_TRY(exf_json_parse(&doc, line, len, where, err));
+    const char *text = exf_json_string(doc, &n);
+    if (!text) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected a string", where, exf_json_type_name(doc));
+        goto out;
+    }
+    ids->n = 0;
+    EXF_TRY(exf_tokenizer_encode(t, text, n, ids, err));
+    write_ids(ids, w);
+out:
+    exf_json_free(doc);
+    return rc;
+}
+
+/* One JSON string per line on stdin, one JSON array of ids per line out, so that any other tokenizer can be compared. */
+static exf_code print_ids(exf_recipe *r, exf_err *err)
+{
+    exf_tokenizer *t = NULL;
+    exf_ids ids = {0};
+    exf_jw w = {0};
+    char *path = NULL, *line = NULL;
+    size_t room = 0, number = 0;
+    ssize_t len;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, r->inputs[0], "tokenizer.json", err));
+    EXF_TRY(exf_tokenizer_load(&t, path, err));
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_open(&w, "ids", '[');
+    while (errno = 0, !ferror(stdout) && (len = getline(&line, &room, stdin)) >= 0) {
+        EXF_TRY(exf_stop_check(err));
+        if (len && line[len - 1] == '\n') len--;
+        EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, r->json ? &w : NULL, err));
+    }
+    EXF_TRY(exf_stop_check(err)); /* which is why a read may have ended */
+    if (ferror(stdin)) rc = exf_fail_errno(err, errno, "standard input: cannot read");
+    exf_jw_close(&w);
+    exf_jw_close(&w);
+    if (rc == EXF_OK && r->json) rc = exf_print_json(&w, err);
+out:
+    exf_jw_free(&w);
+    free(line); /* getline's own */
+    exf_ids_free(&ids);
+    exf_tokenizer_free(t);
+    exf_mem_free(path);
+    return rc;
+}
+
+/* ---- the program ---------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(exf_recipe, field)
 
@@ -40,10 +204,10 @@ static const exf_command commands[] = {
      "tables are solved again, which finds a single changed number; a directory\n"
      "stands for all that a run wrote into it",
      1, 16, "json", exf_inspect_verify},
-    {"digest", "FILE.h5", "its digest, alone: SHA-256 of what it holds, not of the file's bytes", 1, 1, "json", exf_inspect_digest},
-    {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "json", exf_inspect_tokenize},
+    {"digest", "FILE.h5", "its digest, alone: SHA-256 of what it holds, not of the file's bytes", 1, 1, "json", print_digest},
+    {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "json", print_ids},
     {"spec", "[KIND]", "the specification of a file format, or of all; without KIND the list of them",
-     0, 1, "json", exf_inspect_spec},
+     0, 1, "json", print_specifications},
 };
 
 const exf_program exf_program_inspect = {

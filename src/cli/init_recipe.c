@@ -1,14 +1,14 @@
-/* init_recipe.c - see init_recipe.h. */
+/* init_recipe.c - exfold-calibrate --init: a commented recipe, made of the table of recipe keys, and its manifests; see
+ * init_recipe.h. */
 #include "cli/init_recipe.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "format/yaml.h"
-#include "recipe/announce.h"
-#include "recipe/default_settings.h"
 #include "recipe/run_directory.h"
-#include "recipe/text_inputs.h"
+#include "recipe/recipe.h"
+#include "recipe/inputs.h"
 
 #include <string.h>
 
@@ -29,8 +29,8 @@ typedef struct {
 
 /* ---- paths ---------------------------------------------------------------------------- */
 
-/* path as the recipe must spell it: as given where the recipe stands in the working directory, else absolute. */
-static exf_code spell(const init *s, const char *path, char **out, exf_err *err)
+/* Copies a path as the recipe must spell it: as given where the recipe stands in the working directory, else absolute. */
+static exf_code spell_path(const init *s, const char *path, char **out, exf_err *err)
 {
     return strchr(s->recipe->init_path, '/') ? exf_path_absolute(out, path, err) : exf_mem_strdup(out, path, "path", err);
 }
@@ -41,15 +41,15 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* RECIPE.yaml -> RECIPE<ending> */
-static exf_code beside(const init *s, const char *ending, char **out, exf_err *err)
+/* Makes RECIPE<ending> of RECIPE.yaml.  Caller frees. */
+static exf_code name_beside(const init *s, const char *ending, char **out, exf_err *err)
 {
     const char *path = s->recipe->init_path, *name = base_name(path), *dot = strrchr(name, '.');
     size_t n = dot && dot > name ? (size_t)(dot - path) : strlen(path);
     exf_text t = {0};
-    exf_code rc = exf_text_addf(&t, err, "%.*s%s", (int)n, path, ending);
+    exf_text_appendf(&t, "%.*s%s", (int)n, path, ending);
     *out = t.s;
-    return rc;
+    return exf_text_end(&t, err);
 }
 
 static exf_code name_files(init *s, exf_err *err)
@@ -58,10 +58,10 @@ static exf_code name_files(init *s, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_strdup(&s->file.path, r->init_path, "path", err));
     EXF_TRY(exf_output_check(s->file.path, r->force, err));
-    EXF_TRY(beside(s, "-manifest.yaml", &s->manifest.path, err));
+    EXF_TRY(name_beside(s, "-manifest.yaml", &s->manifest.path, err));
     EXF_TRY(exf_output_check(s->manifest.path, r->force, err));
     if (r->texts.n) goto out;
-    EXF_TRY(beside(s, "-validation-manifest.yaml", &s->validation.path, err));
+    EXF_TRY(name_beside(s, "-validation-manifest.yaml", &s->validation.path, err));
     EXF_TRY(exf_output_check(s->validation.path, r->force, err));
 out:
     return rc;
@@ -69,17 +69,15 @@ out:
 
 /* ---- manifests ------------------------------------------------------------------------- */
 
-/* Text with every `from` replaced. */
+/* Appends the text with every `from` replaced. */
 static exf_code add_replaced(exf_text *out, const char *text, const char *from, const char *to, exf_err *err)
 {
-    exf_code rc;
     for (const char *at; (at = strstr(text, from)); text = at + strlen(from)) {
-        EXF_TRY(exf_text_add(out, text, (size_t)(at - text), err));
-        EXF_TRY(exf_text_addf(out, err, "%s", to));
+        exf_text_append(out, text, (size_t)(at - text));
+        exf_text_appendf(out, "%s", to);
     }
-    rc = exf_text_addf(out, err, "%s", text);
-out:
-    return rc;
+    exf_text_appendf(out, "%s", text);
+    return exf_text_end(out, err);
 }
 
 /* The manifest that the released model's recipe names under section.manifest, as it must be beside the
@@ -102,7 +100,7 @@ out:
     return rc;
 }
 
-static exf_code released_manifests(init *s, exf_err *err)
+static exf_code copy_manifests(init *s, exf_err *err)
 {
     exf_yaml *recipe = NULL;
     exf_code rc;
@@ -120,9 +118,10 @@ out:
 static exf_code make_manifests(init *s, exf_err *err)
 {
     exf_code rc;
-    if (s->recipe->texts.n == 0) return released_manifests(s, err);
+    if (s->recipe->texts.n == 0) return copy_manifests(s, err);
     EXF_TRY(exf_text_inputs_make(&s->inputs, s->recipe, s->manifest.path, err));
-    rc = exf_text_addf(&s->manifest.text, err, "%s", s->inputs.manifest.s);
+    exf_text_appendf(&s->manifest.text, "%s", s->inputs.manifest.s);
+    rc = exf_text_end(&s->manifest.text, err);
 out:
     return rc;
 }
@@ -143,7 +142,8 @@ static exf_code set_paths(init *s, exf_err *err)
     EXF_TRY(set_path(s, "data.manifest", base_name(s->manifest.path), err));
     if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", base_name(s->validation.path), err));
     if (!r->output_directory) {
-        EXF_TRY(exf_text_addf(&out, err, "out/%s", *base_name(r->model_path) ? base_name(r->model_path) : "tables"));
+        exf_text_appendf(&out, "out/%s", *base_name(r->model_path) ? base_name(r->model_path) : "tables");
+        EXF_TRY(exf_text_end(&out, err));
         EXF_TRY(set_path(s, "output.directory", out.s, err));
     }
 out:
@@ -153,33 +153,21 @@ out:
 
 /* ---- the recipe's text ----------------------------------------------------------------------- */
 
-/* Adds the comment of the project's own recipe about the model, up to its commands. */
-static exf_code add_about(const init *s, exf_text *out, exf_err *err)
+/* Appends the comment of the project's own recipe about the model, up to its commands, and the commands of this one. */
+static void add_head(const init *s, exf_text *out)
 {
-    exf_code rc = EXF_OK;
-    const char *line = s->head.len ? s->head.s : "";
-    while (rc == EXF_OK && *line == '#' && !exf_starts_with(line, "# Plan it")) {
+    const char *name = base_name(s->file.path), *line = s->head.len ? s->head.s : "";
+    while (*line == '#' && !exf_starts_with(line, "# Plan it")) {
         size_t n = strcspn(line, "\n");
-        rc = exf_text_addf(out, err, "%.*s\n", (int)n, line);
+        exf_text_appendf(out, "%.*s\n", (int)n, line);
         line += n + (line[n] == '\n');
     }
-    return rc;
-}
-
-static exf_code add_head(const init *s, exf_text *out, exf_err *err)
-{
-    const char *name = base_name(s->file.path);
-    exf_code rc;
-    EXF_TRY(add_about(s, out, err));
-    if (s->recipe->texts.n && s->released)
-        EXF_TRY(exf_text_addf(out, err, "# The texts are not the paper's but those of --text.\n#\n"));
-    EXF_TRY(exf_text_addf(out, err, "# Written by exfold-calibrate %s --init.  Keys that are commented out have their defaults.\n",
-                          exf_release()));
-    EXF_TRY(exf_text_addf(out, err, "#   exfold-calibrate %s --dry-run    # the plan: time, memory, disk\n", name));
-    EXF_TRY(exf_text_addf(out, err, "#   exfold-calibrate %s\n#   exfold-validate %s%s\n", name, name,
-                          s->validation.path ? "" : " --text HELD-OUT.txt"));
-out:
-    return rc;
+    if (s->recipe->texts.n && s->released) exf_text_appendf(out, "# The texts are not the paper's but those of --text.\n#\n");
+    exf_text_appendf(out, "# Written by exfold-calibrate %s --init.  Keys that are commented out have their defaults.\n",
+                     exf_release());
+    exf_text_appendf(out, "#   exfold-calibrate %s --dry-run    # the plan: time, memory, disk\n", name);
+    exf_text_appendf(out, "#   exfold-calibrate %s\n#   exfold-validate %s%s\n", name, name,
+                     s->validation.path ? "" : " --text HELD-OUT.txt");
 }
 
 static int is_spelled(const exf_opt *row)
@@ -193,13 +181,13 @@ static exf_code add_value(const init *s, const exf_opt *row, const char *value, 
     exf_code rc;
     if (!is_spelled(row) || !exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_ARGV))
         return exf_recipe_add_value(row, value, NULL, out, err);
-    rc = spell(s, value, &path, err);
+    rc = spell_path(s, value, &path, err);
     if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
     exf_mem_free(path);
     return rc;
 }
 
-/* "  # help (range; default)" and "  key: value", which is commented out where it is the default. */
+/* Appends "  # help (range; default)" and "  key: value", which is commented out where it is the default. */
 static exf_code add_key(const init *s, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
 {
     const char *dot = strchr(row->key, '.'), *indent = dot ? "  " : "";
@@ -207,12 +195,15 @@ static exf_code add_key(const init *s, const exf_opt *row, const char *value, ex
     int is_choice = row->type == EXF_OPT_CHOICE && strchr(exf_opt_placeholder(row), '|');
     exf_code rc;
     no_flag.flag = NULL;
-    EXF_TRY(exf_text_addf(out, err, "%s# %s%s", indent, is_choice ? exf_opt_placeholder(row) : "", is_choice ? ": " : ""));
+    exf_text_appendf(out, "%s# %s%s", indent, is_choice ? exf_opt_placeholder(row) : "", is_choice ? ": " : "");
     EXF_TRY(exf_opt_remarks(&no_flag, out, err));
-    EXF_TRY(exf_text_addf(out, err, "\n%s%s%s: ", indent, exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_RECIPE) ? "" : "#",
-                          dot ? dot + 1 : row->key));
-    EXF_TRY(*value ? add_value(s, row, value, out, err) : exf_text_addf(out, err, "%s", exf_opt_placeholder(row)));
-    rc = exf_text_add(out, "\n", 1, err);
+    exf_text_appendf(out, "\n%s%s%s: ", indent, exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_RECIPE) ? "" : "#",
+                     dot ? dot + 1 : row->key);
+    if (*value)
+        EXF_TRY(add_value(s, row, value, out, err));
+    else
+        exf_text_appendf(out, "%s", exf_opt_placeholder(row));
+    exf_text_append(out, "\n", 1);
 out:
     return rc;
 }
@@ -222,14 +213,13 @@ static int in_section(const exf_opt *row, const char *section, size_t n)
     return strncmp(row->key, section, n) == 0 && row->key[n] == '.';
 }
 
-/* "section:", commented out where all of its keys are. */
-static exf_code add_section(const init *s, const exf_opt *rows, size_t n_rows, const char *section, size_t n, exf_text *out,
-                            exf_err *err)
+/* Appends "section:", commented out where all of its keys are. */
+static void add_section(const init *s, const exf_opt *rows, size_t n_rows, const char *section, size_t n, exf_text *out)
 {
     int given = 0;
     for (size_t i = 0; i < n_rows; i++)
         given |= in_section(&rows[i], section, n) && exf_opts_given(s->recipe->opts, rows[i].key, EXF_OPT_BY_RECIPE);
-    return exf_text_addf(out, err, "%s%.*s:\n", given ? "" : "#", (int)n, section);
+    exf_text_appendf(out, "%s%.*s:\n", given ? "" : "#", (int)n, section);
 }
 
 static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
@@ -243,15 +233,16 @@ static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
     for (size_t i = 0; i < n_rows; i++) {
         const char *dot = strchr(rows[i].key, '.');
         if (!dot || !n || !in_section(&rows[i], section, n)) {
-            EXF_TRY(exf_text_addf(out, err, "\n"));
+            exf_text_append(out, "\n", 1);
             section = rows[i].key;
             n = dot ? (size_t)(dot - section) : 0;
-            if (n) EXF_TRY(add_section(s, rows, n_rows, section, n, out, err));
+            if (n) add_section(s, rows, n_rows, section, n, out);
         }
         value.len = 0;
         EXF_TRY(exf_opts_value(s->recipe->opts, n_common + i, &value, err));
         EXF_TRY(add_key(s, &rows[i], value.len ? value.s : "", out, err));
     }
+    rc = exf_text_end(out, err);
 out:
     exf_text_free(&value);
     return rc;
@@ -277,7 +268,7 @@ static exf_code check_arguments(const exf_recipe *r, exf_err *err)
     return exf_recipe_check_model(r, err);
 }
 
-static exf_code make(init *s, exf_err *err)
+static exf_code make_files(init *s, exf_err *err)
 {
     exf_recipe *r = s->recipe;
     exf_code rc;
@@ -289,7 +280,7 @@ static exf_code make(init *s, exf_err *err)
     EXF_TRY(name_files(s, err));
     EXF_TRY(make_manifests(s, err));
     EXF_TRY(set_paths(s, err));
-    EXF_TRY(add_head(s, &s->file.text, err));
+    add_head(s, &s->file.text);
     EXF_TRY(add_keys(s, &s->file.text, err));
 out:
     return rc;
@@ -305,7 +296,7 @@ exf_code exf_init_recipe(exf_recipe *r, exf_err *err)
 {
     init s = {.recipe = r};
     exf_code rc;
-    EXF_TRY(make(&s, err));
+    EXF_TRY(make_files(&s, err));
     EXF_TRY(write_file(&s, &s.manifest, err));
     EXF_TRY(write_file(&s, &s.validation, err));
     EXF_TRY(write_file(&s, &s.file, err));

@@ -4,7 +4,7 @@
 #include "recipe/recipe.h"
 
 /* Writes r->init_path with every recipe key, its comment from the option table: keys that
- * default_settings.h or the command line set stand as they are, all others commented out with
+ * exf_default_settings_set() or the command line set stand as they are, all others commented out with
  * their defaults.  Beside it NAME-manifest.yaml: the files of --text; without --text those of a released
  * model, and its held-out text in NAME-validation-manifest.yaml.  Reads of the model config.json alone.
  * EXF_USAGE without --text for a model that is not released, EXF_IO for a file that exists, unless --force. */

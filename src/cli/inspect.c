@@ -1,4 +1,4 @@
-/* inspect.c - summary, digest, spec; see inspect.h. */
+/* inspect.c - exfold-inspect summary, and what all commands of exfold-inspect print alike; see inspect.h. */
 #include "cli/inspect.h"
 
 #include "artifact/provenance.h"
@@ -6,12 +6,14 @@
 #include "base/mem.h"
 #include "inspect/summary.h"
 #include "inspect/inspection.h"
-#include "recipe/announce.h"
+#include "recipe/run_directory.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- for all commands ------------------------------------------------------------------ */
 
 exf_code exf_print_json(exf_jw *w, exf_err *err)
 {
@@ -20,13 +22,6 @@ exf_code exf_print_json(exf_jw *w, exf_err *err)
     if (rc == EXF_OK) fputs(text.s, stdout);
     exf_text_free(&text);
     return rc;
-}
-
-void exf_json_facts(exf_jw *w, const exf_provenance *p)
-{
-    exf_jw_open(w, "provenance", '{');
-    for (size_t i = 0; i < p->n; i++) exf_jw_text(w, p->key[i], p->value[i]);
-    exf_jw_close(w);
 }
 
 exf_code exf_tell_output(exf_jw *w, const char *path, exf_err *err)
@@ -47,9 +42,14 @@ out:
     return rc;
 }
 
+const char *exf_pool_words(const char *by)
+{
+    return strcmp(by, "energy") == 0 ? " by energy" : strcmp(by, "reap") == 0 ? " by reap" : "";
+}
+
 /* ---- summary as text ------------------------------------------------------------------ */
 
-/* A group of columns: two lines of heading and what stands under them. */
+/* A group of columns has two lines of heading; show() prints a layer under them. */
 typedef struct {
     const char *head[2];
     int (*available)(const exf_inspection *s);
@@ -76,7 +76,7 @@ static int has_similarity(const exf_inspection *s)
     return s->similarity != NULL || s->aligned != NULL;
 }
 
-/* "-" for what was never observed. */
+/* Prints a number, or "-" for what was never observed. */
 static void show_number(int width, int digits, double value)
 {
     if (isnan(value))
@@ -151,7 +151,7 @@ static const column columns[] = {
 
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
-/* Experts that are cold, up to a handful. */
+/* Names the cold experts of a layer, eight at most. */
 static void show_which_cold(const exf_inspection *s, size_t layer)
 {
     size_t e = (size_t)s->shape.n_experts, named = 0;
@@ -180,12 +180,7 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
     }
 }
 
-const char *exf_pool_words(const char *by)
-{
-    return strcmp(by, "energy") == 0 ? " by energy" : strcmp(by, "reap") == 0 ? " by reap" : "";
-}
-
-/* Members of every layer's static pools, by falling criterion; "3 17 5 ...". */
+/* Prints the members of every layer's static pools, by falling criterion: "3 17 5 ...". */
 static void show_pools(const exf_inspection *s)
 {
     for (int i = 0; i < s->n_pools; i++) {
@@ -199,7 +194,7 @@ static void show_pools(const exf_inspection *s)
     }
 }
 
-/* The share of a layer's sampled tokens that keep 1..K experts, in per cent. */
+/* Prints the shares of a layer's sampled tokens that keep 1..K experts, in per cent. */
 static void show_kept(const exf_inspection *s, const exf_budget *b, int l)
 {
     const uint64_t *kept = b->kept + (size_t)l * (size_t)s->shape.top_k;
@@ -229,7 +224,7 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
         printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64
                " tokens\n",
                s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
-    else /* artifact/tables_safetensors.c */
+    else /* tables in the format of artifact/tables_safetensors.c */
         printf("%" PRId64 " experts; %d layers with evidence; the file does not say of how many tokens a pair is: "
                "1 stands for any\n",
                s->shape.n_experts, s->n_layers);
@@ -250,23 +245,23 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
 
 /* ---- summary as JSON -------------------------------------------------------------------- */
 
-static void json_three(exf_jw *w, const char *key, const double x[3])
+static void write_three(exf_jw *w, const char *key, const double x[3])
 {
     exf_jw_open(w, key, '[');
     for (int i = 0; i < 3; i++) exf_jw_real(w, NULL, x[i]);
     exf_jw_close(w);
 }
 
-static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
+static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
 {
     exf_jw_open(w, key, '{');
     if (row->layer >= 0) exf_jw_int(w, "layer", row->layer);
     exf_jw_count(w, "pairs", row->pairs);
     exf_jw_count(w, "observed", row->observed);
-    json_three(w, "tokens_quartiles", row->tokens);
+    write_three(w, "tokens_quartiles", row->tokens);
     exf_jw_real(w, "loss_median", row->loss);
     exf_jw_real(w, "loss_below_half", row->below_half);
-    json_three(w, "best_loss_quartiles", row->best);
+    write_three(w, "best_loss_quartiles", row->best);
     exf_jw_real(w, "similarity", row->similarity);
     exf_jw_real(w, "aligned", row->aligned);
     exf_jw_real(w, "norm_min", row->norm_min);
@@ -281,7 +276,7 @@ static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_close(w);
 }
 
-static void json_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool *p)
+static void write_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool *p)
 {
     exf_jw_open(w, NULL, '{');
     exf_jw_int(w, "size", p->size);
@@ -296,7 +291,7 @@ static void json_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool 
     exf_jw_close(w);
 }
 
-static void json_shape(exf_jw *w, const exf_inspection *s)
+static void write_shape(exf_jw *w, const exf_inspection *s)
 {
     exf_jw_int(w, "n_experts", s->shape.n_experts);
     exf_jw_int(w, "top_k", s->shape.top_k);
@@ -304,12 +299,19 @@ static void json_shape(exf_jw *w, const exf_inspection *s)
     exf_jw_int(w, "n_sequences", s->shape.n_sequences);
     exf_jw_int(w, "n_tokens", s->shape.n_tokens);
     exf_jw_open(w, "pools", '[');
-    for (int i = 0; i < s->n_pools; i++) json_pool(w, s, &s->pool[i]);
+    for (int i = 0; i < s->n_pools; i++) write_pool(w, s, &s->pool[i]);
     exf_jw_close(w);
     exf_budgets_json(w, s);
 }
 
-static exf_code json_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)
+static void write_facts(exf_jw *w, const exf_provenance *p)
+{
+    exf_jw_open(w, "provenance", '{');
+    for (size_t i = 0; i < p->n; i++) exf_jw_text(w, p->key[i], p->value[i]);
+    exf_jw_close(w);
+}
+
+static exf_code print_as_json(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)
 {
     exf_jw w = {0};
     exf_jw_open(&w, NULL, '{');
@@ -317,12 +319,12 @@ static exf_code json_summary(const char *path, const exf_inspection *s, const ex
     exf_jw_text(&w, "kind", s->kind->kind);
     exf_jw_int(&w, "version", s->version);
     exf_jw_text(&w, "part", s->part);
-    json_shape(&w, s);
+    write_shape(&w, s);
     exf_jw_open(&w, "layers", '[');
-    for (int l = 0; l < s->n_layers; l++) json_row(&w, NULL, &rows[l]);
+    for (int l = 0; l < s->n_layers; l++) write_row(&w, NULL, &rows[l]);
     exf_jw_close(&w);
-    json_row(&w, "all", &rows[s->n_layers]);
-    exf_json_facts(&w, &s->provenance);
+    write_row(&w, "all", &rows[s->n_layers]);
+    write_facts(&w, &s->provenance);
     exf_jw_close(&w);
     return exf_print_json(&w, err);
 }
@@ -336,103 +338,11 @@ exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&rows, (size_t)s.n_layers + 1, sizeof *rows, "summary", err));
     EXF_TRY(exf_summarise(&s, rows, err));
     if (r->json)
-        EXF_TRY(json_summary(r->inputs[0], &s, rows, err));
+        EXF_TRY(print_as_json(r->inputs[0], &s, rows, err));
     else
         show_summary(r->inputs[0], &s, rows);
 out:
     exf_mem_free(rows);
     exf_inspection_free(&s);
     return rc;
-}
-
-/* ---- digest and spec ------------------------------------------------------------------------ */
-
-exf_code exf_inspect_digest(exf_recipe *r, exf_err *err)
-{
-    exf_h5 *h = NULL;
-    exf_jw w = {0};
-    char digest[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_artifact_open(&h, r->inputs[0], NULL, NULL, NULL, err));
-    EXF_TRY(exf_h5_digest(h, digest, err));
-    if (!r->json) {
-        printf("%s\n", digest);
-        goto out;
-    }
-    exf_jw_open(&w, NULL, '{');
-    exf_jw_text(&w, "file", r->inputs[0]);
-    exf_jw_text(&w, "digest", digest);
-    exf_jw_close(&w);
-    rc = exf_print_json(&w, err);
-out:
-    exf_h5_close(h);
-    return rc;
-}
-
-static void show_specification(const char *name)
-{
-    for (size_t i = 0; exf_specification_line(name, i); i++) printf("%s\n", exf_specification_line(name, i));
-}
-
-static void json_specification(exf_jw *w, const char *name)
-{
-    exf_jw_open(w, name, '[');
-    for (size_t i = 0; exf_specification_line(name, i); i++) exf_jw_text(w, NULL, exf_specification_line(name, i));
-    exf_jw_close(w);
-}
-
-/* The names and what each is, a line each. */
-static void list_specifications(void)
-{
-    const char *name;
-    for (size_t i = 0; (name = exf_specification_name(i)); i++) printf("%-11s %s\n", name, exf_specification_line(name, 0));
-    printf("\nexfold-inspect spec KIND prints one of them, exfold-inspect spec all prints all.\n");
-}
-
-static int is_wanted(const char *wanted, const char *name)
-{
-    return strcmp(wanted, "all") == 0 || strcmp(wanted, name) == 0;
-}
-
-static exf_code unknown_specification(const char *word, exf_err *err)
-{
-    const char *name;
-    exf_text names = {0};
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && (name = exf_specification_name(i)); i++) rc = exf_text_addf(&names, err, "%s, ", name);
-    if (rc == EXF_OK)
-        rc = exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows; known: %sall", word, names.s);
-    exf_text_free(&names);
-    return rc;
-}
-
-static void show_specifications(const char *wanted)
-{
-    const char *name;
-    int is_all = strcmp(wanted, "all") == 0;
-    for (size_t i = 0; (name = exf_specification_name(i)); i++) {
-        if (!is_wanted(wanted, name)) continue;
-        if (is_all) printf("%s%s\n\n", i ? "\n" : "", name);
-        show_specification(name);
-    }
-}
-
-/* A list of the kinds without an argument; as JSON all of them. */
-exf_code exf_inspect_spec(exf_recipe *r, exf_err *err)
-{
-    const char *wanted = r->n_inputs ? r->inputs[0] : NULL, *name;
-    exf_jw w = {0};
-    if (wanted && strcmp(wanted, "all") != 0 && !exf_specification_line(wanted, 0)) return unknown_specification(wanted, err);
-    if (!r->json) {
-        if (wanted)
-            show_specifications(wanted);
-        else
-            list_specifications();
-        return EXF_OK;
-    }
-    exf_jw_open(&w, NULL, '{');
-    for (size_t i = 0; (name = exf_specification_name(i)); i++)
-        if (is_wanted(wanted ? wanted : "all", name)) json_specification(&w, name);
-    exf_jw_close(&w);
-    return exf_print_json(&w, err);
 }

@@ -1,9 +1,10 @@
-/* inspect_diff.c - exfold-inspect diff: what changed between two tables, and the gate. */
+/* inspect_diff.c - exfold-inspect diff: what changed between two tables, and the gate of --fail-above; see inspect.h. */
+#include "cli/inspect.h"
+
 #include "artifact/provenance.h"
 #include "base/mem.h"
 #include "inspect/difference.h"
-#include "cli/inspect.h"
-#include "recipe/announce.h"
+#include "recipe/run_directory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,27 +24,27 @@ static const exf_layer_difference *all_layers(const comparison *c)
 
 /* ---- the gate --------------------------------------------------------------------------- */
 
-static double flips(const exf_layer_difference *d)
+static double measure_flips(const exf_layer_difference *d)
 {
     return d->flip_traffic;
 }
 
-static double scalar(const exf_layer_difference *d)
+static double measure_scalar(const exf_layer_difference *d)
 {
     return d->scalar[3];
 }
 
-static double loss(const exf_layer_difference *d)
+static double measure_loss(const exf_layer_difference *d)
 {
     return d->loss[3];
 }
 
-static double norm(const exf_layer_difference *d)
+static double measure_norm(const exf_layer_difference *d)
 {
     return d->norm;
 }
 
-static double coverage(const exf_layer_difference *d)
+static double measure_coverage(const exf_layer_difference *d)
 {
     return d->pairs ? (double)(d->gained + d->lost) / (double)d->pairs : 0;
 }
@@ -52,12 +53,13 @@ static const struct {
     const char *name;
     double (*of)(const exf_layer_difference *d);
 } measures[] = {
-    {"flips", flips}, {"scalar", scalar}, {"loss", loss}, {"norm", norm}, {"coverage", coverage},
+    {"flips", measure_flips}, {"scalar", measure_scalar}, {"loss", measure_loss},
+    {"norm", measure_norm}, {"coverage", measure_coverage},
 };
 
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* "flips=0.05" into which measure and limit. */
+/* Reads "flips=0.05" as the number of a measure and its limit. */
 static exf_code parse_limit(const char *text, size_t *which, double *limit, exf_err *err)
 {
     for (*which = 0; *which < N_MEASURES; ++*which) {
@@ -79,7 +81,7 @@ static exf_code check_limits(const exf_recipe *r, exf_err *err)
     return rc;
 }
 
-/* A change that cannot be told, since nothing was observed in both, is above any limit. */
+/* Refuses a change above its limit; one that is not known, since nothing was observed in both, is above any. */
 static exf_code apply_limits(const exf_recipe *r, const comparison *c, exf_err *err)
 {
     size_t which;
@@ -175,14 +177,14 @@ static void show_comparison(const comparison *c)
 
 /* ---- JSON -------------------------------------------------------------------------------------- */
 
-static void json_four(exf_jw *w, const char *key, const double x[4])
+static void write_four(exf_jw *w, const char *key, const double x[4])
 {
     exf_jw_open(w, key, '[');
     for (int i = 0; i < 4; i++) exf_jw_real(w, NULL, x[i]);
     exf_jw_close(w);
 }
 
-static void json_row(exf_jw *w, const char *key, const exf_layer_difference *d)
+static void write_row(exf_jw *w, const char *key, const exf_layer_difference *d)
 {
     exf_jw_open(w, key, '{');
     if (d->layer >= 0) exf_jw_int(w, "layer", d->layer);
@@ -191,8 +193,8 @@ static void json_row(exf_jw *w, const char *key, const exf_layer_difference *d)
     exf_jw_count(w, "observed_b", d->observed_b);
     exf_jw_count(w, "gained", d->gained);
     exf_jw_count(w, "lost", d->lost);
-    json_four(w, "scalar_change", d->scalar);
-    json_four(w, "loss_change", d->loss);
+    write_four(w, "scalar_change", d->scalar);
+    write_four(w, "loss_change", d->loss);
     exf_jw_real(w, "norm_change", d->norm);
     exf_jw_count(w, "sources", d->sources);
     exf_jw_count(w, "flips", d->flips);
@@ -200,7 +202,7 @@ static void json_row(exf_jw *w, const char *key, const exf_layer_difference *d)
     exf_jw_close(w);
 }
 
-static void json_facts(exf_jw *w, const comparison *c)
+static void write_facts(exf_jw *w, const comparison *c)
 {
     exf_fact_change f;
     size_t i = 0, j = 0;
@@ -214,7 +216,7 @@ static void json_facts(exf_jw *w, const comparison *c)
     exf_jw_close(w);
 }
 
-static void json_pools(exf_jw *w, const comparison *c)
+static void write_pools(exf_jw *w, const comparison *c)
 {
     exf_jw_open(w, "pools", '[');
     for (int i = 0; i < c->inspection[0].n_pools; i++) {
@@ -238,12 +240,12 @@ static exf_code print_as_json(const comparison *c, exf_err *err)
     exf_jw_text(&w, "a", c->path[0]);
     exf_jw_text(&w, "b", c->path[1]);
     exf_jw_bool(&w, "equal", exf_same_numbers(&c->inspection[0], &c->inspection[1]));
-    json_facts(&w, c);
+    write_facts(&w, c);
     exf_jw_open(&w, "layers", '[');
-    for (int l = 0; l < c->inspection[0].n_layers; l++) json_row(&w, NULL, &c->rows[l]);
+    for (int l = 0; l < c->inspection[0].n_layers; l++) write_row(&w, NULL, &c->rows[l]);
     exf_jw_close(&w);
-    json_row(&w, "all", all_layers(c));
-    json_pools(&w, c);
+    write_row(&w, "all", all_layers(c));
+    write_pools(&w, c);
     exf_jw_close(&w);
     return exf_print_json(&w, err);
 }

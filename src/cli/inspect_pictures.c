@@ -1,7 +1,7 @@
 /* inspect_pictures.c - exfold-inspect heatmap: sheets of all layers, and their numbers. */
-#include "run/derived_files.h"
-#include "cli/inspect.h"
+#include "artifact/made_from.h"
 #include "recipe/run_directory.h"
+#include "cli/inspect.h"
 
 #include "artifact/shards.h"
 #include "base/file.h"
@@ -11,6 +11,8 @@
 #include "inspect/report.h"
 
 #include <string.h>
+
+/* ---- heatmap ------------------------------------------------------------------------------- */
 
 enum { FIGURES_MAX = 16 };
 
@@ -44,7 +46,7 @@ static exf_code choose_one(choice *c, const exf_inspection *s, const char *path,
     return EXF_OK;
 }
 
-static exf_code choose(choice *c, const exf_inspection *s, const exf_recipe *r, exf_err *err)
+static exf_code choose_figures(choice *c, const exf_inspection *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc = EXF_OK;
     c->by_name = r->what.n > 1 || (r->what.n && strcmp(r->what.item[0], "all") == 0);
@@ -56,7 +58,7 @@ static exf_code choose(choice *c, const exf_inspection *s, const exf_recipe *r, 
     return rc;
 }
 
-/* The ends of the colours that --range asks for. */
+/* Reads the ends of the colours from --range. */
 static exf_code read_ends(choice *c, const exf_recipe *r, exf_err *err)
 {
     const exf_text_list *range = &r->range;
@@ -77,14 +79,15 @@ static exf_code read_ends(choice *c, const exf_recipe *r, exf_err *err)
     return EXF_OK;
 }
 
-/* out.svg -> out-loss.csv, or out.csv for a figure alone.  Caller frees. */
-static exf_code file_name(const choice *c, const exf_figure *f, const char *output, const char *ending, char **out, exf_err *err)
+/* Makes out-loss.csv of out.svg, or out.csv for a figure alone.  Caller frees. */
+static exf_code name_file(const choice *c, const exf_figure *f, const char *output, const char *ending, char **out, exf_err *err)
 {
     exf_text name = {0};
-    exf_code rc = exf_text_add(&name, output, strlen(output) - EXF_PICTURE_SUFFIX_LEN, err);
-    if (rc == EXF_OK) rc = exf_text_addf(&name, err, "%s%s%s", c->by_name ? "-" : "", c->by_name ? f->name : "", ending);
-    *out = name.s;
+    exf_text_append(&name, output, strlen(output) - EXF_PICTURE_SUFFIX_LEN);
+    exf_text_appendf(&name, "%s%s%s", c->by_name ? "-" : "", c->by_name ? f->name : "", ending);
+    exf_code rc = exf_text_end(&name, err);
     if (rc != EXF_OK) exf_text_free(&name);
+    *out = name.s;
     return rc;
 }
 
@@ -102,14 +105,14 @@ static exf_code write_picture(const choice *c, const exf_figure *f, const exf_in
 
 typedef exf_code (*numbers_writer)(const exf_figure *f, const exf_inspection *s, const char *path, int force, exf_err *err);
 
-/* The endings of a figure's files; the picture's is that of --output. */
+/* A figure's files: the picture, which ends as --output does, and its numbers. */
 static const struct {
     const char *ending;
     numbers_writer write;
 } files[] = {{NULL, NULL}, {".csv", exf_figure_csv}, {".npy", exf_figure_npy}};
 
-/* Each file of each figure; write 0: only looks whether it may be written. */
-static exf_code each_file(const choice *c, const exf_inspection *s, const exf_recipe *r, int write, exf_jw *w, exf_err *err)
+/* Writes each file of each figure; write 0: only looks whether it may be written. */
+static exf_code write_files(const choice *c, const exf_inspection *s, const exf_recipe *r, int write, exf_jw *w, exf_err *err)
 {
     const char *own = r->output_file + strlen(r->output_file) - EXF_PICTURE_SUFFIX_LEN;
     exf_code rc = EXF_OK;
@@ -117,7 +120,7 @@ static exf_code each_file(const choice *c, const exf_inspection *s, const exf_re
         for (size_t k = 0; rc == EXF_OK && k < (r->data ? 3 : 1); k++) {
             const exf_figure *f = c->figure[i];
             char *path = NULL;
-            rc = file_name(c, f, r->output_file, files[k].ending ? files[k].ending : own, &path, err);
+            rc = name_file(c, f, r->output_file, files[k].ending ? files[k].ending : own, &path, err);
             if (rc == EXF_OK && !write) rc = exf_output_check(path, r->force, err);
             if (rc == EXF_OK && write)
                 rc = files[k].write ? files[k].write(f, s, path, r->force, err) : write_picture(c, f, s, path, r->force, err);
@@ -139,13 +142,13 @@ exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
                         r->output_file ? r->output_file : "missing", EXF_PICTURE_SUFFIXES);
     EXF_TRY(exf_run_directory_of_file(&dir, r->output_file, err));
     EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
-    EXF_TRY(choose(&c, &s, r, err));
+    EXF_TRY(choose_figures(&c, &s, r, err));
     EXF_TRY(read_ends(&c, r, err));
     EXF_TRY(exf_inspection_select(&s, r->layers, err));
-    EXF_TRY(each_file(&c, &s, r, 0, NULL, err));
+    EXF_TRY(write_files(&c, &s, r, 0, NULL, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "files", '[');
-    EXF_TRY(each_file(&c, &s, r, 1, r->json ? &w : NULL, err));
+    EXF_TRY(write_files(&c, &s, r, 1, r->json ? &w : NULL, err));
     exf_jw_close(&w);
     exf_jw_close(&w);
     if (r->json) EXF_TRY(exf_print_json(&w, err));
@@ -156,9 +159,7 @@ out:
     return rc;
 }
 
-/* ---- inspect report ---------------------------------------------------------------------------- */
-
-/* Exfold-inspect report: one page with everything. */
+/* ---- report --------------------------------------------------------------------------------- */
 
 exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
 {

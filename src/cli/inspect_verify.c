@@ -1,21 +1,16 @@
 /* inspect_verify.c - see inspect_verify.c. */
 #include "inspect/verify.h"
-#include "recipe/announce.h"
-#include "run/derived_files.h"
+#include "artifact/made_from.h"
+#include "recipe/run_directory.h"
 #include "cli/inspect.h"
-#include "run/run_resume.h"
 
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/text.h"
+#include "run/session.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
- * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
- * (derived_files.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
-exf_code exf_verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err) EXF_CHECKED;
 
 enum { KINDS = 3 };
 static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
@@ -28,7 +23,7 @@ static const struct { const char *stage, *program; } resumes[] = {
     {"capture", "exfold-capture"},
 };
 
-/* The files that are to be verified, and the receiver of the results. */
+/* The files that are to be verified, and who is told what held. */
 typedef struct {
     char **path; /* files */
     size_t n;
@@ -41,20 +36,21 @@ typedef struct {
 
 static exf_code refuse_unended(const char *directory, exf_err *err)
 {
+    exf_text path = {0};
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < sizeof resumes / sizeof *resumes; i++) {
-        exf_text path = {0};
-        EXF_TRY(exf_text_addf(&path, err, "%s/" EXF_RUN_RESUME_PREFIX "%s", directory, resumes[i].stage));
         int there = 0;
-        rc = exf_path_is_directory(path.s, &there, err);
-        exf_text_free(&path);
-        if (rc != EXF_OK) return rc;
-        if (there)
-            return exf_fail(err, EXF_FORMAT,
-                            "%s: a run of %s has not ended here (" EXF_RUN_RESUME_PREFIX "%s); the same command goes on",
-                            directory, resumes[i].program, resumes[i].stage);
+        path.len = 0;
+        exf_text_appendf(&path, "%s/" EXF_RUN_RESUME_PREFIX "%s", directory, resumes[i].stage);
+        EXF_TRY(exf_text_end(&path, err));
+        EXF_TRY(exf_path_is_directory(path.s, &there, err));
+        if (!there) continue;
+        rc = exf_fail(err, EXF_FORMAT, "%s: a run of %s has not ended here (" EXF_RUN_RESUME_PREFIX "%s); the same command goes on",
+                      directory, resumes[i].program, resumes[i].stage);
+        goto out;
     }
 out:
+    exf_text_free(&path);
     return rc;
 }
 
@@ -80,32 +76,26 @@ out:
     return rc;
 }
 
-static exf_code tell(const verification *v, const char *name, exf_err *err)
-{
-    exf_text sentence = {0};
-    exf_code rc;
-    EXF_TRY(exf_text_addf(&sentence, err, "%s/%s: was made from %s", v->directory, name, v->tables));
-    rc = v->held(v->self, sentence.s, err);
-out:
-    exf_text_free(&sentence);
-    return rc;
-}
-
-/* A page without a mark is none of ours. */
+/* A derived file must name the digest of the tables; a page without one is none of ours. */
 static exf_code check_derived(void *self, const exf_derived_file *f, exf_err *err)
 {
     const verification *v = self;
     char *marked = NULL, hex[EXF_SHA256_HEX];
+    exf_text sentence = {0};
     exf_code rc;
     EXF_TRY(exf_path_join(&marked, v->directory, f->marked, err));
     EXF_TRY(exf_made_from(marked, hex, err));
     if (!*hex && exf_ends_with(f->name, ".html")) goto out;
-    if (strcmp(hex, v->digest) == 0)
-        rc = tell(v, f->name, err);
-    else
+    if (strcmp(hex, v->digest) != 0) {
         rc = exf_fail(err, EXF_FORMAT, "%s/%s: was made from tables with the digest %s, %s has %s; make it again, or remove it",
                       v->directory, f->name, *hex ? hex : "(none is named)", v->tables, v->digest);
+        goto out;
+    }
+    exf_text_appendf(&sentence, "%s/%s: was made from %s", v->directory, f->name, v->tables);
+    EXF_TRY(exf_text_end(&sentence, err));
+    rc = v->held(v->self, sentence.s, err);
 out:
+    exf_text_free(&sentence);
     exf_mem_free(marked);
     return rc;
 }
@@ -140,30 +130,28 @@ out:
     return rc;
 }
 
-static exf_code verify_input(verification *v, const char *path, exf_err *err)
-{
-    int directory;
-    exf_code rc = exf_path_is_directory(path, &directory, err);
-    return rc == EXF_OK && directory ? verify_derived(v, path, err) : rc;
-}
-
-exf_code exf_verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
+/* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
+ * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
+ * (derived_files.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
+static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
 {
     verification v = {.held = held, .self = self};
     exf_code rc;
     EXF_TRY(exf_mem_new(&v.path, n * KINDS, sizeof *v.path, "files to verify", err));
     for (size_t i = 0; i < n; i++) EXF_TRY(add_input(&v, paths[i], err));
     EXF_TRY(exf_verify((const char *const *)v.path, v.n, held, self, err));
-    for (size_t i = 0; i < n; i++) EXF_TRY(verify_input(&v, paths[i], err));
+    for (size_t i = 0; i < n; i++) {
+        int directory;
+        EXF_TRY(exf_path_is_directory(paths[i], &directory, err));
+        if (directory) EXF_TRY(verify_derived(&v, paths[i], err));
+    }
 out:
     for (size_t i = 0; i < v.n; i++) exf_mem_free(v.path[i]);
     exf_mem_free(v.path);
     return rc;
 }
 
-/* ---- inspect verify ---------------------------------------------------------------------------- */
-
-/* Exfold-inspect verify: one line per check that held. */
+/* ---- text and JSON -------------------------------------------------------------------------- */
 
 static exf_code print_line(void *self, const char *sentence, exf_err *err)
 {
@@ -188,7 +176,7 @@ static exf_code verify_as_json(exf_recipe *r, exf_err *err)
     exf_err printing;
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "held", '[');
-    exf_code rc = exf_verify_inputs(r->inputs, r->n_inputs, add_member, &w, err);
+    exf_code rc = verify_inputs(r->inputs, r->n_inputs, add_member, &w, err);
     exf_jw_close(&w);
     exf_jw_bool(&w, "ok", rc == EXF_OK);
     exf_jw_text(&w, "failed", rc == EXF_OK ? NULL : err->msg);
@@ -200,5 +188,5 @@ static exf_code verify_as_json(exf_recipe *r, exf_err *err)
 
 exf_code exf_inspect_verify(exf_recipe *r, exf_err *err)
 {
-    return r->json ? verify_as_json(r, err) : exf_verify_inputs(r->inputs, r->n_inputs, print_line, NULL, err);
+    return r->json ? verify_as_json(r, err) : verify_inputs(r->inputs, r->n_inputs, print_line, NULL, err);
 }

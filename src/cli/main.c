@@ -6,8 +6,8 @@
 
 extern const exf_program EXF_PROGRAM;
 
-/* OpenBLAS asks this function of its own for OMP_NUM_THREADS while it is loaded, before main, and then maps a buffer.  Where
- * a limit forbids that, it would ask for one for ever.  This function stands in front of the library's. */
+/* OpenBLAS calls a function of this name for OMP_NUM_THREADS while it is loaded, before main, and then maps a buffer.  Where a
+ * limit forbids that, it would try again for ever.  The program's own definition is called in place of the library's. */
 int openblas_omp_num_threads_env(void);
 int openblas_omp_num_threads_env(void)
 {

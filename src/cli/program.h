@@ -1,28 +1,80 @@
-/* program.h - exf_program_main() is the main of every program: option table, --help,
- * --version, signals, messages, exit status.  A program fills an exf_program and calls it. */
+/* program.h - exf_program describes a program as data: its name, texts, options, recipe keys and commands.  Each
+ * src/cli/exfold-<name>.c defines one, and they are listed in a table.  exf_program_main() is the main function of all;
+ * help.h and complete.h read the same data. */
 #ifndef EXF_CLI_PROGRAM_H
 #define EXF_CLI_PROGRAM_H
-#include "base/err.h"
-#include "cli/command.h"
+#include "base/opt.h"
+#include "recipe/recipe.h"
 
-/* The exit status of main.  PROGRAM --help=FORM prints a page for the build instead (tool/manual.h). */
+/* One of several things a program does, chosen by its first argument. */
+typedef struct {
+    const char *name;      /* "summary" */
+    const char *arguments; /* "FILE.h5 [STATISTICS.h5]" */
+    const char *about;     /* a line or two; --help shows it up to the first "; " */
+    size_t min_inputs, max_inputs; /* arguments after the name */
+    const char *flags;     /* of the program's own rows those that it takes: "layers output"; "" for none */
+    exf_code (*run)(exf_recipe *r, exf_err *err); /* r->inputs start after the name */
+} exf_command;
+
+typedef struct {
+    const char *name;      /* "exfold-calibrate" */
+    const char *arguments; /* "RECIPE" */
+    const char *group;     /* the word under which `exfold` lists it: a group of exf_program_groups */
+    const char *brief;     /* what it does in at most 60 characters, for lists */
+    const char *about;     /* a few lines under the usage */
+    const char *examples;  /* a command a line, "#" before what it does; the first two are in --help; NULL: none */
+    /* The recipe keys that it reads, with blanks between; a section's name stands for all of its
+     * keys.  These alone it takes on the command line, by flag or --set; a recipe may hold the keys
+     * of other programs.  NULL: it takes no recipe. */
+    const char *keys;
+    const exf_opt *rows;   /* options of this program alone, fields of exf_recipe; help: the first clause is in --help */
+    size_t n_rows;
+    size_t min_inputs, max_inputs; /* positional arguments that are no recipe */
+    int needs_recipe;              /* one of them must be a recipe */
+    /* Results go to stdout, in the order they are made.  NULL where there are commands. */
+    exf_code (*run)(exf_recipe *r, exf_err *err);
+    /* The first runs also where the first argument names none of them but a file. */
+    const exf_command *commands;
+    size_t n_commands;
+    int takes_ranks; /* it runs as several ranks under mpirun or srun; others refuse that */
+    int runs_others; /* it is `exfold`: its first argument names the program that takes the others */
+} exf_program;
+
+/* The main function of p, in program_main.c; returns the exit status. */
 int exf_program_main(const exf_program *p, int argc, char **argv);
 /* Ends a program whose main has not begun, with the message and the status of err. */
 _Noreturn void exf_program_end_early(const exf_program *p, const exf_err *err);
 
-/* Sorts a program's positional arguments into the recipe and the inputs. */
+/* ---- the table of the programs --------------------------------------------------------- */
 
-/* Fills r->recipe_file and r->inputs from n arguments; r->inputs is the caller's array.  Where p has
- * no inputs beside the recipe, an argument is the recipe whatever it is called; elsewhere a name
- * that ends in .yaml or .yml, or a file that holds a YAML map.  EXF_USAGE: too few, too many. */
-exf_code exf_arguments_sort(const exf_program *p, exf_recipe *r, const char **positional, size_t n, exf_err *err) EXF_CHECKED;
-
-/* `exfold PROGRAM ARGUMENT ...`: becomes exfold-PROGRAM. */
-
-/* 1 if argv[1] names what exf_run_other is for: a word, no option, and not `help` alone. */
-int exf_names_other(int argc, char **argv);
-/* Replaces this process by exfold-<argv[1]> with the arguments after it; `help WORD` by that
+extern const exf_program exf_program_exfold;
+/* All programs but `exfold` itself, in order of name; NULL: past the end. */
+const exf_program *exf_program_at(size_t i);
+/* The program that a word names, "solve" or "exfold-solve"; EXF_USAGE naming all and the nearest. */
+exf_code exf_program_require(const char *word, const exf_program **out, exf_err *err) EXF_CHECKED;
+/* `exfold PROGRAM ARGUMENT ...`: replaces this process by exfold-<argv[1]> with the arguments after it; `help WORD` by that
  * program's --help.  It is taken from the directory of this program's file, or else from PATH.
  * Returns only if that fails: EXF_USAGE for an unknown word, naming the nearest, EXF_IO. */
-exf_code exf_run_other(int argc, char **argv, exf_err *err) EXF_CHECKED;
+exf_code exf_program_become(int argc, char **argv, exf_err *err) EXF_CHECKED;
+
+/* The groups in which programs are listed, in their order, up to a name of NULL. */
+typedef struct {
+    const char *name, *heading;
+} exf_program_group;
+extern const exf_program_group exf_program_groups[];
+
+/* 1 if p reads the recipe key. */
+int exf_program_uses(const exf_program *p, const char *key);
+/* 1 if the command takes the program's own option of this flag, "layers". */
+int exf_command_takes(const exf_command *c, const char *flag);
+/* Appends the names of all programs that take an option: "--layers", "-l" or a recipe key, as
+ * "exfold-capture and exfold-inspect"; nothing where none does. */
+exf_code exf_programs_taking(const char *option, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* The options of p: those of every program that are of use to p, *n_common of them, then the recipe's
+ * keys if it takes a recipe, then its own.  all: keys that only a recipe may set for p are among
+ * them.  n_common may be NULL.  The caller frees *rows. */
+exf_code exf_program_rows(const exf_program *p, int all, exf_opt **rows, size_t *n, size_t *n_common, exf_err *err) EXF_CHECKED;
+/* Returns the scope that says which of those rows the command line of p may give. */
+exf_opt_scope exf_program_scope(const exf_program *p);
 #endif

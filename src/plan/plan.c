@@ -1,12 +1,9 @@
-/* plan.c - checks the place of the outputs and prints a plan; see plan.h. */
+/* plan.c - checks where the outputs go, and prints a plan as lines or JSON; see plan.h. */
 #include "plan/plan.h"
 
-#include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "format/json_write.h"
 #include "kernels/backend.h"
-#include "recipe/announce.h"
 #include "recipe/run_directory.h"
 
 #include <errno.h>
@@ -17,7 +14,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* ---- the place of the outputs -------------------------------------------------------------- */
+/* ---- where the outputs go -------------------------------------------------------------------- */
 
 /* Cuts the last name off; "." where it was the only one. */
 static void cut_name(char *path)
@@ -29,32 +26,30 @@ static void cut_name(char *path)
         memcpy(path, ".", 2); /* no path is shorter */
 }
 
-/* Cuts the path of an output to the directory that exists; a name of the path that is a file is refused. */
-static exf_code existing_directory(char *path, int is_file, const char *output, exf_err *err)
-{
-    struct stat st;
-    if (is_file) cut_name(path);
-    while (stat(path, &st) != 0) {
-        if ((errno != ENOENT && errno != ENOTDIR) || strcmp(path, ".") == 0)
-            return exf_fail_errno(err, errno, "%s: cannot look up %s", output, path);
-        cut_name(path);
-    }
-    if (S_ISDIR(st.st_mode)) return EXF_OK;
-    return exf_fail(err, EXF_IO, "%s: cannot be made: %s is no directory", output, path);
-}
-
 exf_code exf_plan_check_output(const exf_plan *p, exf_err *err)
 {
     char *path = NULL, need[16], have[16];
+    struct stat st;
     struct statvfs fs;
     exf_code rc;
     EXF_TRY(exf_mem_strdup(&path, p->output[0] ? p->output : ".", "path", err));
-    EXF_TRY(existing_directory(path, p->is_file, p->output, err));
+    if (p->is_file) cut_name(path);
+    while (stat(path, &st) != 0) { /* up to a directory that exists */
+        if ((errno != ENOENT && errno != ENOTDIR) || strcmp(path, ".") == 0) {
+            rc = exf_fail_errno(err, errno, "%s: cannot look up %s", p->output, path);
+            goto out;
+        }
+        cut_name(path);
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        rc = exf_fail(err, EXF_IO, "%s: cannot be made: %s is no directory", p->output, path);
+        goto out;
+    }
     if (access(path, W_OK | X_OK) != 0) {
         rc = exf_fail(err, EXF_IO, "%s: cannot be written: %s: %s", p->output, path, strerror(errno));
         goto out;
     }
-    if (statvfs(path, &fs) != 0) goto out; /* a file system that does not say its room may have it */
+    if (statvfs(path, &fs) != 0) goto out; /* a file system that does not report its free space may have enough */
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
     if (room < (double)p->disk)
         rc = exf_fail(err, EXF_NOSPACE, "%s: the outputs take about %s (%" PRIu64 " bytes), %s has %s free", p->output,
@@ -66,56 +61,35 @@ out:
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-static void print_tokens(const exf_plan *p)
-{
-    char a[16];
-    printf("tokens     %zu in %zu sequences of at most %d%s\n", p->batch->n_tokens, p->batch->n_sequences, p->batch->max_tokens,
-           p->note);
-    printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)p->weight_bytes),
-           p->weight_bytes);
-    if (p->held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", p->held.reads);
-    printf("%s\n", p->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-}
-
-static uint64_t ram(const exf_plan *p)
-{
-    return p->process + p->host + p->held.host;
-}
-
-static void print_gpu(const exf_plan *p)
-{
-    char b[16];
-    const exf_backend *backend = p->options.backend;
-    if (!backend->gpu) {
-        printf("GPU        none: backend %s\n", backend->name);
-        return;
-    }
-    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)p->held.device), backend->device());
-    if (p->held.window)
-        printf("pinned RAM, at most %zu tokens of them on the GPU\n", p->held.window);
-    else
-        printf("its memory\n");
-}
-
-static void print_terms(const exf_plan *p)
-{
-    printf("           start %.3g s, opening the pass %.3g s, weights %.3g s%s, work on tokens %.3g s, layers' ends %.3g s\n",
-           p->part.start, p->part.once, p->part.weights, p->options.backend->gpu ? " (beside the work)" : "", p->part.tokens,
-           p->part.ends);
-}
-
 static void print_lines(const exf_plan *p, uint64_t memory)
 {
     char b[16];
-    print_tokens(p);
+    const exf_backend *backend = p->options.backend;
+    printf("tokens     %zu in %zu sequences of at most %d%s\n", p->batch->n_tokens, p->batch->n_sequences, p->batch->max_tokens,
+           p->note);
+    printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(b, sizeof b, (double)p->weight_bytes),
+           p->weight_bytes);
+    if (p->held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", p->held.reads);
+    printf("%s\n", p->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", p->flops / 1e9, p->workers,
-           p->options.backend->gpu ? "GPU" : "threads", p->rate / 1e9);
+           backend->gpu ? "GPU" : "threads", p->rate / 1e9);
     printf("time       %s %s%s\n", p->measured ? "about" : "at least", exf_human_seconds(b, sizeof b, p->seconds),
            p->measured ? " (a sample of the run was measured)" : "");
-    if (p->measured) print_terms(p);
+    if (p->measured)
+        printf("           start %.3g s, opening the pass %.3g s, weights %.3g s%s, work on tokens %.3g s, layers' ends %.3g s\n",
+               p->part.start, p->part.once, p->part.weights, backend->gpu ? " (beside the work)" : "", p->part.tokens,
+               p->part.ends);
     if (p->not_counted) printf("           not counted: %s\n", p->not_counted);
     printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)memory));
-    print_gpu(p);
+    if (!backend->gpu)
+        printf("GPU        none: backend %s\n", backend->name);
+    else
+        printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)p->held.device),
+               backend->device());
+    if (backend->gpu && p->held.window)
+        printf("pinned RAM, at most %zu tokens of them on the GPU\n", p->held.window);
+    else if (backend->gpu)
+        printf("its memory\n");
     printf("disk       about %s\n", exf_human_bytes(b, sizeof b, (double)p->disk));
     if (p->resume) printf("resume     at most %s of disk while it runs\n", exf_human_bytes(b, sizeof b, (double)p->resume));
 }
@@ -133,7 +107,7 @@ static void print_scale(const exf_scale *s, int measured)
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static void json_scale(exf_jw *w, const exf_scale *s)
+static void add_scale(exf_jw *w, const exf_scale *s)
 {
     exf_jw_open(w, "scale", '{');
     exf_jw_int(w, "ranks", s->ranks);
@@ -151,18 +125,7 @@ static void json_scale(exf_jw *w, const exf_scale *s)
     exf_jw_close(w);
 }
 
-static void json_terms(exf_jw *w, const exf_plan *p)
-{
-    exf_jw_open(w, "terms", '{');
-    exf_jw_real(w, "start_seconds", p->part.start);
-    exf_jw_real(w, "once_seconds", p->part.once);
-    exf_jw_real(w, "weights_seconds", p->part.weights);
-    exf_jw_real(w, "tokens_seconds", p->part.tokens);
-    exf_jw_real(w, "ends_seconds", p->part.ends);
-    exf_jw_close(w);
-}
-
-static exf_code json_text(const exf_plan *p, const exf_scale *scale, uint64_t memory, exf_text *out, exf_err *err)
+static exf_code make_json(const exf_plan *p, const exf_scale *scale, uint64_t memory, exf_text *out, exf_err *err)
 {
     exf_jw w = {.depth = 0};
     exf_jw_open(&w, NULL, '{');
@@ -180,29 +143,25 @@ static exf_code json_text(const exf_plan *p, const exf_scale *scale, uint64_t me
     exf_jw_real(&w, "product_flops_per_second", p->rate);
     exf_jw_real(&w, "seconds", p->seconds);
     exf_jw_bool(&w, "seconds_measured", p->measured);
-    json_terms(&w, p);
+    exf_jw_open(&w, "terms", '{');
+    exf_jw_real(&w, "start_seconds", p->part.start);
+    exf_jw_real(&w, "once_seconds", p->part.once);
+    exf_jw_real(&w, "weights_seconds", p->part.weights);
+    exf_jw_real(&w, "tokens_seconds", p->part.tokens);
+    exf_jw_real(&w, "ends_seconds", p->part.ends);
+    exf_jw_close(&w);
     exf_jw_text(&w, "not_counted", p->not_counted ? p->not_counted : "");
     exf_jw_count(&w, "ram_bytes", memory);
     exf_jw_count(&w, "gpu_bytes", p->held.device);
     exf_jw_count(&w, "disk_bytes", p->disk);
     exf_jw_count(&w, "resume_bytes", p->resume);
     exf_jw_text(&w, "output", p->output);
-    if (scale->ranks) json_scale(&w, scale);
+    if (scale->ranks) add_scale(&w, scale);
     exf_jw_close(&w);
     return exf_jw_end(&w, out, err);
 }
 
-static exf_code write_file(const exf_recipe *r, const exf_text *text, exf_err *err)
-{
-    exf_run_directory dir = {0};
-    exf_code rc;
-    EXF_TRY(exf_run_directory_of_file(&dir, r->json_path, err));
-    EXF_TRY(exf_output_file_whole(r->json_path, r->force, text->s, text->len, err));
-    rc = exf_announce(r->json_path, err);
-out:
-    exf_run_directory_close(&dir, 0);
-    return rc;
-}
+/* ---- the plan ------------------------------------------------------------------------------- */
 
 exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err)
 {
@@ -212,22 +171,26 @@ exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err)
 
 exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err)
 {
+    uint64_t memory = p->process + p->host + p->held.host;
     exf_text text = {0};
-    uint64_t memory = ram(p);
+    exf_run_directory dir = {0};
     exf_scale scale = {.ranks = 0};
     exf_code rc = EXF_OK;
     if (r->plan_ranks) EXF_TRY(exf_scale_predict(&scale, p, r, err));
     if (!r->json_path) {
         print_lines(p, memory);
         if (scale.ranks) print_scale(&scale, p->measured);
-        return EXF_OK;
+        goto out;
     }
-    EXF_TRY(json_text(p, &scale, memory, &text, err));
-    if (strcmp(r->json_path, "-") == 0)
+    EXF_TRY(make_json(p, &scale, memory, &text, err));
+    if (strcmp(r->json_path, "-") == 0) {
         fputs(text.s, stdout);
-    else
-        rc = write_file(r, &text, err);
+        goto out;
+    }
+    EXF_TRY(exf_run_directory_of_file(&dir, r->json_path, err));
+    rc = exf_write_announced(r->json_path, r->force, text.s, text.len, err);
 out:
+    exf_run_directory_close(&dir, 0);
     exf_text_free(&text);
     return rc;
 }

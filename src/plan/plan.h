@@ -1,11 +1,11 @@
-/* plan.h - what --dry-run tells of a run: tokens, weights, time, memory and disk.
+/* plan.h - what --dry-run reports of a run: tokens, weights, time, memory and disk.
  *
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
  * tokens through the first layers in which every kind of layer occurs, and the head.  The seconds per unit of
- * each kind of work are then multiplied with the units of the whole run (pass/forward.h).  What comes before the pass
- * is what the dry run itself has taken so far.  A plan writes nothing, and says that it does not count what writes:
- * statistics, tables and exports, or a capture, nor the solving that follows the statistics.  Without weights only a lower
- * bound is told: operations at the rate of a matrix product. */
+ * each kind of work are then multiplied with the units of the whole run (pass/work.h).  The time before the pass
+ * is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
+ * tables, exports or a capture, and solving.  Without weights it reports only a lower bound: operations at the rate of a
+ * matrix product. */
 #ifndef EXF_PLAN_PLAN_H
 #define EXF_PLAN_PLAN_H
 #include "pass/forward.h"
@@ -17,7 +17,7 @@ typedef exf_code (*exf_plan_pass)(void *self, const exf_batch *batch, const exf_
 
 typedef struct {
     const exf_model *model;
-    const exf_batch *batch;   /* ids NULL: unknown, as if any */
+    const exf_batch *batch;   /* ids NULL: the tokens are not known */
     exf_forward_options options;
     int workers;
     double flops;             /* of the whole run */
@@ -29,8 +29,8 @@ typedef struct {
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
-    const char *note;         /* said of the tokens: "40 layers recorded"; "" for nothing */
-    const char *not_counted;  /* said of the time: what of the run is not in it; NULL: all is */
+    const char *note;         /* ends the line of the tokens: ", 40 layers recorded"; "" for nothing */
+    const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
     /* Results of exf_plan_measure(). */
     double rate;              /* FLOP/s of one worker's matrix product */
     uint64_t process;         /* bytes of memory that the process has had, the sample included */
@@ -44,9 +44,9 @@ typedef struct {
 
 /* Measures p->rate and, by pass, p->seconds; pass NULL: only a bound. */
 exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *err) EXF_CHECKED;
-/* Refuses an output whose directory cannot be written (EXF_IO) or has too little room (EXF_NOSPACE). */
+/* Refuses an output whose directory cannot be written (EXF_IO) or has too little free space (EXF_NOSPACE). */
 exf_code exf_plan_check_output(const exf_plan *p, exf_err *err) EXF_CHECKED;
-/* Refuses --json FILE without --dry-run, for programs that have no other JSON, and --ranks that do not go together. */
+/* Refuses --json FILE without --dry-run, for programs that have no other JSON, and what exf_scale_check() refuses. */
 exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Prints the plan on stdout, as lines or, with --json FILE, as an object to that file (- is stdout). */
 exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
@@ -60,12 +60,12 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *   once        opening the pass, the first weights; every rank takes them
  *   tokens      mixers, experts, statistics: divided by ranks on GPUs, by nodes on CPUs, whose ranks share the cores;
  *               the rank of most tokens counts
- *   weights     reading, hashing and sending them: every node for itself, once, whatever its ranks; on a GPU beside
- *               the tokens' work
+ *   weights     reading, hashing and sending them: each node does it once, whatever its number of ranks; on a GPU while
+ *               tokens are computed
  *   sums        adding up each layer's sums over all ranks: within a node in log2(ranks) steps at 2.4 GB/s, over nodes
- *               2 (N - 1) / N times their bytes at the network's rate; beside the next layer's work
+ *               2 (N - 1) / N times their bytes at the network's rate; while the next layer runs
  *   ends        layers' ends on rank 0: not divided
- * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights come on top.  What
+ * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights are added.  What
  * a plan does not count is not in them. */
 
 /* Rates; 0: as measured, or assumed. */
@@ -87,8 +87,8 @@ typedef struct {
 /* Reads "compute=400T", "read=20G", "copy=50G", "network=12.5G"; suffixes K, M, G, T are powers of 1000. EXF_USAGE. */
 exf_code exf_scale_rates_parse(exf_scale_rates *out, const exf_text_list *text, exf_err *err) EXF_CHECKED;
 /* Refuses what does not go together: EXF_USAGE for --nodes or --rates without --ranks, any of them without --dry-run,
- * ranks that no whole number of which is on a node. */
+ * ranks that do not divide into the nodes. */
 exf_code exf_scale_check(const exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* Predicts; p is measured (exf_plan_measure).  EXF_USAGE if there are fewer sequences than ranks. */
+/* Predicts the run of a plan that was measured (exf_plan_measure).  EXF_USAGE if there are fewer sequences than ranks. */
 exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,7 +1,5 @@
-/* recipe.c - see recipe.h. */
-#include "base/err.h"
+/* recipe.c - the table of all recipe keys and common flags, and reading of a recipe into it; see recipe.h. */
 #include "recipe/recipe.h"
-#include "recipe/recipe_path.h"
 
 #include "artifact/artifact.h"
 #include "base/file.h"
@@ -10,10 +8,6 @@
 
 #include <stddef.h>
 #include <string.h>
-
-/* Returns rc, the failure of reading path as YAML; where the file is an artifact, another HDF5 file or a .safetensors
- * file, err says so instead. */
-exf_code exf_recipe_not_binary(const char *path, exf_code rc, exf_err *err) EXF_CHECKED;
 
 #define AT(field) offsetof(exf_recipe, field)
 
@@ -169,98 +163,113 @@ const exf_opt *exf_recipe_key_rows(size_t *n)
     return key_rows;
 }
 
+/* ---- files that are no recipe -------------------------------------------------------- */
+
+static const struct {
+    const char *kind, *takers;
+} taken[] = {
+    {"basis", "exfold-calibrate --basis"},
+    {"capture", "exfold-accumulate"},
+    {"statistics", "exfold-solve and exfold-merge"},
+    {"tables", "exfold-export and exfold-validate --tables"},
+};
+
+/* Returns rc, the result of reading path as YAML; where it failed because the file is an artifact, another HDF5 file or a
+ * .safetensors file, err says so instead. */
+static exf_code refuse_binary(const char *path, exf_code rc, exf_err *err)
+{
+    unsigned char head[9];
+    exf_err unused;
+    exf_h5 *h = NULL;
+    const exf_artifact *artifact = NULL;
+    if (rc != EXF_USAGE || !exf_file_begins(path, head, sizeof head)) return rc;
+    if (head[6] == 0 && head[7] == 0 && head[8] == '{') /* the upper bytes of a header's length, and its first letter */
+        return exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected a recipe (YAML); a model is given with --model DIR",
+                        path);
+    if (memcmp(head, "\211HDF\r\n\032\n", 8) != 0) return rc;
+    if (exf_artifact_open(&h, path, NULL, &artifact, NULL, &unused) == EXF_OK) exf_h5_close(h);
+    for (size_t i = 0; artifact && i < sizeof taken / sizeof *taken; i++)
+        if (strcmp(taken[i].kind, artifact->kind) == 0)
+            return exf_fail(err, EXF_USAGE, "%s: holds %s, expected a recipe (YAML); %s and exfold-inspect take it", path,
+                            artifact->kind, taken[i].takers);
+    return exf_fail(err, EXF_USAGE, "%s: is an HDF5 file, expected a recipe (YAML)", path);
+}
+
 /* ---- reading ---------------------------------------------------------------- */
 
 typedef struct {
     exf_recipe *recipe;
     const char *path;
-    int skips_paths; /* keys whose values are paths are left alone */
+    int skips_paths; /* 1: ignores keys whose values are paths */
 } reading;
 
-static int is_pool(const char *key, const exf_yaml *node)
-{
-    return strcmp(key, "pools") == 0 && node->kind == EXF_YAML_MAP;
-}
-
-/* Writes {size: D, by: NAME} as D:NAME. */
-static exf_code add_pool_text(exf_text *out, const char *key, const exf_yaml *map, const char *where, exf_err *err)
+/* Appends {size: D, by: NAME} as D:NAME. */
+static exf_code add_pool(exf_text *out, const char *key, const exf_yaml *map, const char *where, exf_err *err)
 {
     const exf_yaml *size = exf_yaml_get(map, "size"), *by = exf_yaml_get(map, "by");
     if (!size || size->kind != EXF_YAML_SCALAR || (by && by->kind != EXF_YAML_SCALAR) || map->n != (by ? 2u : 1u))
         return exf_fail(err, EXF_USAGE, "%s: %s: expected {size: D} or {size: D, by: norm|reap|energy}", where, key);
-    return by ? exf_text_addf(out, err, "%s:%s", size->text, by->text) : exf_text_addf(out, err, "%s", size->text);
+    exf_text_appendf(out, by ? "%s:%s" : "%s", size->text, by ? by->text : "");
+    return exf_text_end(out, err);
 }
 
 static exf_code set_list(const reading *r, const char *key, const exf_yaml *node, const char *where, exf_err *err)
 {
     const char **item = NULL;
     exf_text *pools = NULL; /* those that are maps, as texts */
-    exf_code rc = exf_mem_new(&item, node->n, sizeof *item, "recipe list", err);
-    if (rc == EXF_OK) rc = exf_mem_new(&pools, node->n, sizeof *pools, "recipe list", err);
-    for (size_t i = 0; rc == EXF_OK && i < node->n; i++) {
-        item[i] = node->child[i]->text;
-        if (is_pool(key, node->child[i])) {
-            rc = add_pool_text(&pools[i], key, node->child[i], where, err);
-            item[i] = pools[i].s;
-        } else if (node->child[i]->kind != EXF_YAML_SCALAR)
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&item, node->n, sizeof *item, "recipe list", err));
+    EXF_TRY(exf_mem_new(&pools, node->n, sizeof *pools, "recipe list", err));
+    for (size_t i = 0; i < node->n; i++) {
+        const exf_yaml *child = node->child[i];
+        item[i] = child->text;
+        if (child->kind == EXF_YAML_SCALAR) continue;
+        if (strcmp(key, "pools") != 0 || child->kind != EXF_YAML_MAP) {
             rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1,
-                          exf_yaml_kind_name(node->child[i]));
+                          exf_yaml_kind_name(child));
+            goto out;
+        }
+        EXF_TRY(add_pool(&pools[i], key, child, where, err));
+        item[i] = pools[i].s;
     }
-    if (rc == EXF_OK) rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);
+    rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);
+out:
     for (size_t i = 0; pools && i < node->n; i++) exf_text_free(&pools[i]);
     exf_mem_free(pools);
     exf_mem_free(item);
     return rc;
 }
 
-static exf_code set_node(const reading *r, const char *key, const exf_yaml *node, exf_err *err);
-
-/* Each member of a map under its dotted key. */
-static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *map, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < map->n; i++) {
-        exf_text key = {0};
-        rc = exf_text_addf(&key, err, "%s%s%s", prefix, *prefix ? "." : "", map->key[i]);
-        if (rc == EXF_OK) rc = set_node(r, key.s, map->child[i], err);
-        exf_text_free(&key);
-    }
-    return rc;
-}
-
-static int is_path(const char *key)
+int exf_recipe_is_path(const char *key)
 {
     for (int i = 0; i < EXF_RECIPE_PATHS; i++)
         if (strcmp(key, path_rows[i].key) == 0) return 1;
     return 0;
 }
 
-static exf_code set_node(const reading *r, const char *key, const exf_yaml *node, exf_err *err)
+/* Sets each member of a map under its dotted key. */
+static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *map, exf_err *err)
 {
-    exf_text where = {0};
-    if (r->skips_paths && is_path(key)) return EXF_OK;
-    exf_code rc = exf_text_addf(&where, err, "%s:%d", r->path, node->line);
-    if (rc == EXF_OK) {
+    exf_text key = {0}, where = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < map->n; i++) {
+        const exf_yaml *node = map->child[i];
+        key.len = where.len = 0;
+        exf_text_appendf(&key, "%s%s%s", prefix, *prefix ? "." : "", map->key[i]);
+        exf_text_appendf(&where, "%s:%d", r->path, node->line);
+        EXF_TRY(exf_text_end(&key, err));
+        EXF_TRY(exf_text_end(&where, err));
+        if (r->skips_paths && exf_recipe_is_path(key.s)) continue;
         switch (node->kind) {
-        case EXF_YAML_MAP: rc = set_map(r, key, node, err); break;
-        case EXF_YAML_LIST: rc = set_list(r, key, node, where.s, err); break;
-        case EXF_YAML_SCALAR: rc = exf_opts_set(r->recipe->opts, EXF_OPT_BY_RECIPE, key, node->text, where.s, err); break;
+        case EXF_YAML_MAP: EXF_TRY(set_map(r, key.s, node, err)); break;
+        case EXF_YAML_LIST: EXF_TRY(set_list(r, key.s, node, where.s, err)); break;
+        case EXF_YAML_SCALAR: EXF_TRY(exf_opts_set(r->recipe->opts, EXF_OPT_BY_RECIPE, key.s, node->text, where.s, err)); break;
         }
     }
+out:
+    exf_text_free(&key);
     exf_text_free(&where);
     return rc;
-}
-
-/* A path that the recipe gave is relative to the recipe's directory. */
-static exf_code rebase(const exf_recipe *r, const char *key, char **path, const char *dir, exf_err *err)
-{
-    if (!*path || exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV)) return EXF_OK;
-    char *joined;
-    exf_code rc = exf_path_join(&joined, dir, *path, err);
-    if (rc != EXF_OK) return rc;
-    exf_mem_free(*path);
-    *path = joined;
-    return EXF_OK;
 }
 
 exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
@@ -269,7 +278,7 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     exf_yaml *root = NULL;
     char *dir = NULL;
     reading reader = {r, path, 0};
-    EXF_TRY(exf_recipe_not_binary(path, exf_yaml_load(&root, path, err), err));
+    EXF_TRY(refuse_binary(path, exf_yaml_load(&root, path, err), err));
     const exf_yaml *schema = exf_yaml_get(root, "schema");
     if (root->kind != EXF_YAML_MAP)
         rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: exfold-recipe/1", path, exf_yaml_kind_name(root));
@@ -279,8 +288,13 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     if (rc != EXF_OK) goto out;
     EXF_TRY(set_map(&reader, "", root, err));
     EXF_TRY(exf_path_dir(&dir, path, err));
-    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
-        EXF_TRY(rebase(r, path_rows[i].key, (char **)((char *)r + path_rows[i].offset), dir, err));
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++) { /* make paths relative to the working directory */
+        char **value = (char **)((char *)r + path_rows[i].offset), *joined;
+        if (!*value || exf_opts_given(r->opts, path_rows[i].key, EXF_OPT_BY_ARGV)) continue;
+        EXF_TRY(exf_path_join(&joined, dir, *value, err));
+        exf_mem_free(*value);
+        *value = joined;
+    }
 out:
     exf_yaml_free(root);
     exf_mem_free(dir);
@@ -297,144 +311,7 @@ exf_code exf_recipe_read_settings(exf_recipe *r, const char *bytes, size_t len, 
     return rc;
 }
 
-/* ---- the resolved recipe --------------------------------------------------------- */
-
-static exf_code add_path(const char *value, const char *directory, exf_text *out, exf_err *err)
-{
-    char *path = NULL;
-    exf_code rc = exf_recipe_path(&path, value, directory, err);
-    if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
-    exf_mem_free(path);
-    return rc;
-}
-
-/* Returns 1 for a key whose values are names, also where they look like numbers; clip and pools have numbers among theirs. */
-static int is_names(const exf_opt *row)
-{
-    return row->type == EXF_OPT_TEXT || (row->type == EXF_OPT_TEXT_LIST && strcmp(exf_opt_placeholder(row), "NAMES") == 0);
-}
-
-static exf_code add_word(const exf_opt *row, const char *word, exf_text *out, exf_err *err)
-{
-    return is_names(row) ? exf_yaml_add_scalar(out, word, err) : exf_yaml_add_value(out, word, err);
-}
-
-/* Adds items that are joined by a character as a YAML list, each item quoted if it must be. */
-static exf_code add_items(const exf_opt *row, const char *value, char joined_by, exf_text *out, exf_err *err)
-{
-    const char end[2] = {joined_by, 0};
-    exf_code rc;
-    char *word = NULL;
-    EXF_TRY(exf_text_add(out, "[", 1, err));
-    for (const char *p = value; *p;) {
-        size_t n = strcspn(p, end);
-        if (p != value) EXF_TRY(exf_text_add(out, ", ", joined_by == ',' ? 1 : 2, err));
-        EXF_TRY(exf_mem_dup(&word, p, n, "recipe list", err));
-        EXF_TRY(add_word(row, word, out, err));
-        exf_mem_free(word);
-        word = NULL;
-        p += n + (p[n] == joined_by);
-    }
-    EXF_TRY(exf_text_add(out, "]", 1, err));
-out:
-    exf_mem_free(word);
-    return rc;
-}
-
-exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char *directory, exf_text *out, exf_err *err)
-{
-    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_items(row, value, ' ', out, err);
-    if (row->type == EXF_OPT_TEXT_LIST && value[0] != '[') return add_items(row, value, ',', out, err);
-    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
-    if (!is_list && directory && is_path(row->key)) return add_path(value, directory, out, err);
-    if (!is_list) return add_word(row, value, out, err);
-    return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);
-}
-
-exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *out, exf_err *err)
-{
-    char section[32] = "";
-    exf_code rc = EXF_OK;
-    size_t n_common, n_keys;
-    exf_recipe_global_rows(&n_common);
-    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
-    for (size_t i = 0; rc == EXF_OK && i < n_keys; i++) {
-        exf_text value = {0};
-        const char *dot = strchr(rows[i].key, '.');
-        rc = exf_opts_value(r->opts, n_common + i, &value, err);
-        if (rc == EXF_OK && value.len) {
-            size_t n = dot ? (size_t)(dot - rows[i].key) : 0;
-            if (dot && (strncmp(section, rows[i].key, n) != 0 || section[n])) {
-                memcpy(section, rows[i].key, n);
-                section[n] = 0;
-                rc = exf_text_addf(out, err, "%s:\n", section);
-            }
-            if (rc == EXF_OK) rc = exf_text_addf(out, err, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : rows[i].key);
-            if (rc == EXF_OK) rc = exf_recipe_add_value(&rows[i], value.s, directory, out, err);
-            if (rc == EXF_OK) rc = exf_text_add(out, "\n", 1, err);
-        }
-        exf_text_free(&value);
-    }
-    return rc;
-}
-
 void exf_recipe_free(exf_recipe *r)
 {
     exf_opts_free(r->opts);
-}
-
-/* ---- recipe binary ----------------------------------------------------------------------------- */
-
-enum { HEAD = 9 };
-
-static const struct {
-    const char *kind, *takers;
-} taken[] = {
-    {"basis", "exfold-calibrate --basis"},
-    {"capture", "exfold-accumulate"},
-    {"statistics", "exfold-solve and exfold-merge"},
-    {"tables", "exfold-export and exfold-validate --tables"},
-};
-
-/* The first bytes of a regular file; 0: it is none, or is shorter. */
-static int read_head(const char *path, unsigned char head[HEAD])
-{
-    exf_err unused;
-    exf_file *f = NULL;
-    int is = exf_file_open(&f, path, &unused) == EXF_OK && exf_file_size(f) >= HEAD &&
-             exf_file_read(f, 0, head, HEAD, &unused) == EXF_OK;
-    exf_file_close(f);
-    return is;
-}
-
-/* Returns the kind of an artifact, or NULL. */
-static const char *kind_of(const char *path)
-{
-    exf_err unused;
-    exf_h5 *h = NULL;
-    const exf_artifact *kind = NULL;
-    if (exf_artifact_open(&h, path, NULL, &kind, NULL, &unused) != EXF_OK) return NULL;
-    exf_h5_close(h);
-    return kind->kind;
-}
-
-static exf_code refuse_h5(const char *path, exf_err *err)
-{
-    const char *kind = kind_of(path);
-    for (size_t i = 0; kind && i < sizeof taken / sizeof *taken; i++)
-        if (strcmp(taken[i].kind, kind) == 0)
-            return exf_fail(err, EXF_USAGE, "%s: holds %s, expected a recipe (YAML); %s and exfold-inspect take it", path, kind,
-                            taken[i].takers);
-    return exf_fail(err, EXF_USAGE, "%s: is an HDF5 file, expected a recipe (YAML)", path);
-}
-
-exf_code exf_recipe_not_binary(const char *path, exf_code rc, exf_err *err)
-{
-    unsigned char head[HEAD];
-    if (rc != EXF_USAGE || !read_head(path, head)) return rc;
-    if (memcmp(head, "\211HDF\r\n\032\n", 8) == 0) return refuse_h5(path, err);
-    if (head[6] == 0 && head[7] == 0 && head[8] == '{') /* the length of a header, and its first letter */
-        return exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected a recipe (YAML); a model is given with --model DIR",
-                        path);
-    return rc;
 }

@@ -20,7 +20,7 @@
 #define EXF_RECIPE_RECIPE_H
 #include "accumulate/accumulate.h"
 #include "base/opt.h"
-#include "kernels/statistics/layer_sums.h"
+#include "base/text.h"
 #include "solve/solve.h"
 
 typedef struct {
@@ -44,9 +44,9 @@ typedef struct {
     char *basis_path; /* calibrate.basis */
     int basis_only, partial;
     char *shard_text; /* --shard */
-    int64_t plan_ranks, plan_nodes; /* of a prediction (plan.h); 0: not given */
+    int64_t plan_ranks, plan_nodes; /* of a prediction (plan/plan.h); 0: not given */
     exf_text_list plan_rates;
-    int shard, n_shards; /* shard of n_shards, from 1; n_shards 0: all of the data (run_shard.h) */
+    int shard, n_shards; /* shard of n_shards, from 1; n_shards 0: all of the data (run/session.h) */
     double ridge, coverage_fail_below;
     exf_int_list ranks;
     exf_text_list clip, projectors;
@@ -74,7 +74,7 @@ typedef struct {
     /* not options */
     struct exf_ranks *job;     /* the ranks of the run (ranks/ranks.h); NULL: one process */
     const char *recipe_file; /* NULL: none was given */
-    const char *manifest_text; /* the manifest's bytes where --text made it (tool/text_inputs.h); NULL: it is a file */
+    const char *manifest_text; /* the manifest's bytes where --text made it (inputs.h); NULL: it is a file */
     const char **inputs;     /* other positional arguments */
     size_t n_inputs;
     exf_opts *opts;
@@ -85,7 +85,7 @@ enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
 enum { EXF_COMPUTE_IS_AUTO, EXF_COMPUTE_IS_F32, EXF_COMPUTE_IS_BF16 };
 
-/* Rows for flags of every program, and for the recipe's keys. */
+/* Return the rows for flags of every program, and for the recipe's keys. */
 const exf_opt *exf_recipe_global_rows(size_t *n);
 const exf_opt *exf_recipe_key_rows(size_t *n);
 
@@ -94,30 +94,67 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err) EXF_CHEC
 /* After a failure whose message begins with "KEY: ", puts the place that set the key there instead:
  * "recipe.yaml:7: pools: ", "--set pools: ".  Returns rc, or EXF_NOSPACE. */
 exf_code exf_recipe_blame(const exf_recipe *r, exf_code rc, exf_err *err) EXF_CHECKED;
+/* Fails with EXF_USAGE and such a message, "KEY: ...". */
+exf_code exf_recipe_refuse(const exf_recipe *r, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4) EXF_CHECKED;
 /* Reads the settings of a recipe that is no file, a map that is known to be well-formed, at recipe rank:
  * all keys but those that hold paths.  name is for messages. */
 exf_code exf_recipe_read_settings(exf_recipe *r, const char *bytes, size_t len, const char *name, exf_err *err) EXF_CHECKED;
-/* Checks beyond a single key's: required keys, the clip pair, the backend. */
+/* Check what no single key can: required keys, lengths, names of targets. */
 exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* The runtime of serve.runtime; *out NULL: none is named. */
+/* Finds the runtime of serve.runtime; *out NULL: none is named. */
 struct exf_runtime;
 exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
-/* The solve options; borrows from r. */
+/* Makes the solve options; they borrow from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
-/* The accumulate options; borrows nothing.  options->basis is NULL: exf_recipe_open_basis(). */
+/* Makes the accumulate options; they borrow nothing.  options->basis is NULL: exf_recipe_open_basis(). */
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Opens the basis of calibrate.basis, if there is one, and lends it to the options.  EXF_USAGE where no projector needs it,
  * or where a basis is what the run makes.  The caller closes it. */
 exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+void exf_recipe_free(exf_recipe *r);
+
+/* ---- the resolved recipe (recipe_text.c) ------------------------------------------------------- */
+
+/* Returns 1 if the key's value is a path, which in a recipe is relative to the recipe's directory. */
+int exf_recipe_is_path(const char *key);
+/* Spells a path so that it stays true in a recipe file of a directory.  path is relative to the working directory or
+ * absolute.  What lies in the directory or below is spelled relative to it ("." the directory itself), so that the directory may
+ * move; all else is absolute.  Links in front of the last name are followed, the last name is kept, since the sources of a
+ * manifest are relative to the name by which it was opened.  A path at which nothing exists is joined to the working directory.
+ * The caller frees. */
+exf_code exf_recipe_path(char **out, const char *path, const char *directory, exf_err *err) EXF_CHECKED;
 /* Appends a key's value, in the text form of opt.h, as the recipe's YAML has it; directory as below. */
 exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char *directory, exf_text *out,
                               exf_err *err) EXF_CHECKED;
-/* The resolved recipe as YAML: every key with the value that was used, paths so that they are true in a
- * file of that directory (recipe_path.h); directory NULL: paths as they are from the working directory. */
+/* Appends the resolved recipe as YAML: every key with the value that was used, paths by exf_recipe_path(); directory NULL: paths
+ * as they are from the working directory. */
 exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *out, exf_err *err) EXF_CHECKED;
-void exf_recipe_free(exf_recipe *r);
+
+/* ---- a run without a recipe (recipe_defaults.c) -------------------------------------------------- */
+
+/* A released model, recognised by the sizes in its config.json, whose recipe and manifests are embedded in the programs. */
+typedef struct {
+    const char *title;  /* "Qwen3-30B-A3B" */
+    const char *recipe; /* "recipes/qwen3-30b-a3b.yaml" */
+    const char *family;
+    int n_layers, n_experts, top_k, d_model;
+} exf_released_model;
+
+/* Appends an embedded file, named by its path from the project's root.  EXF_INTERNAL if there is none. */
+exf_code exf_released_file(exf_text *out, const char *path, exf_err *err) EXF_CHECKED;
+/* Sets what --init writes into a recipe, at recipe rank, so that flags and --set win.  A released model gets the settings of its
+ * recipe, without its paths; any other the defaults of the option table, static pools of a half and a quarter of its experts, the
+ * exports that can serve it beside safetensors, and variants at half of its routes and experts to validate.  Reads config.json
+ * alone.  *released: the model that was recognised, or NULL. */
+exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **released, exf_err *err) EXF_CHECKED;
+
+/* The settings of which a run reports. */
+typedef enum { EXF_SETTINGS_OF_CALIBRATION, EXF_SETTINGS_OF_VALIDATION } exf_settings_of;
+/* Does nothing where a recipe is given.  Else sets them for a run, with all sequences of --text rather than a recipe's number,
+ * and reports on stderr every setting that was not given on the command line. */
+exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,11 +1,12 @@
-/* recipe_check.c - checks of a recipe beyond a single key's; see recipe.h.  A message begins with
- * the place that set the value to blame: a line of the recipe or the command line. */
+/* recipe_check.c - checks what no single key can, and makes options of modules from the keys; see recipe.h.  A message begins
+ * with the place that set the value to blame: a line of the recipe or the command line. */
 #include "recipe/recipe.h"
 
 #include "export/writer.h"
 #include "fold/runtime.h"
 #include "solve/solve.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,8 @@ exf_code exf_recipe_blame(const exf_recipe *r, exf_code rc, exf_err *err)
     const char *colon = err ? strstr(err->msg, ": ") : NULL;
     if (rc == EXF_OK || !colon || !r->opts) return rc;
     snprintf(message, sizeof message, "%s", colon);
-    exf_code made = exf_text_add(&key, err->msg, (size_t)(colon - err->msg), err);
+    exf_text_append(&key, err->msg, (size_t)(colon - err->msg));
+    exf_code made = exf_text_end(&key, err);
     if (made == EXF_OK) made = exf_opts_place(r->opts, key.s, &place, err);
     if (made == EXF_OK) made = exf_fail(err, rc, "%s%s", place.s, message);
     exf_text_free(&key);
@@ -25,41 +27,45 @@ exf_code exf_recipe_blame(const exf_recipe *r, exf_code rc, exf_err *err)
     return made;
 }
 
-static exf_code require(const exf_recipe *r, const char *value, const char *key, const char *also, exf_err *err)
+exf_code exf_recipe_refuse(const exf_recipe *r, exf_err *err, const char *fmt, ...)
+{
+    char message[sizeof err->msg];
+    va_list va;
+    va_start(va, fmt);
+    vsnprintf(message, sizeof message, fmt, va);
+    va_end(va);
+    return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "%s", message), err);
+}
+
+/* Refuses a run without the value; also: another way to give it. */
+static exf_code require_value(const exf_recipe *r, const char *value, const char *key, const char *also, exf_err *err)
 {
     if (value && *value) return EXF_OK;
     if (r->opts && exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV))
-        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "%s: is empty", key), err);
+        return exf_recipe_refuse(r, err, "%s: is empty", key);
     return exf_fail(err, EXF_USAGE, "%s: %s%s is missing", r->recipe_file ? r->recipe_file : "command line", key, also);
 }
 
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err)
 {
-    return require(r, r->model_path, "model.path", " (or --model DIR)", err);
+    return require_value(r, r->model_path, "model.path", " (or --model DIR)", err);
 }
 
-/* Of two keys that disagree, the one that the command line set is to blame. */
-static exf_code check_lengths(const exf_recipe *r, exf_err *err)
-{
-    int by_max = r->opts && exf_opts_given(r->opts, "data.max_tokens", EXF_OPT_BY_ARGV) &&
-                 !exf_opts_given(r->opts, "data.min_tokens", EXF_OPT_BY_ARGV);
-    long long least = r->min_tokens, most = r->max_tokens;
-    if (least <= most) return EXF_OK;
-    return exf_recipe_blame(r,
-                            by_max ? exf_fail(err, EXF_USAGE, "data.max_tokens: %lld is below data.min_tokens, %lld", most, least)
-                                   : exf_fail(err, EXF_USAGE, "data.min_tokens: %lld is above data.max_tokens, %lld", least, most),
-                            err);
-}
-
+/* Of two lengths that disagree, blames the one that the command line set. */
 exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err)
 {
-    exf_code rc = require(r, r->manifest, "data.manifest", " (or --text FILE)", err);
-    return rc == EXF_OK ? check_lengths(r, err) : rc;
+    long long least = r->min_tokens, most = r->max_tokens;
+    exf_code rc = require_value(r, r->manifest, "data.manifest", " (or --text FILE)", err);
+    if (rc != EXF_OK || least <= most) return rc;
+    if (r->opts && exf_opts_given(r->opts, "data.max_tokens", EXF_OPT_BY_ARGV) &&
+        !exf_opts_given(r->opts, "data.min_tokens", EXF_OPT_BY_ARGV))
+        return exf_recipe_refuse(r, err, "data.max_tokens: %lld is below data.min_tokens, %lld", most, least);
+    return exf_recipe_refuse(r, err, "data.min_tokens: %lld is above data.max_tokens, %lld", least, most);
 }
 
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err)
 {
-    return require(r, r->output_directory, "output.directory", " (or --output DIR)", err);
+    return require_value(r, r->output_directory, "output.directory", " (or --output DIR)", err);
 }
 
 static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *err)
@@ -70,8 +76,7 @@ static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *e
     if (!s->clip) return EXF_OK;
     if (c->n != 2 || !exf_parse_f64(c->item[0], &s->clip_min) || !exf_parse_f64(c->item[1], &s->clip_max) ||
         s->clip_min >= s->clip_max)
-        return exf_recipe_blame(
-            r, exf_fail(err, EXF_USAGE, "calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none"), err);
+        return exf_recipe_refuse(r, err, "calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none");
     return EXF_OK;
 }
 
@@ -80,7 +85,7 @@ static exf_code refuse_twice(const exf_recipe *r, const exf_text_list *list, con
     for (size_t i = 0; i < list->n; i++)
         for (size_t k = 0; k < i; k++)
             if (strcmp(list->item[i], list->item[k]) == 0)
-                return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "%s: %s stands twice", key, list->item[i]), err);
+                return exf_recipe_refuse(r, err, "%s: %s stands twice", key, list->item[i]);
     return EXF_OK;
 }
 
@@ -89,7 +94,7 @@ static exf_code refuse_number_twice(const exf_recipe *r, const exf_int_list *lis
     for (size_t i = 0; i < list->n; i++)
         for (size_t k = 0; k < i; k++)
             if (list->item[i] == list->item[k])
-                return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "%s: %lld stands twice", key, (long long)list->item[i]), err);
+                return exf_recipe_refuse(r, err, "%s: %lld stands twice", key, (long long)list->item[i]);
     return EXF_OK;
 }
 
@@ -109,7 +114,7 @@ exf_code exf_recipe_runtime(const exf_recipe *r, const exf_runtime **out, exf_er
     return exf_recipe_blame(r, exf_runtime_require(r->serve_runtime, out, err), err);
 }
 
-/* Reads "8" or "8:energy". */
+/* Reads a pool: "8" or "8:energy". */
 static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice *out, exf_err *err)
 {
     static const char *const criteria[] = {"norm", "reap", "energy"};
@@ -119,8 +124,7 @@ static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice
     snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
     while (colon && by < 3 && strcmp(criteria[by], colon + 1) != 0) by++;
     if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == 3)
-        return exf_recipe_blame(
-            r, exf_fail(err, EXF_USAGE, "pools: \"%s\" is no pool; a size D, or D:norm, D:reap or D:energy", text), err);
+        return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or D:norm, D:reap or D:energy", text);
     out->by = criteria[by];
     return EXF_OK;
 }
@@ -129,13 +133,13 @@ static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *e
 {
     exf_code rc = EXF_OK;
     if (r->pools.n > EXF_MOST_POOLS)
-        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "pools: %zu of them, at most %d", r->pools.n, EXF_MOST_POOLS), err);
+        return exf_recipe_refuse(r, err, "pools: %zu of them, at most %d", r->pools.n, EXF_MOST_POOLS);
     for (size_t i = 0; i < r->pools.n; i++) {
         exf_pool_choice *p = &o->pool_by[i];
         EXF_TRY(read_pool(r, r->pools.item[i], p, err));
         for (size_t k = 0; k < i; k++)
             if (o->pool_by[k].size == p->size && strcmp(o->pool_by[k].by, p->by) == 0)
-                return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "pools: %s stands twice", r->pools.item[i]), err);
+                return exf_recipe_refuse(r, err, "pools: %s stands twice", r->pools.item[i]);
     }
     o->n_pools_by = r->pools.n;
 out:
@@ -149,46 +153,37 @@ exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err
         exf_pool_choice p;
         EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
         if (p.size > n_experts)
-            return exf_recipe_blame(
-                r, exf_fail(err, EXF_USAGE, "pools: %lld experts, the model has %d", (long long)p.size, n_experts), err);
+            return exf_recipe_refuse(r, err, "pools: %lld experts, the model has %d", (long long)p.size, n_experts);
     }
 out:
     return rc;
 }
 
-static exf_code read_rules(const exf_recipe *r, exf_solve_options *o, exf_err *err)
+static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     enum { MEASURED = 2 };
     static const char *const rules[] = {"stream", "output", "measured", "top_p"};
     int measured = 0;
-    for (size_t i = 0; i < r->budget_rules.n; i++) {
-        size_t k = 0;
-        while (k < EXF_MOST_RULES && strcmp(rules[k], r->budget_rules.item[i]) != 0) k++;
-        if (k == EXF_MOST_RULES)
-            return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budget_rules: %s, expected stream, output, measured or top_p",
-                                                r->budget_rules.item[i]), err);
-        o->rules[o->n_rules++] = rules[k];
-        measured |= k == MEASURED;
-    }
-    if (r->sensitivities && !measured) o->rules[o->n_rules++] = rules[MEASURED];
-    return EXF_OK;
-}
-
-static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err *err)
-{
     exf_code rc;
     EXF_TRY(refuse_number_twice(r, &r->budgets, "budgets", err));
     EXF_TRY(refuse_twice(r, &r->budget_rules, "budget_rules", err));
     if (r->budgets.n > EXF_MOST_BUDGETS)
-        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budgets: %zu of them, at most %d", r->budgets.n, EXF_MOST_BUDGETS),
-                                err);
+        return exf_recipe_refuse(r, err, "budgets: %zu of them, at most %d", r->budgets.n, EXF_MOST_BUDGETS);
     for (size_t i = 0; i < r->budgets.n; i++) {
-        if (r->budgets.item[i] < 1)
-            return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, expected 1 or more",
-                                                (long long)r->budgets.item[i]), err);
+        long long budget = r->budgets.item[i];
+        if (budget < 1) return exf_recipe_refuse(r, err, "budgets: %lld experts per token, expected 1 or more", budget);
         o->budgets[o->n_budgets++] = r->budgets.item[i];
     }
-    rc = read_rules(r, o, err);
+    for (size_t i = 0; i < r->budget_rules.n; i++) {
+        const char *rule = r->budget_rules.item[i];
+        size_t k = 0;
+        while (k < EXF_MOST_RULES && strcmp(rules[k], rule) != 0) k++;
+        if (k == EXF_MOST_RULES)
+            return exf_recipe_refuse(r, err, "budget_rules: %s, expected stream, output, measured or top_p", rule);
+        o->rules[o->n_rules++] = rules[k];
+        measured |= k == MEASURED;
+    }
+    if (r->sensitivities && !measured) o->rules[o->n_rules++] = rules[MEASURED];
 out:
     return rc;
 }
@@ -205,7 +200,7 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
         .partial = r->partial,
     };
     exf_code rc;
-    if (r->projectors.n == 0) return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "calibrate.projectors: names none"), err);
+    if (r->projectors.n == 0) return exf_recipe_refuse(r, err, "calibrate.projectors: names none");
     EXF_TRY(read_pools(r, o, err));
     EXF_TRY(read_budgets(r, o, err));
     EXF_TRY(refuse_number_twice(r, &r->ranks, "calibrate.ranks", err));
@@ -216,24 +211,18 @@ out:
     return rc;
 }
 
-/* EXF_OBSERVES_* of all projectors that the recipe names; they are known. */
-static unsigned observed(const exf_text_list *projectors)
-{
-    unsigned all = 0;
-    for (size_t i = 0; i < projectors->n; i++) all |= exf_projector_find(projectors->item[i])->observes;
-    return all;
-}
-
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err)
 {
     exf_solve_options solve;
+    unsigned observed = 0; /* EXF_OBSERVES_* of the projectors, whose names are checked with the solve options */
     exf_code rc = exf_recipe_solve_options(r, &solve, err);
     if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < r->projectors.n; i++) observed |= exf_projector_find(r->projectors.item[i])->observes;
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
         .common_input_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
-        .diagonal = (observed(&r->projectors) & EXF_OBSERVES_ELEMENTS) != 0,
-        .lowrank = (observed(&r->projectors) & EXF_OBSERVES_BASIS) != 0,
+        .diagonal = (observed & EXF_OBSERVES_ELEMENTS) != 0,
+        .lowrank = (observed & EXF_OBSERVES_BASIS) != 0,
         .vector_pairs = r->vector_pairs,
         .samples = r->samples,
         .seed = (uint64_t)r->basis_seed,
@@ -247,16 +236,13 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
 
 exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate_options *o, exf_err *err)
 {
-    exf_code rc = EXF_OK;
     if (!r->basis_path) return EXF_OK;
     if (r->basis_only)
-        rc = exf_fail(err, EXF_USAGE, "calibrate.basis: %s: --basis-only makes one: give one of them", r->basis_path);
-    else if (!o->diagonal && !o->lowrank)
-        rc = exf_fail(err, EXF_USAGE,
-                      "calibrate.basis: %s: no projector in calibrate.projectors needs it: name diagonal or lowrank",
-                      r->basis_path);
-    if (rc != EXF_OK) return exf_recipe_blame(r, rc, err);
-    rc = exf_basis_open(b, r->basis_path, err);
+        return exf_recipe_refuse(r, err, "calibrate.basis: %s: --basis-only makes one: give one of them", r->basis_path);
+    if (!o->diagonal && !o->lowrank)
+        return exf_recipe_refuse(r, err, "calibrate.basis: %s: no projector in calibrate.projectors needs it: name diagonal or "
+                                 "lowrank", r->basis_path);
+    exf_code rc = exf_basis_open(b, r->basis_path, err);
     if (rc == EXF_OK) o->basis = b;
     return rc;
 }

@@ -1,15 +1,23 @@
-/* run_directory.c - see run_directory.h. */
+/* run_directory.c - makes, locks and unmakes the directory of a program's outputs, and announces what was written there; see
+ * run_directory.h. */
 #include "recipe/run_directory.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/output_directory.h"
+#include "base/printable.h"
+#include "format/h5.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- the directory and its lock ------------------------------------------------------------------ */
 
 exf_code exf_run_directory_name(exf_run_directory *d, const char *path, exf_err *err)
 {
@@ -21,7 +29,7 @@ out:
     return rc;
 }
 
-static exf_run_directory *locked; /* of this process, whose main thread alone opens and closes them */
+static exf_run_directory *locked; /* those of this process; only its main thread opens and closes them */
 
 /* Returns the process's own lock of the directory that is open as fd, or NULL. */
 static const exf_run_directory *find_own(int fd)
@@ -33,9 +41,9 @@ static const exf_run_directory *find_own(int fd)
     return NULL;
 }
 
-/* Locks the directory that is open as fd, and takes fd.  Two programs that wrote to one directory would leave a mix of both.
- * The lock is the kernel's, and ends with the process.  Where the file system has no locks the directory stays without. */
-static exf_code lock(exf_run_directory *d, int fd, exf_err *err)
+/* Locks the directory that is open as fd, and owns fd from then on.  Two programs that wrote to one directory would leave a mix
+ * of both.  The kernel releases the lock when the process ends.  On a file system without locks nothing is locked. */
+static exf_code lock_directory(exf_run_directory *d, int fd, exf_err *err)
 {
     const exf_run_directory *own = find_own(fd);
     if (own) {
@@ -53,22 +61,13 @@ static exf_code lock(exf_run_directory *d, int fd, exf_err *err)
     return EXF_OK;
 }
 
-static void unlock(exf_run_directory *d)
-{
-    exf_run_directory **at = &locked;
-    if (!d->lock) return;
-    while (*at != d) at = &(*at)->next;
-    *at = d->next;
-    close(d->lock);
-}
-
 exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_make_new_dirs(d->path, &d->n_made, err));
     if (d->lock) goto out;
     int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    rc = fd < 0 ? exf_fail_errno(err, errno, "%s: cannot open", d->path) : lock(d, fd, err);
+    rc = fd < 0 ? exf_fail_errno(err, errno, "%s: cannot open", d->path) : lock_directory(d, fd, err);
 out:
     return rc;
 }
@@ -88,7 +87,7 @@ exf_code exf_run_directory_of_file(exf_run_directory *d, const char *file, exf_e
     EXF_TRY(exf_path_dir(&d->path, file, err));
     int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0)
-        rc = lock(d, fd, err);
+        rc = lock_directory(d, fd, err);
     else if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
         rc = exf_fail_errno(err, errno, "%s: cannot open", d->path);
 out:
@@ -108,7 +107,90 @@ void exf_run_directory_close(exf_run_directory *d, int failed)
         if (!slash) break;
         *slash = 0;
     }
-    unlock(d);
+    exf_run_directory **at = &locked;
+    while (d->lock && *at != d) at = &(*at)->next;
+    if (d->lock) {
+        *at = d->next;
+        close(d->lock);
+    }
     exf_mem_free(d->path);
     memset(d, 0, sizeof *d);
+}
+
+/* ---- what was written ---------------------------------------------------------------------------- */
+
+/* word: what hex is, "digest" or "sha256". */
+static exf_code print_written(const char *path, const char *word, const char *hex, exf_err *err)
+{
+    char size[16];
+    exf_file *f = NULL;
+    exf_code rc = exf_file_open(&f, path, err);
+    if (rc != EXF_OK) return rc;
+    printf("wrote ");
+    exf_print_text(path, 0);
+    printf("  %s  %s %s\n", exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), word, hex);
+    exf_file_close(f);
+    return EXF_OK;
+}
+
+static exf_code announce_file(const char *path, exf_err *err)
+{
+    char hex[EXF_SHA256_HEX];
+    exf_h5 *h = NULL;
+    exf_code rc;
+    int is_artifact = exf_ends_with(path, ".h5");
+    if (is_artifact) {
+        EXF_TRY(exf_h5_open(&h, path, err));
+        EXF_TRY(exf_h5_digest(h, hex, err));
+    } else {
+        EXF_TRY(exf_hash_file(path, hex, err));
+    }
+    rc = print_written(path, is_artifact ? "digest" : "sha256", hex, err);
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+static exf_code announce_in(void *self, const char *name, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc = exf_path_join(&path, self, name, err);
+    if (rc == EXF_OK) rc = announce_file(path, err);
+    exf_mem_free(path);
+    return rc;
+}
+
+exf_code exf_announce(const char *path, exf_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
+    return exf_each_file(path, announce_in, (void *)(uintptr_t)path, err);
+}
+
+exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err)
+{
+    return print_written(path, "digest", digest, err);
+}
+
+void exf_announce_in_log(const char *path)
+{
+    exf_log_info("wrote %s", path);
+}
+
+exf_code exf_write_announced(const char *target, int force, const char *bytes, size_t n, exf_err *err)
+{
+    exf_code rc = exf_output_file_whole(target, force, bytes, n, err);
+    return rc == EXF_OK ? exf_announce(target, err) : rc;
+}
+
+void exf_print_text(const char *text, int width)
+{
+    while (*text) {
+        size_t n = exf_printable_bytes(text);
+        if (n) fwrite(text, 1, n, stdout);
+        else putchar('?');
+        width -= n ? (int)n : 1;
+        text += n ? n : 1;
+    }
+    if (width > 0) printf("%*s", width, "");
 }

@@ -1,29 +1,72 @@
-/* run_directory.h - the directory in which a program writes: that of a run, which is made on demand and unmade after a
- * failure that left it empty, or that of a file which the user named.  One program at a time writes in a directory: its
- * lock is taken before the work and held until the outputs stand. */
+/* run_directory.h - the directory in which a program writes: its lock, the line about each file that was written, and
+ * the files that are made from the tables there.
+ *
+ * The directory of a run is made on demand and removed after a failure that left it empty; an output file that the user named
+ * lies in a directory that exists.  One program at a time writes in a directory: its lock is taken before the work and held
+ * until the outputs are complete. */
 #ifndef EXF_RECIPE_RUN_DIRECTORY_H
 #define EXF_RECIPE_RUN_DIRECTORY_H
-#include "base/err.h"
-
-#include <stddef.h>
+#include "base/opt.h"
 
 typedef struct exf_run_directory {
     char *path;
     size_t n_made; /* the last directories of the path, which this run made */
     int lock;      /* open while this run may write; 0: not locked */
     struct exf_run_directory *next; /* of those that the process has locked */
-} exf_run_directory; /* stays where it is until it is closed */
+} exf_run_directory; /* must not move until it is closed */
 
-/* Names it without touching the disk; makes and locks what was named; both.  EXF_IO if another program
+#define EXF_RUN_RESUME_PREFIX ".exfold-resume-" /* before the stage, the name of a resume point in the directory */
+
+/* Name the directory without touching the disk; make and lock what was named; do both.  EXF_IO if another program
  * has locked the directory; a process may lock one more than once. */
 exf_code exf_run_directory_name(exf_run_directory *d, const char *path, exf_err *err) EXF_CHECKED;
 exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err) EXF_CHECKED;
 exf_code exf_run_directory_open(exf_run_directory *d, const char *path, exf_err *err) EXF_CHECKED;
-/* Locks the directory of an output file that the user named.  Nothing is locked where the directory is not there or cannot
- * be read, which the writer tells, or where a device, a pipe or a directory stands in the file's place. */
+/* Locks the directory of an output file that the user named.  Nothing is locked where the directory does not exist or cannot
+ * be read, which the writer reports, or where a device, a pipe or a directory has the file's name. */
 exf_code exf_run_directory_of_file(exf_run_directory *d, const char *file, exf_err *err) EXF_CHECKED;
-/* Path of a file in it; caller frees. */
+/* Makes the path of a file in it; the caller frees. */
 exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err) EXF_CHECKED;
-/* Gives the lock back.  After a failure: removes the directories that were made and are still empty. */
+/* Releases the lock.  After a failure: removes the directories that were made and are still empty. */
 void exf_run_directory_close(exf_run_directory *d, int failed);
+
+/* ---- what was written ------------------------------------------------------------------------- */
+
+/* Prints "wrote PATH  1.2 MB  digest ..." of an artifact, as exfold-inspect digest prints it; "wrote PATH  1.2 MB  sha256 ..."
+ * of any other file, as sha256sum prints it; of a directory a line per file. */
+exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
+/* The same of an artifact whose digest is known. */
+exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;
+/* Reports "wrote PATH" on stderr, for a program whose stdout is a result. */
+void exf_announce_in_log(const char *path);
+/* Writes a file of these bytes and announces it. */
+exf_code exf_write_announced(const char *target, int force, const char *bytes, size_t n, exf_err *err) EXF_CHECKED;
+/* Prints text that comes from a file, padded with blanks to at least `width` bytes; "?" replaces what exf_printable_bytes()
+ * refuses, so that a terminal obeys nothing in it. */
+void exf_print_text(const char *text, int width);
+
+/* ---- what is made from tables (run_directory_derived.c) ------------------------------------------- */
+
+/* A file that ExFold makes from the tables of its directory. */
+typedef struct {
+    const char *name;   /* of the file or folder */
+    const char *marked; /* the file that holds the digest of the tables (made_from.h): name itself, or one in the folder */
+    int kept;           /* 1: people may have changed it or added to it, so it is never removed */
+    const char *target; /* the export target that writes it; NULL: none does */
+} exf_derived_file;
+
+/* Visits every derived file that the directory holds: results of exfold-validate, exports, reports,
+ * the resolved recipe. */
+typedef exf_code (*exf_derived_visit)(void *self, const exf_derived_file *f, exf_err *err);
+exf_code exf_derived_each(const char *directory, exf_derived_visit visit, void *self, exf_err *err) EXF_CHECKED;
+
+/* Removes, with a line on stdout, what was made from the tables of digest `old`, which those of digest
+ * `now` have replaced; warns of what stays and was not made from `now`.  rewritten: export targets that
+ * this run writes next, which are removed without a line; NULL: none.  old "": there were no tables. */
+exf_code exf_derived_drop(const char *directory, const char *old, const char *now, const exf_text_list *rewritten,
+                          exf_err *err) EXF_CHECKED;
+
+/* EXF_MODEL if validation.json or validation.md beside the tables at path are of other tables: names
+ * both digests and the command that validates again. */
+exf_code exf_derived_check_validation(const char *tables, const char *digest, exf_err *err) EXF_CHECKED;
 #endif

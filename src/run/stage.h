@@ -13,15 +13,63 @@
  * Each prints the files it wrote, with size and digest or SHA-256, on stdout. */
 #ifndef EXF_RUN_STAGE_H
 #define EXF_RUN_STAGE_H
+#include "accumulate/accumulate.h"
 #include "recipe/recipe.h"
+#include "recipe/run_directory.h"
+#include "solve/solve.h"
 
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* The same from r->moe_inputs (capture/capture.h). */
-exf_code exf_stage_replay(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_merge(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_solve(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_export(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_validate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
+
+/* ---- solving, alone or in a calibration (stage_solve.c) ---------------------------------------------- */
+
+/* Solves a calibration's tables from each layer's sums in memory, while later layers are computed.  Tables whose projectors need
+ * the sums of all layers, or vectors of pairs, are solved from the file after the pass.
+ * Ownership: exf_overlapped_solve_free(). */
+typedef struct {
+    exf_solver *solver; /* NULL: tables are solved from the file */
+    exf_err why;        /* the first failure of a layer: the statistics are written all the same */
+} exf_overlapped_solve;
+
+/* Begins the tables of a calibration, and makes b the plan's consumer, which outlives the accumulator; leaves b->solver NULL
+ * where the recipe's projectors need the file. */
+exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan,
+                                    exf_err *err) EXF_CHECKED;
+void exf_overlapped_solve_free(exf_overlapped_solve *b); /* accepts zeroed memory */
+
+/* Tables that were just made.  Ownership: exf_tables_free(). */
+typedef struct {
+    exf_tables tables;
+    char digest[EXF_SHA256_HEX];
+    int worst_layer;       /* the layer of least coverage */
+    double worst_observed; /* share of its ordered pairs; 1 where there are none */
+} exf_solved;
+
+/* Solves statistics to tables and announces the file; reports unobserved pairs on stderr.  What was made
+ * from tables that these replace is removed (exf_derived_drop()).  exports: 1 if r's targets are written next.
+ * statistics_digest: their payload digest, or NULL, which computes it.  solving: has the layers already; NULL, or without a
+ * solver: they are read from the file. */
+exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
+                        exf_overlapped_solve *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
+/* EXF_THRESHOLD below coverage.fail_below; called when all files are written. */
+exf_code exf_coverage_gate(const exf_recipe *r, const exf_solved *made, exf_err *err) EXF_CHECKED;
+/* Warns where the tables at path are of a part of their data (artifact/shards.h). */
+exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+
+/* ---- exporting, alone or in a calibration (stage_export.c) ------------------------------------------- */
+
+/* Refuses, before any work, targets of r that exist and may not be replaced, or without the one that its runtime loads. */
+exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
+/* Refuses a model that one of r's targets cannot serve. */
+exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
+/* Exports a tables file in the formats of r's targets and announces the files.  has_recipe: the run
+ * directory has or will have an exfold_recipe.yaml.  made: the tables, if they were made just now; NULL: they are read.
+ * A validation of other tables beside these is EXF_MODEL; beside tables that were just made it is left out with a warning. */
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, const exf_solved *made,
+                           int has_recipe, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,4 +1,8 @@
-/* stage_export.c - tables in, files for runtimes out. */
+/* stage_export.c - exfold-export: from tables to files for runtimes, after a calibration too; see stage.h.  No target is written
+ * before all of them have accepted the tables. */
+#include "run/stage.h"
+
+#include "artifact/made_from.h"
 #include "artifact/tables.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -6,11 +10,7 @@
 #include "base/output_directory.h"
 #include "export/writer.h"
 #include "fold/runtime.h"
-#include "recipe/announce.h"
-#include "run/derived_files.h"
 #include "plan/plan.h"
-#include "run/stage_internal.h"
-#include "run/stage.h"
 #include "validate/validate.h"
 
 #include <stdio.h>
@@ -19,10 +19,10 @@
 
 /* ---- every target ------------------------------------------------------------------- */
 
-/* Something to do for each target, with its path. */
-typedef exf_code (*step)(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err);
+/* What is done for each target, with its path. */
+typedef exf_code (*target_step)(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err);
 
-static exf_code each_target(step do_it, const exf_recipe *r, const exf_run_directory *dir, const exf_export *x, exf_err *err)
+static exf_code each_target(target_step step, const exf_recipe *r, const exf_run_directory *dir, const exf_export *x, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
@@ -30,7 +30,7 @@ static exf_code each_target(step do_it, const exf_recipe *r, const exf_run_direc
         char *path = NULL;
         EXF_TRY(exf_writer_require(r->targets.item[i], &w, err));
         EXF_TRY(exf_run_directory_file(dir, w->file, &path, err));
-        rc = do_it(w, path, r, x, err);
+        rc = step(w, path, r, x, err);
         exf_mem_free(path);
     }
 out:
@@ -43,8 +43,8 @@ static exf_code check_path(const exf_writer *w, const char *path, const exf_reci
     return exf_writer_check_path(w, path, r->force, err);
 }
 
-/* Refuses what the target's readers refuse, and layers that they fold without evidence.  Arrays that any program reads are
- * folded where the recipe names a runtime that has no file of its own. */
+/* Refuses tables that the target's readers refuse, or in which a layer that they fold has no observed pair.  Plugins fold; so
+ * does the recipe's runtime if it has no target of its own and reads the arrays that any program reads. */
 static exf_code check_tables(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
 {
     const exf_runtime *runtime;
@@ -65,24 +65,17 @@ static exf_code write_target(const exf_writer *w, const char *path, const exf_re
     return rc == EXF_OK ? exf_announce(path, err) : rc;
 }
 
-/* Refuses targets without the one that the recipe's runtime loads. */
-static exf_code check_runtime(const exf_recipe *r, exf_err *err)
+exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
 {
     const exf_runtime *runtime;
     exf_code rc = exf_recipe_runtime(r, &runtime, err);
-    int there = rc != EXF_OK || !runtime || !runtime->target;
-    for (size_t i = 0; i < r->targets.n && !there; i++) there = strcmp(r->targets.item[i], runtime->target) == 0;
-    if (there) return rc;
-    return exf_recipe_blame(r,
-                            exf_fail(err, EXF_USAGE, "output.targets: has not %s, which serve.runtime %s loads",
-                                     runtime->target, runtime->name),
-                            err);
-}
-
-exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
-{
-    exf_code rc = check_runtime(r, err);
-    return rc != EXF_OK ? rc : each_target(check_path, r, dir, NULL, err);
+    if (rc != EXF_OK) return rc;
+    int is_loaded = !runtime || !runtime->target;
+    for (size_t i = 0; i < r->targets.n && !is_loaded; i++) is_loaded = strcmp(r->targets.item[i], runtime->target) == 0;
+    if (!is_loaded)
+        return exf_recipe_refuse(r, err, "output.targets: has not %s, which serve.runtime %s loads", runtime->target,
+                                 runtime->name);
+    return each_target(check_path, r, dir, NULL, err);
 }
 
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf_err *err)
@@ -99,26 +92,8 @@ exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf
     return rc;
 }
 
-static void look_at_wants(const exf_recipe *r, int *vectors, int *model)
-{
-    *vectors = *model = 0;
-    for (size_t i = 0; i < r->targets.n; i++) {
-        const exf_writer *w = exf_writer_find(r->targets.item[i]);
-        *vectors |= w && w->wants_vectors;
-        *model |= w && w->wants_model;
-    }
-}
-
-/* Opens the checkpoint that the tables are of, for the targets that want it. */
-static exf_code open_model(exf_model **model, const exf_recipe *r, const exf_tables *t, const char *tables, exf_err *err)
-{
-    exf_code rc = exf_recipe_check_model(r, err);
-    if (rc == EXF_OK) rc = exf_model_open(model, r->model_path, err);
-    return rc == EXF_OK ? exf_validate_check_tables(t, tables, *model, err) : rc;
-}
-
-/* Refuses a disk without room for what the targets will write. */
-static exf_code check_room(const exf_recipe *r, const exf_run_directory *dir, const exf_export *x, exf_err *err)
+/* Refuses a disk that is too full for what the targets will write. */
+static exf_code check_free_space(const exf_recipe *r, const exf_run_directory *dir, const exf_export *x, exf_err *err)
 {
     exf_plan plan = {.output = dir->path};
     exf_code rc = EXF_OK;
@@ -131,13 +106,8 @@ static exf_code check_room(const exf_recipe *r, const exf_run_directory *dir, co
     return rc == EXF_OK && plan.disk ? exf_plan_check_output(&plan, err) : rc;
 }
 
-static const char *given(const char *text)
-{
-    return text && *text ? text : NULL;
-}
-
-/* Finds validation.md beside the tables; *path NULL: there is none.  A run that has just made the tables leaves out a
- * validation of others, for it cannot be mended before. */
+/* Finds validation.md beside the tables; *path NULL: there is none.  A run that has just made the tables (fresh) leaves out a
+ * validation of others with a warning, since no validation of these could be made before. */
 static exf_code find_validation(char **path, const char *tables, const char *digest, int fresh, exf_err *err)
 {
     char *directory = NULL;
@@ -159,31 +129,31 @@ out:
     return rc;
 }
 
-/* Reads tables, with their vectors if a target wants them, and computes their digest. */
-static exf_code read_tables(exf_solved *out, const char *tables, int vectors, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_tables_read(&out->tables, tables, err));
-    if (vectors) EXF_TRY(exf_tables_read_vectors(&out->tables, tables, err));
-    rc = exf_artifact_digest(tables, &exf_artifact_tables, out->digest, err);
-out:
-    return rc;
-}
-
-/* No target is written before all of them have accepted the tables. */
 exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, const exf_solved *made,
                            int has_recipe, exf_err *err)
 {
     exf_solved read = {.tables = {.n_layers = 0}};
     const exf_solved *t = made ? made : &read;
     char *validation = NULL;
-    exf_model *model = NULL;
-    int vectors, wants_model;
+    exf_model *model = NULL; /* the checkpoint that the tables are of, for targets that want it */
+    int wants_vectors = 0, wants_model = 0;
     exf_code rc = EXF_OK;
-    look_at_wants(r, &vectors, &wants_model);
-    if (!made) EXF_TRY(read_tables(&read, tables, vectors, err));
+    for (size_t i = 0; i < r->targets.n; i++) {
+        const exf_writer *w = exf_writer_find(r->targets.item[i]);
+        wants_vectors |= w && w->wants_vectors;
+        wants_model |= w && w->wants_model;
+    }
+    if (!made) {
+        EXF_TRY(exf_tables_read(&read.tables, tables, err));
+        if (wants_vectors) EXF_TRY(exf_tables_read_vectors(&read.tables, tables, err));
+        EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, read.digest, err));
+    }
     EXF_TRY(exf_tell_part(&t->tables, tables, err));
-    if (wants_model) EXF_TRY(open_model(&model, r, &t->tables, tables, err));
+    if (wants_model) {
+        EXF_TRY(exf_recipe_check_model(r, err));
+        EXF_TRY(exf_model_open(&model, r->model_path, err));
+        EXF_TRY(exf_validate_check_tables(&t->tables, tables, model, err));
+    }
     EXF_TRY(find_validation(&validation, tables, t->digest, made != NULL, err));
     exf_export x = {
         .tables = &t->tables,
@@ -192,8 +162,8 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         .has_recipe = has_recipe,
         .targets = (const char *const *)r->targets.item,
         .n_targets = r->targets.n,
-        .base_model = given(r->base_model),
-        .revision = given(r->revision),
+        .base_model = r->base_model && *r->base_model ? r->base_model : NULL,
+        .revision = r->revision && *r->revision ? r->revision : NULL,
         .datasets = (const char *const *)r->datasets.item,
         .n_datasets = r->datasets.n,
         .model = model,
@@ -201,7 +171,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         .ranks = r->export_ranks,
     };
     EXF_TRY(each_target(check_tables, r, dir, &x, err));
-    EXF_TRY(check_room(r, dir, &x, err));
+    EXF_TRY(check_free_space(r, dir, &x, err));
     EXF_TRY(each_target(write_target, r, dir, &x, err));
 out:
     exf_mem_free(validation);
@@ -214,18 +184,10 @@ out:
 
 enum { MAX_RECIPE = 1 << 20 }; /* bytes */
 
-static int has_card(const exf_recipe *r)
-{
-    const exf_writer *card = exf_writer_find("card");
-    for (size_t i = 0; i < r->targets.n; i++)
-        if (exf_writer_find(r->targets.item[i]) == card) return 1;
-    return 0;
-}
-
 /* The recipe of the tables' run, which goes with a card if it stands beside the tables. */
 typedef struct {
-    char *from, *to; /* to: where it will stand; NULL: nothing is to be copied */
-    int exists;       /* the output directory has it, or will */
+    char *from, *to; /* to: NULL: nothing is to be copied */
+    int exists;      /* the output directory has it, or will */
 } recipe_copy;
 
 static int same_file(const char *a, const char *b)
@@ -234,33 +196,29 @@ static int same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* 1 if the recipe at path is that of the tables' run; a recipe of an earlier program does not say. */
-static exf_code is_recipe_of(const char *path, const char *tables, int *is, exf_err *err)
-{
-    char theirs[EXF_SHA256_HEX], ours[EXF_SHA256_HEX];
-    exf_code rc;
-    int found;
-    *is = 0;
-    EXF_TRY(exf_path_look(path, &found, err));
-    if (!found) return EXF_OK;
-    EXF_TRY(exf_made_from(path, theirs, err));
-    if (*theirs) EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, ours, err));
-    *is = !*theirs || strcmp(theirs, ours) == 0;
-    if (!*is) exf_log_warn("%s: is of a run that made other tables than %s; it is left out", path, tables);
-out:
-    return rc;
-}
-
+/* Looks for the recipe where a target is a card.  One of other tables is left out; one of an earlier version does not name its
+ * tables. */
 static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_run_directory *dir, const char *tables, exf_err *err)
 {
-    char *directory = NULL, *to = NULL;
+    const exf_writer *card = exf_writer_find("card");
+    char *directory = NULL, *to = NULL, theirs[EXF_SHA256_HEX], ours[EXF_SHA256_HEX];
+    int has_card = 0, found;
     exf_code rc;
+    for (size_t i = 0; i < r->targets.n; i++) has_card |= exf_writer_find(r->targets.item[i]) == card;
+    if (!has_card) return EXF_OK;
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(&c->from, directory, "exfold_recipe.yaml", err));
+    EXF_TRY(exf_path_look(c->from, &found, err));
+    if (!found) goto out;
+    EXF_TRY(exf_made_from(c->from, theirs, err));
+    if (*theirs) EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, ours, err));
+    if (*theirs && strcmp(theirs, ours) != 0) {
+        exf_log_warn("%s: is of a run that made other tables than %s; it is left out", c->from, tables);
+        goto out;
+    }
+    c->exists = 1;
     EXF_TRY(exf_run_directory_file(dir, "exfold_recipe.yaml", &to, err));
-    if (!has_card(r)) goto out;
-    EXF_TRY(is_recipe_of(c->from, tables, &c->exists, err));
-    if (!c->exists || same_file(c->from, to)) goto out;
+    if (same_file(c->from, to)) goto out;
     EXF_TRY(exf_output_check(to, r->force, err));
     c->to = to;
     to = NULL;
@@ -273,18 +231,10 @@ out:
 static exf_code copy_recipe(const recipe_copy *c, const exf_recipe *r, exf_err *err)
 {
     char *text = NULL;
-    exf_output_file *f = NULL;
     size_t n;
-    exf_code rc = EXF_OK;
-    if (!c->to) return rc;
-    EXF_TRY(exf_file_slurp(c->from, MAX_RECIPE, &text, &n, err));
-    EXF_TRY(exf_output_file_begin(&f, c->to, r->force, err));
-    EXF_TRY(exf_output_file_write(f, text, n, err));
-    rc = exf_output_file_commit(f, err);
-    f = NULL;
-    if (rc == EXF_OK) rc = exf_announce(c->to, err);
-out:
-    exf_output_file_abort(f);
+    if (!c->to) return EXF_OK;
+    exf_code rc = exf_file_slurp(c->from, MAX_RECIPE, &text, &n, err);
+    if (rc == EXF_OK) rc = exf_write_announced(c->to, r->force, text, n, err);
     exf_mem_free(text);
     return rc;
 }

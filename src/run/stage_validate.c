@@ -1,31 +1,23 @@
-/* stage_validate.c - exfold-validate: tables in, one table of every variant's quality out. */
+/* stage_validate.c - exfold-validate: from tables to one table of every variant's quality, in one pass; see stage.h. */
+#include "run/stage.h"
+
 #include "artifact/made_from.h"
 #include "artifact/shards.h"
 #include "artifact/tables.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
-#include "recipe/announce.h"
-#include "recipe/default_settings.h"
-#include "run/frontier_chart.h"
-#include "recipe/run_directory.h"
-#include "run/run_resume.h"
-#include "run/sensitivities.h"
+#include "recipe/inputs.h"
 #include "run/session.h"
-#include "run/solve_command.h"
-#include "run/stage.h"
-#include "run/stage_internal.h"
-#include "recipe/text_inputs.h"
-#include "run/validate_report.h"
+#include "run/validation.h"
 #include "validate/frontier.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Everything a validation needs, opened in this order. */
+/* Everything that a validation has, opened in this order. */
 typedef struct {
-    exf_recipe recipe; /* with the data of validate.* in the place of data.* */
+    exf_recipe recipe; /* as the session reads it */
     exf_session session;
     exf_run_directory dir, of_json, of_picture;
     char *tables_path, *json, *markdown, *picture, *manifest, **names;
@@ -46,22 +38,16 @@ typedef struct {
 
 /* ---- what was asked for ------------------------------------------------------------- */
 
-/* Results go beside the tables unless a directory is named. */
-static exf_code choose_directory(exf_recipe *r, exf_err *err)
-{
-    char *dir = NULL;
-    if (r->output_directory || !r->validate_tables) return EXF_OK;
-    exf_code rc = exf_path_dir(&dir, r->validate_tables, err);
-    if (rc == EXF_OK) rc = exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "output.directory", dir, "the tables' directory", err);
-    exf_mem_free(dir);
-    return rc;
-}
-
-/* The corpus of --text, and settings where no recipe gives them. */
+/* Makes the corpus of --text, and takes default settings where no recipe gives them; results then go beside the tables unless a
+ * directory is named. */
 static exf_code take_texts(validation *s, exf_recipe *r, exf_err *err)
 {
+    char *beside = NULL;
     exf_code rc;
-    if (!r->recipe_file) EXF_TRY(choose_directory(r, err));
+    if (!r->recipe_file && !r->output_directory && r->validate_tables) {
+        EXF_TRY(exf_path_dir(&beside, r->validate_tables, err));
+        EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "output.directory", beside, "the tables' directory", err));
+    }
     EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_VALIDATION, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));
@@ -70,56 +56,50 @@ static exf_code take_texts(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_text_inputs_use(&s->text, r, "validate.manifest", err));
     if (s->text.path) EXF_TRY(exf_output_check(s->manifest, r->force, err));
 out:
+    exf_mem_free(beside);
     return rc;
 }
 
-/* The recipe as the session sees it. */
-static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
+/* Makes the recipe that the session reads, with the data of validate.* in the place of data.*. */
+static exf_code make_recipe(validation *s, const exf_recipe *r, exf_err *err)
 {
-    s->recipe = *r;
+    exf_recipe *own = &s->recipe;
+    *own = *r;
     if (!r->validate_manifest)
         return exf_fail(err, EXF_USAGE, "%s: validate.manifest (or --text FILE) is missing", r->recipe_file);
-    s->recipe.manifest = r->validate_manifest;
-    s->recipe.sequences = r->validate_sequences;
-    if (r->validate_max_tokens) s->recipe.max_tokens = r->validate_max_tokens;
-    if (s->recipe.min_tokens < 2) s->recipe.min_tokens = 2; /* one token has no next one */
-    if (r->validate_max_tokens && s->recipe.max_tokens < s->recipe.min_tokens)
-        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "validate.max_tokens: %lld is below %lld, %s",
-                                            (long long)s->recipe.max_tokens, (long long)s->recipe.min_tokens,
-                                            r->min_tokens < 2 ? "the fewest that can be scored" : "which is data.min_tokens"), err);
+    own->manifest = r->validate_manifest;
+    own->sequences = r->validate_sequences;
+    if (r->validate_max_tokens) own->max_tokens = r->validate_max_tokens;
+    if (own->min_tokens < 2) own->min_tokens = 2; /* one token has no next one */
+    if (r->validate_max_tokens && own->max_tokens < own->min_tokens)
+        return exf_recipe_refuse(r, err, "validate.max_tokens: %lld is below %lld, %s", (long long)own->max_tokens,
+                                 (long long)own->min_tokens,
+                                 r->min_tokens < 2 ? "the fewest that can be scored" : "which is data.min_tokens");
     return EXF_OK;
 }
 
-/* Names the frontier's picture; its suffix says its kind. */
-static exf_code name_picture(validation *s, const exf_recipe *r, exf_err *err)
-{
-    const char *path = r->picture_path;
-    if (r->frontier && r->wants_sensitivities)
-        return exf_fail(err, EXF_USAGE, "--frontier and --sensitivities are two validations; give one of them");
-    if (path && !r->frontier) return exf_fail(err, EXF_USAGE, "--picture is of the frontier; give --frontier with it");
-    if (path && !exf_picture_is_named(path))
-        return exf_fail(err, EXF_USAGE, "--picture is %s, expected a name that ends in %s", path, EXF_PICTURE_SUFFIXES);
-    if (!r->frontier) return EXF_OK;
-    return path ? exf_mem_strdup(&s->picture, path, "path", err)
-                : exf_run_directory_file(&s->dir, "frontier.svg", &s->picture, err);
-}
-
-static exf_code name_result(validation *s, const exf_recipe *r, const char *suffix, char **out, exf_err *err)
-{
-    char name[32];
-    snprintf(name, sizeof name, "%s%s", r->frontier ? "frontier" : r->wants_sensitivities ? "sensitivities" : "validation", suffix);
-    return exf_run_directory_file(&s->dir, name, out, err);
-}
-
+/* Names tables and outputs; the suffix of the frontier's picture says its kind. */
 static exf_code name_files(validation *s, const exf_recipe *r, exf_err *err)
 {
+    const char *stem = r->frontier ? "frontier" : r->wants_sensitivities ? "sensitivities" : "validation";
+    char name[32];
     exf_code rc;
     EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
                                : exf_run_directory_file(&s->dir, "tables.h5", &s->tables_path, err));
-    EXF_TRY(name_result(s, r, ".md", &s->markdown, err));
-    EXF_TRY(name_picture(s, r, err));
+    snprintf(name, sizeof name, "%s.md", stem);
+    EXF_TRY(exf_run_directory_file(&s->dir, name, &s->markdown, err));
+    if (r->frontier && r->wants_sensitivities)
+        return exf_fail(err, EXF_USAGE, "--frontier and --sensitivities are two validations; give one of them");
+    if (r->picture_path && !r->frontier)
+        return exf_fail(err, EXF_USAGE, "--picture is of the frontier; give --frontier with it");
+    if (r->picture_path && !exf_picture_is_named(r->picture_path))
+        return exf_fail(err, EXF_USAGE, "--picture is %s, expected a name that ends in %s", r->picture_path, EXF_PICTURE_SUFFIXES);
+    if (r->frontier)
+        EXF_TRY(r->picture_path ? exf_mem_strdup(&s->picture, r->picture_path, "path", err)
+                                : exf_run_directory_file(&s->dir, "frontier.svg", &s->picture, err));
+    snprintf(name, sizeof name, "%s.json", stem);
     if (!r->json_path)
-        EXF_TRY(name_result(s, r, ".json", &s->json, err));
+        EXF_TRY(exf_run_directory_file(&s->dir, name, &s->json, err));
     else if (strcmp(r->json_path, "-") != 0 && !r->dry_run)
         EXF_TRY(exf_mem_strdup(&s->json, r->json_path, "path", err));
 out:
@@ -137,11 +117,17 @@ out:
     return rc;
 }
 
-/* Names the recipe key in front of a message about a variant. */
-static exf_code blame_variants(const exf_recipe *r, exf_code rc, exf_err *err)
+/* Parses a variant of the recipe and checks that model and runtime can run it. */
+static exf_code parse_variant(const validation *s, exf_variant *v, const char *text, exf_err *err)
 {
+    const exf_architecture *a = &s->session.model->arch;
+    exf_code rc;
+    EXF_TRY(exf_variant_parse_on(s->runtime, v, text, err));
+    EXF_TRY(exf_variant_check(v, a->n_experts, a->top_k, err));
+    if (s->runtime) EXF_TRY(exf_runtime_check(s->runtime, v, a, err));
+out:
     if (rc != EXF_OK) exf_err_prefix(err, "validate.variants: ");
-    return exf_recipe_blame(r, rc, err);
+    return rc;
 }
 
 static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
@@ -158,12 +144,10 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
     for (; s->n_variants < r->variants.n; s->n_variants++) {
         exf_variant *v = &s->variants[s->n_variants];
-        EXF_TRY(blame_variants(r, exf_variant_parse_on(s->runtime, v, r->variants.item[s->n_variants], err), err));
-        EXF_TRY(blame_variants(r, exf_variant_check(v, a->n_experts, a->top_k, err), err));
-        if (s->runtime) EXF_TRY(blame_variants(r, exf_runtime_check(s->runtime, v, a, err), err));
+        EXF_TRY(exf_recipe_blame(r, parse_variant(s, v, r->variants.item[s->n_variants], err), err));
         for (size_t i = 0; i < s->n_variants; i++)
             if (strcmp(s->variants[i].name, v->name) == 0)
-                return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "validate.variants: \"%s\" stands twice", v->name), err);
+                return exf_recipe_refuse(r, err, "validate.variants: \"%s\" stands twice", v->name);
     }
 out:
     return rc;
@@ -184,8 +168,8 @@ out:
 
 /* ---- what it runs on -------------------------------------------------------------------- */
 
-/* Sequences of one domain stand together; each `decode_batch` of them decode side by side. */
-static exf_code open_spans(validation *s, const exf_recipe *r, exf_err *err)
+/* Deals the sequences to ranks, whole decode batches to each: `decode_batch` sequences of a domain decode side by side. */
+static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
 {
     const exf_corpus *c = s->session.corpus;
     size_t n = c->n_sequences, batch = 0, in_batch = 0;
@@ -209,21 +193,16 @@ out:
     return rc;
 }
 
-static exf_code open_tables(validation *s, exf_err *err)
-{
-    exf_code rc;
-    int vectors = 0;
-    EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, s->session.model, err));
-    for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
-    if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
-out:
-    return rc;
-}
-
-/* Refuses tables without a layer that a public runtime folds all the same: here it would stay as it is. */
-static exf_code check_covered(const validation *s, exf_err *err)
+/* Checks that the tables are of the model, and reads their vectors if a variant wants them.  Refuses tables without a layer that a
+ * public runtime folds all the same: here it would stay as it is. */
+static exf_code check_tables(validation *s, exf_err *err)
 {
     const exf_model *m = s->session.model;
+    int vectors = 0;
+    exf_code rc;
+    EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, m, err));
+    for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
+    if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
     for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
         if (!m->arch.is_moe[l] || exf_tables_index(&s->tables, l) >= 0) continue;
         if (exf_model_copies(m, EXF_W_ROUTER_TABLE, l) && !s->runtime->folds_hashed) continue;
@@ -232,17 +211,18 @@ static exf_code check_covered(const validation *s, exf_err *err)
                         "calibrate every layer (exfold-calibrate)",
                         s->tables_path, l, s->runtime->name);
     }
-    return EXF_OK;
+out:
+    return rc;
 }
 
+/* Adds the facts of the results. */
 static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     exf_provenance *p = &s->facts;
     const char *statistics = exf_provenance_get(&s->tables.provenance, "solve.statistics_digest"),
                *part = exf_provenance_get(&s->tables.provenance, EXF_PART_FACT);
-    EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend,
-                                   s->session.compute, "all", err));
+    EXF_TRY(exf_session_facts(p, &s->session, "all", err));
     EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "validate." EXF_MADE_FROM, "%s", s->digest));
@@ -256,22 +236,22 @@ out:
     return rc;
 }
 
-static exf_code open_validation(validation *s, exf_recipe *r, exf_err *err)
+/* Makes and locks the output directory, locks those of outputs that were named by themselves, and opens the resume point there. */
+static exf_code open_point(validation *s, exf_recipe *r, exf_err *err)
 {
+    const exf_resume_of of = {.stage = "validate", .outputs = &s->facts, .model = s->session.model, .variants = s->variants,
+                              .n_variants = s->n_variants};
+    char tables[EXF_SHA256_HEX + 32];
     exf_code rc;
-    EXF_TRY(take_texts(s, r, err));
-    EXF_TRY(eval_recipe(s, r, err));
-    EXF_TRY(name_files(s, r, err));
-    EXF_TRY(exf_tables_read(&s->tables, s->tables_path, err));
-    EXF_TRY(exf_tell_part(&s->tables, s->tables_path, err));
-    EXF_TRY(exf_artifact_digest(s->tables_path, &exf_artifact_tables, s->digest, err));
-    EXF_TRY(exf_session_open(&s->session, &s->recipe, "all", err));
-    EXF_TRY(parse_variants(s, r, err));
-    EXF_TRY(parse_gates(s, r, err));
-    EXF_TRY(exf_solve_command_check(&s->tables, s->tables_path, s->variants, s->n_variants, err));
-    EXF_TRY(open_tables(s, err));
-    EXF_TRY(check_covered(s, err));
-    EXF_TRY(open_spans(s, r, err));
+    snprintf(tables, sizeof tables, "tables: digest %s", s->digest);
+    EXF_TRY(exf_ranks_same(r->job, tables, err)); /* they read one table */
+    if (exf_ranks_first(r->job)) {
+        EXF_TRY(exf_run_directory_make(&s->dir, err));
+        if (s->json) EXF_TRY(exf_run_directory_of_file(&s->of_json, s->json, err));
+        if (s->picture) EXF_TRY(exf_run_directory_of_file(&s->of_picture, s->picture, err));
+    }
+    EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &of, err));
+    s->recipe.force = r->force;
 out:
     return rc;
 }
@@ -298,141 +278,74 @@ static void close_validation(validation *s, int failed)
     exf_run_directory_close(&s->dir, failed);
 }
 
-/* ---- resuming -------------------------------------------------------------------------------- */
+/* ---- the results --------------------------------------------------------------------------- */
 
-/* The facts that two runs must share for one to go on from the other's resume point. */
-static exf_code add_lanes(exf_provenance *p, const validation *s, exf_err *err)
-{
-    exf_text names = {0};
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < s->n_variants; i++)
-        rc = exf_text_addf(&names, err, "%s%s", i ? " " : "", s->variants[i].name);
-    if (rc == EXF_OK) rc = exf_provenance_add(p, err, "validate.variants", "%s", names.s);
-    exf_text_free(&names);
-    return rc;
-}
-
-/* Makes and locks the output directory, and locks those of outputs that were named by themselves. */
-static exf_code open_directories(validation *s, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_run_directory_make(&s->dir, err));
-    if (s->json) EXF_TRY(exf_run_directory_of_file(&s->of_json, s->json, err));
-    if (s->picture) EXF_TRY(exf_run_directory_of_file(&s->of_picture, s->picture, err));
-out:
-    return rc;
-}
-
-static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
-{
-    exf_provenance facts = {0};
-    char tables[EXF_SHA256_HEX + 32];
-    exf_code rc;
-    EXF_TRY(add_facts(s, r, err));
-    EXF_TRY(exf_provenance_copy(&facts, &s->facts, err));
-    EXF_TRY(exf_capture_file_facts(&facts, s->session.model, err));
-    EXF_TRY(add_lanes(&facts, s, err));
-    snprintf(tables, sizeof tables, "tables: digest %s", s->digest);
-    EXF_TRY(exf_ranks_same(r->job, tables, err)); /* they read one table */
-    if (exf_ranks_first(r->job)) EXF_TRY(open_directories(s, err));
-    EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &facts, "validate", err));
-    s->recipe.force = r->force;
-out:
-    exf_provenance_free(&facts);
-    return rc;
-}
-
-/* ---- the run ------------------------------------------------------------------------------ */
-
-/* Written files are named on standard output, but on the log where that is the JSON alone. */
-static exf_code announce(const validation *s, const char *path, exf_err *err)
+/* Announces a file on standard output, or on the log where standard output is the JSON alone. */
+static exf_code announce_result(const validation *s, const char *path, exf_err *err)
 {
     if (s->json) return exf_announce(path, err);
-    exf_log_info("wrote %s", path);
+    exf_announce_in_log(path);
     return EXF_OK;
 }
 
+/* Writes a result; path NULL: to standard output. */
 static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
 {
-    exf_code rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
-    return rc == EXF_OK ? announce(s, path, err) : rc;
+    exf_code rc = EXF_OK;
+    if (!path) fputs(t->s, stdout);
+    if (path) rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
+    return rc == EXF_OK && path ? announce_result(s, path, err) : rc;
 }
 
-typedef exf_code (*printer)(const exf_validate_report *r, exf_text *out, exf_err *err);
-
-static exf_code write_report(const validation *s, const exf_validate_report *report, printer print, const char *path, exf_err *err)
-{
-    exf_text text = {0};
-    exf_code rc = print(report, &text, err);
-    if (rc == EXF_OK && path) rc = write_text(s, path, &text, err);
-    if (rc == EXF_OK && !path) fputs(text.s, stdout);
-    exf_text_free(&text);
-    return rc;
-}
-
-static exf_code write_chart(const validation *s, const exf_validation *v, const unsigned char *on, const char *path, exf_err *err)
-{
-    const char *part = exf_provenance_get(&s->facts, "validate.tables_part");
-    exf_drawing *d = NULL;
-    exf_text note = {0};
-    exf_code rc = exf_text_addf(&note, err, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
-    if (rc == EXF_OK) rc = exf_drawing_open(&d, path, s->recipe.force, err);
-    if (rc == EXF_OK) exf_drawing_note(d, EXF_MADE_FROM, note.s);
-    if (rc == EXF_OK) rc = exf_frontier_draw(v, on, d, err);
-    if (rc == EXF_OK)
-        rc = exf_drawing_close(d, err);
-    else
-        exf_drawing_abort(d);
-    exf_text_free(&note);
-    return rc == EXF_OK ? announce(s, path, err) : rc;
-}
-
+/* Draws the frontier: on standard output, unless that is the JSON alone, and as a picture. */
 static exf_code write_frontier(const validation *s, const exf_validation *v, exf_err *err)
 {
+    const char *part = exf_provenance_get(&s->facts, "validate.tables_part");
     unsigned char *on = NULL;
-    exf_text text = {0};
+    exf_text text = {0}, note = {0};
+    exf_drawing *d = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&on, v->n_variants, sizeof *on, "frontier", err));
     exf_frontier_mark(on, v);
     EXF_TRY(exf_frontier_text(v, on, &text, err));
-    if (s->json) fputs(text.s, stdout);
-    EXF_TRY(write_chart(s, v, on, s->picture, err));
+    if (s->json) EXF_TRY(write_text(s, NULL, &text, err));
+    exf_text_appendf(&note, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
+    EXF_TRY(exf_text_end(&note, err));
+    EXF_TRY(exf_drawing_open(&d, s->picture, s->recipe.force, err));
+    exf_drawing_note(d, EXF_MADE_FROM, note.s);
+    EXF_TRY(exf_frontier_draw(v, on, d, err));
+    rc = exf_drawing_close(d, err);
+    d = NULL;
+    if (rc == EXF_OK) rc = announce_result(s, s->picture, err);
 out:
+    exf_drawing_abort(d);
     exf_mem_free(on);
     exf_text_free(&text);
+    exf_text_free(&note);
     return rc;
 }
 
-/* With --json - stdout is the JSON alone. */
 static exf_code write_results(validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
 {
     exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
+    exf_text table = {0}, json = {0}, markdown = {0};
     exf_code rc;
-    if (s->json) EXF_TRY(write_report(s, &report, exf_validate_table, NULL, err));
+    EXF_TRY(exf_validate_table(&report, &table, err));
+    if (s->json) EXF_TRY(write_text(s, NULL, &table, err));
     if (r->frontier) EXF_TRY(write_frontier(s, v, err));
-    EXF_TRY(write_report(s, &report, exf_validate_json, s->json, err));
-    EXF_TRY(write_report(s, &report, exf_validate_markdown, s->markdown, err));
+    EXF_TRY(exf_validate_json(&report, &json, err));
+    EXF_TRY(write_text(s, s->json, &json, err));
+    EXF_TRY(exf_validate_markdown(&report, &markdown, err));
+    EXF_TRY(write_text(s, s->markdown, &markdown, err));
     if (s->text.path) EXF_TRY(write_text(s, s->manifest, &s->text.manifest, err));
 out:
+    exf_text_free(&table);
+    exf_text_free(&json);
+    exf_text_free(&markdown);
     return rc;
 }
 
-static exf_code run_validation(validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
-{
-    exf_validation v = {.variant = NULL};
-    exf_code rc;
-    EXF_TRY(exf_validate(&v, job, err));
-    EXF_TRY(exf_session_same_weights(&s->session, err));
-    EXF_TRY(exf_session_tell_bytes(r->job, v.report.own_bytes, err));
-    if (!exf_ranks_first(r->job)) goto out;
-    EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
-    exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
-    EXF_TRY(write_results(s, r, &v, err));
-    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));
-out:
-    exf_validation_free(&v);
-    return rc;
-}
+/* ---- the plan of a dry run -------------------------------------------------------------------- */
 
 /* Runs the job on a sample of its sequences, which decode side by side as those of the run do. */
 static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
@@ -469,19 +382,50 @@ out:
     return rc;
 }
 
+/* ---- the run ------------------------------------------------------------------------------------ */
+
+/* Runs all variants in one pass; rank 0 writes the results and then checks the limits. */
+static exf_code run_validation(validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
+{
+    exf_validation v = {.variant = NULL};
+    exf_code rc;
+    EXF_TRY(exf_validate(&v, job, err));
+    EXF_TRY(exf_session_same_weights(&s->session, err));
+    EXF_TRY(exf_session_tell_bytes(r->job, v.report.own_bytes, err));
+    if (!exf_ranks_first(r->job)) goto out;
+    EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
+    exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
+    EXF_TRY(write_results(s, r, &v, err));
+    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));
+out:
+    exf_validation_free(&v);
+    return rc;
+}
+
 exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
 {
     validation s = {.n_variants = 0};
-    exf_code rc;
-    EXF_TRY(open_validation(&s, r, err));
-    if (!r->dry_run) EXF_TRY(open_resume(&s, r, err));
-    if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_session *session = &s.session;
+    exf_code rc;
+    EXF_TRY(take_texts(&s, r, err));
+    EXF_TRY(make_recipe(&s, r, err));
+    EXF_TRY(name_files(&s, r, err));
+    EXF_TRY(exf_tables_read(&s.tables, s.tables_path, err));
+    EXF_TRY(exf_tell_part(&s.tables, s.tables_path, err));
+    EXF_TRY(exf_artifact_digest(s.tables_path, &exf_artifact_tables, s.digest, err));
+    EXF_TRY(exf_session_open(session, &s.recipe, "all", err));
+    EXF_TRY(parse_variants(&s, r, err));
+    EXF_TRY(parse_gates(&s, r, err));
+    EXF_TRY(exf_solve_command_check(&s.tables, s.tables_path, s.variants, s.n_variants, err));
+    EXF_TRY(check_tables(&s, err));
+    EXF_TRY(deal_sequences(&s, r, err));
+    if (!r->dry_run) EXF_TRY(add_facts(&s, r, err));
+    if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
+    if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
-                            .n_domains = session->corpus->n_domains,
-                            .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
+                            .n_domains = session->corpus->n_domains, .schedule = &s.schedule, .tables = &s.tables,
+                            .variants = s.variants, .n_variants = s.n_variants, .no_layer_errors = r->wants_sensitivities,
                             .forward = exf_session_options(session, r, 0)};
-    job.no_layer_errors = r->wants_sensitivities;
     job.forward.resume = s.resume;
     if (!r->dry_run)
         rc = run_validation(&s, r, &job, err);

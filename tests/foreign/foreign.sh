@@ -86,8 +86,8 @@ resume_points() {
     theirs .capture.h5.unfinished .capture.h5.unfinished.old
 }
 
-# What programs write beside tables: src/run/derived_files.c, src/export/writer_*.c, src/run/stage_*.c,
-# src/base/output_directory.h, and shards' directories (src/run/run_shard.c).
+# What programs write beside tables: src/recipe/run_directory_derived.c, src/export/writer_*.c, src/run/stage_*.c,
+# src/base/output_directory.h, and shards' directories (src/run/session_shares.c).
 results() {
     theirs statistics.h5 tables.h5 capture.h5 basis.h5 validation.json validation.md frontier.json frontier.md frontier.svg \
         sensitivities.json sensitivities.md exfold_recipe.yaml exfold-files.sha256 README.md report.html provenance.json \

@@ -1,10 +1,11 @@
-/* check_programs.c - tool/programs, tool/help: which program takes what, and what it says of itself. */
+/* check_programs.c - cli/program, cli/help: which program takes what, and what it says of itself. */
 #include "tests/support/fixtures.h"
 #include "tests/support/scratch_fixtures.h"
 
 #include "base/mem.h"
 #include "cli/help.h"
-#include "cli/programs.h"
+#include "fold/runtime.h"
+#include "format/json.h"
 
 #include <string.h>
 
@@ -113,6 +114,77 @@ START_TEST(rows_are_those_of_use)
 }
 END_TEST
 
+static void same(const exf_json *object, const char *key, const char *text)
+{
+    const char *found = exf_json_string(exf_json_get(object, key), NULL);
+    ck_assert_msg(text ? found && strcmp(found, text) == 0 : !found, "%s is %s, expected %s", key, found, text ? text : "null");
+}
+
+static void same_row(const exf_json *object, const exf_opt *row)
+{
+    const char letter[] = {row->letter, 0};
+    same(object, "key", row->key);
+    same(object, "flag", row->flag);
+    same(object, "letter", row->letter ? letter : NULL);
+    same(object, "value", exf_opt_placeholder(row));
+    same(object, "default", row->fallback);
+    same(object, "group", row->group);
+    same(object, "help", row->help);
+    ck_assert_int_eq(exf_json_true(exf_json_get(object, "is_flag")), row->type == EXF_OPT_FLAG);
+}
+
+/* Finds the row of a key. */
+static const exf_json *key_of(const exf_json *keys, const char *key)
+{
+    for (size_t i = 0; i < exf_json_size(keys); i++)
+        if (strcmp(exf_json_string(exf_json_get(exf_json_at(keys, i), "key"), NULL), key) == 0) return exf_json_at(keys, i);
+    ck_abort_msg("no key %s", key);
+}
+
+START_TEST(data_of_pages_are_the_tables)
+{
+    exf_text t = {0};
+    exf_json *doc;
+    size_t n_programs = 0, n;
+    ck_ok(exf_help_json(&t, &e), e);
+    ck_ok(exf_json_parse(&doc, t.s, t.len, "--help-json", &e), e);
+    const exf_json *programs = exf_json_get(doc, "programs"), *keys = exf_json_get(doc, "keys");
+    while (exf_program_at(n_programs)) n_programs++;
+    ck_assert_uint_eq(exf_json_size(programs), n_programs + 1);
+    for (size_t i = 0; i <= n_programs; i++) {
+        const exf_program *p = i < n_programs ? exf_program_at(i) : &exf_program_exfold;
+        const exf_json *object = exf_json_at(programs, i), *options = exf_json_get(object, "options");
+        exf_opt *rows;
+        size_t n_common;
+        ck_ok(exf_program_rows(p, 0, &rows, &n, &n_common, &e), e);
+        same(object, "name", p->name);
+        same(object, "arguments", p->arguments);
+        same(object, "brief", p->brief);
+        same(object, "about", p->about);
+        same(object, "examples", p->examples);
+        same(object, "keys", p->keys);
+        ck_assert_uint_eq(exf_json_size(options), n);
+        for (size_t k = 0; k < n; k++) {
+            same_row(exf_json_at(options, k), &rows[k]);
+            ck_assert_int_eq(exf_json_true(exf_json_get(exf_json_at(options, k), "is_common")), k < n_common);
+        }
+        ck_assert_uint_eq(exf_json_size(exf_json_get(object, "commands")), p->n_commands);
+        for (size_t k = 0; k < p->n_commands; k++)
+            same(exf_json_at(exf_json_get(object, "commands"), k), "name", p->commands[k].name);
+        exf_mem_free(rows);
+    }
+    const exf_opt *rows = exf_recipe_key_rows(&n);
+    ck_assert_uint_eq(exf_json_size(keys), n);
+    for (size_t k = 0; k < n; k++) same_row(exf_json_at(keys, k), &rows[k]);
+    same(key_of(keys, "data.max_tokens"), "limits", "1 to 1048576");
+    same(key_of(keys, "model.path"), "limits", "");
+    const char *runtimes = exf_json_string(exf_json_get(key_of(keys, "serve.runtime"), "help"), NULL);
+    for (size_t i = 0; exf_runtime_at(i); i++) ck_assert(strstr(runtimes, exf_runtime_at(i)->name));
+    exf_json_free(doc);
+    exf_text_free(&t);
+}
+END_TEST
+
 static exf_code say_all(exf_err *err)
 {
     const exf_program *p, *none;
@@ -124,6 +196,8 @@ static exf_code say_all(exf_err *err)
         if (p->keys) EXF_TRY(exf_help_keys_text(p, &t, err));
     }
     EXF_TRY(exf_programs_taking("--io", &t, err));
+    exf_text_free(&t);
+    EXF_TRY(exf_help_json(&t, err));
     rc = exf_program_require("slove", &none, err);
     if (rc == EXF_USAGE) rc = EXF_OK;
 out:
@@ -152,6 +226,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_section_stands_for_its_keys_alone);
     tcase_add_test(t, who_takes_an_option_is_listed);
     tcase_add_test(t, rows_are_those_of_use);
+    tcase_add_test(t, data_of_pages_are_the_tables);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;

@@ -1,4 +1,4 @@
-/* check_recipe_check.c - tool/recipe_check: a message names the place that set the value. */
+/* check_recipe_check.c - recipe/recipe_check: a message names the place that set the value. */
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"

@@ -3,7 +3,7 @@
 #include "tests/support/scratch_fixtures.h"
 
 #include "base/mem.h"
-#include "recipe/recipe_path.h"
+#include "recipe/recipe.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
 #include "tests/support/validation_fixtures.h"
 
 #include "base/mem.h"
-#include "run/frontier_chart.h"
+#include "run/validation.h"
 #include "validate/frontier.h"
 
 #include <stdlib.h>

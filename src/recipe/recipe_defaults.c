@@ -1,0 +1,168 @@
+/* recipe_defaults.c - the settings of a run without a recipe, and the recipes that the project has for released models; see
+ * recipe.h.  The Makefile makes gen/released_files.inc of recipes and data-manifests. */
+#include "recipe/recipe.h"
+
+#include "base/log.h"
+#include "export/writer.h"
+#include "model/model.h"
+
+#include <string.h>
+
+/* ---- released models --------------------------------------------------------------- */
+
+static const struct {
+    const char *file, *line;
+} lines[] = {
+#include "gen/released_files.inc"
+};
+
+enum { N_LINES = sizeof lines / sizeof *lines };
+
+static const exf_released_model models[] = {
+    {"Qwen3-30B-A3B", "recipes/qwen3-30b-a3b.yaml", "qwen3_moe", 48, 128, 8, 2048},
+    {"DeepSeek-V2-Lite", "recipes/deepseek-v2-lite.yaml", "deepseek_v2", 27, 64, 6, 2048},
+    {"GLM-4.5-Air", "recipes/glm-4.5-air.yaml", "glm4_moe", 46, 128, 8, 4096},
+    {"Qwen3.5-35B-A3B", "recipes/qwen3.5-35b-a3b.yaml", "qwen3_5_moe", 40, 256, 8, 2048},
+    {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
+};
+
+/* Finds the released model of these sizes; NULL: there is none. */
+static const exf_released_model *find_released(const exf_model *m)
+{
+    const exf_architecture *a = &m->arch;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const exf_released_model *r = &models[i];
+        if (strcmp(r->family, m->family->name) == 0 && r->n_layers == a->n_layers && r->n_experts == a->n_experts &&
+            r->top_k == a->top_k && r->d_model == a->d_model)
+            return r;
+    }
+    return NULL;
+}
+
+exf_code exf_released_file(exf_text *out, const char *path, exf_err *err)
+{
+    size_t before = out->len;
+    for (size_t i = 0; i < N_LINES; i++)
+        if (strcmp(lines[i].file, path) == 0) exf_text_appendf(out, "%s\n", lines[i].line);
+    exf_code rc = exf_text_end(out, err);
+    if (rc == EXF_OK && out->len == before) rc = exf_fail(err, EXF_INTERNAL, "%s: is not embedded in this program", path);
+    return rc;
+}
+
+/* ---- the settings ------------------------------------------------------------------- */
+
+static const char origin[] = "a run without a recipe";
+
+static exf_code set_key(exf_recipe *r, const char *key, const exf_text *value, exf_err *err)
+{
+    exf_code rc = exf_text_end(value, err);
+    return rc != EXF_OK ? rc : exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, key, value->s, origin, err);
+}
+
+/* Sets pools of a half and a quarter of the experts; as targets safetensors, and every one that is made for this family and can
+ * serve the model; as variants half of the routes in prefill and half of the experts in decode, each beside its baseline. */
+static exf_code set_general(exf_recipe *r, const exf_model *m, exf_err *err)
+{
+    const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
+    int e = m->arch.n_experts, p = m->arch.top_k / 2, d = e / 2 < 1 ? 1 : e / 2;
+    exf_err ignored = {.code = EXF_OK};
+    exf_text pools = {0}, targets = {0}, variants = {0};
+    exf_code rc;
+    EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "schema", "exfold-recipe/1", origin, err));
+    exf_text_appendf(&pools, e >= 4 ? "%d,%d" : "%d", d, e / 4);
+    EXF_TRY(set_key(r, "pools", &pools, err));
+    exf_text_appendf(&targets, "safetensors");
+    for (size_t i = 0; exf_writer_at(i); i++) {
+        const exf_writer *w = exf_writer_at(i);
+        if (w->serves && w->serves(&facts, &ignored) == EXF_OK) exf_text_appendf(&targets, ",%s", w->name);
+    }
+    EXF_TRY(set_key(r, "output.targets", &targets, err));
+    if (p >= 1) exf_text_appendf(&variants, "P%d P%d:projector=joint top%d:renorm top%d:drop ", p, p, p, p);
+    exf_text_appendf(&variants, "D%d D%d:rank=energy,projector=joint D%d:fold=drop", d, d, d);
+    if (p >= 1) exf_text_appendf(&variants, " P%d+D%d", p, d);
+    EXF_TRY(set_key(r, "validate.variants", &variants, err));
+out:
+    exf_text_free(&pools);
+    exf_text_free(&targets);
+    exf_text_free(&variants);
+    return rc;
+}
+
+exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **released, exf_err *err)
+{
+    exf_model *m = NULL;
+    exf_text text = {0};
+    exf_code rc;
+    *released = NULL;
+    EXF_TRY(exf_recipe_check_model(r, err));
+    EXF_TRY(exf_model_open_part(&m, r->model_path, EXF_MODEL_CONFIG, err));
+    *released = find_released(m);
+    if (*released) {
+        EXF_TRY(exf_released_file(&text, (*released)->recipe, err));
+        EXF_TRY(exf_recipe_read_settings(r, text.s, text.len, (*released)->recipe, err));
+    } else {
+        EXF_TRY(set_general(r, m, err));
+    }
+out:
+    exf_text_free(&text);
+    exf_model_close(m);
+    return rc;
+}
+
+/* ---- the report of them --------------------------------------------------------------- */
+
+/* Reports "key=value, key=value" of the named keys that the command line did not give. */
+static exf_code report_keys(const exf_recipe *r, const char *const *key, exf_err *err)
+{
+    exf_text line = {0};
+    size_t n_common, n_keys;
+    exf_recipe_global_rows(&n_common);
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    exf_code rc = EXF_OK;
+    for (; *key; key++)
+        for (size_t i = 0; i < n_keys; i++) {
+            if (strcmp(rows[i].key, *key) != 0 || exf_opts_given(r->opts, *key, EXF_OPT_BY_ARGV)) continue;
+            exf_text_appendf(&line, "%s%s=", line.len ? ", " : "", *key);
+            EXF_TRY(exf_opts_value(r->opts, n_common + i, &line, err));
+        }
+    EXF_TRY(exf_text_end(&line, err));
+    if (line.len) exf_log_info("default: %s", line.s);
+out:
+    exf_text_free(&line);
+    return rc;
+}
+
+static exf_code report_settings(const exf_recipe *r, const exf_released_model *released, exf_settings_of what, exf_err *err)
+{
+    static const char *const settings[][3][6] = {
+        [EXF_SETTINGS_OF_CALIBRATION] = {
+            {"data.sequences", "data.max_tokens", "data.min_tokens", "data.seed", NULL},
+            {"calibrate.pairs", "calibrate.weighting", "calibrate.ridge", "calibrate.clip", "calibrate.projectors", NULL},
+            {"pools", "runtime.compute", "output.targets", NULL}},
+        [EXF_SETTINGS_OF_VALIDATION] = {
+            {"validate.sequences", "data.max_tokens", "data.seed", NULL},
+            {"validate.variants", NULL},
+            {"validate.decode_batch", "validate.prefill_tokens", "runtime.compute", "output.directory", NULL}},
+    };
+    exf_code rc = EXF_OK;
+    if (released)
+        exf_log_info("no recipe: the settings of %s, whose sizes the model has (%s)", released->title, released->recipe);
+    else
+        exf_log_info("no recipe: the settings of a model that is not among the released ones");
+    for (size_t i = 0; rc == EXF_OK && i < 3; i++) rc = report_keys(r, settings[what][i], err);
+    if (rc == EXF_OK) exf_log_info("0 sequences are all of the texts; change a setting with --set KEY=VALUE");
+    return rc;
+}
+
+exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err)
+{
+    const exf_released_model *released;
+    exf_code rc;
+    if (r->recipe_file) return EXF_OK;
+    EXF_TRY(exf_default_settings_set(r, &released, err));
+    if (!exf_opts_given(r->opts, "data.sequences", EXF_OPT_BY_ARGV)) r->sequences = 0;
+    if (!exf_opts_given(r->opts, "validate.sequences", EXF_OPT_BY_ARGV)) r->validate_sequences = 0;
+    rc = report_settings(r, released, what, err);
+out:
+    return rc;
+}

@@ -1,0 +1,275 @@
+/* stage_solve.c - the stages that read and write artifacts alone: accumulate (captures to statistics), merge (statistics to their
+ * sum) and solve (statistics to tables).  A calibration solves here too, after the pass or while it runs; see stage.h. */
+#include "run/stage.h"
+
+#include "accumulate/accumulate.h"
+#include "artifact/shards.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "run/validation.h"
+#include "solve/solve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- coverage: what the calibration did not see ------------------------------------------------- */
+
+enum { NAMED = 8 }; /* experts that a layer's line names */
+
+/* Reports a layer with cold experts or thin pairs in one line. */
+static exf_code report_layer(const exf_tables *t, int l, const exf_layer_coverage *c, int64_t least, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts, named = 0;
+    exf_text line = {0};
+    if (!c->cold && !c->thin) return EXF_OK;
+    exf_text_appendf(&line, "layer %d: %zu of %zu pairs observed", (int)t->layer_number[l], c->observed, c->pairs);
+    if (c->thin) exf_text_appendf(&line, ", %zu left out with fewer than %lld tokens", c->thin, (long long)least);
+    if (c->cold) exf_text_appendf(&line, "; %zu cold experts", c->cold);
+    for (size_t i = 0; i < e && named <= NAMED; i++) {
+        if (t->expert_count[(size_t)l * e + i] != 0) continue;
+        if (named == NAMED)
+            exf_text_appendf(&line, " ...");
+        else
+            exf_text_appendf(&line, "%s%zu", named ? " " : " (", i);
+        named++;
+    }
+    if (named) exf_text_appendf(&line, ")");
+    exf_code rc = exf_text_end(&line, err);
+    if (rc == EXF_OK) exf_log_info("%s", line.s);
+    exf_text_free(&line);
+    return rc;
+}
+
+/* Reports a layer's thin pairs, a line for each source that has any. */
+static exf_code report_thin_pairs(const exf_tables *t, int l, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    exf_code rc = EXF_OK;
+    for (size_t s = 0; rc == EXF_OK && s < e; s++) {
+        exf_text line = {0};
+        for (size_t k = 0; k < e; k++) {
+            size_t at = ((size_t)l * e + s) * e + k;
+            if (t->count[at] && t->loss[at] >= EXF_LOSS_NEVER)
+                exf_text_appendf(&line, " %zu (%llu)", k, (unsigned long long)t->count[at]);
+        }
+        rc = exf_text_end(&line, err);
+        if (rc == EXF_OK && line.s) exf_log_debug("layer %d: thin pairs of %zu with:%s", (int)t->layer_number[l], s, line.s);
+        exf_text_free(&line);
+    }
+    return rc;
+}
+
+/* Prints at most one line per layer on stderr (--verbose: the lists), and finds the layer of least coverage. */
+static exf_code report_coverage(exf_solved *made, const exf_recipe *r, exf_err *err)
+{
+    const exf_tables *t = &made->tables;
+    exf_code rc = EXF_OK;
+    made->worst_layer = -1;
+    made->worst_observed = 1;
+    for (int l = 0; l < t->n_layers; l++) {
+        exf_layer_coverage c = exf_coverage_of(t, l);
+        double share = c.pairs ? (double)c.observed / (double)c.pairs : 1;
+        if (made->worst_layer < 0 || share < made->worst_observed) {
+            made->worst_layer = t->layer_number[l];
+            made->worst_observed = share;
+        }
+        EXF_TRY(report_layer(t, l, &c, r->min_pair_tokens, err));
+        if (r->verbose) EXF_TRY(report_thin_pairs(t, l, err));
+    }
+out:
+    return rc;
+}
+
+exf_code exf_coverage_gate(const exf_recipe *r, const exf_solved *made, exf_err *err)
+{
+    if (made->worst_observed >= r->coverage_fail_below) return EXF_OK;
+    return exf_fail(err, EXF_THRESHOLD,
+                    "coverage.fail_below: layer %d has %.4f of its ordered pairs observed, at least %.4f were asked for",
+                    made->worst_layer, made->worst_observed, r->coverage_fail_below);
+}
+
+exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err)
+{
+    exf_facts_part file = {.path = path, .provenance = &t->provenance};
+    exf_text part = {0};
+    exf_code rc = exf_part_words(&part, &file, err);
+    if (rc == EXF_OK && part.len) exf_log_warn("%s: is of a part: %s", path, part.s);
+    exf_text_free(&part);
+    return rc;
+}
+
+/* ---- solving while the pass runs ------------------------------------------------------------------ */
+
+static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, exf_err *err)
+{
+    exf_overlapped_solve *b = self;
+    (void)err;
+    if (b->why.code == EXF_OK) b->why.code = exf_solver_layer(b->solver, i, s, &b->why);
+    return EXF_OK;
+}
+
+exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err)
+{
+    exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
+                            .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1};
+    exf_solve_options o;
+    exf_code rc;
+    *b = (exf_overlapped_solve){.solver = NULL};
+    EXF_TRY(exf_recipe_solve_options(r, &o, err));
+    if (exf_solver_reads_file(&o)) goto out;
+    EXF_TRY(exf_solver_new(&b->solver, &head, &o, NULL, err));
+    plan->consumer = (exf_layer_consumer){b, solve_layer};
+out:
+    return rc;
+}
+
+/* Ends the tables; by now their statistics are written, and o has their digest. */
+static exf_code end_overlapped(exf_overlapped_solve *b, const char *statistics, const exf_solve_options *o, exf_tables *t,
+                               exf_err *err)
+{
+    exf_provenance facts = {0};
+    exf_h5 *h = NULL;
+    exf_code rc;
+    if (b->why.code != EXF_OK) {
+        *err = b->why;
+        return b->why.code;
+    }
+    EXF_TRY(exf_artifact_open(&h, statistics, &exf_artifact_statistics, NULL, &facts, err));
+    rc = exf_solver_end(b->solver, o, &facts, t, err);
+out:
+    exf_h5_close(h);
+    exf_provenance_free(&facts);
+    return rc;
+}
+
+void exf_overlapped_solve_free(exf_overlapped_solve *b)
+{
+    exf_solver_free(b->solver);
+    b->solver = NULL;
+}
+
+/* ---- statistics to tables ------------------------------------------------------------------------- */
+
+/* Reads the digest of the tables at path; "" where there are none, or damaged ones, which it warns of. */
+static exf_code read_old_digest(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    int found;
+    exf_code rc = exf_path_look(path, &found, err);
+    hex[0] = 0;
+    if (rc != EXF_OK || !found) return rc;
+    rc = exf_artifact_digest(path, &exf_artifact_tables, hex, err);
+    if (rc != EXF_FORMAT && rc != EXF_VERSION) return rc;
+    exf_log_warn("%s; it is replaced, and what was made from it stays", err->msg);
+    hex[0] = 0;
+    return EXF_OK;
+}
+
+exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
+                        exf_overlapped_solve *solving, exf_solved *out, exf_err *err)
+{
+    exf_solve_options o;
+    char old[EXF_SHA256_HEX], *directory = NULL;
+    exf_sensitivities measured = {.kl = NULL};
+    exf_tables *t = &out->tables;
+    exf_code rc;
+    memset(t, 0, sizeof *t);
+    EXF_TRY(exf_recipe_solve_options(r, &o, err));
+    if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, statistics_digest, err));
+    o.measured_kl = measured.kl;
+    o.statistics_digest = measured.kl ? measured.statistics_digest : statistics_digest;
+    EXF_TRY(exf_output_check(target, r->force, err));
+    EXF_TRY(solving && solving->solver ? end_overlapped(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
+    if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, t, err));
+    EXF_TRY(report_coverage(out, r, err));
+    EXF_TRY(read_old_digest(target, old, err));
+    EXF_TRY(exf_tables_write(t, target, r->force, err));
+    EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, out->digest, err));
+    EXF_TRY(exf_announce_digest(target, out->digest, err));
+    EXF_TRY(exf_path_dir(&directory, target, err));
+    EXF_TRY(exf_derived_drop(directory, old, out->digest, exports ? &r->targets : NULL, err));
+out:
+    exf_mem_free(directory);
+    exf_sensitivities_free(&measured);
+    if (rc != EXF_OK) exf_tables_free(t);
+    return rc;
+}
+
+/* ---- the stages ------------------------------------------------------------------------------------- */
+
+/* What a stage reads and writes in the output directory, which is locked. */
+typedef struct {
+    exf_run_directory dir;
+    char *fallback, *target;
+    const char *const *input; /* the program's inputs, or one in the output directory when it has none */
+    size_t n_inputs;
+} stage_files;
+
+static exf_code open_files(stage_files *f, const exf_recipe *r, const char *input, const char *output, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_run_directory_open(&f->dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&f->dir, input, &f->fallback, err));
+    EXF_TRY(exf_run_directory_file(&f->dir, output, &f->target, err));
+    f->input = r->n_inputs ? r->inputs : (const char *const *)&f->fallback;
+    f->n_inputs = r->n_inputs ? r->n_inputs : 1;
+out:
+    return rc;
+}
+
+static void close_files(stage_files *f, int failed)
+{
+    exf_mem_free(f->fallback);
+    exf_mem_free(f->target);
+    exf_run_directory_close(&f->dir, failed);
+}
+
+exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
+{
+    stage_files f = {.target = NULL};
+    exf_accumulate_options o;
+    exf_basis basis = {.h = NULL};
+    char digest[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(open_files(&f, r, "capture.h5", r->basis_only ? "basis.h5" : "statistics.h5", err));
+    EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
+    EXF_TRY(exf_recipe_open_basis(r, &basis, &o, err));
+    o.helpers = (int)r->threads;
+    EXF_TRY(exf_accumulate_captures(f.input, f.n_inputs, f.target, r->force, &o, digest, err));
+    EXF_TRY(exf_announce_digest(f.target, digest, err));
+out:
+    exf_basis_close(&basis);
+    close_files(&f, rc != EXF_OK);
+    return rc;
+}
+
+exf_code exf_stage_merge(exf_recipe *r, exf_err *err)
+{
+    exf_run_directory dir = {0};
+    char digest[EXF_SHA256_HEX];
+    exf_code rc;
+    if (!r->export_path) return exf_fail(err, EXF_USAGE, "no file to write was named: give -o OUT.h5");
+    EXF_TRY(exf_run_directory_of_file(&dir, r->export_path, err));
+    EXF_TRY(exf_output_check(r->export_path, r->force, err));
+    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial, digest, err));
+    EXF_TRY(exf_announce_digest(r->export_path, digest, err));
+out:
+    exf_run_directory_close(&dir, 0);
+    return rc;
+}
+
+exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
+{
+    stage_files f = {.target = NULL};
+    exf_solved made = {.tables = {.n_layers = 0}};
+    exf_code rc;
+    EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
+    EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
+    EXF_TRY(exf_coverage_gate(r, &made, err));
+out:
+    exf_tables_free(&made.tables);
+    close_files(&f, rc != EXF_OK);
+    return rc;
+}

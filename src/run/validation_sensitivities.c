@@ -1,0 +1,146 @@
+/* validation_sensitivities.c - what folding single layers does to the model: the variants that measure it, and their results as
+ * a solver reads them; see validation.h. */
+#include "run/validation.h"
+
+#include "artifact/statistics.h"
+#include "artifact/provenance.h"
+#include "base/mem.h"
+#include "format/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_BYTES = 1 << 26 };
+
+static void name_variant(char out[EXF_VARIANT_NAME_LEN], int64_t top_k, int layer)
+{
+    snprintf(out, EXF_VARIANT_NAME_LEN, "P%d:projector=joint,layer=%d", (int)(top_k / 2 ? top_k / 2 : 1), layer);
+}
+
+exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    *n = 0;
+    EXF_TRY(exf_mem_new(out, (size_t)t->n_layers, sizeof **out, "variants", err));
+    for (; *n < (size_t)t->n_layers; ++*n) {
+        char name[EXF_VARIANT_NAME_LEN];
+        name_variant(name, t->shape.top_k, t->layer_number[*n]);
+        EXF_TRY(exf_variant_parse(&(*out)[*n], name, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- reading ------------------------------------------------------------------------ */
+
+static const exf_json *find_variant(const exf_json *variants, const char *name)
+{
+    for (size_t i = 0; i < exf_json_size(variants); i++) {
+        const char *s = exf_json_string(exf_json_get(exf_json_at(variants, i), "name"), NULL);
+        if (s && strcmp(s, name) == 0) return exf_json_at(variants, i);
+    }
+    return NULL;
+}
+
+static exf_code read_layer(double *kl, const exf_json *variants, int64_t top_k, int layer, const char *path, exf_err *err)
+{
+    char name[EXF_VARIANT_NAME_LEN];
+    name_variant(name, top_k, layer);
+    const exf_json *v = find_variant(variants, name), *number = exf_json_get(v, "kl_mean");
+    if (!v)
+        return exf_fail(err, EXF_FORMAT, "%s: has no variant \"%s\": measure it with exfold-validate --sensitivities", path, name);
+    *kl = exf_json_type(number) == EXF_JSON_INT || exf_json_type(number) == EXF_JSON_REAL ? exf_json_real(number) : NAN;
+    if (*kl > 0 && isfinite(*kl)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: variant \"%s\" has kl_mean %g, expected a number above 0: measure it on more text", path,
+                    name, *kl);
+}
+
+static exf_code read_facts(exf_provenance *facts, const exf_json *object, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (void *it = exf_json_first(object); rc == EXF_OK && it; it = exf_json_next(object, it)) {
+        const char *value = exf_json_string(exf_json_value(it), NULL);
+        if (value) rc = exf_provenance_add(facts, err, exf_json_key(it), "%s", value);
+    }
+    return rc;
+}
+
+/* Returns 1 if both are known and differ. */
+static int differ(const char *a, const char *b)
+{
+    return a && b && strcmp(a, b) != 0;
+}
+
+static exf_code check_model(const exf_sensitivities *s, const char *path, const exf_provenance *of, const char *statistics,
+                            exf_err *err)
+{
+    const char *have = exf_provenance_get(&s->facts, "model.config_sha256"), *want = exf_provenance_get(of, "model.config_sha256");
+    if (differ(have, want))
+        return exf_fail(err, EXF_MODEL, "%s: measured on another model, of config_sha256 %s, than %s, of %s: measure it with "
+                        "exfold-validate --sensitivities", path, have, statistics, want);
+    return exf_weights_facts_same(&s->facts, path, of, statistics, err);
+}
+
+/* Refuses a file whose tables were of other statistics; files of earlier versions do not name theirs. */
+static exf_code check_statistics(const exf_sensitivities *s, const char *path, const char *statistics, exf_err *err)
+{
+    const char *have = exf_provenance_get(&s->facts, "validate.statistics_digest");
+    if (!differ(have, s->statistics_digest)) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: measured with tables of other statistics, of digest %s, than %s, of %s: solve these "
+                    "without --sensitivities, and measure their tables with exfold-validate --sensitivities", path, have,
+                    statistics, s->statistics_digest);
+}
+
+exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, const char *statistics, const char *statistics_digest,
+                                exf_err *err)
+{
+    exf_statistics_reader r = {0};
+    exf_json *doc = NULL;
+    exf_code rc;
+    memset(out, 0, sizeof *out);
+    EXF_TRY(exf_json_load(&doc, path, MOST_BYTES, err));
+    EXF_TRY(exf_hash_file(path, out->sha256, err));
+    EXF_TRY(exf_statistics_open(&r, statistics, err));
+    if (statistics_digest)
+        snprintf(out->statistics_digest, sizeof out->statistics_digest, "%s", statistics_digest);
+    else
+        EXF_TRY(exf_h5_digest(r.h, out->statistics_digest, err));
+    EXF_TRY(read_facts(&out->facts, exf_json_get(doc, "provenance"), err));
+    EXF_TRY(check_model(out, path, &r.provenance, statistics, err));
+    EXF_TRY(check_statistics(out, path, statistics, err));
+    EXF_TRY(exf_mem_new(&out->kl, (size_t)r.n_layers, sizeof *out->kl, "sensitivities", err));
+    for (int l = 0; l < r.n_layers; l++)
+        EXF_TRY(read_layer(&out->kl[l], exf_json_get(doc, "variants"), r.shape.top_k, r.layer_number[l], path, err));
+out:
+    exf_statistics_close(&r);
+    exf_json_free(doc);
+    if (rc != EXF_OK) exf_sensitivities_free(out);
+    return rc;
+}
+
+void exf_sensitivities_free(exf_sensitivities *s)
+{
+    exf_mem_free(s->kl);
+    exf_provenance_free(&s->facts);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- recording ---------------------------------------------------------------------- */
+
+exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err)
+{
+    static const struct { const char *fact, *key; } data[] = {{"data.tokens_digest", "solve.sensitivities_tokens_digest"},
+                                                              {"data.domains", "solve.sensitivities_domains"}};
+    int measured = 0;
+    exf_code rc;
+    for (int i = 0; i < t->n_budgets; i++) measured |= strcmp(t->budget[i].rule, "measured") == 0;
+    if (!measured) return EXF_OK;
+    EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.sensitivities_sha256", "%s", s->sha256));
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
+        const char *value = exf_provenance_get(&s->facts, data[i].fact);
+        if (value) EXF_TRY(exf_provenance_add(&t->provenance, err, data[i].key, "%s", value));
+    }
+out:
+    return rc;
+}

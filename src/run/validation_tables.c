@@ -1,0 +1,205 @@
+/* validation_tables.c - finds what variants ask for and tables lack, and writes the exfold-solve command that adds it; see
+ * validation.h. */
+#include "run/validation.h"
+
+#include "artifact/shards.h"
+#include "base/mem.h"
+#include "base/path.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The projectors and pools that the variants ask for and the tables lack, as items of two recipe keys. */
+typedef struct {
+    const exf_tables *t;
+    exf_text first;             /* "variant "D3:pool=static": the tables hold no static pool of 3" */
+    exf_text pools, projectors; /* of the tables and missing: "4,2,3:energy", "pair,layer" */
+    exf_text budgets, rules;    /* "4,2", "stream,top_p" */
+    int any;
+} missing;
+
+static int has_item(const exf_text *list, const char *item)
+{
+    size_t n = strlen(item);
+    for (const char *at = list->s; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == n && memcmp(at, item, n) == 0) return 1;
+    return 0;
+}
+
+static void add_item(exf_text *list, const char *item)
+{
+    if (!has_item(list, item)) exf_text_appendf(list, "%s%s", list->len ? "," : "", item);
+}
+
+enum { ITEM = 80 };
+
+/* Spells a pool: "8", or "8:energy". */
+static void spell_pool(char item[ITEM], int size, const char *by)
+{
+    if (strcmp(by, "norm") == 0)
+        snprintf(item, ITEM, "%d", size);
+    else
+        snprintf(item, ITEM, "%d:%.8s", size, by);
+}
+
+static void add_number(exf_text *list, double number)
+{
+    char item[ITEM];
+    snprintf(item, sizeof item, "%.9g", number);
+    add_item(list, item);
+}
+
+/* Adds what the tables have. */
+static void add_present(missing *m)
+{
+    const exf_tables *t = m->t;
+    const char *projectors = exf_provenance_get(&t->provenance, "solve.projectors");
+    for (int i = 0; i < t->n_pools; i++) {
+        char item[ITEM];
+        spell_pool(item, t->pool[i].size, t->pool[i].by);
+        add_item(&m->pools, item);
+    }
+    for (int i = 0; i < t->n_budgets; i++) {
+        add_number(&m->budgets, t->budget[i].budget);
+        add_item(&m->rules, t->budget[i].rule);
+    }
+    exf_text_appendf(&m->projectors, "%s", projectors ? projectors : "pair");
+}
+
+static void name_first(missing *m, const exf_variant *v, const char *what, const char *item)
+{
+    m->any = 1;
+    if (!m->first.len) exf_text_appendf(&m->first, "variant \"%s\": the tables hold no %s %s", v->name, what, item);
+}
+
+static void add_pool(missing *m, const exf_variant *v)
+{
+    char item[ITEM];
+    if (v->decode != EXF_DECODE_STATIC) return;
+    spell_pool(item, (int)v->decode_options.pool, exf_pool_criterion_name(v->pool_by));
+    if (has_item(&m->pools, item)) return;
+    name_first(m, v, "static pool of", item);
+    add_item(&m->pools, item);
+}
+
+/* Adds a budget of the variant's rule, or of any size where the variant has none of its own. */
+static void add_budget(missing *m, const exf_variant *v)
+{
+    const char *rule = exf_variant_budget_rule(v);
+    double budget = v->budget ? v->prefill_options.keep : 0;
+    char item[ITEM];
+    if (!rule) return;
+    for (int i = 0; i < m->t->n_budgets; i++)
+        if (strcmp(m->t->budget[i].rule, rule) == 0 && (!v->budget || m->t->budget[i].budget == budget)) return;
+    if (v->budget)
+        snprintf(item, sizeof item, "of %g experts per token by %.12s", budget, rule);
+    else
+        snprintf(item, sizeof item, "by %.12s", rule);
+    name_first(m, v, "budget", item);
+    if (!v->budget) budget = (double)((m->t->shape.top_k + 1) / 2); /* any will do */
+    if (v->budget || !m->budgets.len) add_number(&m->budgets, budget);
+    add_item(&m->rules, rule);
+}
+
+static void add_shared(missing *m, const exf_variant *v, const exf_projector *p)
+{
+    if (!p || p->apply != EXF_APPLY_SHARED) return;
+    for (int i = 0; i < m->t->n_shared; i++)
+        if (strcmp(m->t->shared[i].name, p->name) == 0) return;
+    name_first(m, v, p->name, "scalar");
+    add_item(&m->projectors, p->name);
+}
+
+/* ---- the command ------------------------------------------------------------------------- */
+
+/* Adds a blank and a word, quoted where a shell would not read it as it is. */
+static void add_word(exf_text *out, const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-,=:@%";
+    int quoted = !*word || strspn(word, plain) != strlen(word);
+    exf_text_appendf(out, quoted ? " '" : " ");
+    for (; *word; word++) exf_text_appendf(out, *word == '\'' ? "'\\''" : "%c", *word);
+    if (quoted) exf_text_appendf(out, "'");
+}
+
+/* Adds all settings that are recorded, so that no default and no recipe decides. */
+static void add_settings(exf_text *out, const missing *m)
+{
+    static const struct { const char *fact, *key; } recorded[] = {{"solve.ridge", "calibrate.ridge"},
+                                                                  {"solve.clip", "calibrate.clip"},
+                                                                  {"solve.ranks", "calibrate.ranks"},
+                                                                  {"solve.min_pair_tokens", "calibrate.min_pair_tokens"}};
+    if (m->pools.len) exf_text_appendf(out, " --set pools=%s", m->pools.s);
+    exf_text_appendf(out, " --set calibrate.projectors=%s", m->projectors.s);
+    if (m->budgets.len) exf_text_appendf(out, " --set budgets=%s --set budget_rules=%s", m->budgets.s, m->rules.s);
+    if (has_item(&m->rules, "measured")) exf_text_appendf(out, " --sensitivities sensitivities.json");
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+        const char *value = exf_provenance_get(&m->t->provenance, recorded[i].fact);
+        if (value) exf_text_appendf(out, " --set %s=%s", recorded[i].key, value);
+    }
+}
+
+/* Returns 1 if the file holds the statistics of the tables: they have all of its facts. */
+static int are_statistics_of(const char *path, const exf_tables *t)
+{
+    exf_err ignored;
+    exf_h5 *h = NULL;
+    exf_provenance p = {0};
+    int same = exf_artifact_open(&h, path, &exf_artifact_statistics, NULL, &p, &ignored) == EXF_OK;
+    for (size_t i = 0; same && i < p.n; i++) {
+        const char *theirs = exf_provenance_get(&t->provenance, p.key[i]);
+        same = theirs && strcmp(theirs, p.value[i]) == 0;
+    }
+    exf_h5_close(h);
+    exf_provenance_free(&p);
+    return same;
+}
+
+/* Adds the command; leaves *out empty where none is known to do it. */
+static exf_code add_command(exf_text *out, const missing *m, const char *path, exf_err *err)
+{
+    char *directory = NULL, *statistics = NULL;
+    const char *slash = strrchr(path, '/');
+    exf_code rc;
+    EXF_TRY(exf_path_dir(&directory, path, err));
+    EXF_TRY(exf_path_join(&statistics, directory, "statistics.h5", err));
+    if (strcmp(slash ? slash + 1 : path, "tables.h5") != 0 || !are_statistics_of(statistics, m->t)) goto out;
+    exf_text_appendf(out, "exfold-solve");
+    add_word(out, statistics);
+    exf_text_appendf(out, " --output");
+    add_word(out, directory);
+    add_settings(out, m);
+    exf_text_appendf(out, "%s --force", exf_provenance_get(&m->t->provenance, EXF_PART_FACT) ? " --partial" : "");
+    rc = exf_text_end(out, err);
+out:
+    exf_mem_free(directory);
+    exf_mem_free(statistics);
+    return rc;
+}
+
+exf_code exf_solve_command_check(const exf_tables *t, const char *path, const exf_variant *variants, size_t n, exf_err *err)
+{
+    missing m = {.t = t};
+    exf_text command = {0}, *const texts[] = {&m.first, &m.pools, &m.projectors, &m.budgets, &m.rules, &command};
+    enum { N_TEXTS = sizeof texts / sizeof *texts };
+    exf_code rc;
+    add_present(&m);
+    for (size_t i = 0; i < n; i++) {
+        add_pool(&m, &variants[i]);
+        add_budget(&m, &variants[i]);
+        add_shared(&m, &variants[i], variants[i].prefill_projector);
+        add_shared(&m, &variants[i], variants[i].decode_projector);
+    }
+    for (size_t i = 0; i < N_TEXTS; i++) EXF_TRY(exf_text_end(texts[i], err));
+    if (!m.any) goto out;
+    EXF_TRY(add_command(&command, &m, path, err));
+    if (command.len)
+        rc = exf_fail(err, EXF_USAGE, "%s; this solves it from the statistics: %s", m.first.s, command.s);
+    else
+        rc = exf_fail(err, EXF_USAGE, "%s; the statistics of %s are not beside it: set pools=%s%s%s and "
+                      "calibrate.projectors=%s, and calibrate again", m.first.s, path, m.pools.len ? m.pools.s : "[]",
+                      m.budgets.len ? ", budgets=" : "", m.budgets.len ? m.budgets.s : "", m.projectors.s);
+out:
+    for (size_t i = 0; i < N_TEXTS; i++) exf_text_free(texts[i]);
+    return rc;
+}
