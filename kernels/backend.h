@@ -29,7 +29,7 @@ extern "C" {
 /* The operations that only a GPU has.  conv_delta_rule, its workspace and compressed_heads are fused forms of
  * operations that every backend has; they may be NULL. */
 typedef struct {
-    /* Returns 1 if queues compute in bfloat16: the GPU multiplies it, as those since compute capability 8.0 do. */
+    /* Returns 1 if queues can compute in bfloat16: compute capability 8.0 and later. */
     int (*has_bf16)(void);
     /* Host memory that copies run from at full speed and beside the queues. */
     exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
@@ -97,7 +97,7 @@ typedef struct exf_backend {
     const exf_gpu_operations *gpu; /* NULL: arrays are ordinary memory, upload and download copy */
 
     /* ---- queues and memory ------------------------------------------------ */
-    exf_code (*open)(exf_queue **q, exf_compute compute, exf_err *err); /* EXF_DEVICE: this compute is not to be had */
+    exf_code (*open)(exf_queue **q, exf_compute compute, exf_err *err); /* EXF_DEVICE: the device cannot compute so */
     void (*close)(exf_queue *q); /* NULL is allowed */
     exf_code (*finish)(exf_queue *q, exf_err *err);
     /* Returns the device and libraries on which the numbers depend: "OpenBLAS 0.3.21 SkylakeX", "NVIDIA H200, CUDA 13.0". */

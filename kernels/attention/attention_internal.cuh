@@ -17,6 +17,60 @@ size_t exf_attention_split_workspace(const exf_attention_shape *s);
 void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 
+/* What both work on.  A block has 128 query rows of one head and three warpgroups: two have 64 rows each, keep their output in
+ * registers and loop over tiles of keys from the diagonal to the first; one thread of the third loads the tiles, byte for
+ * byte as shared memory holds them, which a kernel before has written to the workspace. */
+enum { EXF_TILED_ROWS = 128, EXF_TILED_CONSUMERS = 256, EXF_TILED_THREADS = EXF_TILED_CONSUMERS + 128 };
+/* Registers of a thread that loads, that multiplies. */
+enum { EXF_TILED_PRODUCER_REGISTERS = 24, EXF_TILED_CONSUMER_REGISTERS = 240 };
+
+struct exf_tiled_attention {
+    float *out;
+    const float *query, *k, *v;
+    char *tiles; /* [n_kv, key tiles, keys | values] */
+    exf_attention_shape s;
+    int n_key_tiles;
+    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
+
+    /* Rows of token t: of a query head, of a key-value head. */
+    __device__ const float *query_row(int t, size_t head) const
+    {
+        return query + (size_t)t * s.ldq + head * s.d;
+    }
+    __device__ const float *k_row(int t, size_t head) const
+    {
+        return k + (size_t)t * s.ldk + head * s.d;
+    }
+    __device__ const float *v_row(int t, size_t head) const
+    {
+        return v + (size_t)t * s.ldv + head * s.dv;
+    }
+    __device__ float *out_row(int t, size_t head) const
+    {
+        return out + (size_t)t * s.ldo + head * s.dv;
+    }
+};
+
+/* The arrays of a call; tiles of bn keys. */
+static inline exf_tiled_attention exf_tiled_call(float *out, const float *query, const float *k, const float *v,
+                                                 const exf_attention_shape *s, int bn, float *workspace)
+{
+    exf_tiled_attention p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, (s->n_tokens + bn - 1) / bn};
+    p.wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0;
+    p.wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
+    p.wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0;
+    p.wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
+    return p;
+}
+
+/* Index of the first of N kernels' sizes in which a head fits; N: none. */
+template <class Size, int N> static int exf_tiled_size(const Size (&sizes)[N], const exf_attention_shape *s)
+{
+    int i = 0;
+    while (i < N && (s->d > sizes[i].d || s->dv > sizes[i].dv)) i++;
+    return i;
+}
+
 /* A view names the rows and keys of one grid row (blockIdx.y): a query head. */
 struct exf_causal_view {
     float *out;
@@ -46,9 +100,9 @@ struct exf_causal_view {
         return exf_half8(query_row(r), column, n, quads);
     }
     template <int N>
-    __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
+    __device__ void store(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
     {
-        exf_keep_rows(*this, o, inverse, row, column, n, quads);
+        exf_store_view(*this, o, inverse, row, column, n, quads);
     }
     /* Return the number of keys that any of the 64 rows from `first` attends to, and the j-th of them. */
     __device__ int n_keys(int first) const
@@ -85,6 +139,9 @@ struct exf_causal_view {
     }
 };
 
+/* Exponentials are powers of two: scores are multiplied by it. */
+#define EXF_LOG2_E 1.44269504f
+
 /* ---- online softmax: a thread holds some columns of two of the 64 rows (exf_wgmma) ------------- */
 
 #ifdef EXF_HOPPER
@@ -119,10 +176,10 @@ template <int BN> static __device__ __forceinline__ void exf_online_softmax(floa
 /* Masks keys: a row sees the keys up to itself; BN keys from first_key on, `row` is this thread's first row. */
 template <int BN> static __device__ __forceinline__ void exf_mask(float (&s)[BN / 2], int row, int first_key)
 {
-    int behind = row - first_key - 2 * (threadIdx.x % 4);
+    int newest = row - first_key - 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int i = 0; i < BN / 2; i++)
-        if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
+        if (i / 4 * 8 + i % 2 > newest + i % 4 / 2 * 8) s[i] = -INFINITY;
 }
 
 /* Rounds scores to the A operand of the product with the values. */
@@ -168,7 +225,7 @@ static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const
 
 /* Stores rows `row` and `row` + 8 of a view whose output is float32. */
 template <class View, int N>
-static __device__ __forceinline__ void exf_keep_rows(const View &w, const float (&o)[N], const float (&inverse)[2], int row,
+static __device__ __forceinline__ void exf_store_view(const View &w, const float (&o)[N], const float (&inverse)[2], int row,
                                                      int column, int n, bool quads)
 {
     float *out[2];
@@ -182,6 +239,15 @@ static __device__ __forceinline__ float exf_sum4(float x)
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
-#endif
 
+/* Stores rows `row` and `row` + 8 of a head, divided by the sums of their weights. */
+template <int DV>
+static __device__ __forceinline__ void exf_tiled_store(const float (&o)[DV / 2], const float (&sum)[2],
+                                                       const exf_tiled_attention &p, int head, int row)
+{
+    float inverse[2] = {1 / exf_sum4(sum[0]), 1 / exf_sum4(sum[1])}, *out[2];
+    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < p.s.n_tokens ? p.out_row(row + 8 * r, head) : nullptr;
+    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
+}
+#endif
 #endif

@@ -1,12 +1,9 @@
-/* attention_split.cu - causal attention in float32 mode on Hopper's tensor cores for heads
- * of at most 256: every operand is the sum of two float16 (tensor_cores.cuh), every product three;
- * see attention.h.  Nothing of size T x T is written.
+/* attention_split.cu - causal attention in float32 mode on Hopper's tensor cores for heads of at most 256: every operand is
+ * the sum of two float16 (tensor_cores.cuh), every product three; see attention.h, and attention_internal.cuh for the shape of
+ * a block.  Nothing of size T x T is written.
  *
- * Keys and values are first split into planes of BN keys, low and high parts, byte for byte
- * as shared memory will hold them.  A block has 128 query rows of one head: two
- * warpgroups of 64 rows each keep their output in registers and loop over the tiles of keys
- * from the diagonal to the first; one thread of a third warpgroup loads the planes of a
- * tile one after the other into a ring.
+ * Keys and values are first split into planes of BN keys, low and high parts; the planes of a tile are loaded one after the
+ * other into a ring.
  *
  * Tensor cores truncate what a float32 sum cannot hold, always towards 0.  So no sum is
  * long: the small products come first, the scores are a sum over one head, and what a tile
@@ -21,12 +18,11 @@
 #include "kernels/attention/attention_internal.cuh"
 #include "kernels/device/tensor_cores.cuh"
 
-enum { BM = 128, BN = 64, CONSUMERS = 256, THREADS = CONSUMERS + 128, PANEL = BN * 128 };
-enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
+enum { BM = EXF_TILED_ROWS, CONSUMERS = EXF_TILED_CONSUMERS, BN = 64, PANEL = BN * 128 };
 enum { K_LOW, K_HIGH, V_LOW, V_HIGH, PLANES };
 
 /* Bytes of planes and of shared memory: queries, ring, queries' powers of two, barriers. */
-template <int D, int DV> struct room {
+template <int D, int DV> struct shared_layout {
     enum { QUERIES = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, TILE = 2 * (K + V), SLOT = K > V ? K : V };
     enum { RING = 2 * QUERIES, LEFT = 227 * 1024 - 2048 - RING, SLOTS = LEFT / SLOT < 8 ? LEFT / SLOT : 8 };
     enum { POWERS = RING + SLOTS * SLOT, BARRIERS = POWERS + BM * 4, BYTES = BARRIERS + 2 * SLOTS * 8 + 1024 };
@@ -41,20 +37,15 @@ template <int D, int DV> struct room {
     }
 };
 
-struct problem {
-    float *out;
-    const float *query, *k, *v;
-    char *tiles;   /* [n_kv, key tiles, planes] */
+/* Tiles are planes here. */
+struct problem : exf_tiled_attention {
     float *powers; /* [n_kv, key tiles, keys | values, BN] factor of every product with the key */
-    exf_attention_shape s;
-    int n_key_tiles;
-    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
 };
 
 /* Splits a tile, a warp per key, then per value.  Grid: tiles, key-value heads. */
 template <int D, int DV> static __global__ void __launch_bounds__(256) split_tile(problem p)
 {
-    typedef room<D, DV> R;
+    typedef shared_layout<D, DV> R;
     const exf_attention_shape &s = p.s;
     size_t tile = (size_t)blockIdx.y * p.n_key_tiles + blockIdx.x;
     char *to = p.tiles + tile * R::TILE;
@@ -63,10 +54,10 @@ template <int D, int DV> static __global__ void __launch_bounds__(256) split_til
         int r = i % BN, t = blockIdx.x * BN + r, c = threadIdx.x % 32 * 8;
         float x[8], down;
         if (i < BN) {
-            exf_take8(x, t < s.n_tokens ? p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d : nullptr, c, s.d, p.wide_k);
+            exf_take8(x, t < s.n_tokens ? p.k_row(t, blockIdx.y) : nullptr, c, s.d, p.wide_k);
             down = exf_split_row(to + R::start(K_HIGH), to + R::start(K_LOW), PANEL, r, D, x);
         } else {
-            exf_take8(x, t < s.n_tokens ? p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv : nullptr, c, s.dv, p.wide_v);
+            exf_take8(x, t < s.n_tokens ? p.v_row(t, blockIdx.y) : nullptr, c, s.dv, p.wide_v);
             down = exf_split_row(to + R::start(V_HIGH), to + R::start(V_LOW), PANEL, r, DV, x);
         }
         if (threadIdx.x % 32 == 0) p.powers[tile * 2 * BN + i] = down;
@@ -76,7 +67,7 @@ template <int D, int DV> static __global__ void __launch_bounds__(256) split_til
 #ifdef EXF_HOPPER
 /* The ring: plane i is plane i % PLANES of the (i / PLANES)-th tile of the walk. */
 template <int D, int DV> struct ring {
-    typedef room<D, DV> R;
+    typedef shared_layout<D, DV> R;
     uint32_t base;
     __device__ uint32_t slot(int i) const
     {
@@ -103,9 +94,9 @@ template <int D, int DV> struct ring {
 };
 
 /* Loads tiles n - 1 .. 0 with one thread of the third warpgroup. */
-template <int D, int DV> static __device__ void fetch(const ring<D, DV> &m, const char *tiles, int n)
+template <int D, int DV> static __device__ void load_planes(const ring<D, DV> &m, const char *tiles, int n)
 {
-    typedef room<D, DV> R;
+    typedef shared_layout<D, DV> R;
     if (threadIdx.x != CONSUMERS) return;
     for (int i = 0; i < n * PLANES; i++) {
         const char *tile = tiles + (size_t)(n - 1 - i / PLANES) * R::TILE;
@@ -125,7 +116,7 @@ static __device__ void split_queries(char *to, float *powers, const problem &p, 
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             int t = first + at + i;
-            exf_take8(x[i], t < p.s.n_tokens ? p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d : nullptr, c, p.s.d, p.wide_q);
+            exf_take8(x[i], t < p.s.n_tokens ? p.query_row(t, head) : nullptr, c, p.s.d, p.wide_q);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
@@ -149,7 +140,7 @@ template <int D> static __device__ __forceinline__ void multiply(float (&s)[BN /
 template <int D, int DV>
 static __device__ __forceinline__ void score(float (&s)[BN / 2], const ring<D, DV> &m, uint32_t q_high, int i)
 {
-    uint32_t q_low = q_high + room<D, DV>::QUERIES, low = m.await(i), high = m.await(i + 1);
+    uint32_t q_low = q_high + shared_layout<D, DV>::QUERIES, low = m.await(i), high = m.await(i + 1);
     exf_wgmma_begin();
     multiply<D>(s, q_high, low, 0);
     multiply<D>(s, q_low, high, 1);
@@ -177,7 +168,7 @@ struct weighing {
 };
 
 /* Replaces s by 2^(factor s - base). */
-static __device__ __forceinline__ void soften(float (&s)[BN / 2], weighing &w, const float (&factor)[2])
+static __device__ __forceinline__ void exponentiate(float (&s)[BN / 2], weighing &w, const float (&factor)[2])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -250,15 +241,6 @@ static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const ring<D, D
     m.release(i + 1);
 }
 
-template <int DV>
-static __device__ __forceinline__ void store(const float (&o)[DV / 2], const weighing &w, const problem &p, int head, int row)
-{
-    float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
-    for (int r = 0; r < 2; r++)
-        out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
-    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
-}
-
 /* Runs one warpgroup: the rows from `first` on, n tiles; powers: of its queries, of the head's keys and values. */
 template <int D, int DV>
 static __device__ void consume(const ring<D, DV> &m, const problem &p, int head, int first, int n, const float *of_queries,
@@ -266,7 +248,7 @@ static __device__ void consume(const ring<D, DV> &m, const problem &p, int head,
 {
     int r = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, row = first + r;
     uint32_t high[BN / 4], low[BN / 4], q = m.base + threadIdx.x / 128 * 64 * 128;
-    float o[DV / 2] = {}, s[BN / 2], down[2], scale = p.s.scale * 1.44269504f;
+    float o[DV / 2] = {}, s[BN / 2], down[2], scale = p.s.scale * EXF_LOG2_E;
     float factor[2] = {of_queries[r] * scale, of_queries[r + 8] * scale};
     weighing w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
     for (int j = 0; j < n; j++) {
@@ -281,21 +263,21 @@ static __device__ void consume(const ring<D, DV> &m, const problem &p, int head,
         m.release(i + K_HIGH);
         scale_columns(s, of_k);
         if (tile * BN + BN - 1 > first) exf_mask<BN>(s, row, tile * BN);
-        soften(s, w, factor);
+        exponentiate(s, w, factor);
         if (DV > 128) take_powers(of_v, of_keys + tile * 2 * BN + BN); /* loaded late to save registers */
         scale_columns(s, of_v);
         split_weights(high, low, down, s);
         weigh<D, DV>(o, m, high, low, w.rescale, down, i + V_LOW);
     }
-    store<DV>(o, w, p, head, row);
+    exf_tiled_store<DV>(o, w.sum, p, head, row);
 }
 #endif
 
 /* Grid: heads within query tiles, the longest tiles first. */
-template <int D, int DV> static __global__ void __launch_bounds__(THREADS, 1) attend(problem p)
+template <int D, int DV> static __global__ void __launch_bounds__(EXF_TILED_THREADS, 1) attend(problem p)
 {
 #ifdef EXF_HOPPER
-    typedef room<D, DV> R;
+    typedef shared_layout<D, DV> R;
     extern __shared__ char raw[];
     char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
     float *powers = reinterpret_cast<float *>(base + R::POWERS);
@@ -311,10 +293,10 @@ template <int D, int DV> static __global__ void __launch_bounds__(THREADS, 1) at
     exf_proxy_fence();
     __syncthreads();
     if (warpgroup == 2) {
-        exf_registers_lower<PRODUCER_REGISTERS>();
-        fetch<D, DV>(m, p.tiles + tiles * R::TILE, n);
+        exf_registers_lower<EXF_TILED_PRODUCER_REGISTERS>();
+        load_planes<D, DV>(m, p.tiles + tiles * R::TILE, n);
     } else {
-        exf_registers_raise<CONSUMER_REGISTERS>();
+        exf_registers_raise<EXF_TILED_CONSUMER_REGISTERS>();
         split_queries<D>(base, powers, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
         exf_proxy_fence();
         exf_named_barrier(1 + warpgroup, 128);
@@ -323,33 +305,26 @@ template <int D, int DV> static __global__ void __launch_bounds__(THREADS, 1) at
 #endif
 }
 
-template <int D, int DV> static void run(exf_queue *q, const problem &p)
+template <int D, int DV> static void launch(exf_queue *q, const problem &p)
 {
-    int bytes = room<D, DV>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
+    int bytes = shared_layout<D, DV>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
     EXF_LAUNCH(q, "attention keys", (split_tile<D, DV>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
-    EXF_LAUNCH(q, "attention", (attend<D, DV>), n_tiles * p.s.n_heads, THREADS, bytes, p);
+    EXF_LAUNCH(q, "attention", (attend<D, DV>), n_tiles * p.s.n_heads, EXF_TILED_THREADS, bytes, p);
 }
 
 /* Sizes of kernels; a head uses the smallest in which it fits. */
 static const struct {
     int d, dv;
-    void (*run)(exf_queue *q, const problem &p);
-} sizes[] = {{64, 64, run<64, 64>}, {128, 128, run<128, 128>}, {192, 128, run<192, 128>}, {256, 256, run<256, 256>}};
+    void (*launch)(exf_queue *q, const problem &p);
+} sizes[] = {{64, 64, launch<64, 64>}, {128, 128, launch<128, 128>}, {192, 128, launch<192, 128>}, {256, 256, launch<256, 256>}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
-
-static int size_of(const exf_attention_shape *s)
-{
-    int i = 0;
-    while (i < SIZES && (s->d > sizes[i].d || s->dv > sizes[i].dv)) i++;
-    return i;
-}
 
 /* Returns the floats of the planes of one key-value head. */
 static size_t plane_floats(const exf_attention_shape *s)
 {
-    const auto &size = sizes[size_of(s)];
+    const auto &size = sizes[exf_tiled_size(sizes, s)];
     return ((size_t)s->n_tokens + BN - 1) / BN * BN * (size_t)(size.d + size.dv);
 }
 
@@ -371,7 +346,7 @@ static int heads_at_once(const exf_attention_shape *s)
 /* Never shrinks for fewer tokens: a workspace serves shorter sequences too. */
 size_t exf_attention_split_workspace(const exf_attention_shape *s)
 {
-    if (size_of(s) == SIZES) return 0;
+    if (exf_tiled_size(sizes, s) == SIZES) return 0;
     size_t need = (size_t)heads_at_once(s) * head_floats(s);
     return heads_at_once(s) == s->n_kv || need > ALL_AT_ONCE ? need : ALL_AT_ONCE;
 }
@@ -380,24 +355,15 @@ void exf_attention_split(exf_queue *q, float *out, const float *query, const flo
                          float *workspace)
 {
     int group = s->n_heads / s->n_kv, each = heads_at_once(s);
-    bool wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0, wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
-    bool wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0, wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
+    problem p;
     for (int first = 0; first < s->n_kv; first += each) {
         int n = s->n_kv - first < each ? s->n_kv - first : each;
-        problem p = {out + (size_t)(first * group) * s->dv,
-                     query + (size_t)(first * group) * s->d,
-                     k + (size_t)first * s->d,
-                     v + (size_t)first * s->dv,
-                     reinterpret_cast<char *>(workspace),
-                     workspace + (size_t)each * plane_floats(s),
-                     *s,
-                     (s->n_tokens + BN - 1) / BN,
-                     wide_q,
-                     wide_k,
-                     wide_v,
-                     wide_o};
+        size_t head = (size_t)(first * group);
+        static_cast<exf_tiled_attention &>(p) = exf_tiled_call(out + head * s->dv, query + head * s->d, k + (size_t)first * s->d,
+                                                               v + (size_t)first * s->dv, s, BN, workspace);
+        p.powers = workspace + (size_t)each * plane_floats(s);
         p.s.n_kv = n;
         p.s.n_heads = n * group;
-        sizes[size_of(s)].run(q, p);
+        sizes[exf_tiled_size(sizes, s)].launch(q, p);
     }
 }

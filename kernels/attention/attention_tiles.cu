@@ -1,11 +1,7 @@
-/* attention_tiles.cu - causal attention on Hopper's tensor cores for heads of at most
- * 256; see attention.h.  Nothing of size T x T is written.
+/* attention_tiles.cu - causal attention on Hopper's tensor cores for heads of at most 256, operands rounded to float16; see
+ * attention.h, and attention_internal.cuh for the shape of a block.  Nothing of size T x T is written.
  *
- * Keys and values are first rounded into tiles of BN keys, byte for byte as shared memory
- * will hold them, so that one bulk copy loads a tile.  A block has 128 query rows
- * of one head: two warpgroups of 64 rows each keep their output in registers and loop over
- * the tiles from the diagonal to the first; a third one, which gives them most of its
- * registers, loads tiles ahead of them.  The scores of a tile are computed while the tile
+ * Keys and values are first rounded into tiles of BN keys.  The scores of a tile are computed while the tile
  * before is multiplied with its values, and the two warpgroups take turns in starting
  * products, so that one computes its softmax while the other's products run.  The sequence
  * of operations on a row is the same wherever its block runs.
@@ -17,22 +13,13 @@
 #include "kernels/attention/attention_internal.cuh"
 
 enum { TURN = 3 }; /* the first of two named barriers */
-enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
-enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
+enum { BM = EXF_TILED_ROWS, CONSUMERS = EXF_TILED_CONSUMERS, STAGES = 2 };
+typedef exf_tiled_attention problem;
 
 /* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
 template <int D, int DV, int BN> struct shared_layout {
     enum { Q = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, STAGE = K + V, BARRIERS = Q + STAGES * STAGE };
     enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* plus padding for alignment */
-};
-
-struct problem {
-    float *out;
-    const float *query, *k, *v;
-    char *tiles; /* [n_kv, key tiles, K | V] */
-    exf_attention_shape s;
-    int n_key_tiles;
-    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
 };
 
 /* Rounds one tile of keys and values.  Grid: tiles, key-value heads. */
@@ -46,15 +33,16 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
         if (t < s.n_tokens && panel < D / 64)
-            x = exf_half8(p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d, panel * 64 + c, s.d, p.wide_k);
+            x = exf_half8(p.k_row(t, blockIdx.y), panel * 64 + c, s.d, p.wide_k);
         else if (t < s.n_tokens)
-            x = exf_half8(p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv, (panel - D / 64) * 64 + c, s.dv, p.wide_v);
+            x = exf_half8(p.v_row(t, blockIdx.y), (panel - D / 64) * 64 + c, s.dv, p.wide_v);
         tile[i] = x;
     }
 }
 
 #ifdef EXF_HOPPER
-/* Shared memory and its barriers: 0 keys loaded, 1 values loaded, 2 keys read, 3 values read. */
+/* Shared memory, and its barriers of each stage. */
+enum barrier_kind { K_LOADED, V_LOADED, K_READ, V_READ, KINDS };
 template <int D, int DV, int BN> struct space {
     uint32_t base;
     __device__ uint32_t k(int j) const
@@ -65,32 +53,32 @@ template <int D, int DV, int BN> struct space {
     {
         return k(j) + shared_layout<D, DV, BN>::K;
     }
-    __device__ uint32_t barrier(int kind, int j) const
+    __device__ uint32_t barrier(barrier_kind kind, int j) const
     {
         return base + shared_layout<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
     }
-    __device__ void wait(int kind, int j, int flip) const
+    __device__ void wait(barrier_kind kind, int j, int flip) const
     {
         exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip);
     }
     /* Signals that this warp has read a tile's keys or values. */
-    __device__ void release(int kind, int j) const
+    __device__ void release(barrier_kind kind, int j) const
     {
         if ((threadIdx.x & 31) == 0) exf_barrier_arrive(barrier(kind, j));
     }
 };
 
 /* Loads tiles n - 1 .. 0 with one thread of the third warpgroup. */
-template <int D, int DV, int BN> static __device__ void fetch(const space<D, DV, BN> &m, const char *tiles, int n)
+template <int D, int DV, int BN> static __device__ void load_tiles(const space<D, DV, BN> &m, const char *tiles, int n)
 {
     typedef shared_layout<D, DV, BN> R;
     if (threadIdx.x != CONSUMERS) return;
     for (int j = 0; j < n; j++) {
         const char *tile = tiles + (size_t)(n - 1 - j) * R::STAGE;
-        m.wait(2, j, 1);
-        exf_bulk_load(m.k(j), tile, R::K, m.barrier(0, j));
-        m.wait(3, j, 1);
-        exf_bulk_load(m.v(j), tile + R::K, R::V, m.barrier(1, j));
+        m.wait(K_READ, j, 1);
+        exf_bulk_load(m.k(j), tile, R::K, m.barrier(K_LOADED, j));
+        m.wait(V_READ, j, 1);
+        exf_bulk_load(m.v(j), tile + R::K, R::V, m.barrier(V_LOADED, j));
     }
 }
 
@@ -100,7 +88,7 @@ template <int D> static __device__ void load_queries(char *to, const problem &p,
     for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
         int row = i / (D / 8), chunk = i % (D / 8), t = first + row;
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (t < p.s.n_tokens) x = exf_half8(p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d, chunk * 8, p.s.d, p.wide_q);
+        if (t < p.s.n_tokens) x = exf_half8(p.query_row(t, head), chunk * 8, p.s.d, p.wide_q);
         *reinterpret_cast<uint4 *>(to + chunk / 8 * (BM * 128) + exf_panel_at(rows_before + row, chunk % 8)) = x;
     }
 }
@@ -125,16 +113,6 @@ template <int DV, int BN> static __device__ __forceinline__ void weigh(float (&o
     exf_wgmma_commit();
 }
 
-template <int DV>
-static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_softmax_state &w, const problem &p, int head,
-                                             int row)
-{
-    float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
-    for (int r = 0; r < 2; r++)
-        out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
-    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
-}
-
 /* Waits until it is this warpgroup's turn to start products. */
 static __device__ __forceinline__ void await_turn(int group)
 {
@@ -151,49 +129,49 @@ template <int D, int DV, int BN>
 static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
 {
     int group = threadIdx.x / 128, row = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
+    float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * EXF_LOG2_E;
     uint32_t weights[BN / 4], q = m.base + group * 64 * 128;
     exf_softmax_state w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
-    m.wait(0, 0, 0);
+    m.wait(K_LOADED, 0, 0);
     if (group) await_turn(group);
     score<D, BN>(s, q, m.k(0));
     end_turn(group);
     exf_wgmma_wait<0>();
     exf_settle(s);
-    m.release(2, 0);
+    m.release(K_READ, 0);
     exf_mask<BN>(s, row, (n - 1) * BN);
     exf_online_softmax<BN>(s, w, scale);
     exf_round_to(weights, s);
     for (int j = 1; j < n; j++) {
         int key = (n - 1 - j) * BN;
-        m.wait(0, j, 0);
-        m.wait(1, j - 1, 0);
+        m.wait(K_LOADED, j, 0);
+        m.wait(V_LOADED, j - 1, 0);
         await_turn(group);
         score<D, BN>(s, q, m.k(j));
         weigh<DV, BN>(o, weights, m.v(j - 1));
         end_turn(group);
         exf_wgmma_wait<1>();
         exf_settle(s);
-        m.release(2, j);
+        m.release(K_READ, j);
         if (key + BN - 1 > first) exf_mask<BN>(s, row, key);
         exf_online_softmax<BN>(s, w, scale);
         exf_wgmma_wait<0>();
         exf_settle(o);
-        m.release(3, j - 1);
+        m.release(V_READ, j - 1);
         exf_rescale_output(o, w);
         exf_round_to(weights, s);
     }
     if (!group) await_turn(group); /* the turn that the other warpgroup ended last */
-    m.wait(1, n - 1, 0);
+    m.wait(V_LOADED, n - 1, 0);
     weigh<DV, BN>(o, weights, m.v(n - 1));
     exf_wgmma_wait<0>();
     exf_settle(o);
-    store<DV>(o, w, p, head, row);
+    exf_tiled_store<DV>(o, w.sum, p, head, row);
 }
 #endif
 
 /* Grid: heads within query tiles, the longest tiles first. */
-template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREADS, 1) attend(problem p)
+template <int D, int DV, int BN> static __global__ void __launch_bounds__(EXF_TILED_THREADS, 1) attend(problem p)
 {
 #ifdef EXF_HOPPER
     typedef shared_layout<D, DV, BN> R;
@@ -203,15 +181,15 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
     int n_heads = p.s.n_heads, head = blockIdx.x % n_heads, tile = gridDim.x / n_heads - 1 - blockIdx.x / n_heads;
     int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
     int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
-    if (threadIdx.x < 4 * STAGES)
-        exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
+    if (threadIdx.x < KINDS * STAGES)
+        exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < K_READ * STAGES ? 1 : CONSUMERS / 32);
     exf_proxy_fence();
     __syncthreads();
     if (warpgroup == 2) {
-        exf_registers_lower<PRODUCER_REGISTERS>();
-        fetch<D, DV, BN>(m, p.tiles + (size_t)kv * p.n_key_tiles * R::STAGE, n);
+        exf_registers_lower<EXF_TILED_PRODUCER_REGISTERS>();
+        load_tiles<D, DV, BN>(m, p.tiles + (size_t)kv * p.n_key_tiles * R::STAGE, n);
     } else {
-        exf_registers_raise<CONSUMER_REGISTERS>();
+        exf_registers_raise<EXF_TILED_CONSUMER_REGISTERS>();
         load_queries<D>(base, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
         exf_proxy_fence();
         exf_named_barrier(1 + warpgroup, 128);
@@ -220,36 +198,28 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
 #endif
 }
 
-template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
+template <int D, int DV, int BN> static void launch(exf_queue *q, const problem &p)
 {
     int bytes = shared_layout<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
-    p.n_key_tiles = (p.s.n_tokens + BN - 1) / BN;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
     EXF_LAUNCH(q, "attention keys", (pack_tile<D, DV, BN>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
-    EXF_LAUNCH(q, "attention", (attend<D, DV, BN>), n_tiles * p.s.n_heads, THREADS, bytes, p);
+    EXF_LAUNCH(q, "attention", (attend<D, DV, BN>), n_tiles * p.s.n_heads, EXF_TILED_THREADS, bytes, p);
 }
 
 /* Sizes of kernels; a head uses the smallest in which it fits. */
 static const struct {
     int d, dv, bn;
-    void (*run)(exf_queue *q, problem p);
-} sizes[] = {{64, 64, 128, run<64, 64, 128>},
-             {128, 128, 128, run<128, 128, 128>},
-             {192, 128, 128, run<192, 128, 128>},
-             {256, 256, 64, run<256, 256, 64>}};
+    void (*launch)(exf_queue *q, const problem &p);
+} sizes[] = {{64, 64, 128, launch<64, 64, 128>},
+             {128, 128, 128, launch<128, 128, 128>},
+             {192, 128, 128, launch<192, 128, 128>},
+             {256, 256, 64, launch<256, 256, 64>}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
-
-static int size_of(const exf_attention_shape *s)
-{
-    int i = 0;
-    while (i < SIZES && (s->d > sizes[i].d || s->dv > sizes[i].dv)) i++;
-    return i;
-}
 
 size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
 {
-    int i = size_of(s);
+    int i = exf_tiled_size(sizes, s);
     if (i == SIZES) return 0;
     size_t tiles = ((size_t)s->n_tokens + sizes[i].bn - 1) / sizes[i].bn;
     return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers per float */
@@ -258,10 +228,6 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace)
 {
-    problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false, false};
-    p.wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0;
-    p.wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
-    p.wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0;
-    p.wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
-    sizes[size_of(s)].run(q, p);
+    const auto &size = sizes[exf_tiled_size(sizes, s)];
+    size.launch(q, exf_tiled_call(out, query, k, v, s, size.bn, workspace));
 }

@@ -147,10 +147,10 @@ static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], c
     float inverse[2];
     for (int r = 0; r < 2; r++) {
         bool valid = row + 8 * r < w.n_rows();
-        float sum = exf_sum4(state.sum[r]), sink = valid ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
+        float sum = exf_sum4(state.sum[r]), sink = valid ? w.sink(row + 8 * r) * EXF_LOG2_E : -INFINITY;
         inverse[r] = 1 / (sum + (sink == -INFINITY ? 0 : exf_exp2(sink - state.top[r] * scale)));
     }
-    w.keep(o, inverse, row, column, dv, quads);
+    w.store(o, inverse, row, column, dv, quads);
 }
 #endif
 
@@ -168,7 +168,7 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
     int first = (gridDim.x - 1 - blockIdx.x) * EXF_WIDE_TILE, n_keys = w.n_keys(first), row = first + (int)scale_row;
     int last = first + EXF_WIDE_TILE < w.n_rows() ? first + EXF_WIDE_TILE - 1 : w.n_rows() - 1,
         n_groups = w.group(last) - w.group(first) + 1;
-    float o[DV / 4] = {}, s[32], scale = natural * 1.44269504f;
+    float o[DV / 4] = {}, s[32], scale = natural * EXF_LOG2_E;
     uint32_t weights[16];
     int group[2];
     exf_softmax_state state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};

@@ -55,8 +55,6 @@ size_t exf_indexer_workspace(int n_rows, int n_entries);
  * weights [n_rows, n_heads], keys [N, d]. */
 void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
                      float *workspace);
-/* Only selects: from score [n_rows, N] into chosen; order: n_entries int32 of scratch. */
-void exf_indexer_select_cpu(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order);
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries); /* floats */
 void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
                       const exf_indexer_shape *s, float *workspace);

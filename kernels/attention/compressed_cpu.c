@@ -96,6 +96,17 @@ static void choose_row(unsigned char *chosen, const exf_row_order *r, int n_entr
         if (r->order[j] < r->visible) chosen[r->order[j]] = 1;
 }
 
+/* Selects from score [n_rows, N] into chosen; order: n_entries int32 of scratch. */
+static void select_rows(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order)
+{
+    size_t n = (size_t)((s->first + s->n_rows) / s->ratio);
+    memset(chosen, 0, (size_t)s->n_rows * n);
+    for (int i = 0; i < s->n_rows; i++) {
+        exf_row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
+        choose_row(chosen + (size_t)i * n, &r, s->n_entries, s->top_k);
+    }
+}
+
 void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
                      float *workspace)
 {
@@ -108,17 +119,7 @@ void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights
         exf_gemm_xwt_cpu(product, n, q + (size_t)h * (size_t)s->d, s->n_heads * s->d, keys, s->d, s->n_rows, n, s->d, 1, 0);
         add_head(score, product, weights + h, s->n_heads, s->n_rows, n);
     }
-    exf_indexer_select_cpu(chosen, score, s, order);
-}
-
-void exf_indexer_select_cpu(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order)
-{
-    size_t n = (size_t)((s->first + s->n_rows) / s->ratio);
-    memset(chosen, 0, (size_t)s->n_rows * n);
-    for (int i = 0; i < s->n_rows; i++) {
-        exf_row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
-        choose_row(chosen + (size_t)i * n, &r, s->n_entries, s->top_k);
-    }
+    select_rows(chosen, score, s, order);
 }
 
 /* ---- attention: scores by GEMM against every key that some row of the block sees, the others masked out ---- */

@@ -86,9 +86,9 @@ struct view {
         return exf_half8(query_row(row), column, n, quads);
     }
     template <int N>
-    __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
+    __device__ void store(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
     {
-        exf_keep_rows(*this, o, inverse, row, column, n, quads);
+        exf_store_view(*this, o, inverse, row, column, n, quads);
     }
 };
 
@@ -103,7 +103,7 @@ struct halves_view : view {
     {
         return *reinterpret_cast<const uint4 *>(rows + (size_t)row * s.d + column);
     }
-    template <int N> __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int, bool) const
+    template <int N> __device__ void store(const float (&o)[N], const float (&inverse)[2], int row, int column, int, bool) const
     {
         int lane = threadIdx.x % 4, odd = lane % 2, mine = row + 8 * odd;
         uint32_t *to = reinterpret_cast<uint32_t *>(rows + (size_t)mine * s.d + column) + lane / 2 * 2;

@@ -56,7 +56,7 @@ template <int LANES> struct entry {
 };
 
 /* Reduces over the warps of a block, in their order, one channel per thread. */
-static __device__ float largest(float x, float (*exchange)[32])
+static __device__ float max_over_warps(float x, float (*exchange)[32])
 {
     exchange[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
@@ -65,7 +65,7 @@ static __device__ float largest(float x, float (*exchange)[32])
     return x;
 }
 
-static __device__ double total(double x, double (*exchange)[32])
+static __device__ double sum_over_warps(double x, double (*exchange)[32])
 {
     double sum = 0;
     exchange[threadIdx.y][threadIdx.x] = x;
@@ -97,7 +97,7 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
     }
 #pragma unroll
     for (int l = 0; l < LANES; l++)
-        if (SHARED) top[l] = largest(top[l], tops);
+        if (SHARED) top[l] = max_over_warps(top[l], tops);
 #pragma unroll 4
     for (int i = from; i < n; i += step) {
         e.logits(x, i);
@@ -112,8 +112,8 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
 #pragma unroll
     for (int l = 0; l < LANES; l++) {
         if (SHARED) {
-            sum[l] = total(sum[l], sums);
-            weighed[l] = total(weighed[l], sums);
+            sum[l] = sum_over_warps(sum[l], sums);
+            weighed[l] = sum_over_warps(weighed[l], sums);
         }
         if (valid && (!SHARED || threadIdx.y == 0)) out[(size_t)w * s.d + c + l] = (float)(weighed[l] / sum[l]);
     }
@@ -139,7 +139,7 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
 #pragma unroll
     for (int k = 0; k < HELD; k++)
         if ((int)threadIdx.y + k * WARPS < n) top = fmaxf(top, x[k][0]);
-    top = largest(top, tops);
+    top = max_over_warps(top, tops);
 #pragma unroll
     for (int k = 0; k < HELD; k++)
         if ((int)threadIdx.y + k * WARPS < n) {
@@ -147,8 +147,8 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
             sum += weight;
             weighed += weight * (double)v[k][0];
         }
-    sum = total(sum, sums);
-    weighed = total(weighed, sums);
+    sum = sum_over_warps(sum, sums);
+    weighed = sum_over_warps(weighed, sums);
     if (c < s.d && threadIdx.y == 0) out[(size_t)w * s.d + c] = (float)(weighed / sum);
 }
 

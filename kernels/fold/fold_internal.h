@@ -130,7 +130,7 @@ EXF_FOLD_INLINE void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot,
 
 #define EXF_FOLD_NO_RANK INT32_MIN /* of a slot without an expert: below every number */
 
-/* An integer ordered as the numbers are; both zeros are one, NaN is below all. */
+/* The order-preserving bits of a number; both zeros have the same, NaN is below all. */
 EXF_FOLD_INLINE int32_t exf_fold_ordered(float v)
 {
     uint32_t bits = exf_bits_of(exf_addf(v, 0.0f)); /* of -0: 0 */
@@ -138,7 +138,7 @@ EXF_FOLD_INLINE int32_t exf_fold_ordered(float v)
     return v != v ? INT32_MIN + 1 : (int32_t)bits;
 }
 
-/* Of a route of weight w to an expert of mean norm h, which BY_SCORE does not look at. */
+/* The key by which a route of weight w to an expert of mean norm h is ranked; BY_SCORE ignores h. */
 EXF_FOLD_INLINE int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
 {
     return exf_fold_ordered(rank == EXF_FOLD_BY_SCORE ? w : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(w, h));
@@ -156,7 +156,7 @@ EXF_FOLD_INLINE int exf_fold_may_take(float loss, float max_loss)
     return loss <= max_loss && loss < EXF_FOLD_NEVER;
 }
 
-/* c of the header, for a pair that may be folded. */
+/* The confidence c of exfold/fold.h, of a pair that may be folded. */
 EXF_FOLD_INLINE float exf_fold_confidence(float loss)
 {
     float c = exf_addf(1.0f, -loss);
@@ -235,7 +235,7 @@ EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, int b)
 
 /* A pivot below this part of the mean diagonal counts as not positive. */
 #define EXF_FOLD_PIVOT 0x1p-26
-/* rho is raised while the system is not positive definite, so often at most. */
+/* The most times that rho is raised while the system is not positive definite. */
 enum { EXF_FOLD_RAISES = 8 };
 EXF_FOLD_INLINE double exf_fold_raise(double rho)
 {
@@ -244,7 +244,7 @@ EXF_FOLD_INLINE double exf_fold_raise(double rho)
 
 /* ---- stand-ins ---------------------------------------------------------------------- */
 
-/* A score as an integer ordered as they are; 0: never a stand-in (-infinity, NaN). */
+/* The order-preserving bits of a score; 0: never a stand-in (-infinity, NaN). */
 EXF_FOLD_INLINE uint32_t exf_fold_score_key(float score)
 {
     return score >= -3.402823466e38f ? (uint32_t)exf_fold_ordered(score) ^ 0x80000000u : 0;

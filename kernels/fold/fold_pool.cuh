@@ -4,7 +4,7 @@
 #define EXF_KERNELS_FOLD_POOL_CUH
 #include "kernels/fold/fold_cuda.cuh"
 
-/* A block has a thread for every expert; a thread's registers have room for EXF_FOLD_HELD slots. */
+/* A block has a thread for every expert; a thread's registers hold up to EXF_FOLD_HELD slots. */
 enum { EXF_FOLD_THREADS = 512, EXF_FOLD_WARPS = 16, EXF_FOLD_HELD = 4, EXF_FOLD_HELD_SLOTS = 2048 };
 
 struct __align__(16) exf_fold_block_pool

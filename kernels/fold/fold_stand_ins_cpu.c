@@ -13,7 +13,7 @@ typedef struct {
     int moved;
 } row_slots;
 
-/* Returns 0 if a pool by batch has room for all. */
+/* Returns 0 if a pool by batch holds all experts of the batch. */
 static int choose_pool(pool_set *set, const exf_fold_routes *io, const int32_t *members, const exf_fold_tables *t,
                        const exf_fold_stand_in_options *o)
 {
@@ -66,7 +66,7 @@ static int next_best(const row_slots *r, const pool_set *set, const exf_fold_sco
 }
 
 /* Writes the ids and weights w of the slots that moved, and the weights of the others if `all`. */
-static void put_row(const exf_fold_routes *io, int64_t first, const row_slots *r, const float *w, int spare, int all)
+static void write_slots(const exf_fold_routes *io, int64_t first, const row_slots *r, const float *w, int spare, int all)
 {
     for (int i = 0; i < r->n; i++) {
         int moved = r->id[i] != r->old[i];
@@ -92,7 +92,7 @@ static void weigh_jointly(const exf_fold_routes *io, int64_t first, const row_sl
         w[i] = (float)(r->id[i] >= 0 && solved ? k + s.right[at] : k);
         at += r->id[i] >= 0;
     }
-    put_row(io, first, r, w, spare, solved);
+    write_slots(io, first, r, w, spare, solved);
 }
 
 static void weigh_by_gate(const exf_fold_routes *io, int64_t first, const row_slots *r, int spare, const exf_fold_scores *s,
@@ -113,7 +113,7 @@ static void weigh_by_gate(const exf_fold_routes *io, int64_t first, const row_sl
     }
     if (renormalises) factor = exf_fold_rescale_factor(EXF_FOLD_RESCALE_SUM, before, after);
     for (int i = 0; renormalises && i < r->n; i++) w[i] = exf_mulf(w[i], factor);
-    put_row(io, first, r, w, spare, renormalises);
+    write_slots(io, first, r, w, spare, renormalises);
 }
 
 exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,

@@ -96,10 +96,6 @@ exf_code exf_linalg_solve(double *a, double *b, int n, int m, exf_err *err) EXF_
 
 /* ---- OpenBLAS computes every product on the thread that calls it, in buffers that it has from the start ---- */
 
-/* Every function that calls OpenBLAS or its LAPACK calls this first: a product's bits must not depend on how many threads
- * share it, and threads of OpenBLAS's own would compete with ours.  Cheap after a thread's first call. */
-void exf_blas_one_thread_cpu(void);
-
 /* Fails with EXF_NOSPACE where OpenBLAS could not map the one buffer that it takes while it is loaded (since 0.3.28). */
 exf_code exf_blas_check_load_cpu(exf_err *err) EXF_CHECKED;
 

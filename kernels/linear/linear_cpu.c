@@ -22,7 +22,9 @@ int openblas_num_threads_env(void)
     return 1;
 }
 
-void exf_blas_one_thread_cpu(void)
+/* Every function that calls OpenBLAS or its LAPACK calls this first: a product's bits must not depend on how many threads
+ * share it, and threads of OpenBLAS's own would compete with ours.  Cheap after a thread's first call. */
+static void use_one_thread(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* OpenBLAS frees buffers of threads that it gives up */
     static _Thread_local int is_set;
@@ -119,7 +121,7 @@ void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w
                       float beta)
 {
     if (m == 0 || n == 0) return;
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
@@ -127,7 +129,7 @@ void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w,
                      float beta)
 {
     if (m == 0 || n == 0) return;
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
@@ -157,7 +159,7 @@ void exf_linalg_xw(double *y, int ldy, const double *x, int ldx, const double *w
                    double beta)
 {
     if (m == 0 || n == 0) return;
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
@@ -165,13 +167,13 @@ void exf_linalg_xtw(double *y, int ldy, const double *x, int ldx, const double *
                     double beta)
 {
     if (m == 0 || n == 0) return;
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
 void exf_linalg_xxt(double *y, const double *x, int n, int k)
 {
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     cblas_dsyrk(CblasRowMajor, CblasLower, CblasNoTrans, n, k, 1, x, k, 0, y, n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) y[(size_t)j * (size_t)n + (size_t)i] = y[(size_t)i * (size_t)n + (size_t)j];
@@ -198,7 +200,7 @@ exf_code exf_linalg_orthonormalize(double *a, int m, int n, exf_err *err)
     EXF_TRY(exf_mem_new(&tau, (size_t)n, sizeof *tau, "QR factorisation", err));
     EXF_TRY(exf_mem_new(&work, (size_t)work_n, sizeof *work, "QR factorisation", err));
     transpose(columns, a, m, n);
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     dgeqrf_(&m, &n, columns, &m, tau, work, &work_n, &info);
     EXF_TRY(check_status(info, "dgeqrf", err));
     dorgqr_(&m, &n, &n, columns, &m, tau, work, &work_n, &info);
@@ -220,7 +222,7 @@ exf_code exf_linalg_eigen(double *a, double *w, int n, exf_err *err)
     EXF_TRY(exf_mem_new(&rising, (size_t)n, sizeof *rising, "eigenvalues", err));
     EXF_TRY(exf_mem_new(&work, (size_t)work_n, sizeof *work, "eigenvectors", err));
     memcpy(vectors, a, (size_t)n * (size_t)n * sizeof *a);
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     dsyev_("V", "L", &n, vectors, &n, rising, work, &work_n, &info, 1, 1);
     EXF_TRY(check_status(info, "dsyev", err));
     for (int k = 0; k < n; k++) { /* LAPACK's k-th column is row k; eigenvalues rise */
@@ -241,7 +243,7 @@ exf_code exf_linalg_solve(double *a, double *b, int n, int m, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&columns, (size_t)n * (size_t)m, sizeof *columns, "right-hand sides", err));
     transpose(columns, b, n, m);
-    exf_blas_one_thread_cpu();
+    use_one_thread();
     dpotrf_("L", &n, a, &n, &info, 1);
     if (info > 0) {
         rc = exf_fail(err, EXF_NUMERIC, "a matrix of order %d is not positive definite: its leading minor of order %d is not", n,

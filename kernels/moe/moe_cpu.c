@@ -21,7 +21,7 @@ typedef struct {
     int32_t *row;     /* [N] the token of each of these slots */
 } scratch;
 
-static void *take(char **at, size_t bytes)
+static void *take_bytes(char **at, size_t bytes)
 {
     void *p = *at;
     *at += (bytes + LINE - 1) / LINE * LINE;
@@ -29,16 +29,16 @@ static void *take(char **at, size_t bytes)
 }
 
 /* Carves the scratch arrays from memory; returns the bytes they take. */
-static size_t carve(scratch *c, char *memory, const exf_expert_shape *s)
+static size_t carve_scratch(scratch *c, char *memory, const exf_expert_shape *s)
 {
     char *at = memory;
     size_t n = (size_t)s->n_tokens * (size_t)s->top_k;
-    c->gathered = take(&at, n * (size_t)s->d_model * sizeof *c->gathered);
-    c->gate = take(&at, n * (size_t)s->d_expert * sizeof *c->gate);
-    c->up = take(&at, n * (size_t)s->d_expert * sizeof *c->up);
-    c->first = take(&at, ((size_t)s->n_experts + 1) * sizeof *c->first);
-    c->slot = take(&at, n * sizeof *c->slot);
-    c->row = take(&at, n * sizeof *c->row);
+    c->gathered = take_bytes(&at, n * (size_t)s->d_model * sizeof *c->gathered);
+    c->gate = take_bytes(&at, n * (size_t)s->d_expert * sizeof *c->gate);
+    c->up = take_bytes(&at, n * (size_t)s->d_expert * sizeof *c->up);
+    c->first = take_bytes(&at, ((size_t)s->n_experts + 1) * sizeof *c->first);
+    c->slot = take_bytes(&at, n * sizeof *c->slot);
+    c->row = take_bytes(&at, n * sizeof *c->row);
     return (size_t)(at - memory);
 }
 
@@ -46,7 +46,7 @@ size_t exf_experts_workspace_cpu(const exf_expert_shape *s)
 {
     static char origin[1];
     scratch c;
-    return carve(&c, origin, s);
+    return carve_scratch(&c, origin, s);
 }
 
 /* Returns the number within the call of the expert with this id, or -1. */
@@ -56,7 +56,7 @@ static int expert_of(const exf_expert_shape *s, int32_t id)
 }
 
 /* Sorts the slots by expert, in order of tokens (a counting sort). */
-static void bucket(const scratch *c, const int32_t *ids, const exf_expert_shape *s)
+static void sort_slots(const scratch *c, const int32_t *ids, const exf_expert_shape *s)
 {
     int n_slots = s->n_tokens * s->top_k;
     memset(c->first, 0, ((size_t)s->n_experts + 1) * sizeof *c->first);
@@ -106,8 +106,8 @@ void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const e
                      void *workspace)
 {
     scratch c;
-    carve(&c, workspace, s);
-    bucket(&c, ids, s);
+    carve_scratch(&c, workspace, s);
+    sort_slots(&c, ids, s);
     clear_unused(outputs, ids, s);
     for (int e = 0; e < s->n_experts; e++) run_expert(outputs, x, e, &c, m, s);
 }

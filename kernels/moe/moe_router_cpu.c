@@ -94,7 +94,7 @@ static int times_named(const int32_t *ids, int n, int k, int top_k)
 }
 
 /* Computes the weights of the chosen, and sorts all slots by falling weight (stable). */
-static void weigh(int32_t *ids, float *weights, const double *score, const exf_router_rules *r)
+static void weigh_routes(int32_t *ids, float *weights, const double *score, const exf_router_rules *r)
 {
     double sum = 0;
     int n = 0; /* routes so far: ids [n] by falling weight; from k on they are as they were chosen */
@@ -131,6 +131,6 @@ void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int
             for (int k = 0; k < r->top_k; k++) chosen[k] = (int32_t)r->table[(size_t)tokens[t] * (size_t)r->top_k + (size_t)k];
         else
             choose_experts(chosen, score, choice, group, r);
-        weigh(chosen, weights + (size_t)t * (size_t)r->top_k, score, r);
+        weigh_routes(chosen, weights + (size_t)t * (size_t)r->top_k, score, r);
     }
 }

@@ -77,7 +77,7 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
 {
     for (int e = lane; e < r.n_experts; e += 32) {
         double c = r.bias ? score[e] + (double)r.bias[e] : score[e];
-        choice[e] = isnan(c) ? -DBL_MAX : c; /* comes last and is an expert still: the pass refuses NaN after the layer */
+        choice[e] = isnan(c) ? -DBL_MAX : c; /* it comes last but is still an expert: the pass refuses NaN after the layer */
     }
     __syncwarp();
     if (r.n_groups > 1) keep_groups(choice, group, r, lane);
@@ -111,7 +111,7 @@ static __device__ int times_named(const int32_t *ids, int n, int k, int top_k)
 }
 
 /* Computes the weights of the chosen on lane 0, and sorts the slots by falling weight (stable). */
-static __device__ void weigh(int32_t *ids, float *weights, const double *score, const exf_router_rules &r)
+static __device__ void weigh_routes(int32_t *ids, float *weights, const double *score, const exf_router_rules &r)
 {
     double sum = 0;
     int n = 0; /* routes so far: ids [n] by falling weight; from k on they are as they were chosen */
@@ -152,7 +152,7 @@ static __global__ void route(int32_t *ids, float *weights, const float *logits, 
     } else {
         choose_experts(ids, score, choice, group, r, lane);
     }
-    if (lane == 0) weigh(ids, weights + t * r.top_k, score, r);
+    if (lane == 0) weigh_routes(ids, weights + t * r.top_k, score, r);
 }
 
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,

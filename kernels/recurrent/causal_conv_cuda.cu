@@ -105,7 +105,8 @@ static __global__ void causal_conv_silu(float *x, int ldx, const float *w, int n
     }
 }
 
-template <int WIDTH> static void in_pieces(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, float *kept)
+template <int WIDTH>
+static void convolve_segments(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, float *kept)
 {
     int length = (n_tokens + SEGMENTS - 1) / SEGMENTS, segments;
     length = length < SHORTEST ? SHORTEST : length;
@@ -126,11 +127,11 @@ void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, 
 {
     if (n_tokens == 0 || channels == 0) return;
     if (width == 4)
-        in_pieces<4>(q, x, ldx, w, n_tokens, channels, workspace);
+        convolve_segments<4>(q, x, ldx, w, n_tokens, channels, workspace);
     else if (width == 3)
-        in_pieces<3>(q, x, ldx, w, n_tokens, channels, workspace);
+        convolve_segments<3>(q, x, ldx, w, n_tokens, channels, workspace);
     else if (width == 2)
-        in_pieces<2>(q, x, ldx, w, n_tokens, channels, workspace);
+        convolve_segments<2>(q, x, ldx, w, n_tokens, channels, workspace);
     else
         EXF_LAUNCH(q, "causal_conv", causal_conv_silu, exf_blocks((size_t)channels, 128), 128, 0, x, ldx, w, n_tokens, channels,
                    width);

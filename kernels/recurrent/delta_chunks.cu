@@ -93,7 +93,7 @@ static __device__ void correlate(float *turned, float *p, const float *keys, con
 
 #endif
 
-template <int DK> struct prepare_room {
+template <int DK> struct prepare_layout {
     enum { LD = DK + 4, FLOATS = 2 * C * LD + C * (C + 4) };
 };
 
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void solve_w(float *w, int c, const float *fac
 {
     float x[C];
 #pragma unroll
-    for (int i = 0; i < C; i++) x[i] = factor[i] * keys[i * prepare_room<DK>::LD];
+    for (int i = 0; i < C; i++) x[i] = factor[i] * keys[i * prepare_layout<DK>::LD];
     substitute(x, turned);
 #pragma unroll
     for (int i = 0; i < C; i++) w[i * DK + c] = x[i];
@@ -135,9 +135,9 @@ static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h
     const float *v = p.v + (size_t)first * p.s.ldv + (size_t)h * p.s.value_dim + (valid ? c : 0);
     int last = p.s.n_tokens - 1 - first;
     float x[C];
-    asm volatile("" : "+r"(last)); /* or the rows' places would be kept from one column to the next, which do not fit either */
+    asm volatile("" : "+r"(last)); /* else the rows' addresses would be kept for the next column, and do not fit in registers */
 #pragma unroll
-    for (int i = 0; i < C; i++) x[i] = v[(size_t)min(i, last) * p.s.ldv]; /* all on their way before one is used */
+    for (int i = 0; i < C; i++) x[i] = v[(size_t)min(i, last) * p.s.ldv]; /* all loads start before one is used */
 #pragma unroll
     for (int i = 0; i < C; i++) x[i] = valid && i <= last ? beta[i] * x[i] : 0;
     substitute(x, turned);
@@ -150,7 +150,7 @@ static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h
 template <int DK> static __global__ void __launch_bounds__(THREADS, 2) prepare(problem p)
 {
 #ifdef EXF_HOPPER
-    enum { LD = prepare_room<DK>::LD };
+    enum { LD = prepare_layout<DK>::LD };
     extern __shared__ float4 raw[];
     __shared__ double logs[C];
     __shared__ float beta[C];
@@ -169,7 +169,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 2) prepare(p
         p.gates[(at * 2 + 1) * C + threadIdx.x] = expf((float)(logs[C - 1] - logs[threadIdx.x]));
     }
     __syncthreads();
-    if (threadIdx.x < C) queries[threadIdx.x] = beta[threadIdx.x] * expf((float)logs[threadIdx.x]); /* no more needed */
+    if (threadIdx.x < C) queries[threadIdx.x] = beta[threadIdx.x] * expf((float)logs[threadIdx.x]); /* their rows have been read */
     __syncthreads();
     if (threadIdx.x < DK)
         solve_w<DK>(p.w + at * C * DK, threadIdx.x, queries, keys + threadIdx.x, turned);
@@ -180,7 +180,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 2) prepare(p
 
 /* Shared memory of carry, in floats: rows whose lengths keep a warp's reads off each
  * other's banks. */
-template <int DK> struct carry_room {
+template <int DK> struct carry_layout {
     enum { LDW = DK + 4, LDK = DK + 8, LDP = C + 4, LDS = COLUMNS + 8 };
     enum { W = 0, Q = W + C * LDW, K = Q + C * LDW, P = K + C * LDK, S = P + C * LDP, D = S + DK * LDS, TAIL = D + C * LDS };
     enum { FLOATS = TAIL + C * LDS };
@@ -200,7 +200,7 @@ template <int DK> struct place {
 
 template <int DK> static __device__ void load_first_half(float *m, const problem &p, int h, int chunk)
 {
-    typedef carry_room<DK> R;
+    typedef carry_layout<DK> R;
     size_t at = (size_t)h * p.n_chunks + chunk;
     load_rows<DK, R::LDW>(m + R::W, p.w + at * C * DK, DK, 0, C, DK, true);
     load_rows<DK, R::LDW>(m + R::Q, p.query + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldq, chunk * C, p.s.n_tokens, p.s.key_dim,
@@ -210,7 +210,7 @@ template <int DK> static __device__ void load_first_half(float *m, const problem
 
 template <int DK> static __device__ void load_second_half(float *m, const problem &p, int h, int chunk)
 {
-    typedef carry_room<DK> R;
+    typedef carry_layout<DK> R;
     size_t at = (size_t)h * p.n_chunks + chunk;
     load_rows<C, R::LDP>(m + R::P, p.p + at * C * C, C, 0, C, C, true);
     load_rows<DK, R::LDK>(m + R::K, p.k + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldk, chunk * C, p.s.n_tokens, p.s.key_dim,
@@ -237,10 +237,10 @@ static __device__ __forceinline__ void read_u(float (&u)[4][4], float (&tail)[2]
 
 /* D = U - W S for the strips of W, beside it D weighed for the end of the chunk. */
 template <int DK>
-static __device__ __forceinline__ void learn(float *m, const float (&ws)[4][4], const float (&u)[4][4], const float (&tail)[2],
-                                             const place<DK> &w)
+static __device__ __forceinline__ void store_updates(float *m, const float (&ws)[4][4], const float (&u)[4][4],
+                                                     const float (&tail)[2], const place<DK> &w)
 {
-    typedef carry_room<DK> R;
+    typedef carry_layout<DK> R;
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -254,10 +254,10 @@ static __device__ __forceinline__ void learn(float *m, const float (&ws)[4][4], 
 
 /* O = c Q S + P D for the strips of Q; o holds Q S. */
 template <int DK>
-static __device__ void answer(float (&o)[4][4], const float *m, const float *gates, const problem &p, int h, int chunk,
+static __device__ void store_outputs(float (&o)[4][4], const float *m, const float *gates, const problem &p, int h, int chunk,
                               const place<DK> &w)
 {
-    typedef carry_room<DK> R;
+    typedef carry_layout<DK> R;
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -273,9 +273,9 @@ static __device__ void answer(float (&o)[4][4], const float *m, const float *gat
 }
 
 /* state <- c_e state + K^T D, in registers and in shared memory. */
-template <int DK> static __device__ void remember(float (&state)[DK / 32][4], float *m, float whole, const place<DK> &w)
+template <int DK> static __device__ void update_state(float (&state)[DK / 32][4], float *m, float whole, const place<DK> &w)
 {
-    typedef carry_room<DK> R;
+    typedef carry_layout<DK> R;
     enum { NB = DK / 32 };
 #pragma unroll
     for (int n = 0; n < NB; n++)
@@ -294,7 +294,7 @@ template <int DK> static __device__ void remember(float (&state)[DK / 32][4], fl
 template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(problem p)
 {
 #ifdef EXF_HOPPER
-    typedef carry_room<DK> R;
+    typedef carry_layout<DK> R;
     extern __shared__ float4 raw[];
     float *m = reinterpret_cast<float *>(raw), state[DK / 32][4] = {};
     int h = blockIdx.y;
@@ -310,21 +310,21 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(pro
         exf_loads_wait<1>();
         __syncthreads(); /* W, Q and the state are there */
         exf_strip<true, 4, R::LDW, 1, R::LDS, 1>(product, m + (w.warp < 4 ? R::W : R::Q) + w.strip * R::LDW, m + R::S, DK / 8);
-        if (w.warp < 4) learn<DK>(m, product, u, tail, w);
+        if (w.warp < 4) store_updates<DK>(m, product, u, tail, w);
         exf_loads_wait<0>();
         __syncthreads(); /* K, P and D are there; W, Q and the state have been read */
         if (chunk + 1 < p.n_chunks) load_first_half<DK>(m, p, h, chunk + 1);
-        remember<DK>(state, m, whole, w);
-        if (w.warp >= 4) answer<DK>(product, m, gates, p, h, chunk, w);
+        update_state<DK>(state, m, whole, w);
+        if (w.warp >= 4) store_outputs<DK>(product, m, gates, p, h, chunk, w);
         __syncthreads(); /* K, P and D have been read */
         if (chunk + 1 < p.n_chunks) load_second_half<DK>(m, p, h, chunk + 1);
     }
 #endif
 }
 
-template <int DK> static void run(exf_queue *q, const problem &p)
+template <int DK> static void launch(exf_queue *q, const problem &p)
 {
-    int bytes[2] = {prepare_room<DK>::FLOATS * 4, carry_room<DK>::FLOATS * 4};
+    int bytes[2] = {prepare_layout<DK>::FLOATS * 4, carry_layout<DK>::FLOATS * 4};
     unsigned heads = (unsigned)p.s.n_value_heads;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(prepare<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[0]), "delta_rule");
@@ -360,5 +360,5 @@ void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float 
     p.p = p.u + rows * p.width;
     p.gates = p.p + rows * C;
     p.wide = exf_aligned16(query, s->ldq) && exf_aligned16(k, s->ldk) && s->key_dim % 4 == 0;
-    dk == 64 ? run<64>(q, p) : run<128>(q, p);
+    dk == 64 ? launch<64>(q, p) : launch<128>(q, p);
 }

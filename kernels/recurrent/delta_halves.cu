@@ -13,7 +13,7 @@
 enum { C = EXF_DELTA_CHUNK, COLUMNS = EXF_DELTA_COLUMNS, THREADS = EXF_DELTA_THREADS, LDS = COLUMNS + 8 };
 
 #ifdef EXF_HOPPER
-/* A warp's operands in a chunk: W or Q, K turned, and U (warps 0-3) or P (4-7); of a thread's
+/* A warp's operands in a chunk: W or Q, K transposed, and U (warps 0-3) or P (4-7); of a thread's
  * two tokens c_end / c_i (warps 0-3) or c_i; and c_end. */
 template <int DK> struct chunk_part {
     uint4 first[DK / 16], k[4], side[4];
@@ -85,14 +85,14 @@ static __device__ __forceinline__ void multiply(float (&d)[N][4], const uint4 (&
     }
 }
 
-/* A pair of neighbouring columns of row i. */
-static __device__ __forceinline__ void put(char *to, int i, int c, float x, float y)
+/* Stores a pair of neighbouring columns of row i as float16. */
+static __device__ __forceinline__ void store_pair(char *to, int i, int c, float x, float y)
 {
     *reinterpret_cast<uint32_t *>(to + (i * LDS + c) * 2) = exf_half2(x, y);
 }
 
 /* D = U - W S of the strip, and D weighed for the end of the chunk. */
-static __device__ __forceinline__ void learn(char *d, char *tail, const float (&ws)[4][4], const uint4 (&u)[4],
+static __device__ __forceinline__ void store_updates(char *d, char *tail, const float (&ws)[4][4], const uint4 (&u)[4],
                                              const float (&gate)[2])
 {
     int lane = threadIdx.x % 32, i = threadIdx.x / 32 * 16 + lane / 4, c = lane % 4 * 2;
@@ -100,16 +100,16 @@ static __device__ __forceinline__ void learn(char *d, char *tail, const float (&
     for (int n = 0; n < 4; n++) {
         float x = __uint_as_float(u[n].x) - ws[n][0], y = __uint_as_float(u[n].y) - ws[n][1],
               z = __uint_as_float(u[n].z) - ws[n][2], w = __uint_as_float(u[n].w) - ws[n][3];
-        put(d, i, 8 * n + c, x, y);
-        put(d, i + 8, 8 * n + c, z, w);
-        put(tail, i, 8 * n + c, x * gate[0], y * gate[0]);
-        put(tail, i + 8, 8 * n + c, z * gate[1], w * gate[1]);
+        store_pair(d, i, 8 * n + c, x, y);
+        store_pair(d, i + 8, 8 * n + c, z, w);
+        store_pair(tail, i, 8 * n + c, x * gate[0], y * gate[0]);
+        store_pair(tail, i + 8, 8 * n + c, z * gate[1], w * gate[1]);
     }
 }
 
 /* O = c Q S + P D of the strip; o holds Q S.  Neighbouring lanes exchange halves, so that each
  * writes four columns of one row. */
-static __device__ __forceinline__ void answer(float (&o)[4][4], const uint4 (&part)[4], const float (&gate)[2], uint32_t d,
+static __device__ __forceinline__ void store_outputs(float (&o)[4][4], const uint4 (&part)[4], const float (&gate)[2], uint32_t d,
                                               const exf_delta_halves &p, int h, int chunk, bool quads)
 {
     int lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4, odd = lane % 2;
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void answer(float (&o)[4][4], const uint4 (&pa
 
 /* state <- c_e state + K^T D: rows and columns of this warp. */
 template <int DK>
-static __device__ __forceinline__ void remember(float (&state)[DK / 32][4], char *s, const chunk_part<DK> &a, uint32_t tail)
+static __device__ __forceinline__ void update_state(float (&state)[DK / 32][4], char *s, const chunk_part<DK> &a, uint32_t tail)
 {
     enum { NB = DK / 32 };
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = warp * NB / 4 * 16, column = warp * NB % 4 * 8;
@@ -153,10 +153,10 @@ static __device__ __forceinline__ void remember(float (&state)[DK / 32][4], char
     for (int n = 0; n < NB; n++)
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            put(s, row + lane / 4 + 8 * r, column + 8 * n + lane % 4 * 2, state[n][2 * r], state[n][2 * r + 1]);
+            store_pair(s, row + lane / 4 + 8 * r, column + 8 * n + lane % 4 * 2, state[n][2 * r], state[n][2 * r + 1]);
 }
 
-/* One chunk; the operands of the next but one are fetched as this one's are done with. */
+/* One chunk; the operands of the chunk after the next are loaded as soon as this one's have been used. */
 template <int DK>
 static __device__ __forceinline__ void step(float (&state)[DK / 32][4], chunk_part<DK> &a, const places<DK> &from, char *s, char *d,
                                             char *tail, const exf_delta_halves &p, int h, int chunk, bool quads)
@@ -166,11 +166,11 @@ static __device__ __forceinline__ void step(float (&state)[DK / 32][4], chunk_pa
     __syncthreads(); /* the state is there, D has been read */
     multiply<4, DK / 16>(product, a.first, exf_shared(s));
     if (more) from.take_first(a, chunk + 2);
-    if (threadIdx.x < 128) learn(d, tail, product, a.side, a.gate);
+    if (threadIdx.x < 128) store_updates(d, tail, product, a.side, a.gate);
     __syncthreads(); /* D is there, the state has been read */
-    remember<DK>(state, s, a, exf_shared(tail));
+    update_state<DK>(state, s, a, exf_shared(tail));
     if (more) from.take_k(a, chunk + 2);
-    if (threadIdx.x >= 128) answer(product, a.side, a.gate, exf_shared(d), p, h, chunk, quads);
+    if (threadIdx.x >= 128) store_outputs(product, a.side, a.gate, exf_shared(d), p, h, chunk, quads);
     if (more) from.take_side(a, chunk + 2);
 }
 #endif

@@ -97,8 +97,8 @@ static __device__ __forceinline__ void products(float *turned, uint4 *out, uint3
                                exf_half2(d[2 * k + 1][0], d[2 * k + 1][1]), exf_half2(d[2 * k + 1][2], d[2 * k + 1][3]));
 }
 
-/* Q, and K turned, of a key head. */
-template <int DK> static __device__ __forceinline__ void keep(uint4 *q, uint4 *k, uint32_t m)
+/* Stores Q, and K transposed, of a key head as fragments. */
+template <int DK> static __device__ __forceinline__ void store_fragments(uint4 *q, uint4 *k, uint32_t m)
 {
     typedef shared_layout<DK> R;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, low = lane % 8, mid = lane / 8 % 2, high = lane / 16;
@@ -112,7 +112,7 @@ template <int DK> static __device__ __forceinline__ void keep(uint4 *q, uint4 *k
     }
 }
 
-/* Column `lane` of the inverse of the 32 rows and columns whose turned elements start at a. */
+/* Column `lane` of the inverse of the 32 rows and columns whose transposed elements start at a. */
 template <int LDA> static __device__ __forceinline__ void substitute(float (&x)[HALF], const float *a)
 {
 #pragma unroll
@@ -143,14 +143,14 @@ template <int LDA> static __device__ __forceinline__ void multiply(float (&y)[4]
     }
 }
 
-static __device__ __forceinline__ void put(char *to, int at, float x)
+static __device__ __forceinline__ void store_half(char *to, int at, float x)
 {
     *reinterpret_cast<unsigned short *>(to + at * 2) = (unsigned short)exf_half2(x, 0);
 }
 
-/* T = (1 + A)^-1 times diag(beta c), and times diag(beta), rounded: what W and U are made
- * with.  Of `turned` [64, 64] the quarters become: T11 as it is, A21 (it stays), in the one
- * that A leaves free A21 T11, T22 turned. */
+/* T = (1 + A)^-1 times diag(beta c), and times diag(beta), rounded: W and U are products
+ * with it.  Of `turned` [64, 64] the quarters become: T11 as it is, A21 (it stays), in the one
+ * that A leaves free A21 T11, T22 transposed. */
 template <int DK> static __device__ __forceinline__ void invert(char *base, const float *weight_w, const float *weight_u)
 {
     typedef shared_layout<DK> R;
@@ -173,8 +173,8 @@ template <int DK> static __device__ __forceinline__ void invert(char *base, cons
         float fw = weight_w[column], fu = weight_u[column];
 #pragma unroll
         for (int r = 0; r < HALF; r++) {
-            put(tw, (warp * HALF + r) * R::LDT + column, x[r] * fw);
-            put(tu, (warp * HALF + r) * R::LDT + column, x[r] * fu);
+            store_half(tw, (warp * HALF + r) * R::LDT + column, x[r] * fw);
+            store_half(tu, (warp * HALF + r) * R::LDT + column, x[r] * fu);
         }
     }
     __syncthreads();
@@ -189,8 +189,8 @@ template <int DK> static __device__ __forceinline__ void invert(char *base, cons
         multiply<LDA>(y, below + HALF + i, below + c);
         for (int r = 0; r < 4; r++)
             for (int e = 0; e < 2; e++) {
-                put(tw, (HALF + i + r) * R::LDT + c + e, -y[r][e] * weight_w[c + e]);
-                put(tu, (HALF + i + r) * R::LDT + c + e, -y[r][e] * weight_u[c + e]);
+                store_half(tw, (HALF + i + r) * R::LDT + c + e, -y[r][e] * weight_w[c + e]);
+                store_half(tu, (HALF + i + r) * R::LDT + c + e, -y[r][e] * weight_u[c + e]);
             }
     }
     __syncthreads();
@@ -255,7 +255,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 3) prepare(e
     exf_loads_wait<0>();
     __syncthreads();
     products<DK>(reinterpret_cast<float *>(base + R::A), p.p + at * 16 * 32, m, logs, beta);
-    if (h % p.group() == 0) keep<DK>(p.q + of_keys * (DK / 4) * 32, p.k + of_keys * (DK / 4) * 32, m);
+    if (h % p.group() == 0) store_fragments<DK>(p.q + of_keys * (DK / 4) * 32, p.k + of_keys * (DK / 4) * 32, m);
     __syncthreads(); /* A is there, Q has been read */
     load<R::LDV>(m + R::V, values, chunk, p.s.n_tokens, 0, min(p.width, (int)PIECE), p.width);
     exf_loads_commit();
@@ -275,7 +275,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 3) prepare(e
 #endif
 }
 
-template <int DK> static void run(exf_queue *q, const exf_delta_halves &p)
+template <int DK> static void launch(exf_queue *q, const exf_delta_halves &p)
 {
     int bytes = shared_layout<DK>::BYTES;
     if (q->err.code != EXF_OK) return;
@@ -286,14 +286,14 @@ template <int DK> static void run(exf_queue *q, const exf_delta_halves &p)
 
 void exf_delta_halves_run(exf_queue *q, const exf_delta_halves &p)
 {
-    p.dk == 64 ? run<64>(q, p) : run<128>(q, p);
+    p.dk == 64 ? launch<64>(q, p) : launch<128>(q, p);
 }
 
 /* ---- the workspace --------------------------------------------------------------------- */
 
 enum { LINE = 64 }; /* floats that parts start on multiples of */
 
-static size_t take(float *&next, size_t floats, float **part)
+static size_t take_part(float *&next, size_t floats, float **part)
 {
     floats = (floats + LINE - 1) / LINE * LINE;
     *part = next;
@@ -301,20 +301,20 @@ static size_t take(float *&next, size_t floats, float **part)
     return floats;
 }
 
-static size_t carve(float *workspace, exf_delta_halves *p)
+static size_t carve_workspace(float *workspace, exf_delta_halves *p)
 {
     size_t t = (size_t)p->s.n_tokens, keys = (size_t)p->s.n_key_heads, values = (size_t)p->s.n_value_heads, dk = (size_t)p->dk,
            width = (size_t)p->width, chunks = (size_t)p->n_chunks, sum = 0;
     float *part[9], *next = workspace;
-    sum += take(next, keys * t * dk / 2, &part[0]);
-    sum += take(next, keys * t * dk / 2, &part[1]);
-    sum += take(next, values * t * width / 2, &part[2]);
-    sum += take(next, values * chunks * dk * 32, &part[3]); /* of a chunk 64 dk halves */
-    sum += take(next, values * chunks * C * 32, &part[4]);
-    sum += take(next, keys * chunks * dk * 32, &part[5]);
-    sum += take(next, keys * chunks * dk * 32, &part[6]);
-    sum += take(next, values * chunks * C * width, &part[7]);
-    sum += take(next, values * chunks * 2 * C, &part[8]);
+    sum += take_part(next, keys * t * dk / 2, &part[0]);
+    sum += take_part(next, keys * t * dk / 2, &part[1]);
+    sum += take_part(next, values * t * width / 2, &part[2]);
+    sum += take_part(next, values * chunks * dk * 32, &part[3]); /* of a chunk 64 dk halves */
+    sum += take_part(next, values * chunks * C * 32, &part[4]);
+    sum += take_part(next, keys * chunks * dk * 32, &part[5]);
+    sum += take_part(next, keys * chunks * dk * 32, &part[6]);
+    sum += take_part(next, values * chunks * C * width, &part[7]);
+    sum += take_part(next, values * chunks * 2 * C, &part[8]);
     p->rows = {reinterpret_cast<char *>(part[0]), reinterpret_cast<char *>(part[1]), reinterpret_cast<char *>(part[2])};
     p->w = reinterpret_cast<uint4 *>(part[3]);
     p->p = reinterpret_cast<uint4 *>(part[4]);
@@ -335,12 +335,12 @@ exf_delta_halves exf_delta_halves_at(float *workspace, float *out, const float *
     p.n_chunks = (s->n_tokens + C - 1) / C;
     p.dk = s->key_dim <= 64 ? 64 : 128;
     p.width = (s->value_dim + EXF_DELTA_COLUMNS - 1) / EXF_DELTA_COLUMNS * EXF_DELTA_COLUMNS;
-    carve(workspace, &p);
+    carve_workspace(workspace, &p);
     return p;
 }
 
 size_t exf_delta_halves_workspace(const exf_delta_shape *s)
 {
     exf_delta_halves p = exf_delta_halves_at(nullptr, nullptr, nullptr, nullptr, s);
-    return carve(nullptr, &p);
+    return carve_workspace(nullptr, &p);
 }

@@ -86,8 +86,8 @@ EXF_SIMD_CLONES void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n
 }
 
 /* ---- the rule -------------------------------------------------------------------------------
- * The columns of a state never meet: a block of them goes through the whole sequence while it stays in the first cache.
- * Blocks have one size, the last one filled up with zeros, so that every inner loop has a known length. */
+ * The columns of a state do not depend on each other: a block of them goes through the whole sequence while it stays in the
+ * first cache.  Blocks have one size, the last one filled up with zeros, so that every inner loop has a known length. */
 enum { LANES = 64, ROWS = 4 };
 
 /* Rows of a state, filled up with zeros to a multiple of ROWS. */

@@ -34,7 +34,7 @@ struct exf_delta_halves {
     exf_delta_rows rows;
     /* Of every value head and chunk fragments of W [4 strips of tokens, dk / 16], P [4, 4],
      * U [4, width / 8], and gates [2, 64] = c_i and c_end / c_i; of every key head and chunk
-     * Q [4, dk / 16] and K turned [dk / 16, 4]. */
+     * Q [4, dk / 16] and K transposed [dk / 16, 4]. */
     uint4 *w, *p, *q, *k;
     float4 *u;
     float *gates;

@@ -19,24 +19,12 @@ extern "C" {
 
 enum { EXF_HYPER_STREAMS_MAX = 16 };
 
-/* mix [n_tokens, n_mix] from x [n_tokens, n] and fn [n_mix, n].  A few tokens at a time: fn is too large for
- * the nearest cache, and is read once for all of them. */
-enum { EXF_HYPER_TOKENS = 8 };
-void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps);
-
-/* mix[0..S) becomes pre: sigmoid(mix scale[0] + base) + eps. */
-void exf_hyper_pre_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, double eps);
-/* mix [(2 + S) S] becomes pre [S], post [S] = 2 sigmoid(mix scale[1] + base), and
+/* mix [(2 + S) S] of a token becomes pre [S] = sigmoid(mix scale[0] + base) + eps, post [S] = 2 sigmoid(mix scale[1] + base), and
  * C [S, S] = Sinkhorn(mix scale[2] + base), which makes it nearly doubly stochastic, in double:
  *   C = softmax of each row + eps;  columns;  then (iterations - 1) times: rows, columns
  * where "rows" divides each row by (its sum + eps), "columns" each column. */
 void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps);
 
-void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int streams, int width);
-/* In place; S at most EXF_HYPER_STREAMS_MAX. */
-void exf_hyper_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width);
-
-/* ---- the same for a block of tokens: the operations of the backends ---------- */
 typedef struct {
     int n_tokens, streams, width; /* width = H */
     int iterations;

@@ -6,7 +6,11 @@
 #include <math.h>
 #include <stddef.h>
 
-EXF_SIMD_CLONES void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix,
+/* Tokens that are mixed at a time: fn is too large for the nearest cache, and is read once for all of them. */
+enum { AT_ONCE = 8 };
+
+/* mix [n_tokens, n_mix] from x [n_tokens, n] and fn [n_mix, n]. */
+EXF_SIMD_CLONES static void mix_tokens(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix,
                                        double norm_eps)
 {
     for (int i = 0; i < n_mix; i++)
@@ -23,7 +27,8 @@ static double sigmoid(double z)
     return 1 / (1 + exp(-z));
 }
 
-void exf_hyper_pre_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, double eps)
+/* mix [S] becomes pre. */
+static void make_pre(double *mix, const float *base, const float *scale, int streams, double eps)
 {
     for (int j = 0; j < streams; j++) mix[j] = sigmoid(mix[j] * (double)scale[0] + (double)base[j]) + eps;
 }
@@ -59,13 +64,13 @@ static void sinkhorn(double *c, int n, int iterations, double eps)
 void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps)
 {
     int s = streams;
-    exf_hyper_pre_coefficients_cpu(mix, base, scale, s, eps);
+    make_pre(mix, base, scale, s, eps);
     for (int j = s; j < 2 * s; j++) mix[j] = 2 * sigmoid(mix[j] * (double)scale[1] + (double)base[j]);
     for (int j = 2 * s; j < (2 + s) * s; j++) mix[j] = mix[j] * (double)scale[2] + (double)base[j];
     sinkhorn(mix + 2 * s, s, iterations, eps);
 }
 
-EXF_SIMD_CLONES void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int streams, int width)
+EXF_SIMD_CLONES static void gather_streams(float *u, const float *x, const float *pre, int streams, int width)
 {
     memset(u, 0, (size_t)width * sizeof *u);
     for (int j = 0; j < streams; j++) {
@@ -92,7 +97,8 @@ static inline void scatter_piece(float *x, const float *v, const float *post, co
     }
 }
 
-EXF_SIMD_CLONES void exf_hyper_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width)
+/* In place; S at most EXF_HYPER_STREAMS_MAX. */
+EXF_SIMD_CLONES static void scatter_streams(float *x, const float *v, const float *post, const float *c, int streams, int width)
 {
     for (int at = 0; at < width; at += PIECE)
         scatter_piece(x + at, v + at, post, c, streams, width, width - at < PIECE ? width - at : PIECE);
@@ -103,26 +109,26 @@ enum { MIXING_MAX = (2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX };
 /* A few tokens: mixing NULL is the head's collapse, which needs pre alone. */
 static void open_few(float *u, float *mixing, const float *x, int n_tokens, const exf_hyper_shape *s)
 {
-    double mix[EXF_HYPER_TOKENS * MIXING_MAX];
+    double mix[AT_ONCE * MIXING_MAX];
     float row[MIXING_MAX];
     int n = mixing ? (2 + s->streams) * s->streams : s->streams, width = s->streams * s->width;
-    exf_hyper_mix_cpu(mix, x, n_tokens, width, s->fn, n, s->norm_eps);
+    mix_tokens(mix, x, n_tokens, width, s->fn, n, s->norm_eps);
     for (int t = 0; t < n_tokens; t++) {
         if (mixing)
             exf_hyper_coefficients_cpu(mix + t * n, s->base, s->scale, s->streams, s->iterations, s->eps);
         else
-            exf_hyper_pre_coefficients_cpu(mix + t * n, s->base, s->scale, s->streams, s->eps);
+            make_pre(mix + t * n, s->base, s->scale, s->streams, s->eps);
         for (int i = 0; i < n; i++) row[i] = (float)mix[t * n + i];
         if (mixing) memcpy(mixing + (size_t)t * (size_t)n, row, (size_t)n * sizeof *row);
-        exf_hyper_gather_cpu(u + (size_t)t * (size_t)s->width, x + (size_t)t * (size_t)width, row, s->streams, s->width);
+        gather_streams(u + (size_t)t * (size_t)s->width, x + (size_t)t * (size_t)width, row, s->streams, s->width);
     }
 }
 
 static void open_all(float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
     size_t n = (size_t)((2 + s->streams) * s->streams), h = (size_t)s->width;
-    for (int t = 0; t < s->n_tokens; t += EXF_HYPER_TOKENS) {
-        int few = s->n_tokens - t < EXF_HYPER_TOKENS ? s->n_tokens - t : EXF_HYPER_TOKENS;
+    for (int t = 0; t < s->n_tokens; t += AT_ONCE) {
+        int few = s->n_tokens - t < AT_ONCE ? s->n_tokens - t : AT_ONCE;
         open_few(u + (size_t)t * h, mixing ? mixing + (size_t)t * n : NULL, x + (size_t)t * (size_t)s->streams * h, few, s);
     }
 }
@@ -142,6 +148,6 @@ void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf
     size_t h = (size_t)s->width, n = (size_t)((2 + s->streams) * s->streams);
     for (size_t t = 0; t < (size_t)s->n_tokens; t++) {
         const float *post = mixing + t * n + s->streams, *c = post + s->streams;
-        exf_hyper_scatter_cpu(x + t * (size_t)s->streams * h, v + t * h, post, c, s->streams, s->width);
+        scatter_streams(x + t * (size_t)s->streams * h, v + t * h, post, c, s->streams, s->width);
     }
 }

@@ -115,7 +115,7 @@ static __device__ inline int add_exact(exf_exact *sum, const double (&total)[STE
     return bad;
 }
 
-/* The array stays in registers: no index that only the run knows. */
+/* Returns total[at] without an index that only the run knows, so that the array stays in registers. */
 static __device__ inline double value_at(const double (&total)[STEP], int at)
 {
     double x = 0;

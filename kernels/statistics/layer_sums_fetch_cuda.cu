@@ -113,7 +113,7 @@ static __global__ void collect_sequences(exf_exact *exact, unsigned long long *c
 
 /* An array of the host copy and the sums it is added to: exact sums or counts. */
 struct part {
-    exf_exact *sum; /* or */
+    exf_exact *sum; /* NULL: counts */
     uint64_t *count;
     const char *from;
     size_t n;

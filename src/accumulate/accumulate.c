@@ -1,16 +1,109 @@
-/* accumulate.c - the observer, in the order of the data: blocks of a layer to its sums.
+/* accumulate.c - the options of an accumulation, and the observer, in the order of the data: blocks of a layer to its sums.
  *
  * Every worker adds up its own blocks in the first sweep; the first worker then gets all sums, from a device's memory too.
  * Vector sums take a second sweep.  What happens to the sums of a finished layer is its sink's (accumulate_sinks.c). */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
+#include "base/version.h"
 
 #include <string.h>
+
+/* ---- options ------------------------------------------------------------------------------------ */
 
 static int wants_vectors(const exf_accumulate_options *o)
 {
     return o->diagonal || o->lowrank;
+}
+
+exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
+{
+    if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
+        return exf_fail(err, EXF_USAGE,
+                        "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
+    if (o->common_input_tokens && wants_vectors(o))
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
+                        o->diagonal ? "diagonal" : "lowrank");
+    if (o->basis_only && o->partial)
+        return exf_fail(err, EXF_USAGE,
+                        "--basis-only: a basis is made from all of the data, --partial takes a part: give one of them");
+    if (o->basis_only && !wants_vectors(o))
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank");
+    return EXF_OK;
+}
+
+exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
+{
+    const char *weighting = o->weighting == EXF_WEIGHT_SOURCE_NORM ? "source_norm"
+                            : o->weighting == EXF_WEIGHT_ROUTER    ? "router"
+                                                                   : "none";
+    exf_code rc;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
+    if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
+    if (o->route_sample && !o->basis_only)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
+    if (!wants_vectors(o)) goto out;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "",
+                               o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
+    if (!o->lowrank) goto out;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
+    if (o->rule.clip)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
+    else
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "none"));
+out:
+    return rc;
+}
+
+static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_basis_rank((int)s->d_model), bytes = 0;
+    if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
+    if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
+    if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
+    return bytes;
+}
+
+static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t each = sizeof(uint64_t) + (uint64_t)s->top_k * (sizeof(int32_t) + sizeof(float));
+    return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * each;
+}
+
+uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
+    if (o->basis_only) return vector_bytes(s, o);
+    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 2 * sizeof(uint64_t)) + sample_bytes(s, o) + vector_bytes(s, o);
+}
+
+uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers)
+{
+    uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
+    uint64_t each = e * e * (10 * sizeof(exf_exact) + 3 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
+    if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
+    uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
+    uint64_t all = (uint64_t)n_workers * each + 3 * sample_bytes(s, o) + vector_bytes(s, o);
+    if (wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
+    if (o->lowrank && !o->basis)
+        all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
+               exf_basis_bytes(exf_basis_rank((int)h), (int)h, (int)buffers);
+    return all;
+}
+
+uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    if (!b->gpu) return 0;
+    return exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) + exf_vector_accumulator_device_bytes(s, o) +
+           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k) +
+           sizeof(exf_output_errors);
 }
 
 /* ---- before the first layer --------------------------------------------------------------------- */
@@ -21,7 +114,7 @@ exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statist
     return tokens ? exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err) : EXF_OK;
 }
 
-static exf_code begin(void *self, int n_workers, exf_err *err)
+static exf_code begin_pass(void *self, int n_workers, exf_err *err)
 {
     exf_accumulator *a = self;
     const exf_accumulate_options *o = &a->options;
@@ -50,13 +143,13 @@ out:
     return rc;
 }
 
-static uint64_t device_bytes(const void *self, const exf_backend *b)
+static uint64_t count_device_bytes(const void *self, const exf_backend *b)
 {
     const exf_accumulator *a = self;
     return exf_accumulate_device_memory(b, &a->shape, &a->options);
 }
 
-static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
+static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc;
@@ -72,7 +165,7 @@ out:
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
 
-static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
+static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc = EXF_OK;
@@ -104,7 +197,7 @@ out:
     return rc;
 }
 
-static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
+static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc;
@@ -137,7 +230,7 @@ out:
     return rc;
 }
 
-static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
+static exf_code add_device_block(void *self, const exf_device_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
@@ -151,7 +244,7 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
     return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
 }
 
-static exf_code device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
+static exf_code add_device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
@@ -180,7 +273,7 @@ out:
     return rc;
 }
 
-static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_err *err)
+static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc = EXF_OK;
@@ -194,7 +287,7 @@ out:
     return rc;
 }
 
-static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
+static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc = EXF_OK;
@@ -212,7 +305,7 @@ out:
     return rc;
 }
 
-static exf_code settle(void *self, int done, exf_err *err)
+static exf_code finish_layers(void *self, int done, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)done;
@@ -237,10 +330,10 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
-        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens, .begin = begin, .layer_begin = layer_begin,
-        .block = block, .common_input = common_input ? add_common_input : NULL, .sweep_end = sweep_end, .layer_end = layer_end,
-        .settle = settle, .device_open = device_open, .device_bytes = device_bytes, .device_block = device_block,
-        .device_common_input = common_input ? device_common_input : NULL,
+        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens, .begin = begin_pass, .layer_begin = begin_layer,
+        .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
+        .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
+        .device_common_input = common_input ? add_device_common_input : NULL,
         .device_sweeps = o->lowrank ? 1 : sweeps /* low-rank sums are added up on the host */};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);

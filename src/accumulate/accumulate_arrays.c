@@ -6,7 +6,7 @@
 #define NAME "sums"
 enum { ALIKE = -1 }; /* in place of an exf_ranks_kind: an array that is the same on all ranks, and is not summed */
 
-/* The data of each tensor is the array itself. */
+/* Arrays as tensors whose data is the array itself. */
 typedef struct {
     exf_tensor t[EXF_MOST_LAYER_ARRAYS];
     int kind[EXF_MOST_LAYER_ARRAYS]; /* how ranks add it up */
@@ -118,7 +118,7 @@ static exf_code new_routes(exf_layer_statistics *s, const exf_st_file *f, exf_er
     return rc;
 }
 
-/* Allocates v for the vector sums that the record has; that of a basis alone has none, but their choice. */
+/* Allocates v for the vector sums that the record has; the record of a basis has pairs, basis and grids alone. */
 static exf_code new_vectors(exf_vector_sums *v, const exf_st_file *f, int d_model, exf_err *err)
 {
     const exf_st_tensor *pair = exf_st_find(f, "vectors.pair"), *basis = exf_st_find(f, "vectors.basis");

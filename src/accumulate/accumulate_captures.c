@@ -7,44 +7,15 @@
 
 #include <string.h>
 
+/* The files, and buffers for a block of theirs. */
 typedef struct {
     exf_capture_file *file;
-    size_t n_files, n_open;
+    size_t n_files;
     exf_facts_part *part;
     int32_t *ids;
     float *weights, *outputs;
     double *stream_sq;
 } captures;
-
-static exf_code open_captures(captures *c, const char *const *paths, size_t n_paths, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&c->file, n_paths, sizeof *c->file, "capture list", err));
-    EXF_TRY(exf_mem_new(&c->part, n_paths, sizeof *c->part, "capture list", err));
-    c->n_files = n_paths;
-    for (; c->n_open < n_paths; c->n_open++) EXF_TRY(exf_capture_open(&c->file[c->n_open], paths[c->n_open], err));
-    for (size_t i = 0; i < n_paths; i++)
-        c->part[i] = (exf_facts_part){.path = paths[i], .provenance = &c->file[i].provenance, .sequences = &c->file[i].sequences};
-    size_t slots = (size_t)EXF_MOE_BLOCK * (size_t)c->file[0].shape.top_k, floats;
-    EXF_TRY(exf_mem_mul(&floats, slots, (size_t)c->file[0].shape.d_model, "captured outputs", err));
-    EXF_TRY(exf_mem_new(&c->ids, slots, sizeof *c->ids, "captured routes", err));
-    EXF_TRY(exf_mem_new(&c->weights, slots, sizeof *c->weights, "captured routes", err));
-    EXF_TRY(exf_mem_new(&c->stream_sq, (size_t)EXF_MOE_BLOCK, sizeof *c->stream_sq, "captured energies", err));
-    EXF_TRY(exf_mem_new(&c->outputs, floats, sizeof *c->outputs, "captured outputs", err));
-out:
-    return rc;
-}
-
-static void close_captures(captures *c)
-{
-    for (size_t i = 0; i < c->n_open; i++) exf_capture_close(&c->file[i]);
-    exf_mem_free(c->part);
-    exf_mem_free(c->file);
-    exf_mem_free(c->ids);
-    exf_mem_free(c->weights);
-    exf_mem_free(c->stream_sq);
-    exf_mem_free(c->outputs);
-}
 
 /* Joins the files' shapes: all must have the first one's experts, sizes and layers; tokens add up. */
 static exf_code join_shapes(const captures *c, exf_run_shape *shape, exf_err *err)
@@ -144,14 +115,27 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
                                  const exf_accumulate_options *o, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_code rc;
-    captures c = {.file = NULL};
+    captures c = {.n_files = n_paths};
+    size_t n_open = 0;
     exf_run_shape shape;
     exf_accumulator *a = NULL;
     if (o->common_input_tokens)
         return exf_fail(
             err, EXF_USAGE,
             "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
-    EXF_TRY(open_captures(&c, paths, n_paths, err));
+    EXF_TRY(exf_mem_new(&c.file, n_paths, sizeof *c.file, "capture list", err));
+    EXF_TRY(exf_mem_new(&c.part, n_paths, sizeof *c.part, "capture list", err));
+    for (; n_open < n_paths; n_open++) {
+        exf_capture_file *f = &c.file[n_open];
+        EXF_TRY(exf_capture_open(f, paths[n_open], err));
+        c.part[n_open] = (exf_facts_part){.path = paths[n_open], .provenance = &f->provenance, .sequences = &f->sequences};
+    }
+    size_t slots = (size_t)EXF_MOE_BLOCK * (size_t)c.file[0].shape.top_k, floats;
+    EXF_TRY(exf_mem_mul(&floats, slots, (size_t)c.file[0].shape.d_model, "captured outputs", err));
+    EXF_TRY(exf_mem_new(&c.ids, slots, sizeof *c.ids, "captured routes", err));
+    EXF_TRY(exf_mem_new(&c.weights, slots, sizeof *c.weights, "captured routes", err));
+    EXF_TRY(exf_mem_new(&c.stream_sq, (size_t)EXF_MOE_BLOCK, sizeof *c.stream_sq, "captured energies", err));
+    EXF_TRY(exf_mem_new(&c.outputs, floats, sizeof *c.outputs, "captured outputs", err));
     EXF_TRY(exf_shards_check(c.part, n_paths, o->partial, err));
     EXF_TRY(join_shapes(&c, &shape, err));
     exf_accumulator_plan plan = {.target = target, .force = force, .shape = &shape, .layer_number = c.file[0].layer_number,
@@ -161,6 +145,12 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
     EXF_TRY(exf_accumulator_commit(a, digest, err));
 out:
     exf_accumulator_free(a);
-    close_captures(&c);
+    for (size_t i = 0; i < n_open; i++) exf_capture_close(&c.file[i]);
+    exf_mem_free(c.part);
+    exf_mem_free(c.file);
+    exf_mem_free(c.ids);
+    exf_mem_free(c.weights);
+    exf_mem_free(c.stream_sq);
+    exf_mem_free(c.outputs);
     return rc;
 }

@@ -19,7 +19,7 @@ static int adds_up(const char *key)
     return 0;
 }
 
-/* Facts that name a part's data by its file, then those that say how sequences were cut and chosen;
+/* The facts that name a part's data by its file, then those that say how sequences were cut and chosen;
  * the latter are listed per part only if parts differ. */
 static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "shard",
                                       "seed", "max_tokens", "min_tokens"};
@@ -54,12 +54,6 @@ typedef struct {
     domain *all;
     size_t n, cap;
 } domains;
-
-static void free_domains(domains *d)
-{
-    for (size_t i = 0; i < d->n; i++) exf_mem_free(d->all[i].name);
-    exf_mem_free(d->all);
-}
 
 static exf_code add_domain(domains *d, const char *name, size_t len, uint64_t sequences, uint64_t tokens, exf_err *err)
 {
@@ -127,21 +121,8 @@ static exf_code join_domains(exf_provenance *out, const exf_facts_part *part, si
     EXF_TRY(exf_provenance_add(out, err, "data.domains", "%s", text.s ? text.s : ""));
 out:
     exf_text_free(&text);
-    free_domains(&d);
-    return rc;
-}
-
-static exf_code add_sums(exf_provenance *out, const exf_sequence_list *sequences, exf_err *err)
-{
-    char digest[EXF_SHA256_HEX];
-    uint64_t tokens = 0;
-    exf_code rc;
-    for (size_t i = 0; i < sequences->n; i++) tokens += (uint64_t)sequences->length[i];
-    EXF_TRY(exf_sequence_list_digest(sequences, digest, err));
-    EXF_TRY(exf_provenance_add(out, err, "data.sequences", "%zu", sequences->n));
-    EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%" PRIu64, tokens));
-    EXF_TRY(exf_provenance_add(out, err, "data.sequences_digest", "%s", digest));
-out:
+    for (size_t i = 0; i < d.n; i++) exf_mem_free(d.all[i].name);
+    exf_mem_free(d.all);
     return rc;
 }
 
@@ -321,6 +302,8 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
 {
     const exf_provenance *first = part[0].provenance, **all = NULL;
     const char **paths = NULL;
+    char digest[EXF_SHA256_HEX];
+    uint64_t tokens = 0;
     exf_code rc;
     EXF_TRY(check_cuts(part, n, err));
     EXF_TRY(exf_mem_new(&all, n, sizeof *all, "provenance", err));
@@ -344,7 +327,11 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     }
     EXF_TRY(exf_weights_facts_join(out, all, n, err));
     EXF_TRY(join_domains(out, part, n, err));
-    EXF_TRY(add_sums(out, sequences, err));
+    for (size_t i = 0; i < sequences->n; i++) tokens += (uint64_t)sequences->length[i];
+    EXF_TRY(exf_sequence_list_digest(sequences, digest, err));
+    EXF_TRY(exf_provenance_add(out, err, "data.sequences", "%zu", sequences->n));
+    EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%" PRIu64, tokens));
+    EXF_TRY(exf_provenance_add(out, err, "data.sequences_digest", "%s", digest));
     EXF_TRY(join_origins(origin, part, n, err));
 out:
     exf_mem_free(all);

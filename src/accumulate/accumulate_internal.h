@@ -2,7 +2,8 @@
  *
  *   accumulate.c            the observer: blocks of a layer to its sums
  *   accumulate_sequences.c  what each sequence added to the sums; the residual stream's energy
- *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_pairs.c: one block's terms of a pair
+ *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_basis.c: what low-rank sums are over; accumulate_pairs.c:
+ *                           one block's terms of a pair
  *   accumulate_sinks.c      where a layer's sums go: the statistics file, now, later or by way of rank 0
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
@@ -95,6 +96,17 @@ void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_devi
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err) EXF_CHECKED;
 /* Returns the layer's sums, which the next layer frees; a caller that wants to keep them copies and zeroes *sums. */
 exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
+
+/* ---- accumulate_basis.c --------------------------------------------------------------------------- */
+
+/* Computes q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d]
+ * less their mean; each column's largest element (the first of equals) is positive.
+ * Columns beyond the rank of x complete the others.  Computes in double over fixed parts of
+ * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers,
+                        exf_err *err) EXF_CHECKED;
+/* Returns the bytes of working memory. */
+uint64_t exf_basis_bytes(int r, int d, int helpers);
 
 /* ---- accumulate_pairs.c --------------------------------------------------------------------------- */
 

@@ -11,42 +11,13 @@ typedef struct {
     exf_statistics_reader *file;
     exf_facts_part *part;
     char (*digest)[EXF_SHA256_HEX];
-    size_t n, n_open;
+    size_t n;
     exf_run_shape shape;              /* shape of all files together */
-    int without_energies;             /* 1: some file lacks them */
     exf_sequence_list sequences;      /* sequences of all files, sorted */
     exf_provenance provenance, origin;
 } merging;
 
-static void close_parts(merging *m)
-{
-    for (size_t i = 0; i < m->n_open; i++) exf_statistics_close(&m->file[i]);
-    exf_mem_free(m->file);
-    exf_mem_free(m->part);
-    exf_mem_free(m->digest);
-    exf_sequence_list_free(&m->sequences);
-    exf_provenance_free(&m->provenance);
-    exf_provenance_free(&m->origin);
-}
-
-static exf_code open_parts(merging *m, const char *const *paths, size_t n, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&m->file, n, sizeof *m->file, "list of parts", err));
-    EXF_TRY(exf_mem_new(&m->part, n, sizeof *m->part, "list of parts", err));
-    EXF_TRY(exf_mem_new(&m->digest, n, sizeof *m->digest, "list of parts", err));
-    m->n = n;
-    for (; m->n_open < n; m->n_open++) {
-        size_t i = m->n_open;
-        EXF_TRY(exf_statistics_open(&m->file[i], paths[i], err));
-        m->part[i] = (exf_facts_part){paths[i], &m->file[i].provenance, &m->file[i].origin, &m->file[i].sequences, m->digest[i]};
-    }
-    for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5_digest(m->file[i].h, m->digest[i], err));
-out:
-    return rc;
-}
-
-/* ---- compatibility ------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------ */
 
 static exf_code check_shape(const exf_statistics_reader *a, const exf_statistics_reader *b, exf_err *err)
 {
@@ -74,24 +45,6 @@ static exf_code add_counts(merging *m, size_t i, exf_err *err)
     m->shape.n_tokens += own->n_tokens;
     m->shape.n_sequences += own->n_sequences;
     return EXF_OK;
-}
-
-static exf_code join_heads(merging *m, exf_err *err)
-{
-    exf_sequence_list all = {.n = 0};
-    exf_code rc;
-    m->shape = m->file[0].shape;
-    EXF_TRY(exf_facts_join_sequences(&all, m->part, m->n, err));
-    EXF_TRY(exf_sequence_list_sorted(&m->sequences, &all, err));
-    for (size_t i = 0; i < m->n; i++) m->without_energies |= !m->file[i].has_energies;
-    EXF_TRY(exf_facts_join(&m->provenance, &m->origin, m->part, m->n, &m->sequences, err));
-    for (size_t i = 1; i < m->n; i++) {
-        EXF_TRY(check_shape(&m->file[0], &m->file[i], err));
-        EXF_TRY(add_counts(m, i, err));
-    }
-out:
-    exf_sequence_list_free(&all);
-    return rc;
 }
 
 /* ---- vector sums ------------------------------------------------------------------------ */
@@ -207,7 +160,7 @@ out:
     return rc;
 }
 
-/* Allocates the sample of all files' tokens, as large as each file's was to be. */
+/* Allocates the sample of all files' tokens, as large as the sample that each file was to have. */
 static exf_code make_sample(const merging *m, exf_route_sample *s, exf_err *err)
 {
     const char *text = exf_provenance_get(&m->provenance, "accumulate.route_sample");
@@ -252,21 +205,46 @@ out:
 exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
                               char digest[EXF_SHA256_HEX], exf_err *err)
 {
-    merging m = {.file = NULL};
+    merging m = {.n = n};
     exf_statistics_writer w = {.h = NULL};
+    exf_sequence_list all = {.n = 0};
+    size_t n_open = 0;
     exf_code rc;
-    EXF_TRY(open_parts(&m, paths, n, err));
+    EXF_TRY(exf_mem_new(&m.file, n, sizeof *m.file, "list of parts", err));
+    EXF_TRY(exf_mem_new(&m.part, n, sizeof *m.part, "list of parts", err));
+    EXF_TRY(exf_mem_new(&m.digest, n, sizeof *m.digest, "list of parts", err));
+    for (; n_open < n; n_open++) {
+        exf_statistics_reader *f = &m.file[n_open];
+        EXF_TRY(exf_statistics_open(f, paths[n_open], err));
+        m.part[n_open] = (exf_facts_part){paths[n_open], &f->provenance, &f->origin, &f->sequences, m.digest[n_open]};
+    }
+    for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5_digest(m.file[i].h, m.digest[i], err));
     EXF_TRY(exf_shards_check(m.part, n, partial, err));
-    EXF_TRY(join_heads(&m, err));
-    exf_statistics_header head = {.shape = m.shape, .layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
-                                .without_energies = m.without_energies,
-                                .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
-                                .origin = &m.origin};
+    m.shape = m.file[0].shape;
+    EXF_TRY(exf_facts_join_sequences(&all, m.part, n, err));
+    EXF_TRY(exf_sequence_list_sorted(&m.sequences, &all, err));
+    EXF_TRY(exf_facts_join(&m.provenance, &m.origin, m.part, n, &m.sequences, err));
+    exf_statistics_header head = {.layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
+                                  .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
+                                  .origin = &m.origin};
+    for (size_t i = 0; i < n; i++) head.without_energies |= !m.file[i].has_energies;
+    for (size_t i = 1; i < n; i++) {
+        EXF_TRY(check_shape(&m.file[0], &m.file[i], err));
+        EXF_TRY(add_counts(&m, i, err));
+    }
+    head.shape = m.shape;
     EXF_TRY(exf_statistics_start(&w, target, force, &head, err));
     EXF_TRY(merge_layers(&m, &w, err));
     rc = exf_statistics_commit(&w, digest, err);
 out:
     exf_statistics_abort(&w);
-    close_parts(&m);
+    for (size_t i = 0; i < n_open; i++) exf_statistics_close(&m.file[i]);
+    exf_mem_free(m.file);
+    exf_mem_free(m.part);
+    exf_mem_free(m.digest);
+    exf_sequence_list_free(&all);
+    exf_sequence_list_free(&m.sequences);
+    exf_provenance_free(&m.provenance);
+    exf_provenance_free(&m.origin);
     return rc;
 }

@@ -104,7 +104,7 @@ void exf_stream_energy_free(exf_stream_energy *s)
     memset(s, 0, sizeof *s);
 }
 
-/* An energy that is not finite is left out: the pass refuses such hidden states. */
+/* Leaves out energies that are not finite: the pass refuses such hidden states. */
 exf_code exf_stream_energy_add(exf_stream_energy *s, const exf_moe_block *b, exf_err *err)
 {
     if (!b->stream && !b->stream_sq) return EXF_OK;

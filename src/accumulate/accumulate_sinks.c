@@ -106,7 +106,7 @@ static exf_code receive_sums(exf_accumulator *a, exf_err *err)
     a->sent = NULL;
     EXF_TRY(exf_ranks_sum_finish(sent, list, exf_layer_rank_arrays(list, &a->before, NULL), err));
     if (!a->target) goto out;
-    a->before.routes.n = a->before.routes.cap; /* all of them: a sample is no larger than the run */
+    a->before.routes.n = a->before.routes.cap; /* full: a sample is no larger than the run */
     a->before_layer = a->sent_layer;
     rc = exf_background_start(&a->work, write_before, a, err);
 out:

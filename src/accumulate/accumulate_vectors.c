@@ -4,7 +4,6 @@
  * basis and the grids made or taken from a file.  The second sweep adds up, block by block (accumulate_pairs.c). */
 #include "accumulate/accumulate_internal.h"
 
-#include "accumulate/basis.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"
 #include "kernels/linear/linear.h"
@@ -90,8 +89,6 @@ void exf_vector_accumulator_free(exf_vector_accumulator *m)
     exf_mem_free(m);
 }
 
-/* ---- on a device ------------------------------------------------------------------- */
-
 uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     uint64_t all = (uint64_t)(shape->n_experts * (shape->n_experts - 1)), wanted = (uint64_t)o->vector_pairs;
@@ -113,22 +110,7 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
                                     m->options->weighting, err);
 }
 
-exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
-{
-    return takes_samples(m->options) ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
-}
-
-void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
-{
-    exf_device_diagonal_add(&m->diagonal, b);
-}
-
-exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
-{
-    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
-}
-
-/* ---- before the first sweep ---------------------------------------------------------- */
+/* ---- the first sweep -------------------------------------------------------------------------------- */
 
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
 {
@@ -143,7 +125,12 @@ void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_mo
     if (takes_samples(m->options)) exf_sampler_keep(&m->sampler, b);
 }
 
-/* ---- between the sweeps ----------------------------------------------------------- */
+exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
+{
+    return takes_samples(m->options) ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
+}
+
+/* ---- between the sweeps ------------------------------------------------------------------------------ */
 
 typedef struct {
     double energy;
@@ -319,7 +306,7 @@ out:
     return rc;
 }
 
-/* ---- the second sweep --------------------------------------------------------------- */
+/* ---- the second sweep --------------------------------------------------------------------------------- */
 
 typedef struct {
     exf_vector_accumulator *m;
@@ -346,6 +333,16 @@ exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_blo
     for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
 out:
     return rc;
+}
+
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
+{
+    exf_device_diagonal_add(&m->diagonal, b);
+}
+
+exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
+{
+    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
 }
 
 exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)

@@ -164,18 +164,6 @@ void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *su
     s->q = NULL;
 }
 
-/* Prepares the device's sums for the layer's first block. */
-static void zero_diagonal(exf_device_diagonal *s, exf_queue *q)
-{
-    size_t pairs = (size_t)s->to.n_pairs, bytes = pairs * (size_t)s->d_model * sizeof(exf_exact);
-    s->b->upload(q, s->pair, s->pair_host, pairs * 2 * sizeof *s->pair);
-    s->b->zero(q, s->to.vu, bytes);
-    s->b->zero(q, s->to.vv, bytes);
-    s->b->zero(q, s->to.bad, sizeof *s->to.bad);
-    s->q = q;
-    s->sequence = 0;
-}
-
 /* Adds tokens [at, at + n) of the block, all of one unit; begins, ends: they are the unit's first, last. */
 static void add_to_diagonal(const exf_device_diagonal *s, const exf_device_block *b, size_t at, int n, int begins, int ends)
 {
@@ -191,7 +179,15 @@ static void add_to_diagonal(const exf_device_diagonal *s, const exf_device_block
 void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)
 {
     if (s->to.n_pairs == 0) return;
-    if (!s->q) zero_diagonal(s, b->q);
+    if (!s->q) { /* the layer's first block */
+        size_t pairs = (size_t)s->to.n_pairs, bytes = pairs * (size_t)s->d_model * sizeof(exf_exact);
+        s->b->upload(b->q, s->pair, s->pair_host, pairs * 2 * sizeof *s->pair);
+        s->b->zero(b->q, s->to.vu, bytes);
+        s->b->zero(b->q, s->to.vv, bytes);
+        s->b->zero(b->q, s->to.bad, sizeof *s->to.bad);
+        s->q = b->q;
+        s->sequence = 0;
+    }
     s->batch = b->batch;
     for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
         const exf_span *span = &b->batch->span[s->sequence];

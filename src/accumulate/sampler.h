@@ -85,7 +85,7 @@ typedef struct {
 size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens);
 exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, exf_err *err) EXF_CHECKED;
 void exf_route_sampler_free(exf_route_sampler *s); /* accepts zeroed memory */
-/* Makes it one of several ranks', whose rows begin at first_row of the whole run. */
+/* Says that this is one rank of several, whose rows begin at first_row of the whole run. */
 void exf_route_sampler_share(exf_route_sampler *s, size_t first_row);
 /* Chooses the tokens of a layer. */
 exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;

@@ -64,7 +64,7 @@ static exf_code read_kind(exf_h5 *h, char **kind, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
 }
 
-static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_artifact **found, exf_err *err)
+static exf_code check_kind(exf_h5 *h, const exf_artifact *expected, const exf_artifact **found, exf_err *err)
 {
     char *kind = NULL;
     int64_t min_reader;
@@ -107,7 +107,7 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
     exf_code rc;
     EXF_TRY(refuse_pt(path, err));
     EXF_TRY(exf_h5_open(&h, path, err));
-    EXF_TRY(identify(h, expected, &kind, err));
+    EXF_TRY(check_kind(h, expected, &kind, err));
     EXF_TRY(check_container(h, kind, err));
     if (found) *found = kind;
     if (p) EXF_TRY(exf_provenance_read(p, h, err));
@@ -179,7 +179,7 @@ exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_e
 }
 
 /* Finds how many layers the model has, or may have. */
-static exf_code layers_of_model(int64_t *n, const exf_provenance *p, const exf_h5 *h, exf_err *err)
+static exf_code count_layers(int64_t *n, const exf_provenance *p, const exf_h5 *h, exf_err *err)
 {
     const char *text = exf_provenance_get(p, "model.layers");
     *n = EXF_LAYERS_LIMIT;
@@ -194,7 +194,7 @@ exf_code exf_layer_numbers_read(int32_t **numbers, int *n, const exf_provenance 
     exf_tensor t;
     int64_t layers;
     *numbers = NULL;
-    EXF_TRY(layers_of_model(&layers, p, h, err));
+    EXF_TRY(count_layers(&layers, p, h, err));
     EXF_TRY(exf_h5_describe(h, "/layer_numbers", &t, err));
     if (t.rank != 1 || t.shape[0] < 1 || t.shape[0] > layers) {
         char shape[64];

@@ -109,7 +109,7 @@ void exf_basis_close(exf_basis *b)
 #define MAKE_AGAIN "make it again from all of the data with this run's settings: exfold-calibrate RECIPE --basis-only"
 
 /* Facts of model and settings decide what a basis is; who ran it, and on what, does not. */
-static int decides(const char *key)
+static int is_choice_fact(const char *key)
 {
     static const char *const not[] = {"accumulate.program", "accumulate.route_sample", "accumulate.version", "accumulate.commit",
                                       EXF_BASIS_FACT};
@@ -125,7 +125,7 @@ static exf_code check_facts(const exf_basis *b, const exf_provenance *run, exf_e
         const exf_provenance *p = turn ? run : &b->provenance;
         for (size_t i = 0; i < p->n; i++) {
             const char *ours = exf_provenance_get(run, p->key[i]), *theirs = exf_provenance_get(&b->provenance, p->key[i]);
-            if (!decides(p->key[i]) || (ours && theirs && strcmp(ours, theirs) == 0)) continue;
+            if (!is_choice_fact(p->key[i]) || (ours && theirs && strcmp(ours, theirs) == 0)) continue;
             return exf_fail(err, EXF_MODEL, "%s: %s is %s, of this run it is %s; " MAKE_AGAIN, exf_h5_path(b->h), p->key[i],
                             theirs ? theirs : "missing", ours ? ours : "missing");
         }

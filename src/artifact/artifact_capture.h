@@ -26,9 +26,9 @@ typedef struct {
     const exf_provenance *provenance;
 } exf_capture_plan;
 
-/* Creates a capture and makes room for every layer; rows may then come in any order. */
+/* Creates a capture with the datasets of every layer; their rows may then come in any order. */
 exf_code exf_capture_create(exf_capture_file *f, const exf_capture_plan *plan, exf_err *err) EXF_CHECKED;
-/* Goes on with the unfinished file of an earlier run, whose structure was kept; each layer is to be taken before any is put. */
+/* Goes on with the unfinished file of an earlier run, whose structure was kept; each layer is taken before any is put. */
 exf_code exf_capture_continue(exf_capture_file *f, const exf_capture_plan *plan, const exf_h5_structure *s,
                               exf_err *err) EXF_CHECKED;
 enum { EXF_CAPTURE_PARTS = 4 };

@@ -7,7 +7,7 @@
  *   /coeff                F32 [L, E, E] scalars S: row = source, column = target
  *   /loss                 F32 [L, E, E] what S misses: 1e30 where there is no evidence, and on the diagonal
  *   /expert_norms         F32 [L, E]    mean output norm; a cold expert has the median of those above 0
- *   /count                U64 [L, E, E] tokens behind a pair
+ *   /count                U64 [L, E, E] tokens in which a pair was observed
  *   /expert_count         U64 [L, E]    tokens routed to an expert
  *   /pools/<D>/members       I32 [L, D] by falling norm
  *   /pools/<D>/target_ids    I32 [L, E] where each expert's contribution goes
@@ -34,6 +34,7 @@
 #include "artifact/tables.h"
 
 #include "base/mem.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "format/safetensors.h"
 
@@ -43,99 +44,151 @@
 
 const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1};
 
-/* ---- the list of datasets, for writing and for reading -------------------- */
+/* ---- the tables by name ---------------------------------------------------- */
 
 enum { PATH_LEN = 64 };
+/* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
+enum { FIXED = 12, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
 
+/* A list that is being made. */
 typedef struct {
-    char path[PATH_LEN];
-    exf_dtype dtype;
-    int rank;
-    int64_t shape[3];
-    void *data;
-} dataset;
+    exf_table_list *out;
+    char separator; /* '.': "pools.8.members", as exports name it; '/': "/pools/8/members", as files do */
+} listing;
 
-typedef exf_code (*visitor)(const dataset *d, exf_h5 *h, exf_err *err);
-
-/* Visits the members of one group, each under its own name. */
-static exf_code each_part(dataset *part, size_t n, const char *group, visitor visit, exf_h5 *h, exf_err *err)
+static exf_tensor view(exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t c, const void *data)
 {
-    exf_code rc = EXF_OK;
-    for (size_t k = 0; rc == EXF_OK && k < n; k++) {
-        char name[PATH_LEN];
-        memcpy(name, part[k].path, sizeof name);
-        snprintf(part[k].path, PATH_LEN, "%.40s/%.20s", group, name);
-        rc = visit(&part[k], h, err);
-    }
-    return rc;
+    return (exf_tensor){.dtype = dtype, .rank = rank, .shape = {a, b, c}, .data = data};
 }
 
-static exf_code each_group(const exf_tables *t, visitor visit, exf_h5 *h, exf_err *err)
+/* Adds a table; one that is not there is passed over. */
+static void add_table(listing *l, const char *group, const char *part, exf_tensor t)
 {
-    int64_t l = t->n_layers, e = t->shape.n_experts;
-    exf_code rc = EXF_OK;
-    char group[PATH_LEN];
-    for (int i = 0; rc == EXF_OK && i < t->n_pools; i++) {
-        const exf_static_pool *p = &t->pool[i];
-        dataset part[] = {
-            {"members", EXF_DT_I32, 2, {l, p->size}, p->members},
-            {"target_ids", EXF_DT_I32, 2, {l, e}, p->target_ids},
-            {"target_scale", EXF_DT_F32, 2, {l, e}, p->target_scale},
-        };
-        if (strcmp(p->by, "norm") == 0)
-            snprintf(group, sizeof group, "/pools/%d", p->size);
-        else
-            snprintf(group, sizeof group, "/pools_by/%s/%d", p->by, p->size);
-        rc = each_part(part, sizeof part / sizeof *part, group, visit, h, err);
-    }
-    for (int i = 0; rc == EXF_OK && i < t->n_shared; i++) {
-        const exf_shared_scalar *s = &t->shared[i];
-        dataset part[] = {
-            {"scalar", EXF_DT_F32, 1, {l}, s->scalar},
-            {"loss", EXF_DT_F32, 3, {l, e, e}, s->loss},
-        };
-        snprintf(group, sizeof group, "/shared/%s", s->name);
-        rc = each_part(part, sizeof part / sizeof *part, group, visit, h, err);
-    }
-    return rc;
+    exf_table_list *out = l->out;
+    const char between[2] = {*group ? l->separator : 0, 0};
+    if (!t.data) return;
+    snprintf(out->name[out->n], EXF_TABLE_NAME, "%s%.22s%s%.39s", l->separator == '/' ? "/" : "", group, between, part);
+    t.name = out->name[out->n];
+    out->tensor[out->n++] = t;
 }
 
-/* Calls visit(dataset) for all datasets that t has but /layer_numbers and /vectors. */
-static exf_code each_dataset(const exf_tables *t, visitor visit, exf_h5 *h, exf_err *err)
+/* Lists all but budgets and vectors. */
+static void add_datasets(listing *list, const exf_tables *t)
 {
     int64_t l = t->n_layers, e = t->shape.n_experts;
-    const dataset fixed[] = {
-        {"/coeff", EXF_DT_F32, 3, {l, e, e}, t->coeff},
-        {"/loss", EXF_DT_F32, 3, {l, e, e}, t->loss},
-        {"/expert_norms", EXF_DT_F32, 2, {l, e}, t->expert_norms},
-        {"/count", EXF_DT_U64, 3, {l, e, e}, t->count},
-        {"/expert_count", EXF_DT_U64, 2, {l, e}, t->expert_count},
-        {"/empty_slots", EXF_DT_U64, 1, {l}, t->empty_slots},
-        {"/cosine", EXF_DT_F32, 3, {l, e, e}, t->cosine},
-        {"/rms", EXF_DT_F32, 2, {l, e}, t->rms},
-        {"/contribution", EXF_DT_F32, 2, {l, e}, t->contribution},
-        {"/similarity", EXF_DT_F32, 3, {l, e, e}, t->similarity},
-        {"/frobenius", EXF_DT_F32, 3, {l, e, e}, t->frobenius},
-        {"/std_error", EXF_DT_F32, 3, {l, e, e}, t->std_error},
+    const struct {
+        const char *name;
+        exf_tensor tensor;
+    } fixed[FIXED] = {
+        {"coeff", view(EXF_DT_F32, 3, l, e, e, t->coeff)},
+        {"loss", view(EXF_DT_F32, 3, l, e, e, t->loss)},
+        {"expert_norms", view(EXF_DT_F32, 2, l, e, 0, t->expert_norms)},
+        {"count", view(EXF_DT_U64, 3, l, e, e, t->count)},
+        {"expert_count", view(EXF_DT_U64, 2, l, e, 0, t->expert_count)},
+        {"empty_slots", view(EXF_DT_U64, 1, l, 0, 0, t->empty_slots)},
+        {"cosine", view(EXF_DT_F32, 3, l, e, e, t->cosine)},
+        {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
+        {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},
+        {"similarity", view(EXF_DT_F32, 3, l, e, e, t->similarity)},
+        {"frobenius", view(EXF_DT_F32, 3, l, e, e, t->frobenius)},
+        {"std_error", view(EXF_DT_F32, 3, l, e, e, t->std_error)},
     };
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < sizeof fixed / sizeof *fixed; i++)
-        if (fixed[i].data) rc = visit(&fixed[i], h, err);
-    return rc == EXF_OK ? each_group(t, visit, h, err) : rc;
+    char group[48];
+    for (size_t i = 0; i < FIXED; i++) add_table(list, "", fixed[i].name, fixed[i].tensor);
+    for (int i = 0; i < t->n_pools; i++) {
+        const exf_static_pool *p = &t->pool[i];
+        if (strcmp(p->by, "norm") == 0)
+            snprintf(group, sizeof group, "pools%c%d", list->separator, p->size);
+        else
+            snprintf(group, sizeof group, "pools_by%c%.8s%c%d", list->separator, p->by, list->separator, p->size);
+        add_table(list, group, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
+        add_table(list, group, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
+        add_table(list, group, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
+    }
+    for (int i = 0; i < t->n_shared; i++) {
+        snprintf(group, sizeof group, "shared%c%.15s", list->separator, t->shared[i].name);
+        add_table(list, group, "scalar", view(EXF_DT_F32, 1, l, 0, 0, t->shared[i].scalar));
+        add_table(list, group, "loss", view(EXF_DT_F32, 3, l, e, e, t->shared[i].loss));
+    }
 }
 
-static exf_code write_one(const dataset *d, exf_h5 *h, exf_err *err)
+static void add_budgets(listing *list, const exf_tables *t)
 {
-    exf_tensor t = {
-        .name = d->path, .dtype = d->dtype, .rank = d->rank, .shape = {d->shape[0], d->shape[1], d->shape[2]}, .data = d->data};
-    return exf_h5_write(h, &t, err);
+    for (int i = 0; i < t->n_budgets; i++) {
+        const exf_budget *b = &t->budget[i];
+        char group[48];
+        snprintf(group, sizeof group, "budgets.%.5g.%.8s", b->budget, b->rule);
+        add_table(list, group, "lambda", view(EXF_DT_F64, 1, 1, 0, 0, &b->lambda));
+        add_table(list, group, "scale", view(EXF_DT_F64, 1, t->n_layers, 0, 0, b->scale));
+        add_table(list, group, "mean", view(EXF_DT_F64, 1, 1, 0, 0, &b->mean));
+        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k, 0, b->kept));
+    }
 }
 
-static exf_code read_one(const dataset *d, exf_h5 *h, exf_err *err)
+static void add_vectors(listing *list, const exf_tables *t)
 {
-    exf_tensor t = {.name = d->path, .dtype = d->dtype, .rank = d->rank, .shape = {d->shape[0], d->shape[1], d->shape[2]}};
-    return exf_h5_read(h, &t, d->data, err);
+    const exf_vectors *v = &t->vectors;
+    char name[EXF_VECTOR_NAME];
+    if (v->n_pairs == 0) return;
+    add_table(list, "vectors", "pair", view(EXF_DT_I32, 2, v->n_pairs, 3, 0, v->pair));
+    for (int i = 0; i < v->n_arrays; i++) {
+        exf_vector_array_name(name, &v->array[i], '.');
+        add_table(list, "vectors", name, exf_vector_array_tensor(t, &v->array[i]));
+    }
 }
+
+static exf_code new_list(exf_table_list *l, const exf_tables *t, exf_err *err)
+{
+    size_t cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + (size_t)t->n_budgets * PER_BUDGET +
+                 LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
+    exf_code rc;
+    memset(l, 0, sizeof *l);
+    EXF_TRY(exf_mem_new(&l->tensor, cap, sizeof *l->tensor, "table list", err));
+    EXF_TRY(exf_mem_new(&l->name, cap, sizeof *l->name, "table names", err));
+out:
+    if (rc != EXF_OK) exf_table_list_free(l);
+    return rc;
+}
+
+exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err)
+{
+    listing list = {l, '.'};
+    exf_code rc = new_list(l, t, err);
+    if (rc != EXF_OK) return rc;
+    add_datasets(&list, t);
+    add_budgets(&list, t);
+    add_vectors(&list, t);
+    return EXF_OK;
+}
+
+void exf_table_list_free(exf_table_list *l)
+{
+    exf_mem_free(l->tensor);
+    exf_mem_free(l->name);
+    memset(l, 0, sizeof *l);
+}
+
+typedef enum { WRITE, EXPECT, READ } action;
+
+/* Does the same with each dataset of a file but /layer_numbers, /budgets and /vectors. */
+static exf_code do_with_datasets(action what, const exf_tables *t, exf_h5 *h, exf_err *err)
+{
+    exf_table_list all;
+    listing list = {&all, '/'};
+    exf_code rc = new_list(&all, t, err);
+    if (rc != EXF_OK) return rc;
+    add_datasets(&list, t);
+    for (size_t i = 0; rc == EXF_OK && i < all.n; i++) {
+        const exf_tensor *x = &all.tensor[i];
+        rc = what == WRITE    ? exf_h5_write(h, x, err)
+             : what == EXPECT ? exf_h5_expect(h, x, err)
+                              : exf_h5_read(h, x, (void *)(uintptr_t)x->data, err);
+    }
+    exf_table_list_free(&all);
+    return rc;
+}
+
+/* ---- writing ----------------------------------------------------------------- */
 
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err)
 {
@@ -144,7 +197,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
     EXF_TRY(exf_artifact_create(&h, target, force, NULL, &exf_artifact_tables, &t->provenance, err));
     EXF_TRY(exf_run_shape_write(&t->shape, h, err));
     EXF_TRY(exf_layer_numbers_write(t->layer_number, t->n_layers, h, err));
-    EXF_TRY(each_dataset(t, write_one, h, err));
+    EXF_TRY(do_with_datasets(WRITE, t, h, err));
     EXF_TRY(exf_budgets_write(t, h, err));
     EXF_TRY(exf_vectors_write(t, h, err));
     rc = exf_h5_commit(h, err);
@@ -170,7 +223,7 @@ typedef struct {
     int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error;
 } contents;
 
-static exf_code look(void *self, const char *name, exf_err *err)
+static exf_code note_member(void *self, const char *name, exf_err *err)
 {
     contents *c = self;
     (void)err;
@@ -198,13 +251,9 @@ static exf_code note_pool(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
-static const char *const criteria[] = {"norm", "reap", "energy"};
-
 static int criterion_of(const char *name)
 {
-    int i = 0;
-    while (i < 3 && strcmp(criteria[i], name) != 0) i++;
-    return i;
+    return exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, name);
 }
 
 typedef struct {
@@ -217,9 +266,9 @@ static exf_code note_criterion(void *self, const char *name, exf_err *err)
 {
     pool_listing *p = self;
     char group[PATH_LEN];
-    if (criterion_of(name) == 0 || criterion_of(name) == 3)
+    if (criterion_of(name) == 0 || criterion_of(name) == EXF_POOL_CRITERIA)
         return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap or energy", p->c->path, name);
-    p->c->by = criteria[criterion_of(name)];
+    p->c->by = exf_pool_criteria[criterion_of(name)];
     snprintf(group, sizeof group, "/pools_by/%s", p->c->by);
     return exf_h5_members(p->h, group, note_pool, p->c, err);
 }
@@ -228,7 +277,7 @@ static exf_code list_pools(contents *c, exf_h5 *h, exf_err *err)
 {
     pool_listing p = {c, h};
     exf_code rc = EXF_OK;
-    c->by = criteria[0];
+    c->by = exf_pool_criteria[EXF_POOL_BY_NORM];
     if (c->pools) EXF_TRY(exf_h5_members(h, "/pools", note_pool, c, err));
     if (c->pools_by) EXF_TRY(exf_h5_members(h, "/pools_by", note_criterion, &p, err));
 out:
@@ -244,8 +293,8 @@ static exf_code note_shared(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
-/* Orders pools by falling size, those of one size as `criteria`. */
-static int falling(const void *a, const void *b)
+/* Orders pools by falling size, those of one size as exf_pool_criteria. */
+static int compare_pools(const void *a, const void *b)
 {
     const exf_static_pool *x = a, *y = b;
     if (x->size != y->size) return x->size < y->size ? 1 : -1;
@@ -255,18 +304,12 @@ static int falling(const void *a, const void *b)
 static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_h5_members(h, "/", look, c, err));
+    EXF_TRY(exf_h5_members(h, "/", note_member, c, err));
     EXF_TRY(list_pools(c, h, err));
     if (c->patterns) EXF_TRY(exf_h5_members(h, "/shared", note_shared, c, err));
-    qsort(c->pool, c->n, sizeof *c->pool, falling);
+    qsort(c->pool, c->n, sizeof *c->pool, compare_pools);
 out:
     return rc;
-}
-
-static exf_code expect_one(const dataset *d, exf_h5 *h, exf_err *err)
-{
-    exf_tensor t = {.name = d->path, .dtype = d->dtype, .rank = d->rank, .shape = {d->shape[0], d->shape[1], d->shape[2]}};
-    return exf_h5_expect(h, &t, err);
 }
 
 /* Looks at all datasets, before memory is taken for tables of that shape. */
@@ -274,6 +317,7 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
 {
     static float some[1];
     static uint64_t count[1];
+    static int32_t ids[1];
     exf_static_pool pool[MOST_POOLS];
     exf_shared_scalar shared[sizeof c->shared / sizeof *c->shared];
     exf_tables t = {.shape = *shape, .n_layers = n_layers, .coeff = some, .loss = some, .expert_norms = some, .count = count,
@@ -282,12 +326,19 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
 #define X(field) t.field = c->field ? some : NULL;
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
-    memcpy(pool, c->pool, sizeof pool);
-    for (size_t i = 0; i < c->n_shared; i++) memcpy(shared[i].name, c->shared[i], sizeof shared[i].name);
-    return each_dataset(&t, expect_one, h, err);
+    for (size_t i = 0; i < c->n; i++) {
+        pool[i] = c->pool[i];
+        pool[i].members = pool[i].target_ids = ids;
+        pool[i].target_scale = some;
+    }
+    for (size_t i = 0; i < c->n_shared; i++) {
+        shared[i] = (exf_shared_scalar){.scalar = some, .loss = some};
+        memcpy(shared[i].name, c->shared[i], sizeof shared[i].name);
+    }
+    return do_with_datasets(EXPECT, &t, h, err);
 }
 
-static exf_code make_room(exf_tables *t, const contents *c, exf_err *err)
+static exf_code add_optional(exf_tables *t, const contents *c, exf_err *err)
 {
     exf_code rc = EXF_OK;
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
@@ -327,8 +378,8 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     for (size_t i = 0; i < listed.n; i++) memcpy(t->pool[i].by, listed.pool[i].by, sizeof t->pool[i].by);
     t->provenance = provenance;
     memset(&provenance, 0, sizeof provenance);
-    EXF_TRY(make_room(t, &listed, err));
-    EXF_TRY(each_dataset(t, read_one, h, err));
+    EXF_TRY(add_optional(t, &listed, err));
+    EXF_TRY(do_with_datasets(READ, t, h, err));
     if (listed.budgets) EXF_TRY(exf_budgets_read(t, h, err));
     EXF_TRY(exf_tables_check(t, path, err));
 out:

@@ -1,4 +1,4 @@
-/* counts.c - see counts.h. */
+/* counts.c - refuses counts that cannot be; see counts.h. */
 #include "artifact/counts.h"
 
 #include "base/text.h"
@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 /* Adds without wrapping: a sum of forged counts stays too large. */
-static uint64_t add(uint64_t sum, uint64_t n)
+static uint64_t add_counts(uint64_t sum, uint64_t n)
 {
     return n > UINT64_MAX - sum ? UINT64_MAX : sum + n;
 }
@@ -18,7 +18,7 @@ static exf_code check_experts(const exf_layer_counts *c, exf_err *err)
         if (c->expert_count[e] > tokens)
             return exf_fail(err, EXF_FORMAT, "%s: layer %d: %s%" PRId64 "] is %" PRIu64 ", n_tokens is %" PRIu64, c->path, c->layer,
                             c->experts, e, c->expert_count[e], tokens);
-        all = add(all, c->expert_count[e]);
+        all = add_counts(all, c->expert_count[e]);
     }
     if (c->empty_slots <= slots - tokens && all == slots - c->empty_slots) return EXF_OK;
     return exf_fail(err, EXF_FORMAT,
@@ -80,7 +80,7 @@ static exf_code check_pairs_of(const exf_layer_counts *c, size_t s, uint64_t *la
                         "%s: layer %d: %s%zu, ...] add up to %" PRIu64 ", the %" PRIu64 " tokens of expert %zu have %" PRIu64
                         " other routes each, %" PRIu64,
                         c->path, c->layer, c->pairs, s, all, own, s, others, own * others);
-    *lacking = add(*lacking, own * others - all);
+    *lacking = add_counts(*lacking, own * others - all);
     return EXF_OK;
 }
 

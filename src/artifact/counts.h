@@ -1,4 +1,4 @@
-/* counts.h - the rules that the counts of a layer obey, in statistics and in tables, and the layer numbers of a file.
+/* counts.h - the rules that the counts of a layer obey, in statistics and in tables.
  *
  * A token has K slots, each with an expert of its own or empty (only a hash layer that names an expert twice for a token
  * leaves slots empty: kernels/moe/moe.h).  So of T tokens, whatever the shard, the merge and the number of runs:

@@ -1,16 +1,19 @@
-/* provenance.c - see provenance.h. */
+/* provenance.c - facts of an artifact: adding, writing, reading and joining them; see provenance.h. */
 #include "artifact/provenance.h"
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-static size_t position(const exf_provenance *p, const char *key)
+static size_t find_key(const exf_provenance *p, const char *key)
 {
     size_t i = 0;
     while (i < p->n && strcmp(p->key[i], key) < 0) i++;
@@ -19,11 +22,11 @@ static size_t position(const exf_provenance *p, const char *key)
 
 const char *exf_provenance_get(const exf_provenance *p, const char *key)
 {
-    size_t i = position(p, key);
+    size_t i = find_key(p, key);
     return i < p->n && strcmp(p->key[i], key) == 0 ? p->value[i] : NULL;
 }
 
-static exf_code insert(exf_provenance *p, const char *key, const char *value, exf_err *err)
+static exf_code insert_fact(exf_provenance *p, const char *key, const char *value, exf_err *err)
 {
     exf_code rc;
     char *k = NULL, *v = NULL;
@@ -34,7 +37,7 @@ static exf_code insert(exf_provenance *p, const char *key, const char *value, ex
     EXF_TRY(exf_mem_grow(&p->value, &p->cap_value, p->n + 1, sizeof *p->value, "provenance", err));
     EXF_TRY(exf_mem_strdup(&k, key, "provenance", err));
     EXF_TRY(exf_mem_strdup(&v, value, "provenance", err));
-    size_t at = position(p, key);
+    size_t at = find_key(p, key);
     memmove(p->key + at + 1, p->key + at, (p->n - at) * sizeof *p->key);
     memmove(p->value + at + 1, p->value + at, (p->n - at) * sizeof *p->value);
     p->key[at] = k;
@@ -55,7 +58,7 @@ exf_code exf_provenance_add(exf_provenance *p, exf_err *err, const char *key, co
     exf_text_appendv(&value, fmt, va);
     va_end(va);
     exf_code rc = exf_text_end(&value, err);
-    if (rc == EXF_OK) rc = insert(p, key, value.s, err);
+    if (rc == EXF_OK) rc = insert_fact(p, key, value.s, err);
     exf_text_free(&value);
     return rc;
 }
@@ -63,7 +66,7 @@ exf_code exf_provenance_add(exf_provenance *p, exf_err *err, const char *key, co
 exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < from->n; i++) rc = insert(to, from->key[i], from->value[i], err);
+    for (size_t i = 0; rc == EXF_OK && i < from->n; i++) rc = insert_fact(to, from->key[i], from->value[i], err);
     return rc;
 }
 
@@ -122,7 +125,7 @@ static exf_code read_one(void *self, const char *name, exf_err *err)
     exf_text_appendf(&today, "%.*s%s", (int)(*ending ? n - strlen("sha256") : n), name, ending);
     EXF_TRY(exf_text_end(&today, err));
     EXF_TRY(exf_h5_get_text(r->h, r->group, name, &value, err));
-    rc = insert(r->p, today.s, value, err);
+    rc = insert_fact(r->p, today.s, value, err);
 out:
     exf_text_free(&today);
     exf_mem_free(value);
@@ -168,7 +171,7 @@ int exf_weights_facts_list_key(const char *key)
     return strcmp(key, parts_key) == 0;
 }
 
-static exf_code malformed(const char *path, exf_err *err)
+static exf_code refuse_list(const char *path, exf_err *err)
 {
     return exf_fail(err, EXF_FORMAT, "%s: %s is no list of digests", path, parts_key);
 }
@@ -183,7 +186,7 @@ static exf_code same_parts(const char *a, const char *path_a, const char *b, con
             return exf_fail(err, EXF_MODEL,
                             "%s: was made with other weights than %s: the digest of part %s is %.12s..., in %s it is %.12s...",
                             path_a, path_b, e.name, e.hex, path_b, other);
-    return more == 0 ? EXF_OK : malformed(path_a, err);
+    return more == 0 ? EXF_OK : refuse_list(path_a, err);
 }
 
 exf_code exf_weights_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
@@ -215,7 +218,7 @@ static int by_part(const void *a, const void *b)
     return i == k ? strcmp(x, y) : i < k ? -1 : 1;
 }
 
-static exf_code collect(entries *all, const char *parts, exf_err *err)
+static exf_code collect_parts(entries *all, const char *parts, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (exf_digest_entry e; parts && rc == EXF_OK && exf_digest_list_next(&parts, &e) == 1;) {
@@ -232,7 +235,7 @@ exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const
     exf_text text = {0};
     exf_code rc;
     if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
-    for (size_t i = 0; i < n; i++) EXF_TRY(collect(&all, exf_provenance_get(part[i], parts_key), err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
     if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
     for (size_t i = 0; i < all.n; i++)
         if (i == 0 || by_part(&all.entry[i - 1], &all.entry[i]) != 0)
@@ -325,4 +328,64 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
     EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%llu", (unsigned long long)tokens));
 out:
     return rc;
+}
+
+/* ---- of which tables a file was made ------------------------------------------------------------ */
+
+enum { DIGITS = EXF_SHA256_HEX - 1, NEAR = 48, WHOLE = 64 << 20, END = 1 << 20 };
+
+/* Finds exactly 64 hexadecimal digits that begin within NEAR bytes of at. */
+static int find_digits(const char *at, const char *end, char hex[EXF_SHA256_HEX])
+{
+    size_t n;
+    for (const char *p = at; p < end && p < at + NEAR; p += n ? n : 1) {
+        for (n = 0; p + n < end && p[n] && strchr("0123456789abcdef", p[n]);) n++;
+        if (n != DIGITS) continue;
+        memcpy(hex, p, DIGITS);
+        hex[DIGITS] = 0;
+        return 1;
+    }
+    return 0;
+}
+
+static int find_word(const char *bytes, size_t n, char hex[EXF_SHA256_HEX])
+{
+    static const char word[] = EXF_MADE_FROM;
+    const char *end = bytes + n;
+    for (const char *at = bytes; (at = memchr(at, word[0], (size_t)(end - at))); at++) {
+        if ((size_t)(end - at) < strlen(word)) return 0;
+        if (memcmp(at, word, strlen(word)) == 0 && find_digits(at + strlen(word), end, hex)) return 1;
+    }
+    return 0;
+}
+
+exf_code exf_made_from(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    struct stat st;
+    exf_file *f = NULL;
+    char *bytes = NULL;
+    exf_code rc;
+    hex[0] = 0;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot look up", path);
+    if (!S_ISREG(st.st_mode)) return EXF_OK;
+    EXF_TRY(exf_file_open(&f, path, err));
+    uint64_t size = exf_file_size(f);
+    size_t part = size <= WHOLE ? (size_t)size : END;
+    if (!part) goto out;
+    EXF_TRY(exf_mem_new(&bytes, part, 1, "file", err));
+    EXF_TRY(exf_file_read(f, 0, bytes, part, err));
+    if (find_word(bytes, part, hex) || part == size) goto out;
+    EXF_TRY(exf_file_read(f, size - part, bytes, part, err));
+    find_word(bytes, part, hex);
+out:
+    exf_mem_free(bytes);
+    exf_file_close(f);
+    return rc;
+}
+
+exf_code exf_made_from_comment(exf_text *out, const char *hex, exf_err *err)
+{
+    exf_text_appendf(out, "<!-- %s: %s -->\n", EXF_MADE_FROM, hex);
+    return exf_text_end(out, err);
 }

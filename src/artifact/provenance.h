@@ -7,7 +7,7 @@
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.backend, ...
  *   accumulate.weighting, ...      solve.ridge, solve.statistics_digest, ...
- *   solve.sensitivities_sha256, ...  of the file behind budgets by "measured"
+ *   solve.sensitivities_sha256, ...  of the file that budgets by "measured" come from
  *
  * A key that ends in sha256 has what `sha256sum FILE` prints of one file; a key that ends in digest
  * has the SHA-256 of contents, wherever and however they are stored: of an artifact's payload
@@ -17,6 +17,7 @@
  * No clock, host or path is ever recorded: equal inputs give equal facts. */
 #ifndef EXF_ARTIFACT_PROVENANCE_H
 #define EXF_ARTIFACT_PROVENANCE_H
+#include "base/text.h"
 #include "format/h5.h"
 
 /* Ownership: zero-initialise, exf_provenance_free(). */
@@ -34,13 +35,13 @@ void exf_provenance_free(exf_provenance *p);
 /* Write and read the facts as text attributes of the group /provenance. */
 exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
-/* Write and read the facts of another group.  Writing no facts makes no group; a missing group has no facts. */
 /* Adds facts to a group that is there. */
 exf_code exf_facts_append(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Write and read the facts of another group.  Writing no facts makes no group; a missing group has no facts. */
 exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 
-/* What provenance says of the weights that were read, and whether two files had the same.
+/* ---- the weights that were read, and whether two files had the same ------------
  *
  *   model.weights_parts    a digest list (base/hash.h) of the parts that the run read: "embedding",
  *                          "head", "<l>.experts", "<l>.other"; each the SHA-256 of all bytes of the part's
@@ -63,8 +64,6 @@ exf_code exf_weights_facts_same(const exf_provenance *a, const char *path_a, con
 /* Adds to out the facts of all parts that any of n provenances has; they must be the same. */
 exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
 
-/* Joins the facts of files over different data. */
-
 /* Joins the facts of n parts over different data.  Facts outside data.* must be equal in all parts
  * (EXF_MODEL naming the two files, the fact and both texts); data.sequences and data.tokens add up;
  * the other data.* facts are listed per part as data.<i>.*, parts in order of data.tokens_digest (of
@@ -72,4 +71,17 @@ exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const
  * same tokens twice are refused.  One part: a copy. */
 exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
                              exf_err *err) EXF_CHECKED;
+
+/* ---- of which tables a file was made -------------------------------------------
+ *
+ * Every file that is made from tables holds the word `tables_digest` and, within 48 bytes of it, the
+ * digest of the tables: exports among their facts, validation.json in its provenance, Markdown,
+ * SVG and YAML in a comment, a report among its facts. */
+#define EXF_MADE_FROM "tables_digest"
+
+/* Writes the digest that the file holds, or "" where it holds none or is no regular file.  Of a file
+ * beyond 64 MiB only the first and the last MiB are read. */
+exf_code exf_made_from(const char *path, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+/* Adds "<!-- tables_digest: HEX -->", a line that Markdown and XML do not show. */
+exf_code exf_made_from_comment(exf_text *out, const char *hex, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,4 +1,4 @@
-/* sequences.c - see sequences.h. */
+/* sequences.c - lists of the sequences of a file: joining, comparing, reading and writing them; see sequences.h. */
 #include "artifact/sequences.h"
 
 #include "base/mem.h"
@@ -48,7 +48,7 @@ typedef struct {
     int32_t length;
 } entry;
 
-static int rising(const void *a, const void *b)
+static int compare_digests(const void *a, const void *b)
 {
     return memcmp(((const entry *)a)->sha256, ((const entry *)b)->sha256, SHA);
 }
@@ -64,7 +64,7 @@ exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_lis
         memcpy(all[i].sha256, s->sha256[i], SHA);
         all[i].length = s->length[i];
     }
-    qsort(all, s->n, sizeof *all, rising);
+    qsort(all, s->n, sizeof *all, compare_digests);
     EXF_TRY(exf_sequence_list_new(out, s->n, err));
     for (size_t i = 0; i < s->n; i++) {
         memcpy(out->sha256[i], all[i].sha256, SHA);
@@ -148,7 +148,7 @@ out:
     return rc;
 }
 
-static void unhex(unsigned char out[SHA], const char hex[EXF_SHA256_HEX])
+static void read_hex(unsigned char out[SHA], const char hex[EXF_SHA256_HEX])
 {
     for (int i = 0; i < SHA; i++) {
         unsigned v = 0;
@@ -168,7 +168,7 @@ exf_code exf_sequence_sha256(unsigned char out[SHA], const int32_t *ids, int32_t
     EXF_TRY(exf_hash_add(h, ids, (size_t)n * sizeof *ids, err));
     rc = exf_hash_end(h, hex, err);
     h = NULL;
-    if (rc == EXF_OK) unhex(out, hex);
+    if (rc == EXF_OK) read_hex(out, hex);
 out:
     exf_hash_free(h);
     return rc;

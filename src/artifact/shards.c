@@ -1,4 +1,4 @@
-/* shards.c - see shards.h. */
+/* shards.c - which shards of a corpus files hold, whether all are there, and how to say it; see shards.h. */
 #include "artifact/shards.h"
 
 #include "base/mem.h"

@@ -58,10 +58,10 @@ typedef struct {
     const exf_vector_sums *vectors; /* borrowed; NULL: none, or not read */
 } exf_layer_statistics;
 
-/* Allocates the sums; s->routes has no room until exf_route_sample_new() gives it some. */
+/* Allocates the sums, but no route sample: exf_route_sample_new() does. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_zero(exf_layer_statistics *s);
-/* Adds `from` to `to`, exactly, and merges the samples if `to` has room for one.  EXF_FORMAT naming the sum and both terms
+/* Adds `from` to `to`, exactly, and merges the samples if `to` has one.  EXF_FORMAT naming the sum and both terms
  * where a sum would wrap, which only forged ones do; `to` is then undefined. */
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_free(exf_layer_statistics *s);

@@ -164,7 +164,7 @@ static exf_code check_errors(const exf_tables *t, const char *path, exf_err *err
     return EXF_OK;
 }
 
-/* Checks [L, E] numbers per expert: finite; norms from 0, and above 0 where no token is behind them. */
+/* Checks [L, E] numbers per expert: finite; norms from 0, and above 0 where an expert has no token: those are medians. */
 static exf_code check_experts(const exf_tables *t, const float *x, int norms, const char *name, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;

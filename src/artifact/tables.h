@@ -80,7 +80,7 @@ typedef struct {
     float *coeff;         /* [L, E, E] S[s,t]: E_s(x) ~ S E_t(x); 1 on the diagonal, 0 unobserved */
     float *loss;          /* [L, E, E] relative reconstruction loss; EXF_LOSS_NEVER on the diagonal and unobserved */
     float *expert_norms;  /* [L, E] h, mean output norm; a cold expert has the median of those above 0 */
-    uint64_t *count;      /* [L, E, E] tokens behind a pair; 0: unobserved */
+    uint64_t *count;      /* [L, E, E] tokens in which a pair was observed; 0: unobserved */
     uint64_t *expert_count; /* [L, E] tokens routed to an expert; 0: cold */
     uint64_t *empty_slots; /* [L] slots of a layer's tokens without an expert; NULL: 0 */
     float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
@@ -115,8 +115,8 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
 /* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms below 0, a norm of 0 of an
  * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (counts.h), cosines and
- * similarities outside their range. t->vectors stay empty, since they may be gigabytes:
- * tables.h.  Tables that others made are read too, from safetensors: tables_safetensors.c. */
+ * similarities outside their range.  t->vectors stay empty, since they may be gigabytes: exf_tables_read_vectors() reads
+ * them.  Tables that others made are read too, from safetensors: tables_safetensors.c. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Reads the .safetensors file of tables that others made: EXF_FORMAT naming what tables_safetensors.c does not expect. */
 exf_code exf_tables_read_safetensors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
@@ -125,6 +125,31 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) E
 /* Checks [L, E, E] losses other than those of the pair's own scalar: finite, at least 0, never where
  * the pair's own loss is never. */
 exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err) EXF_CHECKED;
+
+/* ---- tables by name (artifact_tables.c) ---------------------------------- */
+
+/* Lists the contents of a tables file as named tensors: export targets
+ * without a layout of their own write them, exfold-inspect verify compares them.
+ *
+ *   coeff, loss                       F32 [L, E, E]   count         U64 [L, E, E]
+ *   expert_norms                      F32 [L, E]      expert_count  U64 [L, E]
+ *   cosine, similarity, frobenius, std_error  F32 [L, E, E]   rms, contribution  F32 [L, E]
+ *   pools.<D>.members I32 [L, D], pools.<D>.target_ids I32 [L, E], pools.<D>.target_scale F32 [L, E]
+ *   shared.<name>.scalar F32 [L], shared.<name>.loss F32 [L, E, E]
+ *   vectors.pair I32 [N, 3], vectors.diagonal F32 [N, H], vectors.diagonal_loss F32 [L, E, E],
+ *   vectors.basis F32 [L, H, R], vectors.lowrank.<R>.c F32 [N, R, H]
+ *
+ * What the tables lack (tables.h) is not in the list. */
+enum { EXF_TABLE_NAME = 64 };
+
+typedef struct {
+    exf_tensor *tensor; /* data borrowed from the tables */
+    char (*name)[EXF_TABLE_NAME];
+    size_t n;
+} exf_table_list;
+
+exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err) EXF_CHECKED;
+void exf_table_list_free(exf_table_list *l);
 
 /* ---- vectors (tables_vectors.c) ------------------------------------------ */
 
@@ -157,6 +182,6 @@ exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHE
 exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Checks budgets in memory: EXF_FORMAT naming path and dataset. */
 exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* Adds a budget with room for its scale at its place; *out stays valid until the next is added. */
+/* Adds a budget at its place and allocates its arrays; *out stays valid until the next is added. */
 exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err) EXF_CHECKED;
 #endif

@@ -7,6 +7,7 @@
 #include "artifact/tables.h"
 
 #include "base/mem.h"
+#include "base/names.h"
 #include "base/text.h"
 
 #include <math.h>
@@ -15,14 +16,9 @@
 
 enum { PATH_LEN = 64, MOST_BUDGETS = 256 };
 
-static const char *const rules[] = {"stream", "output", "measured", "top_p"};
-enum { N_RULES = sizeof rules / sizeof *rules };
-
 static int place_of(const char *rule)
 {
-    int i = 0;
-    while (i < N_RULES && strcmp(rules[i], rule) != 0) i++;
-    return i;
+    return exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, rule);
 }
 
 /* Returns 1 if budget a stands before a budget of so many experts and that rule. */
@@ -106,7 +102,7 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
     exf_budget *b;
     part parts[N_PARTS];
     exf_code rc;
-    if (place_of(name) == N_RULES)
+    if (place_of(name) == EXF_BUDGET_RULES)
         return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured or top_p", exf_h5_path(s->h),
                         s->budget, name);
     if (s->t->n_budgets == MOST_BUDGETS)
@@ -168,7 +164,7 @@ static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char 
 static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
 {
     double k = (double)t->shape.top_k;
-    int top_p = strcmp(b->rule, "top_p") == 0;
+    int top_p = strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0;
     if (!(b->budget >= 1 && b->budget <= k)) return refuse(b, path, "", b->budget, "1 to the experts that a token has", err);
     if (!(b->mean >= 1 && b->mean <= k)) return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
     if (!(b->lambda >= 0 && isfinite(b->lambda)) || (top_p && b->lambda > 1))

@@ -96,7 +96,7 @@ void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid)
 }
 
 /* Divides by 2^bits, rounded to nearest, ties to even. */
-static int64_t halve(int64_t x, int bits)
+static int64_t divide_by_power(int64_t x, int bits)
 {
     if (bits > 62) return 0;
     int64_t unit = (int64_t)1 << bits, rest = x & (unit - 1), floor = (x - rest) / unit;
@@ -105,7 +105,7 @@ static int64_t halve(int64_t x, int bits)
 
 void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to)
 {
-    for (size_t i = 0; to > from && i < n; i++) sum[i] = halve(sum[i], to - from);
+    for (size_t i = 0; to > from && i < n; i++) sum[i] = divide_by_power(sum[i], to - from);
 }
 
 int64_t exf_vector_sums_find(const exf_vector_sums *v, int source, int target)

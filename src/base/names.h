@@ -1,7 +1,21 @@
-/* names.h - choices that several modules share: a model states them, kernels compute them. */
+/* names.h - the choices and words that models, kernels, files, recipes and variants share, each spelled once. */
 #ifndef EXF_BASE_NAMES_H
 #define EXF_BASE_NAMES_H
 
 /* How a router makes scores of a token's logits. */
 typedef enum { EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS } exf_router_score;
+
+/* ---- pools and budgets ------------------------------------------------------------------------ */
+
+/* The criterion by which the members of a static pool are ranked: mean output norm, mean w ||u||, or the sum of (w ||u||)^2. */
+typedef enum { EXF_POOL_BY_NORM, EXF_POOL_BY_REAP, EXF_POOL_BY_ENERGY } exf_pool_criterion;
+/* The rule of a budget per token: where a layer's factor comes from, or top_p, which has none. */
+typedef enum { EXF_RULE_STREAM, EXF_RULE_OUTPUT, EXF_RULE_MEASURED, EXF_RULE_TOP_P } exf_budget_rule;
+
+enum { EXF_POOL_CRITERIA = 3, EXF_BUDGET_RULES = 4 };
+extern const char *const exf_pool_criteria[EXF_POOL_CRITERIA];
+extern const char *const exf_budget_rules[EXF_BUDGET_RULES];
+
+/* Returns the place of a name among n; n: it is none of them. */
+int exf_name_place(const char *const *names, int n, const char *name);
 #endif

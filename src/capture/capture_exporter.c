@@ -25,7 +25,7 @@ static exf_code put_rows(exf_exporter *x, size_t tensor, size_t row, int n, size
     return exf_st_writer_put(x->writer, tensor, row * width * 4, data, (size_t)n * width * 4, err);
 }
 
-static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
+static exf_code write_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_exporter *x = self;
     if (!x->layers->chosen[b->layer]) return EXF_OK;
@@ -41,7 +41,7 @@ out:
     return rc;
 }
 
-static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
+static exf_code write_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
     exf_exporter *x = self;
     return put_rows(x, x->logits, b->row, b->n_tokens, (size_t)b->vocab, b->logits, err);
@@ -74,56 +74,38 @@ static void list_layer(tensor_list *list, int layer, int64_t t, int64_t k, int64
     }
 }
 
-/* Writes tokens, if any, and lengths, which are known from the start. */
-static exf_code put_tokens(exf_exporter *x, const exf_batch *batch, exf_err *err)
+exf_code exf_exporter_new(exf_exporter **out, const char *target, int force, const exf_model *m, const exf_batch *batch,
+                          exf_layer_choice *layers, int with_logits, const exf_provenance *p, exf_err *err)
 {
-    exf_code rc = batch->ids ? put_rows(x, TOKEN_IDS, 0, (int)batch->n_tokens, 1, batch->ids, err) : EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++) {
-        int32_t length = batch->span[i].n_tokens;
-        rc = put_rows(x, LENGTHS, i, 1, 1, &length, err);
-    }
-    return rc;
-}
-
-static exf_code open_writer(exf_exporter *x, const char *target, int force, const exf_model *m, const exf_batch *batch,
-                            int with_logits, const exf_provenance *p, exf_err *err)
-{
-    exf_code rc;
+    exf_exporter *x = NULL;
     tensor_list list = {0};
     exf_st_meta *meta = NULL;
-    size_t most = BEFORE_LAYERS + (size_t)x->layers->n * PER_LAYER + 1;
+    size_t most = BEFORE_LAYERS + (size_t)layers->n * PER_LAYER + 1;
     int64_t t = (int64_t)batch->n_tokens;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&x, 1, sizeof *x, "exporter", err));
+    x->observer = (exf_observer){.self = x, .block = write_block, .logits = with_logits ? write_logits : NULL};
+    x->layers = layers;
     EXF_TRY(exf_mem_new(&list.tensor, most, sizeof *list.tensor, "tensor list", err));
     EXF_TRY(exf_mem_new(&list.name, most, sizeof *list.name, "tensor names", err));
     EXF_TRY(exf_mem_new(&meta, p->n, sizeof *meta, "metadata", err));
     list_tensor(&list, "sequence_lengths", EXF_DT_I32, 1, (int64_t)batch->n_sequences, 0, 0);
     if (batch->ids) list_tensor(&list, "token_ids", EXF_DT_I32, 1, t, 0, 0);
-    for (int i = 0; i < x->layers->n; i++) {
-        x->index_of_layer[x->layers->number[i]] = (int)list.n;
-        list_layer(&list, x->layers->number[i], t, m->arch.top_k, m->arch.d_model);
+    for (int i = 0; i < layers->n; i++) {
+        x->index_of_layer[layers->number[i]] = (int)list.n;
+        list_layer(&list, layers->number[i], t, m->arch.top_k, m->arch.d_model);
     }
     x->logits = list.n;
     if (with_logits) list_tensor(&list, "logits", EXF_DT_F32, 2, t, m->arch.vocab, 0);
     for (size_t i = 0; i < p->n; i++) meta[i] = (exf_st_meta){p->key[i], p->value[i]};
     EXF_TRY(exf_st_writer_begin(&x->writer, target, force, list.tensor, list.n, meta, p->n, err));
-    EXF_TRY(put_tokens(x, batch, err));
+    if (batch->ids) EXF_TRY(put_rows(x, TOKEN_IDS, 0, (int)batch->n_tokens, 1, batch->ids, err));
+    for (size_t i = 0; i < batch->n_sequences; i++) EXF_TRY(put_rows(x, LENGTHS, i, 1, 1, &batch->span[i].n_tokens, err));
 out:
     exf_mem_free(list.tensor);
     exf_mem_free(list.name);
     exf_mem_free(meta);
-    return rc;
-}
-
-exf_code exf_exporter_new(exf_exporter **out, const char *target, int force, const exf_model *m, const exf_batch *batch,
-                          exf_layer_choice *layers, int with_logits, const exf_provenance *p, exf_err *err)
-{
-    exf_exporter *x = NULL;
-    *out = NULL;
-    exf_code rc = exf_mem_new(&x, 1, sizeof *x, "exporter", err);
-    if (rc != EXF_OK) return rc;
-    x->observer = (exf_observer){.self = x, .block = block, .logits = with_logits ? logits : NULL};
-    x->layers = layers;
-    rc = open_writer(x, target, force, m, batch, with_logits, p, err);
     if (rc != EXF_OK)
         exf_exporter_free(x);
     else

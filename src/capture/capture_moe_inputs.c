@@ -102,25 +102,18 @@ out:
     return rc;
 }
 
-/* Refuses layers that the model does not have, which would be left out silently. */
-static exf_code refuse_beyond(const exf_moe_inputs *x, exf_err *err)
+static exf_code find_layers(exf_moe_inputs *x, exf_err *err)
 {
-    int layer, end;
-    for (size_t i = 0; i < exf_st_count(x->file); i++) {
+    int n = 0;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < exf_st_count(x->file); i++) { /* a layer that the model does not have would be left out silently */
         const char *name = exf_st_at(x->file, i)->view.name;
-        end = 0;
+        int layer, end = 0;
         if (sscanf(name, "layers.%d.moe_input%n", &layer, &end) == 1 && end && !name[end] &&
             (layer < 0 || layer >= x->model->arch.n_layers))
             return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", but %s has %d layers", exf_st_path(x->file), name,
                             x->model->config_path, x->model->arch.n_layers);
     }
-    return EXF_OK;
-}
-
-static exf_code find_layers(exf_moe_inputs *x, exf_err *err)
-{
-    int n = 0;
-    exf_code rc = refuse_beyond(x, err);
     x->n_rows = -1;
     for (int l = 0; rc == EXF_OK && l < x->model->arch.n_layers; l++) {
         x->layer[l].input = find_tensor(x, l, "moe_input");

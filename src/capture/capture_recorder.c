@@ -36,29 +36,25 @@ struct exf_capture_write_behind {
     exf_err err; /* the first failure: nothing is written after it */
 };
 
-/* Writes the next block.  Called with the lock held; releases it while it writes. */
-static void write_next(exf_capture_write_behind *w)
-{
-    const slot *s = &w->slots[w->written % N_SLOTS];
-    exf_err err = {.code = EXF_OK};
-    pthread_mutex_unlock(&w->lock);
-    exf_code rc = exf_capture_put(w->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, &err);
-    if (rc == EXF_OK && w->file->has_stream) rc = exf_capture_put_stream(w->file, s->layer, s->row, s->n, s->stream_sq, &err);
-    pthread_mutex_lock(&w->lock);
-    if (rc != EXF_OK) w->err = err;
-    w->written++;
-    pthread_cond_broadcast(&w->moved);
-}
-
+/* The thread: writes block after block, without the lock, until one fails or all end. */
 static void *write_blocks(void *self)
 {
     exf_capture_write_behind *w = self;
     pthread_mutex_lock(&w->lock);
     while (!w->quit && w->err.code == EXF_OK) {
-        if (w->written < w->filled)
-            write_next(w);
-        else
+        if (w->written == w->filled) {
             pthread_cond_wait(&w->moved, &w->lock);
+            continue;
+        }
+        const slot *s = &w->slots[w->written % N_SLOTS];
+        exf_err err = {.code = EXF_OK};
+        pthread_mutex_unlock(&w->lock);
+        exf_code rc = exf_capture_put(w->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, &err);
+        if (rc == EXF_OK && w->file->has_stream) rc = exf_capture_put_stream(w->file, s->layer, s->row, s->n, s->stream_sq, &err);
+        pthread_mutex_lock(&w->lock);
+        if (rc != EXF_OK) w->err = err;
+        w->written++;
+        pthread_cond_broadcast(&w->moved);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -103,33 +99,29 @@ static exf_code wait_for_slot(exf_capture_write_behind *w, size_t most_unwritten
     return rc;
 }
 
-static void fill_slot(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
-                 const float *outputs, const double *stream_sq)
-{
-    slot *s = &w->slots[w->filled % N_SLOTS];
-    size_t slots = (size_t)(n * w->file->shape.top_k);
-    s->layer = layer;
-    s->row = row;
-    s->n = n;
-    memcpy(s->ids, ids, slots * sizeof *ids);
-    memcpy(s->weights, weights, slots * sizeof *weights);
-    if (w->file->has_stream) memcpy(s->stream_sq, stream_sq, (size_t)n * sizeof *stream_sq);
-    memcpy(s->outputs, outputs, slots * (size_t)w->file->shape.d_model * sizeof *outputs);
-    pthread_mutex_lock(&w->lock);
-    w->filled++;
-    pthread_cond_broadcast(&w->moved);
-    pthread_mutex_unlock(&w->lock);
-}
-
 exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids,
                                       const float *weights, const float *outputs, const double *stream_sq, exf_err *err)
 {
+    size_t slots = (size_t)(n * w->file->shape.top_k);
     if (n > w->rows)
         return exf_fail(err, EXF_INTERNAL, "capture: a block of %lld rows, expected at most %lld", (long long)n,
                         (long long)w->rows);
     pthread_mutex_lock(&w->filling);
     exf_code rc = wait_for_slot(w, N_SLOTS - 1, err);
-    if (rc == EXF_OK) fill_slot(w, layer, row, n, ids, weights, outputs, stream_sq);
+    if (rc == EXF_OK) {
+        slot *s = &w->slots[w->filled % N_SLOTS];
+        s->layer = layer;
+        s->row = row;
+        s->n = n;
+        memcpy(s->ids, ids, slots * sizeof *ids);
+        memcpy(s->weights, weights, slots * sizeof *weights);
+        if (w->file->has_stream) memcpy(s->stream_sq, stream_sq, (size_t)n * sizeof *stream_sq);
+        memcpy(s->outputs, outputs, slots * (size_t)w->file->shape.d_model * sizeof *outputs);
+        pthread_mutex_lock(&w->lock);
+        w->filled++;
+        pthread_cond_broadcast(&w->moved);
+        pthread_mutex_unlock(&w->lock);
+    }
     pthread_mutex_unlock(&w->filling);
     return rc;
 }
@@ -172,7 +164,7 @@ struct exf_recorder {
     unsigned char recorded[EXF_MAX_LAYERS]; /* the resume point has the layer's checksums */
 };
 
-static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
+static exf_code record_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_recorder *r = self;
     double energy[EXF_MOE_BLOCK];
@@ -201,7 +193,7 @@ out:
     return rc;
 }
 
-/* Records the structure of the unfinished file, once: layer 0's record is of every point. */
+/* Records the structure of the unfinished file once: a record of layer 0 is part of every resume point. */
 static exf_code record_structure(exf_recorder *r, exf_err *err)
 {
     exf_h5_structure s = {.n = 0};
@@ -222,8 +214,8 @@ static exf_tensor crc_tensor(const exf_recorder *r, uint32_t *crc)
     return (exf_tensor){.name = "crc32", .dtype = EXF_DT_I32, .rank = 1, .shape = {exf_capture_parts(&r->file)}, .data = crc};
 }
 
-/* Completes the rows of finished layers and records their checksums. */
-static exf_code settle(void *self, int done, exf_err *err)
+/* Waits for the rows of finished layers and records their checksums. */
+static exf_code record_layers(void *self, int done, exf_err *err)
 {
     exf_recorder *r = self;
     exf_code rc;
@@ -290,7 +282,7 @@ out:
 }
 
 /* Opens the unfinished file of an earlier run, with the layers that are done. */
-static exf_code go_on(exf_recorder *r, const exf_capture_plan *plan, int done, exf_err *err)
+static exf_code continue_file(exf_recorder *r, const exf_capture_plan *plan, int done, exf_err *err)
 {
     exf_h5_structure s = {.n = 0};
     exf_code rc;
@@ -318,7 +310,7 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&r, 1, sizeof *r, "recorder", err));
-    r->observer = (exf_observer){.self = r, .block = block, .settle = settle};
+    r->observer = (exf_observer){.self = r, .block = record_block, .settle = record_layers};
     r->layers = layers;
     r->resume = resume;
     if (resume && (done || exf_resume_saves(resume))) EXF_TRY(exf_recorder_unfinished(&r->unfinished, target, err));
@@ -326,7 +318,7 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     exf_capture_plan plan = {.target = target, .temporary = r->unfinished, .force = force, .n_layers = layers->n,
                              .has_stream = has_stream, .shape = *shape, .layer_number = layers->number, .sequences = sequences,
                              .provenance = p};
-    EXF_TRY(done ? go_on(r, &plan, done, err) : exf_capture_create(&r->file, &plan, err));
+    EXF_TRY(done ? continue_file(r, &plan, done, err) : exf_capture_create(&r->file, &plan, err));
     EXF_TRY(exf_capture_write_behind_new(&r->writer, &r->file, rows, err));
     if (resume) exf_resume_sync_first(resume, sync_file, r);
 out:

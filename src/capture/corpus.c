@@ -38,46 +38,37 @@ static exf_code check_request(const exf_corpus_request *q, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code load_tokenizer(builder *b, exf_err *err)
+/* Returns the first source that is text; m->n if all are tokens. */
+static size_t first_text(const exf_manifest *m)
 {
-    const exf_manifest *m = b->manifest;
     size_t i = 0;
     while (i < m->n && m->source[i].format == EXF_SOURCE_TOKENS) i++;
-    if (i == m->n) return EXF_OK;
-    if (!b->request->tokenizer)
-        return exf_fail(err, EXF_USAGE, "%s: is text, and the run has no tokenizer.json", m->source[i].label);
-    exf_code rc = exf_tokenizer_load(&b->tokenizer, b->request->tokenizer, err);
-    if (rc == EXF_OK) memcpy(b->corpus->tokenizer_sha256, exf_tokenizer_sha256(b->tokenizer), EXF_SHA256_HEX);
-    return rc;
+    return i;
 }
 
 /* ---- one source ------------------------------------------------------ */
 
-static exf_code refuse_empty(const exf_source_chunks *p, exf_err *err)
+static exf_code read_source(builder *b, const exf_manifest_source *s, exf_err *err)
 {
-    const exf_manifest_source *s = p->source;
-    if (p->n > 0) return EXF_OK;
+    exf_source_chunks *p = &b->pool;
+    exf_code rc;
+    p->source = s;
+    p->ids.n = p->n = 0;
+    p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
+    EXF_TRY(s->format == EXF_SOURCE_JSONL  ? exf_source_chunks_read_jsonl(p, err)
+            : s->format == EXF_SOURCE_TEXT ? exf_source_chunks_read_text(p, err)
+                                           : exf_source_chunks_read_tokens(p, err));
+    if (p->n > 0) goto out;
     if (s->n_where && p->matching == 0)
         return exf_fail(err, EXF_MODEL, "%s: empty: none of its %" PRIu64 " lines is what \"where\" asks for", s->label, p->lines);
     return exf_fail(err, EXF_MODEL, "%s: empty: no sequence of at least %" PRId64 " tokens, %" PRIu64 " shorter ones", s->label,
                     p->min_tokens, p->n_short);
+out:
+    return rc;
 }
 
-static exf_code fill_pool(builder *b, const exf_manifest_source *s, exf_err *err)
-{
-    exf_source_chunks *p = &b->pool;
-    p->source = s;
-    p->ids.n = p->n = 0;
-    p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
-    exf_code rc = s->format == EXF_SOURCE_JSONL  ? exf_source_chunks_read_jsonl(p, err)
-                  : s->format == EXF_SOURCE_TEXT ? exf_source_chunks_read_text(p, err)
-                                                 : exf_source_chunks_read_tokens(p, err);
-    return rc == EXF_OK ? refuse_empty(p, err) : rc;
-}
-
-/* A stated number is a statement about the file: it must hold even in a run
- * that asks for less. */
-static exf_code settle_count(const builder *b, size_t i, size_t *take, exf_err *err)
+/* Decides how many sequences to take.  The file must have the number that its source states even in a run that takes fewer. */
+static exf_code choose_count(const builder *b, size_t i, size_t *take, exf_err *err)
 {
     const exf_source_chunks *p = &b->pool;
     const exf_manifest_source *s = p->source;
@@ -132,8 +123,8 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     exf_corpus *c = b->corpus;
     size_t *pick = NULL, take = 0;
     int32_t domain;
-    EXF_TRY(fill_pool(b, &b->manifest->source[i], err));
-    EXF_TRY(settle_count(b, i, &take, err));
+    EXF_TRY(read_source(b, &b->manifest->source[i], err));
+    EXF_TRY(choose_count(b, i, &take, err));
     EXF_TRY(find_domain(b, p->source->domain, &domain, err));
     EXF_TRY(exf_mem_new(&pick, take, sizeof *pick, "chosen sequences", err));
     exf_rng_choose(pick, take, p->n, b->request->seed, i);
@@ -178,7 +169,7 @@ static exf_code read_manifest(exf_manifest **out, const exf_corpus_request *q, e
                             : exf_manifest_load(out, q->manifest, err);
 }
 
-/* Kinds of work; the unit of both is a byte of a file. */
+/* Kinds of work of the progress line; the unit of both is a byte of a file. */
 enum { HASHING, TOKENIZING };
 
 /* A file is hashed once and tokenized for every source that reads it. */
@@ -208,31 +199,32 @@ out:
     return rc;
 }
 
-static exf_code build(builder *b, exf_err *err)
+exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err *err)
 {
+    builder b = {.request = q};
     exf_code rc;
-    const exf_corpus_request *q = b->request;
-    EXF_TRY(check_request(q, err));
-    EXF_TRY(exf_mem_new(&b->corpus, 1, sizeof *b->corpus, "corpus", err));
-    EXF_TRY(read_manifest(&b->manifest, q, err));
-    EXF_TRY(load_tokenizer(b, err));
-    EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
-    EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
-    b->pool =
-        (exf_source_chunks){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
-    b->corpus->n_sources = b->manifest->n;
-    memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
-    EXF_TRY(read_sources(b, err));
-    EXF_TRY(hash_tokens(b->corpus, err));
-out:
-    return rc;
-}
-
-exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err)
-{
-    builder b = {.request = request};
     *out = NULL;
-    exf_code rc = build(&b, err);
+    EXF_TRY(check_request(q, err));
+    EXF_TRY(exf_mem_new(&b.corpus, 1, sizeof *b.corpus, "corpus", err));
+    EXF_TRY(read_manifest(&b.manifest, q, err));
+    size_t text = first_text(b.manifest);
+    if (text < b.manifest->n && !q->tokenizer) {
+        rc = exf_fail(err, EXF_USAGE, "%s: is text, and the run has no tokenizer.json", b.manifest->source[text].label);
+        goto out;
+    }
+    if (text < b.manifest->n) {
+        EXF_TRY(exf_tokenizer_load(&b.tokenizer, q->tokenizer, err));
+        memcpy(b.corpus->tokenizer_sha256, exf_tokenizer_sha256(b.tokenizer), EXF_SHA256_HEX);
+    }
+    EXF_TRY(exf_mem_new(&b.want, b.manifest->n, sizeof *b.want, "shares of the sources", err));
+    EXF_TRY(exf_manifest_shares(b.manifest, q->sequences, b.want, err));
+    b.pool =
+        (exf_source_chunks){.tokenizer = b.tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
+    b.corpus->n_sources = b.manifest->n;
+    memcpy(b.corpus->manifest_sha256, b.manifest->sha256, sizeof b.manifest->sha256);
+    EXF_TRY(read_sources(&b, err));
+    EXF_TRY(hash_tokens(b.corpus, err));
+out:
     exf_mem_free(b.want);
     exf_mem_free(b.pool.chunk);
     exf_ids_free(&b.pool.ids);
@@ -259,32 +251,27 @@ void exf_corpus_free(exf_corpus *c)
 /* Sets *missing to the first file that the corpus needs and that is not there, or NULL. */
 static exf_code first_missing(const char **missing, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
 {
-    int text = 0, found = 1;
+    int found = 1;
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++) {
-        *missing = m->source[i].file;
-        rc = exf_path_look(m->source[i].file, &found, err);
-        text |= m->source[i].format != EXF_SOURCE_TOKENS;
-    }
-    if (rc == EXF_OK && found && text && q->tokenizer) rc = exf_path_look(*missing = q->tokenizer, &found, err);
+    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++) rc = exf_path_look(*missing = m->source[i].file, &found, err);
+    if (rc == EXF_OK && found && first_text(m) < m->n && q->tokenizer) rc = exf_path_look(*missing = q->tokenizer, &found, err);
     if (found) *missing = NULL;
     return rc;
 }
 
-/* Loads the tokenizer of sources that are text, so that one that is refused is refused before the data is fetched. */
+/* Loads the tokenizer of sources that are text, so that a run refuses it before its data is fetched. */
 static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
 {
     exf_tokenizer *t = NULL;
     exf_code rc = EXF_OK;
-    int text = 0, found = 0;
-    for (size_t i = 0; i < m->n; i++) text |= m->source[i].format != EXF_SOURCE_TOKENS;
-    if (text && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
+    int found = 0;
+    if (first_text(m) < m->n && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
     if (found) rc = exf_tokenizer_load(&t, q->tokenizer, err);
     exf_tokenizer_free(t);
     return rc;
 }
 
-/* Sequences of each source by the manifest and the request alone. */
+/* Computes how many sequences each source gives, by the manifest and the request alone. */
 static exf_code count_sequences(const exf_manifest *m, const exf_corpus_request *q, int64_t *want, size_t *total, exf_err *err)
 {
     exf_code rc = exf_manifest_shares(m, q->sequences, want, err);

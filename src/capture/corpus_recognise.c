@@ -33,7 +33,7 @@ out:
     return rc;
 }
 
-/* ---- what is not read -------------------------------------------------- */
+/* ---- what is refused ----------------------------------------------------- */
 
 static exf_code refuse_packed(const head *h)
 {
@@ -52,7 +52,7 @@ static exf_code refuse_packed(const head *h)
     return EXF_OK;
 }
 
-/* The last character of a head may be cut. */
+/* Refuses what is not UTF-8, but for the last character of a head, which may be cut. */
 static exf_code refuse_bytes(const head *h)
 {
     size_t bad = exf_utf8_valid(h->bytes, h->len);
@@ -64,7 +64,7 @@ static exf_code refuse_bytes(const head *h)
 
 /* ---- JSON lines ---------------------------------------------------------- */
 
-/* The first line that is not blank; *number counts from 1. */
+/* Returns the first line that is not blank; *number counts from 1. */
 static const char *first_line(const head *h, size_t *len, int *number)
 {
     const char *at = h->bytes, *end = h->bytes + h->len;
@@ -76,11 +76,6 @@ static const char *first_line(const head *h, size_t *len, int *number)
     }
     *len = 0;
     return h->bytes;
-}
-
-static int named_jsonl(const char *path)
-{
-    return exf_ends_with(path, ".jsonl") || exf_ends_with(path, ".ndjson");
 }
 
 static exf_code wrong_member(const head *h, const exf_json *object, const char *field, int line)
@@ -110,13 +105,6 @@ static exf_code take_jsonl(const head *h, const exf_json *object, int line, exf_
     return EXF_OK;
 }
 
-/* JSON that is not lines: a whole file, which ends in .json. */
-static exf_code refuse_json(const head *h, const char *line)
-{
-    return exf_fail(h->err, EXF_MODEL, "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl",
-                    h->path, *line == '[' ? "array" : "document", *line == '[' ? "'.[]'" : ".", h->path);
-}
-
 /* Sets *known where the file is, or should be, JSON lines. */
 static exf_code try_jsonl(const head *h, exf_recognised *out, int *known)
 {
@@ -129,16 +117,19 @@ static exf_code try_jsonl(const head *h, exf_recognised *out, int *known)
     int is_json = exf_json_parse(&j, line, len, h->path, &ignored) == EXF_OK;
     if (!is_json && ignored.code == EXF_NOSPACE) return exf_fail(h->err, EXF_NOSPACE, "%s", ignored.msg);
     const exf_json *object = is_json && exf_json_type(j) == EXF_JSON_OBJECT ? j : NULL;
-    *known = object || named_jsonl(h->path);
+    *known = object || exf_ends_with(h->path, ".jsonl") || exf_ends_with(h->path, ".ndjson");
     if (*known) rc = take_jsonl(h, object, number, out);
-    else if (exf_ends_with(h->path, ".json")) rc = refuse_json(h, line);
+    else if (exf_ends_with(h->path, ".json"))
+        rc = exf_fail(h->err, EXF_MODEL,
+                      "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl", h->path,
+                      *line == '[' ? "array" : "document", *line == '[' ? "'.[]'" : ".", h->path);
     exf_json_free(j);
     return rc;
 }
 
 /* ---- token ids -------------------------------------------------------------- */
 
-/* Eight bytes of length, then a JSON object: no text begins with a NUL that early. */
+/* Returns 1 for eight bytes of length and a JSON object: no text has a NUL that early. */
 static int is_safetensors(const head *h)
 {
     return exf_ends_with(h->path, ".safetensors") || (h->len > 8 && h->bytes[8] == '{' && memchr(h->bytes, 0, 8));

@@ -64,7 +64,7 @@ static exf_code cut_into_chunks(exf_source_chunks *p, size_t first, exf_err *err
     return EXF_OK;
 }
 
-/* at: where the document stands, "" or ": line 7". */
+/* Cuts a document into chunks of tokens.  at: where it is in the source, "" or ": line 7". */
 static exf_code add_document(exf_source_chunks *p, const char *text, size_t len, const char *at, exf_err *err)
 {
     size_t first = p->ids.n;
@@ -87,7 +87,7 @@ static int line_of(const char *text, size_t offset)
     return line;
 }
 
-/* Not exf_file_slurp(): a document that is too long is no corrupt file. */
+/* Reads a whole file; exf_file_slurp() would call a document that is too long a corrupt file. */
 static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *err)
 {
     exf_code rc;
@@ -207,9 +207,9 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
     exf_code rc = exf_json_parse(out, line, len, "", &inner);
     if (rc == EXF_NOSPACE) return exf_fail(err, rc, "%s: line %" PRId64 "%s", label, r->number, inner.msg);
     if (rc != EXF_OK) {
-        /* The parser was given one line and calls it line 1: only what follows is news. */
-        const char *news = strstr(inner.msg, "not valid JSON");
-        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": %s", label, r->number, news ? news : inner.msg);
+        /* The parser was given one line and calls it line 1: the message goes on after that. */
+        const char *rest = strstr(inner.msg, "not valid JSON");
+        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": %s", label, r->number, rest ? rest : inner.msg);
     }
     if (exf_json_type(*out) != EXF_JSON_OBJECT)
         return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": is %s, expected an object", label, r->number,
@@ -295,7 +295,7 @@ typedef struct {
     int64_t *id;
 } row_reader;
 
-/* The tensor that the source names, else the only one. */
+/* Finds the tensor that the source names, else the only one. */
 static exf_code find_tensor(row_reader *r, exf_err *err)
 {
     const exf_manifest_source *s = r->pool->source;

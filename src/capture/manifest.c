@@ -167,7 +167,7 @@ static exf_code read_format(const section *s, exf_manifest_source *src)
     return EXF_OK;
 }
 
-/* A key that the source's format has no use for would be ignored silently. */
+/* Refuses keys that the source's format does not use. */
 static exf_code refuse_misplaced(const section *s, const exf_manifest_source *src)
 {
     static const struct { const char *key; exf_source_format format; } only[] = {
@@ -272,31 +272,22 @@ out:
     return rc;
 }
 
-/* The schema comes first: every other complaint about a manifest of another
- * kind would only mislead. */
 /* ---- the whole ---------------------------------------------------------------------------------------- */
 
-/* The schema comes first: every other complaint about a manifest of another
- * kind would only mislead. */
-static exf_code check_top(const section *s)
-{
-    const char *schema;
-    if (s->map->kind != EXF_YAML_MAP)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: is %s, expected a map with \"schema: " SCHEMA "\"", s->path, s->map->line,
-                        exf_yaml_kind_name(s->map));
-    exf_code rc = require_word(s, "schema", &schema);
-    if (rc != EXF_OK) return rc;
-    if (strcmp(schema, SCHEMA) != 0)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: schema \"%.80s\", expected \"" SCHEMA "\"", s->path,
-                        exf_yaml_get(s->map, "schema")->line, schema);
-    return refuse_unknown_keys(s, top_keys);
-}
-
-static exf_code read_sources(exf_manifest *m, const exf_yaml *root, exf_err *err)
+/* Checks the schema first: any other complaint about a manifest of another kind would mislead. */
+static exf_code read_document(exf_manifest *m, const exf_yaml *root, exf_err *err)
 {
     exf_code rc;
+    const char *schema;
     section s = {.path = m->path, .map = root, .err = err};
-    EXF_TRY(check_top(&s));
+    if (root->kind != EXF_YAML_MAP)
+        return exf_fail(err, EXF_USAGE, "%s:%d: is %s, expected a map with \"schema: " SCHEMA "\"", m->path, root->line,
+                        exf_yaml_kind_name(root));
+    EXF_TRY(require_word(&s, "schema", &schema));
+    if (strcmp(schema, SCHEMA) != 0)
+        return exf_fail(err, EXF_USAGE, "%s:%d: schema \"%.80s\", expected \"" SCHEMA "\"", m->path,
+                        exf_yaml_get(root, "schema")->line, schema);
+    EXF_TRY(refuse_unknown_keys(&s, top_keys));
     const exf_yaml *list = exf_yaml_get(root, "sources");
     if (!list || list->kind != EXF_YAML_LIST || list->n == 0)
         return exf_fail(err, EXF_USAGE, "%s:%d: \"sources\" is %s, expected a list of at least one source", m->path,
@@ -308,7 +299,7 @@ out:
     return rc;
 }
 
-/* Parsed from the very bytes that are hashed: what goes into provenance is what was read. */
+/* Parses the bytes that are hashed, so that provenance names what was read. */
 exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, const char *path, exf_err *err)
 {
     exf_code rc;
@@ -319,7 +310,7 @@ exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, c
     EXF_TRY(exf_mem_strdup(&m->path, path, "path of a manifest", err));
     EXF_TRY(exf_hash_bytes(bytes, len, m->sha256, err));
     EXF_TRY(exf_yaml_parse(&root, bytes, len, path, err));
-    EXF_TRY(read_sources(m, root, err));
+    EXF_TRY(read_document(m, root, err));
 out:
     exf_yaml_free(root);
     if (rc != EXF_OK) exf_manifest_free(m);
@@ -377,7 +368,7 @@ static int larger_then_earlier(const void *a, const void *b)
     return x->source < y->source ? -1 : 1;
 }
 
-/* Largest remainder.  EXF_MAX_SEQUENCES keeps the products inside an int64. */
+/* Shares the total out by the method of the largest remainder.  EXF_MAX_SEQUENCES keeps the products inside an int64. */
 static exf_code share_in_proportion(const exf_manifest *m, int64_t total, int64_t sum, int64_t *want, exf_err *err)
 {
     claim *claims = NULL;

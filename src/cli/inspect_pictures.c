@@ -1,5 +1,5 @@
 /* inspect_pictures.c - exfold-inspect heatmap: sheets of all layers, and their numbers. */
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "recipe/run_directory.h"
 #include "cli/inspect.h"
 

@@ -1,6 +1,6 @@
 /* inspect_verify.c - see inspect_verify.c. */
 #include "inspect/verify.h"
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "recipe/run_directory.h"
 #include "cli/inspect.h"
 

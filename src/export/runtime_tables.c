@@ -1,6 +1,7 @@
-/* runtime_tables.c - tables with all layers of the model, as the two public plugins load them; see runtime_tables.h. */
-#include "export/runtime_tables.h"
+/* runtime_tables.c - tables with all layers of the model, as the two public plugins load them. */
+#include "export/writer_internal.h"
 
+#include "artifact/provenance.h"
 #include "base/mem.h"
 
 #include <float.h>

@@ -2,7 +2,7 @@
  * what they share: the facts that go with tables, layers without evidence, the lines of Python that load a file. */
 #include "export/writer_internal.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/registry.h"
 #include "format/json.h"

@@ -64,7 +64,7 @@ typedef struct {
 
 const exf_writer *exf_writer_find(const char *name); /* NULL: unknown */
 const exf_writer *exf_writer_at(size_t i);           /* in order of name; NULL: past the end */
-/* EXF_USAGE naming the unknown target and the known ones. */
+/* Finds the target; EXF_USAGE names the unknown one and the known ones. */
 exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *err) EXF_CHECKED;
 
 /* Checks before any work: refuse a path that exists and may not be replaced, and a model. */

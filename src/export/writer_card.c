@@ -1,5 +1,5 @@
 /* writer_card.c - README.md, a model card in Markdown with the front matter of
- * model hubs: what the tables are of, the data and settings behind them, coverage,
+ * model hubs: what the tables are of, from which data and by which settings, coverage,
  * the validator's result if there is one, the files, how
  * to load them.  A target of its own: who does not publish the tables wants no
  * README.md in their directory.
@@ -7,7 +7,7 @@
  * No clock, host or path goes in: equal tables give equal cards. */
 #include "export/writer_internal.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "artifact/shards.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -67,7 +67,7 @@ typedef struct {
     size_t n_best;
 } samples;
 
-static void collect(samples *x, exf_evidence *c, const exf_tables *t, size_t layer)
+static void collect_evidence(samples *x, exf_evidence *c, const exf_tables *t, size_t layer)
 {
     size_t e = (size_t)t->shape.n_experts;
     for (size_t s = 0; s < e; s++) {
@@ -95,7 +95,7 @@ exf_code exf_evidence_of_layer(exf_evidence *c, const exf_tables *t, int layer, 
     EXF_TRY(exf_mem_new(&x.tokens, c->pairs, sizeof *x.tokens, "coverage", err));
     EXF_TRY(exf_mem_new(&x.loss, c->pairs, sizeof *x.loss, "coverage", err));
     EXF_TRY(exf_mem_new(&x.best, e, sizeof *x.best, "coverage", err));
-    collect(&x, c, t, (size_t)layer);
+    collect_evidence(&x, c, t, (size_t)layer);
     qsort(x.tokens, c->observed, sizeof *x.tokens, rising_counts);
     c->tokens = c->observed ? x.tokens[(c->observed - 1) / 2] : 0;
     c->loss = median_loss(x.loss, c->observed);

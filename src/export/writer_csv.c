@@ -69,7 +69,7 @@ out:
     return rc;
 }
 
-/* A cold expert has norms of other experts in the tables, and none here. */
+/* Writes a row per expert.  A cold one has the median norms of others in the tables, and empty cells here. */
 static exf_code write_experts(csv *c, const exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;

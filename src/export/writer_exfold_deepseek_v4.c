@@ -14,7 +14,7 @@
  * vLLM's folds them like the others: what the tables hold of them is written.  Layers
  * that the tables lack are without evidence, which the validator allows and
  * covers_deepseek_v4() refuses. */
-#include "export/runtime_tables.h"
+#include "export/writer_internal.h"
 
 #include "base/mem.h"
 
@@ -36,7 +36,7 @@ static exf_code serves_deepseek_v4(const exf_export_model *m, exf_err *err)
     return EXF_OK;
 }
 
-/* The losses once more, with 0 on the diagonal.  Caller frees. */
+/* Copies the losses, with 0 on the diagonal.  Caller frees. */
 static exf_code copy_confidence(float **out, const exf_runtime_tables *r, exf_err *err)
 {
     size_t e = (size_t)r->n_experts, rows = (size_t)r->n_layers * e;
@@ -92,7 +92,7 @@ static size_t find_best_losses(float *best, const float *loss, size_t e)
     return n;
 }
 
-/* EXF_THRESHOLD where the plugin's validator calls losses degenerate: where, in some
+/* Refuses (EXF_THRESHOLD) losses that the plugin's validator calls degenerate: where, in some
  * layer, the median over experts of the loss to the best target is 0.9 or more
  * (of an even number the lower of the two in the middle; experts without any
  * target are left out), or where no layer has a pair. */

@@ -8,7 +8,7 @@
  * finite numbers, losses from 0 and norms above 0, takes a loss of 1e30 for "no
  * such pair" and never reads a dense layer.  The settings are for people: a
  * plugin ignores them; what is not known, or no clip, is None. */
-#include "export/runtime_tables.h"
+#include "export/writer_internal.h"
 
 #include <string.h>
 
@@ -31,7 +31,7 @@ static exf_pt real_item(const char *key, const char *value)
     return v;
 }
 
-/* "-4,4": the two ends, or None twice for "none". */
+/* Makes items of the two ends of "-4,4", or None twice for "none". */
 static void clip_items(exf_pt *low, exf_pt *high, const char *clip)
 {
     char first[40] = "";

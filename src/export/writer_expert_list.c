@@ -28,7 +28,7 @@ out:
     return rc;
 }
 
-/* A line of another kind would break its readers. */
+/* Refuses tables of a part of their data: a line that says so would break readers. */
 static exf_code check_export(const exf_export *x, exf_err *err)
 {
     const char *part = exf_provenance_get(&x->tables->provenance, EXF_PART_FACT);

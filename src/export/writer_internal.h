@@ -1,9 +1,10 @@
-/* writer_internal.h - what the writers share: facts and layers without evidence (writer.c), models without some of their
- * experts (pruned.c), evidence for model cards (writer_card.c). */
+/* writer_internal.h - what the writers share: facts and layers without evidence (writer.c), the tables of plugins
+ * (runtime_tables.c), models without some of their experts (pruned.c), evidence for model cards (writer_card.c). */
 #ifndef EXF_EXPORT_WRITER_INTERNAL_H
 #define EXF_EXPORT_WRITER_INTERNAL_H
 #include "base/output_directory.h"
 #include "export/writer.h"
+#include "format/ptfile.h"
 
 /* ---- facts: the tables' provenance and what a reader of the arrays must know ----------------- */
 
@@ -13,7 +14,7 @@
  * layer_numbers "[3, 4]", loss_kind, tables_digest where it is known, and the tables' provenance.  Release with
  * exf_provenance_free(). */
 exf_code exf_table_facts(exf_provenance *out, const exf_export *x, exf_err *err) EXF_CHECKED;
-/* The same as a JSON object of strings, a line each; and as the next file of a directory. */
+/* Append the same as a JSON object of strings, a line each; write it as the next file of a directory. */
 exf_code exf_table_facts_json(exf_text *out, const exf_export *x, exf_err *err) EXF_CHECKED;
 exf_code exf_table_facts_file(exf_output_directory *f, const exf_export *x, exf_err *err) EXF_CHECKED;
 
@@ -21,11 +22,36 @@ exf_code exf_table_facts_file(exf_output_directory *f, const exf_export *x, exf_
 
 #define EXF_NO_PAIR 1e20f /* losses from here on stand for pairs without evidence */
 
-/* EXF_THRESHOLD if one of the model's layers first .. n - 1 has no pair with evidence, or is not in the tables: a runtime that
- * folds it all the same adds nothing for what it leaves out. */
+/* Refuses (EXF_THRESHOLD) tables where one of the model's layers first .. n - 1 has no pair with evidence, or is not in
+ * the tables: a runtime that folds it all the same adds nothing for what it leaves out. */
 exf_code exf_writer_refuse_unobserved(const exf_tables *t, int first, int n, exf_err *err) EXF_CHECKED;
-/* The same of every layer of the tables: `covers` of files that a runtime of one's own loads. */
+/* Checks every layer of the tables likewise: `covers` of files that a runtime of one's own loads. */
 exf_code exf_writer_covers_own(const exf_tables *t, int by_token, exf_err *err) EXF_CHECKED;
+
+/* ---- files of the two public plugins (runtime_tables.c) -------------------------------------------- */
+
+/* Tables that have all of the model's layers. */
+typedef struct {
+    int64_t n_layers;  /* M, all layers of the model */
+    int64_t n_experts; /* E */
+    float *coeff;      /* [M, E, E] 1 on the diagonal, 0 where there is no evidence */
+    float *loss;       /* [M, E, E] EXF_LOSS_NEVER on the diagonal and where there is no evidence */
+    float *norms;      /* [M, E] */
+} exf_runtime_tables;
+
+/* Makes tables of all n layers of the model, with these losses, [L, E, E] of t.  A layer that the tables lack - a dense one, one
+ * that was not captured - has no evidence for any pair, and norms of 1: loaders refuse
+ * 0.  Release with exf_runtime_tables_free(). */
+exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, const float *loss, exf_err *err) EXF_CHECKED;
+void exf_runtime_tables_free(exf_runtime_tables *r);
+
+/* Return F32 tensors of the shapes above. */
+exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data);
+exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r);
+
+/* Writes the dict; the tables' facts go into a record extra/provenance.json, so that
+ * the dict has the plugin's keys and no others. */
+exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_export *x, exf_err *err) EXF_CHECKED;
 
 /* ---- a model without some of its experts (pruned.c) ---------------------------------------------- */
 
@@ -36,9 +62,9 @@ exf_code exf_writer_covers_own(const exf_tables *t, int by_token, exf_err *err) 
 
 /* Refuses ranks that do not divide E, and tables without the score. */
 exf_code exf_expert_order_check(const exf_export *x, exf_err *err) EXF_CHECKED;
-/* The same, and a number to keep that is not given, is not in [top_k, E), or that the ranks do not divide. */
+/* Refuses the same, and a number to keep that is not given, is not in [top_k, E), or that the ranks do not divide. */
 exf_code exf_expert_order_check_keep(const exf_export *x, exf_err *err) EXF_CHECKED;
-/* *out = [L, E] expert numbers; the caller frees them.  The export must have been checked. */
+/* Makes *out [L, E], expert numbers in order; the caller frees them.  The export must have been checked. */
 exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err) EXF_CHECKED;
 /* Adds a line of a list of experts: {"<layer>": [3, 0, ...]}. */
 void exf_expert_list_add(exf_text *out, int layer, const int32_t *experts, int64_t n);
@@ -64,9 +90,9 @@ typedef struct {
     uint64_t bytes;
 } exf_pruned_tensors;
 
-/* kept [n_layers of the model, keep]: ascending expert numbers of each MoE layer; borrowed.  What is no expert, router or
- * router bias of these layers stays as it is, but for the layers for multi-token prediction, whose own experts have no scores.
- * EXF_MODEL where a tensor of the experts has another number of rows than there are experts. */
+/* Lists what is left.  kept [n_layers of the model, keep]: ascending expert numbers of each MoE layer; borrowed.  What is
+ * no expert, router or router bias of these layers stays as it is, but for the layers for multi-token prediction, whose
+ * own experts have no scores. EXF_MODEL where a tensor of the experts has another number of rows than there are experts. */
 exf_code exf_pruned_tensors_make(exf_pruned_tensors *out, const exf_model *m, const int32_t *kept, int keep,
                                  exf_err *err) EXF_CHECKED;
 void exf_pruned_tensors_free(exf_pruned_tensors *p);

@@ -7,7 +7,7 @@
  * multiple of 64 in all and ended by a line feed | the data, C order. */
 #include "export/writer_internal.h"
 
-#include "artifact/table_list.h"
+#include "artifact/tables.h"
 #include "format/npy.h"
 
 /* Writes <name>.npy; line is scratch for its name and header, used again for the next array. */

@@ -45,7 +45,7 @@ out:
     return rc;
 }
 
-/* A router that chooses groups first needs groups of equal size. */
+/* Checks that a router that chooses groups first is left with groups of equal size. */
 static exf_code check_groups(const exf_export *x, exf_err *err)
 {
     const exf_router_spec *r = &x->model->arch.router;

@@ -5,7 +5,7 @@
  * provenance, key by key. */
 #include "export/writer_internal.h"
 
-#include "artifact/table_list.h"
+#include "artifact/tables.h"
 #include "base/mem.h"
 #include "format/safetensors.h"
 

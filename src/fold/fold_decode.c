@@ -110,7 +110,7 @@ static int most_similar(const unsigned char *primary, const float *similarity, i
 
 /* Re-routes the tokens of every expert that is not primary to the most similar primary one, if their
  * similarity is above rho. */
-static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
+static void reroute_tokens(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {
     int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
     unsigned char primary[EXF_FOLD_MAX_E];
@@ -194,7 +194,7 @@ static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io,
     size_t e = (size_t)f->t->shape.n_experts, at = (size_t)j->index * e;
     if (f->v->by_router) return fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
     if (f->v->decode == EXF_DECODE_SERE) {
-        reroute(f, io, j->index);
+        reroute_tokens(f, io, j->index);
         return EXF_FOLD_OK;
     }
     if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) {

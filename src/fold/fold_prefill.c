@@ -22,7 +22,7 @@ static void spread_rows(const exf_fold_routes *out, int rows, int32_t *ids, floa
 }
 
 /* Returns the sum of all weights over that of the kept ones; 1 if weights are not renormalised. */
-static float renormalisation(const exf_fold_rewriter *f, const exf_fold_ranked *r, int kept)
+static float find_renormalisation(const exf_fold_rewriter *f, const exf_fold_ranked *r, int kept)
 {
     float all = 0, rest = 0;
     for (int i = 0; i < r->n; i++) all += r->w[i];
@@ -54,7 +54,7 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
         float *w = (float *)out->weights + row * keep;
         exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
         int kept = r.n < keep ? r.n : keep;
-        float factor = f->v->prefill == EXF_PREFILL_TOP ? renormalisation(f, &r, kept) : 1.0f;
+        float factor = f->v->prefill == EXF_PREFILL_TOP ? find_renormalisation(f, &r, kept) : 1.0f;
         for (int i = 0; i < keep; i++) {
             ids[i] = i < kept ? r.id[i] : -1;
             w[i] = i < kept ? r.w[i] * factor : 0.0f;

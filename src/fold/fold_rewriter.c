@@ -100,10 +100,11 @@ static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p,
 
 static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
 {
-    const char *by = exf_pool_criterion_name(f->v->pool_by);
+    const char *by = exf_pool_criteria[f->v->pool_by];
     for (int i = 0; i < f->t->n_pools; i++) {
         const exf_static_pool *p = &f->t->pool[i];
-        if (p->size == f->v->decode_options.pool && strcmp(p->by[0] ? p->by : "norm", by) == 0) f->pool = p;
+        const char *its = p->by[0] ? p->by : exf_pool_criteria[EXF_POOL_BY_NORM];
+        if (p->size == f->v->decode_options.pool && strcmp(its, by) == 0) f->pool = p;
     }
     if (f->pool) return EXF_OK;
     if (f->v->pool_by != EXF_POOL_BY_NORM)
@@ -218,41 +219,37 @@ static const unsigned char *retained_experts(void *self, int moe_index)
     return index < 0 ? NULL : f->retained + (size_t)index * (size_t)f->t->shape.n_experts;
 }
 
-/* Counts the distinct experts among n slots. */
-static uint64_t count_distinct(unsigned char *seen, const int32_t *ids, size_t n)
+/* Marks the experts of n slots; returns how many were not marked before. */
+static uint64_t mark_experts(unsigned char *seen, const int32_t *ids, size_t n)
 {
-    uint64_t distinct = 0;
+    uint64_t fresh = 0;
     for (size_t i = 0; i < n; i++)
         if (ids[i] >= 0 && !seen[ids[i]]) {
             seen[ids[i]] = 1;
-            distinct++;
+            fresh++;
         }
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] >= 0) seen[ids[i]] = 0;
-    return distinct;
+    return fresh;
 }
 
-static void count_step(exf_fold_rewriter *f, const exf_routes *r, size_t step, exf_expert_usage *c)
-{
-    size_t k = (size_t)r->top_k;
-    memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
-    for (size_t i = f->schedule->first[step]; i < f->schedule->first[step + 1]; i++)
-        for (size_t j = 0; j < k; j++) {
-            int32_t id = r->ids[f->schedule->row[i] * k + j];
-            if (id >= 0) f->seen[id] = 1;
-        }
-    for (int e = 0; e < r->n_experts; e++) c->distinct += f->seen[e];
-    memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
-    c->steps++;
-}
-
+/* Adds the distinct experts of each token, and of each decode step. */
 static void count_usage(exf_fold_rewriter *f, const exf_routes *r)
 {
     exf_expert_usage *c = &f->usage[r->moe_index];
+    const exf_decode_schedule *s = f->schedule;
     size_t k = (size_t)r->top_k;
-    for (size_t row = 0; row < r->batch->n_tokens; row++) c->executed += count_distinct(f->seen, r->ids + row * k, k);
+    for (size_t row = 0; row < r->batch->n_tokens; row++) {
+        const int32_t *ids = r->ids + row * k;
+        c->executed += mark_experts(f->seen, ids, k);
+        for (size_t i = 0; i < k; i++)
+            if (ids[i] >= 0) f->seen[ids[i]] = 0;
+    }
     c->tokens += r->batch->n_tokens;
-    for (size_t step = 0; step < f->schedule->n_steps; step++) count_step(f, r, step, c);
+    for (size_t step = 0; step < s->n_steps; step++) {
+        for (size_t i = s->first[step]; i < s->first[step + 1]; i++)
+            c->distinct += mark_experts(f->seen, r->ids + s->row[i] * k, k);
+        memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
+        c->steps++;
+    }
 }
 
 static exf_code rewrite_routes(void *self, exf_routes *r, exf_err *err)

@@ -18,7 +18,7 @@ EXF_REGISTRY_FIND(runtime)
 EXF_REGISTRY_REQUIRE(runtime, "serve.runtime")
 
 /* Returns 1 if the list, separated by `separator`, has the word of n characters. */
-static int lists(const char *list, char separator, const char *word, size_t n)
+static int has_word(const char *list, char separator, const char *word, size_t n)
 {
     const char end[2] = {separator, 0};
     for (const char *p = list; *p; p += *p == separator) {
@@ -38,7 +38,7 @@ exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *k
     if (!free_to_set) return EXF_OK;
     for (const char *p = options; p && *p; p += *p == ',') {
         size_t word = strcspn(p, ","), name = strcspn(p, "=,");
-        if (!lists(own, ',', p, word) && !lists(free_to_set, ' ', p, name))
+        if (!has_word(own, ',', p, word) && !has_word(free_to_set, ' ', p, name))
             return exf_fail(err, EXF_USAGE, "variant \"%s\": %s cannot be told %.*s; its %s runs %s%s%s%s", text, r->name,
                             (int)word, p, kind, *own ? "with " : "as it is", own,
                             *free_to_set ? " and takes " : ", without options", free_to_set);

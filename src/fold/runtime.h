@@ -30,15 +30,15 @@ typedef struct exf_runtime {
 
 const exf_runtime *exf_runtime_at(size_t i);           /* in order of name; NULL: past the end */
 const exf_runtime *exf_runtime_find(const char *name); /* NULL: unknown */
-/* EXF_USAGE naming the unknown runtime and the known ones. */
+/* Finds the runtime; EXF_USAGE names the unknown one and the known ones. */
 exf_code exf_runtime_require(const char *name, const exf_runtime **out, exf_err *err) EXF_CHECKED;
 
-/* EXF_USAGE if the runtime does not have the kind, "P", of a variant, or may not be told one of the options, a text "a=1,b=2" or
- * NULL; `text` is the whole variant, for the message. */
+/* Checks a kind of a variant, "P", and its options, "a=1,b=2" or NULL: EXF_USAGE if the runtime does not have the kind or
+ * cannot be told an option; `text` is the whole variant, for the message. */
 exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *kind, int is_prefill, const char *options,
                            exf_err *err) EXF_CHECKED;
-/* EXF_MODEL for a model, of that family (model/family.h), that it does not serve. */
+/* Checks a model, of that family (model/family.h): EXF_MODEL if it does not serve it. */
 exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_architecture *a, exf_err *err) EXF_CHECKED;
-/* EXF_USAGE for a budget that it does not run. */
+/* Checks a variant: EXF_USAGE for a budget that it does not run. */
 exf_code exf_runtime_check(const exf_runtime *r, const struct exf_variant *v, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 #endif

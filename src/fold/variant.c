@@ -65,7 +65,7 @@ static exf_code set_word(const reading *r, const exf_variant_option *o, const ch
     return rc;
 }
 
-/* The same for an enum whose first member is no word but what holds without the option. */
+/* Sets an enum to the place of the word plus 1: its first member is no word but what holds without the option. */
 static exf_code set_choice(const reading *r, const exf_variant_option *o, const char *value)
 {
     int place = 0;
@@ -138,7 +138,7 @@ static int may_fold(const exf_projector *p, int prefill)
 }
 
 /* Returns 1 if the value is the projector's name, followed by R if it is ranked; *missing 1: R is missing. */
-static int spells(const exf_projector *p, const char *value, int *rank, int *missing)
+static int names_projector(const exf_projector *p, const char *value, int *rank, int *missing)
 {
     int64_t r = 0;
     size_t n = strlen(p->name);
@@ -157,7 +157,7 @@ static exf_code read_projector(const reading *r, const char *value, int prefill,
     int missing = 0;
     char with_rank[64];
     for (size_t i = 0; (p = exf_projector_at(i)); i++) {
-        if (!may_fold(p, prefill) || !spells(p, value, rank, &missing)) continue;
+        if (!may_fold(p, prefill) || !names_projector(p, value, rank, &missing)) continue;
         snprintf(with_rank, sizeof with_rank, "a rank with it, as in %.32s8", p->name);
         if (missing) return refuse_value(r, "projector", value, with_rank);
         *out = p;

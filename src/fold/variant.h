@@ -5,6 +5,7 @@
 #ifndef EXF_FOLD_VARIANT_H
 #define EXF_FOLD_VARIANT_H
 #include "artifact/projector.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "exfold/fold.h"
 
@@ -13,11 +14,8 @@ typedef enum { EXF_DECODE_NONE, EXF_DECODE_DYNAMIC, EXF_DECODE_STATIC, EXF_DECOD
 
 /* How many routes a token keeps: P, or as many as a rule of the tables' budgets says, P in the mean. */
 typedef enum { EXF_BUDGET_FIXED, EXF_BUDGET_TOKEN, EXF_BUDGET_TOP_P } exf_budget_kind;
-/* The source of a layer's factor: a rule of the tables' budgets. */
+/* The source of a layer's factor: none, or an exf_budget_rule plus 1. */
 typedef enum { EXF_SENSITIVITY_NONE, EXF_SENSITIVITY_STREAM, EXF_SENSITIVITY_OUTPUT, EXF_SENSITIVITY_MEASURED } exf_sensitivity;
-/* The criterion by which the members of a static pool are ranked. */
-typedef enum { EXF_POOL_BY_NORM, EXF_POOL_BY_REAP, EXF_POOL_BY_ENERGY } exf_pool_criterion;
-const char *exf_pool_criterion_name(exf_pool_criterion c); /* as tables and variants spell it */
 
 enum { EXF_VARIANT_NAME_LEN = 96 };
 
@@ -66,7 +64,7 @@ typedef struct {
     const exf_variant_option *options;
 } exf_variant_kind;
 
-/* Kind i of the table; NULL past the end. */
+/* Returns kind i of the table; NULL past the end. */
 const exf_variant_kind *exf_variant_kind_at(size_t i);
 
 /* Parses the text.  EXF_USAGE names the part that is not understood and what is expected. */

@@ -1,4 +1,4 @@
-/* variant_words.c - says in words what a variant does, and which words tables have for what it asks of them. */
+/* variant_words.c - says in words what a variant does, and which budget of the tables it asks for. */
 #include "fold/variant.h"
 
 #include "kernels/fold/fold_internal.h"
@@ -117,17 +117,11 @@ exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err)
     return exf_text_end(out, err);
 }
 
-/* ---- words of tables -------------------------------------------------------------------- */
-
-const char *exf_pool_criterion_name(exf_pool_criterion c)
-{
-    static const char *const names[] = {"norm", "reap", "energy"};
-    return names[c];
-}
+/* ---- its budget ------------------------------------------------------------------------- */
 
 const char *exf_variant_budget_rule(const exf_variant *v)
 {
-    static const char *const names[] = {NULL, "stream", "output", "measured"};
-    if (v->budget == EXF_BUDGET_TOP_P) return "top_p";
-    return names[v->budget == EXF_BUDGET_TOKEN && !v->sensitivity ? EXF_SENSITIVITY_STREAM : v->sensitivity];
+    if (v->budget == EXF_BUDGET_TOP_P) return exf_budget_rules[EXF_RULE_TOP_P];
+    if (v->sensitivity) return exf_budget_rules[v->sensitivity - 1];
+    return v->budget == EXF_BUDGET_TOKEN ? exf_budget_rules[EXF_RULE_STREAM] : NULL;
 }

@@ -1,4 +1,4 @@
-/* npy.c - see npy.h. */
+/* npy.c - writes arrays as NumPy files; see npy.h. */
 #include "format/npy.h"
 
 #include "base/file.h"

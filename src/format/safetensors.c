@@ -1,4 +1,4 @@
-/* safetensors.c - reading .safetensors; see safetensors.h.  safetensors_write.c writes. */
+/* safetensors.c - reads .safetensors; see safetensors.h.  safetensors_write.c writes. */
 #include "format/safetensors.h"
 
 #include "base/mem.h"
@@ -12,7 +12,7 @@ static const char metadata_key[] = "__metadata__";
 
 struct exf_st_file {
     exf_file *file;
-    char *header;      /* 8+N bytes; once parsed, their room holds the kept strings */
+    char *header;      /* 8+N bytes; once parsed, it is overwritten with the strings that are kept */
     size_t header_len; /* 8+N: where the data starts */
     size_t kept;       /* bytes of header taken by kept strings */
     exf_st_tensor *tensor;
@@ -45,7 +45,7 @@ static exf_code check_name(const char *path, const char *name, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code bad_shape(const char *path, const exf_tensor *t, const char *what, exf_err *err)
+static exf_code refuse_shape(const char *path, const exf_tensor *t, const char *what, exf_err *err)
 {
     char shape[256];
     return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": shape %s %s", path, t->name,
@@ -64,8 +64,8 @@ exf_code exf_st_check(const char *path, const exf_tensor *t, uint64_t *nbytes, e
     int64_t bits = exf_dtype_bits(t->dtype), empty = 0;
     for (int i = 0; i < t->rank; i++) {
         int64_t d = t->shape[i];
-        if (d < 0) return bad_shape(path, t, "has a negative dimension", err);
-        if (d > 0 && bits > INT64_MAX / d) return bad_shape(path, t, "overflows 64 bits", err);
+        if (d < 0) return refuse_shape(path, t, "has a negative dimension", err);
+        if (d > 0 && bits > INT64_MAX / d) return refuse_shape(path, t, "overflows 64 bits", err);
         if (d > 0) bits *= d;
         empty |= d == 0;
     }
@@ -81,7 +81,7 @@ exf_code exf_st_check(const char *path, const exf_tensor *t, uint64_t *nbytes, e
 
 /* ---- parsing the header ----------------------------------------------- */
 
-static exf_code unexpected(const exf_st_file *f, const char *tensor, const char *member, const exf_json *j, const char *expected,
+static exf_code refuse_kind(const exf_st_file *f, const char *tensor, const char *member, const exf_json *j, const char *expected,
                            exf_err *err)
 {
     return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": %s is %s, expected %s", exf_st_path(f), tensor, member,
@@ -92,7 +92,7 @@ static exf_code parse_dtype(const exf_st_file *f, exf_tensor *t, const exf_json 
 {
     size_t len;
     const char *s = exf_json_string(j, &len);
-    if (!s) return unexpected(f, t->name, "dtype", j, "a string", err);
+    if (!s) return refuse_kind(f, t->name, "dtype", j, "a string", err);
     if (strlen(s) == len && exf_dtype_parse(s, &t->dtype)) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": unknown dtype \"%s\"", exf_st_path(f), t->name, s);
 }
@@ -100,13 +100,13 @@ static exf_code parse_dtype(const exf_st_file *f, exf_tensor *t, const exf_json 
 static exf_code parse_shape(const exf_st_file *f, exf_tensor *t, const exf_json *j, exf_err *err)
 {
     size_t rank = exf_json_size(j);
-    if (exf_json_type(j) != EXF_JSON_ARRAY) return unexpected(f, t->name, "shape", j, "an array", err);
+    if (exf_json_type(j) != EXF_JSON_ARRAY) return refuse_kind(f, t->name, "shape", j, "an array", err);
     if (rank > EXF_MAX_RANK)
         return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": rank %zu, at most %d is supported", exf_st_path(f), t->name, rank,
                         EXF_MAX_RANK);
     for (size_t i = 0; i < rank; i++) {
         const exf_json *d = exf_json_at(j, i);
-        if (exf_json_type(d) != EXF_JSON_INT) return unexpected(f, t->name, "a dimension of its shape", d, "an integer", err);
+        if (exf_json_type(d) != EXF_JSON_INT) return refuse_kind(f, t->name, "a dimension of its shape", d, "an integer", err);
         t->shape[i] = exf_json_int(d);
     }
     t->rank = (int)rank;
@@ -122,7 +122,7 @@ static exf_code parse_offsets(const exf_st_file *f, exf_st_tensor *t, const exf_
         e = exf_json_at(j, 1);
     }
     if (exf_json_type(b) != EXF_JSON_INT || exf_json_type(e) != EXF_JSON_INT)
-        return unexpected(f, t->view.name, "data_offsets", j, "[begin, end]", err);
+        return refuse_kind(f, t->view.name, "data_offsets", j, "[begin, end]", err);
     int64_t begin = exf_json_int(b), end = exf_json_int(e);
     if (begin < 0 || end < begin)
         return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": data_offsets [%" PRId64 ", %" PRId64 "] are no span", exf_st_path(f),
@@ -136,9 +136,9 @@ static exf_code parse_offsets(const exf_st_file *f, exf_st_tensor *t, const exf_
                     exf_shape_text(shape, sizeof shape, t->view.shape, t->view.rank), need);
 }
 
-/* A copy of s in the room of the parsed header.  It fits: all strings kept come
+/* Copies s over the parsed header.  It fits: all strings kept come
  * from there, where each took two quotes more, and escapes only lengthen. */
-static const char *keep(exf_st_file *f, const char *s)
+static const char *keep_string(exf_st_file *f, const char *s)
 {
     char *at = f->header + f->kept;
     size_t len = strlen(s) + 1;
@@ -153,12 +153,12 @@ static exf_code parse_tensor(exf_st_file *f, const char *name, const exf_json *j
     uint64_t need;
     exf_st_tensor *t = &f->tensor[f->n_tensors];
     t->view.name = name;
-    if (exf_json_type(j) != EXF_JSON_OBJECT) return unexpected(f, name, "its entry", j, "an object", err);
+    if (exf_json_type(j) != EXF_JSON_OBJECT) return refuse_kind(f, name, "its entry", j, "an object", err);
     EXF_TRY(parse_dtype(f, &t->view, exf_json_get(j, "dtype"), err));
     EXF_TRY(parse_shape(f, &t->view, exf_json_get(j, "shape"), err));
     EXF_TRY(exf_st_check(exf_st_path(f), &t->view, &need, err));
     EXF_TRY(parse_offsets(f, t, exf_json_get(j, "data_offsets"), need, err));
-    t->view.name = keep(f, name);
+    t->view.name = keep_string(f, name);
     f->n_tensors++;
 out:
     return rc;
@@ -180,8 +180,8 @@ static exf_code parse_metadata(exf_st_file *f, const exf_json *meta, exf_err *er
         if (strlen(value) != len)
             return exf_fail(err, EXF_FORMAT, "%s: %s: \"%s\": NUL at byte %zu of %zu", exf_st_path(f), metadata_key,
                             exf_json_key(it), strlen(value), len);
-        f->meta[f->n_meta].key = keep(f, exf_json_key(it));
-        f->meta[f->n_meta++].value = keep(f, value);
+        f->meta[f->n_meta].key = keep_string(f, exf_json_key(it));
+        f->meta[f->n_meta++].value = keep_string(f, value);
     }
     return EXF_OK;
 }

@@ -81,8 +81,8 @@ exf_code exf_st_writer_put(exf_st_writer *w, size_t i, uint64_t begin, const voi
 exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err) EXF_CHECKED; /* frees w, also on failure */
 void exf_st_writer_abort(exf_st_writer *w);                                /* NULL is allowed */
 
-/* Appends to header what stands in front of the data of a file of these tensors, for a caller who writes the file himself:
- * the data of tensors[order[0]], tensors[order[1]], ... follow it without a gap.  order has room for n_tensors.  target names
+/* Appends to header what comes before the data in a file of these tensors, for a caller who writes the file himself:
+ * the data of tensors[order[0]], tensors[order[1]], ... follow it without a gap.  order: [n_tensors].  target names
  * the file in messages; refuses what exf_st_writer_begin() refuses. */
 exf_code exf_st_header(exf_text *header, size_t *order, const char *target, const exf_tensor *tensors, size_t n_tensors,
                        const exf_st_meta *meta, size_t n_meta, exf_err *err) EXF_CHECKED;

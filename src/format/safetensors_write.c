@@ -1,5 +1,5 @@
-/* safetensors_write.c - writing .safetensors, byte for byte like the reference
- * writer would, but for sorted metadata keys; see safetensors.h. */
+/* safetensors_write.c - writes .safetensors byte for byte as the reference writer would, but for sorted metadata keys; see
+ * safetensors.h. */
 #include "format/safetensors.h"
 
 #include "base/file.h"

@@ -144,7 +144,7 @@ static exf_code refuse_duplicates(const reader *r, met *keys, size_t n)
     return EXF_OK;
 }
 
-static exf_code build(reader *r, int depth, exf_yaml **out);
+static exf_code build_node(reader *r, int depth, exf_yaml **out);
 
 static exf_code build_list(reader *r, int depth, exf_yaml *node)
 {
@@ -155,7 +155,7 @@ static exf_code build_list(reader *r, int depth, exf_yaml *node)
         EXF_TRY(next_event(r));
         if (r->event.type == YAML_SEQUENCE_END_EVENT) break;
         EXF_TRY(exf_mem_grow(&node->child, &cap, node->n + 1, sizeof *node->child, "YAML list", r->err));
-        EXF_TRY(build(r, depth + 1, &node->child[node->n++]));
+        EXF_TRY(build_node(r, depth + 1, &node->child[node->n++]));
     }
 out:
     return rc;
@@ -178,7 +178,7 @@ static exf_code build_map(reader *r, int depth, exf_yaml *node)
         keys[n] = (met){node->key[n], line_of_event(r)};
         node->n++;
         EXF_TRY(next_event(r));
-        EXF_TRY(build(r, depth + 1, &node->child[n]));
+        EXF_TRY(build_node(r, depth + 1, &node->child[n]));
     }
     rc = refuse_duplicates(r, keys, node->n);
 out:
@@ -187,7 +187,7 @@ out:
 }
 
 /* The node that the current event starts, up to the event that ends it. */
-static exf_code build(reader *r, int depth, exf_yaml **out)
+static exf_code build_node(reader *r, int depth, exf_yaml **out)
 {
     exf_code rc;
     exf_yaml *node = NULL;
@@ -223,7 +223,7 @@ static exf_code read_document(reader *r, exf_yaml **out)
     if (r->event.data.document_start.tag_directives.start != r->event.data.document_start.tag_directives.end)
         return exf_fail(r->err, EXF_USAGE, "%s:%d: %%TAG directive: tags are not accepted", r->where, line_of_event(r));
     EXF_TRY(next_event(r));
-    EXF_TRY(build(r, 1, out));
+    EXF_TRY(build_node(r, 1, out));
     if ((*out)->is_null) return exf_fail(r->err, EXF_USAGE, "%s:%d: the document is empty", r->where, (*out)->line);
     EXF_TRY(next_event(r)); /* the end of the document */
     EXF_TRY(next_event(r));

@@ -1,4 +1,4 @@
-/* chart.c - see chart.h. */
+/* chart.c - panels of a quantity over its costs; see chart.h. */
 #include "inspect/chart.h"
 
 #include "inspect/scale.h"
@@ -14,7 +14,7 @@ typedef struct {
     double cheap, costly, low, high; /* costs of this panel, values of all */
 } frame;
 
-/* The ends of the axis of values: all points with their bars, but no bar below half its value. */
+/* Finds the ends of the axis of values: of all points with their error bars, but no bar below half its value. */
 static void find_values(const exf_chart *c, frame *f)
 {
     f->low = INFINITY;
@@ -85,7 +85,7 @@ static void draw_cost_axis(exf_drawing *d, const frame *f, const char *label)
 
 /* ---- points ------------------------------------------------------------------------------------- */
 
-/* The line is level from a point to the next one's cost, and from the last one to the panel's edge. */
+/* Draws the line, which is level from a point to the next one's cost, and from the last one to the panel's edge. */
 static void draw_steps(exf_drawing *d, const frame *f, const exf_chart_panel *p)
 {
     for (size_t i = 0; i < p->n_line; i++) {
@@ -115,8 +115,8 @@ static int is_inside(const exf_box *a, const exf_box *b)
     return a->x >= b->x && a->y >= b->y && a->x + a->width <= b->x + b->width && a->y + a->height <= b->y + b->height;
 }
 
-/* The two parts of step i as boxes of the line's width. */
-static void step_boxes(const frame *f, const exf_chart_panel *p, size_t i, exf_box box[2])
+/* Finds the two parts of step i as boxes of the line's width. */
+static void find_step_boxes(const frame *f, const exf_chart_panel *p, size_t i, exf_box box[2])
 {
     const exf_chart_point *a = &p->point[p->line[i]], *b = i + 1 < p->n_line ? &p->point[p->line[i + 1]] : NULL;
     double y = y_of(f, a->value), x = x_of(f, a->cost), end = b ? x_of(f, b->cost) : f->panel.x + f->panel.width;
@@ -130,12 +130,13 @@ static int meets_line(const frame *f, const exf_chart_panel *p, const exf_box *b
     exf_box part[2], reference = {x - 0.5, f->panel.y, 1, f->panel.height};
     if (exf_boxes_meet(box, &reference)) return 1;
     for (size_t i = 0; i < p->n_line; i++) {
-        step_boxes(f, p, i, part);
+        find_step_boxes(f, p, i, part);
         if (exf_boxes_meet(box, &part[0]) || exf_boxes_meet(box, &part[1])) return 1;
     }
     return 0;
 }
 
+/* Returns 1 if a tag in this box covers nothing. */
 static int is_free(const exf_drawing *d, const frame *f, const exf_chart_panel *p, const exf_box *box)
 {
     size_t n;
@@ -151,7 +152,7 @@ static int is_free(const exf_drawing *d, const frame *f, const exf_chart_panel *
     return 1;
 }
 
-/* The nearest place beside the point where the tag covers nothing, the right side first; a thin line leads to
+/* Draws the tag at the nearest place beside the point where it covers nothing, the right side first; a thin line leads to
  * one that is far.  A tag for which no place is left is not drawn: the legend has its numbers. */
 static void draw_tag(exf_drawing *d, const frame *f, const exf_chart_panel *p, const exf_chart_point *point)
 {
@@ -213,7 +214,7 @@ static size_t legend_columns(const exf_chart *c, exf_drawing *d, double width)
     return n < 1 ? 1 : n > 4 ? 4 : n;
 }
 
-/* Columns are read downwards. */
+/* Draws the legend in columns that are read downwards. */
 static void draw_legend(const exf_chart *c, exf_drawing *d, double x, double y, double width)
 {
     size_t columns = legend_columns(c, d, width), rows = (c->n_legend + columns - 1) / columns;

@@ -28,6 +28,6 @@ typedef struct {
     size_t n_legend;
 } exf_chart;
 
-/* The drawing was opened; its page is begun here.  No two texts overlap. */
+/* Draws the chart on a drawing that was opened, and begins its page.  No two texts overlap. */
 exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err) EXF_CHECKED;
 #endif

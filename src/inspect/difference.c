@@ -1,4 +1,4 @@
-/* difference.c - see difference.h. */
+/* difference.c - what changed between two tables of one model, layer by layer; see difference.h. */
 #include "inspect/difference.h"
 
 #include "base/mem.h"
@@ -26,7 +26,8 @@ static void compare_coverage(const span *x, exf_layer_difference *row)
     }
 }
 
-static void quantiles_of_change(const span *x, const float *a, const float *b, double out[4])
+/* Finds quantiles of |b - a| over pairs observed in both. */
+static void find_quantiles(const span *x, const float *a, const float *b, double out[4])
 {
     static const double at[] = {0.5, 0.9, 0.99, 1};
     size_t n = 0;
@@ -37,8 +38,8 @@ static void quantiles_of_change(const span *x, const float *a, const float *b, d
     for (int i = 0; i < 4; i++) out[i] = exf_quantile(x->scratch, n, at[i]);
 }
 
-/* -1: no target was ever observed. */
-static int best_target(const exf_inspection *s, size_t source)
+/* Returns the target of least loss; -1: none was ever observed. */
+static int find_best_target(const exf_inspection *s, size_t source)
 {
     size_t e = (size_t)s->shape.n_experts;
     const float *loss = s->loss + source * e;
@@ -48,7 +49,8 @@ static int best_target(const exf_inspection *s, size_t source)
     return best;
 }
 
-static double traffic(const span *x, size_t source)
+/* Returns the tokens routed to a source, in both. */
+static double count_tokens(const span *x, size_t source)
 {
     return (double)x->a->expert_count[source] + (double)x->b->expert_count[source];
 }
@@ -64,12 +66,12 @@ static void compare_sources(const span *x, exf_layer_difference *row)
     double all = 0, flipped = 0;
     row->sources = x->n * x->e;
     for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
-        int flip = best_target(x->a, i) != best_target(x->b, i);
+        int flip = find_best_target(x->a, i) != find_best_target(x->b, i);
         double change = change_of_norm((double)x->a->norms[i], (double)x->b->norms[i]);
         if (change > row->norm) row->norm = change;
         row->flips += (uint64_t)flip;
-        all += traffic(x, i);
-        flipped += flip ? traffic(x, i) : 0;
+        all += count_tokens(x, i);
+        flipped += flip ? count_tokens(x, i) : 0;
     }
     row->flip_traffic = all > 0 ? flipped / all : (double)NAN;
 }
@@ -78,8 +80,8 @@ static void compare_span(const span *x, exf_layer_difference *row)
 {
     *row = (exf_layer_difference){.layer = x->n == 1 ? x->a->layer_number[x->first] : -1};
     compare_coverage(x, row);
-    quantiles_of_change(x, x->a->coeff, x->b->coeff, row->scalar);
-    quantiles_of_change(x, x->a->loss, x->b->loss, row->loss);
+    find_quantiles(x, x->a->coeff, x->b->coeff, row->scalar);
+    find_quantiles(x, x->a->loss, x->b->loss, row->loss);
     compare_sources(x, row);
 }
 
@@ -121,7 +123,7 @@ exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_insp
 
 /* ---- pools ------------------------------------------------------------------------------ */
 
-static int holds(const int32_t *members, int n, int32_t expert)
+static int has_member(const int32_t *members, int n, int32_t expert)
 {
     for (int i = 0; i < n; i++)
         if (members[i] == expert) return 1;
@@ -134,7 +136,7 @@ static void compare_pools(const exf_inspection *a, const exf_static_pool *p, con
     size_t e = (size_t)a->shape.n_experts, size = (size_t)p->size;
     double all = 0, moved = 0;
     for (size_t l = 0; l < (size_t)a->n_layers; l++) {
-        for (size_t i = 0; i < size; i++) out->members += !holds(p->members + l * size, p->size, q->members[l * size + i]);
+        for (size_t i = 0; i < size; i++) out->members += !has_member(p->members + l * size, p->size, q->members[l * size + i]);
         for (size_t i = l * e; i < (l + 1) * e; i++) {
             double tokens = (double)a->expert_count[i] + (double)b->expert_count[i];
             all += tokens;

@@ -25,19 +25,19 @@ typedef struct {
     const char *by;         /* its criterion */
 } exf_pool_difference;
 
-/* rows [L + 1], the last for all layers together.  EXF_MODEL naming both values where the
- * two are no tables or differ in experts or layers; path_a and path_b for that message. */
+/* Fills rows [L + 1], the last for all layers together.  EXF_MODEL names both values where the
+ * two are no tables or differ in experts or layers; path_a and path_b are for that message. */
 exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b,
                      exf_layer_difference *rows, exf_err *err) EXF_CHECKED;
-/* Pool i of a against b's of the same size; 0 if b has none. */
+/* Compares pool i of a with b's of the same size and criterion; returns 0 if b has none. */
 int exf_compare_pool(const exf_inspection *a, int i, const exf_inspection *b, exf_pool_difference *out);
 
 /* A fact of the provenance that only one has (the other is NULL) or that differs. */
 typedef struct { const char *key, *a, *b; } exf_fact_change;
-/* The next in order of key; *i and *j start at 0.  0: no more. */
+/* Finds the next in order of key; *i and *j start at 0.  Returns 0 if there are no more. */
 int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_t *i, size_t *j, exf_fact_change *out);
 
-/* 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
+/* Returns 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
  * either may have (shared scalars, vectors) are not looked at. */
 int exf_same_numbers(const exf_inspection *a, const exf_inspection *b);
 #endif

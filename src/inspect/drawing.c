@@ -157,7 +157,7 @@ void exf_drawing_set_font(cairo_t *c)
     cairo_select_font_face(c, family, CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
 }
 
-/* Cairo takes strokes of its own if no font is installed, and another font if ours is not. */
+/* Asks Cairo which font it found: it takes strokes of its own if none is installed, and another font if ours is not. */
 exf_code exf_drawing_check_font(cairo_t *c, exf_err *err)
 {
     cairo_scaled_font_t *font = cairo_get_scaled_font(c);

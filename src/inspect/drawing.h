@@ -32,7 +32,7 @@ typedef enum { EXF_START, EXF_MIDDLE, EXF_END } exf_anchor; /* the part of a tex
 /* The suffixes of pictures, for messages. */
 #define EXF_PICTURE_SUFFIXES ".png, .svg or .pdf"
 enum { EXF_PICTURE_SUFFIX_LEN = 4 };
-/* 1 if a file of this name can be a picture. */
+/* Returns 1 if a file of this name can be a picture. */
 int exf_picture_is_named(const char *path);
 
 /* Begins the file of a drawing.  EXF_USAGE: another suffix; EXF_IO: it exists and force is 0, or DejaVu
@@ -52,31 +52,31 @@ void exf_drawing_abort(exf_drawing *d);
 
 /* ---- letters (drawing.c); size in points, text in UTF-8, one line ------------------------- */
 double exf_text_width(exf_drawing *d, double size, const char *text);
-/* y is the line on which letters stand. */
+/* Draws text; y is the line on which letters stand. */
 void exf_draw_text(exf_drawing *d, double x, double y, exf_anchor anchor, double size, exf_ink ink, const char *text);
-/* The same from bottom to top; x is the line, y where the anchor lies. */
+/* Draws text from bottom to top; x is the line, y where the anchor lies. */
 void exf_draw_text_up(exf_drawing *d, double x, double y, exf_anchor anchor, double size, exf_ink ink, const char *text);
-/* Boxes that the texts of the page cover, in the order in which they were drawn; valid until the next text. */
+/* Returns the boxes that the texts of the page cover, in the order in which they were drawn; valid until the next text. */
 const exf_box *exf_drawing_texts(const exf_drawing *d, size_t *n);
-/* The page from corner to corner. */
+/* Returns the page from corner to corner. */
 exf_box exf_drawing_extent(const exf_drawing *d);
-/* 1 if the boxes have a common area. */
+/* Returns 1 if the boxes have a common area. */
 int exf_boxes_meet(const exf_box *a, const exf_box *b);
 
 /* ---- shapes (drawing.c) ------------------------------------------------------------------------ */
 void exf_draw_fill(exf_drawing *d, exf_box box, exf_ink ink);
-/* A thin line around the box. */
+/* Draws a thin line around the box. */
 void exf_draw_frame(exf_drawing *d, exf_box box, exf_ink ink);
-/* xy [n][2]: the corners of a line. */
+/* Draws a line through the points xy [n][2]. */
 void exf_draw_line(exf_drawing *d, const double (*xy)[2], size_t n, double width, exf_ink ink);
 void exf_draw_dashes(exf_drawing *d, double x0, double y0, double x1, double y1, double dash, exf_ink ink);
-/* A dot, filled with its ink or with paper. */
+/* Draws a dot, filled with its ink or with paper. */
 void exf_draw_dot(exf_drawing *d, double x, double y, double radius, exf_ink ink, int filled);
-/* A triangle that points down to (x, y). */
+/* Draws a triangle that points down to (x, y). */
 void exf_draw_pointer(exf_drawing *d, double x, double y, double size, exf_ink ink);
-/* ink [rows, columns], row-major from the top left.  Cells of few rows and columns are shapes; many are an
+/* Draws cells, ink [rows, columns] row-major from the top left.  Cells of few rows and columns are shapes; many are an
  * image without smoothing, of at least 300 pixels an inch. */
 void exf_draw_cells(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink);
-/* Colours that run from the bottom, ink[0], to the top; n > 1. */
+/* Fills the box with colours that run from the bottom, ink[0], to the top; n > 1. */
 void exf_draw_gradient(exf_drawing *d, exf_box box, const exf_ink *ink, int n);
 #endif

@@ -28,7 +28,7 @@ struct exf_drawing {
 
 /* Sets the font and how it is drawn: the same outlines at every size, on every surface. */
 void exf_drawing_set_font(cairo_t *c);
-/* EXF_IO naming the package if the font is missing. */
+/* Checks the font: EXF_IO names the package if it is missing. */
 exf_code exf_drawing_check_font(cairo_t *c, exf_err *err) EXF_CHECKED;
 void exf_drawing_set_ink(cairo_t *c, exf_ink ink);
 #endif

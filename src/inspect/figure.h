@@ -23,33 +23,33 @@ typedef struct {
     int is_bars;                      /* [L, E] and not [L, E, E] */
 } exf_figure;
 
-/* In the order above; NULL past the end. */
+/* Returns figure i in the order above; NULL past the end. */
 const exf_figure *exf_figure_at(size_t i);
 const exf_figure *exf_figure_find(const char *name); /* NULL: unknown */
-/* 1 if the inspection has the figure's numbers. */
+/* Returns 1 if the inspection has the figure's numbers. */
 int exf_figure_available(const exf_figure *f, const exf_inspection *s);
-/* The numbers: [L, E] or [L, E, E] of the inspection. */
+/* Returns the numbers: [L, E] or [L, E, E] of the inspection. */
 const float *exf_figure_values(const exf_figure *f, const exf_inspection *s);
 
-/* The ends of the colours: what the figure has by itself; around the values, but for a hundredth of them at
+/* The ends of the colours: those that the figure has by itself; ends around the values, but for a hundredth of them at
  * each end; or two numbers, low below high. */
 typedef struct {
     enum { EXF_ENDS_USUAL, EXF_ENDS_DATA, EXF_ENDS_GIVEN } from;
     double low, high; /* EXF_ENDS_GIVEN */
 } exf_figure_ends;
 
-/* EXF_ENDS_USUAL as numbers. */
+/* Finds the ends that EXF_ENDS_USUAL means. */
 exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err) EXF_CHECKED;
-/* EXF_ENDS_DATA as numbers. */
+/* Finds the ends that EXF_ENDS_DATA means. */
 exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, double *low, double *high,
                                   exf_err *err) EXF_CHECKED;
 /* Draws the figure on a drawing that was opened.  Bars have no colours to end: `ends` is not looked at.
  * EXF_MODEL where it would be too large. */
 exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, exf_drawing *d,
                          exf_err *err) EXF_CHECKED;
-/* One line per expert (layer,expert,tokens,norm) or per ordered pair of different
+/* Writes the numbers as a line per expert (layer,expert,tokens,norm) or per ordered pair of different
  * experts (layer,source,target,tokens,<name>); never observed: nothing after the last comma. */
 exf_code exf_figure_csv(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;
-/* F32 [L, E] or [L, E, E], NaN where never observed; layers in order of the inspection's. */
+/* Writes them as F32 [L, E] or [L, E, E], NaN where never observed; layers in order of the inspection's. */
 exf_code exf_figure_npy(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;
 #endif

@@ -14,7 +14,7 @@ typedef struct {
     exf_run_shape shape;
     int n_layers;             /* L */
     int32_t *layer_number;    /* [L] */
-    uint64_t *count;          /* [L, E, E] tokens behind a pair */
+    uint64_t *count;          /* [L, E, E] tokens that saw a pair */
     uint64_t *expert_count;   /* [L, E] */
     uint64_t *empty_slots;    /* [L] slots of a layer's tokens without an expert; NULL: 0 */
     float *norms;             /* [L, E] mean output norm; a cold expert has the tables' value, or NaN */
@@ -36,7 +36,7 @@ typedef struct {
  * path: EXF_MODEL naming both files and what differs if they are of another model, of
  * other layers or of other data.  Ownership: exf_inspection_free(), also after an error. */
 exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
-/* The same of a basis too, which has no numbers of pairs: exf_inspection_read() refuses one. */
+/* Reads a basis too, which has no numbers of pairs: exf_inspection_read() refuses one. */
 exf_code exf_inspection_read_any(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
 /* Makes an inspection of tables in memory, taking their arrays; t is emptied. */
 void exf_inspection_take_tables(exf_inspection *s, exf_tables *t);

@@ -79,7 +79,7 @@ static double aligned_distance(const pair_sums *p)
     return mean < raw ? mean : raw;
 }
 
-static int observed(const exf_layer_statistics *s, const float *loss, size_t at)
+static int is_observed(const exf_layer_statistics *s, const float *loss, size_t at)
 {
     return s->count[at] > 0 && (!loss || loss[at] < EXF_LOSS_NEVER);
 }
@@ -91,13 +91,13 @@ void exf_geometry(const exf_layer_statistics *s, const float *loss, float *raw, 
     for (size_t a = 0; a < e; a++)
         for (size_t b = 0; b < a; b++) {
             pair_sums p = read_pair(s, a, b);
-            if (observed(s, loss, a * e + b) && raw_distance(&p) > farthest) farthest = raw_distance(&p);
+            if (is_observed(s, loss, a * e + b) && raw_distance(&p) > farthest) farthest = raw_distance(&p);
         }
     for (size_t a = 0; a < e; a++) {
         raw[a * e + a] = aligned[a * e + a] = 1;
         for (size_t b = 0; b < a; b++) {
             pair_sums p = read_pair(s, a, b);
-            int seen = observed(s, loss, a * e + b);
+            int seen = is_observed(s, loss, a * e + b);
             double scale = farthest > 0 ? 1 / farthest : 0;
             raw[a * e + b] = raw[b * e + a] = seen ? (float)(1 - raw_distance(&p) * scale) : NAN;
             aligned[a * e + b] = aligned[b * e + a] = seen ? (float)(1 - aligned_distance(&p) * scale) : NAN;
@@ -310,7 +310,7 @@ out:
     return rc;
 }
 
-/* Tables that others made have scalars, losses and norms alone. */
+/* Reads tables that others made, which have scalars, losses and norms alone. */
 static exf_code read_others(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
     if (beside) return exf_fail(err, EXF_USAGE, "%s: is of other statistics than %s, whichever they were", path, beside);

@@ -5,7 +5,7 @@
 #define EXF_INSPECT_REPORT_H
 #include "inspect/inspection.h"
 
-/* The page's parts are src/inspect/report/report.{html,css,js}.  Matrices go in as
+/* Writes the report.  The page's parts are src/inspect/report/report.{html,css,js}.  Matrices go in as
  *   tokens              U16, or U32 where one is above 65535
  *   scalar, loss        F32, exact
  *   the others          F16, rounded to nearest

@@ -22,12 +22,12 @@ void exf_report_addf(exf_report *r, const char *fmt, ...) EXF_PRINTF(2, 3);
 /* Adds text with &, <, > and quotes as HTML wants them; bytes that are no UTF-8 are EXF_FORMAT. */
 void exf_report_text(exf_report *r, const char *text);
 
-/* report_tables.c: the parts that are HTML. */
+/* Add the parts that are HTML (report_tables.c). */
 void exf_report_cards(exf_report *r);
 void exf_report_layers(exf_report *r);
 void exf_report_facts(exf_report *r);
 void exf_report_budgets(exf_report *r); /* or a sentence that there are none */
 exf_code exf_report_validation(exf_report *r, exf_err *err) EXF_CHECKED; /* or a sentence that there is none */
-/* report_data.c: the numbers that the page's script reads. */
+/* Adds the numbers that the page's script reads (report_data.c). */
 exf_code exf_report_data(exf_report *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-static double percent(uint64_t part, uint64_t whole)
+static double find_percent(uint64_t part, uint64_t whole)
 {
     return whole ? 100 * (double)part / (double)whole : 0;
 }
@@ -42,7 +42,7 @@ static void coverage_cards(exf_report *r, const exf_layer_summary *all)
     exf_report_addf(r, "</small></dd></div>\n");
     open_card(r, "Pairs observed");
     exf_report_addf(r, "%.1f %%<small>%" PRIu64 " of %" PRIu64 " ordered pairs</small></dd></div>\n",
-                    percent(all->observed, all->pairs), all->observed, all->pairs);
+                    find_percent(all->observed, all->pairs), all->observed, all->pairs);
     open_card(r, "Sample size of a pair");
     if (isnan(all->tokens[1]))
         exf_report_addf(r, "none</dd></div>\n");
@@ -103,7 +103,7 @@ static void add_row(exf_report *r, const exf_layer_summary *row)
         exf_report_addf(r, "<tr><th scope=\"row\">all</th>");
     else
         exf_report_addf(r, "<tr><th scope=\"row\"><a href=\"#matrix\" data-layer=\"%d\">%d</a></th>", row->layer, row->layer);
-    add_value(r, percent(row->observed, row->pairs), 1);
+    add_value(r, find_percent(row->observed, row->pairs), 1);
     for (int i = 0; i < 3; i++) add_value(r, row->tokens[i], 0);
     add_value(r, row->loss, 3);
     add_value(r, 100 * row->below_half, 1);

@@ -253,7 +253,7 @@ static extreme_texts name_extremes(const exf_bar_sheet *s, int layer, const extr
 }
 
 /* Returns 1 if heads of that form fit above panels of that width. */
-static int fits(const exf_bar_sheet *s, exf_drawing *d, double width, head_form form)
+static int heads_fit(const exf_bar_sheet *s, exf_drawing *d, double width, head_form form)
 {
     double label = form == ONE_LINE ? exf_text_width(d, LABEL, "layer 000") + 5 : 0;
     for (int i = 0; i < s->sheet.n_layers; i++) {
@@ -322,7 +322,7 @@ static head_form place_bars(panel_grid *g, const exf_bar_sheet *s, exf_drawing *
     for (head_form form = ONE_LINE;; form++) {
         needs.head = head_of(form);
         place_panels(g, d, &s->sheet, &needs);
-        if (form == THREE_LINES || fits(s, d, g->panel_width, form)) return form;
+        if (form == THREE_LINES || heads_fit(s, d, g->panel_width, form)) return form;
     }
 }
 

@@ -34,7 +34,7 @@ typedef struct {
     const char *value_label; /* of the axes */
 } exf_bar_sheet;
 
-/* The drawing was opened; its page is begun here.  EXF_MODEL where it would be too large. */
+/* Draw a sheet on a drawing that was opened, and begin its page.  EXF_MODEL where it would be too large. */
 exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err) EXF_CHECKED;
 exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err) EXF_CHECKED;
 #endif

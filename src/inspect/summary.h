@@ -19,7 +19,7 @@ typedef struct {
     uint64_t pairs, observed;
     uint64_t vectors;        /* pairs with vectors, of a basis */
     uint64_t experts, cold;  /* cold: never routed to */
-    double tokens[3];        /* quartiles of tokens behind an observed pair: its sample size */
+    double tokens[3];        /* quartiles of the tokens that saw an observed pair: its sample size */
     double loss;             /* median over observed pairs */
     double below_half;       /* share of observed pairs with a loss under 0.5 */
     double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
@@ -29,7 +29,7 @@ typedef struct {
     int layer_min, layer_max;   /* and in which layer, the model's number */
 } exf_layer_summary;
 
-/* rows [L + 1], the last for all layers together: quantiles, shares and means over all
+/* Fills rows [L + 1], the last for all layers together: quantiles, shares and means over all
  * their pairs. */
 exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
 

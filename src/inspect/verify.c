@@ -3,7 +3,6 @@
 #include "inspect/verify_internal.h"
 
 #include "artifact/artifact_basis.h"
-#include "artifact/table_list.h"
 #include "artifact/tables.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -227,7 +226,7 @@ static exf_code check_sequences(const exf_verify_file *capture, const exf_verify
     return EXF_OK;
 }
 
-/* The same of files of version 1, which know no sequences but name the digests of their tokens. */
+/* Checks the same for files of version 1, which know no sequences but name the digests of their tokens. */
 static exf_code check_tokens(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
 {
     const exf_provenance *p = &capture->inspection.provenance;

@@ -170,7 +170,7 @@ out:
 /* ---- statistics ------------------------------------------------------------------------- */
 
 /* Returns 1 if a product sum is within the bound of its sums of squares; the last bits may disagree. */
-static int within(double product, double a_sq, double b_sq)
+static int is_within(double product, double a_sq, double b_sq)
 {
     return a_sq >= 0 && b_sq >= 0 && product * product <= a_sq * b_sq * (1 + 1e-6) + 1e-300;
 }
@@ -185,7 +185,7 @@ static exf_code check_pair_sums(const exf_verify_file *x, const exf_layer_statis
     if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0))
         return exf_fail(err, EXF_FORMAT, "%s: layer %d: sums of %zu -> %zu are not 0 without a token behind them", x->path, number,
                         at / e, at % e);
-    if (!within(dot, target, source) || !within(dot0, sq0, other))
+    if (!is_within(dot, target, source) || !is_within(dot0, sq0, other))
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: %zu -> %zu: a product sum of %g (%g unweighted) is beyond its squares %g, %g (%g, %g)",
                         x->path, number, at / e, at % e, dot, dot0, target, source, sq0, other);
@@ -196,7 +196,7 @@ static exf_code check_expert_sums(const exf_verify_file *x, const exf_layer_stat
 {
     for (size_t i = 0; i < (size_t)s->n_experts; i++) {
         double n = (double)s->norm_count[i], sum = exf_exact_value(&s->norm_sum[i]), sq = exf_exact_value(&s->sq_sum[i]);
-        if (sum >= 0 && within(sum, n, sq) && (n > 0 || sum == 0)) continue;
+        if (sum >= 0 && is_within(sum, n, sq) && (n > 0 || sum == 0)) continue;
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be",
                         x->path, (int)x->inspection.layer_number[layer], i, sum, sq, n);

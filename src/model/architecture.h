@@ -122,8 +122,4 @@ typedef struct {
     int dim[EXF_DIM_COUNT];
     const char *prefix; /* what {P} in tensor names stands for; "model." unless a family sets it */
 } exf_architecture;
-
-/* Derives from the fields above n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers',
- * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */
-void exf_architecture_finish(exf_architecture *a);
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint.c - see checkpoint.h. */
+/* checkpoint.c - finds the tensors of a checkpoint in its files, one or many with an index; see checkpoint.h. */
 #include "model/checkpoint.h"
 
 #include "base/file.h"
@@ -107,7 +107,7 @@ static int has_file(const exf_checkpoint *c, const char *name)
 }
 
 /* Gathers all tensors of all files, sorted; a name in two files is an error. */
-static exf_code collect(exf_checkpoint *c, exf_err *err)
+static exf_code collect_tensors(exf_checkpoint *c, exf_err *err)
 {
     size_t total = 0, n = 0;
     for (size_t i = 0; i < c->n_files; i++) total += exf_st_count(c->file[i]);
@@ -169,7 +169,7 @@ static exf_code open_indexed(exf_checkpoint *c, const char *dir, const char *ind
         goto out;
     }
     EXF_TRY(open_shards(c, dir, map, index_path, err));
-    EXF_TRY(collect(c, err));
+    EXF_TRY(collect_tensors(c, err));
     EXF_TRY(check_index(c, map, index_path, err));
 out:
     exf_json_free(doc);
@@ -192,7 +192,7 @@ exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err
         EXF_TRY(open_indexed(c, dir, index_path, err));
     } else if (has_single) {
         EXF_TRY(add_file(c, dir, "model.safetensors", err));
-        EXF_TRY(collect(c, err));
+        EXF_TRY(collect_tensors(c, err));
     } else {
         rc = exf_fail(err, EXF_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
     }

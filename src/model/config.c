@@ -1,12 +1,13 @@
-/* config.c - see config.h. */
+/* config.c - reads fields of config.json, and from them what several families share of an architecture; see config.h. */
 #include "model/config.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { FIELD_MAX = 64 };
 
 /* One spelling, "a.b.c", of length n. */
-static const exf_json *walk(const exf_json *object, const char *spelling, size_t n)
+static const exf_json *find_spelling(const exf_json *object, const char *spelling, size_t n)
 {
     char name[FIELD_MAX];
     while (object && n) {
@@ -30,14 +31,14 @@ static int same_scalar(const exf_json *a, const exf_json *b)
 }
 
 /* Appends a value as messages show it. */
-static exf_code add_value(const exf_json *j, exf_text *out, exf_err *err)
+static void append_value(const exf_json *j, exf_text *out)
 {
     switch (exf_json_type(j)) {
-    case EXF_JSON_BOOL: return exf_text_addf(out, err, "%s", exf_json_true(j) ? "true" : "false");
-    case EXF_JSON_INT: return exf_text_addf(out, err, "%lld", (long long)exf_json_int(j));
-    case EXF_JSON_REAL: return exf_text_addf(out, err, "%g", exf_json_real(j));
-    case EXF_JSON_STRING: return exf_text_addf(out, err, "%s", exf_json_string(j, NULL));
-    default: return exf_text_addf(out, err, "%s", exf_json_type_name(j));
+    case EXF_JSON_BOOL: exf_text_appendf(out, "%s", exf_json_true(j) ? "true" : "false"); break;
+    case EXF_JSON_INT: exf_text_appendf(out, "%lld", (long long)exf_json_int(j)); break;
+    case EXF_JSON_REAL: exf_text_appendf(out, "%g", exf_json_real(j)); break;
+    case EXF_JSON_STRING: exf_text_appendf(out, "%s", exf_json_string(j, NULL)); break;
+    default: exf_text_appendf(out, "%s", exf_json_type_name(j));
     }
 }
 
@@ -48,12 +49,14 @@ typedef struct {
     const exf_json *value;
 } spelling;
 
-static exf_code disagree(const exf_config *c, const spelling *a, const spelling *b, exf_err *err)
+static exf_code refuse_spellings(const exf_config *c, const spelling *a, const spelling *b, exf_err *err)
 {
     exf_text one = {0}, other = {0};
     exf_code rc;
-    EXF_TRY(add_value(a->value, &one, err));
-    EXF_TRY(add_value(b->value, &other, err));
+    append_value(a->value, &one);
+    append_value(b->value, &other);
+    EXF_TRY(exf_text_end(&one, err));
+    EXF_TRY(exf_text_end(&other, err));
     rc = exf_fail(err, EXF_MODEL, "%s: \"%.*s\" is %s but \"%.*s\" is %s: two spellings of one field disagree", c->path, (int)a->n,
                   a->name, one.s, (int)b->n, b->name, other.s);
 out:
@@ -68,17 +71,17 @@ exf_code exf_config_find(const exf_config *c, const char *fields, const exf_json
     *out = NULL;
     for (const char *s = fields; *s;) {
         size_t n = strcspn(s, "|");
-        spelling found = {s, n, walk(c->object, s, n)};
+        spelling found = {s, n, find_spelling(c->object, s, n)};
         s += n + (s[n] == '|');
         if (!found.value || exf_json_type(found.value) == EXF_JSON_NULL) continue;
-        if (first.value && !same_scalar(first.value, found.value)) return disagree(c, &first, &found, err);
+        if (first.value && !same_scalar(first.value, found.value)) return refuse_spellings(c, &first, &found, err);
         if (!first.value) first = found;
     }
     *out = first.value;
     return EXF_OK;
 }
 
-static exf_code wrong_type(const exf_config *c, const char *fields, const exf_json *found, const char *wanted, exf_err *err)
+static exf_code refuse_type(const exf_config *c, const char *fields, const exf_json *found, const char *wanted, exf_err *err)
 {
     return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected %s", c->path, fields, exf_json_type_name(found), wanted);
 }
@@ -93,7 +96,7 @@ static exf_code get_int(const exf_config *c, const char *fields, int64_t min, in
         *out = *fallback;
         return EXF_OK;
     }
-    if (exf_json_type(j) != EXF_JSON_INT) return wrong_type(c, fields, j, "an integer", err);
+    if (exf_json_type(j) != EXF_JSON_INT) return refuse_type(c, fields, j, "an integer", err);
     int64_t v = exf_json_int(j);
     if (v < min || v > max)
         return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %lld, expected %lld to %lld", c->path, fields, (long long)v, (long long)min,
@@ -122,7 +125,7 @@ static exf_code get_real(const exf_config *c, const char *fields, const double *
         return EXF_OK;
     }
     exf_json_kind k = exf_json_type(j);
-    if (k != EXF_JSON_INT && k != EXF_JSON_REAL) return wrong_type(c, fields, j, "a number", err);
+    if (k != EXF_JSON_INT && k != EXF_JSON_REAL) return refuse_type(c, fields, j, "a number", err);
     *out = exf_json_real(j);
     if (!(*out > 0)) return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %g, expected a number above 0", c->path, fields, *out);
     return EXF_OK;
@@ -143,7 +146,7 @@ exf_code exf_config_bool_or(const exf_config *c, const char *fields, int fallbac
     const exf_json *j;
     exf_code rc = exf_config_find(c, fields, &j, err);
     if (rc != EXF_OK) return rc;
-    if (j && exf_json_type(j) != EXF_JSON_BOOL) return wrong_type(c, fields, j, "true or false", err);
+    if (j && exf_json_type(j) != EXF_JSON_BOOL) return refuse_type(c, fields, j, "true or false", err);
     *out = j ? exf_json_true(j) : fallback;
     return EXF_OK;
 }
@@ -155,7 +158,7 @@ exf_code exf_config_text_or(const exf_config *c, const char *fields, const char 
     if (rc != EXF_OK) return rc;
     size_t len = 0;
     const char *text = j ? exf_json_string(j, &len) : fallback;
-    if (j && !text) return wrong_type(c, fields, j, "a string", err);
+    if (j && !text) return refuse_type(c, fields, j, "a string", err);
     if (j && strlen(text) != len)
         return exf_fail(err, EXF_MODEL, "%s: \"%s\" has a NUL after \"%s\", expected text without one", c->path, fields, text);
     *out = text;
@@ -168,9 +171,229 @@ exf_code exf_config_must_be(const exf_config *c, const char *fields, const char 
     exf_code rc = exf_config_find(c, fields, &j, err);
     if (rc != EXF_OK || !j) return rc;
     exf_text found = {0};
-    rc = add_value(j, &found, err);
+    append_value(j, &found);
+    rc = exf_text_end(&found, err);
     if (rc == EXF_OK && strcmp(found.s, only) != 0)
         rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s; only %s is supported", c->path, fields, found.s, only);
     exf_text_free(&found);
     return rc;
+}
+
+/* ---- what families share ------------------------------------------------------------ */
+
+exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_config_int(c, "hidden_size", 1, 1 << 20, &a->d_model, err));
+    EXF_TRY(exf_config_int(c, "num_hidden_layers", 1, EXF_MAX_LAYERS, &a->n_layers, err));
+    EXF_TRY(exf_config_int(c, "vocab_size", 1, 1 << 24, &a->vocab, err));
+    EXF_TRY(exf_config_real_or(c, "rms_norm_eps", 1e-6, &a->norm_eps, err));
+    EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
+    EXF_TRY(exf_config_must_be(c, "hidden_act", "silu", err));
+out:
+    return rc;
+}
+
+exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_config_int(c, "num_experts|num_local_experts|n_routed_experts", 2, EXF_MAX_EXPERTS, &a->n_experts, err));
+    EXF_TRY(exf_config_int(c, "num_experts_per_tok", 1, EXF_MAX_TOP_K, &a->top_k, err));
+    EXF_TRY(exf_config_int(c, "moe_intermediate_size", 1, 1 << 20, &a->d_expert, err));
+    if (a->top_k > a->n_experts)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, but only %d experts", c->path, a->top_k, a->n_experts);
+out:
+    return rc;
+}
+
+/* A rope_scaling that is no object, or does not say of what kind it is, must not
+ * pass for none. */
+static exf_code check_rope_scaling(const exf_config *c, exf_err *err)
+{
+    const exf_json *scaling, *kind;
+    exf_code rc = exf_config_find(c, "rope_scaling", &scaling, err);
+    if (rc == EXF_OK) rc = exf_config_find(c, "rope_scaling.type|rope_scaling.rope_type", &kind, err);
+    if (rc != EXF_OK || !scaling || kind) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
+}
+
+exf_code exf_configure_rotary_part(const exf_config *c, const char *fields, double fallback, double *part, exf_err *err)
+{
+    exf_code rc = exf_config_real_or(c, fields, fallback, part, err);
+    if (rc != EXF_OK || (*part > 0 && *part <= 1)) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, expected a number above 0, at most 1", c->path, *part);
+}
+
+exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_attention_spec *s = &a->attention;
+    exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
+    double part;
+    EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
+    EXF_TRY(exf_config_int_or(c, "num_key_value_heads", 1, 1024, s->n_heads, &s->n_kv_heads, err));
+    EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
+    EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
+    EXF_TRY(exf_configure_rotary_part(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", 1.0, &part, err));
+    EXF_TRY(check_rope_scaling(c, err));
+    EXF_TRY(exf_config_must_be(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", err));
+    r->dim = (int)(s->head_dim * part);
+    if (s->n_heads % s->n_kv_heads)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d key-value heads", c->path, s->n_heads,
+                      s->n_kv_heads);
+    else if (s->head_dim % 2)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"head_dim\" is %d, expected an even number", c->path, s->head_dim);
+    else if (s->head_dim < 2 || r->dim < 2 || r->dim % 2 || r->dim > s->head_dim)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in heads of %d, expected an even number within", c->path, r->dim,
+                      s->head_dim);
+    a->dim[EXF_DIM_Q] = a->dim[EXF_DIM_O] = s->n_heads * s->head_dim;
+    a->dim[EXF_DIM_KV] = s->n_kv_heads * s->head_dim;
+    a->dim[EXF_DIM_HEAD] = s->head_dim;
+out:
+    return rc;
+}
+
+exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture *a, exf_err *err)
+{
+    const exf_router_spec *r = &a->router;
+    int size = a->n_experts / r->n_groups, scored = r->group_score == EXF_GROUP_TOP2_SUM ? 2 : 1;
+    if (a->n_experts % r->n_groups || r->top_groups > r->n_groups || size < scored)
+        return exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts,
+                        r->n_groups, r->top_groups);
+    if (a->top_k > r->top_groups * size)
+        return exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
+                        r->top_groups * size);
+    return EXF_OK;
+}
+
+exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    int first = 0, step, n_moe = 0;
+    EXF_TRY(exf_config_int_or(c, "first_k_dense_replace", 0, EXF_MAX_LAYERS, 0, &first, err));
+    EXF_TRY(exf_config_int_or(c, "moe_layer_freq", 1, EXF_MAX_LAYERS, 1, &step, err));
+    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l] = l >= first && l % step == 0;
+    if (first >= a->n_layers)
+        rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense: none is a mixture of experts", c->path, first,
+                      a->n_layers);
+    else if (n_moe == 0)
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: the first %d of %d layers are dense and \"moe_layer_freq\" is %d: none is a mixture of experts", c->path,
+                      first, a->n_layers, step);
+    else if (first || step > 1)
+        rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
+out:
+    return rc;
+}
+
+/* 0.1 k ln s + 1, the YaRN amplitude law. */
+static double yarn_law(double factor, double k)
+{
+    return factor > 1 ? 0.1 * k * log(factor) + 1 : 1;
+}
+
+exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
+{
+    exf_code rc;
+    const char *kind;
+    double amplitude, mscale, mscale_all;
+    EXF_TRY(check_rope_scaling(c, err));
+    EXF_TRY(exf_config_text_or(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", &kind, err));
+    if (strcmp(kind, "default") == 0) return EXF_OK;
+    if (strcmp(kind, "yarn") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: rope scaling \"%s\" is not supported (supported: default, yarn)", c->path, kind);
+    r->yarn = 1;
+    EXF_TRY(exf_config_real(c, "rope_scaling.factor|rope_parameters.factor", &r->factor, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_fast|rope_parameters.beta_fast", 32, &r->beta_fast, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_slow|rope_parameters.beta_slow", 1, &r->beta_slow, err));
+    EXF_TRY(exf_config_real(c, "rope_scaling.original_max_position_embeddings|rope_parameters.original_max_position_embeddings",
+                            &r->original_length, err));
+    EXF_TRY(exf_config_bool_or(c, "rope_scaling.truncate|rope_parameters.truncate", 1, &r->truncate, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.attention_factor|rope_parameters.attention_factor", 0, &amplitude, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale|rope_parameters.mscale", 0, &mscale, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err));
+    if (amplitude > 0)
+        r->amplitude = amplitude;
+    else
+        r->amplitude =
+            mscale > 0 && mscale_all > 0 ? yarn_law(r->factor, mscale) / yarn_law(r->factor, mscale_all) : yarn_law(r->factor, 1);
+out:
+    return rc;
+}
+
+/* Without rotary scaling 1/sqrt(d); YaRN's share of the softmax temperature, m^2, is kept out of the
+ * rotation so that it reaches the unrotated part of a head too. */
+static exf_code score_scale(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    double mscale_all;
+    exf_code rc = exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err);
+    if (rc != EXF_OK) return rc;
+    const exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
+    double m = r->yarn ? yarn_law(r->factor, mscale_all) : 1;
+    a->mla.score_scale = m * m / sqrt((double)(a->mla.nope_dim + a->mla.rope_dim));
+    return EXF_OK;
+}
+
+static void mla_dims(exf_architecture *a)
+{
+    const exf_mla_spec *s = &a->mla;
+    a->dim[EXF_DIM_Q] = s->n_heads * (s->nope_dim + s->rope_dim);
+    a->dim[EXF_DIM_O] = s->n_heads * s->v_dim;
+    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
+    a->dim[EXF_DIM_KV_RANK] = s->kv_rank;
+    a->dim[EXF_DIM_KV_A] = s->kv_rank + s->rope_dim;
+    a->dim[EXF_DIM_KV_B] = s->n_heads * (s->nope_dim + s->v_dim);
+    for (int l = 0; l < a->n_layers; l++) {
+        a->mixer[l] = EXF_MIXER_MLA;
+        a->traits[l] |= s->q_rank ? EXF_T_Q_LORA : EXF_T_NO_Q_LORA;
+    }
+}
+
+exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_mla_spec *s = &a->mla;
+    exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
+    EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
+    EXF_TRY(exf_config_int_or(c, "q_lora_rank", 1, 1 << 16, 0, &s->q_rank, err));
+    EXF_TRY(exf_config_int(c, "kv_lora_rank", 1, 1 << 16, &s->kv_rank, err));
+    EXF_TRY(exf_config_int(c, "qk_nope_head_dim", 1, 4096, &s->nope_dim, err));
+    EXF_TRY(exf_config_int(c, "qk_rope_head_dim", 2, 4096, &s->rope_dim, err));
+    EXF_TRY(exf_config_int(c, "v_head_dim", 1, 4096, &s->v_dim, err));
+    EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
+    EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
+    EXF_TRY(exf_configure_yarn(c, r, err));
+    r->dim = s->rope_dim;
+    r->interleaved = 1;
+    EXF_TRY(score_scale(c, a, err));
+    if (s->rope_dim % 2)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"qk_rope_head_dim\" is %d, expected an even number", c->path, s->rope_dim);
+    mla_dims(a);
+out:
+    return rc;
+}
+
+void exf_architecture_finish(exf_architecture *a)
+{
+    static const unsigned mixer_trait[EXF_MIXER_KINDS] = {EXF_T_ATTENTION, EXF_T_MLA, EXF_T_DELTANET, EXF_T_COMPRESSED};
+    a->n_moe_layers = 0;
+    for (int l = 0; l < a->n_layers; l++) {
+        a->traits[l] |= mixer_trait[a->mixer[l]] | (a->is_moe[l] ? EXF_T_MOE : EXF_T_DENSE);
+        if (!a->tied_embeddings) a->traits[l] |= EXF_T_UNTIED;
+        a->n_moe_layers += a->is_moe[l];
+    }
+    a->model_traits |= a->tied_embeddings ? 0 : EXF_T_UNTIED;
+    if (a->residual.streams == 0) a->residual.streams = 1;
+    if (a->router.scaling == 0) a->router.scaling = 1;
+    if (a->router.n_groups == 0) a->router.n_groups = a->router.top_groups = 1;
+    if (!a->prefix) a->prefix = "model.";
+    a->dim[EXF_DIM_ONE] = 1;
+    a->dim[EXF_DIM_THREE] = 3;
+    a->dim[EXF_DIM_H] = a->d_model;
+    a->dim[EXF_DIM_VOCAB] = a->vocab;
+    a->dim[EXF_DIM_FFN] = a->d_ffn;
+    a->dim[EXF_DIM_E] = a->n_experts;
+    a->dim[EXF_DIM_K] = a->top_k;
+    a->dim[EXF_DIM_I] = a->d_expert;
+    a->dim[EXF_DIM_SHARED] = a->d_shared;
 }

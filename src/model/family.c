@@ -1,4 +1,4 @@
-/* family.c - the table of families, made from the files in this directory. */
+/* family.c - the table of families, one row for each family_<name>.c; see family.h. */
 #include "model/family.h"
 
 #include "base/registry.h"

@@ -3,7 +3,6 @@
  * Latent attention with or without low-rank q, interleaved RoPE with YaRN; the
  * first layers dense; softmax router, greedy over all experts or within the best
  * groups (a group being as good as its best expert); ungated shared experts. */
-#include "model/configure.h"
 #include "model/rules.h"
 
 #include <string.h>

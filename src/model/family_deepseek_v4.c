@@ -7,7 +7,6 @@
  * SwiGLU.  What differs from layer to layer (compression, routing) comes either
  * as the release writes it (compress_ratios, num_hash_layers) or as transformers
  * normalises it (layer_types + compress_rates, mlp_layer_types). */
-#include "model/configure.h"
 #include "model/family.h"
 
 #include <string.h>

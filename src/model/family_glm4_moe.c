@@ -4,7 +4,6 @@
  * q/k norms when use_qk_norm; the first layers dense; sigmoid router with a
  * correction bias that chooses but does not weigh, groups, renormalised and
  * scaled; ungated shared experts.  The multi-token-prediction layer is ignored. */
-#include "model/configure.h"
 #include "model/rules.h"
 
 static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)

@@ -7,7 +7,6 @@
  * for the delta rule's own.  Experts are stacked in the released checkpoints and
  * separate in others.  The vision tower and the multi-token-prediction layers are
  * ignored; for text the three rows of M-RoPE positions are equal, which is RoPE. */
-#include "model/configure.h"
 #include "model/rules.h"
 
 #include <stdio.h>

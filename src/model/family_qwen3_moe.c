@@ -3,7 +3,6 @@
  * h += Attention(RMSNorm(h)); h += MoE(RMSNorm(h)).  Grouped-query attention
  * with per-head RMS norm of q and k before half-rotation RoPE, no biases;
  * softmax router over all experts, top-k, renormalised when norm_topk_prob. */
-#include "model/configure.h"
 #include "model/rules.h"
 
 #include <inttypes.h>

@@ -1,31 +1,20 @@
-/* model.c - see model.h. */
-#include "base/err.h"
+/* model.c - opens a model, finds and reads tensors by role, counts bytes; see model.h. */
 #include "model/model.h"
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 
-#include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* EXF_OK for a directory that has a config.json, and for any path of which nothing better is known than
- * what opening config.json there says.  EXF_USAGE, with the command or the path that mends it, for
- *   a hub's name (OWNER/MODEL, where no OWNER exists): how to download it;
- *   the folder of a hub cache, which keeps checkpoints in snapshots/REVISION: which of them to name;
- *   a file, such as a .gguf, a shard or config.json itself. */
-exf_code exf_model_check_path(const char *dir, exf_err *err) EXF_CHECKED;
 
 void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, const char *pattern, int layer, int expert)
 {
-    size_t n = 0, room = EXF_TENSOR_NAME_LEN;
-    for (const char *p = pattern; *p && n < room - 1;) {
+    size_t n = 0, most = EXF_TENSOR_NAME_LEN;
+    for (const char *p = pattern; *p && n < most - 1;) {
         if (p[0] == '{' && p[2] == '}') {
-            int put = p[1] == 'P' ? snprintf(out + n, room - n, "%s", a->prefix)
-                                  : snprintf(out + n, room - n, "%d", p[1] == 'L' ? layer : expert);
-            n += (size_t)put < room - n ? (size_t)put : room - n - 1;
+            int len = p[1] == 'P' ? snprintf(out + n, most - n, "%s", a->prefix)
+                                  : snprintf(out + n, most - n, "%d", p[1] == 'L' ? layer : expert);
+            n += (size_t)len < most - n ? (size_t)len : most - n - 1;
             p += 3;
         } else {
             out[n++] = *p++;
@@ -102,7 +91,7 @@ static exf_code open_weights(exf_model *m, exf_err *err)
     EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
     EXF_TRY(exf_model_check_tensors(m, err));
     EXF_TRY(exf_model_check_tables(m, err));
-    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* after the checks, whose reading is not the run's */
+    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* what the checks read is not the run's */
 out:
     return rc;
 }
@@ -243,207 +232,87 @@ out:
     return rc;
 }
 
-/* ---- model path -------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------
+ * Of the tensors of the checkpoint that is open, or of the release that a config alone describes. */
 
-/* ---- a name on a hub ------------------------------------------------------------- */
-
-/* OWNER/MODEL in the hub's letters. */
-static int looks_like_hub_name(const char *name)
+/* Releases are BF16, but for small tensors whose precision matters, which come in
+ * float32 in every family that has them. */
+exf_dtype exf_stored_dtype(exf_role role, unsigned how)
 {
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
-    size_t owner = strspn(name, letters);
-    if (owner == 0 || name[0] == '.' || name[owner] != '/') return 0;
-    const char *model = name + owner + 1;
-    return *model && *model != '.' && strspn(model, letters) == strlen(model);
-}
-
-static exf_code explain_hub_name(const char *name, exf_err *err)
-{
-    char *owner = NULL;
-    exf_code rc;
-    int has_owner;
-    EXF_TRY(exf_path_dir(&owner, name, err));
-    EXF_TRY(exf_path_look(owner, &has_owner, err));
-    if (!has_owner)
-        rc = exf_fail(err, EXF_USAGE,
-                      "%s: no such directory; checkpoints are read from directories. To get the hub's model of this name: "
-                      "hf download %s --local-dir models/%s, then --model models/%s",
-                      name, name, strchr(name, '/') + 1, strchr(name, '/') + 1);
-out:
-    exf_mem_free(owner);
-    return rc;
-}
-
-/* ---- a folder of a hub cache -------------------------------------------------------- */
-
-/* The revision that refs/main names, or NULL.  Caller frees. */
-static char *main_revision(const char *dir)
-{
-    exf_err ignored;
-    char *path = NULL, *text = NULL;
-    size_t len;
-    if (exf_path_join(&path, dir, "refs/main", &ignored) == EXF_OK &&
-        exf_file_slurp(path, 256, &text, &len, &ignored) == EXF_OK)
-        text[strcspn(text, "\r\n")] = 0;
-    exf_mem_free(path);
-    return text;
-}
-
-/* The snapshot that refs/main names, else the first by name; *best is NULL if there is none.  Caller frees. */
-static exf_code choose_snapshot(const char *dir, const char *snapshots, char **best, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    char *wanted = main_revision(dir);
-    DIR *d = opendir(snapshots);
-    *best = NULL;
-    for (struct dirent *e; d && rc == EXF_OK && (e = readdir(d));) {
-        int is_wanted = wanted && strcmp(e->d_name, wanted) == 0;
-        int has_wanted = *best && wanted && strcmp(*best, wanted) == 0;
-        if (e->d_name[0] == '.' || has_wanted || (*best && !is_wanted && strcmp(e->d_name, *best) > 0)) continue;
-        exf_mem_free(*best);
-        rc = exf_mem_strdup(best, e->d_name, "snapshot", err);
+    if (how & EXF_INTEGER) return EXF_DT_I64;
+    switch (role) {
+    case EXF_W_ROUTER_BIAS:
+    case EXF_W_DELTA_A_LOG: case EXF_W_DELTA_NORM:
+    case EXF_W_SINK: case EXF_W_COMPRESS_APE: case EXF_W_INDEX_APE:
+    case EXF_W_HEAD_MIX: case EXF_W_HEAD_MIX_BASE: case EXF_W_HEAD_MIX_SCALE:
+    case EXF_W_MIXER_MIX: case EXF_W_MIXER_MIX_BASE: case EXF_W_MIXER_MIX_SCALE:
+    case EXF_W_FFN_MIX: case EXF_W_FFN_MIX_BASE: case EXF_W_FFN_MIX_SCALE: return EXF_DT_F32;
+    default: return EXF_DT_BF16;
     }
-    if (d) closedir(d);
-    exf_mem_free(wanted);
-    return rc;
 }
 
-static exf_code explain_cache(const char *dir, exf_err *err)
+static uint64_t blocks(int64_t n, int size)
 {
-    char *snapshots = NULL, *best = NULL;
-    exf_code rc;
-    int is_directory;
-    EXF_TRY(exf_path_join(&snapshots, dir, "snapshots", err));
-    EXF_TRY(exf_path_is_directory(snapshots, &is_directory, err));
-    if (!is_directory) goto out;
-    EXF_TRY(choose_snapshot(dir, snapshots, &best, err));
-    if (best)
-        rc = exf_fail(err, EXF_USAGE, "%s: is a hub cache's folder of a model; the checkpoint in it is %s/%s", dir, snapshots,
-                      best);
-out:
-    exf_mem_free(snapshots);
-    exf_mem_free(best);
-    return rc;
+    return (uint64_t)((n + size - 1) / size);
 }
 
-exf_code exf_model_check_path(const char *dir, exf_err *err)
+/* One tensor as the release stores it; a quantised one with its scales. */
+static uint64_t expected_bytes(const exf_quantization *q, const exf_tensor_rule *r, const int64_t *shape, int rank)
 {
-    char *config = NULL;
-    exf_code rc;
-    int found, is_directory;
-    EXF_TRY(exf_path_join(&config, dir, "config.json", err));
-    EXF_TRY(exf_path_look(config, &found, err));
-    if (found) goto out;
-    EXF_TRY(exf_path_is_directory(dir, &is_directory, err));
-    EXF_TRY(exf_path_look(dir, &found, err));
-    if (is_directory)
-        rc = explain_cache(dir, err);
-    else if (found)
-        rc = exf_fail(err, EXF_USAGE, "%s: is a file; a model is the directory that holds config.json and *.safetensors", dir);
-    else if (looks_like_hub_name(dir))
-        rc = explain_hub_name(dir, err);
-out:
-    exf_mem_free(config);
-    return rc;
+    uint64_t n = 1;
+    for (int i = 0; i < rank; i++) n *= (uint64_t)shape[i];
+    if (!q->fp8 || !(r->how & EXF_LINEAR) || rank != 2) return n * exf_dtype_bits(exf_stored_dtype(r->role, r->how)) / 8;
+    if (q->fp4_experts && r->where == EXF_IN_EXPERT) return n / 2 + (uint64_t)shape[0] * blocks(shape[1], EXF_FP4_BLOCK);
+    return n + blocks(shape[0], q->block_rows) * blocks(shape[1], q->block_cols) * (q->e8m0_scales ? 1 : 4);
 }
 
-/* ---- model check ------------------------------------------------------------------------------- */
-
-/* The checkpoint against the family's list of tensors. */
-
-/* The checkpoint's tensors that some rule asked for, by index. */
-typedef struct {
-    const exf_model *m;
-    unsigned char *used;
-} inventory;
-
-static void mark(inventory *v, const exf_stored_tensor *s)
+static uint64_t stored_bytes(const exf_model *m, const exf_tensor_rule *r, int layer, int expert, const int64_t *shape, int rank)
 {
-    if (s) v->used[s - exf_checkpoint_at(v->m->checkpoint, 0)] = 1;
-}
-
-static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int expert, exf_err *err)
-{
-    const exf_model *m = v->m;
     char name[EXF_TENSOR_NAME_LEN];
-    int64_t shape[4];
     exf_weight_source w;
+    exf_err ignored;
     exf_tensor_name(name, &m->arch, r->name, layer, expert);
-    int rank = exf_rule_shape(&m->arch, r, shape);
-    exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
-    if (rc != EXF_OK) return rc;
-    if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
-    mark(v, w.stored);
-    mark(v, w.scale);
-    return EXF_OK;
+    exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, &ignored);
+    return rc == EXF_OK ? exf_weight_source_bytes(&w) : 0;
 }
 
-static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, exf_err *err)
+/* A rule's tensors in one layer; the two halves of a stack share one. */
+static uint64_t rule_bytes(const exf_model *m, const exf_tensor_rule *r, int layer)
 {
-    const exf_model *m = v->m;
-    exf_code rc = EXF_OK;
-    if (!exf_rule_opened(m, r)) return EXF_OK;
-    if (!exf_rule_applies(&m->arch, r, layer)) {
-        if (layer < 0 && r->where == EXF_IN_MODEL && r->how & EXF_MAY_BE_TIED) mark(v, exf_checkpoint_find(m->checkpoint, r->name));
-        return EXF_OK;
+    uint64_t bytes = 0;
+    int64_t shape[4];
+    int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1, rank = exf_rule_shape(&m->arch, r, shape);
+    if (r->how & EXF_SECOND_HALF) return 0;
+    if (m->part == EXF_MODEL_CONFIG) return (uint64_t)n * expected_bytes(&m->quantization, r, shape, rank);
+    for (int e = 0; e < n; e++) bytes += stored_bytes(m, r, layer, e, shape, rank);
+    return bytes;
+}
+
+/* role EXF_W_COUNT: all of them. */
+static uint64_t sum_bytes(const exf_model *m, exf_role role, int layer)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->family->n_rules; i++) {
+        const exf_tensor_rule *r = &m->family->rules[i];
+        if ((role == EXF_W_COUNT || r->role == role) && exf_rule_opened(m, r) && exf_rule_applies(&m->arch, r, layer))
+            bytes += rule_bytes(m, r, layer);
     }
-    int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1;
-    for (int e = 0; rc == EXF_OK && e < n; e++) rc = check_one(v, r, layer, e, err);
-    return rc;
+    return bytes;
 }
 
-/* 1 if name begins with the pattern; {N} stands for a layer number that the model
- * does not have. */
-static int begins_with(const exf_architecture *a, const char *name, const char *pattern)
+uint64_t exf_model_role_bytes(const exf_model *m, exf_role role, int layer)
 {
-    for (const char *p = pattern; *p;) {
-        if (strncmp(p, "{P}", 3) == 0) {
-            size_t n = strlen(a->prefix);
-            if (strncmp(name, a->prefix, n) != 0) return 0;
-            name += n;
-            p += 3;
-        } else if (strncmp(p, "{N}", 3) == 0) {
-            char *end;
-            long layer = strtol(name, &end, 10);
-            if (*name < '0' || *name > '9' || layer < a->n_layers) return 0;
-            name = end;
-            p += 3;
-        } else if (*p++ != *name++) {
-            return 0;
-        }
-    }
-    return 1;
+    return sum_bytes(m, role, layer);
 }
 
-static int is_ignored(const exf_model *m, const char *name)
+uint64_t exf_model_layer_bytes(const exf_model *m, int layer)
 {
-    for (size_t i = 0; i < m->family->n_ignored; i++)
-        if (begins_with(&m->arch, name, m->family->ignored[i])) return 1;
-    return 0;
+    return sum_bytes(m, EXF_W_COUNT, layer);
 }
 
-static exf_code check_surplus(const inventory *v, exf_err *err)
+uint64_t exf_model_bytes(const exf_model *m)
 {
-    const exf_model *m = v->m;
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
-        const char *name = s->tensor->view.name;
-        if (!v->used[i] && !is_ignored(m, name))
-            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is not one that %s expects of a %s", exf_st_path(s->file), name,
-                            m->config_path, m->family->name);
-    }
-    return EXF_OK;
-}
-
-exf_code exf_model_check_tensors(const exf_model *m, exf_err *err)
-{
-    inventory v = {m, NULL};
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&v.used, exf_checkpoint_count(m->checkpoint), 1, "tensor inventory", err));
-    for (int l = -1; l < m->arch.n_layers; l++)
-        for (size_t i = 0; i < m->family->n_rules; i++) EXF_TRY(check_rule(&v, &m->family->rules[i], l, err));
-    if (m->part == EXF_MODEL_ALL) EXF_TRY(check_surplus(&v, err));
-out:
-    exf_mem_free(v.used);
-    return rc;
+    uint64_t bytes = 0;
+    for (int l = -1; l < m->arch.n_layers; l++) bytes += exf_model_layer_bytes(m, l);
+    return bytes;
 }

@@ -27,6 +27,12 @@ typedef struct {
     unsigned char *beyond_bf16; /* [1 + n_layers, EXF_W_COUNT] 1: exf_model_fits_bf16() is not so; NULL of a config alone */
 } exf_model;
 
+/* EXF_OK for a directory that has a config.json, and for any path of which nothing better is known than
+ * what opening config.json there says.  EXF_USAGE, with the command or the path that mends it, for
+ *   a hub's name (OWNER/MODEL, where no OWNER exists): how to download it;
+ *   the folder of a hub cache, which keeps checkpoints in snapshots/REVISION: which of them to name;
+ *   a file, such as a .gguf, a shard or config.json itself. */
+exf_code exf_model_check_path(const char *dir, exf_err *err) EXF_CHECKED;
 exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err) EXF_CHECKED;
 exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part part, exf_err *err) EXF_CHECKED;
 void exf_model_close(exf_model *m); /* NULL is allowed */

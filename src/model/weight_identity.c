@@ -1,4 +1,4 @@
-/* weight_identity.c - see weight_identity.h. */
+/* weight_identity.c - digests of the weights that a run reads, made of the pieces as they are read; see weight_identity.h. */
 #include "model/weight_identity.h"
 
 #include "base/hash.h"
@@ -144,7 +144,7 @@ static int by_place(const void *a, const void *b)
     return names ? names : (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-static exf_code add_to(exf_hash *h, const piece *p, exf_err *err)
+static exf_code hash_piece(exf_hash *h, const piece *p, exf_err *err)
 {
     const exf_tensor *t = view_of(p);
     exf_code rc;
@@ -159,7 +159,7 @@ out:
     return rc;
 }
 
-static exf_code read_twice(const piece *a, const piece *b, exf_err *err)
+static exf_code compare_pieces(const piece *a, const piece *b, exf_err *err)
 {
     if (a->n == b->n && strcmp(a->hex, b->hex) == 0) return EXF_OK;
     return exf_fail(err, EXF_MODEL,
@@ -176,9 +176,9 @@ static exf_code hash_part(part *p, char hex[EXF_SHA256_HEX], exf_err *err)
     EXF_TRY(exf_hash_new(&h, err));
     for (size_t i = 0; i < p->n; i++) {
         if (i && by_place(&p->piece[i - 1], &p->piece[i]) == 0)
-            EXF_TRY(read_twice(&p->piece[i - 1], &p->piece[i], err));
+            EXF_TRY(compare_pieces(&p->piece[i - 1], &p->piece[i], err));
         else
-            EXF_TRY(add_to(h, &p->piece[i], err));
+            EXF_TRY(hash_piece(h, &p->piece[i], err));
     }
     rc = exf_hash_end(h, hex, err);
     h = NULL;
@@ -196,7 +196,7 @@ static exf_code check_expected(const exf_weight_identity *id, const char *name, 
                     id->expected_path, name, expected, hex);
 }
 
-static exf_code settle(exf_weight_identity *id, int number, exf_err *err)
+static exf_code settle_part(exf_weight_identity *id, int number, exf_err *err)
 {
     part *p = &id->part[number];
     char hex[EXF_SHA256_HEX], name[EXF_DIGEST_NAME];
@@ -219,7 +219,7 @@ out:
 exf_code exf_weight_identity_settle(exf_weight_identity *id, int number, exf_err *err)
 {
     pthread_mutex_lock(&id->lock);
-    exf_code rc = settle(id, number, err);
+    exf_code rc = settle_part(id, number, err);
     pthread_mutex_unlock(&id->lock);
     return rc;
 }
@@ -228,18 +228,17 @@ exf_code exf_weight_identity_settle(exf_weight_identity *id, int number, exf_err
 
 exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    int first = 1;
+    const char *separator = "";
     pthread_mutex_lock(&id->lock);
-    for (int i = 0; rc == EXF_OK && i < id->n_parts; i++) {
+    for (int i = 0; i < id->n_parts; i++) {
         char name[EXF_DIGEST_NAME];
         if (!id->part[i].hex[0]) continue;
         part_name(name, i);
-        rc = exf_text_addf(out, err, "%s%s:%s", first ? "" : " ", name, id->part[i].hex);
-        first = 0;
+        exf_text_appendf(out, "%s%s:%s", separator, name, id->part[i].hex);
+        separator = " ";
     }
     pthread_mutex_unlock(&id->lock);
-    return rc;
+    return exf_text_end(out, err);
 }
 
 /* Returns the number of the part of that name, or -1. */

@@ -57,7 +57,7 @@ exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_
 /* Ends the last piece; frees what p holds, also after a failure (rc is then returned). */
 exf_code exf_piece_hash_end(exf_piece_hash *p, exf_code rc, exf_err *err) EXF_CHECKED;
 
-/* Reads elements of a checkpoint's tensor as float32. */
+/* ---- elements of a checkpoint's tensor as float32 ------------------------- */
 
 /* Elements [begin, begin + n) as float32 (F32, F16, BF16, and integers below 2^24).
  * EXF_NUMERIC naming file, tensor and position at the first that is not finite. */

@@ -74,13 +74,6 @@ static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gat
     return (exf_expert_matrices){exf_matrix_of(lw, gate), exf_matrix_of(lw, up), exf_matrix_of(lw, down)};
 }
 
-/* Loads the next part of the layer's experts over the part before, whose products it waits for. */
-static exf_code next_part(const exf_moe_layer *l, exf_workspace *w, exf_err *err)
-{
-    exf_code rc = w->b->finish(w->q, err);
-    return rc == EXF_OK ? l->parts.next(l->parts.self, err) : rc;
-}
-
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
                              const int32_t *ids, int n, int keep, exf_err *err)
 {
@@ -92,7 +85,10 @@ exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf
             exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
         shape.first = first;
         shape.keep = keep;
-        if (l->parts.part_experts) EXF_TRY(next_part(l, w, err));
+        if (l->parts.part_experts) { /* the next part overwrites the part before, whose products end first */
+            EXF_TRY(w->b->finish(w->q, err));
+            EXF_TRY(l->parts.next(l->parts.self, err));
+        }
         exf_expert_matrices routed = matrices_of(l->weights, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
         w->b->experts(w->q, outputs, m->x, ids, &routed, &shape, m->experts);
     }

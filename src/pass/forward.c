@@ -50,6 +50,12 @@ exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
+static void read_clock(void *clock)
+{
+    exf_stage_clock_read(clock);
+}
+
+/* Opens a workspace for each worker or stream and, on a GPU, the clock that measures them. */
 static exf_code open_workspaces(exf_pass *p, const exf_pass_plan *plan, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
@@ -60,18 +66,7 @@ static exf_code open_workspaces(exf_pass *p, const exf_pass_plan *plan, exf_err 
         size_t floats = whole ? plan->floats : exf_mixing_floats(p->b, a, p->batch->max_tokens);
         EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, floats, whole ? plan->mirror : 0, err));
     }
-out:
-    return rc;
-}
-
-static void read_clock(void *clock)
-{
-    exf_stage_clock_read(clock);
-}
-
-static exf_code open_clock(exf_pass *p, exf_err *err)
-{
-    exf_code rc;
+    if (!p->b->gpu || p->options->timed) return EXF_OK;
     EXF_TRY(exf_stage_clock_new(&p->clock, p->b, err));
     for (int i = 0; i < p->n_spaces; i++) p->space[i].clock = p->clock;
     exf_progress_poll(read_clock, p->clock);
@@ -152,7 +147,6 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     p->needs = plan.needs;
     EXF_TRY(exf_pass_open_weights(p, &plan, err));
     EXF_TRY(open_workspaces(p, &plan, err));
-    if (b->gpu && !p->options->timed) EXF_TRY(open_clock(p, err));
     if (!p->recorded)
         EXF_TRY(exf_hidden_open(&p->hidden, b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
     else if (b->gpu)

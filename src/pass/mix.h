@@ -48,6 +48,21 @@ static inline exf_matrix exf_mixer_input(const exf_mixer_call *c, int row)
     return exf_matrix_at(x, (size_t)row * (size_t)c->a->d_model);
 }
 
+/* Computes y [n_rows, width] = x [n_rows, depth] w^T with the layer's matrix of a role. */
+static inline void exf_mixer_product(const exf_mixer_call *c, float *y, exf_matrix x, exf_role role, int n_rows, int width,
+                                     int depth)
+{
+    c->b->gemm_xwt(c->q, y, width, x, depth, exf_mixer_weight(c, role), depth, n_rows, width, depth, 1, 0);
+}
+
+/* The last product: out = beta * out + x [n_rows, depth] w^T, from a row of out on. */
+static inline void exf_mixer_output(const exf_mixer_call *c, int row, exf_matrix x, exf_role role, int n_rows, int depth)
+{
+    int h = c->a->d_model;
+    float *out = c->out + (size_t)row * (size_t)h;
+    c->b->gemm_xwt(c->q, out, h, x, depth, exf_mixer_weight(c, role), depth, n_rows, h, depth, 1, c->beta);
+}
+
 /* Returns 1 if the queue computes in bfloat16, so that operands of products may be rounded.
  * Matrices may be bfloat16 even if the queue computes in float32. */
 static inline int exf_products_round(const exf_mixer_call *c)

@@ -8,8 +8,7 @@
 /* Computes y [T, n] = input w^T, plus the bias if the layer has one. */
 static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role bias, int n)
 {
-    int h = c->a->d_model;
-    c->b->gemm_xwt(c->q, y, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, weight), h, c->n_tokens, n, h, 1, 0);
+    exf_mixer_product(c, y, exf_mixer_input(c, 0), weight, c->n_tokens, n, c->a->d_model);
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
@@ -28,7 +27,7 @@ static void run_mixer(const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     const exf_attention_spec *s = &a->attention;
-    int h = a->d_model, t = c->n_tokens, d = s->head_dim;
+    int t = c->n_tokens, d = s->head_dim;
     int stride = s->gated ? 2 * d : d; /* a query head and its gate after it */
     int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
     float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
@@ -46,7 +45,7 @@ static void run_mixer(const exf_mixer_call *c)
     if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
     c->b->attention(c->q, heads, packed, k, v, &shape, scores);
     if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
-    c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_mixer_weight(c, EXF_W_O), dout, t, h, dout, 1, c->beta);
+    exf_mixer_output(c, 0, exf_f32(heads), EXF_W_O, t, dout);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)

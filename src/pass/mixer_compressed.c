@@ -78,12 +78,12 @@ typedef struct {
 static void make_entries(float *entries, const compressor_part *part, const exf_mixer_call *c, float *scratch)
 {
     const exf_architecture *a = c->a;
-    int h = a->d_model, ratio = a->compressed.ratio[c->layer], n = entry_count(a, c->layer, c->n_tokens);
+    int ratio = a->compressed.ratio[c->layer], n = entry_count(a, c->layer, c->n_tokens);
     int width = width_of(a, c->layer, part->d), whole = n * ratio;
     float *kv = scratch, *gate = scratch + (size_t)whole * (size_t)width;
     exf_compressor_shape shape = {.n_entries = n, .ratio = ratio, .d = part->d, .overlap = entries_overlap(a, c->layer)};
-    c->b->gemm_xwt(c->q, kv, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->kv), h, whole, width, h, 1, 0);
-    c->b->gemm_xwt(c->q, gate, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->gate), h, whole, width, h, 1, 0);
+    exf_mixer_product(c, kv, exf_mixer_input(c, 0), part->kv, whole, width, a->d_model);
+    exf_mixer_product(c, gate, exf_mixer_input(c, 0), part->gate, whole, width, a->d_model);
     c->b->compressor(c->q, entries, kv, gate, c->w[part->ape], &shape);
     c->b->rmsnorm(c->q, entries, part->d, entries, part->d, c->w[part->norm], n, part->d, a->norm_eps);
     rotate(entries, &(rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
@@ -128,8 +128,7 @@ static const unsigned char *choose_entries(const index_space *s, const exf_mixer
     float scale = (float)(1 / sqrt((double)d * heads));
     exf_indexer_shape shape = {.first = first, .n_rows = n_rows, .n_heads = heads, .d = d, .ratio = ratio, .top_k = p->index_topk,
                                .n_entries = entry_count(c->a, c->layer, c->n_tokens)};
-    c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows,
-                   heads * d, p->q_rank, 1, 0);
+    exf_mixer_product(c, s->q, exf_f32(q_rank), EXF_W_INDEX_Q, n_rows, heads * d, p->q_rank);
     rotate(s->q, &(rotation){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
     c->b->gemm_xwt(c->q, s->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows,
                    heads, h, scale, 0);
@@ -210,9 +209,9 @@ static void carve_arrays(space *s, const exf_mixer_call *c)
 static void make_keys(const space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
-    int h = a->d_model, d = a->compressed.head_dim;
+    int d = a->compressed.head_dim;
     compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
-    c->b->gemm_xwt(c->q, s->tokens, d, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
+    exf_mixer_product(c, s->tokens, exf_mixer_input(c, 0), EXF_W_KV, c->n_tokens, d, a->d_model);
     c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
     rotate(s->tokens, &(rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
     if (entry_count(a, c->layer, c->n_tokens)) make_entries(s->entries, &part, c, s->pooled);
@@ -224,12 +223,9 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
 {
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
-    int h = a->d_model, wide = p->n_heads * p->head_dim;
-    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1,
-                   0);
+    exf_mixer_product(c, s->q_rank, exf_mixer_input(c, first), EXF_W_Q_A, n, p->q_rank, a->d_model);
     c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
-    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank,
-                   1, 0);
+    exf_mixer_product(c, s->q, exf_f32(s->q_rank), EXF_W_Q_B, n, p->n_heads * p->head_dim, p->q_rank);
 }
 
 /* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
@@ -257,11 +253,10 @@ static exf_matrix attend_heads(const space *s, const exf_mixer_call *c, const ex
 static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix heads, int first, int n)
 {
     const exf_compressed_spec *p = &c->a->compressed;
-    int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
+    int wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
     c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_mixer_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
-    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_mixer_weight(c, EXF_W_O_B), low, n, h,
-                   low, 1, c->beta);
+    exf_mixer_output(c, first, exf_f32(s->grouped), EXF_W_O_B, n, low);
 }
 
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)

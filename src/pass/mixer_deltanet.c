@@ -8,13 +8,6 @@
 /* Added inside the root of the l2 norm; the reference has it as a constant, too. */
 static const double l2_eps = 1e-6;
 
-/* Computes y [T, n] = input w^T. */
-static void project(const exf_mixer_call *c, float *y, exf_role role, int n)
-{
-    int h = c->a->d_model;
-    c->b->gemm_xwt(c->q, y, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, role), h, c->n_tokens, n, h, 1, 0);
-}
-
 static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
 {
     int dv = s->n_value_heads * s->value_dim, ld = 2 * s->n_key_heads * s->key_dim + dv;
@@ -67,21 +60,22 @@ static void run_mixer(const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     exf_delta_shape s = shape_of(&a->deltanet, c->n_tokens);
-    int t = c->n_tokens, n_heads = s.n_value_heads, dv = s.ldo, dqkv = s.ldv;
+    exf_matrix x = exf_mixer_input(c, 0);
+    int t = c->n_tokens, h = a->d_model, n_heads = s.n_value_heads, dv = s.ldo, dqkv = s.ldv;
     size_t rows = (size_t)t;
     float *qkv = exf_arena_take(c->arena, rows * (size_t)dqkv), *z = exf_arena_take(c->arena, rows * (size_t)dv);
     float *heads = exf_arena_take(c->arena, rows * (size_t)dv);
     float *decay = exf_arena_take(c->arena, rows * (size_t)n_heads), *beta = exf_arena_take(c->arena, rows * (size_t)n_heads);
     float *space = exf_arena_take(c->arena, recurrence_workspace(c, &s));
     if (!c->arena->base) return;
-    project(c, qkv, EXF_W_DELTA_QKV, dqkv);
-    project(c, z, EXF_W_DELTA_Z, dv);
-    project(c, decay, EXF_W_DELTA_A, n_heads);
-    project(c, beta, EXF_W_DELTA_B, n_heads);
+    exf_mixer_product(c, qkv, x, EXF_W_DELTA_QKV, t, dqkv, h);
+    exf_mixer_product(c, z, x, EXF_W_DELTA_Z, t, dv, h);
+    exf_mixer_product(c, decay, x, EXF_W_DELTA_A, t, n_heads, h);
+    exf_mixer_product(c, beta, x, EXF_W_DELTA_B, t, n_heads, h);
     c->b->delta_gates(c->q, decay, beta, c->w[EXF_W_DELTA_A_LOG], c->w[EXF_W_DELTA_DT_BIAS], t, n_heads);
     run_recurrence(c, heads, qkv, decay, beta, &s, space);
     exf_matrix gated = gate_heads(c, heads, z, qkv, &s); /* qkv is free: q, k and v are no longer needed */
-    c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_mixer_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
+    exf_mixer_output(c, 0, gated, EXF_W_DELTA_OUT, t, dv);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)

@@ -65,11 +65,11 @@ static void make_queries(const mla_space *m, const exf_mixer_call *c)
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, t = c->n_tokens, dk = s->nope_dim + s->rope_dim, n = s->n_heads * dk, rank = s->q_rank;
     if (rank) {
-        c->b->gemm_xwt(c->q, m->q_low, rank, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_Q_A), h, t, rank, h, 1, 0);
+        exf_mixer_product(c, m->q_low, exf_mixer_input(c, 0), EXF_W_Q_A, t, rank, h);
         c->b->rmsnorm(c->q, m->q_low, rank, m->q_low, rank, c->w[EXF_W_Q_A_NORM], t, rank, c->a->norm_eps);
-        c->b->gemm_xwt(c->q, m->q, n, exf_f32(m->q_low), rank, exf_mixer_weight(c, EXF_W_Q_B), rank, t, n, rank, 1, 0);
+        exf_mixer_product(c, m->q, exf_f32(m->q_low), EXF_W_Q_B, t, n, rank);
     } else {
-        c->b->gemm_xwt(c->q, m->q, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_Q), h, t, n, h, 1, 0);
+        exf_mixer_product(c, m->q, exf_mixer_input(c, 0), EXF_W_Q, t, n, h);
     }
     rotate(m->q, s->n_heads, dk, s->nope_dim, c);
 }
@@ -80,7 +80,7 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, t = c->n_tokens, n = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, group = group_of(c);
-    c->b->gemm_xwt(c->q, m->latent, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV_A), h, t, n, h, 1, 0);
+    exf_mixer_product(c, m->latent, exf_mixer_input(c, 0), EXF_W_KV_A, t, n, h);
     c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, c->a->norm_eps);
     rotate(m->latent, 1, n, s->kv_rank, c);
     c->b->repeat_columns(c->q, m->k + s->nope_dim, group * dk, group, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
@@ -113,14 +113,13 @@ static void attend_heads(const mla_space *m, const exf_mixer_call *c, int first)
 static void run_mixer(const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
-    int h = c->a->d_model, n = s->n_heads * s->v_dim;
     mla_space m;
     carve_arrays(&m, c);
     if (!c->arena->base) return;
     make_queries(&m, c);
     make_latent(&m, c);
     for (int head = 0; head < s->n_heads; head += group_of(c)) attend_heads(&m, c, head);
-    c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_mixer_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, c->beta);
+    exf_mixer_output(c, 0, exf_f32(m.heads), EXF_W_O, c->n_tokens, s->n_heads * s->v_dim);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)

@@ -132,16 +132,6 @@ out:
     return rc;
 }
 
-/* Writes bytes and adds them to the digest. */
-static exf_code write_hashed(exf_output_file *f, exf_hash *h, const void *bytes, size_t n, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_output_file_write(f, bytes, n, err));
-    rc = exf_hash_add(h, bytes, n, err);
-out:
-    return rc;
-}
-
 /* Writes a safetensors file, and the digest of the bytes that were written. */
 static exf_code write_record(exf_output_file *f, const exf_tensor *tensors, size_t n, char sha256[EXF_SHA256_HEX], exf_err *err)
 {
@@ -153,11 +143,14 @@ static exf_code write_record(exf_output_file *f, const exf_tensor *tensors, size
     EXF_TRY(exf_mem_new(&order, n, sizeof *order, "record", err));
     EXF_TRY(exf_hash_new(&h, err));
     EXF_TRY(exf_st_header(&header, order, path, tensors, n, NULL, 0, err));
-    EXF_TRY(write_hashed(f, h, header.s, header.len, err));
+    EXF_TRY(exf_output_file_write(f, header.s, header.len, err));
+    EXF_TRY(exf_hash_add(h, header.s, header.len, err));
     for (size_t i = 0; i < n; i++) {
+        const exf_tensor *t = &tensors[order[i]];
         uint64_t bytes;
-        EXF_TRY(exf_st_check(path, &tensors[order[i]], &bytes, err));
-        EXF_TRY(write_hashed(f, h, tensors[order[i]].data, (size_t)bytes, err));
+        EXF_TRY(exf_st_check(path, t, &bytes, err));
+        EXF_TRY(exf_output_file_write(f, t->data, (size_t)bytes, err));
+        EXF_TRY(exf_hash_add(h, t->data, (size_t)bytes, err));
     }
     rc = exf_hash_end(h, sha256, err);
     h = NULL;

@@ -117,15 +117,14 @@ exf_code exf_recipe_runtime(const exf_recipe *r, const exf_runtime **out, exf_er
 /* Reads a pool: "8" or "8:energy". */
 static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice *out, exf_err *err)
 {
-    static const char *const criteria[] = {"norm", "reap", "energy"};
     const char *colon = strchr(text, ':');
     char size[32];
     int by = 0;
     snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
-    while (colon && by < 3 && strcmp(criteria[by], colon + 1) != 0) by++;
-    if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == 3)
+    if (colon) by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, colon + 1);
+    if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == EXF_POOL_CRITERIA)
         return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or D:norm, D:reap or D:energy", text);
-    out->by = criteria[by];
+    out->by = exf_pool_criteria[by];
     return EXF_OK;
 }
 
@@ -161,8 +160,6 @@ out:
 
 static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
-    enum { MEASURED = 2 };
-    static const char *const rules[] = {"stream", "output", "measured", "top_p"};
     int measured = 0;
     exf_code rc;
     EXF_TRY(refuse_number_twice(r, &r->budgets, "budgets", err));
@@ -176,14 +173,13 @@ static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err 
     }
     for (size_t i = 0; i < r->budget_rules.n; i++) {
         const char *rule = r->budget_rules.item[i];
-        size_t k = 0;
-        while (k < EXF_MOST_RULES && strcmp(rules[k], rule) != 0) k++;
-        if (k == EXF_MOST_RULES)
+        int k = exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, rule);
+        if (k == EXF_BUDGET_RULES)
             return exf_recipe_refuse(r, err, "budget_rules: %s, expected stream, output, measured or top_p", rule);
-        o->rules[o->n_rules++] = rules[k];
-        measured |= k == MEASURED;
+        o->rules[o->n_rules++] = exf_budget_rules[k];
+        measured |= k == EXF_RULE_MEASURED;
     }
-    if (r->sensitivities && !measured) o->rules[o->n_rules++] = rules[MEASURED];
+    if (r->sensitivities && !measured) o->rules[o->n_rules++] = exf_budget_rules[EXF_RULE_MEASURED];
 out:
     return rc;
 }

@@ -2,7 +2,7 @@
  * from being taken for them; see run_directory.h. */
 #include "recipe/run_directory.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* stage_calibrate.c - exfold-calibrate: from recipe and model to statistics, tables and exports in one process; see stage.h. */
 #include "run/stage.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/version.h"

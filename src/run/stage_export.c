@@ -2,7 +2,7 @@
  * before all of them have accepted the tables. */
 #include "run/stage.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "artifact/tables.h"
 #include "base/file.h"
 #include "base/log.h"

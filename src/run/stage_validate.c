@@ -1,7 +1,7 @@
 /* stage_validate.c - exfold-validate: from tables to one table of every variant's quality, in one pass; see stage.h. */
 #include "run/stage.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "artifact/shards.h"
 #include "artifact/tables.h"
 #include "base/file.h"

@@ -1,7 +1,7 @@
 /* validation_report.c - formats the results of a validation as a table, JSON and Markdown; see validation.h. */
 #include "run/validation.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "fold/runtime.h"
 #include "format/json_write.h"

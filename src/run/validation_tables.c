@@ -76,7 +76,7 @@ static void add_pool(missing *m, const exf_variant *v)
 {
     char item[ITEM];
     if (v->decode != EXF_DECODE_STATIC) return;
-    spell_pool(item, (int)v->decode_options.pool, exf_pool_criterion_name(v->pool_by));
+    spell_pool(item, (int)v->decode_options.pool, exf_pool_criteria[v->pool_by]);
     if (has_item(&m->pools, item)) return;
     name_first(m, v, "static pool of", item);
     add_item(&m->pools, item);

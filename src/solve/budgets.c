@@ -84,9 +84,9 @@ out:
 
 /* ---- sensitivities --------------------------------------------------------------------- */
 
-static int is_rule(const exf_budget *b, const char *rule)
+static int is_rule(const exf_budget *b, exf_budget_rule rule)
 {
-    return strcmp(b->rule, rule) == 0;
+    return strcmp(b->rule, exf_budget_rules[rule]) == 0;
 }
 
 /* Returns the mean residual of keeping half of the routes. */
@@ -99,18 +99,19 @@ static double mean_residual(const exf_budget_inputs *b, int l)
 }
 
 /* Returns a layer's sensitivity; 0 or less, or not finite: it is unknown. */
-static double sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, const exf_budget *to, int l)
+static double find_sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, const exf_budget *to, int l)
 {
-    if (is_rule(to, "stream")) return b->stream[l] > 0 ? 1 / b->stream[l] : 0;
-    if (is_rule(to, "output")) return b->output[l] > 0 ? 1 / b->output[l] : 0;
-    if (!is_rule(to, "measured")) return 1;
+    if (is_rule(to, EXF_RULE_STREAM)) return b->stream[l] > 0 ? 1 / b->stream[l] : 0;
+    if (is_rule(to, EXF_RULE_OUTPUT)) return b->output[l] > 0 ? 1 / b->output[l] : 0;
+    if (!is_rule(to, EXF_RULE_MEASURED)) return 1;
     return o->measured_scale ? o->measured_scale[l] : o->measured_kl ? o->measured_kl[l] / mean_residual(b, l) : 0;
 }
 
 static const char *name_remedy(const exf_budget *to)
 {
-    if (is_rule(to, "measured")) return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
-    if (is_rule(to, "stream"))
+    if (is_rule(to, EXF_RULE_MEASURED))
+        return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
+    if (is_rule(to, EXF_RULE_STREAM))
         return "calibrate with this release, or leave stream out of budget_rules (recorded hidden states have no residual stream)";
     return "calibrate again";
 }
@@ -119,7 +120,7 @@ static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *
                            exf_err *err)
 {
     for (int l = 0; l < b->n_layers; l++) {
-        to->scale[l] = sensitivity(b, o, to, l);
+        to->scale[l] = find_sensitivity(b, o, to, l);
         if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
         return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
                         name_remedy(to));
@@ -134,7 +135,7 @@ static int count_routes(const exf_budget_inputs *b, const exf_budget *to, const 
 {
     double from_zero[EXF_FOLD_MAX_K + 1] = {0};
     memcpy(from_zero + 1, of, (size_t)b->top_k * sizeof *of);
-    return is_rule(to, "top_p") ? exf_fold_choose_by_share(from_zero, b->top_k, (float)penalty, 1, b->top_k)
+    return is_rule(to, EXF_RULE_TOP_P) ? exf_fold_choose_by_share(from_zero, b->top_k, (float)penalty, 1, b->top_k)
                                 : exf_fold_choose_by_residual(from_zero, b->top_k, (float)penalty, 1, b->top_k);
 }
 
@@ -144,7 +145,7 @@ static double mean_kept(const exf_budget_inputs *b, const exf_budget *to, double
     uint64_t sum = 0, n = 0;
     size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
-        const double *of = is_rule(to, "top_p") ? b->sum[l] : b->residual[l];
+        const double *of = is_rule(to, EXF_RULE_TOP_P) ? b->sum[l] : b->residual[l];
         for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, to, of + i * k, lambda / to->scale[l]);
         n += b->n[l];
     }
@@ -165,7 +166,7 @@ static double try_lambda(const exf_budget_inputs *b, exf_budget *to, double lamb
 /* Bisects lambda between 0, which keeps all routes, and `high`, which keeps one; for top_p, between 0 and 1. */
 static void bisect_lambda(const exf_budget_inputs *b, exf_budget *to)
 {
-    int rising = is_rule(to, "top_p");
+    int rising = is_rule(to, EXF_RULE_TOP_P);
     double low = 0, high = 1;
     to->mean = HUGE_VAL;
     try_lambda(b, to, 0);
@@ -184,7 +185,7 @@ static void count_kept(const exf_budget_inputs *b, exf_budget *to)
 {
     size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
-        const double *of = is_rule(to, "top_p") ? b->sum[l] : b->residual[l];
+        const double *of = is_rule(to, EXF_RULE_TOP_P) ? b->sum[l] : b->residual[l];
         for (size_t i = 0; i < b->n[l]; i++)
             to->kept[(size_t)l * k + (size_t)count_routes(b, to, of + i * k, to->lambda / to->scale[l]) - 1]++;
     }

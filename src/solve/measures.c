@@ -88,7 +88,7 @@ static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_t
 
 /* ---- pairs ------------------------------------------------------------------------------------- */
 
-static int observed(const exf_tables *t, size_t at)
+static int is_observed(const exf_tables *t, size_t at)
 {
     return t->loss[at] < EXF_LOSS_NEVER;
 }
@@ -102,7 +102,7 @@ static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables
             size_t i = a * e + b, mirror = b * e + a;
             float *out = &t->cosine[base + i];
             *out = a == b ? 1.0f : 0.0f;
-            if (a == b || !observed(t, base + i)) continue;
+            if (a == b || !is_observed(t, base + i)) continue;
             double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
             double c = norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
             *out = (float)(c < -1 ? -1 : c > 1 ? 1 : c);
@@ -110,10 +110,10 @@ static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables
 }
 
 /* Returns the root mean square of ||E_s - E_t||; -1 if the pair is unobserved. */
-static double distance(const exf_layer_statistics *s, const exf_tables *t, size_t base, size_t a, size_t b)
+static double find_distance(const exf_layer_statistics *s, const exf_tables *t, size_t base, size_t a, size_t b)
 {
     size_t e = (size_t)s->n_experts, i = a * e + b, mirror = b * e + a;
-    if (a == b || !observed(t, base + i)) return -1;
+    if (a == b || !is_observed(t, base + i)) return -1;
     double sq = exf_exact_value(&s->sq0[i]) + exf_exact_value(&s->sq0[mirror]) - 2 * exf_exact_value(&s->dot0[i]);
     return sq > 0 ? sqrt(sq / (double)s->count[i]) : 0;
 }
@@ -123,10 +123,10 @@ static void solve_similarities(const exf_layer_statistics *s, size_t base, exf_t
     size_t e = (size_t)s->n_experts;
     double largest = 0;
     for (size_t a = 0; a < e; a++)
-        for (size_t b = 0; b < e; b++) largest = fmax(largest, distance(s, t, base, a, b));
+        for (size_t b = 0; b < e; b++) largest = fmax(largest, find_distance(s, t, base, a, b));
     for (size_t a = 0; a < e; a++)
         for (size_t b = 0; b < e; b++) {
-            double d = distance(s, t, base, a, b);
+            double d = find_distance(s, t, base, a, b);
             t->similarity[base + a * e + b] = a == b ? 1.0f : d < 0 ? 0.0f : largest > 0 ? (float)(1 - d / largest) : 1.0f;
         }
 }
@@ -138,7 +138,7 @@ static exf_code solve_frobenius(const exf_layer_statistics *s, int l, exf_tables
     for (size_t i = 0; i < e * e; i++) {
         float *out = &t->frobenius[base + i];
         *out = EXF_LOSS_NEVER;
-        if (!observed(t, base + i)) continue;
+        if (!is_observed(t, base + i)) continue;
         *out = (float)sqrt(exf_solve_loss((double)t->coeff[base + i], exf_exact_value(&s->dot0[i]),
                                           exf_exact_value(&s->sq0[i % e * e + i / e]), exf_exact_value(&s->sq0[i])));
         if (!isfinite(*out))
@@ -199,11 +199,12 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
 /* ---- static pools ------------------------------------------------------------------------------ */
 
 /* Returns how much expert e of layer l has of the pool's criterion. */
-static double amount(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int e)
+static double rank_expert(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int e)
 {
     size_t at = (size_t)l * (size_t)t->shape.n_experts + (size_t)e;
-    if (strcmp(p->by, "energy") == 0) return exf_exact_value(&energy[e]);
-    return (double)(strcmp(p->by, "reap") == 0 ? t->contribution : t->expert_norms)[at];
+    int by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, p->by);
+    if (by == EXF_POOL_BY_ENERGY) return exf_exact_value(&energy[e]);
+    return (double)(by == EXF_POOL_BY_REAP ? t->contribution : t->expert_norms)[at];
 }
 
 /* Chooses the pool's experts, those with the most first, ties to the lower number. */
@@ -211,10 +212,10 @@ static void choose_members(const exf_tables *t, int l, const exf_exact *energy, 
 {
     int have = 0, n = p->size;
     for (int e = 0; e < (int)t->shape.n_experts; e++) {
-        double mine = amount(t, l, energy, p, e);
-        if (have == n && !(mine > amount(t, l, energy, p, members[n - 1]))) continue;
+        double mine = rank_expert(t, l, energy, p, e);
+        if (have == n && !(mine > rank_expert(t, l, energy, p, members[n - 1]))) continue;
         int at = have < n ? have++ : n - 1;
-        for (; at > 0 && mine > amount(t, l, energy, p, members[at - 1]); at--) members[at] = members[at - 1];
+        for (; at > 0 && mine > rank_expert(t, l, energy, p, members[at - 1]); at--) members[at] = members[at - 1];
         members[at] = e;
     }
 }

@@ -59,7 +59,7 @@ static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf
     size_t n = o->n_pools + o->n_pools_by;
     exf_code rc;
     for (size_t i = 0; !head->has_energies && i < o->n_pools_by; i++)
-        if (strcmp(o->pool_by[i].by, "energy") == 0)
+        if (strcmp(o->pool_by[i].by, exf_pool_criteria[EXF_POOL_BY_ENERGY]) == 0)
             return exf_fail(err, EXF_MODEL,
                             "%s: is of a version before 4, which has no energies: a pool of %lld by energy needs statistics of "
                             "this release (exfold-calibrate)", head->path, (long long)o->pool_by[i].size);

@@ -6,13 +6,14 @@
 #define EXF_SOLVE_SOLVE_H
 #include "artifact/projector.h"
 #include "kernels/statistics/layer_sums.h"
+#include "base/names.h"
 
-enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16, EXF_MOST_RULES = 4 };
+enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16 };
 
-/* A static pool of `size` experts, those with the most `by`: "norm", "reap" or "energy" (artifact/tables.h). */
+/* A static pool of `size` experts, those with the most `by`, which is one of exf_pool_criteria. */
 typedef struct {
     int64_t size;
-    const char *by; /* static */
+    const char *by;
 } exf_pool_choice;
 
 typedef struct exf_solve_options {
@@ -28,7 +29,7 @@ typedef struct exf_solve_options {
     size_t n_pools_by;
     int64_t budgets[EXF_MOST_BUDGETS]; /* mean experts per token; each rule is solved for each of them */
     size_t n_budgets;
-    const char *rules[EXF_MOST_RULES]; /* static names of exf_budget.rule */
+    const char *rules[EXF_BUDGET_RULES]; /* of exf_budget_rules */
     size_t n_rules;
     const double *measured_kl;    /* [L] KL of folding one layer alone at P = K / 2, for the rule "measured"; borrowed, or NULL */
     const double *measured_scale; /* [L] the rule's scale itself, in place of measured_kl; borrowed, or NULL */

@@ -70,7 +70,7 @@ typedef struct {
     int64_t *rank;
 } settings;
 
-static exf_code malformed(const exf_tables *t, const char *path, const char *key, const char *expected, exf_err *err)
+static exf_code refuse_setting(const exf_tables *t, const char *path, const char *key, const char *expected, exf_err *err)
 {
     const char *text = exf_provenance_get(&t->provenance, key);
     return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, expected %s", path, key, text ? text : "nothing", expected);
@@ -82,12 +82,12 @@ static exf_code read_rule(exf_scalar_rule *rule, const exf_tables *t, const char
     const char *comma = clip ? strchr(clip, ',') : NULL;
     char *low = NULL;
     exf_code rc = EXF_OK;
-    if (!ridge || !exf_parse_f64(ridge, &rule->ridge)) return malformed(t, path, "solve.ridge", "a number", err);
+    if (!ridge || !exf_parse_f64(ridge, &rule->ridge)) return refuse_setting(t, path, "solve.ridge", "a number", err);
     if (clip && strcmp(clip, "none") == 0) return EXF_OK;
     rule->clip = 1;
     if (comma) EXF_TRY(exf_mem_dup(&low, clip, (size_t)(comma - clip), "clip", err));
     if (!comma || !exf_parse_f64(low, &rule->clip_min) || !exf_parse_f64(comma + 1, &rule->clip_max))
-        rc = malformed(t, path, "solve.clip", "MIN,MAX or none", err);
+        rc = refuse_setting(t, path, "solve.clip", "MIN,MAX or none", err);
 out:
     exf_mem_free(low);
     return rc;
@@ -115,7 +115,7 @@ static exf_code read_projectors(settings *s, const exf_tables *t, const char *pa
                *ranks = exf_provenance_get(&t->provenance, "solve.ranks");
     exf_solve_options *o = &s->options;
     exf_code rc;
-    if (!list) return malformed(t, path, "solve.projectors", "names of projectors", err);
+    if (!list) return refuse_setting(t, path, "solve.projectors", "names of projectors", err);
     EXF_TRY(exf_mem_strdup(&s->names, list, "projectors", err));
     EXF_TRY(exf_mem_new(&s->projector, count_items(list), sizeof *s->projector, "projectors", err));
     for (char *at = s->names; at;) s->projector[o->n_projectors++] = next_item(&at);
@@ -125,7 +125,7 @@ static exf_code read_projectors(settings *s, const exf_tables *t, const char *pa
     EXF_TRY(exf_mem_new(&s->rank, count_items(ranks), sizeof *s->rank, "ranks", err));
     for (char *at = s->numbers; at;)
         if (!exf_parse_i64(next_item(&at), &s->rank[o->n_ranks++]))
-            return malformed(t, path, "solve.ranks", "ranks such as 8,16", err);
+            return refuse_setting(t, path, "solve.ranks", "ranks such as 8,16", err);
     o->ranks = s->rank;
 out:
     return rc;
@@ -142,8 +142,8 @@ static void take_pools_and_budgets(exf_solve_options *o, const exf_tables *t)
         while (known < o->n_budgets && o->budgets[known] != (int64_t)b->budget) known++;
         if (known == o->n_budgets && known < EXF_MOST_BUDGETS) o->budgets[o->n_budgets++] = (int64_t)b->budget;
         for (known = 0; known < o->n_rules && strcmp(o->rules[known], b->rule) != 0;) known++;
-        if (known == o->n_rules && known < EXF_MOST_RULES) o->rules[o->n_rules++] = b->rule;
-        if (strcmp(b->rule, "measured") == 0) o->measured_scale = b->scale;
+        if (known == o->n_rules && known < EXF_BUDGET_RULES) o->rules[o->n_rules++] = b->rule;
+        if (strcmp(b->rule, exf_budget_rules[EXF_RULE_MEASURED]) == 0) o->measured_scale = b->scale;
     }
 }
 
@@ -157,7 +157,7 @@ exf_code exf_solve_again(const exf_tables *t, const char *path, const char *stat
     EXF_TRY(read_rule(&s.options.rule, t, path, err));
     EXF_TRY(read_projectors(&s, t, path, err));
     if (text && (!exf_parse_i64(text, &least) || least < 1)) {
-        rc = malformed(t, path, "solve.min_pair_tokens", "a number of tokens", err);
+        rc = refuse_setting(t, path, "solve.min_pair_tokens", "a number of tokens", err);
         goto out;
     }
     s.options.min_pair_tokens = (uint64_t)least;

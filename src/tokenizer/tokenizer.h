@@ -2,7 +2,7 @@
  * `tokenizers` library encodes.
  *
  * Supported: normalizer null, NFC, or a Sequence of these; pre_tokenizer Split
- * (the file's own regex through PCRE2, as far as tokenizer_regex.h goes, or a literal
+ * (the file's own regex through PCRE2, as far as exf_regex_translate() goes, or a literal
  * String; behavior Isolated, or Removed with invert), Digits, and last ByteLevel
  * (add_prefix_space false, use_regex false), Sequence of these; model BPE (merges as
  * pairs or as "a b" strings, ignore_merges, a token for every byte of UTF-8, no

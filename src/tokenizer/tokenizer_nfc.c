@@ -52,7 +52,7 @@ static int mark_class(int32_t point)
 }
 
 /* Decomposes up to *end, or up to the first younger character, which becomes *end. */
-static exf_code decompose(exf_nfc_work *w, const utf8proc_uint8_t *p, const utf8proc_uint8_t **end, exf_err *err)
+static exf_code decompose_text(exf_nfc_work *w, const utf8proc_uint8_t *p, const utf8proc_uint8_t **end, exf_err *err)
 {
     w->n = 0;
     while (p < *end) {
@@ -114,7 +114,7 @@ static exf_code order_marks(exf_nfc_work *w, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code compose(exf_nfc_work *w, exf_err *err)
+static exf_code compose_points(exf_nfc_work *w, exf_err *err)
 {
     utf8proc_ssize_t n = utf8proc_normalize_utf32(w->point, (utf8proc_ssize_t)w->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     if (n < 0) return exf_fail(err, EXF_INTERNAL, "utf8proc cannot compose: %s", utf8proc_errmsg(n));
@@ -132,9 +132,9 @@ static exf_code normalize_stretch(exf_nfc_work *w, const char *bytes, size_t len
     exf_code rc = EXF_OK;
     while (p < end) {
         const utf8proc_uint8_t *stop = end;
-        EXF_TRY(decompose(w, p, &stop, err));
+        EXF_TRY(decompose_text(w, p, &stop, err));
         EXF_TRY(order_marks(w, err));
-        EXF_TRY(compose(w, err));
+        EXF_TRY(compose_points(w, err));
         p = stop;
         if (p < end) p += utf8proc_utf8class[*p];
         exf_text_append(&w->text, (const char *)stop, (size_t)(p - stop));

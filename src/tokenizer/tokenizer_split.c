@@ -58,8 +58,8 @@ static exf_code no_memory(exf_err *err)
 
 /* ---- loading -------------------------------------------------------- */
 
-static exf_code compile(pcre2_code **out, const exf_splitter *s, const char *pattern, size_t len, uint32_t options, uint32_t jit,
-                        const char *where, exf_err *err)
+static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const char *pattern, size_t len, uint32_t options,
+                                uint32_t jit, const char *where, exf_err *err)
 {
     int code;
     PCRE2_SIZE at;
@@ -82,9 +82,9 @@ static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint3
     split_step *step = &s->step[s->n++];
     step->only_matches = only_matches;
     exf_code rc =
-        compile(&step->code, s, pattern, len, options, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where, err);
+        compile_pattern(&step->code, s, pattern, len, options, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where, err);
     if (rc != EXF_OK) return rc;
-    return compile(&step->counting, s, pattern, len, options | PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where, err);
+    return compile_pattern(&step->counting, s, pattern, len, options | PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where, err);
 }
 
 static exf_code add_regex(exf_splitter *s, const char *pattern, size_t len, int only_matches, const char *where, exf_err *err)
@@ -261,7 +261,7 @@ typedef struct {
 
 /* PCRE2's answer for the places from `at` to `last`.  The text was checked once; checking again in every call would be
  * quadratic. */
-static int attempt(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t last, uint32_t options)
+static int match_code(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t last, uint32_t options)
 {
     exf_split_work *w = r->w;
     pcre2_set_offset_limit(w->context, last);
@@ -288,7 +288,7 @@ static exf_code attempt_hard(const run *r, const split_step *step, const char *t
     w->stopped = EXF_OK;
     w->err = err;
     pcre2_set_match_limit(w->context, UINT32_MAX);
-    *n = attempt(r, step->counting, text, len, at, at, 0);
+    *n = match_code(r, step->counting, text, len, at, at, 0);
     if (*n == PCRE2_ERROR_MATCHLIMIT || w->no_budget) return no_budget(w, at, err);
     return w->stopped != EXF_OK ? w->stopped : exf_stop_check(err);
 }
@@ -317,7 +317,7 @@ static exf_code attempt_all(const run *r, const split_step *step, const char *te
         size_t last = one_by_one ? at : end < len ? end - 1 : PCRE2_UNSET;
         pcre2_set_match_limit(r->w->context, FREE_STEPS);
         *n = end == at && at < len ? PCRE2_ERROR_PARTIAL
-                                   : attempt(r, step->code, text, end, at, last, end < len ? PCRE2_PARTIAL_HARD : 0);
+                                   : match_code(r, step->code, text, end, at, last, end < len ? PCRE2_PARTIAL_HARD : 0);
         if (*n == PCRE2_ERROR_PARTIAL && end > at) began = pcre2_get_startchar(r->w->match);
         if (began > at) {
             at = began;

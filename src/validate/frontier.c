@@ -54,7 +54,7 @@ static void add_budgets(sweep *s, const exf_tables *t)
     for (int i = 0; i < t->n_budgets && s->n < MOST; i++) {
         const exf_budget *b = &t->budget[i];
         if (b->budget != floor(b->budget)) continue;
-        if (strcmp(b->rule, "top_p") == 0)
+        if (strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0)
             add_variant(s, "P%d:budget=topp", (int)b->budget);
         else
             add_variant(s, "P%d:budget=token,sensitivity=%s", (int)b->budget, b->rule);
@@ -113,7 +113,8 @@ out:
 
 /* ---- the frontier ---------------------------------------------------------------------------- */
 
-/* Two standard errors of the difference, the two being independent at worst: both are of the same tokens. */
+/* Returns two standard errors of the difference of two KLs, as if they were independent: they are of the same tokens, so that
+ * it is less. */
 static double noise_of(const exf_variant_result *a, const exf_variant_result *b)
 {
     return 2 * sqrt(a->all.kl_se * a->all.kl_se + b->all.kl_se * b->all.kl_se);
@@ -185,7 +186,7 @@ static int read_static(exf_variant *v, const exf_variant_result *r)
 const char *exf_pool_criterion_of(const exf_variant_result *r)
 {
     exf_variant v;
-    return read_static(&v, r) ? exf_pool_criterion_name(v.pool_by) : "";
+    return read_static(&v, r) ? exf_pool_criteria[v.pool_by] : "";
 }
 
 int exf_same_but_pool(const exf_variant_result *a, const exf_variant_result *b)

@@ -227,7 +227,7 @@ static int rising(const void *a, const void *b)
 }
 
 /* Returns the nearest-rank quantile: the least value that at least a share q of all values do not exceed. */
-static double quantile(const float *sorted, uint64_t n, double q)
+static double find_quantile(const float *sorted, uint64_t n, double q)
 {
     double rank = ceil(q * (double)n);
     return (double)sorted[rank < 1 ? 0 : (uint64_t)rank - 1];
@@ -258,7 +258,7 @@ static exf_code add_sequence(totals *t, const lane_scores *l, size_t sequence, e
     return EXF_OK;
 }
 
-/* The standard error of the mean of n values, from their sum and that of their squares. */
+/* Returns the standard error of the mean of n values, from their sum and that of their squares. */
 static double standard_error(double sum, double squares, double n)
 {
     double variance = n > 1 ? (squares - sum / n * sum) / (n - 1) : 0;
@@ -272,8 +272,9 @@ static void fill_quality(exf_quality *out, totals *t)
     *out = (exf_quality){
         .tokens = t->n, .ppl = exp(mean), .ppl_se = exp(mean) * standard_error(t->nll, t->nll_sq, n),
         .kl_mean = t->kl / n, .kl_se = standard_error(t->kl, t->kl_sq, n),
-        .kl_median = quantile(t->kls, t->n, 0.5), .kl_p90 = quantile(t->kls, t->n, 0.9), .kl_p99 = quantile(t->kls, t->n, 0.99),
-        .kl_p999 = quantile(t->kls, t->n, 0.999), .kl_max = quantile(t->kls, t->n, 1), .top1 = (double)t->same / n,
+        .kl_median = find_quantile(t->kls, t->n, 0.5), .kl_p90 = find_quantile(t->kls, t->n, 0.9),
+        .kl_p99 = find_quantile(t->kls, t->n, 0.99), .kl_p999 = find_quantile(t->kls, t->n, 0.999),
+        .kl_max = find_quantile(t->kls, t->n, 1), .top1 = (double)t->same / n,
     };
 }
 

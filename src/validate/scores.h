@@ -26,8 +26,7 @@ typedef struct {
 typedef struct exf_scores exf_scores;
 
 exf_code exf_scores_new(exf_scores **out, const exf_batch *batch, size_t n_lanes, int vocab, exf_err *err) EXF_CHECKED;
-/* Functions for a lane's observer: `begin`, `logits`, `device_open` and `device_logits`, with
- * exf_scores_lane() as `self`. */
+/* Implement a lane's observer: `begin`, `logits`, `device_open` and `device_logits`, with exf_scores_lane() as `self`. */
 void *exf_scores_lane(exf_scores *s, size_t lane);
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
@@ -57,7 +56,7 @@ typedef struct {
 
 exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
-/* The same for outputs in GPU memory: device_open is called once, device_add for each block,
+/* Do the same for outputs in GPU memory: device_open is called once, device_add for each block,
  * device_end after each layer to copy its sums to the host. */
 exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err) EXF_CHECKED;

@@ -46,7 +46,7 @@ typedef struct {
     exf_forward_options forward;
 } exf_validate_job;
 
-/* With ranks, collective; only rank 0 has results, and out->n_variants is 0 on the others. */
+/* Runs the validation.  With ranks it is collective; only rank 0 has results, and out->n_variants is 0 on the others. */
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
 void exf_validation_free(exf_validation *v);
 /* Computes the requirements of a validation on its forward pass, for a plan; refuses variants for which the tables

@@ -317,32 +317,6 @@ uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)
            (exf_scales_offset(EXF_WEIGHT_CHUNK_BYTES) + exf_file_aligned_size(EXF_WEIGHT_CHUNK_BYTES / 8));
 }
 
-static exf_code alloc_areas(exf_weight_loader *s, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    int first = s->o.part_experts ? 1 : 0;
-    size_t slot = exf_weight_loader_slot_bytes(s->model, s->compute, &s->o);
-    if (first)
-        EXF_TRY(s->b->alloc(&s->area[0], exf_weight_loader_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
-    for (int i = 0; i < s->o.n_slots; i++) EXF_TRY(s->b->alloc(&s->area[first + i], slot, 1, "layer weights", err));
-out:
-    return rc;
-}
-
-static exf_code count_chunks(exf_weight_loader *s, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&s->left, s->schedule.n, sizeof *s->left, "weight loads", err));
-    EXF_TRY(exf_mem_new(&s->ready, s->schedule.n, 1, "weight loads", err));
-    EXF_TRY(exf_mem_new(&s->number, s->schedule.n, sizeof *s->number, "weight loads", err));
-    for (size_t t = 0; t < s->schedule.n; t++) {
-        s->left[t] = plan_of(s, t)->n;
-        s->ready[t] = s->left[t] == 0;
-    }
-out:
-    return rc;
-}
-
 /* Numbers the chunks, which the ranks of a node share if all have the same. */
 static exf_code share_chunks(exf_weight_loader *s, exf_err *err)
 {
@@ -372,6 +346,7 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
                                 const exf_weight_loader_options *o, exf_err *err)
 {
     exf_weight_loader *s = NULL;
+    int first = o->part_experts ? 1 : 0; /* area of the slots; those of parts come after that of other tensors */
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight loader", err));
@@ -385,8 +360,16 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
     pthread_cond_init(&s->done, NULL);
     EXF_TRY(exf_weight_schedule_make(&s->schedule, m, compute, o, err));
     exf_weight_schedule_most(&s->schedule, &s->most_host, &s->most_device);
-    EXF_TRY(count_chunks(s, err));
-    EXF_TRY(alloc_areas(s, err));
+    EXF_TRY(exf_mem_new(&s->left, s->schedule.n, sizeof *s->left, "weight loads", err));
+    EXF_TRY(exf_mem_new(&s->ready, s->schedule.n, 1, "weight loads", err));
+    EXF_TRY(exf_mem_new(&s->number, s->schedule.n, sizeof *s->number, "weight loads", err));
+    for (size_t t = 0; t < s->schedule.n; t++) {
+        s->left[t] = plan_of(s, t)->n;
+        s->ready[t] = s->left[t] == 0;
+    }
+    if (first) EXF_TRY(b->alloc(&s->area[0], exf_weight_loader_base_bytes(m, compute, o), 1, "layer weights", err));
+    for (int i = 0; i < o->n_slots; i++)
+        EXF_TRY(b->alloc(&s->area[first + i], exf_weight_loader_slot_bytes(m, compute, o), 1, "layer weights", err));
     if (o->shared) EXF_TRY(share_chunks(s, err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], err));
     open_loads(s, 0);

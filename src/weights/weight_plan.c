@@ -63,7 +63,7 @@ static int is_of(exf_role role, const exf_weight_part *of)
     return of->choice == EXF_WEIGHTS_ALL || is_routed(role) == (of->choice == EXF_WEIGHTS_EXPERTS);
 }
 
-/* Returns the layer number as src/model counts. */
+/* Returns the layer number of src/model, where -1 is all that is outside the layers. */
 static int layer_of(const exf_weight_part *of)
 {
     return of->layer < 0 ? -1 : of->layer;
@@ -247,16 +247,6 @@ static exf_code add_load(schedule_builder *k, size_t plan, int area, int early, 
     return rc;
 }
 
-static exf_code add_whole(schedule_builder *k, int layer, exf_err *err)
-{
-    exf_code rc;
-    int n_slots = k->o->n_slots;
-    EXF_TRY(add_plan(k, &(exf_weight_part){.layer = layer}, err));
-    EXF_TRY(add_load(k, k->t->n_plans - 1, (int)(k->t->n % (size_t)n_slots), n_slots > 1, err));
-out:
-    return rc;
-}
-
 /* Adds a layer in parts.  Its other tensors stay until the layer is done, so their load never begins
  * early; the first part may, and with two slots every part may. */
 static exf_code add_in_parts(schedule_builder *k, int layer, exf_err *err)
@@ -291,11 +281,17 @@ exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, ex
     schedule_builder k = {t, m, compute, o, 0};
     int n = o->n_layers + 2;
     exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < n; i++) {
+    for (int i = 0; i < n; i++) {
         int layer = i == 0 ? EXF_LAYER_EMBED : i <= o->n_layers ? i - 1 : EXF_LAYER_HEAD;
         if (!has_layer(o, layer)) continue;
-        rc = o->part_experts ? add_in_parts(&k, layer, err) : add_whole(&k, layer, err);
+        if (o->part_experts) {
+            EXF_TRY(add_in_parts(&k, layer, err));
+            continue;
+        }
+        EXF_TRY(add_plan(&k, &(exf_weight_part){.layer = layer}, err));
+        EXF_TRY(add_load(&k, t->n_plans - 1, (int)(t->n % (size_t)o->n_slots), o->n_slots > 1, err));
     }
+out:
     return rc;
 }
 

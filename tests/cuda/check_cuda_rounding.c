@@ -1,6 +1,6 @@
 /* check_cuda_rounding.c - what turns stored weights and activations into operands:
  * unpacking, rounding, norms, the sum of routed outputs, and products of two types. */
-#include "model/weight_dequantize.h"
+#include "model/quantization.h"
 #include "tests/support/one_device_fixtures.h"
 
 static const struct { exf_device_coding coding; size_t rows, cols, block_rows, block_cols; exf_dtype scales;

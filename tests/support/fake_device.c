@@ -2,7 +2,7 @@
 #include "tests/support/fake_device.h"
 
 #include "base/mem.h"
-#include "model/weight_dequantize.h"
+#include "model/quantization.h"
 #include "tests/support/fixtures.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* check_made_from.c - the digest of the tables is found in every kind of derived file, and nothing else is. */
 #include "tests/support/artifact_fixtures.h"
 
-#include "artifact/made_from.h"
+#include "artifact/provenance.h"
 
 #define HEX "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 

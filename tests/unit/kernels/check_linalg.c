@@ -2,7 +2,7 @@
  * known of their results. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "accumulate/basis.h"
+#include "accumulate/accumulate_internal.h"
 #include "base/rng.h"
 #include "kernels/linear/linear.h"
 

@@ -3,7 +3,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
-#include "model/weight_dequantize.h"
+#include "model/quantization.h"
 #include "model/weight_source.h"
 
 #include <math.h>

@@ -21,16 +21,14 @@ typedef struct {
     exf_err err;
 } member;
 
-static exf_code keep_layer(member *m, const exf_layer_weights *lw, int layer, exf_err *err)
+static void keep_layer(member *m, const exf_layer_weights *lw, int layer)
 {
-    exf_code rc = EXF_OK;
-    for (int role = 0; rc == EXF_OK && role < EXF_W_COUNT; role++) {
+    for (int role = 0; role < EXF_W_COUNT; role++) {
         size_t n = (size_t)exf_model_copies(m->c.model, (exf_role)role, layer) * exf_model_count(m->c.model, (exf_role)role, layer);
         if ((layer < 0) != (role < EXF_W_FIRST_IN_LAYER) || role == EXF_W_EMBED) continue;
         ck_assert_msg((n > 0) == (lw->w[role] != NULL), "layer %d, role %d", layer, role);
-        if (n) rc = exf_text_add(&m->bytes, (const char *)lw->w[role], n * sizeof(float), err);
+        if (n) exf_text_append(&m->bytes, (const char *)lw->w[role], n * sizeof(float));
     }
-    return rc;
 }
 
 static exf_code load_embedding(member *m, exf_host_loader *s, exf_err *err)
@@ -38,7 +36,7 @@ static exf_code load_embedding(member *m, exf_host_loader *s, exf_err *err)
     size_t n = exf_model_count(m->c.model, EXF_W_EMBED, -1);
     float *table = malloc(n * sizeof *table);
     exf_code rc = exf_host_loader_embedding(s, table, 2, err);
-    if (rc == EXF_OK) rc = exf_text_add(&m->bytes, (const char *)table, n * sizeof *table, err);
+    if (rc == EXF_OK) exf_text_append(&m->bytes, (const char *)table, n * sizeof *table);
     free(table);
     return rc;
 }
@@ -51,10 +49,10 @@ static exf_code load_all(member *m, exf_host_loader *s, exf_err *err)
     for (int l = m->first_layer; rc == EXF_OK && l <= n; l++) {
         int layer = l < n ? l : -1;
         rc = exf_host_loader_layer(s, &lw, 2, err);
-        if (rc == EXF_OK) rc = keep_layer(m, &lw, layer, err);
+        if (rc == EXF_OK) keep_layer(m, &lw, layer);
     }
     exf_layer_weights_free(&lw);
-    return rc;
+    return rc == EXF_OK ? exf_text_end(&m->bytes, err) : rc;
 }
 
 /* Reads what load_all() does, a whole tensor at a time. */
@@ -71,11 +69,12 @@ static void read_tensors(member *m)
             int copies = layer < 0 && (role == EXF_W_EMBED) != (l < 0) ? 0 : exf_model_copies(model, (exf_role)role, layer);
             for (int i = 0; i < copies; i++) {
                 ck_ok(exf_model_read(model, (exf_role)role, layer, i, values, &e), e);
-                ck_ok(exf_text_add(&m->bytes, (const char *)values, each * sizeof *values, &e), e);
+                exf_text_append(&m->bytes, (const char *)values, each * sizeof *values);
             }
             free(values);
         }
     }
+    ck_ok(exf_text_end(&m->bytes, &e), e);
 }
 
 static exf_code keep_identity(member *m, exf_err *err)

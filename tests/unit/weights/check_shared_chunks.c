@@ -29,17 +29,15 @@ typedef struct {
 } member;
 
 /* Appends a layer's weights. */
-static exf_code keep(member *m, const exf_layer_weights *lw, int layer, exf_err *err)
+static void keep(member *m, const exf_layer_weights *lw, int layer)
 {
-    exf_code rc = EXF_OK;
     for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
         int of = layer < 0 ? -1 : layer, n = exf_model_copies(m->c.model, (exf_role)role, of);
         exf_matrix x = exf_matrix_of(lw, (exf_role)role);
         if (n == 0 || !x.p || (layer < 0 && (layer == EXF_LAYER_EMBED) != (role == EXF_W_EMBED))) continue;
         size_t bytes = (size_t)n * exf_model_count(m->c.model, (exf_role)role, of) * exf_number_bytes(x.number);
-        if ((rc = exf_text_add(&m->bytes, (const char *)x.p, bytes, err)) != EXF_OK) break;
+        exf_text_append(&m->bytes, (const char *)x.p, bytes);
     }
-    return rc;
 }
 
 static exf_code load_all(member *m, exf_shared_chunks *shared, exf_err *err)
@@ -53,9 +51,10 @@ static exf_code load_all(member *m, exf_shared_chunks *shared, exf_err *err)
     for (int i = 0; i < n + 2; i++) {
         int layer = i == 0 ? EXF_LAYER_EMBED : i <= n ? i - 1 : EXF_LAYER_HEAD;
         EXF_TRY(exf_weight_loader_next(s, &lw, err));
-        EXF_TRY(keep(m, &lw, layer, err));
+        keep(m, &lw, layer);
         if (m->lazy) nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
     }
+    rc = exf_text_end(&m->bytes, err);
 out:
     exf_weight_loader_close(s, &m->times);
     return rc;

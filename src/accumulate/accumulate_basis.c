@@ -1,7 +1,7 @@
-/* basis.c - the leading right singular vectors of a tall matrix by randomised subspace iteration (Halko, Martinsson, Tropp:
- * Finding structure with randomness, SIAM Review 53, 2011, algorithm 4.4, on the side of the rows' space, with a
- * Rayleigh-Ritz step). */
-#include "accumulate/basis.h"
+/* accumulate_basis.c - the low-rank basis of a layer: the leading right singular vectors of its sampled residuals, by
+ * randomised subspace iteration (Halko, Martinsson, Tropp: Finding structure with randomness, SIAM Review 53, 2011,
+ * algorithm 4.4, on the side of the rows' space, with a Rayleigh-Ritz step). */
+#include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -29,14 +29,6 @@ typedef struct {
     double *g;     /* [d, k] the subspace */
     double *next;  /* [PARTS, d, k] */
 } search;
-
-static void find_mean(search *s)
-{
-    size_t d = (size_t)s->d;
-    for (size_t i = 0; i < s->n; i++)
-        for (size_t j = 0; j < d; j++) s->mean[j] += (double)s->x[i * d + j];
-    for (size_t j = 0; s->n && j < d; j++) s->mean[j] /= (double)s->n;
-}
 
 /* Loads rows from `at` on, less the mean, and their image under g, into a helper's buffers; returns how many. */
 static int load_rows(const search *s, size_t at, size_t end, double *rows, double *image)
@@ -84,13 +76,6 @@ static exf_code add_parts(search *s, int of_images, double *sum, size_t cells, e
     return rc;
 }
 
-/* Replaces g by orth(X' X g): one subspace iteration. */
-static exf_code iterate(search *s, exf_err *err)
-{
-    exf_code rc = add_parts(s, 0, s->g, (size_t)s->d * (size_t)s->k, err);
-    return rc == EXF_OK ? exf_linalg_orthonormalize(s->g, s->d, s->k, err) : rc;
-}
-
 /* Writes the directions of g to q by falling singular value. */
 static exf_code order_columns(search *s, double *q, int r, exf_err *err)
 {
@@ -106,17 +91,6 @@ out:
     exf_mem_free(gram);
     exf_mem_free(value);
     return rc;
-}
-
-static void fix_signs(double *q, int d, int r)
-{
-    for (int c = 0; c < r; c++) {
-        int largest = 0;
-        for (int i = 1; i < d; i++)
-            if (fabs(q[(size_t)i * (size_t)r + (size_t)c]) > fabs(q[(size_t)largest * (size_t)r + (size_t)c])) largest = i;
-        if (q[(size_t)largest * (size_t)r + (size_t)c] < 0)
-            for (int i = 0; i < d; i++) q[(size_t)i * (size_t)r + (size_t)c] *= -1;
-    }
 }
 
 uint64_t exf_basis_bytes(int r, int d, int helpers)
@@ -136,12 +110,23 @@ exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint6
     EXF_TRY(exf_mem_new(&s.image, at_once * columns, sizeof *s.image, "basis", err));
     EXF_TRY(exf_mem_new(&s.g, width * columns, sizeof *s.g, "basis", err));
     EXF_TRY(exf_mem_new(&s.next, PARTS * width * columns, sizeof *s.next, "basis", err));
-    find_mean(&s);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < width; j++) s.mean[j] += (double)x[i * width + j];
+    for (size_t j = 0; n && j < width; j++) s.mean[j] /= (double)n;
     for (size_t i = 0; i < width * columns; i++) s.g[i] = (double)exf_rng_below(1u << 20, seed, stream, i) / (1u << 19) - 1;
     EXF_TRY(exf_linalg_orthonormalize(s.g, d, s.k, err));
-    for (int i = 0; n && i < ITERATIONS; i++) EXF_TRY(iterate(&s, err));
+    for (int i = 0; n && i < ITERATIONS; i++) { /* g becomes orth(X' X g) */
+        EXF_TRY(add_parts(&s, 0, s.g, width * columns, err));
+        EXF_TRY(exf_linalg_orthonormalize(s.g, d, s.k, err));
+    }
     EXF_TRY(order_columns(&s, q, r, err));
-    fix_signs(q, d, r);
+    for (double *column = q; column < q + r; column++) { /* its largest element becomes positive */
+        int largest = 0;
+        for (int i = 1; i < d; i++)
+            if (fabs(column[i * r]) > fabs(column[largest * r])) largest = i;
+        double sign = column[largest * r] < 0 ? -1 : 1;
+        for (int i = 0; i < d; i++) column[i * r] *= sign;
+    }
 out:
     exf_mem_free(s.mean);
     exf_mem_free(s.rows);

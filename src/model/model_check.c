@@ -1,0 +1,256 @@
+/* model_check.c - what can be wrong with a model before anything is computed: the path that was given, tensors that its config
+ * does not expect, tables that name no expert; see model.h. */
+#include "model/model.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a name on a hub ------------------------------------------------------------- */
+
+/* OWNER/MODEL in the hub's letters. */
+static int looks_like_hub_name(const char *name)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
+    size_t owner = strspn(name, letters);
+    if (owner == 0 || name[0] == '.' || name[owner] != '/') return 0;
+    const char *model = name + owner + 1;
+    return *model && *model != '.' && strspn(model, letters) == strlen(model);
+}
+
+static exf_code explain_hub_name(const char *name, exf_err *err)
+{
+    char *owner = NULL;
+    exf_code rc;
+    int has_owner;
+    EXF_TRY(exf_path_dir(&owner, name, err));
+    EXF_TRY(exf_path_look(owner, &has_owner, err));
+    if (!has_owner)
+        rc = exf_fail(err, EXF_USAGE,
+                      "%s: no such directory; checkpoints are read from directories. To get the hub's model of this name: "
+                      "hf download %s --local-dir models/%s, then --model models/%s",
+                      name, name, strchr(name, '/') + 1, strchr(name, '/') + 1);
+out:
+    exf_mem_free(owner);
+    return rc;
+}
+
+/* ---- a folder of a hub cache -------------------------------------------------------- */
+
+/* The revision that refs/main names, or NULL.  Caller frees. */
+static char *main_revision(const char *dir)
+{
+    exf_err ignored;
+    char *path = NULL, *text = NULL;
+    size_t len;
+    if (exf_path_join(&path, dir, "refs/main", &ignored) == EXF_OK &&
+        exf_file_slurp(path, 256, &text, &len, &ignored) == EXF_OK)
+        text[strcspn(text, "\r\n")] = 0;
+    exf_mem_free(path);
+    return text;
+}
+
+/* The snapshot that refs/main names, else the first by name; *best is NULL if there is none.  Caller frees. */
+static exf_code choose_snapshot(const char *dir, const char *snapshots, char **best, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    char *wanted = main_revision(dir);
+    DIR *d = opendir(snapshots);
+    *best = NULL;
+    for (struct dirent *e; d && rc == EXF_OK && (e = readdir(d));) {
+        int is_wanted = wanted && strcmp(e->d_name, wanted) == 0;
+        int has_wanted = *best && wanted && strcmp(*best, wanted) == 0;
+        if (e->d_name[0] == '.' || has_wanted || (*best && !is_wanted && strcmp(e->d_name, *best) > 0)) continue;
+        exf_mem_free(*best);
+        rc = exf_mem_strdup(best, e->d_name, "snapshot", err);
+    }
+    if (d) closedir(d);
+    exf_mem_free(wanted);
+    return rc;
+}
+
+static exf_code explain_cache(const char *dir, exf_err *err)
+{
+    char *snapshots = NULL, *best = NULL;
+    exf_code rc;
+    int is_directory;
+    EXF_TRY(exf_path_join(&snapshots, dir, "snapshots", err));
+    EXF_TRY(exf_path_is_directory(snapshots, &is_directory, err));
+    if (!is_directory) goto out;
+    EXF_TRY(choose_snapshot(dir, snapshots, &best, err));
+    if (best)
+        rc = exf_fail(err, EXF_USAGE, "%s: is a hub cache's folder of a model; the checkpoint in it is %s/%s", dir, snapshots,
+                      best);
+out:
+    exf_mem_free(snapshots);
+    exf_mem_free(best);
+    return rc;
+}
+
+exf_code exf_model_check_path(const char *dir, exf_err *err)
+{
+    char *config = NULL;
+    exf_code rc;
+    int found, is_directory;
+    EXF_TRY(exf_path_join(&config, dir, "config.json", err));
+    EXF_TRY(exf_path_look(config, &found, err));
+    if (found) goto out;
+    EXF_TRY(exf_path_is_directory(dir, &is_directory, err));
+    EXF_TRY(exf_path_look(dir, &found, err));
+    if (is_directory)
+        rc = explain_cache(dir, err);
+    else if (found)
+        rc = exf_fail(err, EXF_USAGE, "%s: is a file; a model is the directory that holds config.json and *.safetensors", dir);
+    else if (looks_like_hub_name(dir))
+        rc = explain_hub_name(dir, err);
+out:
+    exf_mem_free(config);
+    return rc;
+}
+
+/* ---- the checkpoint against the family's list of tensors ------------------------------ */
+
+/* The checkpoint's tensors that some rule asked for, by index. */
+typedef struct {
+    const exf_model *m;
+    unsigned char *used;
+} inventory;
+
+static void mark_used(inventory *v, const exf_stored_tensor *s)
+{
+    if (s) v->used[s - exf_checkpoint_at(v->m->checkpoint, 0)] = 1;
+}
+
+static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int expert, exf_err *err)
+{
+    const exf_model *m = v->m;
+    char name[EXF_TENSOR_NAME_LEN];
+    int64_t shape[4];
+    exf_weight_source w;
+    exf_tensor_name(name, &m->arch, r->name, layer, expert);
+    int rank = exf_rule_shape(&m->arch, r, shape);
+    exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
+    if (rc != EXF_OK) return rc;
+    if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
+    mark_used(v, w.stored);
+    mark_used(v, w.scale);
+    return EXF_OK;
+}
+
+static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, exf_err *err)
+{
+    const exf_model *m = v->m;
+    exf_code rc = EXF_OK;
+    if (!exf_rule_opened(m, r)) return EXF_OK;
+    if (!exf_rule_applies(&m->arch, r, layer)) {
+        if (layer < 0 && r->where == EXF_IN_MODEL && r->how & EXF_MAY_BE_TIED)
+            mark_used(v, exf_checkpoint_find(m->checkpoint, r->name));
+        return EXF_OK;
+    }
+    int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1;
+    for (int e = 0; rc == EXF_OK && e < n; e++) rc = check_one(v, r, layer, e, err);
+    return rc;
+}
+
+/* 1 if name begins with the pattern; {N} stands for a layer number that the model
+ * does not have. */
+static int begins_with(const exf_architecture *a, const char *name, const char *pattern)
+{
+    for (const char *p = pattern; *p;) {
+        if (strncmp(p, "{P}", 3) == 0) {
+            size_t n = strlen(a->prefix);
+            if (strncmp(name, a->prefix, n) != 0) return 0;
+            name += n;
+            p += 3;
+        } else if (strncmp(p, "{N}", 3) == 0) {
+            char *end;
+            long layer = strtol(name, &end, 10);
+            if (*name < '0' || *name > '9' || layer < a->n_layers) return 0;
+            name = end;
+            p += 3;
+        } else if (*p++ != *name++) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int is_ignored(const exf_model *m, const char *name)
+{
+    for (size_t i = 0; i < m->family->n_ignored; i++)
+        if (begins_with(&m->arch, name, m->family->ignored[i])) return 1;
+    return 0;
+}
+
+static exf_code check_surplus(const inventory *v, exf_err *err)
+{
+    const exf_model *m = v->m;
+    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
+        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+        const char *name = s->tensor->view.name;
+        if (!v->used[i] && !is_ignored(m, name))
+            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is not one that %s expects of a %s", exf_st_path(s->file), name,
+                            m->config_path, m->family->name);
+    }
+    return EXF_OK;
+}
+
+exf_code exf_model_check_tensors(const exf_model *m, exf_err *err)
+{
+    inventory v = {m, NULL};
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&v.used, exf_checkpoint_count(m->checkpoint), 1, "tensor inventory", err));
+    for (int l = -1; l < m->arch.n_layers; l++)
+        for (size_t i = 0; i < m->family->n_rules; i++) EXF_TRY(check_rule(&v, &m->family->rules[i], l, err));
+    if (m->part == EXF_MODEL_ALL) EXF_TRY(check_surplus(&v, err));
+out:
+    exf_mem_free(v.used);
+    return rc;
+}
+
+/* ---- tables of experts ---------------------------------------------------------------- */
+
+/* Integer tensors hold expert numbers, a row for each token of the vocabulary: each must name an expert,
+ * since the router indexes with them.  A row may name one twice: that is one route (kernels/moe/router.h). */
+
+static exf_code check_numbers(const exf_model *m, const exf_tensor_rule *r, int layer, const float *v, size_t n, exf_err *err)
+{
+    size_t cols = r->dims[1] == EXF_DIM_NONE ? 1 : (size_t)m->arch.dim[r->dims[1]];
+    for (size_t i = 0; i < n; i++) {
+        char name[EXF_TENSOR_NAME_LEN];
+        if (v[i] >= 0 && v[i] < (float)m->arch.n_experts) continue;
+        exf_tensor_name(name, &m->arch, r->name, layer, 0);
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", token %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
+                        i / cols, (double)v[i], m->config_path, m->arch.n_experts - 1);
+    }
+    return EXF_OK;
+}
+
+static exf_code check_table(const exf_model *m, const exf_tensor_rule *r, int layer, exf_err *err)
+{
+    exf_code rc;
+    float *v = NULL;
+    size_t n = exf_model_count(m, r->role, layer);
+    EXF_TRY(exf_mem_new(&v, n, sizeof *v, "table of experts", err));
+    EXF_TRY(exf_model_read(m, r->role, layer, 0, v, err));
+    EXF_TRY(check_numbers(m, r, layer, v, n, err));
+out:
+    exf_mem_free(v);
+    return rc;
+}
+
+exf_code exf_model_check_tables(const exf_model *m, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < m->family->n_rules; i++) {
+        const exf_tensor_rule *r = &m->family->rules[i];
+        if (!(r->how & EXF_INTEGER)) continue;
+        for (int l = 0; rc == EXF_OK && l < m->arch.n_layers; l++)
+            if (exf_rule_applies(&m->arch, r, l)) rc = check_table(m, r, l, err);
+    }
+    return rc;
+}
