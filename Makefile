@@ -35,7 +35,7 @@ PKG_CONFIG ?= pkg-config
 PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto cairo zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
            libssl-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc python3 \
-           $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium slurmctld slurmd slurm-client munge $(CHROMIUM_PACKAGES))
+           $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang libomp-dev valgrind shellcheck yamllint python3-selenium slurmctld slurmd slurm-client munge $(CHROMIUM_PACKAGES))
 # Ubuntu has Chromium as a snap alone, which no container runs: there CHROMIUM and CHROMEDRIVER name others (tests/report/run.sh).
 CHROMIUM_PACKAGES = $(if $(shell grep -sx ID=ubuntu /etc/os-release),,chromium chromium-driver)
 MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
@@ -74,6 +74,7 @@ endif
 # them the loops over exf_expf() become vector code, with the same bits.
 STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-trapping-math -fno-math-errno
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wwrite-strings
+OPENMP   = -fopenmp
 INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
 SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -87,8 +88,8 @@ HARDEN   ?= -fstack-protector-strong -fstack-clash-protection $(if $(X86),-fcf-p
 HARDEN_LD ?= -Wl,-z,relro,-z,now
 # All code is for a shared library whose functions nobody replaces: they call each other directly, and are inlined.
 PIC      := -fPIC -fno-semantic-interposition
-COMPILE  = $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(PIC) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
-LDLIBS   = $(DEPS_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lpthread -lm
+COMPILE  = $(STD) $(WARN) $(OPENMP) $(CFLAGS) $(HARDEN) $(PIC) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
+LDLIBS   = $(OPENMP) $(DEPS_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lpthread -lm
 # A program finds libexfold.so from its own place, which $(1) leads out of, and looks nowhere else first: DT_RPATH comes before
 # LD_LIBRARY_PATH, DT_RUNPATH would come after it.  What the library itself needs was looked for when it was linked.
 LINK     = $(CC) -pie $(HARDEN_LD) $(SANFLAGS) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/$(1)' -Wl,--allow-shlib-undefined $(LDFLAGS)
@@ -126,15 +127,20 @@ REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # ---- how the tests run -----------------------------------------------------
 # A slow machine is no failure; a sanitizer's exit status is none of our own (err.h).
 export CK_DEFAULT_TIMEOUT ?= 120
+# Tests share the processors: threads that wait for work sleep at once.
+export OMP_WAIT_POLICY ?= passive
 export ASAN_OPTIONS  ?= exitcode=99
 export LSAN_OPTIONS  ?= exitcode=99:suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
-export TSAN_OPTIONS  ?= exitcode=99:die_after_fork=0
+export TSAN_OPTIONS  ?= exitcode=99:die_after_fork=0:ignore_noninstrumented_modules=1
 # No GPU code under the sanitizers: nothing would run it.  -O1: they see the same errors, and half the time is compiling.
 SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined CFLAGS="-O1 -g"
 # THOROUGH=1: every allocation fails in turn, where other runs take a sample.
 SAMPLED   = CK_DEFAULT_TIMEOUT=600 $(if $(THOROUGH),EXF_TEST_THOROUGH=1)
-# The modules with threads, and those that call them.
+# The modules with threads, and those that call them.  libarcher.so, which lies beside clang's OpenMP runtime, tells the sanitizer
+# what that runtime orders; what other libraries do is not looked at.
+ARCHER    ?= $(firstword $(foreach d,$(realpath $(shell $(CLANG) -print-resource-dir 2>/dev/null)/../..) \
+              $(dir $(shell $(CLANG) -print-file-name=libomp.so 2>/dev/null)),$(wildcard $(d)/libarcher.so)))
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact tokenizer model weights capture pass accumulate fold
 FULL       = check docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
@@ -250,8 +256,12 @@ check-san:
 
 ## check-tsan: the unit tests of the modules with threads, compiled with clang, under the thread sanitizer
 check-tsan:
-	@command -v $(CLANG) >/dev/null || { echo "make check-tsan needs clang; install it with: apt-get install clang"; exit 2; }
-	+@$(MAKE) $(TSAN) check-modules ROOMS="$(TSAN_ROOMS)"
+	@[ -n "$(ARCHER)" ] || { echo "make check-tsan needs clang and libarcher.so; install them with: apt-get install clang libomp-dev"; exit 2; }
+	+@OMP_TOOL_LIBRARIES=$(ARCHER) $(MAKE) $(TSAN) check-race check-modules ROOMS="$(TSAN_ROOMS)"
+# The sanitizer finds a race in a parallel loop, and none where there is none.
+check-race: $(BUILD)/tests/tsan/race
+	$(Q)$(BUILD)/tests/tsan/race
+	$(Q)! $(BUILD)/tests/tsan/race racy 2>$(BUILD)/tests/tsan/said && grep -q 'ThreadSanitizer: data race' $(BUILD)/tests/tsan/said
 check-modules: deps deps-checks $(ROOMS:%=$(BUILD)/checks/%)
 	$(Q)scripts/run-checks.sh $(ROOMS:%=$(BUILD)/checks/%)
 
@@ -395,7 +405,7 @@ $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
 	@{ echo '#define EXF_RELEASE "$(VERSION)"'; \
 	   echo "#define EXF_COMMIT \"$$(scripts/source-commit.sh)\""; } > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-$(BUILD)/src/base/version.o: $(BUILD)/gen/version.h
+$(BUILD)/src/base/log.o: $(BUILD)/gen/version.h
 
 # A build directory may change from MPI=0 to MPI=1, too.
 $(BUILD)/gen/mpi: FORCE | $(BUILD)/gen
@@ -408,7 +418,7 @@ $(BUILD)/src/ranks/%.o: DEPS_CFLAGS += -DEXF_HAVE_MPI=$(MPI) $(MPI_CFLAGS)
 $(BUILD)/gen/cuda: FORCE | $(BUILD)/gen
 	@echo '$(CUDA)' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-$(BUILD)/src/base/version.o $(BUILD)/kernels/backend_cpu.o $(BUILD)/tests/cuda/check_cuda_fold.o: $(BUILD)/gen/cuda
+$(BUILD)/src/base/log.o $(BUILD)/kernels/backend_cpu.o $(BUILD)/tests/cuda/check_cuda_fold.o: $(BUILD)/gen/cuda
 
 # tests/unit/pass/check_*.c -> build/gen/suites_pass.inc, one X(check_name) per file, and build/checks/pass.
 define room_of_checks
@@ -430,9 +440,9 @@ $(Q)$(call LINK,$(FIND_LIB)) -o $@ $^ $(1)
 endef
 
 $(BUILD)/gen: ; @mkdir -p $@
-# Objects of a build directory of before there was a shared library are compiled again.
+# Objects of a build directory of before there was a shared library, or OpenMP, are compiled again.
 $(BUILD)/gen/pic: FORCE | $(BUILD)/gen
-	@echo '$(PIC)' >$@.new
+	@echo '$(PIC) $(OPENMP)' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(LIBRARY) $(BUILD)/cudart/lib/exfold/libexfold.so: $(LIB_O)
 	@mkdir -p $(@D); echo "  LINK $@"
@@ -469,12 +479,12 @@ $(BUILD)/%.o: %.c $(BUILD)/gen/pic
 	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
 $(BUILD)/%.o: %.cu $(BUILD)/gen/pic
 	@mkdir -p $(@D); echo "  NVCC $<"
-	$(Q)$(NVCC) -std=c++17 -O2 $(if $(filter $<,$(FOLD_CU)),,-g -lineinfo) $(GENCODE) $(addprefix -Xcompiler ,$(PIC) $(SANFLAGS)) $(INCLUDE) -MMD -MP -c -o $@ $<
+	$(Q)$(NVCC) -std=c++17 -O2 $(if $(filter $<,$(FOLD_CU)),,-g -lineinfo) $(GENCODE) $(addprefix -Xcompiler ,$(PIC) $(OPENMP) $(SANFLAGS)) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 include install.mk
 -include $(LIB_O:.o=.d) $(FOLD_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
+.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -5,7 +5,7 @@
 #   - no modules include each other in a circle (scripts/include-circles.awk);
 #   - what a header declares is defined in its own module (scripts/declared-elsewhere.awk);
 #   - no two source files share a name (a file is found by its name alone);
-#   - nothing below src/recipe prints, exits or aborts (src/base/log_lines.c is the stderr user);
+#   - nothing below src/recipe prints, exits or aborts (src/base/log.c is the stderr user);
 #   - no file is over 500 lines, no line over $columns columns, none holds a tab.
 set -eu
 cd "$(dirname "$0")/.."
@@ -59,7 +59,7 @@ elsewhere=$(awk -f scripts/declared-elsewhere.awk $headers $files || true)
 twice=$(echo "$files" | sed 's|.*/||' | sort | uniq -d)
 [ -z "$twice" ] || { echo "same name twice: $twice"; bad=1; }
 
-loud=$(echo "$files" | grep -v -e '^src/cli/' -e '^src/run/' -e '^src/plan/' -e '^src/recipe/' -e '^src/base/log_lines\.c$' |
+loud=$(echo "$files" | grep -v -e '^src/cli/' -e '^src/run/' -e '^src/plan/' -e '^src/recipe/' -e '^src/base/log\.c$' |
     xargs grep -nE '(^|[^a-z_])(printf|puts|putchar|perror|exit|_exit|abort)\(|stderr|stdout' | grep -v '^[^:]*:[0-9]*: *\(\*\|/\*\|//\)' || true)
 [ -z "$loud" ] || { echo "below src/recipe nothing prints, exits or aborts:"; echo "$loud"; bad=1; }
 

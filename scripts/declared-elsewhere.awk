@@ -3,7 +3,7 @@
 #
 # What foo.h declares is defined in foo.c, foo_<part>.c, foo_cpu.c or foo_cuda.cu, or in a
 # file that includes the private header foo_internal.h or foo_inside.h; and, where a folder
-# is a drawer of files named after it, in artifact/artifact_foo.c.
+# is a registry of files named after it, in artifact/artifact_foo.c.
 # Functions in column 1 are seen; what a macro declares or defines is not.
 # Exit status 1 if something was printed.
 

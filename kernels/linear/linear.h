@@ -53,7 +53,7 @@ void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, 
  *   FP8     E4M3 [rows, cols], a scale per block of block_rows x block_cols
  *   FP4     two E2M1 nibbles a byte, the low one the even column, cols even
  *
- * value = code * scale in float32, as src/model/weight_dequantize.h has it, then rounded to nearest even where the operand
+ * value = code * scale in float32, as src/model/weight_source.h has it, then rounded to nearest even where the operand
  * is bfloat16.  Scales are F32, BF16 or F8_E8M0, [ceil(rows / block_rows), ceil(cols / block_cols)]: row 0 is the first of
  * a block. */
 typedef enum { EXF_DEVICE_CODED_PLAIN, EXF_DEVICE_CODED_FP8, EXF_DEVICE_CODED_FP4 } exf_device_coding;

@@ -1,7 +1,7 @@
 /* layer_sums_cpu.c - the sums of layer_sums.h on the CPU, and the sentences of their faults. */
 #include "kernels/statistics/layer_sums.h"
 
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "kernels/linear/linear.h"
 #include "kernels/rows/simd.h"
 
@@ -222,22 +222,13 @@ static void add_totals(const exf_layer_sums *m, const common_input_space *c, siz
         }
 }
 
-typedef struct {
-    const common_input_space *space;
-    const float *outputs; /* outputs of the first token, [E, H]; the next tokens' follow */
-    int n_experts, d_model;
-} gram_job;
-
-static exf_code make_gram(void *self, size_t t, int worker, exf_err *err)
+/* Makes the Gram matrix of a token's outputs [E, H] in the t-th place of the space. */
+static void make_gram(const common_input_space *space, size_t t, const float *outputs, int n_experts, int d_model)
 {
-    const gram_job *j = self;
-    size_t e = (size_t)j->n_experts, size = e * (size_t)j->d_model;
-    double *wide = j->space->outputs + t * size;
-    (void)worker;
-    (void)err;
-    for (size_t i = 0; i < size; i++) wide[i] = (double)j->outputs[t * size + i];
-    exf_linalg_xxt(j->space->gram + t * e * e, wide, j->n_experts, j->d_model);
-    return EXF_OK;
+    size_t e = (size_t)n_experts, size = e * (size_t)d_model;
+    double *wide = space->outputs + t * size;
+    for (size_t i = 0; i < size; i++) wide[i] = (double)outputs[i];
+    exf_linalg_xxt(space->gram + t * e * e, wide, n_experts, d_model);
 }
 
 exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens,
@@ -252,8 +243,9 @@ exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_expe
     memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);
     for (int at = 0; at < n_tokens; at += AT_ONCE) {
         int n = n_tokens - at < AT_ONCE ? n_tokens - at : AT_ONCE;
-        gram_job j = {&c, outputs + (size_t)at * size, n_experts, d_model};
-        EXF_TRY(exf_parallel_for((size_t)n, exf_default_threads(), make_gram, &j, err));
+#pragma omp parallel for schedule(static) num_threads(exf_team((size_t)n, exf_default_threads()))
+        for (int t = 0; t < n; t++) make_gram(&c, (size_t)t, outputs + (size_t)(at + t) * size, n_experts, d_model);
+        EXF_TRY(exf_stop_check(err));
         for (int t = 0; t < n; t++) add_common_token(&c, c.gram + (size_t)t * e * e, e, weighting);
     }
     EXF_TRY(check_totals(&c, e, err));

@@ -6,7 +6,7 @@
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/statistics/layer_sums_internal.cuh"
 
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
 #include <cstring>
 
@@ -119,9 +119,8 @@ struct part {
     size_t n;
 };
 
-static exf_code merge_part(void *self, size_t which, int, exf_err *)
+static void merge_part(const part *p)
 {
-    const part *p = static_cast<const part *>(self) + which;
     for (size_t i = 0; i < p->n; i++) {
         exf_exact x;
         uint64_t c;
@@ -133,7 +132,6 @@ static exf_code merge_part(void *self, size_t which, int, exf_err *)
             p->count[i] += c;
         }
     }
-    return EXF_OK;
 }
 
 struct parts {
@@ -150,7 +148,7 @@ static void list_part(parts *all, exf_exact *sum, uint64_t *count, size_t n)
 
 /* Adds the collected sums in `host` (pairs' sums and counts, the experts', those over sequences) to
  * m and over.  With hundreds of experts these are megabytes, so each array gets a thread. */
-static exf_code merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e, exf_err *err)
+static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
     exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum,
@@ -166,7 +164,8 @@ static exf_code merge_all(const exf_layer_sums *m, const exf_sequence_sums *over
         list_part(&all, over->bb, nullptr, e * e);
         list_part(&all, nullptr, over->sequences, e * e);
     }
-    return exf_parallel_for(all.n, exf_background_threads(), merge_part, all.p, err);
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(all.n, exf_background_threads()))
+    for (size_t i = 0; i < all.n; i++) merge_part(&all.p[i]);
 }
 
 /* Queues the collecting of all cells into `out`. */
@@ -212,5 +211,6 @@ exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums
     if (rc != EXF_OK) return rc;
     if (was.output.place || was.sequence.place) return refuse_fault(&was, place, err);
     *to->empty_slots += was.empty_slots;
-    return merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts, err);
+    merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts);
+    return EXF_OK;
 }

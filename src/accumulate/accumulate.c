@@ -5,7 +5,7 @@
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
-#include "base/version.h"
+#include "base/log.h"
 
 #include <string.h>
 

@@ -4,11 +4,12 @@
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
-#include "base/rng.h"
-#include "base/thread_pool.h"
+#include "base/hash.h"
+#include "base/parallel.h"
 #include "kernels/linear/linear.h"
 #include "kernels/statistics/layer_sums.h"
 
+#include <omp.h>
 #include <math.h>
 #include <string.h>
 
@@ -41,39 +42,30 @@ static int load_rows(const search *s, size_t at, size_t end, double *rows, doubl
 }
 
 /* Adds a part's rows in order: next += X' (X g), or with of_images next += (X g)' (X g). */
-typedef struct {
-    const search *s;
-    int of_images;
-} job;
-
-static exf_code add_part(void *self, size_t part, int helper, exf_err *err)
+static void add_part(const search *s, int of_images, size_t part, int helper)
 {
-    const job *j = self;
-    const search *s = j->s;
     size_t d = (size_t)s->d, k = (size_t)s->k, from = part * s->n / PARTS, end = (part + 1) * s->n / PARTS;
     double *rows = s->rows + (size_t)helper * ROWS * d, *image = s->image + (size_t)helper * ROWS * k,
            *next = s->next + part * d * k;
-    (void)err;
     memset(next, 0, d * k * sizeof *next);
     for (size_t at = from; at < end; at += ROWS) {
         int m = load_rows(s, at, end, rows, image);
-        if (j->of_images)
+        if (of_images)
             exf_linalg_xtw(next, s->k, image, s->k, image, s->k, s->k, s->k, m, 1, 1);
         else
             exf_linalg_xtw(next, s->k, rows, s->d, image, s->k, s->d, s->k, m, 1, 1);
     }
-    return EXF_OK;
 }
 
 /* Adds the parts' sums, in order, into sum [cells]. */
 static exf_code add_parts(search *s, int of_images, double *sum, size_t cells, exf_err *err)
 {
-    job j = {s, of_images};
-    exf_code rc = exf_parallel_for(PARTS, s->n_helpers, add_part, &j, err);
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, s->n_helpers))
+    for (size_t p = 0; p < PARTS; p++) add_part(s, of_images, p, omp_get_thread_num());
     memset(sum, 0, cells * sizeof *sum);
-    for (size_t p = 0; rc == EXF_OK && p < PARTS; p++)
+    for (size_t p = 0; p < PARTS; p++)
         for (size_t i = 0; i < cells; i++) sum[i] += s->next[p * (size_t)s->d * (size_t)s->k + i];
-    return rc;
+    return exf_stop_check(err);
 }
 
 /* Writes the directions of g to q by falling singular value. */

@@ -3,7 +3,7 @@
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <string.h>
 

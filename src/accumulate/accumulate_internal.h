@@ -12,7 +12,7 @@
 #include "accumulate/device_sums.h"
 #include "accumulate/sampler.h"
 #include "base/hash.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
 #include <pthread.h>
 
@@ -38,7 +38,7 @@ exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_sta
 exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* Adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it
- * (pass/observer.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
+ * (pass/hooks.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
 typedef struct {
     exf_exact *sum;   /* [n_workers] */
     uint64_t *count;  /* [n_workers] tokens */

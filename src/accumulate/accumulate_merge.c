@@ -2,7 +2,7 @@
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "base/text.h"
 
 #include <string.h>

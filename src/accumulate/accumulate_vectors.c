@@ -5,9 +5,10 @@
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "kernels/linear/linear.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -308,29 +309,29 @@ out:
 
 /* ---- the second sweep --------------------------------------------------------------------------------- */
 
-typedef struct {
-    exf_vector_accumulator *m;
-    const exf_moe_block *b;
-} job;
-
-static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
+static exf_code add_pair(exf_vector_accumulator *m, const exf_moe_block *b, size_t p, int helper, exf_err *err)
 {
-    const job *j = self;
-    exf_vector_accumulator *m = j->m;
-    exf_pair_buffers *buffers = &m->buffers[j->b->worker * m->n_helpers + helper];
-    return exf_pair_block_add(&m->block[j->b->worker], buffers, j->b, (int64_t)p, &m->sums, &m->lock[p % N_LOCKS],
-                              err);
+    exf_pair_buffers *buffers = &m->buffers[b->worker * m->n_helpers + helper];
+    return exf_pair_block_add(&m->block[b->worker], buffers, b, (int64_t)p, &m->sums, &m->lock[p % N_LOCKS], err);
 }
 
 /* Adds the block's pairs, shared out among helpers.  A pair's sums are added by one helper, so helpers change no bit. */
 exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
 {
-    job j = {m, b};
+    exf_loop loop = EXF_LOOP;
+    size_t n = (size_t)m->sums.n_pairs;
     exf_code rc;
-    if (m->sums.n_pairs == 0) return EXF_OK;
+    if (n == 0) return EXF_OK;
     EXF_TRY(exf_pair_block_sort(&m->block[b->worker], b, m->index, m->options->weighting, m->sums.n_pairs, err));
-    if (m->n_helpers > 1) return exf_parallel_for((size_t)m->sums.n_pairs, m->n_helpers, add_pair, &j, err);
-    for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
+    if (m->n_helpers > 1) {
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, m->n_helpers))
+        for (size_t p = 0; p < n; p++) {
+            exf_err e;
+            if (exf_loop_takes(&loop, p) && add_pair(m, b, p, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, p, &e);
+        }
+        return exf_loop_end(&loop, err);
+    }
+    for (size_t p = 0; p < n; p++) EXF_TRY(add_pair(m, b, p, 0, err));
 out:
     return rc;
 }

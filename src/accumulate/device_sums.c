@@ -268,7 +268,7 @@ static exf_code fetch_rows(const exf_device_samples *s, const exf_device_block *
     exf_code rc;
     k->upload(b->q, s->slot, s->slot_host, count * sizeof *s->slot);
     k->gather_rows(b->q, (float *)(void *)s->ids, (const float *)(const void *)b->topk_ids, s->slot, n, 1);
-    if (b->rounded) { /* two bfloat16 per float; rounded outputs have even width (expert_products.h) */
+    if (b->rounded) { /* two bfloat16 per float; rounded outputs have even width (moe.h) */
         k->gather_rows(b->q, s->raw, b->expert_outputs, s->slot, n, s->d_model / 2);
         k->gpu->widen(b->q, s->rows, (const uint16_t *)(const void *)s->raw, count * h);
     } else {

@@ -1,5 +1,5 @@
 /* device_sums.h - adds up a layer's sums in device memory, so that no expert output is copied to the host for them: layer
- * sums (kernels/statistics/layer_sums.h), diagonal sums (kernels/statistics/diagonal.h) and samples of the low-rank basis. */
+ * sums (kernels/statistics/layer_sums.h), diagonal sums (kernels/statistics/layer_sums.h) and samples of the low-rank basis. */
 #ifndef EXF_ACCUMULATE_DEVICE_SUMS_H
 #define EXF_ACCUMULATE_DEVICE_SUMS_H
 #include "accumulate/sampler.h"

@@ -2,8 +2,8 @@
 #include "accumulate/sampler.h"
 
 #include "base/mem.h"
-#include "base/rng.h"
-#include "base/thread_pool.h"
+#include "base/hash.h"
+#include "base/parallel.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -77,12 +77,10 @@ out:
     return rc;
 }
 
-static exf_code list_part(void *self, size_t p, int worker, exf_err *err)
+static exf_code list_part(listing *l, size_t p, exf_err *err)
 {
-    listing *l = self;
     size_t row = l->row[p];
     exf_code rc = EXF_OK;
-    (void)worker;
     l->part[p].n = 0;
     for (size_t i = l->first[p]; rc == EXF_OK && i < l->first[p + 1]; i++) {
         rc = list_sequence(&l->part[p], l, i, row, err);
@@ -94,9 +92,15 @@ static exf_code list_part(void *self, size_t p, int worker, exf_err *err)
 /* Lists the candidates with a key of at most the limit. */
 static exf_code list_all(candidates *c, listing *l, exf_err *err)
 {
+    exf_loop loop = EXF_LOOP;
     exf_code rc;
     c->n = 0;
-    EXF_TRY(exf_parallel_for(PARTS, exf_background_threads(), list_part, l, err));
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, exf_background_threads()))
+    for (size_t i = 0; i < PARTS; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && list_part(l, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    EXF_TRY(exf_loop_end(&loop, err));
     for (size_t p = 0; p < PARTS; p++) {
         size_t n = l->part[p].n;
         if (n == 0) continue;

@@ -1,5 +1,5 @@
 /* sampler.h - chooses tokens of a layer and keeps what experts or router gave for them: the samples from which the low-rank
- * basis is made, and the routes from which budgets per token are solved (artifact/route_sample.h).
+ * basis is made, and the routes from which budgets per token are solved (artifact/statistics.h).
  *
  * Candidates get keys, and those of the smallest keys are chosen.  A key is a pure function of the digest of the token's own
  * sequence, the layer, and the candidate's place in the sequence: the choice and its order depend on no thread, and not on
@@ -18,7 +18,7 @@ typedef struct {
     const exf_sequence_list *sequences;
     int each;              /* candidates of a token */
     int layer;
-    uint64_t seed, stream; /* of random numbers (base/rng.h) */
+    uint64_t seed, stream; /* of random numbers (base/hash.h) */
 } exf_key_rule;
 
 typedef struct {

@@ -50,7 +50,7 @@
 #include "artifact/provenance.h"
 
 #include "base/mem.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -110,29 +110,16 @@ static dataset sums_of(int layer, const char *name, int rank, int64_t e, int exa
                  : dataset_of(layer, name, EXF_DT_F64, e, rank == 2 ? e : 0, 0);
 }
 
-typedef struct {
-    const exf_exact *sum;
-    double *rounded;
-    size_t n;
-} rounding;
-
-static exf_code round_part(void *self, size_t part, int worker, exf_err *err)
-{
-    const rounding *r = self;
-    size_t end = (part + 1) * ROUNDED_AT_ONCE;
-    (void)worker;
-    (void)err;
-    for (size_t i = part * ROUNDED_AT_ONCE; i < end && i < r->n; i++) r->rounded[i] = exf_exact_value(&r->sum[i]);
-    return EXF_OK;
-}
-
 /* *out [n]: the sums rounded to nearest; the caller frees them. */
 static exf_code round_sums(double **out, const exf_exact *sum, size_t n, exf_err *err)
 {
+    double *rounded;
     exf_code rc = exf_mem_new(out, n, sizeof **out, "rounded sums", err);
-    rounding r = {sum, *out, n};
     if (rc != EXF_OK) return rc;
-    return exf_parallel_for((n + ROUNDED_AT_ONCE - 1) / ROUNDED_AT_ONCE, exf_background_threads(), round_part, &r, err);
+    rounded = *out;
+#pragma omp parallel for schedule(static) num_threads(exf_team(n / ROUNDED_AT_ONCE + 1, exf_background_threads()))
+    for (size_t i = 0; i < n; i++) rounded[i] = exf_exact_value(&sum[i]);
+    return exf_stop_check(err);
 }
 
 /* ---- writing ------------------------------------------------------------ */

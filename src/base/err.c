@@ -1,10 +1,11 @@
 /* err.c - formatting of failures; see err.h for the rules. */
 #include "base/err.h"
 
-#include "base/printable.h"
-
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,7 +58,7 @@ exf_code exf_fail_errno(exf_err *err, int errnum, const char *fmt, ...)
 
 void exf_err_prefix(exf_err *err, const char *fmt, ...)
 {
-    if (!err || err->code == EXF_SIGINT || err->code == EXF_SIGTERM) return; /* a stop is no fault of a file */
+    if (!err || err->code == EXF_SIGINT || err->code == EXF_SIGTERM) return; /* a stop does not concern a file */
     char front[sizeof err->msg], old[sizeof err->msg];
     va_list va;
     va_start(va, fmt);
@@ -65,4 +66,68 @@ void exf_err_prefix(exf_err *err, const char *fmt, ...)
     va_end(va);
     memcpy(old, err->msg, sizeof old);
     exf_fail(err, err->code, "%s%s", front, old);
+}
+
+/* ---- printable text ---------------------------------------------------------------------------- */
+
+/* *point: the character at s.  Returns its bytes, 0 if it is no UTF-8. */
+static size_t decode(const char *s, uint32_t *point)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned char c = (unsigned char)*s;
+    size_t n = c < 0x80 ? 1 : c < 0xc0 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf8 ? 4 : 0;
+    *point = n < 2 ? c : c & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+        *point = *point << 6 | ((unsigned char)s[i] & 0x3f);
+    }
+    return *point < least[n] || *point > 0x10ffff || (*point >= 0xd800 && *point < 0xe000) ? 0 : n;
+}
+
+size_t exf_printable_bytes(const char *s)
+{
+    static const uint32_t obeyed[][2] = {{0, 0x1f}, {0x7f, 0x9f}, {0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069}};
+    uint32_t point;
+    size_t n = decode(s, &point);
+    for (size_t i = 0; i < sizeof obeyed / sizeof *obeyed; i++)
+        if (point >= obeyed[i][0] && point <= obeyed[i][1]) return 0;
+    return n;
+}
+
+void exf_make_printable(char *s)
+{
+    while (*s) {
+        size_t n = exf_printable_bytes(s);
+        if (!n) *s = '?';
+        s += n ? n : 1;
+    }
+}
+
+/* ---- stop -------------------------------------------------------------------------------------- */
+
+static atomic_int requested; /* lock-free, so that a signal handler may set it while threads read it */
+static atomic_int requests, deferred;
+
+void exf_stop_request(int signal_number)
+{
+    requested = signal_number;
+    requests++;
+}
+
+int exf_stop_requested(void)
+{
+    return requested;
+}
+
+void exf_stop_defer(int on)
+{
+    deferred = on;
+}
+
+exf_code exf_stop_check(exf_err *err)
+{
+    int signal_number = requested;
+    if (signal_number == 0 || (deferred && requests < 2)) return EXF_OK;
+    return exf_fail(err, signal_number == SIGINT ? EXF_SIGINT : EXF_SIGTERM, "stopped by signal %d; no output was written",
+                    signal_number);
 }

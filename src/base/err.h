@@ -10,6 +10,7 @@
  * Ownership: exf_err is plain memory of the caller; nothing here allocates. */
 #ifndef EXF_BASE_ERR_H
 #define EXF_BASE_ERR_H
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -76,6 +77,27 @@ void exf_err_prefix(exf_err *err, const char *fmt, ...) EXF_PRINTF(2, 3);
     do {                                       \
         if ((rc = (expr)) != EXF_OK) goto out; \
     } while (0)
+
+/* Which characters of a foreign text a terminal may have.  Refused is what terminals and readers of logs obey: control characters,
+ * marks that turn the writing's direction, separators of lines, and bytes that are no UTF-8. */
+
+/* Bytes of the character at s (not its end), or 0 if it is refused. */
+size_t exf_printable_bytes(const char *s);
+/* Puts "?" in place of each byte that is refused. */
+void exf_make_printable(char *s);
+
+/* A flag that signal handlers set and long loops check.  src/cli installs the handlers; the forward pass checks between units of
+ * work, so that an interrupted run cleans up like any other failed one. */
+
+/* Requests a stop; async-signal-safe. */
+void exf_stop_request(int signal_number);
+/* EXF_OK, or EXF_SIGINT / EXF_SIGTERM once a stop was requested.  While stops are deferred, only the
+ * second request counts. */
+exf_code exf_stop_check(exf_err *err) EXF_CHECKED;
+/* Turns the deferring of stops on or off; while it is on, the caller asks exf_stop_requested() where its work can be saved. */
+void exf_stop_defer(int on);
+/* Returns the number of the last signal that requested a stop; 0: none did. */
+int exf_stop_requested(void);
 
 #ifdef __cplusplus
 }

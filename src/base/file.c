@@ -1,4 +1,5 @@
 /* file.c - see file.h. */
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "base/file.h"
 
 #include "base/mem.h"
@@ -9,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,9 +44,9 @@ static void outfile_free(exf_output_file *f)
     exf_mem_free(f);
 }
 
-/* Best effort: the rename is done and visible, only its place on disk after a
- * power cut is open, and some file systems cannot sync a directory at all. */
-static void sync_dir(const char *dir)
+/* Syncs a directory where the system can.  It is no failure where it cannot: the rename is done and visible, but may be
+ * lost in a power cut. */
+void exf_sync_directory(const char *dir)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
@@ -53,7 +55,8 @@ static void sync_dir(const char *dir)
 }
 
 /* Opens the temporary as the flags say, after checking the target.  temporary NULL: a new one. */
-static exf_code begin(exf_output_file **out, const char *target, int force, const char *temporary, int flags, exf_err *err)
+static exf_code begin_temporary(exf_output_file **out, const char *target, int force, const char *temporary, int flags,
+                                exf_err *err)
 {
     exf_code rc;
     exf_output_file *f = NULL;
@@ -80,20 +83,20 @@ out:
 
 exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err)
 {
-    return begin(out, target, force, NULL, 0, err);
+    return begin_temporary(out, target, force, NULL, 0, err);
 }
 
 exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
                                   exf_err *err)
 {
-    exf_code rc = begin(out, target, force, temporary, goes_on ? O_NOFOLLOW : O_CREAT | O_EXCL | O_NOFOLLOW, err);
+    exf_code rc = begin_temporary(out, target, force, temporary, goes_on ? O_NOFOLLOW : O_CREAT | O_EXCL | O_NOFOLLOW, err);
     if (rc != EXF_OK) return rc;
     (*out)->stays = 1;
-    sync_dir((*out)->dir);
+    exf_sync_directory((*out)->dir);
     return EXF_OK;
 }
 
-/* Takes an open descriptor, or the reason why there is none. */
+/* Makes a handle of an open descriptor; fails with the reason in errno if fd < 0. */
 static exf_code begin_in_place(exf_output_file **out, int fd, const char *failure, const char *path, exf_err *err)
 {
     exf_output_file *f = NULL;
@@ -130,7 +133,7 @@ const char *exf_output_file_path(const exf_output_file *f)
     return f->temporary;
 }
 
-/* write() at the file position, or pwrite() at offset when it is >= 0. */
+/* Writes all bytes: at the file position, or at an offset >= 0. */
 static exf_code write_all(exf_output_file *f, const void *bytes, size_t n, off_t offset, exf_err *err)
 {
     const char *p = bytes;
@@ -239,7 +242,7 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
     }
     if (rc == EXF_OK) rc = put_in_place(f, err);
     remove_temporary(f);
-    if (rc == EXF_OK) sync_dir(f->dir);
+    if (rc == EXF_OK) exf_sync_directory(f->dir);
     close(f->fd); /* last: the lock ends with it */
     outfile_free(f);
     return rc;
@@ -263,14 +266,14 @@ exf_code exf_output_file_whole(const char *target, int force, const void *bytes,
     return rc;
 }
 
-/* Makes one directory, which its parent keeps through a power cut. */
+/* Makes one directory and syncs its parent. */
 static exf_code make_dir(const char *path, size_t *n_made, exf_err *err)
 {
     char *parent = NULL;
     if (mkdir(path, 0777) != 0) return errno == EEXIST ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot create directory", path);
     ++*n_made;
     exf_code rc = exf_path_dir(&parent, path, err);
-    if (rc == EXF_OK) sync_dir(parent);
+    if (rc == EXF_OK) exf_sync_directory(parent);
     exf_mem_free(parent);
     return rc;
 }
@@ -305,4 +308,78 @@ exf_code exf_make_dirs(const char *path, exf_err *err)
 {
     size_t n_made;
     return exf_make_new_dirs(path, &n_made, err);
+}
+
+/* ---- paths ------------------------------------------------------------------------------------- */
+
+exf_code exf_path_absolute(char **out, const char *path, exf_err *err)
+{
+    char here[PATH_MAX];
+    if (path[0] == '/') return exf_mem_strdup(out, path, "path", err);
+    if (!getcwd(here, sizeof here)) return exf_fail_errno(err, errno, "%s: the working directory has no path", path);
+    while (exf_starts_with(path, "./")) path += 1 + strspn(path + 1, "/");
+    return !*path || strcmp(path, ".") == 0 ? exf_mem_strdup(out, here, "path", err) : exf_path_join(out, here, path, err);
+}
+
+exf_code exf_path_real(char **out, const char *path, exf_err *err)
+{
+    char there[PATH_MAX], *parent = NULL, *real_parent = NULL;
+    const char *slash = strrchr(path, '/');
+    exf_code rc;
+    *out = NULL;
+    if (realpath(path, there)) return exf_mem_strdup(out, there, "path", err);
+    if (errno != ENOENT || strcmp(path, ".") == 0 || strcmp(path, "/") == 0)
+        return exf_fail_errno(err, errno, "%s: cannot resolve", path);
+    EXF_TRY(exf_path_dir(&parent, path, err));
+    EXF_TRY(exf_path_real(&real_parent, parent, err));
+    EXF_TRY(exf_path_join(out, real_parent, slash ? slash + 1 : path, err));
+out:
+    exf_mem_free(parent);
+    exf_mem_free(real_parent);
+    return rc;
+}
+
+/* Returns EXF_OK if stat() or lstat() failed because nothing is there, else an error: nobody knows. */
+static exf_code absent(const char *path, exf_err *err)
+{
+    if (errno == ENOENT || errno == ENOTDIR) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s: cannot look up", path);
+}
+
+exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err)
+{
+    struct stat st;
+    *kind = EXF_PATH_NOTHING;
+    if (lstat(path, &st) != 0) return absent(path, err);
+    *kind = S_ISREG(st.st_mode) ? EXF_PATH_FILE : S_ISDIR(st.st_mode) ? EXF_PATH_DIRECTORY : EXF_PATH_OTHER;
+    return EXF_OK;
+}
+
+exf_code exf_path_look(const char *path, int *found, exf_err *err)
+{
+    exf_path_kind kind;
+    exf_code rc = exf_path_look_at(path, &kind, err);
+    *found = kind != EXF_PATH_NOTHING;
+    return rc;
+}
+
+exf_code exf_path_is_directory(const char *path, int *is, exf_err *err)
+{
+    struct stat st;
+    int found = stat(path, &st) == 0;
+    *is = found && S_ISDIR(st.st_mode);
+    return found ? EXF_OK : absent(path, err);
+}
+
+/* ---- descriptors ------------------------------------------------------------------------------- */
+
+exf_code exf_standard_descriptors(exf_err *err)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        /* The lowest free descriptor is taken: this one, since those below are open. */
+        int got = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        if (got < 0) return exf_fail_errno(err, errno, "/dev/null: cannot open in place of the missing descriptor %d", fd);
+    }
+    return EXF_OK;
 }

@@ -1,5 +1,5 @@
-/* file.h - functions that read byte ranges of a file (file_read.c) and write files
- * atomically (file.c).
+/* file.h - functions that read byte ranges of a file (file_read.c), write a file (file.c) or a directory of files
+ * (file_directory.c) atomically, and take paths apart.
  *
  * Reading: positioned and exact; a short read is a truncation error.
  * Writing: to a temporary beside the target, synced, renamed, the directory
@@ -7,8 +7,7 @@
  * target is untouched and the temporary is gone. */
 #ifndef EXF_BASE_FILE_H
 #define EXF_BASE_FILE_H
-#include "base/err.h"
-#include "base/path.h"
+#include "base/text.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -101,9 +100,65 @@ exf_code exf_output_file_whole(const char *target, int force, const void *bytes,
 /* EXF_IO if target exists and force is 0, or if it is no regular file, links not followed: so that a program refuses
  * before hours of work and not after. */
 exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECKED;
+/* Syncs a directory after a rename in it, where the system can. */
+void exf_sync_directory(const char *dir);
 /* mkdir -p. */
 exf_code exf_make_dirs(const char *path, exf_err *err) EXF_CHECKED;
 /* The same; *n_made says how many directories this call made: the last ones of the path.  After a failure they are gone. */
 exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err) EXF_CHECKED;
 
+/* ---- paths ---------------------------------------------------------- */
+
+/* path itself when it is absolute, else the working directory with it.  Caller frees. */
+exf_code exf_path_absolute(char **out, const char *path, exf_err *err) EXF_CHECKED;
+/* The absolute path without links that a path has or, where nothing is there yet, would have.  Caller frees. */
+exf_code exf_path_real(char **out, const char *path, exf_err *err) EXF_CHECKED;
+typedef enum { EXF_PATH_NOTHING, EXF_PATH_FILE, EXF_PATH_DIRECTORY, EXF_PATH_OTHER } exf_path_kind;
+/* Looks what has that name, links not followed (OTHER). */
+exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;
+/* *found = 1 if a file, directory or link of that name exists, 0 if none does; an error where the system cannot say
+ * (a disk that fails, a directory that may not be searched): that is not absence. */
+exf_code exf_path_look(const char *path, int *found, exf_err *err) EXF_CHECKED;
+/* *is = 1 if there is a directory of that name, links followed, 0 if there is none. */
+exf_code exf_path_is_directory(const char *path, int *is, exf_err *err) EXF_CHECKED;
+
+/* ---- a directory of files ------------------------------------------- */
+
+/* exf_output_directory writes a directory of files: all or none.
+ *
+ * The files go to a temporary directory beside the target; commit syncs it and renames it to the target.  Whatever
+ * fails, the target is as it was and the temporary is gone.
+ *
+ * A folder also gets EXF_FOLDER_LIST, its files' SHA-256 as `sha256sum -c` reads them, after a line that says what it is.
+ * An existing target is refused unless `force`; with it, it must be a folder that holds such a list and only files of that
+ * list with those bytes: a file that this program did not write, or that was changed since, is not deleted.  Old and new
+ * directory exchange their names and the old one is removed.  Where the system cannot exchange names, the old one is moved
+ * aside first, and the target is absent for a moment. */
+#define EXF_FOLDER_LIST "exfold-files.sha256"
+
+typedef struct exf_output_directory exf_output_directory;
+
+/* The parent directory must exist. */
+exf_code exf_output_directory_begin(exf_output_directory **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* Starts the next file, after syncing the one before.  `name` has no slash and is new. */
+exf_code exf_output_directory_file(exf_output_directory *f, const char *name, exf_err *err) EXF_CHECKED;
+/* Appends to the file that was started last; EXF_INTERNAL if none was. */
+exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err) EXF_CHECKED; /* frees f, also on failure */
+void exf_output_directory_abort(exf_output_directory *f);                                /* NULL is allowed */
+
+/* EXF_IO if the target exists and force is 0, or is no directory, or holds what force may not replace; called before any
+ * work. */
+exf_code exf_output_directory_check(const char *target, int force, exf_err *err) EXF_CHECKED;
+
+/* Calls visit with the name of each file in a directory, in sorted order, until it returns another code than EXF_OK. */
+exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
+                         exf_err *err) EXF_CHECKED;
+
+/* ---- descriptors ---------------------------------------------------- */
+
+/* Opens /dev/null on each of the descriptors 0, 1 and 2 that is closed, so that no file of the program gets its number
+ * and with it the messages.  Reading from 0 and writing to 1 and 2 fail on it as on a closed descriptor: a result that
+ * nobody gets is an error still.  The first call of every program; EXF_IO where there is no /dev/null. */
+exf_code exf_standard_descriptors(exf_err *err) EXF_CHECKED;
 #endif

@@ -37,7 +37,7 @@ static exf_code refuse_pointer(const exf_file *f, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: is a git-lfs pointer; fetch the file with: git lfs pull", f->path);
 }
 
-/* Whoever may write the file may set the time of its modification back; the system alone sets that of its last change. */
+/* Includes the time of the last change, which only the system sets: a writer can set the time of modification back. */
 static void write_state(char out[STATE_LEN], const struct stat *st)
 {
 #if defined __APPLE__
@@ -128,23 +128,18 @@ exf_code exf_file_unchanged(const exf_file *f, exf_err *err)
 
 /* ---- how it is read ------------------------------------------------------ */
 
-static exf_code use_direct(exf_file *f, exf_err *err)
-{
-#ifdef O_DIRECT
-    int flags = fcntl(f->fd, F_GETFL);
-    if (flags >= 0 && fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0) return EXF_OK;
-#endif
-    return exf_fail(err, EXF_IO, "%s: its file system cannot be read directly (O_DIRECT): choose pread", f->path);
-}
-
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err)
 {
-    exf_code rc = EXF_OK;
     if (io == f->io) return EXF_OK;
     if (f->io != EXF_IO_PREAD) return exf_fail(err, EXF_INTERNAL, "%s: how it is read was chosen before", f->path);
-    if (io == EXF_IO_DIRECT) rc = use_direct(f, err);
-    if (rc == EXF_OK) f->io = io;
-    return rc;
+#ifdef O_DIRECT
+    int flags = fcntl(f->fd, F_GETFL);
+    if (flags >= 0 && fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0) {
+        f->io = io;
+        return EXF_OK;
+    }
+#endif
+    return exf_fail(err, EXF_IO, "%s: its file system cannot be read directly (O_DIRECT): choose pread", f->path);
 }
 
 /* ---- pread ------------------------------------------------------------------ */
@@ -185,9 +180,8 @@ static uint64_t aligned_up(uint64_t at)
     return aligned_down(at + EXF_FILE_ALIGN - 1);
 }
 
-/* The whole blocks around bytes [offset, offset + n) into room, which is aligned; the
- * last block may end with the file.  A piece that came short is taken up again at its
- * last whole block, since a read may start nowhere else. */
+/* Reads the whole blocks around bytes [offset, offset + n) into an aligned buffer; the last block may end with the file.
+ * A short read is continued at its last whole block, since a direct read may start nowhere else. */
 static exf_code read_blocks(const exf_file *f, uint64_t offset, size_t n, char *buffer, exf_err *err)
 {
     uint64_t from = aligned_down(offset);
@@ -203,7 +197,7 @@ static exf_code read_blocks(const exf_file *f, uint64_t offset, size_t n, char *
     return EXF_OK;
 }
 
-/* By way of aligned memory, some at a time. */
+/* Reads into aligned memory, a piece at a time, and copies from there. */
 static exf_code read_bounced(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)
 {
     enum { PIECE = 1 << 20 };

@@ -1,14 +1,17 @@
 /* hash.c - see hash.h. */
-#include "base/file.h"
+#define _DEFAULT_SOURCE /* getentropy */
 #include "base/hash.h"
+
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "base/stop.h"
 
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 struct exf_hash {
     EVP_MD_CTX *md;
@@ -19,7 +22,7 @@ static exf_code failed(exf_err *err)
     return exf_fail(err, EXF_NOSPACE, "out of memory in libcrypto: no state for SHA-256"); /* it has no other reason to fail */
 }
 
-static const EVP_MD *sha256; /* found once: libcrypto 3 takes memory for that, and starts with it */
+static const EVP_MD *sha256; /* fetched once: libcrypto 3 initialises itself and allocates for that */
 
 static void find_sha256(void)
 {
@@ -29,7 +32,7 @@ static void find_sha256(void)
     if (!sha256) sha256 = EVP_sha256();
 }
 
-static exf_code start(exf_err *err)
+static exf_code start_libcrypto(exf_err *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static atomic_int started;
@@ -44,7 +47,7 @@ exf_code exf_hash_new(exf_hash **out, exf_err *err)
 {
     exf_code rc;
     *out = NULL;
-    EXF_TRY(start(err));
+    EXF_TRY(start_libcrypto(err));
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "hash state", err));
     (*out)->md = EVP_MD_CTX_new();
     if ((*out)->md && EVP_DigestInit_ex((*out)->md, sha256, NULL) == 1) return EXF_OK;
@@ -168,4 +171,87 @@ int exf_digest_list_find(const char *text, const char *name, char hex[EXF_SHA256
             return 1;
         }
     return 0;
+}
+
+/* ---- keyed hashes ------------------------------------------------------------------------------ */
+
+/* Makes a key of addresses and the clock if the system gives no random bytes. */
+exf_hash_key exf_hash_key_new(void)
+{
+    exf_hash_key key;
+    struct timespec now;
+    if (getentropy(&key, sizeof key) == 0) return key;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    key.k[0] = (uint64_t)(uintptr_t)&key ^ (uint64_t)now.tv_nsec << 32;
+    key.k[1] = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid();
+    return key;
+}
+
+static uint64_t rotate(uint64_t x, int bits)
+{
+    return x << bits | x >> (64 - bits);
+}
+
+static void sip_round(uint64_t v[4])
+{
+    v[0] += v[1];
+    v[1] = rotate(v[1], 13) ^ v[0];
+    v[0] = rotate(v[0], 32);
+    v[2] += v[3];
+    v[3] = rotate(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = rotate(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = rotate(v[1], 17) ^ v[2];
+    v[2] = rotate(v[2], 32);
+}
+
+uint64_t exf_keyed_hash(const exf_hash_key *key, const void *bytes, size_t len)
+{
+    uint64_t v[4] = {key->k[0] ^ 0x736f6d6570736575u, key->k[1] ^ 0x646f72616e646f6du, key->k[0] ^ 0x6c7967656e657261u,
+                     key->k[1] ^ 0x7465646279746573u};
+    const unsigned char *p = bytes;
+    uint64_t word, last = (uint64_t)len << 56;
+    for (; len >= 8; p += 8, len -= 8) {
+        memcpy(&word, p, 8);
+        v[3] ^= word;
+        sip_round(v);
+        v[0] ^= word;
+    }
+    for (size_t i = 0; i < len; i++) last |= (uint64_t)p[i] << (8 * i);
+    v[3] ^= last;
+    sip_round(v);
+    v[0] ^= last;
+    v[2] ^= 0xff;
+    for (int i = 0; i < 3; i++) sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* ---- random numbers ---------------------------------------------------------------------------- */
+
+__extension__ typedef unsigned __int128 u128; /* gcc and clang have it; C11 does not */
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+uint64_t exf_rng_u64(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    const uint64_t golden = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio, odd */
+    return mix(mix(mix(seed + golden) + stream * golden + golden) + counter * golden + golden);
+}
+
+uint64_t exf_rng_below(uint64_t n, uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    return (uint64_t)(((u128)exf_rng_u64(seed, stream, counter) * n) >> 64);
+}
+
+void exf_rng_choose(size_t *pick, size_t k, size_t n, uint64_t seed, uint64_t stream)
+{
+    size_t taken = 0;
+    for (size_t i = 0; i < n && taken < k; i++)
+        if (exf_rng_below(n - i, seed, stream, i) < k - taken) pick[taken++] = i;
 }

@@ -7,6 +7,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { EXF_SHA256_HEX = 65 }; /* 64 lower-case hex digits and a NUL */
 
@@ -38,4 +41,32 @@ typedef struct {
 int exf_digest_list_next(const char **text, exf_digest_entry *out);
 /* Returns 1 and the digest of `name`, or 0 if the list does not have it. */
 int exf_digest_list_find(const char *text, const char *name, char hex[EXF_SHA256_HEX]);
+
+/* Hashes for tables whose keys come from a file.  The key is random, new for each table: a file cannot be made whose words meet in
+ * one slot.  So values differ from run to run; nothing may depend on them but where an entry lies. */
+
+typedef struct { uint64_t k[2]; } exf_hash_key;
+
+exf_hash_key exf_hash_key_new(void);
+/* SipHash-1-3 (Aumasson and Bernstein) of len bytes. */
+uint64_t exf_keyed_hash(const exf_hash_key *key, const void *bytes, size_t len);
+/* Of one integer: a keyed multiplication before and after a shift, of which the high bits count. */
+static inline uint64_t exf_keyed_hash_u64(const exf_hash_key *key, uint64_t x)
+{
+    x = (x ^ key->k[0]) * 0x9e3779b97f4a7c15u;
+    return (x ^ x >> 32) * (key->k[1] | 1);
+}
+
+/* Counter-based random numbers: the value at (seed, stream, counter) is a pure function, so draws need no order and no state and
+ * can be repeated anywhere.  SplitMix64 finaliser over the mixed triple.  Not cryptographic. */
+
+uint64_t exf_rng_u64(uint64_t seed, uint64_t stream, uint64_t counter);
+/* Uniform in [0, n), n > 0, without modulo bias beyond 2^-64. */
+uint64_t exf_rng_below(uint64_t n, uint64_t seed, uint64_t stream, uint64_t counter);
+/* pick[0..k) = k of the numbers 0..n-1 without replacement, ascending; every
+ * subset equally likely (selection sampling, one draw per candidate).  k <= n. */
+void exf_rng_choose(size_t *pick, size_t k, size_t n, uint64_t seed, uint64_t stream);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,14 +1,15 @@
 /* log.c - see log.h. */
 #include "base/log.h"
 
-#include "base/log_lines.h"
-#include "base/printable.h"
 #include "base/text.h"
+#include "gen/version.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -82,7 +83,7 @@ static void say(const char *level, const char *tone, int code, const char *fmt, 
 {
     char text[MESSAGE_BYTES];
     vsnprintf(text, sizeof text, fmt, va);
-    exf_make_printable(text); /* names from foreign files may stand in it */
+    exf_make_printable(text); /* it may hold names from foreign files */
     exf_log_lock();
     if (settings.progress == EXF_PROGRESS_JSON)
         say_json(level, code, text);
@@ -142,4 +143,58 @@ uint64_t exf_peak_rss(void)
 {
     struct rusage r;
     return getrusage(RUSAGE_SELF, &r) == 0 ? (uint64_t)r.ru_maxrss * 1024 : 0;
+}
+
+/* ---- the build --------------------------------------------------------------------------------- */
+
+const char *exf_release(void)
+{
+    return EXF_RELEASE;
+}
+
+const char *exf_commit(void)
+{
+    return EXF_COMMIT;
+}
+
+int exf_built_with_cuda(void)
+{
+    return EXF_HAVE_CUDA;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int bar_open;
+
+void exf_log_lock(void) { pthread_mutex_lock(&lock); }
+void exf_log_unlock(void) { pthread_mutex_unlock(&lock); }
+
+void exf_log_close_bar(void)
+{
+    if (bar_open) fputc('\n', stderr);
+    bar_open = 0;
+}
+
+void exf_log_line(const char *text)
+{
+    exf_log_close_bar();
+    fprintf(stderr, "%s\n", text);
+}
+
+void exf_log_bar(const char *text)
+{
+    fprintf(stderr, "\r\033[K%s", text);
+    fflush(stderr);
+    bar_open = 1;
+}
+
+int exf_log_columns(void)
+{
+    struct winsize size;
+    const char *columns = getenv("COLUMNS");
+    long n;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+    n = columns ? strtol(columns, NULL, 10) : 0;
+    return n > 0 && n < 10000 ? (int)n : 80;
 }

@@ -1,4 +1,5 @@
-/* log.h - functions that write messages to stderr; only they and progress.h write there.
+/* log.h - functions that write messages to stderr, where only they and progress.h write; what this build is, the clock
+ * and memory of the process.
  *
  * With --progress=json every line is a JSON object, messages too:
  *   {"event":"message","level":"warning","text":"..."}     level: error, warning, info or debug
@@ -41,4 +42,21 @@ exf_progress_mode exf_log_progress(void);
 double exf_clock(void);
 /* Largest resident set so far, bytes; 0 if the system does not say. */
 uint64_t exf_peak_rss(void);
+
+const char *exf_release(void); /* "0.1.0" */
+const char *exf_commit(void);  /* first 12 digits of the source's commit, "unknown" outside git */
+int exf_built_with_cuda(void);
+
+/* The lines of messages and of progress; callers of every function but the first hold the lock. */
+
+void exf_log_lock(void);
+void exf_log_unlock(void);
+/* Writes a whole line, after the end of the bar. */
+void exf_log_line(const char *text);
+/* Draws the bar anew. */
+void exf_log_bar(const char *text);
+/* Ends the bar's line, if one is drawn. */
+void exf_log_close_bar(void);
+/* Returns the columns of the terminal on stderr: as it says, or as COLUMNS says, or 80. */
+int exf_log_columns(void);
 #endif

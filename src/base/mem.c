@@ -35,13 +35,6 @@ exf_code exf_mem_mul(size_t *out, size_t a, size_t b, const char *what, exf_err 
     return EXF_OK;
 }
 
-exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err *err)
-{
-    if (a > SIZE_MAX - b) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu + %zu for %s", a, b, what);
-    *out = a + b;
-    return EXF_OK;
-}
-
 exf_code exf_mem_raw(void *out, size_t n, size_t size, const char *what, exf_err *err)
 {
     void *p = NULL;
@@ -83,10 +76,9 @@ exf_code exf_mem_grow(void *array, size_t *cap, size_t need, size_t size, const 
 
 exf_code exf_mem_dup(char **out, const void *bytes, size_t len, const char *what, exf_err *err)
 {
-    size_t room = 0;
     *out = NULL;
-    exf_code rc = exf_mem_add(&room, len, 1, what, err);
-    if (rc == EXF_OK) rc = exf_mem_new(out, room, 1, what, err);
+    if (len == SIZE_MAX) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu + 1 for %s", len, what);
+    exf_code rc = exf_mem_new(out, len + 1, 1, what, err);
     if (rc == EXF_OK && len) memcpy(*out, bytes, len);
     return rc;
 }
@@ -96,7 +88,7 @@ exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *er
     return exf_mem_dup(out, s, strlen(s), what, err);
 }
 
-/* Mapped and not touched: malloc() would keep what it gets, and give later blocks other places. */
+/* Maps the memory and does not touch it: malloc() would keep the block and change where later ones lie. */
 exf_code exf_mem_reserve(const char *what, exf_err *err)
 {
     void *p = mmap(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

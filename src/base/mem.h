@@ -37,13 +37,35 @@ void exf_mem_free(void *p);
  * allocation of its own fails (libhdf5 1.10, libcrypto while it starts).  `what` names it.  Nothing is held. */
 exf_code exf_mem_reserve(const char *what, exf_err *err) EXF_CHECKED;
 
-/* a*b and a+b; EXF_NOSPACE naming `what` if the result does not fit a size_t. */
+/* *out = a*b; EXF_NOSPACE naming `what` if that does not fit a size_t. */
 exf_code exf_mem_mul(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
-exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
 
 /* Tests: the n-th allocation from now on fails (1 is the next); 0 turns it off.
  * Returns how many allocations were asked for since the last call. */
 size_t exf_mem_fail_at(size_t n);
+
+/* Scratch memory of one worker, taken front to back and given back all at once.
+ *
+ * A carving function takes a set of arrays from an arena.  Run with base NULL it only counts, so the function that uses memory also
+ * says how much it needs. */
+typedef struct {
+    float *base;
+    size_t used; /* floats */
+} exf_arena;
+
+/* n floats that begin at a multiple of 256 bytes after base. */
+static inline float *exf_arena_take(exf_arena *a, size_t n)
+{
+    float *taken = a->base ? a->base + a->used : NULL;
+    a->used += (n + 63) & ~(size_t)63;
+    return taken;
+}
+
+/* The same for any type. */
+static inline void *exf_take_bytes(exf_arena *a, size_t bytes)
+{
+    return exf_arena_take(a, (bytes + sizeof(float) - 1) / sizeof(float));
+}
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* opt.c - the option table and who set what; see opt.h, opt_internal.h. */
+/* opt.c - the option table, its values and who set them: defaults, the recipe, the command line; see opt.h. */
 #include "base/opt_internal.h"
 
 #include "base/mem.h"
@@ -57,13 +57,6 @@ out:
     return rc;
 }
 
-size_t exf_opt_find_key(const exf_opts *o, const char *key)
-{
-    size_t i = 0;
-    while (i < o->n && !same(o->table[i].key, key)) i++;
-    return i;
-}
-
 /* ---- values -------------------------------------------------------------------- */
 static void swap_value(exf_opts *o, size_t i, exf_opt_value *v)
 {
@@ -74,7 +67,7 @@ static void swap_value(exf_opts *o, size_t i, exf_opt_value *v)
     *v = old;
 }
 
-/* A further name for a row of FILES that has some. */
+/* Adds names to a row of FILES that has some. */
 static exf_code add_file(exf_opts *o, size_t i, exf_opt_value *v, exf_err *err)
 {
     exf_opt_value list = {0};
@@ -85,8 +78,8 @@ static exf_code add_file(exf_opts *o, size_t i, exf_opt_value *v, exf_err *err)
     return rc;
 }
 
-/* Takes v over, whatever happens. */
-static exf_code keep(exf_opts *o, size_t i, exf_opt_rank rank, exf_opt_value *v, const char *origin, exf_err *err)
+/* Stores v unless a value of higher rank is set; v is the row's, or freed, in any case. */
+static exf_code keep_value(exf_opts *o, size_t i, exf_opt_rank rank, exf_opt_value *v, const char *origin, exf_err *err)
 {
     exf_code rc;
     char **by = o->origin[i];
@@ -101,11 +94,12 @@ static exf_code keep(exf_opts *o, size_t i, exf_opt_rank rank, exf_opt_value *v,
     return rc;
 }
 
-exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err)
+/* Parses text for row i and stores it unless a value of higher rank is set. */
+static exf_code set_row(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err)
 {
     exf_opt_value v;
     exf_code rc = exf_opt_parse(&v, &o->table[i], text, err);
-    return rc == EXF_OK ? keep(o, i, rank, &v, origin, err) : rc;
+    return rc == EXF_OK ? keep_value(o, i, rank, &v, origin, err) : rc;
 }
 
 void exf_opts_limit(exf_opts *o, const exf_opt_scope *scope)
@@ -117,7 +111,7 @@ static exf_code set_defaults(exf_opts *o, exf_err *err)
 {
     for (size_t i = 0; i < o->n; i++) {
         const exf_opt *row = &o->table[i];
-        exf_code rc = row->fallback ? exf_opt_give(o, i, EXF_OPT_BY_DEFAULT, row->fallback, "the default", err) : EXF_OK;
+        exf_code rc = row->fallback ? set_row(o, i, EXF_OPT_BY_DEFAULT, row->fallback, "the default", err) : EXF_OK;
         if (rc == EXF_OK) continue;
         exf_err_prefix(err, "option table: default of %s: ", row_name(row));
         if (rc != EXF_USAGE) return rc;
@@ -173,7 +167,7 @@ exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const cha
     size_t i;
     exf_code rc = find_or_explain(o, key, where, &i, err);
     if (rc != EXF_OK) return rc;
-    rc = exf_opt_give(o, i, rank, text, where, err);
+    rc = set_row(o, i, rank, text, where, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: %s: ", where, key);
     return rc;
 }
@@ -188,7 +182,7 @@ exf_code exf_opts_set_list(exf_opts *o, exf_opt_rank rank, const char *key, cons
     if (!exf_opt_is_list(o->table[i].type))
         return exf_fail(err, EXF_USAGE, "%s: %s: a list of %zu, expected one value", where, key, n);
     rc = exf_opt_parse_items(&v, &o->table[i], item, n, err);
-    if (rc == EXF_OK) rc = keep(o, i, rank, &v, where, err);
+    if (rc == EXF_OK) rc = keep_value(o, i, rank, &v, where, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: %s: ", where, key);
     return rc;
 }
@@ -211,9 +205,12 @@ exf_code exf_opts_place(const exf_opts *o, const char *key, exf_text *out, exf_e
 {
     size_t i = exf_opt_find_key(o, key);
     char *const *by = i < o->n ? o->origin[i] : NULL;
-    if (by && by[EXF_OPT_BY_ARGV]) return exf_text_addf(out, err, "%s", by[EXF_OPT_BY_ARGV]);
-    if (by && by[EXF_OPT_BY_RECIPE]) return exf_text_addf(out, err, "%s: %s", by[EXF_OPT_BY_RECIPE], key);
-    return exf_text_addf(out, err, "%s", key);
+    if (by && by[EXF_OPT_BY_ARGV])
+        exf_text_appendf(out, "%s", by[EXF_OPT_BY_ARGV]);
+    else
+        exf_text_appendf(out, "%s%s%s", by && by[EXF_OPT_BY_RECIPE] ? by[EXF_OPT_BY_RECIPE] : "",
+                         by && by[EXF_OPT_BY_RECIPE] ? ": " : "", key);
+    return exf_text_end(out, err);
 }
 
 exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err)
@@ -221,7 +218,138 @@ exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err
     exf_opt_value v = {0};
     if (i >= o->n) return exf_fail(err, EXF_INTERNAL, "option row %zu of %zu", i, o->n);
     const exf_opt *row = &o->table[i];
-    if (!row_given(o, i, EXF_OPT_BY_DEFAULT)) return exf_text_add(out, "", 0, err);
+    exf_text_append(out, "", 0); /* so that there is a text, should the value be unset */
+    if (!row_given(o, i, EXF_OPT_BY_DEFAULT)) return exf_text_end(out, err);
     memcpy(&v, o->values + row->offset, exf_opt_value_size(row->type));
     return exf_opt_print(out, row, &v, err);
+}
+
+/* ---- the command line ------------------------------------------------------------- */
+
+typedef struct {
+    exf_opts *o;
+    int argc;
+    char **argv;
+    int at; /* the argument being read */
+    exf_err *err;
+} walk; /* over the arguments */
+
+static size_t find_flag(const exf_opts *o, const char *flag)
+{
+    size_t i = 0;
+    while (i < o->n && !(o->table[i].flag && strcmp(o->table[i].flag, flag) == 0 && exf_opt_takes(o, i, EXF_OPT_BY_ARGV))) i++;
+    return i;
+}
+
+static size_t find_letter(const exf_opts *o, char letter)
+{
+    size_t i = 0;
+    while (i < o->n && !(letter && o->table[i].letter == letter && exf_opt_takes(o, i, EXF_OPT_BY_ARGV))) i++;
+    return i;
+}
+
+/* Takes an option's value: the text after "=", or the next argument. */
+static exf_code take_value(walk *w, const char *name, const char *attached, const char **value)
+{
+    *value = attached;
+    if (attached) return EXF_OK;
+    if (w->at + 1 >= w->argc) return exf_fail(w->err, EXF_USAGE, "%s: needs a value", name);
+    const char *next = w->argv[w->at + 1];
+    if (exf_starts_with(next, "--")) /* "--output --force" more likely lacks a value */
+        return exf_fail(w->err, EXF_USAGE, "%s: needs a value, but %.80s follows", name, next);
+    *value = next;
+    w->at++;
+    return EXF_OK;
+}
+
+static exf_code give(walk *w, size_t i, const char *text, const char *name)
+{
+    exf_code rc = set_row(w->o, i, EXF_OPT_BY_ARGV, text, name, w->err);
+    if (rc != EXF_OK) exf_err_prefix(w->err, "%s: ", name);
+    return rc;
+}
+
+static exf_code set_key(walk *w, const char *attached)
+{
+    exf_code rc;
+    const char *pair, *equals;
+    exf_text name = {0};
+    EXF_TRY(take_value(w, "--set", attached, &pair));
+    equals = strchr(pair, '=');
+    if (!equals || equals == pair) {
+        rc = exf_fail(w->err, EXF_USAGE, "--set %.80s: expected KEY=VALUE", pair);
+        goto out;
+    }
+    exf_text_appendf(&name, "--set %.*s", (int)(equals - pair), pair);
+    EXF_TRY(exf_text_end(&name, w->err));
+    const char *key = name.s + strlen("--set ");
+    size_t i = exf_opt_find_key(w->o, key);
+    if (i < w->o->n && exf_opt_takes(w->o, i, EXF_OPT_BY_ARGV))
+        rc = give(w, i, equals + 1, name.s);
+    else
+        rc = exf_opt_unknown_key(w->o, name.s, key, w->err);
+out:
+    exf_text_free(&name);
+    return rc;
+}
+
+/* --no-name, where no flag is called "no-name" itself. */
+static exf_code switch_off(walk *w, const char *name, const char *attached)
+{
+    size_t i = find_flag(w->o, name + strlen("--no-"));
+    if (w->o->table[i].type != EXF_OPT_FLAG)
+        return exf_fail(w->err, EXF_USAGE, "%s: --%s takes a value and has no --no- form", name, w->o->table[i].flag);
+    if (attached) return exf_fail(w->err, EXF_USAGE, "%s: takes no value, \"%.80s\" was given", name, attached);
+    return give(w, i, "false", name);
+}
+
+static exf_code long_option(walk *w, const char *arg)
+{
+    exf_code rc;
+    char *name = NULL;
+    const char *equals = strchr(arg, '='), *attached = equals ? equals + 1 : NULL, *value;
+    EXF_TRY(exf_mem_dup(&name, arg, equals ? (size_t)(equals - arg) : strlen(arg), "option name", w->err));
+    size_t i = find_flag(w->o, name + 2);
+    if (strcmp(name, "--set") == 0) {
+        rc = set_key(w, attached);
+    } else if (i < w->o->n && w->o->table[i].type == EXF_OPT_FLAG) {
+        rc = give(w, i, attached ? attached : "true", name);
+    } else if (i < w->o->n) {
+        EXF_TRY(take_value(w, name, attached, &value));
+        rc = give(w, i, value, name);
+    } else if (exf_starts_with(name, "--no-") && find_flag(w->o, name + strlen("--no-")) < w->o->n) {
+        rc = switch_off(w, name, attached);
+    } else {
+        rc = exf_opt_unknown_flag(w->o, name, w->err);
+    }
+out:
+    exf_mem_free(name);
+    return rc;
+}
+
+static exf_code short_option(walk *w, const char *arg)
+{
+    const char *value = "true";
+    size_t i = find_letter(w->o, arg[1]);
+    if (i == w->o->n) return exf_opt_unknown_flag(w->o, arg, w->err);
+    if (arg[2]) return exf_fail(w->err, EXF_USAGE, "%.80s: unknown option; a blank is needed after -%c", arg, arg[1]);
+    exf_code rc = w->o->table[i].type == EXF_OPT_FLAG ? EXF_OK : take_value(w, arg, NULL, &value);
+    return rc == EXF_OK ? give(w, i, value, arg) : rc;
+}
+
+exf_code exf_opts_argv(exf_opts *o, int argc, char **argv, const char **positional, size_t *n_positional, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int flags_ended = 0;
+    walk w = {o, argc, argv, 1, err};
+    *n_positional = 0;
+    for (; w.at < argc; w.at++) {
+        const char *arg = argv[w.at];
+        if (flags_ended || arg[0] != '-' || arg[1] == 0) positional[(*n_positional)++] = arg;
+        else if (strcmp(arg, "--") == 0) flags_ended = 1;
+        else if (arg[1] == '-') EXF_TRY(long_option(&w, arg));
+        else EXF_TRY(short_option(&w, arg));
+    }
+out:
+    return rc;
 }

@@ -1,8 +1,7 @@
 /* opt_internal.h - types and functions shared by opt*.c only.
  *
- * opt.c stores values with their origins, opt_value.c parses and prints one value,
- * opt_argv.c reads the command line, opt_hint.c says what may have been meant, opt_help.c prints
- * --help. */
+ * opt.c reads the recipe and the command line and stores values with their origins, opt_value.c parses and prints one value,
+ * opt_find.c finds rows and says what may have been meant, opt_help.c prints --help. */
 #ifndef EXF_BASE_OPT_INTERNAL_H
 #define EXF_BASE_OPT_INTERNAL_H
 #include "base/opt.h"
@@ -43,12 +42,8 @@ int exf_opt_is_list(exf_opt_type type);
 /* "0 to 1", "at least 1", "at most 5", "" when there is no range.  0 if row->values is no range. */
 int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX]);
 
-/* ---- rows (opt.c) ------------------------------------------------------ */
+/* ---- rows, and hints (opt_find.c) --------------------------------------- */
 size_t exf_opt_find_key(const exf_opts *o, const char *key); /* o->n: none */
-/* Parses text for row i and stores it unless a value of higher rank is set. */
-exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err) EXF_CHECKED;
-
-/* ---- hints (opt_hint.c) ------------------------------------------------ */
 /* 1 if row i may be given at this rank. */
 int exf_opt_takes(const exf_opts *o, size_t i, exf_opt_rank rank);
 /* The hint after "unknown key": the nearest keys, the section's keys, or nothing; of the keys

@@ -2,6 +2,7 @@
 #include "base/opt_internal.h"
 
 #include "base/mem.h"
+#include "base/registry.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -158,7 +159,7 @@ static int holds_blank(const char *s, size_t len)
     return 0;
 }
 
-/* One item into a list that has room for it. */
+/* Adds one item to a list that was allocated for it. */
 static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s, size_t len, exf_err *err)
 {
     char *copy;
@@ -180,7 +181,7 @@ static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s,
     return rc;
 }
 
-static exf_code make_room(exf_opt_value *list, const exf_opt *row, size_t n, exf_err *err)
+static exf_code allocate_items(exf_opt_value *list, const exf_opt *row, size_t n, exf_err *err)
 {
     memset(list, 0, sizeof *list);
     if (n == 0) return EXF_OK;
@@ -237,12 +238,12 @@ static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *t
         if (p == end) n = 0;
     }
     if (n) n = count_items(row, p, end);
-    EXF_TRY(make_room(out, row, n, err));
+    EXF_TRY(allocate_items(out, row, n, err));
     for (size_t i = 0; i < n; i++) {
-        const char *first = p, *behind = item_end(row, p, end), *last = behind;
+        const char *first = p, *item_last = item_end(row, p, end), *last = item_last;
         trim(&first, &last);
         EXF_TRY(add_item(out, row, first, (size_t)(last - first), err));
-        p = next_item(row, behind, end);
+        p = next_item(row, item_last, end);
     }
 out:
     return rc;
@@ -251,7 +252,7 @@ out:
 exf_code exf_opt_parse_items(exf_opt_value *out, const exf_opt *row, const char *const *item, size_t n, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(make_room(out, row, n, err));
+    EXF_TRY(allocate_items(out, row, n, err));
     for (size_t i = 0; i < n; i++) {
         const char *first = item[i], *last = first + strlen(first);
         trim(&first, &last);
@@ -262,12 +263,12 @@ out:
     return rc;
 }
 
-/* A list of the one name, whatever characters it has. */
+/* Makes a list of one name, which may hold any characters. */
 static exf_code parse_file(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     exf_code rc;
     if (!*text) return exf_fail(err, EXF_USAGE, "the name is empty");
-    EXF_TRY(make_room(out, row, 1, err));
+    EXF_TRY(allocate_items(out, row, 1, err));
     EXF_TRY(exf_mem_strdup(&out->texts.item[0], text, "file name", err));
     out->texts.n = 1;
 out:
@@ -312,24 +313,23 @@ exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text,
 }
 
 /* ---- value to text --------------------------------------------------------- */
-static exf_code print_bytes(exf_text *out, uint64_t v, exf_err *err)
+static void print_bytes(exf_text *out, uint64_t v)
 {
     static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
     for (; v && v % 1024 == 0 && u < 4; u++) v /= 1024;
-    return exf_text_addf(out, err, "%" PRIu64 "%s", v, unit[u]);
+    exf_text_appendf(out, "%" PRIu64 "%s", v, unit[u]);
 }
 
-static exf_code print_list(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
+static void print_list(exf_text *out, const exf_opt *row, const exf_opt_value *v)
 {
     int is_text = holds_texts(row->type);
     const char *gap = row->type == EXF_OPT_WORD_LIST || row->type == EXF_OPT_FILES ? " " : ",";
     size_t n = is_text ? v->texts.n : v->ints.n;
-    exf_code rc = n ? EXF_OK : exf_text_addf(out, err, "[]");
-    for (size_t i = 0; i < n && rc == EXF_OK; i++)
-        rc = is_text ? exf_text_addf(out, err, "%s%s", i ? gap : "", v->texts.item[i])
-                     : exf_text_addf(out, err, "%s%" PRId64, i ? gap : "", v->ints.item[i]);
-    return rc;
+    if (!n) exf_text_appendf(out, "[]");
+    for (size_t i = 0; i < n; i++)
+        if (is_text) exf_text_appendf(out, "%s%s", i ? gap : "", v->texts.item[i]);
+        else exf_text_appendf(out, "%s%" PRId64, i ? gap : "", v->ints.item[i]);
 }
 
 exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
@@ -337,18 +337,20 @@ exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v
     const char *words[MAX_WORDS + 1];
     char room[WORDS_ROOM], real[EXF_REAL_TEXT];
     switch (row->type) {
-    case EXF_OPT_TEXT: return exf_text_addf(out, err, "%s", v->text ? v->text : "");
-    case EXF_OPT_INT: return exf_text_addf(out, err, "%" PRId64, v->i);
-    case EXF_OPT_REAL: return exf_text_addf(out, err, "%s", exf_real_text(real, v->real));
-    case EXF_OPT_BYTES: return print_bytes(out, v->bytes, err);
-    case EXF_OPT_FLAG: return exf_text_addf(out, err, "%s", v->word ? "true" : "false");
+    case EXF_OPT_TEXT: exf_text_appendf(out, "%s", v->text ? v->text : ""); break;
+    case EXF_OPT_INT: exf_text_appendf(out, "%" PRId64, v->i); break;
+    case EXF_OPT_REAL: exf_text_appendf(out, "%s", exf_real_text(real, v->real)); break;
+    case EXF_OPT_BYTES: print_bytes(out, v->bytes); break;
+    case EXF_OPT_FLAG: exf_text_appendf(out, "%s", v->word ? "true" : "false"); break;
     case EXF_OPT_TEXT_LIST:
     case EXF_OPT_WORD_LIST:
     case EXF_OPT_FILES:
-    case EXF_OPT_INT_LIST: return print_list(out, row, v, err);
+    case EXF_OPT_INT_LIST: print_list(out, row, v); break;
     case EXF_OPT_CHOICE:
-        if (v->word >= 0 && v->word < split_words(row->values, words, room)) return exf_text_addf(out, err, "%s", words[v->word]);
+        if (v->word < 0 || v->word >= split_words(row->values, words, room))
+            return exf_fail(err, EXF_INTERNAL, "option %s holds %d, which is none of %s", row->key ? row->key : row->flag, v->word,
+                            row->values ? row->values : "nothing");
+        exf_text_appendf(out, "%s", words[v->word]);
     }
-    return exf_fail(err, EXF_INTERNAL, "option %s holds %d, which is none of %s", row->key ? row->key : row->flag, v->word,
-                    row->values ? row->values : "nothing");
+    return exf_text_end(out, err);
 }

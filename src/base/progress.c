@@ -1,7 +1,6 @@
 /* progress.c - see progress.h. */
 #include "base/progress.h"
 
-#include "base/log_lines.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -9,6 +8,92 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+/* ---- how long it still takes ------------------------------------------------------------------- */
+
+/* The part of a kind's units as which its prior counts beside what was measured. */
+static const double prior_weight = 0.01;
+
+void exf_eta_start(exf_eta *e, int kind, double clock)
+{
+    e->now = kind;
+    e->since = clock;
+}
+
+static void spend(exf_eta *e, double clock)
+{
+    e->kind[e->now].spent += clock - e->since;
+    e->since = clock;
+}
+
+void exf_eta_turn(exf_eta *e, int kind, double clock)
+{
+    spend(e, clock);
+    e->now = kind;
+}
+
+void exf_eta_add(exf_eta *e, double units, double clock)
+{
+    spend(e, clock);
+    e->kind[e->now].done += units;
+}
+
+void exf_eta_credit(exf_eta *e, int kind, double units, double seconds, double clock)
+{
+    spend(e, clock);
+    e->kind[e->now].spent -= seconds;
+    e->kind[kind].done += units;
+    e->kind[kind].spent += seconds;
+}
+
+/* Returns the seconds that were spent over those that the priors say; 0 if nothing was measured. */
+static double scale_of(const exf_eta *e)
+{
+    double spent = 0, expected = 0;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) {
+        if (e->kind[k].done <= 0) continue;
+        spent += e->kind[k].spent;
+        expected += e->kind[k].done * e->kind[k].prior;
+    }
+    return expected > 0 ? spent / expected : 0;
+}
+
+static double rate_of(const exf_eta_kind *k, double scale)
+{
+    double weight = k->planned * prior_weight, spent = k->spent > 0 ? k->spent : 0;
+    return k->done + weight > 0 ? (spent + scale * k->prior * weight) / (k->done + weight) : 0;
+}
+
+double exf_eta_left(const exf_eta *e, double clock)
+{
+    double scale = scale_of(e), left = 0;
+    if (scale <= 0) return -1;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) {
+        double units = e->kind[k].planned - e->kind[k].done;
+        if (units > 0) left += units * rate_of(&e->kind[k], scale);
+    }
+    left -= clock - e->since; /* a part of it has begun */
+    return left > 0 ? left : 0;
+}
+
+double exf_eta_whole(const exf_eta *e)
+{
+    double scale = scale_of(e), whole = 0;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) {
+        const exf_eta_kind *kind = &e->kind[k];
+        whole += kind->planned * (kind->done > 0 ? kind->spent / kind->done : scale * kind->prior);
+    }
+    return scale > 0 ? whole : -1;
+}
+
+double exf_eta_share(const exf_eta *e, double clock)
+{
+    double left = exf_eta_left(e, clock), spent = clock - e->since;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) spent += e->kind[k].spent;
+    return left < 0 ? 0 : spent + left > 0 ? spent / (spent + left) : 1;
+}
+
+/* ---- the work under way ------------------------------------------------------------------------ */
 
 enum { LINE_BYTES = 512, LEAST_BAR = 10, MOST_BAR = 40 };
 
@@ -29,8 +114,8 @@ static pthread_mutex_t ticks = PTHREAD_MUTEX_INITIALIZER; /* guards work.stop */
 
 /* ---- lines ------------------------------------------------------------------------------- */
 
-/* Appends a part if it fits into `room` columns with what stands already, else leaves it out. */
-static void append(char *line, size_t room, const char *part)
+/* Appends a part if the line then has at most `room` columns, else leaves it out. */
+static void append_if_fits(char *line, size_t room, const char *part)
 {
     size_t n = strlen(line), more = strlen(part);
     if (n + more <= room) memcpy(line + n, part, more + 1);
@@ -63,19 +148,19 @@ static void append_numbers(char *line, size_t room)
     if (p->done) {
         snprintf(part, sizeof part, " tok %" PRIu64 " %.1fk tok/s", p->tokens,
                  p->seconds > 0 ? (double)p->tokens / p->seconds / 1000 : 0.0);
-        append(line, room, part);
+        append_if_fits(line, room, part);
         snprintf(part, sizeof part, " read %s", exf_human_bytes(bytes, sizeof bytes, (double)p->weight_bytes));
-        append(line, room, part);
+        append_if_fits(line, room, part);
     }
     snprintf(part, sizeof part, " rss %s", exf_human_bytes(bytes, sizeof bytes, (double)exf_peak_rss()));
-    append(line, room, part);
+    append_if_fits(line, room, part);
     if (p->done && p->n_experts) {
         snprintf(part, sizeof part, " cold %d/%d", p->cold, p->n_experts);
-        append(line, room, part);
+        append_if_fits(line, room, part);
     }
     if (p->done && p->straggler[0]) {
-        append(line, room, " straggler: ");
-        append(line, room, p->straggler);
+        append_if_fits(line, room, " straggler: ");
+        append_if_fits(line, room, p->straggler);
     }
 }
 
@@ -101,8 +186,8 @@ static void draw_bar(void)
     if (width > MOST_BAR) width = MOST_BAR;
     if (width >= LEAST_BAR && strlen(text) + strlen(eta) + (size_t)width + 3 <= room)
         fill_bar(line, width, exf_eta_share(work.eta, exf_clock()));
-    append(line, room, text);
-    append(line, room, eta);
+    append_if_fits(line, room, text);
+    append_if_fits(line, room, eta);
     append_numbers(line, room);
     exf_log_bar(line);
 }
@@ -114,7 +199,7 @@ static void write_line(int within)
     snprintf(line, sizeof line, "%s: %s", exf_log_program(), text);
     append_numbers(line, sizeof line - 1);
     describe_eta(text, sizeof text);
-    append(line, sizeof line - 1, text);
+    append_if_fits(line, sizeof line - 1, text);
     exf_log_line(line);
 }
 
@@ -155,8 +240,8 @@ static void write_layer_event(void)
 
 /* ---- the ticker -------------------------------------------------------------------------- */
 
-/* Tells how far the work is, if enough time has passed since it was last told. */
-static void tell(double clock)
+/* Shows how far the work is, if enough time has passed since it was last shown. */
+static void show_progress(double clock)
 {
     static const double every[] = {[EXF_PROGRESS_AUTO] = 0.4, [EXF_PROGRESS_LINES] = 10, [EXF_PROGRESS_JSON] = 0.9};
     exf_progress_mode mode = exf_log_progress();
@@ -177,7 +262,7 @@ static void tick(void)
     exf_log_unlock();
     if (poll) poll(self);
     exf_log_lock();
-    tell(exf_clock());
+    show_progress(exf_clock());
     exf_log_unlock();
 }
 

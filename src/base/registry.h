@@ -7,9 +7,13 @@
  *   exf_<kind>_find(name)     NULL: unknown
  *   exf_<kind>_require(...)   the same, or EXF_USAGE naming the unknown, all that are known
  *                             and the nearest of them */
-#ifndef EXF_BASE_DRAWER_H
-#define EXF_BASE_DRAWER_H
+#ifndef EXF_BASE_REGISTRY_H
+#define EXF_BASE_REGISTRY_H
 #include "base/text.h"
+
+/* The candidate (NULL-terminated list) nearest to word by edit distance, or
+ * NULL when none is near enough to be meant (more than a third differs). */
+const char *exf_nearest(const char *word, const char *const *candidates);
 
 typedef struct {
     const void *const *entry; /* [n] each begins with a const char *, its name; in order of name */

@@ -2,7 +2,6 @@
 #include "base/temporary.h"
 
 #include "base/mem.h"
-#include "base/path.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -140,11 +139,11 @@ static int read_claim(int dir, uint64_t inode, const char *name, claimed *c, exf
     char text[PATH_MAX];
     const char *what = read_link(dir, inode, name, text, &c->random);
     if (!what) return 0;
-    memcpy(c->name, name, strlen(name) + 1); /* parse_name() took it for short enough */
+    memcpy(c->name, name, strlen(name) + 1); /* parse_name() has checked its length */
     return exf_mem_strdup(&c->text, what, "claims", err) == EXF_OK;
 }
 
-/* Removes the claim of a temporary, or of a file in it.  What else has the name, since claim() found it taken, stays. */
+/* Removes the claim of a temporary, or of a file in it.  Another link of that name, which claim() found there, stays. */
 static void withdraw(const char *directory, const char *name, const char *temporary)
 {
     char text[PATH_MAX];
@@ -241,16 +240,11 @@ void exf_temporary_remove_stale(const char *directory)
 
 /* ---- making -------------------------------------------------------------------------------------- */
 
-static void free_names(exf_temporary *t)
+void exf_temporary_leave(exf_temporary *t)
 {
     exf_mem_free(t->path);
     exf_mem_free(t->directory);
     *t = (exf_temporary){.path = NULL};
-}
-
-void exf_temporary_leave(exf_temporary *t)
-{
-    free_names(t);
 }
 
 void exf_temporary_end(exf_temporary *t)
@@ -260,7 +254,7 @@ void exf_temporary_end(exf_temporary *t)
         claim_name(name, t->random, i);
         withdraw(t->directory, name, base_of(t->path));
     }
-    free_names(t);
+    exf_temporary_leave(t);
 }
 
 void exf_temporary_claim(exf_temporary *t, const char *name)
@@ -278,11 +272,12 @@ static exf_code name_it(exf_temporary *t, const char *target, exf_err *err)
     exf_code rc;
     t->random = random_bits();
     EXF_TRY(exf_path_dir(&t->directory, target, err));
-    EXF_TRY(exf_text_addf(&name, err, ".%s.%0*llx.partial", base_of(target), DIGITS, t->random));
+    exf_text_appendf(&name, ".%s.%0*llx.partial", base_of(target), DIGITS, t->random);
+    EXF_TRY(exf_text_end(&name, err));
     EXF_TRY(exf_path_join(&t->path, t->directory, name.s, err));
 out:
     exf_text_free(&name);
-    if (rc != EXF_OK) free_names(t);
+    if (rc != EXF_OK) exf_temporary_leave(t);
     return rc;
 }
 

@@ -55,27 +55,6 @@ exf_code exf_text_end(const exf_text *t, exf_err *err)
     return exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes more for a text of %zu", t->refused, t->len);
 }
 
-exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err)
-{
-    exf_text_append(t, bytes, len);
-    return exf_text_end(t, err);
-}
-
-exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...)
-{
-    va_list va;
-    va_start(va, fmt);
-    exf_text_appendv(t, fmt, va);
-    va_end(va);
-    return exf_text_end(t, err);
-}
-
-exf_code exf_text_addv(exf_text *t, exf_err *err, const char *fmt, va_list va)
-{
-    exf_text_appendv(t, fmt, va);
-    return exf_text_end(t, err);
-}
-
 void exf_text_free(exf_text *t)
 {
     exf_mem_free(t->s);
@@ -139,46 +118,6 @@ int exf_parse_bytes(const char *s, uint64_t *out)
     return 0;
 }
 
-enum { NEAREST_MAX = 64 };
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Insertions, deletions, replacements and swaps of neighbours that turn a into b
- * (optimal string alignment); words longer than a key are far. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    static const size_t far = NEAREST_MAX + 1;
-    size_t la = strlen(a), lb = strlen(b), row[3][NEAREST_MAX + 1]; /* of i, i-1, i-2 by i % 3 */
-    if (la > NEAREST_MAX || lb > NEAREST_MAX) return far;
-    for (size_t j = 0; j <= lb; j++) row[0][j] = j;
-    for (size_t i = 1; i <= la; i++) {
-        size_t *now = row[i % 3], *up = row[(i + 2) % 3], *up2 = row[(i + 1) % 3];
-        now[0] = i;
-        for (size_t j = 1; j <= lb; j++) {
-            now[j] = least(least(up[j], now[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = least(now[j], up2[j - 2] + 1);
-        }
-    }
-    return row[la % 3][lb];
-}
-
-const char *exf_nearest(const char *word, const char *const *candidates)
-{
-    const char *best = NULL;
-    size_t fewest = strlen(word) / 3 + 1;
-    for (; *candidates; candidates++) {
-        size_t d = edit_distance(word, *candidates);
-        if (d < fewest || (d == fewest && !best)) {
-            fewest = d;
-            best = *candidates;
-        }
-    }
-    return best;
-}
-
 /* Length of the valid UTF-8 character at p (n bytes left), 0 if there is none. */
 static size_t utf8_char(const unsigned char *p, size_t n)
 {
@@ -234,4 +173,21 @@ int exf_ends_with(const char *s, const char *suffix)
 {
     size_t a = strlen(s), b = strlen(suffix);
     return a >= b && strcmp(s + a - b, suffix) == 0;
+}
+
+exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err)
+{
+    if (rel[0] == '/' || strcmp(base, ".") == 0) return exf_mem_strdup(out, rel, "path", err);
+    exf_text t = {0};
+    exf_text_appendf(&t, "%s%s%s", base, exf_ends_with(base, "/") ? "" : "/", rel);
+    exf_code rc = exf_text_end(&t, err);
+    *out = rc == EXF_OK ? t.s : NULL;
+    return rc;
+}
+
+exf_code exf_path_dir(char **out, const char *path, exf_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return exf_mem_strdup(out, ".", "path", err);
+    return exf_mem_dup(out, path, slash == path ? 1 : (size_t)(slash - path), "path", err);
 }

@@ -1,5 +1,5 @@
-/* text.h - functions on strings: a growing buffer, strict parsing of numbers, the nearest
- * of several names, UTF-8 validation, human-readable sizes.
+/* text.h - functions on strings: a growing buffer, strict parsing of numbers, UTF-8 validation,
+ * human-readable sizes, parts of paths.
  *
  * Ownership: exf_text owns its bytes; zero-initialise it, release with
  * exf_text_free().  Parsers never accept trailing text, blanks or overflow. */
@@ -28,9 +28,6 @@ void exf_text_appendf(exf_text *t, const char *fmt, ...) EXF_PRINTF(2, 3);
 void exf_text_appendv(exf_text *t, const char *fmt, va_list va);
 exf_code exf_text_end(const exf_text *t, exf_err *err) EXF_CHECKED;
 
-exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err) EXF_CHECKED;
-exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4) EXF_CHECKED;
-exf_code exf_text_addv(exf_text *t, exf_err *err, const char *fmt, va_list va) EXF_CHECKED;
 void exf_text_free(exf_text *t);
 
 /* 1 and *out on success; 0 for anything that is not exactly one number. */
@@ -42,10 +39,6 @@ int exf_parse_bytes(const char *s, uint64_t *out);
 /* The shortest text of at most 17 digits that reads back as value, a finite double. */
 enum { EXF_REAL_TEXT = 32 };
 const char *exf_real_text(char buf[EXF_REAL_TEXT], double value);
-
-/* The candidate (NULL-terminated list) nearest to word by edit distance, or
- * NULL when none is near enough to be meant (more than a third differs). */
-const char *exf_nearest(const char *word, const char *const *candidates);
 
 /* Index of the first byte that is not valid UTF-8 (no surrogates, no overlong
  * forms, at most U+10FFFF), or len when all is valid. */
@@ -59,6 +52,11 @@ const char *exf_human_seconds(char *buf, size_t buf_len, double seconds);
 /* 1 if s starts with / ends with the other string. */
 int exf_starts_with(const char *s, const char *prefix);
 int exf_ends_with(const char *s, const char *suffix);
+
+/* base/rel, or rel itself when it is absolute.  Caller frees. */
+exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err) EXF_CHECKED;
+/* The directory part of path, "." if there is none.  Caller frees. */
+exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,7 @@
 #include "artifact/provenance.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "capture/capture.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "base/text.h"
 #include "format/safetensors.h"
 #include "model/weight_identity.h"

@@ -4,8 +4,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "base/rng.h"
-#include "base/stop.h"
+#include "base/hash.h"
+#include "base/err.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
  * nothing is padded.
  *
  * Selection is deterministic: a source that has more sequences than it is asked
- * for gives a seeded choice without replacement (base/rng.h, stream = index of
+ * for gives a seeded choice without replacement (base/hash.h, stream = index of
  * the source), in file order; sources stand in manifest order.  How many: a
  * source's `sequences`; if the run's total differs from their sum, the total is
  * shared among sources in proportion to `sequences` (largest remainder, ties to

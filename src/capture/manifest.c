@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/registry.h"
 #include "base/text.h"
 #include "format/yaml.h"
 

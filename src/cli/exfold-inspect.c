@@ -6,7 +6,7 @@
 #include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "format/json.h"
 #include "inspect/inspection.h"
 #include "tokenizer/tokenizer.h"

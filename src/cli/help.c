@@ -3,7 +3,7 @@
 #include "cli/help.h"
 
 #include "base/mem.h"
-#include "base/version.h"
+#include "base/log.h"
 #include "capture/manifest.h"
 #include "export/writer.h"
 #include "fold/variant.h"

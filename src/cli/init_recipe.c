@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/version.h"
+#include "base/log.h"
 #include "format/yaml.h"
 #include "recipe/run_directory.h"
 #include "recipe/recipe.h"

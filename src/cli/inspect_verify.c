@@ -5,7 +5,7 @@
 #include "cli/inspect.h"
 
 #include "base/mem.h"
-#include "base/path.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "run/session.h"
 
@@ -132,7 +132,7 @@ out:
 
 /* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
  * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
- * (derived_files.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
+ * (recipe/run_directory.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
 static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
 {
     verification v = {.held = held, .self = self};

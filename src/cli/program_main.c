@@ -7,10 +7,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/standard_descriptors.h"
-#include "base/stop.h"
-#include "base/thread_pool.h"
-#include "base/version.h"
+#include "base/err.h"
+#include "base/parallel.h"
 #include "format/yaml.h"
 #include "kernels/linear/linear.h"
 #include "ranks/ranks.h"
@@ -52,7 +50,7 @@ static void install_signals(void)
 }
 
 /* Starts over with the BLAS kernels that fit the processor, if the library chose
- * badly (kernels/linear/gemm.h) and the user did not choose.  Goes on as it is where the
+ * badly (kernels/linear/linear.h) and the user did not choose.  Goes on as it is where the
  * system has no /proc. */
 static void choose_blas_kernels(char **argv)
 {

@@ -13,7 +13,7 @@
  * of a column is of sentinels.  Spreadsheets hold 1048576 rows. */
 #include "export/writer_internal.h"
 
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * (runtime_tables.c), models without some of their experts (pruned.c), evidence for model cards (writer_card.c). */
 #ifndef EXF_EXPORT_WRITER_INTERNAL_H
 #define EXF_EXPORT_WRITER_INTERNAL_H
-#include "base/output_directory.h"
+#include "base/file.h"
 #include "export/writer.h"
 #include "format/ptfile.h"
 

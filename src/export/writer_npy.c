@@ -1,5 +1,5 @@
 /* writer_npy.c - a directory of NumPy files: <table>.npy for every table of
- * table_list.h, layer_numbers.npy (I32 [L]) and provenance.json (the facts, a JSON
+ * artifact/tables.h, layer_numbers.npy (I32 [L]) and provenance.json (the facts, a JSON
  * object of strings).
  *
  * A .npy file, version 1.0: "\x93NUMPY" 1 0 | u16 n, little endian | n bytes, a

@@ -1,4 +1,4 @@
-/* writer_safetensors.c - all tables (table_list.h) as one .safetensors file.
+/* writer_safetensors.c - all tables (artifact/tables.h) as one .safetensors file.
  *
  * L counts MoE layers; metadata "layer_numbers" is a JSON list of the model's
  * layer numbers.  The other metadata are the format's version and the tables'

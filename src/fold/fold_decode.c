@@ -2,10 +2,11 @@
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "kernels/fold/fold_cpu.h"
 #include "kernels/moe/moe.h"
 
+#include <omp.h>
 #include <string.h>
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
@@ -241,9 +242,8 @@ static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker
 
 enum { STEPS = 16 }; /* steps that a thread takes at a time, since a step is short */
 
-static exf_code rewrite_steps(void *self, size_t i, int worker, exf_err *err)
+static exf_code rewrite_steps(const decode_job *j, size_t i, int worker, exf_err *err)
 {
-    const decode_job *j = self;
     size_t step = i * STEPS, n = j->f->schedule->n_steps, end = n - step < STEPS ? n : step + STEPS;
     exf_fold_status status = EXF_FOLD_OK;
     for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j, step, worker);
@@ -254,5 +254,12 @@ exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r,
 {
     decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index, {0}};
     if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) find_static_targets(f, &j.tables, index, j.target);
-    return exf_parallel_for((f->schedule->n_steps + STEPS - 1) / STEPS, f->schedule->threads, rewrite_steps, &j, err);
+    size_t n = (f->schedule->n_steps + STEPS - 1) / STEPS;
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, f->schedule->threads))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && rewrite_steps(&j, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }

@@ -1,8 +1,8 @@
 /* fold_prefill.c - applies P, top, skip and random to prefill positions. */
 #include "fold/fold_rewriter_internal.h"
 
-#include "base/rng.h"
-#include "base/thread_pool.h"
+#include "base/hash.h"
+#include "base/parallel.h"
 #include "kernels/fold/fold_cpu.h"
 
 #include <math.h>
@@ -127,13 +127,11 @@ typedef struct {
     int index;
 } prefill_job;
 
-static exf_code rewrite_sequence(void *self, size_t i, int worker, exf_err *err)
+static exf_code rewrite_sequence(const prefill_job *j, size_t i, exf_err *err)
 {
-    const prefill_job *j = self;
     const exf_span *span = &j->routes->batch->span[i];
     int n = exf_decode_schedule_prefill(j->f->schedule, span->n_tokens);
     exf_fold_status status = EXF_FOLD_OK;
-    (void)worker;
     for (int at = 0; status == EXF_FOLD_OK && at < n; at += ROWS)
         status = rewrite_rows(j->f, j->routes, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &j->tables,
                               j->index);
@@ -143,5 +141,11 @@ static exf_code rewrite_sequence(void *self, size_t i, int worker, exf_err *err)
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
     prefill_job j = {f, r, exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss), index};
-    return exf_parallel_for(r->batch->n_sequences, f->schedule->threads, rewrite_sequence, &j, err);
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(r->batch->n_sequences, f->schedule->threads))
+    for (size_t i = 0; i < r->batch->n_sequences; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && rewrite_sequence(&j, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }

@@ -2,7 +2,7 @@
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <stdio.h>
 #include <stdlib.h>

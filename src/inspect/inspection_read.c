@@ -6,7 +6,7 @@
 #include "artifact/shards.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "format/safetensors.h"
 
 #include <math.h>

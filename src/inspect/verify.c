@@ -6,7 +6,7 @@
 #include "artifact/tables.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "base/log.h"
 #include "solve/solve.h"
 
 #include <inttypes.h>

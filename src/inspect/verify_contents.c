@@ -6,7 +6,7 @@
 #include "artifact/provenance.h"
 #include "artifact/tables.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "base/text.h"
 #include "inspect/summary.h"
 

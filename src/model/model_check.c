@@ -215,7 +215,7 @@ out:
 /* ---- tables of experts ---------------------------------------------------------------- */
 
 /* Integer tensors hold expert numbers, a row for each token of the vocabulary: each must name an expert,
- * since the router indexes with them.  A row may name one twice: that is one route (kernels/moe/router.h). */
+ * since the router indexes with them.  A row may name one twice: that is one route (kernels/moe/moe.h). */
 
 static exf_code check_numbers(const exf_model *m, const exf_tensor_rule *r, int layer, const float *v, size_t n, exf_err *err)
 {

@@ -1,8 +1,10 @@
 /* experts.c - runs the experts of a layer: cuts the group's tokens into blocks, and computes a block; see experts.h. */
 #include "pass/experts.h"
 
+#include <omp.h>
+
 #include "base/log.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 size_t exf_moe_row_width(const exf_moe_layer *l)
 {
@@ -229,22 +231,15 @@ out:
 
 /* ---- a group's tokens, cut into blocks -------------------------------------------------------------- */
 
-/* A function that is called with a sequence of the layer's group. */
-typedef struct {
-    exf_moe_layer *layer;
-    exf_parallel_fn fn;
-} group_call;
-
-static exf_code call_sequence(void *self, size_t i, int worker, exf_err *err)
+exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err)
 {
-    const group_call *g = self;
-    return g->fn(g->layer, g->layer->group.first + i, worker, err);
-}
-
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_parallel_fn fn, exf_err *err)
-{
-    group_call g = {l, fn};
-    return exf_parallel_for(l->group.n, l->n_workers, call_sequence, &g, err);
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
+    for (size_t i = 0; i < l->group.n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && fn(l, l->group.first + i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }
 
 /* Runs the block of the sequence that begins at position `at`. */
@@ -257,9 +252,8 @@ static exf_code run_block_at(const exf_moe_layer *l, size_t sequence, int at, in
     return rc;
 }
 
-static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *err)
+static exf_code run_sequence(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
 {
-    const exf_moe_layer *l = self;
     int n = l->batch->span[sequence].n_tokens;
     exf_code rc = EXF_OK;
     for (int at = 0; rc == EXF_OK && at < n; at += EXF_MOE_BLOCK) rc = run_block_at(l, sequence, at, worker, err);
@@ -267,9 +261,8 @@ static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *e
 }
 
 /* Runs the i-th block; blocks are numbered over all sequences. */
-static exf_code run_numbered_block(void *self, size_t i, int worker, exf_err *err)
+static exf_code run_numbered_block(const exf_moe_layer *l, size_t i, int worker, exf_err *err)
 {
-    const exf_moe_layer *l = self;
     size_t sequence = 0, blocks;
     while (i >= (blocks = exf_moe_blocks_of(&l->batch->span[sequence]))) {
         i -= blocks;
@@ -278,13 +271,25 @@ static exf_code run_numbered_block(void *self, size_t i, int worker, exf_err *er
     return run_block_at(l, sequence, (int)i * EXF_MOE_BLOCK, worker, err);
 }
 
+/* Runs the blocks of recorded rows, which need no order. */
+static exf_code run_numbered_blocks(const exf_moe_layer *l, exf_err *err)
+{
+    size_t n = exf_moe_blocks(l->batch);
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, l->n_workers))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && run_numbered_block(l, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
+}
+
 exf_code exf_moe_run(exf_moe_layer *l, exf_err *err)
 {
     size_t sequence = l->group.first, end = l->group.row + l->group.n_rows, last;
     exf_code rc = EXF_OK;
     if (!l->space[0].b->gpu)
-        return l->recorded ? exf_parallel_for(exf_moe_blocks(l->batch), l->n_workers, run_numbered_block, l, err)
-                           : exf_moe_each_sequence(l, run_sequence, err);
+        return l->recorded ? run_numbered_blocks(l, err) : exf_moe_each_sequence(l, run_sequence, err);
     for (size_t row = l->group.row; row < end; row = last) {
         EXF_TRY(exf_stop_check(err));
         sequence = exf_sequence_of(l->batch, sequence, row);

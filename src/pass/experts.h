@@ -18,7 +18,7 @@
  * by the rows of a call, the blocks are always the same. */
 #ifndef EXF_PASS_EXPERTS_H
 #define EXF_PASS_EXPERTS_H
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "model/model.h"
 #include "pass/hooks.h"
 #include "pass/mix.h"
@@ -50,7 +50,7 @@ typedef struct {
     exf_matrix probe_outputs; /* [T, K, H] of N */
     float *probe_routed;   /* [T, H] */
     int32_t *probe_ids;    /* [T, K] experts that a probe has to compute */
-    int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (reuse_outputs.h) */
+    int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (moe.h) */
     int32_t *only;         /* [T] zeros: the ids of an only expert */
     float *logits;          /* [T, E] */
     float *shown_outputs;  /* [min(T, EXF_MOE_BLOCK), K, H] */
@@ -161,8 +161,9 @@ exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err
  * an expert stay as they are. */
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
                              const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
+typedef exf_code (*exf_sequence_fn)(exf_moe_layer *l, size_t sequence, int worker, exf_err *err);
 /* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_parallel_fn fn, exf_err *err) EXF_CHECKED;
+exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err) EXF_CHECKED;
 /* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
 exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
 

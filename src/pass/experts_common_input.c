@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <string.h>
 
@@ -112,9 +112,8 @@ static exf_code run_rows(const exf_moe_layer *l, size_t sequence, const size_t *
     return rc;
 }
 
-static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *err)
+static exf_code run_sequence(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
 {
-    const exf_moe_layer *l = self;
     const exf_span *span = &l->batch->span[sequence];
     int n = exf_common_input_tokens(l, sequence);
     size_t row[EXF_COMMON_INPUT_UNIT];

@@ -1,7 +1,7 @@
 /* experts_input.c - the arrays of a block, and its input: normed hidden states of the pass, or recorded ones; see experts.h. */
 #include "pass/experts.h"
 
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
 #include <string.h>
 
@@ -129,11 +129,9 @@ typedef struct {
     float *to;
 } reading;
 
-static exf_code read_part(void *self, size_t i, int worker, exf_err *err)
+static exf_code read_part(const reading *k, size_t i, exf_err *err)
 {
-    const reading *k = self;
     size_t at = i * READ_ROWS, n = k->n - at < READ_ROWS ? k->n - at : READ_ROWS;
-    (void)worker;
     return k->r->input(k->r->self, k->layer, k->row + at, n, k->to + at * k->width, err);
 }
 
@@ -142,11 +140,17 @@ static exf_code read_part(void *self, size_t i, int worker, exf_err *err)
 static exf_code send_rows(exf_recorded_stage *s, const exf_recorded *r, int layer, size_t row, size_t n, exf_queue *q,
                           float **out, exf_err *err)
 {
-    size_t buffer = s->n_blocks++ % 2;
+    size_t buffer = s->n_blocks++ % 2, parts = (n + READ_ROWS - 1) / READ_ROWS;
+    exf_loop loop = EXF_LOOP;
     reading k = {r, layer, row, n, s->width, s->host[buffer]};
     exf_code rc;
     EXF_TRY(s->b->finish(s->q, err)); /* the upload before the last has left this buffer */
-    EXF_TRY(exf_parallel_for((n + READ_ROWS - 1) / READ_ROWS, s->threads, read_part, &k, err));
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(parts, s->threads))
+    for (size_t i = 0; i < parts; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && read_part(&k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    EXF_TRY(exf_loop_end(&loop, err));
     s->b->upload(s->q, s->device[buffer], s->host[buffer], n * s->width * sizeof(float));
     s->b->gpu->wait_for(q, s->q);
     s->b->gpu->wait_for(s->q, q); /* the next upload waits for work queued so far, which read the other buffer */

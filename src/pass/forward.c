@@ -2,8 +2,8 @@
 #include "pass/forward_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
-#include "base/thread_pool.h"
+#include "base/err.h"
+#include "base/parallel.h"
 #include "kernels/linear/linear.h"
 #include "ranks/ranks.h"
 

@@ -16,7 +16,7 @@
  * bits. */
 #ifndef EXF_PASS_FORWARD_H
 #define EXF_PASS_FORWARD_H
-#include "base/eta.h"
+#include "base/progress.h"
 #include "kernels/backend.h"
 #include "model/model.h"
 #include "pass/hooks.h"
@@ -106,7 +106,7 @@ int exf_head_rows(const exf_backend *b);
 /* ---- what a pass will do -------------------------------------------------------------------- */
 
 /* Kinds of work; the unit of each.  A plan multiplies these units with seconds per unit that a sample of the pass measured;
- * the estimate of the seconds left (base/eta.h) measures them while the pass runs.  On a GPU, whose work goes on beside the
+ * the estimate of the seconds left (base/progress.h) measures them while the pass runs.  On a GPU, whose work goes on beside the
  * host's, the GPU's clock measures every kind but READ and REST (workspace.h). */
 enum {
     EXF_WORK_READ,    /* bytes of weights */

@@ -6,7 +6,9 @@
  * the bus once.  A layer of a replay is the second half alone. */
 #include "pass/forward_internal.h"
 
-#include "base/thread_pool.h"
+#include <omp.h>
+
+#include "base/parallel.h"
 
 /* Returns the layer of one lane, whose weights are loaded. */
 static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
@@ -212,9 +214,8 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     return rc;
 }
 
-static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_err *err)
+static exf_code head_of_sequence(exf_pass *p, size_t sequence, int worker, exf_err *err)
 {
-    exf_pass *p = self;
     int n = p->batch->span[sequence].n_tokens, rows = exf_head_rows(p->b);
     exf_code rc = EXF_OK;
     for (int at = 0; rc == EXF_OK && at < n; at += rows)
@@ -226,11 +227,17 @@ static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_er
 
 exf_code exf_head_step(exf_pass *p, exf_err *err)
 {
+    exf_loop loop = EXF_LOOP;
     exf_code rc;
     EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
     exf_progress_turn(EXF_WORK_HEAD);
-    EXF_TRY(exf_parallel_for(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(p->batch->n_sequences, p->n_workers))
+    for (size_t i = 0; i < p->batch->n_sequences; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && head_of_sequence(p, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    rc = exf_loop_end(&loop, err);
 out:
     return rc;
 }

@@ -3,9 +3,10 @@
 #include "pass/forward_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "kernels/attention/attention.h"
 
+#include <omp.h>
 #include <string.h>
 
 /* ---- mixers ----------------------------------------------------------------------------------- */
@@ -194,9 +195,8 @@ typedef struct {
 } parts;
 
 /* Runs the parts for the group's i-th sequence. */
-static exf_code run_sequence(void *self, size_t i, int worker, exf_err *err)
+static exf_code run_sequence(const parts *t, size_t i, int worker, exf_err *err)
 {
-    const parts *t = self;
     const exf_step *s = t->step;
     exf_workspace *w = &s->p->space[worker];
     const exf_span *span = &s->p->batch->span[s->moe.group.first + i];
@@ -270,6 +270,19 @@ out:
     return rc;
 }
 
+/* Runs the parts of each sequence by a thread. */
+static exf_code run_on_host(const parts *t, exf_err *err)
+{
+    size_t n = t->step->moe.group.n;
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, t->step->p->n_workers))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && run_sequence(t, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
+}
+
 /* Runs the parts for all sequences of the group. */
 static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err)
 {
@@ -277,7 +290,7 @@ static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err
     exf_part_times *times = &p->space[0].times;
     parts both = {s, mixes, routes}, mixer = {s, 1, 0}, router = {s, 0, 1};
     exf_code rc = EXF_OK;
-    if (!p->b->gpu) return exf_parallel_for(s->moe.group.n, p->n_workers, run_sequence, &both, err);
+    if (!p->b->gpu) return run_on_host(&both, err);
     if (!p->options->timed) return take_turns(&both, err);
     if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
     if (routes) EXF_TRY(timed_turns(&router, &times->router, err));

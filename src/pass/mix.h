@@ -6,7 +6,7 @@
  * family. */
 #ifndef EXF_PASS_MIX_H
 #define EXF_PASS_MIX_H
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/err.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"

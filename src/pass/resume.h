@@ -2,7 +2,7 @@
  * stopped goes on to the same bytes.
  *
  * The directory of a run's resume point holds
- *   exfold-resume-point           the journal: the names of all files that the runs of this point made (resume_directory.h)
+ *   exfold-resume-point           the journal: the names of all files that the runs of this point made (resume_directory.c)
  *   resume.json                   the point: facts of the run, layers done, files and their SHA-256
  *   <name>-<l>.safetensors        a record: what layer l left, such as its sums
  *   hidden-<n>                    hidden states after the first n layers: float32, lane after lane

@@ -2,7 +2,7 @@
 #ifndef EXF_PASS_RESUME_INTERNAL_H
 #define EXF_PASS_RESUME_INTERNAL_H
 #include "base/file.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "pass/resume.h"
 
 #include <pthread.h>

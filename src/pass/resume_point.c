@@ -93,13 +93,11 @@ static size_t chunk_of(const range *k, size_t i)
     return k->n - at < EXF_RESUME_CHUNK ? k->n - at : EXF_RESUME_CHUNK;
 }
 
-static exf_code write_chunk(void *self, size_t i, int worker, exf_err *err)
+static exf_code write_chunk(const range *k, size_t i, exf_err *err)
 {
-    const range *k = self;
     uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
     const char *bytes = k->bytes + i * (size_t)EXF_RESUME_CHUNK;
     exf_code rc;
-    (void)worker;
     EXF_TRY(exf_output_file_patch(k->h->out, at, bytes, chunk_of(k, i), err));
     EXF_TRY(exf_hash_bytes(bytes, chunk_of(k, i), k->h->sha256[at / EXF_RESUME_CHUNK], err));
 out:
@@ -114,7 +112,13 @@ static size_t chunks_of(size_t n)
 exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads, exf_err *err)
 {
     range k = {.h = &r->next, .offset = offset, .bytes = (char *)(uintptr_t)bytes, .n = n};
-    return exf_parallel_for(chunks_of(n), n_threads, write_chunk, &k, err);
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(chunks_of(n), n_threads))
+    for (size_t i = 0; i < chunks_of(n); i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && write_chunk(&k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }
 
 /* ---- reading hidden states ---------------------------------------------------------------------------- */
@@ -133,13 +137,11 @@ out:
     return rc;
 }
 
-static exf_code read_chunk(void *self, size_t i, int worker, exf_err *err)
+static exf_code read_chunk(const range *k, size_t i, exf_err *err)
 {
-    const range *k = self;
     uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
     char *bytes = k->bytes + i * (size_t)EXF_RESUME_CHUNK, sha256[EXF_SHA256_HEX];
     exf_code rc;
-    (void)worker;
     EXF_TRY(exf_file_read(k->in, at, bytes, chunk_of(k, i), err));
     EXF_TRY(exf_hash_bytes(bytes, chunk_of(k, i), sha256, err));
     if (strcmp(sha256, k->h->sha256[at / EXF_RESUME_CHUNK]) != 0)
@@ -154,7 +156,13 @@ exf_code exf_resume_hidden_get(const exf_resume *r, const exf_file *f, uint64_t 
                                exf_err *err)
 {
     range k = {.h = &r->now, .in = f, .offset = offset, .bytes = to, .n = n};
-    return exf_parallel_for(chunks_of(n), n_threads, read_chunk, &k, err);
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(chunks_of(n), n_threads))
+    for (size_t i = 0; i < chunks_of(n); i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && read_chunk(&k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }
 
 /* ---- writing resume.json ---------------------------------------------------------------------------- */

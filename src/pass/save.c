@@ -2,7 +2,7 @@
 #include "pass/forward_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "ranks/ranks.h"
 
 #include <stdio.h>

@@ -6,9 +6,9 @@
 #include "pass/forward_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "ranks/ranks.h"
 
 #include <string.h>

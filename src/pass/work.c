@@ -50,7 +50,7 @@ uint64_t exf_demand_logits_bytes(const exf_demand *d, size_t n_tokens, int n_exp
 /* ---- seconds of a unit, before any is measured -------------------------------------------- */
 
 /* Seconds of a core that the priors are made of: right within a factor of two in relation to each other,
- * which is all that an estimate needs before it has measured (base/eta.h). */
+ * which is all that an estimate needs before it has measured (base/progress.h). */
 static const double second_per_byte = 1e-9, second_per_flop = 1 / 4e10, second_per_mixer_flop = 1 / 1e10,
                     second_per_score = 5e-9, second_per_route = 5e-7, second_per_pair_at_end = 2e-7;
 

@@ -1,7 +1,7 @@
 /* workspace.h - one worker's queue, scratch memory and clocks.
  *
  * The mixer works on a whole sequence, the experts on a block of tokens, the head on a few rows; a worker never does two of
- * these at a time, so they share one arena in the backend's memory (base/arena.h).  Its size comes from the functions that
+ * these at a time, so they share one arena in the backend's memory (base/mem.h).  Its size comes from the functions that
  * carve arrays from it.
  *
  * A stage clock measures on a GPU how long each stage of a pass takes, by the GPU's own clock and without waiting: host
@@ -10,7 +10,7 @@
  * thread that draws progress. */
 #ifndef EXF_PASS_WORKSPACE_H
 #define EXF_PASS_WORKSPACE_H
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/progress.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"

@@ -2,7 +2,7 @@
  *
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
  * tokens through the first layers in which every kind of layer occurs, and the head.  The seconds per unit of
- * each kind of work are then multiplied with the units of the whole run (pass/work.h).  The time before the pass
+ * each kind of work are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass
  * is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
  * tables, exports or a capture, and solving.  Without weights it reports only a lower bound: operations at the rate of a
  * matrix product. */

@@ -9,7 +9,7 @@
  *
  * Failure: a rank that fails says so (exf_ranks_fail), or is seen to have died.  Then every call that
  * waits for others returns that failure, prefixed by rank, host and layer, and the ranks' stop flag
- * (base/stop.h) is set, so that all end.  A collective is never waited for in vain. */
+ * (base/err.h) is set, so that all end.  A collective is never waited for in vain. */
 #ifndef EXF_RANKS_RANKS_H
 #define EXF_RANKS_RANKS_H
 #include "base/err.h"
@@ -92,9 +92,9 @@ typedef struct {
 
 /* Adds all ranks' arrays up into rank 0's; the others' keep what they have. */
 exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-/* The same on a thread beside the run's work, whose waiting is not the rank's: a family of its own. */
+/* The same on a thread that runs while the rank computes: its waiting is not counted as the rank's.  A family of its own. */
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-/* The same beside other work.  start copies the arrays, so that they can be used again at once; finish writes the
+/* The same while other work goes on.  start copies the arrays, so that they can be used again at once; finish writes the
  * sums to arrays of the same kinds and lengths on rank 0, and frees the started sum, also on failure.  Several may be
  * under way; all ranks start them in one order.  For a process of its own, *out is NULL and finish writes nothing. */
 typedef struct exf_ranks_sums exf_ranks_sums;

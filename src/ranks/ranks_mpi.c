@@ -1,11 +1,13 @@
-/* ranks_mpi.c - joins and leaves a job of MPI ranks; see ranks.h. */
-#include "ranks/ranks_mpi_internal.h"
+/* ranks_mpi.c - joins and leaves a job of MPI ranks, and memory that those of a node share; see ranks.h. */
+#include "ranks/ranks_internal.h"
 
 #if EXF_HAVE_MPI
 #include "base/mem.h"
 
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 static int joined; /* 1: MPI runs, and exf_ranks_abort() has something to end */
 
@@ -160,7 +162,7 @@ out:
 
 /* ---- leaving ---------------------------------------------------------------------------------- */
 
-static exf_code leave(exf_ranks *r, exf_err *err)
+static exf_code leave_job(exf_ranks *r, exf_err *err)
 {
     exf_mpi_unwatch(r);
     exf_code rc = exf_mpi_ok(MPI_Finalize(), "ending the job", err);
@@ -212,7 +214,7 @@ exf_code exf_ranks_close(exf_ranks *r, exf_code rc, int *speaks, exf_err *err)
     if (!r) return rc;
     if (rc == EXF_OK && exf_ranks_barrier(r, &waited) == EXF_OK) {
         *speaks = r->place.rank == 0;
-        return leave(r, err);
+        return leave_job(r, err);
     }
     if (rc != EXF_OK) (void)exf_ranks_fail(r, rc, err);
     return leave_failed(r, speaks, err);
@@ -226,5 +228,72 @@ void exf_ranks_abort(exf_code rc)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     for (int turn = 0; rank && turn < 300; turn++) exf_mpi_pause(1 << 20); /* rank 0 ends all; half a minute at most */
     MPI_Abort(MPI_COMM_WORLD, (int)rc);
+}
+
+/* ---- memory of a node --------------------------------------------------------------------------- */
+
+exf_code exf_ranks_node_barrier(exf_ranks *r, exf_err *err)
+{
+    MPI_Request q;
+    if (!r) return EXF_OK;
+    pthread_mutex_lock(&r->lock);
+    int status = MPI_Ibarrier(r->node, &q);
+    pthread_mutex_unlock(&r->lock);
+    exf_code rc = exf_mpi_ok(status, "a barrier of the node", err);
+    return rc == EXF_OK ? exf_mpi_wait(r, &q, 1, "a barrier of the node", err) : rc;
+}
+
+/* The lowest rank of the node allocates all of it; the others ask where it lies. */
+static exf_code allocate_window(exf_ranks_window *w, exf_ranks *r, size_t bytes, MPI_Win *win, exf_err *err)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    MPI_Aint size, own = r->place.local_rank ? 0 : (MPI_Aint)(bytes + page);
+    int unit;
+    char *at;
+    exf_code rc;
+    EXF_TRY(exf_mpi_ok(MPI_Win_allocate_shared(own, 1, MPI_INFO_NULL, r->node, &at, win), "memory of the node", err));
+    EXF_TRY(exf_mpi_ok(MPI_Win_shared_query(*win, 0, &size, &unit, &at), "memory of the node", err));
+    EXF_TRY(exf_mpi_ok(MPI_Win_lock_all(MPI_MODE_NOCHECK, *win), "memory of the node", err));
+    w->at = at + (page - (uintptr_t)at % page) % page;
+    w->bytes = bytes;
+out:
+    return rc;
+}
+
+/* Barriers that see failures stand before and after the calls that cannot be interrupted. */
+exf_code exf_ranks_window_new(exf_ranks_window *w, exf_ranks *r, size_t bytes, exf_err *err)
+{
+    MPI_Win win = MPI_WIN_NULL;
+    exf_code rc;
+    *w = (exf_ranks_window){.at = NULL};
+    if (!r) return exf_one_window(w, bytes, err);
+    EXF_TRY(exf_ranks_node_barrier(r, err));
+    pthread_mutex_lock(&r->lock);
+    rc = allocate_window(w, r, bytes, &win, err);
+    pthread_mutex_unlock(&r->lock);
+    if (rc != EXF_OK) exf_err_prefix(err, "%zu bytes: ", bytes);
+    if (rc != EXF_OK) goto out;
+    memcpy(&w->handle, &win, sizeof win < sizeof w->handle ? sizeof win : sizeof w->handle);
+    if (!r->place.local_rank) memset(w->at, 0, bytes);
+    EXF_TRY(exf_ranks_node_barrier(r, err));
+out:
+    return rc;
+}
+
+void exf_ranks_window_free(exf_ranks_window *w, exf_ranks *r)
+{
+    MPI_Win win = MPI_WIN_NULL;
+    exf_err unused;
+    if (!r) {
+        exf_one_window_free(w);
+        return;
+    }
+    if (!w->at || exf_ranks_node_barrier(r, &unused) != EXF_OK) return;
+    memcpy(&win, &w->handle, sizeof win < sizeof w->handle ? sizeof win : sizeof w->handle);
+    pthread_mutex_lock(&r->lock);
+    MPI_Win_unlock_all(win);
+    MPI_Win_free(&win);
+    pthread_mutex_unlock(&r->lock);
+    *w = (exf_ranks_window){.at = NULL};
 }
 #endif

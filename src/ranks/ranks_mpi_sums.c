@@ -1,5 +1,5 @@
 /* ranks_mpi_sums.c - sums, votes, bytes and memory that ranks share; see ranks.h. */
-#include "ranks/ranks_mpi_internal.h"
+#include "ranks/ranks_internal.h"
 
 #if EXF_HAVE_MPI
 #include "base/log.h"
@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* counts: 1 on the threads of the run's work, whose waiting is no work; 0 on those beside it. */
+/* Waits for n requests.  counts: 1 adds the time spent waiting to r->waited, on threads of the run's work; 0 on those that run
+ * while it computes. */
 static exf_code wait_for(exf_ranks *r, MPI_Request *q, int n, int counts, const char *what, exf_err *err)
 {
     double began = exf_clock();
@@ -57,7 +58,7 @@ static size_t bytes_of(const exf_ranks_array *a, size_t n)
     return all;
 }
 
-static int reduce(const exf_ranks_sums *s, void *at, size_t n, exf_ranks_kind kind, MPI_Request *q)
+static int start_reduction(const exf_ranks_sums *s, void *at, size_t n, exf_ranks_kind kind, MPI_Request *q)
 {
     const exf_ranks *r = s->r;
     MPI_Datatype type = kind == EXF_RANKS_EXACT ? r->exact : kind == EXF_RANKS_U64 ? MPI_UINT64_T : MPI_BYTE;
@@ -66,7 +67,7 @@ static int reduce(const exf_ranks_sums *s, void *at, size_t n, exf_ranks_kind ki
     return MPI_Ireduce(root ? MPI_IN_PLACE : at, root ? at : NULL, (int)n, type, op, 0, s->beside ? r->beside : r->sums, q);
 }
 
-static exf_code start_all(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
+static exf_code start_reductions(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     char *at = s->copy;
     exf_code rc = EXF_OK;
@@ -76,7 +77,7 @@ static exf_code start_all(exf_ranks_sums *s, const exf_ranks_array *arrays, size
         for (size_t k = 0; k < arrays[i].n; k += MOST_ELEMENTS) {
             size_t m = arrays[i].n - k < MOST_ELEMENTS ? arrays[i].n - k : MOST_ELEMENTS;
             pthread_mutex_lock(&s->r->lock);
-            int status = reduce(s, at + k * each, m, arrays[i].kind, &s->request[s->n_requests++]);
+            int status = start_reduction(s, at + k * each, m, arrays[i].kind, &s->request[s->n_requests++]);
             pthread_mutex_unlock(&s->r->lock);
             EXF_TRY(exf_mpi_ok(status, "a sum", err));
         }
@@ -86,7 +87,7 @@ out:
     return rc;
 }
 
-static exf_code start(exf_ranks_sums **out, exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
+static exf_code start_sum(exf_ranks_sums **out, exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     exf_ranks_sums *s = NULL;
     size_t calls = 0;
@@ -99,7 +100,7 @@ static exf_code start(exf_ranks_sums **out, exf_ranks *r, int beside, const exf_
     s->beside = beside;
     EXF_TRY(exf_mem_raw(&s->copy, bytes_of(arrays, n), 1, "sums of ranks", err));
     EXF_TRY(exf_mem_new(&s->request, calls, sizeof *s->request, "sums of ranks", err));
-    EXF_TRY(start_all(s, arrays, n, err));
+    EXF_TRY(start_reductions(s, arrays, n, err));
     *out = s;
 out:
     if (rc != EXF_OK && s && !s->n_requests) {
@@ -112,7 +113,7 @@ out:
 
 exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
-    return start(out, r, 0, arrays, n, err);
+    return start_sum(out, r, 0, arrays, n, err);
 }
 
 /* A sum that failed keeps its copy until the process ends: MPI may still write to it. */
@@ -134,8 +135,8 @@ exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, 
     return EXF_OK;
 }
 
-/* A piece at a time, so that the copy stays small. */
-static exf_code sum(exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
+/* Adds up a piece at a time, so that the copy stays small. */
+static exf_code sum_pieces(exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; r && i < n; i++) {
@@ -144,7 +145,7 @@ static exf_code sum(exf_ranks *r, int beside, const exf_ranks_array *arrays, siz
             size_t m = arrays[i].n - k < most ? arrays[i].n - k : most;
             exf_ranks_array piece = {(char *)arrays[i].data + k * each, m, arrays[i].kind};
             exf_ranks_sums *s;
-            EXF_TRY(start(&s, r, beside, &piece, 1, err));
+            EXF_TRY(start_sum(&s, r, beside, &piece, 1, err));
             EXF_TRY(exf_ranks_sum_finish(s, &piece, 1, err));
         }
     }
@@ -154,12 +155,12 @@ out:
 
 exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
-    return sum(r, 0, arrays, n, err);
+    return sum_pieces(r, 0, arrays, n, err);
 }
 
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
-    return sum(r, 1, arrays, n, err);
+    return sum_pieces(r, 1, arrays, n, err);
 }
 
 /* ---- votes -------------------------------------------------------------------------------------- */
@@ -244,7 +245,7 @@ out:
 enum { TAG_BYTES = 1 };
 
 /* Moves bytes to or from a rank, in calls of at most MOST_BYTES. */
-static exf_code move(exf_ranks *r, char *bytes, size_t n, int other, int sends, exf_err *err)
+static exf_code move_bytes(exf_ranks *r, char *bytes, size_t n, int other, int sends, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t at = 0; at < n; at += MOST_BYTES) {
@@ -267,10 +268,10 @@ exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_g
     if (!r) return exf_one_gather(bytes, n, out, err);
     *out = (exf_ranks_gathered){.data = NULL};
     EXF_TRY(gather_sizes(r, n, out, err));
-    if (r->place.rank) return move(r, (char *)(uintptr_t)bytes, n, 0, 1, err);
+    if (r->place.rank) return move_bytes(r, (char *)(uintptr_t)bytes, n, 0, 1, err);
     if (n) memcpy(out->data, bytes, n);
     for (int i = 1; i < r->place.size; i++)
-        EXF_TRY(move(r, out->data + out->offset[i], out->offset[i + 1] - out->offset[i], i, 0, err));
+        EXF_TRY(move_bytes(r, out->data + out->offset[i], out->offset[i + 1] - out->offset[i], i, 0, err));
 out:
     return rc;
 }
@@ -297,7 +298,7 @@ out:
 }
 
 /* Names what a rank and rank 0 have where they differ first. */
-static exf_code differs(const exf_ranks *r, int rank, const char *first, const char *other, exf_err *err)
+static exf_code refuse_difference(const exf_ranks *r, int rank, const char *first, const char *other, exf_err *err)
 {
     char has[2][EXF_ONE_EXCERPT];
     exf_one_difference(first, other, has[0], has[1]);
@@ -306,10 +307,10 @@ static exf_code differs(const exf_ranks *r, int rank, const char *first, const c
 }
 
 /* Finds the first rank whose text is not rank 0's. */
-static exf_code compare(const exf_ranks *r, const exf_ranks_gathered *g, exf_err *err)
+static exf_code compare_texts(const exf_ranks *r, const exf_ranks_gathered *g, exf_err *err)
 {
     for (int i = 1; i < g->size; i++)
-        if (strcmp(g->data, g->data + g->offset[i]) != 0) return differs(r, i, g->data, g->data + g->offset[i], err);
+        if (strcmp(g->data, g->data + g->offset[i]) != 0) return refuse_difference(r, i, g->data, g->data + g->offset[i], err);
     return EXF_OK;
 }
 
@@ -319,7 +320,7 @@ exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err)
     exf_code rc;
     if (!r) return EXF_OK;
     EXF_TRY(exf_ranks_gather(r, text, strlen(text) + 1, &g, err));
-    rc = compare(r, &g, err);
+    rc = compare_texts(r, &g, err);
     exf_ranks_gathered_free(&g);
     rc = exf_ranks_agree(r, rc, err);
 out:

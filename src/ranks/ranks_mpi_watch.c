@@ -1,9 +1,9 @@
-/* ranks_mpi_watch.c - notes between ranks, failures, and the thread that hears of them; see ranks_mpi_internal.h. */
-#include "ranks/ranks_mpi_internal.h"
+/* ranks_mpi_watch.c - notes between ranks, failures, and the thread that hears of them; see ranks_internal.h. */
+#include "ranks/ranks_internal.h"
 
 #if EXF_HAVE_MPI
+#include "base/err.h"
 #include "base/mem.h"
-#include "base/stop.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-/* At first only gives the processor away, then sleeps: other threads and ranks compute. */
+/* Sleeps for a microsecond at first, and longer with each turn, since other threads and ranks compute. */
 void exf_mpi_pause(int turn)
 {
     struct timespec t = {0, turn < 50 ? 1000 : turn < 500 ? 50000 : turn < 1 << 20 ? 1000000 : 100000000};
@@ -100,7 +100,7 @@ void exf_mpi_note(exf_ranks *r, int to, int kind, const exf_note *note)
     MPI_Isend(&s->note, (int)sizeof s->note, MPI_BYTE, to, kind, r->notes, &s->request);
 }
 
-static void take(exf_ranks *r, int from, int kind, const exf_note *note)
+static void take_note(exf_ranks *r, int from, int kind, const exf_note *note)
 {
     if (kind == EXF_NOTE_FAILED) exf_mpi_remember(r, note);
     if (kind == EXF_NOTE_LAYER) {
@@ -138,7 +138,7 @@ void exf_mpi_listen(exf_ranks *r)
         if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, r->notes, &there, &from) != MPI_SUCCESS || !there) break;
         if (MPI_Recv(&note, (int)sizeof note, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, r->notes, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             break;
-        take(r, from.MPI_SOURCE, from.MPI_TAG, &note);
+        take_note(r, from.MPI_SOURCE, from.MPI_TAG, &note);
     }
     drop_sent(r);
 }
@@ -157,7 +157,7 @@ void exf_ranks_layer(exf_ranks *r, int layer, double seconds)
     if (note.rank)
         exf_mpi_note(r, 0, EXF_NOTE_LAYER, &note);
     else
-        take(r, 0, EXF_NOTE_LAYER, &note);
+        take_note(r, 0, EXF_NOTE_LAYER, &note);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -177,8 +177,8 @@ static double median(const double *x, int n)
     return m;
 }
 
-/* A rank stands out if its last layer took a quarter longer than the median, and a tenth of a second: sums on their way
- * let no rank be more than a layer ahead, so that being behind says nothing. */
+/* A rank stands out if its last layer took a quarter longer than the median, and a tenth of a second.  Which rank is a layer
+ * late says nothing: sums that are under way let no rank be more than a layer ahead. */
 void exf_ranks_straggler(exf_ranks *r, char text[EXF_STRAGGLER_TEXT])
 {
     int slow = 0;

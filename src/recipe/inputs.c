@@ -4,7 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/path.h"
+#include "base/file.h"
 #include "base/progress.h"
 #include "capture/manifest.h"
 #include "capture/corpus.h"

@@ -3,7 +3,7 @@
 #include "recipe/recipe.h"
 
 #include "base/mem.h"
-#include "base/path.h"
+#include "base/file.h"
 #include "format/yaml.h"
 
 #include <errno.h>

@@ -5,8 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/output_directory.h"
-#include "base/printable.h"
+#include "base/err.h"
 #include "format/h5.h"
 
 #include <errno.h>

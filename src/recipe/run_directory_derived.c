@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/output_directory.h"
 #include "export/writer.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "pass/forward.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "weights/shared_chunks.h"
 
 #include <inttypes.h>

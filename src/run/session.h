@@ -75,7 +75,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
 /* ---- shards and ranks (session_shares.c) ---------------------------------------------------------
  *
  * A run over one shard of its data, --shard I/N, has a folder of its own in the output directory, so that all tasks of a job array
- * can have the same recipe and run at the same time.  Shards and the parts of ranks are dealt by tokens (pass/deal.h). */
+ * can have the same recipe and run at the same time.  Shards and the parts of ranks are dealt by tokens (pass/batch.h). */
 
 /* Reads --shard, sets r->shard and r->n_shards, and makes shard-I-of-N in the output directory the output directory.
  * Does nothing without --shard.  EXF_USAGE for what is no I/N with 1 <= I <= N. */
@@ -92,7 +92,7 @@ exf_code exf_run_shard_take(exf_corpus *c, const exf_recipe *r, exf_err *err) EX
 /* Refuses ranks that differ in program, recipe, model, corpus or device (EXF_MODEL): before any work. */
 exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Deals the batch to the ranks, and reports who runs what; without ranks the part is the batch.  group_of: sequences that
- * stay together (pass/deal.h), or NULL. */
+ * stay together (pass/batch.h), or NULL. */
 exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *group_of, exf_err *err) EXF_CHECKED;
 /* Has the ranks of a node read each weight once for all of them; collective over the node.  exf_session_deal() does it
  * too. */

@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/path.h"
+#include "base/file.h"
 #include "base/text.h"
 
 #include <stdio.h>

@@ -4,10 +4,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/path.h"
+#include "base/file.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
-#include "base/version.h"
+#include "base/parallel.h"
 #include "pass/batch.h"
 #include "weights/shared_chunks.h"
 

@@ -4,7 +4,7 @@
 #include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/version.h"
+#include "base/log.h"
 #include "recipe/inputs.h"
 #include "run/session.h"
 

@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/output_directory.h"
 #include "export/writer.h"
 #include "fold/runtime.h"
 #include "plan/plan.h"

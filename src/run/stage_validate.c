@@ -6,7 +6,7 @@
 #include "artifact/tables.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/version.h"
+#include "base/log.h"
 #include "recipe/inputs.h"
 #include "run/session.h"
 #include "run/validation.h"

@@ -4,7 +4,7 @@
 
 #include "artifact/shards.h"
 #include "base/mem.h"
-#include "base/path.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* budgets.c - solves budgets per token from the route samples of all layers (docs/method.md, section 9).
  *
  * For each budget P and rule: the sensitivities a_l of the layers, and lambda, bisected until the mean number of
- * experts that kernels/fold/fold_budget.h keeps of the sampled tokens is P. */
+ * experts that kernels/fold/fold_cpu.h keeps of the sampled tokens is P. */
 #include "solve/solve_internal.h"
 
 #include "base/mem.h"

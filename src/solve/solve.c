@@ -4,7 +4,7 @@
 
 #include "artifact/shards.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 #include "base/text.h"
 #include "kernels/linear/linear.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "base/log.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "tokenizer/tokenizer_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * (tokenizer_bpe.c) and added tokens (tokenizer_added.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
-#include "base/keyed_hash.h"
+#include "base/hash.h"
 #include "format/json.h"
 #include "tokenizer/tokenizer.h"
 

@@ -2,7 +2,7 @@
 #include "tokenizer/tokenizer_internal.h"
 
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <inttypes.h>

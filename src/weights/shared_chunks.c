@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "base/err.h"
 
 #include <stdatomic.h>
 #include <string.h>

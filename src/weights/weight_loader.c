@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/stop.h"
-#include "base/thread_pool.h"
+#include "base/err.h"
+#include "base/parallel.h"
 
 #include <pthread.h>
 #include <string.h>

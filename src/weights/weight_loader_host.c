@@ -2,8 +2,9 @@
 #include "weights/weight_loader.h"
 
 #include "base/mem.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
+#include <omp.h>
 #include <stdatomic.h>
 
 enum { MOST_THREADS = 8 };
@@ -66,9 +67,8 @@ typedef struct {
     float *const *to; /* [EXF_W_COUNT] where each role's tensors go, one after the other */
 } host_load;
 
-static exf_code load_chunk(void *self, size_t i, int worker, exf_err *err)
+static exf_code load_chunk(const host_load *l, size_t i, int worker, exf_err *err)
 {
-    const host_load *l = self;
     exf_host_loader *s = l->s;
     const exf_weight_chunk *p = &l->plan->chunk[i];
     float *to = l->to[p->role] + ((size_t)p->expert * p->at.rows + p->row) * p->at.cols;
@@ -84,12 +84,19 @@ static exf_code load_chunk(void *self, size_t i, int worker, exf_err *err)
 static exf_code load_next(exf_host_loader *s, float *const *to, int n_threads, exf_err *err)
 {
     host_load l = {s, &s->schedule.plan[s->schedule.load[s->load].plan], to};
-    exf_code rc;
+    exf_loop loop = EXF_LOOP;
+    size_t n = l.plan->n;
     if (n_threads < 1) n_threads = exf_default_threads();
-    rc = exf_parallel_for(l.plan->n, n_threads < MOST_THREADS ? n_threads : MOST_THREADS, load_chunk, &l, err);
-    s->number += l.plan->n;
+    if (n_threads > MOST_THREADS) n_threads = MOST_THREADS;
+    /* Threads take chunks in rising order, as all members do that share them. */
+#pragma omp parallel for schedule(monotonic : dynamic) num_threads(exf_team(n, n_threads))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && load_chunk(&l, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    s->number += n;
     s->load++;
-    return rc;
+    return exf_loop_end(&loop, err);
 }
 
 static exf_code check_load(const exf_host_loader *s, exf_err *err)

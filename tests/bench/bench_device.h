@@ -1,8 +1,8 @@
 /* bench_device.h - a benchmark's arrays on a device, and how it ends where something fails. */
 #ifndef EXF_TESTS_BENCH_DEVICE_H
 #define EXF_TESTS_BENCH_DEVICE_H
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "kernels/backend.h"
 
 #include <stdio.h>

@@ -5,8 +5,8 @@
  * observer looks at nothing.  Five passes as they are and five that wait after every part;
  * medians, per layer and sequence.  bench_forward at the same shape tells what the experts
  * of a whole pass take. */
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "pass/forward.h"
 #include "tests/bench/bench_device.h"
 

@@ -6,9 +6,9 @@
  * size one; norms are 1, biases 0.  Values come from a block of a few megabytes that
  * every tensor begins at another place of: written in seconds, for speed and memory,
  * not for meaning.  scripts/make_synthetic_checkpoint.py cuts a config to N layers. */
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -190,13 +190,11 @@ typedef struct {
     exf_st_writer *w;
 } writing;
 
-static exf_code write_tensor(void *self, size_t i, int worker, exf_err *err)
+static exf_code write_tensor(const writing *to, size_t i, exf_err *err)
 {
-    const writing *to = self;
     uint64_t bytes = exf_tensor_bytes(&to->p->t[i].view);
     unsigned char *piece = NULL;
     exf_code rc;
-    (void)worker;
     EXF_TRY(exf_mem_new(&piece, PIECE, 1, "tensor bytes", err));
     for (uint64_t at = 0; at < bytes; at += PIECE) {
         size_t n = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
@@ -212,12 +210,18 @@ static exf_code write_all(const plan *p, const char *path, exf_err *err)
 {
     exf_tensor *views = NULL;
     exf_st_writer *w = NULL;
+    exf_loop loop = EXF_LOOP;
     exf_code rc;
     EXF_TRY(exf_mem_new(&views, p->n, sizeof *views, "tensors", err));
     for (size_t i = 0; i < p->n; i++) views[i] = p->t[i].view;
     EXF_TRY(exf_st_writer_begin(&w, path, 1, views, p->n, NULL, 0, err));
     writing to = {p, w};
-    EXF_TRY(exf_parallel_for(p->n, exf_default_threads(), write_tensor, &to, err));
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(p->n, exf_default_threads()))
+    for (size_t i = 0; i < p->n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && write_tensor(&to, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    EXF_TRY(exf_loop_end(&loop, err));
     rc = exf_st_writer_commit(w, err);
     w = NULL;
 out:

@@ -1,7 +1,7 @@
 /* check_cuda_ops.c - every operation of the CUDA backend against the CPU's: exact on
  * small integers, within a stated bound on reals, at awkward shapes. */
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "tests/support/pair_fixtures.h"
 
 #include <math.h>

@@ -3,10 +3,10 @@
  * after it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
  * EXF_SERIAL_BLAS=1: OpenBLAS says that it was built without threads.
  *
- * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto or OpenBLAS
- * themselves, which do not outlive all of them: exf_mem_reserve()), mmap, read, write (ftruncate too), fsync, rename (link
- * too), remove (unlink, rmdir), mkdir, open, stat, thread; limit: no call, but from main() on the process gets no more than N
- * pages of addresses from the system, and all memory after them fails, whoever asks; in programs that are linked with the
+ * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto, OpenBLAS or libgomp
+ * themselves, which do not outlive all of them: exf_mem_reserve(), exf_team()), mmap, read, write (ftruncate too), fsync, rename
+ * (link too), remove (unlink, rmdir), mkdir, open, stat, thread; limit: no call, but from main() on the process gets no more than
+ * N pages of addresses from the system, and all memory after them fails, whoever asks; in programs that are linked with the
  * shared runtime of CUDA, cuda-memory, cuda-copy, cuda-make (streams and events), cuda-wait and cuda-launch.
  * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN; of CUDA its own, 2 or 719), or SIG and the number of a
  * signal that the program gets, after which the call goes on. */
@@ -134,8 +134,8 @@ void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
 void *__libc_memalign(size_t alignment, size_t n);
 
-enum { LIBRARIES = 3 };
-static const char *const library_name[LIBRARIES] = {"libhdf5", "libcrypto", "libopenblas"};
+enum { LIBRARIES = 4 };
+static const char *const library_name[LIBRARIES] = {"libhdf5", "libcrypto", "libopenblas", "libgomp"};
 static uintptr_t library_begin[LIBRARIES], library_end[LIBRARIES]; /* where their code lies */
 
 static int note_library(struct dl_phdr_info *info, size_t size, void *unused)
@@ -270,8 +270,17 @@ WRAP(STAT, int, -1, access, (const char *path, int mode), (path, mode))
 WRAP(STAT, int, -1, faccessat, (int dir, const char *path, int mode, int flags), (dir, path, mode, flags))
 WRAP(MMAP, void *, MAP_FAILED, mmap, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n, prot, flags, fd, at))
 WRAP(MMAP, void *, MAP_FAILED, mmap64, (void *p, size_t n, int prot, int flags, int fd, off64_t at), (p, n, prot, flags, fd, at))
-WRAP(THREAD, int, error_number, pthread_create, (pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *self),
-     (t, a, fn, self))
+
+/* OpenMP's runtime ends the process where it gets no thread, so that programs try for threads first (exf_team()): those calls
+ * fail, and the runtime's own, of which there are none after them, do not. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*fn)(void *), void *self)
+{
+    static int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    Dl_info caller;
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pthread_create");
+    int runtime = dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "omp.so");
+    return !runtime && fails(THREAD) ? error_number : next(thread, attributes, fn, self);
+}
 
 #define WRAP_OPEN(name, parameters, arguments)                    \
     int name parameters                                           \

@@ -33,7 +33,7 @@ hostile_names() {
     theirs unreadable
 }
 
-# src/base/temporary.h: temporaries .NAME.<random>.partial and their claims .exfold-<random>[-<n>]; src/base/output_directory.c:
+# src/base/temporary.h: temporaries .NAME.<random>.partial and their claims .exfold-<random>[-<n>]; src/base/file_directory.c:
 # what an old folder is called while a new one takes its place.  0123456789ab is what EXF_TRACE_RANDOM makes the programs draw.
 temporaries() {
     for name in statistics.h5 tables.h5 capture.h5 basis.h5 validation.md validation.json tables.safetensors exfold_recipe.yaml \
@@ -87,7 +87,7 @@ resume_points() {
 }
 
 # What programs write beside tables: src/recipe/run_directory_derived.c, src/export/writer_*.c, src/run/stage_*.c,
-# src/base/output_directory.h, and shards' directories (src/run/session_shares.c).
+# src/base/file.h, and shards' directories (src/run/session_shares.c).
 results() {
     theirs statistics.h5 tables.h5 capture.h5 basis.h5 validation.json validation.md frontier.json frontier.md frontier.svg \
         sensitivities.json sensitivities.md exfold_recipe.yaml exfold-files.sha256 README.md report.html provenance.json \

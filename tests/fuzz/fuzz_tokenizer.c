@@ -72,24 +72,22 @@ static void load_pattern(const uint8_t *bytes, size_t size)
     exf_err err;
     exf_text s = {0};
     unsigned next = 0x100;
-    must(exf_text_addf(&s, &err,
-                       "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","
-                       "\"invert\":false,\"pattern\":{\"Regex\":\"") == EXF_OK);
+    exf_text_appendf(&s, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","
+                         "\"invert\":false,\"pattern\":{\"Regex\":\"");
     for (size_t i = 0; i < size; i++) {
-        int plain = bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\';
-        must((plain ? exf_text_add(&s, (const char *)bytes + i, 1, &err) : exf_text_addf(&s, &err, "\\u%04x", bytes[i])) == EXF_OK);
+        if (bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\')
+            exf_text_append(&s, (const char *)bytes + i, 1);
+        else
+            exf_text_appendf(&s, "\\u%04x", bytes[i]);
     }
-    must(
-        exf_text_addf(
-            &s, &err,
-            "\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},"
-            "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{") ==
-        EXF_OK);
+    exf_text_appendf(&s, "\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},"
+                         "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
     for (unsigned c = 0; c < 256; c++) {
         unsigned point = (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174 ? c : next++;
-        must(exf_text_addf(&s, &err, "%s\"\\u%04x\":%u", c ? "," : "", point, c) == EXF_OK);
+        exf_text_appendf(&s, "%s\"\\u%04x\":%u", c ? "," : "", point, c);
     }
-    must(exf_text_addf(&s, &err, "}}}") == EXF_OK);
+    exf_text_appendf(&s, "}}}");
+    must(exf_text_end(&s, &err) == EXF_OK);
     load(s.s, s.len);
     exf_text_free(&s);
 }

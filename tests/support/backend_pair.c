@@ -1,8 +1,8 @@
 /* backend_pair.c - see backend_pair.h. */
 #include "tests/support/backend_pair.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "tests/support/fixtures.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* device_fixtures.h - arrays on the GPU for tests of what only a device has. */
 #ifndef EXF_TESTS_DEVICE_FIXTURES_H
 #define EXF_TESTS_DEVICE_FIXTURES_H
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "kernels/backend.h"
 #include "tests/support/fixtures.h"
 

@@ -2,7 +2,7 @@
  * and folding written from the formulas in doubles, one expert at a time. */
 #ifndef EXF_TESTS_FOLD_ABI_FIXTURES_H
 #define EXF_TESTS_FOLD_ABI_FIXTURES_H
-#include "base/rng.h"
+#include "base/hash.h"
 #include "exfold/fold.h"
 #include "tests/support/fixtures.h"
 

@@ -4,7 +4,7 @@
 #define EXF_TESTS_LAYER_SUMS_FIXTURES_H
 #include "tests/support/artifact_fixtures.h"
 
-#include "base/rng.h"
+#include "base/hash.h"
 #include "kernels/statistics/layer_sums.h"
 
 /* Everything about T tokens of one layer. */

@@ -1,8 +1,8 @@
 /* naive.c - see naive.h. */
 #include "tests/support/naive.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "tests/support/fixtures.h"
 
 #include <math.h>

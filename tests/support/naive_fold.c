@@ -1,7 +1,7 @@
 /* naive_fold.c - see naive_fold.h. */
 #include "tests/support/naive_fold.h"
 
-#include "base/rng.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <string.h>

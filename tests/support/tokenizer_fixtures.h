@@ -24,12 +24,11 @@ typedef struct { const char *normalizer, *pre, *post, *added, *options, *vocab, 
 
 static void add_bytes(exf_text *out, int lacks)
 {
-    exf_err e;
     unsigned next = 0x100;
     for (unsigned c = 0; c < 256; c++) {
         unsigned point = (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174 ? c : next++;
         if (lacks && c == (unsigned)lacks) continue;
-        ck_ok(exf_text_addf(out, &e, "%s\"\\u%04x\":%u", c ? "," : "", point, c), e);
+        exf_text_appendf(out, "%s\"\\u%04x\":%u", c ? "," : "", point, c);
     }
 }
 
@@ -41,17 +40,14 @@ static const char *or_else(const char *s, const char *otherwise)
 /* Writes the file; the path of it. */
 static const char *make(parts p)
 {
-    exf_err e;
     exf_text s = {0};
     const char *path = exf_scratch("tokenizer.json");
-    ck_ok(exf_text_addf(
-              &s, &e,
-              "{%s\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"added_tokens\":[%s],\"model\":{%s,\"vocab\":{",
+    exf_text_appendf(
+              &s, "{%s\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"added_tokens\":[%s],\"model\":{%s,\"vocab\":{",
               or_else(p.top, ""), or_else(p.normalizer, "null"), or_else(p.pre, BYTE_LEVEL), or_else(p.post, "null"),
-              or_else(p.added, ""), or_else(p.options, "\"type\":\"BPE\"")),
-          e);
+              or_else(p.added, ""), or_else(p.options, "\"type\":\"BPE\""));
     add_bytes(&s, p.lacks);
-    ck_ok(exf_text_addf(&s, &e, "%s%s},\"merges\":[%s]}}", p.vocab ? "," : "", or_else(p.vocab, ""), or_else(p.merges, "")), e);
+    exf_text_appendf(&s, "%s%s},\"merges\":[%s]}}", p.vocab ? "," : "", or_else(p.vocab, ""), or_else(p.merges, ""));
     exf_write_file(path, s.s, s.len);
     exf_text_free(&s);
     return path;

@@ -2,7 +2,7 @@
 #include "tests/support/sequence_fixtures.h"
 
 #include "accumulate/sampler.h"
-#include "base/rng.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 

@@ -425,7 +425,7 @@ START_TEST(more_pools_than_fit_are_refused)
     ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
     for (int d = 1; d <= 65; d++) {
         exf_text group = {0};
-        ck_ok(exf_text_addf(&group, &e, "/pools/%d", d), e);
+        exf_text_appendf(&group, "/pools/%d", d);
         ck_ok(exf_h5_group(h, group.s, &e), e);
         exf_text_free(&group);
     }

@@ -1,7 +1,7 @@
 /* check_background.c - a function on a thread of its own: its result is returned once. */
 #include "tests/support/fixtures.h"
 
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
 static exf_err e; /* of the last call */
 

@@ -1,11 +1,11 @@
 /* check_base.c - err, mem, text, dtype, rng, file, hash. */
 #include "tests/support/fixtures.h"
 
-#include "base/tensor.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
+#include "base/registry.h"
+#include "base/tensor.h"
 #include "base/text.h"
 
 #include <errno.h>

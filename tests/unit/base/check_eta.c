@@ -1,7 +1,7 @@
 /* check_eta.c - the seconds left of work with parts of different costs, by a clock that the test makes up. */
 #include "tests/support/fixtures.h"
 
-#include "base/eta.h"
+#include "base/progress.h"
 
 #include <math.h>
 

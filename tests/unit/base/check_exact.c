@@ -2,7 +2,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/exact.h"
-#include "base/rng.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* check_file_read.c - the two ways to read a file: the same bytes from any place, the
  * same refusals; and what only one of them can refuse. */
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "format/safetensors.h"
 #include "tests/support/fixtures.h"
 

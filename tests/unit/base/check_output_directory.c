@@ -1,7 +1,7 @@
 /* check_output_directory.c - src/base/output_directory: all files or none, and nobody else's deleted. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "base/output_directory.h"
+#include "base/file.h"
 #include "base/text.h"
 
 #include <signal.h>
@@ -40,7 +40,8 @@ static void ck_file(const char *name, const char *text)
 static exf_code count_name(void *self, const char *name, exf_err *err)
 {
     exf_text *all = self;
-    return exf_text_addf(all, err, "%s ", name);
+    exf_text_appendf(all, "%s ", name);
+    return exf_text_end(all, err);
 }
 
 static void ck_names(const char *directory, const char *names)

@@ -1,8 +1,8 @@
 /* check_corpus.c - from manifests to sequences: reading, cutting, choosing, refusing. */
 #include "tests/support/corpus_fixtures.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "capture/manifest.h"
 
 #define SHA_OF_ABC "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -2,8 +2,8 @@
  * sources; tokenizing: check_tokenizer.c. */
 #include "tests/support/corpus_fixtures.h"
 
+#include "base/err.h"
 #include "base/hash.h"
-#include "base/stop.h"
 
 #include <signal.h>
 

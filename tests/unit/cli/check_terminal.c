@@ -1,8 +1,8 @@
 /* check_terminal.c - what exfold-inspect prints of a file whose facts hold what a terminal would obey. */
 #include "tests/support/inspection_fixtures.h"
 
+#include "base/err.h"
 #include "base/mem.h"
-#include "base/printable.h"
 #include "cli/inspect.h"
 
 #include <stdio.h>

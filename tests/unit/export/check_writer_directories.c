@@ -1,7 +1,7 @@
 /* check_writer_directories.c - the targets npy and csv. */
 #include "tests/support/export_fixtures.h"
 
-#include "base/output_directory.h"
+#include "base/file.h"
 
 static exf_err e; /* of the last call */
 
@@ -35,7 +35,8 @@ static void ck_npy(const char *name, const char *dict, const void *data, size_t 
 
 static exf_code add_name(void *self, const char *name, exf_err *err)
 {
-    return exf_text_addf(self, err, "%s ", name);
+    exf_text_appendf(self, "%s ", name);
+    return exf_text_end(self, err);
 }
 
 START_TEST(npy_has_a_file_per_table)

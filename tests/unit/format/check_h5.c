@@ -24,7 +24,8 @@ static exf_code digest_of(const char *name, char hex[EXF_SHA256_HEX], exf_err *e
 
 static exf_code append_name(void *self, const char *name, exf_err *err)
 {
-    return exf_text_addf(self, err, "%s ", name);
+    exf_text_appendf(self, "%s ", name);
+    return exf_text_end(self, err);
 }
 
 static exf_code stop_at_once(void *self, const char *name, exf_err *err)

@@ -2,8 +2,8 @@
  * versions: pooling, choosing, attending. */
 #include "tests/support/fixtures.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "kernels/attention/compressed.h"
 
 #include <math.h>

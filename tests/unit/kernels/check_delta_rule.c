@@ -1,7 +1,7 @@
 /* check_delta_rule.c - the gated delta rule and the causal convolution against
  * known answers and against plain recurrences in double. */
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "kernels/recurrent/delta_rule.h"
 #include "tests/support/fixtures.h"
 

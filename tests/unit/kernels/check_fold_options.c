@@ -2,7 +2,7 @@
  * defaults, EXF_FOLD_ZERO is 0 itself, statuses have words, the ABI keeps its layout. */
 #include "tests/support/fold_abi_fixtures.h"
 
-#include "base/version.h"
+#include "base/log.h"
 
 #include <stddef.h>
 #include <stdio.h>

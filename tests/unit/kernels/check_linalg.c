@@ -3,8 +3,8 @@
 #include "tests/support/scratch_fixtures.h"
 
 #include "accumulate/accumulate_internal.h"
-#include "base/rng.h"
 #include "kernels/linear/linear.h"
+#include "base/hash.h"
 
 #include <math.h>
 

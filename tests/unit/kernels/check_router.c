@@ -1,7 +1,7 @@
 /* check_router.c - from logits to experts and weights: worked examples, and a plain
  * double version over random rules. */
-#include "base/rng.h"
 #include "kernels/moe/moe.h"
+#include "base/hash.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 

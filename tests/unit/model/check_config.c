@@ -128,15 +128,15 @@ static exf_code configure(exf_architecture *a, field x, field y, field z)
     const field *changed[] = {&x, &y, &z};
     exf_text t = {0};
     memset(a, 0, sizeof *a);
-    ck_ok(exf_text_addf(&t, &e, "{\"model_type\": \"qwen3_moe\""), e);
+    exf_text_appendf(&t, "{\"model_type\": \"qwen3_moe\"");
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         int skip = 0;
         for (int k = 0; k < 3; k++) skip |= changed[k]->key && strcmp(changed[k]->key, small[i].key) == 0;
-        if (!skip) ck_ok(exf_text_addf(&t, &e, ", \"%s\": %s", small[i].key, small[i].value), e);
+        if (!skip) exf_text_appendf(&t, ", \"%s\": %s", small[i].key, small[i].value);
     }
     for (int k = 0; k < 3; k++)
-        if (changed[k]->value) ck_ok(exf_text_addf(&t, &e, ", \"%s\": %s", changed[k]->key, changed[k]->value), e);
-    ck_ok(exf_text_addf(&t, &e, "}"), e);
+        if (changed[k]->value) exf_text_appendf(&t, ", \"%s\": %s", changed[k]->key, changed[k]->value);
+    exf_text_appendf(&t, "}");
     exf_config c = config_of(t.s);
     exf_text_free(&t);
     exf_code rc = exf_family_find("qwen3_moe")->configure(&c, a, &e);

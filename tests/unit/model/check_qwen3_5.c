@@ -101,9 +101,9 @@ static void write_config(const char *from, const char *to)
     ck_ok(exf_file_slurp("tests/golden/qwen3_5_moe/config.json", 1 << 20, &text, &n, &err), err);
     char *at = from ? strstr(text, from) : text;
     ck_assert_msg(at != NULL, "config.json lacks %s", from);
-    ck_ok(exf_text_add(&out, text, (size_t)(at - text), &err), err);
-    if (from) ck_ok(exf_text_addf(&out, &err, "%s", to), err);
-    ck_ok(exf_text_addf(&out, &err, "%s", from ? at + strlen(from) : at), err);
+    exf_text_append(&out, text, (size_t)(at - text));
+    if (from) exf_text_appendf(&out, "%s", to);
+    exf_text_appendf(&out, "%s", from ? at + strlen(from) : at);
     exf_write_file(exf_scratch("config.json"), out.s, out.len);
     exf_text_free(&out);
     exf_mem_free(text);

@@ -1,8 +1,8 @@
 /* check_deal.c - parts of a run: whole, contiguous, balanced, and cut between groups only. */
 #include "tests/support/fixtures.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "pass/batch.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* check_hidden.c - hidden states that come and go: on a device whose queues run in any
  * order that they allow, every group is what was last made of it. */
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "pass/hidden.h"
 #include "tests/support/fixtures.h"
 

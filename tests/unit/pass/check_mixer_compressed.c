@@ -2,8 +2,8 @@
  * version, for lengths around the window, the ratios and the block of queries. */
 #include "tests/support/fixtures.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "pass/mix.h"
 
 #include <math.h>

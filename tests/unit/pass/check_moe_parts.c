@@ -34,9 +34,8 @@ END_TEST
 
 static int visits[16];
 
-static exf_code visit(void *self, size_t sequence, int worker, exf_err *err)
+static exf_code visit(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
 {
-    const exf_moe_layer *l = self;
     ck_assert_int_lt(worker, l->n_workers);
     ck_assert_uint_lt(sequence, 16);
     visits[sequence]++;

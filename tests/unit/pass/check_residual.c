@@ -2,8 +2,8 @@
  * opening, closing and collapsing against naive double versions. */
 #include "tests/support/fixtures.h"
 
-#include "base/rng.h"
 #include "pass/mix.h"
+#include "base/hash.h"
 #include "kernels/residual/hyper_connections.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "ranks/ranks.h"
-#include "ranks/ranks_one.h"
+#include "ranks/ranks_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

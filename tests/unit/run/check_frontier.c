@@ -21,7 +21,7 @@ static void sweeps(int n_experts, int top_k, int joint, const char *names)
     size_t n;
     ck_ok(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), e);
     for (size_t i = 0; i < n; i++) {
-        ck_ok(exf_text_addf(&seen, &e, "%s%s", i ? " " : "", v[i].name), e);
+        exf_text_appendf(&seen, "%s%s", i ? " " : "", v[i].name);
         ck_ok(exf_variant_check(&v[i], n_experts, top_k, &e), e);
         for (size_t j = 0; j < i; j++)
             ck_assert_msg(strcmp(v[i].name, v[j].name) != 0, "%d experts, top-%d: %s stands twice", n_experts, top_k, v[i].name);
@@ -104,7 +104,7 @@ static void runs(int n_experts, int top_k, const char *runtime, const char *name
     exf_text seen = {0};
     size_t n;
     ck_ok(exf_frontier_variants(&v, &n, &a, &t, exf_runtime_find(runtime), &e), e);
-    for (size_t i = 0; i < n; i++) ck_ok(exf_text_addf(&seen, &e, "%s%s", i ? " " : "", v[i].name), e);
+    for (size_t i = 0; i < n; i++) exf_text_appendf(&seen, "%s%s", i ? " " : "", v[i].name);
     ck_assert_str_eq(seen.s ? seen.s : "", names);
     exf_mem_free(v);
     exf_text_free(&seen);

@@ -2,7 +2,7 @@
  * made of the same texts.  Refusals: check_tokenizer_refusals.c. */
 #include "tests/support/tokenizer_fixtures.h"
 
-#include "base/stop.h"
+#include "base/err.h"
 #include "format/json.h"
 
 #include <pthread.h>
@@ -142,8 +142,8 @@ static void expect_bytes(parts p, const char *text, size_t len, const char *want
     exf_text got = {0};
     ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
     ck_ok(exf_tokenizer_encode(t, text, len, &ids, &e), e);
-    ck_ok(exf_text_add(&got, "", 0, &e), e);
-    for (size_t i = 0; i < ids.n; i++) ck_ok(exf_text_addf(&got, &e, "%s%d", i ? " " : "", ids.id[i]), e);
+    exf_text_append(&got, "", 0);
+    for (size_t i = 0; i < ids.n; i++) exf_text_appendf(&got, "%s%d", i ? " " : "", ids.id[i]);
     ck_assert_str_eq(got.s, want);
     exf_text_free(&got);
     exf_ids_free(&ids);

@@ -79,10 +79,10 @@ static void encode_letters(size_t n, size_t text_len, const char *pre, exf_code 
     memset(letters, 'a', n);
     letters[n] = 0;
     memset(text, 'a', text_len);
-    ck_ok(exf_text_addf(&added, &e, "%s,{\"id\":257,\"content\":\"", ADDED("ac", "256", "false")), e);
-    ck_ok(exf_text_add(&added, letters, n, &e), e);
-    ck_ok(exf_text_addf(&added, &e, "b\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
-                        "\"special\":true}"), e);
+    exf_text_appendf(&added, "%s,{\"id\":257,\"content\":\"", ADDED("ac", "256", "false"));
+    exf_text_append(&added, letters, n);
+    exf_text_appendf(&added, "b\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                        "\"special\":true}");
     exf_code rc = exf_tokenizer_load(&t, make((parts){.added = added.s, .pre = pre}), &e);
     if (want == EXF_OK) {
         ck_ok(rc, e);
@@ -120,8 +120,8 @@ START_TEST(added_tokens_by_definition)
     exf_text added = {0};
     exf_tokenizer *t;
     for (int i = 0; i < TOKENS; i++)
-        ck_ok(exf_text_addf(&added, &e, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                            "\"normalized\":%s,\"special\":true}", i ? "," : "", 256 + i, token[i], _i ? "true" : "false"), e);
+        exf_text_appendf(&added, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                            "\"normalized\":%s,\"special\":true}", i ? "," : "", 256 + i, token[i], _i ? "true" : "false");
     ck_ok(exf_tokenizer_load(&t, make((parts){.added = added.s}), &e), e);
     for (unsigned len = 0; len < 10; len++)
         for (unsigned bits = 0; bits < 1u << len; bits++) {
@@ -159,7 +159,7 @@ static void refuses(const char *pattern, size_t len, const char *says, size_t fe
     char *text = malloc(len);
     ck_assert_ptr_nonnull(text);
     memset(text, 'a', len);
-    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern), e);
+    exf_text_appendf(&pre, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern);
     ck_ok(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), e);
     ck_fails(exf_tokenizer_encode(t, text, len, &ids, &e), EXF_MODEL, e, "pre_tokenizer");
     ck_assert_ptr_nonnull(strstr(e.msg, says));
@@ -208,7 +208,7 @@ static void cut(piece_ends *p, const char *pattern, const char *text, size_t len
     exf_split_work *w;
     exf_text pre = {0};
     *p = (piece_ends){.text = text};
-    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern), e);
+    exf_text_appendf(&pre, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern);
     ck_ok(exf_json_parse(&doc, pre.s, pre.len, "test", &e), e);
     ck_ok(exf_splitter_load(&s, doc, "test", &e), e);
     ck_ok(exf_split_work_new(&w, &e), e);

@@ -1,4 +1,4 @@
-/* check_drawer.c - registries: finding by name, the message for an unknown one. */
+/* check_registry.c - registries: finding by name, the message for an unknown one. */
 #include "base/registry.h"
 #include "tests/support/fixtures.h"
 

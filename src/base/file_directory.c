@@ -1,10 +1,9 @@
-/* output_directory.c - see output_directory.h. */
+/* file_directory.c - writes a directory of files at once; see file.h. */
 #if defined __linux__
 #define _GNU_SOURCE /* renameat2 */
 #endif
-#include "base/output_directory.h"
-
 #include "base/file.h"
+
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -20,24 +19,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+typedef struct {
+    char **name;
+    size_t n, cap;
+} name_list;
+
 struct exf_output_directory {
     int dir; /* the temporary, -1: not open */
     int fd;  /* the file being written, -1: none */
     int force;
     char *target, *aside, *parent;
     exf_temporary temporary;
-    char **name; /* of the files so far */
-    size_t n, cap;
+    name_list files; /* so far */
     exf_hash *hash; /* of the file being written */
     exf_text list;  /* EXF_FOLDER_LIST, as far as the files are complete */
 };
 
 /* ---- names in a directory ---------------------------------------------------- */
-
-typedef struct {
-    char **name;
-    size_t n, cap;
-} name_list;
 
 static void names_free(name_list *l)
 {
@@ -138,7 +136,7 @@ out:
     return rc;
 }
 
-/* Only what this program wrote, and nobody changed, may be replaced.  An empty folder is nobody's loss. */
+/* Checks that every file of an old folder is on its list and unchanged; an empty folder may be replaced. */
 static exf_code check_old(const char *target, const name_list *old, exf_err *err)
 {
     char *list = NULL;
@@ -169,24 +167,13 @@ exf_code exf_output_directory_check(const char *target, int force, exf_err *err)
 
 static void free_folder(exf_output_directory *f)
 {
-    for (size_t i = 0; i < f->n; i++) exf_mem_free(f->name[i]);
-    exf_mem_free(f->name);
+    names_free(&f->files);
     exf_hash_free(f->hash);
     exf_text_free(&f->list);
     exf_mem_free(f->target);
     exf_mem_free(f->aside);
     exf_mem_free(f->parent);
     exf_mem_free(f);
-}
-
-static exf_code name_folder(exf_output_directory *f, const char *target, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
-    EXF_TRY(exf_path_dir(&f->parent, target, err));
-    EXF_TRY(exf_text_addf(&f->list, err, "%s", LIST_TITLE));
-out:
-    return rc;
 }
 
 exf_code exf_output_directory_begin(exf_output_directory **out, const char *target, int force, exf_err *err)
@@ -198,7 +185,10 @@ exf_code exf_output_directory_begin(exf_output_directory **out, const char *targ
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output directory", err));
     f->dir = f->fd = -1;
     f->force = force;
-    EXF_TRY(name_folder(f, target, err));
+    EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
+    EXF_TRY(exf_path_dir(&f->parent, target, err));
+    exf_text_appendf(&f->list, "%s", LIST_TITLE);
+    EXF_TRY(exf_text_end(&f->list, err));
     EXF_TRY(exf_temporary_make(&f->temporary, target, 1, &f->dir, err));
 out:
     if (rc == EXF_OK)
@@ -208,25 +198,22 @@ out:
     return rc;
 }
 
-static exf_code end_hash(exf_output_directory *f, const char *name, exf_err *err)
-{
-    char hex[EXF_SHA256_HEX];
-    exf_hash *h = f->hash;
-    f->hash = NULL;
-    exf_code rc = exf_hash_end(h, hex, err);
-    if (rc == EXF_OK) rc = exf_text_addf(&f->list, err, "%s  %s\n", hex, name);
-    return rc;
-}
-
+/* Syncs and closes the file being written, and lists its digest. */
 static exf_code finish_file(exf_output_directory *f, exf_err *err)
 {
+    char hex[EXF_SHA256_HEX];
     exf_code rc = EXF_OK;
     if (f->fd < 0) return EXF_OK;
-    const char *name = f->name[f->n - 1];
+    const char *name = f->files.name[f->files.n - 1];
     if (fsync(f->fd) != 0) rc = exf_fail_errno(err, errno, "%s/%s: cannot sync", f->target, name);
     if (close(f->fd) != 0 && rc == EXF_OK) rc = exf_fail_errno(err, errno, "%s/%s: cannot close", f->target, name);
     f->fd = -1;
-    return rc == EXF_OK ? end_hash(f, name, err) : rc;
+    if (rc != EXF_OK) return rc;
+    rc = exf_hash_end(f->hash, hex, err);
+    f->hash = NULL;
+    if (rc != EXF_OK) return rc;
+    exf_text_appendf(&f->list, "%s  %s\n", hex, name);
+    return exf_text_end(&f->list, err);
 }
 
 exf_code exf_output_directory_file(exf_output_directory *f, const char *name, exf_err *err)
@@ -236,16 +223,13 @@ exf_code exf_output_directory_file(exf_output_directory *f, const char *name, ex
     exf_hash_free(f->hash);
     f->hash = NULL;
     EXF_TRY(exf_hash_new(&f->hash, err));
-    EXF_TRY(exf_mem_grow(&f->name, &f->cap, f->n + 1, sizeof *f->name, "file names", err));
-    EXF_TRY(exf_mem_strdup(&f->name[f->n], name, "file names", err));
+    EXF_TRY(names_add(&f->files, name, err));
     exf_temporary_claim(&f->temporary, name);
     f->fd = openat(f->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0) {
         rc = exf_fail_errno(err, errno, "%s/%s: cannot create", f->target, name);
-        exf_mem_free(f->name[f->n]);
-        goto out;
+        exf_mem_free(f->files.name[--f->files.n]);
     }
-    f->n++;
 out:
     return rc;
 }
@@ -257,14 +241,15 @@ exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, 
     for (size_t done = 0; done < n;) {
         ssize_t put = write(f->fd, p + done, n - done);
         if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return exf_fail_errno(err, put < 0 ? errno : ENOSPC, "%s/%s: cannot write", f->target, f->name[f->n - 1]);
+        if (put <= 0) return exf_fail_errno(err, put < 0 ? errno : ENOSPC, "%s/%s: cannot write", f->target,
+                                                  f->files.name[f->files.n - 1]);
         done += (size_t)put;
     }
     return exf_hash_add(f->hash, bytes, n, err);
 }
 
-/* Removes the old directory, which has another name now, and of its files those that were found to be ours.  The new one
- * stands: what is left of the old one is no failure, but is said. */
+/* Removes the old directory, which has another name by now, and those of its files that were checked.  The new one is in
+ * place, so a directory that cannot be removed is a warning and no failure. */
 static void remove_old(const exf_output_directory *f, const char *path, const name_list *old)
 {
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -286,13 +271,14 @@ static int exchange(const exf_output_directory *f)
 #endif
 }
 
-/* A name beside the target that nothing has: rename() would replace an empty folder. */
+/* Chooses a name beside the target, which must not exist: rename() would replace an empty folder. */
 static exf_code name_aside(exf_output_directory *f, exf_err *err)
 {
     exf_text aside = {0};
     int found;
     exf_code rc;
-    EXF_TRY(exf_text_addf(&aside, err, "%s.old", f->temporary.path));
+    exf_text_appendf(&aside, "%s.old", f->temporary.path);
+    EXF_TRY(exf_text_end(&aside, err));
     EXF_TRY(exf_mem_strdup(&f->aside, aside.s, "output path", err));
     EXF_TRY(exf_path_look(f->aside, &found, err));
     if (found) rc = exf_fail(err, EXF_IO, "%s: exists, and %s was to be moved there", f->aside, f->target);
@@ -306,8 +292,8 @@ static void claim_old(exf_output_directory *f, const name_list *old)
 {
     for (size_t i = 0; i < old->n; i++) {
         size_t k = 0;
-        while (k < f->n && strcmp(f->name[k], old->name[i]) != 0) k++;
-        if (k == f->n) exf_temporary_claim(&f->temporary, old->name[i]);
+        while (k < f->files.n && strcmp(f->files.name[k], old->name[i]) != 0) k++;
+        if (k == f->files.n) exf_temporary_claim(&f->temporary, old->name[i]);
     }
 }
 
@@ -350,20 +336,11 @@ static exf_code put_in_place(exf_output_directory *f, exf_err *err)
                                                      : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }
 
-/* Best effort, as for files (file.c). */
-static void sync_parent(const exf_output_directory *f)
-{
-    int fd = open(f->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)fsync(fd);
-    close(fd);
-}
-
 /* Removes the temporary if it still has its name; the claims of what cannot be removed stay for the next writer. */
 static void remove_temporary(exf_output_directory *f)
 {
     int own = f->dir >= 0 && exf_temporary_is(f->temporary.path, f->dir);
-    for (size_t i = 0; own && i < f->n; i++) unlinkat(f->dir, f->name[i], 0);
+    for (size_t i = 0; own && i < f->files.n; i++) unlinkat(f->dir, f->files.name[i], 0);
     if (own && rmdir(f->temporary.path) != 0)
         exf_temporary_leave(&f->temporary);
     else
@@ -399,7 +376,7 @@ exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err)
     EXF_TRY(write_list(f, err));
     (void)fsync(f->dir);
     EXF_TRY(put_in_place(f, err));
-    sync_parent(f);
+    exf_sync_directory(f->parent);
     exf_temporary_end(&f->temporary);
     close(f->dir);
     free_folder(f);

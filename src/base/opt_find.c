@@ -1,13 +1,20 @@
-/* opt_hint.c - what may have been meant by an option or a recipe key that is not taken; see
- * opt_internal.h. */
+/* opt_find.c - finds the row that a key names, and says what may have been meant where there is none; see opt_internal.h. */
 #include "base/opt_internal.h"
 
 #include "base/mem.h"
+#include "base/registry.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { NAMED = 4 }; /* keys that a hint names */
+
+size_t exf_opt_find_key(const exf_opts *o, const char *key)
+{
+    size_t i = 0;
+    while (i < o->n && !(o->table[i].key && strcmp(o->table[i].key, key) == 0)) i++;
+    return i;
+}
 
 int exf_opt_takes(const exf_opts *o, size_t i, exf_opt_rank rank)
 {
@@ -40,14 +47,14 @@ static void add_key(keys *k, const char *key)
     k->n++;
 }
 
-/* "--max-tokens" is max_tokens. */
+/* Compares a typed name with a key's last part: "max-tokens" is max_tokens. */
 static int same_leaf(const char *a, const char *b)
 {
     while (*a && (*a == '-' ? '_' : *a) == *b) a++, b++;
     return !*a && !*b;
 }
 
-/* The keys whose last part is leaf, or the key that is leaf. */
+/* Returns the keys whose last part is leaf, or the key that is leaf. */
 static keys keys_of_leaf(const exf_opts *o, exf_opt_rank rank, const char *leaf)
 {
     keys k = {.n = 0};
@@ -58,7 +65,7 @@ static keys keys_of_leaf(const exf_opts *o, exf_opt_rank rank, const char *leaf)
     return k;
 }
 
-/* The keys of a section, which is the first n bytes of name. */
+/* Returns the keys of a section, which is the first n bytes of name. */
 static keys keys_of_section(const exf_opts *o, exf_opt_rank rank, const char *name, size_t n)
 {
     keys k = {.n = 0};
@@ -89,7 +96,7 @@ static void ask_for(const keys *k, char hint[EXF_OPT_HINT_MAX])
 
 /* ---- keys -------------------------------------------------------------------------- */
 
-/* The key nearest to a word, or the last part nearest to it. */
+/* Finds the key nearest to a word, or with `leaves` the last part nearest to it. */
 static exf_code nearest_key(const exf_opts *o, exf_opt_rank rank, const char *word, int leaves, const char **near, exf_err *err)
 {
     const char **all;
@@ -113,7 +120,8 @@ static const char *value_above(const exf_opts *o, exf_opt_rank rank, const char 
     return NULL;
 }
 
-/* By the last part in whatever section, then by the whole name, then by a last part that is near. */
+/* Finds the keys that may be meant: by the last part in any section, then by the whole name, then by a last part that is
+ * near. */
 static exf_code find_meant(const exf_opts *o, exf_opt_rank rank, const char *key, keys *meant, exf_err *err)
 {
     const char *near = NULL;
@@ -154,7 +162,7 @@ out:
 /* ---- the command line ---------------------------------------------------------------- */
 
 /* Lists the programs that take an option which this one does not take; empty: none is known. */
-static exf_code others(const exf_opts *o, const char *option, exf_text *who, exf_err *err)
+static exf_code list_programs(const exf_opts *o, const char *option, exf_text *who, exf_err *err)
 {
     return o->scope ? o->scope->others(option, who, err) : EXF_OK;
 }
@@ -164,7 +172,7 @@ exf_code exf_opt_unknown_key(const exf_opts *o, const char *where, const char *k
     char hint[EXF_OPT_HINT_MAX];
     exf_text who = {0};
     exf_code rc;
-    EXF_TRY(others(o, key, &who, err));
+    EXF_TRY(list_programs(o, key, &who, err));
     if (who.len) {
         rc = exf_fail(err, EXF_USAGE, "%.80s: is a key of %s; this program does not use it", where, who.s);
         goto out;
@@ -204,7 +212,7 @@ static exf_code key_as_flag(const exf_opts *o, const char *name, exf_err *err)
                     k.n > 1 ? " or --set " : "", k.n > 1 ? k.key[1] : "", k.n > 1 ? "=VALUE" : "");
 }
 
-static exf_code misspelt_flag(const exf_opts *o, const char *name, exf_err *err)
+static exf_code refuse_misspelt_flag(const exf_opts *o, const char *name, exf_err *err)
 {
     const char *near = NULL, *word = name + strlen("--");
     exf_code rc;
@@ -222,11 +230,11 @@ exf_code exf_opt_unknown_flag(const exf_opts *o, const char *name, exf_err *err)
 {
     exf_text who = {0};
     exf_code rc;
-    EXF_TRY(others(o, name, &who, err));
+    EXF_TRY(list_programs(o, name, &who, err));
     if (who.len)
         rc = exf_fail(err, EXF_USAGE, "%.80s: is an option of %s; this program does not take it", name, who.s);
     else if (exf_starts_with(name, "--"))
-        rc = misspelt_flag(o, name, err);
+        rc = refuse_misspelt_flag(o, name, err);
     else
         rc = exf_fail(err, EXF_USAGE, "%.80s: unknown option", name);
 out:

@@ -1,11 +1,25 @@
-/* ranks_mpi_internal.h - inside src/ranks: the state of a rank under MPI.
+/* ranks_internal.h - inside src/ranks: what needs no MPI, and the state of a rank under MPI.
  *
  * All calls of MPI are made under one lock (MPI_THREAD_SERIALIZED), and none of them waits: who waits tests, gives
- * the lock away and tests again.  A thread of its own, the watch, tests beside the run's work, so that sums that
- * were started go on, hears of failures, and looks whether the processes of its node live. */
-#ifndef EXF_RANKS_RANKS_MPI_INTERNAL_H
-#define EXF_RANKS_RANKS_MPI_INTERNAL_H
-#include "ranks/ranks_one.h"
+ * the lock away and tests again.  A thread of its own, the watch, tests while the run computes, so that sums that
+ * were started go on; it receives notes of failures, and looks whether the processes of its node live. */
+#ifndef EXF_RANKS_RANKS_INTERNAL_H
+#define EXF_RANKS_RANKS_INTERNAL_H
+#include "ranks/ranks.h"
+
+/* ---- a process of its own (ranks_one.c) ------------------------------------------------ */
+
+exf_place exf_one_place(void);
+exf_code exf_one_gather(const void *bytes, size_t n, exf_ranks_gathered *out, exf_err *err) EXF_CHECKED;
+/* Gives, of two texts that differ, the first line in which they do, from where it can be seen: a line that is too long to
+ * be shown begins at the word that differs, or a little before its first byte that does. */
+enum { EXF_ONE_EXCERPT = 320 };
+void exf_one_difference(const char *a, const char *b, char line_a[EXF_ONE_EXCERPT], char line_b[EXF_ONE_EXCERPT]);
+/* A window of pages of its own, from mmap(). */
+exf_code exf_one_window(exf_ranks_window *w, size_t bytes, exf_err *err) EXF_CHECKED;
+void exf_one_window_free(exf_ranks_window *w);
+
+/* ---- under MPI ------------------------------------------------------------------------- */
 
 #if EXF_HAVE_MPI
 #include <mpi.h>

@@ -1,10 +1,11 @@
-/* check_thread_pool.c - base/thread_pool: every item once, the lowest failure, fork, several callers. */
+/* check_parallel.c - base/parallel: every item once, the lowest failure, loops within and beside loops, few threads. */
 #define _GNU_SOURCE /* pthread_setattr_default_np, sched_setaffinity */
+#include "base/err.h"
 #include "base/mem.h"
-#include "base/stop.h"
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 #include "tests/support/fixtures.h"
 
+#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,9 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { THREADS = 4, ITEMS = 1000 };
 
@@ -23,6 +22,20 @@ static void sleep_ms(long ms)
 {
     struct timespec t = {0, ms * 1000000};
     nanosleep(&t, NULL);
+}
+
+/* A loop as the callers of base/parallel.h write it. */
+typedef exf_code (*item_fn)(void *self, size_t i, int worker, exf_err *err);
+
+static exf_code run_loop(size_t n, int n_threads, item_fn fn, void *self, exf_err *err)
+{
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, n_threads))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && fn(self, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }
 
 /* ---- items and workers ---------------------------------------------------------------------- */
@@ -61,7 +74,7 @@ START_TEST(every_item_runs_once)
     for (int k = 0; k < COUNT(threads); k++) {
         counts c = {.wrong_worker = 0};
         exf_err err = {.code = EXF_OK};
-        ck_ok(exf_parallel_for(sizes[_i], threads[k], count, &c, &err), err);
+        ck_ok(run_loop(sizes[_i], threads[k], count, &c, &err), err);
         check_counts(&c, sizes[_i]);
         ck_assert_int_le(c.most_at_once, threads[k] < 1 ? 1 : threads[k]);
     }
@@ -74,7 +87,7 @@ START_TEST(items_run_at_the_same_time)
     exf_err err = {.code = EXF_OK};
     for (int tries = 0; c.most_at_once < 2 && tries < 1000; tries++) {
         memset(&c, 0, sizeof c);
-        ck_ok(exf_parallel_for(2 * THREADS, THREADS, count, &c, &err), err);
+        ck_ok(run_loop(2 * THREADS, THREADS, count, &c, &err), err);
     }
     ck_assert_int_ge(c.most_at_once, 2);
 }
@@ -106,7 +119,7 @@ START_TEST(the_lowest_failure_is_reported)
         exf_err err = {.code = EXF_OK};
         char text[64];
         snprintf(text, sizeof text, "item %zu failed", f.first);
-        ck_fails(exf_parallel_for(ITEMS, THREADS, fail_from, &f, &err), EXF_NUMERIC, err, text);
+        ck_fails(run_loop(ITEMS, THREADS, fail_from, &f, &err), EXF_NUMERIC, err, text);
         ck_assert_str_eq(err.msg, text);
         for (size_t i = 0; i < ITEMS; i++) ck_assert_int_eq(f.done[i], i <= f.first ? 1 : f.done[i] != 0);
     }
@@ -117,7 +130,7 @@ START_TEST(on_one_thread_nothing_runs_above_a_failure)
 {
     failing f = {.first = 3};
     exf_err err = {.code = EXF_OK};
-    ck_fails(exf_parallel_for(ITEMS, 1, fail_from, &f, &err), EXF_NUMERIC, err, "3");
+    ck_fails(run_loop(ITEMS, 1, fail_from, &f, &err), EXF_NUMERIC, err, "3");
     for (size_t i = 0; i < ITEMS; i++) ck_assert_int_eq(f.done[i], i <= 3);
 }
 END_TEST
@@ -126,6 +139,7 @@ static exf_code ask_for_a_stop(void *self, size_t i, int worker, exf_err *err)
 {
     (void)worker;
     (void)err;
+    while (i > 5 && !exf_stop_requested()) sleep_ms(1); /* item 5 has been taken */
     ((int *)self)[i]++;
     if (i == 5) exf_stop_request(SIGTERM);
     return EXF_OK;
@@ -135,7 +149,7 @@ START_TEST(a_stop_ends_the_loop_between_two_items)
 {
     int done[ITEMS] = {0}, n = 0;
     exf_err err = {.code = EXF_OK};
-    ck_fails(exf_parallel_for(ITEMS, _i ? THREADS : 1, ask_for_a_stop, done, &err), EXF_SIGTERM, err, "15");
+    ck_fails(run_loop(ITEMS, _i ? THREADS : 1, ask_for_a_stop, done, &err), EXF_SIGTERM, err, "");
     for (size_t i = 0; i < ITEMS; i++) n += done[i];
     if (_i == 0) ck_assert_int_eq(n, 6);
     ck_assert_int_ge(n, 6);
@@ -165,14 +179,14 @@ static exf_code run_inner(void *self, size_t i, int worker, exf_err *err)
     nested *s = &((nested *)self)[i];
     (void)worker;
     s->thread = pthread_self();
-    return exf_parallel_for(10, THREADS, count_inner, s, err);
+    return run_loop(10, THREADS, count_inner, s, err);
 }
 
 START_TEST(a_loop_within_an_item_stays_on_its_thread)
 {
     nested s[2 * THREADS] = {{.n = 0}};
     exf_err err = {.code = EXF_OK};
-    ck_ok(exf_parallel_for(2 * THREADS, THREADS, run_inner, s, &err), err);
+    ck_ok(run_loop(2 * THREADS, THREADS, run_inner, s, &err), err);
     for (int i = 0; i < 2 * THREADS; i++) ck_assert(s[i].n == 10 && !s[i].moved);
 }
 END_TEST
@@ -189,7 +203,7 @@ static void *call_often(void *self)
     exf_err err = {.code = EXF_OK};
     for (int turn = 0; turn < 50 && c->rc == EXF_OK; turn++) {
         counts s = {.wrong_worker = 0};
-        c->rc = exf_parallel_for(40, THREADS, count, &s, &err);
+        c->rc = run_loop(40, THREADS, count, &s, &err);
         for (int i = 0; i < 40; i++) c->wrong |= s.done[i] != 1;
         c->wrong |= s.wrong_worker;
     }
@@ -209,31 +223,6 @@ END_TEST
 
 /* ---- what the system gives --------------------------------------------------------------------- */
 
-static int run_in_child(void)
-{
-    counts c = {.wrong_worker = 0};
-    exf_err err = {.code = EXF_OK};
-    if (exf_parallel_for(ITEMS, THREADS, count, &c, &err) != EXF_OK) return 1;
-    for (size_t i = 0; i < ITEMS; i++)
-        if (c.done[i] != 1) return 2;
-    return c.wrong_worker ? 3 : 0;
-}
-
-START_TEST(a_forked_child_has_a_pool_of_its_own)
-{
-    ck_assert_int_eq(run_in_child(), 0);
-    for (int turn = 0; turn < 5; turn++) {
-        int status;
-        pid_t child = fork();
-        ck_assert_int_ge(child, 0);
-        if (child == 0) _exit(run_in_child());
-        ck_assert_int_eq(waitpid(child, &status, 0), child);
-        ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
-    ck_assert_int_eq(run_in_child(), 0);
-}
-END_TEST
-
 #if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
 /* No address space has room for such a stack, so that pthread_create fails. */
 START_TEST(threads_that_cannot_be_created_are_done_without)
@@ -246,23 +235,17 @@ START_TEST(threads_that_cannot_be_created_are_done_without)
     ck_assert_int_eq(pthread_attr_setstacksize(&huge, (size_t)1 << 47), 0);
     ck_assert_int_eq(pthread_setattr_default_np(&huge), 0);
     ck_assert_int_ne(pthread_create(&thread, NULL, call_often, NULL), 0);
-    ck_ok(exf_parallel_for(ITEMS, THREADS, count, &c, &err), err);
+    ck_ok(run_loop(ITEMS, THREADS, count, &c, &err), err);
     check_counts(&c, ITEMS);
     ck_assert_int_eq(c.most_at_once, 1);
 }
 END_TEST
 #endif
 
-START_TEST(idle_threads_use_no_processor_time)
+START_TEST(a_team_is_no_larger_than_its_loop)
 {
-    struct timespec before, after;
-    ck_assert_int_eq(run_in_child(), 0);
-    sleep_ms(50);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-    sleep_ms(200);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-    double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
-    ck_assert_msg(used < 0.05, "%g s", used);
+    ck_assert(exf_team(0, THREADS) == 1 && exf_team(1, THREADS) == 1 && exf_team(2, THREADS) == 2 && exf_team(ITEMS, -1) == 1);
+    ck_assert_int_eq(exf_team(SIZE_MAX, THREADS), THREADS);
 }
 END_TEST
 
@@ -291,7 +274,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("thread_pool");
+    Suite *s = suite_create("parallel");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, every_item_runs_once, 0, 9);
     tcase_add_test(t, items_run_at_the_same_time);
@@ -300,11 +283,10 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_stop_ends_the_loop_between_two_items, 0, 2);
     tcase_add_test(t, a_loop_within_an_item_stays_on_its_thread);
     tcase_add_test(t, several_threads_run_loops_at_the_same_time);
-    tcase_add_test(t, a_forked_child_has_a_pool_of_its_own);
 #if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
     tcase_add_test(t, threads_that_cannot_be_created_are_done_without);
 #endif
-    tcase_add_test(t, idle_threads_use_no_processor_time);
+    tcase_add_test(t, a_team_is_no_larger_than_its_loop);
     tcase_add_test(t, the_environment_and_the_affinity_say_how_many);
     suite_add_tcase(s, t);
     return s;
