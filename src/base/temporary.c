@@ -47,8 +47,10 @@ static unsigned long long random_bits(void)
 int exf_temporary_is(const char *path, int fd)
 {
     struct stat open_file, named;
-    return fstat(fd, &open_file) == 0 && lstat(path, &named) == 0 && open_file.st_ino == named.st_ino &&
-           open_file.st_dev == named.st_dev;
+    if (fstat(fd, &open_file) != 0 || lstat(path, &named) != 0) return 0;
+    if (open_file.st_ino == named.st_ino && open_file.st_dev == named.st_dev) return 1;
+    errno = EEXIST;
+    return 0;
 }
 
 void exf_temporary_lock(int fd)
@@ -67,17 +69,24 @@ static void claim_name(char out[CLAIM_NAME], unsigned long long random, size_t f
         snprintf(out, CLAIM_NAME, CLAIM "%0*llx", DIGITS, random);
 }
 
-/* Makes the link, unless the name is taken, the text too long or the file system without links. */
-static void claim(const char *directory, const char *name, const char *what)
+/* Makes the link, unless the directory cannot be read, the name is taken, the text too long or the file system without links.
+ * Returns 0 with errno where the system does not say what the directory is. */
+static int claim(const char *directory, const char *name, const char *what)
 {
     char text[PATH_MAX];
     struct stat st;
     int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir >= 0 && fstat(dir, &st) == 0) {
-        int n = snprintf(text, sizeof text, TEMPORARY "%llu:%s", (unsigned long long)st.st_ino, what);
-        if (n > 0 && n < (int)sizeof text && symlinkat(text, dir, name) != 0) errno = 0; /* no failure, see temporary.h */
+    if (dir < 0) return 1;
+    if (fstat(dir, &st) != 0) {
+        int why = errno;
+        close(dir);
+        errno = why;
+        return 0;
     }
-    if (dir >= 0) close(dir);
+    int n = snprintf(text, sizeof text, TEMPORARY "%llu:%s", (unsigned long long)st.st_ino, what);
+    if (n > 0 && n < (int)sizeof text && symlinkat(text, dir, name) != 0) errno = 0; /* no failure, see temporary.h */
+    close(dir);
+    return 1;
 }
 
 /* A claim that was read: text is what is claimed: a name, or the names of a folder and of a file in it. */
@@ -263,7 +272,7 @@ void exf_temporary_claim(exf_temporary *t, const char *name)
     int n = snprintf(what, sizeof what, "%s/%s", base_of(t->path), name);
     if (n < 0 || n >= (int)sizeof what) return;
     claim_name(link, t->random, ++t->n_files);
-    claim(t->directory, link, what);
+    (void)claim(t->directory, link, what);
 }
 
 static exf_code name_it(exf_temporary *t, const char *target, exf_err *err)
@@ -281,25 +290,28 @@ out:
     return rc;
 }
 
-/* Makes and locks what t names; -1: it cannot be made, or another process took it for a leftover in the moment before it was
- * locked (EEXIST: another name will do). */
+enum { NOT_MADE = -1, NOT_KNOWN = -2 };
+
+/* Makes and locks what t names and returns its descriptor; NOT_MADE: it cannot be made, or another process took it for a
+ * leftover in the moment before it was locked (EEXIST: another name will do); NOT_KNOWN: it was made, but the system does not
+ * say whether the name is still its own. */
 static int make_and_lock(const exf_temporary *t, int is_folder)
 {
-    int fd = -1;
+    int fd = -1, why;
     if (!is_folder)
         fd = open(t->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     else if (mkdir(t->path, 0777) == 0 && (fd = open(t->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0) {
-        int why = errno;
+        why = errno;
         (void)rmdir(t->path);
         errno = why;
     }
-    if (fd < 0) return -1;
-    if ((flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) || !exf_temporary_is(t->path, fd)) {
-        close(fd);
-        errno = EEXIST;
-        return -1;
-    }
-    return fd;
+    if (fd < 0) return NOT_MADE;
+    int taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && exf_temporary_is(t->path, fd)) return fd;
+    why = taken || errno == ENOENT ? EEXIST : errno;
+    close(fd);
+    errno = why;
+    return why == EEXIST ? NOT_MADE : NOT_KNOWN;
 }
 
 exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder, int *fd, exf_err *err)
@@ -312,14 +324,17 @@ exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder,
         if (rc != EXF_OK) return rc;
         if (i == 0) exf_temporary_remove_stale(t->directory);
         claim_name(name, t->random, 0);
-        claim(t->directory, name, base_of(t->path));
-        *fd = make_and_lock(t, is_folder);
+        *fd = claim(t->directory, name, base_of(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
         int why = errno;
         if (*fd >= 0) {
-            claim(t->directory, name, base_of(t->path)); /* again, should it have been found before the file was there */
+            (void)claim(t->directory, name, base_of(t->path)); /* again, should it have been found before the file was there */
             return EXF_OK;
         }
-        exf_temporary_end(t);
+        if (*fd == NOT_KNOWN)
+            exf_temporary_leave(t); /* with its claim, by which the next run removes it */
+        else
+            exf_temporary_end(t);
+        *fd = -1;
         errno = why;
         if (why != EEXIST) break;
     }
