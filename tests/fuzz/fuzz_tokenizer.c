@@ -72,8 +72,8 @@ static void load_pattern(const uint8_t *bytes, size_t size)
     exf_err err;
     exf_text s = {0};
     unsigned next = 0x100;
-    exf_text_appendf(&s, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","
-                         "\"invert\":false,\"pattern\":{\"Regex\":\"");
+    exf_text_appendf(&s, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                         "{\"type\":\"Split\",\"behavior\":\"Isolated\",\"invert\":false,\"pattern\":{\"Regex\":\"");
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\')
             exf_text_append(&s, (const char *)bytes + i, 1);
