@@ -50,7 +50,7 @@ void exf_print_text(const char *text, int width);
 /* A file that ExFold makes from the tables of its directory. */
 typedef struct {
     const char *name;   /* of the file or folder */
-    const char *marked; /* the file that holds the digest of the tables (artifact/provenance.h): name itself, or one in the folder */
+    const char *marked; /* what holds the digest of the tables (artifact/provenance.h): name itself, or one in the folder */
     int kept;           /* 1: people may have changed it or added to it, so it is never removed */
     const char *target; /* the export target that writes it; NULL: none does */
 } exf_derived_file;
