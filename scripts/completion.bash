@@ -1,4 +1,4 @@
-# Bash completions of @program@: it says itself what may follow (src/cli/complete.h).
+# Bash completions of @program@: it says itself what may follow (src/cli/program.h).
 _exfold()
 {
     local i=$COMP_CWORD word=${COMP_WORDS[COMP_CWORD]} broken='' line pattern front file

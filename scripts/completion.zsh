@@ -1,5 +1,5 @@
 #compdef @program@
-# Zsh completions of @program@: it says itself what may follow (src/cli/complete.h).
+# Zsh completions of @program@: it says itself what may follow (src/cli/program.h).
 local line word
 local -a reply suffix file
 for line in "${(@f)$(${~${(Q)words[1]}} --complete "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)}"; do

@@ -5,7 +5,7 @@ usage: exfold --help-json | make_pages.py NAME
 
 NAME is PROGRAM.1, exfold-recipe.5, exfold-manifest.5, exfold-variants.7 or exfold.7 (from docs/exfold.7.in) for man(7)
 source; PROGRAM.md, exfold-recipe.md, exfold-manifest.md, exfold-variants.md or exfold-status.md for the same as Markdown.
-Equal tables give equal bytes: no date, no path, no commit.  src/cli/help.h says what the tables are.
+Equal tables give equal bytes: no date, no path, no commit.  src/cli/program.h says what the tables are.
 """
 import json
 import pathlib

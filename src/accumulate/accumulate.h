@@ -10,7 +10,7 @@
 #define EXF_ACCUMULATE_ACCUMULATE_H
 #include "artifact/artifact_basis.h"
 #include "artifact/artifact_capture.h"
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "artifact/statistics.h"
 #include "kernels/statistics/layer_sums.h"
 #include "pass/forward.h"
@@ -31,7 +31,7 @@ typedef struct {
     int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
     const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/artifact_basis.h); NULL: made by the run */
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
-    int partial;           /* 1: of captures, shards may be missing (artifact/shards.h) */
+    int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 
@@ -100,7 +100,7 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
  * `target`.  In whatever order or steps files are merged, the result has the payload digest
  * of one run over the union of their data; /origin lists the parts with their digests.
  *
- * Shards of a corpus (artifact/shards.h) must all be there, once each; partial: some may be missing.
+ * Shards of a corpus (artifact/data.h) must all be there, once each; partial: some may be missing.
  * EXF_MODEL names both files and what is wrong: a fact that differs, with both texts; a
  * sequence that two of them have; sequences known in only some of the files (version 1);
  * vector sums over another basis (artifact/artifact_basis.h), which cannot be added.  Over one basis

@@ -7,7 +7,7 @@
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
 #include "artifact/statistics.h"
-#include "artifact/sequences.h"
+#include "artifact/data.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"
 

@@ -8,7 +8,7 @@
 #ifndef EXF_ARTIFACT_ARTIFACT_BASIS_H
 #define EXF_ARTIFACT_ARTIFACT_BASIS_H
 #include "artifact/artifact.h"
-#include "artifact/sequences.h"
+#include "artifact/data.h"
 #include "artifact/vector_sums.h"
 
 #define EXF_BASIS_FACT "accumulate.basis_digest"

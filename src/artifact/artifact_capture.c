@@ -11,7 +11,7 @@
  *   /layers/<l>/expert_outputs     F32 [T, K, H] before weighting
  * Since version 2, N = n_sequences, both or neither:
  *   /sequence_lengths              I32 [N]      tokens, in order of the rows
- *   /sequence_sha256               U8 [N, 32]   (sequences.h)
+ *   /sequence_sha256               U8 [N, 32]   (data.h)
  * Since version 4, in every layer's group or in none:
  *   /layers/<l>/stream_sq          F64 [T]      squared norm of the residual stream after the layer */
 #include "artifact/artifact_capture.h"

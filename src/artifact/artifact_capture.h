@@ -3,7 +3,7 @@
 #ifndef EXF_ARTIFACT_ARTIFACT_CAPTURE_H
 #define EXF_ARTIFACT_ARTIFACT_CAPTURE_H
 #include "artifact/artifact.h"
-#include "artifact/sequences.h"
+#include "artifact/data.h"
 
 typedef struct {
     exf_h5 *h;

@@ -43,7 +43,7 @@
  *   /layers/<l>/routes/weights     F32 [N, K]
  *   /layers/<l>/empty_slots        U64 [1]      slots of the layer's tokens without an expert (a hash layer that names an
  *       expert twice for a token); absent: 0
- * Counts obey the rules of counts.h, which every reader checks.
+ * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 #include "artifact/artifact_basis.h"

@@ -28,7 +28,7 @@
  * Since version 4, which may be absent:
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
  *   /empty_slots          U64 [L]       slots of a layer's tokens without an expert (see statistics); absent: 0
- * Counts obey the rules of counts.h, which every reader checks.
+ * Counts obey the rules of data.h, which every reader checks.
  * Tables of some shards of a corpus have the fact data.part in /provenance, "shards 1, 2 of 3 of corpus DIGITS".
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"

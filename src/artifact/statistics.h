@@ -2,8 +2,7 @@
  * all layers on disk as `statistics` (artifact_statistics.c). */
 #ifndef EXF_ARTIFACT_STATISTICS_H
 #define EXF_ARTIFACT_STATISTICS_H
-#include "artifact/counts.h"
-#include "artifact/sequences.h"
+#include "artifact/data.h"
 #include "artifact/vector_sums.h"
 #include "base/exact.h"
 
@@ -115,7 +114,7 @@ typedef struct {
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;
 /* Reads layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a file whose rounded
- * sums differ from its exact ones, or whose counts cannot be (counts.h). */
+ * sums differ from its exact ones, or whose counts cannot be (data.h). */
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Reads that layer's vector sums, which exf_statistics_get() does not read: they may be gigabytes.
  * If it has none, v->n_pairs is 0.  The caller frees them. */

@@ -1,7 +1,7 @@
 /* tables.c - tables in memory, and the rules that they obey; see tables.h. */
 #include "artifact/tables.h"
 
-#include "artifact/counts.h"
+#include "artifact/data.h"
 #include "base/mem.h"
 
 #include <math.h>

@@ -114,7 +114,7 @@ void exf_tables_free(exf_tables *t);
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms below 0, a norm of 0 of an
- * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (counts.h), cosines and
+ * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (data.h), cosines and
  * similarities outside their range.  t->vectors stay empty, since they may be gigabytes: exf_tables_read_vectors() reads
  * them.  Tables that others made are read too, from safetensors: tables_safetensors.c. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;

@@ -3,7 +3,6 @@
 #include "base/file.h"
 
 #include "base/mem.h"
-#include "base/temporary.h"
 #include "base/text.h"
 
 #include <errno.h>

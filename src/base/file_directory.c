@@ -7,7 +7,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/temporary.h"
 #include "base/text.h"
 
 #include <dirent.h>

@@ -8,7 +8,7 @@
 #define EXF_CAPTURE_CAPTURE_H
 #include "artifact/artifact.h"
 #include "artifact/artifact_capture.h"
-#include "artifact/sequences.h"
+#include "artifact/data.h"
 #include "capture/corpus.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"

@@ -1,7 +1,6 @@
 /* exfold-calibrate - recipe in, statistics, tables and exports out. */
-#include "cli/init_recipe.h"
-#include "recipe/inputs.h"
 #include "cli/program.h"
+#include "recipe/recipe.h"
 #include "run/stage.h"
 
 #include <stddef.h>

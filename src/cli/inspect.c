@@ -4,7 +4,6 @@
 #include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "inspect/summary.h"
 #include "inspect/inspection.h"
 #include "recipe/run_directory.h"
 

@@ -2,7 +2,7 @@
  * object on stdout; r->inputs are its arguments. */
 #ifndef EXF_CLI_INSPECT_H
 #define EXF_CLI_INSPECT_H
-#include "format/json_write.h"
+#include "format/json.h"
 #include "recipe/recipe.h"
 
 exf_code exf_inspect_summary(exf_recipe *r, exf_err *err) EXF_CHECKED;

@@ -3,7 +3,7 @@
 
 #include "artifact/provenance.h"
 #include "base/mem.h"
-#include "inspect/difference.h"
+#include "inspect/inspection.h"
 #include "recipe/run_directory.h"
 
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 #include "recipe/run_directory.h"
 #include "cli/inspect.h"
 
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* program.h - exf_program describes a program as data: its name, texts, options, recipe keys and commands.  Each
  * src/cli/exfold-<name>.c defines one, and they are listed in a table.  exf_program_main() is the main function of all;
- * help.h and complete.h read the same data. */
+ * documentation and completion read the same data. */
 #ifndef EXF_CLI_PROGRAM_H
 #define EXF_CLI_PROGRAM_H
 #include "base/opt.h"
@@ -77,4 +77,48 @@ exf_code exf_programs_taking(const char *option, exf_text *out, exf_err *err) EX
 exf_code exf_program_rows(const exf_program *p, int all, exf_opt **rows, size_t *n, size_t *n_common, exf_err *err) EXF_CHECKED;
 /* Returns the scope that says which of those rows the command line of p may give. */
 exf_opt_scope exf_program_scope(const exf_program *p);
+
+/* What a shell may offer while a command line is typed: `PROGRAM --complete WORD ...`, which no --help names.
+ * scripts/completion.bash and scripts/completion.zsh call it. */
+
+/* words: the n words after the program's name up to the cursor, the last of them unfinished.  Appends a line for each word
+ * that may stand there, which begins as the last one does, and after a tab what it means, if that is known; then, or instead,
+ *
+ *   @file PATTERN FRONT   files may stand there too, after what FRONT says of the word ("--output="): those that match one
+ *                         of PATTERN, "*.yaml|*.h5", and directories; of "*" followed by a slash directories alone
+ *   @nospace              no blank follows the words: they are not complete */
+exf_code exf_complete(const exf_program *p, const char *const *words, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* The texts that a program prints about itself on stdout: --help, --help-keys, the list of programs of `exfold`,
+ * and, for scripts, --help-json.  Lines are at most 80 wide. */
+
+/* --help: purpose, two examples, the options that p takes; c: of one command of p alone, or NULL. */
+exf_code exf_help_text(const exf_program *p, const exf_command *c, exf_text *out, exf_err *err) EXF_CHECKED;
+/* --help-keys: the recipe keys that p, which takes a recipe, reads, and the export targets where it writes them. */
+exf_code exf_help_keys_text(const exf_program *p, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* --help-json, which no --help names: all tables that manual pages and docs are made from (scripts/make_pages.py), as one
+ * object, the same from every program:
+ *
+ *   release    "1.4.0"
+ *   programs   `exfold` last: name, arguments, group, brief, about, examples, keys (as in exf_program, null for NULL),
+ *              exports (it writes export targets), runs_others, commands [{name, arguments, about}], options
+ *   keys       the rows of the recipe
+ *   targets    [{name, file, about}] of output.targets; a directory's file ends in "/"
+ *   manifest   {source, formats, origin}: [{name, default, about}]
+ *   variants   [{example, about, options: [{name, values, default, about}]}]
+ *   statuses   [{status, meaning}]
+ *
+ * Options and keys are rows of exf_opt: key, flag, letter, is_flag, is_common (an option of every program), value (its
+ * placeholder), default, limits ("1 to 9", "one of a, b"; ""), group, help. */
+exf_code exf_help_json(exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* Writes a commented recipe, and the manifests that it names, for --init. */
+
+/* Writes r->init_path with every recipe key, its comment from the option table: keys that
+ * exf_default_settings_set() or the command line set stand as they are, all others commented out with
+ * their defaults.  Beside it NAME-manifest.yaml: the files of --text; without --text those of a released
+ * model, and its held-out text in NAME-validation-manifest.yaml.  Reads of the model config.json alone.
+ * EXF_USAGE without --text for a model that is not released, EXF_IO for a file that exists, unless --force. */
+exf_code exf_init_recipe(exf_recipe *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,7 +1,5 @@
 /* program_main.c - the main function of every program, from the first signal handler to the exit status: it joins the job that
  * mpirun or srun started, reads the command line and the recipe, prints help or runs, and tells an error; see program.h. */
-#include "cli/complete.h"
-#include "cli/help.h"
 #include "cli/program.h"
 
 #include "base/file.h"

@@ -8,7 +8,7 @@
 #include "export/writer_internal.h"
 
 #include "artifact/provenance.h"
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -7,7 +7,7 @@
  * expert_prune_ratio, beside expert_list_file in its additional configuration. */
 #include "export/writer_internal.h"
 
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -7,10 +7,10 @@
  * Version 1 of the profiles that vLLM's --riy-expert-profile proposes: the router chooses among the others. */
 #include "export/writer_internal.h"
 
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "format/json_write.h"
+#include "format/json.h"
 
 /* Adds the experts of a layer that are not among the first `keep` of its order, by number. */
 static void add_pruned(exf_jw *w, const exf_export *x, int l, const int32_t *order)

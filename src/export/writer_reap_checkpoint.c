@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "format/json_write.h"
+#include "format/json.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

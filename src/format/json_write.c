@@ -1,7 +1,6 @@
-/* json_write.c - writes JSON text member by member, and bytes as base64; see json_write.h. */
-#include "format/json_write.h"
-
+/* json_write.c - writes JSON text member by member, and bytes as base64; see json.h. */
 #include "format/json.h"
+
 
 #include <inttypes.h>
 #include <math.h>

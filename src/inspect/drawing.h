@@ -79,4 +79,120 @@ void exf_draw_pointer(exf_drawing *d, double x, double y, double size, exf_ink i
 void exf_draw_cells(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink);
 /* Fills the box with colours that run from the bottom, ink[0], to the top; n > 1. */
 void exf_draw_gradient(exf_drawing *d, exf_box box, const exf_ink *ink, int n);
+
+/* How numbers become colours and places on a picture.
+ *
+ * Two colour maps, perceptually uniform and safe for the colour-blind (scripts/make_colours.py computes their points); round
+ * numbers along an axis, and the range of an axis around its values; the heading above a picture. */
+
+typedef enum {
+    EXF_MAP_SEQUENTIAL, /* dark indigo, green, pale yellow */
+    EXF_MAP_DIVERGING   /* blue, near white, orange-red: symmetric in lightness */
+} exf_colour_map;
+
+/* Control points of a map, interpolated linearly; colours that a value can have. */
+enum { EXF_COLOUR_POINTS = 33, EXF_COLOURS = 256 };
+
+/* Computes the colour at i / (n - 1) of the map, 0 <= i < n, n > 1; in integers, so that it is the same everywhere. */
+void exf_colour_at(exf_colour_map map, int i, int n, uint8_t rgb[3]);
+/* Returns the colour of a value in [low, high]; values outside get that of the nearer end, NaN that of low. */
+exf_ink exf_colour_of(exf_colour_map map, double value, double low, double high);
+enum { EXF_TICKS_MAX = 12, EXF_TICK_TEXT = 24 };
+
+typedef struct {
+    int n;
+    double at[EXF_TICKS_MAX]; /* rising */
+    char text[EXF_TICKS_MAX][EXF_TICK_TEXT];
+} exf_ticks;
+
+typedef enum {
+    EXF_AXIS_REAL,  /* 1, 2 or 5 times a power of ten apart */
+    EXF_AXIS_WHOLE, /* the same, at least 1 apart: experts */
+    EXF_AXIS_LOG    /* 1, 2 and 5 times powers of ten themselves, or powers alone; ends above 0 */
+} exf_axis_kind;
+
+/* Fills at most `max` (at least 2) ticks within [low, high]; none where low is not below high.  No two read the
+ * same, and none reads "-0". */
+void exf_ticks_at(exf_ticks *t, exf_axis_kind kind, double low, double high, int max);
+/* Fills as many of them as keep their numbers apart on an axis of `length` points that runs to the right, or up. */
+void exf_ticks_fit(exf_ticks *t, exf_drawing *d, exf_axis_kind kind, double low, double high, double length, double size, int up);
+/* Returns the width of the widest of the numbers, in points. */
+double exf_ticks_width(const exf_ticks *t, exf_drawing *d, double size);
+/* Returns the share of the way from low to high at which a value lies; below 0 or above 1 if it is outside. */
+double exf_axis_share(exf_axis_kind kind, double value, double low, double high);
+/* Widens [*low, *high] to round numbers, about a tenth of it apart. */
+void exf_axis_round_out(double *low, double *high);
+
+/* Returns how many points title and note take from the page's top, for a page of this width, broken into lines where they are
+ * too wide; note NULL: none. */
+double exf_heading_height(exf_drawing *d, double width, const char *title, const char *note);
+/* Draws them, too. */
+double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note);
+
+/* Draws points of a quantity over its cost: panels side by side, one for each kind of cost, with
+ * one logarithmic axis of the quantity, error bars, and the line of the points that are worth their cost. */
+
+typedef struct {
+    double cost;
+    double value, error; /* above 0, or the point has no place; the bar goes from value - error to value + error */
+    const char *tag;     /* a letter or two beside the point */
+    int filled;
+} exf_chart_point;
+
+typedef struct {
+    const char *cost_label;
+    double reference;             /* the cost of what all points are compared with: a dashed line */
+    const exf_chart_point *point; /* [n] */
+    size_t n;
+    const size_t *line;           /* [n_line] points by rising cost; the line is level from one to the next's cost */
+    size_t n_line;
+} exf_chart_panel;
+
+typedef struct {
+    const char *title, *note, *value_label, *reference_label;
+    const exf_chart_panel *panel;
+    size_t n_panels;
+    const char *const *legend; /* [n_legend] below the panels */
+    size_t n_legend;
+} exf_chart;
+
+/* Draws the chart on a drawing that was opened, and begins its page.  No two texts overlap. */
+exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err) EXF_CHECKED;
+
+/* Draws all layers of a model on one page: a grid of small panels, one for each layer, with
+ * the layer's number, shared axes, a title and a colour bar.
+ *
+ * The page is as wide as the text of a paper's page (516 points, 7.2 inches) at most; the number of
+ * columns is the one with the largest panels.  In a PNG each expert is a whole number of pixels, at
+ * least 300 pixels an inch. */
+
+typedef struct {
+    const char *title, *note; /* UTF-8, a line each; note NULL: none.  What is too wide is broken between words */
+    int n_layers, n_experts;  /* L, E */
+    const int32_t *layer_number; /* [L] */
+} exf_sheet;
+
+/* L matrices [E, E], source experts downwards, target experts to the right. */
+typedef struct {
+    exf_sheet sheet;
+    const float *value;     /* [L, E, E]; NaN: no evidence, drawn grey */
+    double low, high;       /* the ends of the colours; values beyond have the end's */
+    exf_colour_map map;
+    int hide_self;          /* leave the diagonal blank */
+    const char *bar_label;  /* beside the colour bar */
+} exf_matrix_sheet;
+
+/* A bar per expert, each layer with an axis of its own from 0.  The least and the
+ * largest are marked and named; one more than three times all others does not set the
+ * axis and is hatched.  Cold experts are grey and neither. */
+typedef struct {
+    exf_sheet sheet;
+    const float *value;     /* [L, E], none negative */
+    const uint64_t *tokens; /* [L, E]; 0: cold */
+    const char *value_label; /* of the axes */
+} exf_bar_sheet;
+
+/* Draw a sheet on a drawing that was opened, and begin its page.  EXF_MODEL where it would be too large. */
+exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err) EXF_CHECKED;
+exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err) EXF_CHECKED;
 #endif

@@ -5,8 +5,8 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "format/npy.h"
-#include "inspect/scale.h"
-#include "inspect/summary.h"
+#include "inspect/drawing.h"
+#include "inspect/inspection.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -11,7 +11,7 @@
 #ifndef EXF_INSPECT_FIGURE_H
 #define EXF_INSPECT_FIGURE_H
 #include "inspect/inspection.h"
-#include "inspect/sheet.h"
+#include "inspect/drawing.h"
 
 typedef struct {
     const char *name;                 /* "scalar" */

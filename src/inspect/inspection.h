@@ -2,9 +2,10 @@
  * statistics if given, layer by layer in memory; summaries, pictures and reports read it. */
 #ifndef EXF_INSPECT_INSPECTION_H
 #define EXF_INSPECT_INSPECTION_H
-#include "artifact/sequences.h"
+#include "artifact/data.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
+#include "format/json.h"
 
 /* Matrices have a row per source expert.  A pointer is NULL if the files lack its numbers;
  * an inspection owns all arrays. */
@@ -29,7 +30,7 @@ typedef struct {
     int n_budgets;
     exf_sequence_list sequences; /* of a capture or statistics, where known */
     exf_provenance provenance;
-    char *part; /* of which part of its data the first file is (artifact/shards.h); NULL: of the whole */
+    char *part; /* of which part of its data the first file is (artifact/data.h); NULL: of the whole */
 } exf_inspection;
 
 /* Reads a file of any of our kinds.  beside NULL, or the statistics of the tables at
@@ -73,4 +74,83 @@ void exf_geometry(const exf_layer_statistics *s, const float *loss, float *raw, 
 const char *exf_specification_line(const char *name, size_t i);
 /* Returns name i of the list, "artifact" and "provenance" first; NULL past the last. */
 const char *exf_specification_name(size_t i);
+
+/* Quantiles, and a summary of each layer of an inspection, and of all layers together, in a dozen numbers. */
+
+/* Sorts in place, rising; none may be NaN. */
+void exf_sort(double *x, size_t n);
+/* Returns the number at the fraction q of the way through n sorted ones, the lower of two between;
+ * NaN where there are none.  q = 0.5 is the lower median. */
+double exf_quantile(const double *sorted, size_t n, double q);
+/* Returns the mean in the order given; NaN where there are none. */
+double exf_mean(const double *x, size_t n);
+
+/* Pairs are ordered pairs of different experts.  NaN: the files lack the numbers, or nothing
+ * was observed. */
+typedef struct {
+    int layer;               /* the model's number; -1: all layers together */
+    uint64_t pairs, observed;
+    uint64_t vectors;        /* pairs with vectors, of a basis */
+    uint64_t experts, cold;  /* cold: never routed to */
+    double tokens[3];        /* quartiles of the tokens that saw an observed pair: its sample size */
+    double loss;             /* median over observed pairs */
+    double below_half;       /* share of observed pairs with a loss under 0.5 */
+    double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
+    double similarity, aligned; /* means over observed pairs (inspection.h) */
+    double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
+    int expert_min, expert_max; /* whose; all layers together: */
+    int layer_min, layer_max;   /* and in which layer, the model's number */
+} exf_layer_summary;
+
+/* Fills rows [L + 1], the last for all layers together: quantiles, shares and means over all
+ * their pairs. */
+exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
+
+/* What a budget per token keeps of a layer's sampled tokens. */
+
+/* Returns the mean number of experts that a layer's sampled tokens keep. */
+double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index);
+/* Adds "budgets": an object for each, with lambda, scale, mean, and for each layer the mean and the tokens that keep
+ * 1..K routes. */
+void exf_budgets_json(exf_jw *w, const exf_inspection *s);
+
+/* Compares two tables of one model. */
+
+/* The change from a to b in one layer.  NaN: nothing was observed in both, or nothing was routed. */
+typedef struct {
+    int layer;             /* the model's number; -1: all layers together */
+    uint64_t pairs;        /* ordered pairs of different experts */
+    uint64_t observed_a, observed_b, gained, lost; /* gained: in b only; lost: in a only */
+    double scalar[4];      /* |S_b - S_a| over pairs observed in both: median, 90 %, 99 %, largest */
+    double loss[4];        /* |L_b - L_a| likewise */
+    double norm;           /* largest |h_b - h_a| / h_a */
+    uint64_t sources;      /* experts */
+    uint64_t flips;        /* sources whose best target (least loss, ties to the lower number) is another,
+                            * or which have one in a or b only */
+    double flip_traffic;   /* share of routed tokens, a's and b's, whose expert flipped */
+} exf_layer_difference;
+
+/* The change of the static pool of one size, all layers together. */
+typedef struct {
+    int size;
+    uint64_t places, members; /* members of b that are none of a, among all places */
+    double target_traffic;    /* share of routed tokens whose expert goes to another target */
+    const char *by;         /* its criterion */
+} exf_pool_difference;
+
+/* Fills rows [L + 1], the last for all layers together.  EXF_MODEL names both values where the
+ * two are no tables or differ in experts or layers; path_a and path_b are for that message. */
+exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b,
+                     exf_layer_difference *rows, exf_err *err) EXF_CHECKED;
+/* Compares pool i of a with b's of the same size and criterion; returns 0 if b has none. */
+int exf_compare_pool(const exf_inspection *a, int i, const exf_inspection *b, exf_pool_difference *out);
+
+/* A fact of the provenance that only one has (the other is NULL) or that differs. */
+typedef struct { const char *key, *a, *b; } exf_fact_change;
+/* Finds the next in order of key; *i and *j start at 0.  Returns 0 if there are no more. */
+int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_t *i, size_t *j, exf_fact_change *out);
+
+/* Returns 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
+ * either may have (shared scalars, vectors) are not looked at. */
+int exf_same_numbers(const exf_inspection *a, const exf_inspection *b);
 #endif

@@ -3,7 +3,7 @@
 
 #include "artifact/artifact_basis.h"
 #include "artifact/artifact_capture.h"
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "base/err.h"

@@ -3,7 +3,7 @@
 #include "inspect/report_internal.h"
 
 #include "base/mem.h"
-#include "format/json_write.h"
+#include "format/json.h"
 #include "inspect/figure.h"
 
 #include <math.h>

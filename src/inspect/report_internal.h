@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "inspect/report.h"
-#include "inspect/summary.h"
+#include "inspect/inspection.h"
 
 /* A report being written. */
 typedef struct {

@@ -1,7 +1,7 @@
 /* verify.h - verifies artifacts against their specification and against each other.
  *
  * Each file is checked for kind and version; every object readable (the digest is
- * reported); structure, counts (counts.h), ranges and sentinels as its specification says;
+ * reported); structure, counts (data.h), ranges and sentinels as its specification says;
  * consequences of these (a pool's members fall in norm, a target is the best of the
  * pool, a sum of squares bounds its product sum ...); facts that fit the contents.
  * Each pair of files from one chain, capture -> statistics -> tables, is checked for the

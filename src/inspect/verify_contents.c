@@ -2,13 +2,13 @@
  * contents. */
 #include "inspect/verify_internal.h"
 
-#include "artifact/counts.h"
+#include "artifact/data.h"
 #include "artifact/provenance.h"
 #include "artifact/tables.h"
 #include "base/mem.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "inspect/summary.h"
+#include "inspect/inspection.h"
 
 #include <inttypes.h>
 #include <math.h>

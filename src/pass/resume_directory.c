@@ -12,7 +12,7 @@
 #include "pass/resume_internal.h"
 
 #include "base/mem.h"
-#include "base/temporary.h"
+#include "base/file.h"
 #include "base/text.h"
 
 #include <dirent.h>

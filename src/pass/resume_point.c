@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "format/json.h"
-#include "format/json_write.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "plan/plan.h"
 
 #include "base/mem.h"
-#include "format/json_write.h"
+#include "format/json.h"
 #include "kernels/backend.h"
 #include "recipe/run_directory.h"
 

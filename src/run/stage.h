@@ -58,7 +58,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
                         exf_overlapped_solve *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
 /* EXF_THRESHOLD below coverage.fail_below; called when all files are written. */
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_solved *made, exf_err *err) EXF_CHECKED;
-/* Warns where the tables at path are of a part of their data (artifact/shards.h). */
+/* Warns where the tables at path are of a part of their data (artifact/data.h). */
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 
 /* ---- exporting, alone or in a calibration (stage_export.c) ------------------------------------------- */

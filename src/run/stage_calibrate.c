@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/log.h"
-#include "recipe/inputs.h"
+#include "recipe/recipe.h"
 #include "run/session.h"
 
 /* Everything that a calibration has, opened in this order. */

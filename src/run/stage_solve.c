@@ -3,7 +3,7 @@
 #include "run/stage.h"
 
 #include "accumulate/accumulate.h"
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

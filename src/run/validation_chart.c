@@ -4,7 +4,7 @@
 #include "run/validation.h"
 
 #include "base/mem.h"
-#include "inspect/chart.h"
+#include "inspect/drawing.h"
 #include "validate/frontier.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "artifact/provenance.h"
 #include "base/mem.h"
 #include "fold/runtime.h"
-#include "format/json_write.h"
+#include "format/json.h"
 #include "validate/frontier.h"
 
 #include <inttypes.h>

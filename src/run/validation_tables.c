@@ -2,7 +2,7 @@
  * validation.h. */
 #include "run/validation.h"
 
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/mem.h"
 #include "base/file.h"
 

@@ -2,7 +2,7 @@
  * needs all layers. */
 #include "solve/solve_internal.h"
 
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/mem.h"
 #include "base/err.h"
 #include "base/text.h"

@@ -33,13 +33,13 @@ typedef struct exf_solve_options {
     size_t n_rules;
     const double *measured_kl;    /* [L] KL of folding one layer alone at P = K / 2, for the rule "measured"; borrowed, or NULL */
     const double *measured_scale; /* [L] the rule's scale itself, in place of measured_kl; borrowed, or NULL */
-    int partial; /* 1: the statistics may lack shards of their corpus (artifact/shards.h); the tables then say so */
+    int partial; /* 1: the statistics may lack shards of their corpus (artifact/data.h); the tables then say so */
     const char *statistics_digest; /* the payload digest of the statistics, where it is known; NULL: computed */
 } exf_solve_options;
 
 /* Checks the options: EXF_USAGE names an unknown projector and the known ones, or an impossible rank. */
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err) EXF_CHECKED;
-/* Solves a whole statistics file.  EXF_MODEL if shards of its corpus are missing (artifact/shards.h), unless o->partial: then
+/* Solves a whole statistics file.  EXF_MODEL if shards of its corpus are missing (artifact/data.h), unless o->partial: then
  * the tables have the fact data.part.  The caller frees t with exf_tables_free(). */
 exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Solves the statistics with the settings in t's provenance (solve.*) and the sizes of its pools, so that tables can be

@@ -33,7 +33,7 @@ hostile_names() {
     theirs unreadable
 }
 
-# src/base/temporary.h: temporaries .NAME.<random>.partial and their claims .exfold-<random>[-<n>]; src/base/file_directory.c:
+# src/base/file.h: temporaries .NAME.<random>.partial and their claims .exfold-<random>[-<n>]; src/base/file_directory.c:
 # what an old folder is called while a new one takes its place.  0123456789ab is what EXF_TRACE_RANDOM makes the programs draw.
 temporaries() {
     for name in statistics.h5 tables.h5 capture.h5 basis.h5 validation.md validation.json tables.safetensors exfold_recipe.yaml \

@@ -280,7 +280,7 @@ make_inputs() {
     echo '{"chat_template": "{{ messages[0].content }}"}' >chat/tokenizer_config.json
     echo '{"messages": [{"role": "user", "content": "a"}]}' >chats.jsonl
     printf '#!/bin/sh\ncase $* in --list) echo check_nothing ;; esac\n' >a-suite && chmod +x a-suite
-    printf '\253\211\147\105\043\001\000\000' >"$work/random" # 0123456789ab, as temporary.c reads it
+    printf '\253\211\147\105\043\001\000\000' >"$work/random" # 0123456789ab, as file_temporary.c reads it
 }
 (make_inputs) >"$work/said" 2>&1 || { echo "the inputs cannot be made: $(tail -n 1 "$work/said")"; exit 1; }
 (cd "$work/template/H" && foreign) || { echo "the foreign files cannot be made"; exit 1; }

@@ -17,7 +17,7 @@
  * the inode is.
  *
  * EXF_TRACE_RANDOM=FILE: the programs read FILE where they ask for /dev/urandom, so that the random part of their names
- * (src/base/temporary.h) is known beforehand. */
+ * (src/base/file.h) is known beforehand. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* check_shards.c - which shards files hold, and whether all are there. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "artifact/shards.h"
+#include "artifact/data.h"
 #include "base/mem.h"
 
 #include <stdio.h>

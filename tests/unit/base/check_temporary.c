@@ -1,7 +1,7 @@
 /* check_temporary.c - src/base/temporary: names that nobody else has, and leftovers of killed processes. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "base/temporary.h"
+#include "base/file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
-#include "cli/complete.h"
+#include "cli/program.h"
 
 #include <stdio.h>
 #include <string.h>

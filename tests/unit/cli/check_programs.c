@@ -3,7 +3,7 @@
 #include "tests/support/scratch_fixtures.h"
 
 #include "base/mem.h"
-#include "cli/help.h"
+#include "cli/program.h"
 #include "fold/runtime.h"
 #include "format/json.h"
 

@@ -2,9 +2,7 @@
  * do not overlap, panels that fill the page, colours of cells. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "inspect/scale.h"
-#include "inspect/chart.h"
-#include "inspect/sheet.h"
+#include "inspect/drawing.h"
 
 #include <cairo.h>
 #include <math.h>

@@ -2,10 +2,8 @@
  * specifications.  (Verification: check_verify.c; the report: check_report.c.) */
 #include "tests/support/inspection_fixtures.h"
 
-#include "inspect/difference.h"
-#include "inspect/figure.h"
 #include "inspect/inspection.h"
-#include "inspect/summary.h"
+#include "inspect/figure.h"
 
 static const small_run run = {2, 6, 2, 60, NULL};
 static exf_err e; /* of the last call */

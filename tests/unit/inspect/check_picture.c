@@ -2,10 +2,9 @@
  * pictures and reports go through: NPY, base64, JSON. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "format/json_write.h"
 #include "format/json.h"
 #include "format/npy.h"
-#include "inspect/scale.h"
+#include "inspect/drawing.h"
 
 #include <math.h>
 #include <stdlib.h>

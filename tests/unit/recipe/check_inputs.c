@@ -2,7 +2,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
-#include "recipe/inputs.h"
+#include "recipe/recipe.h"
 
 #include <stdio.h>
 #include <string.h>

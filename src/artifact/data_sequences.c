@@ -1,5 +1,5 @@
-/* sequences.c - lists of the sequences of a file: joining, comparing, reading and writing them; see sequences.h. */
-#include "artifact/sequences.h"
+/* data_sequences.c - lists of the sequences of a file: joining, comparing, reading and writing them; see data.h. */
+#include "artifact/data.h"
 
 #include "base/mem.h"
 

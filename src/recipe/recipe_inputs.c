@@ -1,5 +1,5 @@
-/* inputs.c - makes the corpus of --text, and lists the files that a recipe's run reads; see inputs.h. */
-#include "recipe/inputs.h"
+/* recipe_inputs.c - makes the corpus of --text, and lists the files that a recipe's run reads; see recipe.h. */
+#include "recipe/recipe.h"
 
 #include "base/hash.h"
 #include "base/log.h"

@@ -1,6 +1,6 @@
-/* scale.c - how numbers become colours and places: two colour maps, round numbers along an axis, and the heading above a
+/* drawing_scale.c - how numbers become colours and places: two colour maps, round numbers along an axis, and the heading above a
  * picture. */
-#include "inspect/scale.h"
+#include "inspect/drawing.h"
 
 #include <math.h>
 #include <stdio.h>

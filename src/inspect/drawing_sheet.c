@@ -1,5 +1,5 @@
-/* sheet.c - all layers of a model on one page: a grid of panels, and the two kinds of sheets; see sheet.h. */
-#include "inspect/sheet.h"
+/* drawing_sheet.c - all layers of a model on one page: a grid of panels, and the two kinds of sheets; see drawing.h. */
+#include "inspect/drawing.h"
 
 #include "base/mem.h"
 

@@ -1,7 +1,6 @@
-/* chart.c - panels of a quantity over its costs; see chart.h. */
-#include "inspect/chart.h"
+/* drawing_chart.c - panels of a quantity over its costs; see drawing.h. */
+#include "inspect/drawing.h"
 
-#include "inspect/scale.h"
 
 #include <math.h>
 

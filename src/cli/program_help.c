@@ -1,13 +1,13 @@
-/* help.c - what a program says of itself, for people (--help, --help-keys, the list of `exfold`) and as data for the pages
- * that are made of it (--help-json); see help.h. */
-#include "cli/help.h"
+/* program_help.c - what a program says of itself, for people (--help, --help-keys, the list of `exfold`) and as data for the pages
+ * that are made of it (--help-json); see program.h. */
+#include "cli/program.h"
 
 #include "base/mem.h"
 #include "base/log.h"
 #include "capture/manifest.h"
 #include "export/writer.h"
 #include "fold/variant.h"
-#include "format/json_write.h"
+#include "format/json.h"
 
 #include <stdio.h>
 #include <string.h>

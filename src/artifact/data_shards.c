@@ -1,5 +1,5 @@
-/* shards.c - which shards of a corpus files hold, whether all are there, and how to say it; see shards.h. */
-#include "artifact/shards.h"
+/* data_shards.c - which shards of a corpus files hold, whether all are there, and how to say it; see data.h. */
+#include "artifact/data.h"
 
 #include "base/mem.h"
 

@@ -1,5 +1,5 @@
-/* counts.c - refuses counts that cannot be; see counts.h. */
-#include "artifact/counts.h"
+/* data_counts.c - refuses counts that cannot be; see data.h. */
+#include "artifact/data.h"
 
 #include "base/text.h"
 

@@ -1,8 +1,7 @@
-/* difference.c - what changed between two tables of one model, layer by layer; see difference.h. */
-#include "inspect/difference.h"
+/* inspection_difference.c - what changed between two tables of one model, layer by layer; see inspection.h. */
+#include "inspect/inspection.h"
 
 #include "base/mem.h"
-#include "inspect/summary.h"
 
 #include <math.h>
 #include <string.h>

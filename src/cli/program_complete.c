@@ -1,5 +1,5 @@
-/* complete.c - the words, values and files that may follow on a command line, from the tables of options; see complete.h. */
-#include "cli/complete.h"
+/* program_complete.c - the words, values and files that may follow on a command line, from the tables of options; see program.h. */
+#include "cli/program.h"
 
 #include "base/mem.h"
 

@@ -1,6 +1,6 @@
-/* init_recipe.c - exfold-calibrate --init: a commented recipe, made of the table of recipe keys, and its manifests; see
- * init_recipe.h. */
-#include "cli/init_recipe.h"
+/* program_init.c - exfold-calibrate --init: a commented recipe, made of the table of recipe keys, and its manifests; see
+ * program.h. */
+#include "cli/program.h"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -8,7 +8,6 @@
 #include "format/yaml.h"
 #include "recipe/run_directory.h"
 #include "recipe/recipe.h"
-#include "recipe/inputs.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* temporary.c - see temporary.h. */
-#include "base/temporary.h"
+/* file_temporary.c - see file.h. */
+#include "base/file.h"
 
 #include "base/mem.h"
 #include "base/text.h"
@@ -47,10 +47,8 @@ static unsigned long long random_bits(void)
 int exf_temporary_is(const char *path, int fd)
 {
     struct stat open_file, named;
-    if (fstat(fd, &open_file) != 0 || lstat(path, &named) != 0) return 0;
-    if (open_file.st_ino == named.st_ino && open_file.st_dev == named.st_dev) return 1;
-    errno = EEXIST;
-    return 0;
+    return fstat(fd, &open_file) == 0 && lstat(path, &named) == 0 && open_file.st_ino == named.st_ino &&
+           open_file.st_dev == named.st_dev;
 }
 
 void exf_temporary_lock(int fd)
@@ -84,7 +82,7 @@ static int claim(const char *directory, const char *name, const char *what)
         return 0;
     }
     int n = snprintf(text, sizeof text, TEMPORARY "%llu:%s", (unsigned long long)st.st_ino, what);
-    if (n > 0 && n < (int)sizeof text && symlinkat(text, dir, name) != 0) errno = 0; /* no failure, see temporary.h */
+    if (n > 0 && n < (int)sizeof text && symlinkat(text, dir, name) != 0) errno = 0; /* no failure, see file.h */
     close(dir);
     return 1;
 }
@@ -307,8 +305,9 @@ static int make_and_lock(const exf_temporary *t, int is_folder)
     }
     if (fd < 0) return NOT_MADE;
     int taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    errno = 0; /* stays 0 where the name is another's */
     if (!taken && exf_temporary_is(t->path, fd)) return fd;
-    why = taken || errno == ENOENT ? EEXIST : errno;
+    why = taken || errno == 0 || errno == ENOENT ? EEXIST : errno;
     close(fd);
     errno = why;
     return why == EEXIST ? NOT_MADE : NOT_KNOWN;

@@ -1,5 +1,5 @@
-/* summary.c - quantiles of numbers, and each layer of an inspection in a dozen of them; see summary.h. */
-#include "inspect/summary.h"
+/* inspection_summary.c - quantiles of numbers, and each layer of an inspection in a dozen of them; see inspection.h. */
+#include "inspect/inspection.h"
 
 #include "base/mem.h"
 
