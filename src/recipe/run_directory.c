@@ -30,21 +30,29 @@ out:
 
 static exf_run_directory *locked; /* those of this process; only its main thread opens and closes them */
 
-/* Returns the process's own lock of the directory that is open as fd, or NULL. */
-static const exf_run_directory *find_own(int fd)
+/* Finds the process's own lock of the directory that is open as fd; *own NULL: it has none. */
+static exf_code find_own(const exf_run_directory **own, const char *path, int fd, exf_err *err)
 {
     struct stat want, have;
-    if (fstat(fd, &want) != 0) return NULL;
-    for (const exf_run_directory *d = locked; d; d = d->next)
-        if (fstat(d->lock, &have) == 0 && have.st_dev == want.st_dev && have.st_ino == want.st_ino) return d;
-    return NULL;
+    *own = NULL;
+    if (fstat(fd, &want) != 0) return exf_fail_errno(err, errno, "%s: cannot look up", path);
+    for (const exf_run_directory *d = locked; d; d = d->next) {
+        if (fstat(d->lock, &have) != 0) return exf_fail_errno(err, errno, "%s: cannot look up", d->path);
+        if (have.st_dev == want.st_dev && have.st_ino == want.st_ino) *own = d;
+    }
+    return EXF_OK;
 }
 
 /* Locks the directory that is open as fd, and owns fd from then on.  Two programs that wrote to one directory would leave a mix
  * of both.  The kernel releases the lock when the process ends.  On a file system without locks nothing is locked. */
 static exf_code lock_directory(exf_run_directory *d, int fd, exf_err *err)
 {
-    const exf_run_directory *own = find_own(fd);
+    const exf_run_directory *own;
+    exf_code rc = find_own(&own, d->path, fd, err);
+    if (rc != EXF_OK) {
+        close(fd);
+        return rc;
+    }
     if (own) {
         close(fd);
         fd = fcntl(own->lock, F_DUPFD_CLOEXEC, 0); /* the lock lasts until both are closed */
