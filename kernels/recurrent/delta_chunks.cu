@@ -16,8 +16,8 @@
  * Cost, of 32 value heads of 128 by 128 on 16 key heads, T 4096: bytes: q, k, v and the output 201 MB, W and U 67 MB each
  * and P 34, written once and read once (W, P, q and k by the four blocks of a head): 537 MB, 0.13 ms at 4.2 TB/s.  Measured
  * 0.883 ms in float32, before a spill of registers was mended; with float16 operands 0.271. */
-#include "kernels/recurrent/delta_rule_internal.cuh"
 #include "kernels/device/tensor_cores.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 
 enum { C = 64, COLUMNS = 32, THREADS = 256 };
 

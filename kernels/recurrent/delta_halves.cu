@@ -7,8 +7,8 @@
  *
  * Cost, of 32 value heads of 128 by 128, T 4096: 128 blocks of 256 threads walk 64 chunks; bytes of a chunk and block: W, Q
  * and K 16 KB each, P 5, U 8, out 8: 565 MB in all, 219 of them different, 0.05 ms at 4.2 TB/s.  Measured 0.101. */
-#include "kernels/recurrent/delta_rule_internal.cuh"
 #include "kernels/device/tensor_cores.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 
 enum { C = EXF_DELTA_CHUNK, COLUMNS = EXF_DELTA_COLUMNS, THREADS = EXF_DELTA_THREADS, LDS = COLUMNS + 8 };
 

@@ -6,8 +6,8 @@
  *
  * Cost, of 32 value heads of 128 by 128 on 16 key heads, T 4096: 2048 blocks of 256 threads, three a multiprocessor; float16
  * rows read, 67 MB, W, P, Q, K and U written, 34 + 17 + 17 + 17 + 67 MB: 0.05 ms at 4.2 TB/s.  Measured 0.107. */
-#include "kernels/recurrent/delta_rule_internal.cuh"
 #include "kernels/device/tensor_cores.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 
 enum { C = EXF_DELTA_CHUNK, THREADS = EXF_DELTA_THREADS, HALF = C / 2, PIECE = 128 /* columns of V at a time */ };
 

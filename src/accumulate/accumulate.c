@@ -4,8 +4,8 @@
  * Vector sums take a second sweep.  What happens to the sums of a finished layer is its sink's (accumulate_sinks.c). */
 #include "accumulate/accumulate_internal.h"
 
-#include "base/mem.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
  * algorithm 4.4, on the side of the rows' space, with a Rayleigh-Ritz step). */
 #include "accumulate/accumulate_internal.h"
 
-#include "base/mem.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "base/parallel.h"
 #include "kernels/linear/linear.h"
 #include "kernels/statistics/layer_sums.h"

@@ -2,8 +2,8 @@
  * a forward pass again, layer by layer, file by file. */
 #include "accumulate/accumulate_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 #include <string.h>
 

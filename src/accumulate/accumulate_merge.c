@@ -1,8 +1,8 @@
 /* accumulate_merge.c - adds up statistics of different data (exf_merge_statistics). */
 #include "accumulate/accumulate_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/text.h"
 
 #include <string.h>

@@ -6,8 +6,8 @@
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
-#include "kernels/rows/simd.h"
 #include "kernels/linear/linear.h"
+#include "kernels/rows/simd.h"
 #include "kernels/statistics/layer_sums.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* sampler.c - choosing and keeping tokens of a layer; see sampler.h. */
 #include "accumulate/sampler.h"
 
-#include "base/mem.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "base/parallel.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
  * how the data is cut into files or ordered.  Equal keys belong to equal sequences; the lower row comes first. */
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
-#include "artifact/statistics.h"
 #include "artifact/data.h"
+#include "artifact/statistics.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"
 

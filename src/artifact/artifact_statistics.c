@@ -45,9 +45,9 @@
  *       expert twice for a token); absent: 0
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
-#include "artifact/statistics.h"
 #include "artifact/artifact_basis.h"
 #include "artifact/provenance.h"
+#include "artifact/statistics.h"
 
 #include "base/mem.h"
 #include "base/parallel.h"

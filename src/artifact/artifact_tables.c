@@ -97,7 +97,7 @@ static void add_datasets(listing *list, const exf_tables *t)
     for (size_t i = 0; i < FIXED; i++) add_table(list, "", fixed[i].name, fixed[i].tensor);
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
-        if (strcmp(p->by, "norm") == 0)
+        if (strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0)
             snprintf(group, sizeof group, "pools%c%d", list->separator, p->size);
         else
             snprintf(group, sizeof group, "pools_by%c%.8s%c%d", list->separator, p->by, list->separator, p->size);

@@ -2,18 +2,18 @@
  * its counts obey. */
 #ifndef EXF_ARTIFACT_DATA_H
 #define EXF_ARTIFACT_DATA_H
-#include "format/h5.h"
+#include "artifact/artifact.h"
 #include "artifact/provenance.h"
 #include "base/text.h"
-#include "artifact/artifact.h"
+#include "format/h5.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* A sequence list identifies the sequences of a capture or of statistics, so that files can be checked for shared data
- * without the data. */
+/* ---- sequences -------------------------------------------------------------------------------------- */
 
-/* length NULL: unknown, as in files of version 1. */
+/* A sequence list identifies the sequences of a capture or of statistics, so that files can be checked for shared data
+ * without the data.  length NULL: unknown, as in files of version 1. */
 typedef struct {
     size_t n;
     int32_t *length;             /* [n] tokens */
@@ -38,7 +38,9 @@ exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64
 /* Computes the digest of one sequence of tokens. */
 exf_code exf_sequence_sha256(unsigned char out[32], const int32_t *ids, int32_t n, exf_err *err) EXF_CHECKED;
 
-/* Tells a part of a corpus from the whole, by the facts of a file.
+/* ---- parts ------------------------------------------------------------------------------------------ */
+
+/* A file may be of a part of a corpus; its facts tell.
  *
  * A run over shard I of N of a corpus has the fact data.shard, "I/N of DIGEST": the digest is that of the whole corpus'
  * tokens.  A capture has it in its provenance, statistics have it in their origin, part.<i>.shard of each shard that was
@@ -66,7 +68,9 @@ exf_code exf_part_words(exf_text *out, const exf_facts_part *file, exf_err *err)
 /* Sets *same to 1 if all data of both files are shards of one corpus: a sequence that both have is there twice. */
 exf_code exf_shards_of_one_corpus(const exf_facts_part *a, const exf_facts_part *b, int *same, exf_err *err) EXF_CHECKED;
 
-/* The rules that the counts of a layer obey, in statistics and in tables.
+/* ---- counts ----------------------------------------------------------------------------------------- */
+
+/* The counts of a layer obey these rules, in statistics and in tables.
  *
  * A token has K slots, each with an expert of its own or empty (only a hash layer that names an expert twice for a token
  * leaves slots empty: kernels/moe/moe.h).  So of T tokens, whatever the shard, the merge and the number of runs:

@@ -2,7 +2,7 @@
  *
  * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
  *
- *   model.family, model.config_sha256, model.weights_digest, model.weights_parts (provenance.h)
+ *   model.family, model.config_sha256, model.weights_digest, model.weights_parts
  *   tokenizer.sha256
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.backend, ...

@@ -139,7 +139,7 @@ exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *na
  *   vectors.pair I32 [N, 3], vectors.diagonal F32 [N, H], vectors.diagonal_loss F32 [L, E, E],
  *   vectors.basis F32 [L, H, R], vectors.lowrank.<R>.c F32 [N, R, H]
  *
- * What the tables lack (tables.h) is not in the list. */
+ * What the tables lack is not in the list. */
 enum { EXF_TABLE_NAME = 64 };
 
 typedef struct {
@@ -178,7 +178,7 @@ exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) 
 
 /* Writes the budgets; nothing for tables without any. */
 exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
-/* Reads the budgets of a file that has the group into t->budget, in their order (tables.h). */
+/* Reads the budgets of a file that has the group into t->budget, in their order. */
 exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Checks budgets in memory: EXF_FORMAT naming path and dataset. */
 exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;

@@ -195,10 +195,7 @@ exf_code exf_output_file_allocate(exf_output_file *f, uint64_t offset, uint64_t 
 
 exf_code exf_output_file_check_name(const exf_output_file *f, exf_err *err)
 {
-    errno = 0;
-    if (exf_temporary_is(f->temporary, f->fd)) return EXF_OK;
-    if (errno) return exf_fail_errno(err, errno, "%s: cannot look up %s", f->target, f->temporary);
-    return exf_fail(err, EXF_IO, "%s: %s was written for it and is another file now", f->target, f->temporary);
+    return exf_temporary_check(f->temporary, f->fd, f->target, "file", err);
 }
 
 exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)

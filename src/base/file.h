@@ -7,8 +7,8 @@
  * target is untouched and the temporary is gone. */
 #ifndef EXF_BASE_FILE_H
 #define EXF_BASE_FILE_H
-#include "base/text.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -163,7 +163,9 @@ exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const cha
  * nobody gets is an error still.  The first call of every program; EXF_IO where there is no /dev/null. */
 exf_code exf_standard_descriptors(exf_err *err) EXF_CHECKED;
 
-/* Makes the temporaries that outputs are written to, and removes those that killed processes left.
+/* ---- temporaries ------------------------------------------------------------------------------------ */
+
+/* exf_temporary makes the temporaries that outputs are written to, and removes those that killed processes left.
  *
  * The temporary of DIR/NAME is DIR/.NAME.<random>.partial, a file or a folder.  A name proves nothing: a file of somebody
  * else may be called so.  Before a temporary is made it is therefore claimed, by a symbolic link beside it that leads
@@ -191,8 +193,11 @@ exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder,
 void exf_temporary_claim(exf_temporary *t, const char *name);
 /* Locks an open temporary for as long as fd is open.  Where the file system has no locks the temporary stays without. */
 void exf_temporary_lock(int fd);
-/* Returns 1 if the path still names what fd has open, links not followed. */
+/* Returns 1 if the path still names what fd has open, links not followed; otherwise errno is why that is not known, or 0: the
+ * name is another's. */
 int exf_temporary_is(const char *path, int fd);
+/* The same for a temporary that is about to become target: EXF_IO if its name is another's.  kind: "file" or "folder". */
+exf_code exf_temporary_check(const char *path, int fd, const char *target, const char *kind, exf_err *err) EXF_CHECKED;
 /* Withdraws the claims, for a temporary that has its final name or is gone, and frees *t; *t may be zero. */
 void exf_temporary_end(exf_temporary *t);
 /* Frees *t and leaves the claims, for a temporary that could not be removed. */

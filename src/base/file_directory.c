@@ -326,10 +326,8 @@ static exf_code put_in_place(exf_output_directory *f, exf_err *err)
     exf_code rc = exf_path_look(f->target, &found, err);
     if (rc != EXF_OK) return rc;
     if (found && !f->force) return exf_output_directory_check(f->target, 0, err);
-    errno = 0;
-    if (!exf_temporary_is(f->temporary.path, f->dir))
-        return errno ? exf_fail_errno(err, errno, "%s: cannot look up %s", f->target, f->temporary.path)
-                     : exf_fail(err, EXF_IO, "%s: %s was written for it and is another folder now", f->target, f->temporary.path);
+    rc = exf_temporary_check(f->temporary.path, f->dir, f->target, "folder", err);
+    if (rc != EXF_OK) return rc;
     if (found) return replace(f, err);
     return rename(f->temporary.path, f->target) == 0 ? EXF_OK
                                                      : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);

@@ -47,8 +47,16 @@ static unsigned long long random_bits(void)
 int exf_temporary_is(const char *path, int fd)
 {
     struct stat open_file, named;
+    errno = 0;
     return fstat(fd, &open_file) == 0 && lstat(path, &named) == 0 && open_file.st_ino == named.st_ino &&
            open_file.st_dev == named.st_dev;
+}
+
+exf_code exf_temporary_check(const char *path, int fd, const char *target, const char *kind, exf_err *err)
+{
+    if (exf_temporary_is(path, fd)) return EXF_OK;
+    if (errno) return exf_fail_errno(err, errno, "%s: cannot look up %s", target, path);
+    return exf_fail(err, EXF_IO, "%s: %s was written for it and is another %s now", target, path, kind);
 }
 
 void exf_temporary_lock(int fd)
@@ -305,7 +313,6 @@ static int make_and_lock(const exf_temporary *t, int is_folder)
     }
     if (fd < 0) return NOT_MADE;
     int taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    errno = 0; /* stays 0 where the name is another's */
     if (!taken && exf_temporary_is(t->path, fd)) return fd;
     why = taken || errno == 0 || errno == ENOENT ? EEXIST : errno;
     close(fd);

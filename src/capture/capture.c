@@ -2,9 +2,9 @@
 #include "capture/capture.h"
 
 #include "artifact/provenance.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,8 +11,8 @@
 #include "artifact/data.h"
 #include "capture/corpus.h"
 #include "kernels/backend.h"
-#include "pass/forward.h"
 #include "pass/experts.h"
+#include "pass/forward.h"
 #include "pass/resume.h"
 
 /* ---- layers and sequences ------------------------------------------------------------------------------ */

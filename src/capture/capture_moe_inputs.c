@@ -1,8 +1,8 @@
 /* capture_moe_inputs.c - reads a file of recorded MoE inputs; see capture.h. */
 #include "capture/capture.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/text.h"
 #include "format/safetensors.h"
 #include "model/weight_identity.h"

@@ -1,11 +1,11 @@
 /* corpus.c - chooses sequences from every source and counts them; see corpus.h. */
 #include "capture/corpus_internal.h"
 
+#include "base/err.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "base/hash.h"
-#include "base/err.h"
 
 #include <inttypes.h>
 #include <stdio.h>

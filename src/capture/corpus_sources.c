@@ -2,10 +2,10 @@
  * see corpus.h. */
 #include "capture/corpus_internal.h"
 
+#include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "base/err.h"
 #include "base/text.h"
 
 #include <inttypes.h>

@@ -4,9 +4,9 @@
 #include "cli/program.h"
 
 #include "artifact/provenance.h"
+#include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/err.h"
 #include "format/json.h"
 #include "inspect/inspection.h"
 #include "tokenizer/tokenizer.h"

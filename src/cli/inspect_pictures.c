@@ -1,7 +1,7 @@
 /* inspect_pictures.c - exfold-inspect heatmap: sheets of all layers, and their numbers. */
 #include "artifact/provenance.h"
-#include "recipe/run_directory.h"
 #include "cli/inspect.h"
+#include "recipe/run_directory.h"
 
 #include "artifact/data.h"
 #include "base/file.h"

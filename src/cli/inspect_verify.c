@@ -1,11 +1,11 @@
 /* inspect_verify.c - see inspect_verify.c. */
-#include "inspect/verify.h"
 #include "artifact/provenance.h"
-#include "recipe/run_directory.h"
 #include "cli/inspect.h"
+#include "inspect/verify.h"
+#include "recipe/run_directory.h"
 
-#include "base/mem.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/text.h"
 #include "run/session.h"
 

@@ -3,8 +3,8 @@
 #include "cli/program.h"
 
 #include "base/mem.h"
-#include "kernels/linear/linear.h"
 #include "base/registry.h"
+#include "kernels/linear/linear.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -78,10 +78,12 @@ exf_code exf_program_rows(const exf_program *p, int all, exf_opt **rows, size_t 
 /* Returns the scope that says which of those rows the command line of p may give. */
 exf_opt_scope exf_program_scope(const exf_program *p);
 
-/* What a shell may offer while a command line is typed: `PROGRAM --complete WORD ...`, which no --help names.
- * scripts/completion.bash and scripts/completion.zsh call it. */
+/* ---- completion ------------------------------------------------------------------------------------- */
 
-/* words: the n words after the program's name up to the cursor, the last of them unfinished.  Appends a line for each word
+/* `PROGRAM --complete WORD ...`, which no --help names, prints what a shell may offer while a command line is typed;
+ * scripts/completion.bash and scripts/completion.zsh call it.
+ *
+ * words: the n words after the program's name up to the cursor, the last of them unfinished.  Appends a line for each word
  * that may stand there, which begins as the last one does, and after a tab what it means, if that is known; then, or instead,
  *
  *   @file PATTERN FRONT   files may stand there too, after what FRONT says of the word ("--output="): those that match one
@@ -89,10 +91,9 @@ exf_opt_scope exf_program_scope(const exf_program *p);
  *   @nospace              no blank follows the words: they are not complete */
 exf_code exf_complete(const exf_program *p, const char *const *words, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 
-/* The texts that a program prints about itself on stdout: --help, --help-keys, the list of programs of `exfold`,
- * and, for scripts, --help-json.  Lines are at most 80 wide. */
+/* ---- help ------------------------------------------------------------------------------------------- */
 
-/* --help: purpose, two examples, the options that p takes; c: of one command of p alone, or NULL. */
+/* --help, in lines of at most 80: purpose, two examples, the options that p takes; c: of one command of p alone, or NULL. */
 exf_code exf_help_text(const exf_program *p, const exf_command *c, exf_text *out, exf_err *err) EXF_CHECKED;
 /* --help-keys: the recipe keys that p, which takes a recipe, reads, and the export targets where it writes them. */
 exf_code exf_help_keys_text(const exf_program *p, exf_text *out, exf_err *err) EXF_CHECKED;
@@ -113,9 +114,9 @@ exf_code exf_help_keys_text(const exf_program *p, exf_text *out, exf_err *err) E
  * placeholder), default, limits ("1 to 9", "one of a, b"; ""), group, help. */
 exf_code exf_help_json(exf_text *out, exf_err *err) EXF_CHECKED;
 
-/* Writes a commented recipe, and the manifests that it names, for --init. */
+/* ---- --init ----------------------------------------------------------------------------------------- */
 
-/* Writes r->init_path with every recipe key, its comment from the option table: keys that
+/* Writes r->init_path, a recipe with every key, its comment from the option table: keys that
  * exf_default_settings_set() or the command line set stand as they are, all others commented out with
  * their defaults.  Beside it NAME-manifest.yaml: the files of --text; without --text those of a released
  * model, and its held-out text in NAME-validation-manifest.yaml.  Reads of the model config.json alone.

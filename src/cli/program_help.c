@@ -2,8 +2,8 @@
  * that are made of it (--help-json); see program.h. */
 #include "cli/program.h"
 
-#include "base/mem.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "capture/manifest.h"
 #include "export/writer.h"
 #include "fold/variant.h"

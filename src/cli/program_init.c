@@ -3,11 +3,11 @@
 #include "cli/program.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "format/yaml.h"
-#include "recipe/run_directory.h"
 #include "recipe/recipe.h"
+#include "recipe/run_directory.h"
 
 #include <string.h>
 

@@ -2,10 +2,10 @@
  * mpirun or srun started, reads the command line and the recipe, prints help or runs, and tells an error; see program.h. */
 #include "cli/program.h"
 
+#include "base/err.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/err.h"
 #include "base/parallel.h"
 #include "format/yaml.h"
 #include "kernels/linear/linear.h"

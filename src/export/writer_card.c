@@ -7,8 +7,8 @@
  * No clock, host or path goes in: equal tables give equal cards. */
 #include "export/writer_internal.h"
 
-#include "artifact/provenance.h"
 #include "artifact/data.h"
+#include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/mem.h"
 

@@ -14,6 +14,7 @@
 #include "export/writer_internal.h"
 
 #include "base/err.h"
+#include "base/names.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -102,7 +103,7 @@ static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
     exf_text_appendf(&c->text, "pool,layer,expert,member,target,scale\r\n");
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
-        int by_norm = strcmp(p->by, "norm") == 0;
+        int by_norm = strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0;
         for (size_t at = 0; at < (size_t)t->n_layers * e; at++) {
             exf_text_appendf(&c->text, "%d%s%s,%d,%zu,%d,%d,%.9g\r\n", p->size, by_norm ? "" : ":", by_norm ? "" : p->by,
                              (int)t->layer_number[at / e], at % e, is_member(p, at / e, at % e), (int)p->target_ids[at],

@@ -1,8 +1,8 @@
 /* h5_data.c - the elements of datasets: where they are, writing and reading them, their checksums; see h5.h. */
 #include "format/h5_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* json.h - reads JSON documents; the only wrapper of jansson.
+/* json.h - reads JSON documents, the only wrapper of jansson, and writes them.
  *
  * Strict: UTF-8, duplicate keys refused, nesting bounded by jansson (2048),
  * numbers must fit int64 or double.  String values may hold NUL bytes, object
@@ -42,7 +42,9 @@ const exf_json *exf_json_value(void *it);
 /* Appends s as a JSON string with its quotes; s must be valid UTF-8. */
 exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err) EXF_CHECKED;
 
-/* Exf_jw (JSON writer) builds JSON text member by member, in the order of the calls.
+/* ---- writing ---------------------------------------------------------------------------------------- */
+
+/* exf_jw (JSON writer) builds JSON text member by member, in the order of the calls.
  *
  *   exf_jw w = {0};
  *   exf_jw_open(&w, NULL, '{');

@@ -80,10 +80,11 @@ void exf_draw_cells(exf_drawing *d, exf_box box, int columns, int rows, const ex
 /* Fills the box with colours that run from the bottom, ink[0], to the top; n > 1. */
 void exf_draw_gradient(exf_drawing *d, exf_box box, const exf_ink *ink, int n);
 
-/* How numbers become colours and places on a picture.
- *
- * Two colour maps, perceptually uniform and safe for the colour-blind (scripts/make_colours.py computes their points); round
- * numbers along an axis, and the range of an axis around its values; the heading above a picture. */
+/* ---- scales ----------------------------------------------------------------------------------------- */
+
+/* A scale turns numbers into colours and places on a picture: two colour maps, perceptually uniform and safe for the colour-blind
+ * (scripts/make_colours.py computes their points); round numbers along an axis, and the range of an axis around its values; the
+ * heading above a picture. */
 
 typedef enum {
     EXF_MAP_SEQUENTIAL, /* dark indigo, green, pale yellow */
@@ -129,7 +130,9 @@ double exf_heading_height(exf_drawing *d, double width, const char *title, const
 /* Draws them, too. */
 double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note);
 
-/* Draws points of a quantity over its cost: panels side by side, one for each kind of cost, with
+/* ---- charts ----------------------------------------------------------------------------------------- */
+
+/* A chart shows points of a quantity over its cost: panels side by side, one for each kind of cost, with
  * one logarithmic axis of the quantity, error bars, and the line of the points that are worth their cost. */
 
 typedef struct {
@@ -159,7 +162,9 @@ typedef struct {
 /* Draws the chart on a drawing that was opened, and begins its page.  No two texts overlap. */
 exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err) EXF_CHECKED;
 
-/* Draws all layers of a model on one page: a grid of small panels, one for each layer, with
+/* ---- sheets ----------------------------------------------------------------------------------------- */
+
+/* A sheet shows all layers of a model on one page: a grid of small panels, one for each layer, with
  * the layer's number, shared axes, a title and a colour bar.
  *
  * The page is as wide as the text of a paper's page (516 points, 7.2 inches) at most; the number of

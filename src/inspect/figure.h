@@ -10,8 +10,8 @@
  * A pair that was never observed is grey, and NaN in the numbers. */
 #ifndef EXF_INSPECT_FIGURE_H
 #define EXF_INSPECT_FIGURE_H
-#include "inspect/inspection.h"
 #include "inspect/drawing.h"
+#include "inspect/inspection.h"
 
 typedef struct {
     const char *name;                 /* "scalar" */

@@ -75,7 +75,7 @@ const char *exf_specification_line(const char *name, size_t i);
 /* Returns name i of the list, "artifact" and "provenance" first; NULL past the last. */
 const char *exf_specification_name(size_t i);
 
-/* Quantiles, and a summary of each layer of an inspection, and of all layers together, in a dozen numbers. */
+/* ---- a summary of each layer ------------------------------------------------------------------------ */
 
 /* Sorts in place, rising; none may be NaN. */
 void exf_sort(double *x, size_t n);
@@ -96,7 +96,7 @@ typedef struct {
     double loss;             /* median over observed pairs */
     double below_half;       /* share of observed pairs with a loss under 0.5 */
     double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
-    double similarity, aligned; /* means over observed pairs (inspection.h) */
+    double similarity, aligned; /* means over observed pairs (exf_geometry) */
     double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
     int expert_min, expert_max; /* whose; all layers together: */
     int layer_min, layer_max;   /* and in which layer, the model's number */
@@ -106,15 +106,13 @@ typedef struct {
  * their pairs. */
 exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
 
-/* What a budget per token keeps of a layer's sampled tokens. */
-
 /* Returns the mean number of experts that a layer's sampled tokens keep. */
 double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index);
 /* Adds "budgets": an object for each, with lambda, scale, mean, and for each layer the mean and the tokens that keep
  * 1..K routes. */
 void exf_budgets_json(exf_jw *w, const exf_inspection *s);
 
-/* Compares two tables of one model. */
+/* ---- what changed between two tables of one model --------------------------------------------------- */
 
 /* The change from a to b in one layer.  NaN: nothing was observed in both, or nothing was routed. */
 typedef struct {

@@ -5,8 +5,8 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/data.h"
 #include "artifact/statistics.h"
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "format/safetensors.h"
 
 #include <math.h>

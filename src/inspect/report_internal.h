@@ -3,8 +3,8 @@
 #define EXF_INSPECT_REPORT_INTERNAL_H
 #include "base/file.h"
 #include "base/text.h"
-#include "inspect/report.h"
 #include "inspect/inspection.h"
+#include "inspect/report.h"
 
 /* A report being written. */
 typedef struct {

@@ -4,9 +4,9 @@
 
 #include "artifact/artifact_basis.h"
 #include "artifact/tables.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/log.h"
 #include "solve/solve.h"
 
 #include <inttypes.h>

@@ -5,8 +5,9 @@
 #include "artifact/data.h"
 #include "artifact/provenance.h"
 #include "artifact/tables.h"
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "inspect/inspection.h"
 
@@ -95,7 +96,7 @@ static exf_code check_members(const exf_verify_file *x, const exf_static_pool *p
     const int32_t *m = p->members + l * (size_t)p->size;
     const float *h = s->norms + l * (size_t)s->shape.n_experts;
     for (int i = 1; i < p->size; i++)
-        if (strcmp(p->by, "norm") == 0 && h[m[i]] > h[m[i - 1]])
+        if (strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0 && h[m[i]] > h[m[i - 1]])
             return exf_fail(
                 err, EXF_FORMAT, "%s: pool of %d, layer %d: member %d has norm %g after member %d with %g, expected falling norms",
                 x->path, p->size, (int)s->layer_number[l], (int)m[i], (double)h[m[i]], (int)m[i - 1], (double)h[m[i - 1]]);
@@ -133,7 +134,7 @@ static exf_code check_pools(const exf_verify_file *x, exf_err *err)
             for (size_t s = 0; s < (size_t)x->inspection.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));
         }
         EXF_TRY(exf_verify_passed(
-            x, err, strcmp(p->by, "norm") == 0
+            x, err, strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0
                         ? "pool of %d: members by falling %s, every other expert goes to the member of least loss"
                         : "pool of %d by %s: members differ, every other expert goes to the member of least loss",
             p->size, p->by));

@@ -3,8 +3,8 @@
 
 #include <omp.h>
 
-#include "base/log.h"
 #include "base/err.h"
+#include "base/log.h"
 
 size_t exf_moe_row_width(const exf_moe_layer *l)
 {

@@ -4,9 +4,9 @@
  * does not matter: hash layers are no exception. */
 #include "pass/experts.h"
 
+#include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/err.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* forward.c - the pass over all layers: opens it, runs layer after layer and the head, and closes it; see forward.h. */
 #include "pass/forward_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/parallel.h"
 #include "kernels/linear/linear.h"
 #include "ranks/ranks.h"

@@ -7,8 +7,8 @@
  * next one uploaded, each on a queue of its own; the host waits for none of it. */
 #ifndef EXF_PASS_HIDDEN_H
 #define EXF_PASS_HIDDEN_H
-#include "pass/batch.h"
 #include "kernels/backend.h"
+#include "pass/batch.h"
 
 typedef struct {
     float *rows; /* [most rows of a group, streams, H] */

@@ -2,8 +2,8 @@
  * residual streams. */
 #include "pass/forward_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "kernels/attention/attention.h"
 
 #include <omp.h>

@@ -6,8 +6,8 @@
  * family. */
 #ifndef EXF_PASS_MIX_H
 #define EXF_PASS_MIX_H
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"
 #include "weights/weight_plan.h"

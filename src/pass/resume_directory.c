@@ -11,8 +11,8 @@
  * directory's descriptor. */
 #include "pass/resume_internal.h"
 
-#include "base/mem.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/text.h"
 
 #include <dirent.h>

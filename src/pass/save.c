@@ -1,8 +1,8 @@
 /* save.c - saves a pass after a layer to its resume point (resume.h), and restores it. */
 #include "pass/forward_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "ranks/ranks.h"
 
 #include <stdio.h>

@@ -5,10 +5,10 @@
  * neighbours to rank 0, which writes those.  So the file does not show how many ranks there were. */
 #include "pass/forward_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
-#include "base/text.h"
+#include "base/mem.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "ranks/ranks.h"
 
 #include <string.h>

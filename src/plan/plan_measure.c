@@ -3,9 +3,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "pass/forward.h"
-#include "pass/batch.h"
 #include "kernels/backend.h"
+#include "pass/batch.h"
+#include "pass/forward.h"
 #include "ranks/ranks.h"
 
 #include <math.h>

@@ -74,7 +74,7 @@ typedef struct {
     /* not options */
     struct exf_ranks *job;     /* the ranks of the run (ranks/ranks.h); NULL: one process */
     const char *recipe_file; /* NULL: none was given */
-    const char *manifest_text; /* the manifest's bytes where --text made it (recipe.h); NULL: it is a file */
+    const char *manifest_text; /* the manifest's bytes where --text made it (exf_text_inputs); NULL: it is a file */
     const char **inputs;     /* other positional arguments */
     size_t n_inputs;
     exf_opts *opts;
@@ -158,9 +158,9 @@ typedef enum { EXF_SETTINGS_OF_CALIBRATION, EXF_SETTINGS_OF_VALIDATION } exf_set
  * and reports on stderr every setting that was not given on the command line. */
 exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err) EXF_CHECKED;
 
-/* The files that a run reads: a corpus of the files of --text, and the list of --list-inputs.
- *
- * The files of --text become a manifest in memory, which is read as any manifest is and is written beside the outputs, so that
+/* ---- the files that a run reads (recipe_inputs.c) --------------------------------------------------- */
+
+/* The files of --text become a manifest in memory, which is read as any manifest is and is written beside the outputs, so that
  * the run can be repeated from files. */
 
 typedef struct {

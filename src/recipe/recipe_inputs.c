@@ -1,13 +1,13 @@
 /* recipe_inputs.c - makes the corpus of --text, and lists the files that a recipe's run reads; see recipe.h. */
 #include "recipe/recipe.h"
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/file.h"
 #include "base/progress.h"
-#include "capture/manifest.h"
 #include "capture/corpus.h"
+#include "capture/manifest.h"
 #include "format/yaml.h"
 #include "model/checkpoint.h"
 #include "recipe/run_directory.h"

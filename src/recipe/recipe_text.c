@@ -2,8 +2,8 @@
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "recipe/recipe.h"
 
-#include "base/mem.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "format/yaml.h"
 
 #include <errno.h>

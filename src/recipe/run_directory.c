@@ -2,10 +2,10 @@
  * run_directory.h. */
 #include "recipe/run_directory.h"
 
+#include "base/err.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/err.h"
 #include "format/h5.h"
 
 #include <errno.h>

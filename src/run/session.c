@@ -4,8 +4,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "pass/forward.h"
 #include "base/parallel.h"
+#include "pass/forward.h"
 #include "weights/shared_chunks.h"
 
 #include <inttypes.h>

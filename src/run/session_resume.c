@@ -2,10 +2,10 @@
  * The point itself is pass/resume.h. */
 #include "run/session.h"
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/file.h"
 #include "base/text.h"
 
 #include <stdio.h>

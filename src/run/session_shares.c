@@ -2,11 +2,11 @@
  * common, and the weights that those of a node share; see session.h. */
 #include "run/session.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/file.h"
-#include "base/text.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "pass/batch.h"
 #include "weights/shared_chunks.h"
 

@@ -3,8 +3,8 @@
 
 #include "artifact/provenance.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "recipe/recipe.h"
 #include "run/session.h"
 

@@ -1,12 +1,12 @@
 /* stage_validate.c - exfold-validate: from tables to one table of every variant's quality, in one pass; see stage.h. */
 #include "run/stage.h"
 
-#include "artifact/provenance.h"
 #include "artifact/data.h"
+#include "artifact/provenance.h"
 #include "artifact/tables.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "recipe/recipe.h"
 #include "run/session.h"
 #include "run/validation.h"

@@ -2,9 +2,10 @@
  * a solver reads them; see validation.h. */
 #include "run/validation.h"
 
-#include "artifact/statistics.h"
 #include "artifact/provenance.h"
+#include "artifact/statistics.h"
 #include "base/mem.h"
+#include "base/names.h"
 #include "format/json.h"
 
 #include <math.h>
@@ -134,7 +135,7 @@ exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf
                                                               {"data.domains", "solve.sensitivities_domains"}};
     int measured = 0;
     exf_code rc;
-    for (int i = 0; i < t->n_budgets; i++) measured |= strcmp(t->budget[i].rule, "measured") == 0;
+    for (int i = 0; i < t->n_budgets; i++) measured |= strcmp(t->budget[i].rule, exf_budget_rules[EXF_RULE_MEASURED]) == 0;
     if (!measured) return EXF_OK;
     EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.sensitivities_sha256", "%s", s->sha256));
     for (size_t i = 0; i < sizeof data / sizeof *data; i++) {

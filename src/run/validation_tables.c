@@ -3,8 +3,9 @@
 #include "run/validation.h"
 
 #include "artifact/data.h"
-#include "base/mem.h"
 #include "base/file.h"
+#include "base/mem.h"
+#include "base/names.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +37,7 @@ enum { ITEM = 80 };
 /* Spells a pool: "8", or "8:energy". */
 static void spell_pool(char item[ITEM], int size, const char *by)
 {
-    if (strcmp(by, "norm") == 0)
+    if (strcmp(by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0)
         snprintf(item, ITEM, "%d", size);
     else
         snprintf(item, ITEM, "%d:%.8s", size, by);

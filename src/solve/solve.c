@@ -3,8 +3,8 @@
 #include "solve/solve_internal.h"
 
 #include "artifact/data.h"
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/text.h"
 #include "kernels/linear/linear.h"
 

@@ -5,8 +5,8 @@
 #ifndef EXF_SOLVE_SOLVE_H
 #define EXF_SOLVE_SOLVE_H
 #include "artifact/projector.h"
-#include "kernels/statistics/layer_sums.h"
 #include "base/names.h"
+#include "kernels/statistics/layer_sums.h"
 
 enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16 };
 

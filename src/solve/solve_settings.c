@@ -1,9 +1,9 @@
 /* solve_settings.c - the settings of a solution: written to the provenance of tables, and read back to solve them again. */
 #include "solve/solve_internal.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/log.h"
 
 #include <string.h>
 

@@ -2,10 +2,10 @@
  * tokens again, pre-tokenizer, model, template; see tokenizer.h. */
 #include "tokenizer/tokenizer_internal.h"
 
+#include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "base/err.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* tokenizer_added.c - added tokens: loads them, and finds them in a text by an automaton. */
 #include "tokenizer/tokenizer_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>

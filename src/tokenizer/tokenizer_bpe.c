@@ -2,8 +2,8 @@
  * so that a pre-token of n bytes takes n log n, not n squared. */
 #include "tokenizer/tokenizer_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 #include <string.h>
 

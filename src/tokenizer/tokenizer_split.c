@@ -1,8 +1,8 @@
 /* tokenizer_split.c - the pre-tokenizer cuts text into pre-tokens, within a budget of steps; the only wrapper of PCRE2. */
 #include "tokenizer/tokenizer_internal.h"
 
-#include "base/mem.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <inttypes.h>

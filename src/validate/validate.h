@@ -2,7 +2,7 @@
  * compares them.
  *
  * The first lane is the original model; each variant is a lane with its rewriter, scored
- * against the first lane (scores.h, scores.h). */
+ * against the first lane (scores.h). */
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
 #include "fold/fold_rewriter.h"

@@ -2,10 +2,10 @@
  * shared_chunks.h. */
 #include "weights/shared_chunks.h"
 
+#include "base/err.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/err.h"
 
 #include <stdatomic.h>
 #include <string.h>

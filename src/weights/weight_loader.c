@@ -5,9 +5,9 @@
  * that finishes a load's last chunk also finishes the load. */
 #include "weights/weight_loader.h"
 
+#include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/err.h"
 #include "base/parallel.h"
 
 #include <pthread.h>

@@ -142,9 +142,9 @@ sweep_system() {
         sweep_kind mmap 12 $when
         sweep_kind thread 11 $when
         for call in read write fsync open rename remove mkdir; do sweep_kind $call 5 $when; done
-        step=4 # from a failing look-up on, nothing can be proved any more
+        few=$step step=4 # from a failing look-up on, nothing can be proved any more
         sweep_kind stat 5 $when
-        step=$((small / 40 + 1))
+        step=$few
         for call in write fsync open rename mkdir; do sweep_kind $call 28 $when; done
         step=$small
     done
