@@ -148,7 +148,7 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
 
 /* ---- weights facts ----------------------------------------------------------------------------- */
 
-static const char parts_key[] = "model.weights_parts", digest_key[] = "model.weights_digest";
+static const char parts_key[] = "model.weights_xxh3", digest_key[] = "model.weights_digest";
 
 exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err)
 {
@@ -196,7 +196,7 @@ exf_code exf_weights_facts_same(const exf_provenance *a, const char *path_a, con
                *digest_a = exf_provenance_get(a, digest_key), *digest_b = exf_provenance_get(b, digest_key);
     if (parts_a && parts_b) return same_parts(parts_a, path_a, parts_b, path_b, err);
     if (parts_a || parts_b)
-        return exf_fail(err, EXF_MODEL, "%s: names samples of the weights at most, %s all of them: make the older file again",
+        return exf_fail(err, EXF_MODEL, "%s: names its weights as earlier programs did, %s by XXH3: make the older file again",
                         parts_a ? path_b : path_a, parts_a ? path_a : path_b);
     if ((!digest_a && !digest_b) || (digest_a && digest_b && strcmp(digest_a, digest_b) == 0)) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, digest_key, digest_a ? digest_a : "missing", path_b,

@@ -2,7 +2,7 @@
  *
  * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
  *
- *   model.family, model.config_sha256, model.weights_digest, model.weights_parts
+ *   model.family, model.config_sha256, model.weights_digest, model.weights_xxh3
  *   tokenizer.sha256
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.backend, ...
@@ -43,14 +43,15 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
 
 /* ---- the weights that were read, and whether two files had the same ------------
  *
- *   model.weights_parts    a digest list (base/hash.h) of the parts that the run read: "embedding",
- *                          "head", "<l>.experts", "<l>.other"; each the SHA-256 of all bytes of the part's
- *                          tensors as they were read (model/weight_identity.h)
+ *   model.weights_xxh3     a digest list (base/hash.h) of the parts that the run read: "embedding",
+ *                          "head", "<l>.experts", "<l>.other"; each the SHA-256 over names, types and shapes of the
+ *                          part's tensors and the XXH3-128 of their bytes, in pieces as they were read
+ *                          (model/weight_identity.h)
  *   model.weights_digest   SHA-256 of that list's text
  *
  * Runs that read other parts (chosen layers, logits) are compared in the parts that both read.  Files of
- * earlier programs have a model.weights_digest of samples and no parts: it says nothing about bytes that
- * were not sampled, so these are compared with each other only. */
+ * earlier programs have a model.weights_digest that was made in other ways (model.weights_parts: SHA-256 of all
+ * bytes; neither list: of samples), so these are compared with each other only. */
 
 /* Adds both facts of a list of parts. */
 exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err) EXF_CHECKED;

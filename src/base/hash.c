@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 struct exf_hash {
     EVP_MD_CTX *md;
@@ -77,18 +78,24 @@ exf_code exf_hash_add_text(exf_hash *h, const char *s, exf_err *err)
     return rc == EXF_OK ? exf_hash_add(h, s, len, err) : rc;
 }
 
-exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err)
+/* Writes n bytes as 2 n hexadecimal digits and a NUL. */
+static void write_hex(char *hex, const unsigned char *raw, int n)
 {
     static const char digit[] = "0123456789abcdef";
+    for (int i = 0; i < n; i++) {
+        hex[2 * i] = digit[raw[i] >> 4];
+        hex[2 * i + 1] = digit[raw[i] & 15];
+    }
+    hex[2 * n] = 0;
+}
+
+exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err)
+{
     unsigned char raw[32];
     int ok = EVP_DigestFinal_ex(h->md, raw, NULL) == 1;
     exf_hash_free(h);
     if (!ok) return failed(err);
-    for (int i = 0; i < 32; i++) {
-        hex[2 * i] = digit[raw[i] >> 4];
-        hex[2 * i + 1] = digit[raw[i] & 15];
-    }
-    hex[64] = 0;
+    write_hex(hex, raw, sizeof raw);
     return EXF_OK;
 }
 
@@ -141,6 +148,52 @@ exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
     rc = exf_hash_open_file(f, hex, err);
     exf_file_close(f);
     return rc;
+}
+
+/* ---- XXH3 ---------------------------------------------------------------------------------------- */
+
+struct exf_xxh3 {
+    XXH3_state_t *state; /* libxxhash allocates it: it is aligned further than malloc() does */
+};
+
+exf_code exf_xxh3_new(exf_xxh3 **out, exf_err *err)
+{
+    exf_code rc = exf_mem_new(out, 1, sizeof **out, "hash state", err);
+    if (rc != EXF_OK) return rc;
+    (*out)->state = XXH3_createState();
+    if ((*out)->state && XXH3_128bits_reset((*out)->state) == XXH_OK) return EXF_OK;
+    exf_xxh3_free(*out);
+    *out = NULL;
+    return exf_fail(err, EXF_NOSPACE, "out of memory in libxxhash: no state for XXH3");
+}
+
+void exf_xxh3_add(exf_xxh3 *h, const void *bytes, size_t len)
+{
+    (void)XXH3_128bits_update(h->state, bytes, len); /* fails on NULL alone */
+}
+
+static void write_xxh3(char hex[EXF_XXH3_HEX], XXH128_hash_t value)
+{
+    XXH128_canonical_t raw;
+    XXH128_canonicalFromHash(&raw, value);
+    write_hex(hex, raw.digest, sizeof raw.digest);
+}
+
+void exf_xxh3_end(exf_xxh3 *h, char hex[EXF_XXH3_HEX])
+{
+    write_xxh3(hex, XXH3_128bits_digest(h->state));
+    exf_xxh3_free(h);
+}
+
+void exf_xxh3_free(exf_xxh3 *h)
+{
+    if (h) XXH3_freeState(h->state);
+    exf_mem_free(h);
+}
+
+void exf_xxh3_bytes(const void *bytes, size_t len, char hex[EXF_XXH3_HEX])
+{
+    write_xxh3(hex, XXH3_128bits(bytes, len));
 }
 
 /* ---- digest list ------------------------------------------------------------------------------- */

@@ -1,5 +1,4 @@
-/* hash.h - SHA-256 by libcrypto.  All checksums, fingerprints of models and digests of
- * payloads use it. */
+/* hash.h - SHA-256 by libcrypto, which all checksums and digests use; and XXH3-128 by libxxhash, for the bytes of weights. */
 #ifndef EXF_BASE_HASH_H
 #define EXF_BASE_HASH_H
 #include "base/err.h"
@@ -27,6 +26,19 @@ void exf_hash_free(exf_hash *h); /* for a hash that was not ended; NULL is allow
 exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 exf_code exf_hash_open_file(const exf_file *f, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+
+/* XXH3-128, for bytes that are hashed as fast as they are read: it notices accidents, not forgers, who can make other bytes
+ * of the same value. */
+
+enum { EXF_XXH3_HEX = 33 }; /* 32 lower-case hex digits, as xxhsum -H2 prints them, and a NUL */
+
+typedef struct exf_xxh3 exf_xxh3; /* one running hash; opaque, owned by the caller */
+
+exf_code exf_xxh3_new(exf_xxh3 **out, exf_err *err) EXF_CHECKED;
+void exf_xxh3_add(exf_xxh3 *h, const void *bytes, size_t len);
+void exf_xxh3_end(exf_xxh3 *h, char hex[EXF_XXH3_HEX]); /* writes the value and frees h */
+void exf_xxh3_free(exf_xxh3 *h); /* for a hash that was not ended; NULL is allowed */
+void exf_xxh3_bytes(const void *bytes, size_t len, char hex[EXF_XXH3_HEX]);
 
 /* A digest list is a text of names with a SHA-256 each: "embedding:ab12... 0.experts:cd34...",
  * 64 hexadecimal digits after each colon, one blank between two entries. */

@@ -14,7 +14,7 @@
 typedef struct {
     const exf_stored_tensor *of;
     uint64_t begin, n;
-    char hex[EXF_SHA256_HEX];
+    char hex[EXF_XXH3_HEX];
 } piece;
 
 typedef struct {
@@ -80,14 +80,14 @@ static exf_code add_piece(exf_weight_identity *id, int part_number, const piece 
 }
 
 exf_code exf_weight_identity_add(exf_weight_identity *id, int part_number, const exf_stored_tensor *of, uint64_t begin,
-                                 const void *bytes, size_t n, char hex[EXF_SHA256_HEX], exf_err *err)
+                                 const void *bytes, size_t n, char hex[EXF_XXH3_HEX], exf_err *err)
 {
-    exf_code rc = exf_hash_bytes(bytes, n, hex, err);
-    return rc == EXF_OK ? exf_weight_identity_add_hashed(id, part_number, of, begin, n, hex, err) : rc;
+    exf_xxh3_bytes(bytes, n, hex);
+    return exf_weight_identity_add_hashed(id, part_number, of, begin, n, hex, err);
 }
 
 exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part_number, const exf_stored_tensor *of, uint64_t begin,
-                                        size_t n, const char hex[EXF_SHA256_HEX], exf_err *err)
+                                        size_t n, const char hex[EXF_XXH3_HEX], exf_err *err)
 {
     piece new = {of, begin, n, ""};
     memcpy(new.hex, hex, sizeof new.hex);
@@ -97,12 +97,11 @@ exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part_number
 static exf_code end_piece(exf_piece_hash *p, exf_err *err)
 {
     piece new = {p->of, p->begin, p->filled, ""};
-    exf_hash *h = p->hash;
+    exf_xxh3_end(p->hash, new.hex);
     p->hash = NULL;
-    exf_code rc = exf_hash_end(h, new.hex, err);
     p->begin += p->filled;
     p->filled = 0;
-    return rc == EXF_OK ? add_piece(p->id, p->part, &new, err) : rc;
+    return add_piece(p->id, p->part, &new, err);
 }
 
 exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_err *err)
@@ -111,8 +110,8 @@ exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_
     exf_code rc = EXF_OK;
     while (p->id && n > 0) {
         size_t some = p->piece - p->filled < n ? p->piece - p->filled : n;
-        if (!p->hash) EXF_TRY(exf_hash_new(&p->hash, err));
-        EXF_TRY(exf_hash_add(p->hash, at, some, err));
+        if (!p->hash) EXF_TRY(exf_xxh3_new(&p->hash, err));
+        exf_xxh3_add(p->hash, at, some);
         p->filled += some;
         if (p->filled == p->piece) EXF_TRY(end_piece(p, err));
         at += some;
@@ -125,7 +124,7 @@ out:
 exf_code exf_piece_hash_end(exf_piece_hash *p, exf_code rc, exf_err *err)
 {
     if (rc == EXF_OK && p->hash) rc = end_piece(p, err);
-    exf_hash_free(p->hash);
+    exf_xxh3_free(p->hash);
     p->hash = NULL;
     return rc;
 }
@@ -163,7 +162,7 @@ static exf_code compare_pieces(const piece *a, const piece *b, exf_err *err)
 {
     if (a->n == b->n && strcmp(a->hex, b->hex) == 0) return EXF_OK;
     return exf_fail(err, EXF_MODEL,
-                    "%s: tensor \"%s\": bytes from %" PRIu64 " on were read twice and differ (SHA-256 %.12s... and %.12s...): "
+                    "%s: tensor \"%s\": bytes from %" PRIu64 " on were read twice and differ (XXH3 %.12s... and %.12s...): "
                     "the file changed during the run", exf_st_path(b->of->file), view_of(b)->name, b->begin, a->hex, b->hex);
 }
 

@@ -1,5 +1,6 @@
 /* weight_identity.h - a weight identity is the digest of the weights that a run read: of all their bytes,
- * hashed as they were read for the work.
+ * hashed as they were read for the work.  It tells one checkpoint from another and notices damage; weights that
+ * someone made to have the digest of others it does not notice (SECURITY.md).
  *
  * Weights are hashed in pieces, on the threads that read them, so that their order in time does not
  * matter: a piece is at most exf_weight_piece_rows() rows of one tensor, or of one expert's part of a
@@ -12,7 +13,7 @@
  *
  * The digest of a part is the SHA-256 over its pieces in order of tensor name and position: name (a text),
  * dtype (a text), rank and axes (u64 each), first byte and bytes of the piece in the tensor (u64), and the
- * SHA-256 of those bytes (a text of hexadecimal digits); texts are preceded by their length (u64), numbers
+ * XXH3-128 of those bytes (a text of 32 hexadecimal digits); texts are preceded by their length (u64), numbers
  * are little endian.  It is no sha256sum of a file: it does not depend on how tensors are spread over files. */
 #ifndef EXF_MODEL_WEIGHT_IDENTITY_H
 #define EXF_MODEL_WEIGHT_IDENTITY_H
@@ -28,10 +29,10 @@ exf_code exf_weight_identity_new(exf_weight_identity **out, int n_layers, exf_er
 void exf_weight_identity_free(exf_weight_identity *id); /* NULL is allowed */
 /* Hashes n bytes that were read from byte `begin` of a tensor: one piece, whose digest goes to hex.  Thread-safe. */
 exf_code exf_weight_identity_add(exf_weight_identity *id, int part, const exf_stored_tensor *of, uint64_t begin, const void *bytes,
-                                 size_t n, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+                                 size_t n, char hex[EXF_XXH3_HEX], exf_err *err) EXF_CHECKED;
 /* Adds a piece of n bytes that another process hashed. */
 exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part, const exf_stored_tensor *of, uint64_t begin, size_t n,
-                                        const char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+                                        const char hex[EXF_XXH3_HEX], exf_err *err) EXF_CHECKED;
 /* Makes the digest of a part that was read whole.  EXF_MODEL if it was read or restored before and differs, or
  * differs from what is expected; of a part of which nothing was read, nothing. */
 exf_code exf_weight_identity_settle(exf_weight_identity *id, int part, exf_err *err) EXF_CHECKED;
@@ -50,7 +51,7 @@ typedef struct exf_piece_hash {
     const exf_stored_tensor *of;
     uint64_t begin;          /* first byte of the present piece */
     size_t piece, filled;    /* bytes of a piece; bytes of the present one so far */
-    exf_hash *hash;          /* NULL: no piece is begun */
+    exf_xxh3 *hash;          /* NULL: no piece is begun */
 } exf_piece_hash;
 
 exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;

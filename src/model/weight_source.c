@@ -277,7 +277,7 @@ size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, 
 
 /* Reads n bytes of one of the two tensors and hashes them. */
 static exf_code read_piece(const exf_weight_source *w, const exf_stored_tensor *of, size_t begin, size_t n, void *buffer,
-                           const void **at, char digest[EXF_SHA256_HEX], exf_err *err)
+                           const void **at, char digest[EXF_XXH3_HEX], exf_err *err)
 {
     exf_code rc = exf_st_read_aligned(of->file, of->tensor, begin, buffer, n, at, err);
     digest[0] = 0;

@@ -48,7 +48,7 @@ exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n
  * scales are NULL if the tensor is plain.  The rows are one piece of the weights' identity. */
 typedef struct {
     const void *codes, *scales;
-    char code_digest[EXF_SHA256_HEX], scale_digest[EXF_SHA256_HEX]; /* as hashed for the identity; "" without one */
+    char code_digest[EXF_XXH3_HEX], scale_digest[EXF_XXH3_HEX]; /* as hashed for the identity; "" without one */
 } exf_raw_rows;
 size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);

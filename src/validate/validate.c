@@ -356,7 +356,7 @@ static exf_code check_number(const char *path, const char *what, int64_t theirs,
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
     const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"),
-               *weights = exf_provenance_get(&t->provenance, "model.weights_parts");
+               *weights = exf_provenance_get(&t->provenance, "model.weights_xxh3");
     exf_code rc;
     EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
     if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_safetensors.c) */
@@ -367,8 +367,7 @@ exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const 
                         config, m->config_sha256);
     if (weights && m->identity) return exf_weight_identity_expect(m->identity, weights, path, err);
     if (m->identity && exf_provenance_get(&t->provenance, "model.weights_digest"))
-        exf_log_warn("%s: names samples of the weights only, as earlier programs did: whether they are this checkpoint's is not "
-                     "checked", path);
+        exf_log_warn("%s: names its weights as earlier programs did: whether they are this checkpoint's is not checked", path);
 out:
     return rc;
 }

@@ -25,7 +25,7 @@ typedef struct {
     _Atomic uint32_t done;    /* how many have copied the chunk that is in the slot */
     uint32_t shared;          /* 0: the chunk is read by each rank */
     uint64_t codes, scales;   /* offsets of the bytes in the slot; scales 0: none */
-    char code_digest[EXF_SHA256_HEX], scale_digest[EXF_SHA256_HEX];
+    char code_digest[EXF_XXH3_HEX], scale_digest[EXF_XXH3_HEX];
 } ring_slot;
 
 typedef struct {
@@ -148,8 +148,8 @@ static exf_code take_slot(const exf_shared_chunks *s, exf_fetched_chunk *c, int 
     } else if (at->shared) {
         c->rows.codes = c->slot + at->codes;
         c->rows.scales = at->scales ? c->slot + at->scales : NULL;
-        memcpy(c->rows.code_digest, at->code_digest, EXF_SHA256_HEX);
-        memcpy(c->rows.scale_digest, at->scale_digest, EXF_SHA256_HEX);
+        memcpy(c->rows.code_digest, at->code_digest, EXF_XXH3_HEX);
+        memcpy(c->rows.scale_digest, at->scale_digest, EXF_XXH3_HEX);
     }
 out:
     return rc;
@@ -172,8 +172,8 @@ static exf_code fill_slot(const exf_shared_chunks *s, const exf_weight_chunk *p,
         EXF_TRY(read_chunk(p, c->slot, c->slot + CODE_BYTES, c, err));
         at->codes = (uint64_t)((const char *)c->rows.codes - c->slot);
         at->scales = c->rows.scales ? (uint64_t)((const char *)c->rows.scales - c->slot) : 0;
-        memcpy(at->code_digest, c->rows.code_digest, EXF_SHA256_HEX);
-        memcpy(at->scale_digest, c->rows.scale_digest, EXF_SHA256_HEX);
+        memcpy(at->code_digest, c->rows.code_digest, EXF_XXH3_HEX);
+        memcpy(at->scale_digest, c->rows.scale_digest, EXF_XXH3_HEX);
     }
     atomic_store(&at->filled, c->number + 1);
 out:

@@ -51,9 +51,10 @@ struct exf_weight_loader {
     size_t err_load, err_chunk;
 };
 
+/* Returns the number of readers; two processors are left to the thread that launches kernels and to what else the host does. */
 static int readers_of(const exf_weight_loader_options *o)
 {
-    int n = o->n_readers > 0 ? o->n_readers : exf_default_threads();
+    int n = o->n_readers > 0 ? o->n_readers : exf_default_threads() - 2;
     return n < 1 ? 1 : n > MOST_READERS ? MOST_READERS : n;
 }
 

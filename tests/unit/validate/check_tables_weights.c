@@ -58,7 +58,7 @@ START_TEST(tables_of_other_weights_are_refused)
 }
 END_TEST
 
-/* Earlier programs named samples of the weights: there is nothing to compare, and a warning says so. */
+/* Earlier programs named the weights in other ways: there is nothing to compare, and a warning says so. */
 START_TEST(tables_of_an_earlier_program_are_taken_with_a_warning)
 {
     char *said = NULL;
@@ -72,7 +72,7 @@ START_TEST(tables_of_an_earlier_program_are_taken_with_a_warning)
     ck_assert(dup2(kept, 2) == 2);
     ck_ok(rc, e);
     ck_ok(exf_file_slurp(exf_scratch("said"), 1 << 20, &said, &len, &e), e);
-    ck_assert_msg(strstr(said, "t.h5: names samples of the weights only, as earlier programs did") != NULL, "it says \"%s\"", said);
+    ck_assert_msg(strstr(said, "t.h5: names its weights as earlier programs did") != NULL, "it says \"%s\"", said);
     exf_mem_free(said);
     close(kept);
     close(to);

@@ -1,10 +1,45 @@
-/* check_digest_list.c - src/base/digest_list: names with a SHA-256 each, as text. */
+/* check_hash.c - src/base/hash: XXH3 as everyone computes it, whole and in pieces; digest lists. */
 #include "tests/support/fixtures.h"
 
 #include "base/hash.h"
 
 #define A64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define B64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* ---- XXH3 -------------------------------------------------------------------------------- */
+
+START_TEST(xxh3_is_that_of_xxhsum)
+{
+    char hex[EXF_XXH3_HEX];
+    exf_xxh3_bytes("", 0, hex);
+    ck_assert_str_eq(hex, "99aa06d3014798d86001c324468d497f");
+    exf_xxh3_bytes("a", 1, hex);
+    ck_assert_str_eq(hex, "a96faf705af16834e6c632b61e964e1f");
+}
+END_TEST
+
+START_TEST(xxh3_does_not_depend_on_the_pieces)
+{
+    static unsigned char bytes[70000];
+    char whole[EXF_XXH3_HEX], pieces[EXF_XXH3_HEX];
+    exf_err e;
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(i * i >> 3);
+    exf_xxh3_bytes(bytes, sizeof bytes, whole);
+    for (size_t step = 1; step < sizeof bytes; step = 3 * step + 1) {
+        exf_xxh3 *h = NULL;
+        ck_ok(exf_xxh3_new(&h, &e), e);
+        for (size_t at = 0; at < sizeof bytes; at += step)
+            exf_xxh3_add(h, bytes + at, sizeof bytes - at < step ? sizeof bytes - at : step);
+        exf_xxh3_end(h, pieces);
+        ck_assert_str_eq(whole, pieces);
+    }
+    bytes[sizeof bytes - 1] ^= 1;
+    exf_xxh3_bytes(bytes, sizeof bytes, pieces);
+    ck_assert_str_ne(whole, pieces);
+}
+END_TEST
+
+/* ---- digest lists ------------------------------------------------------------------------ */
 
 START_TEST(entries_come_in_order)
 {
@@ -47,8 +82,10 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("digest_list");
+    Suite *s = suite_create("hash");
     TCase *t = tcase_create("all");
+    tcase_add_test(t, xxh3_is_that_of_xxhsum);
+    tcase_add_test(t, xxh3_does_not_depend_on_the_pieces);
     tcase_add_test(t, entries_come_in_order);
     tcase_add_test(t, entries_are_found_by_their_whole_name);
     tcase_add_test(t, malformed_lists_are_refused);
