@@ -2,9 +2,11 @@
 #include "kernels/device/cuda_queue.cuh"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <mutex>
+#include <sys/mman.h>
 #include <unordered_map>
 
 /* ---- failures ---------------------------------------------------------------------- */
@@ -76,6 +78,8 @@ const exf_cublas *exf_cublas_load(exf_err *err)
 
 /* ---- memory -------------------------------------------------------------------------- */
 
+enum : size_t { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
 static std::mutex guard;
 static std::unordered_map<void *, size_t> held;
 static uint64_t now_held, most_held;
@@ -109,8 +113,9 @@ exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_
     if (size && n > SIZE_MAX / size) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu x %zu for %s", n, size, what);
     size_t bytes = n * size ? n * size : 1;
     cudaError_t e = cudaMalloc(&p, bytes);
-    if (e == cudaSuccess) e = cudaMemset(p, 0, bytes);
-    if (e == cudaSuccess) e = cudaDeviceSynchronize(); /* queues do not wait for the default stream */
+    /* A stream of this thread's own: queues do not wait for the default stream, and this does not wait for their copies. */
+    if (e == cudaSuccess) e = cudaMemsetAsync(p, 0, bytes, cudaStreamPerThread);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(cudaStreamPerThread);
     if (e != cudaSuccess) {
         cudaFree(p);
         return refuse_memory("GPU", bytes, what, e, err);
@@ -135,15 +140,25 @@ void exf_free_cuda(void *p)
 exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err)
 {
     void *p = nullptr;
-    cudaError_t e = cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault);
-    if (e == cudaSuccess) memset(p, 0, bytes);
+    size_t page = bytes < HUGE_PAGE ? PAGE : HUGE_PAGE, whole = (bytes / page + 1) * page;
     memcpy(out, &p, sizeof p);
-    return e == cudaSuccess ? EXF_OK : refuse_memory("pinned", bytes, what, e, err);
+    if (posix_memalign(&p, page, whole) != 0)
+        return exf_fail(err, EXF_NOSPACE, "pinned memory: %.1f MiB for %s: out of memory", (double)bytes / 1048576.0, what);
+    if (page == HUGE_PAGE) madvise(p, whole, MADV_HUGEPAGE); /* pinning takes time by the page; refused, it takes longer */
+    memset(p, 0, whole);
+    exf_code rc = exf_pin_cuda(p, whole, what, err);
+    if (rc == EXF_OK)
+        memcpy(out, &p, sizeof p);
+    else
+        free(p);
+    return rc;
 }
 
 void exf_free_staging_cuda(void *p)
 {
-    if (p) cudaFreeHost(p);
+    if (!p) return;
+    exf_unpin_cuda(p);
+    free(p);
 }
 
 exf_code exf_pin_cuda(void *memory, size_t bytes, const char *what, exf_err *err)

@@ -6,7 +6,6 @@
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/statistics/layer_sums_internal.cuh"
 
-#include "base/parallel.h"
 
 #include <cstring>
 
@@ -147,7 +146,7 @@ static void list_part(parts *all, exf_exact *sum, uint64_t *count, size_t n)
 }
 
 /* Adds the collected sums in `host` (pairs' sums and counts, the experts', those over sequences) to
- * m and over.  With hundreds of experts these are megabytes, so each array gets a thread. */
+ * m and over.  One thread does it: a team would wait for processors that readers of weights have. */
 static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
@@ -164,7 +163,6 @@ static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, co
         list_part(&all, over->bb, nullptr, e * e);
         list_part(&all, nullptr, over->sequences, e * e);
     }
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(all.n, exf_background_threads()))
     for (size_t i = 0; i < all.n; i++) merge_part(&all.p[i]);
 }
 

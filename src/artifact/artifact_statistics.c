@@ -50,7 +50,6 @@
 #include "artifact/statistics.h"
 
 #include "base/mem.h"
-#include "base/parallel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +60,7 @@ static const exf_artifact of_common_input = {.kind = "statistics", .version = 4,
 
 /* ---- the datasets of a layer --------------------------------------------- */
 
-enum { PATH_LEN = 96, NAME_LEN = 48, ROUNDED_AT_ONCE = 4096, MOST_SAMPLED = 1 << 24 };
+enum { PATH_LEN = 96, NAME_LEN = 48, MOST_SAMPLED = 1 << 24 };
 
 typedef struct {
     char path[PATH_LEN];
@@ -117,7 +116,6 @@ static exf_code round_sums(double **out, const exf_exact *sum, size_t n, exf_err
     exf_code rc = exf_mem_new(out, n, sizeof **out, "rounded sums", err);
     if (rc != EXF_OK) return rc;
     rounded = *out;
-#pragma omp parallel for schedule(static) num_threads(exf_team(n / ROUNDED_AT_ONCE + 1, exf_background_threads()))
     for (size_t i = 0; i < n; i++) rounded[i] = exf_exact_value(&sum[i]);
     return exf_stop_check(err);
 }

@@ -12,7 +12,11 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __x86_64__
+#include <xxh_x86dispatch.h> /* the widest vectors of this processor */
+#else
 #include <xxhash.h>
+#endif
 
 struct exf_hash {
     EVP_MD_CTX *md;
