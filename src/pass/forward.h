@@ -26,7 +26,7 @@ typedef struct {
     int compute;  /* the compute mode, an exf_compute */
     int threads;  /* CPU workers; 0: one per processor */
     int n_layers; /* stop after this many layers; 0: all */
-    int readers;  /* threads that read weights for a GPU; 0: one per processor, at most 16 */
+    int readers;  /* threads that read weights for a GPU; 0: two fewer than processors, 1 to 16 */
     int mixer_queues;  /* CUDA streams on which sequences run through the mixers side by side; 0: 4, fewer where memory is short */
     int sample;        /* 1: a sample of a pass, for its speed: the head runs after n_layers layers too, and no progress is told */
     int timed;    /* 1: wait for the GPU after each part, so that the report's shares are true; slower */

@@ -86,7 +86,7 @@ static const exf_opt key_rows[] = {
      "sequences that a GPU mixes side by side, each on its own queue with its own workspace; results do not depend on it; "
      "0: 4, fewer where memory is short"},
     {"runtime.readers", NULL, 0, EXF_OPT_INT, AT(readers), "0", "0..64", "Runtime",
-     "threads that read weights for a GPU; 0: as many as the system has, at most 16"},
+     "threads that read weights for a GPU; 0: two fewer than processors, so that kernels are launched meanwhile, 1 to 16"},
     {"runtime.resume", "resume", 0, EXF_OPT_CHOICE, AT(resume), "auto", "auto|require|never", "Runtime",
      "whether a stopped run goes on; auto: if it can, require: fails if it cannot, never: starts over"},
     {"runtime.checkpoint.every_layers", NULL, 0, EXF_OPT_INT, AT(checkpoint_layers), "0", "0..1048576", "Runtime",

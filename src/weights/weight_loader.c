@@ -1,8 +1,8 @@
 /* weight_loader.c - the loader of a device; see weight_loader.h.
  *
- * A reader waits for the copy of its chunk before it takes the next: several readers keep both the file system and the bus
- * busy without any CUDA event.  Readers take chunks load after load (weight_plan.h) as far as areas are free; the reader
- * that finishes a load's last chunk also finishes the load. */
+ * A reader reads a chunk into one half of its pinned memory while the GPU copies the one before from the other half: several
+ * readers keep both the file system and the bus busy without any CUDA event.  Readers take chunks load after load
+ * (weight_plan.h) as far as areas are free; the reader that finishes a load's last chunk also finishes the load. */
 #include "weights/weight_loader.h"
 
 #include "base/err.h"
@@ -15,12 +15,21 @@
 
 enum { MOST_READERS = 16, ALIGN = 256 };
 
+/* A chunk that a reader's queue copies. */
+typedef struct {
+    int is_queued; /* 0: there is none */
+    size_t load, number;
+    exf_fetched_chunk bytes;
+} copied_chunk;
+
 typedef struct {
     struct exf_weight_loader *s;
     pthread_t thread;
     int started;
     exf_queue *q;
-    char *host;   /* pinned memory: codes, then scales, then float32 that the host made of them */
+    char *host;   /* pinned memory, two halves; in each: codes, then scales, then float32 that the host made of them */
+    int half;     /* the half that is read into next */
+    copied_chunk copy; /* from the other half */
     char *device; /* device memory for chunks that are dequantized there */
     int *bad;     /* in device memory: a value is not finite, or beyond bfloat16 */
     exf_weight_loader_times times;
@@ -34,7 +43,7 @@ struct exf_weight_loader {
     void *area[EXF_WEIGHT_AREAS];
     exf_weight_schedule schedule; /* made when the loader opens: looking up names takes milliseconds */
     size_t load;            /* the load that the next call of next() returns */
-    size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest dequantized on the device */
+    size_t most_host, most_device; /* bytes of half a reader's pinned memory, and of the largest chunk dequantized on the device */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
@@ -96,62 +105,55 @@ out:
     return rc;
 }
 
-/* Copies a chunk as stored: BF16 directly to its place if BF16 is wanted, all else by way of the reader's device memory. */
-static exf_code copy_raw(reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, int layer, exf_err *err)
+/* Returns 1 for a chunk whose bytes go to their place as they are; they are checked later, with the whole part. */
+static int is_copied_as_stored(const exf_weight_chunk *p)
+{
+    const exf_weight_source *w = &p->at.w;
+    return p->raw && w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
+}
+
+/* Queues the copy of a chunk's stored bytes: directly to their place, or by way of the reader's device memory. */
+static void queue_raw(reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to)
 {
     const exf_backend *b = r->s->b;
-    const exf_weight_source *w = &p->at.w;
     size_t codes = exf_chunk_code_bytes(p), scales = exf_chunk_scale_bytes(p);
     char *scales_at = r->device + ((codes + ALIGN - 1) & ~(size_t)(ALIGN - 1));
-    int bad = 0;
-    exf_code rc = EXF_OK;
-    if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, raw->codes, codes); /* checked later, with the whole part */
-        EXF_TRY(b->finish(r->q, err));
-    } else {
-        exf_device_coded_rows rows = coded_rows(p, r->device, scales_at);
-        b->upload(r->q, r->device, raw->codes, codes);
-        if (scales) b->upload(r->q, scales_at, raw->scales, scales);
-        b->gpu->dequantize(r->q, to, p->number, &rows, r->bad);
-        EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
+    if (is_copied_as_stored(p)) {
+        b->upload(r->q, to, raw->codes, codes);
+        return;
     }
-    if (bad) rc = name_bad_weight(r->s, p, layer, err);
-out:
-    return rc;
+    exf_device_coded_rows rows = coded_rows(p, r->device, scales_at);
+    b->upload(r->q, r->device, raw->codes, codes);
+    if (scales) b->upload(r->q, scales_at, raw->scales, scales);
+    b->gpu->dequantize(r->q, to, p->number, &rows, r->bad);
 }
 
-/* Copies a chunk that the host makes float32 of, after the bytes in this reader's pinned memory. */
-static exf_code copy_decoded(reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, exf_err *err)
+/* Queues the copy of a chunk that the host makes float32 of, after the bytes in this half of the pinned memory. */
+static exf_code queue_decoded(reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *half, char *to, exf_err *err)
 {
-    float *values = (float *)(void *)(r->host + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));
-    exf_code rc;
-    EXF_TRY(exf_chunk_decode(p, raw, values, err));
-    r->s->b->upload(r->q, to, values, p->n_rows * p->at.cols * sizeof *values);
-    rc = r->s->b->finish(r->q, err);
-out:
+    float *values = (float *)(void *)(half + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));
+    exf_code rc = exf_chunk_decode(p, raw, values, err);
+    if (rc == EXF_OK) r->s->b->upload(r->q, to, values, p->n_rows * p->at.cols * sizeof *values);
     return rc;
 }
 
-/* Loads a chunk to its place in the load's area and waits for the copy. */
-static exf_code load_chunk(reader *r, size_t load, size_t i, exf_err *err)
+/* Waits for the queued copy. */
+static exf_code finish_copy(reader *r, exf_err *err)
 {
     exf_weight_loader *s = r->s;
-    const exf_weight_plan *plan = plan_of(s, load);
-    const exf_weight_chunk *p = &plan->chunk[i];
-    char *to = area_of(s, load) + p->to;
-    double start = exf_clock(), read;
-    exf_fetched_chunk c;
+    const exf_weight_plan *plan = plan_of(s, r->copy.load);
+    const exf_weight_chunk *p = &plan->chunk[r->copy.number];
+    double start = exf_clock();
+    int bad = 0;
     exf_code rc;
-    EXF_TRY(exf_stop_check(err));
-    rc = exf_chunk_fetch(s->shared, p, s->number[load] + i, &r->host, s->most_host, &c, err);
-    r->times.bytes += c.bytes;
-    read = exf_clock();
-    r->times.reading += read - start;
-    if (rc != EXF_OK) goto out;
-    EXF_TRY(p->raw ? copy_raw(r, p, &c.rows, to, plan->of.layer, err) : copy_decoded(r, p, &c.rows, to, err));
-    r->times.sending += exf_clock() - read;
-    exf_chunk_done(s->shared, &c);
+    if (!p->raw || is_copied_as_stored(p))
+        EXF_TRY(s->b->finish(r->q, err));
+    else
+        EXF_TRY(s->b->download(r->q, &bad, r->bad, sizeof bad, err));
+    if (bad) rc = name_bad_weight(s, p, plan->of.layer, err);
+    exf_chunk_done(s->shared, &r->copy.bytes);
 out:
+    r->times.sending += exf_clock() - start;
     return rc;
 }
 
@@ -220,26 +222,67 @@ static int take_chunk(exf_weight_loader *s, size_t *load, size_t *chunk)
     return 1;
 }
 
-/* Loads one chunk, and finishes its load if it was the last.  Called with the lock held; releases it while it works. */
-static void serve(reader *r, size_t load, size_t chunk)
+/* Notes that a chunk is loaded, or why not, and finishes its load if it was the last one. */
+static void settle_chunk(reader *r, size_t load, size_t chunk, exf_code rc, exf_err *err)
 {
     exf_weight_loader *s = r->s;
     const exf_weight_plan *plan = plan_of(s, load);
-    exf_err err = {.code = EXF_OK};
-    int skip = failed_before(s, load, chunk);
-    pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : load_chunk(r, load, chunk, &err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note_failure(s, load, chunk, &err);
-    if (--s->left[load] > 0) return;
-    skip = failed_before(s, load, plan->n);
+    if (rc != EXF_OK) note_failure(s, load, chunk, err);
+    int is_last = --s->left[load] == 0, skip = failed_before(s, load, plan->n);
     pthread_mutex_unlock(&s->lock);
-    rc = skip ? EXF_OK : check_values(r, plan, area_of(s, load), &err);
-    if (rc == EXF_OK && !skip) rc = split_router(r, plan, area_of(s, load), &err);
+    if (!is_last) return;
+    rc = skip ? EXF_OK : check_values(r, plan, area_of(s, load), err);
+    if (rc == EXF_OK && !skip) rc = split_router(r, plan, area_of(s, load), err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note_failure(s, load, plan->n, &err);
+    if (rc != EXF_OK) note_failure(s, load, plan->n, err);
     s->ready[load] = 1;
     pthread_cond_signal(&s->done);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void settle_copy(reader *r)
+{
+    exf_err err = {.code = EXF_OK};
+    if (!r->copy.is_queued) return;
+    r->copy.is_queued = 0;
+    exf_code rc = finish_copy(r, &err);
+    settle_chunk(r, r->copy.load, r->copy.number, rc, &err);
+}
+
+/* Reads a chunk while the one before is copied, waits for that copy, and queues the chunk's own.  skip: a chunk before it
+ * has failed. */
+static void load_chunk(reader *r, size_t load, size_t i, int skip)
+{
+    exf_weight_loader *s = r->s;
+    const exf_weight_chunk *p = &plan_of(s, load)->chunk[i];
+    char *to = area_of(s, load) + p->to, *half = r->host + (r->half ? s->most_host : 0);
+    exf_err err = {.code = EXF_OK};
+    exf_fetched_chunk c;
+    exf_code rc;
+    if (s->shared) settle_copy(r); /* the ring may wait for the slot that this copy reads */
+    if (skip) {
+        settle_copy(r);
+        settle_chunk(r, load, i, EXF_OK, &err);
+        return;
+    }
+    double start = exf_clock();
+    EXF_TRY(exf_stop_check(&err));
+    rc = exf_chunk_fetch(s->shared, p, s->number[load] + i, &half, s->most_host, &c, &err);
+    r->times.bytes += c.bytes;
+    r->times.reading += exf_clock() - start;
+    if (rc != EXF_OK) goto out;
+    settle_copy(r);
+    if (p->raw)
+        queue_raw(r, p, &c.rows, to);
+    else
+        EXF_TRY(queue_decoded(r, p, &c.rows, half, to, &err));
+    r->copy = (copied_chunk){1, load, i, c};
+    r->half = !r->half;
+out:
+    if (rc == EXF_OK) return;
+    settle_copy(r);
+    settle_chunk(r, load, i, rc, &err);
 }
 
 /* The thread of a reader.  Pinning memory takes milliseconds, so each reader pins its own. */
@@ -248,7 +291,7 @@ static void *read_chunks(void *self)
     reader *r = self;
     exf_weight_loader *s = r->s;
     exf_err err = {.code = EXF_OK};
-    exf_code rc = s->b->gpu->alloc_staging((void *)&r->host, s->most_host, "weight chunks", &err);
+    exf_code rc = s->b->gpu->alloc_staging((void *)&r->host, 2 * s->most_host, "weight chunks", &err);
     size_t load, chunk;
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
@@ -257,12 +300,20 @@ static void *read_chunks(void *self)
         pthread_cond_signal(&s->done);
     }
     while (rc == EXF_OK && !s->quit) {
-        if (take_chunk(s, &load, &chunk))
-            serve(r, load, chunk);
-        else
+        int takes = take_chunk(s, &load, &chunk), skip = takes && failed_before(s, load, chunk);
+        if (!takes && !r->copy.is_queued) {
             pthread_cond_wait(&s->work, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (takes)
+            load_chunk(r, load, chunk, skip);
+        else
+            settle_copy(r);
+        pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
+    settle_copy(r);
     s->b->gpu->free_staging(r->host);
     r->host = NULL;
     return NULL;
@@ -314,7 +365,7 @@ size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, c
 
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)
 {
-    return (uint64_t)readers_of(o) *
+    return (uint64_t)readers_of(o) * 2 *
            (exf_scales_offset(EXF_WEIGHT_CHUNK_BYTES) + exf_file_aligned_size(EXF_WEIGHT_CHUNK_BYTES / 8));
 }
 
@@ -361,6 +412,7 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
     pthread_cond_init(&s->done, NULL);
     EXF_TRY(exf_weight_schedule_make(&s->schedule, m, compute, o, err));
     exf_weight_schedule_most(&s->schedule, &s->most_host, &s->most_device);
+    s->most_host = exf_file_aligned_size(s->most_host); /* each half begins where direct reading may */
     EXF_TRY(exf_mem_new(&s->left, s->schedule.n, sizeof *s->left, "weight loads", err));
     EXF_TRY(exf_mem_new(&s->ready, s->schedule.n, 1, "weight loads", err));
     EXF_TRY(exf_mem_new(&s->number, s->schedule.n, sizeof *s->number, "weight loads", err));

@@ -7,6 +7,8 @@
 #include "tests/support/lanes_fixtures.h"
 #include "tests/support/many_fixtures.h"
 
+#include <stdio.h>
+
 enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (footprint.c) */
 static const uint64_t plenty = (uint64_t)1 << 40;
 static exf_err e;
@@ -305,8 +307,9 @@ START_TEST(a_plan_obeys_the_limit_and_what_is_free)
     ck_assert_uint_eq(f.device, least);
     b = fake_device(least - 1 + RESERVE);
     exf_forward_options o = {.backend = b};
-    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e,
-             "GPU 179183575");
+    char smallest[64];
+    snprintf(smallest, sizeof smallest, "GPU %llu", (unsigned long long)least);
+    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e, smallest);
     many_close(&m);
 }
 END_TEST

@@ -295,12 +295,14 @@ START_TEST(a_limit_is_obeyed_or_refused)
     golden_seen unused;
     exf_observer o = golden_observer(&unused, r.m.c.model, r.m.c.batch.n_tokens);
     exf_forward_options options = {.backend = b, .max_device_memory = least - 1};
+    char smallest[64];
+    snprintf(smallest, sizeof smallest, "GPU %llu", (unsigned long long)least);
     ck_fails(exf_replay(r.m.c.model, &r.m.c.batch, &recorded, &o, &options, &report, &e), EXF_NOSPACE, e,
-             "GPU 179464663");
+             smallest);
     options.max_device_memory = 0; /* what is free decides */
     options.backend = fake_device(least - 1 + RESERVE);
     ck_fails(exf_replay(r.m.c.model, &r.m.c.batch, &recorded, &o, &options, &report, &e), EXF_NOSPACE, e,
-             "GPU 179464663");
+             smallest);
     run_close(&r);
 }
 END_TEST
