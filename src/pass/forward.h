@@ -45,7 +45,7 @@ typedef struct {
     exf_eta work;          /* units and seconds of each kind of work */
     double flops;          /* floating-point operations of products and mixers */
     double open, close;    /* seconds of allocating and freeing what the pass holds */
-    double reading, sending; /* seconds of the weight readers of a GPU pass, summed over threads */
+    double reading, sending; /* seconds of the weight readers of a GPU pass, summed; for which their sender waited for copies */
     uint64_t device_bytes; /* the most GPU memory held at a time */
     int readers;           /* threads that read weights for a GPU; 0 on a CPU */
     int workers;

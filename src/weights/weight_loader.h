@@ -3,7 +3,7 @@
  * Both loaders go through the chunks of a schedule (weight_plan.h) and fetch each one's stored bytes (shared_chunks.h).
  *
  * The weight loader fills a device's memory: it prefetches the next layer's weights while the present layer computes.
- * Its reader threads read a chunk as it is stored into pinned memory, copy it on a queue of their own, and dequantize it
+ * Its reader threads read chunks as they are stored into pinned memory; one more thread copies them, and dequantizes them
  * on the device.  A slot is one block of device memory that holds a layer.  With two slots, one is filled while the other
  * is used; with one slot, loading waits for computing.  Each weight byte is read once.  If a layer does not fit, its routed
  * experts are loaded in parts: then slots hold parts, the layer's other tensors have an area of their own, and the parts
@@ -19,15 +19,15 @@
 
 typedef struct exf_weight_loader exf_weight_loader;
 
-/* Seconds that readers spent on reading files, and on copying and dequantizing; bytes read; how many readers. */
+/* Seconds that all readers together spent on reading, and for which the sender waited for copies; bytes read; how many readers. */
 typedef struct {
     double reading, sending;
     uint64_t bytes;
     int readers;
 } exf_weight_loader_times;
 
-/* Returns the bytes that the readers hold: device memory, pinned memory. */
-size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o);
+/* Return the bytes that the loader holds beside the areas: device memory, pinned memory. */
+size_t exf_weight_loader_device_bytes(void);
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o);
 
 /* Starts the readers; the first load is EXF_LAYER_EMBED, or options' first_layer. */
@@ -38,7 +38,7 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
  * its parts, pass after pass: a part leaves lw's other tensors of the layer as they are.
  * Queues that used the load before must be finished. */
 exf_code exf_weight_loader_next(exf_weight_loader *s, exf_layer_weights *lw, exf_err *err) EXF_CHECKED;
-/* Stops the readers and frees the loader; writes the sums over all readers to *times. */
+/* Stops the readers and frees the loader; writes what they did to *times. */
 void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *times); /* both may be NULL */
 
 /* ---- to the host ------------------------------------------------------------------------------------ */

@@ -1,0 +1,90 @@
+/* weight_loader_internal.h - the loader of a device as its threads see it: chunks, the buffers that they are read to, copies. */
+#ifndef EXF_WEIGHTS_WEIGHT_LOADER_INTERNAL_H
+#define EXF_WEIGHTS_WEIGHT_LOADER_INTERNAL_H
+#include "weights/weight_loader.h"
+
+#include <pthread.h>
+
+enum { EXF_MOST_READERS = 16, EXF_READER_BUFFERS = 2, EXF_SENDER_COPIES = 2 };
+
+/* Pinned memory for a chunk, and the chunk that is in it: codes, then scales, then float32 that the host made of them. */
+typedef struct {
+    char *memory;
+    size_t load, number;
+    exf_fetched_chunk bytes;
+} exf_chunk_buffer;
+
+typedef struct {
+    struct exf_weight_loader *s;
+    pthread_t thread;
+    int started;
+    exf_chunk_buffer buffers[EXF_READER_BUFFERS]; /* that this reader pinned; all readers use them */
+    exf_weight_loader_times times;
+} exf_weight_reader;
+
+/* One of the sender's copies. */
+typedef struct {
+    exf_queue *q;
+    exf_chunk_buffer *from; /* NULL: nothing is being copied */
+    char *device; /* device memory for chunks that are dequantized there */
+    int *bad;     /* in device memory: a value is not finite, or beyond bfloat16 */
+} exf_chunk_copy;
+
+/* A first-in, first-out list of buffers. */
+typedef struct {
+    exf_chunk_buffer *list[EXF_MOST_READERS * EXF_READER_BUFFERS];
+    size_t first, n;
+} exf_buffer_queue;
+
+struct exf_weight_loader {
+    const exf_model *model;
+    const exf_backend *b;
+    exf_compute compute;
+    exf_weight_loader_options o;
+    void *area[EXF_WEIGHT_AREAS];
+    exf_weight_schedule schedule; /* made when the loader opens: looking up names takes milliseconds */
+    size_t load;            /* the load that the next call of next() returns */
+    size_t most_host, most_device; /* bytes of a buffer, and of the largest chunk dequantized on the device */
+    exf_weight_reader readers[EXF_MOST_READERS];
+    int n_readers;
+    pthread_t sender;
+    int sender_started;
+    exf_chunk_copy copies[EXF_SENDER_COPIES];
+    double sending;            /* seconds for which the sender has waited for copies */
+    pthread_mutex_t lock;
+    pthread_cond_t work, filled, done; /* waited for by readers, the sender, exf_weight_loader_next() */
+    exf_chunk_buffer *free[EXF_MOST_READERS * EXF_READER_BUFFERS];
+    size_t n_free;
+    exf_buffer_queue read;         /* chunks that were read and are not being copied yet */
+    size_t taking;             /* load whose chunks are being taken */
+    size_t open_loads;         /* loads below this number may be filled */
+    size_t taken;              /* chunks of `taking` */
+    size_t *left;              /* [loads.n] chunks that are not loaded yet */
+    unsigned char *ready;      /* [loads.n] */
+    uint64_t *number;          /* [loads.n] of each load's first chunk, where chunks are shared */
+    exf_shared_chunks *shared; /* NULL: they are not */
+    int quit, lost;            /* lost: a reader failed to open, err says why */
+    exf_err err;               /* error of the first load's lowest chunk that failed */
+    size_t err_load, err_chunk;
+};
+
+/* Looks up the plan of a load, and the device memory that it goes to. */
+static inline const exf_weight_plan *exf_plan_of(const exf_weight_loader *s, size_t load)
+{
+    return &s->schedule.plan[s->schedule.load[load].plan];
+}
+
+static inline char *exf_area_of(const exf_weight_loader *s, size_t load)
+{
+    return s->area[s->schedule.load[load].area];
+}
+
+/* Return 1 if a chunk before this one has failed; keep the error of the lowest chunk, so that the message does not depend on
+ * which thread was faster.  Called with the lock held. */
+int exf_failed_before(const exf_weight_loader *s, size_t load, size_t chunk);
+void exf_note_failure(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err);
+/* Where in a buffer the float32 are that the host made of a chunk. */
+float *exf_values_of(const exf_chunk_buffer *from, const exf_weight_chunk *p);
+/* The sender's thread, of a loader (weight_loader_sender.c). */
+void *exf_send_chunks(void *loader);
+#endif

@@ -1,0 +1,207 @@
+/* weight_loader_sender.c - copies chunks that were read to the device and finishes loads: the sender of a weight loader. */
+#include "weights/weight_loader_internal.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { ALIGN = 256 };
+
+/* ---- one chunk -------------------------------------------------------------------------------------- */
+
+static exf_device_coded_rows coded_rows(const exf_weight_chunk *p, const char *codes, const char *scales)
+{
+    const exf_weight_source *w = &p->at.w;
+    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,
+                                               [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
+    return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = w->stored->tensor->view.dtype,
+                             .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
+                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows,
+                             .block_cols = (size_t)w->block_cols};
+}
+
+#define BEYOND "is beyond bfloat16"
+
+/* Finds the bad value by dequantizing on the host, since the device only reports that there is one. */
+static exf_code name_bad_weight(const exf_weight_loader *s, const exf_weight_chunk *p, int layer, exf_err *err)
+{
+    float *values = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&values, p->at.rows * p->at.cols, sizeof *values, "weights", err));
+    EXF_TRY(exf_model_read(s->model, p->role, layer < 0 ? -1 : layer, p->expert, values, err));
+    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.stored->tensor->view.name);
+out:
+    exf_mem_free(values);
+    return rc;
+}
+
+/* Returns 1 for a chunk whose bytes go to their place as they are; they are checked later, with the whole part. */
+static int is_copied_as_stored(const exf_weight_chunk *p)
+{
+    const exf_weight_source *w = &p->at.w;
+    return p->raw && w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
+}
+
+/* Returns where in a buffer the float32 are that the host made of a chunk. */
+float *exf_values_of(const exf_chunk_buffer *from, const exf_weight_chunk *p)
+{
+    return (float *)(void *)(from->memory + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));
+}
+
+/* Queues the copy of a chunk: to its place, or by way of device memory where the device dequantizes it. */
+static void queue_copy(const exf_weight_loader *s, exf_chunk_copy *c)
+{
+    const exf_backend *b = s->b;
+    const exf_weight_chunk *p = &exf_plan_of(s, c->from->load)->chunk[c->from->number];
+    const exf_raw_rows *raw = &c->from->bytes.rows;
+    size_t codes = exf_chunk_code_bytes(p), scales = exf_chunk_scale_bytes(p);
+    char *to = exf_area_of(s, c->from->load) + p->to, *scales_at = c->device + ((codes + ALIGN - 1) & ~(size_t)(ALIGN - 1));
+    if (!p->raw) {
+        b->upload(c->q, to, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
+    } else if (is_copied_as_stored(p)) {
+        b->upload(c->q, to, raw->codes, codes);
+    } else {
+        exf_device_coded_rows rows = coded_rows(p, c->device, scales_at);
+        b->upload(c->q, c->device, raw->codes, codes);
+        if (scales) b->upload(c->q, scales_at, raw->scales, scales);
+        b->gpu->dequantize(c->q, to, p->number, &rows, c->bad);
+    }
+}
+
+/* Waits for a copy. */
+static exf_code finish_copy(exf_weight_loader *s, const exf_chunk_copy *c, exf_err *err)
+{
+    const exf_weight_plan *plan = exf_plan_of(s, c->from->load);
+    const exf_weight_chunk *p = &plan->chunk[c->from->number];
+    double start = exf_clock();
+    int bad = 0;
+    exf_code rc;
+    if (!p->raw || is_copied_as_stored(p))
+        EXF_TRY(s->b->finish(c->q, err));
+    else
+        EXF_TRY(s->b->download(c->q, &bad, c->bad, sizeof bad, err));
+    if (bad) rc = name_bad_weight(s, p, plan->of.layer, err);
+    exf_chunk_done(s->shared, &c->from->bytes);
+out:
+    s->sending += exf_clock() - start;
+    return rc;
+}
+
+/* ---- a whole load ------------------------------------------------------------------------------------ */
+
+/* Checks all values of a part that were copied as stored. */
+static exf_code check_values(const exf_weight_loader *s, const exf_chunk_copy *c, const exf_weight_plan *p, const char *slot,
+                             exf_err *err)
+{
+    const exf_backend *b = s->b;
+    int bad = 0;
+    exf_code rc = EXF_OK;
+    for (int role = 0; role < EXF_W_COUNT; role++) {
+        int stored = p->present[role] && p->number[role] == EXF_NUMBER_BF16;
+        size_t n = stored ? exf_weight_plan_elements(s->model, (exf_role)role, &p->of) : 0;
+        b->gpu->check_bf16(c->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, c->bad);
+    }
+    EXF_TRY(b->download(c->q, &bad, c->bad, sizeof bad, err));
+    for (size_t i = 0; bad && i < p->n; i++)
+        if (p->chunk[i].raw) {
+            rc = name_bad_weight(s, &p->chunk[i], p->of.layer, err);
+            if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
+        }
+out:
+    return rc;
+}
+
+/* Writes the router's matrix twice side by side, [E, 2 H]. */
+static exf_code split_router(const exf_weight_loader *s, const exf_chunk_copy *c, const exf_weight_plan *p, char *slot,
+                             exf_err *err)
+{
+    const exf_architecture *a = &s->model->arch;
+    const exf_backend *b = s->b;
+    uint16_t *split = (uint16_t *)(void *)(slot + p->split);
+    const float *router = (const float *)(const void *)(slot + p->first[EXF_W_ROUTER]);
+    if (!p->split) return EXF_OK;
+    for (int half = 0; half < 2; half++)
+        b->gpu->round_rows(c->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
+    return b->finish(c->q, err);
+}
+
+int exf_failed_before(const exf_weight_loader *s, size_t load, size_t chunk)
+{
+    return s->err.code != EXF_OK && (s->err_load < load || (s->err_load == load && s->err_chunk < chunk));
+}
+
+/* Keeps the error of the lowest chunk, so that the message does not depend on which reader was faster. */
+void exf_note_failure(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err)
+{
+    if (exf_failed_before(s, load, chunk)) return;
+    s->err = *err;
+    s->err_load = load;
+    s->err_chunk = chunk;
+}
+
+/* ---- the sender --------------------------------------------------------------------------------------- */
+
+/* Gives a buffer back and, after its load's last chunk, finishes the load.  Called with the lock held; releases it while it
+ * works. */
+static void settle_chunk(exf_weight_loader *s, exf_chunk_copy *c, exf_chunk_buffer *from, exf_code rc, exf_err *err)
+{
+    size_t load = from->load;
+    const exf_weight_plan *plan = exf_plan_of(s, load);
+    if (rc != EXF_OK) exf_note_failure(s, load, from->number, err);
+    s->free[s->n_free++] = from;
+    pthread_cond_signal(&s->work);
+    if (--s->left[load] > 0) return;
+    int skip = exf_failed_before(s, load, plan->n);
+    pthread_mutex_unlock(&s->lock);
+    rc = skip ? EXF_OK : check_values(s, c, plan, exf_area_of(s, load), err);
+    if (rc == EXF_OK && !skip) rc = split_router(s, c, plan, exf_area_of(s, load), err);
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) exf_note_failure(s, load, plan->n, err);
+    s->ready[load] = 1;
+    pthread_cond_signal(&s->done);
+}
+
+/* Waits for the copy, if there is one.  Called with the lock held; releases it while it waits. */
+static void settle_copy(exf_weight_loader *s, exf_chunk_copy *c)
+{
+    exf_err err = {.code = EXF_OK};
+    exf_chunk_buffer *from = c->from;
+    if (!from) return;
+    pthread_mutex_unlock(&s->lock);
+    exf_code rc = finish_copy(s, c, &err);
+    pthread_mutex_lock(&s->lock);
+    c->from = NULL;
+    settle_chunk(s, c, from, rc, &err);
+}
+
+void *exf_send_chunks(void *self)
+{
+    exf_weight_loader *s = self;
+    int turn = 0; /* the copy that was queued first */
+    pthread_mutex_lock(&s->lock);
+    while (!s->quit) {
+        exf_chunk_copy *c = &s->copies[turn];
+        if (!s->read.n && !c->from) {
+            int others = 0;
+            for (int i = 0; i < EXF_SENDER_COPIES; i++) others |= s->copies[i].from != NULL;
+            if (!others) pthread_cond_wait(&s->filled, &s->lock);
+            turn = others ? (turn + 1) % EXF_SENDER_COPIES : turn;
+            continue;
+        }
+        settle_copy(s, c);
+        if (s->read.n) {
+            c->from = s->read.list[s->read.first];
+            s->read.first = (s->read.first + 1) % (sizeof s->read.list / sizeof *s->read.list);
+            s->read.n--;
+            pthread_mutex_unlock(&s->lock);
+            queue_copy(s, c);
+            pthread_mutex_lock(&s->lock);
+        }
+        turn = (turn + 1) % EXF_SENDER_COPIES;
+    }
+    for (int i = 0; i < EXF_SENDER_COPIES; i++) settle_copy(s, &s->copies[i]);
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
