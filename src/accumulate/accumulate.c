@@ -41,6 +41,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
     EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, EXF_ACCUMULATE_NUMBERS_FACT, "%d", EXF_ACCUMULATE_NUMBERS));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
     if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));

@@ -19,24 +19,42 @@ static int adds_up(const char *key)
     return 0;
 }
 
-/* The facts that name a part's data by its file, then those that say how sequences were cut and chosen;
- * the latter are listed per part only if parts differ. */
-static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "shard",
-                                      "seed", "max_tokens", "min_tokens"};
+/* The facts that may differ between parts, with their names in /origin: those that name a part's data by its file; then those that
+ * say how sequences were cut and chosen, and which program made the part.  The latter are listed per part only if parts differ. */
+static const struct { const char *key, *name; } of_part[] = {
+    {"data.tokens_digest", "tokens_digest"}, {"data.moe_inputs_sha256", "moe_inputs_sha256"},
+    {"data.manifest_sha256", "manifest_sha256"}, {"data.shard", "shard"},
+    {"data.seed", "seed"}, {"data.max_tokens", "max_tokens"}, {"data.min_tokens", "min_tokens"},
+    {"capture.version", "capture.version"}, {"capture.commit", "capture.commit"},
+    {"accumulate.version", "accumulate.version"}, {"accumulate.commit", "accumulate.commit"}};
 enum { N_NAMES = 4, N_OF_PART = sizeof of_part / sizeof *of_part };
 
 static int is_of_part(const char *key)
 {
     for (size_t i = 0; i < N_OF_PART; i++)
-        if (exf_starts_with(key, "data.") && strcmp(key + strlen("data."), of_part[i]) == 0) return 1;
+        if (strcmp(key, of_part[i].key) == 0) return 1;
     return 0;
 }
 
-/* Returns the text of a fact on which all parts agree, or NULL. */
-static const char *agreed(const exf_facts_part *part, size_t n, const char *name)
+/* Returns 1 where the key names the program that made both, whose numbers both say by a fact that is compared: its version and
+ * commit then do not matter. */
+static int is_of_program(const char *key, const exf_provenance *a, const exf_provenance *b)
 {
-    char key[64];
-    snprintf(key, sizeof key, "data.%s", name);
+    static const char *const numbers[] = {EXF_CAPTURE_NUMBERS_FACT, EXF_ACCUMULATE_NUMBERS_FACT};
+    const char *fact = numbers[exf_starts_with(key, "accumulate.")];
+    return exf_provenance_get(a, fact) && exf_provenance_get(b, fact);
+}
+
+/* Returns 1 for facts that parts need not agree on. */
+static int may_differ(const char *key, const exf_provenance *a, const exf_provenance *b)
+{
+    if (exf_starts_with(key, "data.")) return is_of_part(key);
+    return is_of_part(key) && is_of_program(key, a, b);
+}
+
+/* Returns the text of a fact on which all parts agree, or NULL. */
+static const char *agreed(const exf_facts_part *part, size_t n, const char *key)
+{
     const char *first = exf_provenance_get(part[0].provenance, key);
     for (size_t i = 1; first && i < n; i++) {
         const char *other = exf_provenance_get(part[i].provenance, key);
@@ -147,9 +165,9 @@ static exf_code add_roots(roots *r, const exf_facts_part *p, exf_err *err)
         root one = {.digest = NULL};
         int any = 0;
         for (size_t k = 0; k < N_OF_PART; k++) {
-            char key[64], own[64];
-            snprintf(own, sizeof own, "data.%s", of_part[k]);
-            snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k]);
+            const char *own = of_part[k].key;
+            char key[64];
+            snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k].name);
             one.value[k] = p->origin ? exf_provenance_get(p->origin, key) : NULL;
             any |= k < N_NAMES && (one.value[k] || (!p->origin && exf_provenance_get(p->provenance, own)));
             if (!one.value[k]) one.value[k] = exf_provenance_get(p->provenance, own);
@@ -185,8 +203,8 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
         snprintf(key, sizeof key, "part.%zu.statistics_digest", i);
         if (r.all[i].digest) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].digest));
         for (size_t k = 0; k < N_OF_PART; k++) {
-            snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k]);
-            if (r.all[i].value[k] && (k < N_NAMES || !agreed(part, n, of_part[k])))
+            snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k].name);
+            if (r.all[i].value[k] && (k < N_NAMES || !agreed(part, n, of_part[k].key)))
                 EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
         }
     }
@@ -214,8 +232,12 @@ static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf
 {
     for (size_t i = 0; i < a->provenance->n; i++) {
         const char *key = a->provenance->key[i], *value = a->provenance->value[i], *other = exf_provenance_get(b->provenance, key);
-        if (adds_up(key) || is_of_part(key) || exf_weights_facts_key(key) || (other && strcmp(other, value) == 0)) continue;
-        return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", a->path, key, value, b->path, other ? other : "missing");
+        if (adds_up(key) || exf_weights_facts_key(key) || may_differ(key, a->provenance, b->provenance)) continue;
+        if (other && strcmp(other, value) == 0) continue;
+        return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s%s", a->path, key, value, b->path, other ? other : "missing",
+                        is_of_part(key) ? "; files of two programs add up only where both name the version of their numbers: make "
+                                          "the older one again"
+                                        : "");
     }
     return EXF_OK;
 }
@@ -321,9 +343,8 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
         if (!adds_up(first->key[i]) && !is_of_part(first->key[i]) && !exf_weights_facts_key(first->key[i]))
             EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
     for (size_t k = N_NAMES; k < N_OF_PART; k++) {
-        char key[64];
-        snprintf(key, sizeof key, "data.%s", of_part[k]);
-        if (agreed(part, n, of_part[k])) EXF_TRY(exf_provenance_add(out, err, key, "%s", agreed(part, n, of_part[k])));
+        const char *key = of_part[k].key, *value = agreed(part, n, key);
+        if (value) EXF_TRY(exf_provenance_add(out, err, key, "%s", value));
     }
     EXF_TRY(exf_weights_facts_join(out, all, n, err));
     EXF_TRY(join_domains(out, part, n, err));

@@ -5,8 +5,8 @@
  *   model.family, model.config_sha256, model.weights_digest, model.weights_xxh3
  *   tokenizer.sha256
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
- *   capture.program, capture.version, capture.commit, capture.backend, ...
- *   accumulate.weighting, ...      solve.ridge, solve.statistics_digest, ...
+ *   capture.program, capture.version, capture.commit, capture.numbers, capture.backend, ...
+ *   accumulate.numbers, accumulate.weighting, ...      solve.ridge, solve.statistics_digest, ...
  *   solve.sensitivities_sha256, ...  of the file that budgets by "measured" come from
  *
  * A key that ends in sha256 has what `sha256sum FILE` prints of one file; a key that ends in digest
@@ -19,6 +19,12 @@
 #define EXF_ARTIFACT_PROVENANCE_H
 #include "base/text.h"
 #include "format/h5.h"
+
+/* The versions of the numbers that a forward pass gives, and of the sums that are made of them.  A commit that changes them for
+ * equal inputs raises the version; parts of one version add up whichever commits made them (accumulate_facts.c). */
+#define EXF_CAPTURE_NUMBERS_FACT "capture.numbers"
+#define EXF_ACCUMULATE_NUMBERS_FACT "accumulate.numbers"
+enum { EXF_CAPTURE_NUMBERS = 1, EXF_ACCUMULATE_NUMBERS = 1 };
 
 /* Ownership: zero-initialise, exf_provenance_free(). */
 typedef struct {

@@ -120,6 +120,7 @@ exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const ex
     EXF_TRY(exf_provenance_add(p, err, "capture.program", "exfold-capture"));
     EXF_TRY(exf_provenance_add(p, err, "capture.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "capture.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, EXF_CAPTURE_NUMBERS_FACT, "%d", EXF_CAPTURE_NUMBERS));
     EXF_TRY(exf_provenance_add(p, err, "capture.layers", "%s", layers));
     EXF_TRY(exf_provenance_add(p, err, "capture.backend", "%s", backend->name));
     EXF_TRY(exf_provenance_add(p, err, "capture.compute", "%s", exf_compute_name(compute)));

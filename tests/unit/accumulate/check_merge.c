@@ -18,9 +18,10 @@ typedef struct {
     int second_pair; /* 1: 0 -> 2, 2: 1 -> 0 */
     double basis;    /* of an element */
     const char *seed, *domains;
+    const char *commit, *numbers; /* of the program; NULL: it names none */
 } part;
 
-static const part one = {1, 1, 0.5, "42", "c: 1 sequences, 30 tokens; a: b: 1 sequences, 3 tokens"};
+static const part one = {1, 1, 0.5, "42", "c: 1 sequences, 30 tokens; a: b: 1 sequences, 3 tokens", NULL, NULL};
 
 static double value_of(const part *p, int i)
 {
@@ -75,7 +76,11 @@ static exf_code write_part(const char *name, const part *p, exf_err *err)
     EXF_TRY(exf_provenance_add(&capture, err, "data.seed", "%s", p->seed));
     EXF_TRY(exf_provenance_add(&capture, err, "data.domains", "%s", p->domains));
     EXF_TRY(exf_provenance_add(&capture, err, "model.family", "qwen3_moe"));
+    if (p->commit) EXF_TRY(exf_provenance_add(&capture, err, "capture.commit", "%s", p->commit));
+    if (p->numbers) EXF_TRY(exf_provenance_add(&capture, err, "capture.numbers", "%s", p->numbers));
     EXF_TRY(exf_facts_join(&facts, &origin, &from, 1, &sorted, err));
+    if (p->commit) EXF_TRY(exf_provenance_add(&facts, err, "accumulate.commit", "%s", p->commit));
+    if (p->numbers) EXF_TRY(exf_provenance_add(&facts, err, "accumulate.numbers", "%s", p->numbers));
     EXF_TRY(exf_provenance_add(&facts, err, "accumulate.vectors", "diagonal,lowrank"));
     EXF_TRY(exf_layer_statistics_new(&s, E, err));
     EXF_TRY(exf_vector_sums_new(&v, P, H, 1, R, err));
@@ -302,6 +307,40 @@ START_TEST(what_does_not_add_is_refused)
 }
 END_TEST
 
+/* Parts of two commits add up where both say that their numbers are of one version; each part's commit stands in the origin. */
+START_TEST(commits_may_differ_where_their_numbers_do_not)
+{
+    exf_statistics_reader r;
+    part a = one, b = one;
+    a.commit = "aaaa", a.numbers = b.numbers = "1";
+    b.id = 2, b.commit = "bbbb";
+    ck_ok(write_part("a.h5", &a, &e), e);
+    ck_ok(write_part("b.h5", &b, &e), e);
+    ck_ok(merge("ab.h5", &e, 2, "a.h5", "b.h5"), e);
+    ck_ok(exf_statistics_open(&r, exf_scratch("ab.h5"), &e), e);
+    ck_assert_ptr_null(exf_provenance_get(&r.provenance, "accumulate.commit"));
+    ck_assert_str_eq(exf_provenance_get(&r.provenance, "accumulate.numbers"), "1");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.accumulate.commit"), "aaaa");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.1.accumulate.commit"), "bbbb");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.1.capture.commit"), "bbbb");
+    exf_statistics_close(&r);
+    a.id = 3, a.commit = "cccc";
+    ck_ok(write_part("c.h5", &a, &e), e);
+    ck_ok(merge("x.h5", &e, 2, "c.h5", "ab.h5"), e); /* a merge of two commits and a third */
+    ck_ok(exf_statistics_open(&r, exf_scratch("x.h5"), &e), e);
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.accumulate.commit"), "aaaa");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.1.capture.commit"), "bbbb");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.2.capture.commit"), "cccc");
+    exf_statistics_close(&r);
+    a.numbers = "2";
+    ck_ok(write_part("c.h5", &a, &e), e);
+    ck_fails(merge("z.h5", &e, 2, "b.h5", "c.h5"), EXF_MODEL, e, "b.h5 accumulate.numbers 1 c.h5 2");
+    b.numbers = NULL; /* a program that did not say it yet */
+    ck_ok(write_part("b.h5", &b, &e), e);
+    ck_fails(merge("z.h5", &e, 2, "b.h5", "c.h5"), EXF_MODEL, e, "b.h5 accumulate.commit bbbb c.h5 cccc");
+}
+END_TEST
+
 static exf_code merge_two(exf_err *err)
 {
     return merge("s.h5", err, 2, "1.h5", "2.h5");
@@ -332,6 +371,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, sums_are_the_sums_of_the_parts);
     tcase_add_test(t, what_would_wrap_is_refused);
     tcase_add_test(t, what_does_not_add_is_refused);
+    tcase_add_test(t, commits_may_differ_where_their_numbers_do_not);
     tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
     return s;
