@@ -32,9 +32,9 @@ VERSION := $(shell cat VERSION)
 
 # ---- what is installed ---------------------------------------------------
 PKG_CONFIG ?= pkg-config
-PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto libxxhash cairo zlib
+PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto libxxhash cairo zlib libzstd
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
-           libssl-dev libxxhash-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc python3 \
+           libssl-dev libxxhash-dev libcairo2-dev fonts-dejavu-core zlib1g-dev libzstd-dev check pkg-config make gcc python3 \
            $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang libomp-dev valgrind shellcheck yamllint python3-selenium slurmctld slurmd slurm-client munge $(CHROMIUM_PACKAGES))
 # Ubuntu has Chromium as a snap alone, which no container runs: there CHROMIUM and CHROMEDRIVER name others (tests/report/run.sh).
 CHROMIUM_PACKAGES = $(if $(shell grep -sx ID=ubuntu /etc/os-release),,chromium chromium-driver)

@@ -28,6 +28,9 @@ enum { EXF_FILE_ALIGN = 4096 }; /* of offsets, lengths and memory when reading d
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED;
 /* Opens the file of that name in an open directory; a symbolic link is refused.  path names it in messages. */
 exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const char *path, exf_err *err) EXF_CHECKED;
+/* Opens standard input as a file.  What a pipe brings is read to its end at the first call, into a temporary in TMPDIR (else
+ * /tmp) that has no name and goes with the process; every call opens the same bytes.  EXF_USAGE if it is a terminal. */
+exf_code exf_file_open_input(exf_file **out, exf_err *err) EXF_CHECKED;
 /* Chooses how the file is read; at most once, and not while reads are under way.  EXF_IO
  * naming the file and the other choice where its file system does not support this one. */
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,19 +51,22 @@ static void write_state(char out[STATE_LEN], const struct stat *st)
              (long)changed->tv_nsec);
 }
 
-/* flags: more of open(2).  A FIFO must be refused, not waited for. */
-static exf_code open_in(exf_file **out, int directory, const char *name, int flags, const char *path, exf_err *err)
+/* Makes a handle of a descriptor, which it takes over; of -1, where opening failed, the error that errno says. */
+static exf_code make_handle(exf_file **out, int fd, const char *path, exf_err *err)
 {
-    *out = NULL;
-    exf_code rc;
     exf_file *f = NULL;
     struct stat st;
-    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "file handle", err));
-    f->fd = -1;
+    int why = errno;
+    exf_code rc = exf_mem_new(&f, 1, sizeof *f, "file handle", err);
+    *out = NULL;
+    if (rc != EXF_OK) {
+        if (fd >= 0) close(fd);
+        return rc;
+    }
+    f->fd = fd;
     EXF_TRY(exf_mem_strdup(&f->path, path, "file path", err));
-    f->fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     if (f->fd < 0) {
-        rc = exf_fail_errno(err, errno, "%s: cannot open", path);
+        rc = exf_fail_errno(err, why, "%s: cannot open", path);
         goto out;
     }
     if (fstat(f->fd, &st) != 0)
@@ -82,6 +86,12 @@ out:
     return rc;
 }
 
+/* flags: more of open(2).  A FIFO must be refused, not waited for. */
+static exf_code open_in(exf_file **out, int directory, const char *name, int flags, const char *path, exf_err *err)
+{
+    return make_handle(out, openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags), path, err);
+}
+
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
 {
     return open_in(out, AT_FDCWD, path, 0, path, err);
@@ -91,6 +101,86 @@ exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const
 {
     return open_in(out, directory, name, O_NOFOLLOW, path, err);
 }
+
+/* ---- standard input ----------------------------------------------------- */
+
+static const char input_name[] = "standard input";
+
+/* Makes a file that only its descriptor leads to: one that never has a name or, where the file system has no such files, one
+ * whose name is taken away at once. */
+static exf_code make_nameless(int *fd, exf_err *err)
+{
+    const char *dir = getenv("TMPDIR");
+    exf_text path = {0};
+    exf_code rc = EXF_OK;
+    if (!dir || !*dir) dir = "/tmp";
+#ifdef O_TMPFILE
+    if ((*fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) >= 0) return EXF_OK;
+#endif
+    exf_text_appendf(&path, "%s/exfold-input-XXXXXX", dir);
+    EXF_TRY(exf_text_end(&path, err));
+    if ((*fd = mkstemp(path.s)) < 0)
+        rc = exf_fail_errno(err, errno, "%s: cannot make a file for what standard input brings; set TMPDIR", path.s);
+    else if (!exf_temporary_is(path.s, *fd) || unlink(path.s) != 0)
+        rc = exf_fail(err, EXF_IO, "%s: cannot take away its name, which standard input's bytes need not have", path.s);
+out:
+    exf_text_free(&path);
+    return rc;
+}
+
+static exf_code write_all(int fd, const char *bytes, size_t n, exf_err *err)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t some = write(fd, bytes + done, n - done);
+        if (some < 0 && errno == EINTR) continue;
+        if (some < 0) return exf_fail_errno(err, errno, "standard input: cannot keep what it brings; set TMPDIR to a larger disk");
+        done += (size_t)some;
+    }
+    return EXF_OK;
+}
+
+/* Copies all of standard input. */
+static exf_code copy_input(int fd, exf_err *err)
+{
+    enum { PIECE = 1 << 16 };
+    char *piece = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_raw(&piece, PIECE, 1, "standard input", err));
+    for (;;) {
+        EXF_TRY(exf_stop_check(err));
+        ssize_t got = read(STDIN_FILENO, piece, PIECE);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) rc = exf_fail_errno(err, errno, "%s: cannot read", input_name);
+        if (got <= 0) break;
+        EXF_TRY(write_all(fd, piece, (size_t)got, err));
+    }
+out:
+    exf_mem_free(piece);
+    return rc;
+}
+
+exf_code exf_file_open_input(exf_file **out, exf_err *err)
+{
+    static int kept = -1; /* the copy, once it is whole */
+    struct stat st;
+    int fd = -1;
+    exf_code rc = EXF_OK;
+    *out = NULL;
+    if (isatty(STDIN_FILENO)) return exf_fail(err, EXF_USAGE, "%s: is a terminal; pipe a text into the program", input_name);
+    if (kept < 0 && fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode) && lseek(STDIN_FILENO, 0, SEEK_CUR) == 0)
+        return make_handle(out, fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3), input_name, err); /* a file, from its beginning */
+    if (kept < 0) {
+        EXF_TRY(make_nameless(&fd, err));
+        EXF_TRY(copy_input(fd, err));
+        kept = fd;
+    }
+    return make_handle(out, fcntl(kept, F_DUPFD_CLOEXEC, 3), input_name, err);
+out:
+    if (fd >= 0) close(fd);
+    return rc;
+}
+
+/* ---- what is open --------------------------------------------------------- */
 
 void exf_file_close(exf_file *f)
 {

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "format/unpack.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ typedef struct {
     const exf_corpus_request *request;
     exf_manifest *manifest;
     exf_tokenizer *tokenizer;
+    exf_chat_form chat;
     exf_source_chunks pool;
     int64_t *want;
     size_t cap_sequences, cap_ids, cap_domains;
@@ -55,9 +57,9 @@ static exf_code read_source(builder *b, const exf_manifest_source *s, exf_err *e
     p->source = s;
     p->ids.n = p->n = 0;
     p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
-    EXF_TRY(s->format == EXF_SOURCE_JSONL  ? exf_source_chunks_read_jsonl(p, err)
-            : s->format == EXF_SOURCE_TEXT ? exf_source_chunks_read_text(p, err)
-                                           : exf_source_chunks_read_tokens(p, err));
+    EXF_TRY(s->format == EXF_SOURCE_TEXT     ? exf_source_chunks_read_text(p, err)
+            : s->format == EXF_SOURCE_TOKENS ? exf_source_chunks_read_tokens(p, err)
+                                             : exf_source_chunks_read_lines(p, err));
     if (p->n > 0) goto out;
     if (s->n_where && p->matching == 0)
         return exf_fail(err, EXF_MODEL, "%s: empty: none of its %" PRIu64 " lines is what \"where\" asks for", s->label, p->lines);
@@ -178,9 +180,11 @@ static exf_eta plan_reading(const exf_manifest *m)
     exf_eta e = {.kind = {[HASHING] = {.prior = 1e-9}, [TOKENIZING] = {.prior = 1e-7}}};
     for (size_t i = 0; i < m->n; i++) {
         struct stat st;
+        unsigned char begin[4] = {0};
         double bytes = stat(m->source[i].file, &st) == 0 ? (double)st.st_size : 0;
+        int packed = exf_file_begins(m->source[i].file, begin, sizeof begin) && exf_packing_of(begin, sizeof begin) != EXF_PLAIN;
         if (exf_manifest_first_of_file(m, i) == i && m->source[i].sha256[0]) e.kind[HASHING].planned += bytes;
-        e.kind[TOKENIZING].planned += bytes;
+        e.kind[TOKENIZING].planned += packed ? 4 * bytes : bytes; /* about what text unpacks to */
     }
     return e;
 }
@@ -196,6 +200,23 @@ static exf_code read_sources(builder *b, exf_err *err)
     EXF_TRY(exf_manifest_unpinned(b->manifest, &b->corpus->unpinned, &b->corpus->n_unpinned, err));
 out:
     exf_progress_end();
+    return rc;
+}
+
+/* Finds how the model's chat template renders, if a source has conversations. */
+static exf_code find_chat_form(builder *b, exf_err *err)
+{
+    const exf_manifest *m = b->manifest;
+    char *dir = NULL;
+    size_t i = 0;
+    exf_code rc;
+    while (i < m->n && m->source[i].format != EXF_SOURCE_CHAT) i++;
+    if (i == m->n) return EXF_OK;
+    EXF_TRY(exf_path_dir(&dir, b->request->tokenizer, err));
+    rc = exf_chat_form_of_model(&b->chat, dir, b->tokenizer, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", m->source[i].label);
+out:
+    exf_mem_free(dir);
     return rc;
 }
 
@@ -216,10 +237,11 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
         EXF_TRY(exf_tokenizer_load(&b.tokenizer, q->tokenizer, err));
         memcpy(b.corpus->tokenizer_sha256, exf_tokenizer_sha256(b.tokenizer), EXF_SHA256_HEX);
     }
+    EXF_TRY(find_chat_form(&b, err));
     EXF_TRY(exf_mem_new(&b.want, b.manifest->n, sizeof *b.want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b.manifest, q->sequences, b.want, err));
-    b.pool =
-        (exf_source_chunks){.tokenizer = b.tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
+    b.pool = (exf_source_chunks){.tokenizer = b.tokenizer, .chat = b.chat, .max_tokens = q->max_tokens,
+                                 .min_tokens = q->min_tokens, .vocab = q->vocab};
     b.corpus->n_sources = b.manifest->n;
     memcpy(b.corpus->manifest_sha256, b.manifest->sha256, sizeof b.manifest->sha256);
     EXF_TRY(read_sources(&b, err));
@@ -228,6 +250,7 @@ out:
     exf_mem_free(b.want);
     exf_mem_free(b.pool.chunk);
     exf_ids_free(&b.pool.ids);
+    exf_chat_form_free(&b.chat);
     exf_tokenizer_free(b.tokenizer);
     exf_manifest_free(b.manifest);
     if (rc != EXF_OK) exf_corpus_free(b.corpus);
@@ -253,7 +276,8 @@ static exf_code first_missing(const char **missing, const exf_manifest *m, const
 {
     int found = 1;
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++) rc = exf_path_look(*missing = m->source[i].file, &found, err);
+    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++)
+        if (strcmp(m->source[i].file, EXF_STANDARD_INPUT) != 0) rc = exf_path_look(*missing = m->source[i].file, &found, err);
     if (rc == EXF_OK && found && first_text(m) < m->n && q->tokenizer) rc = exf_path_look(*missing = q->tokenizer, &found, err);
     if (found) *missing = NULL;
     return rc;

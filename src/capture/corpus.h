@@ -4,8 +4,8 @@
  * manifest.h; unknown keys are errors with the nearest name.
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
- * document (a jsonl line that is not blank, or the whole text file; at most
- * 64 MiB) tokenised and cut into token chunks of max_tokens, the last one shorter.
+ * document (a jsonl or chat line that is not blank, or the whole text file; at most
+ * 64 MiB, unpacked where the file is compressed) tokenised and cut into token chunks of max_tokens, the last one shorter.
  * What is below min_tokens is dropped.  Documents never share a sequence and
  * nothing is padded.
  *
@@ -87,9 +87,10 @@ void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
 
 /* ---- files that no manifest describes -------------------------------------------------------------- */
 
-/* What kind of source a file is:
+/* What kind of source a file is, unpacked where it is compressed with gzip or zstd:
  *
  *   tokens   a .safetensors file with one integer tensor, or one that `field` names
+ *   chat     the first line that is not blank is a JSON object, and its member is a list of messages
  *   jsonl    the first line that is not blank is a JSON object (or the name ends in .jsonl or .ndjson)
  *   text     anything else that is UTF-8
  *
@@ -97,13 +98,17 @@ void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
  * so, the readers of the corpus check. */
 typedef struct {
     exf_source_format format;
-    exf_text field; /* jsonl: the member with the text; tokens: the tensor; else empty */
-    exf_text about; /* a clause for the user: "JSON lines, the text is member \"text\"" */
+    exf_text field;      /* jsonl, chat: the member with the text or the messages; tokens: the tensor; else empty */
+    exf_text about;      /* a clause for the user: "JSON lines, the text is member \"text\"" */
+    const char *no_text; /* of a file that was found: what it is, where it is no text; else NULL */
 } exf_recognised;
 
-/* field: a member or tensor that the user named; NULL: "text" and the only integer tensor.
- * EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message
+/* path: of a file, or EXF_STANDARD_INPUT.  field: a member or tensor that the user named; NULL: "text" or "messages", and the
+ * only integer tensor.  EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message
  * names those it has and the option that chooses one.  *out is freed by the caller, also after an error. */
 exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err) EXF_CHECKED;
+/* The same of a file that was found in a directory, which may hold others than texts: archives, pictures, documents of JSON.
+ * Of these *out says what they are.  A name that ends as a text's does (.txt, .md, .jsonl, .ndjson) promises one. */
+exf_code exf_recognise_found(exf_recognised *out, const char *path, const char *field, exf_err *err) EXF_CHECKED;
 void exf_recognised_free(exf_recognised *r);
 #endif

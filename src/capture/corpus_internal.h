@@ -1,6 +1,7 @@
 /* corpus_internal.h - what corpus*.c share: the token chunks of one source, before sequences are selected from them. */
 #ifndef EXF_CAPTURE_CORPUS_INTERNAL_H
 #define EXF_CAPTURE_CORPUS_INTERNAL_H
+#include "capture/chat.h"
 #include "capture/corpus.h"
 #include "format/json.h"
 #include "format/safetensors.h"
@@ -14,18 +15,19 @@ typedef struct {
 typedef struct {
     const exf_manifest_source *source;
     const exf_tokenizer *tokenizer; /* NULL if every source is tokens */
+    exf_chat_form chat;             /* how conversations are rendered; of use where the source is one of chats */
     int64_t max_tokens, min_tokens, vocab;
     exf_ids ids;
     exf_token_chunk *chunk; /* in file order */
     size_t n, cap;
     uint64_t n_short, tokens_dropped; /* chunks below min_tokens; their tokens and those cut off */
-    uint64_t lines, matching;         /* jsonl: lines that are not blank, and those that pass `where` */
+    uint64_t lines, matching;         /* jsonl, chat: lines that are not blank, and those that pass `where` */
 } exf_source_chunks;
 
 /* Read the source's file into *p. */
 exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
-exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
+exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err) EXF_CHECKED; /* jsonl, chat */
 
 /* Append, for messages, the names that a source has where a wanted one is missing, in the file's order and quoted:
  * "\"a\", \"b\""; of more than 12 the first 12 and how many more there are; "none" of an empty list. */

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "format/unpack.h"
 
 #include <string.h>
 
@@ -11,55 +12,95 @@ enum { LONGEST_HEAD = 16 << 20 }; /* bytes in which a first line is looked for *
 /* The beginning of a file. */
 typedef struct {
     const char *path, *field;
-    char *bytes;
+    const char *name; /* for messages */
+    char *bytes;      /* unpacked */
     size_t len;
-    uint64_t size; /* of the whole file */
+    exf_packing packing;
+    int cut;              /* the file goes on after the bytes */
+    const char **no_text; /* takes what a file is that is no text; NULL: it is an error */
     exf_err *err;
 } head;
 
 static exf_code read_head(head *h)
 {
+    enum { PIECE = 1 << 18 };
     exf_file *f = NULL;
+    exf_unpacker *u = NULL;
+    size_t got = PIECE, cap = 0;
     exf_code rc;
-    EXF_TRY(exf_file_open(&f, h->path, h->err));
-    h->size = exf_file_size(f);
-    h->len = h->size < LONGEST_HEAD ? (size_t)h->size : LONGEST_HEAD;
-    EXF_TRY(exf_mem_raw(&h->bytes, h->len + 1, 1, "beginning of a text", h->err));
-    EXF_TRY(exf_file_read(f, 0, h->bytes, h->len, h->err));
+    EXF_TRY(exf_source_open(&f, h->path, h->err));
+    EXF_TRY(exf_unpack_open(&u, f, h->err));
+    h->packing = exf_unpack_kind(u);
+    for (; got == PIECE && h->len < LONGEST_HEAD; h->len += got) {
+        EXF_TRY(exf_mem_grow(&h->bytes, &cap, h->len + PIECE + 1, 1, "beginning of a text", h->err));
+        EXF_TRY(exf_unpack_read(u, h->bytes + h->len, PIECE, &got, h->err));
+    }
     h->bytes[h->len] = 0;
-    if (h->len == 0) rc = exf_fail(h->err, EXF_MODEL, "%s: is empty", h->path);
+    h->cut = got == PIECE;
 out:
+    exf_unpack_close(u);
     exf_file_close(f);
     return rc;
 }
 
+/* Returns 1 if the name ends so, before the ending of a compressed file. */
+static int ends_with(const head *h, const char *ending)
+{
+    size_t n = exf_unpacked_name(h->path), k = strlen(ending);
+    return n >= k && memcmp(h->path + n - k, ending, k) == 0;
+}
+
 /* ---- what is refused ----------------------------------------------------- */
+
+/* Returns 1 for a file that is passed over, and says what it is. */
+static int pass_over(const head *h, const char *is)
+{
+    static const char *const endings[] = {".txt", ".text", ".md", ".jsonl", ".ndjson"};
+    int promised = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) promised |= ends_with(h, endings[i]);
+    if (!h->no_text || (promised && h->len)) return 0;
+    *h->no_text = is;
+    return 1;
+}
+
+static exf_code refuse_empty(const head *h)
+{
+    if (h->len || pass_over(h, "empty")) return EXF_OK;
+    return exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
+}
+
+static int is_tar(const head *h)
+{
+    return h->len >= 262 && memcmp(h->bytes + 257, "ustar", 5) == 0;
+}
 
 static exf_code refuse_packed(const head *h)
 {
     static const struct { const char *magic; size_t n; const char *is, *mend; } packed[] = {
-        {"\x1f\x8b", 2, "compressed with gzip", "unpack it first: gzip -d"},
-        {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", "unpack it first: zstd -d"},
-        {"\xfd""7zXZ", 5, "compressed with xz", "unpack it first: xz -d"},
-        {"BZh", 3, "compressed with bzip2", "unpack it first: bzip2 -d"},
+        {"\x1f\x8b\x08", 3, "compressed with gzip twice", "unpack it first: gzip -d"},
+        {"\x28\xb5\x2f\xfd", 4, "compressed twice", "unpack it first: zstd -d"},
+        {"\xfd""7zXZ", 5, "compressed with xz", "unpack it first, or pipe it: xz -dc FILE | PROGRAM --text -"},
+        {"BZh", 3, "compressed with bzip2", "unpack it first, or pipe it: bzip2 -dc FILE | PROGRAM --text -"},
         {"PK\3\4", 4, "a zip archive", "unpack it first: unzip"},
         {"PAR1", 4, "a Parquet table", "write its column of text as JSON lines first"},
         {"%PDF-", 5, "a PDF", "extract its text first"},
     };
     for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
         if (h->len >= packed[i].n && memcmp(h->bytes, packed[i].magic, packed[i].n) == 0)
-            return exf_fail(h->err, EXF_MODEL, "%s: is %s; %s", h->path, packed[i].is, packed[i].mend);
-    return EXF_OK;
+            return pass_over(h, packed[i].is) ? EXF_OK
+                                              : exf_fail(h->err, EXF_MODEL, "%s: is %s; %s", h->name, packed[i].is, packed[i].mend);
+    if (!is_tar(h) || pass_over(h, "a tar archive")) return EXF_OK;
+    return exf_fail(h->err, EXF_MODEL, "%s: is a tar archive; unpack it into a directory first, and name that", h->name);
 }
 
 /* Refuses what is not UTF-8, but for the last character of a head, which may be cut. */
 static exf_code refuse_bytes(const head *h)
 {
     size_t bad = exf_utf8_valid(h->bytes, h->len);
-    if (bad == h->len || (h->size > h->len && bad + 4 > h->len)) return EXF_OK;
+    if (bad == h->len || (h->cut && bad + 4 > h->len) || pass_over(h, "no UTF-8")) return EXF_OK;
     return exf_fail(h->err, EXF_MODEL,
                     "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no UTF-8",
-                    h->path, (unsigned)(unsigned char)h->bytes[bad], bad);
+                    h->name, (unsigned)(unsigned char)h->bytes[bad], bad);
 }
 
 /* ---- JSON lines ---------------------------------------------------------- */
@@ -86,22 +127,32 @@ static exf_code wrong_member(const head *h, const exf_json *object, const char *
     exf_code rc = exf_text_end(&present, h->err);
     if (rc == EXF_OK && member)
         rc = exf_fail(h->err, EXF_MODEL, "%s: line %d: \"%s\" is %s, expected a string; of the members %s, name the text with"
-                      " --text-field NAME", h->path, line, field, exf_json_type_name(member), present.s);
+                      " --text-field NAME", h->name, line, field, exf_json_type_name(member), present.s);
     else if (rc == EXF_OK)
         rc = exf_fail(h->err, EXF_MODEL, "%s: line %d has no \"%s\"; of its members %s, name the text with --text-field NAME",
-                      h->path, line, field, present.s);
+                      h->name, line, field, present.s);
     exf_text_free(&present);
     return rc;
+}
+
+static int is_chat(const exf_json *member)
+{
+    return exf_json_type(member) == EXF_JSON_ARRAY &&
+           (!exf_json_size(member) || exf_json_type(exf_json_at(member, 0)) == EXF_JSON_OBJECT);
 }
 
 /* object NULL: the line is no object, which the reader of the corpus refuses with the reason. */
 static exf_code take_jsonl(const head *h, const exf_json *object, int line, exf_recognised *out)
 {
-    const char *field = h->field ? h->field : "text";
-    out->format = EXF_SOURCE_JSONL;
-    if (object && !exf_json_string(exf_json_get(object, field), NULL)) return wrong_member(h, object, field, line);
+    int chat = object && !h->field && !exf_json_get(object, "text") && is_chat(exf_json_get(object, "messages"));
+    const char *field = h->field ? h->field : chat ? "messages" : "text";
+    const exf_json *member = object ? exf_json_get(object, field) : NULL;
+    chat |= is_chat(member);
+    out->format = chat ? EXF_SOURCE_CHAT : EXF_SOURCE_JSONL;
+    if (object && !chat && !exf_json_string(member, NULL)) return wrong_member(h, object, field, line);
     exf_text_appendf(&out->field, "%s", field);
-    exf_text_appendf(&out->about, "JSON lines, a document each; the text is member \"%s\"", field);
+    exf_text_appendf(&out->about, chat ? "conversations in JSON lines, a document each; the messages are member \"%s\""
+                                       : "JSON lines, a document each; the text is member \"%s\"", field);
     return EXF_OK;
 }
 
@@ -114,14 +165,14 @@ static exf_code try_jsonl(const head *h, exf_recognised *out, int *known)
     int number;
     const char *line = first_line(h, &len, &number);
     exf_code rc = EXF_OK;
-    int is_json = exf_json_parse(&j, line, len, h->path, &ignored) == EXF_OK;
+    int is_json = exf_json_parse(&j, line, len, h->name, &ignored) == EXF_OK;
     if (!is_json && ignored.code == EXF_NOSPACE) return exf_fail(h->err, EXF_NOSPACE, "%s", ignored.msg);
     const exf_json *object = is_json && exf_json_type(j) == EXF_JSON_OBJECT ? j : NULL;
-    *known = object || exf_ends_with(h->path, ".jsonl") || exf_ends_with(h->path, ".ndjson");
+    *known = object || ends_with(h, ".jsonl") || ends_with(h, ".ndjson");
     if (*known) rc = take_jsonl(h, object, number, out);
-    else if (exf_ends_with(h->path, ".json"))
+    else if (ends_with(h, ".json") && !pass_over(h, "one JSON document"))
         rc = exf_fail(h->err, EXF_MODEL,
-                      "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl", h->path,
+                      "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl", h->name,
                       *line == '[' ? "array" : "document", *line == '[' ? "'.[]'" : ".", h->path);
     exf_json_free(j);
     return rc;
@@ -144,6 +195,8 @@ static exf_code take_tokens(const head *h, exf_recognised *out)
     size_t n = 0;
     char shape[128];
     out->format = EXF_SOURCE_TOKENS;
+    if (h->packing != EXF_PLAIN || strcmp(h->path, EXF_STANDARD_INPUT) == 0)
+        return exf_fail(h->err, EXF_MODEL, "%s: holds token ids, which are read from a file that is not compressed", h->name);
     EXF_TRY(exf_st_open(&f, h->path, h->err));
     if (h->field) t = exf_st_find(f, h->field);
     for (size_t i = 0; !h->field && i < exf_st_count(f); i++) {
@@ -175,26 +228,42 @@ out:
 
 /* ---- the whole ---------------------------------------------------------------- */
 
+static exf_code recognise(head *h, exf_recognised *out)
+{
+    int known = 0;
+    exf_code rc;
+    EXF_TRY(read_head(h));
+    EXF_TRY(refuse_empty(h));
+    if (!out->no_text) EXF_TRY(refuse_packed(h));
+    if (out->no_text) goto out;
+    if (is_safetensors(h)) {
+        EXF_TRY(take_tokens(h, out));
+    } else {
+        EXF_TRY(refuse_bytes(h));
+        if (!out->no_text) EXF_TRY(try_jsonl(h, out, &known));
+        if (!known) exf_text_appendf(&out->about, "plain text, one document");
+    }
+    if (h->packing != EXF_PLAIN) exf_text_appendf(&out->about, ", %s", exf_packing_name(h->packing));
+    EXF_TRY(exf_text_end(&out->field, h->err));
+    rc = exf_text_end(&out->about, h->err);
+out:
+    exf_mem_free(h->bytes);
+    return rc;
+}
+
 exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err)
 {
     head h = {.path = path, .field = field, .err = err};
-    int known = 0;
-    exf_code rc;
+    h.name = strcmp(path, EXF_STANDARD_INPUT) == 0 ? "standard input" : path;
     *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
-    EXF_TRY(read_head(&h));
-    EXF_TRY(refuse_packed(&h));
-    if (is_safetensors(&h)) {
-        EXF_TRY(take_tokens(&h, out));
-    } else {
-        EXF_TRY(refuse_bytes(&h));
-        EXF_TRY(try_jsonl(&h, out, &known));
-        if (!known) exf_text_appendf(&out->about, "plain text, one document");
-    }
-    EXF_TRY(exf_text_end(&out->field, err));
-    rc = exf_text_end(&out->about, err);
-out:
-    exf_mem_free(h.bytes);
-    return rc;
+    return recognise(&h, out);
+}
+
+exf_code exf_recognise_found(exf_recognised *out, const char *path, const char *field, exf_err *err)
+{
+    head h = {.path = path, .name = path, .field = field, .no_text = &out->no_text, .err = err};
+    *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
+    return recognise(&h, out);
 }
 
 void exf_recognised_free(exf_recognised *r)

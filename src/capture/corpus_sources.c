@@ -1,5 +1,5 @@
-/* corpus_sources.c - reads the sources of a corpus: documents of a text file or of JSON lines, rows of a tensor of token ids;
- * see corpus.h. */
+/* corpus_sources.c - reads the sources of a corpus: documents of a text file or of JSON lines, conversations, rows of a tensor of
+ * token ids; see corpus.h.  Files that hold text are unpacked as they are read (format/unpack.h). */
 #include "capture/corpus_internal.h"
 
 #include "base/err.h"
@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "format/unpack.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -87,23 +88,42 @@ static int line_of(const char *text, size_t offset)
     return line;
 }
 
-/* Reads a whole file; exf_file_slurp() would call a document that is too long a corrupt file. */
+/* A file of text that is open. */
+typedef struct {
+    exf_file *file;
+    exf_unpacker *bytes;
+} text_file;
+
+static exf_code open_text(text_file *t, const char *path, exf_err *err)
+{
+    exf_code rc = exf_source_open(&t->file, path, err);
+    return rc == EXF_OK ? exf_unpack_open(&t->bytes, t->file, err) : rc;
+}
+
+static void close_text(text_file *t)
+{
+    exf_unpack_close(t->bytes);
+    exf_file_close(t->file);
+}
+
+/* Reads a whole file as one document. */
 static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *err)
 {
+    text_file t = {.file = NULL};
     exf_code rc;
-    exf_file *f = NULL;
-    EXF_TRY(exf_file_open(&f, path, err));
-    uint64_t size = exf_file_size(f);
-    if (size > MAX_DOCUMENT) {
-        rc = exf_fail(err, EXF_MODEL, "%" PRIu64 " bytes, a document has at most %d; split it into files or JSON lines", size,
-                      MAX_DOCUMENT);
-        goto out;
+    size_t cap = 0, got = CHUNK;
+    EXF_TRY(open_text(&t, path, err));
+    uint64_t size = exf_unpack_kind(t.bytes) == EXF_PLAIN ? exf_file_size(t.file) : 0; /* a packed one does not say it */
+    for (*len = 0; got == CHUNK && *len <= MAX_DOCUMENT && size <= MAX_DOCUMENT; *len += got) {
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(exf_mem_grow(text, &cap, *len + CHUNK, 1, "text of a source", err));
+        EXF_TRY(exf_unpack_read(t.bytes, *text + *len, CHUNK, &got, err));
     }
-    *len = (size_t)size;
-    EXF_TRY(exf_mem_new(text, *len, 1, "text of a source", err));
-    rc = exf_file_read(f, 0, *text, *len, err);
+    if (*len > MAX_DOCUMENT || size > MAX_DOCUMENT)
+        rc = exf_fail(err, EXF_MODEL, "%s%" PRIu64 " bytes, a document has at most %d; split it into files or JSON lines",
+                      size ? "" : "unpacks to more than ", size ? size : (uint64_t)MAX_DOCUMENT, MAX_DOCUMENT);
 out:
-    exf_file_close(f);
+    close_text(&t);
     return rc;
 }
 
@@ -130,26 +150,26 @@ exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err)
 /* A file in a sliding buffer: unread bytes are buf[begin..end). */
 typedef struct {
     exf_source_chunks *pool;
-    exf_file *file;
-    uint64_t offset; /* of buf[end] in the file */
+    text_file file;
+    int ended; /* nothing comes after buf[end] */
     char *buf;
     size_t cap, begin, end;
     int64_t number; /* of the current line, 1-based */
+    exf_text rendered; /* chat: the conversation of the line */
 } line_reader;
 
 static exf_code read_more(line_reader *r, exf_err *err)
 {
-    uint64_t left = exf_file_size(r->file) - r->offset;
-    size_t n = left < CHUNK ? (size_t)left : CHUNK;
+    size_t got = 0;
     if (r->begin) memmove(r->buf, r->buf + r->begin, r->end - r->begin);
     r->end -= r->begin;
     r->begin = 0;
-    exf_code rc = exf_mem_grow(&r->buf, &r->cap, r->end + n, 1, "line of a source", err);
+    exf_code rc = exf_mem_grow(&r->buf, &r->cap, r->end + CHUNK, 1, "line of a source", err);
     if (rc != EXF_OK) return rc;
-    rc = exf_file_read(r->file, r->offset, r->buf + r->end, n, err);
+    rc = exf_unpack_read(r->file.bytes, r->buf + r->end, CHUNK, &got, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: ", r->pool->source->label);
-    r->offset += n;
-    r->end += n;
+    r->ended = got < CHUNK;
+    r->end += got;
     return rc;
 }
 
@@ -165,7 +185,7 @@ static exf_code next_line(line_reader *r, const char **line, size_t *len, exf_er
         if ((newline ? (size_t)(newline - from) : seen) > MAX_DOCUMENT)
             return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": longer than %d bytes", r->pool->source->label, r->number,
                             MAX_DOCUMENT);
-        if (newline || r->offset == exf_file_size(r->file)) {
+        if (newline || r->ended) {
             if (!newline && seen == 0) return EXF_OK;
             *line = from;
             *len = newline ? (size_t)(newline - from) : seen;
@@ -183,7 +203,7 @@ static int is_blank(const char *line, size_t len)
     return len == 0;
 }
 
-/* ---- jsonl ----------------------------------------------------------- */
+/* ---- JSON lines ------------------------------------------------------ */
 
 static int matches(const exf_manifest_source *s, const exf_json *object)
 {
@@ -229,12 +249,34 @@ static exf_code no_such_member(const line_reader *r, const exf_json *object, exf
     return rc;
 }
 
+/* Finds the text of a line, or renders its conversation; what that gives is valid until the next line. */
+static exf_code find_text(line_reader *r, const exf_json *object, const char **text, size_t *n, exf_err *err)
+{
+    const exf_manifest_source *s = r->pool->source;
+    const exf_json *member = exf_json_get(object, s->field);
+    if (!member) return no_such_member(r, object, err);
+    if (s->format == EXF_SOURCE_CHAT) {
+        exf_text_free(&r->rendered);
+        r->rendered = (exf_text){0};
+        exf_code rc = exf_chat_render(&r->pool->chat, object, s->field, &r->rendered, err);
+        if (rc != EXF_OK) exf_err_prefix(err, "%s: line %" PRId64 ": ", s->label, r->number);
+        *text = r->rendered.s;
+        *n = r->rendered.len;
+        return rc;
+    }
+    *text = exf_json_string(member, n);
+    if (*text) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is %s, expected a string", s->label, r->number, s->field,
+                    exf_json_type_name(member));
+}
+
 static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err *err)
 {
     exf_code rc;
     exf_json *object = NULL;
     exf_source_chunks *p = r->pool;
     const exf_manifest_source *s = p->source;
+    const char *text;
     char at[40];
     size_t n;
     EXF_TRY(parse_line(r, &object, line, len, err));
@@ -244,15 +286,8 @@ static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err 
         goto out;
     }
     p->matching++;
-    const exf_json *member = exf_json_get(object, s->field);
-    const char *text = exf_json_string(member, &n);
-    if (!text) {
-        rc = member ? exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is %s, expected a string", s->label, r->number,
-                               s->field, exf_json_type_name(member))
-                    : no_such_member(r, object, err);
-        goto out;
-    }
     snprintf(at, sizeof at, ": line %" PRId64, r->number);
+    EXF_TRY(find_text(r, object, &text, &n, err));
     rc = add_document(p, text, n, at, err); /* which says that n bytes are done */
     exf_progress_add((double)len - (double)n);
 out:
@@ -260,15 +295,15 @@ out:
     return rc;
 }
 
-exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err)
+exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err)
 {
     line_reader r = {.pool = p};
     const char *line;
     size_t len;
-    exf_code rc = exf_file_open(&r.file, p->source->file, err);
+    exf_code rc = open_text(&r.file, p->source->file, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "%s: ", p->source->label);
-        return rc;
+        goto out;
     }
     for (;;) {
         EXF_TRY(exf_stop_check(err));
@@ -278,7 +313,8 @@ exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err)
     }
 out:
     exf_mem_free(r.buf);
-    exf_file_close(r.file);
+    exf_text_free(&r.rendered);
+    close_text(&r.file);
     return rc;
 }
 
@@ -382,6 +418,8 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err)
 {
     exf_code rc;
     row_reader r = {.pool = p};
+    if (strcmp(p->source->file, EXF_STANDARD_INPUT) == 0)
+        return exf_fail(err, EXF_USAGE, "%s: token ids are read from a file, not from standard input", p->source->label);
     if ((rc = exf_st_open(&r.file, p->source->file, err)) != EXF_OK) {
         exf_err_prefix(err, "%s: ", p->source->label);
         return rc;

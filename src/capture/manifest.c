@@ -171,13 +171,15 @@ static exf_code read_format(const section *s, exf_manifest_source *src)
 /* Refuses keys that the source's format does not use. */
 static exf_code refuse_misplaced(const section *s, const exf_manifest_source *src)
 {
-    static const struct { const char *key; exf_source_format format; } only[] = {
-        {"field", EXF_SOURCE_JSONL}, {"where", EXF_SOURCE_JSONL}, {"origin", EXF_SOURCE_JSONL}, {"tensor", EXF_SOURCE_TOKENS}};
+    enum { LINES = 1 << EXF_SOURCE_JSONL | 1 << EXF_SOURCE_CHAT };
+    static const struct { const char *key; unsigned formats; const char *names; } only[] = {
+        {"field", LINES, "jsonl or chat"}, {"where", LINES, "jsonl or chat"}, {"origin", 1 << EXF_SOURCE_JSONL, "jsonl"},
+        {"tensor", 1 << EXF_SOURCE_TOKENS, "tokens"}};
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++) {
         const exf_yaml *v = exf_yaml_get(s->map, only[i].key);
-        if (v && src->format != only[i].format)
+        if (v && !(only[i].formats >> src->format & 1))
             return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%s\" belongs to format %s, this source is %s", s->path, v->line, s->name,
-                            only[i].key, formats[only[i].format], formats[src->format]);
+                            only[i].key, only[i].names, formats[src->format]);
     }
     return EXF_OK;
 }
@@ -196,14 +198,18 @@ static exf_code read_names(const section *s, size_t number, exf_manifest_source 
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"domain\" holds a control character", s->path, number);
     exf_text label = {0};
-    exf_text_appendf(&label, "%s: source %zu (%s%s%s%s)", s->path, number, path, domain ? ", domain \"" : "", domain ? domain : "",
+    exf_text_appendf(&label, "%s: source %zu (%s%s%s%s)", s->path, number,
+                     strcmp(path, EXF_STANDARD_INPUT) == 0 ? "standard input" : path, domain ? ", domain \"" : "",
+                     domain ? domain : "",
                      domain ? "\"" : "");
     src->label = label.s;
     EXF_TRY(exf_text_end(&label, s->err));
     EXF_TRY(exf_mem_strdup(&src->path, path, "path of a source", s->err));
     EXF_TRY(exf_path_dir(&dir, s->path, s->err));
-    EXF_TRY(exf_path_join(&src->file, dir, path, s->err));
-    EXF_TRY(exf_mem_strdup(&src->field, field ? field : "text", "name of a field", s->err));
+    if (strcmp(path, EXF_STANDARD_INPUT) == 0) EXF_TRY(exf_mem_strdup(&src->file, path, "path of a source", s->err));
+    else EXF_TRY(exf_path_join(&src->file, dir, path, s->err));
+    const char *usual = src->format == EXF_SOURCE_CHAT ? "messages" : "text";
+    EXF_TRY(exf_mem_strdup(&src->field, field ? field : usual, "name of a field", s->err));
     if (tensor) EXF_TRY(exf_mem_strdup(&src->tensor, tensor, "name of a tensor", s->err));
     snprintf(numbered, sizeof numbered, "source-%zu", number);
     EXF_TRY(exf_mem_strdup(&src->domain, domain ? domain : numbered, "name of a domain", s->err));

@@ -5,6 +5,7 @@
  * Ownership: exf_manifest_free() releases everything that is reached from it. */
 #ifndef EXF_CAPTURE_MANIFEST_H
 #define EXF_CAPTURE_MANIFEST_H
+#include "base/file.h"
 #include "base/hash.h"
 
 #include <stddef.h>
@@ -14,50 +15,51 @@
 
 /* The keys of a source and of its origin, and the formats of a source, with their defaults and meanings: what the parser
  * knows and exfold-manifest(5) prints.  X(name, fallback, about); fallback is NULL where the key is required. */
-#define EXF_MANIFEST_SOURCE_KEYS(X)                                                                                      \
-    X("path", NULL, "the file, relative to the manifest's")                                                              \
-    X("format", NULL, "`jsonl`, `text` or `tokens`, see below")                                                          \
-    X("field", "`text`", "jsonl: the member that holds the text")                                                        \
-    X("where", "every line", "jsonl: only lines whose members equal these strings, as `{domain: c}`")                    \
-    X("tensor", "the file's only one", "tokens: the tensor's name")                                                      \
-    X("domain", "`source-<n>`", "the name under which reports show it; sources may share one")                           \
-    X("sequences", "its share of the run's", "how many to take; more than the source has is an error")                   \
-    X("sha256", "`unpinned`", "of the file, 64 hexadecimal digits; a difference is an error, a missing one is said")     \
+#define EXF_MANIFEST_SOURCE_KEYS(X)                                                                                             \
+    X("path", NULL, "the file, relative to the manifest's; `-`: standard input")                                                \
+    X("format", NULL, "`jsonl`, `text`, `tokens` or `chat`, see below")                                                         \
+    X("field", "`text`, `messages`", "jsonl, chat: the member that holds the text, or the conversation")                        \
+    X("where", "every line", "jsonl, chat: only lines whose members equal these strings, as `{domain: c}`")                     \
+    X("tensor", "the file's only one", "tokens: the tensor's name")                                                             \
+    X("domain", "`source-<n>`", "the name under which reports show it; sources may share one")                                  \
+    X("sequences", "its share of the run's", "how many to take; more than the source has is an error")                          \
+    X("sha256", "`unpinned`", "of the file as it lies, 64 hexadecimal digits; a difference is an error, a missing one is said") \
     X("origin", "none", "jsonl: the dataset rows the file is made of; checked, otherwise unused by the programs")
 
-#define EXF_MANIFEST_FORMATS(X) /* in the order of exf_source_format */                                                  \
-    X("jsonl", NULL, "a document per line, a JSON object")                                                               \
-    X("text", NULL, "the file is one document")                                                                          \
-    X("tokens", NULL, "an integer tensor [n, len] of a safetensors file, a row a sequence; no tokenizer is needed")
+#define EXF_MANIFEST_FORMATS(X) /* in the order of exf_source_format */                                                         \
+    X("jsonl", NULL, "a document per line, a JSON object")                                                                      \
+    X("text", NULL, "the file is one document")                                                                                 \
+    X("tokens", NULL, "an integer tensor [n, len] of a safetensors file, a row a sequence; no tokenizer is needed")             \
+    X("chat", NULL, "a conversation per line, a JSON object, rendered by the model's chat template: a document")
 
-#define EXF_MANIFEST_ORIGIN_KEYS(X)                                                                                      \
-    X("dataset", NULL, "its name on the Hugging Face hub; `./NAME`: beside the manifest")                                \
-    X("revision", "`unpinned`", "a commit of the dataset; unpinned: its newest")                                         \
-    X("subset", "the only one", "its configuration")                                                                     \
-    X("split", NULL, "such as `train`")                                                                                  \
-    X("where", "every row", "only rows whose columns hold this value, or one of these, as `{source: [a, b]}`")           \
-    X("skip", "0", "then that many rows are left out")                                                                   \
-    X("take", "all", "and that many taken")                                                                              \
-    X("messages", "`messages`", "the column of the conversation, rendered with the model's chat template; or")           \
+#define EXF_MANIFEST_ORIGIN_KEYS(X)                                                                                             \
+    X("dataset", NULL, "its name on the Hugging Face hub; `./NAME`: beside the manifest")                                       \
+    X("revision", "`unpinned`", "a commit of the dataset; unpinned: its newest")                                                \
+    X("subset", "the only one", "its configuration")                                                                            \
+    X("split", NULL, "such as `train`")                                                                                         \
+    X("where", "every row", "only rows whose columns hold this value, or one of these, as `{source: [a, b]}`")                  \
+    X("skip", "0", "then that many rows are left out")                                                                          \
+    X("take", "all", "and that many taken")                                                                                     \
+    X("messages", "`messages`", "the column of the conversation, rendered with the model's chat template; or")                  \
     X("text", "none", "the column of plain text")
 
 /* ---- a manifest ---------------------------------------------------------------------------------------- */
 
-typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS } exf_source_format;
+typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS, EXF_SOURCE_CHAT } exf_source_format;
 
 /* The most sequences of one source or one run; the bound keeps products of two such
  * numbers inside an int64. */
 enum { EXF_MAX_SEQUENCES = 1000000000 };
 
-/* "jsonl", "text" or "tokens", as a manifest spells it. */
+/* "jsonl", "text", "tokens" or "chat", as a manifest spells it. */
 const char *exf_source_format_name(exf_source_format f);
 
 typedef struct {
     char *label; /* for messages: manifest: source 2 (corpus.jsonl, domain "c") */
     char *path;  /* as in the manifest */
-    char *file;  /* the same, from the working directory */
+    char *file;  /* the same, from the working directory; "-": standard input */
     exf_source_format format;
-    char *field;  /* jsonl: the member with the text */
+    char *field;  /* jsonl: the member with the text; chat: with the messages */
     char *tensor; /* tokens: NULL when the file's only tensor is meant */
     char *domain; /* never NULL: "source-2" if the manifest gives none */
     size_t n_where;
@@ -72,6 +74,12 @@ typedef struct {
     size_t n;                    /* >= 1 */
     exf_manifest_source *source;
 } exf_manifest;
+
+#define EXF_STANDARD_INPUT "-" /* as the path of a source; "./-" is a file of that name */
+
+/* Opens or hashes the file of a source as it lies, or standard input. */
+exf_code exf_source_open(exf_file **out, const char *file, exf_err *err) EXF_CHECKED;
+exf_code exf_source_hash(const char *file, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
 exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err) EXF_CHECKED;
 /* The same from the bytes that stand, or will stand, in the file at path. */

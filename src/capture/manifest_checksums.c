@@ -11,6 +11,20 @@
 
 #include <string.h>
 
+exf_code exf_source_open(exf_file **out, const char *file, exf_err *err)
+{
+    return strcmp(file, EXF_STANDARD_INPUT) == 0 ? exf_file_open_input(out, err) : exf_file_open(out, file, err);
+}
+
+exf_code exf_source_hash(const char *file, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_file *f = NULL;
+    exf_code rc = exf_source_open(&f, file, err);
+    if (rc == EXF_OK) rc = exf_hash_open_file(f, hex, err);
+    exf_file_close(f);
+    return rc;
+}
+
 size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i)
 {
     size_t k = 0;
@@ -27,7 +41,7 @@ exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
         const exf_manifest_source *s = &m->source[i];
         if (!s->sha256[0]) continue;
         size_t first = exf_manifest_first_of_file(m, i);
-        if (first == i && (rc = exf_hash_file(s->file, digest[i], err)) != EXF_OK) {
+        if (first == i && (rc = exf_source_hash(s->file, digest[i], err)) != EXF_OK) {
             exf_err_prefix(err, "%s: ", s->label);
             goto out;
         }
@@ -84,7 +98,7 @@ static exf_code hash_unpinned(const exf_manifest *m, digest *hex, int *n, exf_er
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
         if (m->source[i].sha256[0]) continue;
-        rc = exf_hash_file(m->source[i].file, hex[i], err);
+        rc = exf_source_hash(m->source[i].file, hex[i], err);
         if (rc != EXF_OK) exf_err_prefix(err, "%s: ", m->source[i].label);
         ++*n;
     }

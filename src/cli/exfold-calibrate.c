@@ -7,9 +7,10 @@
 
 static const exf_opt rows[] = {
     {NULL, "text", 0, EXF_OPT_FILES, offsetof(exf_recipe, texts), NULL, "FILE", "Run",
-     "text, JSON lines or token ids to calibrate on; in place of a recipe's corpus; further arguments are texts too"},
+     "text, JSON lines, conversations or token ids to calibrate on: files, also .gz and .zst, directories, - for a pipe; in place "
+     "of a recipe's corpus; further arguments are texts too"},
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
-     "member or tensor that holds the text; default: member text, the only tensor of integers"},
+     "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
     {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",
      "write a recipe to edit, and its manifest; for --model and --text, or a released model's own data; and do nothing else"},
     {NULL, "shard", 0, EXF_OPT_TEXT, offsetof(exf_recipe, shard_text), NULL, "I/N", "Run",

@@ -6,9 +6,10 @@
 
 static const exf_opt rows[] = {
     {NULL, "text", 0, EXF_OPT_FILES, offsetof(exf_recipe, texts), NULL, "FILE", "Run",
-     "text, JSON lines or token ids to validate on; in place of a recipe's corpus; further arguments are texts too"},
+     "text, JSON lines, conversations or token ids to validate on: files, also .gz and .zst, directories, - for a pipe; in place "
+     "of a recipe's corpus; further arguments are texts too"},
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
-     "member or tensor that holds the text; default: member text, the only tensor of integers"},
+     "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
     {NULL, "frontier", 0, EXF_OPT_FLAG, offsetof(exf_recipe, frontier), "false", NULL, "Run",
      "sweep P and D; instead of validate.variants: show KL over cost, write frontier.json, .md and .svg"},
     {NULL, "sensitivities", 0, EXF_OPT_FLAG, offsetof(exf_recipe, wants_sensitivities), "false", NULL, "Run",

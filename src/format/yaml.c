@@ -9,7 +9,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { MAX_DEPTH = 32, MAX_BYTES = 1 << 20 };
+enum { MAX_DEPTH = 32 };
 
 typedef struct {
     yaml_parser_t parser;
@@ -235,8 +235,8 @@ out:
 
 static exf_code refuse_size(uint64_t len, const char *where, exf_err *err)
 {
-    if (len <= MAX_BYTES) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "%s: %llu bytes, at most %d are accepted", where, (unsigned long long)len, MAX_BYTES);
+    if (len <= EXF_YAML_MOST_BYTES) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "%s: %llu bytes, at most %d are accepted", where, (unsigned long long)len, EXF_YAML_MOST_BYTES);
 }
 
 /* libyaml takes a NUL for the end of its input and guesses encodings. */

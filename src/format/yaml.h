@@ -16,6 +16,8 @@
 
 #include <stddef.h>
 
+enum { EXF_YAML_MOST_BYTES = 1 << 20 }; /* of a document */
+
 typedef enum { EXF_YAML_SCALAR, EXF_YAML_LIST, EXF_YAML_MAP } exf_yaml_kind;
 
 typedef struct exf_yaml {

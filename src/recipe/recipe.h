@@ -158,24 +158,32 @@ typedef enum { EXF_SETTINGS_OF_CALIBRATION, EXF_SETTINGS_OF_VALIDATION } exf_set
  * and reports on stderr every setting that was not given on the command line. */
 exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err) EXF_CHECKED;
 
-/* ---- the files that a run reads (recipe_inputs.c) --------------------------------------------------- */
+/* ---- the corpus of --text (recipe_texts.c) ------------------------------------------------------------ */
 
-/* The files of --text become a manifest in memory, which is read as any manifest is and is written beside the outputs, so that
- * the run can be repeated from files. */
+/* The files of --text, those of its directories, and standard input ("-") become a manifest in memory, which is read as any
+ * manifest is and is written beside the outputs, so that the run can be repeated from files. */
 
 typedef struct {
     exf_text manifest; /* its bytes; empty where no --text was given */
     char *path;        /* of the file that it will be, absolute; NULL where no --text was given */
 } exf_text_inputs;
 
-/* Recognises the files of --text and the arguments after them, reports each on stderr, and makes
- * their manifest, in which paths are absolute and every file is pinned.  Does nothing without --text. */
+/* Recognises the files of --text and the arguments after them, reports them on stderr in one line, and makes
+ * their manifest, in which paths are absolute and every file is pinned.  Does nothing without --text.
+ *
+ * A directory stands for its files and those of its folders, in byte order of names; hidden ones, links and what is no text are
+ * passed over, and said.  Its files are one domain, called after it, and those of each folder in it another.  Standard input is
+ * read once, and its manifest, which says "-", can be read again while the same bytes are piped. */
 exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
+/* Returns 1 if standard input is one of them: of several ranks only the first has what is piped. */
+int exf_text_inputs_piped(const exf_recipe *r);
 /* Makes that manifest the value of the recipe's key, "data.manifest" or "validate.manifest".  r borrows from t. */
 exf_code exf_text_inputs_use(const exf_text_inputs *t, exf_recipe *r, const char *key, exf_err *err) EXF_CHECKED;
 /* Writes the manifest to target, the path that it was made for, and announces it; does nothing without --text. */
 exf_code exf_text_inputs_write(const exf_text_inputs *t, const char *target, int force, exf_err *err) EXF_CHECKED;
 void exf_text_inputs_free(exf_text_inputs *t);
+
+/* ---- the files that a run reads (recipe_inputs.c) --------------------------------------------------- */
 
 /* Appends "ROLE SHA256 PATH\n" for the recipe and every file that its calibration and its
  * validation read, once in each role: recipe, manifest, source, config, weights, tokenizer,

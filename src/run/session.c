@@ -67,6 +67,28 @@ out:
     return rc;
 }
 
+/* Says what each domain has; of many what all have together. */
+static void report_domains(const exf_corpus *c)
+{
+    enum { MOST = 12 };
+    exf_domain all = {.sequences_kept = 0};
+    for (size_t i = 0; i < c->n_domains; i++) {
+        const exf_domain *d = &c->domains[i];
+        if (c->n_domains <= MOST)
+            exf_log_info("domain %s: %" PRIu64 " sequences, %" PRIu64 " tokens kept; %" PRIu64 " sequences, %" PRIu64
+                         " tokens dropped",
+                         d->name, d->sequences_kept, d->tokens_kept, d->sequences_dropped, d->tokens_dropped);
+        all.sequences_kept += d->sequences_kept;
+        all.tokens_kept += d->tokens_kept;
+        all.sequences_dropped += d->sequences_dropped;
+        all.tokens_dropped += d->tokens_dropped;
+    }
+    if (c->n_domains > MOST)
+        exf_log_info("%zu domains: %" PRIu64 " sequences, %" PRIu64 " tokens kept; %" PRIu64 " sequences, %" PRIu64
+                     " tokens dropped",
+                     c->n_domains, all.sequences_kept, all.tokens_kept, all.sequences_dropped, all.tokens_dropped);
+}
+
 /* Loads the corpus of the manifest, or the shard of it that the run is over. */
 static exf_code open_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
 {
@@ -77,11 +99,7 @@ static exf_code open_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(r->dry_run ? exf_corpus_plan(&s->corpus, &s->request, &s->missing_data, err)
                        : exf_corpus_load(&s->corpus, &s->request, err));
     const exf_corpus *c = s->corpus;
-    for (size_t i = 0; i < c->n_domains; i++) {
-        const exf_domain *d = &c->domains[i];
-        exf_log_info("domain %s: %" PRIu64 " sequences, %" PRIu64 " tokens kept; %" PRIu64 " sequences, %" PRIu64 " tokens dropped",
-                     d->name, d->sequences_kept, d->tokens_kept, d->sequences_dropped, d->tokens_dropped);
-    }
+    report_domains(c);
     if (c->n_domains && c->n_unpinned)
         exf_log_warn("%s: no sha256 pins %d of %zu sources (%s), so that a change of these files goes unnoticed; "
                      "--pin-manifest writes it",
@@ -104,6 +122,14 @@ static exf_code open_recording(exf_session *s, const exf_recipe *r, const char *
     exf_log_info("recorded: %zu tokens in %zu sequences, %d of %d MoE layers", s->batch.n_tokens, s->batch.n_sequences,
                  s->layers.n, a->n_moe_layers);
     return EXF_OK;
+}
+
+exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err)
+{
+    int ranks = exf_ranks_place(r->job).size;
+    if (ranks < 2 || !exf_text_inputs_piped(r)) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "--text -: %d ranks would need what is piped, and one has it; name a file that all can read",
+                    ranks);
 }
 
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)

@@ -32,6 +32,8 @@ typedef struct {
     struct exf_shared_chunks *shared; /* weights/shared_chunks.h; NULL: none */
 } exf_session;
 
+/* Refuses --text - where several ranks run: mpirun and srun pipe into the first one alone. */
+exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Opens and checks everything that a pass reads, and reports it on stderr.  The backend is that of runtime.backend, the number
  * format that of runtime.compute: auto takes the GPU if there is one, and bf16 if that has its products; an explicit choice
  * that is not available is an error.  layers: "all" or a list.  A dry run is content with a model's config.json and a

@@ -45,6 +45,7 @@ static exf_code take_texts(calibration *c, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&c->dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&c->dir, "manifest.yaml", &c->manifest, err));
+    EXF_TRY(exf_session_check_piped(r, err));
     EXF_TRY(exf_text_inputs_make(&c->text, r, c->manifest, err));
     EXF_TRY(exf_text_inputs_use(&c->text, r, "data.manifest", err));
 out:

@@ -52,6 +52,7 @@ static exf_code take_texts(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&s->dir, "validation_manifest.yaml", &s->manifest, err));
+    EXF_TRY(exf_session_check_piped(r, err));
     EXF_TRY(exf_text_inputs_make(&s->text, r, s->manifest, err));
     EXF_TRY(exf_text_inputs_use(&s->text, r, "validate.manifest", err));
     if (s->text.path) EXF_TRY(exf_output_check(s->manifest, r->force, err));

@@ -121,3 +121,10 @@ ranks() {
         OMPI_MCA_hwloc_base_binding_policy=none \
         ASAN_OPTIONS="${ASAN_OPTIONS:-exitcode=99}:detect_leaks=0:verify_asan_link_order=0" timeout "$((CASE_SECONDS / 2))" mpirun -n "$ranks_n" "$@"
 }
+
+# chatml_model : gives the case's model a chat template that marks messages as ChatML does.
+chatml_model() {
+    cat >model/chat_template.jinja <<'END'
+{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}
+END
+}

@@ -5,8 +5,11 @@
 #include "base/mem.h"
 #include "capture/corpus.h"
 #include "format/safetensors.h"
+#include "format/unpack.h"
 
 #include <string.h>
+#include <zlib.h>
+#include <zstd.h>
 
 static exf_err e;
 
@@ -46,6 +49,66 @@ START_TEST(kinds_of_text)
     is(FILE_OF("e.data", "\n \n{\"id\": 1, \"text\": \"a\"}\nanything"), NULL, EXF_SOURCE_JSONL, "text");
     is(FILE_OF("f.json", "{\"content\": \"a\"}\r\n"), "content", EXF_SOURCE_JSONL, "content");
     is(FILE_OF("g.jsonl", "{\"text\": \"cut"), NULL, EXF_SOURCE_JSONL, "text");
+    is(FILE_OF("h", "\n{\"prompt\": \"a\", \"messages\": [{\"role\": \"user\"}]}"), NULL, EXF_SOURCE_CHAT, "messages");
+    is(FILE_OF("i", "{\"turns\": []}"), "turns", EXF_SOURCE_CHAT, "turns");
+    is(FILE_OF("j", "{\"text\": \"a\", \"messages\": []}"), NULL, EXF_SOURCE_JSONL, "text");
+    is(FILE_OF("j", "{\"text\": \"a\", \"messages\": []}"), "messages", EXF_SOURCE_CHAT, "messages");
+}
+END_TEST
+
+static const char *packed(const char *name, exf_packing kind, const char *text)
+{
+    static unsigned char out[1000];
+    size_t n = ZSTD_compress(out, sizeof out, text, strlen(text), 3);
+    if (kind == EXF_GZIP) {
+        z_stream z = {.next_in = (unsigned char *)(uintptr_t)text, .avail_in = (uInt)strlen(text), .next_out = out,
+                      .avail_out = sizeof out};
+        ck_assert_int_eq(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        ck_assert_int_eq(deflate(&z, Z_FINISH), Z_STREAM_END);
+        n = z.total_out;
+        deflateEnd(&z);
+    }
+    return file(name, (const char *)out, n);
+}
+
+START_TEST(kinds_of_packed_text)
+{
+    is(packed("a.txt.gz", EXF_GZIP, "Once upon a time"), NULL, EXF_SOURCE_TEXT, "");
+    is(packed("any.name", EXF_ZSTD, "{\"text\": \"a\"}\n"), NULL, EXF_SOURCE_JSONL, "text");
+    is(packed("c.jsonl.zst", EXF_ZSTD, "{\"text\": \"cut"), NULL, EXF_SOURCE_JSONL, "text");
+    refused(packed("d.json.gz", EXF_GZIP, "[]"), NULL, "is one JSON array");
+    refused(packed("e", EXF_GZIP, "%PDF-1.4"), NULL, "is a PDF");
+    refused(packed("f", EXF_ZSTD, ""), NULL, "is empty");
+    refused(packed("g", EXF_GZIP, "\x1f\x8b\x08 again"), NULL, "is compressed with gzip twice");
+}
+END_TEST
+
+static void found(const char *path, const char *no_text)
+{
+    exf_recognised r;
+    ck_ok(exf_recognise_found(&r, path, NULL, &e), e);
+    if (no_text) ck_assert_str_eq(r.no_text, no_text);
+    else ck_assert_ptr_null(r.no_text);
+    exf_recognised_free(&r);
+}
+
+/* What a directory holds beside texts is passed over, unless its name promises a text. */
+START_TEST(files_that_are_found)
+{
+    static char tar[600];
+    memcpy(tar + 257, "ustar", 5);
+    found(FILE_OF("a.md", "# A"), NULL);
+    found(FILE_OF("a.pdf", "%PDF-1.4"), "a PDF");
+    found(FILE_OF("a.bin", "\xff\xfe"), "no UTF-8");
+    found(FILE_OF("a.json", "{\n}"), "one JSON document");
+    found(FILE_OF("b.json", "[1]"), "one JSON document");
+    found(FILE_OF("a.txt", ""), "empty");
+    found(file("a.tar", tar, sizeof tar), "a tar archive");
+    exf_recognised r;
+    ck_fails(exf_recognise_found(&r, FILE_OF("b.txt", "caf\xe9"), NULL, &e), EXF_MODEL, e, "b.txt: byte 0xe9 at offset 3");
+    exf_recognised_free(&r);
+    ck_fails(exf_recognise_found(&r, FILE_OF("b.jsonl", "{\"a\": 1}"), NULL, &e), EXF_MODEL, e, "b.jsonl: has no \"text\"");
+    exf_recognised_free(&r);
 }
 END_TEST
 
@@ -53,11 +116,11 @@ START_TEST(what_is_refused)
 {
     refused(FILE_OF("a", ""), NULL, "is empty");
     refused(FILE_OF("b", "caf\xe9 au lait"), NULL, "byte 0xe9 at offset 3 is no UTF-8");
-    refused(FILE_OF("c", "\x1f\x8b\x08"), NULL, "is compressed with gzip; unpack it first: gzip -d");
+    refused(FILE_OF("c", "\xfd" "7zXZ"), NULL, "is compressed with xz; unpack it first");
     refused(FILE_OF("d", "PAR1....PAR1"), NULL, "is a Parquet table");
     refused(FILE_OF("e.json", "[\n {\"text\": \"a\"}]"), NULL, "is one JSON array, expected an object a line; make lines with: jq");
     refused(FILE_OF("f.json", "{\n \"text\": \"a\"\n}"), NULL, "is one JSON document");
-    refused(FILE_OF("g", "\n{\"prompt\": \"a\", \"messages\": []}"), NULL, "line 2 has no \"text\"; of its members \"prompt\"");
+    refused(FILE_OF("g", "\n{\"prompt\": \"a\", \"messages\": [1]}"), NULL, "line 2 has no \"text\"; of its members \"prompt\"");
     refused(FILE_OF("h", "{\"text\": 7}"), NULL, "line 1: \"text\" is an integer, expected a string; of the members \"text\"");
     refused(FILE_OF("i", "{}"), NULL, "of its members none");
 }
@@ -119,6 +182,8 @@ Suite *exf_suite(void)
     Suite *s = suite_create("recognise");
     TCase *t = tcase_create("all");
     tcase_add_test(t, kinds_of_text);
+    tcase_add_test(t, kinds_of_packed_text);
+    tcase_add_test(t, files_that_are_found);
     tcase_add_test(t, what_is_refused);
     tcase_add_test(t, token_ids);
     tcase_add_test(t, every_allocation_may_fail);
