@@ -281,7 +281,8 @@ def manifest_page(page, tables):
     page.paragraphs("""\
 A manifest is a YAML map with `schema: exfold-manifest/1` and a list `sources`, each a map with the keys
 below.  Paths are relative to the manifest's file.  An unknown key is an error that names the nearest
-known one, and so is a key that the source's format has no use for.
+known one, and so is a key that the source's format has no use for.  Files of text may be compressed with
+gzip or zstd.
 
 Documents never share a sequence and nothing is padded.  A document is tokenised and cut into pieces of
 `data.max_tokens`, the last one shorter; what is below `data.min_tokens` is dropped.  A source with more

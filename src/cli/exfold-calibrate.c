@@ -7,8 +7,8 @@
 
 static const exf_opt rows[] = {
     {NULL, "text", 0, EXF_OPT_FILES, offsetof(exf_recipe, texts), NULL, "FILE", "Run",
-     "text, JSON lines, conversations or token ids to calibrate on: files, also .gz and .zst, directories, - for a pipe; in place "
-     "of a recipe's corpus; further arguments are texts too"},
+     "file or directory of texts to calibrate on, - for a pipe; plain text, JSON lines, conversations or token ids, also .gz "
+     "and .zst; in place of a recipe's corpus; further arguments are texts too"},
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
      "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
     {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",

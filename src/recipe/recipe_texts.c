@@ -246,7 +246,7 @@ static exf_code report(const texts *t, exf_err *err)
     exf_text line = {0};
     if (t->n == 1 && !t->n_directories) return EXF_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (t->of_format[i]) exf_text_appendf(&line, "%s%zu %s", line.len ? ", " : "", t->of_format[i], names[i]);
+        if (t->of_format[i]) exf_text_appendf(&line, "%s%zu of %s", line.len ? ", " : "", t->of_format[i], names[i]);
     if (t->n_passed) exf_text_appendf(&line, "; passed over %zu: %s", t->n_passed, t->passed.s);
     exf_code rc = exf_text_end(&line, err);
     if (rc == EXF_OK) exf_log_info("--text: %zu file%s: %s", t->read, t->read == 1 ? "" : "s", line.s);
