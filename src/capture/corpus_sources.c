@@ -114,6 +114,7 @@ static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *
     size_t cap = 0, got = CHUNK;
     EXF_TRY(open_text(&t, path, err));
     uint64_t size = exf_unpack_kind(t.bytes) == EXF_PLAIN ? exf_file_size(t.file) : 0; /* a packed one does not say it */
+    if (size <= MAX_DOCUMENT) EXF_TRY(exf_mem_grow(text, &cap, (size_t)size + CHUNK, 1, "text of a source", err));
     for (*len = 0; got == CHUNK && *len <= MAX_DOCUMENT && size <= MAX_DOCUMENT; *len += got) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_mem_grow(text, &cap, *len + CHUNK, 1, "text of a source", err));
