@@ -12,26 +12,56 @@
 
 /* ---- a layer in the file --------------------------------------------------------------------------- */
 
-/* Writes a layer to the file, and gives its sums to the consumer; v NULL: it has no vector sums. */
-static exf_code write_to_file(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
+/* A layer whose sums are complete; v NULL: it has no vector sums. */
+typedef struct {
+    exf_accumulator *a;
+    int layer;
+    const exf_layer_statistics *s;
+    const exf_vector_sums *v;
+} finished_layer;
+
+static exf_code write_to_file(const finished_layer *l, exf_err *err)
 {
-    int i = 0;
+    exf_accumulator *a = l->a;
     exf_code rc = EXF_OK;
-    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
-    if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
-    if (v) EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
-    while (a->layer_number[i] != layer) i++;
-    if (a->consumer.consume) rc = a->consumer.consume(a->consumer.self, i, s, err);
+    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, l->layer, l->s, err));
+    if (l->v) EXF_TRY(exf_statistics_put_vectors(&a->writer, l->layer, l->v, err));
+    if (l->v) rc = exf_basis_hash(a->basis_hash, l->layer, l->v, err);
 out:
     return rc;
 }
 
-/* Writes a layer to the file and to the resume point. */
+/* Gives the layer's sums to the consumer, if there is one. */
+static exf_code give_sums(void *self, exf_err *err)
+{
+    const finished_layer *l = self;
+    const exf_layer_consumer *to = &l->a->consumer;
+    int i = 0;
+    while (l->a->layer_number[i] != l->layer) i++;
+    return to->consume ? to->consume(to->self, i, l->s, err) : EXF_OK;
+}
+
+static exf_code write_record(void *self, exf_err *err)
+{
+    const finished_layer *l = self;
+    return l->a->resume ? exf_layer_record_put(l->a->resume, l->layer, l->s, l->v, err) : EXF_OK;
+}
+
+/* Writes a layer to the file, solves it and writes it to the resume point, all at once: each takes as long as a GPU may need
+ * for a layer. */
 static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
 {
-    exf_code rc = write_to_file(a, layer, s, v, err);
-    if (rc == EXF_OK && a->resume) rc = exf_layer_record_put(a->resume, layer, s, v, err);
-    return rc;
+    finished_layer l = {a, layer, s, v};
+    exf_background giving = {0}, recording = {0};
+    exf_err ignored;
+    exf_code rc = exf_background_start(&giving, give_sums, &l, err), written;
+    if (rc == EXF_OK) rc = exf_background_start(&recording, write_record, &l, err);
+    written = rc == EXF_OK ? write_to_file(&l, err) : EXF_OK;
+    if (rc == EXF_OK) rc = written;
+    exf_code given = exf_background_wait(&giving, rc == EXF_OK ? err : &ignored);
+    if (rc == EXF_OK) rc = given;
+    exf_code recorded = exf_background_wait(&recording, rc == EXF_OK ? err : &ignored);
+    return rc == EXF_OK ? recorded : rc;
 }
 
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
@@ -42,7 +72,9 @@ exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < a->n_layers && a->layer_number[i] < exf_resume_start(a->resume)->layers_done; i++) {
         EXF_TRY(exf_layer_record_get(a->resume, a->layer_number[i], &s, vectors, (int)a->shape.d_model, err));
-        EXF_TRY(write_to_file(a, a->layer_number[i], &s, vectors, err));
+        finished_layer l = {a, a->layer_number[i], &s, vectors};
+        EXF_TRY(write_to_file(&l, err));
+        EXF_TRY(give_sums(&l, err));
         exf_vector_sums_free(&v);
     }
 out:
