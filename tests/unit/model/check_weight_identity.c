@@ -262,7 +262,7 @@ START_TEST(a_change_between_two_passes_is_refused)
     settle(m);
     flip_last_bit(1);
     read_all(m, 0);
-    ck_fails(settle_parts(m), EXF_MODEL, e, "model.safetensors 17f267e8ad1c");
+    ck_fails(settle_parts(m), EXF_MODEL, e, "model.safetensors c04fcffc5b77");
     exf_model_close(m);
     small_free(&s);
 }
