@@ -109,6 +109,8 @@ LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu
 FOLD_CU := $(filter kernels/fold/fold_%,$(LIB_CU))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(patsubst %.cu,$(BUILD)/%.o,$(filter-out $(FOLD_CU),$(LIB_CU)))
 LIBRARY := $(BUILD)/lib/exfold/libexfold.so
+# The JSON Schemas lie where the programs look for them, built or installed: in ../share/exfold/schema.
+SCHEMAS := $(patsubst %,$(BUILD)/share/exfold/schema/%.json,recipe manifest)
 TOOLS  := $(patsubst src/cli/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/cli/exfold.c src/cli/exfold-*.c)))
 CHECK_C := $(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c))
 CHECK_DIRS  := $(sort $(patsubst %/,%,$(dir $(CHECK_C))))
@@ -149,7 +151,7 @@ VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
 
 ## all: build libexfold.so and the programs (default)
-all: deps $(TOOLS)
+all: deps $(TOOLS) $(SCHEMAS)
 
 ## checks: build the test programs, run nothing
 checks: deps deps-checks $(CHECKS_CPU)
@@ -453,6 +455,8 @@ $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/cli/main.c $(B
 # Programs show their function that OpenBLAS calls while it is loaded (src/cli/main.c).
 $(BUILD)/bin/%: $(BUILD)/main/%.o $(LIBRARY)
 	$(call link,-rdynamic)
+$(SCHEMAS): $(BUILD)/share/exfold/schema/%.json: $(BUILD)/bin/exfold-inspect
+	@mkdir -p $(@D); $< schema $* >$@.new && mv $@.new $@
 $(BUILD)/cudart/bin/%: $(BUILD)/bin/% $(BUILD)/cudart/lib/exfold/libexfold.so
 	@mkdir -p $(@D); cp $< $@
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIBRARY)

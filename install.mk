@@ -63,8 +63,8 @@ $(BUILD)/completions/bash/%: scripts/completion.bash ; @mkdir -p $(@D); sed 's/@
 $(BUILD)/completions/zsh/_%: scripts/completion.zsh ; @mkdir -p $(@D); sed 's/@program@/$*/' $< >$@
 
 # ---- what goes where: kind, directory, mode, files --------------------------
-PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs \
-         docs_pages docs_pictures
+PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests schemas examples transformers model scripts \
+         slurm docs docs_pages docs_pictures
 programs_in   = $(BINDIR)
 programs      = $(TOOLS)
 library_in    = $(LIBDIR)/exfold
@@ -91,20 +91,26 @@ recipes_in    = $(DATADIR)/exfold/recipes
 recipes       = $(wildcard recipes/*.yaml)
 manifests_in  = $(DATADIR)/exfold/data-manifests
 manifests     = $(wildcard data-manifests/*.yaml)
+schemas_in    = $(DATADIR)/exfold/schema
+schemas       = $(SCHEMAS)
 examples_in   = $(DATADIR)/exfold/examples
 examples      = $(wildcard examples/*.jsonl examples/*.c)
+transformers_in = $(DATADIR)/exfold/examples/transformers
+transformers  = $(wildcard examples/transformers/*.py)
 model_in      = $(DATADIR)/exfold/examples/demo-model
 model         = $(filter-out %/reference,$(wildcard examples/demo-model/*))
 scripts_in    = $(DATADIR)/exfold/scripts
 scripts       = $(wildcard scripts/regenerate-tables scripts/materialize_manifest.py scripts/render_chat.py scripts/record_moe_inputs.py scripts/pt_to_safetensors.py)
+slurm_in      = $(DATADIR)/exfold/scripts/slurm
+slurm         = $(wildcard scripts/slurm/*.sh)
 docs_in       = $(DOCDIR)
 docs          = README.md CONTRIBUTING.md SECURITY.md LICENSE
 docs_pages_in    = $(DOCDIR)/docs
 docs_pages       = $(wildcard docs/*.md)
 docs_pictures_in = $(DOCDIR)/docs/pictures
 docs_pictures    = $(wildcard docs/pictures/*)
-mode          = $(if $(filter programs library libraries scripts,$(1)),755,644)
-OWN_DIRS      = $(model_in) $(examples_in) $(recipes_in) $(manifests_in) $(scripts_in) $(DATADIR)/exfold \
+mode          = $(if $(filter programs library libraries scripts slurm,$(1)),755,644)
+OWN_DIRS      = $(model_in) $(transformers_in) $(examples_in) $(recipes_in) $(manifests_in) $(schemas_in) $(slurm_in) $(scripts_in) $(DATADIR)/exfold \
                 $(docs_pictures_in) $(docs_pages_in) $(DOCDIR) $(header_in) $(library_in)
 
 # Debugging symbols go where STRIP is set: all of a program and a shared library, those alone of an archive.

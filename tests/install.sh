@@ -44,7 +44,14 @@ test_install() {
         [ -s "$root$prefix/share/man/$page" ]
     done
     [ -s "$root$prefix/share/doc/exfold/LICENSE" ]
-    cmp recipes/demo.yaml "$root$prefix/share/exfold/recipes/demo.yaml"
+    share=$root$prefix/share/exfold
+    cmp recipes/demo.yaml "$share/recipes/demo.yaml"
+    cmp examples/transformers/fold_experts.py "$share/examples/transformers/fold_experts.py"
+    for job in scripts/slurm/*.sh; do
+        cmp "$job" "$share/$job"
+        [ -x "$share/$job" ]
+    done
+    for kind in recipe manifest; do cmp "$BUILD/share/exfold/schema/$kind.json" "$share/schema/$kind.json"; done
     # nobody's path of the building machine is in a text that was installed
     ! grep -rlIF "$scratch" "$root" || exit 1
 }
@@ -81,6 +88,15 @@ test_programs_run() {
     "$root$prefix/bin/exfold-calibrate" "$root$prefix/share/exfold/recipes/demo.yaml" --dry-run --quiet --output "$scratch/out" |
         grep '^tokens '
     [ ! -e "$scratch/out" ]
+}
+
+# An editor is sent to the schemas that were installed.
+test_init_names_the_schemas() {
+    "$root$prefix/bin/exfold-calibrate" --quiet --init "$scratch/r.yaml" --model examples/demo-model --text examples/demo-corpus.jsonl
+    for kind in recipe manifest; do
+        file=$scratch/r$([ "$kind" = recipe ] || echo -manifest).yaml
+        [ "$(head -n 1 "$file")" = "# yaml-language-server: \$schema=$(realpath "$root$prefix")/share/exfold/schema/$kind.json" ]
+    done
 }
 
 # The file that a program takes its functions from.
@@ -362,7 +378,7 @@ test_dist() {
 }
 
 exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
-for name in install links_of_the_pages programs_are_hardened programs_run programs_find_their_library \
+for name in install links_of_the_pages programs_are_hardened programs_run init_names_the_schemas programs_find_their_library \
     functions_stand_before_those_of_openblas library_links library_shows_the_header_alone \
     header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
     every_directory_can_be_named what_others_made_stays a_list_counts_where_it_was_made clean_removes_what_make_made \

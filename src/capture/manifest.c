@@ -11,14 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCHEMA "exfold-manifest/1"
-
 enum { MAX_BYTES = 64 << 20 }; /* of a file that could be meant as a manifest; YAML's own limit is lower */
 
 static const char *const top_keys[] = {"schema", "sources", NULL};
-#define X(name, fallback, about) name,
+#define X(name, value, of, fallback, about) name,
 static const char *const source_keys[] = {EXF_MANIFEST_SOURCE_KEYS(X) NULL};
 static const char *const origin_keys[] = {EXF_MANIFEST_ORIGIN_KEYS(X) NULL};
+#undef X
+#define X(name, value, of, fallback, about) EXF_FORMATS_##of,
+static const unsigned formats_of[] = {EXF_MANIFEST_SOURCE_KEYS(X)}; /* of each source key */
+#undef X
+#define X(name, fallback, about) name,
 static const char *const formats[] = {EXF_MANIFEST_FORMATS(X) NULL}; /* in the order of exf_source_format */
 #undef X
 
@@ -168,18 +171,25 @@ static exf_code read_format(const section *s, exf_manifest_source *src)
     return EXF_OK;
 }
 
+static exf_code refuse_format(const section *s, int line, size_t key, exf_source_format is, exf_err *err)
+{
+    exf_text names = {0};
+    for (int f = 0; f < EXF_SOURCE_FORMATS; f++)
+        if (formats_of[key] >> f & 1) exf_text_appendf(&names, "%s%s", names.len ? " or " : "", formats[f]);
+    exf_code rc = exf_text_end(&names, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_USAGE, "%s:%d: %s\"%s\" belongs to format %s, this source is %s", s->path, line, s->name,
+                      source_keys[key], names.s, formats[is]);
+    exf_text_free(&names);
+    return rc;
+}
+
 /* Refuses keys that the source's format does not use. */
 static exf_code refuse_misplaced(const section *s, const exf_manifest_source *src)
 {
-    enum { LINES = 1 << EXF_SOURCE_JSONL | 1 << EXF_SOURCE_CHAT };
-    static const struct { const char *key; unsigned formats; const char *names; } only[] = {
-        {"field", LINES, "jsonl or chat"}, {"where", LINES, "jsonl or chat"}, {"origin", 1 << EXF_SOURCE_JSONL, "jsonl"},
-        {"tensor", 1 << EXF_SOURCE_TOKENS, "tokens"}};
-    for (size_t i = 0; i < sizeof only / sizeof only[0]; i++) {
-        const exf_yaml *v = exf_yaml_get(s->map, only[i].key);
-        if (v && !(only[i].formats >> src->format & 1))
-            return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%s\" belongs to format %s, this source is %s", s->path, v->line, s->name,
-                            only[i].key, only[i].names, formats[src->format]);
+    for (size_t i = 0; source_keys[i]; i++) {
+        const exf_yaml *v = exf_yaml_get(s->map, source_keys[i]);
+        if (v && !(formats_of[i] >> src->format & 1)) return refuse_format(s, v->line, i, src->format, s->err);
     }
     return EXF_OK;
 }
@@ -288,11 +298,11 @@ static exf_code read_document(exf_manifest *m, const exf_yaml *root, exf_err *er
     const char *schema;
     section s = {.path = m->path, .map = root, .err = err};
     if (root->kind != EXF_YAML_MAP)
-        return exf_fail(err, EXF_USAGE, "%s:%d: is %s, expected a map with \"schema: " SCHEMA "\"", m->path, root->line,
-                        exf_yaml_kind_name(root));
+        return exf_fail(err, EXF_USAGE, "%s:%d: is %s, expected a map with \"schema: " EXF_MANIFEST_SCHEMA "\"", m->path,
+                        root->line, exf_yaml_kind_name(root));
     EXF_TRY(require_word(&s, "schema", &schema));
-    if (strcmp(schema, SCHEMA) != 0)
-        return exf_fail(err, EXF_USAGE, "%s:%d: schema \"%.80s\", expected \"" SCHEMA "\"", m->path,
+    if (strcmp(schema, EXF_MANIFEST_SCHEMA) != 0)
+        return exf_fail(err, EXF_USAGE, "%s:%d: schema \"%.80s\", expected \"" EXF_MANIFEST_SCHEMA "\"", m->path,
                         exf_yaml_get(root, "schema")->line, schema);
     EXF_TRY(refuse_unknown_keys(&s, top_keys));
     const exf_yaml *list = exf_yaml_get(root, "sources");

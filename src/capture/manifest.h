@@ -7,45 +7,73 @@
 #define EXF_CAPTURE_MANIFEST_H
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/text.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* ---- keys ---------------------------------------------------------------------------------------------- */
 
-/* The keys of a source and of its origin, and the formats of a source, with their defaults and meanings: what the parser
- * knows and exfold-manifest(5) prints.  X(name, fallback, about); fallback is NULL where the key is required. */
-#define EXF_MANIFEST_SOURCE_KEYS(X)                                                                                             \
-    X("path", NULL, "the file, relative to the manifest's; `-`: standard input")                                                \
-    X("format", NULL, "`jsonl`, `text`, `tokens` or `chat`, see below")                                                         \
-    X("field", "`text`, `messages`", "jsonl, chat: the member that holds the text, or the conversation")                        \
-    X("where", "every line", "jsonl, chat: only lines whose members equal these strings, as `{domain: c}`")                     \
-    X("tensor", "the file's only one", "tokens: the tensor's name")                                                             \
-    X("domain", "`source-<n>`", "the name under which reports show it; sources may share one")                                  \
-    X("sequences", "its share of the run's", "how many to take; more than the source has is an error")                          \
-    X("sha256", "`unpinned`", "of the file as it lies, 64 hexadecimal digits; a difference is an error, a missing one is said") \
-    X("origin", "none", "jsonl: the dataset rows the file is made of; checked, otherwise unused by the programs")
+#define EXF_MANIFEST_SCHEMA "exfold-manifest/1"
 
-#define EXF_MANIFEST_FORMATS(X) /* in the order of exf_source_format */                                                         \
+/* What a key's value is, in the parser and in the JSON Schema (recipe/recipe.h). */
+typedef enum {
+    EXF_VALUE_WORD,      /* anything that is not empty */
+    EXF_VALUE_FORMAT,    /* a word of EXF_MANIFEST_FORMATS */
+    EXF_VALUE_SEQUENCES, /* from 1 to EXF_MAX_SEQUENCES */
+    EXF_VALUE_COUNT,     /* from 1 */
+    EXF_VALUE_SKIP,      /* from 0 */
+    EXF_VALUE_SHA256,    /* 64 hexadecimal digits, or "unpinned" */
+    EXF_VALUE_WORD_EACH, /* a map to words */
+    EXF_VALUE_WORDS_EACH, /* a map to words, or to lists of which any will do */
+    EXF_VALUE_ORIGIN     /* a map of EXF_MANIFEST_ORIGIN_KEYS */
+} exf_manifest_value;
+
+/* The keys of a source and of its origin, and the formats of a source, with their defaults and meanings: what the parser
+ * knows, exfold-manifest(5) prints and the JSON Schema says.  X(name, value, of, fallback, about): of is a set of
+ * formats to which the key belongs (EXF_FORMATS_<of>); fallback is NULL where the key is required. */
+#define EXF_MANIFEST_SOURCE_KEYS(X)                                                                                             \
+    X("path", WORD, ANY, NULL, "the file, relative to the manifest's; `-`: standard input")                                     \
+    X("format", FORMAT, ANY, NULL, "`jsonl`, `text`, `tokens` or `chat`, see below")                                            \
+    X("field", WORD, LINES, "`text`, `messages`", "jsonl, chat: the member that holds the text, or the conversation")           \
+    X("where", WORD_EACH, LINES, "every line", "jsonl, chat: only lines whose members equal these strings, as `{domain: c}`")   \
+    X("tensor", WORD, TOKENS, "the file's only one", "tokens: the tensor's name")                                               \
+    X("domain", WORD, ANY, "`source-<n>`", "the name under which reports show it; sources may share one")                       \
+    X("sequences", SEQUENCES, ANY, "its share of the run's", "how many to take; more than the source has is an error")          \
+    X("sha256", SHA256, ANY, "`unpinned`",                                                                                      \
+      "of the file as it lies, 64 hexadecimal digits; a difference is an error, a missing one is said")                         \
+    X("origin", ORIGIN, JSONL, "none",                                                                                          \
+      "jsonl: the dataset rows the file is made of; checked, otherwise unused by the programs")
+
+#define EXF_MANIFEST_FORMATS(X) /* X(name, fallback, about), in the order of exf_source_format */                               \
     X("jsonl", NULL, "a document per line, a JSON object")                                                                      \
     X("text", NULL, "the file is one document")                                                                                 \
     X("tokens", NULL, "an integer tensor [n, len] of a safetensors file, a row a sequence; no tokenizer is needed")             \
     X("chat", NULL, "a conversation per line, a JSON object, rendered by the model's chat template: a document")
 
-#define EXF_MANIFEST_ORIGIN_KEYS(X)                                                                                             \
-    X("dataset", NULL, "its name on the Hugging Face hub; `./NAME`: beside the manifest")                                       \
-    X("revision", "`unpinned`", "a commit of the dataset; unpinned: its newest")                                                \
-    X("subset", "the only one", "its configuration")                                                                            \
-    X("split", NULL, "such as `train`")                                                                                         \
-    X("where", "every row", "only rows whose columns hold this value, or one of these, as `{source: [a, b]}`")                  \
-    X("skip", "0", "then that many rows are left out")                                                                          \
-    X("take", "all", "and that many taken")                                                                                     \
-    X("messages", "`messages`", "the column of the conversation, rendered with the model's chat template; or")                  \
-    X("text", "none", "the column of plain text")
+#define EXF_MANIFEST_ORIGIN_KEYS(X)                                                                                      \
+    X("dataset", WORD, ANY, NULL, "its name on the Hugging Face hub; `./NAME`: beside the manifest")                     \
+    X("revision", WORD, ANY, "`unpinned`", "a commit of the dataset; unpinned: its newest")                              \
+    X("subset", WORD, ANY, "the only one", "its configuration")                                                          \
+    X("split", WORD, ANY, NULL, "such as `train`")                                                                       \
+    X("where", WORDS_EACH, ANY, "every row",                                                                             \
+      "only rows whose columns hold this value, or one of these, as `{source: [a, b]}`")                                 \
+    X("skip", SKIP, ANY, "0", "then that many rows are left out")                                                        \
+    X("take", COUNT, ANY, "all", "and that many taken")                                                                  \
+    X("messages", WORD, ANY, "`messages`", "the column of the conversation, rendered with the model's chat template; or") \
+    X("text", WORD, ANY, "none", "the column of plain text")
 
 /* ---- a manifest ---------------------------------------------------------------------------------------- */
 
-typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS, EXF_SOURCE_CHAT } exf_source_format;
+typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS, EXF_SOURCE_CHAT, EXF_SOURCE_FORMATS } exf_source_format;
+
+/* Sets of formats, a bit each. */
+enum {
+    EXF_FORMATS_JSONL = 1 << EXF_SOURCE_JSONL,
+    EXF_FORMATS_TOKENS = 1 << EXF_SOURCE_TOKENS,
+    EXF_FORMATS_LINES = 1 << EXF_SOURCE_JSONL | 1 << EXF_SOURCE_CHAT,
+    EXF_FORMATS_ANY = (1 << EXF_SOURCE_FORMATS) - 1
+};
 
 /* The most sequences of one source or one run; the bound keeps products of two such
  * numbers inside an int64. */
@@ -81,6 +109,8 @@ typedef struct {
 exf_code exf_source_open(exf_file **out, const char *file, exf_err *err) EXF_CHECKED;
 exf_code exf_source_hash(const char *file, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
+/* Makes the JSON Schema of a manifest (manifest_schema.c).  The caller frees. */
+exf_code exf_manifest_schema(exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err) EXF_CHECKED;
 /* The same from the bytes that stand, or will stand, in the file at path. */
 exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, const char *path, exf_err *err) EXF_CHECKED;

@@ -1,5 +1,5 @@
-/* exfold-inspect - shows what files are and hold, draws, compares and verifies them.  Its short commands, digest, spec and
- * tokenize, are here; inspect.h has the others. */
+/* exfold-inspect - shows what files are and hold, draws, compares and verifies them.  Its short commands, digest, spec,
+ * schema and tokenize, are here; inspect.h has the others. */
 #include "cli/inspect.h"
 #include "cli/program.h"
 
@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "capture/manifest.h"
 #include "format/json.h"
 #include "inspect/inspection.h"
 #include "tokenizer/tokenizer.h"
@@ -91,6 +92,25 @@ static exf_code print_specifications(exf_recipe *r, exf_err *err)
     if (r->json) rc = exf_print_json(&w, err);
     exf_jw_free(&w);
     return rc;
+}
+
+/* ---- schema --------------------------------------------------------------------------------- */
+
+static exf_code print_schema(exf_recipe *r, exf_err *err)
+{
+    static const struct {
+        const char *name;
+        exf_code (*make)(exf_text *out, exf_err *err);
+    } kinds[] = {{"recipe", exf_recipe_schema}, {"manifest", exf_manifest_schema}};
+    exf_text text = {0};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(kinds[i].name, r->inputs[0]) != 0) continue;
+        exf_code rc = kinds[i].make(&text, err);
+        if (rc == EXF_OK) fwrite(text.s, 1, text.len, stdout);
+        exf_text_free(&text);
+        return rc;
+    }
+    return exf_fail(err, EXF_USAGE, "\"%s\" has no JSON Schema; recipe and manifest have one", r->inputs[0]);
 }
 
 /* ---- tokenize ------------------------------------------------------------------------------- */
@@ -208,6 +228,7 @@ static const exf_command commands[] = {
     {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "json", print_ids},
     {"spec", "[KIND]", "the specification of a file format, or of all; without KIND the list of them",
      0, 1, "json", print_specifications},
+    {"schema", "recipe|manifest", "its JSON Schema; which an editor checks and completes such a file with", 1, 1, "", print_schema},
 };
 
 const exf_program exf_program_inspect = {

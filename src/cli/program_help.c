@@ -262,19 +262,21 @@ static void write_key(exf_jw *w, const char *name, const char *values, const cha
 
 static void write_manifest_keys(exf_jw *w)
 {
-#define X(name, fallback, about) write_key(w, name, NULL, fallback, about);
+#define X(name, value, of, fallback, about) write_key(w, name, NULL, fallback, about);
+#define X_FORMAT(name, fallback, about) write_key(w, name, NULL, fallback, about);
     exf_jw_open(w, "manifest", '{');
     exf_jw_open(w, "source", '[');
     EXF_MANIFEST_SOURCE_KEYS(X)
     exf_jw_close(w);
     exf_jw_open(w, "formats", '[');
-    EXF_MANIFEST_FORMATS(X)
+    EXF_MANIFEST_FORMATS(X_FORMAT)
     exf_jw_close(w);
     exf_jw_open(w, "origin", '[');
     EXF_MANIFEST_ORIGIN_KEYS(X)
     exf_jw_close(w);
     exf_jw_close(w);
 #undef X
+#undef X_FORMAT
 }
 
 static void write_variants(exf_jw *w)

@@ -91,6 +91,7 @@ static exf_code copy_manifest(const init *s, const exf_yaml *recipe, const char 
         return exf_fail(err, EXF_INTERNAL, "%s: %s.manifest is no path from its folder", s->released->recipe, section);
     const char *name = node->text + strlen(up);
     EXF_TRY(exf_released_file(&text[0], name, err));
+    EXF_TRY(exf_program_schema("manifest", &out->text, err));
     EXF_TRY(add_replaced(&text[1], text[0].s, "../corpora/", "corpora/", err));
     EXF_TRY(add_replaced(&text[2], text[1].s, name, out->path, err));
     rc = add_replaced(&out->text, text[2].s, "models/MODEL", s->recipe->model_path, err);
@@ -119,6 +120,7 @@ static exf_code make_manifests(init *s, exf_err *err)
     exf_code rc;
     if (s->recipe->texts.n == 0) return copy_manifests(s, err);
     EXF_TRY(exf_text_inputs_make(&s->inputs, s->recipe, s->manifest.path, err));
+    EXF_TRY(exf_program_schema("manifest", &s->manifest.text, err));
     exf_text_appendf(&s->manifest.text, "%s", s->inputs.manifest.s);
     rc = exf_text_end(&s->manifest.text, err);
 out:
@@ -279,6 +281,7 @@ static exf_code make_files(init *s, exf_err *err)
     EXF_TRY(name_files(s, err));
     EXF_TRY(make_manifests(s, err));
     EXF_TRY(set_paths(s, err));
+    EXF_TRY(exf_program_schema("recipe", &s->file.text, err));
     add_head(s, &s->file.text);
     EXF_TRY(add_keys(s, &s->file.text, err));
 out:

@@ -83,6 +83,17 @@ void exf_jw_bool(exf_jw *w, const char *key, int value);
 exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err) EXF_CHECKED;
 void exf_jw_free(exf_jw *w);
 
+/* ---- JSON Schemas, draft-07, which editors know best (json_schema.c) ------------------------------------
+ * Each adds its keywords to the open object of a schema, but for those with a key, which add a member. */
+
+void exf_json_schema_head(exf_jw *w, const char *title, const char *about); /* opens the whole; the caller closes it */
+void exf_json_schema_scalar(exf_jw *w);                  /* a value that is read as text, whatever it looks like */
+void exf_json_schema_integer(exf_jw *w, int64_t least, int64_t most); /* INT64_MIN, INT64_MAX: no bound */
+void exf_json_schema_enum(exf_jw *w, const char *(*word)(size_t i));   /* the words up to a NULL */
+void exf_json_schema_strings(exf_jw *w, const char *key, const char *const *strings); /* a list, up to a NULL */
+void exf_json_schema_reference(exf_jw *w, const char *key, const char *definition);
+void exf_json_schema_string_like(exf_jw *w, const char *pattern); /* an item of an open array: such a string */
+
 /* Appends bytes as base64 text (RFC 4648, with padding): what JSON has for them. */
 exf_code exf_base64_add(exf_text *out, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 #endif

@@ -23,7 +23,7 @@ static const exf_opt common_rows[] = {
 };
 
 static const exf_opt key_rows[] = {
-    {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", "exfold-recipe/1; required"},
+    {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", EXF_RECIPE_SCHEMA "; required"},
     {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model",
      "checkpoint directory; config.json, *.safetensors (one, or shards with their index), tokenizer.json; required"},
     {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, see exfold-manifest(5); required"},
@@ -281,9 +281,9 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     EXF_TRY(refuse_binary(path, exf_yaml_load(&root, path, err), err));
     const exf_yaml *schema = exf_yaml_get(root, "schema");
     if (root->kind != EXF_YAML_MAP)
-        rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: exfold-recipe/1", path, exf_yaml_kind_name(root));
-    else if (!schema || schema->kind != EXF_YAML_SCALAR || strcmp(schema->text, "exfold-recipe/1") != 0)
-        rc = exf_fail(err, EXF_USAGE, "%s: schema is %s, expected exfold-recipe/1", path,
+        rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: " EXF_RECIPE_SCHEMA, path, exf_yaml_kind_name(root));
+    else if (!schema || schema->kind != EXF_YAML_SCALAR || strcmp(schema->text, EXF_RECIPE_SCHEMA) != 0)
+        rc = exf_fail(err, EXF_USAGE, "%s: schema is %s, expected " EXF_RECIPE_SCHEMA, path,
                       schema && schema->kind == EXF_YAML_SCALAR ? schema->text : "missing");
     if (rc != EXF_OK) goto out;
     EXF_TRY(set_map(&reader, "", root, err));

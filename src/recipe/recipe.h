@@ -23,6 +23,8 @@
 #include "base/text.h"
 #include "solve/solve.h"
 
+#define EXF_RECIPE_SCHEMA "exfold-recipe/1"
+
 typedef struct {
     /* flags of every program */
     int help, help_keys, version, quiet, verbose;
@@ -133,6 +135,10 @@ exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char 
 /* Appends the resolved recipe as YAML: every key with the value that was used, paths by exf_recipe_path(); directory NULL: paths
  * as they are from the working directory. */
 exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* Makes the JSON Schema of a recipe, of the rows of the table and the names of the registries (recipe_schema.c).
+ * The caller frees. */
+exf_code exf_recipe_schema(exf_text *out, exf_err *err) EXF_CHECKED;
 
 /* ---- a run without a recipe (recipe_defaults.c) -------------------------------------------------- */
 

@@ -68,7 +68,7 @@ static exf_code set_general(exf_recipe *r, const exf_model *m, exf_err *err)
     exf_err ignored = {.code = EXF_OK};
     exf_text pools = {0}, targets = {0}, variants = {0};
     exf_code rc;
-    EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "schema", "exfold-recipe/1", origin, err));
+    EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "schema", EXF_RECIPE_SCHEMA, origin, err));
     exf_text_appendf(&pools, e >= 4 ? "%d,%d" : "%d", d, e / 4);
     EXF_TRY(set_key(r, "pools", &pools, err));
     exf_text_appendf(&targets, "safetensors");

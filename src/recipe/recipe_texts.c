@@ -27,7 +27,7 @@ typedef struct {
     exf_text_inputs *out;
     item *item;
     size_t n, cap, argument;
-    size_t of_format[EXF_SOURCE_CHAT + 1], read; /* files that are read */
+    size_t of_format[EXF_SOURCE_FORMATS], read; /* files that are read */
     size_t with_field;   /* of which a member or tensor is read */
     exf_text passed;     /* names of files that are passed over, with what they are */
     size_t n_passed, n_directories;
@@ -271,7 +271,7 @@ exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const cha
     memset(t, 0, sizeof *t);
     if (r->texts.n == 0) return EXF_OK;
     EXF_TRY(exf_path_absolute(&t->path, path, err));
-    exf_text_appendf(&t->manifest, "# The files of --text.\nschema: exfold-manifest/1\nsources:\n");
+    exf_text_appendf(&t->manifest, "# The files of --text.\nschema: " EXF_MANIFEST_SCHEMA "\nsources:\n");
     for (const char *one; (one = argument_at(r, all.argument)); all.argument++) EXF_TRY(add_argument(&all, one, err));
     EXF_TRY(compare_items(&all, err));
     for (size_t i = 0; i < all.n; i++) EXF_TRY(read_item(&all, &all.item[i], err));

@@ -9,10 +9,10 @@ into=$BUILD/scripts-python
 export PYTHONPATH="$into" PYTHONDONTWRITEBYTECODE=1
 passed=0 failed=0
 
-if ! "$python" -c 'import datasets, jinja2, transformers, yaml' 2>/dev/null; then
-    echo "check-scripts: installing datasets, transformers, jinja2 and PyYAML into $into"
+if ! "$python" -c 'import datasets, jinja2, jsonschema, transformers, yaml' 2>/dev/null; then
+    echo "check-scripts: installing datasets, transformers, jinja2, jsonschema and PyYAML into $into"
     "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --target "$into" \
-        'datasets==5.2.0' 'transformers==5.23.0' 'jinja2>=3.1.6' PyYAML || exit 1
+        'datasets==5.2.0' 'transformers==5.23.0' 'jinja2>=3.1.6' 'jsonschema>=4' PyYAML || exit 1
 fi
 
 for test in tests/scripts/test_*.py tests/scripts/beside_libraries.py; do
