@@ -1,4 +1,4 @@
-# install.mk - make install, uninstall, dist; libexfold_fold.  Read by the Makefile.
+# install.mk - make install, uninstall, deb, dist; libexfold_fold.  Read by the Makefile.
 #
 # Knobs: PREFIX=/usr/local  DESTDIR=  STRIP=1  and every directory below, by its GNU name.
 
@@ -100,7 +100,7 @@ transformers  = $(wildcard examples/transformers/*.py)
 model_in      = $(DATADIR)/exfold/examples/demo-model
 model         = $(filter-out %/reference,$(wildcard examples/demo-model/*))
 scripts_in    = $(DATADIR)/exfold/scripts
-scripts       = $(wildcard scripts/regenerate-tables scripts/materialize_manifest.py scripts/render_chat.py scripts/record_moe_inputs.py scripts/pt_to_safetensors.py)
+scripts       = $(wildcard scripts/demo.sh scripts/regenerate-tables scripts/materialize_manifest.py scripts/render_chat.py scripts/record_moe_inputs.py scripts/pt_to_safetensors.py)
 slurm_in      = $(DATADIR)/exfold/scripts/slurm
 slurm         = $(wildcard scripts/slurm/*.sh)
 docs_in       = $(DOCDIR)
@@ -153,6 +153,24 @@ $(BUILD)/exfold-fold.pc: FORCE
 	   echo 'Version: $(VERSION)'; echo 'Cflags: -I$${includedir}'; echo 'Libs: -L$${libdir} -lexfold_fold'; \
 	   echo 'Libs.private: $(FOLD_LIBS)'; } >$@
 
+# ---- a package for Debian and Ubuntu -------------------------------------------
+DEB_VERSION ?= $(VERSION)
+DEB          = $(BUILD)/exfold_$(DEB_VERSION)_$(shell dpkg --print-architecture).deb
+DEB_LIBDIR   = /usr/lib/$(shell $(CC) -print-multiarch)
+
+## deb: $(BUILD)/exfold_VERSION_ARCH.deb for the release of this machine (scripts/make-deb.sh): apt install ./exfold_*.deb
+deb: all fold-library pages
+	@command -v dpkg-deb >/dev/null || { echo "make deb needs dpkg-deb, which Debian and Ubuntu have"; exit 2; }
+	@rm -rf $(BUILD)/deb
+	+@$(MAKE) --no-print-directory install STRIP=1 DESTDIR='$(BUILD)/deb' STAGE='$(BUILD)/stage-deb' PREFIX=/usr LIBDIR='$(DEB_LIBDIR)'
+	$(Q)scripts/make-deb.sh '$(BUILD)/deb' '$(DEB_LIBDIR)' '$(DEB_VERSION)' '$(DEB)'
+	@rm -rf $(BUILD)/deb
+	@cd '$(dir $(DEB))' && sha256sum '$(notdir $(DEB))'
+
+## check-deb: make deb in bare roots of Debian 12 and 13, apt install and the demo in others (SUITES=noble: Ubuntu 24.04); as root
+check-deb:
+	$(Q)BUILD='$(BUILD)' tests/deb.sh $(SUITES)
+
 ## check-install: install into a scratch directory, use what is there, uninstall
 check-install: all fold-library pages
 	$(Q)BUILD='$(BUILD)' MAKE='$(MAKE)' CC='$(CC)' SANFLAGS='$(SANFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' tests/install.sh
@@ -170,4 +188,4 @@ dist:
 	@mv $(BUILD)/$(DIST).tar.gz.new $(BUILD)/$(DIST).tar.gz
 	@cd $(BUILD) && sha256sum $(DIST).tar.gz
 
-.PHONY: fold-library pages install install-strip uninstall check-install dist
+.PHONY: fold-library pages install install-strip uninstall deb check-deb check-install dist

@@ -353,6 +353,48 @@ test_clean_removes_what_make_made() {
     [ ! -e "$scratch/old" ]
 }
 
+# The demo of an installation takes the programs beside it and writes below the working directory.
+test_installed_demo() {
+    mkdir -p "$scratch/demo/bin" "$scratch/demo/share/exfold/scripts" "$scratch/demo/here"
+    cp "$root$prefix/share/exfold/scripts/demo.sh" "$scratch/demo/share/exfold/scripts"
+    for program in calibrate inspect validate; do
+        # shellcheck disable=SC2016  # expanded by the program
+        printf '#!/bin/sh\necho "${0##*/} $*" >>ran\n' >"$scratch/demo/bin/exfold-$program"
+        chmod +x "$scratch/demo/bin/exfold-$program"
+    done
+    (cd "$scratch/demo/here" && sh ../share/exfold/scripts/demo.sh >said && sh ../share/exfold/scripts/demo.sh "my out" >>said)
+    recipe=$scratch/demo/share/exfold/recipes/demo.yaml
+    for out in out/demo 'my out'; do
+        printf 'exfold-%s\n' "calibrate $recipe --output $out" "inspect $out/tables.h5" "validate $recipe --output $out"
+    done | diff - "$scratch/demo/here/ran"
+    grep -F "$scratch/demo/bin/exfold-calibrate --help" "$scratch/demo/here/said"
+}
+
+# The package has what was installed, strangers' names nowhere, and what it is linked to among its dependencies, however those are
+# found; the same tree makes the same bytes.
+test_deb() {
+    make_it deb DEB="$scratch/exfold.deb" DEB_COMPRESS=none >"$scratch/said"
+    dpkg-deb -R "$scratch/exfold.deb" "$scratch/deb"
+    [ "$(dpkg-deb -f "$scratch/exfold.deb" Package Version)" = "$(printf 'Package: exfold\nVersion: %s' "$(cat VERSION)")" ]
+    dpkg-deb -c "$scratch/exfold.deb" | awk '$2 != "root/root" { print; bad = 1 } END { exit bad }'
+    (cd "$scratch/deb" && md5sum --quiet -c DEBIAN/md5sums && [ "$(find usr -type f | wc -l)" = "$(wc -l <DEBIAN/md5sums)" ])
+    ! grep -rlIF -e "$scratch" -e "$PWD" "$scratch/deb" || exit 1
+    (cd "$root$prefix" && find . ! -type d ! -name 'libexfold*' ! -name '*.pc' ! -name installed.sha256) | sed 's|\(/man/.*\)|\1.gz|' |
+        while read -r file; do
+            [ -e "$scratch/deb/usr/$file" ] || [ -h "$scratch/deb/usr/$file" ] || { echo "$file is not in the package"; exit 1; }
+        done
+    "$scratch/deb/usr/bin/exfold-calibrate" "$scratch/deb/usr/share/exfold/recipes/demo.yaml" -n -q -o "$scratch/out" | grep '^tokens '
+    "$scratch/deb/usr/bin/exfold" inspect schema recipe | cmp - "$scratch/deb/usr/share/exfold/schema/recipe.json"
+    package_names() { tr ',' '\n' | sed 's/^ *//; s/ .*//' | grep . | sort -u; }
+    dpkg-deb -f "$scratch/exfold.deb" Depends | package_names >"$scratch/depends"
+    grep -x libc6 "$scratch/depends"
+    # shellcheck disable=SC2046  # a list of files
+    DEB_SHLIBDEPS='' scripts/make-deb.sh --depends "$scratch/deb/usr/bin/exfold" $(find "$scratch/deb/usr/lib" -name 'lib*.so') >"$scratch/needs"
+    { cat "$scratch/needs" && echo ', fonts-dejavu-core'; } | package_names | diff "$scratch/depends" -
+    DEB_COMPRESS=none scripts/make-deb.sh "$scratch/deb" "$(cd "$scratch/deb" && echo usr/lib/*-* | sed "s|^|/|")" "$(cat VERSION)" "$scratch/again.deb"
+    cmp "$scratch/exfold.deb" "$scratch/again.deb"
+}
+
 test_build_with_a_blank_is_refused() {
     status=0
     "${MAKE:-make}" --no-print-directory BUILD="$scratch/a build" >"$scratch/blank" 2>&1 || status=$?
@@ -377,10 +419,12 @@ test_dist() {
     [ "$commit" = "$(git rev-parse HEAD | cut -c 1-12)" ]
 }
 
+package=deb
+command -v dpkg-deb >/dev/null || { package='' && echo "install: there is no dpkg-deb: make deb is not tried"; }
 exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
 for name in install links_of_the_pages programs_are_hardened programs_run init_names_the_schemas programs_find_their_library \
     functions_stand_before_those_of_openblas library_links library_shows_the_header_alone \
-    header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
+    header_wants_its_statuses_looked_at manual_pages_render install_strip installed_demo $package uninstall_leaves_nothing \
     every_directory_can_be_named what_others_made_stays a_list_counts_where_it_was_made clean_removes_what_make_made \
     build_with_a_blank_is_refused; do
     check "$name"
