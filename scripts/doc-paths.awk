@@ -4,7 +4,8 @@
 # A path is a word in backticks or in a fenced block that begins with a folder of the root or ends
 # like a source file.  A source file may be named from the root, from src, include or kernels, or by its
 # name alone.  <name> and * stand for any text, and at least one file must match; _cpu.c stands for the
-# end of a name.  A path of the public runtimes' repository, ExFold-MoE/..., is not looked for.  The target of a relative link is a file, its anchor a heading of that file.
+# end of a name.  A path of the public runtimes' repository, ExFold-MoE/..., or one from the system's root, is not looked for.
+# The target of a relative link is a file, its anchor a heading of that file.
 # Exit status 1 if something was printed.
 
 function matching(pattern,    path) {
@@ -26,7 +27,7 @@ function found(path,    i) {
 function check(path) {
     sub(/#.*/, "", path)
     sub(/[\/.,;:]+$/, "", path)
-    if (path != "" && !found(path)) { print FILENAME ":" FNR ": " path " does not exist"; bad = 1 }
+    if (path != "" && path !~ /^\// && !found(path)) { print FILENAME ":" FNR ": " path " does not exist"; bad = 1 }
 }
 function is_rooted(word,    top) { top = word; sub(/\/.*/, "", top); return index(word, "/") && (top in is_root) }
 function is_source(word) { return word ~ /^[A-Za-z0-9_\/<>*-]+\.(c|h|cu|cuh|awk|sh)$/ }

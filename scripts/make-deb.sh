@@ -100,9 +100,8 @@ exfold ($version) unstable; urgency=medium
 END
     mkdir -p "$root/usr/share/lintian/overrides"
     # One package for programs, library and headers: it is built where it is used.
-    printf 'exfold: %s\n' package-name-doesnt-match-sonames lib-recommends-documentation no-symbols-control-file \
-        non-dev-pkg-with-shlib-symlink extra-license-file custom-library-search-path initial-upload-closes-no-bugs \
-        repeated-path-segment >"$root/usr/share/lintian/overrides/exfold"
+    printf 'exfold: %s\n' package-name-doesnt-match-sonames no-symbols-control-file link-to-shared-library-in-wrong-package \
+        >"$root/usr/share/lintian/overrides/exfold"
 }
 
 add_control() { # FILE ... : the programs and libraries
@@ -139,8 +138,11 @@ make_package() {
     export SOURCE_DATE_EPOCH
     rm -rf "$root/DEBIAN"
     mkdir "$root/DEBIAN"
+    set -- "$root"/usr/bin/exfold* "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*
+    strip --remove-section=.comment "$@"
+    chmod 644 "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*
     add_documents
-    add_control "$root"/usr/bin/exfold* "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*
+    add_control "$@"
     find "$root" -type d -exec chmod 755 {} +
     find "$root" ! -type l -newermt "@$SOURCE_DATE_EPOCH" -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
     # the bytes do not depend on the number of processors
