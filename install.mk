@@ -167,7 +167,7 @@ deb: all fold-library pages
 	@rm -rf $(BUILD)/deb
 	@cd '$(dir $(DEB))' && sha256sum '$(notdir $(DEB))'
 
-## check-deb: make deb in bare roots of Debian 12 and 13, apt install and the demo in others (SUITES=noble: Ubuntu 24.04); as root
+## check-deb: make deb in bare roots of Debian 12 and 13, apt install and the demo in others (SUITES: others); as root
 check-deb:
 	$(Q)BUILD='$(BUILD)' tests/deb.sh $(SUITES)
 

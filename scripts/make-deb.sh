@@ -136,8 +136,7 @@ END
 make_package() {
     : "${SOURCE_DATE_EPOCH:=$(commit_time)}"
     export SOURCE_DATE_EPOCH
-    rm -rf "$root/DEBIAN"
-    mkdir "$root/DEBIAN"
+    mkdir "$root/DEBIAN" # it is there in a tree that was packed
     set -- "$root"/usr/bin/exfold* "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*
     strip --remove-section=.comment "$@"
     chmod 644 "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*

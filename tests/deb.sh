@@ -2,8 +2,8 @@
 # deb.sh - the package of the last commit in bare roots: it is built in one, which has a compiler, and installed in another, which
 # has none, where the demo then runs.
 # usage: [ROOTS=DIRECTORY] [MIRROR=URL] deb.sh [SUITE ...]      (make check-deb)      last line: "N passed, N failed"
-# SUITE: bookworm, trixie (both without one), or noble.  Needs root, debootstrap and a mirror; the roots stay in ROOTS
-# ($BUILD/deb-roots) for the next run.  A release takes some minutes.
+# SUITE: bookworm and trixie, or others; a bare root that is there as ROOTS/SUITE-bare is taken, else debootstrap makes it, of
+# MIRROR.  Needs root and a network; ROOTS ($BUILD/deb-roots) stays for the next run.  A release takes some minutes.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
@@ -25,11 +25,9 @@ inside() { # ROOT COMMAND
 }
 
 bare() { # SUITE ROOT
-    [ ! -e "$2/.bare" ] || return 0
-    debootstrap --variant=minbase "$1" "$2" ${MIRROR:+"$MIRROR"} >"$2.log" 2>&1 || return
-    [ "$1" != noble ] || sed -i 's/ main$/ main universe/' "$2/etc/apt/sources.list"
-    cp /etc/resolv.conf "$2/etc/"
-    : >"$2/.bare"
+    [ ! -e "$2" ] || return 0
+    rm -rf "$2.new"
+    debootstrap --variant=minbase "$1" "$2.new" ${MIRROR:+"$MIRROR"} && cp /etc/resolv.conf "$2.new/etc/" && mv "$2.new" "$2"
 }
 
 seconds() { # WHAT COMMAND ... : says how long it took

@@ -391,6 +391,7 @@ test_deb() {
     # shellcheck disable=SC2046  # a list of files
     DEB_SHLIBDEPS='' scripts/make-deb.sh --depends "$scratch/deb/usr/bin/exfold" $(find "$scratch/deb/usr/lib" -name 'lib*.so') >"$scratch/needs"
     { cat "$scratch/needs" && echo ', fonts-dejavu-core'; } | package_names | diff "$scratch/depends" -
+    rm -r "$scratch/deb/DEBIAN"
     DEB_COMPRESS=none scripts/make-deb.sh "$scratch/deb" "$(cd "$scratch/deb" && echo usr/lib/*-* | sed "s|^|/|")" "$(cat VERSION)" "$scratch/again.deb"
     cmp "$scratch/exfold.deb" "$scratch/again.deb"
 }
