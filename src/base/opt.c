@@ -201,6 +201,14 @@ int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank)
     return 0;
 }
 
+int exf_opts_is_section(const exf_opts *o, const char *key)
+{
+    size_t n = strlen(key);
+    for (size_t i = 0; i < o->n; i++)
+        if (o->table[i].key && strncmp(o->table[i].key, key, n) == 0 && o->table[i].key[n] == '.') return 1;
+    return 0;
+}
+
 exf_code exf_opts_place(const exf_opts *o, const char *key, exf_text *out, exf_err *err)
 {
     size_t i = exf_opt_find_key(o, key);
@@ -239,6 +247,11 @@ static size_t find_flag(const exf_opts *o, const char *flag)
     size_t i = 0;
     while (i < o->n && !(o->table[i].flag && strcmp(o->table[i].flag, flag) == 0 && exf_opt_takes(o, i, EXF_OPT_BY_ARGV))) i++;
     return i;
+}
+
+int exf_opts_takes(const exf_opts *o, const char *flag)
+{
+    return find_flag(o, flag) < o->n;
 }
 
 static size_t find_letter(const exf_opts *o, char letter)

@@ -26,15 +26,15 @@
  * BYTES       uint64_t                8GiB
  * FLAG        int (0/1)               true | false; on argv --name alone is true
  * CHOICE      int (index in values)   one word of values, "auto|cpu|cuda"
- * TEXT_LIST   exf_text_list           a,b,c   (recipe: [a, b, c] or one scalar)
- * INT_LIST    exf_int_list            8,4     (recipe: [8, 4] or one scalar)
- * WORD_LIST   exf_text_list           a,x b   (recipe: ['a,x', b] or one scalar)
+ * TEXT_LIST   exf_text_list           a,b,c or a b c   (recipe: [a, b, c] or one scalar)
+ * INT_LIST    exf_int_list            8,4 or 8 4       (recipe: [8, 4] or one scalar)
+ * WORD_LIST   exf_text_list           a:x,y b          (recipe: ['a:x,y', b] or one scalar)
  * FILES       exf_text_list           one name; on argv only: each --flag NAME adds one
  *
- * Lists: blanks around an item are trimmed, brackets around the whole are
- * optional ("[8, 4]" is "8,4"), the empty list is "[]".  An item is not empty,
- * holds no comma and does not start with "[".  Words are separated by blanks instead,
- * and hold none but may hold commas. */
+ * Lists: items are separated by commas or, where the text has none, by blanks; blanks around an item are
+ * trimmed, brackets around the whole are optional ("[8, 4]" is "8,4"), the empty list is "[]".  An item is not empty,
+ * holds no comma and does not start with "[".  Words are separated by either, and hold no blank; after its
+ * first colon a word may hold commas, between options: there a blank, or a comma before a blank, ends it. */
 typedef enum {
     EXF_OPT_TEXT, EXF_OPT_INT, EXF_OPT_REAL, EXF_OPT_BYTES, EXF_OPT_FLAG,
     EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST, EXF_OPT_WORD_LIST, EXF_OPT_FILES
@@ -97,6 +97,10 @@ exf_code exf_opts_set_list(exf_opts *o, exf_opt_rank rank, const char *key, cons
  * with the nearest known one. */
 exf_code exf_opts_argv(exf_opts *o, int argc, char **argv, const char **positional, size_t *n_positional, exf_err *err) EXF_CHECKED;
 
+/* 1 if the command line takes --flag. */
+int exf_opts_takes(const exf_opts *o, const char *flag);
+/* 1 if the key is a section: others begin with it and a dot. */
+int exf_opts_is_section(const exf_opts *o, const char *key);
 /* 1 if key was given at this rank or above.  A row without a key goes by its flag. */
 int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank);
 /* Appends the place that set the key's value, to begin a message with: "demo.yaml:12: pools",

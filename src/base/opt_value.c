@@ -152,11 +152,24 @@ static int is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-static int holds_blank(const char *s, size_t len)
+/* Returns the end of the word that starts at p: a blank, or a comma that is not one between the options that follow its colon. */
+static const char *word_end(const char *p, const char *end)
 {
-    for (size_t i = 0; i < len; i++)
-        if (is_blank(s[i])) return 1;
-    return 0;
+    int in_options = 0;
+    for (; p < end && !is_blank(*p); p++) {
+        int goes_on = in_options && p + 1 < end && !is_blank(p[1]);
+        if (*p == ',' && !goes_on) break;
+        in_options |= *p == ':';
+    }
+    return p;
+}
+
+/* Returns the end of the item that starts at p: a comma or, in a list without commas, a blank. */
+static const char *item_end(const exf_opt *row, int has_commas, const char *p, const char *end)
+{
+    if (row->type == EXF_OPT_WORD_LIST) return word_end(p, end);
+    while (p < end && !(has_commas ? *p == ',' : is_blank(*p))) p++;
+    return p;
 }
 
 /* Adds one item to a list that was allocated for it. */
@@ -165,10 +178,10 @@ static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s,
     char *copy;
     if (len == 0) return exf_fail(err, EXF_USAGE, "an item of the list is empty; the empty list is []");
     if (s[0] == '[') return exf_fail(err, EXF_USAGE, "\"%.*s\" is a list inside a list", len > 80 ? 80 : (int)len, s);
-    if (row->type == EXF_OPT_WORD_LIST && holds_blank(s, len))
-        return exf_fail(err, EXF_USAGE, "\"%.*s\" has a blank, which separates items", len > 80 ? 80 : (int)len, s);
-    if (row->type != EXF_OPT_WORD_LIST && memchr(s, ',', len))
-        return exf_fail(err, EXF_USAGE, "\"%.*s\" has a comma, which separates items", len > 80 ? 80 : (int)len, s);
+    const char *stop = row->type == EXF_OPT_WORD_LIST ? word_end(s, s + len) : memchr(s, ',', len);
+    if (stop && stop < s + len)
+        return exf_fail(err, EXF_USAGE, "\"%.*s\" has a %s, which separates items", len > 80 ? 80 : (int)len, s,
+                        *stop == ',' ? "comma" : "blank");
     exf_code rc = exf_mem_dup(&copy, s, len, "list item", err);
     if (rc != EXF_OK) return rc;
     if (holds_texts(row->type)) {
@@ -195,31 +208,22 @@ static void trim(const char **begin, const char **end)
     while (*begin < *end && is_blank((*end)[-1])) --*end;
 }
 
-/* Returns the end of the item that starts at p. */
-static const char *item_end(const exf_opt *row, const char *p, const char *end)
+/* The start of the item after one that ends at p, past blanks with at most one comma among them; end if there is none. */
+static const char *next_item(const char *p, const char *end)
 {
-    if (row->type == EXF_OPT_WORD_LIST)
-        while (p < end && !is_blank(*p)) p++;
-    else
-        while (p < end && *p != ',') p++;
-    return p;
-}
-
-/* The start of the item after one that ends at p; end if there is none. */
-static const char *next_item(const exf_opt *row, const char *p, const char *end)
-{
-    if (row->type != EXF_OPT_WORD_LIST) return p < end ? p + 1 : end;
+    while (p < end && is_blank(*p)) p++;
+    if (p < end && *p == ',') p++;
     while (p < end && is_blank(*p)) p++;
     return p;
 }
 
-static size_t count_items(const exf_opt *row, const char *p, const char *end)
+static size_t count_items(const exf_opt *row, int has_commas, const char *p, const char *end)
 {
     size_t n = 0;
     for (int more = 1; more; n++) {
-        const char *last = item_end(row, p, end);
+        const char *last = item_end(row, has_commas, p, end);
         more = last < end;
-        p = next_item(row, last, end);
+        p = next_item(last, end);
     }
     return n;
 }
@@ -237,13 +241,14 @@ static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *t
         trim(&p, &end);
         if (p == end) n = 0;
     }
-    if (n) n = count_items(row, p, end);
+    int has_commas = memchr(p, ',', (size_t)(end - p)) != NULL;
+    if (n) n = count_items(row, has_commas, p, end);
     EXF_TRY(allocate_items(out, row, n, err));
     for (size_t i = 0; i < n; i++) {
-        const char *first = p, *item_last = item_end(row, p, end), *last = item_last;
+        const char *first = p, *item_last = item_end(row, has_commas, p, end), *last = item_last;
         trim(&first, &last);
         EXF_TRY(add_item(out, row, first, (size_t)(last - first), err));
-        p = next_item(row, item_last, end);
+        p = next_item(item_last, end);
     }
 out:
     return rc;

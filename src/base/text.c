@@ -94,6 +94,8 @@ const char *exf_real_text(char buf[EXF_REAL_TEXT], double value)
         snprintf(buf, EXF_REAL_TEXT, "%.*g", digits, value);
         if (strtod(buf, NULL) == value) break;
     }
+    if (fabs(value) >= 10 && fabs(value) < 1e6 && strchr(buf, 'e')) /* 60, not 6e+01 */
+        snprintf(buf, EXF_REAL_TEXT, "%.0f", value);
     return buf;
 }
 

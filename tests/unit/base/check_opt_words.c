@@ -1,4 +1,4 @@
-/* check_opt_words.c - base/opt: lists of words, which are apart by blanks and may hold commas. */
+/* check_opt_words.c - base/opt: lists of words, whose options may hold commas. */
 #include "tests/support/allocation_fixtures.h"
 
 #include "base/opt.h"
@@ -80,8 +80,9 @@ START_TEST(good_texts)
     good("P4", 1, "P4");
     good("P4 D8", 2, "P4 D8");
     good("  P4 \t D8\n top2:drop  ", 3, "P4 D8 top2:drop");
-    good("a,b c,d,e", 2, "a,b c,d,e");
-    good(",", 1, ",");
+    good("P4,D8", 2, "P4 D8");
+    good("P4, D8:fold=drop,rank=norm, P4+D8", 3, "P4 D8:fold=drop,rank=norm P4+D8");
+    good("kl=0.2,ppl=7 , P4:kl=1", 3, "kl=0.2 ppl=7 P4:kl=1");
     good("[P4 D8:fold=drop,rank=energy]", 2, "P4 D8:fold=drop,rank=energy");
     good(" [ P4 ] ", 1, "P4");
     good("[]", 0, "[]");
@@ -95,6 +96,9 @@ START_TEST(bad_texts)
 {
     bad("", "demo.yaml:12: validate.variants: an item of the list is empty; the empty list is []");
     bad("   ", "demo.yaml:12: validate.variants: an item of the list is empty; the empty list is []");
+    bad(",", "demo.yaml:12: validate.variants: an item of the list is empty; the empty list is []");
+    bad("P4,,D8", "demo.yaml:12: validate.variants: an item of the list is empty; the empty list is []");
+    bad("P4:rank=score,", "demo.yaml:12: validate.variants: an item of the list is empty; the empty list is []");
     bad("[P4 D8", "demo.yaml:12: validate.variants: \"[P4 D8\" has no closing bracket");
     bad("[", "demo.yaml:12: validate.variants: \"[\" has no closing bracket");
     bad("P4 [D8]", "demo.yaml:12: validate.variants: \"[D8]\" is a list inside a list");
@@ -136,6 +140,7 @@ START_TEST(items_that_stand_apart)
     ck_assert_uint_eq(d.limits.n, 0);
     exf_opts_free(o);
     bad_item("a b", "demo.yaml:3: validate.limits: \"a b\" has a blank, which separates items");
+    bad_item("P4,D8", "demo.yaml:3: validate.limits: \"P4,D8\" has a comma, which separates items");
     bad_item("", "demo.yaml:3: validate.limits: an item of the list is empty; the empty list is []");
     bad_item("  ", "demo.yaml:3: validate.limits: an item of the list is empty; the empty list is []");
     bad_item("[x]", "demo.yaml:3: validate.limits: \"[x]\" is a list inside a list");
