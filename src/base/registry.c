@@ -62,13 +62,14 @@ const void *exf_registry_find(const exf_registry *d, const char *name)
     return NULL;
 }
 
-exf_code exf_registry_known(exf_text *out, const exf_registry *d, const char *word, const char *name, exf_err *err)
+/* Adds `(known: a, b)`, and `; did you mean "a"?` where one is near to `name`. */
+static exf_code list_known(exf_text *out, const exf_registry *d, const char *name, exf_err *err)
 {
     const char **names = NULL, *near;
     size_t n = 0;
     exf_code rc;
     EXF_TRY(exf_mem_new(&names, d->n + 1, sizeof *names, "names", err));
-    exf_text_appendf(out, "(%s: ", word);
+    exf_text_appendf(out, "(known: ");
     for (size_t i = 0; i < d->n; i++) {
         if (!counts(d, i)) continue;
         exf_text_appendf(out, "%s%s", n ? ", " : "", name_of(d->entry[i]));
@@ -88,7 +89,7 @@ exf_code exf_registry_require(const void **out, const exf_registry *d, const cha
     exf_text known = {0};
     *out = exf_registry_find(d, name);
     if (*out) return EXF_OK;
-    exf_code rc = exf_registry_known(&known, d, "known", name, err);
+    exf_code rc = list_known(&known, d, name, err);
     if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "%s: \"%s\" is not known %s", where, name, known.s);
     exf_text_free(&known);
     return rc;

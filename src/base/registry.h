@@ -22,8 +22,6 @@ typedef struct {
 } exf_registry;
 
 const void *exf_registry_find(const exf_registry *d, const char *name); /* NULL: unknown, or it does not count */
-/* Adds `(known: a, b)`, with `word` for "known", and `; did you mean "a"?` where one is near. */
-exf_code exf_registry_known(exf_text *out, const exf_registry *d, const char *word, const char *name, exf_err *err) EXF_CHECKED;
 /* EXF_USAGE `where: "name" is not known (known: a, b)`. */
 exf_code exf_registry_require(const void **out, const exf_registry *d, const char *where, const char *name,
                               exf_err *err) EXF_CHECKED;

@@ -30,8 +30,13 @@ exf_code exf_family_require(const char *model_type, const exf_family **out, exf_
     exf_text known = {0};
     *out = exf_family_find(model_type);
     if (*out) return EXF_OK;
-    exf_code rc = exf_registry_known(&known, &registry, "supported", model_type, err);
-    if (rc == EXF_OK) rc = exf_fail(err, EXF_MODEL, "model_type \"%s\" is not supported %s", model_type, known.s);
+    for (size_t i = 0; exf_family_at(i); i++) exf_text_appendf(&known, "%s%s", i ? ", " : "", exf_family_at(i)->name);
+    exf_code rc = exf_text_end(&known, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_MODEL,
+                      "model_type \"%s\" is of a family that this version does not read; it reads %s, and under another name in "
+                      "config.json the weights would be computed as another model",
+                      model_type, known.s);
     exf_text_free(&known);
     return rc;
 }

@@ -31,7 +31,8 @@ typedef struct {
  * what opening config.json there says.  EXF_USAGE, with the command or the path that mends it, for
  *   a hub's name (OWNER/MODEL, where no OWNER exists): how to download it;
  *   the folder of a hub cache, which keeps checkpoints in snapshots/REVISION: which of them to name;
- *   a file, such as a .gguf, a shard or config.json itself. */
+ *   a file, such as a .gguf, a shard or config.json itself;
+ *   a directory of GGUF files, of a LoRA adapter or of pickled weights: what to make of it. */
 exf_code exf_model_check_path(const char *dir, exf_err *err) EXF_CHECKED;
 exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err) EXF_CHECKED;
 exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part part, exf_err *err) EXF_CHECKED;
@@ -80,7 +81,8 @@ int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int la
 /* The shape as in the file, and how many experts' tensors it is. */
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
 /* Checks that every tensor that the rules require of the opened part is present and has the
- * right shape and dtype; a whole model must have no other tensors. */
+ * right shape and dtype; a whole model must have no other tensors.  Weights that a quantizer packed are
+ * refused by their names. */
 exf_code exf_model_check_tensors(const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Checks that every expert number in an integer tensor is in [0, E). */
 exf_code exf_model_check_tables(const exf_model *m, exf_err *err) EXF_CHECKED;

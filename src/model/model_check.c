@@ -5,8 +5,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "format/json.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +93,68 @@ out:
     return rc;
 }
 
+/* ---- weights of other programs -------------------------------------------------------- */
+
+/* Names the model that an adapter was trained on; "its base model" where the file does not say. */
+static exf_code refuse_adapter(const char *dir, const char *file, exf_err *err)
+{
+    enum { ADAPTER_LIMIT = 1 << 20 };
+    char *path = NULL;
+    exf_json *config = NULL;
+    exf_err ignored;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, dir, file, err));
+    const exf_json *object = exf_json_load(&config, path, ADAPTER_LIMIT, &ignored) == EXF_OK ? config : NULL;
+    const char *base = exf_json_type(object) == EXF_JSON_OBJECT
+                           ? exf_json_string(exf_json_get(object, "base_model_name_or_path"), NULL) : NULL;
+    rc = exf_fail(err, EXF_USAGE,
+                  "%s: holds a LoRA adapter (%s), which is no model alone; merge it into %s, with peft's merge_and_unload() and "
+                  "save_pretrained(), and give the directory that this writes",
+                  dir, file, base && *base ? base : "its base model");
+out:
+    exf_json_free(config);
+    exf_mem_free(path);
+    return rc;
+}
+
+static exf_code refuse_gguf(const char *dir, const char *file, exf_err *err)
+{
+    return exf_fail(err, EXF_USAGE,
+                    "%s: %s%s%s weights packed for llama.cpp (GGUF), which are not read; give the release that they were made "
+                    "from, a directory with config.json and *.safetensors: docs/quantized.md",
+                    dir, file ? "holds " : "is a file of", file ? file : "", file ? "," : "");
+}
+
+static exf_code refuse_pickles(const char *dir, const char *file, exf_err *err)
+{
+    return exf_fail(err, EXF_USAGE,
+                    "%s: holds %s, weights pickled by PyTorch, which are not read; write them as .safetensors, with transformers' "
+                    "from_pretrained() and save_pretrained(), and give the directory that this writes",
+                    dir, file);
+}
+
+/* Refuses a directory without config.json or without *.safetensors by the first file, in this order and by name, that tells what
+ * it is. */
+static exf_code refuse_foreign(const char *dir, exf_err *err)
+{
+    static const struct { const char *begins, *ends; exf_code (*refuse)(const char *, const char *, exf_err *); } kinds[] = {
+        {"adapter_config.json", "", refuse_adapter}, {"", ".gguf", refuse_gguf}, {"pytorch_model", ".bin", refuse_pickles},
+        {"", ".pth", refuse_pickles},
+    };
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    char first[KINDS][256] = {{0}};
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));)
+        for (size_t k = 0; k < KINDS; k++)
+            if (exf_starts_with(e->d_name, kinds[k].begins) && exf_ends_with(e->d_name, kinds[k].ends) &&
+                (!*first[k] || strcmp(e->d_name, first[k]) < 0))
+                snprintf(first[k], sizeof first[k], "%s", e->d_name);
+    if (d) closedir(d);
+    for (size_t k = 0; k < KINDS; k++)
+        if (*first[k]) return kinds[k].refuse(dir, first[k], err);
+    return EXF_OK;
+}
+
 exf_code exf_model_check_path(const char *dir, exf_err *err)
 {
     char *config = NULL;
@@ -98,11 +162,14 @@ exf_code exf_model_check_path(const char *dir, exf_err *err)
     int found, is_directory;
     EXF_TRY(exf_path_join(&config, dir, "config.json", err));
     EXF_TRY(exf_path_look(config, &found, err));
+    if (!found || !exf_checkpoint_present(dir)) EXF_TRY(refuse_foreign(dir, err));
     if (found) goto out;
     EXF_TRY(exf_path_is_directory(dir, &is_directory, err));
     EXF_TRY(exf_path_look(dir, &found, err));
     if (is_directory)
         rc = explain_cache(dir, err);
+    else if (found && exf_ends_with(dir, ".gguf"))
+        rc = refuse_gguf(dir, NULL, err);
     else if (found)
         rc = exf_fail(err, EXF_USAGE, "%s: is a file; a model is the directory that holds config.json and *.safetensors", dir);
     else if (looks_like_hub_name(dir))
@@ -199,10 +266,28 @@ static exf_code check_surplus(const inventory *v, exf_err *err)
     return EXF_OK;
 }
 
+/* Refuses weights that a quantizer packed, by the names of tensors that it alone writes. */
+static exf_code refuse_packed(const exf_model *m, exf_err *err)
+{
+    static const struct { const char *ends, *method; } packed[] = {
+        {".qweight", "AWQ or GPTQ"}, {".weight_packed", "compressed-tensors"}, {".weight_scale_2", "ModelOpt (NVFP4)"},
+        {".absmax", "bitsandbytes"},
+    };
+    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
+        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+        for (size_t k = 0; k < sizeof packed / sizeof *packed; k++)
+            if (exf_ends_with(s->tensor->view.name, packed[k].ends))
+                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": " EXF_QUANTIZED, exf_st_path(s->file), s->tensor->view.name,
+                                packed[k].method);
+    }
+    return EXF_OK;
+}
+
 exf_code exf_model_check_tensors(const exf_model *m, exf_err *err)
 {
     inventory v = {m, NULL};
     exf_code rc;
+    EXF_TRY(refuse_packed(m, err));
     EXF_TRY(exf_mem_new(&v.used, exf_checkpoint_count(m->checkpoint), 1, "tensor inventory", err));
     for (int l = -1; l < m->arch.n_layers; l++)
         for (size_t i = 0; i < m->family->n_rules; i++) EXF_TRY(check_rule(&v, &m->family->rules[i], l, err));

@@ -7,6 +7,7 @@
 
 #include "base/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- config.json ------------------------------------------------------------------ */
@@ -45,6 +46,28 @@ static exf_code read_experts(const exf_config *c, exf_quantization *q, exf_err *
     return exf_fail(err, EXF_MODEL, "%s: \"expert_dtype\" is \"%s\"; supported are \"fp4\" and \"fp8\"", c->path, dtype);
 }
 
+/* Refuses weights of another quantizer by its name, and by what its config says of the format. */
+static exf_code refuse_method(const exf_config *c, const char *method, exf_err *err)
+{
+    static const struct { const char *method, *name; } known[] = {
+        {"awq", "AWQ"}, {"gptq", "GPTQ"}, {"modelopt", "ModelOpt"}, {"compressed-tensors", "compressed-tensors"},
+        {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
+    };
+    const char *format;
+    char packed_by[160];
+    exf_code rc;
+    EXF_TRY(exf_config_text_or(c, "quantization_config.quant_algo|quantization_config.format", "", &format, err));
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(known[i].method, method) != 0) continue;
+        snprintf(packed_by, sizeof packed_by, "%s%s%.80s%s", known[i].name, *format ? " (" : "", format, *format ? ")" : "");
+        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED, c->path, method,
+                        packed_by);
+    }
+    rc = exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
+out:
+    return rc;
+}
+
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err)
 {
     exf_code rc;
@@ -55,8 +78,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     if (!given) return EXF_OK;
     EXF_TRY(exf_config_text_or(c, "quantization_config.quant_method", "missing", &method, err));
     EXF_TRY(exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err));
-    if (strcmp(method, "fp8") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
+    if (strcmp(method, "fp8") != 0) return refuse_method(c, method, err);
     if (strcmp(fmt, "e4m3") != 0)
         return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
     EXF_TRY(read_block(c, q, err));

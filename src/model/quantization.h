@@ -23,6 +23,11 @@ typedef struct {
     int e8m0_scales;            /* scales of FP8 weights are F8_E8M0, else F32 */
 } exf_quantization;
 
+/* What is said of weights in a format that is not read, after the file and what it says; %s: by what they were quantized. */
+#define EXF_QUANTIZED                                                                                                     \
+    "the weights are packed by %s, which is not read; calibrate on the release that they were made from (BF16, or FP8 in " \
+    "blocks) and serve its tables with these weights: docs/quantized.md"
+
 /* quant_method "fp8" with fmt "e4m3", weight_block_size (default [128, 128]) and
  * anything in activation_scheme, scale_fmt and modules_to_not_convert; no
  * quantization_config.  EXF_MODEL saying what is supported for anything else. */

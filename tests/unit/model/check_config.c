@@ -164,7 +164,7 @@ START_TEST(families_are_listed)
     ck_assert_ptr_eq(f, exf_family_find("qwen3_moe"));
     ck_fails(exf_family_require("qwen3_mo", &f, &e), EXF_MODEL, e, "model_type \"qwen3_mo\"");
     ck_assert_ptr_null(f);
-    ck_assert_msg(strstr(e.msg, "); did you mean \"qwen3_moe\"?") != NULL, "%s", e.msg);
+    ck_assert_msg(strstr(e.msg, "did you mean") == NULL, "%s", e.msg); /* it would be another model */
     for (size_t i = 0; exf_family_at(i); i++) ck_assert_msg(strstr(e.msg, exf_family_at(i)->name) != NULL, "%s", e.msg);
 }
 END_TEST
