@@ -100,10 +100,15 @@ static exf_code refuse_number_twice(const exf_recipe *r, const exf_int_list *lis
 
 exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err)
 {
-    const exf_writer *w;
     exf_code rc = refuse_twice(r, &r->targets, "output.targets", err);
-    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++)
+    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
+        const exf_writer *w;
+        const exf_runtime *runtime = exf_runtime_find(r->targets.item[i]);
+        if (runtime && runtime->target && !exf_writer_find(runtime->name))
+            return exf_recipe_refuse(r, err, "output.targets: \"%s\" is a runtime, for --runtime; the target that it loads is %s",
+                                     runtime->name, runtime->target);
         rc = exf_recipe_blame(r, exf_writer_require(r->targets.item[i], &w, err), err);
+    }
     return rc;
 }
 

@@ -63,9 +63,9 @@ exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_
 
 /* ---- exporting, alone or in a calibration (stage_export.c) ------------------------------------------- */
 
-/* Refuses, before any work, targets of r that exist and may not be replaced, or without the one that its runtime loads. */
+/* Refuses, before any work, targets of r that exist and may not be replaced. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
-/* Refuses a model that one of r's targets cannot serve. */
+/* Refuses a model that r's runtime or one of its targets cannot serve, and targets without the one that the runtime loads. */
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Exports a tables file in the formats of r's targets and announces the files.  has_recipe: the run
  * directory has or will have an exfold_recipe.yaml.  made: the tables, if they were made just now; NULL: they are read.

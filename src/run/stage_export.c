@@ -64,16 +64,25 @@ static exf_code write_target(const exf_writer *w, const char *path, const exf_re
     return rc == EXF_OK ? exf_announce(path, err) : rc;
 }
 
-exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
+/* Refuses a runtime that does not serve the model, of that family and with so many experts per token, and then targets without
+ * the one that it loads. */
+static exf_code check_runtime(const exf_recipe *r, const char *family, int top_k, exf_err *err)
 {
     const exf_runtime *runtime;
-    exf_code rc = exf_recipe_runtime(r, &runtime, err);
-    if (rc != EXF_OK) return rc;
+    const exf_architecture a = {.top_k = top_k};
+    exf_code rc;
+    EXF_TRY(exf_recipe_runtime(r, &runtime, err));
+    if (runtime && family) EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(runtime, family, &a, err), err));
     int is_loaded = !runtime || !runtime->target;
     for (size_t i = 0; i < r->targets.n && !is_loaded; i++) is_loaded = strcmp(r->targets.item[i], runtime->target) == 0;
     if (!is_loaded)
-        return exf_recipe_refuse(r, err, "output.targets: has not %s, which serve.runtime %s loads", runtime->target,
-                                 runtime->name);
+        rc = exf_recipe_refuse(r, err, "output.targets: has not %s, which serve.runtime %s loads", runtime->target, runtime->name);
+out:
+    return rc;
+}
+
+exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
+{
     return each_target(check_path, r, dir, NULL, err);
 }
 
@@ -82,7 +91,7 @@ exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf
     const exf_architecture *a = &model->arch;
     const exf_export_model m = {
         .family = model->family->name, .n_layers = a->n_layers, .n_experts = a->n_experts, .top_k = a->top_k};
-    exf_code rc = EXF_OK;
+    exf_code rc = check_runtime(r, m.family, a->top_k, err);
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
         const exf_writer *w;
         rc = exf_writer_require(r->targets.item[i], &w, err);
@@ -147,6 +156,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         if (wants_vectors) EXF_TRY(exf_tables_read_vectors(&read.tables, tables, err));
         EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, read.digest, err));
     }
+    EXF_TRY(check_runtime(r, exf_provenance_get(&t->tables.provenance, "model.family"), (int)t->tables.shape.top_k, err));
     EXF_TRY(exf_tell_part(&t->tables, tables, err));
     if (wants_model) {
         EXF_TRY(exf_recipe_check_model(r, err));
