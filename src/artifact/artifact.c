@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "base/registry.h"
 #include "base/text.h"
-#include "format/safetensors.h"
 
 #include <string.h>
 
@@ -99,6 +98,38 @@ static exf_code refuse_pt(const char *path, exf_err *err)
                     path);
 }
 
+exf_code exf_artifact_refuse_export(const exf_st_file *f, exf_err *err)
+{
+    const char *layout = exf_st_metadata(f, "exfold_format");
+    char *directory = NULL, *tables = NULL;
+    int found;
+    exf_code rc;
+    if (!layout || !exf_starts_with(layout, "tables/")) return EXF_OK;
+    EXF_TRY(exf_path_dir(&directory, exf_st_path(f), err));
+    EXF_TRY(exf_path_join(&tables, directory, "tables.h5", err));
+    EXF_TRY(exf_path_look(tables, &found, err));
+    rc = exf_fail(err, EXF_FORMAT, "%s: is an export of tables, which other programs load; these programs read the tables.h5 %s%s",
+                  exf_st_path(f), found ? "beside it: " : "that it was made from", found ? tables : "");
+out:
+    exf_mem_free(directory);
+    exf_mem_free(tables);
+    return rc;
+}
+
+/* Refuses a .safetensors file. */
+static exf_code refuse_safetensors(const char *path, exf_err *err)
+{
+    exf_st_file *f = NULL;
+    exf_code rc;
+    if (!exf_st_is_one(path)) return EXF_OK;
+    EXF_TRY(exf_st_open(&f, path, err));
+    EXF_TRY(exf_artifact_refuse_export(f, err));
+    rc = exf_fail(err, EXF_FORMAT, "%s: is a .safetensors file, expected an .h5 file of these programs", path);
+out:
+    exf_st_close(f);
+    return rc;
+}
+
 exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
                            exf_provenance *p, exf_err *err)
 {
@@ -106,6 +137,7 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
     const exf_artifact *kind;
     exf_code rc;
     EXF_TRY(refuse_pt(path, err));
+    EXF_TRY(refuse_safetensors(path, err));
     EXF_TRY(exf_h5_open(&h, path, err));
     EXF_TRY(check_kind(h, expected, &kind, err));
     EXF_TRY(check_container(h, kind, err));

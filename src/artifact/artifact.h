@@ -16,6 +16,7 @@
 #ifndef EXF_ARTIFACT_ARTIFACT_H
 #define EXF_ARTIFACT_ARTIFACT_H
 #include "artifact/provenance.h"
+#include "format/safetensors.h"
 
 typedef struct {
     const char *kind;
@@ -30,6 +31,8 @@ const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NU
 /* Starts a file of this kind and writes root attributes and provenance.  temporary: as in exf_h5_create(). */
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
                              const exf_provenance *p, exf_err *err) EXF_CHECKED;
+/* EXF_FORMAT if the file is tables that exfold-export wrote for other programs: names the tables.h5 beside it. */
+exf_code exf_artifact_refuse_export(const exf_st_file *f, exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
  * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
  * EXF_VERSION if it needs a newer program.  A .pt file is refused with the script that takes its tables out. */

@@ -50,11 +50,12 @@ out:
 static exf_code read_facts(exf_provenance *p, const exf_st_file *f, exf_err *err)
 {
     const char *layout = exf_st_metadata(f, "exfold_format"), *key, *value;
-    exf_code rc = EXF_OK;
+    exf_code rc = exf_artifact_refuse_export(f, err);
+    if (rc != EXF_OK) return rc;
     if (!layout || strcmp(layout, LAYOUT) != 0)
         return exf_fail(err, EXF_FORMAT,
                         "%s: exfold_format is %.40s, expected " LAYOUT ", as scripts/pt_to_safetensors.py writes it of a plugin's "
-                        ".pt file; our own tables are read from tables.h5",
+                        ".pt file",
                         exf_st_path(f), layout ? layout : "missing");
     for (size_t i = 0; rc == EXF_OK && exf_st_metadata_at(f, i, &key, &value); i++) {
         if (strcmp(key, "exfold_format") == 0 || strcmp(key, "layer_numbers") == 0) continue;

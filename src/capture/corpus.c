@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "format/unpack.h"
@@ -164,10 +165,10 @@ out:
     return rc;
 }
 
-/* Reads the manifest of a request, from its text or its file. */
+/* Reads the manifest of a request, from its file or, where --text made it and its file is not written yet, from its text. */
 static exf_code read_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err)
 {
-    return q->manifest_text ? exf_manifest_parse(out, q->manifest_text, strlen(q->manifest_text), q->manifest, err)
+    return q->manifest_text ? exf_manifest_parse(out, q->manifest_text, strlen(q->manifest_text), "--text", err)
                             : exf_manifest_load(out, q->manifest, err);
 }
 
@@ -220,6 +221,20 @@ out:
     return rc;
 }
 
+/* Refuses a tokenizer that makes ids without a row of the embedding, and warns of one that fits another model: releases pad their
+ * embeddings by some hundredths at most. */
+static exf_code check_vocabulary(const exf_tokenizer *t, const exf_corpus_request *q, exf_err *err)
+{
+    int64_t size = exf_tokenizer_size(t);
+    if (size > q->vocab)
+        return exf_fail(err, EXF_MODEL, "%s: has %" PRId64 " tokens, the model's embedding %" PRId64 " rows (vocab_size): it is "
+                        "the tokenizer of another model", q->tokenizer, size, q->vocab);
+    if (size < q->vocab - q->vocab / 10)
+        exf_log_warn("%s: has %" PRId64 " tokens, the model's embedding %" PRId64 " rows (vocab_size); is it this model's "
+                     "tokenizer?", q->tokenizer, size, q->vocab);
+    return EXF_OK;
+}
+
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err *err)
 {
     builder b = {.request = q};
@@ -235,6 +250,7 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
     }
     if (text < b.manifest->n) {
         EXF_TRY(exf_tokenizer_load(&b.tokenizer, q->tokenizer, err));
+        EXF_TRY(check_vocabulary(b.tokenizer, q, err));
         memcpy(b.corpus->tokenizer_sha256, exf_tokenizer_sha256(b.tokenizer), EXF_SHA256_HEX);
     }
     EXF_TRY(find_chat_form(&b, err));
@@ -291,6 +307,7 @@ static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request 
     int found = 0;
     if (first_text(m) < m->n && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
     if (found) rc = exf_tokenizer_load(&t, q->tokenizer, err);
+    if (t) rc = check_vocabulary(t, q, err);
     exf_tokenizer_free(t);
     return rc;
 }

@@ -29,6 +29,10 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_C
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err) EXF_CHECKED; /* jsonl, chat */
 
+/* EXF_MODEL, beginning with `place`, if a member of the line of the file is a conversation, a list of turns: names the script that
+ * renders it. */
+exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err) EXF_CHECKED;
+
 /* Append, for messages, the names that a source has where a wanted one is missing, in the file's order and quoted:
  * "\"a\", \"b\""; of more than 12 the first 12 and how many more there are; "none" of an empty list. */
 void exf_member_names(const exf_json *object, exf_text *out);

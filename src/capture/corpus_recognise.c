@@ -1,6 +1,7 @@
 /* corpus_recognise.c - tells what kind of source a file is that no manifest describes (exf_recognise, corpus.h). */
 #include "capture/corpus_internal.h"
 
+#include "artifact/artifact.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "format/unpack.h"
@@ -84,6 +85,7 @@ static exf_code refuse_packed(const head *h)
         {"PK\3\4", 4, "a zip archive", "unpack it first: unzip"},
         {"PAR1", 4, "a Parquet table", "write its column of text as JSON lines first"},
         {"%PDF-", 5, "a PDF", "extract its text first"},
+        {"\x89HDF\r\n\x1a\n", 8, "an HDF5 file, not a text", "exfold-validate takes tables by --tables FILE"},
     };
     for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
         if (h->len >= packed[i].n && memcmp(h->bytes, packed[i].magic, packed[i].n) == 0)
@@ -105,6 +107,28 @@ static exf_code refuse_bytes(const head *h)
 
 /* ---- JSON lines ---------------------------------------------------------- */
 
+/* Returns 1 for a list of turns, {"role": ..., "content": ...} or {"from": ..., "value": ...}. */
+static int is_conversation(const exf_json *member)
+{
+    const exf_json *turn = exf_json_type(member) == EXF_JSON_ARRAY ? exf_json_at(member, 0) : NULL;
+    if (!turn || exf_json_type(turn) != EXF_JSON_OBJECT) return 0;
+    return exf_json_get(turn, exf_json_get(turn, "role") ? "content" : "from") != NULL;
+}
+
+exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err)
+{
+    for (void *it = exf_json_first(object); it; it = exf_json_next(object, it)) {
+        const char *name = exf_json_key(it);
+        if (!is_conversation(exf_json_value(it))) continue;
+        int is_usual = strcmp(name, "messages") == 0;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"%s\" is a conversation, which becomes text by the model's own chat template: python3 "
+                        "scripts/render_chat.py MODEL %s OUT.jsonl%s%s; then give OUT.jsonl",
+                        place, name, path, is_usual ? "" : " --messages ", is_usual ? "" : name);
+    }
+    return EXF_OK;
+}
+
 /* Returns the first line that is not blank; *number counts from 1. */
 static const char *first_line(const head *h, size_t *len, int *number)
 {
@@ -122,15 +146,21 @@ static const char *first_line(const head *h, size_t *len, int *number)
 static exf_code wrong_member(const head *h, const exf_json *object, const char *field, int line)
 {
     const exf_json *member = exf_json_get(object, field);
-    exf_text present = {0};
+    exf_text present = {0}, place = {0};
+    exf_code rc;
+    exf_text_appendf(&place, "%s: line %d", h->name, line);
+    EXF_TRY(exf_text_end(&place, h->err));
+    EXF_TRY(exf_refuse_conversation(object, place.s, h->path, h->err));
     exf_member_names(object, &present);
-    exf_code rc = exf_text_end(&present, h->err);
-    if (rc == EXF_OK && member)
+    EXF_TRY(exf_text_end(&present, h->err));
+    if (member)
         rc = exf_fail(h->err, EXF_MODEL, "%s: line %d: \"%s\" is %s, expected a string; of the members %s, name the text with"
                       " --text-field NAME", h->name, line, field, exf_json_type_name(member), present.s);
-    else if (rc == EXF_OK)
+    else
         rc = exf_fail(h->err, EXF_MODEL, "%s: line %d has no \"%s\"; of its members %s, name the text with --text-field NAME",
                       h->name, line, field, present.s);
+out:
+    exf_text_free(&place);
     exf_text_free(&present);
     return rc;
 }
@@ -198,6 +228,7 @@ static exf_code take_tokens(const head *h, exf_recognised *out)
     if (h->packing != EXF_PLAIN || strcmp(h->path, EXF_STANDARD_INPUT) == 0)
         return exf_fail(h->err, EXF_MODEL, "%s: holds token ids, which are read from a file that is not compressed", h->name);
     EXF_TRY(exf_st_open(&f, h->path, h->err));
+    EXF_TRY(exf_artifact_refuse_export(f, h->err));
     if (h->field) t = exf_st_find(f, h->field);
     for (size_t i = 0; !h->field && i < exf_st_count(f); i++) {
         if (!exf_dtype_is_integer(exf_st_at(f, i)->view.dtype)) continue;

@@ -74,10 +74,6 @@ static exf_code add_document(exf_source_chunks *p, const char *text, size_t len,
         exf_err_prefix(err, "%s%s: ", p->source->label, at);
         return rc;
     }
-    for (size_t i = first; i < p->ids.n; i++)
-        if (p->ids.id[i] < 0 || p->ids.id[i] >= p->vocab)
-            return exf_fail(err, EXF_MODEL, "%s%s, position %zu: token id %" PRId32 ", the vocabulary has %" PRId64,
-                            p->source->label, at, i - first, p->ids.id[i], p->vocab);
     return cut_into_chunks(p, first, err);
 }
 
@@ -238,14 +234,23 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
     return EXF_OK;
 }
 
-static exf_code no_such_member(const line_reader *r, const exf_json *object, exf_err *err)
+static exf_code wrong_member(const line_reader *r, const exf_json *object, exf_err *err)
 {
-    exf_text present = {0};
+    const exf_manifest_source *s = r->pool->source;
+    const exf_json *member = exf_json_get(object, s->field);
+    exf_text present = {0}, place = {0};
+    exf_code rc;
+    exf_text_appendf(&place, "%s: line %" PRId64, s->label, r->number);
+    EXF_TRY(exf_text_end(&place, err));
+    EXF_TRY(exf_refuse_conversation(object, place.s, s->file, err));
     exf_member_names(object, &present);
-    exf_code rc = exf_text_end(&present, err);
-    if (rc == EXF_OK)
-        rc = exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is missing; the line's members are %s", r->pool->source->label,
-                      r->number, r->pool->source->field, present.s);
+    EXF_TRY(exf_text_end(&present, err));
+    if (member)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected a string", place.s, s->field, exf_json_type_name(member));
+    else
+        rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is missing; the line's members are %s", place.s, s->field, present.s);
+out:
+    exf_text_free(&place);
     exf_text_free(&present);
     return rc;
 }
@@ -255,8 +260,7 @@ static exf_code find_text(line_reader *r, const exf_json *object, const char **t
 {
     const exf_manifest_source *s = r->pool->source;
     const exf_json *member = exf_json_get(object, s->field);
-    if (!member) return no_such_member(r, object, err);
-    if (s->format == EXF_SOURCE_CHAT) {
+    if (member && s->format == EXF_SOURCE_CHAT) {
         exf_text_free(&r->rendered);
         r->rendered = (exf_text){0};
         exf_code rc = exf_chat_render(&r->pool->chat, object, s->field, &r->rendered, err);
@@ -266,9 +270,7 @@ static exf_code find_text(line_reader *r, const exf_json *object, const char **t
         return rc;
     }
     *text = exf_json_string(member, n);
-    if (*text) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is %s, expected a string", s->label, r->number, s->field,
-                    exf_json_type_name(member));
+    return *text ? EXF_OK : wrong_member(r, object, err);
 }
 
 static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err *err)

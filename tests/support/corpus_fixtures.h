@@ -25,7 +25,7 @@ static inline exf_corpus_request ask(const char *manifest)
     snprintf(path, sizeof path, "%s", exf_scratch("m.yaml"));
     if (manifest) exf_write_file(path, manifest, strlen(manifest));
     return (exf_corpus_request){
-        .manifest = path, .max_tokens = 8, .min_tokens = 1, .seed = 7, .vocab = 1000, .tokenizer = TOKENIZER};
+        .manifest = path, .max_tokens = 8, .min_tokens = 1, .seed = 7, .vocab = 1504, .tokenizer = TOKENIZER};
 }
 
 static inline exf_corpus *load(const exf_corpus_request *q)

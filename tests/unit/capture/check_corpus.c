@@ -116,6 +116,7 @@ START_TEST(ids_outside_the_vocabulary_are_refused)
     exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens}\n");
     id[3][17] = 1000; /* beyond max_tokens: still a contradiction */
     ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    q.vocab = 1000;
     refused(&q, EXF_MODEL, "row 3, position 17: token id 1000, the vocabulary has 1000");
     q.vocab = 1001;
     exf_corpus_free(load(&q));
