@@ -214,15 +214,6 @@ static int in_section(const exf_opt *row, const char *section, size_t n)
     return strncmp(row->key, section, n) == 0 && row->key[n] == '.';
 }
 
-/* Appends "section:", commented out where all of its keys are. */
-static void add_section(const init *s, const exf_opt *rows, size_t n_rows, const char *section, size_t n, exf_text *out)
-{
-    int given = 0;
-    for (size_t i = 0; i < n_rows; i++)
-        given |= in_section(&rows[i], section, n) && exf_opts_given(s->recipe->opts, rows[i].key, EXF_OPT_BY_RECIPE);
-    exf_text_appendf(out, "%s%.*s:\n", given ? "" : "#", (int)n, section);
-}
-
 static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
 {
     size_t n_common, n_rows, n = 0;
@@ -237,7 +228,7 @@ static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
             exf_text_append(out, "\n", 1);
             section = rows[i].key;
             n = dot ? (size_t)(dot - section) : 0;
-            if (n) add_section(s, rows, n_rows, section, n, out);
+            if (n) exf_text_appendf(out, "%.*s:\n", (int)n, section); /* bare where no key is given: one uncommented finds it */
         }
         value.len = 0;
         EXF_TRY(exf_opts_value(s->recipe->opts, n_common + i, &value, err));

@@ -174,19 +174,29 @@ static const struct {
     {"tables", "exfold-export and exfold-validate --tables"},
 };
 
-/* Returns rc, the result of reading path as YAML; where it failed because the file is an artifact, another HDF5 file or a
- * .safetensors file, err says so instead. */
-static exf_code refuse_binary(const char *path, exf_code rc, exf_err *err)
+/* Returns rc, the result of reading path as a recipe; where it failed although the name is no recipe's, and the program takes
+ * texts, err says how to give one. */
+static exf_code refuse_text(const exf_recipe *r, const char *path, exf_code rc, exf_err *err)
+{
+    int is_named_so = exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml");
+    if (rc != EXF_USAGE || is_named_so || !exf_opts_takes(r->opts, "text")) return rc;
+    return exf_fail(err, EXF_USAGE, "%s: is no recipe (YAML with schema: exfold-recipe/1); a text to read is given with --text %s",
+                    path, path);
+}
+
+/* Returns rc, the result of reading path as YAML; where it failed because the file is an artifact, another HDF5 file, a
+ * .safetensors file or a text, err says so instead. */
+static exf_code refuse_others(const exf_recipe *r, const char *path, exf_code rc, exf_err *err)
 {
     unsigned char head[9];
     exf_err unused;
     exf_h5 *h = NULL;
     const exf_artifact *artifact = NULL;
-    if (rc != EXF_USAGE || !exf_file_begins(path, head, sizeof head)) return rc;
+    if (rc != EXF_USAGE || !exf_file_begins(path, head, sizeof head)) return refuse_text(r, path, rc, err);
     if (head[6] == 0 && head[7] == 0 && head[8] == '{') /* the upper bytes of a header's length, and its first letter */
-        return exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected a recipe (YAML); a model is given with --model DIR",
-                        path);
-    if (memcmp(head, "\211HDF\r\n\032\n", 8) != 0) return rc;
+        return exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected a recipe (YAML); a model is given with --model DIR%s",
+                        path, exf_opts_takes(r->opts, "text") ? ", token ids with --text FILE" : "");
+    if (memcmp(head, "\211HDF\r\n\032\n", 8) != 0) return refuse_text(r, path, rc, err);
     if (exf_artifact_open(&h, path, NULL, &artifact, NULL, &unused) == EXF_OK) exf_h5_close(h);
     for (size_t i = 0; artifact && i < sizeof taken / sizeof *taken; i++)
         if (strcmp(taken[i].kind, artifact->kind) == 0)
@@ -260,6 +270,7 @@ static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *ma
         EXF_TRY(exf_text_end(&key, err));
         EXF_TRY(exf_text_end(&where, err));
         if (r->skips_paths && exf_recipe_is_path(key.s)) continue;
+        if (node->kind == EXF_YAML_SCALAR && !*node->text && exf_opts_is_section(r->recipe->opts, key.s)) continue; /* "card:" */
         switch (node->kind) {
         case EXF_YAML_MAP: EXF_TRY(set_map(r, key.s, node, err)); break;
         case EXF_YAML_LIST: EXF_TRY(set_list(r, key.s, node, where.s, err)); break;
@@ -278,14 +289,14 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     exf_yaml *root = NULL;
     char *dir = NULL;
     reading reader = {r, path, 0};
-    EXF_TRY(refuse_binary(path, exf_yaml_load(&root, path, err), err));
+    EXF_TRY(refuse_others(r, path, exf_yaml_load(&root, path, err), err));
     const exf_yaml *schema = exf_yaml_get(root, "schema");
     if (root->kind != EXF_YAML_MAP)
         rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: " EXF_RECIPE_SCHEMA, path, exf_yaml_kind_name(root));
     else if (!schema || schema->kind != EXF_YAML_SCALAR || strcmp(schema->text, EXF_RECIPE_SCHEMA) != 0)
         rc = exf_fail(err, EXF_USAGE, "%s: schema is %s, expected " EXF_RECIPE_SCHEMA, path,
                       schema && schema->kind == EXF_YAML_SCALAR ? schema->text : "missing");
-    if (rc != EXF_OK) goto out;
+    EXF_TRY(refuse_text(r, path, rc, err));
     EXF_TRY(set_map(&reader, "", root, err));
     EXF_TRY(exf_path_dir(&dir, path, err));
     for (int i = 0; i < EXF_RECIPE_PATHS; i++) { /* make paths relative to the working directory */

@@ -150,7 +150,11 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
     else
         exf_log_info("no recipe: the settings of a model that is not among the released ones");
     for (size_t i = 0; rc == EXF_OK && i < 3; i++) rc = report_keys(r, settings[what][i], err);
-    if (rc == EXF_OK) exf_log_info("0 sequences are all of the texts; change a setting with --set KEY=VALUE");
+    const char *sequences = settings[what][0][0];
+    int takes_all = !exf_opts_given(r->opts, sequences, EXF_OPT_BY_ARGV);
+    if (rc == EXF_OK)
+        exf_log_info("%s%schange a setting with --set KEY=VALUE", takes_all ? sequences : "",
+                     takes_all ? "=0 takes every sequence of the texts; " : "");
     return rc;
 }
 

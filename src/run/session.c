@@ -101,9 +101,10 @@ static exf_code open_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
     const exf_corpus *c = s->corpus;
     report_domains(c);
     if (c->n_domains && c->n_unpinned)
-        exf_log_warn("%s: no sha256 pins %d of %zu sources (%s), so that a change of these files goes unnoticed; "
-                     "--pin-manifest writes it",
-                     r->manifest, c->n_unpinned, c->n_sources, c->unpinned);
+        exf_log_warn("%s: no sha256 pins %d of %zu sources (%s), so that a change of these files goes unnoticed; pin "
+                     "them with: exfold-capture %s --set data.manifest=%s --pin-manifest",
+                     r->manifest, c->n_unpinned, c->n_sources, c->unpinned, r->recipe_file ? r->recipe_file : "RECIPE",
+                     r->manifest);
     EXF_TRY(exf_run_shard_take(s->corpus, r, err));
     EXF_TRY(exf_batch_of_corpus(&s->batch, s->corpus, err));
     exf_run_shape_of(&s->shape, s->model, s->corpus);
