@@ -121,6 +121,9 @@ static const exf_opt key_rows[] = {
     {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
      "tables to validate, or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
      "directory"},
+    {"validate.other_weights", NULL, 0, EXF_OPT_CHOICE, AT(other_weights), "refuse", "refuse|accept", "Validation",
+     "tables that were made on other weights than the model's; refuse, or accept them if family and sizes agree, as for a model "
+     "that was quantized after its calibration"},
     {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",
      "the held-out corpus, see exfold-manifest(5); required to validate"},
     {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation",

@@ -71,6 +71,7 @@ typedef struct {
     char *serve_runtime; /* fold/runtime.h; NULL: none */
     int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
+    int other_weights; /* EXF_OTHER_WEIGHTS_* */
     exf_text_list variants, fail_above; /* fold/variant.h, validate/frontier.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
@@ -83,6 +84,7 @@ typedef struct {
 } exf_recipe;
 
 enum { EXF_UNOBSERVED_REFUSE, EXF_UNOBSERVED_ACCEPT };
+enum { EXF_OTHER_WEIGHTS_REFUSE, EXF_OTHER_WEIGHTS_ACCEPT };
 enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
 enum { EXF_COMPUTE_IS_AUTO, EXF_COMPUTE_IS_F32, EXF_COMPUTE_IS_BF16 };

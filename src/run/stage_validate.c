@@ -201,7 +201,10 @@ static exf_code check_tables(validation *s, exf_err *err)
     const exf_model *m = s->session.model;
     int vectors = 0;
     exf_code rc;
-    EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, m, err));
+    if (s->recipe.other_weights == EXF_OTHER_WEIGHTS_ACCEPT)
+        EXF_TRY(exf_validate_check_sizes(&s->tables, s->tables_path, m, err));
+    else
+        EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, m, err));
     for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
     if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
     for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
@@ -230,6 +233,7 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
     if (part) EXF_TRY(exf_provenance_add(p, err, "validate.tables_part", "%s", part));
     if (r->wants_sensitivities && statistics)
         EXF_TRY(exf_provenance_add(p, err, "validate.statistics_digest", "%s", statistics));
+    if (r->other_weights == EXF_OTHER_WEIGHTS_ACCEPT) EXF_TRY(exf_provenance_add(p, err, "validate.other_weights", "accept"));
     if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
     EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%lld", (long long)r->decode_batch));
     EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));

@@ -226,6 +226,8 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
                           "next token.\n\n", r->v->variant[0].all.tokens);
     if (part) exf_text_appendf(out, "The tables are of a part of their data: %s.\n\n", part);
     if (runtime) exf_text_appendf(out, "Variants fold as the runtime `%s` does.\n\n", runtime);
+    if (exf_provenance_get(r->facts, "validate.other_weights"))
+        exf_text_appendf(out, "The tables may be of other weights than the model's (`validate.other_weights: accept`).\n\n");
     add_overall(r->v, out);
     EXF_TRY(add_best_pools(r->v, "`", out, err));
     if (r->v->n_domains > 1) add_domains(r, out);

@@ -353,15 +353,30 @@ static exf_code check_number(const char *path, const char *what, int64_t theirs,
                     (long long)ours);
 }
 
-exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+exf_code exf_validate_check_sizes(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
-    const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"),
-               *weights = exf_provenance_get(&t->provenance, "model.weights_xxh3");
+    const char *family = exf_provenance_get(&t->provenance, "model.family"),
+               *layers = exf_provenance_get(&t->provenance, "model.layers");
+    int64_t n_layers;
     exf_code rc;
     EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
     if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_safetensors.c) */
     EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
     EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
+    if (layers && exf_parse_i64(layers, &n_layers)) EXF_TRY(check_number(path, "layers", n_layers, m->arch.n_layers, err));
+    if (family && strcmp(family, m->family->name) != 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: tables of a model of the family %s, this model is of %s", path, family, m->family->name);
+out:
+    return rc;
+}
+
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+{
+    const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"),
+               *weights = exf_provenance_get(&t->provenance, "model.weights_xxh3");
+    exf_code rc;
+    EXF_TRY(exf_validate_check_sizes(t, path, m, err));
+    if (!t->shape.top_k) return EXF_OK;
     if (config && strcmp(config, m->config_sha256) != 0)
         return exf_fail(err, EXF_MODEL, "%s: config_sha256 of the model these tables were made on is %s, this model's is %s", path,
                         config, m->config_sha256);
