@@ -6,8 +6,9 @@
 IN.jsonl has a conversation per line, {"messages": [{"role": ..., "content": ...}, ...]}; OUT.jsonl
 gets {"text": ...} per line, in the same order, as a manifest's source of format jsonl wants it.
 MODEL is a checkpoint directory with chat_template.jinja or with chat_template in its
-tokenizer_config.json.  Needs jinja2 3.1.6 or newer, nothing else; templates are foreign programs
-and run in jinja's sandbox.
+tokenizer_config.json.  Turns of {"from": "human"|"gpt"|..., "value": ...}, as ShareGPT's files have them (--messages
+conversations), are taken as {"role": "user"|"assistant"|..., "content": ...}.  Needs jinja2 3.1.6 or newer, nothing else;
+templates are foreign programs and run in jinja's sandbox.
 
 The conversation is rendered whole, without a prompt for a further answer.  ExFold's tokenizer puts
 the special tokens of tokenizer.json around every document; where those start with the very token
@@ -114,6 +115,14 @@ def jinja_environment(date):
     return env
 
 
+def with_role(turn):
+    """A turn of from and value as one of role and content; any other as it is."""
+    if "role" in turn or not {"from", "value"} <= turn.keys():
+        return turn
+    names = {"human": "user", "gpt": "assistant"}
+    return {"role": names.get(turn["from"], turn["from"]), "content": turn["value"]}
+
+
 class ChatTemplate:
     """A model's template; render() gives the text of one conversation."""
 
@@ -134,7 +143,7 @@ class ChatTemplate:
     def render(self, messages, where):
         if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
             raise Failure(3, f"{where}: the conversation is no list of messages")
-        messages = [{k: v for k, v in m.items() if v is not None} for m in messages]  # absent columns of a dataset
+        messages = [{k: v for k, v in with_role(m).items() if v is not None} for m in messages]  # absent columns of a dataset
         try:
             text = self.template.render(messages=messages, add_generation_prompt=False, **self.variables)
         except self.error as e:

@@ -296,6 +296,7 @@ is_left_out() { # NAME FLAGS COMMAND
         render_chat.py) module=jinja2 ;;
         record_moe_inputs.py) module='torch, transformers, safetensors' ;;
         pt_to_safetensors.py) module='torch, numpy' ;;
+        quantize_experts.py) module=numpy ;;
         esac
         said=$(python3 -c "import ${module:-sys}" 2>&1) && return 1
         echo "not run: $1 needs python3 with ${module:-nothing more}: $(echo "$said" | tail -n 1)"

@@ -114,6 +114,11 @@ class Templates(Scratch):
     def test_renders(self):
         self.assertEqual(self.render(CHAT), "<user>a <b> 'c' é\n<assistant>d</s>")
 
+    def test_turns_of_from_and_value(self):
+        turns = [{"from": "system", "value": "a"}, {"from": "human", "value": "b"}, {"from": "gpt", "value": "c"}]
+        text = render_chat.ChatTemplate(self.model()).render(turns, "line 1")
+        self.assertEqual(text, "<system>a\n<user>b\n<assistant>c</s>")
+
     def test_the_file_beats_the_configuration(self):
         model = self.model("wrong")
         self.write("model/chat_template.jinja", "right")
