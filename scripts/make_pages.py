@@ -248,7 +248,7 @@ those on the command line too, with `--set KEY=VALUE` or, where a key has one, i
 line beats the recipe, the recipe beats the default.  An unknown key is an error that names the nearest
 known one.  Paths in a recipe are relative to the recipe's file, paths on the command line to the working
 directory.
-Lists are written `[a, b]`, or `a,b` on the command line; the empty list is `[]`.""")
+Lists are written `[a, b]`, or `a,b` or `a b` on the command line; the empty list is `[]`.""")
     page.section("KEYS")
     group = None
     for row in tables["keys"]:
