@@ -15,31 +15,35 @@ static int64_t count_ranks(const exf_export *x)
     return x->ranks ? x->ranks : 1;
 }
 
-exf_code exf_expert_order_check(const exf_export *x, exf_err *err)
+exf_code exf_expert_order_asks_ranks(const exf_export_settings *s, exf_err *err)
 {
-    int64_t e = x->tables->shape.n_experts, ranks = count_ranks(x);
-    if (!x->tables->contribution)
-        return exf_fail(err, EXF_USAGE, "the tables hold no contribution, which came with version 2; calibrate again");
-    if (ranks < 1 || e % ranks)
+    int64_t ranks = s->ranks ? s->ranks : 1;
+    if (ranks < 1 || s->n_experts % ranks)
         return exf_fail(err, EXF_USAGE, "export.expert_parallel is %" PRId64 ", expected a number that divides %" PRId64 " experts",
-                        ranks, e);
+                        ranks, s->n_experts);
     return EXF_OK;
 }
 
-exf_code exf_expert_order_check_keep(const exf_export *x, exf_err *err)
+exf_code exf_expert_order_asks_keep(const exf_export_settings *s, exf_err *err)
 {
-    int64_t e = x->tables->shape.n_experts, k = x->tables->shape.top_k;
-    exf_code rc = exf_expert_order_check(x, err);
+    exf_code rc = exf_expert_order_asks_ranks(s, err);
     if (rc != EXF_OK) return rc;
-    if (x->keep == 0)
-        return exf_fail(err, EXF_USAGE, "export.experts is missing; --set export.experts=N keeps N of %" PRId64 " experts", e);
-    if (x->keep < k || x->keep >= e)
+    if (s->keep == 0)
+        return exf_fail(err, EXF_USAGE, "export.experts is missing; --set export.experts=N keeps N of %" PRId64 " experts",
+                        s->n_experts);
+    if (s->keep < s->top_k || s->keep >= s->n_experts)
         return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", expected %" PRId64 " (experts per token) to %" PRId64,
-                        x->keep, k, e - 1);
-    if (x->keep % count_ranks(x))
-        return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", no multiple of export.expert_parallel, %" PRId64, x->keep,
-                        count_ranks(x));
+                        s->keep, s->top_k, s->n_experts - 1);
+    if (s->ranks && s->keep % s->ranks)
+        return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", no multiple of export.expert_parallel, %" PRId64, s->keep,
+                        s->ranks);
     return EXF_OK;
+}
+
+exf_code exf_expert_order_allows(const exf_export *x, exf_err *err)
+{
+    if (x->tables->contribution) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "the tables hold no contribution, which came with version 2; calibrate again");
 }
 
 typedef struct {

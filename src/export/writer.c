@@ -62,9 +62,19 @@ out:
     return rc;
 }
 
+exf_code exf_writer_check_settings(const exf_writer *w, const exf_export_settings *s, exf_err *err)
+{
+    exf_code rc = w->asks ? w->asks(s, err) : EXF_OK;
+    if (rc != EXF_OK) exf_err_prefix(err, "target %s: ", w->name);
+    return rc;
+}
+
 exf_code exf_writer_check_export(const exf_writer *w, const exf_export *x, const char *path, exf_err *err)
 {
+    const exf_run_shape *shape = &x->tables->shape;
+    const exf_export_settings settings = {shape->n_experts, shape->top_k, x->keep, x->ranks, x->model ? &x->model->arch : NULL};
     exf_code rc = exf_writer_check_tables(w, x->tables, path, err);
+    if (rc == EXF_OK) rc = exf_writer_check_settings(w, &settings, err);
     if (rc != EXF_OK || !w->allows) return rc;
     rc = w->allows(x, err);
     if (rc != EXF_OK) exf_err_prefix(err, "target %s: ", w->name);

@@ -32,6 +32,13 @@ typedef struct {
     int64_t n_experts, top_k;
 } exf_export_model;
 
+/* The settings of an export and the model that they are for. */
+typedef struct {
+    int64_t n_experts, top_k;
+    int64_t keep, ranks;          /* as in exf_export */
+    const exf_architecture *arch; /* of a target that wants_model; NULL: not known */
+} exf_export_settings;
+
 /* Lines of Python that load what a writer wrote. */
 typedef struct {
     const char *name;   /* tests/interop/load_<name>.py */
@@ -52,7 +59,9 @@ typedef struct {
     exf_code (*serves)(const exf_export_model *m, exf_err *err);
     /* EXF_THRESHOLD if they refuse the numbers; NULL: they take all that is well-formed. */
     exf_code (*accepts)(const exf_tables *t, exf_err *err);
-    /* Refuses what the settings of the export lack or contradict; NULL: it asks for none. */
+    /* Refuses what the settings of the export lack, or what contradicts the model; NULL: it asks for none. */
+    exf_code (*asks)(const exf_export_settings *s, exf_err *err);
+    /* Refuses tables that lack what it writes of them; NULL: it writes what all have. */
     exf_code (*allows)(const exf_export *x, exf_err *err);
     /* Bytes that it will write, where they may be many; NULL: a few times the tables. */
     exf_code (*bytes)(const exf_export *x, uint64_t *bytes, exf_err *err);
@@ -67,9 +76,10 @@ const exf_writer *exf_writer_at(size_t i);           /* in order of name; NULL: 
 /* Finds the target; EXF_USAGE names the unknown one and the known ones. */
 exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *err) EXF_CHECKED;
 
-/* Checks before any work: refuse a path that exists and may not be replaced, and a model. */
+/* Checks before any work: refuse a path that exists and may not be replaced, a model, and settings. */
 exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err) EXF_CHECKED;
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err) EXF_CHECKED;
+exf_code exf_writer_check_settings(const exf_writer *w, const exf_export_settings *s, exf_err *err) EXF_CHECKED;
 /* Refuses, without writing, tables that break a rule of tables.h (exf_tables_check), that
  * are of a model that the target cannot serve, or whose numbers its readers refuse. */
 exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;

@@ -32,7 +32,7 @@ out:
 static exf_code check_export(const exf_export *x, exf_err *err)
 {
     const char *part = exf_provenance_get(&x->tables->provenance, EXF_PART_FACT);
-    if (!part) return exf_expert_order_check(x, err);
+    if (!part) return exf_expert_order_allows(x, err);
     return exf_fail(err, EXF_MODEL, "the tables are of a part of their data (%s), which a list of experts cannot say; export "
                     "expert-profile, or tables of all shards", part);
 }
@@ -41,6 +41,7 @@ const exf_writer exf_writer_expert_list = {
     .name = "expert-list",
     .file = "expert-list.jsonl",
     .about = "each layer's experts in order of REAP's score, for runtimes that prune while they load",
+    .asks = exf_expert_order_asks_ranks,
     .allows = check_export,
     .write = write_list,
 };

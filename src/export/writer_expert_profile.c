@@ -62,6 +62,7 @@ const exf_writer exf_writer_expert_profile = {
     .name = "expert-profile",
     .file = "expert-profile.json",
     .about = "the experts that a model of export.experts does without, for runtimes that prune while they load",
-    .allows = exf_expert_order_check_keep,
+    .asks = exf_expert_order_asks_keep,
+    .allows = exf_expert_order_allows,
     .write = write_profile,
 };

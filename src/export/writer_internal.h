@@ -60,10 +60,12 @@ exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, cons
  * best expert of every rank that is not listed yet, by score.  The first N then have N/R of each rank for every N that R
  * divides.  Ties go to the lower number. */
 
-/* Refuses ranks that do not divide E, and tables without the score. */
-exf_code exf_expert_order_check(const exf_export *x, exf_err *err) EXF_CHECKED;
+/* Refuses ranks that do not divide E. */
+exf_code exf_expert_order_asks_ranks(const exf_export_settings *s, exf_err *err) EXF_CHECKED;
 /* Refuses the same, and a number to keep that is not given, is not in [top_k, E), or that the ranks do not divide. */
-exf_code exf_expert_order_check_keep(const exf_export *x, exf_err *err) EXF_CHECKED;
+exf_code exf_expert_order_asks_keep(const exf_export_settings *s, exf_err *err) EXF_CHECKED;
+/* Refuses tables without the score. */
+exf_code exf_expert_order_allows(const exf_export *x, exf_err *err) EXF_CHECKED;
 /* Makes *out [L, E], expert numbers in order; the caller frees them.  The export must have been checked. */
 exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err) EXF_CHECKED;
 /* Adds a line of a list of experts: {"<layer>": [3, 0, ...]}. */

@@ -46,20 +46,30 @@ out:
 }
 
 /* Checks that a router that chooses groups first is left with groups of equal size. */
-static exf_code check_groups(const exf_export *x, exf_err *err)
+static exf_code check_groups(const exf_export_settings *s, exf_err *err)
 {
-    const exf_router_spec *r = &x->model->arch.router;
-    int64_t groups = r->n_groups, ranks = x->ranks ? x->ranks : 1;
+    const exf_router_spec *r = &s->arch->router;
+    int64_t groups = r->n_groups, ranks = s->ranks ? s->ranks : 1;
     if (groups <= 1) return EXF_OK;
     if (ranks % groups)
         return exf_fail(err, EXF_MODEL,
                         "the router chooses among %" PRId64 " groups of experts, which must keep equally many; set "
                         "export.expert_parallel to %" PRId64 ", or a multiple",
                         groups, groups);
-    if (x->keep / groups < 2 || x->keep / groups * r->top_groups < x->model->arch.top_k)
+    if (s->keep / groups < 2 || s->keep / groups * r->top_groups < s->arch->top_k)
         return exf_fail(err, EXF_MODEL, "export.experts is %" PRId64 ": %" PRId64 " in each of %" PRId64 " groups are too few",
-                        x->keep, x->keep / groups, groups);
+                        s->keep, s->keep / groups, groups);
     return EXF_OK;
+}
+
+static exf_code check_settings(const exf_export_settings *s, exf_err *err)
+{
+    exf_code rc = exf_expert_order_asks_keep(s, err);
+    for (int l = 0; rc == EXF_OK && s->arch && l < s->arch->n_layers; l++)
+        if (s->arch->traits[l] & EXF_T_HASHED)
+            return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token id; its table names all %d of them", l,
+                            s->arch->n_experts);
+    return rc == EXF_OK && s->arch ? check_groups(s, err) : rc;
 }
 
 static exf_code check_export(const exf_export *x, exf_err *err)
@@ -67,17 +77,11 @@ static exf_code check_export(const exf_export *x, exf_err *err)
     exf_code rc;
     const exf_architecture *a = &x->model->arch;
     int n_moe = 0;
-    EXF_TRY(exf_expert_order_check_keep(x, err));
-    for (int l = 0; l < a->n_layers; l++) {
-        n_moe += a->is_moe[l];
-        if (a->traits[l] & EXF_T_HASHED)
-            return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token id; its table names all %d of them", l,
-                            a->n_experts);
-    }
+    EXF_TRY(exf_expert_order_allows(x, err));
+    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l];
     if (n_moe != x->tables->n_layers)
         return exf_fail(err, EXF_MODEL, "the tables hold %d of %d MoE layers; a pruned model needs the scores of all",
                         x->tables->n_layers, n_moe);
-    rc = check_groups(x, err);
 out:
     return rc;
 }
@@ -305,6 +309,7 @@ const exf_writer exf_writer_reap_checkpoint = {
     .is_directory = 1,
     .wants_model = 1,
     .about = "the checkpoint without all but the export.experts experts of largest REAP score",
+    .asks = check_settings,
     .allows = check_export,
     .bytes = count_bytes,
     .write = write_checkpoint,

@@ -112,6 +112,10 @@ exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED
 struct exf_runtime;
 exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
+/* Refuse budgets that no tables of the run could be solved for: of more experts than a token of the model has, or without a sample
+ * of routes; by "measured" without its file, or that file without a budget. */
+exf_code exf_recipe_check_budgets(const exf_recipe *r, int top_k, exf_err *err) EXF_CHECKED;
+exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Makes the solve options; they borrow from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
 /* Makes the accumulate options; they borrow nothing.  options->basis is NULL: exf_recipe_open_basis(). */

@@ -189,6 +189,32 @@ out:
     return rc;
 }
 
+exf_code exf_recipe_check_budgets(const exf_recipe *r, int top_k, exf_err *err)
+{
+    if (r->basis_only) return EXF_OK;
+    for (size_t i = 0; i < r->budgets.n; i++)
+        if (r->budgets.item[i] > top_k)
+            return exf_recipe_refuse(r, err, "budgets: %lld experts per token, the model has %d", (long long)r->budgets.item[i],
+                                     top_k);
+    if (!r->budgets.n || r->route_sample > 0) return EXF_OK;
+    return exf_recipe_refuse(r, err, "calibrate.route_sample: 0 keeps no routes, from which budgets: %lld%s would be solved; set it "
+                             "above 0, or budgets=[]", (long long)r->budgets.item[0], r->budgets.n > 1 ? ", ..." : "");
+}
+
+exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err)
+{
+    const char *measured = exf_budget_rules[EXF_RULE_MEASURED];
+    int asked = 0;
+    if (r->sensitivities && !r->budgets.n)
+        return exf_fail(err, EXF_USAGE, "--sensitivities: %s: budgets is empty, so that nothing is solved from it; give --set "
+                        "budgets=NUMBERS too", r->sensitivities);
+    for (size_t i = 0; i < r->budget_rules.n; i++) asked |= strcmp(r->budget_rules.item[i], measured) == 0;
+    if (!asked || !r->budgets.n || r->sensitivities) return EXF_OK;
+    return exf_recipe_refuse(r, err, "budget_rules: measured needs a file of sensitivities, which is measured with tables: "
+                             "calibrate without measured, then exfold-validate --sensitivities, then exfold-solve --sensitivities "
+                             "FILE");
+}
+
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     *o = (exf_solve_options){

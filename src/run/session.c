@@ -263,6 +263,12 @@ static void plan_replay(exf_plan *p, const exf_session *s, const exf_recipe *r)
     for (int i = 0; i < s->layers.n; i++) p->weight_bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
 }
 
+exf_code exf_session_check_room(const exf_session_request *request, exf_err *err)
+{
+    const exf_plan p = {.disk = request->disk, .output = request->output, .is_file = request->is_file};
+    return exf_plan_check_output(&p, err);
+}
+
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err)
 {
     char note[512] = "";
@@ -278,7 +284,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
         if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
         plan_pass(&p, s, r, request);
     }
-    EXF_TRY(exf_plan_check_output(&p, err));
+    EXF_TRY(exf_session_check_room(request, err));
     EXF_TRY(s->recorded ? exf_replay_memory(&p.held, &p.options, s->model, &s->batch, exf_moe_inputs_recorded(s->recorded),
                                             request->observer, err)
                         : exf_forward_memory(&p.held, &p.options, s->model, &s->batch, request->demand, err));

@@ -71,7 +71,10 @@ typedef struct {
     exf_plan_pass pass;  /* runs a sample */
     void *self;
 } exf_session_request;
-/* Checks where the outputs go and prints the plan of a --dry-run (plan.h). */
+/* Refuses, before the pass, a place to which the outputs cannot be written, or that has too little room for them
+ * (exf_plan_check_output()). */
+exf_code exf_session_check_room(const exf_session_request *request, exf_err *err) EXF_CHECKED;
+/* Checks the same and prints the plan of a --dry-run (plan.h). */
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err) EXF_CHECKED;
 
 /* ---- shards and ranks (session_shares.c) ---------------------------------------------------------

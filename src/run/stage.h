@@ -65,7 +65,8 @@ exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_
 
 /* Refuses, before any work, targets of r that exist and may not be replaced. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
-/* Refuses a model that r's runtime or one of its targets cannot serve, and targets without the one that the runtime loads. */
+/* Refuses a model that r's runtime or one of its targets cannot serve, targets without the one that the runtime loads, and
+ * settings that a target lacks or that contradict the model. */
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Exports a tables file in the formats of r's targets and announces the files.  has_recipe: the run
  * directory has or will have an exfold_recipe.yaml.  made: the tables, if they were made just now; NULL: they are read.

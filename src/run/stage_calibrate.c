@@ -87,7 +87,7 @@ out:
     return rc;
 }
 
-/* ---- the plan of a dry run --------------------------------------------------------------------- */
+/* ---- what the run will take ---------------------------------------------------------------------- */
 
 /* Runs a sample with an accumulator that writes no file. */
 static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
@@ -125,28 +125,47 @@ static uint64_t numbers_of_a_pair(const exf_session *s, const exf_recipe *r)
     return all;
 }
 
-static exf_code plan_calibration(calibration *c, const exf_recipe *r, exf_err *err)
+static exf_demand demand_of(const calibration *c)
+{
+    const exf_accumulate_options *o = &c->options;
+    return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens,
+                        .sweeps = (o->diagonal || o->lowrank) && !o->basis_only ? 2 : 1,
+                        .host_blocks = o->lowrank && !o->basis_only,
+                        .observers = exf_accumulate_device_memory(c->session.backend, &c->session.shape, o)};
+}
+
+static exf_session_request request_of(calibration *c, const exf_recipe *r, const exf_demand *demand)
 {
     const exf_session *s = &c->session;
     const exf_accumulate_options *o = &c->options;
-    exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens,
-                         .sweeps = (o->diagonal || o->lowrank) && !o->basis_only ? 2 : 1,
-                         .host_blocks = o->lowrank && !o->basis_only,
-                         .observers = exf_accumulate_device_memory(s->backend, &s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, pairs = e * (e - 1);
     uint64_t sums = exf_accumulate_disk(&s->shape, o);
     if (pairs > (uint64_t)r->vector_pairs) pairs = (uint64_t)r->vector_pairs;
-    exf_session_request request = {.demand = &demand, .n_layers = s->layers.last + 1,
-                                   .host = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n),
-                                   .reduced = sums * l, .records = l * sums,
-                                   /* statistics, tables and one export */
-                                   .disk = l * (sums + e * e * 2 * 28 + pairs * numbers_of_a_pair(s, r) * sizeof(float)),
-                                   .not_counted = r->basis_only ? "writing the basis"
-                                                  : r->n_shards ? "writing statistics"
-                                                                : "writing statistics, solving, writing tables and exports",
-                                   .output = r->output_directory, .pass = run_sample, .self = c};
-    return exf_session_plan(s, r, &request, err);
+    return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
+                                 .host = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n),
+                                 .reduced = sums * l, .records = l * sums,
+                                 /* statistics, tables and one export */
+                                 .disk = l * (sums + e * e * 2 * 28 + pairs * numbers_of_a_pair(s, r) * sizeof(float)),
+                                 .not_counted = r->basis_only ? "writing the basis"
+                                                : r->n_shards ? "writing statistics"
+                                                              : "writing statistics, solving, writing tables and exports",
+                                 .output = r->output_directory, .pass = run_sample, .self = c};
+}
+
+/* Checks, on the rank that writes the outputs, whether there is room for them. */
+static exf_code check_room(calibration *c, const exf_recipe *r, exf_err *err)
+{
+    const exf_demand demand = demand_of(c);
+    const exf_session_request request = request_of(c, r, &demand);
+    return exf_ranks_first(r->job) ? exf_session_check_room(&request, err) : EXF_OK;
+}
+
+static exf_code plan_calibration(calibration *c, const exf_recipe *r, exf_err *err)
+{
+    const exf_demand demand = demand_of(c);
+    const exf_session_request request = request_of(c, r, &demand);
+    return exf_session_plan(&c->session, r, &request, err);
 }
 
 /* ---- the run ------------------------------------------------------------------------------------- */
@@ -225,7 +244,10 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(s, r, "all", err));
     r->compute = s->compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
     EXF_TRY(exf_recipe_check_pools(r, s->model->arch.n_experts, err));
+    EXF_TRY(exf_recipe_check_budgets(r, s->model->arch.top_k, err));
+    if (!r->basis_only && !r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_export_model_check(r, s->model, err));
+    if (!r->dry_run) EXF_TRY(check_room(&c, r, err));
     EXF_TRY(open_point(&c, r, err));
     EXF_TRY(name_outputs(&c, r, err));
     EXF_TRY(exf_session_deal(s, r, NULL, err));

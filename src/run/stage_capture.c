@@ -65,7 +65,7 @@ out:
     return rc;
 }
 
-/* ---- the plan of a dry run --------------------------------------------------------------- */
+/* ---- what the run will take ------------------------------------------------------------- */
 
 static exf_code drop_block(void *self, const exf_moe_block *b, exf_err *err)
 {
@@ -91,17 +91,41 @@ static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward
     return exf_session_run(p->session, batch, p->observer, options, report, err);
 }
 
-static exf_code plan_capture(const exf_session *s, const exf_recipe *r, exf_err *err)
+/* Returns the bytes of the outputs. */
+static uint64_t disk_of(const exf_session *s, const exf_recipe *r)
 {
     uint64_t t = (uint64_t)s->shape.n_tokens, k = (uint64_t)s->shape.top_k, h = (uint64_t)s->shape.d_model;
     uint64_t row = 8 * k + 4 * k * h + (r->export_path ? 12 * h : 0); /* bytes of a token in a layer */
     uint64_t logits = r->logits ? 4 * t * (uint64_t)s->model->arch.vocab : 0;
+    return t * row * (uint64_t)s->layers.n + logits;
+}
+
+/* Checks whether there is room for the outputs.  A run that goes on from a resume point has some of them already. */
+static exf_code check_room(const exf_session *s, const exf_recipe *r, exf_err *err)
+{
+    const exf_session_request request = {.disk = disk_of(s, r), .output = r->export_path ? r->export_path : r->output_directory,
+                                         .is_file = r->export_path != NULL};
+    exf_run_directory dir = {0};
+    int goes_on = 0;
+    exf_code rc;
+    if (!r->export_path && !r->moe_inputs) {
+        EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
+        EXF_TRY(exf_run_resume_look(r, &dir, "capture", &goes_on, err));
+    }
+    rc = goes_on ? EXF_OK : exf_session_check_room(&request, err);
+out:
+    exf_run_directory_close(&dir, 0);
+    return rc;
+}
+
+static exf_code plan_capture(const exf_session *s, const exf_recipe *r, exf_err *err)
+{
     exf_demand demand = {.lanes = 1, .head = r->logits, .host_blocks = 1};
     exf_observer observer = {.block = drop_block, .logits = r->logits ? drop_logits : NULL};
     sampled sample = {s, &observer};
     exf_session_request request = {.demand = &demand, .observer = &observer,
                                    .n_layers = r->logits ? s->model->arch.n_layers : s->layers.last + 1,
-                                   .disk = t * row * (uint64_t)s->layers.n + logits, .no_resume = r->export_path != NULL,
+                                   .disk = disk_of(s, r), .no_resume = r->export_path != NULL,
                                    .output = r->export_path ? r->export_path : r->output_directory,
                                    .is_file = r->export_path != NULL, .not_counted = "writing the outputs",
                                    .pass = run_sample, .self = &sample};
@@ -209,6 +233,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
         if (exf_ranks_first(r->job)) rc = plan_capture(&s, r, err);
         goto out;
     }
+    EXF_TRY(check_room(&s, r, err));
     EXF_TRY(exf_session_share(&s, r, err));
     EXF_TRY(exf_session_facts(&facts, &s, r->layers, err));
     rc = r->export_path ? write_export(&s, r, &facts, err) : write_capture(&s, r, &facts, err);

@@ -175,6 +175,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     exf_tables *t = &out->tables;
     exf_code rc;
     memset(t, 0, sizeof *t);
+    EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
     if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, statistics_digest, err));
     o.measured_kl = measured.kl;

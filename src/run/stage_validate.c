@@ -350,7 +350,20 @@ out:
     return rc;
 }
 
-/* ---- the plan of a dry run -------------------------------------------------------------------- */
+/* ---- what the run will take ------------------------------------------------------------------- */
+
+/* Returns the bytes of the outputs, about. */
+static uint64_t disk_of(const validation *s)
+{
+    return 8192 * (uint64_t)(s->n_variants + 1);
+}
+
+/* Checks, on the rank that writes the outputs, whether there is room for them. */
+static exf_code check_room(const validation *s, const exf_recipe *r, exf_err *err)
+{
+    const exf_session_request request = {.disk = disk_of(s), .output = r->output_directory};
+    return exf_ranks_first(r->job) ? exf_session_check_room(&request, err) : EXF_OK;
+}
 
 /* Runs the job on a sample of its sequences, which decode side by side as those of the run do. */
 static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
@@ -380,7 +393,7 @@ static exf_code plan_validation(const validation *s, const exf_recipe *r, exf_va
     int workers = exf_forward_workers(s->session.backend, &s->session.batch, (int)r->threads);
     EXF_TRY(exf_validate_demand(&d, job, err));
     exf_session_request request = {.demand = &d, .n_layers = s->session.model->arch.n_layers,
-                                   .host = exf_validate_memory(job, workers), .disk = 8192 * (uint64_t)(s->n_variants + 1),
+                                   .host = exf_validate_memory(job, workers), .disk = disk_of(s),
                                    .output = r->output_directory, .pass = run_sample, .self = job};
     rc = exf_session_plan(&s->session, r, &request, err);
 out:
@@ -424,6 +437,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_solve_command_check(&s.tables, s.tables_path, s.variants, s.n_variants, err));
     EXF_TRY(check_tables(&s, err));
     EXF_TRY(deal_sequences(&s, r, err));
+    if (!r->dry_run) EXF_TRY(check_room(&s, r, err));
     if (!r->dry_run) EXF_TRY(add_facts(&s, r, err));
     if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
     if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));

@@ -10,11 +10,15 @@
 #include <math.h>
 #include <string.h>
 
-exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_tables *t, exf_err *err)
+exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_err *err)
 {
     size_t l = (size_t)t->n_layers;
     exf_code rc;
     *b = (exf_budget_inputs){.n_layers = t->n_layers, .top_k = (int)t->shape.top_k};
+    for (size_t i = 0; i < o->n_budgets; i++)
+        if (o->budgets[i] > b->top_k)
+            return exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, the model has %d", (long long)o->budgets[i],
+                            b->top_k);
     EXF_TRY(exf_mem_new(&b->n, l, sizeof *b->n, "budgets", err));
     EXF_TRY(exf_mem_new(&b->residual, l, sizeof *b->residual, "budgets", err));
     EXF_TRY(exf_mem_new(&b->sum, l, sizeof *b->sum, "budgets", err));
@@ -63,6 +67,10 @@ exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics
     exf_fold_tables tables = {.cosine = t->cosine + (size_t)l * e * e, .rms = t->rms + (size_t)l * e, .n_experts = s->n_experts};
     exf_fold_routes in = {.ids = r->ids, .weights = r->weights, .rows = (int)r->n, .width = r->top_k};
     exf_code rc;
+    if (!r->n)
+        return exf_fail(err, EXF_MODEL,
+                        "budgets: layer %d has no sample of routes: calibrate with this release, route_sample above 0",
+                        (int)t->layer_number[l]);
     if (b->top_k > EXF_FOLD_MAX_K)
         return exf_fail(err, EXF_MODEL, "budgets: the model has %d experts per token, a fold takes %d at most", b->top_k,
                         EXF_FOLD_MAX_K);
@@ -218,17 +226,8 @@ out:
 exf_code exf_budgets_solve(const exf_budget_inputs *b, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (int l = 0; l < b->n_layers; l++)
-        if (!b->n[l])
-            return exf_fail(err, EXF_MODEL,
-                            "budgets: layer %d has no sample of routes: calibrate with this release, route_sample above 0",
-                            (int)t->layer_number[l]);
-    for (size_t i = 0; i < o->n_budgets; i++) {
-        if (o->budgets[i] > b->top_k)
-            return exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, the model has %d", (long long)o->budgets[i],
-                            b->top_k);
+    for (size_t i = 0; i < o->n_budgets; i++)
         for (size_t k = 0; k < o->n_rules; k++) EXF_TRY(solve_budget(b, o, (double)o->budgets[i], o->rules[k], t, err));
-    }
 out:
     return rc;
 }

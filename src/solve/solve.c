@@ -84,7 +84,7 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "solver", err));
     s->options = *o;
     EXF_TRY(new_tables(&s->tables, head, o, err));
-    if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, &s->tables, err));
+    if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
     if (exf_solver_wants_vectors(o)) EXF_TRY(exf_blas_reserve_cpu(1, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_projector *p = exf_projector_find(o->projectors[i]);

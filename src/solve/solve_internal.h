@@ -71,7 +71,8 @@ typedef struct {
     double *output;     /* [L] mean squared norm of a routed expert output */
 } exf_budget_inputs;
 
-exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* EXF_USAGE for a budget of more experts than a token of the tables' model has. */
+exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_budget_inputs_free(exf_budget_inputs *b); /* accepts zeroed memory */
 /* Takes layer l, whose cosine and rms are solved already. */
 exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics *s, int l, const exf_tables *t,

@@ -1,7 +1,8 @@
 /* fault_at_call.c - a library for LD_PRELOAD that lets a call of the program, or of a library that it
  * uses, fail: EXF_FAULT=CALL:N:WHAT, the N-th call of a kind, or EXF_FAULT=CALL:N:WHAT:on, that and all
  * after it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
- * EXF_SERIAL_BLAS=1: OpenBLAS says that it was built without threads.
+ * EXF_SERIAL_BLAS=1: OpenBLAS says that it was built without threads.  EXF_FREE_BYTES=N: every file system says that N bytes
+ * are free.
  *
  * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto, OpenBLAS or libgomp
  * themselves, which do not outlive all of them: exf_mem_reserve(), exf_team()), mmap, read, write (ftruncate too), fsync, rename
@@ -25,6 +26,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -270,6 +272,18 @@ WRAP(STAT, int, -1, access, (const char *path, int mode), (path, mode))
 WRAP(STAT, int, -1, faccessat, (int dir, const char *path, int mode, int flags), (dir, path, mode, flags))
 WRAP(MMAP, void *, MAP_FAILED, mmap, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n, prot, flags, fd, at))
 WRAP(MMAP, void *, MAP_FAILED, mmap64, (void *p, size_t n, int prot, int flags, int fd, off64_t at), (p, n, prot, flags, fd, at))
+
+int statvfs(const char *path, struct statvfs *fs)
+{
+    static int (*next)(const char *, struct statvfs *);
+    const char *bytes = getenv("EXF_FREE_BYTES");
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "statvfs");
+    int rc = next(path, fs);
+    if (rc != 0 || !bytes) return rc;
+    fs->f_frsize = 1;
+    fs->f_bavail = (fsblkcnt_t)strtoull(bytes, NULL, 10);
+    return 0;
+}
 
 /* OpenMP's runtime ends the process where it gets no thread, so that programs try for threads first (exf_team()): those calls
  * fail, and the runtime's own, of which there are none after them, do not. */

@@ -26,7 +26,7 @@ static void ck_order(const float *score, int64_t ranks, const int32_t *expected)
     int32_t *order = NULL;
     ck_ok(score_tables(&t, score, &e), e);
     const exf_export x = {.tables = &t, .ranks = ranks};
-    ck_ok(exf_expert_order_check(&x, &e), e);
+    ck_ok(exf_expert_order_allows(&x, &e), e);
     ck_ok(exf_expert_order_make(&order, &x, &e), e);
     for (int i = 0; i < SIX; i++) ck_assert_int_eq(order[i], expected[i]);
     exf_mem_free(order);
@@ -48,27 +48,34 @@ START_TEST(ranks_take_turns)
 }
 END_TEST
 
-static void ck_refused(exf_export x, const char *what)
+static void ck_refused(int64_t keep, int64_t ranks, const char *what)
 {
-    ck_assert_int_eq(exf_expert_order_check_keep(&x, &e), EXF_USAGE);
+    const exf_export_settings s = {.n_experts = SIX, .top_k = 2, .keep = keep, .ranks = ranks};
+    ck_assert_int_eq(exf_expert_order_asks_keep(&s, &e), EXF_USAGE);
     ck_assert_msg(strstr(e.msg, what) != NULL, "%s", e.msg);
 }
 
 START_TEST(numbers_that_cannot_be_kept_are_refused)
 {
+    const exf_export_settings good = {.n_experts = SIX, .top_k = 2, .keep = 4, .ranks = 2};
+    ck_refused(0, 0, "export.experts is missing");
+    ck_refused(1, 0, "expected 2 (experts per token) to 5");
+    ck_refused(6, 0, "expected 2 (experts per token) to 5");
+    ck_refused(3, 2, "no multiple of export.expert_parallel, 2");
+    ck_refused(4, 4, "a number that divides 6 experts");
+    ck_ok(exf_expert_order_asks_keep(&good, &e), e);
+}
+END_TEST
+
+START_TEST(tables_without_scores_are_refused)
+{
     const float score[SIX] = {0};
     exf_tables t = {.n_layers = 0};
     ck_ok(score_tables(&t, score, &e), e);
-    ck_refused((exf_export){.tables = &t}, "export.experts is missing");
-    ck_refused((exf_export){.tables = &t, .keep = 1}, "expected 2 (experts per token) to 5");
-    ck_refused((exf_export){.tables = &t, .keep = 6}, "expected 2 (experts per token) to 5");
-    ck_refused((exf_export){.tables = &t, .keep = 3, .ranks = 2}, "no multiple of export.expert_parallel, 2");
-    ck_refused((exf_export){.tables = &t, .keep = 4, .ranks = 4}, "a number that divides 6 experts");
-    const exf_export good = {.tables = &t, .keep = 4, .ranks = 2};
-    ck_ok(exf_expert_order_check_keep(&good, &e), e);
     exf_mem_free(t.contribution);
     t.contribution = NULL;
-    ck_refused((exf_export){.tables = &t, .keep = 4}, "hold no contribution");
+    ck_assert_int_eq(exf_expert_order_allows(&(exf_export){.tables = &t}, &e), EXF_USAGE);
+    ck_assert_msg(strstr(e.msg, "hold no contribution") != NULL, "%s", e.msg);
     exf_tables_free(&t);
 }
 END_TEST
@@ -112,6 +119,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, experts_are_ordered_by_score);
     tcase_add_test(t, ranks_take_turns);
     tcase_add_test(t, numbers_that_cannot_be_kept_are_refused);
+    tcase_add_test(t, tables_without_scores_are_refused);
     tcase_add_test(t, numbers_of_experts_change_and_nothing_else);
     tcase_add_test(t, a_config_without_the_number_is_refused);
     suite_add_tcase(s, t);

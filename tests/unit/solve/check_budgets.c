@@ -62,7 +62,7 @@ static void new_layer(exf_layer_statistics *s, int layer, int n)
 static exf_code solve(exf_tables *t, const exf_solve_options *o, int n, int has_stream, exf_err *err)
 {
     exf_budget_inputs b;
-    exf_code rc = exf_budget_inputs_new(&b, t, err);
+    exf_code rc = exf_budget_inputs_new(&b, o, t, err);
     for (int l = 0; rc == EXF_OK && l < L; l++) {
         exf_layer_statistics s;
         new_layer(&s, l, n);
