@@ -1,4 +1,4 @@
-/* artifact_tables.c - the file format `tables`, version 4.
+/* artifact_tables.c - the file format `tables`, version 5.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -28,6 +28,8 @@
  * Since version 4, which may be absent:
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
  *   /empty_slots          U64 [L]       slots of a layer's tokens without an expert (see statistics); absent: 0
+ * Since version 5, which may be absent:
+ *   /sequence_digests     U64 [n_sequences]  the first 8 bytes of each sequence's SHA-256 (see statistics), rising
  * Counts obey the rules of data.h, which every reader checks.
  * Tables of some shards of a corpus have the fact data.part in /provenance, "shards 1, 2 of 3 of corpus DIGITS".
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
@@ -42,7 +44,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_reader = 1};
 
 /* ---- the tables by name ---------------------------------------------------- */
 
@@ -198,6 +200,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
     EXF_TRY(exf_run_shape_write(&t->shape, h, err));
     EXF_TRY(exf_layer_numbers_write(t->layer_number, t->n_layers, h, err));
     EXF_TRY(do_with_datasets(WRITE, t, h, err));
+    EXF_TRY(exf_tables_sequences_write(t, h, err));
     EXF_TRY(exf_budgets_write(t, h, err));
     EXF_TRY(exf_vectors_write(t, h, err));
     rc = exf_h5_commit(h, err);
@@ -381,6 +384,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(add_optional(t, &listed, err));
     EXF_TRY(do_with_datasets(READ, t, h, err));
     if (listed.budgets) EXF_TRY(exf_budgets_read(t, h, err));
+    EXF_TRY(exf_tables_sequences_read(t, h, err));
     EXF_TRY(exf_tables_check(t, path, err));
 out:
     exf_h5_close(h);

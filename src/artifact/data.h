@@ -14,7 +14,7 @@
 
 /* A sequence list identifies the sequences of a capture or of statistics, so that files can be checked for shared data
  * without the data.  length NULL: unknown, as in files of version 1. */
-typedef struct {
+typedef struct exf_sequence_list {
     size_t n;
     int32_t *length;             /* [n] tokens */
     unsigned char (*sha256)[32]; /* [n] of the length (u64, little endian) and the ids (i32) */

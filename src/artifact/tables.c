@@ -97,6 +97,7 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->similarity);
     exf_mem_free(t->frobenius);
     exf_mem_free(t->std_error);
+    exf_mem_free(t->sequence_digest);
     for (int i = 0; t->pool && i < t->n_pools; i++) {
         exf_mem_free(t->pool[i].members);
         exf_mem_free(t->pool[i].target_ids);
@@ -259,6 +260,7 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     size_t e = (size_t)t->shape.n_experts;
     exf_code rc = EXF_OK;
     EXF_TRY(check_counts(t, path, err));
+    EXF_TRY(exf_tables_sequences_check(t, path, err));
     for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) EXF_TRY(check_pair(t, path, at / (e * e), at / e % e, at % e, err));
     EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
     EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));

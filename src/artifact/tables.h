@@ -94,6 +94,7 @@ typedef struct {
                            * diagonal; NULL where the statistics lack its sums */
     exf_static_pool *pool;
     int n_pools;
+    uint64_t *sequence_digest; /* [n_sequences] the first 8 bytes of each sequence's SHA-256 (data.h), rising; NULL: not known */
     exf_shared_scalar *shared; /* by name */
     int n_shared;
     exf_budget *budget; /* by falling budget, then by rule; NULL where the recipe asked for none */
@@ -173,6 +174,19 @@ exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHE
 exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks vectors in memory by the rules of reading: EXF_FORMAT naming path, dataset and element. */
 exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+
+/* ---- sequences (tables_sequences.c) -------------------------------------- */
+
+/* Fills sequence_digest from the list of the statistics, which has shape.n_sequences; does nothing where it is not known. */
+struct exf_sequence_list;
+exf_code exf_tables_take_sequences(exf_tables *t, const struct exf_sequence_list *s, exf_err *err) EXF_CHECKED;
+/* Returns 1 if the tables are of the sequence of that digest. */
+int exf_tables_has_sequence(const exf_tables *t, const unsigned char sha256[32]);
+/* Write and read the digests; nothing for tables without any. */
+exf_code exf_tables_sequences_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+exf_code exf_tables_sequences_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Checks their order: EXF_FORMAT naming path and element. */
+exf_code exf_tables_sequences_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 
 /* ---- budgets (tables_budgets.c) ------------------------------------------ */
 

@@ -96,6 +96,19 @@ out:
     return rc;
 }
 
+/* Compares the digests of the sequences, which tables before version 5 lack. */
+static exf_code compare_sequences(const exf_tables *have, const exf_tables *want, const exf_verify_file *tables,
+                                  const exf_verify_file *statistics, exf_err *err)
+{
+    size_t n = (size_t)have->shape.n_sequences;
+    if (!have->sequence_digest && (!want->sequence_digest || tables->inspection.version < 5)) return EXF_OK;
+    if (have->sequence_digest && want->sequence_digest && have->shape.n_sequences == want->shape.n_sequences &&
+        memcmp(have->sequence_digest, want->sequence_digest, n * sizeof *have->sequence_digest) == 0)
+        return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: /sequence_digests are not those of the %lld sequences of %s", tables->path,
+                    (long long)want->shape.n_sequences, statistics->path);
+}
+
 /* Solves the statistics again with the settings of the tables and compares every number, so that a changed number is found
  * however well it fits the others. */
 static exf_code check_solved(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
@@ -106,6 +119,7 @@ static exf_code check_solved(const exf_verify_file *statistics, const exf_verify
     EXF_TRY(exf_tables_read(&have, tables->path, err));
     EXF_TRY(exf_tables_read_vectors(&have, tables->path, err));
     EXF_TRY(exf_solve_again(&have, tables->path, statistics->path, &want, err));
+    EXF_TRY(compare_sequences(&have, &want, tables, statistics, err));
     EXF_TRY(exf_table_list_make(&a, &have, err));
     EXF_TRY(exf_table_list_make(&b, &want, err));
     EXF_TRY(compare_lists(statistics, tables, &a, &b, err));

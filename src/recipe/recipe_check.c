@@ -197,8 +197,8 @@ exf_code exf_recipe_check_budgets(const exf_recipe *r, int top_k, exf_err *err)
             return exf_recipe_refuse(r, err, "budgets: %lld experts per token, the model has %d", (long long)r->budgets.item[i],
                                      top_k);
     if (!r->budgets.n || r->route_sample > 0) return EXF_OK;
-    return exf_recipe_refuse(r, err, "calibrate.route_sample: 0 keeps no routes, from which budgets: %lld%s would be solved; set it "
-                             "above 0, or budgets=[]", (long long)r->budgets.item[0], r->budgets.n > 1 ? ", ..." : "");
+    return exf_recipe_refuse(r, err, "calibrate.route_sample: 0 keeps no routes, from which budgets: %lld%s would be solved; set "
+                             "it above 0, or budgets=[]", (long long)r->budgets.item[0], r->budgets.n > 1 ? ", ..." : "");
 }
 
 exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err)

@@ -130,6 +130,7 @@ static exf_code end_overlapped(exf_overlapped_solve *b, const char *statistics, 
                                exf_err *err)
 {
     exf_provenance facts = {0};
+    exf_sequence_list sequences = {.n = 0};
     exf_h5 *h = NULL;
     exf_code rc;
     if (b->why.code != EXF_OK) {
@@ -137,9 +138,12 @@ static exf_code end_overlapped(exf_overlapped_solve *b, const char *statistics, 
         return b->why.code;
     }
     EXF_TRY(exf_artifact_open(&h, statistics, &exf_artifact_statistics, NULL, &facts, err));
-    rc = exf_solver_end(b->solver, o, &facts, t, err);
+    EXF_TRY(exf_solver_end(b->solver, o, &facts, t, err));
+    EXF_TRY(exf_sequence_list_read(&sequences, t->shape.n_sequences, t->shape.n_tokens, h, err));
+    rc = exf_tables_take_sequences(t, &sequences, err);
 out:
     exf_h5_close(h);
+    exf_sequence_list_free(&sequences);
     exf_provenance_free(&facts);
     return rc;
 }

@@ -219,6 +219,14 @@ out:
     return rc;
 }
 
+/* Looks for text that the tables were calibrated on, and warns of it. */
+static exf_code look_for_calibration_text(validation *s, exf_err *err)
+{
+    exf_calibration_text text;
+    exf_code rc = exf_calibration_text_find(&text, &s->tables, s->session.corpus, s->session.request.max_tokens, err);
+    return rc == EXF_OK ? exf_calibration_text_tell(&text, s->tables_path, &s->facts, err) : rc;
+}
+
 /* Adds the facts of the results. */
 static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
@@ -438,6 +446,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(check_tables(&s, err));
     EXF_TRY(deal_sequences(&s, r, err));
     if (!r->dry_run) EXF_TRY(check_room(&s, r, err));
+    EXF_TRY(look_for_calibration_text(&s, err));
     if (!r->dry_run) EXF_TRY(add_facts(&s, r, err));
     if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
     if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));

@@ -5,6 +5,7 @@
 #include "artifact/tables.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "capture/corpus.h"
 #include "fold/variant.h"
 #include "inspect/drawing.h"
 #include "validate/validate.h"
@@ -16,6 +17,25 @@
  * command that solves all that is missing with the other settings as they were. */
 exf_code exf_solve_command_check(const exf_tables *t, const char *path, const exf_variant *variants, size_t n, exf_err *err)
     EXF_CHECKED;
+
+/* ---- the calibration's own text (validation_text.c) ---------------------------------------------------- */
+
+/* What of a validation's text its tables were calibrated on. */
+typedef struct {
+    int known;        /* 0: the tables do not say which sequences they are of, or there are no tokens */
+    size_t sequences; /* those of the validation that hold such text */
+    size_t of;        /* all of them */
+    int at_least;     /* 1: they were cut at another length than the calibration's, so that more may hold some */
+} exf_calibration_text;
+
+/* Compares the sequences of a corpus, cut at max_tokens, with those of the tables.  Where the two were cut at other lengths, text
+ * is found if a validation's sequence begins where one of the calibration began, or whole documents are there. */
+exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *t, const exf_corpus *c, int64_t max_tokens,
+                                   exf_err *err) EXF_CHECKED;
+/* Warns of such text and adds the facts validate.calibration_sequences, their number, and, if that is not 0,
+ * validate.calibration_text, a sentence.  tables: their path. */
+exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *tables, exf_provenance *facts,
+                                   exf_err *err) EXF_CHECKED;
 
 /* ---- single layers (validation_sensitivities.c) ------------------------------------------------------
  *

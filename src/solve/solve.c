@@ -185,6 +185,7 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(solve_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));
+    EXF_TRY(exf_tables_take_sequences(t, &r.sequences, err));
     EXF_TRY(exf_part_words(&part, &file, err));
     if (part.len) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_PART_FACT, "%s", part.s));
 out:

@@ -1,6 +1,7 @@
 /* check_artifact_tables.c - files of kind `tables`. */
 #include "tests/support/artifact_fixtures.h"
 
+#include "artifact/data.h"
 #include "base/text.h"
 
 #include <math.h>
@@ -119,6 +120,30 @@ START_TEST(tables_come_back_bit_for_bit)
     ck_assert(same_files("t.h5", "u.h5"));
     exf_tables_free(&back);
     exf_tables_free(&t);
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(sequences_are_known_by_digest)
+{
+    static int32_t lengths[3] = {20, 20, 20};
+    unsigned char sha256[4][32] = {{9, 1}, {2, 255, 7}, {9, 0}, {2, 255, 6}};
+    const exf_sequence_list list = {.n = 3, .length = lengths, .sha256 = sha256};
+    exf_tables t, back;
+    ck_ok(sample(&t, &e), e);
+    ck_assert(!exf_tables_has_sequence(&t, sha256[0]));
+    ck_ok(exf_tables_take_sequences(&t, &(exf_sequence_list){.n = 3}, &e), e); /* not known */
+    ck_assert_ptr_null(t.sequence_digest);
+    ck_ok(exf_tables_take_sequences(&t, &list, &e), e);
+    write_tables("t.h5", &t);
+    ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
+    for (int i = 0; i < 3; i++) ck_assert(exf_tables_has_sequence(&back, sha256[i]));
+    ck_assert(!exf_tables_has_sequence(&back, sha256[3]));
+    exf_tables_free(&back);
+    t.sequence_digest[0] = t.sequence_digest[1] + 1;
+    write_tables("t.h5", &t);
+    ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e,
+             "/sequence_digests[1] 0900000000000000 0900000000000001");
     exf_tables_free(&t);
 }
 END_TEST
@@ -536,6 +561,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_come_back_bit_for_bit);
+    tcase_add_test(t, sequences_are_known_by_digest);
     tcase_add_test(t, what_is_absent_stays_absent);
     tcase_add_test(t, tables_need_no_pools);
     tcase_add_test(t, pool_sizes_are_those_of_the_model);

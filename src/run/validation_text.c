@@ -1,0 +1,89 @@
+/* validation_text.c - how much of the text that a validation runs is text that its tables were calibrated on; see validation.h.
+ *
+ * Tables know their sequences by digest (artifact/tables.h).  A sequence of the validation that was cut as the calibration cut
+ * is looked up as it is.  Cut longer, it is looked up in pieces of the calibration's length; cut shorter, together with the
+ * sequences that go on with its document. */
+#include "run/validation.h"
+
+#include "artifact/data.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+typedef struct {
+    const exf_tables *tables;
+    const exf_corpus *corpus;
+    size_t cut; /* most tokens of a sequence of the calibration */
+    unsigned char *shared; /* [n_sequences] 1: text of the calibration */
+} search;
+
+/* Looks up the tokens from `first` on, in pieces of the calibration's length; of each that the tables know, marks the sequences
+ * between i and end that have tokens in it. */
+static exf_code look_up(search *s, size_t i, size_t end, exf_err *err)
+{
+    const exf_sequence *at = s->corpus->sequence;
+    size_t first = at[i].offset, last = at[end - 1].offset + (size_t)at[end - 1].n_tokens, n;
+    exf_code rc = EXF_OK;
+    for (; rc == EXF_OK && first < last; first += n) {
+        unsigned char sha256[32];
+        n = last - first < s->cut ? last - first : s->cut;
+        EXF_TRY(exf_sequence_sha256(sha256, s->corpus->ids + first, (int32_t)n, err));
+        if (!exf_tables_has_sequence(s->tables, sha256)) continue;
+        for (size_t k = i; k < end; k++)
+            s->shared[k] |= at[k].offset < first + n && first < at[k].offset + (size_t)at[k].n_tokens;
+    }
+out:
+    return rc;
+}
+
+/* Returns the end of the sequences that go on with the document of sequence i: each but the last one is of full length. */
+static size_t end_of_document(const exf_corpus *c, size_t i, int64_t full)
+{
+    for (i++; i < c->n_sequences; i++) {
+        const exf_sequence *now = &c->sequence[i], *before = now - 1;
+        if (now->source != before->source || now->row != before->row + 1 || before->n_tokens != full) break;
+    }
+    return i;
+}
+
+exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *t, const exf_corpus *c, int64_t max_tokens,
+                                   exf_err *err)
+{
+    const char *text = exf_provenance_get(&t->provenance, "data.max_tokens"); /* recorded hidden states have none */
+    int64_t cut;
+    search s = {.tables = t, .corpus = c};
+    exf_code rc;
+    *out = (exf_calibration_text){.known = t->sequence_digest && c->ids && text && exf_parse_i64(text, &cut) && cut > 0,
+                                  .of = c->n_sequences};
+    if (!out->known) return EXF_OK;
+    s.cut = (size_t)cut;
+    EXF_TRY(exf_mem_new(&s.shared, c->n_sequences, 1, "sequences", err));
+    for (size_t i = 0; i < c->n_sequences; i++) EXF_TRY(look_up(&s, i, i + 1, err));
+    for (size_t i = 0, end; max_tokens < cut && i < c->n_sequences; i = end) {
+        end = end_of_document(c, i, max_tokens);
+        EXF_TRY(look_up(&s, i, end, err));
+    }
+    for (size_t i = 0; i < c->n_sequences; i++) out->sequences += s.shared[i];
+    out->at_least = max_tokens != cut && out->sequences < out->of;
+out:
+    exf_mem_free(s.shared);
+    return rc;
+}
+
+exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *tables, exf_provenance *facts, exf_err *err)
+{
+    exf_text words = {0};
+    exf_code rc;
+    if (!x->known) return EXF_OK;
+    EXF_TRY(exf_provenance_add(facts, err, "validate.calibration_sequences", "%zu", x->sequences));
+    if (!x->sequences) goto out;
+    exf_text_appendf(&words, "%s%zu of %zu sequences are text that the tables were calibrated on: their figures flatter the tables",
+                     x->at_least ? "at least " : "", x->sequences, x->of);
+    EXF_TRY(exf_text_end(&words, err));
+    exf_log_warn("%s: %s; validate on other text", tables, words.s);
+    rc = exf_provenance_add(facts, err, "validate.calibration_text", "%s", words.s);
+out:
+    exf_text_free(&words);
+    return rc;
+}
