@@ -41,11 +41,6 @@ out:
     return rc;
 }
 
-const char *exf_pool_words(const char *by)
-{
-    return strcmp(by, "energy") == 0 ? " by energy" : strcmp(by, "reap") == 0 ? " by reap" : "";
-}
-
 /* ---- summary as text ------------------------------------------------------------------ */
 
 /* A group of columns has two lines of heading; show() prints a layer under them. */
@@ -184,7 +179,7 @@ static void show_pools(const exf_inspection *s)
 {
     for (int i = 0; i < s->n_pools; i++) {
         const exf_static_pool *p = &s->pool[i];
-        printf("\nstatic pool of %d experts%s\nlayer  members by falling %s\n", p->size, exf_pool_words(p->by), p->by);
+        printf("\nstatic pool of %d experts by %s\nlayer  members by falling %s\n", p->size, p->by, p->by);
         for (int l = 0; l < s->n_layers; l++) {
             printf("%5d ", (int)s->layer_number[l]);
             for (int k = 0; k < p->size; k++) printf(" %d", (int)p->members[(size_t)l * (size_t)p->size + (size_t)k]);

@@ -15,6 +15,4 @@ exf_code exf_inspect_verify(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_print_json(exf_jw *w, exf_err *err) EXF_CHECKED;
 /* Prints "wrote PATH ..." or, with a writer, adds {"path", "bytes", "sha256"} to an open array. */
 exf_code exf_tell_output(exf_jw *w, const char *path, exf_err *err) EXF_CHECKED;
-/* Returns " by energy" for a static pool's criterion, and nothing for the paper's, norm. */
-const char *exf_pool_words(const char *by);
 #endif

@@ -325,7 +325,7 @@ class Demo(Every, Page):
         self.open()
         for layer in (0, len(self.d.layers) - 1):
             Select(self.id("layer")).select_by_index(layer)
-            want = [f"Static pool of {p['size']}: " + " ".join(map(str, p["members"][layer])) for p in self.d.about["pools"]]
+            want = [f"Static pool of {p['size']} by {p['by']}: " + " ".join(map(str, p["members"][layer])) for p in self.d.about["pools"]]
             self.assertEqual([p.text for p in self.browser.find_elements(By.CSS_SELECTOR, "#pools p")], want)
             norms = struct.unpack(f"<{self.d.experts}f", base64.b64decode(self.d.script(f"norms-{self.d.layers[layer]}")))
             self.assertIn(f"at expert {norms.index(max(norms))}, least", self.id("norms-text").text)

@@ -202,7 +202,7 @@
   const tellPools = () => {
     const all = about.pools.map((p) => {
       const box = make("p"), members = p.members[state.layer];
-      box.append(make("b", "Static pool of " + p.size + ": "), members.join(" "));
+      box.append(make("b", "Static pool of " + p.size + " by " + p.by + ": "), members.join(" "));
       return box;
     });
     byId("pools").replaceChildren(...all);

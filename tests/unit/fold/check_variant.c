@@ -219,7 +219,7 @@ START_TEST(every_option_has_words)
     told("random2:rank=score", "2 experts per token, the others folded into random ones, kept by router weight, seed 1");
     told("D64", "64 experts per decode batch, one scalar per pair");
     told("D64:fold=drop,rank=energy", "64 experts per decode batch chosen by energy, the others dropped");
-    told("D64:pool=static", "static pool of 64 experts, one scalar per pair");
+    told("D64:pool=static", "static pool of 64 experts by norm, one scalar per pair");
     told("D64:projector=joint,ridge=0.5", "64 experts per decode batch, joint weights, ridge 0.5");
     told("D64:max_loss=0.5", "64 experts per decode batch, one scalar per pair, pairs of loss up to 0.5");
     told("P2:budget=token", "2 experts per token in the mean, by predicted residual against the residual stream, joint weights");
