@@ -163,7 +163,8 @@ static void show_comparison(const comparison *c)
     for (int i = 0; i < a->n_pools; i++) {
         exf_pool_difference d;
         if (exf_compare_pool(a, i, b, &d))
-            printf("static pool of %d by %s: %" PRIu64 "/%" PRIu64 " members changed, %.1f %% of the traffic goes to another target\n",
+            printf("static pool of %d by %s: %" PRIu64 "/%" PRIu64 " members changed, %.1f %% of the traffic goes to another "
+                   "target\n",
                    d.size, d.by, d.members, d.places, isnan(d.target_traffic) ? 0.0 : 100 * d.target_traffic);
         else
             printf("static pool of %d by %s: in a only\n", a->pool[i].size, a->pool[i].by);

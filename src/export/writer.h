@@ -13,8 +13,9 @@ typedef struct {
     const exf_tables *tables;
     const char *digest;         /* of the tables; NULL: not known */
     const char *validation;     /* validation.md of these tables, for a card; NULL: none */
+    const exf_provenance *validated; /* the facts of that validation, its text and settings; NULL: not known */
     int has_recipe;             /* exfold_recipe.yaml stands beside what is exported */
-    const char *const *targets; /* names of all targets of this export */
+    const char *const *targets; /* names of the targets that a card tells of: of this export, and what lies beside it */
     size_t n_targets;
     const char *base_model;     /* the model's name on a hub; NULL: not given */
     const char *revision;       /* of base_model; NULL: not given */

@@ -1,6 +1,6 @@
 /* writer_card.c - README.md, a model card in Markdown with the front matter of
  * model hubs: what the tables are of, from which data and by which settings, coverage,
- * the validator's result if there is one, the files, how
+ * the validator's result with its text and settings, or that there is none, the files, how
  * to load them.  A target of its own: who does not publish the tables wants no
  * README.md in their directory.
  *
@@ -195,17 +195,42 @@ static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)
     return EXF_OK;
 }
 
-/* Adds the validation's table as the validator wrote it. */
-static exf_code add_validation(exf_text *out, const char *path, exf_err *err)
+static void add_pools(exf_text *out, const exf_tables *t)
 {
+    for (int i = 0; i < t->n_pools; i++)
+        exf_text_appendf(out, "%s%d by %s", i ? ", " : "\nStatic decode pools: ", t->pool[i].size, t->pool[i].by);
+    if (t->n_pools) exf_text_appendf(out, ".\n");
+}
+
+/* Adds on which text and with which settings the validation was made. */
+static void add_validated(exf_text *out, const exf_provenance *p)
+{
+    exf_text_appendf(out, "\nIts text and settings:\n\n| fact | |\n|---|---|\n");
+    for (size_t i = 0; i < p->n; i++) {
+        if (!exf_starts_with(p->key[i], "data.") && !exf_starts_with(p->key[i], "validate.")) continue;
+        exf_text_appendf(out, "| `%s` | ", p->key[i]);
+        add_plain(out, p->value[i]);
+        exf_text_appendf(out, " |\n");
+    }
+}
+
+/* Adds the validation's tables as the validator wrote them. */
+static exf_code add_validation(exf_text *out, const exf_export *x, exf_err *err)
+{
+    const char *path = x->validation;
     char *text = NULL;
     size_t n = 0;
+    exf_text_appendf(out, "\n## Validation\n\n");
+    if (!path) {
+        exf_text_appendf(out, "Not validated: no results of `exfold-validate` lay beside the tables when this card was written.\n");
+        return EXF_OK;
+    }
     exf_code rc = exf_file_slurp(path, MAX_VALIDATION, &text, &n, err);
     if (rc != EXF_OK) return rc;
     if (memchr(text, 0, n) || exf_utf8_valid(text, n) != n) rc = exf_fail(err, EXF_FORMAT, "%s: is not UTF-8 text", path);
-    exf_text_appendf(out, "\n## Validation\n\n");
     exf_text_append(out, text, n);
     if (n && text[n - 1] != '\n') exf_text_append(out, "\n", 1);
+    if (x->validated) add_validated(out, x->validated);
     exf_mem_free(text);
     return rc;
 }
@@ -237,7 +262,8 @@ static exf_code write_card(const exf_export *x, const char *path, int force, exf
     add_facts(&text, x, "Calibration data", OF_DATA);
     add_facts(&text, x, "Settings", OF_SETTINGS);
     EXF_TRY(add_coverage(&text, x->tables, err));
-    if (x->validation) EXF_TRY(add_validation(&text, x->validation, err));
+    add_pools(&text, x->tables);
+    EXF_TRY(add_validation(&text, x, err));
     add_files(&text, x);
     exf_text_appendf(&text, "\n## How to load\n");
     for (size_t i = 0; i < x->n_targets; i++) add_snippet(&text, x->targets[i]);

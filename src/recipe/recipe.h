@@ -141,6 +141,12 @@ exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char 
 /* Appends the resolved recipe as YAML: every key with the value that was used, paths by exf_recipe_path(); directory NULL: paths
  * as they are from the working directory. */
 exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends the resolved recipe at path as it is published with an export: its settings, with output.directory the directory and
+ * all other paths relative to it, so that it names no directory of the machine above the last one that they share.  A path
+ * at which nothing exists, such as one of another machine, is left out, as is runtime.checkpoint.directory; *left_out names those
+ * keys.  made_from: the digest of the tables. */
+exf_code exf_recipe_publish(const char *path, const char *directory, const char *made_from, exf_text *out, exf_text *left_out,
+                            exf_err *err) EXF_CHECKED;
 
 /* Makes the JSON Schema of a recipe, of the rows of the table and the names of the registries (recipe_schema.c).
  * The caller frees. */

@@ -10,9 +10,10 @@
 #include "export/writer.h"
 #include "fold/runtime.h"
 #include "plan/plan.h"
-#include "validate/validate.h"
+#include "run/validation.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -116,9 +117,24 @@ static exf_code check_free_space(const exf_recipe *r, const exf_run_directory *d
     return rc == EXF_OK && plan.disk ? exf_plan_check_output(&plan, err) : rc;
 }
 
-/* Finds validation.md beside the tables; *path NULL: there is none.  A run that has just made the tables (fresh) leaves out a
- * validation of others with a warning, since no validation of these could be made before. */
-static exf_code find_validation(char **path, const char *tables, const char *digest, int fresh, exf_err *err)
+/* Reads the facts of the validation beside the tables, where its JSON lies there too. */
+static exf_code read_validated(exf_provenance *facts, const char *directory, exf_err *err)
+{
+    char *json = NULL;
+    int found;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&json, directory, "validation.json", err));
+    EXF_TRY(exf_path_look(json, &found, err));
+    if (found) rc = exf_validation_facts_read(facts, json, err);
+out:
+    exf_mem_free(json);
+    return rc;
+}
+
+/* Finds validation.md beside the tables, and its facts; *path NULL: there is none.  A run that has just made the tables (fresh)
+ * leaves out a validation of others with a warning, since no validation of these could be made before. */
+static exf_code find_validation(char **path, exf_provenance *facts, const char *tables, const char *digest, int fresh,
+                                exf_err *err)
 {
     char *directory = NULL;
     int found;
@@ -131,11 +147,64 @@ static exf_code find_validation(char **path, const char *tables, const char *dig
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(path, directory, "validation.md", err));
     EXF_TRY(exf_path_look(*path, &found, err));
-    if (found) goto out;
+    if (found) {
+        rc = read_validated(facts, directory, err);
+        goto out;
+    }
     exf_mem_free(*path);
     *path = NULL;
 out:
     exf_mem_free(directory);
+    return rc;
+}
+
+/* The targets that a card tells of: those of this export, and those of an earlier one whose files lie beside it. */
+typedef struct {
+    const char *directory, *digest; /* of the tables */
+    const char **name;
+    size_t n, cap;
+} told_targets;
+
+static exf_code add_target(told_targets *t, const char *name, exf_err *err)
+{
+    exf_code rc;
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->name[i], name) == 0) return EXF_OK;
+    EXF_TRY(exf_mem_grow(&t->name, &t->cap, t->n + 1, sizeof *t->name, "targets", err));
+    t->name[t->n++] = name;
+out:
+    return rc;
+}
+
+/* Adds the target of a file that was made from the same tables. */
+static exf_code add_beside(void *self, const exf_derived_file *f, exf_err *err)
+{
+    told_targets *t = self;
+    const exf_writer *w = f->target ? exf_writer_find(f->target) : NULL;
+    char *marked = NULL, hex[EXF_SHA256_HEX];
+    exf_code rc;
+    if (!w) return EXF_OK;
+    EXF_TRY(exf_path_join(&marked, t->directory, f->marked, err));
+    EXF_TRY(exf_made_from(marked, hex, err));
+    if (strcmp(hex, t->digest) == 0) rc = add_target(t, w->name, err);
+out:
+    exf_mem_free(marked);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Lists them by name, so that a card does not depend on what was exported when. */
+static exf_code list_targets(told_targets *t, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < r->targets.n; i++) EXF_TRY(add_target(t, r->targets.item[i], err));
+    EXF_TRY(exf_derived_each(t->directory, add_beside, t, err));
+    if (t->n) qsort(t->name, t->n, sizeof *t->name, by_name);
+out:
     return rc;
 }
 
@@ -145,6 +214,8 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     exf_solved read = {.tables = {.n_layers = 0}};
     const exf_solved *t = made ? made : &read;
     char *validation = NULL;
+    exf_provenance validated = {0};
+    told_targets told = {dir->path, t->digest, NULL, 0, 0};
     exf_model *model = NULL; /* the checkpoint that the tables are of, for targets that want it */
     int wants_vectors = 0, wants_model = 0;
     exf_code rc = EXF_OK;
@@ -165,14 +236,16 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         EXF_TRY(exf_model_open(&model, r->model_path, err));
         EXF_TRY(exf_validate_check_tables(&t->tables, tables, model, err));
     }
-    EXF_TRY(find_validation(&validation, tables, t->digest, made != NULL, err));
+    EXF_TRY(list_targets(&told, r, err));
+    EXF_TRY(find_validation(&validation, &validated, tables, t->digest, made != NULL, err));
     exf_export x = {
         .tables = &t->tables,
         .digest = t->digest,
         .validation = validation,
+        .validated = validated.n ? &validated : NULL,
         .has_recipe = has_recipe,
-        .targets = (const char *const *)r->targets.item,
-        .n_targets = r->targets.n,
+        .targets = told.name,
+        .n_targets = told.n,
         .base_model = r->base_model && *r->base_model ? r->base_model : NULL,
         .revision = r->revision && *r->revision ? r->revision : NULL,
         .datasets = (const char *const *)r->datasets.item,
@@ -186,6 +259,8 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     EXF_TRY(each_target(write_target, r, dir, &x, err));
 out:
     exf_mem_free(validation);
+    exf_provenance_free(&validated);
+    exf_mem_free(told.name);
     exf_model_close(model);
     exf_tables_free(&read.tables);
     return rc;
@@ -193,13 +268,12 @@ out:
 
 /* ---- the stage ------------------------------------------------------------------------ */
 
-enum { MAX_RECIPE = 1 << 20 }; /* bytes */
-
 /* The recipe of the tables' run, which goes with a card if it stands beside the tables. */
 typedef struct {
-    char *from, *to; /* to: NULL: nothing is to be copied */
+    char *from, *to; /* to: NULL: it is not to be published */
+    char tables[EXF_SHA256_HEX]; /* their digest, as it names it; "": it names none */
     int exists;      /* the output directory has it, or will */
-} recipe_copy;
+} recipe_of_run;
 
 static int same_file(const char *a, const char *b)
 {
@@ -209,10 +283,10 @@ static int same_file(const char *a, const char *b)
 
 /* Looks for the recipe where a target is a card.  One of other tables is left out; one of an earlier version does not name its
  * tables. */
-static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_run_directory *dir, const char *tables, exf_err *err)
+static exf_code find_recipe(recipe_of_run *c, const exf_recipe *r, const exf_run_directory *dir, const char *tables, exf_err *err)
 {
     const exf_writer *card = exf_writer_find("card");
-    char *directory = NULL, *to = NULL, theirs[EXF_SHA256_HEX], ours[EXF_SHA256_HEX];
+    char *directory = NULL, *to = NULL, *theirs = c->tables, ours[EXF_SHA256_HEX];
     int has_card = 0, found;
     exf_code rc;
     for (size_t i = 0; i < r->targets.n; i++) has_card |= exf_writer_find(r->targets.item[i]) == card;
@@ -239,21 +313,25 @@ out:
     return rc;
 }
 
-static exf_code copy_recipe(const recipe_copy *c, const exf_recipe *r, exf_err *err)
+/* Writes the recipe with paths that are true where the export lies. */
+static exf_code publish_recipe(const recipe_of_run *c, const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
 {
-    char *text = NULL;
-    size_t n;
+    exf_text text = {0}, left_out = {0};
+    exf_code rc;
     if (!c->to) return EXF_OK;
-    exf_code rc = exf_file_slurp(c->from, MAX_RECIPE, &text, &n, err);
-    if (rc == EXF_OK) rc = exf_write_announced(c->to, r->force, text, n, err);
-    exf_mem_free(text);
+    EXF_TRY(exf_recipe_publish(c->from, dir->path, c->tables, &text, &left_out, err));
+    EXF_TRY(exf_write_announced(c->to, r->force, text.s, text.len, err));
+    if (left_out.len) exf_log_warn("%s: names nothing that is here for %s; who runs it gives them", c->to, left_out.s);
+out:
+    exf_text_free(&text);
+    exf_text_free(&left_out);
     return rc;
 }
 
 exf_code exf_stage_export(exf_recipe *r, exf_err *err)
 {
     exf_run_directory dir = {.path = NULL};
-    recipe_copy copy = {.from = NULL};
+    recipe_of_run copy = {.from = NULL};
     char *fallback = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
@@ -262,9 +340,9 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_run_directory_file(&dir, "tables.h5", &fallback, err));
     const char *tables = r->n_inputs ? r->inputs[0] : fallback;
     EXF_TRY(exf_export_tables_check(r, &dir, err));
-    EXF_TRY(plan_copy(&copy, r, &dir, tables, err));
+    EXF_TRY(find_recipe(&copy, r, &dir, tables, err));
     EXF_TRY(exf_export_tables(r, &dir, tables, NULL, copy.exists, err));
-    EXF_TRY(copy_recipe(&copy, r, err));
+    EXF_TRY(publish_recipe(&copy, r, &dir, err));
 out:
     exf_mem_free(fallback);
     exf_mem_free(copy.from);

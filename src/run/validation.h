@@ -46,6 +46,9 @@ exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *ta
  * they are.  The caller frees *out. */
 exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, exf_err *err) EXF_CHECKED;
 
+/* Reads the facts of a validation, its text and settings, from its JSON. */
+exf_code exf_validation_facts_read(exf_provenance *out, const char *path, exf_err *err) EXF_CHECKED;
+
 /* The sensitivities that a validation measured.  Ownership: exf_sensitivities_free(). */
 typedef struct {
     double *kl;                               /* [L] mean KL of each layer of the statistics, in their order */

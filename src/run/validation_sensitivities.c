@@ -67,6 +67,15 @@ static exf_code read_facts(exf_provenance *facts, const exf_json *object, exf_er
     return rc;
 }
 
+exf_code exf_validation_facts_read(exf_provenance *out, const char *path, exf_err *err)
+{
+    exf_json *doc = NULL;
+    exf_code rc = exf_json_load(&doc, path, MOST_BYTES, err);
+    if (rc == EXF_OK) rc = read_facts(out, exf_json_get(doc, "provenance"), err);
+    exf_json_free(doc);
+    return rc;
+}
+
 /* Returns 1 if both are known and differ. */
 static int differ(const char *a, const char *b)
 {

@@ -48,7 +48,8 @@ START_TEST(a_card_tells_where_the_tables_come_from)
     ck_assert_ptr_null(strstr(card, "README.md"));
     ck_assert_ptr_null(strstr(card, "exfold_recipe.yaml"));
     ck_assert_ptr_null(strstr(card, "base_model"));
-    ck_assert_ptr_null(strstr(card, "## Validation"));
+    ck_says(card, "\n## Validation\n\nNot validated: ");
+    ck_says(card, "\nStatic decode pools: ");
     exf_mem_free(card);
     exf_tables_free(&t);
 }
@@ -86,6 +87,16 @@ START_TEST(a_validation_is_quoted_as_it_stands)
     char *card = card_of(&x);
     ck_says(card, "\n## Validation\n\n| variant | PPL |\n|---|---|\n| P4 | 3.4 |\n\n## Files\n");
     exf_mem_free(card);
+    exf_provenance facts = {0};
+    ck_ok(exf_provenance_add(&facts, &e, "data.domains", "law: 2 sequences"), e);
+    ck_ok(exf_provenance_add(&facts, &e, "model.family", "x"), e);
+    ck_ok(exf_provenance_add(&facts, &e, "validate.decode_batch", "16"), e);
+    x.validated = &facts;
+    card = card_of(&x);
+    ck_says(card, "\n| P4 | 3.4 |\n\nIts text and settings:\n\n| fact | |\n|---|---|\n| `data.domains` | law: 2 sequences |\n"
+                  "| `validate.decode_batch` | 16 |\n\n## Files\n");
+    exf_mem_free(card);
+    exf_provenance_free(&facts);
     unlink(exf_scratch("README.md"));
     exf_write_file(exf_scratch("validation.md"), "\xff", 1);
     ck_fails(exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, &e), EXF_FORMAT, e,
