@@ -101,6 +101,44 @@ out:
     return rc;
 }
 
+/* Returns 1 if both paths are of one file in one directory. */
+static int is_same_output(const char *a, const char *a_dir, const char *b, const char *b_dir)
+{
+    const char *x = strrchr(a, '/'), *y = strrchr(b, '/');
+    struct stat p, q;
+    if (strcmp(x ? x + 1 : a, y ? y + 1 : b) != 0) return 0;
+    if (strcmp(a_dir, b_dir) == 0) return 1;
+    return stat(a_dir, &p) == 0 && stat(b_dir, &q) == 0 && p.st_dev == q.st_dev && p.st_ino == q.st_ino;
+}
+
+static exf_code refuse_same_output(const char *a, const char *b, exf_err *err)
+{
+    if (strcmp(a, b) == 0) return exf_fail(err, EXF_USAGE, "%s: is named twice, for two outputs; give them two names", a);
+    return exf_fail(err, EXF_USAGE, "%s: is the same file as %s, another output; give them two names", a, b);
+}
+
+exf_code exf_run_outputs_check(const exf_run_directory *d, const char *const *path, size_t n, exf_err *err)
+{
+    char **dir = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&dir, n, sizeof *dir, "outputs", err));
+    for (size_t i = 0; i < n; i++) {
+        struct stat st;
+        if (!path[i]) continue;
+        EXF_TRY(exf_path_dir(&dir[i], path[i], err));
+        if (strcmp(dir[i], d->path) != 0 && (stat(dir[i], &st) != 0 || !S_ISDIR(st.st_mode))) {
+            rc = exf_fail(err, EXF_IO, "%s: cannot be created: there is no directory %s", path[i], dir[i]);
+            goto out;
+        }
+        for (size_t k = 0; k < i; k++)
+            if (path[k] && is_same_output(path[k], dir[k], path[i], dir[i])) EXF_TRY(refuse_same_output(path[k], path[i], err));
+    }
+out:
+    for (size_t i = 0; dir && i < n; i++) exf_mem_free(dir[i]);
+    exf_mem_free(dir);
+    return rc;
+}
+
 exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err)
 {
     return exf_path_join(path, d->path, name, err);

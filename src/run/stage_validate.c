@@ -107,10 +107,12 @@ out:
     return rc;
 }
 
-/* Refuses, before the pass, outputs that exist. */
+/* Refuses, before the pass, outputs that exist, have one name or lie in no directory. */
 static exf_code check_files(const validation *s, const exf_recipe *r, exf_err *err)
 {
+    const char *const path[] = {s->markdown, s->picture, s->json, s->text.path ? s->manifest : NULL};
     exf_code rc;
+    EXF_TRY(exf_run_outputs_check(&s->dir, path, sizeof path / sizeof *path, err));
     EXF_TRY(exf_output_check(s->markdown, r->force, err));
     if (s->picture) EXF_TRY(exf_output_check(s->picture, r->force, err));
     if (s->json) EXF_TRY(exf_output_check(s->json, r->force, err));

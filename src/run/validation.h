@@ -32,8 +32,8 @@ typedef struct {
  * is found if a validation's sequence begins where one of the calibration began, or whole documents are there. */
 exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *t, const exf_corpus *c, int64_t max_tokens,
                                    exf_err *err) EXF_CHECKED;
-/* Warns of such text and adds the facts validate.calibration_sequences, their number, and, if that is not 0,
- * validate.calibration_text, a sentence.  tables: their path. */
+/* Warns of such text, reports where nothing is known, and adds the facts validate.calibration_sequences, their number, and, if that
+ * is not 0, validate.calibration_text, a sentence.  tables: their path. */
 exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *tables, exf_provenance *facts,
                                    exf_err *err) EXF_CHECKED;
 

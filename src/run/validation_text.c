@@ -75,7 +75,10 @@ exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *ta
 {
     exf_text words = {0};
     exf_code rc;
-    if (!x->known) return EXF_OK;
+    if (!x->known) {
+        exf_log_info("%s: does not say on which sequences it was calibrated, so that this text is not compared with them", tables);
+        return EXF_OK;
+    }
     EXF_TRY(exf_provenance_add(facts, err, "validate.calibration_sequences", "%zu", x->sequences));
     if (!x->sequences) goto out;
     exf_text_appendf(&words, "%s%zu of %zu sequences are text that the tables were calibrated on: their figures flatter the tables",
