@@ -103,6 +103,10 @@ static void check_twice_and_by_parts(int _i)
         memcmp(s.dot, sum.dot, cells * sizeof *s.dot) == 0 && memcmp(s.count, sum.count, cells * 8) == 0 &&
             memcmp(s.sq0, sum.sq0, cells * sizeof *s.sq0) == 0 && memcmp(s.seq_ab, sum.seq_ab, cells * sizeof *s.seq_ab) == 0 &&
             memcmp(s.seq_bb, sum.seq_bb, cells * sizeof *s.seq_bb) == 0 && memcmp(s.sequences, sum.sequences, cells * 8) == 0 &&
+            memcmp(s.half_dot, sum.half_dot, cells * sizeof *s.half_dot) == 0 &&
+            memcmp(s.half_target_sq, sum.half_target_sq, cells * sizeof *s.half_target_sq) == 0 &&
+            memcmp(s.half_source_sq, sum.half_source_sq, cells * sizeof *s.half_source_sq) == 0 &&
+            memcmp(s.half_count, sum.half_count, cells * 8) == 0 &&
             memcmp(s.stream_sq, sum.stream_sq, sizeof *s.stream_sq) == 0 && *s.stream_count == *sum.stream_count,
         "%s: sequences one by one have other sums", golden_families[_i / 2]);
     exf_layer_statistics_free(&s);

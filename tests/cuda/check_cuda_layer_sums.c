@@ -4,6 +4,8 @@
 #include "tests/support/device_sums_fixtures.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
+#include "accumulate/device_sums.h"
+
 static exf_err e;
 
 static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},     {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
@@ -166,6 +168,58 @@ START_TEST(a_norm_out_of_range_names_its_token)
 }
 END_TEST
 
+/* Sequences of seven tokens, some of which are of the half: with runs of one and of several, the first and the last among them. */
+static int is_of_half(int sequence)
+{
+    return sequence % 5 == 0 || sequence % 5 == 1 || sequence % 7 == 3;
+}
+
+START_TEST(a_half_has_the_sums_of_its_sequences)
+{
+    enum { LENGTH = 7 };
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 13);
+    exf_layer_statistics want, s;
+    size_t slots = (size_t)(r.n * r.top_k), cells = (size_t)(r.n_experts * r.n_experts);
+    float *outputs = device_put(&d, r.outputs, slots * (size_t)r.d_model * 4), *weights = device_put(&d, r.weights, slots * 4);
+    int32_t *ids = device_put(&d, r.ids, slots * 4);
+    void *sums, *host = test_memory(exf_layer_sums_host_bytes(r.n_experts), 1);
+    int in_half = 0;
+    ck_ok(exf_layer_statistics_new(&want, r.n_experts, &e), e);
+    ck_ok(exf_layer_statistics_new(&s, r.n_experts, &e), e);
+    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(r.n_experts), 1, "sums", &e), e);
+    for (int at = 0, i = 0; at < r.n; at += LENGTH, i++) {
+        int n = r.n - at < LENGTH ? r.n - at : LENGTH;
+        size_t slot = (size_t)(at * r.top_k);
+        exf_layer_sums_call c = {.n_experts = r.n_experts, .top_k = r.top_k, .d_model = r.d_model, .n_tokens = n,
+                                 .outputs = exf_f32(outputs + slot * (size_t)r.d_model), .ids = ids + slot,
+                                 .weights = weights + slot, .weighting = EXF_WEIGHT_NONE, .row = at};
+        if (is_of_half(i) != in_half) d.b->gpu->layer_sums_turn_half(d.q, sums, r.n_experts, in_half);
+        in_half = is_of_half(i);
+        d.b->gpu->layer_sums_add(d.q, sums, &c);
+        d.b->gpu->layer_sums_close_sequence(d.q, sums, r.n_experts, 0x1p-24, (uint64_t)i);
+        if (in_half) ck_ok(add_range(&want, &r, at, n, EXF_WEIGHT_NONE, &e), e);
+    }
+    if (in_half) d.b->gpu->layer_sums_turn_half(d.q, sums, r.n_experts, 1);
+    exf_layer_sums m = moments_of(&s);
+    exf_sequence_sums over = exf_sequence_sums_of(&s);
+    exf_sums_place place;
+    for (int twice = 0; twice < 2; twice++) /* nothing is left to be added twice */
+        ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, &over, r.n_experts, host, &place, &e), e);
+    ck_assert_mem_eq(s.half_dot, want.dot, cells * sizeof *s.dot);
+    ck_assert_mem_eq(s.half_target_sq, want.target_sq, cells * sizeof *s.dot);
+    ck_assert_mem_eq(s.half_source_sq, want.source_sq, cells * sizeof *s.dot);
+    ck_assert_mem_eq(s.half_count, want.count, cells * sizeof *s.count);
+    d.b->free(outputs);
+    d.b->free(weights);
+    d.b->free(ids);
+    d.b->free(sums);
+    exf_mem_free(host);
+    exf_layer_statistics_free(&want);
+    exf_layer_statistics_free(&s);
+    routed_free(&r);
+}
+END_TEST
+
 /* Sums of a sequence that fit, with squares that do not. */
 START_TEST(a_sequence_out_of_range_names_its_pair)
 {
@@ -211,6 +265,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
     tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, COUNT(shapes));
+    tcase_add_loop_test(t, a_half_has_the_sums_of_its_sequences, 0, COUNT(shapes));
     tcase_add_test(t, a_norm_out_of_range_names_its_token);
     tcase_add_test(t, a_sequence_out_of_range_names_its_pair);
     suite_add_tcase(s, t);
