@@ -223,7 +223,7 @@ out:
 
 /* ---- reading ---------------------------------------------------------------- */
 
-enum { MOST_POOLS = 64 };
+enum { MOST_POOLS = 64 * EXF_POOL_CRITERIA };
 
 /* The optional datasets that a file has. */
 typedef struct {

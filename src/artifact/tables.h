@@ -207,4 +207,6 @@ exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Adds a budget at its place and allocates its arrays; *out stays valid until the next is added. */
 exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err) EXF_CHECKED;
+/* Removes one of t's budgets. */
+void exf_budgets_remove(exf_tables *t, exf_budget *b);
 #endif

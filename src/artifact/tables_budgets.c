@@ -49,6 +49,15 @@ out:
     return rc;
 }
 
+void exf_budgets_remove(exf_tables *t, exf_budget *b)
+{
+    size_t after = (size_t)(t->budget + t->n_budgets - (b + 1));
+    exf_mem_free(b->scale);
+    exf_mem_free(b->kept);
+    memmove(b, b + 1, after * sizeof *b);
+    t->n_budgets--;
+}
+
 typedef struct {
     const char *name;
     exf_dtype dtype;

@@ -75,7 +75,7 @@ static void add_prefill(exf_text *out, const exf_variant *v)
 static void add_pool(exf_text *out, const exf_variant *v)
 {
     const exf_fold_decode_options *o = &v->decode_options;
-    static const char *const criterion[] = {" by norm", " by contribution", " by energy"};
+    static const char *const criterion[] = {" by norm", " by reap", " by energy"};
     static const char *const importance[] = {"", " chosen by energy", " chosen by router weight"};
     static const char *const weighed[] = {"joint weights", "the router's weights", "its own gate weight"};
     const char *plural = o->pool == 1 ? "" : "s";

@@ -63,8 +63,8 @@ static const exf_opt key_rows[] = {
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
      "exit with status 10 when a layer's share of observed pairs is below"},
     {"pools", NULL, 0, EXF_OPT_TEXT_LIST, AT(pools), "[]", "SIZES", "Calibration",
-     "static decode pools; sizes D, such as 8,4, the experts of largest mean norm; with a criterion 8:reap, 8:energy or, in a "
-     "recipe, {size: 8, by: energy}: norm, reap (mean w norm) or energy (summed (w norm)^2)"},
+     "static decode pools; sizes D, such as 8,4, each by every criterion: norm (the experts of largest mean norm), reap (mean "
+     "w norm) and energy (summed (w norm)^2); by one alone 8:reap or, in a recipe, {size: 8, by: reap}"},
     {"budgets", NULL, 0, EXF_OPT_INT_LIST, AT(budgets), "[]", "NUMBERS", "Calibration",
      "mean numbers of experts per token, such as 4,2, for which a budget per token is solved"},
     {"budget_rules", NULL, 0, EXF_OPT_TEXT_LIST, AT(budget_rules), "stream,output,top_p", "NAMES", "Calibration",

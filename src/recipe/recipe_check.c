@@ -119,33 +119,43 @@ exf_code exf_recipe_runtime(const exf_recipe *r, const exf_runtime **out, exf_er
     return exf_recipe_blame(r, exf_runtime_require(r->serve_runtime, out, err), err);
 }
 
-/* Reads a pool: "8" or "8:energy". */
+/* Reads a pool: "8" or "8:energy"; out->by NULL: "8" names no criterion. */
 static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice *out, exf_err *err)
 {
     const char *colon = strchr(text, ':');
     char size[32];
-    int by = 0;
+    int by = EXF_POOL_BY_NORM;
     snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
     if (colon) by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, colon + 1);
     if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == EXF_POOL_CRITERIA)
         return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or D:norm, D:reap or D:energy", text);
-    out->by = exf_pool_criteria[by];
+    out->by = colon ? exf_pool_criteria[by] : NULL;
     return EXF_OK;
+}
+
+/* Adds a pool unless it is there. */
+static void add_pool(exf_solve_options *o, int64_t size, const char *by, int implied)
+{
+    for (size_t k = 0; k < o->n_pools_by; k++)
+        if (o->pool_by[k].size == size && strcmp(o->pool_by[k].by, by) == 0) {
+            o->pool_by[k].implied &= implied;
+            return;
+        }
+    o->pool_by[o->n_pools_by++] = (exf_pool_choice){size, by, implied};
 }
 
 static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    if (r->pools.n > EXF_MOST_POOLS)
-        return exf_recipe_refuse(r, err, "pools: %zu of them, at most %d", r->pools.n, EXF_MOST_POOLS);
+    exf_code rc;
+    if (r->pools.n > EXF_MOST_POOLS / EXF_POOL_CRITERIA)
+        return exf_recipe_refuse(r, err, "pools: %zu of them, at most %d", r->pools.n, EXF_MOST_POOLS / EXF_POOL_CRITERIA);
+    EXF_TRY(refuse_twice(r, &r->pools, "pools", err));
     for (size_t i = 0; i < r->pools.n; i++) {
-        exf_pool_choice *p = &o->pool_by[i];
-        EXF_TRY(read_pool(r, r->pools.item[i], p, err));
-        for (size_t k = 0; k < i; k++)
-            if (o->pool_by[k].size == p->size && strcmp(o->pool_by[k].by, p->by) == 0)
-                return exf_recipe_refuse(r, err, "pools: %s stands twice", r->pools.item[i]);
+        exf_pool_choice p;
+        EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
+        for (int by = 0; by < EXF_POOL_CRITERIA; by++)
+            if (!p.by || p.by == exf_pool_criteria[by]) add_pool(o, p.size, exf_pool_criteria[by], !p.by);
     }
-    o->n_pools_by = r->pools.n;
 out:
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "export/writer.h"
+#include "kernels/fold/fold_internal.h"
 #include "model/model.h"
 
 #include <string.h>
@@ -88,6 +89,20 @@ out:
     return rc;
 }
 
+/* Sets budgets of a half and a quarter of the experts per token, unless the settings have some, or they cannot be solved: with
+ * more routes than a fold takes, or without a sample of routes. */
+static exf_code set_budgets(exf_recipe *r, const exf_model *m, exf_err *err)
+{
+    int k = m->arch.top_k;
+    exf_text budgets = {0};
+    exf_code rc = EXF_OK;
+    if (k < 2 || k > EXF_FOLD_MAX_K || !r->route_sample || exf_opts_given(r->opts, "budgets", EXF_OPT_BY_RECIPE)) return EXF_OK;
+    exf_text_appendf(&budgets, k >= 4 ? "%d,%d" : "%d", k / 2, k / 4);
+    rc = set_key(r, "budgets", &budgets, err);
+    exf_text_free(&budgets);
+    return rc;
+}
+
 exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **released, exf_err *err)
 {
     exf_model *m = NULL;
@@ -103,6 +118,7 @@ exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **rele
     } else {
         EXF_TRY(set_general(r, m, err));
     }
+    rc = set_budgets(r, m, err);
 out:
     exf_text_free(&text);
     exf_model_close(m);
@@ -138,7 +154,7 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
         [EXF_SETTINGS_OF_CALIBRATION] = {
             {"data.sequences", "data.max_tokens", "data.min_tokens", "data.seed", NULL},
             {"calibrate.pairs", "calibrate.weighting", "calibrate.ridge", "calibrate.clip", "calibrate.projectors", NULL},
-            {"pools", "runtime.compute", "output.targets", NULL}},
+            {"pools", "budgets", "runtime.compute", "output.targets", NULL}},
         [EXF_SETTINGS_OF_VALIDATION] = {
             {"validate.sequences", "data.max_tokens", "data.seed", NULL},
             {"validate.variants", NULL},

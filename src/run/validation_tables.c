@@ -34,13 +34,18 @@ static void add_item(exf_text *list, const char *item)
 
 enum { ITEM = 80 };
 
-/* Spells a pool: "8", or "8:energy". */
+/* Spells a pool: "8:energy", or "8", which is one by each criterion. */
 static void spell_pool(char item[ITEM], int size, const char *by)
 {
-    if (strcmp(by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0)
-        snprintf(item, ITEM, "%d", size);
-    else
-        snprintf(item, ITEM, "%d:%.8s", size, by);
+    snprintf(item, ITEM, by ? "%d:%.8s" : "%d", size, by);
+}
+
+/* Returns 1 if the tables have pools of that size by every criterion. */
+static int has_every(const exf_tables *t, int size)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_pools; i++) n += t->pool[i].size == size;
+    return n == EXF_POOL_CRITERIA;
 }
 
 static void add_number(exf_text *list, double number)
@@ -57,7 +62,7 @@ static void add_present(missing *m)
     const char *projectors = exf_provenance_get(&t->provenance, "solve.projectors");
     for (int i = 0; i < t->n_pools; i++) {
         char item[ITEM];
-        spell_pool(item, t->pool[i].size, t->pool[i].by);
+        spell_pool(item, t->pool[i].size, has_every(t, t->pool[i].size) ? NULL : t->pool[i].by);
         add_item(&m->pools, item);
     }
     for (int i = 0; i < t->n_budgets; i++) {
@@ -75,10 +80,13 @@ static void name_first(missing *m, const exf_variant *v, const char *what, const
 
 static void add_pool(missing *m, const exf_variant *v)
 {
-    char item[ITEM];
+    int size = (int)v->decode_options.pool;
+    char item[ITEM], every[ITEM];
     if (v->decode != EXF_DECODE_STATIC) return;
-    spell_pool(item, (int)v->decode_options.pool, exf_pool_criteria[v->pool_by]);
-    if (has_item(&m->pools, item)) return;
+    spell_pool(item, size, exf_pool_criteria[v->pool_by]);
+    spell_pool(every, size, NULL);
+    if (has_item(&m->pools, item) || has_item(&m->pools, every)) return;
+    if (v->pool_by == EXF_POOL_BY_NORM) spell_pool(item, size, NULL);
     name_first(m, v, "static pool of", item);
     add_item(&m->pools, item);
 }

@@ -4,6 +4,7 @@
  * experts that kernels/fold/fold_cpu.h keeps of the sampled tokens is P. */
 #include "solve/solve_internal.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
 
@@ -199,14 +200,21 @@ static void count_kept(const exf_budget_inputs *b, exf_budget *to)
     }
 }
 
-static exf_code check_reached(const exf_budget_inputs *b, const exf_budget *to, exf_err *err)
+/* Leaves out a budget that no lambda reaches where the sample is all of the text: then there is too little of it.  Where the
+ * sample is a part of the text, the recipe asked for too small a one. */
+static exf_code check_reached(const exf_budget_inputs *b, exf_budget *to, exf_tables *t, exf_err *err)
 {
     size_t least = b->n[0];
     for (int l = 1; l < b->n_layers; l++) least = b->n[l] < least ? b->n[l] : least;
     if (fabs(to->mean - to->budget) <= 0.01 * to->budget) return EXF_OK;
-    return exf_fail(err, EXF_NUMERIC,
-                    "budgets: %g experts per token by \"%s\": the nearest mean is %g with %zu sampled tokens a layer; raise "
-                    "calibrate.route_sample, or calibrate on more text", to->budget, to->rule, to->mean, least);
+    if ((int64_t)least < t->shape.n_tokens)
+        return exf_fail(err, EXF_NUMERIC,
+                        "budgets: %g experts per token by \"%s\": the nearest mean is %g with %zu sampled tokens a layer; raise "
+                        "calibrate.route_sample", to->budget, to->rule, to->mean, least);
+    exf_log_warn("budget of %g experts per token by %s is left out: of the %zu tokens of text the nearest mean is %g; calibrate on "
+                 "more", to->budget, to->rule, least, to->mean);
+    exf_budgets_remove(t, to);
+    return EXF_OK;
 }
 
 static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *rule, exf_tables *t,
@@ -218,7 +226,7 @@ static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options
     EXF_TRY(find_scale(b, o, t, to, err));
     bisect_lambda(b, to);
     count_kept(b, to);
-    rc = check_reached(b, to, err);
+    rc = check_reached(b, to, t, err);
 out:
     return rc;
 }

@@ -56,21 +56,29 @@ uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers)
 static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf_solve_options *o, exf_err *err)
 {
     int64_t *sizes = NULL;
-    size_t n = o->n_pools + o->n_pools_by;
+    const char **by = NULL;
+    size_t n = o->n_pools;
     exf_code rc;
-    for (size_t i = 0; !head->has_energies && i < o->n_pools_by; i++)
-        if (strcmp(o->pool_by[i].by, exf_pool_criteria[EXF_POOL_BY_ENERGY]) == 0)
-            return exf_fail(err, EXF_MODEL,
-                            "%s: is of a version before 4, which has no energies: a pool of %lld by energy needs statistics of "
-                            "this release (exfold-calibrate)", head->path, (long long)o->pool_by[i].size);
-    EXF_TRY(exf_mem_new(&sizes, n, sizeof *sizes, "pools", err));
-    for (size_t i = 0; i < n; i++) sizes[i] = i < o->n_pools ? o->pools[i] : o->pool_by[i - o->n_pools].size;
+    EXF_TRY(exf_mem_new(&sizes, o->n_pools + o->n_pools_by, sizeof *sizes, "pools", err));
+    EXF_TRY(exf_mem_new(&by, o->n_pools + o->n_pools_by, sizeof *by, "pools", err));
+    for (size_t i = 0; i < n; i++) sizes[i] = o->pools[i], by[i] = exf_pool_criteria[EXF_POOL_BY_NORM];
+    for (size_t i = 0; i < o->n_pools_by; i++) {
+        const exf_pool_choice *p = &o->pool_by[i];
+        int known = head->has_energies || strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_ENERGY]) != 0;
+        if (!known && !p->implied) {
+            rc = exf_fail(err, EXF_MODEL,
+                          "%s: is of a version before 4, which has no energies: a pool of %lld by energy needs statistics of "
+                          "this release (exfold-calibrate)", head->path, (long long)p->size);
+            goto out;
+        }
+        if (known) sizes[n] = p->size, by[n++] = p->by;
+    }
     EXF_TRY(exf_tables_new(t, &head->shape, head->layer_number, head->n_layers, sizes, n, err));
-    for (size_t i = 0; i < o->n_pools_by; i++)
-        snprintf(t->pool[o->n_pools + i].by, sizeof t->pool->by, "%s", o->pool_by[i].by);
+    for (size_t i = 0; i < n; i++) snprintf(t->pool[i].by, sizeof t->pool->by, "%s", by[i]);
     EXF_TRY(exf_measures_new(head->by_sequence, t, err));
     if (head->has_halves) rc = exf_tables_add_halves(t, err);
 out:
+    exf_mem_free(by);
     exf_mem_free(sizes);
     return rc;
 }

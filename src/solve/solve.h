@@ -8,12 +8,13 @@
 #include "base/names.h"
 #include "kernels/statistics/layer_sums.h"
 
-enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16 };
+enum { EXF_MOST_POOLS = 64 * EXF_POOL_CRITERIA, EXF_MOST_BUDGETS = 16 };
 
 /* A static pool of `size` experts, those with the most `by`, which is one of exf_pool_criteria. */
 typedef struct {
     int64_t size;
     const char *by;
+    int implied; /* 1: by this criterion too, where the statistics know it; 0: they must */
 } exf_pool_choice;
 
 typedef struct exf_solve_options {

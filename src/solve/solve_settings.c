@@ -135,7 +135,7 @@ out:
 static void take_pools_and_budgets(exf_solve_options *o, const exf_tables *t)
 {
     for (int i = 0; i < t->n_pools && i < EXF_MOST_POOLS; i++)
-        o->pool_by[o->n_pools_by++] = (exf_pool_choice){t->pool[i].size, t->pool[i].by};
+        o->pool_by[o->n_pools_by++] = (exf_pool_choice){t->pool[i].size, t->pool[i].by, 0};
     for (int i = 0; i < t->n_budgets; i++) {
         const exf_budget *b = &t->budget[i];
         size_t known = 0;

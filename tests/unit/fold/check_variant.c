@@ -231,7 +231,7 @@ START_TEST(every_option_has_words)
     told("D64:targets=router,weights=route,rank=energy",
          "64 experts per decode batch chosen by energy, stand-ins by the router, the router's weights");
     told("D64:pool=static,by=reap,targets=router,weights=gate",
-         "static pool of 64 experts by contribution, stand-ins by the router, its own gate weight");
+         "static pool of 64 experts by reap, stand-ins by the router, its own gate weight");
     told("D64:pool=static,by=energy", "static pool of 64 experts by energy, one scalar per pair");
     told("reap64", "REAP: the router picks among 64 retained experts");
     told("sere4", "SERE: routes outside the batch's top-4 experts go to the most similar of these");

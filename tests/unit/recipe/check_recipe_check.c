@@ -43,6 +43,31 @@ START_TEST(the_place_that_set_it_is_blamed)
 }
 END_TEST
 
+/* A size alone is a pool by every criterion; of one that is named too there are not two. */
+START_TEST(a_size_is_a_pool_by_every_criterion)
+{
+    static const struct {
+        int64_t size;
+        const char *by;
+        int implied;
+    } want[] = {{8, "norm", 1}, {8, "reap", 1}, {8, "energy", 0}, {4, "reap", 0}, {2, "norm", 1}, {2, "reap", 1}, {2, "energy", 1}};
+    exf_solve_options o;
+    exf_opts_free(r.opts);
+    size_t n_keys, n = sizeof want / sizeof *want;
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    memset(&r, 0, sizeof r);
+    ck_ok(exf_opts_new(&r.opts, rows, n_keys, &r, &e), e);
+    ck_ok(exf_opts_set(r.opts, EXF_OPT_BY_RECIPE, "pools", "8,8:energy,4:reap,2", "r.yaml:7", &e), e);
+    ck_ok(exf_recipe_solve_options(&r, &o, &e), e);
+    ck_assert_uint_eq(o.n_pools_by, n);
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_int_eq(o.pool_by[i].size, want[i].size);
+        ck_assert_str_eq(o.pool_by[i].by, want[i].by);
+        ck_assert_int_eq(o.pool_by[i].implied, want[i].implied);
+    }
+}
+END_TEST
+
 START_TEST(a_message_without_a_key_stays)
 {
     ck_assert_int_eq(exf_recipe_blame(&r, exf_fail(&e, EXF_IO, "no colon here"), &e), EXF_IO);
@@ -79,6 +104,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_add_test(t, the_place_that_set_it_is_blamed);
+    tcase_add_test(t, a_size_is_a_pool_by_every_criterion);
     tcase_add_test(t, a_message_without_a_key_stays);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);

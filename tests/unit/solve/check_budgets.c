@@ -154,6 +154,20 @@ START_TEST(what_is_missing_is_named)
 }
 END_TEST
 
+/* Where the sample is all of the text there is no larger one: what it reaches is solved, the others are not. */
+START_TEST(budgets_that_all_of_the_text_does_not_reach_are_left_out)
+{
+    exf_solve_options o = {.budgets = {3, 1}, .n_budgets = 2, .rules = {"output"}, .n_rules = 1};
+    exf_tables t;
+    new_tables(&t);
+    t.shape.n_tokens = 1;
+    ck_ok(solve(&t, &o, 1, 1, &e), e);
+    ck_assert_int_eq(t.n_budgets, 1);
+    ck_assert(t.budget[0].budget == 1 && t.budget[0].mean == 1);
+    exf_tables_free(&t);
+}
+END_TEST
+
 static void solve_all_pools(exf_tables *t)
 {
     for (int l = 0; l < L; l++) {
@@ -224,6 +238,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, every_rule_reaches_its_budget);
     tcase_add_test(t, what_is_missing_is_named);
+    tcase_add_test(t, budgets_that_all_of_the_text_does_not_reach_are_left_out);
     tcase_add_test(t, pools_have_the_experts_of_most);
     tcase_add_test(t, tables_come_back);
     suite_add_tcase(s, t);
