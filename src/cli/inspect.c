@@ -65,6 +65,11 @@ static int has_losses(const exf_inspection *s)
     return s->loss != NULL;
 }
 
+static int has_halves(const exf_inspection *s)
+{
+    return s->half_loss[0] != NULL;
+}
+
 static int has_similarity(const exf_inspection *s)
 {
     return s->similarity != NULL || s->aligned != NULL;
@@ -105,6 +110,11 @@ static void show_losses(const exf_layer_summary *row)
     for (int i = 0; i < 3; i++) show_number(6, 3, row->best[i]);
 }
 
+static void show_stability(const exf_layer_summary *row)
+{
+    show_number(7, 1, 100 * row->stable);
+}
+
 static void show_similarity(const exf_layer_summary *row)
 {
     printf(" ");
@@ -137,6 +147,7 @@ static const column columns[] = {
     {{"  pairs observed          ", "                          "}, has_counts, show_coverage},
     {{"     tokens of a pair", "   25 %   50 %   75 %"}, has_counts, show_tokens},
     {{"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
+    {{"  stable", " targets"}, has_halves, show_stability},
     {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
     {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
     {{" cold", " experts"}, has_counts, show_cold},
@@ -256,6 +267,7 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_real(w, "loss_median", row->loss);
     exf_jw_real(w, "loss_below_half", row->below_half);
     write_three(w, "best_loss_quartiles", row->best);
+    exf_jw_real(w, "stable_targets", row->stable);
     exf_jw_real(w, "similarity", row->similarity);
     exf_jw_real(w, "aligned", row->aligned);
     exf_jw_real(w, "norm_min", row->norm_min);

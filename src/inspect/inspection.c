@@ -12,7 +12,7 @@
 void exf_inspection_free(exf_inspection *s)
 {
     void *all[] = {s->layer_number, s->count, s->expert_count, s->empty_slots, s->norms,  s->coeff,
-                   s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors};
+                   s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors, s->half_scalar[0], s->half_loss[0]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
     for (int i = 0; i < s->n_pools; i++) {
         exf_mem_free(s->pool[i].members);
@@ -55,6 +55,10 @@ void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
     TAKE(loss, loss);
     TAKE(std_error, std_error);
     TAKE(similarity, similarity);
+    for (int half = 0; half < 2; half++) {
+        TAKE(half_scalar[half], half_scalar[half]);
+        TAKE(half_loss[half], half_loss[half]);
+    }
     TAKE(pool, pool);
     TAKE(budget, budget);
 #undef TAKE
@@ -144,6 +148,8 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
         {s->coeff, e * e * sizeof *s->coeff},           {s->loss, e * e * sizeof *s->loss},
         {s->std_error, e * e * sizeof *s->std_error},   {s->similarity, e * e * sizeof *s->similarity},
         {s->aligned, e * e * sizeof *s->aligned},
+        {s->half_scalar[0], e * e * sizeof(float)},     {s->half_scalar[1], e * e * sizeof(float)},
+        {s->half_loss[0], e * e * sizeof(float)},       {s->half_loss[1], e * e * sizeof(float)},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
     for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];

@@ -21,6 +21,7 @@ typedef struct {
     float *norms;             /* [L, E] mean output norm; a cold expert has the tables' value, or NaN */
     float *coeff, *loss;      /* [L, E, E] as in tables.h */
     float *std_error;         /* [L, E, E] as in tables.h */
+    float *half_scalar[2], *half_loss[2]; /* [L, E, E] as in tables.h; one block each */
     float *similarity;        /* [L, E, E] raw (exf_geometry); NaN unobserved, 1 on the diagonal */
     float *aligned;           /* [L, E, E] the same after the pair's own scalar */
     uint64_t *vectors;        /* [L] pairs with vectors; a basis only, whose counts and norms say nothing */
@@ -96,6 +97,7 @@ typedef struct {
     double loss;             /* median over observed pairs */
     double below_half;       /* share of observed pairs with a loss under 0.5 */
     double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
+    double stable;           /* share of routed tokens whose source has the same best target by either half of the text */
     double similarity, aligned; /* means over observed pairs (exf_geometry) */
     double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
     int expert_min, expert_max; /* whose; all layers together: */
@@ -148,7 +150,7 @@ typedef struct { const char *key, *a, *b; } exf_fact_change;
 /* Finds the next in order of key; *i and *j start at 0.  Returns 0 if there are no more. */
 int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_t *i, size_t *j, exf_fact_change *out);
 
-/* Returns 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
- * either may have (shared scalars, vectors) are not looked at. */
+/* Returns 1 if counts, scalars, losses, norms and pools are equal, bit for bit, and the scalars and losses of halves where both
+ * have them; other parts that either may have (shared scalars, vectors) are not looked at. */
 int exf_same_numbers(const exf_inspection *a, const exf_inspection *b);
 #endif

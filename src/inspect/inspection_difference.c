@@ -188,10 +188,22 @@ static int same_pools(const exf_inspection *a, const exf_inspection *b)
     return 1;
 }
 
+static int same_halves(const exf_inspection *a, const exf_inspection *b)
+{
+    size_t e = (size_t)a->shape.n_experts, bytes = (size_t)a->n_layers * e * e * sizeof(float);
+    if (!a->half_loss[0] || !b->half_loss[0]) return 1;
+    for (int i = 0; i < 2; i++)
+        if (memcmp(a->half_scalar[i], b->half_scalar[i], bytes) != 0 ||
+            memcmp(a->half_loss[i], b->half_loss[i], bytes) != 0)
+            return 0;
+    return 1;
+}
+
 int exf_same_numbers(const exf_inspection *a, const exf_inspection *b)
 {
     size_t experts = (size_t)a->n_layers * (size_t)a->shape.n_experts, pairs = experts * (size_t)a->shape.n_experts;
     return memcmp(a->count, b->count, pairs * sizeof *a->count) == 0 && memcmp(a->coeff, b->coeff, pairs * sizeof *a->coeff) == 0 &&
            memcmp(a->loss, b->loss, pairs * sizeof *a->loss) == 0 && memcmp(a->norms, b->norms, experts * sizeof *a->norms) == 0 &&
-           memcmp(a->expert_count, b->expert_count, experts * sizeof *a->expert_count) == 0 && same_pools(a, b);
+           memcmp(a->expert_count, b->expert_count, experts * sizeof *a->expert_count) == 0 && same_pools(a, b) &&
+           same_halves(a, b);
 }

@@ -2,6 +2,7 @@
 #include "inspect/inspection.h"
 
 #include "base/mem.h"
+#include "solve/solve.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -87,6 +88,19 @@ static void sum_up_losses(const span *x, exf_layer_summary *row)
     find_quartiles(x->scratch, n, row->best);
 }
 
+static void sum_up_stability(const span *x, exf_layer_summary *row)
+{
+    exf_stability all = {.tokens = 0};
+    for (size_t l = x->first; l < x->first + x->n; l++) {
+        size_t at = l * x->e * x->e;
+        const float *const half[2] = {x->s->half_loss[0] + at, x->s->half_loss[1] + at};
+        exf_stability s = exf_stability_of(x->s->loss + at, half, x->s->expert_count + l * x->e, x->e);
+        all.tokens += s.tokens;
+        all.stable += s.stable;
+    }
+    if (all.tokens) row->stable = (double)all.stable / (double)all.tokens;
+}
+
 static double mean_observed(const span *x, const float *value)
 {
     size_t n = 0;
@@ -110,12 +124,14 @@ static void sum_up_norms(const span *x, exf_layer_summary *row)
 static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
-    *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .norm_min = none,
-                               .norm_max = none, .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
+    *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .stable = none,
+                               .norm_min = none, .norm_max = none, .expert_min = -1, .expert_max = -1, .layer_min = -1,
+                               .layer_max = -1};
     for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
     sum_up_counts(x, row);
     if (x->s->loss) sum_up_losses(x, row);
+    if (x->s->half_loss[0]) sum_up_stability(x, row);
     row->similarity = mean_observed(x, x->s->similarity);
     row->aligned = mean_observed(x, x->s->aligned);
     sum_up_norms(x, row);

@@ -63,6 +63,11 @@ static void loss_cards(exf_report *r, const exf_layer_summary *all)
         exf_report_addf(r, "%.3f<small>median; quartiles %.3f and %.3f</small></dd></div>\n", all->best[1],
                         all->best[0], all->best[2]);
     }
+    if (!isnan(all->stable)) {
+        open_card(r, "Stable targets");
+        exf_report_addf(r, "%.1f %%<small>of the traffic has the same best target by either half of the text</small></dd></div>\n",
+                        100 * all->stable);
+    }
     if (!isnan(all->similarity)) {
         open_card(r, isnan(all->aligned) ? "Similarity" : "Similarity, aligned");
         exf_report_addf(r, "%.3f<small>", isnan(all->aligned) ? all->similarity : all->aligned);

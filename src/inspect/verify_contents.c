@@ -10,10 +10,12 @@
 #include "base/names.h"
 #include "base/text.h"
 #include "inspect/inspection.h"
+#include "solve/solve.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 exf_code exf_verify_passed(const exf_verify_file *x, exf_err *err, const char *fmt, ...)
@@ -157,6 +159,27 @@ out:
     return rc;
 }
 
+/* Checks that the fact of stable targets is what the losses of both halves give. */
+static exf_code check_stability(const exf_verify_file *x, exf_err *err)
+{
+    const exf_inspection *s = &x->inspection;
+    const char *said = exf_provenance_get(&s->provenance, EXF_STABLE_FACT);
+    exf_layer_summary *rows = NULL;
+    char gives[16] = "";
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&rows, (size_t)s->n_layers + 1, sizeof *rows, "summary", err));
+    EXF_TRY(exf_summarise(s, rows, err));
+    if (!isnan(rows[s->n_layers].stable)) snprintf(gives, sizeof gives, "%.4f", rows[s->n_layers].stable);
+    if (strcmp(said ? said : "", gives) != 0)
+        rc = exf_fail(err, EXF_FORMAT, "%s: provenance says " EXF_STABLE_FACT " is %s, the losses of both halves give %s", x->path,
+                      said ? said : "nothing", *gives ? gives : "nothing");
+    else if (said)
+        rc = exf_verify_passed(x, err, "%s of the traffic has the same best target by either half of the text", said);
+out:
+    exf_mem_free(rows);
+    return rc;
+}
+
 static exf_code check_tables(const exf_verify_file *x, exf_err *err)
 {
     exf_code rc;
@@ -164,6 +187,7 @@ static exf_code check_tables(const exf_verify_file *x, exf_err *err)
     EXF_TRY(check_evidence(x, err));
     EXF_TRY(check_cold_norms(x, err));
     EXF_TRY(check_pools(x, err));
+    EXF_TRY(check_stability(x, err));
 out:
     return rc;
 }
@@ -193,6 +217,32 @@ static exf_code check_pair_sums(const exf_verify_file *x, const exf_layer_statis
     return EXF_OK;
 }
 
+/* Returns the part of a sum that is of one half. */
+static double value_of_half(const exf_exact *whole, const exf_exact *part, int half)
+{
+    exf_exact x = *part;
+    if (half) return exf_exact_value(&x);
+    exf_exact_negate(&x);
+    (void)exf_exact_merge(&x, whole);
+    return exf_exact_value(&x);
+}
+
+static exf_code check_half_sums(const exf_verify_file *x, const exf_layer_statistics *s, size_t layer, size_t at, exf_err *err)
+{
+    for (int half = 0; half < 2; half++) {
+        uint64_t n = half ? s->half_count[at] : s->count[at] - s->half_count[at];
+        double dot = value_of_half(&s->dot[at], &s->half_dot[at], half),
+               target = value_of_half(&s->target_sq[at], &s->half_target_sq[at], half),
+               source = value_of_half(&s->source_sq[at], &s->half_source_sq[at], half);
+        if (n ? is_within(dot, target, source) : dot == 0 && target == 0 && source == 0) continue;
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: layer %d: %zu -> %zu: half %d of the data has a product sum of %g and squares %g, %g over %llu "
+                        "tokens, which cannot be", x->path, (int)x->inspection.layer_number[layer], at / (size_t)s->n_experts,
+                        at % (size_t)s->n_experts, half, dot, target, source, (unsigned long long)n);
+    }
+    return EXF_OK;
+}
+
 static exf_code check_expert_sums(const exf_verify_file *x, const exf_layer_statistics *s, size_t layer, exf_err *err)
 {
     for (size_t i = 0; i < (size_t)s->n_experts; i++) {
@@ -216,9 +266,13 @@ static exf_code check_statistics(const exf_verify_file *x, exf_err *err)
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(&r, l, &s, err));
         EXF_TRY(check_expert_sums(x, &s, (size_t)l, err));
-        for (size_t i = 0; i < (size_t)(s.n_experts * s.n_experts); i++) EXF_TRY(check_pair_sums(x, &s, (size_t)l, i, err));
+        for (size_t i = 0; i < (size_t)(s.n_experts * s.n_experts); i++) {
+            EXF_TRY(check_pair_sums(x, &s, (size_t)l, i, err));
+            if (r.has_halves) EXF_TRY(check_half_sums(x, &s, (size_t)l, i, err));
+        }
     }
-    rc = exf_verify_passed(x, err, "rounded sums are those of the exact ones, sums of squares bound the product sums");
+    EXF_TRY(exf_verify_passed(x, err, "rounded sums are those of the exact ones, sums of squares bound the product sums"));
+    if (r.has_halves) rc = exf_verify_passed(x, err, "the sums of one half of the data, and what is left for the other, can be");
 out:
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);

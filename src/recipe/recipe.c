@@ -60,8 +60,11 @@ static const exf_opt key_rows[] = {
      "tokens of a layer whose routes the statistics keep, from which budgets are solved; 0: none"},
     {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",
      "a pair seen by fewer tokens counts as unobserved"},
-    {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
-     "exit with status 10 when a layer's share of observed pairs is below"},
+    {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0.5", "0..1", "Calibration",
+     "exit with status 10, all files written, when in a layer less than this share of the tokens of pairs are of pairs that "
+     "coverage.pair_tokens tokens saw: the text is too short; 0: any text will do"},
+    {"coverage.pair_tokens", NULL, 0, EXF_OPT_INT, AT(coverage_tokens), "32", "1..", "Calibration",
+     "tokens that must have seen a pair for it to count as covered"},
     {"pools", NULL, 0, EXF_OPT_TEXT_LIST, AT(pools), "[]", "SIZES", "Calibration",
      "static decode pools; sizes D, such as 8,4, each by every criterion: norm (the experts of largest mean norm), reap (mean "
      "w norm) and energy (summed (w norm)^2); by one alone 8:reap or, in a recipe, {size: 8, by: reap}"},

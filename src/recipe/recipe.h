@@ -5,7 +5,7 @@
  *   model: {path: DIR}
  *   data: {manifest: FILE, sequences: 48, max_tokens: 512, min_tokens: 1, seed: 42}
  *   calibrate: {pairs: corouted, weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4], projectors: [pair]}
- *   coverage: {fail_below: 0}
+ *   coverage: {fail_below: 0.5, pair_tokens: 32}
  *   pools: [8, 4]
  *   runtime: {backend: auto, threads: 0, compute: auto, io: pread}
  *   output: {directory: DIR, targets: [safetensors]}
@@ -50,6 +50,7 @@ typedef struct {
     exf_text_list plan_rates;
     int shard, n_shards; /* shard of n_shards, from 1; n_shards 0: all of the data (run/session.h) */
     double ridge, coverage_fail_below;
+    int64_t coverage_tokens;
     exf_int_list ranks;
     exf_text_list clip, projectors;
     exf_text_list pools, budget_rules;

@@ -154,7 +154,7 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
         [EXF_SETTINGS_OF_CALIBRATION] = {
             {"data.sequences", "data.max_tokens", "data.min_tokens", "data.seed", NULL},
             {"calibrate.pairs", "calibrate.weighting", "calibrate.ridge", "calibrate.clip", "calibrate.projectors", NULL},
-            {"pools", "budgets", "runtime.compute", "output.targets", NULL}},
+            {"pools", "budgets", "coverage.fail_below", "runtime.compute", "output.targets", NULL}},
         [EXF_SETTINGS_OF_VALIDATION] = {
             {"validate.sequences", "data.max_tokens", "data.seed", NULL},
             {"validate.variants", NULL},

@@ -46,8 +46,6 @@ void exf_overlapped_solve_free(exf_overlapped_solve *b); /* accepts zeroed memor
 typedef struct {
     exf_tables tables;
     char digest[EXF_SHA256_HEX];
-    int worst_layer;       /* the layer of least coverage */
-    double worst_observed; /* share of its ordered pairs; 1 where there are none */
 } exf_solved;
 
 /* Solves statistics to tables and announces the file; reports unobserved pairs on stderr.  What was made
@@ -56,8 +54,9 @@ typedef struct {
  * solver: they are read from the file. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_overlapped_solve *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
-/* EXF_THRESHOLD below coverage.fail_below; called when all files are written. */
-exf_code exf_coverage_gate(const exf_recipe *r, const exf_solved *made, exf_err *err) EXF_CHECKED;
+/* EXF_THRESHOLD below coverage.fail_below, with the text that would do; warns of a small calibration that is not below it.  Called
+ * when all files are written. */
+exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Warns where the tables at path are of a part of their data (artifact/data.h). */
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 

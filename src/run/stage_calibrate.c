@@ -146,7 +146,7 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
                                  .host = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n),
                                  .reduced = sums * l, .records = l * sums,
                                  /* statistics, tables and one export */
-                                 .disk = l * (sums + e * e * 2 * 28 + pairs * numbers_of_a_pair(s, r) * sizeof(float)),
+                                 .disk = l * (sums + e * e * (2 * 28 + 16) + pairs * numbers_of_a_pair(s, r) * sizeof(float)),
                                  .not_counted = r->basis_only ? "writing the basis"
                                                 : r->n_shards ? "writing statistics"
                                                               : "writing statistics, solving, writing tables and exports",
@@ -222,7 +222,7 @@ static exf_code write_tables(calibration *c, const exf_recipe *r, const char *st
     EXF_TRY(exf_export_tables(r, &c->dir, c->tables, &made, 1, err));
     EXF_TRY(exf_text_inputs_write(&c->text, c->manifest, r->force, err));
     EXF_TRY(write_recipe(c, r, made.digest, err));
-    EXF_TRY(exf_coverage_gate(r, &made, err));
+    EXF_TRY(exf_coverage_gate(r, &made.tables, err));
 out:
     exf_tables_free(&made.tables);
     return rc;

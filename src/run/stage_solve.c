@@ -61,33 +61,41 @@ static exf_code report_thin_pairs(const exf_tables *t, int l, exf_err *err)
     return rc;
 }
 
-/* Prints at most one line per layer on stderr (--verbose: the lists), and finds the layer of least coverage. */
-static exf_code report_coverage(exf_solved *made, const exf_recipe *r, exf_err *err)
+/* Prints at most one line per layer on stderr (--verbose: the lists), and how much of the tables hangs on the text. */
+static exf_code report_coverage(const exf_tables *t, const exf_recipe *r, exf_err *err)
 {
-    const exf_tables *t = &made->tables;
+    const char *stable = exf_provenance_get(&t->provenance, EXF_STABLE_FACT);
     exf_code rc = EXF_OK;
-    made->worst_layer = -1;
-    made->worst_observed = 1;
     for (int l = 0; l < t->n_layers; l++) {
-        exf_layer_coverage c = exf_coverage_of(t, l);
-        double share = c.pairs ? (double)c.observed / (double)c.pairs : 1;
-        if (made->worst_layer < 0 || share < made->worst_observed) {
-            made->worst_layer = t->layer_number[l];
-            made->worst_observed = share;
-        }
+        exf_layer_coverage c = exf_coverage_of(t, l, (uint64_t)r->coverage_tokens);
         EXF_TRY(report_layer(t, l, &c, r->min_pair_tokens, err));
         if (r->verbose) EXF_TRY(report_thin_pairs(t, l, err));
     }
+    if (stable) exf_log_info("stable targets: %s of the traffic has the same best target by either half of the text", stable);
 out:
     return rc;
 }
 
-exf_code exf_coverage_gate(const exf_recipe *r, const exf_solved *made, exf_err *err)
+exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, exf_err *err)
 {
-    if (made->worst_observed >= r->coverage_fail_below) return EXF_OK;
-    return exf_fail(err, EXF_THRESHOLD,
-                    "coverage.fail_below: layer %d has %.4f of its ordered pairs observed, at least %.4f were asked for",
-                    made->worst_layer, made->worst_observed, r->coverage_fail_below);
+    const char *small = exf_provenance_get(&t->provenance, EXF_SMALL_FACT);
+    int64_t tokens = r->coverage_tokens > r->min_pair_tokens ? r->coverage_tokens : r->min_pair_tokens;
+    double share, needed;
+    int l;
+    exf_code rc;
+    EXF_TRY(exf_coverage_worst(t, (uint64_t)tokens, &l, &share, err));
+    if (share < r->coverage_fail_below) {
+        EXF_TRY(exf_coverage_tokens(t, l, (uint64_t)tokens, r->coverage_fail_below, &needed, err));
+        rc = exf_fail(err, EXF_THRESHOLD,
+                      "coverage.fail_below: layer %d has %.4f of its pair traffic in pairs of %lld tokens or more, at least %.4f "
+                      "is asked for: the tables are of %lld tokens of text, about %.0f would do; they are written, and "
+                      "--set coverage.fail_below=0 takes them", (int)t->layer_number[l], share, (long long)tokens,
+                      r->coverage_fail_below, (long long)t->shape.n_tokens, needed);
+    } else if (small) {
+        exf_log_warn("small calibration: %s", small);
+    }
+out:
+    return rc;
 }
 
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err)
@@ -114,7 +122,7 @@ exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
                             .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
-                            .has_halves = exf_sequence_halves(plan->parts->sequences)};
+                            .has_halves = 1, .both_halves = exf_sequence_halves(plan->parts->sequences)};
     exf_solve_options o;
     exf_code rc;
     *b = (exf_overlapped_solve){.solver = NULL};
@@ -188,7 +196,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(solving && solving->solver ? end_overlapped(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
     if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, t, err));
-    EXF_TRY(report_coverage(out, r, err));
+    EXF_TRY(report_coverage(t, r, err));
     EXF_TRY(read_old_digest(target, old, err));
     EXF_TRY(exf_tables_write(t, target, r->force, err));
     EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, out->digest, err));
@@ -273,7 +281,7 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
-    EXF_TRY(exf_coverage_gate(r, &made, err));
+    EXF_TRY(exf_coverage_gate(r, &made.tables, err));
 out:
     exf_tables_free(&made.tables);
     close_files(&f, rc != EXF_OK);

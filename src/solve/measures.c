@@ -1,5 +1,5 @@
 /* measures.c - what is solved beside projectors: norms of experts, cosines, similarities, losses by Frobenius norm, standard
- * errors; the static pools that these rank; and how much of a layer was observed. */
+ * errors; and the static pools that these rank. */
 #include "solve/solve_internal.h"
 
 #include "base/mem.h"
@@ -248,19 +248,4 @@ void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t)
             p->target_scale[(size_t)l * e + (size_t)members[k]] = 1;
         }
     }
-}
-
-/* ---- coverage ---------------------------------------------------------------------------------- */
-
-exf_layer_coverage exf_coverage_of(const exf_tables *t, int l)
-{
-    size_t e = (size_t)t->shape.n_experts, base = (size_t)l * e * e;
-    exf_layer_coverage c = {.pairs = e * (e - 1)};
-    for (size_t i = 0; i < e * e; i++) {
-        int observed = t->loss[base + i] < EXF_LOSS_NEVER;
-        c.observed += (size_t)observed;
-        c.thin += !observed && t->count[base + i] > 0;
-    }
-    for (size_t i = 0; i < e; i++) c.cold += t->expert_count[(size_t)l * e + i] == 0;
-    return c;
 }

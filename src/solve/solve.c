@@ -15,6 +15,7 @@ struct exf_solver {
     exf_solve_options options;
     exf_tables tables;
     exf_budget_inputs budgets;
+    int has_halves; /* 1: the statistics have the sums of a half */
 };
 
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
@@ -76,7 +77,7 @@ static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf
     EXF_TRY(exf_tables_new(t, &head->shape, head->layer_number, head->n_layers, sizes, n, err));
     for (size_t i = 0; i < n; i++) snprintf(t->pool[i].by, sizeof t->pool->by, "%s", by[i]);
     EXF_TRY(exf_measures_new(head->by_sequence, t, err));
-    if (head->has_halves) rc = exf_tables_add_halves(t, err);
+    if (head->has_halves && head->both_halves) rc = exf_tables_add_halves(t, err);
 out:
     exf_mem_free(by);
     exf_mem_free(sizes);
@@ -92,6 +93,7 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     EXF_TRY(exf_solve_check(o, err));
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "solver", err));
     s->options = *o;
+    s->has_halves = head->has_halves;
     EXF_TRY(new_tables(&s->tables, head, o, err));
     if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
     if (exf_solver_wants_vectors(o)) EXF_TRY(exf_blas_reserve_cpu(1, err));
@@ -135,6 +137,7 @@ exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_pro
 {
     exf_code rc;
     EXF_TRY(exf_solve_facts(&s->tables, of, o, err));
+    EXF_TRY(exf_coverage_facts(&s->tables, s->has_halves, err));
     if (o->n_budgets) EXF_TRY(exf_budgets_solve(&s->budgets, o, &s->tables, err));
     *t = s->tables;
     memset(&s->tables, 0, sizeof s->tables);
@@ -191,7 +194,7 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
                             .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies,
-                            .has_halves = r.has_halves && exf_sequence_halves(&r.sequences)};
+                            .has_halves = r.has_halves, .both_halves = exf_sequence_halves(&r.sequences)};
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(solve_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));

@@ -60,7 +60,8 @@ typedef struct {
     int n_layers;
     int by_sequence;  /* 1: they have sums over sequences */
     int has_energies; /* 1: they have energy_sum */
-    int has_halves;   /* 1: they have the sums of a half, and both halves have a sequence */
+    int has_halves;   /* 1: they have the sums of a half */
+    int both_halves;  /* 1: both halves have a sequence, so that each gives tables */
 } exf_solver_head;
 
 /* Returns 1 if a projector needs the sums of all layers, or vectors of pairs, before it solves one: then there must be a file. */
@@ -83,13 +84,38 @@ void exf_solver_free(exf_solver *s); /* NULL is allowed */
 
 /* ---- coverage ------------------------------------------------------------------------------ */
 
+/* A calibration is small where, in some layer, less than this share of the tokens of pairs are of pairs that so many tokens
+ * observed: half of them in each half of the text. */
+enum { EXF_COVERAGE_TOKENS = 32 };
+#define EXF_COVERAGE_SHARE 0.5
+
+/* Facts of tables: the share of traffic whose best target both halves of the text agree on, "0.7624"; and, in a sentence, why the
+ * calibration is small.  Tables without either fact have no halves, or are not small. */
+#define EXF_STABLE_FACT "solve.stable_targets"
+#define EXF_SMALL_FACT "solve.small_calibration"
+
 /* How much of a layer was observed. */
 typedef struct {
     size_t pairs;    /* ordered, without self-pairs */
     size_t observed; /* pairs with a loss */
     size_t thin;     /* pairs seen by too few tokens to count */
     size_t cold;     /* experts to which no token was routed */
+    double share;    /* of the tokens of all pairs, those of observed pairs that `tokens` tokens or more saw; with one expert per
+                      * token, where there are no pairs, 1 */
 } exf_layer_coverage;
 
-exf_layer_coverage exf_coverage_of(const exf_tables *t, int l); /* of layer index l */
+exf_layer_coverage exf_coverage_of(const exf_tables *t, int l, uint64_t tokens); /* of layer index l */
+/* Finds the layer index of least share. */
+exf_code exf_coverage_worst(const exf_tables *t, uint64_t tokens, int *l, double *share, exf_err *err) EXF_CHECKED;
+/* Estimates how many tokens of text would give layer index l that share. */
+exf_code exf_coverage_tokens(const exf_tables *t, int l, uint64_t tokens, double share, double *out, exf_err *err) EXF_CHECKED;
+
+/* How much of a layer's traffic has the same target by either half of the text. */
+typedef struct {
+    uint64_t tokens; /* routed to sources that have a target */
+    uint64_t stable; /* of them, those whose target of least loss (ties to the lower number) is the same by both halves */
+} exf_stability;
+
+/* loss, half_loss: [E, E] of a layer; tokens: [E] routed to each expert. */
+exf_stability exf_stability_of(const float *loss, const float *const half_loss[2], const uint64_t *tokens, size_t e);
 #endif

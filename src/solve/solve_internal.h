@@ -59,6 +59,11 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
  * ties to the lower number; every other expert goes to the member of least loss, ties to the earlier member. */
 void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t);
 
+/* ---- coverage.c --------------------------------------------------------------------------------- */
+
+/* Adds the facts EXF_STABLE_FACT and EXF_SMALL_FACT, once all layers are solved; halves: 1 if the statistics know them. */
+exf_code exf_coverage_facts(exf_tables *t, int halves, exf_err *err) EXF_CHECKED;
+
 /* ---- budgets.c: budgets per token (docs/method.md, section 9) ------------------------------------ */
 
 /* The numbers of all layers from which budgets are solved. */
