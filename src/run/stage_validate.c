@@ -31,6 +31,7 @@ typedef struct {
     size_t n_gates;
     size_t *batch_of;
     int32_t *domain_of;
+    int64_t *document_of;
     exf_decode_schedule schedule;
     exf_provenance facts;
     exf_resume *resume;
@@ -177,8 +178,10 @@ static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&s->batch_of, n, sizeof *s->batch_of, "decode batches", err));
     EXF_TRY(exf_mem_new(&s->domain_of, n, sizeof *s->domain_of, "domains", err));
+    EXF_TRY(exf_mem_new(&s->document_of, n, sizeof *s->document_of, "documents", err));
     for (size_t i = 0; i < n; i++) {
         s->domain_of[i] = c->sequence[i].domain;
+        s->document_of[i] = c->sequence[i].document;
         int full = in_batch == (size_t)r->decode_batch || (i > 0 && s->domain_of[i] != s->domain_of[i - 1]);
         batch += full;
         in_batch = full ? 1 : in_batch + 1;
@@ -261,6 +264,7 @@ static void close_validation(validation *s, int failed)
     exf_decode_schedule_free(&s->schedule);
     exf_mem_free(s->batch_of);
     exf_mem_free(s->domain_of);
+    exf_mem_free(s->document_of);
     exf_mem_free(s->names);
     exf_mem_free(s->gates);
     exf_mem_free(s->variants);
@@ -423,7 +427,9 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
     if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
-                            .n_domains = session->corpus->n_domains, .schedule = &s.schedule, .tables = &s.tables,
+                            .n_domains = session->corpus->n_domains,
+                            .document_of = session->corpus->documents_known ? s.document_of : NULL,
+                            .decode_batch = (int)r->decode_batch, .schedule = &s.schedule, .tables = &s.tables,
                             .variants = s.variants, .n_variants = s.n_variants, .no_layer_errors = r->wants_sensitivities,
                             .forward = exf_session_options(session, r, 0)};
     job.forward.resume = s.resume;

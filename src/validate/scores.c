@@ -296,6 +296,18 @@ out:
     return rc;
 }
 
+void exf_scores_cluster_sums(const exf_scores *s, size_t lane, const size_t *cluster_of, double *nll, double *kl)
+{
+    const lane_scores *l = &s->lane[lane];
+    for (size_t i = 0; i < s->batch->n_sequences; i++) {
+        const exf_span *span = &s->batch->span[i];
+        for (size_t row = span->offset; row + 1 < span->offset + (size_t)span->n_tokens; row++) {
+            nll[cluster_of[i]] += (double)l->nll[row];
+            kl[cluster_of[i]] += (double)l->kl[row];
+        }
+    }
+}
+
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers)
 {
     return (uint64_t)n_lanes * batch->n_tokens * 9u +

@@ -254,11 +254,43 @@ static void sum_layers(exf_variant_result *v, const observed_lane *w, const exf_
     v->output_error = sqrt(square / w->n_layers);
 }
 
-static exf_code sum_lane(exf_variant_result *v, const run *r, size_t i, exf_err *err)
+/* Returns the batch of all ranks. */
+static const exf_batch *whole_batch(const exf_validate_job *job)
+{
+    return job->whole ? job->whole : job->batch;
+}
+
+/* Finds the clusters: the documents, or the sequences where there are no two documents.  cluster_of: [n_sequences]. */
+static exf_code find_clusters(exf_validation *out, const exf_validate_job *job, size_t *cluster_of, exf_err *err)
+{
+    const exf_batch *whole = whole_batch(job);
+    const int64_t *document = job->document_of;
+    size_t n = whole->n_sequences;
+    exf_code rc;
+    out->clusters_are_documents = document && n && document[n - 1] != document[0];
+    for (size_t i = 0; i < n; i++) {
+        out->n_clusters += i == 0 || !out->clusters_are_documents || document[i] != document[i - 1];
+        cluster_of[i] = out->n_clusters - 1;
+    }
+    EXF_TRY(exf_mem_new(&out->cluster_tokens, out->n_clusters, sizeof *out->cluster_tokens, "results", err));
+    EXF_TRY(exf_mem_new(&out->cluster_domain, out->n_clusters, sizeof *out->cluster_domain, "results", err));
+    for (size_t i = 0; i < n; i++) {
+        out->cluster_tokens[cluster_of[i]] += (uint64_t)whole->span[i].n_tokens - 1;
+        out->cluster_domain[cluster_of[i]] = job->domain_of[i];
+    }
+out:
+    return rc;
+}
+
+static exf_code sum_lane(exf_variant_result *v, const run *r, size_t i, size_t n_clusters, const size_t *cluster_of, exf_err *err)
 {
     const exf_validate_job *job = r->job;
     exf_code rc;
     snprintf(v->name, sizeof v->name, "%s", i ? job->variants[i - 1].name : "original");
+    v->role = i ? EXF_LANE_ASKED : EXF_LANE_ORIGINAL;
+    EXF_TRY(exf_mem_new(&v->nll, n_clusters, sizeof *v->nll, "results", err));
+    EXF_TRY(exf_mem_new(&v->kl, n_clusters, sizeof *v->kl, "results", err));
+    exf_scores_cluster_sums(r->scores, i, cluster_of, v->nll, v->kl);
     EXF_TRY(exf_mem_new(&v->domain, job->n_domains, sizeof *v->domain, "results", err));
     EXF_TRY(exf_mem_new(&v->layer, (size_t)r->lane[i].n_layers, sizeof *v->layer, "results", err));
     EXF_TRY(exf_scores_sum(r->scores, i, NULL, -1, &v->all, err));
@@ -269,14 +301,33 @@ out:
     return rc;
 }
 
-/* Gives rank 0 what the ranks have counted and scored. */
-static exf_code share_results(run *r, exf_err *err)
+/* Sums of the widths of all decode steps of a schedule, and of their squares. */
+typedef struct {
+    uint64_t sum, squares;
+} step_widths;
+
+static step_widths sum_widths(const exf_decode_schedule *s)
+{
+    step_widths w = {0, 0};
+    for (size_t i = 0; i < s->n_steps; i++) {
+        uint64_t width = s->first[i + 1] - s->first[i];
+        w.sum += width;
+        w.squares += width * width;
+    }
+    return w;
+}
+
+/* Gives rank 0 what the ranks have counted and scored, and the widths of all their steps. */
+static exf_code share_results(run *r, step_widths *widths, exf_err *err)
 {
     const exf_validate_job *job = r->job;
     exf_ranks *ranks = job->forward.ranks;
     record k = {.n = 0};
     exf_code rc;
+    *widths = sum_widths(job->schedule);
     if (!ranks) return EXF_OK;
+    exf_ranks_array both = {widths, sizeof *widths / sizeof(uint64_t), EXF_RANKS_U64};
+    EXF_TRY(exf_ranks_sum(ranks, &both, 1, err));
     EXF_TRY(exf_scores_gather(r->scores, ranks, job->whole, err));
     EXF_TRY(collect_record(&k, r, job->model->arch.n_moe_layers, err));
     if (exf_ranks_first(ranks)) apply_record(r, &k);
@@ -285,21 +336,39 @@ out:
     return rc;
 }
 
+/* Fills the results of rank 0, which has all ranks' counts and scores. */
+static exf_code sum_results(exf_validation *out, const run *r, const step_widths *widths, exf_err *err)
+{
+    const exf_validate_job *job = r->job;
+    size_t *cluster_of = NULL;
+    exf_code rc;
+    out->one_flops = exf_forward_flops(&job->model->arch, whole_batch(job), 1);
+    out->n_layers = job->model->arch.n_moe_layers;
+    out->n_domains = job->n_domains;
+    EXF_TRY(exf_mem_new(&cluster_of, whole_batch(job)->n_sequences, sizeof *cluster_of, "clusters", err));
+    EXF_TRY(find_clusters(out, job, cluster_of, err));
+    EXF_TRY(exf_mem_new(&out->variant, r->n, sizeof *out->variant, "results", err));
+    out->n_variants = r->n;
+    for (size_t i = 0; i < r->n; i++) EXF_TRY(sum_lane(&out->variant[i], r, i, out->n_clusters, cluster_of, err));
+    EXF_TRY(exf_mem_new(&out->batch_size, 1, sizeof *out->batch_size, "results", err));
+    out->n_batch_sizes = 1;
+    out->batch_size[0] = (exf_batch_size){.size = job->decode_batch, .experts = out->variant[0].experts_per_batch,
+                                          .width = widths->sum ? (double)widths->squares / (double)widths->sum : 0};
+out:
+    exf_mem_free(cluster_of);
+    return rc;
+}
+
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err)
 {
     exf_code rc;
+    step_widths widths;
     run r = {.job = job};
     memset(out, 0, sizeof *out);
     EXF_TRY(open_run(&r, err));
     EXF_TRY(exf_forward(job->model, job->batch, r.lanes, r.n, &job->forward, &out->report, err));
-    EXF_TRY(share_results(&r, err));
-    if (!exf_ranks_first(job->forward.ranks)) goto out;
-    out->one_flops = exf_forward_flops(&job->model->arch, job->whole ? job->whole : job->batch, 1);
-    out->n_layers = job->model->arch.n_moe_layers;
-    out->n_domains = job->n_domains;
-    EXF_TRY(exf_mem_new(&out->variant, r.n, sizeof *out->variant, "results", err));
-    out->n_variants = r.n;
-    for (size_t i = 0; i < r.n; i++) EXF_TRY(sum_lane(&out->variant[i], &r, i, err));
+    EXF_TRY(share_results(&r, &widths, err));
+    if (exf_ranks_first(job->forward.ranks)) EXF_TRY(sum_results(out, &r, &widths, err));
 out:
     close_run(&r);
     if (rc != EXF_OK) exf_validation_free(out);
@@ -311,8 +380,13 @@ void exf_validation_free(exf_validation *v)
     for (size_t i = 0; v->variant && i < v->n_variants; i++) {
         exf_mem_free(v->variant[i].domain);
         exf_mem_free(v->variant[i].layer);
+        exf_mem_free(v->variant[i].nll);
+        exf_mem_free(v->variant[i].kl);
     }
     exf_mem_free(v->variant);
+    exf_mem_free(v->batch_size);
+    exf_mem_free(v->cluster_tokens);
+    exf_mem_free(v->cluster_domain);
     memset(v, 0, sizeof *v);
 }
 

@@ -15,8 +15,34 @@ typedef struct {
     double experts_per_token, experts_per_batch; /* executed experts, distinct experts: averages */
 } exf_layer_result;
 
+/* What a lane is for. */
+typedef enum {
+    EXF_LANE_ORIGINAL,
+    EXF_LANE_ASKED,
+    EXF_LANE_BASELINE, /* needs no tables; runs beside those that were asked for */
+    EXF_LANE_HALF      /* by the tables of one half of the calibration */
+} exf_lane_role;
+
+/* Why a decode fold's figures say nothing about serving. */
+typedef enum {
+    EXF_CONSTRAINED,  /* they do */
+    EXF_FEW_EXPERTS,  /* the original's batches run no more than D experts */
+    EXF_SHORT_BATCHES /* batches are narrower than was asked for */
+} exf_constraint;
+
+/* Decode batches of one size. */
+typedef struct {
+    int size;       /* sequences side by side that were asked for */
+    double width;   /* those that a decode token has: the sum of squares of steps' widths over the sum of widths */
+    double experts; /* distinct experts of a step of the original, mean over MoE layers */
+} exf_batch_size;
+
 typedef struct {
     char name[EXF_VARIANT_NAME_LEN];
+    exf_lane_role role;
+    int batch;                 /* index in exf_validation.batch_size of the batches that it decodes in; 0 if it folds no decode */
+    exf_constraint constraint; /* CONSTRAINED if it folds no decode */
+    double *nll, *kl;          /* [n_clusters] sums over the cluster's scored tokens */
     exf_quality all;
     exf_quality *domain;       /* [n_domains] */
     exf_layer_result *layer; /* [n_layers] MoE layers */
@@ -28,6 +54,12 @@ typedef struct {
     exf_variant_result *variant; /* the first is "original" */
     size_t n_variants, n_domains;
     int n_layers;
+    exf_batch_size *batch_size; /* [n_batch_sizes] */
+    int n_batch_sizes;
+    size_t n_clusters;        /* tokens of a cluster are taken as dependent, clusters as independent (uncertainty.h) */
+    int clusters_are_documents; /* 0: clusters are sequences, since documents are not known or the run has one alone */
+    uint64_t *cluster_tokens; /* [n_clusters] scored tokens */
+    int32_t *cluster_domain;  /* [n_clusters] */
     exf_forward_report report;
     double one_flops;  /* floating-point operations of one forward pass; report.flops has those of all lanes */
 } exf_validation;
@@ -38,6 +70,8 @@ typedef struct {
     const exf_batch *whole;   /* NULL: the batch */
     const int32_t *domain_of; /* [n_sequences] of the whole */
     size_t n_domains;
+    const int64_t *document_of; /* [n_sequences] of the whole, not falling; NULL: documents are not known */
+    int decode_batch;           /* sequences of a decode batch that were asked for */
     const exf_decode_schedule *schedule;
     const exf_tables *tables;
     const exf_variant *variants;
