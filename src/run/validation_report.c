@@ -6,8 +6,11 @@
 #include "fold/runtime.h"
 #include "format/json.h"
 #include "validate/frontier.h"
+#include "validate/uncertainty.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- terminal --------------------------------------------------------------------- */
@@ -35,11 +38,19 @@ out:
     return rc;
 }
 
+/* Formats a standard error; one that is not known is "-". */
+static const char *error_text(char text[16], double error, int digits)
+{
+    if (isnan(error)) return "-";
+    snprintf(text, 16, "%.*f", digits, error);
+    return text;
+}
+
 exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     const exf_validation *v = r->v;
     size_t most = strlen("variant");
-    char read[16], whole[16];
+    char read[16], whole[16], error[16];
     for (size_t i = 0; i < v->n_variants; i++) most = strlen(v->variant[i].name) > most ? strlen(v->variant[i].name) : most;
     int width = (int)most;
     exf_text_appendf(out, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "", "", "KL", "KL", "KL", "KL", "KL",
@@ -49,9 +60,9 @@ exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err
     for (size_t i = 0; i < v->n_variants; i++) {
         const exf_variant_result *row = &v->variant[i];
         const exf_quality *q = &row->all;
-        exf_text_appendf(out, "%-*s  %9.4f ± %-7.4f %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n", width,
-                         row->name, q->ppl, q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max,
-                         100 * q->top1, row->output_error, row->experts_per_token, row->experts_per_batch);
+        exf_text_appendf(out, "%-*s  %9.4f ± %-7s %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n", width,
+                         row->name, q->ppl, error_text(error, q->ppl_se, 4), q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99,
+                         q->kl_p999, q->kl_max, 100 * q->top1, row->output_error, row->experts_per_token, row->experts_per_batch);
     }
     exf_code rc = add_best_pools(v, "", out, err);
     if (rc != EXF_OK) return rc;
@@ -88,6 +99,16 @@ static void add_budget(exf_jw *w, double output_error, double per_token, double 
     exf_jw_real(w, "experts_per_batch", per_batch);
 }
 
+/* Adds the half-widths of the 95 % intervals of the KL and of the difference of log PPL, both to the original. */
+static void add_intervals(exf_jw *w, const exf_validation *v, const exf_variant_result *r)
+{
+    size_t i = (size_t)(r - v->variant);
+    exf_difference kl = exf_kl_difference(v, i, 0), log_ppl = exf_log_ppl_difference(v, i, 0);
+    exf_jw_real(w, "kl_half_width", kl.half_width);
+    exf_jw_real(w, "log_ppl_difference", log_ppl.mean);
+    exf_jw_real(w, "log_ppl_difference_half_width", log_ppl.half_width);
+}
+
 /* Adds a sentence for people on what the variant of this name does. */
 static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_err *err)
 {
@@ -111,6 +132,7 @@ static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_v
         rc = add_words(w, v->name, exf_provenance_get(r->facts, "validate.runtime"), err);
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
+    add_intervals(w, r->v, v);
     exf_jw_open(w, "domains", '{');
     for (size_t d = 0; d < r->v->n_domains; d++) {
         exf_jw_open(w, r->domain_names[d], '{');
@@ -159,6 +181,10 @@ exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err 
     for (size_t i = 0; rc == EXF_OK && i < r->v->n_variants; i++) rc = add_variant(&w, r, &r->v->variant[i], err);
     exf_jw_close(&w);
     if (rc == EXF_OK) rc = add_pools(&w, r->v, err);
+    exf_jw_open(&w, "clusters", '{');
+    exf_jw_text(&w, "by", r->v->clusters_are_documents ? "document" : "sequence");
+    exf_jw_count(&w, "n", r->v->n_clusters);
+    exf_jw_close(&w);
     exf_jw_open(&w, "cost", '{');
     exf_jw_real(&w, "forwards", r->v->report.flops / r->v->one_flops);
     exf_jw_count(&w, "variants", r->v->n_variants - 1);
@@ -180,11 +206,12 @@ static void add_overall(const exf_validation *v, exf_text *out)
 {
     exf_text_appendf(out, "| variant | PPL | KL mean | KL 99 %% | KL max | same top token | experts per token | "
                           "experts per batch |\n|---|---|---|---|---|---|---|---|\n");
+    char error[16];
     for (size_t i = 0; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];
-        exf_text_appendf(out, "| `%s` | %.3f ± %.3f | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name, r->all.ppl,
-                         r->all.ppl_se, r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1, r->experts_per_token,
-                         r->experts_per_batch);
+        exf_text_appendf(out, "| `%s` | %.3f ± %s | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name, r->all.ppl,
+                         error_text(error, r->all.ppl_se, 3), r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1,
+                         r->experts_per_token, r->experts_per_batch);
     }
 }
 

@@ -17,8 +17,8 @@
 /* Quality of one lane over its scored tokens. */
 typedef struct {
     uint64_t tokens;
-    double ppl, ppl_se; /* exp of the mean nll; its standard error over tokens, by the delta method */
-    double kl_mean, kl_se;  /* and its standard error over tokens */
+    double ppl, kl_mean;   /* exp of the mean nll; the mean */
+    double ppl_se, kl_se;  /* their standard errors by clusters, which exf_validate() sets; NaN: not known */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max; /* nearest-rank quantiles */
     double top1; /* share of tokens with the same likeliest next token */
 } exf_quality;

@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "pass/resume.h"
 #include "ranks/ranks.h"
+#include "validate/cluster_mean.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -336,6 +337,22 @@ out:
     return rc;
 }
 
+/* A perplexity is e^m of the mean negative log-likelihood m, and its error e^m times that of m. */
+static void set_errors(exf_quality *q, const exf_validation *v, const exf_variant_result *r, const int32_t *group, int which)
+{
+    exf_cluster_sums nll = {.sum = r->nll, .tokens = v->cluster_tokens, .group = group, .which = which, .n = v->n_clusters};
+    exf_cluster_sums kl = nll;
+    kl.sum = r->kl;
+    q->ppl_se = q->ppl * exf_cluster_mean(&nll).se;
+    q->kl_se = exf_cluster_mean(&kl).se;
+}
+
+static void set_standard_errors(const exf_validation *v, exf_variant_result *r)
+{
+    set_errors(&r->all, v, r, NULL, 0);
+    for (size_t d = 0; d < v->n_domains; d++) set_errors(&r->domain[d], v, r, v->cluster_domain, (int)d);
+}
+
 /* Fills the results of rank 0, which has all ranks' counts and scores. */
 static exf_code sum_results(exf_validation *out, const run *r, const step_widths *widths, exf_err *err)
 {
@@ -349,7 +366,10 @@ static exf_code sum_results(exf_validation *out, const run *r, const step_widths
     EXF_TRY(find_clusters(out, job, cluster_of, err));
     EXF_TRY(exf_mem_new(&out->variant, r->n, sizeof *out->variant, "results", err));
     out->n_variants = r->n;
-    for (size_t i = 0; i < r->n; i++) EXF_TRY(sum_lane(&out->variant[i], r, i, out->n_clusters, cluster_of, err));
+    for (size_t i = 0; i < r->n; i++) {
+        EXF_TRY(sum_lane(&out->variant[i], r, i, out->n_clusters, cluster_of, err));
+        set_standard_errors(out, &out->variant[i]);
+    }
     EXF_TRY(exf_mem_new(&out->batch_size, 1, sizeof *out->batch_size, "results", err));
     out->n_batch_sizes = 1;
     out->batch_size[0] = (exf_batch_size){.size = job->decode_batch, .experts = out->variant[0].experts_per_batch,

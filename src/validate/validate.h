@@ -56,7 +56,7 @@ typedef struct {
     int n_layers;
     exf_batch_size *batch_size; /* [n_batch_sizes] */
     int n_batch_sizes;
-    size_t n_clusters;        /* tokens of a cluster are taken as dependent, clusters as independent (uncertainty.h) */
+    size_t n_clusters;        /* tokens of a cluster are taken as dependent, clusters as independent (cluster_mean.h) */
     int clusters_are_documents; /* 0: clusters are sequences, since documents are not known or the run has one alone */
     uint64_t *cluster_tokens; /* [n_clusters] scored tokens */
     int32_t *cluster_domain;  /* [n_clusters] */

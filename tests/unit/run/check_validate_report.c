@@ -16,6 +16,10 @@ typedef struct {
 
 static char awkward[] = "C \"quoted\" \\ and\ttab", plain[] = "caf\xc3\xa9";
 
+/* Three clusters, of which the second has sums twice as large a token as the others. */
+static uint64_t tokens[3] = {25, 25, 50};
+static double nll[2][3] = {{50, 50, 100}, {51, 52, 102}}, kl[2][3] = {{0, 0, 0}, {2.5, 5, 5}};
+
 static void open_sample(sample *s)
 {
     exf_err e;
@@ -32,6 +36,12 @@ static void open_sample(sample *s)
         v->output_error = i * 0.25;
     }
     s->r->v.n_domains = 2;
+    s->r->v.n_clusters = 3;
+    s->r->v.cluster_tokens = tokens;
+    for (int i = 0; i < 2; i++) {
+        s->r->variant[i].nll = nll[i];
+        s->r->variant[i].kl = kl[i];
+    }
     s->r->v.n_layers = 2;
     s->r->v.report.weight_bytes = 1000;
     s->r->v.report.flops = 1.75;
@@ -65,6 +75,12 @@ START_TEST(json_reads_back)
                      "2 experts per token, joint weights, ridge 0.1; 8 experts per decode batch, one scalar per pair");
     ck_assert(number(v, "tokens") == 100 && number(v, "ppl") == 5.125 && number(v, "kl_mean") == 0.125 && number(v, "top1") == 0.9);
     ck_assert(number(v, "output_error") == 0.25 && number(v, "experts_per_token") == 2 && number(v, "experts_per_batch") == 8);
+    /* residuals of log PPL -0.25, 0.75, -0.5 and of KL -0.625, 1.875, -1.25; times 4.3027, which is t of two degrees of freedom */
+    ck_assert(number(v, "log_ppl_difference") == 0.05);
+    ck_assert(fabs(number(v, "log_ppl_difference_half_width") - 0.049293079559817) <= 1e-8);
+    ck_assert(fabs(number(v, "kl_half_width") - 0.1232326988995425) <= 1e-8);
+    ck_assert_str_eq(exf_json_string(exf_json_get(exf_json_get(doc, "clusters"), "by"), NULL), "sequence");
+    ck_assert(number(exf_json_get(doc, "clusters"), "n") == 3);
     const exf_json *domains = exf_json_get(v, "domains"), *layers = exf_json_get(v, "layers");
     ck_assert(number(exf_json_get(domains, awkward), "ppl") == 5 && number(exf_json_get(domains, plain), "kl_mean") == 1.5);
     ck_assert(exf_json_size(layers) == 2 && number(exf_json_at(layers, 1), "layer") == 4 &&

@@ -1,0 +1,158 @@
+/* verdict.c - compares what was folded by the tables with its baselines, and puts the result in words; see verdict.h. */
+#include "validate/verdict.h"
+
+#include "base/mem.h"
+#include "fold/variant.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- which variants are compared -------------------------------------------------------------- */
+
+/* Reads the variant of a result; returns 0 for the original. */
+static int read_variant(exf_variant *out, const exf_variant_result *r)
+{
+    exf_err ignored;
+    return exf_variant_parse(out, r->name, &ignored) == EXF_OK;
+}
+
+static int has_pool(const exf_variant *v)
+{
+    return v->decode == EXF_DECODE_DYNAMIC || v->decode == EXF_DECODE_STATIC;
+}
+
+/* Returns 1 if the routes outside a pool are not folded to the targets of the tables: the option `fold` says so. */
+static int ignores_targets(const char *name)
+{
+    const char *fold = strstr(name, "fold=");
+    return fold && strncmp(fold, "fold=on", strlen("fold=on")) != 0;
+}
+
+/* Returns 1 if the variant folds all layers by the tables, either in prefill or in decode. */
+static int folds_by_tables(const exf_variant *v, const exf_variant_result *r)
+{
+    if (v->only_layer) return 0;
+    if (v->prefill == EXF_PREFILL_FOLD) return v->decode == EXF_DECODE_NONE;
+    return v->prefill == EXF_PREFILL_NONE && has_pool(v) && !ignores_targets(r->name);
+}
+
+/* Returns 1 if b is a baseline of the row v, which folds by the tables. */
+static int is_baseline(const exf_variant *b, const exf_variant_result *of_b, const exf_variant *v, const exf_variant_result *of_v)
+{
+    if (v->prefill == EXF_PREFILL_FOLD)
+        return (b->prefill == EXF_PREFILL_TOP || b->prefill == EXF_PREFILL_RANDOM) && b->decode == EXF_DECODE_NONE &&
+               b->prefill_options.keep == v->prefill_options.keep;
+    return b->prefill == EXF_PREFILL_NONE && b->decode == v->decode && ignores_targets(of_b->name) &&
+           b->decode_options.pool == v->decode_options.pool && of_b->batch == of_v->batch &&
+           (v->decode == EXF_DECODE_DYNAMIC || b->pool_by == v->pool_by);
+}
+
+size_t exf_baselines_of(size_t *list, const exf_validation *v, size_t row)
+{
+    exf_variant own, other;
+    size_t n = 0;
+    if (!read_variant(&own, &v->variant[row]) || !folds_by_tables(&own, &v->variant[row])) return 0;
+    for (size_t i = 1; i < v->n_variants; i++)
+        if (read_variant(&other, &v->variant[i]) && is_baseline(&other, &v->variant[i], &own, &v->variant[row])) list[n++] = i;
+    return n;
+}
+
+/* ---- the verdict -------------------------------------------------------------------------------- */
+
+static void add_gain(exf_verdict *d, const exf_validation *v, size_t row, const size_t *list, size_t n)
+{
+    exf_variant own;
+    exf_gain g = {.row = row, .best = list[0]};
+    for (size_t i = 1; i < n; i++)
+        if (v->variant[list[i]].all.kl_mean < v->variant[g.best].all.kl_mean) g.best = list[i];
+    g.is_decode = read_variant(&own, &v->variant[row]) && own.prefill == EXF_PREFILL_NONE;
+    g.kl = exf_kl_difference(v, g.best, row);
+    g.log_ppl = exf_log_ppl_difference(v, g.best, row);
+    d->n_beyond += exf_beyond_noise(&g.kl) && g.kl.mean > 0;
+    d->gain[d->n++] = g;
+}
+
+/* Returns the first gain of a kind; n: none. */
+static size_t first_of(const exf_verdict *d, int is_decode)
+{
+    size_t i = 0;
+    while (i < d->n && d->gain[i].is_decode != is_decode) i++;
+    return i;
+}
+
+exf_code exf_verdict_find(exf_verdict *out, const exf_validation *v, exf_err *err)
+{
+    size_t *list = NULL;
+    exf_code rc;
+    memset(out, 0, sizeof *out);
+    EXF_TRY(exf_mem_new(&out->gain, v->n_variants, sizeof *out->gain, "verdict", err));
+    EXF_TRY(exf_mem_new(&list, v->n_variants, sizeof *list, "verdict", err));
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i];
+        if (r->role != EXF_LANE_ASKED) continue;
+        size_t n = exf_baselines_of(list, v, i);
+        if (n && r->constraint == EXF_CONSTRAINED) add_gain(out, v, i, list, n);
+        if (n && r->constraint != EXF_CONSTRAINED && !out->unconstrained) out->unconstrained = i;
+    }
+    out->prefill = first_of(out, 0);
+    out->decode = first_of(out, 1);
+out:
+    exf_mem_free(list);
+    return rc;
+}
+
+void exf_verdict_free(exf_verdict *d)
+{
+    exf_mem_free(d->gain);
+    memset(d, 0, sizeof *d);
+}
+
+/* ---- words ---------------------------------------------------------------------------------------- */
+
+void exf_gain_words(const exf_validation *v, const exf_gain *g, exf_text *out)
+{
+    const exf_variant_result *row = &v->variant[g->row], *best = &v->variant[g->best];
+    double mean = g->kl.mean, half = g->kl.half_width, own = row->all.kl_mean, other = best->all.kl_mean;
+    if (isnan(half))
+        exf_text_appendf(out, "%s: KL %.4f, %s %.4f; one %s cannot tell what is noise", row->name, own, best->name, other,
+                         v->clusters_are_documents ? "document" : "sequence");
+    else if (!exf_beyond_noise(&g->kl))
+        exf_text_appendf(out,
+                         "%s: these tables are worth nothing here: KL %.4f, %s %.4f, difference %.4f ± %.4f, within the noise",
+                         row->name, own, best->name, other, mean, half);
+    else if (mean > 0)
+        exf_text_appendf(out, "%s gains %.4f ± %.4f nats of KL over the best without tables (%s): beyond the noise", row->name,
+                         mean, half, best->name);
+    else
+        exf_text_appendf(out, "%s: these tables do harm here: KL %.4f, %s %.4f, worse by %.4f ± %.4f, beyond the noise", row->name,
+                         own, best->name, other, -mean, half);
+}
+
+/* Appends why the first decode fold that is left out says nothing. */
+static void add_unconstrained(const exf_validation *v, const exf_variant_result *r, exf_text *out)
+{
+    const exf_batch_size *b = &v->batch_size[r->batch];
+    if (r->constraint == EXF_FEW_EXPERTS)
+        exf_text_appendf(out, "%s: no verdict: the original's batches of %d run %.1f experts, so that nothing is left out\n",
+                         r->name, b->size, b->experts);
+    else
+        exf_text_appendf(out, "%s: no verdict: batches of %d were asked for, and a token has %.1f sequences side by side\n",
+                         r->name, b->size, b->width);
+}
+
+static void add_sentence(const exf_validation *v, const exf_verdict *d, size_t i, exf_text *out)
+{
+    if (i == d->n) return;
+    exf_gain_words(v, &d->gain[i], out);
+    exf_text_appendf(out, "\n");
+}
+
+void exf_verdict_words(const exf_validation *v, const exf_verdict *d, exf_text *out)
+{
+    add_sentence(v, d, d->prefill, out);
+    add_sentence(v, d, d->decode, out);
+    if (d->decode == d->n && d->unconstrained) add_unconstrained(v, &v->variant[d->unconstrained], out);
+    if (d->n > 1) exf_text_appendf(out, "The tables gain KL beyond the noise in %zu of %zu rows\n", d->n_beyond, d->n);
+    if (!d->n && !d->unconstrained)
+        exf_text_appendf(out, "No baseline ran at the same P or D: what the tables gain is not known\n");
+}
