@@ -28,10 +28,11 @@ static int ignores_targets(const char *name)
     return fold && strncmp(fold, "fold=on", strlen("fold=on")) != 0;
 }
 
-/* Returns 1 if the variant folds all layers by the tables, either in prefill or in decode. */
+/* Returns 1 if the variant folds all layers by the tables, either in prefill or in decode.  Stand-ins with the router's weights
+ * need no tables. */
 static int folds_by_tables(const exf_variant *v, const exf_variant_result *r)
 {
-    if (v->only_layer) return 0;
+    if (v->only_layer || (v->by_router && v->stand_in_weights != EXF_FOLD_STAND_INS_JOINT)) return 0;
     if (v->prefill == EXF_PREFILL_FOLD) return v->decode == EXF_DECODE_NONE;
     return v->prefill == EXF_PREFILL_NONE && has_pool(v) && !ignores_targets(r->name);
 }

@@ -104,6 +104,7 @@ START_TEST(decode_rows_have_the_baselines_of_their_batch)
     add("D8:pool=static,fold=drop", EXF_LANE_BASELINE, 0.01, 0.02)->batch = 1;
     add("D4:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02)->batch = 1;
     add("top3:drop", EXF_LANE_BASELINE, 0.01, 0.02);
+    add("D8:targets=router,weights=gate", EXF_LANE_ASKED, 0.04, 0.02)->batch = 1; /* folds, but by no table */
     exf_verdict d = found("D8 gains 0.0100 ± 0.0000 nats of KL over the best without tables (D8:fold=drop,rank=energy): beyond the "
                           "noise\n");
     ck_assert(d.n == 1 && d.prefill == 1 && d.decode == 0 && d.gain[0].is_decode && d.gain[0].best == 3);
