@@ -437,7 +437,8 @@ uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
         exf_decode_kind kind = job->variants[i].decode;
         if (kind != EXF_DECODE_NONE && kind != EXF_DECODE_REAP) folders += decode * 12u;
     }
-    return folders + exf_scores_memory(job->batch, job->n_variants + 1, job->model->arch.vocab, n_workers);
+    uint64_t sums = (uint64_t)whole_batch(job)->n_sequences * (job->n_variants + 1) * 2 * sizeof(double);
+    return folders + sums + exf_scores_memory(job->batch, job->n_variants + 1, job->model->arch.vocab, n_workers);
 }
 
 static exf_code check_number(const char *path, const char *what, int64_t theirs, int64_t ours, exf_err *err)

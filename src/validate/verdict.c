@@ -110,23 +110,39 @@ void exf_verdict_free(exf_verdict *d)
 
 /* ---- words ---------------------------------------------------------------------------------------- */
 
+enum { FEWEST_DIGITS = 4, MOST_DIGITS = 9 };
+
+/* Returns the digits after the point that show two of the half-width. */
+static int digits_of(double half)
+{
+    int digits = half > 0 ? 1 - (int)floor(log10(half)) : 0;
+    return digits < FEWEST_DIGITS ? FEWEST_DIGITS : digits > MOST_DIGITS ? MOST_DIGITS : digits;
+}
+
+/* Returns 0 for what would be printed as "-0.0000". */
+static double drop_sign(double x, int digits)
+{
+    return fabs(x) < 0.5 * pow(10, -digits) ? 0 : x;
+}
+
 void exf_gain_words(const exf_validation *v, const exf_gain *g, exf_text *out)
 {
     const exf_variant_result *row = &v->variant[g->row], *best = &v->variant[g->best];
     double mean = g->kl.mean, half = g->kl.half_width, own = row->all.kl_mean, other = best->all.kl_mean;
+    int n = digits_of(half);
     if (isnan(half))
         exf_text_appendf(out, "%s: KL %.4f, %s %.4f; one %s cannot tell what is noise", row->name, own, best->name, other,
                          v->clusters_are_documents ? "document" : "sequence");
     else if (!exf_beyond_noise(&g->kl))
         exf_text_appendf(out,
-                         "%s: these tables are worth nothing here: KL %.4f, %s %.4f, difference %.4f ± %.4f, within the noise",
-                         row->name, own, best->name, other, mean, half);
+                         "%s: these tables are worth nothing here: KL %.*f, %s %.*f, difference %.*f ± %.*f, within the noise",
+                         row->name, n, own, best->name, n, other, n, drop_sign(mean, n), n, half);
     else if (mean > 0)
-        exf_text_appendf(out, "%s gains %.4f ± %.4f nats of KL over the best without tables (%s): beyond the noise", row->name,
-                         mean, half, best->name);
+        exf_text_appendf(out, "%s gains %.*f ± %.*f nats of KL over the best without tables (%s): beyond the noise", row->name, n,
+                         mean, n, half, best->name);
     else
-        exf_text_appendf(out, "%s: these tables do harm here: KL %.4f, %s %.4f, worse by %.4f ± %.4f, beyond the noise", row->name,
-                         own, best->name, other, -mean, half);
+        exf_text_appendf(out, "%s: these tables do harm here: KL %.*f, %s %.*f, worse by %.*f ± %.*f, beyond the noise", row->name,
+                         n, own, best->name, n, other, n, -mean, n, half);
 }
 
 /* Appends why the first decode fold that is left out says nothing. */

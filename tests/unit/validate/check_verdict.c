@@ -89,6 +89,15 @@ START_TEST(what_is_within_the_noise_is_worth_nothing)
     d = found("P3: these tables do harm here: KL 0.1050, random3 0.0960, worse by 0.0090 ± 0.0031, beyond the noise\n");
     ck_assert_uint_eq(d.n_beyond, 0);
     exf_verdict_free(&d);
+    start();
+    add("P3", EXF_LANE_ASKED, 0.0501, 0.02);
+    add("random3", EXF_LANE_BASELINE, 0.0500996, 0.0203); /* two digits of the half-width, and no "-0.0000" */
+    d = found("P3: these tables are worth nothing here: KL 0.05010, random3 0.05010, difference 0.00000 ± 0.00055, within the "
+              "noise\n");
+    exf_verdict_free(&d);
+    start();
+    add("P3", EXF_LANE_ASKED, 0.105, 0.02);
+    add("random3", EXF_LANE_BASELINE, 0.096, 0.0217);
     r->v.n_clusters = 1;
     d = found("P3: KL 0.1050, random3 0.0960; one document cannot tell what is noise\n");
     exf_verdict_free(&d);
