@@ -7,7 +7,6 @@
 #include "kernels/backend.h"
 #include "pass/resume.h"
 #include "ranks/ranks.h"
-#include "validate/cluster_mean.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -261,28 +260,6 @@ static const exf_batch *whole_batch(const exf_validate_job *job)
     return job->whole ? job->whole : job->batch;
 }
 
-/* Finds the clusters: the documents, or the sequences where there are no two documents.  cluster_of: [n_sequences]. */
-static exf_code find_clusters(exf_validation *out, const exf_validate_job *job, size_t *cluster_of, exf_err *err)
-{
-    const exf_batch *whole = whole_batch(job);
-    const int64_t *document = job->document_of;
-    size_t n = whole->n_sequences;
-    exf_code rc;
-    out->clusters_are_documents = document && n && document[n - 1] != document[0];
-    for (size_t i = 0; i < n; i++) {
-        out->n_clusters += i == 0 || !out->clusters_are_documents || document[i] != document[i - 1];
-        cluster_of[i] = out->n_clusters - 1;
-    }
-    EXF_TRY(exf_mem_new(&out->cluster_tokens, out->n_clusters, sizeof *out->cluster_tokens, "results", err));
-    EXF_TRY(exf_mem_new(&out->cluster_domain, out->n_clusters, sizeof *out->cluster_domain, "results", err));
-    for (size_t i = 0; i < n; i++) {
-        out->cluster_tokens[cluster_of[i]] += (uint64_t)whole->span[i].n_tokens - 1;
-        out->cluster_domain[cluster_of[i]] = job->domain_of[i];
-    }
-out:
-    return rc;
-}
-
 static exf_code sum_lane(exf_variant_result *v, const run *r, size_t i, size_t n_clusters, const size_t *cluster_of, exf_err *err)
 {
     const exf_validate_job *job = r->job;
@@ -337,22 +314,6 @@ out:
     return rc;
 }
 
-/* A perplexity is e^m of the mean negative log-likelihood m, and its error e^m times that of m. */
-static void set_errors(exf_quality *q, const exf_validation *v, const exf_variant_result *r, const int32_t *group, int which)
-{
-    exf_cluster_sums nll = {.sum = r->nll, .tokens = v->cluster_tokens, .group = group, .which = which, .n = v->n_clusters};
-    exf_cluster_sums kl = nll;
-    kl.sum = r->kl;
-    q->ppl_se = q->ppl * exf_cluster_mean(&nll).se;
-    q->kl_se = exf_cluster_mean(&kl).se;
-}
-
-static void set_standard_errors(const exf_validation *v, exf_variant_result *r)
-{
-    set_errors(&r->all, v, r, NULL, 0);
-    for (size_t d = 0; d < v->n_domains; d++) set_errors(&r->domain[d], v, r, v->cluster_domain, (int)d);
-}
-
 /* Fills the results of rank 0, which has all ranks' counts and scores. */
 static exf_code sum_results(exf_validation *out, const run *r, const step_widths *widths, exf_err *err)
 {
@@ -363,12 +324,12 @@ static exf_code sum_results(exf_validation *out, const run *r, const step_widths
     out->n_layers = job->model->arch.n_moe_layers;
     out->n_domains = job->n_domains;
     EXF_TRY(exf_mem_new(&cluster_of, whole_batch(job)->n_sequences, sizeof *cluster_of, "clusters", err));
-    EXF_TRY(find_clusters(out, job, cluster_of, err));
+    EXF_TRY(exf_find_clusters(out, whole_batch(job), job->document_of, job->domain_of, cluster_of, err));
     EXF_TRY(exf_mem_new(&out->variant, r->n, sizeof *out->variant, "results", err));
     out->n_variants = r->n;
     for (size_t i = 0; i < r->n; i++) {
         EXF_TRY(sum_lane(&out->variant[i], r, i, out->n_clusters, cluster_of, err));
-        set_standard_errors(out, &out->variant[i]);
+        exf_set_standard_errors(out, &out->variant[i]);
     }
     EXF_TRY(exf_mem_new(&out->batch_size, 1, sizeof *out->batch_size, "results", err));
     out->n_batch_sizes = 1;

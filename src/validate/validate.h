@@ -92,4 +92,13 @@ exf_code exf_validate_sample(const exf_validate_job *job, exf_forward_report *re
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
 /* Checks that the tables belong to the model; EXF_MODEL names what differs. */
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err) EXF_CHECKED;
+
+/* ---- clusters (validate_clusters.c) ------------------------------------------------------------------ */
+
+/* Finds the clusters: the documents of document_of [n_sequences], or the sequences where it is NULL or has no two.  Fills the
+ * members of *out that are about them, and cluster_of [n_sequences]. */
+exf_code exf_find_clusters(exf_validation *out, const exf_batch *whole, const int64_t *document_of, const int32_t *domain_of,
+                           size_t *cluster_of, exf_err *err) EXF_CHECKED;
+/* Sets the standard errors of a result, of all tokens and by domain, from its sums over clusters. */
+void exf_set_standard_errors(const exf_validation *v, exf_variant_result *r);
 #endif
