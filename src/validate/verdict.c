@@ -28,23 +28,26 @@ static int ignores_targets(const char *name)
     return fold && strncmp(fold, "fold=on", strlen("fold=on")) != 0;
 }
 
-/* Returns 1 if the variant folds all layers by the tables, either in prefill or in decode.  Stand-ins with the router's weights
- * need no tables. */
+/* Returns 1 if all layers are folded by the tables, wherever the variant folds.  Stand-ins with the router's weights need none. */
 static int folds_by_tables(const exf_variant *v, const exf_variant_result *r)
 {
-    if (v->only_layer || (v->by_router && v->stand_in_weights != EXF_FOLD_STAND_INS_JOINT)) return 0;
-    if (v->prefill == EXF_PREFILL_FOLD) return v->decode == EXF_DECODE_NONE;
-    return v->prefill == EXF_PREFILL_NONE && has_pool(v) && !ignores_targets(r->name);
+    int by_router_alone = v->by_router && v->stand_in_weights != EXF_FOLD_STAND_INS_JOINT;
+    int prefill = v->prefill == EXF_PREFILL_FOLD && !v->only_layer;
+    int decode = has_pool(v) && !ignores_targets(r->name) && !by_router_alone;
+    return (prefill || v->prefill == EXF_PREFILL_NONE) && (decode || v->decode == EXF_DECODE_NONE);
 }
 
-/* Returns 1 if b is a baseline of the row v, which folds by the tables. */
-static int is_baseline(const exf_variant *b, const exf_variant_result *of_b, const exf_variant *v, const exf_variant_result *of_v)
+static int is_prefill_baseline(const exf_variant *b, const exf_variant *v)
 {
-    if (v->prefill == EXF_PREFILL_FOLD)
-        return (b->prefill == EXF_PREFILL_TOP || b->prefill == EXF_PREFILL_RANDOM) && b->decode == EXF_DECODE_NONE &&
-               b->prefill_options.keep == v->prefill_options.keep;
-    return b->prefill == EXF_PREFILL_NONE && b->decode == v->decode && ignores_targets(of_b->name) &&
-           b->decode_options.pool == v->decode_options.pool && of_b->batch == of_v->batch &&
+    if (v->prefill == EXF_PREFILL_NONE) return b->prefill == EXF_PREFILL_NONE;
+    return (b->prefill == EXF_PREFILL_TOP || b->prefill == EXF_PREFILL_RANDOM) &&
+           b->prefill_options.keep == v->prefill_options.keep;
+}
+
+static int is_decode_baseline(const exf_variant *b, const exf_variant *v)
+{
+    if (v->decode == EXF_DECODE_NONE) return b->decode == EXF_DECODE_NONE;
+    return b->decode == v->decode && ignores_targets(b->name) && b->decode_options.pool == v->decode_options.pool &&
            (v->decode == EXF_DECODE_DYNAMIC || b->pool_by == v->pool_by);
 }
 
@@ -54,7 +57,9 @@ size_t exf_baselines_of(size_t *list, const exf_validation *v, size_t row)
     size_t n = 0;
     if (!read_variant(&own, &v->variant[row]) || !folds_by_tables(&own, &v->variant[row])) return 0;
     for (size_t i = 1; i < v->n_variants; i++)
-        if (read_variant(&other, &v->variant[i]) && is_baseline(&other, &v->variant[i], &own, &v->variant[row])) list[n++] = i;
+        if (read_variant(&other, &v->variant[i]) && v->variant[i].batch == v->variant[row].batch &&
+            is_prefill_baseline(&other, &own) && is_decode_baseline(&other, &own))
+            list[n++] = i;
     return n;
 }
 
@@ -66,18 +71,20 @@ static void add_gain(exf_verdict *d, const exf_validation *v, size_t row, const 
     exf_gain g = {.row = row, .best = list[0]};
     for (size_t i = 1; i < n; i++)
         if (v->variant[list[i]].all.kl_mean < v->variant[g.best].all.kl_mean) g.best = list[i];
-    g.is_decode = read_variant(&own, &v->variant[row]) && own.prefill == EXF_PREFILL_NONE;
+    int is_read = read_variant(&own, &v->variant[row]);
+    g.folds_prefill = is_read && own.prefill != EXF_PREFILL_NONE;
+    g.folds_decode = is_read && own.decode != EXF_DECODE_NONE;
     g.kl = exf_kl_difference(v, g.best, row);
     g.log_ppl = exf_log_ppl_difference(v, g.best, row);
     d->n_beyond += exf_beyond_noise(&g.kl) && g.kl.mean > 0;
     d->gain[d->n++] = g;
 }
 
-/* Returns the first gain of a kind; n: none. */
+/* Returns the first gain of prefill alone, or of decode alone; n: none. */
 static size_t first_of(const exf_verdict *d, int is_decode)
 {
     size_t i = 0;
-    while (i < d->n && d->gain[i].is_decode != is_decode) i++;
+    while (i < d->n && !(d->gain[i].folds_decode == is_decode && d->gain[i].folds_prefill != is_decode)) i++;
     return i;
 }
 
@@ -115,7 +122,7 @@ enum { FEWEST_DIGITS = 4, MOST_DIGITS = 9 };
 /* Returns the digits after the point that show two of the half-width. */
 static int digits_of(double half)
 {
-    int digits = half > 0 ? 1 - (int)floor(log10(half)) : 0;
+    int digits = half > 1e-9 ? 1 - (int)floor(log10(half)) : 0;
     return digits < FEWEST_DIGITS ? FEWEST_DIGITS : digits > MOST_DIGITS ? MOST_DIGITS : digits;
 }
 
@@ -138,8 +145,8 @@ void exf_gain_words(const exf_validation *v, const exf_gain *g, exf_text *out)
                          "%s: these tables are worth nothing here: KL %.*f, %s %.*f, difference %.*f ± %.*f, within the noise",
                          row->name, n, own, best->name, n, other, n, drop_sign(mean, n), n, half);
     else if (mean > 0)
-        exf_text_appendf(out, "%s gains %.*f ± %.*f nats of KL over the best without tables (%s): beyond the noise", row->name, n,
-                         mean, n, half, best->name);
+        exf_text_appendf(out, "%s gains %.*f ± %.*f nats of KL over %s, its best baseline: beyond the noise", row->name, n, mean, n,
+                         half, best->name);
     else
         exf_text_appendf(out, "%s: these tables do harm here: KL %.*f, %s %.*f, worse by %.*f ± %.*f, beyond the noise", row->name,
                          n, own, best->name, n, other, n, -mean, n, half);

@@ -1,9 +1,9 @@
-/* verdict.h - says what the tables gain: every variant that folds by them, beside the same number of experts without them.
+/* verdict.h - says what the tables gain: every variant that folds by them, beside the same number of experts without their targets.
  *
  * A baseline of a prefill fold P is top<P>, whose omitted routes are dropped or the kept weights renormalised, or random<P>,
- * which folds into any kept route; of a decode fold D at one batch size it is the same pool with `fold` another than on.  Whether
- * such a lane was asked for or ran as a baseline makes no difference.  Variants that fold one layer alone, or both prefill and
- * decode, have none; those whose batches are not constrained are left out. */
+ * which folds into any kept route; of a decode fold D at one batch size it is the same kind of pool with `fold` another than on;
+ * of both together it is such a pair.  Whether such a lane was asked for or ran as a baseline makes no difference.  Variants that
+ * fold one layer alone have none; those whose batches are not constrained are left out. */
 #ifndef EXF_VALIDATE_VERDICT_H
 #define EXF_VALIDATE_VERDICT_H
 #include "base/text.h"
@@ -13,7 +13,7 @@
 typedef struct {
     size_t row;     /* the variant */
     size_t best;    /* its baseline of least mean KL, ties to the earlier variant */
-    int is_decode;
+    int folds_prefill, folds_decode;
     exf_difference kl, log_ppl; /* the best baseline's less the row's: above 0, the tables gain */
 } exf_gain;
 
@@ -21,7 +21,7 @@ typedef struct {
     exf_gain *gain; /* [n] of the variants that were asked for and have baselines, in their order */
     size_t n;
     size_t n_beyond; /* those that gain KL beyond the noise */
-    size_t prefill, decode; /* the first of each kind in gain, which speak for the tables; n: none */
+    size_t prefill, decode; /* in gain the first that folds prefill alone, or decode alone: they speak for the tables; n: none */
     size_t unconstrained;   /* the first variant that is left out since its batches are not constrained; 0: none */
 } exf_verdict;
 

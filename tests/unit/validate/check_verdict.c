@@ -62,7 +62,7 @@ START_TEST(a_gain_is_over_the_best_baseline)
     add("P3+D8", EXF_LANE_ASKED, 0.06, 0.02);
     add("P3:layer=1", EXF_LANE_ASKED, 0.06, 0.02);
     add("D4", EXF_LANE_ASKED, 0.06, 0.02); /* has no baseline */
-    exf_verdict d = found("P3 gains 0.0125 ± 0.0018 nats of KL over the best without tables (top3:renorm): beyond the noise\n"
+    exf_verdict d = found("P3 gains 0.0125 ± 0.0018 nats of KL over top3:renorm, its best baseline: beyond the noise\n"
                           "The tables gain KL beyond the noise in 1 of 2 rows\n");
     ck_assert(d.n == 2 && d.prefill == 0 && d.decode == 2 && d.n_beyond == 1);
     ck_assert(d.gain[0].row == 1 && d.gain[0].best == 4 && d.gain[1].row == 2 && d.gain[1].best == 4);
@@ -114,9 +114,28 @@ START_TEST(decode_rows_have_the_baselines_of_their_batch)
     add("D4:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02)->batch = 1;
     add("top3:drop", EXF_LANE_BASELINE, 0.01, 0.02);
     add("D8:targets=router,weights=gate", EXF_LANE_ASKED, 0.04, 0.02)->batch = 1; /* folds, but by no table */
-    exf_verdict d = found("D8 gains 0.0100 ± 0.0000 nats of KL over the best without tables (D8:fold=drop,rank=energy): beyond the "
-                          "noise\n");
-    ck_assert(d.n == 1 && d.prefill == 1 && d.decode == 0 && d.gain[0].is_decode && d.gain[0].best == 3);
+    exf_verdict d = found("D8 gains 0.0100 ± 0.0000 nats of KL over D8:fold=drop,rank=energy, its best baseline: beyond "
+                          "the noise\n");
+    ck_assert(d.n == 1 && d.prefill == 1 && d.decode == 0 && d.gain[0].best == 3);
+    ck_assert(d.gain[0].folds_decode && !d.gain[0].folds_prefill);
+    exf_verdict_free(&d);
+}
+END_TEST
+
+/* Both together have baselines of both, and speak for neither. */
+START_TEST(a_pair_of_folds_has_pairs_of_baselines)
+{
+    start();
+    add("P3+D8", EXF_LANE_ASKED, 0.05, 0.02);
+    add("top3:drop+D8:fold=drop", EXF_LANE_BASELINE, 0.07, 0.02);
+    add("top3:drop", EXF_LANE_BASELINE, 0.01, 0.02);
+    add("D8:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02);
+    add("top3:drop+D8", EXF_LANE_ASKED, 0.01, 0.02); /* decode by the tables */
+    add("P3", EXF_LANE_ASKED, 0.0625, 0.02);
+    exf_verdict d = found("P3: these tables do harm here: KL 0.0625, top3:drop 0.0100, worse by 0.0525 ± 0.0000, beyond "
+                          "the noise\n"
+                          "The tables gain KL beyond the noise in 1 of 2 rows\n");
+    ck_assert(d.n == 2 && d.prefill == 1 && d.decode == 2 && d.gain[0].row == 1 && d.gain[0].best == 2);
     exf_verdict_free(&d);
 }
 END_TEST
@@ -149,6 +168,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_gain_is_over_the_best_baseline);
     tcase_add_test(t, what_is_within_the_noise_is_worth_nothing);
     tcase_add_test(t, decode_rows_have_the_baselines_of_their_batch);
+    tcase_add_test(t, a_pair_of_folds_has_pairs_of_baselines);
     tcase_add_test(t, what_is_not_constrained_has_no_verdict);
     suite_add_tcase(s, t);
     return s;
