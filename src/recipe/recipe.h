@@ -69,7 +69,7 @@ typedef struct {
     char *serve_runtime; /* fold/runtime.h; NULL: none */
     int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
-    exf_text_list variants, fail_above; /* fold/variant.h, validate/frontier.h */
+    exf_text_list variants, fail_above; /* fold/variant.h, validate/gates.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
     struct exf_ranks *job;     /* the ranks of the run (ranks/ranks.h); NULL: one process */

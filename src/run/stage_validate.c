@@ -11,6 +11,7 @@
 #include "run/session.h"
 #include "run/validation.h"
 #include "validate/frontier.h"
+#include "validate/gates.h"
 
 #include <stdio.h>
 #include <string.h>

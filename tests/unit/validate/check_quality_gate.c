@@ -1,7 +1,7 @@
-/* check_quality_gate.c - validate/quality_gate: what a limit says, whom it is for, who is above. */
+/* check_quality_gate.c - validate/gates: what a limit says, whom it is for, who is above. */
 #include "tests/support/validation_fixtures.h"
 
-#include "validate/frontier.h"
+#include "validate/gates.h"
 
 static const char *const names[] = {"P4", "P2:projector=joint,ridge=0.1", "P2:max_loss=0.99,rescale=sum+D8:rank=energy",
                                     "top2:drop"};
