@@ -17,6 +17,7 @@ typedef struct {
     size_t *first;      /* [n_steps + 1] index of each step's first token in row */
     size_t *row;        /* every decode token's row in the run, step after step */
     int widest;         /* most sequences in a batch */
+    size_t first_row;   /* row of the batch's first token in the run of all ranks, by which random variants draw; 0 at first */
     int threads;        /* threads that a rewriter may use */
 } exf_decode_schedule;
 

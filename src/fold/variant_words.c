@@ -84,8 +84,10 @@ static void add_pool(exf_text *out, const exf_variant *v)
     else
         exf_text_appendf(out, "%d expert%s per decode batch", o->pool, plural);
     exf_text_appendf(out, "%s", importance[o->importance]);
-    if (o->drop)
-        exf_text_appendf(out, ", the others dropped");
+    if (v->outside == EXF_OUTSIDE_RANDOM)
+        exf_text_appendf(out, ", the others folded into random ones, seed %" PRId64, v->decode_seed);
+    else if (o->drop)
+        exf_text_appendf(out, ", the others dropped%s", v->outside == EXF_OUTSIDE_RENORMALISED ? ", weights renormalised" : "");
     else if (v->by_router)
         exf_text_appendf(out, ", stand-ins by the router, %s", weighed[v->stand_in_weights]);
     else
@@ -107,6 +109,7 @@ static void add_decode(exf_text *out, const exf_variant *v)
         if (v->rho > 0) exf_text_appendf(out, ", if above similarity %g", v->rho);
         break;
     }
+    if (v->batch) exf_text_appendf(out, ", %d sequence%s side by side", v->batch, v->batch == 1 ? "" : "s");
 }
 
 exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err)
