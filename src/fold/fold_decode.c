@@ -17,19 +17,12 @@ int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n)
     return s->prefill_tokens == 0 || s->prefill_tokens > n ? n : s->prefill_tokens;
 }
 
-/* Returns the index after the last sequence of the batch that starts at `from`, and its longest sequence. */
-static size_t find_batch_end(const exf_batch *batch, const size_t *batch_of, size_t from, int *longest)
+/* Adds steps and rows of the batch of sequences [from, to); only counts them while s->row is NULL. */
+static void add_batch(exf_decode_schedule *s, size_t from, size_t to, size_t *rows)
 {
-    size_t to = from;
-    *longest = 0;
-    for (; to < batch->n_sequences && batch_of[to] == batch_of[from]; to++)
-        if (batch->span[to].n_tokens > *longest) *longest = batch->span[to].n_tokens;
-    return to;
-}
-
-/* Adds steps and rows of one batch; only counts them while s->row is NULL. */
-static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longest, size_t *rows)
-{
+    int longest = 0;
+    for (size_t i = from; i < to; i++)
+        if (s->batch->span[i].n_tokens > longest) longest = s->batch->span[i].n_tokens;
     for (int q = s->prefill_tokens; q < longest; q++) {
         if (s->first) s->first[s->n_steps] = *rows;
         s->n_steps++;
@@ -44,32 +37,32 @@ static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longes
 }
 
 /* Adds the steps of all batches; returns the number of their rows. */
-static size_t walk_batches(exf_decode_schedule *s, const size_t *batch_of)
+static size_t walk_batches(exf_decode_schedule *s)
 {
-    size_t rows = 0;
+    size_t rows = 0, n = s->batch->n_sequences;
     s->n_batches = s->n_steps = 0;
     s->widest = 0;
-    for (size_t from = 0, to; from < s->batch->n_sequences; from = to) {
-        int longest;
-        to = find_batch_end(s->batch, batch_of, from, &longest);
-        add_batch(s, from, to, longest, &rows);
+    for (size_t from = 0, to; from < n; from = to) {
+        to = n - from > (size_t)s->size ? from + (size_t)s->size : n;
+        add_batch(s, from, to, &rows);
     }
     return rows;
 }
 
-exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
-                                 int threads, exf_err *err)
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, int size, int prefill_tokens, int threads,
+                                 exf_err *err)
 {
     exf_code rc;
     memset(s, 0, sizeof *s);
     s->batch = batch;
+    s->size = size;
     s->prefill_tokens = prefill_tokens;
     s->threads = threads;
-    size_t rows = walk_batches(s, batch_of);
+    size_t rows = walk_batches(s);
     EXF_TRY(exf_mem_new(&s->first, s->n_steps + 1, sizeof *s->first, "decode steps", err));
     EXF_TRY(exf_mem_new(&s->row, rows, sizeof *s->row, "decode steps", err));
     s->first[s->n_steps] = rows;
-    walk_batches(s, batch_of);
+    walk_batches(s);
 out:
     if (rc != EXF_OK) exf_decode_schedule_free(s);
     return rc;

@@ -84,6 +84,11 @@ exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_e
 /* Appends what the variant does in words, for tables that people read: "P2:projector=joint" is
  * "2 experts per token, joint weights". */
 exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Makes the variant, which has a decode kind and names no batch, one that names it: "P4+D8" is "P4+D8:batch=16".  EXF_USAGE if the
+ * name would be too long. */
+exf_code exf_variant_set_batch(exf_variant *v, int size, exf_err *err) EXF_CHECKED;
+/* Returns 1 if `text` is the name, or the name without the batch that it names. */
+int exf_variant_is_named(const char *name, const char *text);
 /* Returns the rule of the tables' budget (exf_budget.rule) that the variant asks for; NULL: none. */
 const char *exf_variant_budget_rule(const exf_variant *v);
 #endif

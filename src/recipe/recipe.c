@@ -130,8 +130,12 @@ static const exf_opt key_rows[] = {
     {"validate.variants", "variants", 0, EXF_OPT_WORD_LIST, AT(variants), NULL, "\"A B ...\"", "Validation",
      "ways to run; see exfold-variants(7): P4, P4:projector=joint, top4:drop, D64:pool=static, reap64, sere4:rho=0.1, "
      "P4+D64, ..."},
-    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation",
-     "sequences of a domain that decode side by side; step q of a batch is its tokens at position q"},
+    {"validate.decode_batch", NULL, 0, EXF_OPT_INT_LIST, AT(decode_batch), "16", "NUMBERS", "Validation",
+     "sequences that decode side by side; every N of the run's, in its order, whatever file or domain they are of; step q of a "
+     "batch is its tokens at position q; of several sizes each is run: 1,8,32"},
+    {"validate.baselines", NULL, 0, EXF_OPT_FLAG, AT(baselines), "true", NULL, "Validation",
+     "run beside the variants, at each of their P, D and decode batches: what is not kept dropped, dropped and the weights "
+     "renormalised, folded at random; they say what the tables are worth, for three lanes each"},
     {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
      "positions below are prefill, the rest decode; 0: every position is both"},
     {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "LIMITS", "Validation",

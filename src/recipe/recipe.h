@@ -70,7 +70,9 @@ typedef struct {
     int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
     exf_text_list variants, fail_above; /* fold/variant.h, validate/gates.h */
-    int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
+    int64_t validate_sequences, validate_max_tokens, prefill_tokens;
+    exf_int_list decode_batch;
+    int baselines;
     /* not options */
     struct exf_ranks *job;     /* the ranks of the run (ranks/ranks.h); NULL: one process */
     const char *recipe_file; /* NULL: none was given */
@@ -107,6 +109,8 @@ exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED
 /* Finds the runtime of serve.runtime; *out NULL: none is named. */
 struct exf_runtime;
 exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
+/* Checks the sizes of decode batches. */
+exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* Makes the solve options; they borrow from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;

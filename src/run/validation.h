@@ -4,6 +4,7 @@
 #define EXF_RUN_VALIDATION_H
 #include "artifact/tables.h"
 #include "base/hash.h"
+#include "base/opt.h"
 #include "base/text.h"
 #include "fold/variant.h"
 #include "inspect/drawing.h"
@@ -16,6 +17,27 @@
  * command that solves all that is missing with the other settings as they were. */
 exf_code exf_solve_command_check(const exf_tables *t, const char *path, const exf_variant *variants, size_t n, exf_err *err)
     EXF_CHECKED;
+
+/* ---- lanes (validation_lanes.c) ------------------------------------------------------------------------ */
+
+/* The lanes beside the original: first those that were asked for.  Zero-initialise it; exf_lanes_free() releases it. */
+typedef struct {
+    exf_validate_lane *lane;
+    size_t n, n_asked, cap;
+} exf_lane_list;
+
+/* Adds a variant that was asked for.  One that folds decode runs at the size that it names, or once at each of several, under
+ * names that say it ("D8:batch=16").  EXF_USAGE, beginning with "validate.variants: ", for a size that is none of them and for a
+ * name that stands twice.  The tables are borrowed. */
+exf_code exf_lanes_ask(exf_lane_list *l, const exf_variant *v, const exf_int_list *sizes, const exf_tables *t,
+                       exf_err *err) EXF_CHECKED;
+/* Adds, for each P, D and decode batch of variants that fold prefill or into a dynamic pool, the folds that need no tables, or no
+ * loss: dropped, dropped and renormalised, folded at random.  They rank as the first variant of that size by pair scalars does,
+ * and compete for the pool as its runtime has it.  Leaves out what was asked for. */
+exf_code exf_lanes_add_baselines(exf_lane_list *l, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Appends the names of all lanes, for the resume point. */
+exf_code exf_lanes_names(exf_text *out, const exf_lane_list *l, exf_err *err) EXF_CHECKED;
+void exf_lanes_free(exf_lane_list *l);
 
 /* ---- single layers (validation_sensitivities.c) ------------------------------------------------------
  *

@@ -46,6 +46,26 @@ static const char *error_text(char text[16], double error, int digits)
     return text;
 }
 
+static size_t count_role(const exf_validation *v, exf_lane_role role)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v->n_variants; i++) n += v->variant[i].role == role;
+    return n;
+}
+
+/* Adds a line for each row that was asked for and is not constrained; variants are between two `quote`. */
+static void add_unconstrained(const exf_validation *v, const char *quote, exf_text *out)
+{
+    int n = 0;
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i];
+        if (r->role != EXF_LANE_ASKED || r->constraint == EXF_CONSTRAINED) continue;
+        exf_text_appendf(out, "%s%s%s%s: not constrained: ", n++ ? "" : "\n", quote, r->name, quote);
+        exf_constraint_advice(out, v, r);
+        exf_text_appendf(out, ".%s\n", *quote ? "\n" : "");
+    }
+}
+
 exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     const exf_validation *v = r->v;
@@ -60,18 +80,23 @@ exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err
     for (size_t i = 0; i < v->n_variants; i++) {
         const exf_variant_result *row = &v->variant[i];
         const exf_quality *q = &row->all;
-        exf_text_appendf(out, "%-*s  %9.4f ± %-7s %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n", width,
+        exf_text_appendf(out, "%-*s  %9.4f ± %-7s %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f%s\n", width,
                          row->name, q->ppl, error_text(error, q->ppl_se, 4), q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99,
-                         q->kl_p999, q->kl_max, 100 * q->top1, row->output_error, row->experts_per_token, row->experts_per_batch);
+                         q->kl_p999, q->kl_max, 100 * q->top1, row->output_error, row->experts_per_token, row->experts_per_batch,
+                         row->constraint == EXF_CONSTRAINED ? "" : "  not constrained");
     }
+    add_unconstrained(v, "", out);
     exf_code rc = add_best_pools(v, "", out, err);
     if (rc != EXF_OK) return rc;
     exf_text_appendf(out,
                      "\n%" PRIu64 " tokens scored. Weights read: %s (%" PRIu64 " bytes) of a model of %s (%" PRIu64 " bytes).\n"
-                     "Work: %.2f forward passes for the original and %zu variants.\n",
+                     "Work: %.2f forward passes for the original and %zu variants",
                      v->variant[0].all.tokens, exf_human_bytes(read, sizeof read, (double)v->report.weight_bytes),
                      v->report.weight_bytes, exf_human_bytes(whole, sizeof whole, (double)r->model_bytes), r->model_bytes,
-                     v->report.flops / v->one_flops, v->n_variants - 1);
+                     v->report.flops / v->one_flops, count_role(v, EXF_LANE_ASKED));
+    size_t beside = count_role(v, EXF_LANE_BASELINE) + count_role(v, EXF_LANE_HALF);
+    if (beside) exf_text_appendf(out, ", and %zu that run beside them", beside);
+    exf_text_appendf(out, ".\n");
     return exf_text_end(out, err);
 }
 
@@ -109,12 +134,15 @@ static void add_intervals(exf_jw *w, const exf_validation *v, const exf_variant_
     exf_jw_real(w, "log_ppl_difference_half_width", log_ppl.half_width);
 }
 
-/* Adds a sentence for people on what the variant of this name does. */
-static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_err *err)
+/* Adds a sentence for people on what the row's variant does; "P4 half 1" is P4. */
+static exf_code add_words(exf_jw *w, const exf_variant_result *v, const char *runtime, exf_err *err)
 {
     exf_text words = {0};
     exf_variant variant;
-    exf_code rc = exf_variant_parse_on(runtime ? exf_runtime_find(runtime) : NULL, &variant, name, err);
+    char name[EXF_VARIANT_NAME_LEN];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(v->name, " "), v->name);
+    const exf_runtime *r = runtime && v->role != EXF_LANE_BASELINE ? exf_runtime_find(runtime) : NULL;
+    exf_code rc = exf_variant_parse_on(r, &variant, name, err);
     if (rc == EXF_OK) rc = exf_variant_words(&variant, &words, err);
     if (rc == EXF_OK) exf_jw_text(w, "words", words.s);
     exf_text_free(&words);
@@ -123,13 +151,17 @@ static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_
 
 static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_variant_result *v, exf_err *err)
 {
+    static const char *const roles[] = {"original", "asked", "baseline", "half"};
     exf_code rc = EXF_OK;
     exf_jw_open(w, NULL, '{');
     exf_jw_text(w, "name", v->name);
+    exf_jw_text(w, "role", roles[v->role]);
+    exf_jw_int(w, "decode_batch", r->v->batch_size[v->batch].size);
+    exf_jw_text(w, "constraint", exf_constraint_name(v->constraint));
     if (v == r->v->variant)
         exf_jw_text(w, "words", "the model as it is");
     else
-        rc = add_words(w, v->name, exf_provenance_get(r->facts, "validate.runtime"), err);
+        rc = add_words(w, v, exf_provenance_get(r->facts, "validate.runtime"), err);
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
     add_intervals(w, r->v, v);
@@ -171,6 +203,19 @@ static exf_code add_pools(exf_jw *w, const exf_validation *v, exf_err *err)
     return EXF_OK;
 }
 
+static void add_batches(exf_jw *w, const exf_validation *v)
+{
+    exf_jw_open(w, "decode_batches", '[');
+    for (int i = 0; i < v->n_batch_sizes; i++) {
+        exf_jw_open(w, NULL, '{');
+        exf_jw_int(w, "size", v->batch_size[i].size);
+        exf_jw_real(w, "width", v->batch_size[i].width);
+        exf_jw_real(w, "original_experts_per_batch", v->batch_size[i].experts);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+}
+
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_jw w = {.depth = 0};
@@ -185,9 +230,12 @@ exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err 
     exf_jw_text(&w, "by", r->v->clusters_are_documents ? "document" : "sequence");
     exf_jw_count(&w, "n", r->v->n_clusters);
     exf_jw_close(&w);
+    add_batches(&w, r->v);
     exf_jw_open(&w, "cost", '{');
     exf_jw_real(&w, "forwards", r->v->report.flops / r->v->one_flops);
-    exf_jw_count(&w, "variants", r->v->n_variants - 1);
+    exf_jw_count(&w, "variants", count_role(r->v, EXF_LANE_ASKED));
+    exf_jw_count(&w, "baselines", count_role(r->v, EXF_LANE_BASELINE));
+    exf_jw_count(&w, "halves", count_role(r->v, EXF_LANE_HALF));
     exf_jw_count(&w, "weight_bytes_read", r->v->report.weight_bytes);
     exf_jw_count(&w, "model_bytes", r->model_bytes);
     exf_jw_close(&w);
@@ -209,7 +257,8 @@ static void add_overall(const exf_validation *v, exf_text *out)
     char error[16];
     for (size_t i = 0; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];
-        exf_text_appendf(out, "| `%s` | %.3f ± %s | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name, r->all.ppl,
+        exf_text_appendf(out, "| `%s`%s | %.3f ± %s | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name,
+                         r->constraint == EXF_CONSTRAINED ? "" : " (not constrained)", r->all.ppl,
                          error_text(error, r->all.ppl_se, 3), r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1,
                          r->experts_per_token, r->experts_per_batch);
     }
@@ -254,6 +303,7 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
     if (part) exf_text_appendf(out, "The tables are of a part of their data: %s.\n\n", part);
     if (runtime) exf_text_appendf(out, "Variants fold as the runtime `%s` does.\n\n", runtime);
     add_overall(r->v, out);
+    add_unconstrained(r->v, "`", out);
     EXF_TRY(add_best_pools(r->v, "`", out, err));
     if (r->v->n_domains > 1) add_domains(r, out);
     if (r->v->n_variants > 1) add_layers(r->v, out);

@@ -41,7 +41,8 @@ static int is_metric(const char *word)
 }
 
 /* Reads the text from its end, since a variant may contain ':' and '='. */
-exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err)
+exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_validate_lane *lanes, size_t n_lanes,
+                                exf_err *err)
 {
     char copy[2 * EXF_VARIANT_NAME_LEN];
     memset(g, 0, sizeof *g);
@@ -54,12 +55,25 @@ exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf
     snprintf(g->metric, sizeof g->metric, "%s", metric);
     if (!colon) return EXF_OK;
     *colon = '\0';
-    for (size_t i = 0; i < n_variants; i++)
-        if (strcmp(variants[i].name, copy) == 0) {
-            snprintf(g->variant, sizeof g->variant, "%s", variants[i].name);
+    for (size_t i = 0; i < n_lanes; i++)
+        if (lanes[i].role == EXF_LANE_ASKED && exf_variant_is_named(lanes[i].variant.name, copy)) {
+            snprintf(g->variant, sizeof g->variant, "%.*s", (int)sizeof g->variant - 1, copy);
             return EXF_OK;
         }
     return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is none of validate.variants", text, copy);
+}
+
+/* Returns the error for a row that no gate passes. */
+static exf_code refuse_row(const exf_quality_gate *g, const exf_validation *v, const exf_variant_result *r, exf_err *err)
+{
+    exf_text why = {0};
+    exf_constraint_advice(&why, v, r);
+    exf_code rc = exf_text_end(&why, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_THRESHOLD, "%s: %s cannot be judged, since its decode batches do not constrain it: %s", r->name,
+                      g->metric, why.s);
+    exf_text_free(&why);
+    return rc;
 }
 
 exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err)
@@ -67,7 +81,8 @@ exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation 
     for (size_t i = 1; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];
         double value = metric_of(r, g->metric);
-        if (g->variant[0] && strcmp(g->variant, r->name) != 0) continue;
+        if (r->role != EXF_LANE_ASKED || (g->variant[0] && !exf_variant_is_named(r->name, g->variant))) continue;
+        if (r->constraint != EXF_CONSTRAINED) return refuse_row(g, v, r, err);
         if (!(value <= g->limit))
             return exf_fail(err, EXF_THRESHOLD, "%s: %s is %.6g, above the limit of %.6g", r->name, g->metric, value, g->limit);
     }

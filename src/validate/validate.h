@@ -5,6 +5,7 @@
  * against the first lane (scores.h). */
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
+#include "base/text.h"
 #include "fold/fold_rewriter.h"
 #include "pass/forward.h"
 #include "validate/scores.h"
@@ -19,7 +20,7 @@ typedef struct {
 typedef enum {
     EXF_LANE_ORIGINAL,
     EXF_LANE_ASKED,
-    EXF_LANE_BASELINE, /* needs no tables; runs beside those that were asked for */
+    EXF_LANE_BASELINE, /* what tables are measured against; runs beside those that were asked for */
     EXF_LANE_HALF      /* by the tables of one half of the calibration */
 } exf_lane_role;
 
@@ -64,6 +65,14 @@ typedef struct {
     double one_flops;  /* floating-point operations of one forward pass; report.flops has those of all lanes */
 } exf_validation;
 
+/* A lane beside the original. */
+typedef struct {
+    exf_variant variant;
+    exf_lane_role role;
+    int batch;                /* index of the schedule that it decodes by, and is counted by; 0 if it folds no decode */
+    const exf_tables *tables;
+} exf_validate_lane;
+
 typedef struct {
     const exf_model *model;
     const exf_batch *batch;   /* of several ranks (forward.ranks) this one's part of `whole`, which ends between decode batches */
@@ -71,11 +80,10 @@ typedef struct {
     const int32_t *domain_of; /* [n_sequences] of the whole */
     size_t n_domains;
     const int64_t *document_of; /* [n_sequences] of the whole, not falling; NULL: documents are not known */
-    int decode_batch;           /* sequences of a decode batch that were asked for */
-    const exf_decode_schedule *schedule;
-    const exf_tables *tables;
-    const exf_variant *variants;
-    size_t n_variants;
+    const exf_decode_schedule *schedule; /* [n_schedules] of decode batches of each size */
+    int n_schedules;
+    const exf_validate_lane *lanes;
+    size_t n_lanes;
     int no_layer_errors; /* 1: runs no probes, and every output_error is 0 */
     exf_forward_options forward;
 } exf_validate_job;
@@ -101,4 +109,24 @@ exf_code exf_find_clusters(exf_validation *out, const exf_batch *whole, const in
                            size_t *cluster_of, exf_err *err) EXF_CHECKED;
 /* Sets the standard errors of a result, of all tokens and by domain, from its sums over clusters. */
 void exf_set_standard_errors(const exf_validation *v, exf_variant_result *r);
+
+/* ---- decode batches (validate_batches.c) -------------------------------------------------------------------
+ *
+ * A pool of D is a budget of a batch.  Where the original's batches run no more than D experts anyhow, or fewer sequences stand
+ * side by side than was asked for, a small KL says nothing of a batch as it is served. */
+
+/* Sums of the widths of all decode steps of a schedule, and of their squares. */
+typedef struct {
+    uint64_t sum, squares;
+} exf_step_widths;
+exf_step_widths exf_step_widths_of(const exf_decode_schedule *s);
+/* Returns whether decode batches constrain a variant: a dynamic pool, and sere, only if the original's run more experts than
+ * its D and their width is at least 3/4 of the size; any other always. */
+exf_constraint exf_constraint_of(const exf_variant *v, const exf_batch_size *b);
+/* Returns the word for outputs: "none", "few_experts", "short_batches". */
+const char *exf_constraint_name(exf_constraint c);
+/* Appends the figures by which a result is not constrained, and what to do: "the original runs 6.7 experts in decode ...". */
+void exf_constraint_advice(exf_text *out, const exf_validation *v, const exf_variant_result *r);
+/* Fills group_of [n] with numbers that rise where batches of all sizes end, so that parts of a run have whole batches. */
+void exf_batches_group(size_t *group_of, size_t n, const int64_t *size, size_t n_sizes);
 #endif

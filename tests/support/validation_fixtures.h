@@ -14,6 +14,7 @@ enum { RESULTS_MOST = 64 };
 typedef struct {
     exf_variant_result variant[RESULTS_MOST];
     exf_validation v;
+    exf_batch_size batch;
 } results;
 
 /* Starts with the original: 4 experts a token, 16 a batch. */
@@ -23,6 +24,9 @@ static inline results *results_begin(void)
     memset(&r, 0, sizeof r);
     r.v.variant = r.variant;
     r.v.n_variants = 1;
+    r.batch = (exf_batch_size){.size = 16, .width = 16, .experts = 16};
+    r.v.batch_size = &r.batch;
+    r.v.n_batch_sizes = 1;
     r.v.one_flops = 1;
     snprintf(r.variant[0].name, sizeof r.variant[0].name, "original");
     r.variant[0].all = (exf_quality){.tokens = 100, .ppl = 5, .top1 = 1};
@@ -35,6 +39,7 @@ static inline exf_variant_result *results_add(results *r, const char *name, doub
 {
     exf_variant_result *v = &r->variant[r->v.n_variants++];
     snprintf(v->name, sizeof v->name, "%s", name);
+    v->role = EXF_LANE_ASKED;
     v->all = (exf_quality){.tokens = 100, .ppl = 5 + kl, .kl_mean = kl, .top1 = 0.9};
     v->experts_per_token = per_token;
     v->experts_per_batch = per_batch;

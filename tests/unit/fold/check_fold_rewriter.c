@@ -245,13 +245,12 @@ START_TEST(random_depends_on_the_row_in_the_run)
         size_t row = c.span[2].offset, n = F_TOKENS - row; /* sequences 2 and 3 are a decode batch */
         exf_routes whole = rewritten(&c, random[i], 1, 0);
         exf_span span[2] = {{0, c.span[2].n_tokens}, {(size_t)c.span[2].n_tokens, c.span[3].n_tokens}};
-        size_t batch_of[2] = {0, 0};
         exf_batch batch = {.span = span, .n_sequences = 2, .n_tokens = n, .max_tokens = c.batch.max_tokens};
         exf_decode_schedule part;
         exf_variant v;
         exf_err err;
         exf_fold_rewriter *f;
-        ck_ok(exf_decode_schedule_new(&part, &batch, batch_of, 0, 1, &err), err);
+        ck_ok(exf_decode_schedule_new(&part, &batch, 2, 0, 1, &err), err);
         ck_ok(exf_variant_parse(&v, random[i], &err), err);
         for (int same = 0; same < 2; same++) {
             exf_routes r = f_routes(&c, 1), of_part = r;

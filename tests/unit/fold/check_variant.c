@@ -258,6 +258,31 @@ START_TEST(every_option_has_words)
 }
 END_TEST
 
+START_TEST(a_name_says_its_batch)
+{
+    static const struct {
+        const char *name, *with;
+    } rows[] = {{"D8", "D8:batch=16"}, {"D8:rank=energy", "D8:rank=energy,batch=16"}, {"P4+D8", "P4+D8:batch=16"},
+                {"D8+P4:rank=norm", "D8:batch=16+P4:rank=norm"}, {"top2:drop+sere1:rho=1", "top2:drop+sere1:rho=1,batch=16"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        exf_err e;
+        exf_variant v, again;
+        ck_ok(exf_variant_parse(&v, rows[i].name, &e), e);
+        ck_ok(exf_variant_set_batch(&v, 16, &e), e);
+        ck_assert_str_eq(v.name, rows[i].with);
+        ck_ok(exf_variant_parse(&again, rows[i].with, &e), e);
+        ck_assert_mem_eq(&again, &v, sizeof v);
+        ck_assert(exf_variant_is_named(v.name, rows[i].with) && exf_variant_is_named(v.name, rows[i].name));
+        ck_assert(!exf_variant_is_named(rows[i].name, rows[i].with));
+    }
+    ck_assert(exf_variant_is_named("D8:batch=16,rank=energy", "D8:rank=energy"));
+    ck_assert(!exf_variant_is_named("D8:batch=16", "D8:batch=8"));
+    ck_assert(!exf_variant_is_named("D8:batch=16", "D"));
+    ck_assert(!exf_variant_is_named("D8:batch=16", "D8:"));
+    ck_assert(!exf_variant_is_named("D8", "D16"));
+}
+END_TEST
+
 static exf_code words_once(exf_err *err)
 {
     exf_text t = {0};
@@ -513,6 +538,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, decode_spellings);
     tcase_add_test(t, a_prefill_and_a_decode_kind_together);
     tcase_add_test(t, every_option_has_words);
+    tcase_add_test(t, a_name_says_its_batch);
     tcase_add_test(t, words_survive_every_failing_allocation);
     tcase_add_test(t, kinds_that_are_none);
     tcase_add_test(t, options_that_are_none);

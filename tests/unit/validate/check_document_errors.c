@@ -20,9 +20,8 @@ typedef struct {
     exf_corpus *corpus;
     exf_batch batch;
     exf_tables tables;
-    exf_variant variant[VARIANTS];
+    exf_validate_lane lane[VARIANTS];
     exf_decode_schedule schedule;
-    size_t *batch_of;
     int32_t *domain_of;
     int64_t *document_of;
     exf_validate_job job;
@@ -72,27 +71,25 @@ static void open_demo(demo *d)
     ck_ok(exf_corpus_load(&d->corpus, &q, &e), e);
     ck_ok(exf_batch_of_corpus(&d->batch, d->corpus, &e), e);
     size_t n = d->batch.n_sequences;
-    ck_ok(exf_mem_new(&d->batch_of, n, sizeof *d->batch_of, "batches", &e), e);
     ck_ok(exf_mem_new(&d->domain_of, n, sizeof *d->domain_of, "domains", &e), e);
     ck_ok(exf_mem_new(&d->document_of, n, sizeof *d->document_of, "documents", &e), e);
     for (size_t i = 0; i < n; i++) {
-        d->batch_of[i] = i / 16;
         d->domain_of[i] = d->corpus->sequence[i].domain;
         d->document_of[i] = d->corpus->sequence[i].document;
     }
-    ck_ok(exf_decode_schedule_new(&d->schedule, &d->batch, d->batch_of, 0, 1, &e), e);
-    ck_ok(exf_variant_parse(&d->variant[0], "P3", &e), e);
-    ck_ok(exf_variant_parse(&d->variant[1], "random3", &e), e);
+    ck_ok(exf_decode_schedule_new(&d->schedule, &d->batch, 16, 0, 1, &e), e);
+    for (int i = 0; i < VARIANTS; i++) {
+        d->lane[i] = (exf_validate_lane){.role = EXF_LANE_ASKED, .tables = &d->tables};
+        ck_ok(exf_variant_parse(&d->lane[i].variant, i ? "random3" : "P3", &e), e);
+    }
     d->job = (exf_validate_job){.model = d->model, .batch = &d->batch, .domain_of = d->domain_of, .n_domains = DOMAINS,
-                                .document_of = d->document_of, .decode_batch = 16, .schedule = &d->schedule,
-                                .tables = &d->tables, .variants = d->variant, .n_variants = VARIANTS, .no_layer_errors = 1,
-                                .forward = {.threads = 1}};
+                                .document_of = d->document_of, .schedule = &d->schedule, .n_schedules = 1, .lanes = d->lane,
+                                .n_lanes = VARIANTS, .no_layer_errors = 1, .forward = {.threads = 1}};
 }
 
 static void close_demo(demo *d)
 {
     exf_decode_schedule_free(&d->schedule);
-    exf_mem_free(d->batch_of);
     exf_mem_free(d->domain_of);
     exf_mem_free(d->document_of);
     exf_mem_free((void *)(uintptr_t)d->batch.span);
@@ -191,9 +188,9 @@ START_TEST(sequences_stand_in_for_documents)
     open_demo(&d);
     d.batch.n_sequences = 4;
     d.batch.n_tokens = d.batch.span[4].offset;
-    d.job.n_variants = 0;
+    d.job.n_lanes = 0;
     exf_decode_schedule_free(&d.schedule);
-    ck_ok(exf_decode_schedule_new(&d.schedule, &d.batch, d.batch_of, 0, 1, &e), e);
+    ck_ok(exf_decode_schedule_new(&d.schedule, &d.batch, 16, 0, 1, &e), e);
     for (int known = 0; known < 2; known++) {
         for (int i = 0; known && i < 4; i++) d.document_of[i] = 7;
         d.job.document_of = known ? d.document_of : NULL;
