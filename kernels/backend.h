@@ -83,6 +83,8 @@ typedef struct {
                                 void *host, exf_sums_place *place, exf_err *err); /* over NULL: not wanted */
     /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    /* Adds the pair sums so far to those of the half, or takes them from these. */
+    void (*layer_sums_turn_half)(exf_queue *q, void *sums, int n_experts, int add);
     size_t (*gram_matrices_bytes)(int n_experts, int n_products);
     void (*gram_matrices)(exf_queue *q, const exf_gram_call *c);
     /* Must not run while another queue adds to the same sums. */

@@ -115,6 +115,7 @@ static const exf_gpu_operations gpu = {
     .layer_sums_add = exf_layer_sums_add_cuda,
     .layer_sums_take = exf_layer_sums_take_cuda,
     .layer_sums_close_sequence = exf_layer_sums_close_sequence_cuda,
+    .layer_sums_turn_half = exf_layer_sums_turn_half_cuda,
     .gram_matrices_bytes = exf_gram_matrices_bytes_cuda,
     .gram_matrices = exf_gram_matrices_cuda,
     .layer_sums_add_common_input = exf_layer_sums_add_common_input_cuda,

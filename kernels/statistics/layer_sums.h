@@ -91,17 +91,19 @@ typedef struct {
 } exf_layer_sums_call;
 
 /* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and
- * b = scale times its own target_sq, each rounded once to double. */
+ * b = scale times its own target_sq, each rounded once to double; and the pair sums of some sequences alone, one half. */
 typedef struct {
     exf_exact *aa, *ab, *bb; /* [E, E] */
     uint64_t *sequences;     /* [E, E] that observed the pair */
+    exf_exact *half_dot, *half_target_sq, *half_source_sq; /* [E, E] */
+    uint64_t *half_count;    /* [E, E] */
 } exf_sequence_sums;
 
 /* Bytes of host memory that layer_sums_take (backend.h) needs. */
 static inline size_t exf_layer_sums_host_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;
-    return (8 * e * e + 5 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);
+    return (11 * e * e + 5 * e) * sizeof(exf_exact) + (3 * e * e + e) * sizeof(uint64_t);
 }
 
 /* Bytes of GPU memory for the sums of a layer; zero them before the first call. */
@@ -113,6 +115,9 @@ exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums
                                   int n_experts, void *host, exf_sums_place *place, exf_err *err) EXF_CHECKED;
 /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
 void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+/* Adds (add 1) the pair sums so far to those of the half, or takes them from these (add 0): called with 0 before a run of sequences
+ * of that half and with 1 after it, it leaves their sums there. */
+void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int add);
 
 /* ---- pair sums of common input: of tokens on which all E experts of a layer ran, every ordered pair ---- */
 

@@ -1,8 +1,10 @@
-/* layer_sums_fetch_cuda.cu - ends a sequence by adding to the sequence sums, and a layer by
- * copying all sums to the host; see layer_sums.h and layer_sums_internal.cuh.
+/* layer_sums_fetch_cuda.cu - ends a sequence by adding to the sequence sums, turns to the sequences of the other half, and
+ * ends a layer by copying all sums to the host; see layer_sums.h and layer_sums_internal.cuh.
  *
- * A thread per cell.  Ending a sequence reads and writes two cells of 256 bytes of each pair that it touched; E 128: at most
- * 8.4 MB read and half of it written, 3 us at 4.2 TB/s.  Collecting reads and zeroes all cells. */
+ * A thread per cell, or per word where a cell's words are on their own.  Ending a sequence reads and writes two cells of 256
+ * bytes of each pair that it touched; E 128: at most 8.4 MB read and half of it written, 3 us at 4.2 TB/s.  Turning, between
+ * sequences of different halves, reads 160 bytes of each pair's cell and of the half's, and writes the latter: 7.9 MB, as
+ * long.  Collecting reads and zeroes all cells. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/statistics/layer_sums_internal.cuh"
 
@@ -87,6 +89,30 @@ void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts,
                cells_of(sums), sequence_cells_of(sums, n_experts), n_experts, scale, (unsigned long long)sequence);
 }
 
+/* ---- halves ----------------------------------------------------------------------------- */
+
+/* A thread per word: dot, target_sq, source_sq and count.  Digits of differences are as those of sums: not carried, and as far from
+ * an overflow. */
+static __global__ void turn_half(unsigned long long *half, const unsigned long long *pairs, size_t words, int add)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    int word = (int)(i % WORDS);
+    if (i >= words || (word >= HALF_SUMS * DIGITS && word != COUNT)) return;
+    half[i] += add ? pairs[i] : 0 - pairs[i];
+}
+
+static unsigned long long *half_cells_of(void *sums, int n_experts)
+{
+    return sequence_cells_of(sums, n_experts) + (size_t)n_experts * n_experts * WORDS;
+}
+
+void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int add)
+{
+    size_t words = (size_t)n_experts * n_experts * WORDS;
+    EXF_LAUNCH(q, "layer sums: half", turn_half, exf_blocks(words, 256), 256, 0, half_cells_of(sums, n_experts), cells_of(sums),
+               words, add);
+}
+
 /* ---- fetching ------------------------------------------------------------------------ */
 
 /* Copies cells to arrays, sum after sum, and zeroes the cells. */
@@ -135,7 +161,7 @@ static void merge_part(const part *p)
 }
 
 struct parts {
-    part p[PAIR_SUMS + EXPERT_SUMS + SEQUENCE_SUMS + 3];
+    part p[PAIR_SUMS + EXPERT_SUMS + SEQUENCE_SUMS + HALF_SUMS + 4];
     size_t n;
     const char *at;
 };
@@ -146,7 +172,7 @@ static void list_part(parts *all, exf_exact *sum, uint64_t *count, size_t n)
     all->at += n * (sum ? sizeof *sum : sizeof *count);
 }
 
-/* Adds the collected sums in `host` (pairs' sums and counts, the experts', those over sequences) to
+/* Adds the collected sums in `host` (pairs' sums and counts, the experts', those over sequences, those of the half) to
  * m and over.  With hundreds of experts these are megabytes, so each array gets a thread. */
 static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e)
 {
@@ -163,6 +189,10 @@ static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, co
         list_part(&all, over->ab, nullptr, e * e);
         list_part(&all, over->bb, nullptr, e * e);
         list_part(&all, nullptr, over->sequences, e * e);
+        list_part(&all, over->half_dot, nullptr, e * e);
+        list_part(&all, over->half_target_sq, nullptr, e * e);
+        list_part(&all, over->half_source_sq, nullptr, e * e);
+        list_part(&all, nullptr, over->half_count, e * e);
     }
 #pragma omp parallel for schedule(dynamic) num_threads(exf_team(all.n, exf_background_threads()))
     for (size_t i = 0; i < all.n; i++) merge_part(&all.p[i]);
@@ -177,12 +207,17 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
     exf_exact *expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
     unsigned long long *expert_count = reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e);
     exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
+    unsigned long long *over_count = reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs);
+    exf_exact *half = reinterpret_cast<exf_exact *>(over_count + pairs);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs,
                (int)PAIR_SUMS);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS,
                e, (int)EXPERT_SUMS);
-    EXF_LAUNCH(q, "layer sums: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over,
-               reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs), sequence_cells_of(sums, n_experts), pairs);
+    EXF_LAUNCH(q, "layer sums: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over, over_count,
+               sequence_cells_of(sums, n_experts), pairs);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, half,
+               reinterpret_cast<unsigned long long *>(half + HALF_SUMS * pairs), half_cells_of(sums, n_experts), pairs,
+               (int)HALF_SUMS);
 }
 
 /* The message of what was noted while sums were added. */

@@ -8,9 +8,10 @@
  * Every ordered pair and every expert has a cell of 32 words.  Each sum has six signed words in it, digits of 2^32 of its
  * fixed-point value (base/exact.h), of both signs and not carried; word 30 counts.  2^31 terms fit before a digit
  * overflows; carries are taken when a value is needed.  A second cell per pair has dot, target_sq and count as they were at
- * the end of the last sequence, and the sums over sequences.  The header counts the slots without an expert. */
+ * the end of the last sequence, and the sums over sequences.  A third one has the sums and the count of one half, at the words that
+ * the pair's cell has them.  The header counts the slots without an expert. */
 
-enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3 };
+enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3, HALF_SUMS = 3 };
 /* The second expert of a fault in an output of common input, which has no router weight. */
 enum { ALL_EXPERTS = 1 };
 /* Words of a sequence cell. */
@@ -23,10 +24,10 @@ typedef struct {
     unsigned char unused[WORDS * 8 - 2 * sizeof(exf_sums_fault) - sizeof(unsigned long long)];
 } header;
 
-/* Memory after the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */
+/* Memory after the header: pairs' cells, experts' cells, sequence cells, cells of the half, a buffer for the copy to the host. */
 static inline size_t n_cells(int n_experts)
 {
-    return 2 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
+    return 3 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
 }
 
 /* Adds x to a sum, rounded to the grid; x has at most three digits of 32 bits that are not 0. */

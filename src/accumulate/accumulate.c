@@ -81,13 +81,14 @@ uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_option
 {
     uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
     if (o->basis_only) return vector_bytes(s, o);
-    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 2 * sizeof(uint64_t)) + sample_bytes(s, o) + vector_bytes(s, o);
+    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 3 * sizeof(exf_exact) + 3 * sizeof(uint64_t)) + sample_bytes(s, o) +
+           vector_bytes(s, o);
 }
 
 uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers)
 {
     uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
-    uint64_t each = e * e * (10 * sizeof(exf_exact) + 3 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
+    uint64_t each = e * e * (13 * sizeof(exf_exact) + 4 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
     if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
     uint64_t all = (uint64_t)n_workers * each + 3 * sample_bytes(s, o) + vector_bytes(s, o);
@@ -155,7 +156,7 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_stream_energy_open_device(&a->stream, b, err));
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_open_device(&a->routes, b, err));
-    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
+    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
                                  a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
     rc = exf_sink_open(a, err);
@@ -174,7 +175,7 @@ static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
     for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
     for (int i = 0; i < a->n_workers; i++) {
         if (!a->sink->gives_zeros) exf_layer_statistics_zero(&a->sums[i]);
-        a->tracker[i].open = 0;
+        a->tracker[i].open = a->tracker[i].in_half = 0;
     }
     if (!a->active) return EXF_OK;
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, err));
@@ -183,13 +184,20 @@ out:
     return rc;
 }
 
+/* Returns which half a sequence of this rank's part is of. */
+static int half_of(const exf_accumulator *a, size_t sequence)
+{
+    return exf_sequence_half(&a->sequences, a->first_sequence + sequence);
+}
+
 static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_layer_sums m = exf_layer_sums_of(s);
     exf_code rc;
     if (a->sequences.length)
-        EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
+        EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, half_of(a, b->sequence), b->position,
+                                           b->n_tokens, err));
     EXF_TRY(exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
                                    b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
     if (a->vectors) exf_vector_accumulator_sample(a->vectors, b);
@@ -223,7 +231,8 @@ static exf_code add_common_input(void *self, const exf_common_input_block *b, ex
     exf_code rc = EXF_OK;
     int goes_on = k->open && k->sequence == b->sequence;
     if (a->sequences.length)
-        EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
+        EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens,
+                                           err));
     rc = exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                              a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
@@ -262,7 +271,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
     if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
     EXF_TRY(exf_route_sampler_take_device(&a->routes, err));
     for (int i = 0; i < a->n_workers; i++) {
-        rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
+        rc = exf_sequence_tracker_end(&a->tracker[i], &a->sums[i], err);
         if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
         if (rc != EXF_OK) goto out;
         if (i) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
@@ -339,6 +348,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
     EXF_TRY(exf_facts_join_sequences(&a->sequences, plan->parts, plan->n_parts, err));
+    for (size_t row = 0; a->sequences.length && row < a->first_row;) row += (size_t)a->sequences.length[a->first_sequence++];
     if (wants_vectors(o) && !a->sequences.length) {
         rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
                       plan->target ? plan->target : "captures");

@@ -20,22 +20,28 @@
 
 /* Squares each sequence's own pair sums and adds the squares up over sequences: the moments of a jackknife whose unit is
  * the sequence.  A sequence's own sum is the exact difference of the worker's sum before and after the sequence, rounded
- * once: it depends on no block, worker or other sequence.  One tracker per worker. */
+ * once: it depends on no block, worker or other sequence.  One tracker per worker.
+ *
+ * The sums of one half of the sequences (artifact/statistics.h) come from the same walk: before a run of sequences of that half
+ * the worker's sums are taken from s->half_*, after it they are added to them. */
 typedef struct {
     exf_exact *dot, *target_sq; /* [E, E] sums before the present sequence */
     uint64_t *count;            /* [E, E] */
     size_t sequence;
     int open, next_position;
+    int in_half; /* 1: the present sequence is of the half whose sums are kept */
 } exf_sequence_tracker;
 
 exf_code exf_sequence_tracker_new(exf_sequence_tracker *k, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_sequence_tracker_free(exf_sequence_tracker *k);
-/* Called before n tokens of `sequence` from `position` on are added to s. */
-exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int position, int n,
-                                    exf_err *err) EXF_CHECKED;
+/* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half). */
+exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half,
+                                    int position, int n, exf_err *err) EXF_CHECKED;
 /* Adds the present sequence, if there is one, to s->seq_* and s->sequences.  EXF_NUMERIC if a
  * product leaves the range of exf_exact. */
 exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+/* Does the same, and ends the run of sequences of one half: s->half_* are then complete. */
+exf_code exf_sequence_tracker_end(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* Adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it
  * (pass/hooks.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
@@ -156,7 +162,7 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
 
 /* Lists the arrays that ranks add up, and returns how many.  v NULL: all sums of s.  Else what the second sweep adds: the
  * sums of v and the energy of s' residual stream. */
-enum { EXF_MOST_LAYER_ARRAYS = 32 };
+enum { EXF_MOST_LAYER_ARRAYS = 40 };
 size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const exf_layer_statistics *s, const exf_vector_sums *v);
 
 /* ---- accumulate_sinks.c --------------------------------------------------------------------------- */
@@ -190,6 +196,7 @@ struct exf_accumulator {
     int n_layers;
     exf_ranks *ranks;            /* NULL: one process */
     size_t first_row;            /* of this rank's part of the run */
+    size_t first_sequence;       /* the same part's first sequence */
 
     /* The present layer. */
     int active;     /* 1: it is among layer_number */

@@ -29,8 +29,25 @@ void exf_sequence_tracker_free(exf_sequence_tracker *k)
     memset(k, 0, sizeof *k);
 }
 
-exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int position, int n,
-                                    exf_err *err)
+/* Adds the sums so far to those of the half, or takes them from these. */
+static void turn_half(const exf_layer_statistics *s, int add)
+{
+    const exf_exact *const now[] = {s->dot, s->target_sq, s->source_sq};
+    exf_exact *const half[] = {s->half_dot, s->half_target_sq, s->half_source_sq};
+    size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
+    for (size_t i = 0; i < cells; i++) {
+        if (!s->count[i]) continue;
+        s->half_count[i] += add ? s->count[i] : 0 - s->count[i];
+        for (size_t k = 0; k < sizeof now / sizeof *now; k++) {
+            exf_exact x = now[k][i];
+            if (!add) exf_exact_negate(&x);
+            (void)exf_exact_merge(&half[k][i], &x); /* between the two turns it may wrap, and wraps back */
+        }
+    }
+}
+
+exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half,
+                                    int position, int n, exf_err *err)
 {
     size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
     int goes_on = k->open && k->sequence == sequence;
@@ -43,6 +60,8 @@ exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_sta
         memcpy(k->dot, s->dot, cells * sizeof *k->dot);
         memcpy(k->target_sq, s->target_sq, cells * sizeof *k->target_sq);
         memcpy(k->count, s->count, cells * sizeof *k->count);
+        if (in_half != k->in_half) turn_half(s, k->in_half);
+        k->in_half = in_half;
         k->open = 1;
         k->sequence = sequence;
     }
@@ -74,6 +93,14 @@ exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_sta
     }
     k->open = 0;
     return EXF_OK;
+}
+
+exf_code exf_sequence_tracker_end(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
+{
+    exf_code rc = exf_sequence_tracker_close(k, s, err);
+    if (k->in_half) turn_half(s, 1);
+    k->in_half = 0;
+    return rc;
 }
 
 /* ---- the residual stream ------------------------------------------------------------------------- */

@@ -17,12 +17,13 @@ uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_i
     return b->gpu->layer_sums_bytes(n_experts) + (common_input ? gram_bytes(b, n_experts) : 0);
 }
 
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence,
-                              int common_input, exf_err *err)
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting,
+                              const exf_sequence_list *sequences, size_t first_sequence, int common_input, exf_err *err)
 {
     exf_code rc;
     *s = (exf_device_sums){
-        .b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
+        .b = b, .n_experts = n_experts, .weighting = weighting, .sequences = sequences->length ? sequences : NULL,
+        .first_sequence = first_sequence, .common_input = common_input};
     EXF_TRY(b->alloc(&s->sums, b->gpu->layer_sums_bytes(n_experts), 1, "statistics", err));
     EXF_TRY(b->gpu->alloc_staging(&s->host, exf_layer_sums_host_bytes(n_experts), "statistics", err));
     if (common_input) EXF_TRY(b->alloc(&s->gram_matrices, gram_bytes(b, n_experts), 1, "products of common input", err));
@@ -42,11 +43,19 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
     s->b->gpu->layer_sums_add(b->q, s->sums, &c);
 }
 
+/* Queues what ends or begins a run of sequences of one half, before terms of a sequence. */
+static void enter_sequence(exf_device_sums *s, exf_queue *q, size_t sequence)
+{
+    int in_half = exf_sequence_half(s->sequences, s->first_sequence + sequence);
+    if (in_half != s->in_half) s->b->gpu->layer_sums_turn_half(q, s->sums, s->n_experts, s->in_half);
+    s->in_half = in_half;
+}
+
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
 {
     s->q = b->q;
     s->batch = b->batch;
-    if (!s->by_sequence || s->common_input) {
+    if (!s->sequences || s->common_input) {
         add_part(s, b, 0, b->n_tokens);
         return;
     }
@@ -54,6 +63,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
     for (size_t at = 0, n = (size_t)b->n_tokens; at < n;) {
         const exf_span *span = &b->batch->span[s->sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
+        enter_sequence(s, b->q, s->sequence);
         add_part(s, b, at, (int)part);
         if (part == left) s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
         at += part;
@@ -71,8 +81,9 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
         exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting,
                                    .row = b->row + p->first,
                              .row_offset = (int64_t)b->row_offset};
+        if (s->sequences) enter_sequence(s, b->q, p->sequence);
         s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
-        if (p->ends && s->by_sequence)
+        if (p->ends && s->sequences)
             s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }
@@ -80,11 +91,12 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err)
 {
     exf_layer_sums m = exf_layer_sums_of(to);
-    exf_sequence_sums over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
+    exf_sequence_sums over = exf_sequence_sums_of(to);
     exf_sums_place bad = {-1, -1};
     exf_code rc = EXF_OK;
-    if (s->q)
-        rc = s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, &bad, err);
+    if (s->q && s->in_half) s->b->gpu->layer_sums_turn_half(s->q, s->sums, s->n_experts, 1);
+    s->in_half = 0;
+    if (s->q) rc = s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->sequences ? &over : NULL, s->n_experts, s->host, &bad, err);
     if (bad.row >= 0) exf_fault_prefix_row(err, s->batch, (size_t)bad.row, EXF_MOE_BLOCK, 1);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     s->q = NULL;

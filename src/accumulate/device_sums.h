@@ -16,6 +16,13 @@ static inline exf_layer_sums exf_layer_sums_of(const exf_layer_statistics *s)
                             s->empty_slots};
 }
 
+/* Returns the arrays of sums over sequences and of a half. */
+static inline exf_sequence_sums exf_sequence_sums_of(const exf_layer_statistics *s)
+{
+    return (exf_sequence_sums){s->seq_aa, s->seq_ab, s->seq_bb, s->sequences, s->half_dot, s->half_target_sq, s->half_source_sq,
+                               s->half_count};
+}
+
 /* Prefixes where in a run a device found a term that the exact sums cannot hold, in the words of the host's engine: sequence
  * and token, which is counted from the beginning of its block of `block` tokens; batch NULL: the row.  token 0: only the
  * block is known. */
@@ -27,9 +34,11 @@ typedef struct {
     const exf_backend *b;
     int n_experts;
     exf_weighting weighting;
-    int by_sequence;   /* 1: sums over sequences are wanted */
+    const exf_sequence_list *sequences; /* borrowed; NULL: no sums over sequences or of a half are wanted */
+    size_t first_sequence; /* of the run, that the first row belongs to */
     int common_input;        /* 1: pairs are those of common input; blocks give the experts' own sums only */
     size_t sequence;   /* sequence of the next row */
+    int in_half;       /* 1: the terms since the last turn are of the half whose sums are kept */
     void *sums, *host; /* sums: in device memory; host: buffer for their copy */
     void *gram_matrices;       /* in device memory, for common input: products of exf_gram_tokens() tokens */
     const exf_batch *batch; /* of the last block, for messages */
@@ -38,8 +47,10 @@ typedef struct {
 
 /* Bytes of GPU memory that open takes. */
 uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_input);
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence,
-                              int common_input, exf_err *err) EXF_CHECKED;
+/* sequences: of the whole run, borrowed; without lengths: no sums over sequences are wanted. */
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting,
+                              const exf_sequence_list *sequences, size_t first_sequence, int common_input,
+                              exf_err *err) EXF_CHECKED;
 /* Queues the block's terms.  Blocks come in order of rows, each row once a layer. */
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
 /* Queues the terms of common input. */

@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 4.
+/* artifact_statistics.c - the file format `statistics`, version 5.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -43,6 +43,10 @@
  *   /layers/<l>/routes/weights     F32 [N, K]
  *   /layers/<l>/empty_slots        U64 [1]      slots of the layer's tokens without an expert (a hash layer that names an
  *       expert twice for a token); absent: 0
+ * Since version 5, in files that know their sequences; absent: not known:
+ *   /layers/<l>/half/dot, target_sq, source_sq  U64 [E, E, 3]  the exact sums of those sequences alone whose SHA-256 has a last
+ *       byte that is odd: one half of the data.  The other half's are what the whole has beyond them.
+ *   /layers/<l>/half/count         U64 [E, E]   tokens of that half
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/artifact_basis.h"
@@ -55,9 +59,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 4, .min_reader = 1};
+const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 5, .min_reader = 1};
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
-static const exf_artifact of_common_input = {.kind = "statistics", .version = 4, .min_reader = 2};
+static const exf_artifact of_common_input = {.kind = "statistics", .version = 5, .min_reader = 2};
 
 /* ---- the datasets of a layer --------------------------------------------- */
 
@@ -150,6 +154,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
     w->by_sequence = head->sequences && head->sequences->length;
     w->without_energies = head->without_energies;
+    w->halves = w->by_sequence && !head->without_halves;
     EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
                                 head->is_basis       ? &exf_artifact_basis
                                 : head->common_input ? &of_common_input
@@ -179,6 +184,26 @@ out:
     return rc;
 }
 
+/* Describes sums of a half, which are stored exactly alone. */
+static dataset half_sums_of(int layer, const char *name, int64_t e)
+{
+    char of_half[NAME_LEN];
+    snprintf(of_half, sizeof of_half, "half/%s", name + strlen("half_"));
+    return dataset_of(layer, of_half, EXF_DT_U64, e, e, 3);
+}
+
+static exf_code put_half(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    int64_t e = w->shape.n_experts;
+    exf_code rc;
+#define X(name) EXF_TRY(write_dataset(w->h, half_sums_of(layer, #name, e), s->name, err));
+    EXF_HALF_SUMS(X)
+#undef X
+    rc = write_dataset(w->h, dataset_of(layer, "half/count", EXF_DT_U64, e, e, 0), s->half_count, err);
+out:
+    return rc;
+}
+
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_route_sample *routes = &s->routes;
@@ -200,6 +225,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
 #undef X
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
     }
+    if (w->halves) EXF_TRY(put_half(w, layer, s, err));
     if (*s->stream_count) {
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
@@ -280,7 +306,8 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
 #define X(sum) EXF_TRY(expect_dataset(r->h, sums_of(r->layer_number[0], #sum, 2, r->shape.n_experts, 1), err));
     EXF_PAIR_SUMS(X)
 #undef X
-    rc = look_for(r->h, r->layer_number[0], "energy_sum", &r->has_energies, err);
+    EXF_TRY(look_for(r->h, r->layer_number[0], "energy_sum", &r->has_energies, err));
+    if (r->sequences.length) rc = look_for(r->h, r->layer_number[0], "half", &r->has_halves, err);
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;
@@ -339,6 +366,26 @@ static exf_code get_sequences(exf_statistics_reader *r, int layer, exf_layer_sta
 #undef X
     EXF_TRY(read_dataset(r->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
     rc = check_sequences(r, layer, s, err);
+out:
+    return rc;
+}
+
+/* Reads the sums of a half; its counts are mirrored and no larger than the whole ones, and without a token there is no sum. */
+static exf_code get_half(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
+{
+    int64_t e = r->shape.n_experts;
+    exf_code rc;
+#define X(name) EXF_TRY(read_dataset(r->h, half_sums_of(layer, #name, e), s->name, err));
+    EXF_HALF_SUMS(X)
+#undef X
+    EXF_TRY(read_dataset(r->h, dataset_of(layer, "half/count", EXF_DT_U64, e, e, 0), s->half_count, err));
+    for (int64_t i = 0; rc == EXF_OK && i < e * e; i++) {
+        int64_t mirror = i % e * e + i / e;
+        if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
+        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/half/count[%lld, %lld] is %llu, the mirrored pair's %llu, the whole's %llu",
+                      exf_h5_path(r->h), layer, (long long)(i / e), (long long)(i % e), (unsigned long long)s->half_count[i],
+                      (unsigned long long)s->half_count[mirror], (unsigned long long)s->count[i]);
+    }
 out:
     return rc;
 }
@@ -414,6 +461,7 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     if (has_routes) EXF_TRY(get_sample(r, layer, s, err));
     EXF_TRY(check_counts(r, layer, s, err));
     if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
+    if (r->has_halves) EXF_TRY(get_half(r, layer, s, err));
 out:
     return rc;
 }

@@ -1,4 +1,4 @@
-/* artifact_tables.c - the file format `tables`, version 4.
+/* artifact_tables.c - the file format `tables`, version 5.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -28,6 +28,8 @@
  * Since version 4, which may be absent:
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
  *   /empty_slots          U64 [L]       slots of a layer's tokens without an expert (see statistics); absent: 0
+ * Since version 5, which may be absent, both together:
+ *   /half_scalar, /half_loss  F32 [2, L, E, E]  coeff and loss as each half of the data alone gives them (see statistics)
  * Counts obey the rules of data.h, which every reader checks.
  * Tables of some shards of a corpus have the fact data.part in /provenance, "shards 1, 2 of 3 of corpus DIGITS".
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
@@ -42,23 +44,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_reader = 1};
 
 /* ---- the tables by name ---------------------------------------------------- */
 
 enum { PATH_LEN = 64 };
 /* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 12, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
+enum { FIXED = 14, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
     exf_table_list *out;
+    int halves;     /* 1: with the tables of each half */
     char separator; /* '.': "pools.8.members", as exports name it; '/': "/pools/8/members", as files do */
 } listing;
 
 static exf_tensor view(exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t c, const void *data)
 {
     return (exf_tensor){.dtype = dtype, .rank = rank, .shape = {a, b, c}, .data = data};
+}
+
+/* Describes the tables of both halves, of which half 0's come first. */
+static exf_tensor view_halves(const listing *list, int64_t l, int64_t e, const float *data)
+{
+    return (exf_tensor){.dtype = EXF_DT_F32, .rank = 4, .shape = {2, l, e, e}, .data = list->halves ? data : NULL};
 }
 
 /* Adds a table; one that is not there is passed over. */
@@ -92,6 +101,8 @@ static void add_datasets(listing *list, const exf_tables *t)
         {"similarity", view(EXF_DT_F32, 3, l, e, e, t->similarity)},
         {"frobenius", view(EXF_DT_F32, 3, l, e, e, t->frobenius)},
         {"std_error", view(EXF_DT_F32, 3, l, e, e, t->std_error)},
+        {"half_scalar", view_halves(list, l, e, t->half_scalar[0])},
+        {"half_loss", view_halves(list, l, e, t->half_loss[0])},
     };
     char group[48];
     for (size_t i = 0; i < FIXED; i++) add_table(list, "", fixed[i].name, fixed[i].tensor);
@@ -150,9 +161,9 @@ out:
     return rc;
 }
 
-exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err)
+exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves, exf_err *err)
 {
-    listing list = {l, '.'};
+    listing list = {l, halves, '.'};
     exf_code rc = new_list(l, t, err);
     if (rc != EXF_OK) return rc;
     add_datasets(&list, t);
@@ -174,7 +185,7 @@ typedef enum { WRITE, EXPECT, READ } action;
 static exf_code do_with_datasets(action what, const exf_tables *t, exf_h5 *h, exf_err *err)
 {
     exf_table_list all;
-    listing list = {&all, '/'};
+    listing list = {&all, 1, '/'};
     exf_code rc = new_list(&all, t, err);
     if (rc != EXF_OK) return rc;
     add_datasets(&list, t);
@@ -220,7 +231,7 @@ typedef struct {
     const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error;
+    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar;
 } contents;
 
 static exf_code note_member(void *self, const char *name, exf_err *err)
@@ -232,7 +243,7 @@ static exf_code note_member(void *self, const char *name, exf_err *err)
     c->budgets |= strcmp(name, "budgets") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
-    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
+    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar)
 #undef X
     return EXF_OK;
 }
@@ -326,6 +337,7 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
 #define X(field) t.field = c->field ? some : NULL;
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
+    t.half_scalar[0] = t.half_loss[0] = c->half_scalar ? some : NULL;
     for (size_t i = 0; i < c->n; i++) {
         pool[i] = c->pool[i];
         pool[i].members = pool[i].target_ids = ids;
@@ -350,6 +362,7 @@ static exf_code add_optional(exf_tables *t, const contents *c, exf_err *err)
     if (c->similarity) EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "tables", err));
     if (c->frobenius) EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "tables", err));
     if (c->std_error) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "tables", err));
+    if (c->half_scalar) EXF_TRY(exf_tables_add_halves(t, err));
     for (size_t i = 0; i < c->n_shared; i++) EXF_TRY(exf_tables_add_shared(t, c->shared[i], &s, err));
 out:
     return rc;

@@ -35,6 +35,11 @@ exf_code exf_sequence_list_shared(const exf_sequence_list *a, const exf_sequence
 exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Reads the list; n_sequences and n_tokens are the root attributes.  EXF_FORMAT if the list differs from them. */
 exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64_t n_tokens, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Returns 1 if sequence i of a known list is of the half of the data whose sums are kept beside the whole ones (statistics.h): a
+ * bit of its digest, so that no order, cut or merge moves a sequence to the other half. */
+int exf_sequence_half(const exf_sequence_list *s, size_t i);
+/* Returns 1 if both halves have a sequence; 0 too where the list is not known. */
+int exf_sequence_halves(const exf_sequence_list *s);
 /* Computes the digest of one sequence of tokens. */
 exf_code exf_sequence_sha256(unsigned char out[32], const int32_t *ids, int32_t n, exf_err *err) EXF_CHECKED;
 

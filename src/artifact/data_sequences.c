@@ -114,6 +114,18 @@ out:
     return rc;
 }
 
+int exf_sequence_half(const exf_sequence_list *s, size_t i)
+{
+    return s->sha256[i][SHA - 1] & 1;
+}
+
+int exf_sequence_halves(const exf_sequence_list *s)
+{
+    int seen[2] = {0, 0};
+    for (size_t i = 0; s->length && i < s->n; i++) seen[exf_sequence_half(s, i)] = 1;
+    return seen[0] && seen[1];
+}
+
 static exf_code check_lengths(const exf_sequence_list *s, int64_t n_tokens, const exf_h5 *h, exf_err *err)
 {
     int64_t sum = 0;

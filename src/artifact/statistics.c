@@ -107,7 +107,9 @@ exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_er
 #define X(name) EXF_TRY(exf_mem_new(&s->name, e * e, sizeof *s->name, "pair sums", err));
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
+    EXF_HALF_SUMS(X)
     X(sequences)
+    X(half_count)
 #undef X
 #define X(name) EXF_TRY(exf_mem_new(&s->name, e, sizeof *s->name, "expert sums", err));
     EXF_EXPERT_SUMS(X)
@@ -128,8 +130,10 @@ void exf_layer_statistics_zero(exf_layer_statistics *s)
 #define X(name) memset(s->name, 0, e *e * sizeof *s->name);
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
+    EXF_HALF_SUMS(X)
     X(sequences)
     X(count)
+    X(half_count)
 #undef X
 #define X(name) memset(s->name, 0, e * sizeof *s->name);
     EXF_EXPERT_SUMS(X)
@@ -171,6 +175,7 @@ exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_st
 #define X(name) EXF_TRY(merge_sums(to->name, from->name, e *e, #name, err));
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
+    EXF_HALF_SUMS(X)
 #undef X
 #define X(name) EXF_TRY(merge_sums(to->name, from->name, e, #name, err));
     EXF_EXPERT_SUMS(X)
@@ -178,6 +183,7 @@ exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_st
 #define X(name, n) EXF_TRY(merge_counts(to->name, from->name, n, #name, err));
     X(count, e * e)
     X(sequences, e * e)
+    X(half_count, e * e)
     X(norm_count, e)
     X(empty_slots, 1)
     X(stream_count, 1)
@@ -193,7 +199,9 @@ void exf_layer_statistics_free(exf_layer_statistics *s)
 #define X(name) exf_mem_free(s->name);
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
+    EXF_HALF_SUMS(X)
     X(sequences)
+    X(half_count)
     EXF_EXPERT_SUMS(X)
     X(count)
     X(norm_count)

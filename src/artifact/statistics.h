@@ -39,15 +39,21 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
 #define EXF_SEQUENCE_SUMS(X) X(seq_aa) X(seq_ab) X(seq_bb)
 #define EXF_SEQUENCE_SCALE 0x1p-24
 
+/* dot, target_sq and source_sq of one half of the data alone, that of the sequences with exf_sequence_half(); the other half's are
+ * what the whole has beyond them. */
+#define EXF_HALF_SUMS(X) X(half_dot) X(half_target_sq) X(half_source_sq)
+
 /* The sums of one MoE layer.  Sums are exact; counts are tokens. */
 typedef struct {
 #define X(name) exf_exact *name;
     EXF_PAIR_SUMS(X)   /* [E, E], row = source */
     EXF_EXPERT_SUMS(X) /* [E] */
     EXF_SEQUENCE_SUMS(X) /* [E, E] */
+    EXF_HALF_SUMS(X)     /* [E, E] */
 #undef X
     uint64_t *sequences;  /* [E, E] sequences that observed the pair */
     uint64_t *count;      /* [E, E] */
+    uint64_t *half_count; /* [E, E] */
     uint64_t *norm_count; /* [E] */
     uint64_t *empty_slots;  /* [1] slots of the layer's tokens that hold no expert, since a hash layer names one twice */
     exf_exact *stream_sq;   /* [1] squared norms of the residual stream after the layer, all its streams together */
@@ -71,6 +77,7 @@ typedef struct {
     exf_run_shape shape;
     int by_sequence; /* 1: the file has sums over sequences */
     int without_energies; /* 1: energy_sum is unknown and not written */
+    int halves;           /* 1: the file has the sums of one half */
     exf_provenance late; /* facts that are written at the end */
 } exf_statistics_writer;
 
@@ -80,6 +87,7 @@ typedef struct {
     const int32_t *layer_number; /* [n_layers] */
     int n_layers;
     int without_energies;                /* 1: energy_sum is not known: some part is older than version 4 */
+    int without_halves;                  /* 1: the sums of a half are not known: some part is older than version 5 */
     int common_input;                    /* pairs of all experts on the same tokens, not of co-routed ones */
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
@@ -110,6 +118,7 @@ typedef struct {
     exf_sequence_list sequences; /* sorted; if unknown, the file has no sums over sequences, and a layer's read as 0 */
     int common_input;
     int has_energies; /* 1: the file has energy_sum (since version 4); else a layer's reads as 0 */
+    int has_halves;   /* 1: the file has the sums of one half (since version 5); else a layer's read as 0 */
 } exf_statistics_reader;
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;

@@ -71,6 +71,26 @@ out:
     return rc;
 }
 
+exf_code exf_tables_add_halves(exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts, cells = (size_t)t->n_layers * e * e;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&t->half_scalar[0], 2 * cells, sizeof **t->half_scalar, "tables of halves", err));
+    EXF_TRY(exf_mem_new(&t->half_loss[0], 2 * cells, sizeof **t->half_loss, "tables of halves", err));
+    t->half_scalar[1] = t->half_scalar[0] + cells;
+    t->half_loss[1] = t->half_loss[0] + cells;
+out:
+    return rc;
+}
+
+exf_tables exf_tables_half(const exf_tables *t, int half)
+{
+    exf_tables view = *t;
+    view.coeff = t->half_scalar[half];
+    view.loss = t->half_loss[half];
+    return view;
+}
+
 int exf_tables_index(const exf_tables *t, int layer)
 {
     for (int i = 0; i < t->n_layers; i++)
@@ -97,6 +117,8 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->similarity);
     exf_mem_free(t->frobenius);
     exf_mem_free(t->std_error);
+    exf_mem_free(t->half_scalar[0]);
+    exf_mem_free(t->half_loss[0]);
     for (int i = 0; t->pool && i < t->n_pools; i++) {
         exf_mem_free(t->pool[i].members);
         exf_mem_free(t->pool[i].target_ids);
@@ -254,6 +276,28 @@ static exf_code check_shared(const exf_tables *t, const exf_shared_scalar *s, co
     return exf_losses_check(t, s->loss, name, path, err);
 }
 
+/* Checks the numbers of one half: those of a pair's own by the same rules. */
+static exf_code check_half(const exf_tables *t, int half, const char *path, exf_err *err)
+{
+    const float *scalar = t->half_scalar[half], *loss = t->half_loss[half];
+    char name[2][24];
+    size_t e = (size_t)t->shape.n_experts;
+    exf_code rc;
+    snprintf(name[0], sizeof name[0], "/half_scalar[%d]", half);
+    snprintf(name[1], sizeof name[1], "/half_loss[%d]", half);
+    EXF_TRY(exf_losses_check(t, loss, name[1], path, err));
+    for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) {
+        size_t l = at / (e * e), a = at / e % e, b = at % e;
+        double x = (double)scalar[at];
+        if (!isfinite(x)) return refuse_cell(path, name[0], l, a, b, x, "expected a finite number", err);
+        if (a == b && x != 1) return refuse_cell(path, name[0], l, a, b, x, "expected 1 on the diagonal", err);
+        if (a != b && loss[at] >= EXF_LOSS_NEVER && x != 0)
+            return refuse_cell(path, name[0], l, a, b, x, "expected 0 without evidence", err);
+    }
+out:
+    return rc;
+}
+
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
@@ -267,6 +311,7 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(check_measure(t, t->similarity, 0, "/similarity", path, err));
     if (t->frobenius) EXF_TRY(exf_losses_check(t, t->frobenius, "/frobenius", path, err));
     EXF_TRY(check_errors(t, path, err));
+    for (int half = 0; t->half_loss[0] && half < 2; half++) EXF_TRY(check_half(t, half, path, err));
     for (int i = 0; i < t->n_pools; i++) EXF_TRY(check_pool(t, &t->pool[i], path, err));
     for (int i = 0; i < t->n_shared; i++) EXF_TRY(check_shared(t, &t->shared[i], path, err));
     EXF_TRY(exf_budgets_check(t, path, err));

@@ -92,6 +92,8 @@ typedef struct {
                            * unobserved */
     float *std_error;     /* [L, E, E] of S, weighted jackknife over sequences; EXF_ERROR_UNKNOWN below two sequences, 0 on the
                            * diagonal; NULL where the statistics lack its sums */
+    float *half_scalar[2], *half_loss[2]; /* [L, E, E] coeff and loss of each half of the data alone (statistics.h); NULL where
+                                           * the statistics lack its sums or a half has no sequence; one block each, half 0's */
     exf_static_pool *pool;
     int n_pools;
     exf_shared_scalar *shared; /* by name */
@@ -107,6 +109,11 @@ exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t
                         const int64_t *pool_sizes, size_t n_pools, exf_err *err) EXF_CHECKED;
 /* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
+/* Allocates half_scalar and half_loss. */
+exf_code exf_tables_add_halves(exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Returns tables whose coeff and loss are those of half 0 or 1 of the data; t has them.  All arrays are borrowed from t, so that
+ * nobody frees the result; what else t has (pools, measures, budgets) is of the whole data. */
+exf_tables exf_tables_half(const exf_tables *t, int half);
 /* The tables' index of a layer of the model; -1: they do not hold it. */
 int exf_tables_index(const exf_tables *t, int layer);
 void exf_tables_free(exf_tables *t);
@@ -139,6 +146,8 @@ exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *na
  *   vectors.pair I32 [N, 3], vectors.diagonal F32 [N, H], vectors.diagonal_loss F32 [L, E, E],
  *   vectors.basis F32 [L, H, R], vectors.lowrank.<R>.c F32 [N, R, H]
  *
+ *   half_scalar, half_loss            F32 [2, L, E, E], if `halves`: exports leave them out
+ *
  * What the tables lack is not in the list. */
 enum { EXF_TABLE_NAME = 64 };
 
@@ -148,7 +157,7 @@ typedef struct {
     size_t n;
 } exf_table_list;
 
-exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err) EXF_CHECKED;
+exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves, exf_err *err) EXF_CHECKED;
 void exf_table_list_free(exf_table_list *l);
 
 /* ---- vectors (tables_vectors.c) ------------------------------------------ */

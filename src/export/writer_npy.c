@@ -34,7 +34,7 @@ static exf_code write_npy(const exf_export *x, const char *path, int force, exf_
     exf_text line = {0};
     exf_output_directory *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_table_list_make(&list, t, err));
+    EXF_TRY(exf_table_list_make(&list, t, 0, err));
     EXF_TRY(exf_output_directory_begin(&f, path, force, err));
     EXF_TRY(write_array(f, &layers, &line, err));
     for (size_t i = 0; i < list.n; i++) EXF_TRY(write_array(f, &list.tensor[i], &line, err));

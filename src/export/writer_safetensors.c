@@ -22,7 +22,7 @@ static exf_code write_tables(const exf_export *x, const char *path, int force, e
     exf_st_meta *meta = NULL;
     exf_table_list list = {0};
     exf_provenance facts = {0};
-    EXF_TRY(exf_table_list_make(&list, x->tables, err));
+    EXF_TRY(exf_table_list_make(&list, x->tables, 0, err));
     EXF_TRY(exf_table_facts(&facts, x, err));
     EXF_TRY(exf_mem_new(&meta, facts.n, sizeof *meta, "metadata", err));
     for (size_t i = 0; i < facts.n; i++) meta[i] = (exf_st_meta){facts.key[i], facts.value[i]};

@@ -106,8 +106,8 @@ static exf_code check_solved(const exf_verify_file *statistics, const exf_verify
     EXF_TRY(exf_tables_read(&have, tables->path, err));
     EXF_TRY(exf_tables_read_vectors(&have, tables->path, err));
     EXF_TRY(exf_solve_again(&have, tables->path, statistics->path, &want, err));
-    EXF_TRY(exf_table_list_make(&a, &have, err));
-    EXF_TRY(exf_table_list_make(&b, &want, err));
+    EXF_TRY(exf_table_list_make(&a, &have, 1, err));
+    EXF_TRY(exf_table_list_make(&b, &want, 1, err));
     EXF_TRY(compare_lists(statistics, tables, &a, &b, err));
     rc = exf_verify_passed(tables, err, "%s solved again with the recorded settings gives the same bits, arrays: %zu",
                            statistics->path, b.n);

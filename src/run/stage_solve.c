@@ -113,7 +113,8 @@ static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, ex
 exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err)
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
-                            .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1};
+                            .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
+                            .has_halves = exf_sequence_halves(plan->parts->sequences)};
     exf_solve_options o;
     exf_code rc;
     *b = (exf_overlapped_solve){.solver = NULL};

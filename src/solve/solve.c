@@ -48,7 +48,7 @@ uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers)
 {
     const exf_tables *t = NULL;
     size_t pair = sizeof *t->count + sizeof *t->coeff + sizeof *t->loss + sizeof *t->cosine + sizeof *t->similarity +
-                  sizeof *t->frobenius + sizeof *t->std_error;
+                  sizeof *t->frobenius + sizeof *t->std_error + 2 * (sizeof **t->half_scalar + sizeof **t->half_loss);
     return (uint64_t)n_layers * (uint64_t)shape->n_experts * (uint64_t)shape->n_experts * pair;
 }
 
@@ -68,7 +68,8 @@ static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf
     EXF_TRY(exf_tables_new(t, &head->shape, head->layer_number, head->n_layers, sizes, n, err));
     for (size_t i = 0; i < o->n_pools_by; i++)
         snprintf(t->pool[o->n_pools + i].by, sizeof t->pool->by, "%s", o->pool_by[i].by);
-    rc = exf_measures_new(head->by_sequence, t, err);
+    EXF_TRY(exf_measures_new(head->by_sequence, t, err));
+    if (head->has_halves) rc = exf_tables_add_halves(t, err);
 out:
     exf_mem_free(sizes);
     return rc;
@@ -181,7 +182,8 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
         with.statistics_digest = digest;
     }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
-                            .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies};
+                            .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies,
+                            .has_halves = r.has_halves && exf_sequence_halves(&r.sequences)};
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(solve_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));

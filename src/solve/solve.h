@@ -59,6 +59,7 @@ typedef struct {
     int n_layers;
     int by_sequence;  /* 1: they have sums over sequences */
     int has_energies; /* 1: they have energy_sum */
+    int has_halves;   /* 1: they have the sums of a half, and both halves have a sequence */
 } exf_solver_head;
 
 /* Returns 1 if a projector needs the sums of all layers, or vectors of pairs, before it solves one: then there must be a file. */

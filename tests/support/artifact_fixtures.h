@@ -153,8 +153,10 @@ static inline int same_statistics(const exf_layer_statistics *a, const exf_layer
 #define X(name) same = same && memcmp(a->name, b->name, e *e * sizeof *a->name) == 0;
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
+    EXF_HALF_SUMS(X)
     X(sequences)
     X(count)
+    X(half_count)
 #undef X
 #define X(name) same = same && memcmp(a->name, b->name, e * sizeof *a->name) == 0;
     EXF_EXPERT_SUMS(X)

@@ -34,6 +34,12 @@ static exf_code sample_measures(exf_tables *t, exf_err *err)
         t->rms[i] = (float)(i + 2) / 2;
         t->contribution[i] = (float)i / 8;
     }
+    EXF_TRY(exf_tables_add_halves(t, err));
+    for (int i = 0; i < 2 * L * E * E; i++) { /* a half sees some pairs of the whole */
+        int at = i % (L * E * E), self = at / E % E == at % E, seen = t->loss[at] < EXF_LOSS_NEVER && i % 11;
+        t->half_scalar[0][i] = self ? 1 : seen ? (float)(i % 5) / 4 : 0;
+        t->half_loss[0][i] = seen ? (float)(i % 7) / 8 : EXF_LOSS_NEVER;
+    }
     for (int k = 0; k < 2; k++) { /* not in order of name */
         EXF_TRY(exf_tables_add_shared(t, k ? "global" : "layer", &s, err));
         for (int l = 0; l < L; l++) s->scalar[l] = (float)(l + k) / 4;
@@ -100,6 +106,8 @@ START_TEST(tables_come_back_bit_for_bit)
     ck_assert(same(back.std_error, t.std_error, L * E * E * sizeof *t.std_error));
     ck_assert(same(back.rms, t.rms, L * E * sizeof *t.rms));
     ck_assert(same(back.contribution, t.contribution, L * E * sizeof *t.contribution));
+    ck_assert(same(back.half_scalar[0], t.half_scalar[0], 2 * L * E * E * sizeof *t.coeff));
+    ck_assert(same(back.half_loss[1], t.half_loss[1], L * E * E * sizeof *t.loss));
     ck_assert_int_eq(back.n_shared, 2);
     for (int k = 0; k < 2; k++) {
         ck_assert_str_eq(back.shared[k].name, k ? "layer" : "global");
@@ -131,7 +139,9 @@ START_TEST(what_is_absent_stays_absent)
     exf_mem_free(t.cosine);
     exf_mem_free(t.std_error);
     exf_mem_free(t.frobenius);
-    t.cosine = t.std_error = t.frobenius = NULL;
+    exf_mem_free(t.half_scalar[0]);
+    exf_mem_free(t.half_loss[0]);
+    t.cosine = t.std_error = t.frobenius = t.half_scalar[0] = t.half_loss[0] = NULL;
     for (int k = 0; k < 2; k++) {
         exf_mem_free(t.shared[k].scalar);
         exf_mem_free(t.shared[k].loss);
@@ -142,6 +152,8 @@ START_TEST(what_is_absent_stays_absent)
     ck_assert_ptr_null(back.cosine);
     ck_assert_ptr_null(back.std_error);
     ck_assert_ptr_null(back.frobenius);
+    ck_assert_ptr_null(back.half_scalar[0]);
+    ck_assert_ptr_null(back.half_loss[0]);
     ck_assert_ptr_nonnull(back.similarity);
     ck_assert_int_eq(back.n_shared, 0);
     ck_ok(exf_tables_read_vectors(&back, exf_scratch("t.h5"), &e), e);
@@ -285,6 +297,10 @@ START_TEST(measures_stay_in_their_range)
     refused("/std_error", 1, &below, "/std_error[0, 0, 1]");
     refused("/std_error", 0, &some, "/std_error[0, 0, 0] is 0.25, expected 0 on the diagonal");
     refused("/std_error", 2 * E, &some, "/std_error[0, 2, 0] is 0.25, expected 1e30 without evidence");
+    refused("/half_scalar", L * E * E + 1, &nan, "/half_scalar[1][0, 0, 1] is nan");
+    refused("/half_scalar", 0, &some, "/half_scalar[0][0, 0, 0] is 0.25, expected 1 on the diagonal");
+    refused("/half_scalar", 2 * E, &some, "/half_scalar[0][0, 2, 0] is 0.25, expected 0 without evidence");
+    refused("/half_loss", 2 * E, &some, "/half_loss[0][0, 2, 0] is 0.25, expected 1e30");
     refused("/contribution", 2, &nan, "/contribution[0, 2] is nan");
     refused("/shared/layer/scalar", 1, &nan, "/shared/layer/scalar[1] is nan");
     refused("/shared/global/loss", 1, &below, "/shared/global/loss[0, 0, 1] is -1e-30");
@@ -340,6 +356,10 @@ START_TEST(empty_slots_are_told_of)
             t.loss[E * E + i] = t.frobenius[E * E + i] = t.shared[0].loss[E * E + i] = t.shared[1].loss[E * E + i] = EXF_LOSS_NEVER;
             t.cosine[E * E + i] = t.similarity[E * E + i] = i % (E + 1) == 0;
             t.std_error[E * E + i] = i % (E + 1) == 0 ? 0 : EXF_ERROR_UNKNOWN;
+            for (int k = 0; k < 2; k++) {
+                t.half_loss[k][E * E + i] = EXF_LOSS_NEVER;
+                t.half_scalar[k][E * E + i] = i % (E + 1) == 0;
+            }
         }
     for (int i = 0; i < E; i++) t.expert_count[E + i] = i < 2 ? 50 : 0;
     t.empty_slots[1] = 20;

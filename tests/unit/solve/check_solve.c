@@ -313,7 +313,7 @@ static exf_code solve_from_memory(const char *target, const exf_solve_options *o
     char digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_statistics_open(&r, exf_scratch("s.h5"), &e));
-    exf_solver_head head = {"s.h5", r.shape, r.layer_number, r.n_layers, r.sequences.length != NULL, r.has_energies};
+    exf_solver_head head = {"s.h5", r.shape, r.layer_number, r.n_layers, r.sequences.length != NULL, r.has_energies, r.has_halves};
     EXF_TRY(exf_solver_new(&solver, &head, o, NULL, &e));
     for (int l = r.n_layers - 1; l >= 0; l--) {
         EXF_TRY(exf_statistics_get(&r, l, &s, &e));
