@@ -134,8 +134,9 @@ static const exf_opt key_rows[] = {
      "sequences that decode side by side; every N of the run's, in its order, whatever file or domain they are of; step q of a "
      "batch is its tokens at position q; of several sizes each is run: 1,8,32"},
     {"validate.baselines", NULL, 0, EXF_OPT_FLAG, AT(baselines), "true", NULL, "Validation",
-     "run beside the variants, at each of their P, D and decode batches: what is not kept dropped, dropped and the weights "
-     "renormalised, folded at random; they say what the tables are worth, for three lanes each"},
+     "run beside the variants what says how much the tables are worth: at each P, D and decode batch what is left out dropped, "
+     "dropped and the weights renormalised, folded at random (three lanes each), and the first P and D by each half of the "
+     "calibration"},
     {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
      "positions below are prefill, the rest decode; 0: every position is both"},
     {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "LIMITS", "Validation",

@@ -154,14 +154,16 @@ out:
     return rc;
 }
 
-/* Lists the lanes of the pass: the variants by the sizes of their batches, and their baselines. */
+/* Lists the lanes of the pass: the variants by the sizes of their batches, their baselines, and two by halves. */
 static exf_code list_lanes(validation *s, const exf_recipe *r, exf_err *err)
 {
     const exf_architecture *a = &s->session.model->arch;
     exf_code rc;
     for (size_t i = 0; i < s->n_variants; i++)
         EXF_TRY(exf_recipe_blame(r, exf_lanes_ask(&s->lanes, &s->variants[i], &r->decode_batch, &s->tables, err), err));
-    if (r->baselines && !r->wants_sensitivities) EXF_TRY(exf_lanes_add_baselines(&s->lanes, a, &s->tables, err));
+    if (!r->baselines || r->wants_sensitivities) goto out;
+    EXF_TRY(exf_lanes_add_baselines(&s->lanes, a, &s->tables, err));
+    EXF_TRY(exf_lanes_add_halves(&s->lanes, a, &s->tables, err));
 out:
     return rc;
 }

@@ -20,10 +20,12 @@ exf_code exf_solve_command_check(const exf_tables *t, const char *path, const ex
 
 /* ---- lanes (validation_lanes.c) ------------------------------------------------------------------------ */
 
-/* The lanes beside the original: first those that were asked for.  Zero-initialise it; exf_lanes_free() releases it. */
+/* The lanes beside the original: first those that were asked for.  Zero-initialise it, and leave it where it is; exf_lanes_free()
+ * releases it. */
 typedef struct {
     exf_validate_lane *lane;
     size_t n, n_asked, cap;
+    exf_tables half[2]; /* borrowed views, which lanes of halves point to */
 } exf_lane_list;
 
 /* Adds a variant that was asked for.  One that folds decode runs at the size that it names, or once at each of several, under
@@ -35,6 +37,9 @@ exf_code exf_lanes_ask(exf_lane_list *l, const exf_variant *v, const exf_int_lis
  * loss: dropped, dropped and renormalised, folded at random.  They rank as the first variant of that size by pair scalars does,
  * and compete for the pool as its runtime has it.  Leaves out what was asked for. */
 exf_code exf_lanes_add_baselines(exf_lane_list *l, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Adds, for the first variant that folds prefill by pair scalars and the first with a dynamic pool, the same by the tables of each
+ * half of the calibration: "P4 half 1".  Does nothing where tables have no halves. */
+exf_code exf_lanes_add_halves(exf_lane_list *l, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Appends the names of all lanes, for the resume point. */
 exf_code exf_lanes_names(exf_text *out, const exf_lane_list *l, exf_err *err) EXF_CHECKED;
 void exf_lanes_free(exf_lane_list *l);

@@ -1,5 +1,5 @@
-/* validation_lanes.c - the lanes of a validation: the variants that were asked for, by the sizes of their decode batches, and the
- * baselines that run beside them; see validation.h. */
+/* validation_lanes.c - the lanes of a validation: the variants that were asked for, by the sizes of their decode batches, and what
+ * runs beside them, baselines and halves of the calibration; see validation.h. */
 #include "run/validation.h"
 
 #include "base/mem.h"
@@ -150,6 +150,36 @@ exf_code exf_lanes_add_baselines(exf_lane_list *l, const exf_architecture *a, co
             v.decode_options.candidates = of.decode_options.candidates; /* as the runtime has them, which no option says */
             v.folds_hashed = of.folds_hashed;
             if (!is_there(l, &v, l->lane[i].batch)) EXF_TRY(add_lane(l, &v, EXF_LANE_BASELINE, l->lane[i].batch, t, err));
+        }
+    }
+out:
+    return rc;
+}
+
+/* ---- halves of the calibration ------------------------------------------------------------------- */
+
+/* Returns 1 if the variant folds prefill alone, or decode into a dynamic pool alone, by the pairs' scalars and losses, which
+ * tables have of each half too. */
+static int has_halves(const exf_variant *v, const exf_architecture *a, exf_prefill_kind prefill)
+{
+    int one_kind = v->prefill == prefill && (prefill == EXF_PREFILL_NONE || v->decode == EXF_DECODE_NONE);
+    return one_kind && has_baselines(v, a) && is_plain(v) && !v->prefill_frobenius && !v->decode_frobenius &&
+           strlen(v->name) + strlen(" half 1") < sizeof v->name;
+}
+
+exf_code exf_lanes_add_halves(exf_lane_list *l, const exf_architecture *a, const exf_tables *t, exf_err *err)
+{
+    static const exf_prefill_kind kinds[] = {EXF_PREFILL_FOLD, EXF_PREFILL_NONE};
+    exf_code rc = EXF_OK;
+    if (!t->half_scalar[0]) return EXF_OK; /* an earlier version's, or too little text for two halves */
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        size_t row = 0;
+        while (row < l->n_asked && !has_halves(&l->lane[row].variant, a, kinds[k])) row++;
+        for (int half = 0; row < l->n_asked && half < 2; half++) {
+            exf_variant v = l->lane[row].variant;
+            l->half[half] = exf_tables_half(t, half);
+            snprintf(v.name + strlen(v.name), sizeof v.name - strlen(v.name), " half %d", half + 1);
+            EXF_TRY(add_lane(l, &v, EXF_LANE_HALF, l->lane[row].batch, &l->half[half], err));
         }
     }
 out:

@@ -120,6 +120,40 @@ START_TEST(baselines_have_the_pool_of_the_runtime)
 }
 END_TEST
 
+static void halves(const char *variants, const int64_t *size, size_t n_sizes, const char *names)
+{
+    float value[2];
+    exf_tables t = {.half_scalar = {&value[0], &value[1]}, .half_loss = {&value[0], &value[1]}};
+    exf_lane_list l = {.n = 0};
+    exf_text seen = {0};
+    ck_ok(ask(&l, variants, NULL, size, n_sizes), e);
+    ck_ok(exf_lanes_add_halves(&l, &arch, &tables, &e), e);
+    ck_assert_uint_eq(l.n, l.n_asked); /* tables without them */
+    ck_ok(exf_lanes_add_halves(&l, &arch, &t, &e), e);
+    for (size_t i = l.n_asked; i < l.n; i++) {
+        const exf_validate_lane *lane = &l.lane[i];
+        exf_text_appendf(&seen, "%s%s", i > l.n_asked ? ", " : "", lane->variant.name);
+        ck_assert_int_eq(lane->role, EXF_LANE_HALF);
+        ck_assert_ptr_eq(lane->tables->coeff, &value[strstr(lane->variant.name, "half 2") != NULL]);
+        ck_assert_ptr_eq(lane->tables->loss, lane->tables->coeff);
+    }
+    ck_ok(exf_text_end(&seen, &e), e);
+    ck_assert_str_eq(seen.s ? seen.s : "", names);
+    exf_text_free(&seen);
+    exf_lanes_free(&l);
+}
+
+START_TEST(the_first_plain_rows_run_by_halves)
+{
+    halves("P2:projector=joint P1 P2 D8:targets=router D8:rank=energy D4", one, 1,
+           "P1 half 1, P1 half 2, D8:rank=energy half 1, D8:rank=energy half 2");
+    halves("P2+D8 D12", two, 2, "D12:batch=8 half 1, D12:batch=8 half 2");
+    halves("P4 P2:loss=frobenius P3:layer=2 D8:fold=drop D8:pool=static top2 P2:budget=topp P2+D8", one, 1, "");
+    halves("P2:max_loss=0.1250000000000,rescale=sum,rank=norm,confidence=on,loss=energy,projector=pair", one, 1,
+           ""); /* no room in a name */
+}
+END_TEST
+
 static void refused(const char *variants, const int64_t *size, size_t n_sizes, const char *says)
 {
     exf_lane_list l = {.n = 0};
@@ -178,6 +212,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_was_asked_for_is_not_run_again);
     tcase_add_test(t, what_folds_nothing_has_no_baseline);
     tcase_add_test(t, baselines_have_the_pool_of_the_runtime);
+    tcase_add_test(t, the_first_plain_rows_run_by_halves);
     tcase_add_test(t, refusals);
     tcase_add_test(t, lanes_survive_every_failing_allocation);
     suite_add_tcase(s, t);
