@@ -25,6 +25,7 @@ exf_code exf_solve_command_check(const exf_tables *t, const char *path, const ex
 typedef struct {
     exf_validate_lane *lane;
     size_t n, n_asked, cap;
+    const exf_int_list *sizes; /* of decode batches; borrowed, as the last variant was asked for */
     exf_tables half[2]; /* borrowed views, which lanes of halves point to */
 } exf_lane_list;
 

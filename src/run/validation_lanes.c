@@ -53,6 +53,7 @@ exf_code exf_lanes_ask(exf_lane_list *l, const exf_variant *v, const exf_int_lis
 {
     exf_code rc = EXF_OK;
     int found = 0;
+    l->sizes = sizes;
     if (v->decode == EXF_DECODE_NONE) return add_asked(l, v, 0, t, err);
     for (size_t i = 0; i < sizes->n; i++) {
         exf_variant one = *v;
@@ -68,11 +69,15 @@ out:
 
 /* ---- baselines ----------------------------------------------------------------------------------- */
 
-/* Returns 1 if baselines run beside the variant: it folds prefill, or decode into a dynamic pool, or both, in all layers. */
-static int has_baselines(const exf_variant *v, const exf_architecture *a)
+/* Returns 1 if baselines run beside the lane: it folds prefill, or decode into a dynamic pool, or both, in all layers, and leaves
+ * something out: a batch that cannot route to more experts than its pool has does not. */
+static int has_baselines(const exf_lane_list *l, const exf_validate_lane *lane, const exf_architecture *a)
 {
+    const exf_variant *v = &lane->variant;
+    int64_t slots = v->decode == EXF_DECODE_NONE ? 0 : l->sizes->item[lane->batch] * a->top_k;
     int prefill = v->prefill == EXF_PREFILL_FOLD && v->prefill_options.keep < a->top_k && !v->only_layer;
-    int decode = v->decode == EXF_DECODE_DYNAMIC && v->outside == EXF_OUTSIDE_FOLDED && v->decode_options.pool < a->n_experts;
+    int decode = v->decode == EXF_DECODE_DYNAMIC && v->outside == EXF_OUTSIDE_FOLDED && v->decode_options.pool < a->n_experts &&
+                 (prefill || v->decode_options.pool < slots);
     return (prefill || v->prefill == EXF_PREFILL_NONE) && (decode || v->decode == EXF_DECODE_NONE) && (prefill || decode);
 }
 
@@ -95,9 +100,9 @@ static int same_size(const exf_validate_lane *a, const exf_validate_lane *b)
 static size_t find_model(const exf_lane_list *l, size_t i, const exf_architecture *a, int *again)
 {
     *again = 0;
-    for (size_t j = 0; j < i; j++) *again |= has_baselines(&l->lane[j].variant, a) && same_size(&l->lane[j], &l->lane[i]);
+    for (size_t j = 0; j < i; j++) *again |= has_baselines(l, &l->lane[j], a) && same_size(&l->lane[j], &l->lane[i]);
     for (size_t j = i; j < l->n_asked; j++)
-        if (has_baselines(&l->lane[j].variant, a) && same_size(&l->lane[j], &l->lane[i]) && is_plain(&l->lane[j].variant)) return j;
+        if (has_baselines(l, &l->lane[j], a) && same_size(&l->lane[j], &l->lane[i]) && is_plain(&l->lane[j].variant)) return j;
     return i;
 }
 
@@ -139,7 +144,7 @@ exf_code exf_lanes_add_baselines(exf_lane_list *l, const exf_architecture *a, co
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < l->n_asked; i++) {
         int again;
-        if (!has_baselines(&l->lane[i].variant, a)) continue;
+        if (!has_baselines(l, &l->lane[i], a)) continue;
         size_t model = find_model(l, i, a, &again);
         for (int b = 0; b < BASELINES && !again; b++) {
             const exf_variant of = l->lane[model].variant;
@@ -160,10 +165,11 @@ out:
 
 /* Returns 1 if the variant folds prefill alone, or decode into a dynamic pool alone, by the pairs' scalars and losses, which
  * tables have of each half too. */
-static int has_halves(const exf_variant *v, const exf_architecture *a, exf_prefill_kind prefill)
+static int has_halves(const exf_lane_list *l, const exf_validate_lane *lane, const exf_architecture *a, exf_prefill_kind prefill)
 {
+    const exf_variant *v = &lane->variant;
     int one_kind = v->prefill == prefill && (prefill == EXF_PREFILL_NONE || v->decode == EXF_DECODE_NONE);
-    return one_kind && has_baselines(v, a) && is_plain(v) && !v->prefill_frobenius && !v->decode_frobenius &&
+    return one_kind && has_baselines(l, lane, a) && is_plain(v) && !v->prefill_frobenius && !v->decode_frobenius &&
            strlen(v->name) + strlen(" half 1") < sizeof v->name;
 }
 
@@ -174,7 +180,7 @@ exf_code exf_lanes_add_halves(exf_lane_list *l, const exf_architecture *a, const
     if (!t->half_scalar[0]) return EXF_OK; /* an earlier version's, or too little text for two halves */
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         size_t row = 0;
-        while (row < l->n_asked && !has_halves(&l->lane[row].variant, a, kinds[k])) row++;
+        while (row < l->n_asked && !has_halves(l, &l->lane[row], a, kinds[k])) row++;
         for (int half = 0; row < l->n_asked && half < 2; half++) {
             exf_variant v = l->lane[row].variant;
             l->half[half] = exf_tables_half(t, half);

@@ -14,7 +14,8 @@ enum { MOST = 8 };
 
 static exf_code ask(exf_lane_list *l, const char *variants, const exf_runtime *runtime, const int64_t *size, size_t n_sizes)
 {
-    const exf_int_list sizes = {(int64_t *)size, n_sizes};
+    static exf_int_list sizes;
+    sizes = (exf_int_list){(int64_t *)size, n_sizes};
     exf_code rc = EXF_OK;
     char text[EXF_VARIANT_NAME_LEN];
     for (size_t n; rc == EXF_OK && *variants; variants += n + (variants[n] == ' ')) {
@@ -49,7 +50,7 @@ static void lanes(const char *runtime, const char *variants, const int64_t *size
     exf_lanes_free(&l);
 }
 
-static const int64_t one[] = {16}, two[] = {8, 32};
+static const int64_t one[] = {16}, two[] = {8, 32}, small[] = {1, 2, 3};
 
 START_TEST(each_decode_variant_runs_at_each_size)
 {
@@ -100,6 +101,8 @@ END_TEST
 
 START_TEST(what_folds_nothing_has_no_baseline)
 {
+    lanes(NULL, "D8", small, 3, "D8:batch=1 D8:batch=2 D8:batch=3",
+          "D8:fold=drop,batch=3 D8:fold=renorm,batch=3 D8:fold=random,batch=3"); /* 4 and 8 routes are 8 experts at most */
     lanes(NULL, "P4 D16 P4+D16 P2:layer=1 skip1:tau=0.5 D8:fold=renorm P2+reap8 top2+D8", one, 1,
           "P4 D16 P4+D16 P2:layer=1 skip1:tau=0.5 D8:fold=renorm P2+reap8 top2+D8", "");
 }
