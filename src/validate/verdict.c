@@ -21,19 +21,12 @@ static int has_pool(const exf_variant *v)
     return v->decode == EXF_DECODE_DYNAMIC || v->decode == EXF_DECODE_STATIC;
 }
 
-/* Returns 1 if the routes outside a pool are not folded to the targets of the tables: the option `fold` says so. */
-static int ignores_targets(const char *name)
-{
-    const char *fold = strstr(name, "fold=");
-    return fold && strncmp(fold, "fold=on", strlen("fold=on")) != 0;
-}
-
 /* Returns 1 if all layers are folded by the tables, wherever the variant folds.  Stand-ins with the router's weights need none. */
-static int folds_by_tables(const exf_variant *v, const exf_variant_result *r)
+static int folds_by_tables(const exf_variant *v)
 {
     int by_router_alone = v->by_router && v->stand_in_weights != EXF_FOLD_STAND_INS_JOINT;
     int prefill = v->prefill == EXF_PREFILL_FOLD && !v->only_layer;
-    int decode = has_pool(v) && !ignores_targets(r->name) && !by_router_alone;
+    int decode = has_pool(v) && v->outside == EXF_OUTSIDE_FOLDED && !by_router_alone;
     return (prefill || v->prefill == EXF_PREFILL_NONE) && (decode || v->decode == EXF_DECODE_NONE);
 }
 
@@ -47,7 +40,7 @@ static int is_prefill_baseline(const exf_variant *b, const exf_variant *v)
 static int is_decode_baseline(const exf_variant *b, const exf_variant *v)
 {
     if (v->decode == EXF_DECODE_NONE) return b->decode == EXF_DECODE_NONE;
-    return b->decode == v->decode && ignores_targets(b->name) && b->decode_options.pool == v->decode_options.pool &&
+    return b->decode == v->decode && b->outside != EXF_OUTSIDE_FOLDED && b->decode_options.pool == v->decode_options.pool &&
            (v->decode == EXF_DECODE_DYNAMIC || b->pool_by == v->pool_by);
 }
 
@@ -55,7 +48,7 @@ size_t exf_baselines_of(size_t *list, const exf_validation *v, size_t row)
 {
     exf_variant own, other;
     size_t n = 0;
-    if (!read_variant(&own, &v->variant[row]) || !folds_by_tables(&own, &v->variant[row])) return 0;
+    if (!read_variant(&own, &v->variant[row]) || !folds_by_tables(&own)) return 0;
     for (size_t i = 1; i < v->n_variants; i++)
         if (read_variant(&other, &v->variant[i]) && v->variant[i].batch == v->variant[row].batch &&
             is_prefill_baseline(&other, &own) && is_decode_baseline(&other, &own))
@@ -91,6 +84,7 @@ static size_t first_of(const exf_verdict *d, int is_decode)
 exf_code exf_verdict_find(exf_verdict *out, const exf_validation *v, exf_err *err)
 {
     size_t *list = NULL;
+    exf_variant own;
     exf_code rc;
     memset(out, 0, sizeof *out);
     EXF_TRY(exf_mem_new(&out->gain, v->n_variants, sizeof *out->gain, "verdict", err));
@@ -100,7 +94,8 @@ exf_code exf_verdict_find(exf_verdict *out, const exf_validation *v, exf_err *er
         if (r->role != EXF_LANE_ASKED) continue;
         size_t n = exf_baselines_of(list, v, i);
         if (n && r->constraint == EXF_CONSTRAINED) add_gain(out, v, i, list, n);
-        if (n && r->constraint != EXF_CONSTRAINED && !out->unconstrained) out->unconstrained = i;
+        if (r->constraint != EXF_CONSTRAINED && !out->unconstrained && read_variant(&own, r) && folds_by_tables(&own))
+            out->unconstrained = i; /* it may have no baselines */
     }
     out->prefill = first_of(out, 0);
     out->decode = first_of(out, 1);
