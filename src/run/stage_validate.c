@@ -199,7 +199,10 @@ static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
         s->document_of[i] = c->sequence[i].document;
     }
     exf_batches_group(group_of, n, size->item, size->n);
-    EXF_TRY(exf_session_deal(&s->session, r, group_of, err));
+    rc = exf_session_deal(&s->session, r, group_of, err);
+    if (rc == EXF_USAGE)
+        exf_err_prefix(err, "validate.decode_batch: a rank takes whole batches; start fewer ranks or give more sequences: ");
+    if (rc != EXF_OK) goto out;
     EXF_TRY(exf_mem_new(&s->schedule, size->n, sizeof *s->schedule, "decode batches", err));
     for (size_t i = 0; i < size->n; i++) {
         exf_decode_schedule *schedule = &s->schedule[i];

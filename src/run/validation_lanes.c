@@ -95,8 +95,8 @@ static int same_size(const exf_validate_lane *a, const exf_validate_lane *b)
            x->decode_options.pool == y->decode_options.pool && a->batch == b->batch;
 }
 
-/* Returns the number of the asked lane whose rank the baselines of lane i take: of those of its size the first plain one, or the
- * first of all; i itself is the first of its size, or the result is an earlier one's and *again is 1. */
+/* Returns the number of the asked lane whose rank the baselines of lane i take: the first plain one of its size, or i.  *again is 1
+ * where an earlier lane of that size has had them. */
 static size_t find_model(const exf_lane_list *l, size_t i, const exf_architecture *a, int *again)
 {
     *again = 0;
