@@ -119,7 +119,7 @@ static const exf_opt key_rows[] = {
      "what an export does where the runtime folds a layer of which the tables have no pair; refuse, or accept that the "
      "runtime loses there what it leaves out"},
     {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
-     "tables to validate, or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
+     "tables to validate; or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
      "directory"},
     {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",
      "the held-out corpus, see exfold-manifest(5); required to validate"},
@@ -139,6 +139,14 @@ static const exf_opt key_rows[] = {
      "calibration"},
     {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
      "positions below are prefill, the rest decode; 0: every position is both"},
+    {"validate.limit", "limit", 0, EXF_OPT_TEXT, AT(validate_limit), NULL, "METRIC=X", "Validation",
+     "recommend P and D within this limit; kl=X, log_ppl=X or ppl_ratio=X: the cheapest whose whole 95 % interval holds it; sweeps "
+     "as --frontier does unless variants are given beside it"},
+    {"validate.gpu", "gpu", 0, EXF_OPT_TEXT, AT(validate_gpu), NULL, "NAME", "Validation",
+     "GPU that will serve; its name as nvidia-smi writes it, or short: H200, RTX4090; bounds decode tokens per second by its "
+     "memory bandwidth"},
+    {"validate.bandwidth", "bandwidth", 0, EXF_OPT_TEXT, AT(validate_bandwidth), NULL, "RATE", "Validation",
+     "memory bandwidth of another; such as 4.8TB/s"},
     {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "LIMITS", "Validation",
      "end with status 10 above one of these; [VARIANT:]METRIC=X ..., such as kl=0.2 or P4:kl_p99=1.5; metrics: ppl, kl, "
      "kl_median, kl_p90, kl_p99, kl_p999, kl_max, flips, output_error"},

@@ -69,6 +69,7 @@ typedef struct {
     char *serve_runtime; /* fold/runtime.h; NULL: none */
     int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
+    char *validate_limit, *validate_gpu, *validate_bandwidth; /* validate/recommendation.h, validate/cost.h; NULL: not given */
     exf_text_list variants, fail_above; /* fold/variant.h, validate/gates.h */
     int64_t validate_sequences, validate_max_tokens, prefill_tokens;
     exf_int_list decode_batch;

@@ -31,6 +31,7 @@ typedef struct {
     exf_lane_list lanes;
     exf_quality_gate *gates;
     size_t n_gates;
+    exf_validate_decision decision;
     int32_t *domain_of;
     int64_t *document_of;
     exf_decode_schedule *schedule; /* of each size of decode batches */
@@ -259,6 +260,7 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_text_end(&sizes, err));
     EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%s", sizes.s));
     EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
+    rc = exf_validate_text_fact(p, r, err);
 out:
     exf_text_free(&sizes);
     return rc;
@@ -316,7 +318,7 @@ static void close_validation(validation *s, int failed)
 /* Announces a file on standard output, or on the log where standard output is the JSON alone. */
 static exf_code announce_result(const validation *s, const char *path, exf_err *err)
 {
-    if (s->json) return exf_announce(path, err);
+    if (s->json) return exf_announce_short(path, err);
     exf_announce_in_log(path);
     return EXF_OK;
 }
@@ -330,51 +332,68 @@ static exf_code write_text(const validation *s, const char *path, const exf_text
     return rc == EXF_OK && path ? announce_result(s, path, err) : rc;
 }
 
-/* Draws the frontier: on standard output, unless that is the JSON alone, and as a picture. */
-static exf_code write_frontier(const validation *s, const exf_validation *v, exf_err *err)
+/* Draws the frontier as a picture. */
+static exf_code write_frontier(const validation *s, const exf_validate_report *report, exf_err *err)
 {
     const char *part = exf_provenance_get(&s->facts, "validate.tables_part");
-    unsigned char *on = NULL;
-    exf_text text = {0}, note = {0};
+    exf_text note = {0};
     exf_drawing *d = NULL;
     exf_code rc;
-    EXF_TRY(exf_mem_new(&on, v->n_variants, sizeof *on, "frontier", err));
-    exf_frontier_mark(on, v);
-    EXF_TRY(exf_frontier_text(v, on, &text, err));
-    if (s->json) EXF_TRY(write_text(s, NULL, &text, err));
     exf_text_appendf(&note, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
     EXF_TRY(exf_text_end(&note, err));
     EXF_TRY(exf_drawing_open(&d, s->picture, s->recipe.force, err));
     exf_drawing_note(d, EXF_MADE_FROM, note.s);
-    EXF_TRY(exf_frontier_draw(v, on, d, err));
+    EXF_TRY(exf_frontier_draw(report, d, err));
     rc = exf_drawing_close(d, err);
     d = NULL;
     if (rc == EXF_OK) rc = announce_result(s, s->picture, err);
 out:
     exf_drawing_abort(d);
-    exf_mem_free(on);
-    exf_text_free(&text);
     exf_text_free(&note);
+    return rc;
+}
+
+/* Writes the summary to standard output, unless that is the JSON alone, and the files. */
+static exf_code write_report(validation *s, const exf_recipe *r, const exf_validate_report *report, exf_err *err)
+{
+    exf_text summary = {0}, json = {0}, markdown = {0};
+    exf_code rc;
+    EXF_TRY(exf_validate_summary(report, &summary, err));
+    if (s->json) EXF_TRY(write_text(s, NULL, &summary, err));
+    if (r->frontier) EXF_TRY(write_frontier(s, report, err));
+    EXF_TRY(exf_validate_json(report, &json, err));
+    EXF_TRY(write_text(s, s->json, &json, err));
+    EXF_TRY(exf_validate_markdown(report, &markdown, err));
+    EXF_TRY(write_text(s, s->markdown, &markdown, err));
+    if (s->text.path) EXF_TRY(write_text(s, s->manifest, &s->text.manifest, err));
+out:
+    exf_text_free(&summary);
+    exf_text_free(&json);
+    exf_text_free(&markdown);
     return rc;
 }
 
 static exf_code write_results(validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
 {
-    exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
-    exf_text table = {0}, json = {0}, markdown = {0};
+    const exf_model *m = s->session.model;
+    exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
+    exf_validate_report report = {
+        .of = {.v = v, .cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime,
+               .prefill_share = exf_prefill_share(&s->session.batch, s->schedule)},
+        .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
+        .limit = s->decision.has_limit ? &s->decision.limit : NULL, .model_bytes = exf_model_bytes(m),
+        .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
+    exf_row *row = NULL;
+    exf_verdict verdict = {.gain = NULL};
     exf_code rc;
-    EXF_TRY(exf_validate_table(&report, &table, err));
-    if (s->json) EXF_TRY(write_text(s, NULL, &table, err));
-    if (r->frontier) EXF_TRY(write_frontier(s, v, err));
-    EXF_TRY(exf_validate_json(&report, &json, err));
-    EXF_TRY(write_text(s, s->json, &json, err));
-    EXF_TRY(exf_validate_markdown(&report, &markdown, err));
-    EXF_TRY(write_text(s, s->markdown, &markdown, err));
-    if (s->text.path) EXF_TRY(write_text(s, s->manifest, &s->text.manifest, err));
+    EXF_TRY(exf_rows_make(&row, &report.of, err));
+    EXF_TRY(exf_verdict_find(&verdict, v, err));
+    report.row = row;
+    if (!r->wants_sensitivities) report.verdict = &verdict;
+    rc = write_report(s, r, &report, err);
 out:
-    exf_text_free(&table);
-    exf_text_free(&json);
-    exf_text_free(&markdown);
+    exf_verdict_free(&verdict);
+    exf_mem_free(row);
     return rc;
 }
 
@@ -443,6 +462,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(take_texts(&s, r, err));
     EXF_TRY(make_recipe(&s, r, err));
+    EXF_TRY(exf_validate_decision_read(&s.decision, r, err));
     EXF_TRY(name_files(&s, r, err));
     EXF_TRY(exf_tables_read(&s.tables, s.tables_path, err));
     EXF_TRY(exf_tell_part(&s.tables, s.tables_path, err));

@@ -332,7 +332,11 @@ static exf_code judge_batches(exf_validation *out, const run *r, const exf_step_
         const exf_expert_usage *c = original_usage(r, i);
         b->size = job->schedule[i].size;
         b->width = widths[i].sum ? (double)widths[i].squares / (double)widths[i].sum : 0;
-        for (int l = 0; l < n_layers; l++) b->experts += c[l].steps ? (double)c[l].distinct / (double)c[l].steps / n_layers : 0;
+        EXF_TRY(exf_mem_new(&b->layer_experts, (size_t)n_layers, sizeof *b->layer_experts, "results", err));
+        for (int l = 0; l < n_layers; l++) {
+            b->layer_experts[l] = c[l].steps ? (double)c[l].distinct / (double)c[l].steps : 0;
+            b->experts += b->layer_experts[l] / n_layers;
+        }
     }
     for (size_t i = 1; i < out->n_variants; i++)
         out->variant[i].constraint = exf_constraint_of(&job->lanes[i - 1].variant, &out->batch_size[out->variant[i].batch]);
@@ -390,6 +394,7 @@ void exf_validation_free(exf_validation *v)
         exf_mem_free(v->variant[i].kl);
     }
     exf_mem_free(v->variant);
+    for (int i = 0; v->batch_size && i < v->n_batch_sizes; i++) exf_mem_free(v->batch_size[i].layer_experts);
     exf_mem_free(v->batch_size);
     exf_mem_free(v->cluster_tokens);
     exf_mem_free(v->cluster_domain);

@@ -36,6 +36,7 @@ typedef struct {
     int size;       /* sequences side by side that were asked for */
     double width;   /* those that a decode token has: the sum of squares of steps' widths over the sum of widths */
     double experts; /* distinct experts of a step of the original, mean over MoE layers */
+    double *layer_experts; /* [n_layers] the same of each; NULL: not counted */
 } exf_batch_size;
 
 typedef struct {

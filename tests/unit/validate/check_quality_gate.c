@@ -183,14 +183,14 @@ START_TEST(a_row_that_is_not_constrained_passes_no_gate)
     exf_quality_gate g = {.metric = "kl", .limit = 0.2};
     results *r = results_begin();
     exf_variant_result *d = results_add(r, "D16", 0, 4, 6.7);
-    r->batch = (exf_batch_size){.size = 16, .width = 2.125, .experts = 6.7};
+    r->size[0] = (exf_batch_size){.size = 16, .width = 2.125, .experts = 6.7};
     ck_ok(exf_quality_gate_check(&g, &r->v, &e), e);
     d->constraint = EXF_FEW_EXPERTS;
     ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D16 kl constrain 6.7 16 2.1 validate.decode_batch=2");
-    r->batch.width = 15;
+    r->size[0].width = 15;
     ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D16 6.7 15.0 smaller");
     d->constraint = EXF_SHORT_BATCHES;
-    r->batch = (exf_batch_size){.size = 16, .width = 1.5, .experts = 20};
+    r->size[0] = (exf_batch_size){.size = 16, .width = 1.5, .experts = 20};
     ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D16 20.0 1.5 validate.decode_batch=1");
     snprintf(g.variant, sizeof g.variant, "P4");
     ck_ok(exf_quality_gate_check(&g, &r->v, &e), e); /* another's limit */

@@ -6,7 +6,7 @@
 enum { CLUSTERS = 4 };
 static uint64_t tokens[CLUSTERS] = {100, 100, 100, 100};
 static double sums[RESULTS_MOST][CLUSTERS], nlls[RESULTS_MOST][CLUSTERS];
-static exf_batch_size batch_sizes[2] = {{8, 7.5, 6.7}, {16, 9.3, 19.3}};
+static exf_batch_size batch_sizes[2] = {{8, 7.5, 6.7, NULL}, {16, 9.3, 19.3, NULL}};
 static results *r;
 
 static void start(void)
