@@ -201,11 +201,25 @@ static void add_both_costs(const exf_validate_report *r, const exf_row *row, int
     add_field(out, field, COST, 1);
 }
 
+/* Adds the row's name.  Of several sizes of batches the size comes first, where it is not cut: "16: D8". */
+static void add_name(const exf_validate_report *r, size_t i, exf_row_kind kind, int batch, exf_text *out)
+{
+    char name[EXF_VARIANT_NAME_LEN + 16], *last;
+    int n = 0;
+    name[0] = '\0';
+    if (kind != EXF_ROW_PREFILL && r->of.v->n_batch_sizes > 1)
+        n = snprintf(name, sizeof name, "%d: ", r->of.v->batch_size[batch].size);
+    snprintf(name + n, sizeof name - (size_t)n, "%s", r->of.v->variant[i].name);
+    last = strstr(name, "batch=");
+    if (n && last && last[6 + strspn(last + 6, "0123456789")] == '\0') last[-1] = '\0';
+    add_field(out, name, NAME, 0);
+}
+
 static void add_row(const exf_validate_report *r, size_t i, exf_row_kind kind, int batch, exf_text *out)
 {
     const exf_row *row = &r->row[i];
     exf_text_appendf(out, "%c%c", row->on_frontier ? '*' : ' ', serving_mark(r, row));
-    add_field(out, r->of.v->variant[i].name, NAME, 0);
+    add_name(r, i, kind, batch, out);
     if (kind == EXF_ROW_BOTH) add_both_costs(r, row, batch, out);
     else add_cost(r, exf_row_cost(row, kind), kind, batch, out);
     add_kl(r, i, out);
