@@ -206,9 +206,12 @@ END_TEST
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("document_errors");
-    TCase *t = tcase_create("all");
+    TCase *t = tcase_create("three texts"), *o = tcase_create("sequences");
+    tcase_set_timeout(t, 600);
+    tcase_set_tags(t, "slow"); /* under valgrind: CK_EXCLUDE_TAGS=slow */
     tcase_add_test(t, errors_of_three_texts_are_those_of_a_bootstrap);
-    tcase_add_test(t, sequences_stand_in_for_documents);
     suite_add_tcase(s, t);
+    tcase_add_test(o, sequences_stand_in_for_documents);
+    suite_add_tcase(s, o);
     return s;
 }
