@@ -24,6 +24,7 @@ typedef struct {
     exf_source_chunks pool;
     int64_t *want;
     size_t cap_sequences, cap_ids, cap_domains;
+    int64_t documents; /* of the sources before this one */
 } builder;
 
 static exf_code check_request(const exf_corpus_request *q, exf_err *err)
@@ -58,6 +59,7 @@ static exf_code read_source(builder *b, const exf_manifest_source *s, exf_err *e
     p->source = s;
     p->ids.n = p->n = 0;
     p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
+    p->n_documents = 0;
     EXF_TRY(s->format == EXF_SOURCE_TEXT     ? exf_source_chunks_read_text(p, err)
             : s->format == EXF_SOURCE_TOKENS ? exf_source_chunks_read_tokens(p, err)
                                              : exf_source_chunks_read_lines(p, err));
@@ -112,7 +114,7 @@ static exf_code take_chunk(builder *b, size_t row, int32_t source, int32_t domai
     EXF_TRY(exf_mem_grow(&c->sequence, &b->cap_sequences, c->n_sequences + 1, sizeof *c->sequence, "sequences", err));
     EXF_TRY(exf_mem_grow(&c->ids, &b->cap_ids, at + n, sizeof *c->ids, "token ids", err));
     memcpy(c->ids + at, b->pool.ids.id + from.first, n * sizeof *c->ids);
-    c->sequence[c->n_sequences++] = (exf_sequence){at, from.n, source, domain, (int64_t)row};
+    c->sequence[c->n_sequences++] = (exf_sequence){at, from.n, source, domain, (int64_t)row, b->documents + from.document};
     c->n_tokens += n;
     if (from.n > c->max_tokens) c->max_tokens = from.n;
 out:
@@ -135,6 +137,8 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     for (size_t k = 0; k < take; k++) EXF_TRY(take_chunk(b, pick[k], (int32_t)i, domain, err));
     exf_domain *d = &c->domains[domain];
     uint64_t kept = c->n_tokens - before;
+    b->documents += p->n_documents;
+    c->documents_known |= p->source->format != EXF_SOURCE_TOKENS;
     d->sequences_kept += take;
     d->sequences_dropped += p->n_short + (p->n - take);
     d->tokens_kept += kept;
@@ -338,7 +342,7 @@ static exf_code make_stand_in(exf_corpus *c, const exf_manifest *m, const exf_co
     EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
     for (size_t i = 0; i < m->n; i++)
         for (int64_t k = 0; k < want[i]; k++, n++)
-            c->sequence[n] = (exf_sequence){n * (size_t)q->max_tokens, (int32_t)q->max_tokens, (int32_t)i, 0, k};
+            c->sequence[n] = (exf_sequence){n * (size_t)q->max_tokens, (int32_t)q->max_tokens, (int32_t)i, 0, k, (int64_t)n};
     EXF_TRY(exf_manifest_unpinned(m, &c->unpinned, &c->n_unpinned, err));
     c->n_sequences = n;
     c->n_sources = m->n;

@@ -7,7 +7,8 @@
  * document (a jsonl or chat line that is not blank, or the whole text file; at most
  * 64 MiB, unpacked where the file is compressed) tokenised and cut into token chunks of max_tokens, the last one shorter.
  * What is below min_tokens is dropped.  Documents never share a sequence and
- * nothing is padded.
+ * nothing is padded.  A row of a tokens tensor counts as a document of its own:
+ * which one it was cut from is not known.
  *
  * Selection is deterministic: a source that has more sequences than it is asked
  * for gives a seeded choice without replacement (base/hash.h, stream = index of
@@ -40,6 +41,7 @@ typedef struct {
     int32_t source;   /* index in the manifest */
     int32_t domain;   /* index in exf_corpus.domains */
     int64_t row;      /* number of the sequence within its source, before selection, from 0 */
+    int64_t document; /* number of its document within all sources, before selection, from 0; rising */
 } exf_sequence;
 
 typedef struct {
@@ -50,6 +52,7 @@ typedef struct {
 
 typedef struct {
     size_t n_sequences, n_domains, n_sources;
+    int documents_known;    /* 0: all sources are token ids, each row of which stands as a document */
     exf_sequence *sequence; /* manifest order */
     exf_domain *domains;    /* in order of first appearance */
     int32_t *ids;           /* all tokens, sequence after sequence */

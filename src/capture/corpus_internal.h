@@ -9,6 +9,7 @@
 typedef struct {
     size_t first; /* in ids */
     int32_t n;
+    int64_t document; /* within the source, from 0 */
 } exf_token_chunk;
 
 /* Filled anew for each source. */
@@ -20,6 +21,7 @@ typedef struct {
     exf_ids ids;
     exf_token_chunk *chunk; /* in file order */
     size_t n, cap;
+    int64_t n_documents;              /* documents read so far; rows of a tensor too */
     uint64_t n_short, tokens_dropped; /* chunks below min_tokens; their tokens and those cut off */
     uint64_t lines, matching;         /* jsonl, chat: lines that are not blank, and those that pass `where` */
 } exf_source_chunks;

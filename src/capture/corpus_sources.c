@@ -46,7 +46,7 @@ void exf_tensor_names(const exf_st_file *f, exf_text *out)
 
 /* ---- one document ----------------------------------------------------------------------------------------- */
 
-/* Cuts ids[first..] into chunks of max_tokens; removes the last one if it is too short. */
+/* Cuts ids[first..], a document, into chunks of max_tokens; removes the last one if it is too short. */
 static exf_code cut_into_chunks(exf_source_chunks *p, size_t first, exf_err *err)
 {
     while (first < p->ids.n) {
@@ -59,9 +59,10 @@ static exf_code cut_into_chunks(exf_source_chunks *p, size_t first, exf_err *err
         }
         exf_code rc = exf_mem_grow(&p->chunk, &p->cap, p->n + 1, sizeof *p->chunk, "sequences of a source", err);
         if (rc != EXF_OK) return rc;
-        p->chunk[p->n++] = (exf_token_chunk){first, (int32_t)n};
+        p->chunk[p->n++] = (exf_token_chunk){first, (int32_t)n, p->n_documents};
         first += n;
     }
+    p->n_documents++;
     return EXF_OK;
 }
 

@@ -209,14 +209,15 @@ static const exf_opt rows[] = {
 static const exf_command commands[] = {
     {"summary", "FILE.h5 [STATISTICS.h5]",
      "what it is and holds, layer by layer; coverage, sample sizes, losses, norms, cold experts,\n"
-     "and similarity where statistics stand beside tables; FILE.h5 without a command is summed up",
+     "and similarity where statistics stand beside tables; of validation.json or frontier.json what\n"
+     "exfold-validate printed; a FILE without a command is summed up",
      1, 2, "json", exf_inspect_summary},
     {"heatmap", "FILE.h5 [STATISTICS.h5] -o OUT.pdf",
      "every layer's norms, similarity, scalars and losses; in one picture each,\nas .png, .svg or .pdf", 1, 2,
      "json output force what range layers data", exf_inspect_heatmap},
     {"report", "TABLES.h5 [STATISTICS.h5] -o OUT.html",
-     "one page with everything, for any browser; takes validation.json or\nvalidation.md from beside the tables", 1, 2,
-     "json output force", exf_inspect_report},
+     "one page with everything, for any browser; takes validation.json,\nvalidation.md, frontier.json from beside the tables",
+     1, 2, "json output force", exf_inspect_report},
     {"diff", "A.h5 B.h5", "what changed from one table to another; facts, coverage, scalars, targets, pools", 2, 2,
      "json fail-above", exf_inspect_diff},
     {"verify", "PATH ...",

@@ -11,7 +11,7 @@ static const exf_opt rows[] = {
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
      "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
     {NULL, "frontier", 0, EXF_OPT_FLAG, offsetof(exf_recipe, frontier), "false", NULL, "Run",
-     "sweep P and D; instead of validate.variants: show KL over cost, write frontier.json, .md and .svg"},
+     "sweep P and D; instead of validate.variants: mark what is worth its cost, write frontier.json, .md and .svg"},
     {NULL, "sensitivities", 0, EXF_OPT_FLAG, offsetof(exf_recipe, wants_sensitivities), "false", NULL, "Run",
      "fold each layer alone; instead of validate.variants: what K/2 experts per token there do to the model; write "
      "sensitivities.json, from which exfold-solve --sensitivities solves budgets, and .md"},
@@ -30,11 +30,11 @@ const exf_program exf_program_validate = {
     .arguments = "RECIPE | --model DIR --text FILE -o DIR",
     .group = "check",
     .brief = "what tables do to the model: perplexity and KL of every variant",
-    .about = "Runs the model and every variant of it in one pass over the weights; prints\n"
-             "perplexity, KL and cost, and writes validation.json and validation.md.",
+    .about = "Runs the model and every variant of it in one pass over the weights; prints what\n"
+             "the tables gain and what is worth its cost, writes validation.json and .md.",
     .examples = "exfold-validate --model DIR --text held-out.txt --tables out/tables.h5\n"
                 "exfold-validate recipe.yaml --variants 'P4 top4:drop D8' --fail-above kl=0.2\n"
-                "exfold-validate recipe.yaml --frontier    # sweep P and D, write frontier.svg",
+                "exfold-validate recipe.yaml --limit kl=0.05 --gpu H200    # sweep P and D, recommend a pair",
     .keys = "model data.max_tokens data.min_tokens data.seed runtime output.directory serve.runtime validate",
     .needs_recipe = 1,
     .takes_ranks = 1,

@@ -335,8 +335,40 @@ static exf_code print_as_json(const char *path, const exf_inspection *s, const e
     return exf_print_json(&w, err);
 }
 
+/* ---- a validation ----------------------------------------------------------------------- */
+
+enum { VALIDATION_MAX = 16 << 20 }; /* bytes */
+
+/* Prints the summary that validation.json and frontier.json hold, or the file. */
+static exf_code show_validation(const exf_recipe *r, exf_err *err)
+{
+    const char *path = r->inputs[0];
+    exf_json *root = NULL;
+    char *text = NULL;
+    size_t n;
+    exf_code rc;
+    EXF_TRY(exf_json_load(&root, path, VALIDATION_MAX, err));
+    const char *schema = exf_json_string(exf_json_get(root, "schema"), NULL),
+               *summary = exf_json_string(exf_json_get(root, "summary"), NULL);
+    if (!schema || strcmp(schema, "exfold-validation/1") != 0)
+        rc = exf_fail(err, EXF_FORMAT, "%s: \"schema\" is %s, expected exfold-validation/1, as exfold-validate writes it", path,
+                      schema ? schema : "missing");
+    else if (r->n_inputs > 1)
+        rc = exf_fail(err, EXF_USAGE, "%s: is a validation, which is summed up alone, without %s", path, r->inputs[1]);
+    else if (!summary)
+        rc = exf_fail(err, EXF_FORMAT, "%s: has no \"summary\", which earlier programs did not write; validate again", path);
+    if (rc != EXF_OK) goto out;
+    EXF_TRY(exf_file_slurp(path, VALIDATION_MAX, &text, &n, err));
+    fputs(r->json ? text : summary, stdout);
+out:
+    exf_mem_free(text);
+    exf_json_free(root);
+    return rc;
+}
+
 exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
 {
+    if (exf_ends_with(r->inputs[0], ".json")) return show_validation(r, err);
     exf_inspection s = {0};
     exf_layer_summary *rows = NULL;
     exf_code rc;

@@ -1,6 +1,7 @@
 /* fold_decode.c - folds at decode positions: the schedule of steps, and D and sere applied step by step. */
 #include "fold/fold_rewriter_internal.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "kernels/fold/fold_cpu.h"
@@ -16,19 +17,12 @@ int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n)
     return s->prefill_tokens == 0 || s->prefill_tokens > n ? n : s->prefill_tokens;
 }
 
-/* Returns the index after the last sequence of the batch that starts at `from`, and its longest sequence. */
-static size_t find_batch_end(const exf_batch *batch, const size_t *batch_of, size_t from, int *longest)
+/* Adds steps and rows of the batch of sequences [from, to); only counts them while s->row is NULL. */
+static void add_batch(exf_decode_schedule *s, size_t from, size_t to, size_t *rows)
 {
-    size_t to = from;
-    *longest = 0;
-    for (; to < batch->n_sequences && batch_of[to] == batch_of[from]; to++)
-        if (batch->span[to].n_tokens > *longest) *longest = batch->span[to].n_tokens;
-    return to;
-}
-
-/* Adds steps and rows of one batch; only counts them while s->row is NULL. */
-static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longest, size_t *rows)
-{
+    int longest = 0;
+    for (size_t i = from; i < to; i++)
+        if (s->batch->span[i].n_tokens > longest) longest = s->batch->span[i].n_tokens;
     for (int q = s->prefill_tokens; q < longest; q++) {
         if (s->first) s->first[s->n_steps] = *rows;
         s->n_steps++;
@@ -43,32 +37,32 @@ static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longes
 }
 
 /* Adds the steps of all batches; returns the number of their rows. */
-static size_t walk_batches(exf_decode_schedule *s, const size_t *batch_of)
+static size_t walk_batches(exf_decode_schedule *s)
 {
-    size_t rows = 0;
+    size_t rows = 0, n = s->batch->n_sequences;
     s->n_batches = s->n_steps = 0;
     s->widest = 0;
-    for (size_t from = 0, to; from < s->batch->n_sequences; from = to) {
-        int longest;
-        to = find_batch_end(s->batch, batch_of, from, &longest);
-        add_batch(s, from, to, longest, &rows);
+    for (size_t from = 0, to; from < n; from = to) {
+        to = n - from > (size_t)s->size ? from + (size_t)s->size : n;
+        add_batch(s, from, to, &rows);
     }
     return rows;
 }
 
-exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
-                                 int threads, exf_err *err)
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, int size, int prefill_tokens, int threads,
+                                 exf_err *err)
 {
     exf_code rc;
     memset(s, 0, sizeof *s);
     s->batch = batch;
+    s->size = size;
     s->prefill_tokens = prefill_tokens;
     s->threads = threads;
-    size_t rows = walk_batches(s, batch_of);
+    size_t rows = walk_batches(s);
     EXF_TRY(exf_mem_new(&s->first, s->n_steps + 1, sizeof *s->first, "decode steps", err));
     EXF_TRY(exf_mem_new(&s->row, rows, sizeof *s->row, "decode steps", err));
     s->first[s->n_steps] = rows;
-    walk_batches(s, batch_of);
+    walk_batches(s);
 out:
     if (rc != EXF_OK) exf_decode_schedule_free(s);
     return rc;
@@ -187,12 +181,46 @@ typedef struct {
     int16_t target[EXF_FOLD_MAX_E]; /* of a static pool with joint weights */
 } decode_job;
 
+/* The streams of these draws begin after those of random prefill folds, which are the layers' numbers. */
+enum { DECODE_STREAM = EXF_MAX_LAYERS };
+
+/* Gives each route outside the pool to a member drawn by (seed, layer, slot of the run), with that pair's scalar; weight 0 where
+ * the pair has none.  The first row of `io` is row `first` of the schedule. */
+static exf_fold_status fold_at_random(const decode_job *j, const exf_fold_routes *io, size_t first)
+{
+    const exf_fold_rewriter *f = j->f;
+    const exf_decode_schedule *s = f->schedule;
+    int32_t *ids = io->ids;
+    float *w = io->weights;
+    exf_fold_decode_options o;
+    int32_t member[EXF_FOLD_MAX_E];
+    unsigned char inside[EXF_FOLD_MAX_E] = {0};
+    exf_fold_pool pool;
+    exf_fold_status status = exf_fold_check_decode(&o, io, &j->tables, &f->v->decode_options, 0);
+    if (status != EXF_FOLD_OK || (!f->pool && !exf_fold_choose_pool(&pool, io, &j->tables, &o))) return status;
+    for (int i = 0; i < o.pool; i++) {
+        member[i] = f->pool ? f->pool->members[(size_t)j->index * (size_t)o.pool + (size_t)i] : pool.expert[i];
+        inside[member[i]] = 1;
+    }
+    for (int i = 0; i < io->rows * io->width; i++) {
+        if (ids[i] < 0 || inside[ids[i]]) continue;
+        size_t slot = (s->first_row + s->row[first + (size_t)(i / io->width)]) * (size_t)io->width + (size_t)(i % io->width);
+        uint64_t stream = DECODE_STREAM + (uint64_t)j->routes->layer;
+        int32_t to = member[exf_rng_below((uint64_t)o.pool, (uint64_t)f->v->decode_seed, stream, slot)];
+        size_t cell = (size_t)ids[i] * (size_t)j->tables.n_experts + (size_t)to;
+        w[i] = j->tables.loss[cell] < EXF_LOSS_NEVER ? w[i] * j->tables.coeff[cell] : 0.0f;
+        ids[i] = to;
+    }
+    return EXF_FOLD_OK;
+}
+
 /* Folds the rows of a step, the first of which is row `first` of the schedule. */
 static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io, size_t first, int worker)
 {
     const exf_fold_rewriter *f = j->f;
     const exf_fold_tables *t = &j->tables;
     size_t e = (size_t)f->t->shape.n_experts, at = (size_t)j->index * e;
+    if (f->v->outside == EXF_OUTSIDE_RANDOM) return fold_at_random(j, io, first);
     if (f->v->by_router) return fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
     if (f->v->decode == EXF_DECODE_SERE) {
         reroute_tokens(f, io, j->index);
@@ -205,6 +233,17 @@ static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io,
     if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
     if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
     return exf_fold_decode_static_cpu(io, f->pool->target_ids + at, f->pool->target_scale + at, (int)e);
+}
+
+/* Multiplies a token's kept weights w [K] so that they have the sum of all, before [K]; where none is kept they stay. */
+static void renormalise(float *w, const float *before, const int32_t *ids, size_t k)
+{
+    float all = 0, kept = 0;
+    for (size_t i = 0; i < k; i++) {
+        all += ids[i] >= 0 ? before[i] : 0;
+        kept += ids[i] >= 0 ? w[i] : 0;
+    }
+    for (size_t i = 0; kept > 0 && i < k; i++) w[i] *= all / kept;
 }
 
 /* Drops routes outside a static pool: they get the pool's targets with weight 0. */
@@ -234,8 +273,10 @@ static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker
     exf_fold_status status = fold_step(j, &io, from, worker);
     drop_outside(f, &io, before);
     for (size_t i = 0; status == EXF_FOLD_OK && i < n; i++) {
-        memcpy(r->ids + s->row[from + i] * k, ids + i * k, k * sizeof *ids);
-        memcpy(r->weights + s->row[from + i] * k, weights + i * k, k * sizeof *weights);
+        size_t at = s->row[from + i] * k;
+        if (f->v->outside == EXF_OUTSIDE_RENORMALISED) renormalise(weights + i * k, r->weights + at, ids + i * k, k);
+        memcpy(r->ids + at, ids + i * k, k * sizeof *ids);
+        memcpy(r->weights + at, weights + i * k, k * sizeof *weights);
     }
     return status;
 }

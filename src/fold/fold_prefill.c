@@ -111,7 +111,7 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
     else if (f->v->budget)
         status = fold_by_budget(f, &in, &out, t, index);
     else if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
-        keep_ranked(f, &in, &out, t, r->layer, at);
+        keep_ranked(f, &in, &out, t, r->layer, at + f->schedule->first_row * (size_t)r->top_k);
     else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else

@@ -231,24 +231,34 @@ static uint64_t mark_experts(unsigned char *seen, const int32_t *ids, size_t n)
     return fresh;
 }
 
-/* Adds the distinct experts of each token, and of each decode step. */
-static void count_usage(exf_fold_rewriter *f, const exf_routes *r)
+/* Adds the distinct experts of each decode step of a schedule. */
+static void count_steps(exf_fold_rewriter *f, const exf_routes *r, const exf_decode_schedule *s, exf_expert_usage *c)
 {
-    exf_expert_usage *c = &f->usage[r->moe_index];
-    const exf_decode_schedule *s = f->schedule;
     size_t k = (size_t)r->top_k;
-    for (size_t row = 0; row < r->batch->n_tokens; row++) {
-        const int32_t *ids = r->ids + row * k;
-        c->executed += mark_experts(f->seen, ids, k);
-        for (size_t i = 0; i < k; i++)
-            if (ids[i] >= 0) f->seen[ids[i]] = 0;
-    }
-    c->tokens += r->batch->n_tokens;
     for (size_t step = 0; step < s->n_steps; step++) {
         for (size_t i = s->first[step]; i < s->first[step + 1]; i++)
             c->distinct += mark_experts(f->seen, r->ids + s->row[i] * k, k);
         memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
         c->steps++;
+    }
+}
+
+/* Adds the distinct experts of each token, and of each decode step. */
+static void count_usage(exf_fold_rewriter *f, const exf_routes *r)
+{
+    uint64_t executed = 0;
+    size_t k = (size_t)r->top_k;
+    for (size_t row = 0; row < r->batch->n_tokens; row++) {
+        const int32_t *ids = r->ids + row * k;
+        executed += mark_experts(f->seen, ids, k);
+        for (size_t i = 0; i < k; i++)
+            if (ids[i] >= 0) f->seen[ids[i]] = 0;
+    }
+    for (int i = 0; i < f->n_counted; i++) {
+        exf_expert_usage *c = &f->usage[i * f->n_moe_layers + r->moe_index];
+        c->tokens += r->batch->n_tokens;
+        c->executed += executed;
+        count_steps(f, r, &f->counted[i], c);
     }
 }
 
@@ -292,7 +302,8 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     }
     for (int l = 0; l < a->n_layers; l++)
         if (a->is_moe[l]) f->layer_of[n++] = l;
-    EXF_TRY(exf_mem_new(&f->usage, (size_t)n, sizeof *f->usage, "expert usage", err));
+    f->n_moe_layers = n;
+    EXF_TRY(exf_fold_rewriter_count(f, schedule, 1, err));
     EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "expert usage", err));
     f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite_routes};
     if (variant) EXF_TRY(open_variant(f, err));
@@ -317,14 +328,22 @@ const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f)
     return &f->rewriter;
 }
 
+exf_code exf_fold_rewriter_count(exf_fold_rewriter *f, const exf_decode_schedule *schedules, int n, exf_err *err)
+{
+    exf_mem_free(f->usage);
+    f->counted = schedules;
+    f->n_counted = n;
+    return exf_mem_new(&f->usage, (size_t)n * (size_t)f->n_moe_layers, sizeof *f->usage, "expert usage", err);
+}
+
 const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f)
 {
     return f->usage;
 }
 
-void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, const exf_expert_usage *usage, int n)
+void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, int i, const exf_expert_usage *usage, int n)
 {
-    memcpy(f->usage, usage, (size_t)n * sizeof *usage);
+    memcpy(f->usage + i * f->n_moe_layers, usage, (size_t)n * sizeof *usage);
 }
 
 void exf_fold_rewriter_free(exf_fold_rewriter *f)

@@ -6,23 +6,25 @@
 #include "fold/variant.h"
 #include "pass/forward.h"
 
-/* A run's tokens as prefill tokens and steps of decode batches.  Sequences side by side form a decode batch: step q of a batch
- * of B is its tokens at position q.  Causality makes a whole teacher-forced decode one ordinary forward pass
- * (docs/method.md, section 3). */
+/* A run's tokens as prefill tokens and steps of decode batches.  Every `size` consecutive sequences are a batch, whatever file or
+ * domain they are of; the last one may have fewer.  Step q of a batch is its sequences' tokens at position q.  Causality makes a
+ * whole teacher-forced decode one ordinary forward pass (docs/method.md, section 3). */
 typedef struct {
     const exf_batch *batch;
+    int size;           /* sequences of a decode batch */
     int prefill_tokens; /* positions below are prefill, the rest decode; 0: every position is both */
     size_t n_batches;   /* decode batches */
     size_t n_steps;     /* steps of all batches */
     size_t *first;      /* [n_steps + 1] index of each step's first token in row */
     size_t *row;        /* every decode token's row in the run, step after step */
     int widest;         /* most sequences in a batch */
+    size_t first_row;   /* row of the batch's first token in the run of all ranks, by which random variants draw; 0 at first */
     int threads;        /* threads that a rewriter may use */
 } exf_decode_schedule;
 
-/* Makes the schedule. batch_of [n_sequences] does not fall; equal numbers decode together. */
-exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
-                                 int threads, exf_err *err) EXF_CHECKED;
+/* Makes the schedule; size and threads are at least 1. */
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, int size, int prefill_tokens, int threads,
+                                 exf_err *err) EXF_CHECKED;
 void exf_decode_schedule_free(exf_decode_schedule *s);
 /* Returns how many positions of a sequence of n tokens are prefill: [0, result). */
 int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n);
@@ -43,10 +45,12 @@ typedef struct exf_fold_rewriter exf_fold_rewriter;
 exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a,
                                const exf_decode_schedule *schedule, exf_err *err) EXF_CHECKED;
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
-/* Returns counts [MoE layers of the model] of the lane's own routes; probes are not counted. */
+/* Has a new rewriter count the experts of the steps of n schedules, which are borrowed, in the place of its own. */
+exf_code exf_fold_rewriter_count(exf_fold_rewriter *f, const exf_decode_schedule *schedules, int n, exf_err *err) EXF_CHECKED;
+/* Returns counts [schedules, MoE layers of the model] of the lane's own routes; probes are not counted. */
 const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f);
-/* Sets the counts of the first n MoE layers, which a resumed pass does not run. */
-void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, const exf_expert_usage *usage, int n);
+/* Sets the counts by schedule i of the first n MoE layers, which a resumed pass does not run. */
+void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, int i, const exf_expert_usage *usage, int n);
 void exf_fold_rewriter_free(exf_fold_rewriter *f); /* NULL is allowed */
 /* Returns 1 if the variant applies vectors (exf_tables_read_vectors). */
 int exf_variant_wants_vectors(const exf_variant *v);

@@ -48,7 +48,9 @@ struct exf_fold_rewriter {
     float *basis;                 /* [L, R, H] the columns of the projector's basis as rows */
     exf_correction_tables vectors; /* diagonal, c, rank and scalar, of all layers */
     exf_device_corrections on_device; /* used if the pass runs on a device */
-    exf_expert_usage *usage;           /* [MoE layers] */
+    const exf_decode_schedule *counted; /* [n_counted] whose steps are counted */
+    int n_counted, n_moe_layers;
+    exf_expert_usage *usage;           /* [n_counted, MoE layers] */
     int32_t *ids;                 /* [decode rows, K] gathered by step */
     float *weights;
     unsigned char *seen;          /* [E] scratch of the expert usage */

@@ -38,7 +38,9 @@ exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *k
     if (!free_to_set) return EXF_OK;
     for (const char *p = options; p && *p; p += *p == ',') {
         size_t word = strcspn(p, ","), name = strcspn(p, "=,");
-        if (!has_word(own, ',', p, word) && !has_word(free_to_set, ' ', p, name))
+        int is_known = has_word(own, ',', p, word) || has_word(free_to_set, ' ', p, name) ||
+                       (!is_prefill && has_word("batch", ' ', p, name)); /* what it meets, not what it is told */
+        if (!is_known)
             return exf_fail(err, EXF_USAGE, "variant \"%s\": %s cannot be told %.*s; its %s runs %s%s%s%s", text, r->name,
                             (int)word, p, kind, *own ? "with " : "as it is", own,
                             *free_to_set ? " and takes " : ", without options", free_to_set);

@@ -8,6 +8,11 @@
 static exf_code check_exfold(const struct exf_variant *v, const exf_architecture *a, exf_err *err)
 {
     (void)a;
+    if (v->outside == EXF_OUTSIDE_RENORMALISED || v->outside == EXF_OUTSIDE_RANDOM)
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": fold=%s is a baseline, which no runtime runs; a validation runs it beside D unless "
+                        "validate.baselines is off",
+                        v->name, v->outside == EXF_OUTSIDE_RANDOM ? "random" : "renorm");
     if (v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY && !v->by_router)
         return exf_fail(err, EXF_USAGE,
                         "variant \"%s\": exfold has no joint weights for a static pool; it runs pool=static with pair "

@@ -101,24 +101,38 @@ static exf_code set_confidence(const reading *r, const exf_variant_option *o, co
     return r->v->prefill_options.confidence || strcmp(value, "off") == 0 ? EXF_OK : refuse_value(r, o->name, value, "off, on");
 }
 
-static exf_code set_renorm(const reading *r, const exf_variant_option *o, const char *value)
+/* Sets what top does with the kept weights. */
+static exf_code set_kept(const reading *r, const exf_variant_option *o, const char *value)
 {
-    (void)o, (void)value;
-    r->v->renormalise = 1;
-    return EXF_OK;
-}
-
-static exf_code set_drop(const reading *r, const exf_variant_option *o, const char *value)
-{
-    (void)o, (void)value;
-    r->v->renormalise = 0;
+    (void)value;
+    r->v->renormalise = strcmp(o->name, "renorm") == 0;
     return EXF_OK;
 }
 
 static exf_code set_seed(const reading *r, const exf_variant_option *o, const char *value)
 {
-    int good = exf_parse_i64(value, &r->v->seed) && r->v->seed >= 0;
-    return good ? EXF_OK : refuse_value(r, o->name, value, "an integer from 0");
+    int64_t seed;
+    if (!exf_parse_i64(value, &seed) || seed < 0) return refuse_value(r, o->name, value, "an integer from 0");
+    memcpy((char *)r->v + o->field, &seed, sizeof seed);
+    return EXF_OK;
+}
+
+static exf_code set_outside(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int place = 0;
+    exf_code rc = read_word(r, o, value, &place);
+    r->v->outside = (exf_outside)place;
+    r->v->decode_options.drop = place == EXF_OUTSIDE_DROPPED || place == EXF_OUTSIDE_RENORMALISED;
+    return rc;
+}
+
+static exf_code set_batch(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int64_t size;
+    if (!exf_parse_i64(value, &size) || size < 1 || size > EXF_FOLD_MAX_SLOTS)
+        return refuse_value(r, o->name, value, "a number of sequences from 1");
+    r->v->batch = (int)size;
+    return EXF_OK;
 }
 
 static exf_code set_layer(const reading *r, const exf_variant_option *o, const char *value)
@@ -188,6 +202,10 @@ static exf_code set_decode_projector(const reading *r, const exf_variant_option 
 
 #define AT(field) offsetof(exf_variant, field)
 #define END {NULL, NULL, NULL, NULL, NULL, 0}
+/* Of every decode kind. */
+#define BATCH \
+    {"batch", "N", "each", "sequences that decode side by side, one of validate.decode_batch; without it, each of these in turn", \
+     set_batch, 0}
 
 static const exf_variant_option fold_options[] = {
     {"projector", "pair|layer|global|diagonal|lowrank<R>|joint", "pair",
@@ -213,8 +231,8 @@ static const exf_variant_option fold_options[] = {
     {"layer", "N", "all", "only this layer folds: what it does to the model alone", set_layer, 0},
     END};
 static const exf_variant_option top_options[] = {
-    {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_renorm, 0},
-    {"drop", NULL, "off", "kept weights stay as they are", set_drop, 0},
+    {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_kept, 0},
+    {"drop", NULL, "off", "kept weights stay as they are", set_kept, 0},
     END};
 static const exf_variant_option skip_options[] = {
     {"tau", "X", "none, and one is needed", "routes with w times the layer's factor below X are dropped", set_tau, 0},
@@ -223,12 +241,16 @@ static const exf_variant_option skip_options[] = {
     END};
 static const exf_variant_option random_options[] = {
     {"rank", "score_norm|score|norm", "score_norm", "as of P", set_word, AT(prefill_options.rank)},
-    {"seed", "N", "1", "of the draw", set_seed, 0},
+    {"seed", "N", "1", "of the draw", set_seed, AT(seed)},
     END};
 static const exf_variant_option pool_options[] = {
     {"pool", "dynamic|static", "dynamic", "the experts of most importance in the batch, or those of /pools/<D> in the tables",
      set_choice, AT(decode)},
-    {"fold", "on|drop", "on", "routes outside the pool are folded in place, or dropped", set_word, AT(decode_options.drop)},
+    {"fold", "on|drop|renorm|random", "on",
+     "routes outside the pool are folded in place; dropped; dropped while the token's other weights keep the sum of all; or folded "
+     "into a member drawn at random",
+     set_outside, 0},
+    {"seed", "N", "1", "of the draw of fold=random", set_seed, AT(decode_seed)},
     {"rank", "norm|energy|score", "norm", "an expert's importance is the sum of w h, (w rms)^2 or w over its routes",
      set_word, AT(decode_options.importance)},
     {"projector", "pair|layer|global|joint", "pair", "as of P; expert outputs, which vectors need, are not there",
@@ -249,10 +271,11 @@ static const exf_variant_option pool_options[] = {
      "a route without a target is dropped, or goes to the pool's most important expert with that pair's scalar",
      set_word, AT(decode_options.fallback)},
     {"ridge", "X", "1e-2", "as of P", set_float, AT(decode_options.ridge)},
+    BATCH,
     END};
-static const exf_variant_option reap_options[] = {END};
+static const exf_variant_option reap_options[] = {BATCH, END};
 static const exf_variant_option sere_options[] = {
-    {"rho", "X", "0", "a route stays where no primary expert is more similar than X", set_rho, 0}, END};
+    {"rho", "X", "0", "a route stays where no primary expert is more similar than X", set_rho, 0}, BATCH, END};
 
 static const exf_variant_kind kinds[] = {
     {"P", "P4", "prefill: 4 routes a token; each omitted one is folded into the kept one of least loss", 1, EXF_PREFILL_FOLD,
@@ -392,7 +415,7 @@ static exf_code check_together(const reading *r)
     exf_apply prefill = v->prefill_projector->apply, decode = v->decode_projector->apply;
     int folds = v->prefill == EXF_PREFILL_FOLD, pool_is_static = v->decode == EXF_DECODE_STATIC;
     int joint = prefill == EXF_APPLY_JOINTLY, decode_joint = decode == EXF_APPLY_JOINTLY;
-    int joint_stand_ins = v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT;
+    int joint_stand_ins = v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT, draws = v->outside == EXF_OUTSIDE_RANDOM;
     const struct {
         int refused;
         const char *why;
@@ -402,12 +425,13 @@ static exf_code check_together(const reading *r)
         {joint && (p->confidence || is_limited(p->max_loss)), "this projector cannot be combined with max_loss or confidence"},
         {pool_is_static && ((decode != EXF_APPLY_PAIR && !decode_joint) || d->importance || is_limited(d->max_loss)),
          "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"},
-        {decode_joint && (d->drop || is_limited(d->max_loss)), "projector=joint cannot be combined with fold=drop or max_loss"},
+        {decode_joint && (v->outside || is_limited(d->max_loss)),
+         "projector=joint cannot be combined with max_loss, nor with a fold but on"},
         {(v->prefill_frobenius && (prefill != EXF_APPLY_PAIR || v->budget)) ||
              (v->decode_frobenius && (decode != EXF_APPLY_PAIR || pool_is_static || v->by_router)),
          "loss=frobenius is of projector=pair and of dynamic pools alone"},
-        {d->fallback && (decode_joint || pool_is_static || v->by_router || d->drop),
-         "fallback=first cannot be combined with projector=joint, targets=router, pool=static or fold=drop"},
+        {d->fallback && (decode_joint || pool_is_static || v->by_router || v->outside),
+         "fallback=first cannot be combined with projector=joint, targets=router, pool=static, nor with a fold but on"},
         {(p->ridge != 0 && !joint) || (d->ridge != 0 && !decode_joint), "ridge is of projector=joint alone"},
         {v->prefill == EXF_PREFILL_SKIP && v->tau == 0, "skip needs a threshold above 0, as in skip1:tau=0.1"},
         {folds && v->sensitivity && v->budget != EXF_BUDGET_TOKEN, "sensitivity is of budget=token alone"},
@@ -415,10 +439,12 @@ static exf_code check_together(const reading *r)
          "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"},
         {v->pool_by != EXF_POOL_BY_NORM && !pool_is_static, "by is of pool=static alone; a batch's pool has rank"},
         {!v->by_router && !joint_stand_ins, "weights is of targets=router alone"},
-        {v->by_router && (d->drop || d->max_loss != 0 || !decode_joint),
+        {v->by_router && (v->outside || d->max_loss != 0 || !decode_joint),
          "where the router chooses targets, their weights are said by weights; it takes no fold, no max_loss and no other "
          "projector"},
         {v->by_router && !joint_stand_ins && d->ridge != 0, "ridge is of weights=joint alone"},
+        {draws && (is_limited(d->max_loss) || v->decode_frobenius), "fold=random draws its targets whatever their loss"},
+        {!draws && v->decode_seed != 1, "seed is of fold=random alone"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].refused) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s", r->text, rules[i].why);
@@ -440,7 +466,7 @@ exf_code exf_variant_parse_on(const exf_runtime *runtime, exf_variant *v, const 
         return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text),
                         sizeof copy - 1);
     v->renormalise = 1;
-    v->seed = 1;
+    v->seed = v->decode_seed = 1;
     snprintf(v->name, sizeof v->name, "%s", text);
     snprintf(copy, sizeof copy, "%s", text);
     for (char *part = copy, *next; rc == EXF_OK && part; part = next) {

@@ -17,6 +17,10 @@ typedef enum { EXF_BUDGET_FIXED, EXF_BUDGET_TOKEN, EXF_BUDGET_TOP_P } exf_budget
 /* The source of a layer's factor: none, or an exf_budget_rule plus 1. */
 typedef enum { EXF_SENSITIVITY_NONE, EXF_SENSITIVITY_STREAM, EXF_SENSITIVITY_OUTPUT, EXF_SENSITIVITY_MEASURED } exf_sensitivity;
 
+/* What becomes of a decode route outside the pool: it is folded; or, in baselines, dropped, dropped while the token's other
+ * weights keep the sum of all, or folded into a member that is drawn at random. */
+typedef enum { EXF_OUTSIDE_FOLDED, EXF_OUTSIDE_DROPPED, EXF_OUTSIDE_RENORMALISED, EXF_OUTSIDE_RANDOM } exf_outside;
+
 enum { EXF_VARIANT_NAME_LEN = 96 };
 
 typedef struct exf_variant {
@@ -34,6 +38,9 @@ typedef struct exf_variant {
     exf_decode_kind decode;
     const exf_projector *decode_projector;
     exf_fold_decode_options decode_options; /* pool: D (dynamic and static), experts that reap retains, or sere's S */
+    exf_outside outside;             /* decode_options.drop is 1 where it is dropped */
+    int64_t decode_seed;             /* of EXF_OUTSIDE_RANDOM */
+    int batch;                       /* sequences of its decode batches; 0: the text names none */
     exf_pool_criterion pool_by;      /* static */
     int by_router;                   /* 1: the router chooses stand-ins for routes outside the pool */
     exf_fold_stand_in_weights stand_in_weights;
@@ -77,6 +84,11 @@ exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_e
 /* Appends what the variant does in words, for tables that people read: "P2:projector=joint" is
  * "2 experts per token, joint weights". */
 exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Makes the variant, which has a decode kind and names no batch, one that names it: "P4+D8" is "P4+D8:batch=16".  EXF_USAGE if the
+ * name would be too long. */
+exf_code exf_variant_set_batch(exf_variant *v, int size, exf_err *err) EXF_CHECKED;
+/* Returns 1 if `text` is the name, or the name without the batch that it names. */
+int exf_variant_is_named(const char *name, const char *text);
 /* Returns the rule of the tables' budget (exf_budget.rule) that the variant asks for; NULL: none. */
 const char *exf_variant_budget_rule(const exf_variant *v);
 #endif

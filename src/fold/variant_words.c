@@ -1,9 +1,12 @@
-/* variant_words.c - says in words what a variant does, and which budget of the tables it asks for. */
+/* variant_words.c - says in words what a variant does, which batch its name is for, and which budget of the tables it asks for. */
 #include "fold/variant.h"
 
 #include "kernels/fold/fold_internal.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 static void add_projector(exf_text *out, const exf_projector *p, int rank)
 {
@@ -84,8 +87,10 @@ static void add_pool(exf_text *out, const exf_variant *v)
     else
         exf_text_appendf(out, "%d expert%s per decode batch", o->pool, plural);
     exf_text_appendf(out, "%s", importance[o->importance]);
-    if (o->drop)
-        exf_text_appendf(out, ", the others dropped");
+    if (v->outside == EXF_OUTSIDE_RANDOM)
+        exf_text_appendf(out, ", the others folded into random ones, seed %" PRId64, v->decode_seed);
+    else if (o->drop)
+        exf_text_appendf(out, ", the others dropped%s", v->outside == EXF_OUTSIDE_RENORMALISED ? ", weights renormalised" : "");
     else if (v->by_router)
         exf_text_appendf(out, ", stand-ins by the router, %s", weighed[v->stand_in_weights]);
     else
@@ -107,6 +112,7 @@ static void add_decode(exf_text *out, const exf_variant *v)
         if (v->rho > 0) exf_text_appendf(out, ", if above similarity %g", v->rho);
         break;
     }
+    if (v->batch) exf_text_appendf(out, ", %d sequence%s side by side", v->batch, v->batch == 1 ? "" : "s");
 }
 
 exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err)
@@ -115,6 +121,46 @@ exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err)
     if (v->prefill != EXF_PREFILL_NONE && v->decode != EXF_DECODE_NONE) exf_text_appendf(out, "; ");
     add_decode(out, v);
     return exf_text_end(out, err);
+}
+
+/* ---- the batch in its name ---------------------------------------------------------------- */
+
+/* Returns 1 if the part, "D8:rank=energy", is of a decode kind. */
+static int is_decode(const char *part)
+{
+    const exf_variant_kind *k;
+    size_t letters = 0;
+    while (isalpha((unsigned char)part[letters])) letters++;
+    for (size_t i = 0; (k = exf_variant_kind_at(i)); i++)
+        if (strlen(k->name) == letters && memcmp(k->name, part, letters) == 0) return !k->is_prefill;
+    return 0;
+}
+
+exf_code exf_variant_set_batch(exf_variant *v, int size, exf_err *err)
+{
+    char name[EXF_VARIANT_NAME_LEN] = "";
+    const char *part = v->name, *plus = strchr(part, '+');
+    if (plus && !is_decode(part)) part = plus + 1;
+    size_t n = strcspn(part, "+");
+    int at = (int)(part - v->name) + (int)n, options = memchr(part, ':', n) != NULL;
+    int room = snprintf(name, sizeof name, "%.*s%sbatch=%d%s", at, v->name, options ? "," : ":", size, part + n);
+    if (room >= (int)sizeof name)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" has %d characters with batch=%d, at most %zu are allowed", v->name, room,
+                        size, sizeof name - 1);
+    memcpy(v->name, name, sizeof name);
+    v->batch = size;
+    return EXF_OK;
+}
+
+int exf_variant_is_named(const char *name, const char *text)
+{
+    const char *batch = strstr(name, "batch=");
+    if (strcmp(name, text) == 0) return 1;
+    if (!batch || batch == name) return 0;
+    const char *after = batch + strcspn(batch, ",+");
+    size_t before = (size_t)(batch - name) - (*after != ','); /* with the ':' or ',' that the next option needs */
+    after += *after == ',';
+    return strlen(text) == before + strlen(after) && memcmp(text, name, before) == 0 && strcmp(text + before, after) == 0;
 }
 
 /* ---- its budget ------------------------------------------------------------------------- */

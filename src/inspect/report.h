@@ -12,7 +12,7 @@
  * with NaN for a pair that was never observed; where that would be over 29 MB, all as F16,
  * and where that would be, as U8, 255 steps from the least to the largest value;
  * and norms and expert counts as they are.  title: for the heading, UTF-8; beside: the
- * directory in which to look for validation.json and validation.md. */
+ * directory in which to look for validation.json, validation.md and frontier.json. */
 exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force,
                           exf_err *err) EXF_CHECKED;
 #endif

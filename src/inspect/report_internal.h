@@ -27,7 +27,8 @@ void exf_report_cards(exf_report *r);
 void exf_report_layers(exf_report *r);
 void exf_report_facts(exf_report *r);
 void exf_report_budgets(exf_report *r); /* or a sentence that there are none */
-exf_code exf_report_validation(exf_report *r, exf_err *err) EXF_CHECKED; /* or a sentence that there is none */
+/* Adds the validation, or a sentence that there is none (report_validation.c). */
+exf_code exf_report_validation(exf_report *r, exf_err *err) EXF_CHECKED;
 /* Adds the numbers that the page's script reads (report_data.c). */
 exf_code exf_report_data(exf_report *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -122,7 +122,7 @@ static const exf_opt key_rows[] = {
      "what an export does where the runtime folds a layer of which the tables have no pair; refuse, or accept that the "
      "runtime loses there what it leaves out"},
     {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
-     "tables to validate, or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
+     "tables to validate; or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
      "directory"},
     {"validate.other_weights", NULL, 0, EXF_OPT_CHOICE, AT(other_weights), "refuse", "refuse|accept", "Validation",
      "tables that were made on other weights than the model's; refuse, or accept them if family and sizes agree, as for a model "
@@ -136,10 +136,23 @@ static const exf_opt key_rows[] = {
     {"validate.variants", "variants", 0, EXF_OPT_WORD_LIST, AT(variants), NULL, "\"A B ...\"", "Validation",
      "ways to run; see exfold-variants(7): P4, P4:projector=joint, top4:drop, D64:pool=static, reap64, sere4:rho=0.1, "
      "P4+D64, ..."},
-    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation",
-     "sequences of a domain that decode side by side; step q of a batch is its tokens at position q"},
+    {"validate.decode_batch", NULL, 0, EXF_OPT_INT_LIST, AT(decode_batch), "16", "NUMBERS", "Validation",
+     "sequences that decode side by side; every N of the run's, in its order, whatever file or domain they are of; step q of a "
+     "batch is its tokens at position q; of several sizes each is run: 1,8,32"},
+    {"validate.baselines", NULL, 0, EXF_OPT_FLAG, AT(baselines), "true", NULL, "Validation",
+     "run beside the variants what says how much the tables are worth: at each P, D and decode batch what is left out dropped, "
+     "dropped and the weights renormalised, folded at random (three lanes each), and the first P and D by each half of the "
+     "calibration"},
     {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
      "positions below are prefill, the rest decode; 0: every position is both"},
+    {"validate.limit", "limit", 0, EXF_OPT_TEXT, AT(validate_limit), NULL, "METRIC=X", "Validation",
+     "recommend P and D within this limit; kl=X, log_ppl=X or ppl_ratio=X: the cheapest whose whole 95 % interval holds it; sweeps "
+     "as --frontier does unless variants are given beside it"},
+    {"validate.gpu", "gpu", 0, EXF_OPT_TEXT, AT(validate_gpu), NULL, "NAME", "Validation",
+     "GPU that will serve; its name as nvidia-smi writes it, or short: H200, RTX4090; bounds decode tokens per second by its "
+     "memory bandwidth"},
+    {"validate.bandwidth", "bandwidth", 0, EXF_OPT_TEXT, AT(validate_bandwidth), NULL, "RATE", "Validation",
+     "memory bandwidth of another; such as 4.8TB/s"},
     {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "LIMITS", "Validation",
      "end with status 10 above one of these; [VARIANT:]METRIC=X ..., such as kl=0.2 or P4:kl_p99=1.5; metrics: ppl, kl, "
      "kl_median, kl_p90, kl_p99, kl_p999, kl_max, flips, output_error"},

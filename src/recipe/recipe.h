@@ -72,9 +72,12 @@ typedef struct {
     char *serve_runtime; /* fold/runtime.h; NULL: none */
     int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
+    char *validate_limit, *validate_gpu, *validate_bandwidth; /* validate/recommendation.h, validate/cost.h; NULL: not given */
     int other_weights; /* EXF_OTHER_WEIGHTS_* */
-    exf_text_list variants, fail_above; /* fold/variant.h, validate/frontier.h */
-    int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
+    exf_text_list variants, fail_above; /* fold/variant.h, validate/gates.h */
+    int64_t validate_sequences, validate_max_tokens, prefill_tokens;
+    exf_int_list decode_batch;
+    int baselines;
     /* not options */
     struct exf_ranks *job;     /* the ranks of the run (ranks/ranks.h); NULL: one process */
     const char *recipe_file; /* NULL: none was given */
@@ -112,6 +115,8 @@ exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED
 /* Finds the runtime of serve.runtime; *out NULL: none is named. */
 struct exf_runtime;
 exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
+/* Checks the sizes of decode batches. */
+exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* Refuse budgets that no tables of the run could be solved for: of more experts than a token of the model has, or without a sample
  * of routes; by "measured" without its file, or that file without a budget. */

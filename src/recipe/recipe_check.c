@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LARGEST_BATCH = 65536 };
+
 exf_code exf_recipe_blame(const exf_recipe *r, exf_code rc, exf_err *err)
 {
     char message[sizeof err->msg];
@@ -158,6 +160,18 @@ static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *e
     }
 out:
     return rc;
+}
+
+exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err)
+{
+    const exf_int_list *b = &r->decode_batch;
+    if (b->n == 0)
+        return exf_recipe_refuse(r, err, "validate.decode_batch: names none; give the sequences that decode side by side");
+    for (size_t i = 0; i < b->n; i++)
+        if (b->item[i] < 1 || b->item[i] > LARGEST_BATCH)
+            return exf_recipe_refuse(r, err, "validate.decode_batch: %lld sequences, expected 1 to %d", (long long)b->item[i],
+                                     LARGEST_BATCH);
+    return refuse_number_twice(r, b, "validate.decode_batch", err);
 }
 
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err)

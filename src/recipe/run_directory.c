@@ -164,7 +164,7 @@ void exf_run_directory_close(exf_run_directory *d, int failed)
 
 /* ---- what was written ---------------------------------------------------------------------------- */
 
-/* word: what hex is, "digest" or "sha256". */
+/* word: what hex is, "digest" or "sha256"; NULL: nothing is said of the bytes but how many. */
 static exf_code print_written(const char *path, const char *word, const char *hex, exf_err *err)
 {
     char size[16];
@@ -173,7 +173,9 @@ static exf_code print_written(const char *path, const char *word, const char *he
     if (rc != EXF_OK) return rc;
     printf("wrote ");
     exf_print_text(path, 0);
-    printf("  %s  %s %s\n", exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), word, hex);
+    printf("  %s", exf_human_bytes(size, sizeof size, (double)exf_file_size(f)));
+    if (word) printf("  %s %s", word, hex);
+    printf("\n");
     exf_file_close(f);
     return EXF_OK;
 }
@@ -215,6 +217,11 @@ exf_code exf_announce(const char *path, exf_err *err)
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err)
 {
     return print_written(path, "digest", digest, err);
+}
+
+exf_code exf_announce_short(const char *path, exf_err *err)
+{
+    return print_written(path, NULL, NULL, err);
 }
 
 void exf_announce_in_log(const char *path)

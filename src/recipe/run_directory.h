@@ -40,6 +40,8 @@ void exf_run_directory_close(exf_run_directory *d, int failed);
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 /* The same of an artifact whose digest is known. */
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;
+/* Prints "wrote PATH  1.2 MB" of a file, on a screen that shall not be wider. */
+exf_code exf_announce_short(const char *path, exf_err *err) EXF_CHECKED;
 /* Reports "wrote PATH" on stderr, for a program whose stdout is a result. */
 void exf_announce_in_log(const char *path);
 /* Writes a file of these bytes and announces it. */

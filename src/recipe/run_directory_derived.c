@@ -172,7 +172,7 @@ exf_code exf_derived_drop(const char *directory, const char *old, const char *no
 
 exf_code exf_derived_check_validation(const char *tables, const char *digest, exf_err *err)
 {
-    static const char *const files[] = {"validation.json", "validation.md"};
+    static const char *const files[] = {"validation.json", "validation.md", "frontier.json"};
     char *directory = NULL, *recipe = NULL, *path = NULL, hex[EXF_SHA256_HEX];
     exf_code rc;
     int ours, found;
@@ -189,8 +189,8 @@ exf_code exf_derived_check_validation(const char *tables, const char *digest, ex
         if (*hex ? strcmp(hex, digest) == 0 : !ours) continue;
         EXF_TRY(exf_path_look(recipe, &found, err));
         rc = exf_fail(err, EXF_MODEL, "%s: is of tables with the digest %s, %s has %s; validate again: exfold-validate %s "
-                      "--output %s --tables %s --force", path, *hex ? hex : "(none is named)", tables, digest,
-                      found ? recipe : "RECIPE.yaml", directory, tables);
+                      "--output %s --tables %s --force%s", path, *hex ? hex : "(none is named)", tables, digest,
+                      found ? recipe : "RECIPE.yaml", directory, tables, strcmp(files[i], "frontier.json") ? "" : " --frontier");
         goto out;
     }
 out:

@@ -116,8 +116,7 @@ typedef struct {
     const exf_provenance *outputs;
     const exf_model *model;
     const exf_accumulate_options *sums; /* those that are added up; NULL: none */
-    const exf_variant *variants;        /* [n_variants] lanes of the pass; NULL: none */
-    size_t n_variants;
+    const char *lanes;                  /* names of the lanes of the pass; NULL: none */
 } exf_resume_of;
 
 /* Opens the resume point of a stage as runtime.resume and runtime.checkpoint.* say: EXF_RUN_RESUME_PREFIX "<stage>" in the output

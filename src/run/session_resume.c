@@ -54,18 +54,13 @@ out:
 
 static exf_code assemble_facts(exf_provenance *facts, const exf_resume_of *of, exf_err *err)
 {
-    exf_text names = {0};
     exf_code rc;
     EXF_TRY(exf_provenance_copy(facts, of->outputs, err));
     EXF_TRY(exf_capture_file_facts(facts, of->model, err));
     if (of->sums) EXF_TRY(exf_accumulate_facts(facts, of->sums, err));
     if (of->sums && of->sums->basis) EXF_TRY(exf_provenance_add(facts, err, EXF_BASIS_FACT, "%s", of->sums->basis->digest));
-    if (!of->variants) goto out;
-    for (size_t i = 0; i < of->n_variants; i++) exf_text_appendf(&names, "%s%s", i ? " " : "", of->variants[i].name);
-    EXF_TRY(exf_text_end(&names, err));
-    EXF_TRY(exf_provenance_add(facts, err, "validate.variants", "%s", names.s));
+    if (of->lanes) EXF_TRY(exf_provenance_add(facts, err, "validate.variants", "%s", of->lanes));
 out:
-    exf_text_free(&names);
     return rc;
 }
 

@@ -10,7 +10,7 @@
  *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout;
  *                                     --frontier: DIR/frontier.json, .md, .svg
  *
- * Each prints the files it wrote, with size and digest or SHA-256, on stdout. */
+ * Each prints the files it wrote, with size and digest or SHA-256 (a validation's with size alone), on stdout. */
 #ifndef EXF_RUN_STAGE_H
 #define EXF_RUN_STAGE_H
 #include "accumulate/accumulate.h"

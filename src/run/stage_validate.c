@@ -11,6 +11,7 @@
 #include "run/session.h"
 #include "run/validation.h"
 #include "validate/frontier.h"
+#include "validate/gates.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +27,14 @@ typedef struct {
     char digest[EXF_SHA256_HEX]; /* of the tables */
     exf_variant *variants;
     const exf_runtime *runtime; /* NULL: none */
-    size_t n_variants;
+    size_t n_variants; /* as the recipe, or the sweep, has them */
+    exf_lane_list lanes;
     exf_quality_gate *gates;
     size_t n_gates;
-    size_t *batch_of;
+    exf_validate_decision decision;
     int32_t *domain_of;
-    exf_decode_schedule schedule;
+    int64_t *document_of;
+    exf_decode_schedule *schedule; /* of each size of decode batches */
     exf_provenance facts;
     exf_resume *resume;
 } validation;
@@ -72,6 +75,8 @@ static exf_code make_recipe(validation *s, const exf_recipe *r, exf_err *err)
     own->sequences = r->validate_sequences;
     if (r->validate_max_tokens) own->max_tokens = r->validate_max_tokens;
     if (own->min_tokens < 2) own->min_tokens = 2; /* one token has no next one */
+    exf_code rc = exf_recipe_check_batches(r, err);
+    if (rc != EXF_OK) return rc;
     if (r->validate_max_tokens && own->max_tokens < own->min_tokens)
         return exf_recipe_refuse(r, err, "validate.max_tokens: %lld is below %lld, %s", (long long)own->max_tokens,
                                  (long long)own->min_tokens,
@@ -146,12 +151,23 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
         return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
     for (; s->n_variants < r->variants.n; s->n_variants++) {
-        exf_variant *v = &s->variants[s->n_variants];
-        EXF_TRY(exf_recipe_blame(r, parse_variant(s, v, r->variants.item[s->n_variants], err), err));
-        for (size_t i = 0; i < s->n_variants; i++)
-            if (strcmp(s->variants[i].name, v->name) == 0)
-                return exf_recipe_refuse(r, err, "validate.variants: \"%s\" stands twice", v->name);
+        const char *text = r->variants.item[s->n_variants];
+        EXF_TRY(exf_recipe_blame(r, parse_variant(s, &s->variants[s->n_variants], text, err), err));
     }
+out:
+    return rc;
+}
+
+/* Lists the lanes of the pass: the variants by the sizes of their batches, their baselines, and two by halves. */
+static exf_code list_lanes(validation *s, const exf_recipe *r, exf_err *err)
+{
+    const exf_architecture *a = &s->session.model->arch;
+    exf_code rc;
+    for (size_t i = 0; i < s->n_variants; i++)
+        EXF_TRY(exf_recipe_blame(r, exf_lanes_ask(&s->lanes, &s->variants[i], &r->decode_batch, &s->tables, err), err));
+    if (!r->baselines || r->wants_sensitivities) goto out;
+    EXF_TRY(exf_lanes_add_baselines(&s->lanes, a, &s->tables, err));
+    EXF_TRY(exf_lanes_add_halves(&s->lanes, a, &s->tables, err));
 out:
     return rc;
 }
@@ -162,7 +178,7 @@ static exf_code parse_gates(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&s->gates, r->fail_above.n, sizeof *s->gates, "limits", err));
     for (; s->n_gates < r->fail_above.n; s->n_gates++) {
         const char *text = r->fail_above.item[s->n_gates];
-        rc = exf_quality_gate_parse(&s->gates[s->n_gates], text, s->variants, s->n_variants, err);
+        rc = exf_quality_gate_parse(&s->gates[s->n_gates], text, s->lanes.lane, s->lanes.n, err);
         EXF_TRY(exf_recipe_blame(r, rc, err));
     }
 out:
@@ -171,28 +187,36 @@ out:
 
 /* ---- what it runs on -------------------------------------------------------------------- */
 
-/* Deals the sequences to ranks, whole decode batches to each: `decode_batch` sequences of a domain decode side by side. */
+/* Deals the sequences to ranks, whole decode batches of every size to each, and makes the schedules of this rank's part. */
 static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
 {
     const exf_corpus *c = s->session.corpus;
-    size_t n = c->n_sequences, batch = 0, in_batch = 0;
+    const exf_int_list *size = &r->decode_batch;
+    size_t n = c->n_sequences, *group_of = NULL;
     int threads = exf_forward_workers(&exf_backend_cpu, &s->session.batch, (int)r->threads);
     exf_code rc;
-    EXF_TRY(exf_mem_new(&s->batch_of, n, sizeof *s->batch_of, "decode batches", err));
+    EXF_TRY(exf_mem_new(&group_of, n, sizeof *group_of, "decode batches", err));
     EXF_TRY(exf_mem_new(&s->domain_of, n, sizeof *s->domain_of, "domains", err));
+    EXF_TRY(exf_mem_new(&s->document_of, n, sizeof *s->document_of, "documents", err));
     for (size_t i = 0; i < n; i++) {
         s->domain_of[i] = c->sequence[i].domain;
-        int full = in_batch == (size_t)r->decode_batch || (i > 0 && s->domain_of[i] != s->domain_of[i - 1]);
-        batch += full;
-        in_batch = full ? 1 : in_batch + 1;
-        s->batch_of[i] = batch;
+        s->document_of[i] = c->sequence[i].document;
     }
-    EXF_TRY(exf_session_deal(&s->session, r, s->batch_of, err));
-    EXF_TRY(exf_decode_schedule_new(&s->schedule, &s->session.part, s->batch_of + s->session.first_sequence,
-                                    (int)r->prefill_tokens, threads, err));
+    exf_batches_group(group_of, n, size->item, size->n);
+    rc = exf_session_deal(&s->session, r, group_of, err);
+    if (rc == EXF_USAGE)
+        exf_err_prefix(err, "validate.decode_batch: a rank takes whole batches; start fewer ranks or give more sequences: ");
+    if (rc != EXF_OK) goto out;
+    EXF_TRY(exf_mem_new(&s->schedule, size->n, sizeof *s->schedule, "decode batches", err));
+    for (size_t i = 0; i < size->n; i++) {
+        exf_decode_schedule *schedule = &s->schedule[i];
+        EXF_TRY(exf_decode_schedule_new(schedule, &s->session.part, (int)size->item[i], (int)r->prefill_tokens, threads, err));
+        schedule->first_row = s->session.first_row;
+    }
     EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
     for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
 out:
+    exf_mem_free(group_of);
     return rc;
 }
 
@@ -234,6 +258,7 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     exf_provenance *p = &s->facts;
+    exf_text sizes = {0};
     const char *statistics = exf_provenance_get(&s->tables.provenance, "solve.statistics_digest"),
                *part = exf_provenance_get(&s->tables.provenance, EXF_PART_FACT);
     EXF_TRY(exf_session_facts(p, &s->session, "all", err));
@@ -245,19 +270,26 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
         EXF_TRY(exf_provenance_add(p, err, "validate.statistics_digest", "%s", statistics));
     if (r->other_weights == EXF_OTHER_WEIGHTS_ACCEPT) EXF_TRY(exf_provenance_add(p, err, "validate.other_weights", "accept"));
     if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
-    EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%lld", (long long)r->decode_batch));
+    for (size_t i = 0; i < r->decode_batch.n; i++)
+        exf_text_appendf(&sizes, "%s%lld", i ? "," : "", (long long)r->decode_batch.item[i]);
+    EXF_TRY(exf_text_end(&sizes, err));
+    EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%s", sizes.s));
     EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
+    rc = exf_validate_text_fact(p, r, err);
 out:
+    exf_text_free(&sizes);
     return rc;
 }
 
 /* Makes and locks the output directory, locks those of outputs that were named by themselves, and opens the resume point there. */
 static exf_code open_point(validation *s, exf_recipe *r, exf_err *err)
 {
-    const exf_resume_of of = {.stage = "validate", .outputs = &s->facts, .model = s->session.model, .variants = s->variants,
-                              .n_variants = s->n_variants};
+    exf_resume_of of = {.stage = "validate", .outputs = &s->facts, .model = s->session.model};
     char tables[EXF_SHA256_HEX + 32];
+    exf_text lanes = {0};
     exf_code rc;
+    EXF_TRY(exf_lanes_names(&lanes, &s->lanes, err));
+    of.lanes = lanes.s;
     snprintf(tables, sizeof tables, "tables: digest %s", s->digest);
     EXF_TRY(exf_ranks_same(r->job, tables, err)); /* they read one table */
     if (exf_ranks_first(r->job)) {
@@ -268,17 +300,20 @@ static exf_code open_point(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &of, err));
     s->recipe.force = r->force;
 out:
+    exf_text_free(&lanes);
     return rc;
 }
 
 static void close_validation(validation *s, int failed)
 {
-    exf_decode_schedule_free(&s->schedule);
-    exf_mem_free(s->batch_of);
+    for (size_t i = 0; s->schedule && i < s->recipe.decode_batch.n; i++) exf_decode_schedule_free(&s->schedule[i]);
+    exf_mem_free(s->schedule);
     exf_mem_free(s->domain_of);
+    exf_mem_free(s->document_of);
     exf_mem_free(s->names);
     exf_mem_free(s->gates);
     exf_mem_free(s->variants);
+    exf_lanes_free(&s->lanes);
     exf_tables_free(&s->tables);
     exf_provenance_free(&s->facts);
     exf_session_close(&s->session);
@@ -295,68 +330,31 @@ static void close_validation(validation *s, int failed)
 
 /* ---- the results --------------------------------------------------------------------------- */
 
-/* Announces a file on standard output, or on the log where standard output is the JSON alone. */
-static exf_code announce_result(const validation *s, const char *path, exf_err *err)
+/* Writes the results: what the rows cost, what they gain, and what is recommended. */
+static exf_code write_results(const validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
 {
-    if (s->json) return exf_announce(path, err);
-    exf_announce_in_log(path);
-    return EXF_OK;
-}
-
-/* Writes a result; path NULL: to standard output. */
-static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (!path) fputs(t->s, stdout);
-    if (path) rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
-    return rc == EXF_OK && path ? announce_result(s, path, err) : rc;
-}
-
-/* Draws the frontier: on standard output, unless that is the JSON alone, and as a picture. */
-static exf_code write_frontier(const validation *s, const exf_validation *v, exf_err *err)
-{
-    const char *part = exf_provenance_get(&s->facts, "validate.tables_part");
-    unsigned char *on = NULL;
-    exf_text text = {0}, note = {0};
-    exf_drawing *d = NULL;
+    const exf_model *m = s->session.model;
+    exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
+    exf_validate_report report = {
+        .of = {.v = v, .cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime,
+               .prefill_share = exf_prefill_share(&s->session.batch, s->schedule)},
+        .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
+        .limit = s->decision.has_limit ? &s->decision.limit : NULL, .model_bytes = exf_model_bytes(m),
+        .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
+    const exf_validation_files files = {.json = s->json, .markdown = s->markdown, .picture = s->picture,
+                                        .manifest = s->text.path ? s->manifest : NULL, .manifest_text = &s->text.manifest,
+                                        .tables_digest = s->digest, .force = s->recipe.force};
+    exf_row *row = NULL;
+    exf_verdict verdict = {.gain = NULL};
     exf_code rc;
-    EXF_TRY(exf_mem_new(&on, v->n_variants, sizeof *on, "frontier", err));
-    exf_frontier_mark(on, v);
-    EXF_TRY(exf_frontier_text(v, on, &text, err));
-    if (s->json) EXF_TRY(write_text(s, NULL, &text, err));
-    exf_text_appendf(&note, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
-    EXF_TRY(exf_text_end(&note, err));
-    EXF_TRY(exf_drawing_open(&d, s->picture, s->recipe.force, err));
-    exf_drawing_note(d, EXF_MADE_FROM, note.s);
-    EXF_TRY(exf_frontier_draw(v, on, d, err));
-    rc = exf_drawing_close(d, err);
-    d = NULL;
-    if (rc == EXF_OK) rc = announce_result(s, s->picture, err);
+    EXF_TRY(exf_rows_make(&row, &report.of, err));
+    EXF_TRY(exf_verdict_find(&verdict, v, err));
+    report.row = row;
+    if (!r->wants_sensitivities) report.verdict = &verdict;
+    rc = exf_validation_write(&files, &report, err);
 out:
-    exf_drawing_abort(d);
-    exf_mem_free(on);
-    exf_text_free(&text);
-    exf_text_free(&note);
-    return rc;
-}
-
-static exf_code write_results(validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
-{
-    exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
-    exf_text table = {0}, json = {0}, markdown = {0};
-    exf_code rc;
-    EXF_TRY(exf_validate_table(&report, &table, err));
-    if (s->json) EXF_TRY(write_text(s, NULL, &table, err));
-    if (r->frontier) EXF_TRY(write_frontier(s, v, err));
-    EXF_TRY(exf_validate_json(&report, &json, err));
-    EXF_TRY(write_text(s, s->json, &json, err));
-    EXF_TRY(exf_validate_markdown(&report, &markdown, err));
-    EXF_TRY(write_text(s, s->markdown, &markdown, err));
-    if (s->text.path) EXF_TRY(write_text(s, s->manifest, &s->text.manifest, err));
-out:
-    exf_text_free(&table);
-    exf_text_free(&json);
-    exf_text_free(&markdown);
+    exf_verdict_free(&verdict);
+    exf_mem_free(row);
     return rc;
 }
 
@@ -365,7 +363,7 @@ out:
 /* Returns the bytes of the outputs, about. */
 static uint64_t disk_of(const validation *s)
 {
-    return 8192 * (uint64_t)(s->n_variants + 1);
+    return 8192 * (uint64_t)(s->lanes.n + 1);
 }
 
 /* Checks, on the rank that writes the outputs, whether there is room for them. */
@@ -380,19 +378,20 @@ static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward
                            exf_err *err)
 {
     exf_validate_job job = *(const exf_validate_job *)self;
-    exf_decode_schedule schedule = {.first = NULL};
-    size_t *batch_of = NULL, side_by_side = (size_t)(job.schedule->widest > 0 ? job.schedule->widest : 1);
+    exf_decode_schedule *schedule = NULL;
     exf_code rc;
-    EXF_TRY(exf_mem_new(&batch_of, batch->n_sequences, sizeof *batch_of, "decode batches", err));
-    for (size_t i = 0; i < batch->n_sequences; i++) batch_of[i] = i / side_by_side;
-    EXF_TRY(exf_decode_schedule_new(&schedule, batch, batch_of, job.schedule->prefill_tokens, job.schedule->threads, err));
+    EXF_TRY(exf_mem_new(&schedule, (size_t)job.n_schedules, sizeof *schedule, "decode batches", err));
+    for (int i = 0; i < job.n_schedules; i++) {
+        const exf_decode_schedule *s = &job.schedule[i];
+        EXF_TRY(exf_decode_schedule_new(&schedule[i], batch, s->size, s->prefill_tokens, s->threads, err));
+    }
     job.batch = batch;
-    job.schedule = &schedule;
+    job.schedule = schedule;
     job.forward = *options;
     rc = exf_validate_sample(&job, report, err);
 out:
-    exf_decode_schedule_free(&schedule);
-    exf_mem_free(batch_of);
+    for (int i = 0; schedule && i < job.n_schedules; i++) exf_decode_schedule_free(&schedule[i]);
+    exf_mem_free(schedule);
     return rc;
 }
 
@@ -437,12 +436,14 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(take_texts(&s, r, err));
     EXF_TRY(make_recipe(&s, r, err));
+    EXF_TRY(exf_validate_decision_read(&s.decision, r, err));
     EXF_TRY(name_files(&s, r, err));
     EXF_TRY(exf_tables_read(&s.tables, s.tables_path, err));
     EXF_TRY(exf_tell_part(&s.tables, s.tables_path, err));
     EXF_TRY(exf_artifact_digest(s.tables_path, &exf_artifact_tables, s.digest, err));
     EXF_TRY(exf_session_open(session, &s.recipe, "all", err));
     EXF_TRY(parse_variants(&s, r, err));
+    EXF_TRY(list_lanes(&s, r, err));
     EXF_TRY(parse_gates(&s, r, err));
     EXF_TRY(exf_solve_command_check(&s.tables, s.tables_path, s.variants, s.n_variants, err));
     EXF_TRY(check_tables(&s, err));
@@ -453,8 +454,10 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
     if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
-                            .n_domains = session->corpus->n_domains, .schedule = &s.schedule, .tables = &s.tables,
-                            .variants = s.variants, .n_variants = s.n_variants, .no_layer_errors = r->wants_sensitivities,
+                            .n_domains = session->corpus->n_domains,
+                            .document_of = session->corpus->documents_known ? s.document_of : NULL,
+                            .schedule = s.schedule, .n_schedules = (int)r->decode_batch.n, .lanes = s.lanes.lane,
+                            .n_lanes = s.lanes.n, .no_layer_errors = r->wants_sensitivities,
                             .forward = exf_session_options(session, r, 0)};
     job.forward.resume = s.resume;
     if (!r->dry_run)

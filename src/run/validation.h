@@ -4,11 +4,16 @@
 #define EXF_RUN_VALIDATION_H
 #include "artifact/tables.h"
 #include "base/hash.h"
+#include "base/opt.h"
 #include "base/text.h"
 #include "capture/corpus.h"
 #include "fold/variant.h"
 #include "inspect/drawing.h"
+#include "recipe/recipe.h"
+#include "validate/frontier.h"
+#include "validate/recommendation.h"
 #include "validate/validate.h"
+#include "validate/verdict.h"
 
 /* ---- what the tables lack (validation_tables.c) ------------------------------------------------------ */
 
@@ -36,6 +41,33 @@ exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *
  * is not 0, validate.calibration_text, a sentence.  tables: their path. */
 exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *tables, exf_provenance *facts,
                                    exf_err *err) EXF_CHECKED;
+
+/* ---- lanes (validation_lanes.c) ------------------------------------------------------------------------ */
+
+/* The lanes beside the original: first those that were asked for.  Zero-initialise it, and leave it where it is; exf_lanes_free()
+ * releases it. */
+typedef struct {
+    exf_validate_lane *lane;
+    size_t n, n_asked, cap;
+    const exf_int_list *sizes; /* of decode batches; borrowed, as the last variant was asked for */
+    exf_tables half[2]; /* borrowed views, which lanes of halves point to */
+} exf_lane_list;
+
+/* Adds a variant that was asked for.  One that folds decode runs at the size that it names, or once at each of several, under
+ * names that say it ("D8:batch=16").  EXF_USAGE, beginning with "validate.variants: ", for a size that is none of them and for a
+ * name that stands twice.  The tables are borrowed. */
+exf_code exf_lanes_ask(exf_lane_list *l, const exf_variant *v, const exf_int_list *sizes, const exf_tables *t,
+                       exf_err *err) EXF_CHECKED;
+/* Adds, for each P, D and decode batch of variants that fold prefill or into a dynamic pool, the folds that need no tables, or no
+ * loss: dropped, dropped and renormalised, folded at random.  They rank as the first variant of that size by pair scalars does,
+ * and compete for the pool as its runtime has it.  Leaves out what was asked for. */
+exf_code exf_lanes_add_baselines(exf_lane_list *l, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Adds, for the first variant that folds prefill by pair scalars and the first with a dynamic pool, the same by the tables of each
+ * half of the calibration: "P4 half 1".  Does nothing where tables have no halves. */
+exf_code exf_lanes_add_halves(exf_lane_list *l, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Appends the names of all lanes, for the resume point. */
+exf_code exf_lanes_names(exf_text *out, const exf_lane_list *l, exf_err *err) EXF_CHECKED;
+void exf_lanes_free(exf_lane_list *l);
 
 /* ---- single layers (validation_sensitivities.c) ------------------------------------------------------
  *
@@ -67,26 +99,72 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, const 
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */
 
-/* ---- the report (validation_report.c, validation_chart.c) ---------------------------------------------- */
+/* ---- what it decides (validation_decision.c) ------------------------------------------------------- */
 
 typedef struct {
-    const exf_validation *v;
-    char **domain_names;           /* [v->n_domains] */
+    int has_limit;
+    exf_limit limit;
+    double bandwidth; /* bytes per second of the memory that will serve; 0: not given */
+} exf_validate_decision;
+
+/* Reads validate.limit, validate.gpu and validate.bandwidth.  A limit asks for the sweep of --frontier and sets r->frontier, unless
+ * variants are given where it is, on the command line or in the recipe. */
+exf_code exf_validate_decision_read(exf_validate_decision *d, exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Adds the fact validate.text: the files of --text, or the manifest, without their directories. */
+exf_code exf_validate_text_fact(exf_provenance *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
+
+/* ---- the report (validation_summary.c, validation_words.c, validation_report.c,
+ * validation_markdown.c, validation_chart.c) */
+
+typedef struct {
+    exf_judged of;                 /* the validation, and what its rows are judged by */
+    const exf_row *row;            /* [n_variants] as exf_rows_make() makes them */
+    char **domain_names;           /* [n_domains] */
     const exf_provenance *facts;   /* model, tables (validate.tables_digest), data, settings */
+    const exf_provenance *tables;  /* of the tables: solve.stable_targets, solve.small_calibration; NULL: not known */
+    const exf_verdict *verdict;    /* what the tables gain; NULL: that is not the question */
+    const exf_limit *limit;        /* NULL: nothing is recommended */
     uint64_t model_bytes;
+    int prefill_tokens, longest;   /* validate.prefill_tokens; tokens of the longest sequence */
 } exf_validate_report;
 
-/* Appends the table for a terminal, and what the run cost. */
-exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Sentences, one a line. */
+typedef enum { EXF_WORDS_VERDICT, EXF_WORDS_STABILITY, EXF_WORDS_CONSTRAINTS, EXF_WORDS_DATA, EXF_WORDS_RECOMMENDATION } exf_words;
+exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends why the figures of row i say nothing about serving: "not constrained: ...". */
+void exf_constraint_words(const exf_validation *v, size_t i, exf_text *out);
+
+/* Returns how many rows have the role. */
+size_t exf_count_role(const exf_validation *v, exf_lane_role role);
+/* Returns what row i gains over its best baseline; NULL: it has none. */
+const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i);
+
+/* The summary's most lines and columns, whatever was validated: with the names of four files it is one screen of 40 lines. */
+enum { EXF_SUMMARY_LINES = 36, EXF_SUMMARY_COLUMNS = 100, EXF_SUMMARY_SIZES = 4 };
+/* Appends the summary for a terminal: verdict, stability, the rows of each frontier, the recommendation. */
+exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Appends {"variants": [{"name", "words", "ppl", "ppl_se", "kl_mean", ..., "domains": {...}, "layers": [...]}], ...};
  * no times, so equal inputs give equal bytes. */
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Appends three tables for a model card: all, per domain, per layer. */
+/* Appends the sentences and the tables for a model card: all rows, per domain, per layer. */
 exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
 
-/* Append the quality-cost frontier, a chart of KL over cost, as text, or draw it.  Each variant is a letter; those on the frontier
- * are marked.  on [n_variants] as exf_frontier_mark gives it. */
-exf_code exf_frontier_text(const exf_validation *v, const unsigned char *on, exf_text *out, exf_err *err) EXF_CHECKED;
-/* d was opened; its page is begun here. */
-exf_code exf_frontier_draw(const exf_validation *v, const unsigned char *on, exf_drawing *d, exf_err *err) EXF_CHECKED;
+/* Draws KL over cost: a panel for prefill and one for each size of decode batches.  Rows are letters; those on a frontier are
+ * marked.  d was opened; its page is begun here. */
+exf_code exf_frontier_draw(const exf_validate_report *r, exf_drawing *d, exf_err *err) EXF_CHECKED;
+
+/* ---- files (validation_files.c) ----------------------------------------------------------------------- */
+
+typedef struct {
+    const char *json;     /* NULL: to standard output, and no summary there */
+    const char *markdown;
+    const char *picture;  /* of the frontier; NULL: none */
+    const char *manifest; /* of --text; NULL: none */
+    const exf_text *manifest_text;
+    const char *tables_digest;
+    int force;
+} exf_validation_files;
+
+/* Writes the files, each whole or not at all, and the summary to standard output, unless that is the JSON alone. */
+exf_code exf_validation_write(const exf_validation_files *f, const exf_validate_report *report, exf_err *err) EXF_CHECKED;
 #endif

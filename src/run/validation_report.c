@@ -1,70 +1,12 @@
-/* validation_report.c - formats the results of a validation as a table, JSON and Markdown; see validation.h. */
+/* validation_report.c - formats the results of a validation as JSON; see validation.h. */
 #include "run/validation.h"
 
 #include "artifact/provenance.h"
 #include "base/mem.h"
-#include "fold/runtime.h"
 #include "format/json.h"
-#include "validate/frontier.h"
 
-#include <inttypes.h>
+#include <math.h>
 #include <string.h>
-
-/* ---- terminal --------------------------------------------------------------------- */
-
-/* Names the best criterion for each static pool of which several were run; variants are between two `quote`. */
-static exf_code add_best_pools(const exf_validation *v, const char *quote, exf_text *out, exf_err *err)
-{
-    size_t *best = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err));
-    for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
-        const exf_variant_result *b = &v->variant[best[i]];
-        exf_text_appendf(out, "%sBest criterion of %s%s%s: %s, KL %.4f (", i ? "" : "\n", quote, b->name, quote,
-                         exf_pool_criterion_of(b), b->all.kl_mean);
-        const char *comma = "";
-        for (size_t j = 1; j < v->n_variants; j++) {
-            if (!exf_same_but_pool(b, &v->variant[j])) continue;
-            exf_text_appendf(out, "%s%s %.4f", comma, exf_pool_criterion_of(&v->variant[j]), v->variant[j].all.kl_mean);
-            comma = ", ";
-        }
-        exf_text_appendf(out, ")\n");
-    }
-out:
-    exf_mem_free(best);
-    return rc;
-}
-
-exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err)
-{
-    const exf_validation *v = r->v;
-    size_t most = strlen("variant");
-    char read[16], whole[16];
-    for (size_t i = 0; i < v->n_variants; i++) most = strlen(v->variant[i].name) > most ? strlen(v->variant[i].name) : most;
-    int width = (int)most;
-    exf_text_appendf(out, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "", "", "KL", "KL", "KL", "KL", "KL",
-                     "KL", "same", "output", "experts", "experts");
-    exf_text_appendf(out, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "variant", "PPL ± std. error", "mean",
-                     "median", "90 %", "99 %", "99.9 %", "max", "top", "error", "per token", "per batch");
-    for (size_t i = 0; i < v->n_variants; i++) {
-        const exf_variant_result *row = &v->variant[i];
-        const exf_quality *q = &row->all;
-        exf_text_appendf(out, "%-*s  %9.4f ± %-7.4f %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n", width,
-                         row->name, q->ppl, q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max,
-                         100 * q->top1, row->output_error, row->experts_per_token, row->experts_per_batch);
-    }
-    exf_code rc = add_best_pools(v, "", out, err);
-    if (rc != EXF_OK) return rc;
-    exf_text_appendf(out,
-                     "\n%" PRIu64 " tokens scored. Weights read: %s (%" PRIu64 " bytes) of a model of %s (%" PRIu64 " bytes).\n"
-                     "Work: %.2f forward passes for the original and %zu variants.\n",
-                     v->variant[0].all.tokens, exf_human_bytes(read, sizeof read, (double)v->report.weight_bytes),
-                     v->report.weight_bytes, exf_human_bytes(whole, sizeof whole, (double)r->model_bytes), r->model_bytes,
-                     v->report.flops / v->one_flops, v->n_variants - 1);
-    return exf_text_end(out, err);
-}
-
-/* ---- JSON --------------------------------------------------------------------------- */
 
 static void add_quality(exf_jw *w, const exf_quality *q)
 {
@@ -88,38 +30,126 @@ static void add_budget(exf_jw *w, double output_error, double per_token, double 
     exf_jw_real(w, "experts_per_batch", per_batch);
 }
 
-/* Adds a sentence for people on what the variant of this name does. */
-static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_err *err)
+/* Adds the half-widths of the 95 % intervals of the KL and of the difference of log PPL, both to the original. */
+static void add_intervals(exf_jw *w, const exf_validation *v, size_t i)
+{
+    exf_difference kl = exf_kl_difference(v, i, 0), log_ppl = exf_log_ppl_difference(v, i, 0);
+    exf_jw_real(w, "kl_half_width", kl.half_width);
+    exf_jw_real(w, "log_ppl_difference", log_ppl.mean);
+    exf_jw_real(w, "log_ppl_difference_half_width", log_ppl.half_width);
+}
+
+/* Adds a sentence for people on what the row does. */
+static exf_code add_words(exf_jw *w, const exf_variant_result *row, const exf_runtime *runtime, exf_err *err)
 {
     exf_text words = {0};
     exf_variant variant;
-    exf_code rc = exf_variant_parse_on(runtime ? exf_runtime_find(runtime) : NULL, &variant, name, err);
-    if (rc == EXF_OK) rc = exf_variant_words(&variant, &words, err);
-    if (rc == EXF_OK) exf_jw_text(w, "words", words.s);
+    exf_code rc;
+    EXF_TRY(exf_row_variant(&variant, row, runtime, err));
+    EXF_TRY(exf_variant_words(&variant, &words, err));
+    exf_jw_text(w, "words", words.s);
+out:
     exf_text_free(&words);
     return rc;
 }
 
-static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_variant_result *v, exf_err *err)
+static void add_difference(exf_jw *w, const char *key, exf_difference d)
 {
+    exf_jw_open(w, key, '{');
+    exf_jw_real(w, "mean", d.mean);
+    exf_jw_real(w, "se", d.se);
+    exf_jw_real(w, "half_width", d.half_width);
+    exf_jw_close(w);
+}
+
+/* Adds what the row costs, and its share of what the original does. */
+static void add_cost(exf_jw *w, const exf_validate_report *r, size_t i)
+{
+    const exf_cost *c = &r->row[i].cost;
+    double flops = exf_original_cost(&r->of, EXF_ROW_PREFILL, 0),
+           bytes = exf_original_cost(&r->of, EXF_ROW_DECODE, r->of.v->variant[i].batch);
+    exf_jw_open(w, "cost", '{');
+    exf_jw_real(w, "expert_flops_per_token", c->flops);
+    exf_jw_real(w, "expert_flops_share", flops > 0 ? c->flops / flops : NAN);
+    exf_jw_real(w, "expert_bytes_per_step", c->expert_bytes);
+    exf_jw_real(w, "expert_bytes_share", bytes > 0 ? c->expert_bytes / bytes : NAN);
+    exf_jw_real(w, "weight_bytes_per_step", c->step_bytes);
+    if (c->tokens_per_second > 0) exf_jw_real(w, "tokens_per_second_bound", c->tokens_per_second);
+    exf_jw_close(w);
+}
+
+/* Adds what the row gains over its best baseline, if it has one. */
+static void add_gain(exf_jw *w, const exf_validate_report *r, size_t i)
+{
+    const exf_gain *g = exf_validate_gain(r, i);
+    if (!g) return;
+    exf_jw_open(w, "gain", '{');
+    exf_jw_text(w, "over", r->of.v->variant[g->best].name);
+    exf_jw_real(w, "kl", g->kl.mean);
+    exf_jw_real(w, "kl_half_width", g->kl.half_width);
+    exf_jw_bool(w, "beyond_noise", exf_beyond_noise(&g->kl));
+    exf_jw_close(w);
+}
+
+/* Adds the runtimes that run the row as it is, or with options of their own. */
+static void add_servers(exf_jw *w, const exf_row *row, const char *key, int by_its_own)
+{
+    exf_jw_open(w, key, '[');
+    for (int i = 0; i < row->n_servers; i++)
+        if (row->server[i].by_its_own == by_its_own) exf_jw_text(w, NULL, row->server[i].runtime->name);
+    exf_jw_close(w);
+}
+
+/* Adds what kind of row it is, and the marks that outputs have. */
+static exf_code add_marks(exf_jw *w, const exf_validate_report *r, size_t i, exf_err *err)
+{
+    static const char *const roles[] = {"original", "asked", "baseline", "half"};
+    static const char *const folds[] = {"", "prefill", "decode", "both"};
+    const exf_validation *v = r->of.v;
+    const exf_variant_result *row = &v->variant[i];
+    exf_text why = {0};
+    exf_code rc;
+    if (row->constraint != EXF_CONSTRAINED) exf_constraint_words(v, i, &why);
+    EXF_TRY(exf_text_end(&why, err));
+    exf_jw_text(w, "role", roles[row->role]);
+    exf_jw_int(w, "decode_batch", v->batch_size[row->batch].size);
+    exf_jw_text(w, "constraint", exf_constraint_name(row->constraint));
+    exf_jw_text(w, "constraint_words", why.s);
+    exf_jw_text(w, "folds", r->row[i].kind ? folds[r->row[i].kind] : NULL);
+    exf_jw_bool(w, "on_frontier", r->row[i].on_frontier);
+    add_servers(w, &r->row[i], "served_by", 0);
+    add_servers(w, &r->row[i], "served_otherwise_by", 1);
+out:
+    exf_text_free(&why);
+    return rc;
+}
+
+static exf_code add_variant(exf_jw *w, const exf_validate_report *r, size_t i, exf_err *err)
+{
+    const exf_variant_result *v = &r->of.v->variant[i];
     exf_code rc = EXF_OK;
     exf_jw_open(w, NULL, '{');
     exf_jw_text(w, "name", v->name);
-    if (v == r->v->variant)
+    EXF_TRY(add_marks(w, r, i, err));
+    if (i == 0)
         exf_jw_text(w, "words", "the model as it is");
     else
-        rc = add_words(w, v->name, exf_provenance_get(r->facts, "validate.runtime"), err);
+        EXF_TRY(add_words(w, v, r->of.runtime, err));
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
+    add_intervals(w, r->of.v, i);
+    add_cost(w, r, i);
+    add_gain(w, r, i);
     exf_jw_open(w, "domains", '{');
-    for (size_t d = 0; d < r->v->n_domains; d++) {
+    for (size_t d = 0; d < r->of.v->n_domains; d++) {
         exf_jw_open(w, r->domain_names[d], '{');
         add_quality(w, &v->domain[d]);
         exf_jw_close(w);
     }
     exf_jw_close(w);
+    exf_jw_text(w, "worst_domain", r->of.v->n_domains > 1 ? r->domain_names[exf_worst_domain(r->of.v, i)] : NULL);
     exf_jw_open(w, "layers", '[');
-    for (int l = 0; l < r->v->n_layers; l++) {
+    for (int l = 0; l < r->of.v->n_layers; l++) {
         exf_jw_open(w, NULL, '{');
         exf_jw_int(w, "layer", v->layer[l].layer);
         add_budget(w, v->layer[l].output_error, v->layer[l].experts_per_token, v->layer[l].experts_per_batch);
@@ -127,6 +157,7 @@ static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_v
     }
     exf_jw_close(w);
     exf_jw_close(w);
+out:
     return rc;
 }
 
@@ -149,94 +180,134 @@ static exf_code add_pools(exf_jw *w, const exf_validation *v, exf_err *err)
     return EXF_OK;
 }
 
+/* Adds sentences as an array. */
+static exf_code add_sentences(exf_jw *w, const char *key, const exf_validate_report *r, exf_words which, exf_err *err)
+{
+    exf_text words = {0};
+    exf_code rc = exf_validate_words(r, which, &words, err);
+    exf_jw_open(w, key, '[');
+    for (char *s = words.s, *end; rc == EXF_OK && s && *s; s = end + 1) {
+        end = strchr(s, '\n');
+        *end = '\0';
+        exf_jw_text(w, NULL, s);
+    }
+    exf_jw_close(w);
+    exf_text_free(&words);
+    return rc;
+}
+
+static void add_choice(exf_jw *w, const char *key, const exf_validate_report *r, exf_choice c)
+{
+    if (!c.row) {
+        exf_jw_text(w, key, NULL);
+        return;
+    }
+    exf_jw_open(w, key, '{');
+    exf_jw_text(w, "variant", r->of.v->variant[c.row].name);
+    exf_jw_bool(w, "holds", c.holds);
+    add_difference(w, "value", exf_limit_value(r->limit, r->of.v, c.row));
+    add_servers(w, &r->row[c.row], "served_by", 0);
+    exf_jw_close(w);
+}
+
+/* Adds the pair for each batch size; "together" is null where it was not measured. */
+static exf_code add_recommendation(exf_jw *w, const exf_validate_report *r, exf_err *err)
+{
+    exf_code rc;
+    if (!r->limit) return EXF_OK;
+    exf_jw_open(w, "recommendation", '{');
+    exf_jw_text(w, "metric", exf_limit_name(r->limit));
+    exf_jw_real(w, "limit", r->limit->most);
+    exf_jw_open(w, "pairs", '[');
+    exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0);
+    for (int b = 0; b < r->of.v->n_batch_sizes; b++) {
+        exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b);
+        size_t both = p.row && d.row ? exf_find_together(&r->of, p.row, d.row) : 0;
+        exf_jw_open(w, NULL, '{');
+        exf_jw_int(w, "decode_batch", r->of.v->batch_size[b].size);
+        add_choice(w, "prefill", r, p);
+        add_choice(w, "decode", r, d);
+        exf_difference value = both ? exf_limit_value(r->limit, r->of.v, both) : (exf_difference){0, 0, 0};
+        add_choice(w, "together", r, (exf_choice){both, value.mean + value.half_width <= r->limit->most});
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+    rc = add_sentences(w, "words", r, EXF_WORDS_RECOMMENDATION, err);
+    exf_jw_close(w);
+    return rc;
+}
+
+static void add_batches(exf_jw *w, const exf_validation *v)
+{
+    exf_jw_open(w, "decode_batches", '[');
+    for (int b = 0; b < v->n_batch_sizes; b++) {
+        exf_jw_open(w, NULL, '{');
+        exf_jw_int(w, "size", v->batch_size[b].size);
+        exf_jw_real(w, "width", v->batch_size[b].width);
+        exf_jw_real(w, "original_experts_per_batch", v->batch_size[b].experts);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+}
+
+/* Adds what errors are taken over. */
+static void add_clusters(exf_jw *w, const exf_validation *v)
+{
+    exf_jw_open(w, "clusters", '{');
+    exf_jw_text(w, "by", v->clusters_are_documents ? "document" : "sequence");
+    exf_jw_count(w, "n", v->n_clusters);
+    exf_jw_close(w);
+}
+
+static void add_cost_of_run(exf_jw *w, const exf_validate_report *r)
+{
+    exf_jw_open(w, "cost", '{');
+    exf_jw_real(w, "forwards", r->of.v->report.flops / r->of.v->one_flops);
+    exf_jw_count(w, "variants", exf_count_role(r->of.v, EXF_LANE_ASKED));
+    exf_jw_count(w, "baselines", exf_count_role(r->of.v, EXF_LANE_BASELINE));
+    exf_jw_count(w, "halves", exf_count_role(r->of.v, EXF_LANE_HALF));
+    exf_jw_count(w, "weight_bytes_read", r->of.v->report.weight_bytes);
+    exf_jw_count(w, "model_bytes", r->model_bytes);
+    exf_jw_close(w);
+}
+
+/* Adds all but the rows. */
+static exf_code add_findings(exf_jw *w, const exf_validate_report *r, exf_err *err)
+{
+    exf_text summary = {0};
+    exf_code rc;
+    EXF_TRY(add_sentences(w, "verdict", r, EXF_WORDS_VERDICT, err));
+    EXF_TRY(add_sentences(w, "stability", r, EXF_WORDS_STABILITY, err));
+    EXF_TRY(add_sentences(w, "not_constrained", r, EXF_WORDS_CONSTRAINTS, err));
+    EXF_TRY(add_recommendation(w, r, err));
+    EXF_TRY(add_sentences(w, "data", r, EXF_WORDS_DATA, err));
+    EXF_TRY(exf_validate_summary(r, &summary, err));
+    exf_jw_text(w, "summary", summary.s);
+    add_batches(w, r->of.v);
+    add_clusters(w, r->of.v);
+    EXF_TRY(add_pools(w, r->of.v, err));
+out:
+    exf_text_free(&summary);
+    return rc;
+}
+
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_jw w = {.depth = 0};
-    exf_code rc = EXF_OK;
+    exf_code rc;
     exf_jw_open(&w, NULL, '{');
     exf_jw_text(&w, "schema", "exfold-validation/1");
+    EXF_TRY(add_findings(&w, r, err));
     exf_jw_open(&w, "variants", '[');
-    for (size_t i = 0; rc == EXF_OK && i < r->v->n_variants; i++) rc = add_variant(&w, r, &r->v->variant[i], err);
+    for (size_t i = 0; i < r->of.v->n_variants; i++) EXF_TRY(add_variant(&w, r, i, err));
     exf_jw_close(&w);
-    if (rc == EXF_OK) rc = add_pools(&w, r->v, err);
-    exf_jw_open(&w, "cost", '{');
-    exf_jw_real(&w, "forwards", r->v->report.flops / r->v->one_flops);
-    exf_jw_count(&w, "variants", r->v->n_variants - 1);
-    exf_jw_count(&w, "weight_bytes_read", r->v->report.weight_bytes);
-    exf_jw_count(&w, "model_bytes", r->model_bytes);
-    exf_jw_close(&w);
+    add_cost_of_run(&w, r);
     exf_jw_open(&w, "provenance", '{');
     for (size_t i = 0; i < r->facts->n; i++) exf_jw_text(&w, r->facts->key[i], r->facts->value[i]);
     exf_jw_close(&w);
     exf_jw_close(&w);
-    if (rc == EXF_OK) return exf_jw_end(&w, out, err);
-    exf_jw_free(&w);
-    return rc;
-}
-
-/* ---- Markdown ------------------------------------------------------------------------- */
-
-static void add_overall(const exf_validation *v, exf_text *out)
-{
-    exf_text_appendf(out, "| variant | PPL | KL mean | KL 99 %% | KL max | same top token | experts per token | "
-                          "experts per batch |\n|---|---|---|---|---|---|---|---|\n");
-    for (size_t i = 0; i < v->n_variants; i++) {
-        const exf_variant_result *r = &v->variant[i];
-        exf_text_appendf(out, "| `%s` | %.3f ± %.3f | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name, r->all.ppl,
-                         r->all.ppl_se, r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1, r->experts_per_token,
-                         r->experts_per_batch);
-    }
-}
-
-static void add_domains(const exf_validate_report *r, exf_text *out)
-{
-    exf_text_appendf(out, "\nPer domain, PPL (KL mean):\n\n| variant |");
-    for (size_t d = 0; d < r->v->n_domains; d++) exf_text_appendf(out, " %s |", r->domain_names[d]);
-    exf_text_appendf(out, "\n|---|");
-    for (size_t d = 0; d < r->v->n_domains; d++) exf_text_appendf(out, "---|");
-    for (size_t i = 0; i < r->v->n_variants; i++) {
-        const exf_variant_result *v = &r->v->variant[i];
-        exf_text_appendf(out, "\n| `%s` |", v->name);
-        for (size_t d = 0; d < r->v->n_domains; d++)
-            exf_text_appendf(out, " %.3f (%.4f) |", v->domain[d].ppl, v->domain[d].kl_mean);
-    }
-    exf_text_appendf(out, "\n");
-}
-
-static void add_layers(const exf_validation *v, exf_text *out)
-{
-    exf_text_appendf(out, "\nRelative error of each layer's routed output on the original's hidden states:\n\n| layer |");
-    for (size_t i = 1; i < v->n_variants; i++) exf_text_appendf(out, " `%s` |", v->variant[i].name);
-    exf_text_appendf(out, "\n|---|");
-    for (size_t i = 1; i < v->n_variants; i++) exf_text_appendf(out, "---|");
-    for (int l = 0; l < v->n_layers; l++) {
-        exf_text_appendf(out, "\n| %d |", v->variant[0].layer[l].layer);
-        for (size_t i = 1; i < v->n_variants; i++) exf_text_appendf(out, " %.3f |", v->variant[i].layer[l].output_error);
-    }
-    exf_text_appendf(out, "\n");
-}
-
-exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
-{
-    exf_code rc;
-    const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM),
-               *runtime = exf_provenance_get(r->facts, "validate.runtime"),
-               *part = exf_provenance_get(r->facts, "validate.tables_part");
-    exf_text_appendf(out, "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the "
-                          "next token.\n\n", r->v->variant[0].all.tokens);
-    if (part) exf_text_appendf(out, "The tables are of a part of their data: %s.\n\n", part);
-    if (runtime) exf_text_appendf(out, "Variants fold as the runtime `%s` does.\n\n", runtime);
-    if (exf_provenance_get(r->facts, "validate.other_weights"))
-        exf_text_appendf(out, "The tables may be of other weights than the model's (`validate.other_weights: accept`).\n\n");
-    add_overall(r->v, out);
-    EXF_TRY(add_best_pools(r->v, "`", out, err));
-    if (r->v->n_domains > 1) add_domains(r, out);
-    if (r->v->n_variants > 1) add_layers(r->v, out);
-    if (tables) {
-        exf_text_appendf(out, "\n");
-        EXF_TRY(exf_made_from_comment(out, tables, err));
-    }
-    rc = exf_text_end(out, err);
+    return exf_jw_end(&w, out, err);
 out:
+    exf_jw_free(&w);
     return rc;
 }

@@ -1,9 +1,9 @@
-/* frontier.c - judges a validation: the variants that it sweeps, those that no other beats, the best pools, and the limits that
- * must hold. */
+/* frontier.c - judges a validation: the variants that it sweeps, what rows cost and are served by, the frontiers, and the best
+ * pools. */
 #include "validate/frontier.h"
 
 #include "base/mem.h"
-#include "base/text.h"
+#include "validate/uncertainty.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -111,66 +111,164 @@ out:
     return rc;
 }
 
-/* ---- the frontier ---------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Returns two standard errors of the difference of two KLs, as if they were independent: they are of the same tokens, so that
- * it is less. */
-static double noise_of(const exf_variant_result *a, const exf_variant_result *b)
+exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err)
 {
-    return 2 * sqrt(a->all.kl_se * a->all.kl_se + b->all.kl_se * b->all.kl_se);
+    char name[EXF_VARIANT_NAME_LEN];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(r->name, " "), r->name); /* "P4 half 1" */
+    return exf_variant_parse_on(r->role == EXF_LANE_BASELINE ? NULL : runtime, out, name, err);
 }
 
-static int beats(const exf_variant_result *a, const exf_variant_result *b)
+static exf_row_kind kind_of(const exf_variant *v)
 {
-    double better = b->all.kl_mean - a->all.kl_mean, token = a->experts_per_token - b->experts_per_token,
-           batch = a->experts_per_batch - b->experts_per_batch;
-    return better >= noise_of(a, b) && token <= 0 && batch <= 0 && (better > 0 || token < 0 || batch < 0);
+    if (v->prefill == EXF_PREFILL_NONE) return EXF_ROW_DECODE;
+    return v->decode == EXF_DECODE_NONE ? EXF_ROW_PREFILL : EXF_ROW_BOTH;
 }
 
-void exf_frontier_mark(unsigned char *on, const exf_validation *v)
+/* Returns 1 if the variant needs no tables: what others are compared with (verdict.h). */
+static int is_plain(const exf_variant *v)
 {
-    for (size_t i = 0; i < v->n_variants; i++) {
-        on[i] = 1;
-        for (size_t j = 0; j < v->n_variants; j++)
-            if (beats(&v->variant[j], &v->variant[i])) on[i] = 0;
+    return v->prefill == EXF_PREFILL_TOP || v->prefill == EXF_PREFILL_RANDOM || v->outside != EXF_OUTSIDE_FOLDED;
+}
+
+static int has_hash_layers(const exf_architecture *a)
+{
+    for (int l = 0; l < a->n_layers; l++)
+        if (a->traits[l] & EXF_T_HASHED) return 1;
+    return 0;
+}
+
+/* Returns 1 if both fold alike in this model.  Which experts without routes compete for a pool makes no difference where the pool
+ * constrains, and hash layers none where there are none. */
+static int fold_alike(exf_variant x, exf_variant y, const exf_architecture *a)
+{
+    memset(x.name, 0, sizeof x.name);
+    memset(y.name, 0, sizeof y.name);
+    x.decode_options.candidates = y.decode_options.candidates;
+    if (!has_hash_layers(a)) x.folds_hashed = y.folds_hashed;
+    return memcmp(&x, &y, sizeof x) == 0; /* a variant is read into zeroed memory */
+}
+
+/* Lists the public runtimes that serve the model and run the row. */
+static void find_servers(exf_row *row, const exf_variant *v, const exf_judged *of)
+{
+    const exf_runtime *r;
+    exf_variant theirs;
+    for (size_t i = 0; (r = exf_runtime_at(i)) && row->n_servers < EXF_SERVERS; i++)
+        if (r->target && exf_runtime_serves(r, of->family, of->a, NULL) == EXF_OK &&
+            exf_variant_parse_on(r, &theirs, v->name, NULL) == EXF_OK && exf_runtime_check(r, &theirs, of->a, NULL) == EXF_OK)
+            row->server[row->n_servers++] = (exf_server){r, !fold_alike(*v, theirs, of->a)};
+}
+
+double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch)
+{
+    const exf_cost_model *c = of->cost;
+    const exf_batch_size *b = &of->v->batch_size[batch];
+    double bytes = 0;
+    if (kind == EXF_ROW_PREFILL) return exf_cost_of(c, &of->v->variant[0], 1).flops;
+    for (int l = 0; l < c->n_layers; l++) bytes += (b->layer_experts ? b->layer_experts[l] : b->experts) * c->expert_bytes[l];
+    return bytes;
+}
+
+double exf_prefill_share(const exf_batch *whole, const exf_decode_schedule *schedule)
+{
+    double prefill = 0;
+    for (size_t i = 0; i < whole->n_sequences; i++) prefill += exf_decode_schedule_prefill(schedule, whole->span[i].n_tokens);
+    return prefill / (double)whole->n_tokens;
+}
+
+static exf_code make_row(exf_row *row, size_t i, const exf_judged *of, exf_err *err)
+{
+    const exf_variant_result *r = &of->v->variant[i];
+    exf_variant v;
+    exf_code rc;
+    row->cost = exf_cost_of(of->cost, r, of->v->batch_size[r->batch].size);
+    if (r->role == EXF_LANE_ORIGINAL) return EXF_OK;
+    EXF_TRY(exf_row_variant(&v, r, of->runtime, err));
+    row->kind = kind_of(&v);
+    if (row->kind == EXF_ROW_PREFILL && of->prefill_share > 0) { /* the tokens that decode run what the original does */
+        double whole = exf_original_cost(of, EXF_ROW_PREFILL, 0);
+        row->cost.flops = whole - (whole - row->cost.flops) / of->prefill_share;
     }
+    row->competes = r->role == EXF_LANE_ASKED && r->constraint == EXF_CONSTRAINED && !is_plain(&v) && !v.only_layer;
+    if (r->role == EXF_LANE_ASKED) find_servers(row, &v, of);
+out:
+    return rc;
 }
 
-static double cost_of(const exf_variant_result *r, int per_batch)
+exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err)
 {
-    return per_batch ? r->experts_per_batch : r->experts_per_token;
+    const exf_validation *v = of->v;
+    size_t *line = NULL;
+    exf_row *row = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&row, v->n_variants, sizeof *row, "rows", err));
+    EXF_TRY(exf_mem_new(&line, v->n_variants, sizeof *line, "rows", err));
+    for (size_t i = 0; i < v->n_variants; i++) EXF_TRY(make_row(&row[i], i, of, err));
+    for (int b = -1; b < v->n_batch_sizes; b++) { /* -1: prefill */
+        size_t n = exf_frontier_line(line, of, row, b < 0 ? EXF_ROW_PREFILL : EXF_ROW_DECODE, b);
+        while (n) row[line[--n]].on_frontier = 1;
+    }
+out:
+    exf_mem_free(line);
+    if (rc != EXF_OK) {
+        exf_mem_free(row);
+        row = NULL;
+    }
+    *out = row;
+    return rc;
 }
 
-size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch)
+int exf_row_is_served(const exf_row *row)
+{
+    for (int i = 0; i < row->n_servers; i++)
+        if (!row->server[i].by_its_own) return 1;
+    return 0;
+}
+
+size_t exf_worst_domain(const exf_validation *v, size_t i)
+{
+    size_t worst = 0;
+    for (size_t d = 1; d < v->n_domains; d++)
+        if (v->variant[i].domain[d].kl_mean > v->variant[i].domain[worst].kl_mean) worst = d;
+    return worst;
+}
+
+/* ---- the frontiers --------------------------------------------------------------------------- */
+
+double exf_row_cost(const exf_row *row, exf_row_kind kind)
+{
+    return kind == EXF_ROW_PREFILL ? row->cost.flops : row->cost.expert_bytes;
+}
+
+/* Returns 1 if row i is a candidate for the place after `from` (0: for the first) on a line. */
+static int may_follow(const exf_judged *of, const exf_row *row, size_t i, size_t from, exf_row_kind kind, int batch)
+{
+    if (!row[i].competes || row[i].kind != kind || (kind == EXF_ROW_DECODE && of->v->variant[i].batch != batch)) return 0;
+    if (!(exf_row_cost(&row[i], kind) < exf_original_cost(of, kind, batch))) return 0;
+    if (!from) return 1;
+    exf_difference d = exf_kl_difference(of->v, from, i);
+    return d.mean > 0 && exf_beyond_noise(&d);
+}
+
+static size_t next_on_line(const exf_judged *of, const exf_row *row, size_t from, exf_row_kind kind, int batch)
 {
     size_t best = 0;
-    for (size_t i = 1; i < v->n_variants; i++) {
-        const exf_variant_result *r = &v->variant[i], *b = &v->variant[best];
-        double gap = cost_of(r, per_batch) - cost_of(b, per_batch);
-        if (r->all.kl_mean <= limit && (gap < 0 || (gap == 0 && best && r->all.kl_mean < b->all.kl_mean))) best = i;
+    double least = INFINITY, tie = EXF_COST_TIE * exf_original_cost(of, kind, batch);
+    for (size_t i = 1; i < of->v->n_variants; i++)
+        if (may_follow(of, row, i, from, kind, batch)) least = fmin(least, exf_row_cost(&row[i], kind));
+    for (size_t i = 1; i < of->v->n_variants; i++) {
+        if (!may_follow(of, row, i, from, kind, batch) || exf_row_cost(&row[i], kind) > least + tie) continue;
+        if (!best || of->v->variant[i].all.kl_mean < of->v->variant[best].all.kl_mean) best = i;
     }
     return best;
 }
 
-/* Returns the cheapest variant, after `from` on the line, with a KL below its KL by more than the noise; ties to the lower KL;
- * 0: none. */
-static size_t next_on_line(const exf_validation *v, size_t from, int per_batch)
+size_t exf_frontier_line(size_t *line, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch)
 {
-    size_t best = 0;
-    for (size_t i = 1; i < v->n_variants; i++) {
-        const exf_variant_result *r = &v->variant[i], *b = &v->variant[best], *last = &v->variant[from];
-        if (!(r->all.kl_mean > 0)) continue;
-        if (from && !(last->all.kl_mean - r->all.kl_mean > noise_of(last, r))) continue;
-        double gap = best ? cost_of(r, per_batch) - cost_of(b, per_batch) : -1;
-        if (gap < 0 || (gap == 0 && r->all.kl_mean < b->all.kl_mean)) best = i;
-    }
-    return best;
-}
-
-size_t exf_frontier_line(size_t *line, const exf_validation *v, int per_batch)
-{
-    size_t n = 0;
-    for (size_t i = next_on_line(v, 0, per_batch); i; i = next_on_line(v, i, per_batch)) line[n++] = i;
+    size_t n = 0, i = 0;
+    while ((i = next_on_line(of, row, i, kind, batch))) line[n++] = i;
     return n;
 }
 
@@ -213,74 +311,4 @@ size_t exf_best_pools(size_t *best, const exf_validation *v)
         if (rivals && !beaten) best[n++] = i;
     }
     return n;
-}
-
-/* ---- quality gates ---------------------------------------------------------------------------- */
-
-static const char *const metric_names[] = {
-#define X(name, value) #name,
-    EXF_METRICS(X)
-#undef X
-    NULL,
-};
-
-static double metric_of(const exf_variant_result *r, const char *name)
-{
-#define X(metric, value) \
-    if (strcmp(name, #metric) == 0) return value;
-    EXF_METRICS(X)
-#undef X
-    return 0;
-}
-
-static exf_code refuse_metric(const char *text, const char *metric, exf_err *err)
-{
-    exf_text list = {0};
-    for (int i = 0; metric_names[i]; i++) exf_text_appendf(&list, "%s%s", i ? ", " : "", metric_names[i]);
-    exf_code rc = exf_text_end(&list, err);
-    if (rc == EXF_OK)
-        rc = exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is no metric (known: %s)", text, metric, list.s);
-    exf_text_free(&list);
-    return rc;
-}
-
-static int is_metric(const char *word)
-{
-    for (int i = 0; metric_names[i]; i++)
-        if (strcmp(metric_names[i], word) == 0) return 1;
-    return 0;
-}
-
-/* Reads the text from its end, since a variant may contain ':' and '='. */
-exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err)
-{
-    char copy[2 * EXF_VARIANT_NAME_LEN];
-    memset(g, 0, sizeof *g);
-    char *equals = strlen(text) < sizeof copy ? strrchr(strcpy(copy, text), '=') : NULL;
-    if (!equals || !exf_parse_f64(equals + 1, &g->limit))
-        return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%.80s\", expected METRIC=LIMIT or VARIANT:METRIC=LIMIT", text);
-    *equals = '\0';
-    char *colon = strrchr(copy, ':'), *metric = colon ? colon + 1 : copy;
-    if (!is_metric(metric)) return refuse_metric(text, metric, err);
-    snprintf(g->metric, sizeof g->metric, "%s", metric);
-    if (!colon) return EXF_OK;
-    *colon = '\0';
-    for (size_t i = 0; i < n_variants; i++)
-        if (strcmp(variants[i].name, copy) == 0) {
-            snprintf(g->variant, sizeof g->variant, "%s", variants[i].name);
-            return EXF_OK;
-        }
-    return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is none of validate.variants", text, copy);
-}
-
-exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err)
-{
-    for (size_t i = 1; i < v->n_variants; i++) {
-        const exf_variant_result *r = &v->variant[i];
-        double value = metric_of(r, g->metric);
-        if (g->variant[0] && strcmp(g->variant, r->name) != 0) continue;
-        if (!(value <= g->limit))
-            return exf_fail(err, EXF_THRESHOLD, "%s: %s is %.6g, above the limit of %.6g", r->name, g->metric, value, g->limit);
-    }
-    return EXF_OK;
 }

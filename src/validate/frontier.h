@@ -1,8 +1,13 @@
-/* frontier.h - judges a validation: makes variants over a grid of P and D, marks those that no other variant beats in cost and
- * KL at once, the noise of the KL considered, and checks limits. */
+/* frontier.h - judges a validation: makes variants over a grid of P and D, says what each row folds, costs and is served by,
+ * and marks those that are worth their cost.
+ *
+ * Prefill and decode are two questions with a cost each, operations per token and expert bytes per decode step (cost.h), so that
+ * there is a frontier of P and, for each size of decode batches, one of D.  A combination P+D is on neither: which pair to
+ * serve is recommendation.h's question. */
 #ifndef EXF_VALIDATE_FRONTIER_H
 #define EXF_VALIDATE_FRONTIER_H
 #include "fold/runtime.h"
+#include "validate/cost.h"
 #include "validate/validate.h"
 
 /* Lists P = 1..K-1 and D = E/8, E/4, 3E/8, E/2, 3E/4 (those from K on), each with pair scalars and,
@@ -11,17 +16,69 @@
  * budgets.  Of these a runtime (NULL: none) leaves out what it does not run.  The caller frees *out. */
 exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
                                const exf_runtime *runtime, exf_err *err) EXF_CHECKED;
-/* Sets on[i] = 1 if no other variant beats variant i: none that has at most its experts per token and per batch
- * and a KL that is lower beyond the noise, which is two standard errors of the difference.  Where KLs have
- * no noise, as low a KL at a lower cost beats too. */
-void exf_frontier_mark(unsigned char *on, const exf_validation *v);
-/* Writes the variants that are worth their experts per token, or per batch, by rising cost to line [n_variants]
- * and returns how many: the cheapest one, then each time the cheapest of those whose KL is lower beyond the
- * noise.  A KL of 0 is left out: it has no place on a logarithmic axis. */
-size_t exf_frontier_line(size_t *line, const exf_validation *v, int per_batch);
-/* Returns the variant of least experts per token, or per batch, among those of KL at most `limit`,
- * ties to the lower KL; 0, the original, if none is cheaper. */
-size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch);
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+typedef enum {
+    EXF_ROW_ORIGINAL,
+    EXF_ROW_PREFILL, /* folds prefill alone */
+    EXF_ROW_DECODE,  /* decode alone */
+    EXF_ROW_BOTH
+} exf_row_kind;
+
+/* A public runtime that runs a row. */
+typedef struct {
+    const exf_runtime *runtime;
+    int by_its_own; /* 1: with options of its own beside the row's, so that its figures are others */
+} exf_server;
+
+enum { EXF_SERVERS = 8 };
+
+/* What a row of a validation is, beside its figures. */
+typedef struct {
+    exf_row_kind kind;
+    int competes;    /* 1: it may be on a frontier: was asked for, folds by tables, and its batches constrain it */
+    int on_frontier;
+    exf_cost cost;
+    exf_server server[EXF_SERVERS]; /* [n_servers] */
+    int n_servers;
+} exf_row;
+
+/* What rows are judged by. */
+typedef struct {
+    const exf_validation *v;
+    const exf_cost_model *cost;
+    const exf_architecture *a;
+    const char *family;         /* of the model */
+    const exf_runtime *runtime; /* as which variants were parsed; NULL: none */
+    double prefill_share;       /* of the tokens, the part that is prefill, in which alone P folds */
+} exf_judged;
+
+/* Returns the part of a run's tokens that is prefill. */
+double exf_prefill_share(const exf_batch *whole, const exf_decode_schedule *schedule);
+/* Makes the rows [n_variants] of a validation, with the marks of the frontiers.  The caller frees *out. */
+exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err) EXF_CHECKED;
+/* Reads the variant of a result, as the runtime where it was asked for; a half is read as its row. */
+exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err) EXF_CHECKED;
+/* Returns what a frontier goes over: operations per token of PREFILL, expert bytes per step of DECODE. */
+double exf_row_cost(const exf_row *row, exf_row_kind kind);
+/* Returns the same of the original, in decode batches of a size. */
+double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch);
+/* Costs that differ by less than this share of the original's are one: a pool is not always full. */
+#define EXF_COST_TIE 0.005
+
+/* Returns 1 if a public runtime runs the row as it is. */
+int exf_row_is_served(const exf_row *row);
+
+/* Returns the domain in which row i has the largest mean KL. */
+size_t exf_worst_domain(const exf_validation *v, size_t i);
+
+/* Writes the rows of a frontier by rising cost to line [n_variants] and returns how many: of the rows of a kind (decode: of a
+ * batch size) that compete and cost less than the original, the cheapest, then each time the cheapest of those with a KL that
+ * is lower beyond the noise of the paired difference; of those of one cost (EXF_COST_TIE) the one of lowest KL. */
+size_t exf_frontier_line(size_t *line, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch);
+
+/* ---- best pools ---------------------------------------------------------------------------------- */
 
 /* Of variants that differ in the criterion of their static pool alone, finds the best. */
 
@@ -33,32 +90,4 @@ int exf_same_but_pool(const exf_variant_result *a, const exf_variant_result *b);
 /* Returns the criterion of a variant's static pool; "" if it has none. */
 const char *exf_pool_criterion_of(const exf_variant_result *r);
 
-/* ---- quality gates ---------------------------------------------------------------------------- */
-
-/* A quality gate is a limit that a validation must not exceed: "kl=0.2", "P4:kl_p99=1.5".  METRIC=LIMIT is for every variant,
- * VARIANT:METRIC=LIMIT for one.  Metrics: */
-
-/* X(name, value of a result `r`): flips is the share of tokens whose most likely next token changed. */
-#define EXF_METRICS(X)             \
-    X(ppl, r->all.ppl)             \
-    X(kl, r->all.kl_mean)          \
-    X(kl_median, r->all.kl_median) \
-    X(kl_p90, r->all.kl_p90)       \
-    X(kl_p99, r->all.kl_p99)       \
-    X(kl_p999, r->all.kl_p999)     \
-    X(kl_max, r->all.kl_max)       \
-    X(flips, 1 - r->all.top1)      \
-    X(output_error, r->output_error)
-
-typedef struct {
-    char variant[EXF_VARIANT_NAME_LEN]; /* "": every variant */
-    char metric[16];
-    double limit;
-} exf_quality_gate;
-
-/* Parses a gate.  EXF_USAGE names the part that is not understood, or a variant that is none of `variants`. */
-exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants,
-                                exf_err *err) EXF_CHECKED;
-/* Checks a gate.  EXF_THRESHOLD names the first variant above the limit, its value and the limit. */
-exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err) EXF_CHECKED;
 #endif

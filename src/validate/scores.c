@@ -234,7 +234,7 @@ static double find_quantile(const float *sorted, uint64_t n, double q)
 }
 
 typedef struct {
-    double nll, nll_sq, kl, kl_sq;
+    double nll, kl;
     uint64_t n, same;
     float *kls;
 } totals;
@@ -249,29 +249,19 @@ static exf_code add_sequence(totals *t, const lane_scores *l, size_t sequence, e
                             "sequence %zu at position %d: the next token's negative log-likelihood is %g and its KL %g", sequence,
                             i, (double)l->nll[row], (double)l->kl[row]);
         t->nll += (double)l->nll[row];
-        t->nll_sq += (double)l->nll[row] * (double)l->nll[row];
         t->kl += (double)l->kl[row];
-        t->kl_sq += (double)l->kl[row] * (double)l->kl[row];
         t->same += l->same[row];
         t->kls[t->n++] = l->kl[row];
     }
     return EXF_OK;
 }
 
-/* Returns the standard error of the mean of n values, from their sum and that of their squares. */
-static double standard_error(double sum, double squares, double n)
-{
-    double variance = n > 1 ? (squares - sum / n * sum) / (n - 1) : 0;
-    return sqrt((variance > 0 ? variance : 0) / n);
-}
-
 static void fill_quality(exf_quality *out, totals *t)
 {
-    double n = (double)t->n, mean = t->nll / n;
+    double n = (double)t->n;
     qsort(t->kls, t->n, sizeof *t->kls, rising);
     *out = (exf_quality){
-        .tokens = t->n, .ppl = exp(mean), .ppl_se = exp(mean) * standard_error(t->nll, t->nll_sq, n),
-        .kl_mean = t->kl / n, .kl_se = standard_error(t->kl, t->kl_sq, n),
+        .tokens = t->n, .ppl = exp(t->nll / n), .kl_mean = t->kl / n, .ppl_se = NAN, .kl_se = NAN,
         .kl_median = find_quantile(t->kls, t->n, 0.5), .kl_p90 = find_quantile(t->kls, t->n, 0.9),
         .kl_p99 = find_quantile(t->kls, t->n, 0.99), .kl_p999 = find_quantile(t->kls, t->n, 0.999),
         .kl_max = find_quantile(t->kls, t->n, 1), .top1 = (double)t->same / n,
@@ -287,13 +277,25 @@ exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, 
     for (size_t i = 0; i < s->batch->n_sequences; i++)
         if (!group || which < 0 || group[i] == which) EXF_TRY(add_sequence(&t, &s->lane[lane], i, err));
     if (t.n) fill_quality(out, &t);
-    if (!isfinite(out->ppl) || !isfinite(out->ppl_se))
+    if (!isfinite(out->ppl))
         rc = exf_fail(err, EXF_NUMERIC,
                       "the mean negative log-likelihood of the next token is %g: no perplexity can be told of that",
                       t.nll / (double)t.n);
 out:
     exf_mem_free(t.kls);
     return rc;
+}
+
+void exf_scores_cluster_sums(const exf_scores *s, size_t lane, const size_t *cluster_of, double *nll, double *kl)
+{
+    const lane_scores *l = &s->lane[lane];
+    for (size_t i = 0; i < s->batch->n_sequences; i++) {
+        const exf_span *span = &s->batch->span[i];
+        for (size_t row = span->offset; row + 1 < span->offset + (size_t)span->n_tokens; row++) {
+            nll[cluster_of[i]] += (double)l->nll[row];
+            kl[cluster_of[i]] += (double)l->kl[row];
+        }
+    }
 }
 
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers)

@@ -17,8 +17,8 @@
 /* Quality of one lane over its scored tokens. */
 typedef struct {
     uint64_t tokens;
-    double ppl, ppl_se; /* exp of the mean nll; its standard error over tokens, by the delta method */
-    double kl_mean, kl_se;  /* and its standard error over tokens */
+    double ppl, kl_mean;   /* exp of the mean nll; the mean */
+    double ppl_se, kl_se;  /* their standard errors by clusters, which exf_validate() sets; NaN: not known */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max; /* nearest-rank quantiles */
     double top1; /* share of tokens with the same likeliest next token */
 } exf_quality;
@@ -38,6 +38,9 @@ exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *who
  * or group is NULL.  EXF_NUMERIC if a score, or the perplexity, is not finite. */
 exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out,
                         exf_err *err) EXF_CHECKED;
+/* Adds up a lane's negative log-likelihoods and KLs over each cluster's scored tokens: cluster_of [n_sequences], nll and kl
+ * [n_clusters].  What is not finite exf_scores_sum() refuses. */
+void exf_scores_cluster_sums(const exf_scores *s, size_t lane, const size_t *cluster_of, double *nll, double *kl);
 void exf_scores_free(exf_scores *s); /* NULL is allowed */
 /* Returns the bytes that scores will hold. */
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers);

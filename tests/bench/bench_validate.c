@@ -69,10 +69,12 @@ static double validate(const bench *c, int n_variants, int probes, int tell)
 {
     int32_t *domain;
     double seconds[RUNS];
+    exf_validate_lane lane[MOST_VARIANTS];
+    for (int i = 0; i < n_variants; i++)
+        lane[i] = (exf_validate_lane){.variant = c->variant[i], .role = EXF_LANE_ASKED, .tables = &c->tables};
     must(exf_mem_new(&domain, c->batch.n_sequences, sizeof *domain, "domains", &err));
     exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .schedule = &c->schedule,
-                            .tables = &c->tables,
-                            .variants = c->variant, .n_variants = (size_t)n_variants, .no_layer_errors = !probes,
+                            .n_schedules = 1, .lanes = lane, .n_lanes = (size_t)n_variants, .no_layer_errors = !probes,
                             .forward = c->options};
     for (int i = -1; i < RUNS; i++) {
         exf_validation v;
@@ -98,17 +100,14 @@ static void tell(const bench *c, int n, int probes, double calibration, int resu
 
 static void open_bench(bench *c, char **argv)
 {
-    size_t sequences = (size_t)atoi(argv[3]), *batch_of;
+    size_t sequences = (size_t)atoi(argv[3]);
     int vectors = 0;
     must(exf_model_open(&c->model, argv[1], &err));
     c->batch = random_batch(c->model, sequences, atoi(argv[4]));
     must(exf_tables_read(&c->tables, argv[2], &err));
-    must(exf_mem_new(&batch_of, sequences, sizeof *batch_of, "decode batches", &err));
-    for (size_t i = 0; i < sequences; i++) batch_of[i] = i / 16;
-    must(exf_decode_schedule_new(&c->schedule, &c->batch, batch_of, 0, 8, &err));
+    must(exf_decode_schedule_new(&c->schedule, &c->batch, 16, 0, 8, &err));
     for (int i = 0; i < c->n; i++) vectors |= exf_variant_wants_vectors(&c->variant[i]);
     if (vectors) must(exf_tables_read_vectors(&c->tables, argv[2], &err));
-    exf_mem_free(batch_of);
 }
 
 int main(int argc, char **argv)

@@ -141,6 +141,7 @@ def check_model(name, path, variants, one_length):
               "data": {"manifest": str(sources(into, "calibration", calibration)), "sequences": len(calibration[0]),
                        "max_tokens": size, "seed": 1}, "pools": [experts // 2], "coverage": {"fail_below": 0},
               "validate": {"manifest": str(sources(into, "held_out", held_out)), "sequences": sequences, "decode_batch": sequences,
+                           "baselines": False,
                            "variants": variants}}
     (into / "recipe.yaml").write_text(json.dumps(recipe))
     run("exfold-calibrate", into / "recipe.yaml")

@@ -20,8 +20,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-HEADS = ["variant", "PPL ± std. error", "KL mean", "KL median", "KL 90 %", "KL 99 %", "KL 99.9 %", "KL max", "same top",
-         "output error", "experts per token", "experts per batch"]
+HEADS = ["variant", "PPL ± std. error", "KL mean", "worst domain", "KL 99 %", "KL max", "same top", "output error", "operations",
+         "expert bytes", "served by", ""]
 
 
 # ---- what every report must do ------------------------------------------------------------------
@@ -279,9 +279,16 @@ class Demo(Every, Page):
         for row, v in zip(rows[1:], variants):
             self.assertEqual(row[0].split("\n"), [v["words"], v["name"]])
             self.assertEqual(row[1].split(), [f"{v['ppl']:.4f}", "±", f"{v['ppl_se']:.4f}"])
-            self.assertEqual(row[2:], [f"{v['kl_mean']:.5f}", f"{v['kl_median']:.5f}", f"{v['kl_p90']:.5f}", f"{v['kl_p99']:.5f}",
-                                       f"{v['kl_p999']:.4f}", f"{v['kl_max']:.3f}", f"{100 * v['top1']:.2f} %", f"{v['output_error']:.4f}",
-                                       f"{v['experts_per_token']:.3f}", f"{v['experts_per_batch']:.2f}"])
+            self.assertEqual(row[2].split(), [f"{v['kl_mean']:.5f}", "±", f"{v['kl_half_width']:.5f}"])
+            worst = v["worst_domain"]
+            self.assertEqual(row[3].split(), [f"{v['domains'][worst]['kl_mean']:.5f}", worst])
+            self.assertEqual(row[4:8], [f"{v['kl_p99']:.5f}", f"{v['kl_max']:.3f}", f"{100 * v['top1']:.2f} %", f"{v['output_error']:.4f}"])
+            for cell, share, experts in (row[8], "flops", "token"), (row[9], "bytes", "batch"):
+                part = v["cost"][f"expert_{share}_share"]
+                self.assertEqual(cell.split(), [f"{100 * part:.1f}", "%", f"{v['experts_per_' + experts]:.2f}", "experts"])
+            self.assertEqual(row[10].split(), v["served_by"] + ["~" + name for name in v["served_otherwise_by"]])
+            mark = "frontier" if v["on_frontier"] else v["role"] if v["role"] in ("baseline", "half") else ""
+            self.assertEqual(row[11], (mark + " " + (v["constraint_words"] or "")).strip())
         self.assertIn(["2 experts per token, joint weights", "P2:projector=joint"], [row[0].split("\n") for row in rows])
 
     def test_all_columns_of_the_validation_are_in_sight_at_1280(self):

@@ -209,7 +209,6 @@ static inline void f_fill_routes(fold_case *c, int top_k)
 static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill_tokens, int threads)
 {
     static const int lengths[F_SEQUENCES] = {70, 3, 1, 40};
-    static const size_t batch_of[F_SEQUENCES] = {0, 0, 5, 5};
     exf_err err;
     size_t at = 0;
     memset(c, 0, sizeof *c);
@@ -223,7 +222,7 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
     for (int i = 0; i < F_SEQUENCES; at += (size_t)lengths[i++]) c->span[i] = (exf_span){at, lengths[i]};
     ck_assert_uint_eq(at, F_TOKENS);
     c->batch = (exf_batch){NULL, c->span, F_SEQUENCES, F_TOKENS, 70};
-    ck_ok(exf_decode_schedule_new(&c->schedule, &c->batch, batch_of, prefill_tokens, threads, &err), err);
+    ck_ok(exf_decode_schedule_new(&c->schedule, &c->batch, 2, prefill_tokens, threads, &err), err);
     c->ids = f_room(F_TOKENS * (size_t)top_k, sizeof *c->ids);
     c->weights = f_room(F_TOKENS * (size_t)top_k, sizeof *c->weights);
     c->logits = f_room(F_TOKENS * (size_t)n_experts, sizeof *c->logits);

@@ -70,6 +70,7 @@ naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *
                 l.scale[e] = t->pool[i].target_scale[at];
                 l.inside[e] = l.target[e] == e;
                 l.first = t->pool[i].members[(size_t)index * (size_t)pool];
+                for (int m = 0; m < pool; m++) l.member[m] = t->pool[i].members[(size_t)index * (size_t)pool + (size_t)m];
             }
     }
     fill_budget(&l, t, index, v);
@@ -448,7 +449,28 @@ static void reroute(naive_row *row, int n, const naive_layer *l, int s, double r
         }
 }
 
-void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant *v)
+/* Slots outside the pool go to members drawn for them; slot[i]: number of row i's first slot in the run. */
+static void scatter(naive_row *r, const int *pool, const naive_layer *l, const exf_variant *v, int layer, size_t slot)
+{
+    for (int k = 0; k < l->top_k; k++) {
+        int d = v->decode_options.pool, e = r->id[k];
+        if (e < 0 || is_in(pool, d, e)) continue;
+        int to = pool[exf_rng_below((uint64_t)d, (uint64_t)v->decode_seed, 1024 + (uint64_t)layer, slot + (size_t)k)];
+        r->w[k] = l->loss[e][to] < 1e30 ? r->w[k] * l->coeff[e][to] : 0;
+        r->id[k] = to;
+    }
+}
+
+/* What is kept of a row gets the sum that the row had. */
+static void keep_sum(naive_row *r, const naive_row *was, int top_k)
+{
+    double all = 0, kept = 0;
+    for (int k = 0; k < top_k; k++) all += was->id[k] >= 0 ? was->w[k] : 0;
+    for (int k = 0; k < top_k; k++) kept += r->id[k] >= 0 ? r->w[k] : 0;
+    for (int k = 0; k < top_k && kept > 0; k++) r->w[k] *= all / kept;
+}
+
+void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant *v, int layer, const size_t *slot)
 {
     const exf_fold_decode_options *o = &v->decode_options;
     int expert[NAIVE_E], distinct = by_importance(expert, row, n, l, o->importance);
@@ -466,13 +488,20 @@ void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant
         return;
     }
     for (int i = 0; i < n; i++) {
+        naive_row was = row[i];
+        if (v->outside == EXF_OUTSIDE_RANDOM) {
+            const int *pool = v->decode == EXF_DECODE_STATIC ? l->member : expert;
+            if (v->decode == EXF_DECODE_STATIC || distinct > o->pool) scatter(&row[i], pool, l, v, layer, slot[i]);
+            continue;
+        }
         if (v->decode == EXF_DECODE_STATIC) remap_statically(&row[i], l, o->drop);
-        if (v->decode != EXF_DECODE_DYNAMIC || distinct <= o->pool) continue;
-        if (v->by_router)
+        int folds = v->decode == EXF_DECODE_DYNAMIC && distinct > o->pool;
+        if (folds && v->by_router)
             stand_in(&row[i], expert, o->pool, l, v);
-        else if (is(v->decode_projector, "joint"))
+        else if (folds && is(v->decode_projector, "joint"))
             remap_jointly(&row[i], expert, o->pool, l, rho_of(o->ridge));
-        else
+        else if (folds)
             remap(&row[i], expert, o->pool, l, o);
+        if (v->outside == EXF_OUTSIDE_RENORMALISED) keep_sum(&row[i], &was, l->top_k);
     }
 }

@@ -15,6 +15,7 @@ typedef struct {
     int target[NAIVE_E];          /* of a static pool */
     double scale[NAIVE_E];
     int inside[NAIVE_E], first;   /* the static pool's members, and the first of them */
+    int member[NAIVE_E];          /* its members in the file's order */
     double lambda, sensitivity, factor; /* of a budget, and of skip: a_l, and a_l over the mean of all layers */
 } naive_layer;
 
@@ -34,8 +35,8 @@ void naive_by_frobenius(naive_layer *l, const exf_tables *t, int index);
 naive_row naive_ranked(const naive_row *row, const naive_layer *l, exf_fold_rank rank);
 /* A prefill row; slot: of the row's first slot in the run, for random. */
 void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, int layer, size_t slot);
-/* A decode batch of n rows. */
-void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant *v);
+/* A decode batch of n rows; slot [n]: of each row's first slot in the run, for random. */
+void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant *v, int layer, const size_t *slot);
 /* The limit that an option `max_loss` of exfold/fold.h means. */
 double naive_limit(float max_loss);
 #endif

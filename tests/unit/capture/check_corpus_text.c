@@ -106,6 +106,35 @@ START_TEST(a_text_file_is_one_document)
 }
 END_TEST
 
+/* Documents count on from source to source; a shard keeps their numbers, and a row of token ids is one too. */
+START_TEST(sequences_know_their_document)
+{
+    put("docs.jsonl", "{\"text\": \"The sea comes and goes twice a day, and nobody has ever asked it to stop for a moment.\"}\n"
+                      "{\"text\": \"\"}\n{\"text\": \"int main(void) { return 0; }\"}\n");
+    put("sea.txt", doc[0]);
+    put_ids("ids.safetensors", "x", 2, 8);
+    exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: jsonl}\n  - {path: sea.txt, format: text}\n"
+                                    "  - {path: ids.safetensors, format: tokens}\n");
+    q.vocab = 2000;
+    exf_corpus *c = load(&q);
+    size_t sea = pieces_equal(c, 0, doc[0], 8, 1), main_ = pieces_equal(c, sea, doc[1], 8, 1), i = 0;
+    size_t end[] = {sea, sea, main_, main_ + sea, main_ + sea + 1, main_ + sea + 2};
+    for (int64_t d = 0; d < 6; d++)
+        for (; i < end[d]; i++) ck_assert_int_eq(c->sequence[i].document, d);
+    ck_assert_uint_eq(i, c->n_sequences);
+    ck_assert(c->documents_known && sea > 1);
+    ck_ok(exf_corpus_take_shard(c, sea - 1, main_ + 1, 2, 3, &e), e);
+    ck_assert(c->sequence[0].document == 0 && c->sequence[1].document == 2 && c->sequence[c->n_sequences - 1].document == 3);
+    exf_corpus_free(c);
+    q = ask(HEAD "  - {path: ids.safetensors, format: tokens}\n");
+    q.vocab = 2000;
+    c = load(&q);
+    ck_assert(!c->documents_known && c->sequence[0].document == 0 && c->sequence[1].document == 1);
+    exf_corpus_free(c);
+    encoded(NULL);
+}
+END_TEST
+
 START_TEST(short_documents_leave_a_source_empty)
 {
     put("docs.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
@@ -187,6 +216,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, documents_are_cut_and_never_joined);
     tcase_add_test(t, where_takes_the_lines_that_match);
     tcase_add_test(t, a_text_file_is_one_document);
+    tcase_add_test(t, sequences_know_their_document);
     tcase_add_test(t, short_documents_leave_a_source_empty);
     tcase_add_test(t, bad_lines_are_refused_by_number);
     tcase_add_test(t, lines_may_be_long_but_not_endless);

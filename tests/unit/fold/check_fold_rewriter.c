@@ -30,12 +30,13 @@ static const char *const texts[] = {
     "D3:targets=router,weights=gate,rank=energy", "D1:targets=router", "D2:pool=static,targets=router",
     "D2:pool=static,by=reap", "D2:pool=static,by=energy,projector=joint", "D2:pool=static,by=energy,targets=router,weights=route",
     "D2:pool=static,by=reap,targets=router,weights=gate", "D2:pool=static,projector=joint,ridge=0.3",
-    "D2:pool=static,by=reap,fold=drop",
+    "D2:pool=static,by=reap,fold=drop", "D2:fold=renorm", "D1:fold=renorm,rank=energy", "D2:pool=static,fold=renorm",
+    "D2:fold=random", "D3:fold=random,rank=score,seed=7", "D2:pool=static,by=energy,fold=random", "D1:fold=random,projector=layer",
     /* both */
     "P1+D2", "P2:budget=token+D3:rank=energy,targets=router", "P1:budget=topp+D2:pool=static,by=energy",
     "skip1:tau=0.3+D2:projector=joint", "P2:rank=score+D3:rank=energy", "top2:drop+sere1:rho=0.2", "random1:seed=3+D2:pool=static",
     "P2:projector=joint+D2:projector=joint",
-    "P2:projector=layer+D3:projector=global,fold=drop",
+    "P2:projector=layer+D3:projector=global,fold=drop", "random2+D2:fold=random", "top2:renorm+D2:fold=renorm",
 };
 enum { TEXTS = sizeof texts / sizeof *texts };
 
@@ -66,15 +67,16 @@ static void expect_rows(naive_row *rows, const fold_case *c, const exf_variant *
     for (int batch = 0; v->decode != EXF_DECODE_NONE && batch < 2; batch++) /* sequences 0, 1 and 2, 3 */
         for (int q = split; q < 70; q++) {
             naive_row step[2];
-            size_t at[2];
+            size_t at[2], slot[2];
             int n = 0;
             for (int s = 2 * batch; s < 2 * batch + 2; s++)
                 if (q < c->span[s].n_tokens) {
                     at[n] = c->span[s].offset + (size_t)q;
                     step[n] = rows[at[n]];
+                    slot[n] = at[n] * (size_t)c->arch.top_k;
                     n++;
                 }
-            naive_decode(step, n, &decode, v);
+            naive_decode(step, n, &decode, v, layer, slot);
             for (int i = 0; i < n; i++) rows[at[i]] = step[i];
         }
 }
@@ -233,6 +235,42 @@ START_TEST(random_depends_on_seed_and_layer_alone)
 }
 END_TEST
 
+/* A rank's rows begin somewhere in the run: its draws are those of one process. */
+START_TEST(random_depends_on_the_row_in_the_run)
+{
+    static const char *const random[] = {"random2", "D2:fold=random"};
+    for (int i = 0; i < 2; i++) {
+        fold_case c;
+        fold_open(&c, 8, 4, 0, 1);
+        size_t row = c.span[2].offset, n = F_TOKENS - row; /* sequences 2 and 3 are a decode batch */
+        exf_routes whole = rewritten(&c, random[i], 1, 0);
+        exf_span span[2] = {{0, c.span[2].n_tokens}, {(size_t)c.span[2].n_tokens, c.span[3].n_tokens}};
+        exf_batch batch = {.span = span, .n_sequences = 2, .n_tokens = n, .max_tokens = c.batch.max_tokens};
+        exf_decode_schedule part;
+        exf_variant v;
+        exf_err err;
+        exf_fold_rewriter *f;
+        ck_ok(exf_decode_schedule_new(&part, &batch, 2, 0, 1, &err), err);
+        ck_ok(exf_variant_parse(&v, random[i], &err), err);
+        for (int same = 0; same < 2; same++) {
+            exf_routes r = f_routes(&c, 1), of_part = r;
+            part.first_row = same ? row : 0;
+            of_part.batch = &batch;
+            of_part.ids += row * 4;
+            of_part.weights += row * 4;
+            ck_ok(exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &part, &err), err);
+            f_rewrite(f, &of_part);
+            ck_assert_int_eq(memcmp(of_part.weights, whole.weights + row * 4, n * 4 * sizeof *r.weights) == 0, same);
+            exf_fold_rewriter_free(f);
+            f_free_routes(&r);
+        }
+        exf_decode_schedule_free(&part);
+        f_free_routes(&whole);
+        fold_close(&c);
+    }
+}
+END_TEST
+
 START_TEST(layers_that_choose_by_token_are_left_alone)
 {
     fold_case c;
@@ -315,6 +353,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, one_layer_may_fold_alone);
     tcase_add_test(t, threads_change_no_bit);
     tcase_add_test(t, random_depends_on_seed_and_layer_alone);
+    tcase_add_test(t, random_depends_on_the_row_in_the_run);
     tcase_add_test(t, layers_that_choose_by_token_are_left_alone);
     tcase_add_test(t, layers_that_choose_by_token_are_folded_for_a_runtime_that_does);
     tcase_add_test(t, sere_moves_what_is_more_similar_than_rho);

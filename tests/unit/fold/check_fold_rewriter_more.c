@@ -183,10 +183,10 @@ static exf_expert_usage naive_census(const fold_case *c, const exf_routes *r)
             for (int i = 0; i < k; i++) fresh &= ids[i] != ids[k];
             n.executed += (uint64_t)fresh;
         }
-    for (int batch = 0; batch < 2; batch++)
+    for (int from = 0, size = c->schedule.size; from < F_SEQUENCES; from += size)
         for (int q = c->schedule.prefill_tokens; q < 70; q++) {
             int any = 0, seen[NAIVE_E] = {0};
-            for (int s = 2 * batch; s < 2 * batch + 2; s++)
+            for (int s = from; s < from + size; s++)
                 for (int k = 0; q < c->span[s].n_tokens && k < r->top_k; k++) {
                     int32_t id = r->ids[(c->span[s].offset + (size_t)q) * (size_t)r->top_k + (size_t)k];
                     any = 1;
@@ -251,6 +251,39 @@ START_TEST(no_variant_only_counts)
         exf_fold_rewriter_free(f);
     }
     exf_fold_rewriter_free(NULL);
+    fold_close(&c);
+}
+END_TEST
+
+/* The original counts the steps of batches of every size. */
+START_TEST(steps_of_several_sizes_are_counted)
+{
+    static const int sizes[] = {1, 2, 4};
+    fold_case c;
+    exf_err err;
+    exf_fold_rewriter *f;
+    exf_decode_schedule schedule[3], own;
+    fold_open(&c, 7, 3, 0, 1);
+    own = c.schedule;
+    for (int i = 0; i < 3; i++) ck_ok(exf_decode_schedule_new(&schedule[i], &c.batch, sizes[i], 0, 1, &err), err);
+    ck_ok(exf_fold_rewriter_new(&f, NULL, NULL, &c.arch, &schedule[0], &err), err);
+    ck_ok(exf_fold_rewriter_count(f, schedule, 3, &err), err);
+    exf_routes r = f_routes(&c, 3);
+    f_rewrite(f, &r);
+    for (int i = 0; i < 3; i++) {
+        c.schedule = schedule[i];
+        exf_expert_usage want = naive_census(&c, &r), got = exf_fold_rewriter_usage(f)[i * c.arch.n_moe_layers + 2];
+        ck_assert(memcmp(&got, &want, sizeof got) == 0);
+        ck_assert_uint_eq(got.steps, sizes[i] == 1 ? F_TOKENS : sizes[i] == 2 ? 110 : 70);
+    }
+    exf_expert_usage set = {1, 2, 3, 4};
+    exf_fold_rewriter_set_usage(f, 1, &set, 1);
+    ck_assert(memcmp(&exf_fold_rewriter_usage(f)[c.arch.n_moe_layers], &set, sizeof set) == 0);
+    ck_assert_uint_eq(exf_fold_rewriter_usage(f)[0].tokens, 0);
+    exf_fold_rewriter_free(f);
+    f_free_routes(&r);
+    for (int i = 0; i < 3; i++) exf_decode_schedule_free(&schedule[i]);
+    c.schedule = own;
     fold_close(&c);
 }
 END_TEST
@@ -457,6 +490,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_largest_contributions_survive);
     tcase_add_test(t, the_census_counts_what_runs);
     tcase_add_test(t, no_variant_only_counts);
+    tcase_add_test(t, steps_of_several_sizes_are_counted);
     tcase_add_test(t, what_the_tables_lack_is_named);
     tcase_add_test(t, vectors_and_a_decode_fold_need_a_split);
     tcase_add_test(t, a_contradiction_is_not_blamed_on_the_slots);

@@ -47,6 +47,8 @@ START_TEST(qwen3_in_vllm)
     same("vllm-qwen3", "P4+D64", "P4:rank=score+D64", EXF_FOLD_POOL_OF_ALL, 0, &qwen3);
     same("vllm-qwen3", "D48:pool=static", "D48:pool=static", EXF_FOLD_POOL_OF_ALL, 0, &qwen3);
     same("vllm-qwen3", "P8+D128", "P8:rank=score+D128", EXF_FOLD_POOL_OF_ALL, 0, &qwen3);
+    same("vllm-qwen3", "D64:batch=8", "D64:batch=8", EXF_FOLD_POOL_OF_ALL, 0, &qwen3); /* what it meets, not what it is told */
+    refused("vllm-qwen3", "D64:fold=renorm", &qwen3, "cannot be told fold=renorm");
     refused("vllm-qwen3", "P3", &qwen3, "runs P of a power of two alone: P1, P2, P4, ..., not P3");
     refused("vllm-qwen3", "D48", &qwen3, "dynamic pools of a power of two alone: D16, D32, D64, ..., not D48");
     refused("vllm-qwen3", "D32", &(exf_architecture){.n_experts = 60, .top_k = 4}, "the model has 60; it runs D32:pool=static");
@@ -87,6 +89,9 @@ END_TEST
 START_TEST(a_runtime_of_ones_own)
 {
     same("exfold", "P3:projector=joint+D48:rank=energy", "P3:projector=joint+D48:rank=energy", 0, 0, &qwen3);
+    same("exfold", "D48:fold=drop,batch=8", "D48:fold=drop,batch=8", 0, 0, &qwen3);
+    refused("exfold", "D48:fold=renorm", &qwen3, "fold=renorm is a baseline, which no runtime runs");
+    refused("exfold", "P3+D48:fold=random", &qwen3, "fold=random is a baseline");
     refused("exfold", "P3:projector=diagonal", &qwen3, "projector=diagonal adds vectors to outputs");
     refused("exfold", "D32:pool=static,projector=joint", &qwen3, "exfold has no joint weights for a static pool");
     refused("exfold", "skip1:tau=0.1", &qwen3, "exfold runs no skip");

@@ -14,7 +14,7 @@ static exf_variant plain(const char *name)
     memset(&v, 0, sizeof v);
     snprintf(v.name, sizeof v.name, "%s", name);
     v.renormalise = 1;
-    v.seed = 1;
+    v.seed = v.decode_seed = 1;
     v.prefill_projector = v.decode_projector = &exf_projector_pair;
     return v;
 }
@@ -54,6 +54,9 @@ static void means(const exf_variant *want)
     ck_assert(v.prefill_options.ridge == want->prefill_options.ridge);
     ck_assert_int_eq(v.renormalise, want->renormalise);
     ck_assert_int_eq(v.seed, want->seed);
+    ck_assert_int_eq(v.decode_seed, want->decode_seed);
+    ck_assert_int_eq(v.outside, want->outside);
+    ck_assert_int_eq(v.batch, want->batch);
     ck_assert_int_eq(v.decode, want->decode);
     ck_assert_ptr_eq(v.decode_projector, want->decode_projector);
     ck_assert_int_eq(v.decode_options.pool, want->decode_options.pool);
@@ -149,8 +152,15 @@ START_TEST(decode_spellings)
     D("D64:pool=dynamic", 64, (void)0);
     D("D64:pool=static", 64, v.decode = EXF_DECODE_STATIC);
     D("D64:fold=on", 64, (void)0);
-    D("D64:fold=drop", 64, v.decode_options.drop = 1);
-    D("D64:pool=static,fold=drop", 64, (v.decode = EXF_DECODE_STATIC, v.decode_options.drop = 1));
+    D("D64:fold=drop", 64, (v.decode_options.drop = 1, v.outside = EXF_OUTSIDE_DROPPED));
+    D("D64:pool=static,fold=drop", 64,
+      (v.decode = EXF_DECODE_STATIC, v.decode_options.drop = 1, v.outside = EXF_OUTSIDE_DROPPED));
+    D("D64:fold=renorm", 64, (v.decode_options.drop = 1, v.outside = EXF_OUTSIDE_RENORMALISED));
+    D("D64:fold=random", 64, v.outside = EXF_OUTSIDE_RANDOM);
+    D("D64:seed=9,fold=random,batch=32", 64, (v.outside = EXF_OUTSIDE_RANDOM, v.decode_seed = 9, v.batch = 32));
+    D("D64:batch=1", 64, v.batch = 1);
+    MEANS(decode, "reap64:batch=65536", EXF_DECODE_REAP, 64, v.batch = 65536);
+    MEANS(decode, "sere4:batch=8,rho=0.5", EXF_DECODE_SERE, 4, (v.batch = 8, v.rho = 0.5));
     D("D64:rank=norm", 64, (void)0);
     D("D64:rank=energy", 64, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY);
     D("D64:projector=pair", 64, (void)0);
@@ -160,7 +170,8 @@ START_TEST(decode_spellings)
     D("D64:projector=joint,rank=energy,ridge=0.25", 64,
       (v.decode_projector = exf_projector_find("joint"), v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY,
        v.decode_options.ridge = 0.25f));
-    D("D64:max_loss=0.5,fold=drop", 64, (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1));
+    D("D64:max_loss=0.5,fold=drop", 64,
+      (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1, v.outside = EXF_OUTSIDE_DROPPED));
     D("D64:targets=router", 64, (v.decode_projector = exf_projector_find("joint"), v.by_router = 1));
     D("D64:weights=gate,targets=router,pool=static,by=reap", 64,
       (v.decode = EXF_DECODE_STATIC, v.decode_projector = exf_projector_find("joint"), v.by_router = 1,
@@ -184,8 +195,10 @@ START_TEST(a_prefill_and_a_decode_kind_together)
        v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
     MEANS(prefill, "top2:drop+reap8", EXF_PREFILL_TOP, 2,
           (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8));
-    MEANS(prefill, "random1+sere1:rho=1", EXF_PREFILL_RANDOM, 1,
-          (v.decode = EXF_DECODE_SERE, v.decode_options.pool = 1, v.rho = 1));
+    P("P4+D8:fold=random,seed=3", 4,
+      (v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 8, v.outside = EXF_OUTSIDE_RANDOM, v.decode_seed = 3));
+    MEANS(prefill, "random1:seed=2+sere1:rho=1", EXF_PREFILL_RANDOM, 1,
+          (v.seed = 2, v.decode = EXF_DECODE_SERE, v.decode_options.pool = 1, v.rho = 1));
 }
 END_TEST
 
@@ -219,6 +232,10 @@ START_TEST(every_option_has_words)
     told("random2:rank=score", "2 experts per token, the others folded into random ones, kept by router weight, seed 1");
     told("D64", "64 experts per decode batch, one scalar per pair");
     told("D64:fold=drop,rank=energy", "64 experts per decode batch chosen by energy, the others dropped");
+    told("D64:fold=renorm", "64 experts per decode batch, the others dropped, weights renormalised");
+    told("D64:fold=random,batch=8",
+         "64 experts per decode batch, the others folded into random ones, seed 1, 8 sequences side by side");
+    told("reap64:batch=1", "REAP: the router picks among 64 retained experts, 1 sequence side by side");
     told("D64:pool=static", "static pool of 64 experts by norm, one scalar per pair");
     told("D64:projector=joint,ridge=0.5", "64 experts per decode batch, joint weights, ridge 0.5");
     told("D64:max_loss=0.5", "64 experts per decode batch, one scalar per pair, pairs of loss up to 0.5");
@@ -238,6 +255,31 @@ START_TEST(every_option_has_words)
     told("sere4:rho=0.1",
          "SERE: routes outside the batch's top-4 experts go to the most similar of these, if above similarity 0.1");
     told("D12+P3", "3 experts per token, one scalar per pair; 12 experts per decode batch, one scalar per pair");
+}
+END_TEST
+
+START_TEST(a_name_says_its_batch)
+{
+    static const struct {
+        const char *name, *with;
+    } rows[] = {{"D8", "D8:batch=16"}, {"D8:rank=energy", "D8:rank=energy,batch=16"}, {"P4+D8", "P4+D8:batch=16"},
+                {"D8+P4:rank=norm", "D8:batch=16+P4:rank=norm"}, {"top2:drop+sere1:rho=1", "top2:drop+sere1:rho=1,batch=16"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        exf_err e;
+        exf_variant v, again;
+        ck_ok(exf_variant_parse(&v, rows[i].name, &e), e);
+        ck_ok(exf_variant_set_batch(&v, 16, &e), e);
+        ck_assert_str_eq(v.name, rows[i].with);
+        ck_ok(exf_variant_parse(&again, rows[i].with, &e), e);
+        ck_assert_mem_eq(&again, &v, sizeof v);
+        ck_assert(exf_variant_is_named(v.name, rows[i].with) && exf_variant_is_named(v.name, rows[i].name));
+        ck_assert(!exf_variant_is_named(rows[i].name, rows[i].with));
+    }
+    ck_assert(exf_variant_is_named("D8:batch=16,rank=energy", "D8:rank=energy"));
+    ck_assert(!exf_variant_is_named("D8:batch=16", "D8:batch=8"));
+    ck_assert(!exf_variant_is_named("D8:batch=16", "D"));
+    ck_assert(!exf_variant_is_named("D8:batch=16", "D8:"));
+    ck_assert(!exf_variant_is_named("D8", "D16"));
 }
 END_TEST
 
@@ -274,7 +316,8 @@ static void refused(const char *text, const char *message)
 }
 
 #define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, loss, ridge, budget, sensitivity, layer)"
-#define OF_D "is no option of D (known: pool, fold, rank, projector, targets, weights, by, max_loss, loss, fallback, ridge)"
+#define OF_D                                                                                                                \
+    "is no option of D (known: pool, fold, seed, rank, projector, targets, weights, by, max_loss, loss, fallback, ridge, batch)"
 #define A_STATIC_POOL "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"
 #define A_BUDGET "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"
 #define NO_KIND(text, part)                       \
@@ -322,8 +365,8 @@ START_TEST(options_that_are_none)
             "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
     refused("D8:rescale=sum",
             "variant \"D8:rescale=sum\": \"rescale\" " OF_D);
-    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (it has none)");
-    refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho)");
+    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (known: batch)");
+    refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho, batch)");
     refused("P4:rank", "variant \"P4:rank\": rank needs a value");
     refused("top4:drop=1", "variant \"top4:drop=1\": drop takes no value");
     refused("top4:renorm=", "variant \"top4:renorm=\": renorm takes no value");
@@ -352,7 +395,9 @@ START_TEST(values_that_are_none)
     refused("random4:seed=1.5", "variant \"random4:seed=1.5\": seed=1.5, expected an integer from 0");
     refused("random4:rank=best", "variant \"random4:rank=best\": rank=best, expected score_norm, score, norm");
     refused("D8:pool=fixed", "variant \"D8:pool=fixed\": pool=fixed, expected dynamic, static");
-    refused("D8:fold=off", "variant \"D8:fold=off\": fold=off, expected on, drop");
+    refused("D8:fold=off", "variant \"D8:fold=off\": fold=off, expected on, drop, renorm, random");
+    refused("D8:batch=0", "variant \"D8:batch=0\": batch=0, expected a number of sequences from 1");
+    refused("D8:batch=8.5", "variant \"D8:batch=8.5\": batch=8.5, expected a number of sequences from 1");
     refused("D8:rank=router", "variant \"D8:rank=router\": rank=router, expected norm, energy, score");
     refused("P4:loss=squared", "variant \"P4:loss=squared\": loss=squared, expected energy, frobenius");
     refused("D8:fallback=on", "variant \"D8:fallback=on\": fallback=on, expected drop, first");
@@ -361,7 +406,7 @@ START_TEST(values_that_are_none)
     refused("D8:pool=static,loss=frobenius",
             "variant \"D8:pool=static,loss=frobenius\": loss=frobenius is of projector=pair and of dynamic pools alone");
     refused("D8:fold=drop,fallback=first", "variant \"D8:fold=drop,fallback=first\": fallback=first cannot be combined with "
-                                           "projector=joint, targets=router, pool=static or fold=drop");
+                                           "projector=joint, targets=router, pool=static, nor with a fold but on");
     refused("D8:projector=diagonal", "variant \"D8:projector=diagonal\": projector=diagonal, expected pair, layer, global, joint");
     refused("D8:max_loss=x", "variant \"D8:max_loss=x\": max_loss=x, expected a number from 0 to 1e+30");
     refused("D8:projector=joint,ridge=-1", "variant \"D8:projector=joint,ridge=-1\": ridge=-1, expected a number from 0 to 1e+30");
@@ -421,10 +466,16 @@ START_TEST(options_that_would_be_ignored)
             "variant \"D8:projector=layer,pool=static\": " A_STATIC_POOL);
     refused("D8:pool=static,max_loss=0.5",
             "variant \"D8:pool=static,max_loss=0.5\": " A_STATIC_POOL);
+    refused("D8:seed=2", "variant \"D8:seed=2\": seed is of fold=random alone");
+    refused("D8:fold=random,max_loss=0.5",
+            "variant \"D8:fold=random,max_loss=0.5\": fold=random draws its targets whatever their loss");
+    refused("D8:fold=random,loss=frobenius",
+            "variant \"D8:fold=random,loss=frobenius\": fold=random draws its targets whatever their loss");
     refused("D8:projector=joint,fold=drop",
-            "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with fold=drop or max_loss");
+            "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with max_loss, nor with a fold but on");
     refused("D8:max_loss=0.5,projector=joint",
-            "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with fold=drop or max_loss");
+            "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with max_loss, nor with a fold "
+            "but on");
     refused("P4:budget=topp,sensitivity=output",
             "variant \"P4:budget=topp,sensitivity=output\": sensitivity is of budget=token alone");
     refused("P4:budget=token,rank=score",
@@ -487,6 +538,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, decode_spellings);
     tcase_add_test(t, a_prefill_and_a_decode_kind_together);
     tcase_add_test(t, every_option_has_words);
+    tcase_add_test(t, a_name_says_its_batch);
     tcase_add_test(t, words_survive_every_failing_allocation);
     tcase_add_test(t, kinds_that_are_none);
     tcase_add_test(t, options_that_are_none);

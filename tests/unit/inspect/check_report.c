@@ -221,19 +221,42 @@ static char *with_validation(const char *name, const char *text)
 /* Heads are words; a number that is missing is a dash; files without words have the variant's text alone. */
 START_TEST(validation_json_becomes_a_table_of_words)
 {
-    char *text = with_validation("validation.json",
-                                 "{\"schema\": \"exfold-validation/1\", \"variants\": [{\"name\": \"a<b\", \"words\": \"x & y\", "
-                                 "\"ppl\": 4.5, \"ppl_se\": 0.25, \"kl_mean\": 0.125, \"kl_max\": 2, \"top1\": 0.875, "
-                                 "\"experts_per_token\": 2, \"layers\": [1]}, {\"name\": \"P2\", \"ppl\": null}]}");
+    char *text = with_validation(
+        "validation.json",
+        "{\"schema\": \"exfold-validation/1\", \"variants\": [{\"name\": \"a<b\", \"words\": \"x & y\", \"ppl\": 4.5, "
+        "\"ppl_se\": 0.25, \"kl_mean\": 0.125, \"kl_half_width\": 0.5, \"kl_max\": 2, \"top1\": 0.875, "
+        "\"experts_per_token\": 2, \"layers\": [1], \"worst_domain\": \"c<\", \"domains\": {\"c<\": {\"kl_mean\": 0.25}}, "
+        "\"cost\": {\"expert_flops_share\": 0.5}, \"role\": \"asked\", \"on_frontier\": true, \"served_by\": [\"one\"], "
+        "\"served_otherwise_by\": [\"two\"], \"constraint\": \"none\"}, {\"name\": \"P2\", \"ppl\": null}]}");
     ck_assert_ptr_nonnull(strstr(text, "<th scope=\"col\">variant</th><th scope=\"col\">PPL \xc2\xb1 std. error</th>"
-                                       "<th scope=\"col\">KL mean</th>"));
-    ck_assert_ptr_nonnull(strstr(text, "<th scope=\"col\">same top</th><th scope=\"col\">output error</th>"
-                                       "<th scope=\"col\">experts per token</th><th scope=\"col\">experts per batch</th></tr>"));
-    ck_assert_ptr_nonnull(strstr(text, "<tr><th scope=\"row\">x &amp; y<code>a&lt;b</code></th><td>4.5000 "
-                                       "<small>\xc2\xb1&nbsp;0.2500</small></td><td>0.12500</td><td>\xe2\x80\x93</td>"));
-    ck_assert_ptr_nonnull(strstr(text, "<td>2.000</td><td>87.50&nbsp;%</td><td>\xe2\x80\x93</td><td>2.000</td>"));
+                                       "<th scope=\"col\">KL mean</th><th scope=\"col\">worst domain</th>"));
+    ck_assert_ptr_nonnull(
+        strstr(text, "<tr><th scope=\"row\">x &amp; y<code>a&lt;b</code></th><td>4.5000 <small>\xc2\xb1&nbsp;0.2500</small></td>"
+                     "<td>0.12500 <small>\xc2\xb1&nbsp;0.50000</small></td><td>0.25000 <small>c&lt;</small></td>"
+                     "<td>\xe2\x80\x93</td><td>2.000</td><td>87.50&nbsp;%</td><td>\xe2\x80\x93</td>"
+                     "<td>50.0&nbsp;% <small>2.00 experts</small></td><td>\xe2\x80\x93</td>"
+                     "<td class=\"text\">one ~two </td><td class=\"text\">frontier</td></tr>"));
     ck_assert_ptr_nonnull(strstr(text, "<tr><th scope=\"row\"><code>P2</code></th><td>\xe2\x80\x93</td>"));
     ck_assert_ptr_null(strstr(text, "No validation lies"));
+    ck_assert_ptr_null(strstr(text, "<li>")); /* a file of earlier programs has no sentences */
+    exf_mem_free(text);
+}
+END_TEST
+
+/* The sentences of both files are shown, each before its table; nothing is computed. */
+START_TEST(findings_are_those_of_the_files)
+{
+    static const char frontier[] =
+        "{\"schema\": \"exfold-validation/1\", \"verdict\": [\"gains <nothing>\"], \"stability\": [\"stable\"], "
+        "\"not_constrained\": [], \"recommendation\": {\"words\": [\"serve\", \"  P1\"]}, \"data\": [\"text\"], "
+        "\"variants\": [{\"name\": \"D8\", \"role\": \"baseline\", \"constraint_words\": \"not constrained: few\"}]}";
+    exf_write_file(exf_scratch("frontier.json"), frontier, strlen(frontier));
+    char *text = with_validation("validation.json", "{\"schema\": \"exfold-validation/1\", \"variants\": []}");
+    const char *first = strstr(text, "from validation.json beside"), *second = strstr(text, "from frontier.json beside");
+    ck_assert(first && second && first < second);
+    ck_assert_ptr_nonnull(strstr(first, "<ul>\n<li>gains &lt;nothing&gt;</li>\n<li>stable</li>\n<li>serve</li>\n<li>P1</li>\n"
+                                        "<li>text</li>\n</ul>"));
+    ck_assert_ptr_nonnull(strstr(second, "<td class=\"text\">baseline not constrained: few</td>"));
     exf_mem_free(text);
 }
 END_TEST
@@ -369,6 +392,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, halves_are_rounded_to_nearest);
     tcase_add_test(c, tokens_take_the_room_they_need);
     tcase_add_test(c, validation_json_becomes_a_table_of_words);
+    tcase_add_test(c, findings_are_those_of_the_files);
     tcase_add_test(c, validation_md_becomes_a_table);
     tcase_add_test(c, validation_without_a_table_says_nothing);
     tcase_add_test(c, validation_json_that_is_none_is_an_error);

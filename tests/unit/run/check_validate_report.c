@@ -9,12 +9,32 @@ typedef struct {
     results *r;
     exf_quality domain[2][2];
     exf_layer_result layer[2][2];
-    exf_provenance facts;
+    exf_provenance facts, tables;
     char *names[2];
+    exf_cost_model cost;
+    exf_architecture arch;
+    exf_row *row;
+    exf_verdict verdict;
+    exf_limit limit;
     exf_validate_report report;
 } sample;
 
 static char awkward[] = "C \"quoted\" \\ and\ttab", plain[] = "caf\xc3\xa9";
+
+/* Three clusters, of which the second has sums twice as large a token as the others. */
+static uint64_t tokens[3] = {25, 25, 50};
+static double nll[2][3] = {{50, 50, 100}, {51, 52, 102}}, kl[2][3] = {{0, 0, 0}, {2.5, 5, 5}};
+
+/* Judges the rows that the sample has now. */
+static void judge(sample *s)
+{
+    exf_err e;
+    exf_mem_free(s->row);
+    exf_verdict_free(&s->verdict);
+    ck_ok(exf_rows_make(&s->row, &s->report.of, &e), e);
+    ck_ok(exf_verdict_find(&s->verdict, &s->r->v, &e), e);
+    s->report.row = s->row;
+}
 
 static void open_sample(sample *s)
 {
@@ -32,19 +52,48 @@ static void open_sample(sample *s)
         v->output_error = i * 0.25;
     }
     s->r->v.n_domains = 2;
+    s->r->v.n_clusters = 3;
+    s->r->v.cluster_tokens = tokens;
+    for (int i = 0; i < 2; i++) {
+        s->r->variant[i].nll = nll[i];
+        s->r->variant[i].kl = kl[i];
+    }
     s->r->v.n_layers = 2;
     s->r->v.report.weight_bytes = 1000;
     s->r->v.report.flops = 1.75;
     s->names[0] = awkward;
     s->names[1] = plain;
     ck_ok(exf_provenance_add(&s->facts, &e, "model.path", "%s", "a \"b\""), e);
-    s->report = (exf_validate_report){&s->r->v, s->names, &s->facts, 2000};
+    s->cost = (exf_cost_model){.n_layers = 2, .expert_flops = 10, .expert_bytes = {100, 300}, .other_bytes = 1000,
+                               .bandwidth = 1e6};
+    s->arch = (exf_architecture){.n_layers = 2, .n_experts = 16, .top_k = 4};
+    s->limit = (exf_limit){EXF_LIMIT_KL, 0.2};
+    s->report = (exf_validate_report){
+        .of = {.v = &s->r->v, .cost = &s->cost, .a = &s->arch, .family = "qwen3_moe"},
+        .domain_names = s->names, .facts = &s->facts, .tables = &s->tables, .verdict = &s->verdict, .limit = &s->limit,
+        .model_bytes = 2000, .longest = 100};
+    judge(s);
+}
+
+static void close_sample(sample *s)
+{
+    exf_mem_free(s->row);
+    exf_verdict_free(&s->verdict);
+    exf_provenance_free(&s->facts);
+    exf_provenance_free(&s->tables);
 }
 
 static double number(const exf_json *o, const char *key)
 {
     ck_assert_msg(exf_json_get(o, key) != NULL, "no %s", key);
     return exf_json_real(exf_json_get(o, key));
+}
+
+static const char *string(const exf_json *o, const char *key)
+{
+    const char *s = exf_json_string(exf_json_get(o, key), NULL);
+    ck_assert_msg(s != NULL, "%s is no string", key);
+    return s;
 }
 
 START_TEST(json_reads_back)
@@ -65,6 +114,12 @@ START_TEST(json_reads_back)
                      "2 experts per token, joint weights, ridge 0.1; 8 experts per decode batch, one scalar per pair");
     ck_assert(number(v, "tokens") == 100 && number(v, "ppl") == 5.125 && number(v, "kl_mean") == 0.125 && number(v, "top1") == 0.9);
     ck_assert(number(v, "output_error") == 0.25 && number(v, "experts_per_token") == 2 && number(v, "experts_per_batch") == 8);
+    /* residuals of log PPL -0.25, 0.75, -0.5 and of KL -0.625, 1.875, -1.25; times 4.3027, which is t of two degrees of freedom */
+    ck_assert(number(v, "log_ppl_difference") == 0.05);
+    ck_assert(fabs(number(v, "log_ppl_difference_half_width") - 0.049293079559817) <= 1e-8);
+    ck_assert(fabs(number(v, "kl_half_width") - 0.1232326988995425) <= 1e-8);
+    ck_assert_str_eq(exf_json_string(exf_json_get(exf_json_get(doc, "clusters"), "by"), NULL), "sequence");
+    ck_assert(number(exf_json_get(doc, "clusters"), "n") == 3);
     const exf_json *domains = exf_json_get(v, "domains"), *layers = exf_json_get(v, "layers");
     ck_assert(number(exf_json_get(domains, awkward), "ppl") == 5 && number(exf_json_get(domains, plain), "kl_mean") == 1.5);
     ck_assert(exf_json_size(layers) == 2 && number(exf_json_at(layers, 1), "layer") == 4 &&
@@ -73,9 +128,18 @@ START_TEST(json_reads_back)
     ck_assert(number(cost, "forwards") == 1.75 && number(cost, "variants") == 1 && number(cost, "weight_bytes_read") == 1000 &&
               number(cost, "model_bytes") == 2000);
     ck_assert_str_eq(exf_json_string(exf_json_get(exf_json_get(doc, "provenance"), "model.path"), NULL), "a \"b\"");
+    ck_assert_str_eq(string(v, "role"), "asked");
+    ck_assert_str_eq(string(v, "folds"), "both");
+    ck_assert_str_eq(string(v, "worst_domain"), plain);
+    ck_assert(number(v, "decode_batch") == 16 && exf_json_type(exf_json_get(v, "constraint_words")) == EXF_JSON_NULL);
+    cost = exf_json_get(v, "cost"); /* of the original 80 operations, 16 * 100 + 16 * 300 bytes */
+    ck_assert(number(cost, "expert_flops_per_token") == 60 && number(cost, "expert_flops_share") == 0.75);
+    ck_assert(number(cost, "expert_bytes_per_step") == 3200 && number(cost, "expert_bytes_share") == 0.5);
+    ck_assert(number(cost, "weight_bytes_per_step") == 4200);
+    ck_assert(fabs(number(cost, "tokens_per_second_bound") - 16 / 4.2e-3) <= 1e-9);
     exf_json_free(doc);
     exf_text_free(&t);
-    exf_provenance_free(&s.facts);
+    close_sample(&s);
 }
 END_TEST
 
@@ -94,13 +158,6 @@ START_TEST(tables_name_every_variant)
     exf_text t = {0};
     sample s;
     open_sample(&s);
-    ck_ok(exf_validate_table(&s.report, &t, &e), e);
-    ck_assert_msg(strstr(t.s, "\nP2:projector=joint,ridge=0.1+D8     5.1250 ") &&
-                      strstr(t.s, "\noriginal                            5.0000 "),
-                  "%s", t.s);
-    ck_assert_msg(strstr(t.s, "100 tokens scored. Weights read: 1.0 kB (1000 bytes) of a model of 2.0 kB (2000 bytes).\n"
-                              "Work: 1.75 forward passes for the original and 1 variants.\n") != NULL, "%s", t.s);
-    exf_text_free(&t);
     ck_ok(exf_validate_markdown(&s.report, &t, &e), e);
     ck_assert_msg(lines_with(t.s, "\n| `P2:projector=joint,ridge=0.1+D8` |") == 2 && lines_with(t.s, "\n|---|") == 3, "%s", t.s);
     ck_assert_msg(strstr(t.s, "\n| 3 | 0.250 |\n| 4 | 0.250 |\n") != NULL, "%s", t.s);
@@ -110,13 +167,144 @@ START_TEST(tables_name_every_variant)
     ck_ok(exf_validate_markdown(&s.report, &t, &e), e);
     ck_assert_msg(lines_with(t.s, "\n|---|") == 1, "%s", t.s);
     exf_text_free(&t);
-    exf_provenance_free(&s.facts);
+    close_sample(&s);
+}
+END_TEST
+
+/* ---- the summary ------------------------------------------------------------------------- */
+
+/* Opens a sample whose clusters are the fixture's. */
+static void open_screen(sample *s)
+{
+    open_sample(s);
+    s->r->v.n_clusters = RESULTS_CLUSTERS;
+    s->r->v.cluster_tokens = s->r->tokens;
+    for (size_t i = 0; i < 2; i++) {
+        exf_layer_result *layers = s->r->variant[i].layer;
+        results_fill(s->r, i);
+        s->r->variant[i].layer = layers;
+    }
+}
+
+/* Adds a row with what the sample's rows have. */
+static exf_variant_result *add_row(sample *s, const char *name, double mean, double per_token, double per_batch)
+{
+    static exf_quality domain[RESULTS_MOST][2];
+    static exf_layer_result layer[RESULTS_MOST][2];
+    size_t i = s->r->v.n_variants;
+    exf_variant_result *v = results_add(s->r, name, mean, per_token, per_batch);
+    v->domain = domain[i];
+    v->layer = layer[i];
+    for (int d = 0; d < 2; d++) domain[i][d] = (exf_quality){.ppl = 5, .kl_mean = mean * (1 + d)};
+    for (int l = 0; l < 2; l++)
+        layer[i][l] = (exf_layer_result){.layer = l, .experts_per_token = per_token, .experts_per_batch = per_batch};
+    return v;
+}
+
+static char *summary_of(sample *s)
+{
+    static char kept[1 << 14];
+    exf_err e;
+    exf_text t = {0};
+    judge(s);
+    ck_ok(exf_validate_summary(&s->report, &t, &e), e);
+    ck_assert_uint_lt(t.len, sizeof kept);
+    memcpy(kept, t.s, t.len + 1);
+    exf_text_free(&t);
+    return kept;
+}
+
+/* Checks that a screen holds the summary. */
+static void fits_a_screen(const char *s)
+{
+    int lines = 0, columns = 0;
+    for (const char *c = s; *c; c++) {
+        columns += ((unsigned char)*c & 0xc0) != 0x80;
+        if (*c != '\n') continue;
+        ck_assert_msg(columns - 1 <= EXF_SUMMARY_COLUMNS, "%d columns:\n%.3000s", columns - 1, s);
+        columns = 0;
+        lines++;
+    }
+    ck_assert_msg(lines <= EXF_SUMMARY_LINES, "%d lines:\n%.3000s", lines, s);
+    ck_assert_ptr_null(strstr(s, "nan"));
+    ck_assert_ptr_null(strstr(s, "inf"));
+}
+
+static void says(const char *s, const char *part)
+{
+    ck_assert_msg(strstr(s, part) != NULL, "no \"%s\" in\n%.3000s", part, s);
+}
+
+START_TEST(a_short_summary_shows_every_row)
+{
+    exf_err e;
+    sample s;
+    open_screen(&s);
+    add_row(&s, "P2:rank=score", 0.125, 2, 16);
+    results_noise(add_row(&s, "P2 half 1", 0.13, 2, 16), 0.001);
+    s.r->variant[3].role = EXF_LANE_HALF;
+    snprintf(s.r->variant[3].name, EXF_VARIANT_NAME_LEN, "P2:rank=score half 1");
+    add_row(&s, "P2:rank=score half 2", 0.12, 2, 16)->role = EXF_LANE_HALF;
+    add_row(&s, "D8", 0.25, 4, 8);
+    add_row(&s, "D16", 0.001, 4, 16)->constraint = EXF_FEW_EXPERTS;
+    s.r->size[0].experts = 14.25;
+    ck_ok(exf_provenance_add(&s.tables, &e, "solve.stable_targets", "0.875"), e);
+    ck_ok(exf_provenance_add(&s.tables, &e, "solve.small_calibration", "The calibration has few tokens."), e);
+    char *seen = summary_of(&s);
+    fits_a_screen(seen);
+    says(seen, " 80 100.0 %");
+    says(seen, "\n*  P2:rank=score  ");
+    says(seen, " 40  50.0 % 0.12500 ± 0.00000 0.2500 caf\xc3\xa9       5.125\n");
+    says(seen, "\n*  D8  ");
+    says(seen, " 75.0 + 56.1 % ");
+    says(seen, "same target for 87.5 % of the traffic");
+    says(seen, "half of the calibration: P2:rank=score 0.13000");
+    says(seen, "The calibration has few tokens.");
+    says(seen, "Not constrained: D16: the original runs 14.2 experts in decode batches of 16");
+    says(seen, "Recommended for kl=0.2");
+    says(seen, "prefill P2:rank=score, 50.0 % of the operations, KL 0.12500");
+    says(seen, "nothing holds the limit; the nearest is D8");
+    ck_assert_ptr_null(strstr(seen, "\n   D16"));
+    close_sample(&s);
+}
+END_TEST
+
+/* Long names, four sizes, more rows than lines, and every sentence there is. */
+START_TEST(a_long_summary_fits_a_screen)
+{
+    exf_err e;
+    sample s;
+    open_screen(&s);
+    static exf_batch_size sizes[6];
+    for (int b = 0; b < 6; b++) sizes[b] = (exf_batch_size){.size = 1 << b, .width = 1 << b, .experts = 12};
+    s.r->v.batch_size = sizes;
+    s.r->v.n_batch_sizes = 6;
+    s.r->v.n_variants = 1;
+    for (int i = 0; i < 50; i++) {
+        char name[EXF_VARIANT_NAME_LEN];
+        if (i < 12) snprintf(name, sizeof name, "P%d:budget=token,sensitivity=measured,projector=joint", i + 1);
+        else snprintf(name, sizeof name, "D%d:rank=energy,targets=router,weights=joint", i % 9 + 2);
+        exf_variant_result *v = add_row(&s, name, 0.2 / (i + 1), i < 12 ? 0.3 * i : 4, 10 - 0.2 * i);
+        v->batch = i < 12 ? 0 : i % 6;
+        if (i > 44) v->constraint = EXF_SHORT_BATCHES;
+    }
+    ck_ok(exf_provenance_add(&s.tables, &e, "solve.stable_targets", "0.875"), e);
+    ck_ok(exf_provenance_add(&s.tables, &e, "solve.small_calibration", "%0200d", 0), e); /* without a blank to break at */
+    ck_ok(exf_provenance_add(&s.facts, &e, "validate.text", "one.txt, two.txt, three.txt and 38 more files"), e);
+    fits_a_screen(summary_of(&s));
+    s.report.limit = NULL;
+    s.report.of.runtime = NULL;
+    s.r->v.n_clusters = 1;
+    fits_a_screen(summary_of(&s));
+    s.r->v.n_variants = 1;
+    fits_a_screen(summary_of(&s));
+    close_sample(&s);
 }
 END_TEST
 
 START_TEST(every_allocation_may_fail)
 {
-    static const printer printers[] = {exf_validate_table, exf_validate_json, exf_validate_markdown};
+    static const printer printers[] = {exf_validate_summary, exf_validate_json, exf_validate_markdown};
     sample s;
     open_sample(&s);
     for (int p = 0; p < 3; p++) {
@@ -133,7 +321,7 @@ START_TEST(every_allocation_may_fail)
         }
         ck_assert_uint_gt(n, 2);
     }
-    exf_provenance_free(&s.facts);
+    close_sample(&s);
 }
 END_TEST
 
@@ -143,6 +331,8 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, json_reads_back);
     tcase_add_test(t, tables_name_every_variant);
+    tcase_add_test(t, a_short_summary_shows_every_row);
+    tcase_add_test(t, a_long_summary_fits_a_screen);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;

@@ -1,17 +1,20 @@
-/* check_quality_gate.c - validate/quality_gate: what a limit says, whom it is for, who is above. */
+/* check_quality_gate.c - validate/gates: what a limit says, whom it is for, who is above. */
 #include "tests/support/validation_fixtures.h"
 
-#include "validate/frontier.h"
+#include "validate/gates.h"
 
 static const char *const names[] = {"P4", "P2:projector=joint,ridge=0.1", "P2:max_loss=0.99,rescale=sum+D8:rank=energy",
-                                    "top2:drop"};
+                                    "top2:drop", "D8:rank=energy,batch=1", "D8:rank=energy,batch=16"};
 enum { NAMES = sizeof names / sizeof *names };
 
 static exf_code parse(exf_quality_gate *g, const char *text, exf_err *e)
 {
-    exf_variant v[NAMES];
-    for (int i = 0; i < NAMES; i++) ck_ok(exf_variant_parse(&v[i], names[i], e), *e);
-    return exf_quality_gate_parse(g, text, v, NAMES, e);
+    exf_validate_lane lane[NAMES + 1];
+    for (int i = 0; i <= NAMES; i++) {
+        lane[i].role = i < NAMES ? EXF_LANE_ASKED : EXF_LANE_BASELINE;
+        ck_ok(exf_variant_parse(&lane[i].variant, i < NAMES ? names[i] : "random2", e), *e);
+    }
+    return exf_quality_gate_parse(g, text, lane, NAMES + 1, e);
 }
 
 static void means(const char *text, const char *variant, const char *metric, double limit)
@@ -38,6 +41,8 @@ START_TEST(texts)
     means("output_error=0.5", "", "output_error", 0.5);
     means("kl=-1", "", "kl", -1);
     means("P4:kl=0.2", "P4", "kl", 0.2);
+    means("D8:rank=energy:kl=0.2", "D8:rank=energy", "kl", 0.2); /* at each batch */
+    means("D8:rank=energy,batch=16:kl=0.2", "D8:rank=energy,batch=16", "kl", 0.2);
     means("top2:drop:flips=0.25", "top2:drop", "flips", 0.25);
     means("P2:projector=joint,ridge=0.1:kl_p99=1.5", "P2:projector=joint,ridge=0.1", "kl_p99", 1.5);
     means("P2:max_loss=0.99,rescale=sum+D8:rank=energy:ppl=6", "P2:max_loss=0.99,rescale=sum+D8:rank=energy", "ppl", 6);
@@ -77,6 +82,10 @@ START_TEST(texts_that_are_none)
     refused("P5:kl=1", "validate.fail_above: \"P5:kl=1\": \"P5\" is none of validate.variants");
     refused(":kl=1", "validate.fail_above: \":kl=1\": \"\" is none of validate.variants");
     refused("original:kl=1", "validate.fail_above: \"original:kl=1\": \"original\" is none of validate.variants");
+    refused("random2:kl=1", "validate.fail_above: \"random2:kl=1\": \"random2\" is none of validate.variants"); /* a baseline */
+    refused("D8:kl=1", "validate.fail_above: \"D8:kl=1\": \"D8\" is none of validate.variants");
+    refused("D8:rank=energy,batch=8:kl=1",
+            "validate.fail_above: \"D8:rank=energy,batch=8:kl=1\": \"D8:rank=energy,batch=8\" is none of validate.variants");
     refused("top2:kl=1", "validate.fail_above: \"top2:kl=1\": \"top2\" is none of validate.variants");
     char longest[400];
     memset(longest, 'x', sizeof longest);
@@ -143,6 +152,51 @@ START_TEST(a_limit_for_all_and_a_limit_for_one)
 }
 END_TEST
 
+START_TEST(what_was_not_asked_for_is_not_on_trial)
+{
+    exf_err e;
+    exf_quality_gate g = {.metric = "kl", .limit = 0.2};
+    results *r = results_begin();
+    results_add(r, "random4", 0.7, 1, 1)->role = EXF_LANE_BASELINE;
+    results_add(r, "P4 half 1", 0.7, 1, 1)->role = EXF_LANE_HALF;
+    ck_ok(exf_quality_gate_check(&g, &r->v, &e), e);
+}
+END_TEST
+
+START_TEST(a_limit_is_for_each_batch_unless_it_names_one)
+{
+    exf_err e;
+    exf_quality_gate g = {.metric = "kl", .limit = 0.2, .variant = "D8"};
+    results *r = results_begin();
+    results_add(r, "D8:batch=1", 0.1, 1, 1);
+    results_add(r, "D8:batch=16", 0.3, 1, 1);
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D8:batch=16 0.3 0.2");
+    snprintf(g.variant, sizeof g.variant, "D8:batch=1");
+    ck_ok(exf_quality_gate_check(&g, &r->v, &e), e);
+}
+END_TEST
+
+/* A KL of 0 passes nothing where the batches were too small to say anything. */
+START_TEST(a_row_that_is_not_constrained_passes_no_gate)
+{
+    exf_err e;
+    exf_quality_gate g = {.metric = "kl", .limit = 0.2};
+    results *r = results_begin();
+    exf_variant_result *d = results_add(r, "D16", 0, 4, 6.7);
+    r->size[0] = (exf_batch_size){.size = 16, .width = 2.125, .experts = 6.7};
+    ck_ok(exf_quality_gate_check(&g, &r->v, &e), e);
+    d->constraint = EXF_FEW_EXPERTS;
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D16 kl constrain 6.7 16 2.1 validate.decode_batch=2");
+    r->size[0].width = 15;
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D16 6.7 15.0 smaller");
+    d->constraint = EXF_SHORT_BATCHES;
+    r->size[0] = (exf_batch_size){.size = 16, .width = 1.5, .experts = 20};
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "D16 20.0 1.5 validate.decode_batch=1");
+    snprintf(g.variant, sizeof g.variant, "P4");
+    ck_ok(exf_quality_gate_check(&g, &r->v, &e), e); /* another's limit */
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("quality_gate");
@@ -151,6 +205,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, texts_that_are_none);
     tcase_add_test(t, each_metric_has_its_limit);
     tcase_add_test(t, a_limit_for_all_and_a_limit_for_one);
+    tcase_add_test(t, what_was_not_asked_for_is_not_on_trial);
+    tcase_add_test(t, a_limit_is_for_each_batch_unless_it_names_one);
+    tcase_add_test(t, a_row_that_is_not_constrained_passes_no_gate);
     suite_add_tcase(s, t);
     return s;
 }

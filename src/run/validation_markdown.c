@@ -1,0 +1,179 @@
+/* validation_markdown.c - formats the results of a validation as Markdown, for people and model cards; see validation.h. */
+#include "run/validation.h"
+
+#include "artifact/provenance.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Names the best criterion for each static pool of which several were run; variants are between two `quote`. */
+static exf_code add_best_pools(const exf_validation *v, const char *quote, exf_text *out, exf_err *err)
+{
+    size_t *best = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err));
+    for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
+        const exf_variant_result *b = &v->variant[best[i]];
+        exf_text_appendf(out, "%sBest criterion of %s%s%s: %s, KL %.4f (", i ? "" : "\n", quote, b->name, quote,
+                         exf_pool_criterion_of(b), b->all.kl_mean);
+        const char *comma = "";
+        for (size_t j = 1; j < v->n_variants; j++) {
+            if (!exf_same_but_pool(b, &v->variant[j])) continue;
+            exf_text_appendf(out, "%s%s %.4f", comma, exf_pool_criterion_of(&v->variant[j]), v->variant[j].all.kl_mean);
+            comma = ", ";
+        }
+        exf_text_appendf(out, ")\n");
+    }
+out:
+    exf_mem_free(best);
+    return rc;
+}
+
+/* Adds sentences as a list; those that are indented stand under the one before. */
+static exf_code add_list(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err)
+{
+    exf_text words = {0};
+    exf_code rc = exf_validate_words(r, which, &words, err);
+    for (const char *s = words.s, *end; rc == EXF_OK && s && *s; s = end + 1) {
+        end = strchr(s, '\n');
+        int indent = (int)strspn(s, " ");
+        exf_text_appendf(out, "%*s* %.*s\n", indent, "", (int)(end - s) - indent, s + indent);
+    }
+    if (words.len) exf_text_appendf(out, "\n");
+    exf_text_free(&words);
+    return rc;
+}
+
+static void add_number(exf_text *out, const char *format, double x)
+{
+    exf_text_appendf(out, " ");
+    if (isnan(x)) exf_text_appendf(out, "-");
+    else exf_text_appendf(out, format, x);
+}
+
+/* Adds the paired difference to the row's best baseline. */
+static void add_gain_cell(const exf_validate_report *r, size_t i, exf_text *out)
+{
+    const exf_gain *g = exf_validate_gain(r, i);
+    if (g) {
+        exf_text_appendf(out, " %.5f ±", g->kl.mean);
+        add_number(out, "%.5f", g->kl.half_width);
+        exf_text_appendf(out, " (`%s`)", r->of.v->variant[g->best].name);
+    }
+    exf_text_appendf(out, " |");
+}
+
+/* Adds the public runtimes that run the row; "~" before one that does with options of its own. */
+static void add_server_cell(const exf_row *row, exf_text *out)
+{
+    for (int i = 0; i < row->n_servers; i++)
+        exf_text_appendf(out, "%s%s%s", i ? ", " : " ", row->server[i].by_its_own ? "~" : "", row->server[i].runtime->name);
+    exf_text_appendf(out, " |");
+}
+
+/* Adds what the row is: on a frontier, a baseline, or not constrained and why. */
+static void add_mark_cell(const exf_validate_report *r, size_t i, exf_text *out)
+{
+    static const char *const roles[] = {"", "", "baseline", "half"};
+    const exf_variant_result *row = &r->of.v->variant[i];
+    exf_text_appendf(out, " %s", r->row[i].on_frontier ? "frontier" : roles[row->role]);
+    if (row->constraint != EXF_CONSTRAINED) exf_constraint_words(r->of.v, i, out);
+    exf_text_appendf(out, " |\n");
+}
+
+/* Adds a number with half of its interval, or its standard error. */
+static void add_spread(exf_text *out, const char *format, double x, double spread)
+{
+    exf_text_appendf(out, " ");
+    exf_text_appendf(out, format, x);
+    exf_text_appendf(out, " ±");
+    add_number(out, format, spread);
+    exf_text_appendf(out, " |");
+}
+
+static void add_row(const exf_validate_report *r, size_t i, exf_text *out)
+{
+    const exf_validation *v = r->of.v;
+    const exf_variant_result *row = &v->variant[i];
+    exf_difference kl = exf_kl_difference(v, i, 0), ppl = exf_log_ppl_difference(v, i, 0);
+    size_t worst = exf_worst_domain(v, i);
+    exf_text_appendf(out, "| `%s`%s |", row->name, row->constraint == EXF_CONSTRAINED ? "" : " (not constrained)");
+    add_spread(out, "%.3f", row->all.ppl, row->all.ppl_se);
+    add_spread(out, "%.5f", row->all.kl_mean, kl.half_width);
+    exf_text_appendf(out, " %.3f | %.2f | %.1f %% | %.2f | %.1f |", row->all.kl_p99, row->all.kl_max, 100 * row->all.top1,
+                     row->experts_per_token, row->experts_per_batch);
+    add_gain_cell(r, i, out);
+    add_spread(out, "%.5f", ppl.mean, ppl.half_width);
+    if (v->n_domains > 1) exf_text_appendf(out, " %.4f %s |", row->domain[worst].kl_mean, r->domain_names[worst]);
+    else exf_text_appendf(out, " |");
+    exf_text_appendf(out, " %.4g | %.4g |", r->row[i].cost.flops / 1e6, r->row[i].cost.expert_bytes / 1e6);
+    add_server_cell(&r->row[i], out);
+    add_mark_cell(r, i, out);
+}
+
+static void add_overall(const exf_validate_report *r, exf_text *out)
+{
+    static const char *const heads[] = {
+        "variant", "PPL", "KL mean", "KL 99 %", "KL max", "same top token", "experts per token", "experts per batch",
+        "KL below the best baseline", "log PPL above the original", "worst domain", "expert MFLOP per token", "expert MB per step",
+        "served by", ""};
+    enum { HEADS = sizeof heads / sizeof *heads };
+    for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "| %s ", heads[i]);
+    exf_text_appendf(out, "|\n|");
+    for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "---|");
+    exf_text_appendf(out, "\n");
+    for (size_t i = 0; i < r->of.v->n_variants; i++) add_row(r, i, out);
+}
+
+static void add_domains(const exf_validate_report *r, exf_text *out)
+{
+    exf_text_appendf(out, "\nPer domain, PPL (KL mean):\n\n| variant |");
+    for (size_t d = 0; d < r->of.v->n_domains; d++) exf_text_appendf(out, " %s |", r->domain_names[d]);
+    exf_text_appendf(out, "\n|---|");
+    for (size_t d = 0; d < r->of.v->n_domains; d++) exf_text_appendf(out, "---|");
+    for (size_t i = 0; i < r->of.v->n_variants; i++) {
+        const exf_variant_result *v = &r->of.v->variant[i];
+        exf_text_appendf(out, "\n| `%s` |", v->name);
+        for (size_t d = 0; d < r->of.v->n_domains; d++)
+            exf_text_appendf(out, " %.3f (%.4f) |", v->domain[d].ppl, v->domain[d].kl_mean);
+    }
+    exf_text_appendf(out, "\n");
+}
+
+static void add_layers(const exf_validation *v, exf_text *out)
+{
+    exf_text_appendf(out, "\nRelative error of each layer's routed output on the original's hidden states:\n\n| layer |");
+    for (size_t i = 1; i < v->n_variants; i++) exf_text_appendf(out, " `%s` |", v->variant[i].name);
+    exf_text_appendf(out, "\n|---|");
+    for (size_t i = 1; i < v->n_variants; i++) exf_text_appendf(out, "---|");
+    for (int l = 0; l < v->n_layers; l++) {
+        exf_text_appendf(out, "\n| %d |", v->variant[0].layer[l].layer);
+        for (size_t i = 1; i < v->n_variants; i++) exf_text_appendf(out, " %.3f |", v->variant[i].layer[l].output_error);
+    }
+    exf_text_appendf(out, "\n");
+}
+
+exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    static const exf_words order[] = {EXF_WORDS_VERDICT, EXF_WORDS_STABILITY, EXF_WORDS_CONSTRAINTS, EXF_WORDS_RECOMMENDATION,
+                                      EXF_WORDS_DATA};
+    exf_code rc;
+    const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM);
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) EXF_TRY(add_list(r, order[i], out, err));
+    exf_text_appendf(out, "Each variant ran beside the original in one pass. KL is KL(original || variant) of the next token; PPL "
+                          "± is a standard error, the other ± are halves of 95 %% intervals, all by %s. Served by: public "
+                          "runtimes; ~: with options of their own.\n\n",
+                     r->of.v->clusters_are_documents ? "document" : "sequence");
+    add_overall(r, out);
+    EXF_TRY(add_best_pools(r->of.v, "`", out, err));
+    if (r->of.v->n_domains > 1) add_domains(r, out);
+    if (r->of.v->n_variants > 1) add_layers(r->of.v, out);
+    if (tables) {
+        exf_text_appendf(out, "\n");
+        EXF_TRY(exf_made_from_comment(out, tables, err));
+    }
+    rc = exf_text_end(out, err);
+out:
+    return rc;
+}

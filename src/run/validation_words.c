@@ -1,0 +1,248 @@
+/* validation_words.c - says in sentences what a validation found: stability, what is not constrained, the data, and what is
+ * recommended; see validation.h.  Every output has the same sentences. */
+#include "run/validation.h"
+
+#include "artifact/provenance.h"
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void add_interval(exf_text *out, const char *before, const char *what, exf_difference d)
+{
+    exf_text_appendf(out, "%s %s %.5f ± ", before, what, d.mean);
+    if (isnan(d.half_width))
+        exf_text_appendf(out, "-");
+    else
+        exf_text_appendf(out, "%.5f", d.half_width);
+}
+
+size_t exf_count_role(const exf_validation *v, exf_lane_role role)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v->n_variants; i++) n += v->variant[i].role == role;
+    return n;
+}
+
+const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i)
+{
+    for (size_t k = 0; r->verdict && k < r->verdict->n; k++)
+        if (r->verdict->gain[k].row == i) return &r->verdict->gain[k];
+    return NULL;
+}
+
+/* ---- stability ----------------------------------------------------------------------------------- */
+
+/* Returns the row "NAME half K"; 0: none. */
+static size_t find_half(const exf_validation *v, const char *name, int k)
+{
+    char half[EXF_VARIANT_NAME_LEN + 16];
+    snprintf(half, sizeof half, "%s half %d", name, k);
+    for (size_t i = 1; i < v->n_variants; i++)
+        if (v->variant[i].role == EXF_LANE_HALF && strcmp(v->variant[i].name, half) == 0) return i;
+    return 0;
+}
+
+/* Adds the KLs of each row that ran by the tables of both halves, and is constrained. */
+static void add_halves(const exf_validation *v, exf_text *out)
+{
+    int n = 0;
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i];
+        size_t one = find_half(v, r->name, 1), two = find_half(v, r->name, 2);
+        if (r->role == EXF_LANE_HALF || r->constraint != EXF_CONSTRAINED || !one || !two) continue;
+        exf_difference apart = exf_kl_difference(v, one, two);
+        exf_text_appendf(out, "%s %s %.5f and %.5f%s (by all %.5f)",
+                         n++ ? ";" : "Stability: KL by the tables of each half of the calibration:", r->name,
+                         v->variant[one].all.kl_mean, v->variant[two].all.kl_mean,
+                         exf_beyond_noise(&apart) ? ", apart beyond the noise" : "", r->all.kl_mean);
+    }
+    if (n) exf_text_appendf(out, "\n");
+}
+
+static void add_stability(const exf_validate_report *r, exf_text *out)
+{
+    const char *same = r->tables ? exf_provenance_get(r->tables, "solve.stable_targets") : NULL,
+               *small = r->tables ? exf_provenance_get(r->tables, "solve.small_calibration") : NULL;
+    double share;
+    if (small) exf_text_appendf(out, "%s\n", small);
+    if (same && exf_parse_f64(same, &share))
+        exf_text_appendf(out, "Stability: both halves of the calibration choose the same target for %.1f %% of the traffic.\n",
+                         100 * share);
+    add_halves(r->of.v, out);
+}
+
+/* ---- what is not constrained --------------------------------------------------------------------- */
+
+void exf_constraint_words(const exf_validation *v, size_t i, exf_text *out)
+{
+    exf_text_appendf(out, "not constrained: ");
+    exf_constraint_advice(out, v, &v->variant[i]);
+}
+
+/* Adds a sentence for each batch size and reason, with some of the rows that it is about; tables mark them all. */
+static void add_constraints(const exf_validation *v, exf_text *out)
+{
+    enum { NAMED = 3 };
+    static const exf_constraint reasons[] = {EXF_FEW_EXPERTS, EXF_SHORT_BATCHES};
+    for (int b = 0; b < v->n_batch_sizes; b++)
+        for (size_t k = 0; k < sizeof reasons / sizeof *reasons; k++) {
+            const exf_variant_result *first = NULL;
+            int n = 0;
+            for (size_t i = 1; i < v->n_variants; i++) {
+                const exf_variant_result *r = &v->variant[i];
+                if (r->role != EXF_LANE_ASKED || r->batch != b || r->constraint != reasons[k]) continue;
+                if (n++ < NAMED) exf_text_appendf(out, "%s%s", first ? ", " : "Not constrained: ", r->name);
+                if (!first) first = r;
+            }
+            if (!first) continue;
+            if (n > NAMED) exf_text_appendf(out, " and %d more", n - NAMED);
+            exf_text_appendf(out, ": ");
+            exf_constraint_advice(out, v, first);
+            exf_text_appendf(out, "\n");
+        }
+}
+
+/* ---- the data ------------------------------------------------------------------------------------ */
+
+static void add_data(const exf_validate_report *r, exf_text *out)
+{
+    enum { NAMED = 3 };
+    const exf_validation *v = r->of.v;
+    const char *text = exf_provenance_get(r->facts, "validate.text"), *part = exf_provenance_get(r->facts, "validate.tables_part"),
+               *same = exf_provenance_get(r->facts, "validate.calibration_text"),
+               *runtime = exf_provenance_get(r->facts, "validate.runtime");
+    if (same) exf_text_appendf(out, "%s\n", same);
+    if (part) exf_text_appendf(out, "The tables are of a part of their data: %s.\n", part);
+    if (runtime) exf_text_appendf(out, "Variants fold as the runtime %s does.\n", runtime);
+    if (exf_provenance_get(r->facts, "validate.other_weights"))
+        exf_text_appendf(out, "The tables may be of other weights than the model's (validate.other_weights: accept).\n");
+    exf_text_appendf(out, "%" PRIu64 " tokens scored of %zu %s", v->variant[0].all.tokens, v->n_clusters,
+                     v->clusters_are_documents ? "documents" : "sequences");
+    if (text) exf_text_appendf(out, ", from %s", text);
+    for (size_t d = 0; v->n_domains > 1 && d < v->n_domains && d < NAMED; d++)
+        exf_text_appendf(out, "%s%s", d ? ", " : "; domains ", r->domain_names[d]);
+    if (v->n_domains > NAMED) exf_text_appendf(out, " and %zu more", v->n_domains - NAMED);
+    exf_text_appendf(out, "; decode batches of ");
+    for (int b = 0; b < v->n_batch_sizes; b++) exf_text_appendf(out, "%s%d", b ? ", " : "", v->batch_size[b].size);
+    exf_text_appendf(out, ".\n");
+}
+
+/* ---- the recommendation -------------------------------------------------------------------------- */
+
+static void add_choice(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out)
+{
+    int prefill = kind == EXF_ROW_PREFILL;
+    if (prefill) exf_text_appendf(out, "  prefill");
+    else exf_text_appendf(out, "  batches of %d: decode", r->of.v->batch_size[batch].size);
+    exf_text_appendf(out, "%s %s, %.1f %% of the %s", c.holds ? "" : ": nothing holds the limit; the nearest is",
+                     r->of.v->variant[c.row].name,
+                     100 * exf_row_cost(&r->row[c.row], kind) / exf_original_cost(&r->of, kind, batch),
+                     prefill ? "operations" : "bytes");
+    add_interval(out, ",", exf_limit_words(r->limit), exf_limit_value(r->limit, r->of.v, c.row));
+}
+
+/* Says what both rows do together, or adds them to the variants that were not run. */
+static void add_together(const exf_validate_report *r, exf_choice p, exf_choice d, exf_text *missing, exf_text *out)
+{
+    if (!p.row || !p.holds || !d.row || !d.holds) return;
+    size_t both = exf_find_together(&r->of, p.row, d.row);
+    if (!both) {
+        exf_text_appendf(missing, "%s%s+%s", missing->len ? " " : "", r->of.v->variant[p.row].name, r->of.v->variant[d.row].name);
+        return;
+    }
+    exf_difference value = exf_limit_value(r->limit, r->of.v, both);
+    add_interval(out, r->prefill_tokens ? "; together" : "; both at every position", exf_limit_words(r->limit), value);
+    if (!(value.mean + value.half_width <= r->limit->most)) exf_text_appendf(out, ", above the limit");
+}
+
+/* Says which public runtimes there are for choices that none of them runs as written. */
+static void add_runtimes(const exf_validate_report *r, int n_choices, int unserved, exf_text *out)
+{
+    const exf_runtime *runtime;
+    int n = 0;
+    exf_text_appendf(out, "No public runtime runs %s as written", unserved < n_choices ? "all of these" : "these");
+    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++)
+        if (runtime->target && exf_runtime_serves(runtime, r->of.family, r->of.a, NULL) == EXF_OK)
+            exf_text_appendf(out, "%s --runtime %s", n++ ? " or" : "; what one runs is measured with", runtime->name);
+    exf_text_appendf(out, ".\n");
+}
+
+/* Adds what a pair does that was run without its parts: each alone would say nothing of it. */
+static void add_pair(const exf_validate_report *r, size_t i, exf_text *out)
+{
+    exf_difference value = exf_limit_value(r->limit, r->of.v, i);
+    exf_text_appendf(out, "  %s", r->of.v->variant[i].name);
+    add_interval(out, r->prefill_tokens ? ", together" : ", both at every position", exf_limit_words(r->limit), value);
+    exf_text_appendf(out, "%s\n", value.mean + value.half_width <= r->limit->most ? ": holds the limit" : ": above the limit");
+}
+
+/* Returns 1 if it is a row within the limit that no public runtime runs as it is. */
+static int is_unserved(const exf_validate_report *r, exf_choice c)
+{
+    return c.row && c.holds && !exf_row_is_served(&r->row[c.row]);
+}
+
+/* Adds the choices for each batch size and returns how many; collects the pairs that were not run and counts the rows that nobody
+ * runs. */
+static int add_choices(const exf_validate_report *r, exf_text *missing, int *unserved, exf_text *out)
+{
+    exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0);
+    int n = p.row != 0;
+    if (p.row) add_choice(r, p, EXF_ROW_PREFILL, 0, out);
+    if (p.row) exf_text_appendf(out, "\n");
+    *unserved = is_unserved(r, p);
+    for (int b = 0; b < r->of.v->n_batch_sizes; b++) {
+        exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b);
+        if (!d.row) continue;
+        add_choice(r, d, EXF_ROW_DECODE, b, out);
+        add_together(r, p, d, missing, out);
+        exf_text_appendf(out, "\n");
+        *unserved += is_unserved(r, d);
+        n++;
+    }
+    for (size_t i = 1; !n && i < r->of.v->n_variants; i++)
+        if (r->row[i].competes && r->row[i].kind == EXF_ROW_BOTH) add_pair(r, i, out);
+    return n;
+}
+
+static exf_code add_recommendation(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    exf_text missing = {0}, choices = {0};
+    int unserved = 0, n = add_choices(r, &missing, &unserved, &choices);
+    exf_code rc;
+    EXF_TRY(exf_text_end(&missing, err));
+    EXF_TRY(exf_text_end(&choices, err));
+    exf_text_appendf(out, "Recommended for %s=%g, which the whole 95 %% interval holds:%s\n%s", exf_limit_name(r->limit),
+                     r->limit->most, choices.len ? "" : " nothing; no row that saves anything was run",
+                     choices.len ? choices.s : "");
+    if (missing.len)
+        exf_text_appendf(out, "Not measured together: run the same with --variants '%s' --set validate.prefill_tokens=%d\n",
+                         missing.s, r->prefill_tokens ? r->prefill_tokens : r->longest / 2);
+    if (unserved && !r->of.runtime) add_runtimes(r, n, unserved, out);
+out:
+    exf_text_free(&missing);
+    exf_text_free(&choices);
+    return rc;
+}
+
+exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    switch (which) {
+    case EXF_WORDS_VERDICT:
+        if (r->verdict) exf_verdict_words(r->of.v, r->verdict, out);
+        break;
+    case EXF_WORDS_STABILITY: add_stability(r, out); break;
+    case EXF_WORDS_CONSTRAINTS: add_constraints(r->of.v, out); break;
+    case EXF_WORDS_DATA: add_data(r, out); break;
+    case EXF_WORDS_RECOMMENDATION:
+        if (r->limit) EXF_TRY(add_recommendation(r, out, err));
+        break;
+    }
+    rc = exf_text_end(out, err);
+out:
+    return rc;
+}
