@@ -6,8 +6,8 @@
 
 static const exf_opt rows[] = {
     {NULL, "text", 0, EXF_OPT_FILES, offsetof(exf_recipe, texts), NULL, "FILE", "Run",
-     "file or directory of texts to validate on, - for a pipe; plain text, JSON lines, conversations or token ids, also .gz "
-     "and .zst; in place of a recipe's corpus; further arguments are texts too"},
+     "texts to validate on; files, directories or - for a pipe, of plain text, JSON lines, conversations or token ids, also .gz "
+     "and .zst, in place of a recipe's corpus; further arguments are texts too"},
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
      "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
     {NULL, "frontier", 0, EXF_OPT_FLAG, offsetof(exf_recipe, frontier), "false", NULL, "Run",

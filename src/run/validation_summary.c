@@ -171,7 +171,7 @@ static void add_last(const exf_validate_report *r, size_t i, exf_row_kind kind, 
 {
     char field[16];
     if (bounds_tokens(r, kind)) count_text(field, tokens_per_second);
-    else snprintf(field, sizeof field, "%.4g", r->of.v->variant[i].all.ppl);
+    else snprintf(field, sizeof field, "%#.4g", r->of.v->variant[i].all.ppl);
     add_field(out, field, LAST, 1);
 }
 
@@ -284,7 +284,7 @@ static void add_original(const exf_validate_report *r, const section *s, exf_tex
     if (bounds_tokens(r, s->kind))
         count_text(last, r->of.v->batch_size[s->batch].size * r->of.cost->bandwidth / (cost + r->of.cost->other_bytes));
     else
-        snprintf(last, sizeof last, "%.4g", r->of.v->variant[0].all.ppl);
+        snprintf(last, sizeof last, "%#.4g", r->of.v->variant[0].all.ppl);
     exf_text_appendf(out, "  ");
     add_field(out, name, NAME, 0);
     add_cost(r, cost, s->kind, s->batch, out);
