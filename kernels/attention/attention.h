@@ -11,11 +11,13 @@
  * products of each two (device/tensor_cores.cuh).  A score is off by delta <= (3 + d / 16) 2^-22
  * scale sum |q_i k_i|, and |error| <= (2 delta + (20 + T / 64) 2^-22) max |v|, as long as the
  * largest number of each row lies within 2^-90 .. 2^90.  Elsewhere: float32 throughout, in
- * another order.  BF16 mode: q, k, v and the weights are rounded to float16, which tensor
- * cores take at bfloat16's speed with three bits more (relative error 2^-12; beyond 65504 they
+ * another order.  BF16 mode, on tensor cores: q, k, v and the weights are rounded to float16, which
+ * these take at bfloat16's speed with three bits more (relative error 2^-12; beyond 65504 they
  * become infinite, and the output is found not to be finite); products are added in
  * float32, weights in float32 before they are rounded.  With delta the largest error
- * of a score, at most 2^-11 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|. */
+ * of a score, at most 2^-11 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.
+ * So on Hopper (wgmma), for heads of at most 576 and 512, and on other GPUs since compute
+ * capability 8.0 (mma.sync), for heads of at most 256; elsewhere in float32. */
 
 #ifndef EXF_KERNELS_ATTENTION_H
 #define EXF_KERNELS_ATTENTION_H

@@ -122,6 +122,15 @@ static void ceilings(void)
     drop();
 }
 
+/* Kernels of bfloat16 queues by mma.sync from here on, or as the GPU has them. */
+static void choose(exf_tensor_cores by)
+{
+    exf_err err;
+    if (B->gpu->choose_tensor_cores(by, &err) == EXF_OK) return;
+    printf("%s\n", err.msg);
+    exit(9);
+}
+
 /* ---- attention --------------------------------------------------------------------- */
 
 static const struct {
@@ -146,6 +155,10 @@ static void attention(void)
         for (int m = 0; m < 2; m++)
             flops(a.name, modes[m], time_of(Q[m], m ? 4 : 1, [=](int) { B->attention(Q[m], out, q, k, v, &s, space); }),
                   (double)a.heads * (a.d + a.dv) * n * (n + 1));
+        choose(EXF_TENSOR_CORES_MMA);
+        flops(a.name, "mma", time_of(Q[1], 4, [=](int) { B->attention(Q[1], out, q, k, v, &s, space); }),
+              (double)a.heads * (a.d + a.dv) * n * (n + 1));
+        choose(EXF_TENSOR_CORES_AUTO);
         drop();
     }
 }
@@ -174,6 +187,9 @@ static void compressed_layer(const char *name, int ratio, int top_k)
     for (int m = 0; m < 2; m++) /* in place, as a layer has it: values stay within the keys' */
         flops(name, modes[m], time_of(Q[m], 1, [&](int) { B->compressed_attention(Q[m], q, q, &k, &s, space); }),
               4.0 * HEADS * D * keys);
+    choose(EXF_TENSOR_CORES_MMA);
+    flops(name, "mma", time_of(Q[1], 1, [&](int) { B->compressed_attention(Q[1], q, q, &k, &s, space); }), 4.0 * HEADS * D * keys);
+    choose(EXF_TENSOR_CORES_AUTO);
     drop();
 }
 
