@@ -18,6 +18,7 @@ void exf_attention_mma(exf_queue *q, float *out, const float *query, const float
 
 /* The same in float32 mode; operands are sums of two float16. */
 size_t exf_attention_split_workspace(const exf_attention_shape *s);
+int exf_attention_split_fits(const exf_attention_shape *s); /* 1 if the device runs it for this shape */
 void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 

@@ -82,12 +82,12 @@ static bool wanted(const char *name)
 
 static void flops(const char *name, const char *mode, double ms, double n)
 {
-    printf("%-44s %-4s %9.4f ms %8.1f TFLOP/s\n", name, mode, ms, n / ms * 1e-9);
+    printf("%-44s %-5s %9.4f ms %8.1f TFLOP/s\n", name, mode, ms, n / ms * 1e-9);
 }
 
 static void bytes(const char *name, double ms, double n)
 {
-    printf("%-44s      %9.4f ms %8.0f GB/s\n", name, ms, n / ms * 1e-6);
+    printf("%-44s       %9.4f ms %8.0f GB/s\n", name, ms, n / ms * 1e-6);
 }
 
 static const char *const modes[] = {"f32", "bf16"};
@@ -156,8 +156,9 @@ static void attention(void)
             flops(a.name, modes[m], time_of(Q[m], m ? 4 : 1, [=](int) { B->attention(Q[m], out, q, k, v, &s, space); }),
                   (double)a.heads * (a.d + a.dv) * n * (n + 1));
         choose(EXF_TENSOR_CORES_MMA);
-        flops(a.name, "mma", time_of(Q[1], 4, [=](int) { B->attention(Q[1], out, q, k, v, &s, space); }),
-              (double)a.heads * (a.d + a.dv) * n * (n + 1));
+        for (int m = 0; m < 2; m++)
+            flops(a.name, m ? "mma" : "f mma", time_of(Q[m], m ? 4 : 1, [=](int) { B->attention(Q[m], out, q, k, v, &s, space); }),
+                  (double)a.heads * (a.d + a.dv) * n * (n + 1));
         choose(EXF_TENSOR_CORES_AUTO);
         drop();
     }
