@@ -52,8 +52,8 @@ ifeq ($(CUDA),1)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
 CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
-# Machine code for Hopper, and PTX that any GPU since Turing can compile at start.
-GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90a$(comma)code=sm_90a -gencode arch=compute_75$(comma)code=compute_75)
+# Machine code for A100 (and 8.6), Ada and Hopper; PTX that later GPUs compile at start, and Turing.
+GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),$(foreach c,80:sm_80 89:sm_89 90a:sm_90a 80:compute_80 75:compute_75,-gencode arch=compute_$(subst :,$(comma)code=,$(c))))
 endif
 
 # MPI, for calibrations and validations on several ranks: Open MPI or MPICH.

@@ -31,6 +31,9 @@ extern "C" {
 typedef struct {
     /* Returns 1 if queues can compute in bfloat16: compute capability 8.0 and later. */
     int (*has_bf16)(void);
+    /* Chooses by which instructions kernels multiply, before the first queue opens; EXF_DEVICE where the device or this build
+     * has them not.  The device's name then says mma.sync. */
+    exf_code (*choose_tensor_cores)(exf_tensor_cores choice, exf_err *err);
     /* Host memory that copies run from at full speed and beside the queues. */
     exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
     void (*free_staging)(void *p);

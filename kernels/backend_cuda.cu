@@ -1,6 +1,6 @@
 /* backend_cuda.cu - the table of CUDA kernels, and what of it is the queue's: opening, closing, copies. */
 #include "kernels/backend.h"
-#include "kernels/device/cuda_queue.cuh"
+#include "kernels/device/hopper.cuh"
 #include "kernels/rows/rows.h"
 
 #include <cstdio>
@@ -75,18 +75,21 @@ static void wait_for(exf_queue *q, exf_queue *before)
 
 static const char *device_name(void)
 {
-    static char text[320];
+    static char of_wgmma[320], of_mma[320];
+    char *text = exf_uses_mma() ? of_mma : of_wgmma;
     cudaDeviceProp p;
     int device = 0, runtime = 0;
     if (text[0]) return text;
     if (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&p, device) != cudaSuccess) return "unknown";
     cudaRuntimeGetVersion(&runtime);
-    snprintf(text, sizeof text, "%s, CUDA %d.%d", p.name, runtime / 1000, runtime % 1000 / 10);
+    snprintf(text, sizeof of_mma, "%s, CUDA %d.%d%s", p.name, runtime / 1000, runtime % 1000 / 10,
+             text == of_mma ? ", mma.sync" : "");
     return text;
 }
 
 static const exf_gpu_operations gpu = {
     .has_bf16 = exf_has_bf16_products_cuda,
+    .choose_tensor_cores = exf_choose_tensor_cores_cuda,
     .alloc_staging = exf_alloc_staging_cuda,
     .free_staging = exf_free_staging_cuda,
     .pin = exf_pin_cuda,

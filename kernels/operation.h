@@ -21,6 +21,11 @@ static inline const char *exf_compute_name(exf_compute c)
     return c == EXF_COMPUTE_BF16 ? "bf16" : "f32";
 }
 
+/* The instructions by which a GPU's own kernels multiply: of a warpgroup (wgmma, Hopper), of a warp (mma.sync, since compute
+ * capability 8.0).  AUTO: wgmma where the GPU has it, else mma where it has that, else units of float32.  Either is
+ * deterministic; they differ in the last bits. */
+typedef enum { EXF_TENSOR_CORES_AUTO, EXF_TENSOR_CORES_WGMMA, EXF_TENSOR_CORES_MMA } exf_tensor_cores;
+
 /* Activations are float32 everywhere; the matrices of linear layers, and the activations that only products read,
  * are bfloat16 where the queue computes in bfloat16. */
 typedef enum { EXF_NUMBER_F32, EXF_NUMBER_BF16 } exf_number;

@@ -5,7 +5,7 @@
 #        (BUILD=build; MEMORY=/dev/shm; TOKENS=4096)
 # For every shape a checkpoint of random weights is written into the RAM disk and
 # bench_forward run on it.  Everything: the parts of an MoE layer and the sums of common
-# input alone; the five families' released shapes; Qwen3-30B-A3B's inside 8 GiB, and with
+# input alone; the five families' released shapes; Qwen3-30B-A3B's by mma.sync, inside 8 GiB, and with
 # too little; and, where python3 has PyTorch and transformers, scripts/peer_bench.py at
 # that shape: the published method, and a tuned one.  Without a GPU it says so and passes.
 set -eu
@@ -53,6 +53,8 @@ cat "$dir/kernels"
 "$bench/bench_gram"
 write tests/configs/qwen3-30b-a3b 8
 forward 32 | tee "$dir/forward"
+echo "by the kernels of GPUs that are no Hopper (mma.sync):"
+forward 32 cores=mma
 echo "inside 8 GiB:"
 forward 32 limit=8589934592
 echo "inside 100 MB:"

@@ -38,15 +38,17 @@ void exf_attention_cuda(exf_queue *q, float *out, const float *query, const floa
     if (s->d > WIDE_D || s->dv > WIDE_DV)
         exf_fail(&q->err, EXF_DEVICE, "CUDA: attention: heads of %d and %d, the kernels go to %d and %d", s->d, s->dv, WIDE_D,
                  WIDE_DV);
-    else if (!exf_rounds(q) && exf_hopper_code() && exf_attention_split_workspace(s))
+    else if (!exf_rounds(q) && exf_attention_split_fits(s))
         exf_attention_split(q, out, query, k, v, s, workspace);
-    else if (!exf_rounds(q) || !exf_hopper_code())
+    else if (exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
+        exf_attention_tiles(q, out, query, k, v, s, workspace);
+    else if (exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))
+        exf_attention_mma(q, out, query, k, v, s, workspace);
+    else if (exf_rounds(q) && exf_uses_wgmma())
+        attend_wide(q, w, workspace);
+    else
         exf_attention_f32(q, w, s->d, s->dv, s->scale, s->n_tokens, s->n_heads, exf_aligned16(k, s->ldk) && s->d % 4 == 0,
                           exf_aligned16(v, s->ldv) && s->dv % 4 == 0);
-    else if (exf_attention_tiles_workspace(s))
-        exf_attention_tiles(q, out, query, k, v, s, workspace);
-    else
-        attend_wide(q, w, workspace);
 }
 
 /* ---- rotation ---------------------------------------------------------------------------------

@@ -7,6 +7,9 @@
  * of weights is multiplied with exp(old top - new top) <= 1 at every tile, at most
  * n_keys / 64 times, so that |error| <= (d + n_keys) 2^-23 sum |terms| holds.
  *
+ * Queries lie transposed in shared memory, whole where a block may have so much (heads of 256: 112 KB; of 512: 198), else 32
+ * columns at a time, loaded anew for every tile of keys.  The sums are the same.
+ *
  * Cost: the FLOP of attention_tiles.cu on float32 units.  Bytes: a block reads every key and value that its rows see, from
  * the cache.  Compressed attention with 64 heads of 512 in float32: measured 4.39 ms of a window alone, 14.3 with 512
  * entries. */
@@ -104,10 +107,12 @@ struct exf_f32_keys {
     int key[EXF_F32_TILE];
 };
 
-/* Shared memory: queries transposed, keys of one depth, weights, values, keys. */
+/* Shared memory: queries transposed, keys of one depth, weights, values, keys; the block's query rows, NULL past the last. */
 struct exf_f32_space {
     float *q, *k, *p, *v;
     exf_f32_keys *keys;
+    const float *const *q_row;
+    bool whole; /* q has all columns of the queries, else those of one depth */
 };
 
 /* Loads the keys of tile `at`; those past the last are absent. */
@@ -131,8 +136,9 @@ static __device__ __forceinline__ void exf_f32_scores(float (&s)[4][4], const ex
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int c = 0; c < d; c += EXF_F32_DEPTH) {
         exf_f32_transpose(m.k, m.keys->k_row, c, d, wide);
+        if (!m.whole) exf_f32_transpose(m.q, m.q_row, c, d, false);
         __syncthreads();
-        exf_f32_score(s, m.q + c * EXF_F32_LD + 4 * ty, m.k + 4 * tx);
+        exf_f32_score(s, m.q + (m.whole ? c : 0) * EXF_F32_LD + 4 * ty, m.k + 4 * tx);
         __syncthreads();
     }
 #pragma unroll
@@ -173,21 +179,30 @@ static __device__ void exf_f32_store(const float (&o)[4][DV / 16], const View &w
     }
 }
 
+/* Bytes of shared memory; depth: columns of the queries in it. */
+static inline size_t exf_f32_bytes(int depth, int dv)
+{
+    return ((size_t)(depth + EXF_F32_DEPTH + EXF_F32_TILE) * EXF_F32_LD + (size_t)EXF_F32_VALUES * dv) * sizeof(float);
+}
+
 /* Grid: tiles of rows, the last first; heads.  Shared memory: exf_f32_bytes(). */
 template <class View, int DV>
-static __global__ void __launch_bounds__(256) exf_attend_f32(View w, int d, int dv, float scale, bool wide_k, bool wide_v)
+static __global__ void __launch_bounds__(256)
+    exf_attend_f32(View w, int d, int dv, float scale, bool wide_k, bool wide_v, bool whole)
 {
     extern __shared__ float4 raw4[];
     __shared__ exf_f32_keys keys;
+    __shared__ const float *q_row[EXF_F32_TILE];
     int depth = (d + EXF_F32_DEPTH - 1) / EXF_F32_DEPTH * EXF_F32_DEPTH, first = (gridDim.x - 1 - blockIdx.x) * EXF_F32_TILE;
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16, n_keys = w.n_keys(first);
     float o[4][DV / 16] = {}, top[4], sum[4] = {};
-    float *raw = reinterpret_cast<float *>(raw4), *k = raw + depth * EXF_F32_LD, *p = k + EXF_F32_DEPTH * EXF_F32_LD;
-    exf_f32_space m = {raw, k, p, p + EXF_F32_TILE * EXF_F32_LD, &keys};
+    float *raw = reinterpret_cast<float *>(raw4), *k = raw + (whole ? depth : EXF_F32_DEPTH) * EXF_F32_LD,
+          *p = k + EXF_F32_DEPTH * EXF_F32_LD;
+    exf_f32_space m = {raw, k, p, p + EXF_F32_TILE * EXF_F32_LD, &keys, q_row, whole};
     for (int r = threadIdx.x; r < EXF_F32_TILE; r += 256)
-        m.keys->k_row[r] = first + r < w.n_rows() ? w.query_row(first + r) : nullptr;
+        q_row[r] = first + r < w.n_rows() ? w.query_row(first + r) : nullptr;
     __syncthreads();
-    for (int c = 0; c < depth; c += EXF_F32_DEPTH) exf_f32_transpose(m.q + c * EXF_F32_LD, m.keys->k_row, c, d, false);
+    for (int c = 0; whole && c < depth; c += EXF_F32_DEPTH) exf_f32_transpose(m.q + c * EXF_F32_LD, q_row, c, d, false);
     for (int i = 0; i < 4; i++) top[i] = first + 4 * ty + i < w.n_rows() ? w.sink(first + 4 * ty + i) : -INFINITY;
     __syncthreads();
     for (int at = 0; at < n_keys; at += EXF_F32_TILE) {
@@ -213,13 +228,14 @@ template <class View, int DV>
 static void exf_run_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k, bool wide_v)
 {
     int depth = (d + EXF_F32_DEPTH - 1) / EXF_F32_DEPTH * EXF_F32_DEPTH;
-    int bytes = ((depth + EXF_F32_DEPTH + EXF_F32_TILE) * EXF_F32_LD + EXF_F32_VALUES * DV) * (int)sizeof(float);
+    bool whole = exf_f32_bytes(depth, DV) + sizeof(exf_f32_keys) + EXF_F32_TILE * sizeof(float *) <= exf_most_shared_bytes();
+    int bytes = (int)exf_f32_bytes(whole ? depth : EXF_F32_DEPTH, DV);
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_f32<View, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   "attention");
     EXF_LAUNCH(q, "attention", (exf_attend_f32<View, DV>),
                dim3((unsigned)(n_rows + EXF_F32_TILE - 1) / EXF_F32_TILE, (unsigned)n_heads), 256, bytes, w, d, dv, scale, wide_k,
-               wide_v);
+               wide_v, whole);
 }
 
 /* Launches the kernel; any d up to 576 and dv up to 512. */

@@ -1,6 +1,6 @@
 /* attention_internal.cuh - shared by the CUDA files of attention: the entries of the tiled kernels, the view by which
- * kernels that serve both kinds of attention read rows and keys, and the online softmax on wgmma's registers; see
- * attention.h. */
+ * kernels that serve both kinds of attention read rows and keys, and the online softmax on the registers of tensor
+ * cores; see attention.h. */
 #ifndef EXF_KERNELS_ATTENTION_INTERNAL_CUH
 #define EXF_KERNELS_ATTENTION_INTERNAL_CUH
 #include "kernels/attention/attention.h"
@@ -12,8 +12,13 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 
+/* The same on the tensor cores of any GPU since compute capability 8.0, of the same shapes and in the same workspace. */
+void exf_attention_mma(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                       float *workspace);
+
 /* The same in float32 mode; operands are sums of two float16. */
 size_t exf_attention_split_workspace(const exf_attention_shape *s);
+int exf_attention_split_fits(const exf_attention_shape *s); /* 1 if the device runs it for this shape */
 void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 
@@ -61,6 +66,24 @@ static inline exf_tiled_attention exf_tiled_call(float *out, const float *query,
     p.wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0;
     p.wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
     return p;
+}
+
+/* Rounds one tile of BN keys and their values: panels (hopper.cuh) of the keys, then of the values.  Grid: tiles, key-value
+ * heads. */
+template <int D, int DV, int BN> static __global__ void exf_pack_tile(exf_tiled_attention p)
+{
+    const exf_attention_shape &s = p.s;
+    enum { CHUNKS = BN * 8, TILE_BYTES = BN * (D + DV) * 2 }; /* chunks of a panel */
+    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * TILE_BYTES);
+    for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
+        int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (t < s.n_tokens && panel < D / 64)
+            x = exf_half8(p.k_row(t, blockIdx.y), panel * 64 + c, s.d, p.wide_k);
+        else if (t < s.n_tokens)
+            x = exf_half8(p.v_row(t, blockIdx.y), (panel - D / 64) * 64 + c, s.dv, p.wide_v);
+        tile[i] = x;
+    }
 }
 
 /* Index of the first of N kernels' sizes in which a head fits; N: none. */
@@ -142,9 +165,9 @@ struct exf_causal_view {
 /* Exponentials are powers of two: scores are multiplied by it. */
 #define EXF_LOG2_E 1.44269504f
 
-/* ---- online softmax: a thread holds some columns of two of the 64 rows (exf_wgmma) ------------- */
+/* ---- online softmax: a thread holds some columns of two of the rows, as wgmma and mma.sync give them ------------- */
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* The state of a thread's two rows: the largest score, the sum over the thread's columns,
  * and the factor by which earlier sums and outputs must be multiplied. */
 struct exf_softmax_state {

@@ -15,54 +15,19 @@
  * Cost: three times the products of attention_tiles.cu; 32 heads of 128 and T 4096 are 412 GFLOP, 0.52 ms at 794 TFLOP/s;
  * measured 0.834; 16 heads of 256 0.839, 16 latent heads of 192 and 128 0.574.  Bytes: as there, the planes of keys and
  * values twice as large. */
-#include "kernels/attention/attention_internal.cuh"
-#include "kernels/device/tensor_cores.cuh"
+#include "kernels/attention/attention_split.cuh"
 
-enum { BM = EXF_TILED_ROWS, CONSUMERS = EXF_TILED_CONSUMERS, BN = 64, PANEL = BN * 128 };
-enum { K_LOW, K_HIGH, V_LOW, V_HIGH, PLANES };
+enum { BM = EXF_TILED_ROWS, CONSUMERS = EXF_TILED_CONSUMERS, BN = EXF_SPLIT_KEYS, PANEL = EXF_SPLIT_PANEL };
+enum { K_LOW = EXF_K_LOW, K_HIGH = EXF_K_HIGH, V_LOW = EXF_V_LOW, V_HIGH = EXF_V_HIGH, PLANES = EXF_SPLIT_PLANES };
+typedef exf_split_problem problem;
 
-/* Bytes of planes and of shared memory: queries, ring, queries' powers of two, barriers. */
-template <int D, int DV> struct shared_layout {
-    enum { QUERIES = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, TILE = 2 * (K + V), SLOT = K > V ? K : V };
+/* Bytes in shared memory: queries, ring, queries' powers of two, barriers. */
+template <int D, int DV> struct shared_layout : exf_split_layout<D, DV> {
+    typedef exf_split_layout<D, DV> R;
+    enum { QUERIES = BM * D * 2, SLOT = (int)R::K > (int)R::V ? (int)R::K : (int)R::V };
     enum { RING = 2 * QUERIES, LEFT = 227 * 1024 - 2048 - RING, SLOTS = LEFT / SLOT < 8 ? LEFT / SLOT : 8 };
     enum { POWERS = RING + SLOTS * SLOT, BARRIERS = POWERS + BM * 4, BYTES = BARRIERS + 2 * SLOTS * 8 + 1024 };
-    /* Return the offset of a plane in its tile, and its size. */
-    static __host__ __device__ int start(int plane)
-    {
-        return plane < V_LOW ? plane * K : 2 * K + (plane - V_LOW) * V;
-    }
-    static __host__ __device__ int size(int plane)
-    {
-        return plane < V_LOW ? K : V;
-    }
 };
-
-/* Tiles are planes here. */
-struct problem : exf_tiled_attention {
-    float *powers; /* [n_kv, key tiles, keys | values, BN] factor of every product with the key */
-};
-
-/* Splits a tile, a warp per key, then per value.  Grid: tiles, key-value heads. */
-template <int D, int DV> static __global__ void __launch_bounds__(256) split_tile(problem p)
-{
-    typedef shared_layout<D, DV> R;
-    const exf_attention_shape &s = p.s;
-    size_t tile = (size_t)blockIdx.y * p.n_key_tiles + blockIdx.x;
-    char *to = p.tiles + tile * R::TILE;
-#pragma unroll 2
-    for (int i = threadIdx.x / 32; i < 2 * BN; i += 8) {
-        int r = i % BN, t = blockIdx.x * BN + r, c = threadIdx.x % 32 * 8;
-        float x[8], down;
-        if (i < BN) {
-            exf_take8(x, t < s.n_tokens ? p.k_row(t, blockIdx.y) : nullptr, c, s.d, p.wide_k);
-            down = exf_split_row(to + R::start(K_HIGH), to + R::start(K_LOW), PANEL, r, D, x);
-        } else {
-            exf_take8(x, t < s.n_tokens ? p.v_row(t, blockIdx.y) : nullptr, c, s.dv, p.wide_v);
-            down = exf_split_row(to + R::start(V_HIGH), to + R::start(V_LOW), PANEL, r, DV, x);
-        }
-        if (threadIdx.x % 32 == 0) p.powers[tile * 2 * BN + i] = down;
-    }
-}
 
 #ifdef EXF_HOPPER
 /* The ring: plane i is plane i % PLANES of the (i / PLANES)-th tile of the walk. */
@@ -105,28 +70,6 @@ template <int D, int DV> static __device__ void load_planes(const ring<D, DV> &m
     }
 }
 
-/* Loads the warpgroup's 64 query rows from `first` on; rows_before: of the block's. */
-template <int D>
-static __device__ void split_queries(char *to, float *powers, const problem &p, int head, int first, int rows_before)
-{
-    enum { BATCH = 8 };
-    int warp = threadIdx.x % 128 / 32, c = threadIdx.x % 32 * 8;
-    for (int at = warp * 16; at < warp * 16 + 16; at += BATCH) {
-        float x[BATCH][8];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int t = first + at + i;
-            exf_take8(x[i], t < p.s.n_tokens ? p.query_row(t, head) : nullptr, c, p.s.d, p.wide_q);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int r = rows_before + at + i;
-            float down = exf_split_row(to, to + BM * D * 2, BM * 128, r, D, x[i]);
-            if (threadIdx.x % 32 == 0) powers[r] = down;
-        }
-    }
-}
-
 /* Computes s (+)= Q K^T of one plane each. */
 template <int D> static __device__ __forceinline__ void multiply(float (&s)[BN / 2], uint32_t q, uint32_t k, int keep)
 {
@@ -146,66 +89,6 @@ static __device__ __forceinline__ void score(float (&s)[BN / 2], const ring<D, D
     multiply<D>(s, q_low, high, 1);
     multiply<D>(s, q_high, high, 1);
     exf_wgmma_commit();
-}
-
-/* Loads the powers of columns 2 (t % 4) and the next of every eight. */
-static __device__ __forceinline__ void take_powers(float2 (&x)[BN / 8], const float *powers)
-{
-#pragma unroll
-    for (int i = 0; i < BN / 8; i++) x[i] = __ldg(reinterpret_cast<const float2 *>(powers) + 4 * i + threadIdx.x % 4);
-}
-
-static __device__ __forceinline__ void scale_columns(float (&s)[BN / 2], const float2 (&x)[BN / 8])
-{
-#pragma unroll
-    for (int i = 0; i < BN / 2; i++) s[i] *= i % 2 ? x[i / 4].y : x[i / 4].x;
-}
-
-/* State of a thread's two rows: base of its weights' exponents, the sum over its columns, the factor
- * by which earlier sums must be multiplied. */
-struct weighing {
-    float base[2], sum[2], rescale[2];
-};
-
-/* Replaces s by 2^(factor s - base). */
-static __device__ __forceinline__ void exponentiate(float (&s)[BN / 2], weighing &w, const float (&factor)[2])
-{
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float most = -INFINITY, part[2] = {0, 0};
-#pragma unroll
-        for (int i = 2 * r; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(s[i], s[i + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        most = fmaxf(w.base[r], most * factor[r]);
-        float base = most == -INFINITY ? 0 : most;
-        w.rescale[r] = exf_exp2(w.base[r] - base);
-        w.base[r] = most;
-#pragma unroll
-        for (int i = 2 * r; i < BN / 2; i += 4) {
-            part[0] += s[i] = exf_exp2(fmaf(s[i], factor[r], -base));
-            part[1] += s[i + 1] = exf_exp2(fmaf(s[i + 1], factor[r], -base));
-        }
-        w.sum[r] = w.sum[r] * w.rescale[r] + (part[0] + part[1]);
-    }
-}
-
-/* Splits the weights into the A operands of products with the values; down: the factor of these products. */
-static __device__ __forceinline__ void split_weights(uint32_t (&high)[BN / 4], uint32_t (&low)[BN / 4], float (&down)[2],
-                                                     float (&s)[BN / 2])
-{
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float most = 0;
-#pragma unroll
-        for (int i = 2 * r; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(s[i], s[i + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        exf_power power = exf_power_for(most);
-        down[r] = power.down;
-#pragma unroll
-        for (int i = 2 * r; i < BN / 2; i += 4) exf_split2(high[i / 2], low[i / 2], s[i] * power.up, s[i + 1] * power.up);
-    }
 }
 
 /* Computes o = o fade + (P V) down, in strips of columns; the two planes are i and the next. */
@@ -250,23 +133,23 @@ static __device__ void consume(const ring<D, DV> &m, const problem &p, int head,
     uint32_t high[BN / 4], low[BN / 4], q = m.base + threadIdx.x / 128 * 64 * 128;
     float o[DV / 2] = {}, s[BN / 2], down[2], scale = p.s.scale * EXF_LOG2_E;
     float factor[2] = {of_queries[r] * scale, of_queries[r + 8] * scale};
-    weighing w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    exf_weighing w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
     for (int j = 0; j < n; j++) {
         int tile = n - 1 - j, i = j * PLANES;
         float2 of_k[BN / 8], of_v[BN / 8];
         score<D, DV>(s, m, q, i + K_LOW);
-        take_powers(of_k, of_keys + tile * 2 * BN);
-        if (DV <= 128) take_powers(of_v, of_keys + tile * 2 * BN + BN);
+        exf_take_powers<BN>(of_k, of_keys + tile * 2 * BN);
+        if (DV <= 128) exf_take_powers<BN>(of_v, of_keys + tile * 2 * BN + BN);
         exf_wgmma_wait<0>();
         exf_settle(s);
         m.release(i + K_LOW);
         m.release(i + K_HIGH);
-        scale_columns(s, of_k);
+        exf_scale_columns<BN>(s, of_k);
         if (tile * BN + BN - 1 > first) exf_mask<BN>(s, row, tile * BN);
-        exponentiate(s, w, factor);
-        if (DV > 128) take_powers(of_v, of_keys + tile * 2 * BN + BN); /* loaded late to save registers */
-        scale_columns(s, of_v);
-        split_weights(high, low, down, s);
+        exf_exponentiate<BN>(s, w, factor);
+        if (DV > 128) exf_take_powers<BN>(of_v, of_keys + tile * 2 * BN + BN); /* loaded late to save registers */
+        exf_scale_columns<BN>(s, of_v);
+        exf_split_weights<BN>(high, low, down, s);
         weigh<D, DV>(o, m, high, low, w.rescale, down, i + V_LOW);
     }
     exf_tiled_store<DV>(o, w.sum, p, head, row);
@@ -297,7 +180,7 @@ template <int D, int DV> static __global__ void __launch_bounds__(EXF_TILED_THRE
         load_planes<D, DV>(m, p.tiles + tiles * R::TILE, n);
     } else {
         exf_registers_raise<EXF_TILED_CONSUMER_REGISTERS>();
-        split_queries<D>(base, powers, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
+        exf_split_queries<D, BM>(base, powers, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
         exf_proxy_fence();
         exf_named_barrier(1 + warpgroup, 128);
         consume<D, DV>(m, p, head, tile * BM + warpgroup * 64, n, powers + warpgroup * 64, p.powers + tiles * 2 * BN);
@@ -310,7 +193,7 @@ template <int D, int DV> static void launch(exf_queue *q, const problem &p)
     int bytes = shared_layout<D, DV>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
-    EXF_LAUNCH(q, "attention keys", (split_tile<D, DV>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
+    EXF_LAUNCH(q, "attention keys", (exf_split_tile<D, DV>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
     EXF_LAUNCH(q, "attention", (attend<D, DV>), n_tiles * p.s.n_heads, EXF_TILED_THREADS, bytes, p);
 }
 
@@ -351,6 +234,11 @@ size_t exf_attention_split_workspace(const exf_attention_shape *s)
     return heads_at_once(s) == s->n_kv || need > ALL_AT_ONCE ? need : ALL_AT_ONCE;
 }
 
+int exf_attention_split_fits(const exf_attention_shape *s)
+{
+    return exf_tiled_size(sizes, s) < SIZES && (exf_uses_wgmma() || exf_attention_split_mma_fits(s));
+}
+
 void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace)
 {
@@ -364,6 +252,6 @@ void exf_attention_split(exf_queue *q, float *out, const float *query, const flo
         p.powers = workspace + (size_t)each * plane_floats(s);
         p.s.n_kv = n;
         p.s.n_heads = n * group;
-        sizes[exf_tiled_size(sizes, s)].launch(q, p);
+        exf_uses_wgmma() ? sizes[exf_tiled_size(sizes, s)].launch(q, p) : exf_attend_split_mma(q, p);
     }
 }

@@ -22,24 +22,6 @@ template <int D, int DV, int BN> struct shared_layout {
     enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* plus padding for alignment */
 };
 
-/* Rounds one tile of keys and values.  Grid: tiles, key-value heads. */
-template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
-{
-    const exf_attention_shape &s = p.s;
-    enum { CHUNKS = BN * 8 }; /* chunks of a panel */
-    uint4 *tile =
-        reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * shared_layout<D, DV, BN>::STAGE);
-    for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
-        int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
-        uint4 x = make_uint4(0, 0, 0, 0);
-        if (t < s.n_tokens && panel < D / 64)
-            x = exf_half8(p.k_row(t, blockIdx.y), panel * 64 + c, s.d, p.wide_k);
-        else if (t < s.n_tokens)
-            x = exf_half8(p.v_row(t, blockIdx.y), (panel - D / 64) * 64 + c, s.dv, p.wide_v);
-        tile[i] = x;
-    }
-}
-
 #ifdef EXF_HOPPER
 /* Shared memory, and its barriers of each stage. */
 enum barrier_kind { K_LOADED, V_LOADED, K_READ, V_READ, KINDS };
@@ -203,7 +185,7 @@ template <int D, int DV, int BN> static void launch(exf_queue *q, const problem 
     int bytes = shared_layout<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
-    EXF_LAUNCH(q, "attention keys", (pack_tile<D, DV, BN>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
+    EXF_LAUNCH(q, "attention keys", (exf_pack_tile<D, DV, BN>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
     EXF_LAUNCH(q, "attention", (attend<D, DV, BN>), n_tiles * p.s.n_heads, EXF_TILED_THREADS, bytes, p);
 }
 

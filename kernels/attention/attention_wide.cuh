@@ -50,7 +50,7 @@ static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int
                    n, width, apart, exf_aligned16(x, ld) && n % 4 == 0);
 }
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* Returns the key of which this thread loads a part, -1 past the last; four threads load a row. */
 template <class View> static __device__ __forceinline__ int exf_wide_key(const View &w, int first, int at, int n_keys)
 {
@@ -116,6 +116,7 @@ template <class View, int D> static __device__ void exf_wide_queries(char *to, c
     }
 }
 
+#ifdef EXF_HOPPER
 template <int D> static __device__ __forceinline__ void exf_wide_score(float (&s)[32], uint32_t q, uint32_t k)
 {
     exf_wgmma_begin();
@@ -138,6 +139,8 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
     exf_wgmma_wait<0>();
     exf_settle(o);
 }
+
+#endif
 
 /* Stores columns from `column` on of this thread's two rows. */
 template <class View, int H>

@@ -3,13 +3,14 @@
  * Rows are (query, head) pairs, 64 to a tile: with many heads a tile is one query, and
  * keys to which it does not attend are left out before the products.  A first kernel lists
  * the keys to which some row of a tile attends, in order; then the kernels of causal
- * attention, on tensor cores or in float32, process that list (attention_wide.cuh has their cost).
+ * attention, on tensor cores or in float32, process that list; attention_wide.cuh and
+ * attention_wide_mma.cuh have their cost.
  *
  * Listing: 256 threads a tile; a byte of `chosen` for each query and visible entry, 4 MB of 4096 queries and 1024 entries.
  * Rounding keys: 6 bytes a number, 13 MB of 4096 tokens of 512, 3 us at 4.2 TB/s.  Whole heads: queries read as float32,
  * written as float16, then outputs written as bfloat16 over them: 10 bytes a number for 8. */
 #include "kernels/attention/attention_f32.cuh"
-#include "kernels/attention/attention_wide.cuh"
+#include "kernels/attention/attention_wide_mma.cuh"
 #include "kernels/attention/compressed.h"
 #include "kernels/device/cuda_rows.cuh"
 
@@ -213,14 +214,19 @@ template <class View, int D> static void attend_rounded(exf_queue *q, const View
 {
     const exf_compressed_attention_shape &s = w.s;
     const char *keys = reinterpret_cast<const char *>(workspace);
-    exf_attention_wide<View, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1,
-                                         exf_aligned16(w.query, s.d), exf_aligned16(w.out, s.d));
+    int rows = s.n_rows * s.n_heads;
+    bool wide = exf_aligned16(w.query, s.d), wide_o = exf_aligned16(w.out, s.d);
+    if (exf_uses_wgmma())
+        exf_attention_wide<View, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, rows, 1, wide, wide_o);
+    else
+        exf_attention_narrow<View, D>(q, w, keys, s.d, s.scale, rows, wide, wide_o);
 }
 
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
                                    const exf_compressed_attention_shape *s, float *workspace)
 {
-    bool halves = exf_rounds(q) && exf_hopper_code(), wide = exf_aligned16(k->tokens, s->d) && exf_aligned16(k->entries, s->d);
+    bool halves = exf_rounds(q) && exf_uses_tensor_cores(0);
+    bool wide = exf_aligned16(k->tokens, s->d) && exf_aligned16(k->entries, s->d);
     if (s->n_rows == 0 || q->err.code != EXF_OK) return;
     if (s->d > MOST_D) {
         exf_fail(&q->err, EXF_DEVICE, "CUDA: compressed attention: heads of %d, the kernels go to %d", s->d, MOST_D);
@@ -268,8 +274,8 @@ static __global__ void round_queries(uint16_t *out, const float *x, int n, int n
 
 int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r)
 {
-    return exf_hopper_code() && (s->d == 128 || s->d == MOST_D) && r->interleaved && r->step == 1 && r->offset + r->d == s->d &&
-           r->d % 4 == 0 && r->offset % 4 == 0;
+    return exf_uses_tensor_cores(0) && (s->d == 128 || s->d == MOST_D) && r->interleaved && r->step == 1 &&
+           r->offset + r->d == s->d && r->d % 4 == 0 && r->offset % 4 == 0;
 }
 
 template <int D>

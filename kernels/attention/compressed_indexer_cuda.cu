@@ -49,7 +49,7 @@ static void score_by_heads(exf_queue *q, float *score, float *product, const flo
     }
 }
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* Loads TILE rows of n floats, 0 for rows that do not exist, to rows of D + 4. */
 template <int D> static __device__ void load_tile(float *to, const float *x, int valid, int n, bool wide)
 {
@@ -68,7 +68,7 @@ template <int D> static __device__ void load_tile(float *to, const float *x, int
 
 /* A warp's part of a tile of products: 16 heads, 32 keys; adds the weighted products over its heads
  * into `sums` of its keys. */
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 static __device__ __forceinline__ void weigh(float *sums, const float (&d)[4][4], const float (&weight)[2])
 {
     int lane = threadIdx.x % 32;
@@ -133,7 +133,7 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS)
     score_halves(float *score, const float *query, const float *weights, const char *keys, exf_indexer_shape s, int n, bool wide)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     enum { BYTES = TILE * (D + 8) * 2 };
     extern __shared__ float4 raw[]; /* queries, two tiles of keys */
     __shared__ float part[4][TILE];
@@ -181,7 +181,7 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS)
     score_rows(float *score, const float *query, const float *weights, const float *keys, exf_indexer_shape s, int n, bool wide)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     extern __shared__ float4 raw[];
     __shared__ float part[4][TILE];
     float *queries = reinterpret_cast<float *>(raw), *tiles = queries + TILE * (D + 4);
@@ -213,21 +213,28 @@ static __global__ void __launch_bounds__(THREADS)
 #endif
 }
 
+/* Bytes of shared memory of score_rows<d>, and what it has beside them. */
+static int exact_bytes(int d)
+{
+    return 3 * TILE * (d + 4) * (int)sizeof(float);
+}
+enum { EXACT_REST = 4 * TILE * sizeof(float) };
+
 /* Computes scores in the mode of the queue.  rest: memory for n keys of D float16, on a 16-byte boundary. */
 template <int D>
 static void run_scores(exf_queue *q, float *score, float *rest, const float *query, const float *weights, const float *keys,
                        const exf_indexer_shape *s, int n)
 {
-    int exact = 3 * TILE * (D + 4) * (int)sizeof(float), halves = 3 * TILE * (D + 8) * 2;
+    int halves = 3 * TILE * (D + 8) * 2, exact = exact_bytes(D);
     char *rounded = reinterpret_cast<char *>(((uintptr_t)rest + 15) & ~(uintptr_t)15);
     if (q->err.code != EXF_OK) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(score_rows<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, exact), "indexer");
-    exf_cuda_note(q, cudaFuncSetAttribute(score_halves<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, halves), "indexer");
     if (exf_rounds(q)) {
+        exf_cuda_note(q, cudaFuncSetAttribute(score_halves<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, halves), "indexer");
         exf_round(q, rounded, keys, s->d, n, s->d, D, 1, 0);
         EXF_LAUNCH(q, "indexer", score_halves<D>, s->n_rows, THREADS, halves, score, query, weights, rounded, *s, n,
                    exf_aligned16(query, s->d));
     } else {
+        exf_cuda_note(q, cudaFuncSetAttribute(score_rows<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, exact), "indexer");
         EXF_LAUNCH(q, "indexer", score_rows<D>, s->n_rows, THREADS, exact, score, query, weights, keys, *s, n,
                    exf_aligned16(query, s->d) && exf_aligned16(keys, s->d));
     }
@@ -316,7 +323,8 @@ void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, c
     int n = (s->first + s->n_rows) / s->ratio, bytes = s->n_entries <= MOST / 8 ? s->n_entries * 8 : 0;
     float *score = workspace, *rest = workspace + (size_t)s->n_rows * n;
     if (q->err.code != EXF_OK || s->n_rows == 0) return;
-    if (!exf_hopper_code() || s->d > MOST_D)
+    size_t shared = exf_rounds(q) ? 0 : exact_bytes(s->d <= 64 ? 64 : MOST_D) + EXACT_REST;
+    if (!exf_uses_tensor_cores(shared) || s->d > MOST_D)
         score_by_heads(q, score, rest, query, weights, keys, s, n);
     else if (s->d <= 64)
         run_scores<64>(q, score, rest, query, weights, keys, s, n);

@@ -1,12 +1,15 @@
-/* hopper.cu - what the host asks of Hopper: whether its code is loaded, and maps for tensor copies; see hopper.cuh. */
+/* hopper.cu - which tensor-core kernels the device runs, and maps for tensor copies; see hopper.cuh. */
 #include "kernels/device/hopper.cuh"
 
 /* ---- which of a build's codes the device has loaded: the launch bounds of a kernel tell ---- */
 
-#ifdef EXF_HOPPER
-enum { MOST_THREADS = 128 };
+enum { THREADS_PLAIN = 64, THREADS_MMA = 96, THREADS_HOPPER = 128 };
+#if defined(EXF_HOPPER)
+enum { MOST_THREADS = THREADS_HOPPER };
+#elif defined(EXF_MMA)
+enum { MOST_THREADS = THREADS_MMA };
 #else
-enum { MOST_THREADS = 64 };
+enum { MOST_THREADS = THREADS_PLAIN };
 #endif
 
 static __global__ void __launch_bounds__(MOST_THREADS) probe(int *x)
@@ -17,15 +20,52 @@ static __global__ void __launch_bounds__(MOST_THREADS) probe(int *x)
 static int ask_for_code(void)
 {
     cudaFuncAttributes a;
-    int has = cudaFuncGetAttributes(&a, (const void *)probe) == cudaSuccess && a.maxThreadsPerBlock == 128;
+    int threads = cudaFuncGetAttributes(&a, (const void *)probe) == cudaSuccess ? a.maxThreadsPerBlock : 0;
     cudaGetLastError();
-    return has;
+    return threads;
 }
 
-int exf_hopper_code(void)
+/* Returns THREADS_HOPPER, THREADS_MMA or less. */
+static int loaded_code(void)
 {
     static const int code = ask_for_code();
     return code;
+}
+
+static exf_tensor_cores chosen = EXF_TENSOR_CORES_AUTO;
+
+int exf_uses_wgmma(void)
+{
+    return chosen != EXF_TENSOR_CORES_MMA && loaded_code() == THREADS_HOPPER;
+}
+
+int exf_uses_mma(void)
+{
+    return !exf_uses_wgmma() && loaded_code() >= THREADS_MMA;
+}
+
+exf_code exf_choose_tensor_cores_cuda(exf_tensor_cores choice, exf_err *err)
+{
+    int code = loaded_code();
+    if (choice == EXF_TENSOR_CORES_WGMMA && code != THREADS_HOPPER)
+        return exf_fail(err, EXF_DEVICE, "wgmma: the GPU is no Hopper, or this build has no code for it (sm_90a)");
+    if (choice == EXF_TENSOR_CORES_MMA && code < THREADS_MMA)
+        return exf_fail(err, EXF_DEVICE, "mma: the GPU is older than compute capability 8.0, or so is this build's code");
+    chosen = choice;
+    return EXF_OK;
+}
+
+size_t exf_most_shared_bytes(void)
+{
+    static const size_t bytes = [] {
+        int device = 0, value = 0;
+        if (cudaGetDevice(&device) != cudaSuccess ||
+            cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+            value = 0;
+        cudaGetLastError();
+        return (size_t)value;
+    }();
+    return bytes;
 }
 
 /* ---- maps for tensor copies --------------------------------------------------------------- */

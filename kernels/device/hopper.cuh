@@ -1,8 +1,10 @@
-/* hopper.cuh - device functions of compute capability 9.0 for the tensor-core kernels: swizzled tiles in shared memory,
- * barriers, bulk and tensor copies (TMA), a warpgroup's registers and its products (wgmma).
+/* hopper.cuh - which tensor-core kernels the device runs; what they all share, swizzled tiles in shared memory and copies
+ * of 16 bytes; and the device functions of compute capability 9.0: barriers, bulk and tensor copies (TMA), a warpgroup's
+ * registers and its products (wgmma).
  *
- * EXF_HOPPER is defined where the code is compiled for sm_90a.  Elsewhere (the PTX for other GPUs) such a kernel has an
- * empty body, and exf_hopper_code() tells the host to take another kernel instead. */
+ * EXF_HOPPER is defined where the code is compiled for sm_90a, EXF_MMA where it is for compute capability 8.0 or later,
+ * sm_90a included.  Elsewhere such a kernel has an empty body.  The host asks exf_uses_wgmma() and exf_uses_mma(), at most one
+ * of which is 1, and takes another kernel where neither is. */
 #ifndef EXF_KERNELS_HOPPER_CUH
 #define EXF_KERNELS_HOPPER_CUH
 #include "kernels/device/cuda_queue.cuh"
@@ -12,9 +14,24 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define EXF_HOPPER 1
 #endif
+#if __CUDA_ARCH__ >= 800
+#define EXF_MMA 1
+#endif
 
-/* 1 if the running device has this build's sm_90a code. */
-int exf_hopper_code(void);
+/* Return 1 if kernels run on a warpgroup's products (wgmma), on a warp's (mma.sync; tensor_cores.cuh). */
+int exf_uses_wgmma(void);
+int exf_uses_mma(void);
+/* Chooses which (operation.h); EXF_DEVICE where the device has no code of this build for it.  Workspaces are sized by the
+ * choice, so it is made before the first. */
+exf_code exf_choose_tensor_cores_cuda(exf_tensor_cores choice, exf_err *err);
+/* Bytes of shared memory that one block may have: 163 KB on compute capability 8.0, 227 on 9.0 and 10.0, 99 on 8.6, 8.9 and
+ * 12.0; 0: unknown. */
+size_t exf_most_shared_bytes(void);
+/* Returns 1 for kernels of either that take so many bytes of shared memory a block. */
+static inline int exf_uses_tensor_cores(size_t shared)
+{
+    return (exf_uses_wgmma() || exf_uses_mma()) && shared <= exf_most_shared_bytes();
+}
 /* 1 if products of the queue's mixers run on tensor cores, with rounded operands. */
 static inline bool exf_rounds(const exf_queue *q)
 {
@@ -70,6 +87,25 @@ static __device__ inline float exf_exp2(float x)
     return y;
 }
 
+#ifdef EXF_MMA
+/* ---- copies that a thread waits for (cp.async) ---------------------------------- */
+/* Copies 16 bytes to shared memory, zeros unless `valid`. */
+static __device__ inline void exf_load16(uint32_t to, const void *from, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+static __device__ inline void exf_loads_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int LEFT> static __device__ inline void exf_loads_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+#endif
+
 #ifdef EXF_HOPPER
 /* ---- barriers and copies ------------------------------------------------------- */
 static __device__ inline void exf_barrier_init(uint32_t at, uint32_t arrivals)
@@ -119,22 +155,6 @@ static __device__ inline void exf_tensor_load(uint32_t to, const CUtensorMap *ma
 static __device__ inline void exf_tensor_prefetch(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-/* Copies 16 bytes to shared memory, zeros unless `valid`. */
-static __device__ inline void exf_load16(uint32_t to, const void *from, bool valid)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
-static __device__ inline void exf_loads_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int LEFT> static __device__ inline void exf_loads_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 /* Makes the threads' stores visible to the tensor cores and the copy engine. */

@@ -7,7 +7,7 @@
 #define EXF_KERNELS_TENSOR_CORES_CUH
 #include "kernels/device/hopper.cuh"
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* ---- 16 x 8 x 16, float16 --------------------------------------------------------
  * Rows in shared memory are LD float16 long, an odd multiple of 16 bytes so that eight meet all banks. */
 
@@ -28,11 +28,21 @@ static __device__ __forceinline__ void exf_ldmatrix_transposed(uint32_t (&r)[4],
                  : "memory");
 }
 
-static __device__ __forceinline__ void exf_mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+/* d[0 .. 3] += A B */
+static __device__ __forceinline__ void exf_mma_half(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of bfloat16. */
+static __device__ __forceinline__ void exf_mma_bf16(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* d[n] += A [16, 16 STEPS] B [16 STEPS, 8 N].  A is stored as it is or, TRANSPOSED, by its

@@ -14,8 +14,8 @@
  * measured 0.46 (664 TFLOP/s), E 128, four such sequences a launch.  Bytes: the matrices once, 6 E H I (1.2 GB, 0.29
  * ms at 4.2 TB/s, for the four sequences together), and of a tile of 128 rows H or I inputs per tile of columns, from the
  * cache after the first.  Shared memory 4 stages of 48 KB; registers 56 a producing thread, 224 a multiplying one. */
-#include "kernels/device/cuda_rows.cuh"
 #include "kernels/device/hopper.cuh"
+#include "kernels/moe/grouped_tiles.cuh"
 #include "kernels/moe/moe_internal.cuh"
 #include "kernels/rows/rows.h"
 
@@ -27,140 +27,20 @@ enum { PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224 };
 enum { PRODUCER_ARRIVALS = WARPGROUP + 1, SORTED_ARRIVALS = 1, CONSUMER_ARRIVALS = 2 };
 enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, STAGE_BYTES = A_BYTES + B_BYTES };
 
-typedef struct {
-    const int32_t *first, *tile, *slot;
-    int n_experts, depth; /* inner axis */
-    int width;            /* columns of a row of out */
-    int column_tiles;
-    float limit;
-    void *out;
-    const uint16_t *x; /* [planes, T, depth] rows of tokens, slot / top_k; NULL: sorted rows, read through a map */
-    int top_k;
-    size_t x_apart, out_apart; /* elements between planes of x, of a SwiGLU's out */
-} work;
+typedef exf_grouped_work work;
+typedef exf_tile_place place;
 
 #ifdef EXF_HOPPER
-/* The place of a tile; a block loops over tiles with rising e. */
-typedef struct {
-    int e, row, end, column; /* expert, sorted rows [row, end), number of the column tile */
-} place;
-
-static __device__ inline void find_place(place *p, const int32_t *first, const int32_t *tile, int at, int column_tiles)
-{
-    while (at >= tile[p->e + 1] * column_tiles) p->e++;
-    int local = at - tile[p->e] * column_tiles, high = tile[p->e + 1] - tile[p->e];
-    p->column = local / high;
-    p->row = first[p->e] + local % high * ROWS;
-    p->end = first[p->e + 1];
-}
-
-/* Transposes among four lanes: v[j] of lane q is piece q of block j; afterwards v[i] is piece i of block q. */
-static __device__ inline void transpose_quad(uint32_t (&v)[4], int q)
-{
-    int odd = q & 1, high = q & 2;
-    uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? v[0] : v[1], 1), b = __shfl_xor_sync(0xffffffffu, odd ? v[2] : v[3], 1);
-    uint32_t x0 = odd ? a : v[0], x1 = odd ? v[1] : a, x2 = odd ? b : v[2], x3 = odd ? v[3] : b;
-    uint32_t c = __shfl_xor_sync(0xffffffffu, high ? x0 : x2, 2), d = __shfl_xor_sync(0xffffffffu, high ? x1 : x3, 2);
-    v[0] = high ? c : x0;
-    v[1] = high ? d : x1;
-    v[2] = high ? x2 : c;
-    v[3] = high ? x3 : d;
-}
-
-/* Returns the SwiGLU. One plane is rounded to bfloat16, so the error of the fast exponential does not matter. */
-template <int PLANES> static __device__ inline float gated(float g, float u, float limit)
-{
-    if (limit > 0) {
-        g = fminf(g, limit);
-        u = fminf(fmaxf(u, -limit), limit);
-    }
-    return PLANES == 1 ? __fdividef(g, 1.0f + __expf(-g)) * u : g / (1.0f + expf(-g)) * u;
-}
-
-/* Splits a and b into planes and stores them in pairs in v[plane][i]. */
-template <int PLANES> static __device__ inline void split_pair(uint32_t (&v)[PLANES][4], int i, float a, float b)
-{
-#pragma unroll
-    for (int plane = 0; plane < PLANES; plane++) {
-        v[plane][i] = exf_narrow2(a, b);
-        a -= exf_widen(v[plane][i]);
-        b -= exf_widen_upper(v[plane][i]);
-    }
-}
-
-/* Stores a thread's sums after the SwiGLU: d[4 j ..] has columns 8 j + 2 q + {0, 1} of rows r and r + 8. */
-template <int PLANES> static __device__ inline void store_gated(const float (&d)[128], const work &w, const place &p, int r, int q)
-{
-    uint16_t *out = static_cast<uint16_t *>(w.out);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = p.row + r + 8 * half;
-        bool inside = row < p.end;
-#pragma unroll
-        for (int j = 0; j < 16; j += 4) {
-            uint32_t v[PLANES][4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int at = 4 * (j + i) + 2 * half;
-                split_pair<PLANES>(v, i, gated<PLANES>(d[at], d[at + 64], w.limit), gated<PLANES>(d[at + 1], d[at + 65], w.limit));
-            }
-            int column = p.column * PANEL + 8 * (j + q);
-#pragma unroll
-            for (int plane = 0; plane < PLANES; plane++) {
-                transpose_quad(v[plane], q);
-                if (inside && column < w.width)
-                    *reinterpret_cast<uint4 *>(out + plane * w.out_apart + (size_t)row * w.width + column) =
-                        make_uint4(v[plane][0], v[plane][1], v[plane][2], v[plane][3]);
-            }
-        }
-    }
-}
-
-static __device__ inline void store_rounded(const float (&d)[128], const work &w, const place &p, int r, int q)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = p.row + r + 8 * half;
-        bool inside = row < p.end;
-        uint16_t *out = static_cast<uint16_t *>(w.out) + (inside ? (size_t)w.slot[row] * w.width : 0);
-#pragma unroll
-        for (int j = 0; j < 32; j += 4) {
-            uint32_t v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) v[i] = exf_narrow2(d[4 * (j + i) + 2 * half], d[4 * (j + i) + 2 * half + 1]);
-            transpose_quad(v, q);
-            int column = p.column * COLUMNS + 8 * (j + q);
-            if (inside && column < w.width) *reinterpret_cast<uint4 *>(out + column) = make_uint4(v[0], v[1], v[2], v[3]);
-        }
-    }
-}
-
-/* Stores sums without a SwiGLU; four threads write the 32 bytes of a block. */
-static __device__ inline void store_full(const float (&d)[128], const work &w, const place &p, int r, int q)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = p.row + r + 8 * half;
-        if (row >= p.end) continue;
-        float *out = static_cast<float *>(w.out) + (size_t)w.slot[row] * w.width;
-#pragma unroll
-        for (int j = 0; j < 32; j++) {
-            int column = p.column * COLUMNS + 8 * j + 2 * q;
-            if (column < w.width)
-                *reinterpret_cast<float2 *>(out + column) = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
-        }
-    }
-}
-
+/* Stores a thread's sums: d[4 j ..] has columns 8 j + 2 q + {0, 1} of rows r and r + 8. */
 template <bool SWIGLU, int PLANES>
 static __device__ inline void store_tile(const float (&d)[128], const work &w, const place &p, int r, int q)
 {
     if (SWIGLU)
-        store_gated<PLANES>(d, w, p, r, q);
+        exf_store_gated<PLANES, PANEL / 8>(d, w, p.row + r, p.end, p.column * PANEL, q);
     else if (PLANES == 1)
-        store_rounded(d, w, p, r, q);
+        exf_store_rounded<COLUMNS / 8>(d, w, p.row + r, p.end, p.column * COLUMNS, q);
     else
-        store_full(d, w, p, r, q);
+        exf_store_full<COLUMNS / 8>(d, w, p.row + r, p.end, p.column * COLUMNS, q);
 }
 
 /* A stage of the ring, and the parity of its round. */
@@ -176,30 +56,6 @@ static __device__ inline void advance(turn *t)
     t->phase ^= 1;
 }
 
-/* Counts the steps of an element's sum: planes from the last, whose terms are smallest, to the
- * first, each over the whole inner axis. */
-typedef struct {
-    int plane, k;
-} walk;
-
-static __device__ inline walk walk_of(int planes)
-{
-    return {planes - 1, 0};
-}
-
-static __device__ inline bool more(const walk &s)
-{
-    return s.plane >= 0;
-}
-
-static __device__ inline void step(walk *s, int depth)
-{
-    s->k += DEPTH;
-    if (s->k < depth) return;
-    s->k = 0;
-    s->plane--;
-}
-
 /* Fills the ring on one thread, stage after stage: sorted rows and the expert's matrix. */
 template <int PLANES>
 static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, const work &w, uint32_t ring, uint32_t full,
@@ -209,8 +65,8 @@ static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, 
     turn t = {0, 0};
     int n_tiles = tile[w.n_experts] * w.column_tiles;
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
-        find_place(&p, first, tile, at, w.column_tiles);
-        for (walk s = walk_of(PLANES); more(s); step(&s, w.depth), advance(&t)) {
+        exf_find_place(&p, first, tile, at, w.column_tiles);
+        for (exf_walk s = exf_walk_of(PLANES); exf_walk_goes_on(s); exf_walk_step(&s, DEPTH, w.depth), advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
             int k = s.k;
             exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
@@ -257,9 +113,9 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
     int n_tiles = tile[w.n_experts] * w.column_tiles, i = threadIdx.x, unsignalled = 0;
     uint32_t mine = exf_panel_at(i / 8, i % 8);
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
-        find_place(&p, first, tile, at, w.column_tiles);
+        exf_find_place(&p, first, tile, at, w.column_tiles);
         find_rows(from, w, p, i);
-        for (walk s = walk_of(PLANES); more(s); step(&s, w.depth), advance(&t)) {
+        for (exf_walk s = exf_walk_of(PLANES); exf_walk_goes_on(s); exf_walk_step(&s, DEPTH, w.depth), advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
             int k = s.k;
             size_t at_plane = s.plane * w.x_apart + k;
@@ -297,7 +153,7 @@ static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uin
     int r = group * 64 + ((threadIdx.x >> 5) & 3) * 16 + lane / 4;
     float d[128];
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
-        find_place(&p, first, tile, at, w.column_tiles);
+        exf_find_place(&p, first, tile, at, w.column_tiles);
         int last = -1, steps = PLANES * ((w.depth + DEPTH - 1) / DEPTH);
         for (int s = 0; s < steps; s++, advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES;

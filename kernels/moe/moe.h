@@ -54,7 +54,7 @@ void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *lo
  *
  * With limit > 0 the SwiGLU is that of rows.h.  Products accumulate in float32, on a device over the inner axis in order.
  * Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.  Where x is float32 and the matrices are bfloat16, x and
- * the SwiGLU's result enter a Hopper GPU's products as sums of three bfloat16 terms (rows.h), which lose nothing of them;
+ * the SwiGLU's result enter the products of tensor cores as sums of three bfloat16 terms (rows.h), which lose nothing of them;
  * the error of an element is that of the float32 accumulation.
  *
  * On a GPU a token's outputs depend on its own row and its experts alone, bit for bit: not on the other tokens, their

@@ -130,10 +130,10 @@ static size_t align_256(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
-/* Returns true if Hopper's tensor cores can run a call of this shape with bfloat16 matrices. */
+/* Returns true if tensor cores can run a call of this shape with bfloat16 matrices. */
 static bool fits_tensor_cores(const exf_expert_shape *s)
 {
-    return exf_hopper_code() && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= TENSOR_CORE_EXPERTS;
+    return exf_uses_tensor_cores(0) && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= TENSOR_CORE_EXPERTS;
 }
 
 /* Bytes of the workspace's parts: split float32 inputs, results of the SwiGLU, buckets. */
@@ -180,8 +180,13 @@ static void use_tensor_cores(exf_queue *q, exf_matrix outputs, exf_matrix x, con
                             s->n_tokens, s->d_model);
         in = terms;
     }
-    exf_grouped_swiglu_cuda(q, act, in, planes, m, b, s);
-    exf_grouped_down_cuda(q, output_of(outputs), act, planes, m, b, s);
+    if (exf_uses_wgmma()) {
+        exf_grouped_swiglu_cuda(q, act, in, planes, m, b, s);
+        exf_grouped_down_cuda(q, output_of(outputs), act, planes, m, b, s);
+    } else {
+        exf_grouped_swiglu_mma_cuda(q, act, in, planes, m, b, s);
+        exf_grouped_down_mma_cuda(q, output_of(outputs), act, planes, m, b, s);
+    }
 }
 
 static bool check_call(exf_queue *q, exf_matrix outputs, exf_matrix x, const exf_expert_matrices *m, const exf_expert_shape *s)

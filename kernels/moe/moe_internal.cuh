@@ -1,5 +1,6 @@
 /* moe_internal.cuh - the steps of the CUDA experts operation: slots sorted by expert (moe_experts_cuda.cu), products on
- * Hopper's tensor cores (grouped_gemm_cuda.cu) and on any GPU (grouped_any_cuda.cu); see moe.h. */
+ * Hopper's tensor cores (grouped_gemm_cuda.cu), on those of others (grouped_mma_cuda.cu) and on any GPU
+ * (grouped_any_cuda.cu); see moe.h. */
 #ifndef EXF_KERNELS_MOE_INTERNAL_CUH
 #define EXF_KERNELS_MOE_INTERNAL_CUH
 #include "kernels/device/cuda_queue.cuh"
@@ -30,6 +31,12 @@ void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int
                              const exf_buckets *b, const exf_expert_shape *s);
 void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m,
                            const exf_buckets *b, const exf_expert_shape *s);
+
+/* The same on the tensor cores of any GPU since compute capability 8.0 (grouped_mma_cuda.cu). */
+void exf_grouped_swiglu_mma_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m,
+                                 const exf_buckets *b, const exf_expert_shape *s);
+void exf_grouped_down_mma_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m,
+                               const exf_buckets *b, const exf_expert_shape *s);
 
 /* Compute the same products on any GPU and for any shape; act [T K, I] has x's number type. */
 void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const exf_expert_matrices *m, const exf_buckets *b,

@@ -36,7 +36,7 @@ struct problem {
     }
 };
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* C rows of n floats from token `first`, 0 after the sequence and from n on, to rows of LD. */
 template <int DK, int LD>
 static __device__ void load_rows(float *to, const float *x, int ld, int first, int n_tokens, int n, bool wide)
@@ -97,7 +97,7 @@ template <int DK> struct prepare_layout {
     enum { LD = DK + 4, FLOATS = 2 * C * LD + C * (C + 4) };
 };
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* x <- (1 + A)^-1 x, one column.  A is read anew for every column: kept from one to the
  * next it would not fit in registers. */
 static __device__ __forceinline__ void substitute(float (&x)[C], const float *turned)
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h
 /* Grid: chunks, value heads. */
 template <int DK> static __global__ void __launch_bounds__(THREADS, 2) prepare(problem p)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     enum { LD = prepare_layout<DK>::LD };
     extern __shared__ float4 raw[];
     __shared__ double logs[C];
@@ -186,7 +186,7 @@ template <int DK> struct carry_layout {
     enum { FLOATS = TAIL + C * LDS };
 };
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* A warp's place in a chunk: its strip of 16 tokens, whether it has those of Q or W,
  * and its part of the state: 16 rows, NB times 8 columns. */
 template <int DK> struct place {
@@ -293,7 +293,7 @@ template <int DK> static __device__ void update_state(float (&state)[DK / 32][4]
 /* Grid: blocks of columns, value heads. */
 template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(problem p)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     typedef carry_layout<DK> R;
     extern __shared__ float4 raw[];
     float *m = reinterpret_cast<float *>(raw), state[DK / 32][4] = {};
@@ -341,6 +341,12 @@ static int chunks_of(const exf_delta_shape *s)
 static int padded(int n, int to)
 {
     return (n + to - 1) / to * to;
+}
+
+int exf_delta_chunks_fit(const exf_delta_shape *s)
+{
+    size_t floats = s->key_dim <= 64 ? (size_t)carry_layout<64>::FLOATS : (size_t)carry_layout<128>::FLOATS;
+    return exf_uses_tensor_cores(floats * sizeof(float));
 }
 
 size_t exf_delta_chunks_workspace(const exf_delta_shape *s)

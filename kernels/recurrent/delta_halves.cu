@@ -12,7 +12,7 @@
 
 enum { C = EXF_DELTA_CHUNK, COLUMNS = EXF_DELTA_COLUMNS, THREADS = EXF_DELTA_THREADS, LDS = COLUMNS + 8 };
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* A warp's operands in a chunk: W or Q, K transposed, and U (warps 0-3) or P (4-7); of a thread's
  * two tokens c_end / c_i (warps 0-3) or c_i; and c_end. */
 template <int DK> struct chunk_part {
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void step(float (&state)[DK / 32][4], chunk_pa
 /* Grid: blocks of columns, value heads. */
 template <int DK> static __global__ void __launch_bounds__(THREADS, 1) walk(exf_delta_halves p, bool quads)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     __shared__ __align__(16) char s[DK * LDS * 2], d[C * LDS * 2], tail[C * LDS * 2];
     int h = blockIdx.y;
     float state[DK / 32][4] = {};

@@ -18,7 +18,7 @@ template <int DK> struct shared_layout {
           BYTES = TU + C * LDT * 2 };
 };
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* The chunk's rows of one head, columns of n from `first`, to rows of LD; 0 after the sequence. */
 template <int LD>
 static __device__ __forceinline__ void load(uint32_t to, const char *rows, int chunk, int n_tokens, int first, int n, int width)
@@ -232,7 +232,7 @@ template <int DK> static __device__ __forceinline__ void make_u(float4 *u, uint3
 /* Grid: chunks, value heads. */
 template <int DK> static __global__ void __launch_bounds__(THREADS, 3) prepare(exf_delta_halves p)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     typedef shared_layout<DK> R;
     extern __shared__ float4 raw[];
     __shared__ double logs[C], end;

@@ -60,16 +60,18 @@ void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_
         EXF_LAUNCH(q, "l2norm_heads", l2norm_heads, blocks, 256, 0, x, ldx, total, n_heads, d, eps, scale);
 }
 
-static bool runs_in_chunks(const exf_delta_shape *s)
+/* Returns true if the rule runs in chunks, with float16 operands or in float32. */
+static bool runs_in_chunks(const exf_delta_shape *s, bool rounds)
 {
-    return s->key_dim <= EXF_DELTA_MOST_KEY && exf_hopper_code();
+    return s->key_dim <= EXF_DELTA_MOST_KEY && (rounds ? exf_uses_tensor_cores(0) : exf_delta_chunks_fit(s));
 }
 
-/* In chunks, for either arithmetic; token by token: the states of all heads, [n_value_heads, key_dim, value_dim]. */
+/* For either arithmetic, in chunks or token by token: the states of all heads, [n_value_heads, key_dim, value_dim]. */
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s)
 {
-    if (!runs_in_chunks(s)) return (size_t)s->n_value_heads * s->key_dim * s->value_dim;
-    size_t exact = exf_delta_chunks_workspace(s), halves = exf_delta_halves_workspace(s);
+    size_t states = (size_t)s->n_value_heads * s->key_dim * s->value_dim;
+    size_t exact = runs_in_chunks(s, false) ? exf_delta_chunks_workspace(s) : states,
+           halves = runs_in_chunks(s, true) ? exf_delta_halves_workspace(s) : states;
     return exact > halves ? exact : halves;
 }
 
@@ -120,9 +122,9 @@ void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const flo
 {
     int threads = s->value_dim < 32 ? 32 : s->value_dim > 1024 ? 1024 : (s->value_dim + 31) / 32 * 32;
     if (s->n_tokens == 0) return;
-    if (runs_in_chunks(s) && exf_rounds(q))
+    if (exf_rounds(q) && runs_in_chunks(s, true))
         run_in_halves(q, out, query, k, v, decay, beta, s, workspace);
-    else if (runs_in_chunks(s))
+    else if (!exf_rounds(q) && runs_in_chunks(s, false))
         exf_delta_chunks(q, out, query, k, v, decay, beta, s, workspace);
     else
         EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v,
@@ -146,7 +148,7 @@ void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float 
     float *k = qkv + s->n_key_heads * s->key_dim, *v = k + s->n_key_heads * s->key_dim;
     double scale = 1 / sqrt((double)s->key_dim);
     if (s->n_tokens == 0) return;
-    if (runs_in_chunks(s) && exf_rounds(q) && exf_conv_rows_fit(qkv, s, width)) {
+    if (exf_rounds(q) && runs_in_chunks(s, true) && exf_conv_rows_fit(qkv, s, width)) {
         exf_delta_halves p = exf_delta_halves_at(workspace, out, decay, beta, s);
         exf_conv_rows(q, p.rows, qkv, taps, s, eps, scale);
         exf_delta_halves_run(q, p);

@@ -12,7 +12,9 @@
 
 enum { EXF_DELTA_MOST_KEY = 128 };
 
-/* Floats of workspace; s->key_dim at most EXF_DELTA_MOST_KEY. */
+/* Returns 1 if this shape can be computed in chunks in float32; floats of workspace.  s->key_dim is at most
+ * EXF_DELTA_MOST_KEY. */
+int exf_delta_chunks_fit(const exf_delta_shape *s);
 size_t exf_delta_chunks_workspace(const exf_delta_shape *s);
 void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
                       const float *beta, const exf_delta_shape *s, float *workspace);

@@ -25,16 +25,22 @@ enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, MIX_THREADS = 32 * WARPS, 
 /* FLUSH: steps of 16 columns whose products are added in float32; RUN: neighbouring steps of a warp. */
 enum { FLUSH = 16, RUN = 4 };
 
+/* Bytes of shared memory: every warp's sums, and the coefficients of the block's tokens. */
+static int mix_bytes(int n_mix)
+{
+    return (WARPS * TOKENS * LD + TOKENS * n_mix) * (int)sizeof(double);
+}
+
 /* Returns 1 if this device and shape are supported: u can hold a token's pre, and x consists of groups of 16 floats on
  * 16-byte boundaries. */
 static bool mix_fits(const float *x, const exf_hyper_shape *s)
 {
     int width = s->streams * s->width;
-    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_aligned16(x, width) &&
-           exf_aligned16(s->fn, width);
+    return exf_uses_tensor_cores((size_t)mix_bytes(OUTPUTS)) && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 &&
+           exf_aligned16(x, width) && exf_aligned16(s->fn, width);
 }
 
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
 /* The sums of one lane: of every strip of 16 tokens three products of 16 x 8, in shared
  * memory at its own places, and squares of its rows g and g + 8. */
 struct sums {
@@ -156,7 +162,7 @@ static __device__ void coefficients_together(double *mix, int n_mix, const exf_h
 static __global__ void __launch_bounds__(MIX_THREADS)
     mix_tokens(float *mixing, int ld, const float *x, exf_hyper_shape s, int n_mix)
 {
-#ifdef EXF_HOPPER
+#ifdef EXF_MMA
     extern __shared__ double part[];
     double *mix = part + WARPS * TOKENS * LD;
     int width = s.streams * s.width, first = blockIdx.x * TOKENS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4,
@@ -217,7 +223,7 @@ static __global__ void gather(float *u, const float *mixing, int ld, const float
 /* mixing [T, n_mix]: pre, and with n_mix > S post and C; u [T, H] from pre.  mixing NULL: only u is wanted, and n_mix is S. */
 static void mix_and_gather(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s, int n_mix)
 {
-    int bytes = (WARPS * TOKENS * LD + TOKENS * n_mix) * (int)sizeof(double), ld = mixing ? n_mix : s->width;
+    int bytes = mix_bytes(n_mix), ld = mixing ? n_mix : s->width;
     if (!mixing) mixing = u;
     if (q->err.code != EXF_OK || s->n_tokens == 0) return;
     exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "streams");

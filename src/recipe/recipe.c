@@ -80,6 +80,9 @@ static const exf_opt key_rows[] = {
     {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "auto", "auto|f32|bf16", "Runtime",
      "matrix products of the forward pass; f32 (on a GPU, weights that bfloat16 holds exactly stay in it); bf16, operands "
      "rounded, float32 sums, on a GPU only; auto: bf16 on a GPU that has it, f32 elsewhere"},
+    {"runtime.tensor_cores", NULL, 0, EXF_OPT_CHOICE, AT(tensor_cores), "auto", "auto|wgmma|mma", "Runtime",
+     "instructions by which a GPU's own kernels multiply; wgmma, of Hopper alone; mma (mma.sync), of GPUs since compute capability "
+     "8.0; they differ in the last bits; auto: wgmma where the GPU has it"},
     {"runtime.max_gpu_memory", "max-gpu-memory", 0, EXF_OPT_BYTES, AT(max_gpu_memory), "0", "SIZE", "Runtime",
      "most that a run holds in GPU memory; such as 8GiB; a limit that cannot be met is refused with the least that "
      "can; 0: what is free"},

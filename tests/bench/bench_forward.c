@@ -1,12 +1,13 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct] [what=WHAT]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct]
+ *        [cores=mma] [what=WHAT]
  *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
  * Passes over random tokens whose observer is the accumulator: one to warm
  * up; five as it is; five waiting after every part, so that their shares are true.  Of
  * each five the one of median time is told, with the fastest and slowest; and a digest
- * of the statistics, which no setting but WHAT changes.  Ceilings
+ * of the statistics, which no setting but WHAT, compute and cores changes.  Ceilings
  * (a large bfloat16 product, a copy on the device, one from pinned memory) come from
  * the same process.  The floor of a layer and sequence is its operations at the
  * product's ceiling. */
@@ -38,6 +39,7 @@ typedef struct {
     uint64_t limit;
     int mixer_queues;
     exf_io io;
+    exf_tensor_cores cores;
     exf_accumulate_options what;
 } settings;
 
@@ -96,6 +98,8 @@ static int set(settings *is, const char *text)
         is->mixer_queues = atoi(text + 8);
     else if (strncmp(text, "io=", 3) == 0)
         is->io = strcmp(text + 3, "direct") == 0 ? EXF_IO_DIRECT : EXF_IO_PREAD;
+    else if (strcmp(text, "cores=mma") == 0)
+        is->cores = EXF_TENSOR_CORES_MMA;
     else if (strncmp(text, "what=", 5) == 0)
         is->what = what_of(text + 5);
     else
@@ -163,6 +167,7 @@ int main(int argc, char **argv)
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
+    must(b->gpu->choose_tensor_cores(is.cores, &err));
     exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1,
                          .host_blocks = is.what.lowrank};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);

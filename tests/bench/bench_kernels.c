@@ -177,13 +177,23 @@ static void close_bench(bench *c)
     c->b->close(c->full);
 }
 
-static void report(const bench *c, const char *name, part run, double flop, double bytes)
+static double report(const bench *c, const char *name, part run, double flop, double bytes)
 {
     double s = seconds(c, run);
     printf("  %-14s %8.1f us", name, s * 1e6);
     if (flop > 0) printf("  %6.0f TFLOP/s", flop / s / 1e12);
     if (bytes > 0) printf("  %6.0f GB/s", bytes / s / 1e9);
     printf("\n");
+    return s;
+}
+
+/* The same on mma.sync, and its share of the rate above. */
+static void report_mma(const bench *c, part run, double flop, double above)
+{
+    must(c->b->gpu->choose_tensor_cores(EXF_TENSOR_CORES_MMA, &err));
+    double s = report(c, "  mma.sync", run, flop, 0);
+    printf("  %-14s %8.0f %%\n", "  of the above", 100 * above / s);
+    must(c->b->gpu->choose_tensor_cores(EXF_TENSOR_CORES_AUTO, &err));
 }
 
 static void run_all(const exf_backend *b, const int *n)
@@ -192,7 +202,7 @@ static void run_all(const exf_backend *b, const int *n)
     double t = n[4], h = n[0], k = n[3], e = n[2], i = n[1];
     printf("H %d, I %d, %d experts, top-%d, %d tokens\n", n[0], n[1], n[2], n[3], n[4]);
     open_bench(&c, n);
-    report(&c, "experts", experts, 6 * t * k * h * i, 0);
+    report_mma(&c, experts, 6 * t * k * h * i, report(&c, "experts", experts, 6 * t * k * h * i, 0));
     report(&c, "moments", moments, 0, t * k * h * 2);
     report(&c, "routed sum", routed_sum, 0, t * k * h * 2 + t * h * 8);
     report(&c, "  float32", routed_sum_in_full, 0, t * k * h * 4 + t * h * 8);
@@ -204,7 +214,7 @@ static void run_all(const exf_backend *b, const int *n)
     report(&c, "H x H product", projection, 2 * t * h * h, 0);
     report(&c, "  three terms", projection_in_terms, 2 * t * h * h, 0);
     report(&c, "  float32", projection_in_full, 2 * t * h * h, 0);
-    report(&c, "experts: terms", experts_in_terms, 6 * t * k * h * i, 0);
+    report_mma(&c, experts_in_terms, 6 * t * k * h * i, report(&c, "experts: terms", experts_in_terms, 6 * t * k * h * i, 0));
     report(&c, "  float32", experts_in_full, 6 * t * k * h * i, 0);
     report(&c, "copy", copy, 0, 2 * e * h * i);
     close_bench(&c);

@@ -82,12 +82,12 @@ static bool wanted(const char *name)
 
 static void flops(const char *name, const char *mode, double ms, double n)
 {
-    printf("%-44s %-4s %9.4f ms %8.1f TFLOP/s\n", name, mode, ms, n / ms * 1e-9);
+    printf("%-44s %-5s %9.4f ms %8.1f TFLOP/s\n", name, mode, ms, n / ms * 1e-9);
 }
 
 static void bytes(const char *name, double ms, double n)
 {
-    printf("%-44s      %9.4f ms %8.0f GB/s\n", name, ms, n / ms * 1e-6);
+    printf("%-44s       %9.4f ms %8.0f GB/s\n", name, ms, n / ms * 1e-6);
 }
 
 static const char *const modes[] = {"f32", "bf16"};
@@ -122,6 +122,15 @@ static void ceilings(void)
     drop();
 }
 
+/* Kernels of bfloat16 queues by mma.sync from here on, or as the GPU has them. */
+static void choose(exf_tensor_cores by)
+{
+    exf_err err;
+    if (B->gpu->choose_tensor_cores(by, &err) == EXF_OK) return;
+    printf("%s\n", err.msg);
+    exit(9);
+}
+
 /* ---- attention --------------------------------------------------------------------- */
 
 static const struct {
@@ -146,6 +155,11 @@ static void attention(void)
         for (int m = 0; m < 2; m++)
             flops(a.name, modes[m], time_of(Q[m], m ? 4 : 1, [=](int) { B->attention(Q[m], out, q, k, v, &s, space); }),
                   (double)a.heads * (a.d + a.dv) * n * (n + 1));
+        choose(EXF_TENSOR_CORES_MMA);
+        for (int m = 0; m < 2; m++)
+            flops(a.name, m ? "mma" : "f mma", time_of(Q[m], m ? 4 : 1, [=](int) { B->attention(Q[m], out, q, k, v, &s, space); }),
+                  (double)a.heads * (a.d + a.dv) * n * (n + 1));
+        choose(EXF_TENSOR_CORES_AUTO);
         drop();
     }
 }
@@ -174,6 +188,9 @@ static void compressed_layer(const char *name, int ratio, int top_k)
     for (int m = 0; m < 2; m++) /* in place, as a layer has it: values stay within the keys' */
         flops(name, modes[m], time_of(Q[m], 1, [&](int) { B->compressed_attention(Q[m], q, q, &k, &s, space); }),
               4.0 * HEADS * D * keys);
+    choose(EXF_TENSOR_CORES_MMA);
+    flops(name, "mma", time_of(Q[1], 1, [&](int) { B->compressed_attention(Q[1], q, q, &k, &s, space); }), 4.0 * HEADS * D * keys);
+    choose(EXF_TENSOR_CORES_AUTO);
     drop();
 }
 

@@ -1,5 +1,6 @@
 /* check_cuda_attention.c - both attentions of the CUDA backend against the CPU's, in
  * float32 and with rounded operands, at awkward shapes. */
+#include "base/mem.h"
 #include "tests/support/pair_fixtures.h"
 
 #include <math.h>
@@ -74,6 +75,40 @@ START_TEST(means_of_integers_are_exact)
     pair_free(&v);
     pair_free(&out);
     pair_free(&space);
+}
+END_TEST
+
+/* Rounded operands: the first tokens have the same bits whatever follows them, and in a second run.  Of 40 heads the whole has
+ * rows for large blocks, the first tokens alone for small ones. */
+static const struct {
+    int t, heads, kv, d, dv;
+} followed[] = {{1, 1, 1, 64, 64},     {130, 3, 1, 64, 64},    {1300, 40, 4, 64, 64},   {300, 4, 2, 128, 128},
+                {1300, 40, 4, 128, 128}, {900, 40, 40, 192, 128}, {400, 6, 3, 256, 256}, {257, 5, 5, 96, 80}};
+
+START_TEST(bits_do_not_depend_on_later_tokens)
+{
+    int all = followed[_i].t, heads = followed[_i].heads, kv = followed[_i].kv, dk = followed[_i].d, dv = followed[_i].dv;
+    exf_attention_shape shape = {all, heads, kv, dk, dv, heads * dk, kv * dk, kv * dv, heads * dv, (float)(1 / sqrt(dk))};
+    pair_array q = pair_reals(&p, (size_t)(all * shape.ldq), 1, 4), k = pair_reals(&p, (size_t)(all * shape.ldk), 2, 2);
+    pair_array v = pair_reals(&p, (size_t)(all * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(all * shape.ldo), 4, 1);
+    pair_array space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
+    pair_compute(&p, EXF_COMPUTE_BF16);
+    exf_err err;
+    size_t bytes = out.n * sizeof(float);
+    char *got[3];
+    for (int run = 0; run < 3; run++) {
+        shape.n_tokens = run < 2 ? all : all / 3;
+        p.b[1]->attention(p.q[1], out.f[1], q.f[1], k.f[1], v.f[1], &shape, space.f[1]);
+        ck_ok(exf_mem_new(&got[run], bytes, 1, "test", &err), err);
+        ck_ok(p.b[1]->download(p.q[1], got[run], out.f[1], bytes, &err), err);
+        p.b[1]->zero(p.q[1], out.f[1], bytes);
+    }
+    ck_assert_msg(memcmp(got[0], got[1], bytes) == 0, "case %d: two runs differ", _i);
+    ck_assert_msg(memcmp(got[0], got[2], (size_t)(all / 3 * shape.ldo) * sizeof(float)) == 0, "case %d: %d tokens alone differ", _i,
+                  all / 3);
+    for (int run = 0; run < 3; run++) exf_mem_free(got[run]);
+    pair_array *arrays[] = {&q, &k, &v, &out, &space};
+    for (int i = 0; i < 5; i++) pair_free(arrays[i]);
 }
 END_TEST
 
@@ -211,6 +246,19 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, compressed_is_near_in_float32, 0, COUNT(compressed));
     tcase_add_loop_test(t, compressed_is_near_when_rounded, 0, COUNT(compressed));
     tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
+    tcase_add_loop_test(t, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
     suite_add_tcase(s, t);
+    TCase *mma = tcase_create("mma");
+    tcase_set_timeout(mma, 300);
+    tcase_add_checked_fixture(mma, open_pair_mma, close_pair);
+    tcase_add_loop_test(mma, causal_is_near_in_float32, 0, COUNT(causal));
+    tcase_add_loop_test(mma, causal_is_near_when_rounded, 0, COUNT(causal));
+    tcase_add_loop_test(mma, means_of_integers_are_exact, 0, 2);
+    tcase_add_loop_test(mma, nothing_is_attended_without_tokens, 0, 2);
+    tcase_add_loop_test(mma, compressed_is_near_in_float32, 0, COUNT(compressed));
+    tcase_add_loop_test(mma, compressed_is_near_when_rounded, 0, COUNT(compressed));
+    tcase_add_loop_test(mma, whole_heads_are_near, 0, COUNT(whole));
+    tcase_add_loop_test(mma, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
+    suite_add_tcase(s, mma);
     return s;
 }

@@ -254,12 +254,11 @@ START_TEST(what_is_not_finite_shows)
 }
 END_TEST
 
-Suite *exf_suite(void)
+static TCase *cases_of(const char *name, void (*open)(void))
 {
-    Suite *s = suite_create("cuda_attention_f32");
-    TCase *t = tcase_create("all");
+    TCase *t = tcase_create(name);
     tcase_set_timeout(t, 300);
-    tcase_add_checked_fixture(t, open_device_f32, close_device);
+    tcase_add_checked_fixture(t, open, close_device);
     tcase_add_loop_test(t, scores_of_a_few_are_near_double, 0, COUNT(cases));
     tcase_add_loop_test(t, scores_of_a_hundred_are_near_double, 0, COUNT(cases) - 1);
     tcase_add_loop_test(t, mixed_magnitudes_are_near_double, 0, COUNT(cases) - 1);
@@ -268,6 +267,13 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, no_later_token_changes_a_bit, 0, COUNT(cases));
     tcase_add_loop_test(t, a_second_run_has_the_same_bits, 0, COUNT(cases));
     tcase_add_loop_test(t, what_is_not_finite_shows, 0, COUNT(cases));
-    suite_add_tcase(s, t);
+    return t;
+}
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_attention_f32");
+    suite_add_tcase(s, cases_of("all", open_device_f32));
+    suite_add_tcase(s, cases_of("mma", open_device_f32_mma));
     return s;
 }

@@ -327,18 +327,37 @@ START_TEST(mixed_numbers_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+START_TEST(a_second_run_has_the_same_bytes)
 {
-    Suite *s = suite_create("cuda_experts");
-    TCase *t = tcase_create("all");
+    inputs in = make(_i, 0);
+    size_t bytes = (size_t)in.s.n_tokens * (size_t)in.s.top_k * slot_bytes(&in);
+    void *one = run(&in, 0, in.s.n_tokens, 0), *two = run(&in, 0, in.s.n_tokens, 0);
+    ck_assert_msg(memcmp(one, two, bytes) == 0, "case %d: two runs differ", _i);
+    exf_mem_free(one);
+    exf_mem_free(two);
+    drop(&in);
+}
+END_TEST
+
+static TCase *cases_of(const char *name, void (*open)(void))
+{
+    TCase *t = tcase_create(name);
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, open_device_bf16, close_device);
+    tcase_add_checked_fixture(t, open, close_device);
     tcase_add_loop_test(t, outputs_are_exact_on_integers, 0, CASES);
     tcase_add_loop_test(t, outputs_are_near_those_in_double, 0, CASES);
     tcase_add_loop_test(t, a_token_does_not_feel_its_neighbours, 0, CASES);
+    tcase_add_loop_test(t, a_second_run_has_the_same_bytes, 0, CASES);
     tcase_add_loop_test(t, experts_in_parts_are_the_same, 0, CASES);
     tcase_add_loop_test(t, slots_without_an_expert_are_cleared_or_kept, 0, CASES);
     tcase_add_test(t, mixed_numbers_are_refused);
-    suite_add_tcase(s, t);
+    return t;
+}
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_experts");
+    suite_add_tcase(s, cases_of("all", open_device_bf16));
+    suite_add_tcase(s, cases_of("mma", open_device_bf16_mma));
     return s;
 }

@@ -405,6 +405,43 @@ START_TEST(a_window_changes_no_result)
 }
 END_TEST
 
+/* With the workspaces of the CUDA backend, of which tests/unit/plan/check_plans.c knows nothing. */
+static const char *const released[] = {"qwen3-30b-a3b", "glm-4.5-air", "deepseek-v2-lite", "qwen3.5-35b-a3b", "deepseek-v4-flash"};
+
+START_TEST(released_models_run_on_24_gb)
+{
+    enum { SEQUENCES = 512, LENGTH = 2048 };
+    static exf_span span[SEQUENCES];
+    char dir[128];
+    exf_model *m;
+    exf_forward_footprint f;
+    snprintf(dir, sizeof dir, "tests/configs/%s", released[_i]);
+    ck_ok(exf_model_open_part(&m, dir, EXF_MODEL_CONFIG, &e), e);
+    for (size_t i = 0; i < SEQUENCES; i++) span[i] = (exf_span){i * LENGTH, LENGTH};
+    exf_batch batch = {NULL, span, SEQUENCES, SEQUENCES * LENGTH, LENGTH};
+    exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, SEQUENCES, (int64_t)batch.n_tokens};
+    exf_forward_options o = {.backend = exf_backend_cuda(&e), .compute = EXF_COMPUTE_BF16, .threads = 2,
+                             .max_device_memory = (uint64_t)22 << 30};
+    exf_demand d = {.lanes = 1, .sweeps = 1, .observers = exf_accumulate_device_memory(o.backend, &shape, &options)};
+    ck_ok(exf_forward_memory(&f, &o, m, &batch, &d, &e), e);
+    ck_assert_msg(f.device <= o.max_device_memory && f.reads == 1, "%s: %llu bytes, experts read %d times", released[_i],
+                  (unsigned long long)f.device, f.reads);
+    exf_model_close(m);
+}
+END_TEST
+
+/* The kernels of GPUs that are no Hopper (mma.sync), on any that has them. */
+static void mma_options(void)
+{
+    plain_options();
+    ck_ok(exf_backend_cuda(&e)->gpu->choose_tensor_cores(EXF_TENSOR_CORES_MMA, &e), e);
+}
+
+static void end_mma(void)
+{
+    ck_ok(exf_backend_cuda(&e)->gpu->choose_tensor_cores(EXF_TENSOR_CORES_AUTO, &e), e);
+}
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_forward");
@@ -425,5 +462,15 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, streams_change_no_result, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, a_window_changes_no_result, 0, 2 * golden_n_families());
     suite_add_tcase(s, t);
+    TCase *mma = tcase_create("mma");
+    tcase_set_timeout(mma, 300);
+    tcase_add_checked_fixture(mma, mma_options, end_mma);
+    tcase_add_loop_test(mma, bits_depend_on_nothing_but_the_sequence, 0, 2 * golden_n_families());
+    tcase_add_loop_test(mma, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
+    tcase_add_loop_test(mma, statistics_are_near_the_cpus, 0, golden_n_families());
+    tcase_add_loop_test(mma, a_limit_changes_no_result, 0, golden_n_families());
+    tcase_add_loop_test(mma, streams_change_no_result, 0, 2 * golden_n_families());
+    tcase_add_loop_test(mma, released_models_run_on_24_gb, 0, COUNT(released));
+    suite_add_tcase(s, mma);
     return s;
 }

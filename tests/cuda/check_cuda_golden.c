@@ -46,14 +46,56 @@ START_TEST(bfloat16_stays_near_the_reference)
 }
 END_TEST
 
-Suite *exf_suite(void)
+static void choose(exf_tensor_cores by)
 {
-    Suite *s = suite_create("cuda_golden");
-    TCase *t = tcase_create("all");
+    exf_err err;
+    ck_ok(exf_backend_cuda(&err)->gpu->choose_tensor_cores(by, &err), err);
+}
+
+static void choose_auto(void)
+{
+    choose(EXF_TENSOR_CORES_AUTO);
+}
+
+static void choose_mma(void)
+{
+    choose(EXF_TENSOR_CORES_MMA);
+}
+
+/* On a name depends what statistics say of the device that made them. */
+START_TEST(the_device_says_how_it_multiplies)
+{
+    exf_err err;
+    const exf_backend *b = exf_backend_cuda(&err);
+    choose_mma();
+    ck_assert_ptr_nonnull(strstr(b->device(), ", mma.sync"));
+    exf_code rc = b->gpu->choose_tensor_cores(EXF_TENSOR_CORES_WGMMA, &err);
+    if (rc == EXF_OK)
+        ck_assert_ptr_null(strstr(b->device(), "mma.sync"));
+    else
+        ck_fails(rc, EXF_DEVICE, err, "wgmma");
+    choose_auto();
+    ck_assert_int_eq(strstr(b->device(), "mma.sync") == NULL, rc == EXF_OK);
+}
+END_TEST
+
+static TCase *cases_of(const char *name, void (*setup)(void))
+{
+    TCase *t = tcase_create(name);
     tcase_set_timeout(t, 300);
+    tcase_add_checked_fixture(t, setup, choose_auto);
     tcase_add_loop_test(t, cuda_forward_matches_the_reference, 0, golden_n_families());
     tcase_add_loop_test(t, two_cuda_runs_give_the_same_bits, 0, golden_n_families());
     tcase_add_loop_test(t, bfloat16_stays_near_the_reference, 0, golden_n_families());
+    return t;
+}
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_golden");
+    TCase *t = cases_of("all", choose_auto);
+    tcase_add_test(t, the_device_says_how_it_multiplies);
     suite_add_tcase(s, t);
+    suite_add_tcase(s, cases_of("mma", choose_mma));
     return s;
 }

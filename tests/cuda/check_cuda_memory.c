@@ -9,7 +9,7 @@ enum { N = 2048, ROUNDS = 40, LONG = N * N };
 START_TEST(a_queue_follows_another)
 {
     exf_err err;
-    device d = device_open(EXF_COMPUTE_F32);
+    device d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
     exf_queue *away, *back;
     float *ones = test_memory(LONG, sizeof *ones), *home;
     for (size_t i = 0; i < LONG; i++) ones[i] = 1;
@@ -50,7 +50,7 @@ START_TEST(memory_is_counted)
 {
     enum { MIB = 1 << 20 };
     exf_err err;
-    device d = device_open(EXF_COMPUTE_F32);
+    device d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
     uint64_t now, peak, then, left, left_then;
     void *p;
     d.b->gpu->memory_reset_peak();

@@ -8,11 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-void pair_open(backend_pair *p)
+void pair_open(backend_pair *p, exf_tensor_cores by)
 {
     exf_err err;
     p->b[0] = &exf_backend_cpu;
     p->b[1] = exf_backend_cuda(&err);
+    ck_ok(p->b[1]->gpu->choose_tensor_cores(by, &err), err);
     for (int s = 0; s < 2; s++) ck_ok(p->b[s]->open(&p->q[s], EXF_COMPUTE_F32, &err), err);
 }
 

@@ -20,7 +20,7 @@ typedef struct {
     int32_t *i[2]; /* the same memory as int32 */
 } pair_array;
 
-void pair_open(backend_pair *p);
+void pair_open(backend_pair *p, exf_tensor_cores by);
 void pair_close(backend_pair *p);
 
 /* Values are a pure function of (seed, index): integers in [-8, 8], or reals in

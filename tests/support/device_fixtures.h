@@ -14,10 +14,11 @@ typedef struct {
     exf_queue *q;
 } device;
 
-static inline device device_open(exf_compute compute)
+static inline device device_open(exf_compute compute, exf_tensor_cores by)
 {
     exf_err err;
     device d = {.b = exf_backend_cuda(&err)};
+    ck_ok(d.b->gpu->choose_tensor_cores(by, &err), err);
     ck_ok(d.b->open(&d.q, compute, &err), err);
     return d;
 }

@@ -8,7 +8,13 @@ static backend_pair p;
 
 static inline void open_pair(void)
 {
-    pair_open(&p);
+    pair_open(&p, EXF_TENSOR_CORES_AUTO);
+}
+
+/* The kernels of GPUs that are no Hopper (mma.sync), on any that has them. */
+static inline void open_pair_mma(void)
+{
+    pair_open(&p, EXF_TENSOR_CORES_MMA);
 }
 
 static inline void close_pair(void)

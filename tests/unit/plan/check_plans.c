@@ -121,6 +121,32 @@ START_TEST(experts_larger_than_a_gpu_are_planned_in_parts)
 }
 END_TEST
 
+/* ---- a GPU of 24 GB, with nothing set ------------------------------------------------ */
+
+/* What such a GPU has free beside the driver and a desktop; sequences of a usual calibration. */
+enum { USUAL_SEQUENCES = 512, USUAL_LENGTH = 2048 };
+static const uint64_t free_of_24_gb = (uint64_t)22 << 30;
+
+START_TEST(released_models_run_on_24_gb)
+{
+    static exf_span span[USUAL_SEQUENCES];
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    for (size_t i = 0; i < USUAL_SEQUENCES; i++) span[i] = (exf_span){i * USUAL_LENGTH, USUAL_LENGTH};
+    exf_accumulate_options sums = {.weighting = EXF_WEIGHT_SOURCE_NORM};
+    exf_batch batch = {NULL, span, USUAL_SEQUENCES, USUAL_SEQUENCES * USUAL_LENGTH, USUAL_LENGTH};
+    exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, USUAL_SEQUENCES, (int64_t)batch.n_tokens};
+    exf_forward_options o = {.backend = fake_device(free_of_24_gb), .compute = EXF_COMPUTE_BF16, .threads = 2};
+    exf_demand d = {.lanes = 1, .sweeps = 1, .observers = exf_accumulate_device_memory(o.backend, &shape, &sums)};
+    exf_forward_footprint f;
+    exf_err err;
+    ck_ok(exf_forward_memory(&f, &o, m, &batch, &d, &err), err);
+    ck_assert_msg(f.device <= free_of_24_gb && f.reads == 1, "%s: %" PRIu64 " bytes, experts read %d times", models[_i].name,
+                  f.device, f.reads);
+    exf_model_close(m);
+}
+END_TEST
+
 /* The rules' sum is the files' sum, layer by layer, in the goldens' layouts too. */
 static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
@@ -286,6 +312,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, bytes_of_the_release, 0, N_MODELS);
     tcase_add_loop_test(t, a_plan_needs_no_weights, 0, N_MODELS);
+    tcase_add_loop_test(t, released_models_run_on_24_gb, 0, N_MODELS);
     tcase_add_loop_test(t, rules_count_what_files_hold, 0, N_GOLDENS);
     tcase_add_test(t, experts_larger_than_a_gpu_are_planned_in_parts);
     tcase_add_test(t, nothing_is_read_of_a_config);
