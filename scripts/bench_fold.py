@@ -25,6 +25,7 @@ NEVER = 1e30
 ABI = 2  # EXF_FOLD_ABI of include/exfold/fold.h
 
 
+# The structs are those of API 1.1, which every library of the ABI takes, so that older ones can stand beside this one.
 class Routes(ctypes.Structure):
     _fields_ = [("ids", ctypes.c_void_p), ("weights", ctypes.c_void_p), ("id_type", ctypes.c_int),
                 ("weight_type", ctypes.c_int), ("rows", ctypes.c_int), ("width", ctypes.c_int), ("reserved", ctypes.c_int * 8)]
