@@ -55,6 +55,8 @@ __attribute__((format(printf, 2, 3))) static int fail(reader *r, const char *for
     va_start(arguments, format);
     vsnprintf(r->why, r->why_bytes, format, arguments);
     va_end(arguments);
+    for (char *c = r->why; *c; c++) /* a file's names speak to no terminal */
+        if (*c < 0x20 || *c > 0x7e) *c = '?';
     return 0;
 }
 

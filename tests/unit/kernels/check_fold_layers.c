@@ -158,6 +158,16 @@ START_TEST(files_with_a_fault_are_refused)
 }
 END_TEST
 
+/* A name of a file cannot speak to a terminal: ESC is refused, DEL and bytes beyond ASCII are shown as question marks. */
+START_TEST(reasons_are_plain_text)
+{
+    exf_fold_layers l;
+    ck_assert_int_eq(read_file(&l, "{\"\x7f\xc2\x9b\xff\":{}}", .5f), EXF_FOLD_FILE);
+    ck_assert_ptr_ne(strstr(why, "????"), NULL);
+    for (const char *c = why; *c; c++) ck_assert(*c >= 0x20 && *c < 0x7f);
+}
+END_TEST
+
 START_TEST(numbers_are_finite)
 {
     exf_fold_layers l;
@@ -240,6 +250,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, an_exported_file_is_opened);
     tcase_add_loop_test(c, files_that_the_format_allows, 0, COUNT(good));
     tcase_add_loop_test(c, files_with_a_fault_are_refused, 0, COUNT(bad));
+    tcase_add_test(c, reasons_are_plain_text);
     tcase_add_test(c, numbers_are_finite);
     tcase_add_test(c, files_that_end_early_are_refused);
     tcase_add_test(c, files_that_cannot_be_read);
