@@ -238,7 +238,7 @@ check-cuda-faults: deps $(if $(filter 1,$(CUDA)),$(FAULTY_CUDA) $(PRELOADED))
 	$(Q)CALLS=cuda BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
 .PHONY: check-cuda-faults
 
-## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, and folding in transformers (installs them)
+## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, folding as an operator of PyTorch and in transformers (installs them)
 check-interop: all fold-library $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
 

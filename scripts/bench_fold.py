@@ -25,9 +25,11 @@ NEVER = 1e30
 ABI = 2  # EXF_FOLD_ABI of include/exfold/fold.h
 
 
+# The structs are those of API 1.1, which every library of the ABI takes, so that older ones can stand beside this one.
 class Routes(ctypes.Structure):
     _fields_ = [("ids", ctypes.c_void_p), ("weights", ctypes.c_void_p), ("id_type", ctypes.c_int),
-                ("weight_type", ctypes.c_int), ("rows", ctypes.c_int), ("width", ctypes.c_int), ("reserved", ctypes.c_int * 8)]
+                ("weight_type", ctypes.c_int), ("rows", ctypes.c_int), ("width", ctypes.c_int), ("count", ctypes.c_void_p),
+                ("mask", ctypes.c_void_p), ("reserved", ctypes.c_int * 4)]  # API 1.1: zeros for count and mask
 
 
 class Tables(ctypes.Structure):
@@ -43,6 +45,13 @@ class PrefillOptions(ctypes.Structure):
 class DecodeOptions(ctypes.Structure):
     _fields_ = [("pool", ctypes.c_int), ("importance", ctypes.c_int), ("max_loss", ctypes.c_float), ("drop", ctypes.c_int),
                 ("ridge", ctypes.c_float), ("reserved", ctypes.c_int * 11)]
+
+
+class MembersOptions(ctypes.Structure):
+    """exf_fold_decode_options of API 1.2, which has a size."""
+    _fields_ = [("size", ctypes.c_uint32), ("importance", ctypes.c_int), ("max_loss", ctypes.c_float), ("drop", ctypes.c_int),
+                ("ridge", ctypes.c_float), ("fallback", ctypes.c_int), ("candidates", ctypes.c_int), ("pool", ctypes.c_int),
+                ("members", ctypes.c_void_p), ("reserved", ctypes.c_int * 6)]
 
 
 def load(path):
@@ -221,6 +230,21 @@ def decode_contestants(case, pool, libs, bench):
             assert status == 0, status
         return call
 
+    count, mask = torch.full((1,), c.rows, dtype=torch.int32, device="cuda"), torch.ones(c.rows, dtype=torch.uint8, device="cuda")
+    given = torch.randperm(c.n_experts, device="cuda")[:pool].int().contiguous()
+    fixed = MembersOptions(0x80000000 | ctypes.sizeof(MembersOptions), 0, NEVER, 0, 0.01, 0, 0, pool, given.data_ptr())
+
+    def ours_padded(i):
+        io, _, t = c.structs(i)
+        io.count, io.mask = count.data_ptr(), mask.data_ptr()
+        assert libs[0][1].exf_fold_decode_cuda(ctypes.byref(io), ctypes.byref(t), ctypes.byref(o), stream_now()) == 0
+
+    def ours_members(name):
+        def call(i):
+            io, _, t = c.structs(i)
+            assert getattr(libs[0][1], name)(ctypes.byref(io), ctypes.byref(t), ctypes.byref(fixed), stream_now()) == 0
+        return call
+
     def ours_static(i):
         io, _, _ = c.structs(i)
         assert libs[0][1].exf_fold_decode_static_cuda(ctypes.byref(io), pointer(statics[0]), pointer(statics[1]), c.n_experts, stream_now()) == 0
@@ -263,6 +287,9 @@ def decode_contestants(case, pool, libs, bench):
 
     table = [(f"ours {label}", ours(lib, "exf_fold_decode_cuda"), True) for label, lib in libs]
     table += [(f"ours, joint {label}", ours(lib, "exf_fold_decode_joint_cuda"), True) for label, lib in libs]
+    if hasattr(libs[0][1], "exf_fold_api"):
+        table += [("ours, count and mask", ours_padded, True), ("ours, members", ours_members("exf_fold_decode_cuda"), True),
+                  ("ours, joint, members", ours_members("exf_fold_decode_joint_cuda"), True)]
     table += [("ours, static", ours_static, True), ("plugin, 4 Triton kernels", plugin_triton, False), ("plugin, torch.topk", plugin_topk, False),
               ("plugin, 1 CUDA block", plugin_fused, False), ("PyTorch", pytorch, False)]
     return table

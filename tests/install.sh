@@ -46,6 +46,7 @@ test_install() {
     [ -s "$root$prefix/share/doc/exfold/LICENSE" ]
     share=$root$prefix/share/exfold
     cmp recipes/demo.yaml "$share/recipes/demo.yaml"
+    cmp examples/torch/exfold_torch.py "$share/examples/torch/exfold_torch.py"
     cmp examples/transformers/fold_experts.py "$share/examples/transformers/fold_experts.py"
     for job in scripts/slurm/*.sh; do
         cmp "$job" "$share/$job"
@@ -170,6 +171,11 @@ routed
 prefill, 2 routes a token
   0: 0.53  2: 0.47
   5: 0.61  4: 0.39
+the first token
+  expert 0: kept
+  expert 1: folded into the target 0, times 0.50
+  expert 2: kept
+  expert 3: folded into the target 2, times 0.50
 decode, 3 experts in the batch
   0: 0.40  0: 0.05  2: 0.30  2: 0.10
   5: 0.40  5: 0.13  0: 0.07  0: 0.20

@@ -18,24 +18,25 @@ import re
 import torch
 from safetensors import safe_open
 
-ABI = 2
-TYPES = {"i": ctypes.c_int, "f": ctypes.c_float, "p": ctypes.c_void_p}
+ABI, NO_LIMIT = 2, 1e30
+INNER = {"size", "keep", "pool", "others", "members", "reserved"}  # members of the structs that no option names
+TYPES = {"i": ctypes.c_int, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctypes.c_void_p}
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int32: 0, torch.int64: 1}
 WORDS = {"rank": ["score_norm", "score", "norm"], "rescale": ["none", "sum", "l2"], "confidence": ["off", "on"],
          "importance": ["norm", "energy"], "drop": ["on", "drop"], "projector": ["pair", "joint"], "static": ["dynamic", "static"]}
 
 
 def struct(fields):
-    """A struct of include/exfold/fold.h; "i:keep" is an int, f a float, p a pointer, "i8:reserved" an int[8]."""
+    """A struct of include/exfold/fold.h; "i:keep" is an int, u an unsigned one, f a float, p a pointer, "i8:reserved" an int[8]."""
     pairs = [field.split(":") for field in fields.split()]
     fields = [(name, TYPES[kind[0]] * int(kind[1:]) if kind[1:] else TYPES[kind]) for kind, name in pairs]
     return type("Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
-Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width i8:reserved")
+Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count p:mask i4:reserved")
 Tables = struct("p:coeff p:loss p:expert_norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
-Prefill = struct("i:keep i:rank f:max_loss i:rescale i:confidence f:ridge i10:reserved")
-Decode = struct("i:pool i:importance f:max_loss i:drop f:ridge i11:reserved")
+Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i9:reserved")
+Decode = struct("u:size i:importance f:max_loss i:drop f:ridge i2:others i:pool p:members i6:reserved")
 
 
 class Part:
@@ -46,17 +47,18 @@ class Part:
         if not re.fullmatch(r"[PD][1-9]\d*", kind):
             raise ValueError(f'"{kind}" is no P or D with a number')
         self.decodes, self.size = kind[0] == "D", int(kind[1:])
-        self.options, values = (Decode if self.decodes else Prefill)(self.size), {"projector": 0, "static": 0}
+        struct_of, values = Decode if self.decodes else Prefill, {"projector": 0, "static": 0, "max_loss": NO_LIMIT, "ridge": 1e-2}
         spelled = {"rank": "importance", "fold": "drop", "pool": "static"} if self.decodes else {}
-        allowed = {"projector", *spelled.values(), *[name for name, _ in self.options._fields_[1:-1]]}
+        allowed = {"projector", *spelled.values(), *[name for name, _ in struct_of._fields_]} - INNER
         for option in filter(None, rest.split(",")):
             word, _, value = option.partition("=")
             name = spelled.get(word, word)
             if name not in allowed or value not in WORDS.get(name, [value]) or (value == "static" and option != rest):
                 raise ValueError(f'"{option}" is no option of {kind} here')
-            values[name] = WORDS[name].index(value) if name in WORDS else float(value) or -1.0  # -1: EXF_FOLD_ZERO
+            values[name] = WORDS[name].index(value) if name in WORDS else float(value)
         self.joint, self.static = values.pop("projector"), values.pop("static")
-        self.options.__init__(self.size, **values)
+        values["pool" if self.decodes else "keep"] = self.size
+        self.options = struct_of(0x80000000 | ctypes.sizeof(struct_of), **values)  # EXF_FOLD_SIZED
         ranked = "rms" if self.decodes and self.options.importance else "expert_norms"
         self.needs = ["cosine", "rms", ranked] if self.joint else ["coeff", "loss", ranked]
         if self.static:
@@ -71,8 +73,8 @@ class Folding:
         self.parts, self.teacher_forced, self.hooks, self.layer = [Part(x) for x in variant.split("+")], teacher_forced, [], {}
         self.library = ctypes.CDLL(library or os.environ.get("EXFOLD_FOLD_LIBRARY", f"libexfold_fold.so.{ABI}"))
         self.library.exf_fold_status_text.restype = ctypes.c_char_p
-        if self.library.exf_fold_abi() != ABI:
-            raise ValueError(f"{self.library._name}: ABI {self.library.exf_fold_abi()}, expected {ABI}")
+        if self.library.exf_fold_abi() != ABI or not hasattr(self.library, "exf_fold_api"):
+            raise ValueError(f"{self.library._name}: ABI {self.library.exf_fold_abi()}, expected {ABI} with API 1.2 or later")
         with safe_open(tables, framework="pt") as file:
             self.tables, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
         self.experts, family = self.tables["coeff"].shape[1], model.config.model_type

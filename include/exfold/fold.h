@@ -12,6 +12,10 @@
  *   exf_fold_decode_joint   [B, K] in place        the same with jointly optimal weights
  *   exf_fold_decode_static  [B, K] in place        a pool fixed beforehand
  *   exf_fold_decode_stand_ins  [B, K] in place     either pool; the router's scores choose what stands in
+ *   exf_fold_explain        what one of them does with one token's routes, on the host
+ *   exf_fold_layers_load    the tables of a model's layers, from a file
+ *
+ * docs/folding-in-an-engine.md says which call when.
  *
  * Each has a plain reference, _cpu, on host pointers, and, in a library built with CUDA,
  * _cuda, on device pointers and a stream (a cudaStream_t of the current device); the structs
@@ -25,27 +29,33 @@
  * Limits: 3 <= E <= 512, 1 <= K <= 16, K <= E, T and B from 0 (nothing to do).  A pool is
  * chosen among at most 65,536 slots (B * K).  Returns an exf_fold_status: BAD_ARGUMENT for
  * what contradicts itself or this page, UNSUPPORTED for what is beyond the limits, DEVICE for
- * a launch that CUDA refused (exf_fold_status_text says so in words); on any but EXF_FOLD_OK
- * nothing was written.  An id outside [0, E), -1 say, is a slot without an expert: it counts for
+ * a launch that CUDA refused, FILE for a file of tables (exf_fold_status_text says so in words); on
+ * any but EXF_FOLD_OK nothing was written.  An id outside [0, E), -1 say, is a slot without an expert: it counts for
  * nothing and stays as it is (decode), or ranks last and is never rescaled (prefill).
  * Weights and tables are taken to be finite; where they are not, weights that depend on them
  * are undefined, ids are the CPU's still (NaN ranks below every number), and no memory is
  * touched that would not have been.
  *
- * An option that is 0 has its default, so that a struct initialised with the members of interest
- * is complete; the number 0 itself is written EXF_FOLD_ZERO.  `reserved` members are 0: later
- * versions give them meanings whose 0 is what happens today, and this one answers UNSUPPORTED to
- * anything else, so that an option is never ignored.  The sizes of the structs stay with the ABI.
+ * Options begin with EXF_FOLD_..._INIT, which writes their defaults and, as `size`, which members
+ * the caller knows; then max_loss and ridge are what they say, 0 too.  A struct of a later minor
+ * version may be longer: the members that a library does not know must be 0, else it answers
+ * UNSUPPORTED, so that an option is never ignored.  `reserved` members are 0 in the same way.
+ *
+ * API 1.1 had no `size`: its structs began with `keep`, `pool` or `rule`, which are never negative,
+ * as `size` is when it is read as an int.  A struct without it, compiled or written for 1.1, is read
+ * as 1.1 read it: max_loss and ridge of 0 are the defaults there, EXF_FOLD_ZERO is 0 itself.
  *
  *     exf_fold_routes r = {.ids = ids, .weights = weights, .rows = batch, .width = 8};
  *     exf_fold_tables t = {.coeff = S, .loss = L, .norms = h, .n_experts = 128};
- *     exf_fold_decode_options o = {.pool = 64};
+ *     exf_fold_decode_options o = EXF_FOLD_DECODE_INIT;
+ *     o.pool = 64;
  *     exf_fold_status s = exf_fold_decode_cuda(&r, &t, &o, stream);
  *     if (s != EXF_FOLD_OK) fprintf(stderr, "folding: %s\n", exf_fold_status_text(s));
  *
  * examples/fold.c is a whole program; cc fold.c $(pkg-config --cflags --libs exfold-fold) */
 #ifndef EXFOLD_FOLD_H
 #define EXFOLD_FOLD_H
+#include <stddef.h>
 #include <stdint.h>
 #ifdef __cplusplus
 extern "C" {
@@ -57,10 +67,19 @@ extern "C" {
 #define EXF_FOLD_VERSION_PATCH 0
 #define EXF_FOLD_VERSION (EXF_FOLD_VERSION_MAJOR * 10000 + EXF_FOLD_VERSION_MINOR * 100 + EXF_FOLD_VERSION_PATCH)
 
-#define EXF_FOLD_ABI 2         /* changes when a struct's size or a rule here does; the shared library's soname has it */
+/* What this page describes.  A minor version adds: what was compiled or written for an earlier one goes on as it was. */
+#define EXF_FOLD_API_MAJOR 1
+#define EXF_FOLD_API_MINOR 2
+#define EXF_FOLD_API (EXF_FOLD_API_MAJOR * 100 + EXF_FOLD_API_MINOR)
+
+#define EXF_FOLD_ABI 2         /* changes when programs must be compiled anew; the shared library's soname has it */
 #define EXF_FOLD_NEVER 1e30f   /* a loss from here on: no target */
+#define EXF_FOLD_NO_LIMIT EXF_FOLD_NEVER /* for max_loss: every pair that was observed */
 #define EXF_FOLD_RIDGE 1e-2f   /* the default of `ridge` */
-#define EXF_FOLD_ZERO (-1.0f)  /* for max_loss and ridge: 0 itself, where a 0 would be the default */
+#define EXF_FOLD_ZERO (-1.0f)  /* for max_loss and ridge: 0 itself, in a struct with and without `size` */
+/* What `size` is of a struct of options; the bit tells it from what API 1.1 had in its place. */
+#define EXF_FOLD_SIZE_BIT 0x80000000u
+#define EXF_FOLD_SIZED(type) (EXF_FOLD_SIZE_BIT | (uint32_t)sizeof(type))
 
 #if defined(__GNUC__)
 #define EXF_FOLD_CHECKED __attribute__((warn_unused_result))
@@ -68,26 +87,33 @@ extern "C" {
 #define EXF_FOLD_CHECKED
 #endif
 
-typedef enum { EXF_FOLD_OK, EXF_FOLD_BAD_ARGUMENT, EXF_FOLD_UNSUPPORTED, EXF_FOLD_DEVICE } exf_fold_status;
+typedef enum { EXF_FOLD_OK, EXF_FOLD_BAD_ARGUMENT, EXF_FOLD_UNSUPPORTED, EXF_FOLD_DEVICE, EXF_FOLD_FILE } exf_fold_status;
 
 /* Returns the meaning of a status as a phrase for a message; of any other number too.  The text is static. */
 const char *exf_fold_status_text(exf_fold_status status);
-/* EXF_FOLD_VERSION and EXF_FOLD_ABI of the library that runs: for a program that was linked with one
- * and meets another, and for one that loads the library by name. */
+/* EXF_FOLD_VERSION, EXF_FOLD_ABI and EXF_FOLD_API of the library that runs: for a program that was linked with one
+ * and meets another, and for one that loads the library by name (a library of API 1.1 has no exf_fold_api). */
 int exf_fold_version(void);
 int exf_fold_abi(void);
+int exf_fold_api(void);
 
 typedef enum { EXF_FOLD_F32, EXF_FOLD_BF16, EXF_FOLD_F16 } exf_fold_real;
 typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
 
-/* Row-major and contiguous. */
+/* Row-major and contiguous.  A batch may be padded, as that of a captured graph is: the rows from *count on, and those whose
+ * mask is 0, are padding, as if none of their slots had an expert.  They enter no pool and decode leaves them as they are;
+ * prefill writes their first P slots as they are (and a budget: empty slots).  *count below 0 is 0, above `rows` is `rows`.
+ * Both are read when the kernel runs, in memory as the routes are, and overlap nothing that is written.  A prefill takes them
+ * from `in`; those of `out` are NULL or the same. */
 typedef struct {
     void *ids;     /* [rows, width] */
     void *weights; /* [rows, width] */
     exf_fold_int id_type;
     exf_fold_real weight_type;
     int rows, width;
-    int reserved[8]; /* 0 */
+    const int32_t *count; /* how many rows there are; NULL: `rows` */
+    const uint8_t *mask;  /* [rows] not 0: a row; NULL: all are */
+    int reserved[8 - 2 * (int)(sizeof(void *) / sizeof(int))]; /* 0 */
 } exf_fold_routes;
 
 /* One layer's tables, float32; E = n_experts.  What a function does not name may be NULL. */
@@ -110,16 +136,20 @@ typedef enum { EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_BY_SCORE, EXF_FOLD_BY_NORM } exf
 typedef enum { EXF_FOLD_RESCALE_NONE, EXF_FOLD_RESCALE_SUM, EXF_FOLD_RESCALE_L2 } exf_fold_rescale;
 
 typedef struct {
-    int keep;            /* P, 1..K; 0: the width of out, which it must be */
+    uint32_t size;       /* of EXF_FOLD_PREFILL_INIT */
     exf_fold_rank rank;
-    float max_loss;      /* a pair above it is no target; 0: no limit; EXF_FOLD_ZERO: only pairs without loss */
+    float max_loss;      /* a pair above it is no target; 0: only pairs without loss; EXF_FOLD_NO_LIMIT */
     exf_fold_rescale rescale;
     int confidence;      /* 1: c = clamp(1 - L[s,t], 0, 1); (w S) c goes to the target and w (1 - c) to the
                           * kept routes in proportion to their original weights (to nobody where the
                           * sum of those is not above 0); c = 0 without a target */
-    float ridge;         /* rho, joint form only; 0: EXF_FOLD_RIDGE; EXF_FOLD_ZERO: none */
-    int reserved[10];    /* 0 */
+    float ridge;         /* rho, joint form only; 0: none */
+    int keep;            /* P, 1..K; 0: the width of out, which it must be */
+    int reserved[9];     /* 0 */
 } exf_fold_prefill_options;
+#define EXF_FOLD_PREFILL_INIT                                                                                                  \
+    {EXF_FOLD_SIZED(exf_fold_prefill_options), EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_NO_LIMIT, EXF_FOLD_RESCALE_NONE, 0,            \
+     EXF_FOLD_RIDGE, 0, {0}}
 
 /* out [T, P], of in's types, by falling rank, ties to the lower slot.  Each omitted route goes
  * to the kept one of least loss, ties to the earlier; w~[t] += w[s] S[s,t], in order of rank;
@@ -145,19 +175,22 @@ exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf
 typedef enum { EXF_FOLD_BUDGET_TOKEN, EXF_FOLD_BUDGET_TOP_P } exf_fold_budget_rule;
 
 typedef struct {
-    exf_fold_budget_rule rule;
+    uint32_t size;       /* of EXF_FOLD_BUDGET_INIT */
     float penalty;       /* TOKEN: lambda / a_l, at least 0: what one more route must save; it has no default */
     float share;         /* TOP_P: p, above 0 and at most 1; it has no default */
     int least, most;     /* bounds of P; 0: 1, and the width of out */
     int repeat;          /* 1: an empty slot has the id of the first kept route instead of -1 */
     float ridge;         /* rho, as above */
-    int reserved[9];     /* 0 */
+    exf_fold_budget_rule rule;
+    int reserved[8];     /* 0 */
 } exf_fold_budget_options;
+#define EXF_FOLD_BUDGET_INIT {EXF_FOLD_SIZED(exf_fold_budget_options), 0, 0, 0, 0, 0, EXF_FOLD_RIDGE, EXF_FOLD_BUDGET_TOKEN, {0}}
 
 /* out [T, N] of in's types, N from 1 to K: a token's routes by falling w rms (ties to the lower slot),
  * the first P of them kept and weighted jointly; the other slots are empty: id -1 and weight 0, which
  * kernels skip.  kept: int32 [T], P of each token, or NULL.  A slot without an expert is no route: P
- * is at most the number n of routes, and 0 where there is none (ids are then -1 whatever `repeat`).
+ * is at most the number n of routes, and 0 where there is none (ids are then -1 whatever `repeat`, but in a row of padding that of
+ * its first slot, if that is an expert's).
  * One factorisation M = G + rho mean(diag G) I = L D L' of all n routes in that order gives both:
  *   predicted residuals  r_P = w_O' (M_OO - M_OB M_BB^-1 M_BO) w_O - rho mean(diag G) w_O' w_O
  *                            = sum over j >= P of  D_j (L'w)_j^2 - rho mean(diag G) w_j^2
@@ -182,15 +215,22 @@ typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY, EXF_FOLD_IM
 typedef enum { EXF_FOLD_POOL_OF_ROUTED, EXF_FOLD_POOL_OF_ALL, EXF_FOLD_POOL_OF_POSITIVE } exf_fold_candidates;
 
 typedef struct {
-    int pool;            /* D >= 1; it has no default */
+    uint32_t size;       /* of EXF_FOLD_DECODE_INIT */
     exf_fold_importance importance;
     float max_loss;      /* as in prefill */
     int drop;            /* 1: a remapped slot gets weight 0 (the baseline that folds nothing) */
     float ridge;         /* as in prefill */
     int fallback;        /* 1: a slot without a target becomes (m, w S[s,m]), m the pool's most important member */
     exf_fold_candidates candidates;
-    int reserved[9];     /* 0 */
+    int pool;            /* D >= 1; it has no default */
+    const int32_t *members; /* [D] in memory as the routes are: a pool fixed beforehand, of distinct ids in [0, E) (others are
+                             * ignored), the earlier the more important; `importance` is not used and `candidates` is 0.
+                             * NULL: the pool is chosen from the batch */
+    int reserved[8 - (int)(sizeof(void *) / sizeof(int))]; /* 0 */
 } exf_fold_decode_options;
+#define EXF_FOLD_DECODE_INIT                                                                                                   \
+    {EXF_FOLD_SIZED(exf_fold_decode_options), EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_NO_LIMIT, 0, EXF_FOLD_RIDGE, 0,               \
+     EXF_FOLD_POOL_OF_ROUTED, 0, 0, {0}}
 
 /* The rows are one decode batch.  Routed union: the distinct ids, of weight 0 too.  At most D
  * of them: nothing changes.  Else the pool is the D of largest importance, ties to the lower
@@ -200,7 +240,8 @@ typedef struct {
  * Importance does not depend on the order of slots: each term, float32, is rounded (nearest,
  * ties to even) to a multiple of 2^-36 of the smallest power of two that is no less than the
  * batch's largest term in magnitude, and added as a 64-bit integer.
- * Uses coeff, loss, norms (rms with ENERGY, neither with SCORE). */
+ * With `members` every slot outside of them moves, however few experts the batch routes to; with no expert among them nothing does.
+ * Uses coeff, loss, norms (rms with ENERGY, neither with SCORE or members). */
 exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                     const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
@@ -213,7 +254,7 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
  * slots cancel in the right-hand side and are left out); rows without a remapped slot stay as
  * they are.
  * drop and max_loss are ignored, fallback and candidates are UNSUPPORTED unless 0.  Uses cosine, rms
- * (and norms with NORM). */
+ * (and norms with NORM, unless there are members). */
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                           const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
@@ -240,12 +281,15 @@ typedef struct {
 typedef enum { EXF_FOLD_STAND_INS_JOINT, EXF_FOLD_STAND_INS_ROUTE, EXF_FOLD_STAND_INS_GATE } exf_fold_stand_in_weights;
 
 typedef struct {
-    int pool;            /* D >= 1; it has no default */
+    uint32_t size;       /* of EXF_FOLD_STAND_IN_INIT */
     exf_fold_importance importance; /* of a pool chosen by batch */
     exf_fold_stand_in_weights weights;
     float ridge;         /* as in prefill; JOINT alone */
-    int reserved[12];    /* 0 */
+    int pool;            /* D >= 1; it has no default */
+    int reserved[11];    /* 0 */
 } exf_fold_stand_in_options;
+#define EXF_FOLD_STAND_IN_INIT                                                                                                 \
+    {EXF_FOLD_SIZED(exf_fold_stand_in_options), EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_STAND_INS_JOINT, EXF_FOLD_RIDGE, 0, {0}}
 
 /* The pool: members int32 [D], distinct and in [0, E) (others are ignored); or, where members is NULL, chosen from the
  * batch as exf_fold_decode does, which then changes nothing where at most D experts are routed to.
@@ -265,6 +309,95 @@ exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const e
 exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,
                                                const exf_fold_tables *t, const exf_fold_stand_in_options *o,
                                                void *stream) EXF_FOLD_CHECKED;
+
+/* ---- why ------------------------------------------------------------------------ */
+/* The function that a token's routes are explained for, and the struct of its options. */
+typedef enum {
+    EXF_FOLD_CALL_PREFILL,        /* exf_fold_prefill_options */
+    EXF_FOLD_CALL_PREFILL_JOINT,  /* the same */
+    EXF_FOLD_CALL_PREFILL_BUDGET, /* exf_fold_budget_options, whose bounds are those of an output as wide as the routes */
+    EXF_FOLD_CALL_DECODE,         /* exf_fold_decode_options */
+    EXF_FOLD_CALL_DECODE_JOINT    /* the same */
+} exf_fold_call;
+
+/* What becomes of a route. */
+typedef enum {
+    EXF_FOLD_FATE_NONE,        /* the slot has no expert, or its row is padding */
+    EXF_FOLD_FATE_KEPT,        /* its expert runs */
+    EXF_FOLD_FATE_FOLDED,      /* its weight times `scalar` goes to `target` */
+    EXF_FOLD_FATE_FALLBACK,    /* the same, though no pair is allowed: `target` is the pool's most important expert */
+    EXF_FOLD_FATE_SOLVED,      /* joint: kept weights were solved to stand for it (decode: and its slot is now `target`'s) */
+    EXF_FOLD_FATE_NO_PAIR,     /* dropped: no pair with a kept expert was observed */
+    EXF_FOLD_FATE_ABOVE_LIMIT, /* dropped: the least loss, that of `target`, is above max_loss */
+    EXF_FOLD_FATE_DROPPED,     /* dropped, because `drop` is on; `target` would have taken it */
+    EXF_FOLD_FATE_UNSOLVED     /* dropped: the joint system has no solution */
+} exf_fold_fate;
+/* Returns a fate as a phrase for a message.  The text is static. */
+const char *exf_fold_fate_text(exf_fold_fate fate);
+
+typedef struct {
+    exf_fold_fate fate;
+    int expert;   /* -1: none */
+    int target;   /* the expert above, or -1 */
+    int place;    /* from 0, by rank among the token's routes, or by importance in the batch (of `members`: their order; -1 outside
+                   * of them); -1 where nothing was ranked */
+    float weight; /* as routed */
+    float ranked_by; /* the number that `place` follows: of the route in prefill, the route's term of its expert's sum in decode */
+    float loss;   /* of the pair (expert, target), in joint decode 1 - cosine^2; EXF_FOLD_NEVER without a target */
+    float scalar; /* S of that pair, times the confidence where that is on; 0 where nothing goes to `target`; joint: 0 */
+    float result; /* the weight afterwards: of the kept route, or in decode of the slot; 0 where the route is left out */
+    int reserved[7];
+} exf_fold_explained;
+
+/* Fills slots [K] with what the call would do to the row's routes, in host memory like all it is given; changes nothing else.
+ * Decode chooses its pool from all rows.  The statuses are those of the call. */
+exf_fold_status exf_fold_explain(exf_fold_explained *slots, exf_fold_call call, const exf_fold_routes *in, int row,
+                                 const exf_fold_tables *t, const void *options) EXF_FOLD_CHECKED;
+
+/* ---- the tables of a model ---------------------------------------------------------- */
+/* All layers' tables, stacked: a caller's own arrays, or those of a file.  exf_fold_layers_at takes one layer out; the arrays
+ * may be anywhere, so that a caller copies them to a device and writes the new addresses into a copy of the struct. */
+typedef struct {
+    uint32_t size;         /* of EXF_FOLD_LAYERS_INIT */
+    int n_layers, n_experts;
+    int reserved_int;      /* 0 */
+    const float *coeff;    /* [L, E, E] */
+    const float *loss;     /* [L, E, E] */
+    const float *norms;    /* [L, E] */
+    const float *cosine;   /* [L, E, E], or NULL */
+    const float *rms;      /* [L, E], or NULL */
+    const int32_t *numbers; /* [L] the model's number of each layer, in host memory; NULL: 0 .. L-1 */
+    void *file;            /* what exf_fold_layers_free frees; NULL in a caller's own */
+    const void *reserved[5]; /* NULL */
+} exf_fold_layers;
+#define EXF_FOLD_LAYERS_INIT {EXF_FOLD_SIZED(exf_fold_layers), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
+
+/* An array of a file. */
+typedef struct {
+    const void *data;
+    size_t bytes;
+    char type[8];     /* as the file spells it: F32, I32, I64, ... */
+    int n_dims;
+    int64_t shape[8]; /* [n_dims] */
+} exf_fold_array;
+
+/* Opens tables.safetensors, which exfold-export writes, or any .safetensors file with `coeff` and `loss` [L, E, E], and if it has
+ * them `expert_norms` and `rms` [L, E] and `cosine` [L, E, E], all F32 and finite; the metadata `layer_numbers` are the numbers.
+ * *l is EXF_FOLD_LAYERS_INIT.  Arrays stay in the file, which is mapped: it must not be changed in place while it is open.  On
+ * FILE (it cannot be read, or is no such file) *l stays so and why [why_bytes], which may be NULL, has a sentence that begins
+ * with the path. */
+exf_fold_status exf_fold_layers_load(exf_fold_layers *l, const char *path, char *why, size_t why_bytes) EXF_FOLD_CHECKED;
+/* The same from a file's bytes, at an address that 8 divides; they must stay until exf_fold_layers_free. */
+exf_fold_status exf_fold_layers_read(exf_fold_layers *l, const void *bytes, size_t n_bytes, char *why,
+                                     size_t why_bytes) EXF_FOLD_CHECKED;
+/* Closes the file, if there is one, and makes *l EXF_FOLD_LAYERS_INIT. */
+void exf_fold_layers_free(exf_fold_layers *l);
+/* Returns the index of the layer that has this number in the model; -1: there is none. */
+int exf_fold_layers_index(const exf_fold_layers *l, int number);
+/* Fills *t with the tables of the layer of this number; BAD_ARGUMENT where there is none. */
+exf_fold_status exf_fold_layers_at(const exf_fold_layers *l, int number, exf_fold_tables *t) EXF_FOLD_CHECKED;
+/* Finds any array of the file by its name, "pools.64.target_ids" say; BAD_ARGUMENT where there is none. */
+exf_fold_status exf_fold_layers_find(const exf_fold_layers *l, const char *name, exf_fold_array *a) EXF_FOLD_CHECKED;
 
 #ifdef __cplusplus
 }

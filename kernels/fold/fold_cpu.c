@@ -11,6 +11,7 @@ const char *exf_fold_status_text(exf_fold_status status)
     case EXF_FOLD_BAD_ARGUMENT: return "an argument is missing, or contradicts another one or exfold/fold.h";
     case EXF_FOLD_UNSUPPORTED: return "more experts, routes or slots than this library folds, or an option that it does not know";
     case EXF_FOLD_DEVICE: return "CUDA refused the launch";
+    case EXF_FOLD_FILE: return "the file cannot be read, or is not of tables";
     }
     return "a status that this library does not know";
 }
@@ -25,6 +26,11 @@ int exf_fold_abi(void)
     return EXF_FOLD_ABI;
 }
 
+int exf_fold_api(void)
+{
+    return EXF_FOLD_API;
+}
+
 /* ---- a token's routes ------------------------------------------------------------------------ */
 
 void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank)
@@ -33,7 +39,7 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
     int32_t key[EXF_FOLD_MAX_K];
     r->n = 0;
     for (int k = 0; k < in->width; k++) {
-        int id = exf_fold_id(in, first + k, t->n_experts), at = k;
+        int id = exf_fold_expert(in, first + k, t->n_experts), at = k;
         float w = exf_fold_weight(in, first + k);
         float h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : t->norms[id];
         int32_t mine = id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, w, h);

@@ -2,7 +2,7 @@
  * rank, the pool of a decode batch, the system of the joint forms, the steps of a budget. */
 #ifndef EXF_KERNELS_FOLD_CPU_H
 #define EXF_KERNELS_FOLD_CPU_H
-#include "kernels/fold/fold_internal.h"
+#include "kernels/fold/fold_arguments.h"
 
 /* A token's routes by falling rank; the first n have an expert. */
 typedef struct {
@@ -19,14 +19,26 @@ int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float
 void exf_fold_write_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
                       const exf_fold_prefill_options *o);
 
-/* A batch's experts by falling importance; the first n_pool are kept. */
+/* A batch's experts by falling importance; the first n_pool are kept.  Of a given pool: its members, then all others. */
 typedef struct {
     int n_union, n_pool;
     int16_t expert[EXF_FOLD_MAX_E]; /* [n_union], the pool first */
 } exf_fold_pool;
 
-/* Returns 0 and leaves *p undefined when the batch routes to no more than o->pool experts. */
+/* Returns 0 and leaves *p undefined when nothing is to be done: the batch routes to no more than o->pool experts, or no member
+ * of a given pool is an expert. */
 int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
+
+/* Returns the term of importance of a route of weight w to that expert. */
+float exf_fold_term_of(const exf_fold_tables *t, exf_fold_importance kind, int id, float w);
+/* Returns the pool's member of least loss, or of largest |cosine|, of an expert's row [E], ties to the more important; -1: every
+ * loss is above max_loss. */
+int exf_fold_pool_target(const exf_fold_pool *p, const float *loss, float max_loss);
+int exf_fold_pool_likest(const exf_fold_pool *p, const float *cosine);
+/* Returns what the weight of an omitted expert's slots is multiplied with; `to` is exf_fold_pool_target's, or -1.  *target: the
+ * expert that gets them. */
+float exf_fold_move(int *target, const exf_fold_pool *p, int from, int to, const exf_fold_tables *t,
+                    const exf_fold_decode_options *o);
 
 /* The system of n slots: their experts' inner products and the right-hand side. */
 typedef struct {

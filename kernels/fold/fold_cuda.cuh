@@ -2,7 +2,7 @@
  * constants, kernel launches, clusters of blocks. */
 #ifndef EXF_KERNELS_FOLD_CUDA_CUH
 #define EXF_KERNELS_FOLD_CUDA_CUH
-#include "kernels/fold/fold_internal.h"
+#include "kernels/fold/fold_arguments.h"
 
 #include <cuda_runtime.h>
 

@@ -22,6 +22,12 @@ static float term_of(const exf_fold_routes *io, int64_t slot, int id, const floa
     return exf_fold_term(kind, exf_fold_weight(io, slot), scale ? scale[id] : 1.0f);
 }
 
+float exf_fold_term_of(const exf_fold_tables *t, exf_fold_importance kind, int id, float w)
+{
+    const float *scale = exf_fold_scales(t, kind);
+    return exf_fold_term(kind, w, scale ? scale[id] : 1.0f);
+}
+
 /* Marks the candidates for the pool and returns how many; *largest: the largest magnitude of a term. */
 static int find_union(unsigned char *present, float *largest, const exf_fold_routes *io, const float *scale, int n_experts,
                       const exf_fold_decode_options *o)
@@ -30,7 +36,7 @@ static int find_union(unsigned char *present, float *largest, const exf_fold_rou
     *largest = 0;
     memset(present, distinct > 0, (size_t)n_experts);
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
-        int id = exf_fold_id(io, i, n_experts);
+        int id = exf_fold_expert(io, i, n_experts);
         if (id < 0) continue;
         float term = term_of(io, i, id, scale, o->importance);
         *largest = fabsf(term) > *largest ? fabsf(term) : *largest;
@@ -41,6 +47,22 @@ static int find_union(unsigned char *present, float *largest, const exf_fold_rou
     return distinct;
 }
 
+/* Fills *p with the members that are experts, each once, and then all others. */
+static int take_members(exf_fold_pool *p, const int32_t *members, int n, int n_experts)
+{
+    unsigned char inside[EXF_FOLD_MAX_E] = {0};
+    p->n_pool = 0;
+    for (int i = 0; i < n; i++) {
+        if (members[i] < 0 || members[i] >= n_experts || inside[members[i]]) continue;
+        inside[members[i]] = 1;
+        p->expert[p->n_pool++] = (int16_t)members[i];
+    }
+    p->n_union = p->n_pool;
+    for (int e = 0; e < n_experts; e++)
+        if (!inside[e]) p->expert[p->n_union++] = (int16_t)e;
+    return p->n_pool > 0;
+}
+
 int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
     const float *scale = exf_fold_scales(t, o->importance);
@@ -49,12 +71,13 @@ int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_
     uint64_t key[EXF_FOLD_MAX_E];
     float largest;
     if (exf_fold_fits(n, o)) return 0;
+    if (o->members) return take_members(p, o->members, o->pool, t->n_experts);
     p->n_pool = o->pool;
     p->n_union = find_union(present, &largest, io, scale, t->n_experts, o);
     if (p->n_union <= o->pool) return 0;
     double grid = exf_fold_grid(largest);
     for (int64_t i = 0; i < n; i++) {
-        int id = exf_fold_id(io, i, t->n_experts);
+        int id = exf_fold_expert(io, i, t->n_experts);
         if (id >= 0) sum[id] += exf_fold_quantum(term_of(io, i, id, scale, o->importance), grid);
     }
     for (int e = 0, at = 0; e < t->n_experts; e++)
@@ -72,19 +95,30 @@ typedef struct {
     float scale[EXF_FOLD_MAX_E];
 } moves;
 
+int exf_fold_pool_target(const exf_fold_pool *p, const float *loss, float max_loss)
+{
+    int to = -1;
+    for (int j = 0; j < p->n_pool; j++)
+        if (exf_fold_may_take(loss[p->expert[j]], max_loss) && (to < 0 || loss[p->expert[j]] < loss[to])) to = p->expert[j];
+    return to;
+}
+
+float exf_fold_move(int *target, const exf_fold_pool *p, int from, int to, const exf_fold_tables *t,
+                    const exf_fold_decode_options *o)
+{
+    int none = to < 0 && !o->fallback;
+    *target = to < 0 ? p->expert[0] : to;
+    return none || o->drop ? 0.0f : t->coeff[(size_t)from * (size_t)t->n_experts + (size_t)*target];
+}
+
 static void find_moves(moves *m, const exf_fold_pool *p, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
     for (int e = 0; e < t->n_experts; e++) m->target[e] = -1;
     for (int i = p->n_pool; i < p->n_union; i++) {
-        size_t row = (size_t)p->expert[i] * (size_t)t->n_experts;
-        const float *loss = t->loss + row;
-        int to = -1;
-        for (int j = 0; j < p->n_pool; j++)
-            if (exf_fold_may_take(loss[p->expert[j]], o->max_loss) && (to < 0 || loss[p->expert[j]] < loss[to])) to = p->expert[j];
-        int none = to < 0 && !o->fallback;
-        to = to < 0 ? p->expert[0] : to;
-        m->target[p->expert[i]] = (int16_t)to;
-        m->scale[p->expert[i]] = none || o->drop ? 0.0f : t->coeff[row + (size_t)to];
+        int from = p->expert[i], target;
+        int to = exf_fold_pool_target(p, t->loss + (size_t)from * (size_t)t->n_experts, o->max_loss);
+        m->scale[from] = exf_fold_move(&target, p, from, to, t, o);
+        m->target[from] = (int16_t)target;
     }
 }
 
@@ -97,7 +131,7 @@ exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_ta
     if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, &settled)) return status;
     find_moves(&m, &pool, t, &settled);
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
-        int id = exf_fold_id(io, i, t->n_experts);
+        int id = exf_fold_expert(io, i, t->n_experts);
         if (id < 0 || m.target[id] < 0) continue;
         exf_fold_set_id(io, i, m.target[id]);
         exf_fold_set_weight(io, i, m.scale[id] == 0 ? 0.0f : exf_mulf(exf_fold_weight(io, i), m.scale[id]));
@@ -108,11 +142,10 @@ exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_ta
 exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
                                            int n_experts)
 {
-    exf_fold_status status = exf_fold_check_routes(io, n_experts);
+    exf_fold_status status = exf_fold_check_static(io, target_ids, target_scale, n_experts);
     if (status != EXF_FOLD_OK) return status;
-    if (!target_ids || !target_scale) return EXF_FOLD_BAD_ARGUMENT;
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
-        int id = exf_fold_id(io, i, n_experts);
+        int id = exf_fold_expert(io, i, n_experts);
         if (id < 0 || (target_ids[id] == id && target_scale[id] == 1)) continue;
         exf_fold_set_id(io, i, target_ids[id]);
         exf_fold_set_weight(io, i, exf_mulf(exf_fold_weight(io, i), target_scale[id]));
@@ -122,17 +155,20 @@ exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int3
 
 /* ---- jointly ------------------------------------------------------------------------------------- */
 
-/* Finds target[e], the pool's member of largest |cosine|, ties to the more important; -1 inside the pool. */
+int exf_fold_pool_likest(const exf_fold_pool *p, const float *cosine)
+{
+    int to = p->expert[0];
+    for (int j = 1; j < p->n_pool; j++)
+        if (exf_fold_likeness(cosine[p->expert[j]]) > exf_fold_likeness(cosine[to])) to = p->expert[j];
+    return to;
+}
+
+/* Finds target[e], the likest member of the pool; -1 inside the pool. */
 static void find_likest(int16_t *target, const exf_fold_pool *p, const exf_fold_tables *t)
 {
     for (int i = 0; i < p->n_pool; i++) target[p->expert[i]] = -1;
-    for (int i = p->n_pool; i < p->n_union; i++) {
-        const float *cosine = t->cosine + (size_t)p->expert[i] * (size_t)t->n_experts;
-        int16_t to = p->expert[0];
-        for (int j = 1; j < p->n_pool; j++)
-            if (exf_fold_likeness(cosine[p->expert[j]]) > exf_fold_likeness(cosine[to])) to = p->expert[j];
-        target[p->expert[i]] = to;
-    }
+    for (int i = p->n_pool; i < p->n_union; i++)
+        target[p->expert[i]] = (int16_t)exf_fold_pool_likest(p, t->cosine + (size_t)p->expert[i] * (size_t)t->n_experts);
 }
 
 static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *target, const exf_fold_tables *t, double rho)
@@ -140,7 +176,7 @@ static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *ta
     int slot[EXF_FOLD_MAX_K], old[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K], n = 0, remapped = 0;
     exf_fold_joint s;
     for (int k = 0; k < io->width; k++) {
-        int e = exf_fold_id(io, first + k, t->n_experts);
+        int e = exf_fold_expert(io, first + k, t->n_experts);
         if (e < 0) continue;
         slot[n] = k;
         old[n] = e;

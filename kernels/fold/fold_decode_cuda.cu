@@ -105,7 +105,7 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
     exf_fold_decode_options settled;
     exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0, is_wide = t && t->n_experts > 256;
-    if (slots == 0 || exf_fold_fits(slots, o)) return status;
+    if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     kernel k = (is_wide ? wide : narrow)[io->id_type][io->weight_type];
     unsigned blocks = exf_fold_blocks_for(t->n_experts, is_wide ? 4 : 2);
     if (slots > EXF_FOLD_HELD_SLOTS || (blocks > 1 && !exf_fold_has_clusters((const void *)k)))
@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(STATIC_THREADS)
     const exf_fold_routes io = exf_fold_typed<I, R>(routes);
     int64_t slot = (int64_t)blockIdx.x * STATIC_THREADS + threadIdx.x;
     if (slot >= (int64_t)io.rows * io.width) return;
-    int id = exf_fold_id(&io, slot, n_experts);
+    int id = exf_fold_expert(&io, slot, n_experts);
     float w = exf_fold_weight(&io, slot);
     if (id < 0) return;
     int to = __ldg(target_ids + id);
@@ -138,9 +138,8 @@ exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int
                                             int n_experts, void *stream)
 {
     static void (*const kernels[2][3])(exf_fold_routes, const int32_t *, const float *, int) = EXF_FOLD_BY_TYPE(remap);
-    exf_fold_status status = exf_fold_check_routes(io, n_experts);
+    exf_fold_status status = exf_fold_check_static(io, target_ids, target_scale, n_experts);
     if (status != EXF_FOLD_OK) return status;
-    if (!target_ids || !target_scale) return EXF_FOLD_BAD_ARGUMENT;
     int64_t slots = (int64_t)io->rows * io->width;
     if (slots == 0) return EXF_FOLD_OK;
     unsigned blocks = (unsigned)((slots + STATIC_THREADS - 1) / STATIC_THREADS);

@@ -1,6 +1,6 @@
 /* fold_internal.h - inline functions shared by the C and CUDA implementations of
- * exfold/fold.h: argument checks, number formats, the order of routes, the integer of an
- * importance, a small positive definite system.
+ * exfold/fold.h: number formats, the order of routes, the integer of an importance, a small positive
+ * definite system, what an option's number means.
  *
  * Both compilers see one arithmetic: on the device products and sums are written with
  * the intrinsics that are never contracted, so that ids and weights agree bit for bit. */
@@ -91,11 +91,27 @@ EXF_FOLD_INLINE int64_t exf_fold_raw_id(const exf_fold_routes *r, int64_t slot)
     return r->id_type == EXF_FOLD_I32 ? ((const int32_t *)r->ids)[slot] : ((const int64_t *)r->ids)[slot];
 }
 
-/* The expert of a slot, or -1. */
+/* Returns 1 if a row is no padding. */
+EXF_FOLD_INLINE int exf_fold_counts(const exf_fold_routes *r, int64_t row)
+{
+    return (!r->count || row < *r->count) && (!r->mask || r->mask[row]);
+}
+
+/* The expert of a slot, or -1; padding is not looked at. */
 EXF_FOLD_INLINE int exf_fold_id(const exf_fold_routes *r, int64_t slot, int n_experts)
 {
     int64_t id = exf_fold_raw_id(r, slot);
     return id >= 0 && id < n_experts ? (int)id : -1;
+}
+
+/* The expert of a slot, or -1, as in every row of padding. */
+EXF_FOLD_INLINE int exf_fold_expert(const exf_fold_routes *r, int64_t slot, int n_experts)
+{
+    if (r->count || r->mask) { /* the quotient of 32-bit numbers is the cheaper one */
+        int64_t row = slot <= UINT32_MAX ? (int64_t)((uint32_t)slot / (uint32_t)r->width) : slot / r->width;
+        if (!exf_fold_counts(r, row)) return -1;
+    }
+    return exf_fold_id(r, slot, n_experts);
 }
 
 EXF_FOLD_INLINE void exf_fold_set_id(const exf_fold_routes *r, int64_t slot, int64_t id)
@@ -272,7 +288,7 @@ EXF_FOLD_INLINE double exf_fold_budget_cost(double residual, float penalty, int 
 
 /* ---- options ------------------------------------------------------------------------ */
 
-/* The limit and rho that a caller's number means (fold.h): 0 the default, EXF_FOLD_ZERO 0. */
+/* The limit and rho that a number means in a struct without `size` (fold.h): 0 the default, EXF_FOLD_ZERO 0. */
 EXF_FOLD_INLINE float exf_fold_max_loss(float given)
 {
     return given == 0 ? EXF_FOLD_NEVER : given == EXF_FOLD_ZERO ? 0.0f : given;
@@ -282,160 +298,9 @@ EXF_FOLD_INLINE float exf_fold_ridge(float given)
 {
     return given == 0 ? EXF_FOLD_RIDGE : given == EXF_FOLD_ZERO ? 0.0f : given;
 }
-
-/* ---- arguments -------------------------------------------------------------------- */
-
-static inline int exf_fold_all_zero(const int *reserved, size_t n)
-{
-    int any = 0;
-    for (size_t i = 0; i < n; i++) any |= reserved[i];
-    return any == 0;
-}
-#define EXF_FOLD_UNRESERVED(s) exf_fold_all_zero((s)->reserved, sizeof(s)->reserved / sizeof *(s)->reserved)
-
-static inline int exf_fold_tables_known(const exf_fold_tables *t)
-{
-    int any = t->reserved_int != 0;
-    for (size_t i = 0; i < sizeof t->reserved / sizeof *t->reserved; i++) any |= t->reserved[i] != NULL;
-    return !any;
-}
-
-static inline exf_fold_status exf_fold_check_routes(const exf_fold_routes *r, int n_experts)
-{
-    if (!r || r->rows < 0 || r->width < 1 || (unsigned)r->id_type > EXF_FOLD_I64 || (unsigned)r->weight_type > EXF_FOLD_F16)
-        return EXF_FOLD_BAD_ARGUMENT;
-    if (r->rows > 0 && (!r->ids || !r->weights)) return EXF_FOLD_BAD_ARGUMENT;
-    if (!EXF_FOLD_UNRESERVED(r)) return EXF_FOLD_UNSUPPORTED;
-    if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || r->width > EXF_FOLD_MAX_K) return EXF_FOLD_UNSUPPORTED;
-    return r->width <= n_experts ? EXF_FOLD_OK : EXF_FOLD_BAD_ARGUMENT;
-}
-
-static inline int exf_fold_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
-{
-    uintptr_t i = (uintptr_t)a, j = (uintptr_t)b;
-    return i < j ? j - i >= a_bytes : i - j >= b_bytes;
-}
-
-static inline int exf_fold_no_overlap(const exf_fold_routes *in, const exf_fold_routes *out)
-{
-    size_t id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    size_t n_in = (size_t)in->rows * (size_t)in->width, n_out = (size_t)out->rows * (size_t)out->width;
-    return exf_fold_apart(in->ids, n_in * id, out->ids, n_out * id) &&
-           exf_fold_apart(in->ids, n_in * id, out->weights, n_out * weight) &&
-           exf_fold_apart(in->weights, n_in * weight, out->ids, n_out * id) &&
-           exf_fold_apart(in->weights, n_in * weight, out->weights, n_out * weight);
-}
-
-/* Returns 1 if counts [rows] overlap neither routes. */
-static inline int exf_fold_count_apart(const exf_fold_routes *in, const exf_fold_routes *out, const int32_t *kept)
-{
-    const exf_fold_routes *both[] = {in, out};
-    size_t rows = (size_t)in->rows, id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    int apart = 1;
-    for (int i = 0; i < 2; i++) {
-        size_t n = rows * (size_t)both[i]->width;
-        apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->ids, n * id);
-        apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->weights, n * weight);
-    }
-    return apart;
-}
-
-/* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones. */
-static inline int exf_fold_bad_numbers(const exf_fold_tables *t, float max_loss, float ridge, int joint)
-{
-    if (joint) return !t->cosine || !t->rms || !(ridge >= 0) || !(ridge <= EXF_FOLD_NEVER);
-    return !t->coeff || !t->loss || !(max_loss >= 0);
-}
-
-/* Writes the options with their defaults filled in to *settled if all is well. */
-static inline exf_fold_status exf_fold_check_prefill(exf_fold_prefill_options *settled, const exf_fold_routes *in,
-                                                     const exf_fold_routes *out, const exf_fold_tables *t,
-                                                     const exf_fold_prefill_options *o, int joint)
-{
-    if (!t || !o || !out) return EXF_FOLD_BAD_ARGUMENT;
-    exf_fold_status s = exf_fold_check_routes(in, t->n_experts);
-    if (s == EXF_FOLD_OK) s = exf_fold_check_routes(out, t->n_experts);
-    if (s != EXF_FOLD_OK) return s;
-    if (!EXF_FOLD_UNRESERVED(o) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
-    *settled = *o;
-    settled->keep = o->keep ? o->keep : out->width;
-    settled->max_loss = exf_fold_max_loss(o->max_loss);
-    settled->ridge = exf_fold_ridge(o->ridge);
-    int wrong = out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type;
-    wrong |= settled->keep < 1 || settled->keep > in->width || out->width != settled->keep;
-    wrong |= (unsigned)o->rank > EXF_FOLD_BY_NORM || (unsigned)o->rescale > EXF_FOLD_RESCALE_L2 || (unsigned)o->confidence > 1;
-    wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms;
-    wrong |= exf_fold_bad_numbers(t, settled->max_loss, settled->ridge, joint);
-    return wrong || (in->rows > 0 && !exf_fold_no_overlap(in, out)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
-}
-
-/* Writes the options with their defaults filled in to *settled if all is well. */
-static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *settled, const exf_fold_routes *in,
-                                                    const exf_fold_routes *out, const int32_t *kept, const exf_fold_tables *t,
-                                                    const exf_fold_budget_options *o)
-{
-    if (!t || !o || !out) return EXF_FOLD_BAD_ARGUMENT;
-    exf_fold_status s = exf_fold_check_routes(in, t->n_experts);
-    if (s == EXF_FOLD_OK) s = exf_fold_check_routes(out, t->n_experts);
-    if (s != EXF_FOLD_OK) return s;
-    if (!EXF_FOLD_UNRESERVED(o) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
-    *settled = *o;
-    settled->least = o->least ? o->least : 1;
-    settled->most = o->most ? o->most : out->width;
-    settled->ridge = exf_fold_ridge(o->ridge);
-    int wrong = out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type;
-    wrong |= out->width > in->width || settled->least < 1 || settled->least > settled->most || settled->most > out->width;
-    wrong |= (unsigned)o->rule > EXF_FOLD_BUDGET_TOP_P || (unsigned)o->repeat > 1;
-    wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(o->penalty >= 0) || !(o->penalty <= EXF_FOLD_NEVER));
-    wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));
-    wrong |= exf_fold_bad_numbers(t, 0, settled->ridge, 1);
-    wrong = wrong || (in->rows > 0 && !exf_fold_no_overlap(in, out));
-    return wrong || (kept && in->rows > 0 && !exf_fold_count_apart(in, out, kept)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
-}
-
-/* Writes the options with their defaults filled in to *settled if all is well. */
-static inline exf_fold_status exf_fold_check_decode(exf_fold_decode_options *settled, const exf_fold_routes *io,
-                                                    const exf_fold_tables *t, const exf_fold_decode_options *o, int joint)
-{
-    if (!t || !o) return EXF_FOLD_BAD_ARGUMENT;
-    exf_fold_status s = exf_fold_check_routes(io, t->n_experts);
-    if (s != EXF_FOLD_OK) return s;
-    if (!EXF_FOLD_UNRESERVED(o) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
-    *settled = *o;
-    settled->max_loss = exf_fold_max_loss(o->max_loss);
-    settled->ridge = exf_fold_ridge(o->ridge);
-    int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_SCORE || (unsigned)o->drop > 1;
-    wrong |= (unsigned)o->fallback > 1 || (unsigned)o->candidates > EXF_FOLD_POOL_OF_POSITIVE;
-    wrong |= o->importance != EXF_FOLD_IMPORTANCE_SCORE && !exf_fold_scales(t, o->importance);
-    wrong |= exf_fold_bad_numbers(t, settled->max_loss, settled->ridge, joint);
-    if (wrong) return EXF_FOLD_BAD_ARGUMENT;
-    if (joint && (o->fallback || o->candidates)) return EXF_FOLD_UNSUPPORTED;
-    return io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
-}
-
 /* 1 if a batch of so few slots cannot route to an expert outside the pool. */
 static inline int exf_fold_fits(int64_t slots, const exf_fold_decode_options *o)
 {
-    return slots == 0 || (slots <= o->pool && o->candidates != EXF_FOLD_POOL_OF_ALL);
-}
-
-/* Writes the options with their defaults filled in to *settled if all is well. */
-static inline exf_fold_status exf_fold_check_stand_ins(exf_fold_stand_in_options *settled, const exf_fold_routes *io,
-                                                       const exf_fold_scores *scores, const int32_t *members,
-                                                       const exf_fold_tables *t, const exf_fold_stand_in_options *o)
-{
-    if (!t || !o || !scores) return EXF_FOLD_BAD_ARGUMENT;
-    exf_fold_status s = exf_fold_check_routes(io, t->n_experts);
-    if (s != EXF_FOLD_OK) return s;
-    if (!EXF_FOLD_UNRESERVED(o) || !EXF_FOLD_UNRESERVED(scores) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
-    *settled = *o;
-    settled->ridge = exf_fold_ridge(o->ridge);
-    int wrong = o->pool < 1 || (members && o->pool > t->n_experts) || (unsigned)o->weights > EXF_FOLD_STAND_INS_GATE;
-    wrong |= (unsigned)o->importance > EXF_FOLD_IMPORTANCE_SCORE || (unsigned)scores->type > EXF_FOLD_F16;
-    wrong |= io->rows > 0 && !scores->choice;
-    wrong |= !members && o->importance != EXF_FOLD_IMPORTANCE_SCORE && !exf_fold_scales(t, o->importance);
-    wrong |= o->weights == EXF_FOLD_STAND_INS_JOINT && exf_fold_bad_numbers(t, 0, settled->ridge, 1);
-    if (wrong) return EXF_FOLD_BAD_ARGUMENT;
-    return !members && io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
+    return slots == 0 || (!o->members && slots <= o->pool && o->candidates != EXF_FOLD_POOL_OF_ALL);
 }
 #endif

@@ -150,7 +150,8 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     int64_t first = __shfl_sync(s.mask, s.raw, 0, W);
     if (s.lane == 0 && kept) kept[row] = p;
     if (s.lane >= out.width) return;
-    exf_fold_set_id(&out, row * out.width + s.lane, s.lane < p ? s.raw : p > 0 && o.repeat ? first : -1);
+    int named = o.repeat && first >= 0 && first < t.n_experts; /* with P = 0 it is padding that names one */
+    exf_fold_set_id(&out, row * out.width + s.lane, s.lane < p ? s.raw : named ? first : -1);
     exf_fold_set_weight(&out, row * out.width + s.lane, s.lane < p ? w : 0.0f);
 }
 
@@ -249,7 +250,7 @@ exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_
     exf_fold_decode_options settled;
     exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0;
-    if (slots == 0 || slots <= o->pool) return status;
+    if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     int wide = io->width > 8;
     if (!exf_fold_has_clusters((const void *)clustered[wide]))
         return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled);

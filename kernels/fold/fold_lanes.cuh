@@ -19,7 +19,7 @@ template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fo
     if (s.lane >= in.width) return s;
     int64_t slot = row * in.width + s.lane;
     s.raw = exf_fold_raw_id(&in, slot);
-    s.id = s.raw >= 0 && s.raw < n_experts ? (int)s.raw : -1;
+    s.id = s.raw >= 0 && s.raw < n_experts && exf_fold_counts(&in, row) ? (int)s.raw : -1;
     s.w = exf_fold_weight(&in, slot);
     return s;
 }

@@ -7,12 +7,16 @@
 /* A block has a thread for every expert; a thread's registers hold up to EXF_FOLD_HELD slots. */
 enum { EXF_FOLD_THREADS = 512, EXF_FOLD_WARPS = 16, EXF_FOLD_HELD = 4, EXF_FOLD_HELD_SLOTS = 2048 };
 
+/* The position of an expert that no given pool of at most EXF_FOLD_MAX_E members has. */
+enum { EXF_FOLD_OUTSIDE = EXF_FOLD_MAX_E + 1 };
+
 struct __align__(16) exf_fold_block_pool
 {
     double key[EXF_FOLD_MAX_E];       /* exf_fold_pool_key() as the bits of a double, which has the same order; 0: not routed to */
     unsigned part[3][EXF_FOLD_MAX_E]; /* parts of the sums of quanta, see exf_fold_add() */
     float scale[EXF_FOLD_MAX_E];      /* scale of importance: h or rms */
-    int16_t position[EXF_FOLD_MAX_E]; /* position of an expert by falling importance; EXF_FOLD_MAX_E: not routed to */
+    int16_t position[EXF_FOLD_MAX_E]; /* position of an expert by falling importance; EXF_FOLD_MAX_E: not routed to;
+                                       * EXF_FOLD_OUTSIDE: no member of a given pool */
     int16_t expert[EXF_FOLD_MAX_E];   /* the expert at each position */
     unsigned char present[EXF_FOLD_MAX_E];
     unsigned largest;
@@ -39,7 +43,7 @@ template <int HELD> struct exf_fold_slots {
 #pragma unroll
         for (int j = 0; j < EXF_FOLD_HELD && HELD; j++) {
             int slot = j * EXF_FOLD_THREADS + (int)threadIdx.x, n = io.rows * io.width;
-            id[j] = slot < n ? exf_fold_id(&io, slot, n_experts) : -1;
+            id[j] = slot < n ? exf_fold_expert(&io, slot, n_experts) : -1;
             w[j] = slot < n ? exf_fold_weight(&io, slot) : 0;
         }
     }
@@ -53,7 +57,7 @@ template <int HELD> struct exf_fold_slots {
         const int n = io.rows * io.width;
 #pragma unroll 1
         for (int slot = HELD ? n : (int)threadIdx.x; slot < n; slot += EXF_FOLD_THREADS) {
-            int e = exf_fold_id(&io, slot, n_experts);
+            int e = exf_fold_expert(&io, slot, n_experts);
             if (e >= 0) f(slot, e, exf_fold_weight(&io, slot));
         }
     }
@@ -132,13 +136,37 @@ template <int HELD> __device__ inline void exf_fold_order(exf_fold_block_pool *p
     __syncthreads();
 }
 
-/* Fills *p for the block and returns how many experts the batch routes to; returns 0 if that is no
- * more than the pool, so that nothing is to be done.  Every thread calls it, after slots.read(). */
+/* Fills *p with a given pool; returns 0 if no member is an expert.  An expert's position is the first of its places among the
+ * members, and expert[0] the first member that is one.  Thread i has member i, then expert i: D <= E <= the block's threads. */
+__device__ inline int exf_fold_take_members(exf_fold_block_pool *p, int n_experts, const exf_fold_decode_options &o)
+{
+    const unsigned none = EXF_FOLD_MAX_E;
+    int i = (int)threadIdx.x, e = i < o.pool ? __ldg(o.members + i) : -1, known = e >= 0 && e < n_experts;
+    p->part[0][i] = none;
+    if (i == 0) p->largest = none;
+    __syncthreads();
+    if (known) {
+        atomicMin(&p->part[0][e], (unsigned)i);
+        atomicMin(&p->largest, (unsigned)i);
+    }
+    __syncthreads();
+    if (i < n_experts) p->position[i] = (int16_t)(p->part[0][i] < none ? (int)p->part[0][i] : (int)EXF_FOLD_OUTSIDE);
+    if (i >= n_experts) p->position[i] = EXF_FOLD_MAX_E;
+    if (known && p->part[0][e] == (unsigned)i) p->expert[i] = (int16_t)e;
+    if (known && p->largest == (unsigned)i) p->expert[0] = (int16_t)e; /* place 0 is its own, or has no expert */
+    __syncthreads();
+    return p->largest < none ? n_experts : 0;
+}
+
+/* Fills *p for the block and returns how many experts the batch routes to, or all of them where the pool is given; returns 0
+ * where nothing is to be done: they are no more than the pool, or no member is an expert.  Every thread calls it, after
+ * slots.read(). */
 template <int HELD>
 __device__ inline int exf_fold_block_choose(exf_fold_block_pool *p, const exf_fold_slots<HELD> &slots, const exf_fold_routes &io,
                                             const exf_fold_tables &t, const exf_fold_decode_options &o)
 {
     int e = (int)threadIdx.x;
+    if (o.members) return exf_fold_take_members(p, t.n_experts, o);
     const float *scale = exf_fold_scales(&t, o.importance);
     p->scale[e] = e >= t.n_experts ? 0.0f : scale ? __ldg(scale + e) : 1.0f;
     p->key[e] = 0;

@@ -182,8 +182,9 @@ exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf
         int64_t to = (int64_t)row * out->width;
         rank_by_rms(&r, in, row, t);
         int p = r.n ? weigh_kept(w, &r, t, &settled) : 0;
+        int first = exf_fold_id(in, (int64_t)row * in->width + r.slot[0], t->n_experts); /* with P = 0 of padding alone */
         for (int i = 0; i < out->width; i++) {
-            exf_fold_set_id(out, to + i, i < p ? r.id[i] : p && settled.repeat ? r.id[0] : -1);
+            exf_fold_set_id(out, to + i, i < p ? r.id[i] : settled.repeat ? first : -1);
             exf_fold_set_weight(out, to + i, i < p ? w[i] : 0.0f);
         }
         if (kept) kept[row] = p;

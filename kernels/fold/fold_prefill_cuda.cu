@@ -88,13 +88,14 @@ template <class Id, int W> struct token {
 };
 
 template <class Id, int W>
-static __device__ __forceinline__ void rank(token<Id, W> *s, const exf_fold_tables &t, const exf_fold_prefill_options &o)
+static __device__ __forceinline__ void rank(token<Id, W> *s, int counts, const exf_fold_tables &t,
+                                            const exf_fold_prefill_options &o)
 {
     float h[W];
     s->n = 0;
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        int valid = s->raw.one[i] >= 0 && s->raw.one[i] < t.n_experts;
+        int valid = counts && s->raw.one[i] >= 0 && s->raw.one[i] < t.n_experts;
         s->id[i] = valid ? (int)s->raw.one[i] : -1;
         s->n += valid;
         h[i] = 0;
@@ -239,7 +240,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     float w[W], spread = 0;
 #pragma unroll
     for (int i = 0; i < W; i++) s.w[i] = widen(weights.one[i], R);
-    rank(&s, t, o);
+    rank(&s, exf_fold_counts(&in, row), t, o);
     sort(&s);
 #pragma unroll
     for (int i = 0; i < W; i++) w[i] = s.w[i];

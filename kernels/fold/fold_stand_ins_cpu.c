@@ -34,7 +34,7 @@ static void read_slots(row_slots *r, const pool_set *set, const exf_fold_routes 
 {
     r->n = r->moved = 0;
     for (int k = 0; k < io->width; k++) {
-        int e = exf_fold_id(io, first + k, n_experts);
+        int e = exf_fold_expert(io, first + k, n_experts);
         if (e < 0) continue;
         r->slot[r->n] = k;
         r->old[r->n] = e;

@@ -181,7 +181,7 @@ exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const 
                                (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), EXF_FOLD_THREADS, 1, stream, *io, *s,
                                members, *t, settled);
     }
-    if (io->rows * io->width <= o->pool) return EXF_FOLD_OK;
+    if (io->rows * io->width <= settled.pool) return EXF_FOLD_OK;
     unsigned cluster = exf_fold_has_clusters(wide ? (const void *)stand_ins_by_batch<16> : (const void *)stand_ins_by_batch<8>)
                            ? CLUSTER
                            : 1;

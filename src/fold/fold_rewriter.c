@@ -61,6 +61,7 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf
     case EXF_FOLD_BAD_ARGUMENT: return phase == EXF_FOLD_PHASE_PREFILL ? refuse_prefill(f, err) : refuse_decode(f, err);
     case EXF_FOLD_UNSUPPORTED: return refuse_limits(f, what, err);
     case EXF_FOLD_DEVICE: return exf_fail(err, EXF_DEVICE, "variant \"%s\": CUDA refused to launch %s folding", f->v->name, what);
+    case EXF_FOLD_FILE: break; /* of the loader alone */
     }
     return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name,
                     what, (int)status);

@@ -1,6 +1,6 @@
 /* check_cuda_fold.c - exfold/fold.h on the device: the CPU's ids and weights, bit for bit,
- * over random and adversarial routes and tables, also out of a captured graph and from
- * two streams at once. */
+ * over random and adversarial routes and tables, with padding and without, also out of a captured
+ * graph and from two streams at once. */
 #include "tests/support/fold_scores_fixtures.h"
 
 #if EXF_HAVE_CUDA
@@ -15,6 +15,8 @@
 static fold_tables tables;
 static fold_routes in, want, got;
 static fold_scores scores;
+static uint8_t mask[FOLD_SLOTS];
+static int32_t real_rows;
 
 /* ---- the device's side -------------------------------------------------------------------- */
 
@@ -28,7 +30,8 @@ typedef struct {
 
 static struct {
     float *coeff, *loss, *cosine, *norms, *rms, *scale;
-    int32_t *target, *kept;
+    int32_t *target, *kept, *count;
+    uint8_t *mask;
     char *choice, *gate;
     device_room in, out, other;
     cudaStream_t stream[2];
@@ -48,6 +51,8 @@ static void open_device(void)
     for (int i = 0; i < 6; i++) *floats[i] = on_device(i < 3 ? matrix : vector);
     d.target = on_device(FOLD_E * sizeof *d.target);
     d.kept = on_device(FOLD_SLOTS * sizeof *d.kept);
+    d.count = on_device(sizeof real_rows);
+    d.mask = on_device(sizeof mask);
     d.choice = on_device(sizeof scores.choice);
     d.gate = on_device(sizeof scores.gate);
     char **rooms[] = {&d.in.ids, &d.in.weights, &d.out.ids, &d.out.weights, &d.other.ids, &d.other.weights};
@@ -58,7 +63,7 @@ static void open_device(void)
 static void close_device(void)
 {
     void *all[] = {d.coeff,  d.loss,       d.cosine,  d.norms,       d.rms,       d.scale,        d.target, d.kept,
-                   d.choice, d.gate,
+                   d.choice, d.gate,       d.count,  d.mask,
                    d.in.ids, d.in.weights, d.out.ids, d.out.weights, d.other.ids, d.other.weights};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ck_cuda(cudaFree(all[i]));
     for (int i = 0; i < 2; i++) ck_cuda(cudaStreamDestroy(d.stream[i]));
@@ -106,6 +111,10 @@ static exf_fold_routes send_routes(const device_room *room, const exf_fold_route
     on_device.weights = room->weights + GUARD + late * weight_size(r);
     ck_cuda(cudaMemcpy(on_device.ids, r->ids, fold_id_bytes(r), cudaMemcpyHostToDevice));
     ck_cuda(cudaMemcpy(on_device.weights, r->weights, fold_weight_bytes(r), cudaMemcpyHostToDevice));
+    on_device.count = r->count ? d.count : NULL;
+    on_device.mask = r->mask ? d.mask : NULL;
+    if (r->count) ck_cuda(cudaMemcpy(d.count, r->count, sizeof *r->count, cudaMemcpyHostToDevice));
+    if (r->mask) ck_cuda(cudaMemcpy(d.mask, r->mask, (size_t)r->rows, cudaMemcpyHostToDevice));
     ck_cuda(cudaDeviceSynchronize()); /* a copy from pageable memory may return before it has arrived */
     return on_device;
 }
@@ -120,6 +129,25 @@ static void fetch_array(void *to, const char *array, const void *start, size_t b
     for (size_t i = 0; i < first; i++) wrong += all[i] != 0x5a;
     for (size_t i = first + bytes; i < guarded(bytes); i++) wrong += all[i] != 0x5a;
     ck_assert_msg(wrong == 0, "%zu bytes around [%zu, %zu) were written", wrong, first, first + bytes);
+}
+
+/* A copy of the routes in `want`, with the same padding. */
+static exf_fold_routes copy_routes(const exf_fold_routes *r)
+{
+    exf_fold_routes copy = fold_copy(&want, r);
+    copy.count = r->count;
+    copy.mask = r->mask;
+    return copy;
+}
+
+/* Makes padding of some of the rows: v / 4 % 4 is 1 those beyond a count, 2 some of them, 3 both; 0 none. */
+static void pad(exf_fold_routes *r, int v, uint64_t seed)
+{
+    int32_t counts[] = {r->rows / 2, 0, -7, r->rows + 9, 1, r->rows - 1};
+    real_rows = counts[fold_below(6, seed, 81, 0)];
+    for (int row = 0; row < r->rows; row++) mask[row] = fold_uniform(seed, 82, (uint64_t)row) < 0.7 ? (uint8_t)(1 + row % 255) : 0;
+    if (v / 4 % 2) r->count = &real_rows;
+    if (v / 8 % 2) r->mask = mask;
 }
 
 static exf_fold_routes fetch_routes(const device_room *room, const exf_fold_routes *on_device)
@@ -202,12 +230,42 @@ static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tab
         o.fallback = v % 5 == 3;
         o.candidates = (exf_fold_candidates)(v / 2 % 3);
     }
-    exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
+    exf_fold_routes io = copy_routes(&in.r), to = send_routes(&d.in, &in.r);
     ck_assert_int_eq((joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&io, &tables.t, &o), EXF_FOLD_OK);
     ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&to, on_device, &o, d.stream[0]), EXF_FOLD_OK);
     ck_cuda(cudaStreamSynchronize(d.stream[0]));
     exf_fold_routes is = fetch_routes(&d.in, &to);
     ck_same(&is, &io, ids_only, joint ? "decode_joint" : "decode");
+}
+
+/* Decode into a pool fixed beforehand, with repetitions and strangers among its members; v % 6 == 5: no expert at all. */
+static void members_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+{
+    static const int32_t strangers[] = {-1, INT32_MIN, 1 << 20};
+    int32_t members[FOLD_E];
+    exf_fold_decode_options o = EXF_FOLD_DECODE_INIT, there;
+    int joint = v % 2;
+    o.pool = v % 5 == 4 ? s->e : 1 + fold_below(s->e, seed, 31, 0);
+    o.max_loss = v % 4 == 0 ? 0.4f : EXF_FOLD_NO_LIMIT;
+    o.drop = v % 7 == 6;
+    o.fallback = !joint && v % 3 == 2;
+    for (int i = 0; i < o.pool; i++) {
+        members[i] = fold_below(s->e, seed, 32, (uint64_t)i);
+        if (v % 6 == 5 || fold_uniform(seed, 33, (uint64_t)i) < 0.2) members[i] = i % 4 == 3 ? s->e : strangers[i % 4];
+    }
+    if (v % 3 == 0)
+        for (int i = 0; i < o.pool; i++) members[i] = (i + v) % s->e; /* distinct */
+    ck_cuda(cudaMemcpy(d.target, members, (size_t)o.pool * sizeof *members, cudaMemcpyHostToDevice));
+    there = o;
+    o.members = members;
+    there.members = d.target;
+    exf_fold_routes io = copy_routes(&in.r), to = send_routes(&d.in, &in.r);
+    ck_assert_int_eq((joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&io, &tables.t, &o), EXF_FOLD_OK);
+    ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&to, on_device, &there, d.stream[0]),
+                     EXF_FOLD_OK);
+    ck_cuda(cudaStreamSynchronize(d.stream[0]));
+    exf_fold_routes is = fetch_routes(&d.in, &to);
+    ck_same(&is, &io, ids_only, joint ? "decode_joint of members" : "decode of members");
 }
 
 static void static_once(int e)
@@ -220,7 +278,7 @@ static void static_once(int e)
     }
     ck_cuda(cudaMemcpy(d.target, target, (size_t)e * 4, cudaMemcpyHostToDevice));
     ck_cuda(cudaMemcpy(d.scale, scale, (size_t)e * 4, cudaMemcpyHostToDevice));
-    exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
+    exf_fold_routes io = copy_routes(&in.r), to = send_routes(&d.in, &in.r);
     ck_assert_int_eq(exf_fold_decode_static_cpu(&io, target, scale, e), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_static_cuda(&to, d.target, d.scale, e, d.stream[0]), EXF_FOLD_OK);
     ck_cuda(cudaStreamSynchronize(d.stream[0]));
@@ -269,7 +327,7 @@ static void stand_ins_once(const shape *s, int v, uint64_t seed, const exf_fold_
     ck_cuda(cudaMemcpy(d.gate, scores.gate, bytes, cudaMemcpyHostToDevice));
     ck_cuda(cudaMemcpy(d.target, members, (size_t)o.pool * sizeof *members, cudaMemcpyHostToDevice));
     exf_fold_scores there = {.choice = d.choice, .gate = scores.s.gate ? d.gate : NULL, .type = scores.s.type};
-    exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
+    exf_fold_routes io = copy_routes(&in.r), to = send_routes(&d.in, &in.r);
     ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&io, &scores.s, given ? members : NULL, &tables.t, &o), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_stand_ins_cuda(&to, &there, given ? d.target : NULL, on_device, &o, d.stream[0]), EXF_FOLD_OK);
     ck_cuda(cudaStreamSynchronize(d.stream[0]));
@@ -286,8 +344,10 @@ static void every_form(const shape *s, fold_tables_kind kind, int variants, uint
         late = v / 6 % 2;
         fold_fill_routes(&r, s->e, seed * 100 + (uint64_t)v,
                          kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
+        pad(&in.r, v, seed * 100 + (uint64_t)v);
         prefill_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         decode_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
+        members_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         budget_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         stand_ins_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         if (v % 4 == 0) static_once(s->e);
@@ -327,6 +387,7 @@ START_TEST(odd_numbers_choose_the_same_experts)
             ((float *)r.weights)[i] = odd[fold_below(11, 76, (uint64_t)v, (uint64_t)i)];
         prefill_once(s, v, 700 + (uint64_t)v, &on_device, 1);
         decode_once(s, v, 700 + (uint64_t)v, &on_device, 1);
+        members_once(s, v, 700 + (uint64_t)v, &on_device, 1);
         budget_once(s, v, 700 + (uint64_t)v, &on_device, 1);
         stand_ins_once(s, v, 700 + (uint64_t)v, &on_device, 1);
     }
@@ -366,6 +427,51 @@ START_TEST(a_captured_step_can_be_replayed)
         ck_assert_int_eq((_i ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&r, &tables.t, &o), EXF_FOLD_OK);
         is = fetch_routes(&d.in, &io);
         ck_same(&is, &r, 0, "captured decode");
+    }
+    ck_cuda(cudaGraphExecDestroy(step));
+    ck_cuda(cudaGraphDestroy(graph));
+}
+END_TEST
+
+/* A graph of a padded batch, whose count and mask the device reads anew at every replay: decode in place, then prefill of it. */
+START_TEST(a_captured_count_can_change)
+{
+    const exf_fold_decode_options o = {.pool = 24};
+    const exf_fold_prefill_options p = {.keep = 4};
+    fold_fill_tables(&tables, 128, 8, TABLES_REAL);
+    exf_fold_tables on_device = send_tables();
+    exf_fold_routes r = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_BF16);
+    fold_fill_routes(&r, 128, 899, ROUTES_PLAIN);
+    r.count = &real_rows;
+    r.mask = mask;
+    exf_fold_routes io = send_routes(&d.in, &r), to = r;
+    to.width = 4;
+    to = send_routes(&d.out, &to);
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    ck_cuda(cudaStreamBeginCapture(d.stream[0], cudaStreamCaptureModeGlobal));
+    ck_assert_int_eq((_i ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &on_device, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &on_device, &p, d.stream[0]),
+                     EXF_FOLD_OK);
+    ck_cuda(cudaStreamEndCapture(d.stream[0], &graph));
+    ck_cuda(cudaGraphInstantiateWithFlags(&step, graph, 0));
+    for (int replay = 0; replay < 6; replay++) {
+        fold_fill_routes(&r, 128, 900 + (uint64_t)replay, ROUTES_PLAIN);
+        real_rows = (int32_t[]){256, 17, 0, 200, 1, 255}[replay];
+        for (int row = 0; row < 256; row++) mask[row] = replay < 3 || (row + replay) % 5;
+        ck_cuda(cudaMemcpy(io.ids, r.ids, fold_id_bytes(&r), cudaMemcpyHostToDevice));
+        ck_cuda(cudaMemcpy(io.weights, r.weights, fold_weight_bytes(&r), cudaMemcpyHostToDevice));
+        ck_cuda(cudaMemcpy(d.count, &real_rows, sizeof real_rows, cudaMemcpyHostToDevice));
+        ck_cuda(cudaMemcpy(d.mask, mask, 256, cudaMemcpyHostToDevice));
+        ck_cuda(cudaGraphLaunch(step, d.stream[0]));
+        ck_cuda(cudaStreamSynchronize(d.stream[0]));
+        ck_assert_int_eq((_i ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&r, &tables.t, &o), EXF_FOLD_OK);
+        exf_fold_routes is = fetch_routes(&d.in, &io);
+        ck_same(&is, &r, 0, "captured decode of a padded batch");
+        exf_fold_routes kept = fold_room(&want, 256, 4, EXF_FOLD_I32, EXF_FOLD_BF16);
+        ck_assert_int_eq((_i ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&r, &kept, &tables.t, &p), EXF_FOLD_OK);
+        is = fetch_routes(&d.out, &to);
+        ck_same(&is, &kept, 0, "captured prefill of a padded batch");
     }
     ck_cuda(cudaGraphExecDestroy(step));
     ck_cuda(cudaGraphDestroy(graph));
@@ -478,6 +584,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(large_ones, large_batches_equal_the_cpu, 0, N_LARGE);
     tcase_add_loop_test(odd_ones, odd_numbers_choose_the_same_experts, 0, N_SHAPES);
     tcase_add_loop_test(few, a_captured_step_can_be_replayed, 0, 2);
+    tcase_add_loop_test(few, a_captured_count_can_change, 0, 2);
     tcase_add_test(few, captured_choices_can_be_replayed);
     tcase_add_test(few, streams_do_not_disturb_one_another);
     tcase_add_test(few, bad_arguments_are_refused_before_the_device);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh - the exports, read by the libraries that others read them with: PyTorch,
 # safetensors, h5py, NumPy.  Of the demo model, and of tables in the shape of
-# DeepSeek-V4-Flash.  Then examples/transformers, in transformers' own models.
+# DeepSeek-V4-Flash.  Then examples/torch, and examples/transformers in transformers' own models.
 # last line: "N passed, N failed"
 # usage: BUILD=dir run.sh      (make check-interop)
 # What it needs is installed by scripts/install-interop.sh, which says which Python.
@@ -85,6 +85,7 @@ snippet v4 pt_deepseek_v4
 if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
     export PYTHONPATH="$BUILD/transformers-python:$interop" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
     mkdir "$work/transformers"
+    count "$python" "$interop/check_torch_op.py" "$BUILD" "$work/demo/tables.safetensors"
     count "$python" "$interop/check_pt_to_safetensors.py" "$BUILD" "$work"
     count "$python" "$interop/check_transformers.py" "$BUILD" "$work/transformers"
     ln -s "$BUILD" "$work/checkout/build" && ln -s "$PWD/examples" "$work/checkout/examples"

@@ -92,13 +92,13 @@ END_TEST
 
 START_TEST(every_status_has_words_of_its_own)
 {
-    const char *text[5];
-    for (int i = 0; i < 5; i++) {
-        text[i] = exf_fold_status_text((exf_fold_status)i); /* 4: none of the header */
+    const char *text[6];
+    for (int i = 0; i < 6; i++) {
+        text[i] = exf_fold_status_text((exf_fold_status)i); /* 5: none of the header */
         ck_assert(text[i] && strlen(text[i]) > 5);
         for (int j = 0; j < i; j++) ck_assert_str_ne(text[i], text[j]);
     }
-    ck_assert_str_eq(exf_fold_status_text((exf_fold_status)-1), text[4]);
+    ck_assert_str_eq(exf_fold_status_text((exf_fold_status)-1), text[5]);
 }
 END_TEST
 
@@ -109,6 +109,7 @@ START_TEST(the_version_is_the_release)
     ck_assert_str_eq(release, exf_release());
     ck_assert_int_eq(exf_fold_version(), EXF_FOLD_VERSION);
     ck_assert_int_eq(exf_fold_abi(), EXF_FOLD_ABI);
+    ck_assert_int_eq(exf_fold_api(), EXF_FOLD_API);
 }
 END_TEST
 
@@ -120,7 +121,13 @@ START_TEST(the_layout_is_that_of_abi_2)
     ck_assert_uint_eq(sizeof(exf_fold_tables), 11 * sizeof(void *) + 8);
     ck_assert_uint_eq(sizeof(exf_fold_prefill_options), 64);
     ck_assert_uint_eq(sizeof(exf_fold_decode_options), 64);
+    ck_assert_uint_eq(sizeof(exf_fold_budget_options), 64);
+    ck_assert_uint_eq(sizeof(exf_fold_stand_in_options), 64);
+    ck_assert_uint_eq(sizeof(exf_fold_explained), 64);
     ck_assert_uint_eq(offsetof(exf_fold_routes, width), 2 * sizeof(void *) + 12);
+    ck_assert_uint_eq(offsetof(exf_fold_routes, count), 2 * sizeof(void *) + 16);
+    ck_assert_uint_eq(offsetof(exf_fold_decode_options, pool), 28);
+    ck_assert_uint_eq(offsetof(exf_fold_decode_options, members), 32);
     ck_assert_uint_eq(offsetof(exf_fold_tables, n_experts), 5 * sizeof(void *));
     ck_assert_uint_eq(offsetof(exf_fold_prefill_options, max_loss), 8);
     ck_assert_uint_eq(offsetof(exf_fold_prefill_options, ridge), 20);

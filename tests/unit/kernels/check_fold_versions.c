@@ -1,0 +1,207 @@
+/* check_fold_versions.c - exfold/fold.h from one version to the next: a program compiled for API 1.1 gets what it got, one
+ * that names its sizes gets zeros that are zero, and neither has an option ignored. */
+#include "tests/support/fold_1_1.h"
+#include "tests/support/fold_scores_fixtures.h"
+
+enum { E = 32, K = 4, ROWS = 40, FORMS = 6 };
+static fold_tables tables;
+static fold_scores scores;
+static fold_routes from, to[2];
+static int32_t kept[2][ROWS];
+
+/* The options of a form, whatever their version. */
+typedef union {
+    unsigned char bytes[256];
+    uint32_t size;
+    prefill_1_1 old_prefill;
+    budget_1_1 old_budget;
+    decode_1_1 old_decode;
+    stand_in_1_1 old_stand_in;
+    exf_fold_prefill_options prefill;
+    exf_fold_budget_options budget;
+    exf_fold_decode_options decode;
+    exf_fold_stand_in_options stand_in;
+} options;
+
+/* Folds plain routes by a form: prefill, prefill_joint, budget, decode, decode_joint, stand-ins; the result is in to[which]. */
+static exf_fold_status fold(int form, const options *o, int which)
+{
+    exf_fold_routes in = fold_room(&from, ROWS, K, EXF_FOLD_I32, EXF_FOLD_F32);
+    fold_fill_routes(&in, E, 7, ROUTES_PLAIN);
+    fold_fill_scores(&scores, ROWS, E, EXF_FOLD_F32, 7, SCORES_PLAIN, 0);
+    memset(&to[which], 0x5a, sizeof to[which]);
+    memset(kept[which], 0x5a, sizeof kept[which]);
+    if (form >= 3) {
+        exf_fold_routes io = fold_copy(&to[which], &in);
+        return form == 3   ? exf_fold_decode_cpu(&io, &tables.t, &o->decode)
+               : form == 4 ? exf_fold_decode_joint_cpu(&io, &tables.t, &o->decode)
+                           : exf_fold_decode_stand_ins_cpu(&io, &scores.s, NULL, &tables.t, &o->stand_in);
+    }
+    exf_fold_routes out = fold_room(&to[which], ROWS, form == 2 ? 3 : 2, EXF_FOLD_I32, EXF_FOLD_F32);
+    return form == 0   ? exf_fold_prefill_cpu(&in, &out, &tables.t, &o->prefill)
+           : form == 1 ? exf_fold_prefill_joint_cpu(&in, &out, &tables.t, &o->prefill)
+                       : exf_fold_prefill_budget_cpu(&in, &out, kept[which], &tables.t, &o->budget);
+}
+
+static int same(void)
+{
+    return fold_same(&to[0].r, &to[1].r) && !memcmp(kept[0], kept[1], sizeof kept[0]);
+}
+
+static int differs_from_input(void)
+{
+    return to[0].r.width != K || !fold_same(&to[0].r, &from.r);
+}
+
+/* Options of 1.1, with numbers `loss` and `ridge`. */
+static options old_options(int form, float loss, float ridge)
+{
+    options o = {{0}};
+    if (form < 2)
+        o.old_prefill = (prefill_1_1){.keep = 2, .rank = EXF_FOLD_BY_SCORE, .max_loss = loss, .ridge = ridge,
+                                      .rescale = EXF_FOLD_RESCALE_SUM, .confidence = 1};
+    else if (form == 2)
+        o.old_budget = (budget_1_1){.rule = EXF_FOLD_BUDGET_TOP_P, .share = 0.7f, .most = 2, .ridge = ridge};
+    else if (form < 5)
+        o.old_decode = (decode_1_1){.pool = 9, .importance = EXF_FOLD_IMPORTANCE_ENERGY, .max_loss = loss, .ridge = ridge};
+    else
+        o.old_stand_in = (stand_in_1_1){.pool = 9, .importance = EXF_FOLD_IMPORTANCE_ENERGY, .ridge = ridge};
+    return o;
+}
+
+/* The same in this version's structs; without a size they are a source of 1.1 that was compiled anew. */
+static options new_options(int form, int sized, float loss, float ridge)
+{
+    options o = {{0}};
+    if (form < 2) {
+        o.prefill = sized ? (exf_fold_prefill_options)EXF_FOLD_PREFILL_INIT : (exf_fold_prefill_options){.keep = 0};
+        o.prefill.keep = 2;
+        o.prefill.rank = EXF_FOLD_BY_SCORE;
+        o.prefill.rescale = EXF_FOLD_RESCALE_SUM;
+        o.prefill.confidence = 1;
+        o.prefill.max_loss = loss;
+        o.prefill.ridge = ridge;
+    } else if (form == 2) {
+        o.budget = sized ? (exf_fold_budget_options)EXF_FOLD_BUDGET_INIT : (exf_fold_budget_options){.least = 0};
+        o.budget.rule = EXF_FOLD_BUDGET_TOP_P;
+        o.budget.share = 0.7f;
+        o.budget.most = 2;
+        o.budget.ridge = ridge;
+    } else if (form < 5) {
+        o.decode = sized ? (exf_fold_decode_options)EXF_FOLD_DECODE_INIT : (exf_fold_decode_options){.pool = 0};
+        o.decode.pool = 9;
+        o.decode.importance = EXF_FOLD_IMPORTANCE_ENERGY;
+        o.decode.max_loss = loss;
+        o.decode.ridge = ridge;
+    } else {
+        o.stand_in = sized ? (exf_fold_stand_in_options)EXF_FOLD_STAND_IN_INIT : (exf_fold_stand_in_options){.pool = 0};
+        o.stand_in.pool = 9;
+        o.stand_in.importance = EXF_FOLD_IMPORTANCE_ENERGY;
+        o.stand_in.ridge = ridge;
+    }
+    return o;
+}
+
+/* What 1.1 wrote as a number, and what a struct with a size calls it. */
+static const struct {
+    float old_loss, new_loss, old_ridge, new_ridge;
+} numbers[] = {{0, EXF_FOLD_NO_LIMIT, 0, EXF_FOLD_RIDGE},
+               {EXF_FOLD_ZERO, 0, EXF_FOLD_ZERO, 0},
+               {EXF_FOLD_ZERO, EXF_FOLD_ZERO, EXF_FOLD_ZERO, EXF_FOLD_ZERO},
+               {0.4f, 0.4f, 0.1f, 0.1f}};
+
+/* _i runs through forms and numbers. */
+START_TEST(a_program_of_1_1_gets_what_it_got)
+{
+    int form = _i % FORMS, n = _i / FORMS;
+    options old = old_options(form, numbers[n].old_loss, numbers[n].old_ridge),
+            again = new_options(form, 0, numbers[n].old_loss, numbers[n].old_ridge),
+            sized = new_options(form, 1, numbers[n].new_loss, numbers[n].new_ridge);
+    fold_fill_tables(&tables, E, 3, TABLES_REAL);
+    ck_assert_int_eq(fold(form, &old, 0), EXF_FOLD_OK);
+    ck_assert(differs_from_input());
+    ck_assert_int_eq(fold(form, &again, 1), EXF_FOLD_OK);
+    ck_assert_msg(same(), "form %d: compiled anew it folds otherwise", form);
+    ck_assert_int_eq(fold(form, &sized, 1), EXF_FOLD_OK);
+    ck_assert_msg(same(), "form %d: with a size it folds otherwise", form);
+}
+END_TEST
+
+START_TEST(a_zero_is_zero_where_the_size_is_named)
+{
+    fold_fill_tables(&tables, E, 3, TABLES_REAL);
+    for (int form = 0; form < FORMS; form++) {
+        options sized = new_options(form, 1, 0, 0), old = old_options(form, 0, 0);
+        ck_assert_int_eq(fold(form, &sized, 0), EXF_FOLD_OK);
+        ck_assert_int_eq(fold(form, &old, 1), EXF_FOLD_OK);
+        ck_assert_msg(!same(), "form %d: a limit or a ridge of 0 is the default", form);
+    }
+}
+END_TEST
+
+/* 1.1 refused these and wrote nothing; so does this one. */
+START_TEST(what_1_1_refused_is_refused)
+{
+    fold_fill_tables(&tables, E, 3, TABLES_REAL);
+    for (int form = 0; form < FORMS; form++) {
+        options o = old_options(form, 0, 0);
+        int *first = (int *)&o, *last = (int *)&o + 15;
+        *first = -3;
+        ck_assert_int_eq(fold(form, &o, 0), EXF_FOLD_BAD_ARGUMENT);
+        o = old_options(form, 0, 0);
+        *last = 1;
+        ck_assert_int_eq(fold(form, &o, 0), EXF_FOLD_UNSUPPORTED);
+        o = new_options(form, 0, 0, 0); /* both the first word and the member that replaces it */
+        *first = 1;
+        ck_assert_int_eq(fold(form, &o, 0), EXF_FOLD_UNSUPPORTED);
+    }
+}
+END_TEST
+
+START_TEST(sizes_of_other_versions)
+{
+    fold_fill_tables(&tables, E, 3, TABLES_REAL);
+    for (int form = 0; form < FORMS; form++) {
+        options o = new_options(form, 1, EXF_FOLD_NO_LIMIT, EXF_FOLD_RIDGE);
+        ck_assert_int_eq(fold(form, &o, 0), EXF_FOLD_OK);
+        ck_assert_uint_eq(o.size, EXF_FOLD_SIZE_BIT | 64);
+        o.size = EXF_FOLD_SIZE_BIT | 200; /* a later version, whose new members are 0 */
+        ck_assert_int_eq(fold(form, &o, 1), EXF_FOLD_OK);
+        ck_assert(same());
+        o.bytes[199] = 1; /* which is no longer so */
+        ck_assert_int_eq(fold(form, &o, 1), EXF_FOLD_UNSUPPORTED);
+        o.size = EXF_FOLD_SIZE_BIT | 199;
+        ck_assert_int_eq(fold(form, &o, 1), EXF_FOLD_OK);
+        o.size = EXF_FOLD_SIZE_BIT | 60; /* smaller than any version's */
+        ck_assert_int_eq(fold(form, &o, 1), EXF_FOLD_BAD_ARGUMENT);
+        o.size = EXF_FOLD_SIZE_BIT | 5000; /* not a size */
+        ck_assert_int_eq(fold(form, &o, 1), EXF_FOLD_BAD_ARGUMENT);
+    }
+}
+END_TEST
+
+/* Routes of 1.1 have zeros where the count and the mask are now. */
+START_TEST(routes_of_1_1_have_no_padding)
+{
+    int32_t ids[] = {0, 1};
+    float w[] = {1, 2};
+    routes_1_1 old = {.ids = ids, .weights = w, .rows = 1, .width = 2};
+    exf_fold_routes now;
+    ck_assert_uint_eq(sizeof old, sizeof now);
+    memcpy(&now, &old, sizeof now);
+    ck_assert(now.ids == ids && now.width == 2 && !now.count && !now.mask);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("fold_versions");
+    TCase *c = tcase_create("versions");
+    tcase_add_loop_test(c, a_program_of_1_1_gets_what_it_got, 0, FORMS * COUNT(numbers));
+    tcase_add_test(c, a_zero_is_zero_where_the_size_is_named);
+    tcase_add_test(c, what_1_1_refused_is_refused);
+    tcase_add_test(c, sizes_of_other_versions);
+    tcase_add_test(c, routes_of_1_1_have_no_padding);
+    suite_add_tcase(s, c);
+    return s;
+}
