@@ -308,6 +308,7 @@ static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *pr
     progress->cold = 0;
     for (int e = 0; e < a->sums[0].n_experts; e++) progress->cold += a->sums[0].norm_count[e] == 0;
     if (a->ranks) progress->n_experts = 0; /* one rank's cold experts are not the run's */
+    if (a->vectors && a->sink->ready) EXF_TRY(a->sink->ready(a, err));
     if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     if (rc == EXF_OK) rc = a->sink->take(a, layer, err);

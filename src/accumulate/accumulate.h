@@ -39,6 +39,8 @@ typedef struct {
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Adds the facts of the accumulate stage. */
 exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Returns the most pairs of a layer that have vectors. */
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Return the bytes that one layer's statistics take on disk, and that one layer takes in memory while it is observed. */
 uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
 uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers);

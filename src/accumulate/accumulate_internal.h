@@ -70,8 +70,6 @@ void exf_stream_energy_free(exf_stream_energy *s); /* accepts zeroed memory */
 
 typedef struct exf_vector_accumulator exf_vector_accumulator;
 
-/* Returns the most pairs of a layer that have vectors. */
-uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Chooses the grids of v's pairs from the layer's scalar sums. */
 void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s);
 
@@ -171,6 +169,8 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 typedef struct {
     /* Takes the layer's sums from a->sums[0] and a->vectors; a->sums[0] is then for the next layer. */
     exf_code (*take)(exf_accumulator *a, int layer, exf_err *err);
+    /* Called before the layer's vector sums are made in host memory: those of the layer before are then written; NULL: they are. */
+    exf_code (*ready)(exf_accumulator *a, exf_err *err);
     /* Called between the sweeps of a layer with vectors: the first worker's scalar sums become those of all ranks on rank 0. */
     exf_code (*between)(exf_accumulator *a, exf_err *err);
     /* Waits until all that was taken is written; collective. */
@@ -214,7 +214,7 @@ struct exf_accumulator {
     /* The layers before it. */
     const exf_sink *sink;        /* NULL: the pass has not begun */
     exf_layer_statistics before; /* sums of layer before_layer, which are not written yet */
-    exf_vector_sums before_vectors; /* its vector sums, on their way to rank 0 */
+    exf_vector_sums before_vectors; /* its vector sums, not written yet, or on their way to rank 0 */
     int before_layer;
     int before_pending;          /* 1: before_vectors are on their way */
     exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */

@@ -160,6 +160,13 @@ static int rising(const void *a, const void *b)
     return (x->pair > y->pair) - (x->pair < y->pair);
 }
 
+/* Allocates sums of n pairs; those of a device lie in its staging memory, and those of a basis are not wanted. */
+static exf_code new_sums(exf_vector_accumulator *m, int64_t n, int d_model, int rank, exf_err *err)
+{
+    if (m->options->basis_only || m->diagonal.b) return exf_vector_sums_new_choice(&m->sums, n, d_model, rank, err);
+    return exf_vector_sums_new(&m->sums, n, d_model, m->options->diagonal, rank, err);
+}
+
 /* Chooses the pairs of largest source_sq, ties to the lower source, then target. */
 static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
 {
@@ -173,8 +180,7 @@ static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statisti
     qsort(all, n, sizeof *all, by_energy);
     n = n < most ? n : most;
     qsort(all, n, sizeof *all, rising);
-    EXF_TRY(m->options->basis_only ? exf_vector_sums_new_choice(&m->sums, (int64_t)n, d, rank, err)
-                                   : exf_vector_sums_new(&m->sums, (int64_t)n, d, m->options->diagonal, rank, err));
+    EXF_TRY(new_sums(m, (int64_t)n, d, rank, err));
     for (size_t i = 0; i < n; i++) {
         m->sums.pair[2 * i] = all[i].pair / (int32_t)e;
         m->sums.pair[2 * i + 1] = all[i].pair % (int32_t)e;
@@ -243,7 +249,7 @@ static exf_code take_basis(exf_vector_accumulator *m, const exf_layer_statistics
     exf_code rc;
     EXF_TRY(exf_basis_get(m->options->basis, layer, &given, err));
     size_t p = (size_t)given.n_pairs;
-    EXF_TRY(exf_vector_sums_new(&m->sums, given.n_pairs, given.d_model, m->options->diagonal, given.rank, err));
+    EXF_TRY(new_sums(m, given.n_pairs, given.d_model, given.rank, err));
     if (p) memcpy(m->sums.pair, given.pair, 2 * p * sizeof *given.pair);
     index_pairs(m);
     if (given.basis) {
@@ -266,10 +272,7 @@ static exf_code broadcast_choice(exf_vector_accumulator *m, exf_err *err)
     } head = {v->n_pairs, v->d_model, v->rank};
     exf_code rc;
     EXF_TRY(exf_ranks_broadcast(m->ranks, &head, sizeof head, err));
-    if (!exf_ranks_first(m->ranks))
-        EXF_TRY(m->options->basis_only
-                    ? exf_vector_sums_new_choice(v, head.n_pairs, head.d_model, head.rank, err)
-                    : exf_vector_sums_new(v, head.n_pairs, head.d_model, m->options->diagonal, head.rank, err));
+    if (!exf_ranks_first(m->ranks)) EXF_TRY(new_sums(m, head.n_pairs, head.d_model, head.rank, err));
     size_t p = (size_t)head.n_pairs, columns = (size_t)v->d_model * (size_t)v->rank;
     if (v->pair) EXF_TRY(exf_ranks_broadcast(m->ranks, v->pair, 2 * p * sizeof *v->pair, err));
     if (v->grid) EXF_TRY(exf_ranks_broadcast(m->ranks, v->grid, p * EXF_N_GRIDS * sizeof *v->grid, err));

@@ -157,6 +157,7 @@ exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, 
     EXF_TRY(b->alloc(&s->to.bad, 1, sizeof *s->to.bad, "diagonal sums", err));
     EXF_TRY(b->alloc(&s->pair, pairs, 2 * sizeof *s->pair, "diagonal sums", err));
     EXF_TRY(b->alloc(&s->root, (size_t)EXF_MOE_BLOCK * (size_t)top_k, sizeof *s->root, "diagonal sums", err));
+    EXF_TRY(b->gpu->alloc_staging(&s->host, 2 * n * sizeof *s->host, "diagonal sums", err));
     s->to.pair = s->pair;
 out:
     return rc;
@@ -166,6 +167,7 @@ void exf_device_diagonal_free(exf_device_diagonal *s)
 {
     void *device_arrays[] = {s->to.vu, s->to.vv, s->to.open, s->to.bad, s->pair, s->root};
     for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
+    if (s->b) s->b->gpu->free_staging(s->host);
     memset(s, 0, sizeof *s);
 }
 
@@ -211,12 +213,20 @@ void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)
     }
 }
 
-exf_code exf_device_diagonal_take(exf_device_diagonal *s, const exf_vector_sums *sums, exf_err *err)
+exf_code exf_device_diagonal_take(exf_device_diagonal *s, exf_vector_sums *sums, exf_err *err)
 {
-    size_t bytes = (size_t)s->to.n_pairs * (size_t)s->d_model * sizeof(exf_exact);
+    size_t n = (size_t)s->to.n_pairs * (size_t)s->d_model, bytes = n * sizeof(exf_exact);
     exf_sums_fault bad = {0};
     exf_code rc = EXF_OK;
-    if (!s->q) return EXF_OK;
+    if (sums->n_pairs) {
+        sums->borrowed = 1;
+        sums->vu = s->host;
+        sums->vv = s->host + n;
+    }
+    if (!s->q) {
+        memset(s->host, 0, 2 * bytes); /* no block came */
+        return EXF_OK;
+    }
     EXF_TRY(s->b->download(s->q, &bad, s->to.bad, sizeof bad, err));
     if (bad.place) {
         const int32_t *pair = sums->pair + 2 * (size_t)bad.a;

@@ -72,6 +72,7 @@ typedef struct {
     int32_t *pair;
     const int32_t *pair_host; /* pairs of the layer, in host memory */
     double *root;         /* [EXF_MOE_BLOCK, K] */
+    exf_exact *host;      /* [2, P, H] staging memory: vu, vv of the layer that was taken last */
     const exf_batch *batch; /* of the last block, for messages */
     exf_queue *q;         /* queue of the last block */
 } exf_device_diagonal;
@@ -84,9 +85,9 @@ void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *su
 /* Queues the block's terms.  Blocks come in order of rows; the unit is that of the host,
  * EXF_MOE_BLOCK tokens of a sequence, however blocks are cut. */
 void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b);
-/* Waits; sets vu and vv of sums to the terms added since the beginning.  EXF_NUMERIC names sequence, block and pair of a sum that
- * is out of range. */
-exf_code exf_device_diagonal_take(exf_device_diagonal *s, const exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
+/* Waits; lends sums vu and vv with the terms added since the beginning, until the next take.  EXF_NUMERIC names sequence, block and
+ * pair of a sum that is out of range. */
+exf_code exf_device_diagonal_take(exf_device_diagonal *s, exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
 void exf_device_diagonal_free(exf_device_diagonal *s);
 
 /* ---- samples of the low-rank basis ------------------------------------------------------------------- */

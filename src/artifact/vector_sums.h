@@ -40,6 +40,7 @@ typedef struct {
     double *basis;             /* [H, R] orthonormal columns */
     int32_t *grid;             /* [P, EXF_N_GRIDS] */
     int64_t *zz, *zu, *zv;     /* [P, R, R], [P, R, H], [P, R, H] */
+    int borrowed;              /* 1: vu, vv, zz, zu and zv are in another owner's memory */
 } exf_vector_sums;
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;

@@ -54,7 +54,7 @@ static exf_vector_sums some_pairs(int n_experts, int d_model)
 {
     exf_vector_sums v;
     int64_t all = (int64_t)n_experts * (n_experts - 1), step = 1 + all / 60, n = (all + step - 1) / step;
-    ck_ok(exf_vector_sums_new(&v, n, d_model, 1, 0, &e), e);
+    ck_ok(exf_vector_sums_new_choice(&v, n, d_model, 0, &e), e);
     for (int64_t i = 0; i < n; i++) {
         int s = (int)(i * step / (n_experts - 1)), t = (int)(i * step % (n_experts - 1));
         v.pair[2 * i] = s;
@@ -74,6 +74,18 @@ static exf_batch batch_of(exf_span *span, const int32_t *length, size_t n)
         b.n_tokens += (size_t)length[i];
     }
     return b;
+}
+
+/* Copies sums out of the device's staging memory. */
+static void keep_diagonal(exf_vector_sums *v)
+{
+    size_t n = (size_t)v->n_pairs * (size_t)v->d_model;
+    exf_exact *vu = test_memory(n, sizeof *vu), *vv = test_memory(n, sizeof *vv);
+    memcpy(vu, v->vu, n * sizeof *vu);
+    memcpy(vv, v->vv, n * sizeof *vv);
+    v->vu = vu;
+    v->vv = vv;
+    v->borrowed = 0;
 }
 
 /* In blocks of `piece` tokens. */
@@ -98,6 +110,7 @@ static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *bat
         }
         EXF_TRY(exf_device_diagonal_take(&s, v, err));
     }
+    keep_diagonal(v);
 out:
     exf_device_diagonal_free(&s);
     tokens_free(&t);
