@@ -212,7 +212,8 @@ static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 /* ---- the choice -------------------------------------------------------------------------------------- */
 
 static const exf_sink NOW = {.take = write_now, .finish = finish_work};
-static const exf_sink WHILE_NEXT_RUNS = {.take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
+static const exf_sink WHILE_NEXT_RUNS = {
+    .take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
 static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
 static const exf_sink VECTORS_TO_RANK_0 = {.take = send_vectors, .between = add_up_scalars, .finish = receive_vectors};
 
