@@ -245,13 +245,15 @@ static exf_code add_device_block(void *self, const exf_device_block *b, exf_err 
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     exf_stream_energy_add_device(&a->stream, b);
+    (void)err;
     if (b->sweep > 0) {
         exf_vector_accumulator_add_device(a->vectors, b);
         return EXF_OK;
     }
     exf_device_sums_add(&a->device, b);
     if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b);
-    return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
+    if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
+    return EXF_OK;
 }
 
 static exf_code add_device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
@@ -345,7 +347,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
         .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,
-        .device_sweeps = o->lowrank ? 1 : sweeps /* low-rank sums are added up on the host */};
+        .device_sweeps = sweeps};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;

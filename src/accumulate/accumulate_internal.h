@@ -10,6 +10,7 @@
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
 #include "accumulate/device_sums.h"
+#include "accumulate/device_vectors.h"
 #include "accumulate/sampler.h"
 #include "base/hash.h"
 #include "base/parallel.h"
@@ -79,8 +80,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
                                     const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, size_t first_row,
                                     exf_err *err) EXF_CHECKED;
 void exf_vector_accumulator_free(exf_vector_accumulator *m); /* NULL is allowed */
-/* Prepares a pass on a device: the device takes samples and adds diagonal sums, so that blocks are
- * copied to the host only for the second sweep of low-rank sums. */
+/* Prepares a pass on a device, which takes the samples and adds up the sums: no block is copied to the host. */
 exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of device memory that the accumulator takes. */
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
@@ -89,7 +89,7 @@ uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const e
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err) EXF_CHECKED;
 /* Takes samples from a block of the first sweep; concurrent. */
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b);
-exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
+void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b);
 /* Called between the sweeps; s has all of the layer's sums. */
 exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer,
                                         exf_err *err) EXF_CHECKED;
@@ -109,7 +109,11 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
  * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
 exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers,
                         exf_err *err) EXF_CHECKED;
-/* Returns the bytes of working memory. */
+/* The same from the moments of the rows: gram [d, d] their sum of x'x, sum [d] their sum, which both are overwritten.  The same columns
+ * within the rounding of the moments. */
+exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
+                              int helpers, exf_err *err) EXF_CHECKED;
+/* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
 
 /* ---- accumulate_pairs.c --------------------------------------------------------------------------- */

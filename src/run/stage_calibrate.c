@@ -130,7 +130,6 @@ static exf_demand demand_of(const calibration *c)
     const exf_accumulate_options *o = &c->options;
     return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens,
                         .sweeps = (o->diagonal || o->lowrank) && !o->basis_only ? 2 : 1,
-                        .host_blocks = o->lowrank && !o->basis_only,
                         .observers = exf_accumulate_device_memory(c->session.backend, &c->session.shape, o)};
 }
 
