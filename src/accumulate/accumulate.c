@@ -52,6 +52,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
                                o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
     if (!o->lowrank) goto out;
+    if (o->rank) EXF_TRY(exf_provenance_add(p, err, EXF_RANK_FACT, "%d", o->rank));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
@@ -65,7 +66,7 @@ out:
 
 static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_basis_rank((int)s->d_model), bytes = 0;
+    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_vector_rank(s, o), bytes = 0;
     if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
     if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
     if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
@@ -96,7 +97,7 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     if (wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
     if (o->lowrank && !o->basis)
         all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
-               exf_basis_bytes(exf_basis_rank((int)h), (int)h, (int)buffers);
+               exf_basis_bytes(exf_vector_rank(s, o), (int)h, (int)buffers);
     return all;
 }
 

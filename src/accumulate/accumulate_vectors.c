@@ -44,10 +44,10 @@ static size_t most_samples(const exf_run_shape *shape, const exf_accumulate_opti
     return (size_t)o->samples < candidates ? (size_t)o->samples : candidates;
 }
 
-/* Returns the columns of the basis, 0 without low-rank sums. */
-static int rank_of(const exf_run_shape *shape, const exf_accumulate_options *o)
+int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    return o->lowrank ? exf_basis_rank((int)shape->d_model) : 0;
+    int most = exf_basis_rank((int)shape->d_model);
+    return !o->lowrank ? 0 : o->rank && o->rank < most ? o->rank : most;
 }
 
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
@@ -107,7 +107,7 @@ uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const e
     int k = (int)shape->top_k, h = (int)shape->d_model;
     uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h) : 0;
     if (!o->diagonal && !o->lowrank) return 0;
-    return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank_of(shape, o));
+    return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, exf_vector_rank(shape, o));
 }
 
 exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
@@ -118,7 +118,7 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
     if (takes_samples(o)) EXF_TRY(exf_device_samples_open(&m->samples, b, most_samples(s, o), (int)s->d_model, err));
     if (!o->basis_only)
         rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
-                                     rank_of(s, o), o->weighting, err);
+                                     exf_vector_rank(s, o), o->weighting, err);
 out:
     return rc;
 }
@@ -187,7 +187,7 @@ static exf_code new_sums(exf_vector_accumulator *m, int64_t n, int d_model, int 
 static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
-    int d = (int)m->shape.d_model, rank = rank_of(&m->shape, m->options);
+    int d = (int)m->shape.d_model, rank = exf_vector_rank(&m->shape, m->options);
     ranked *all = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&all, e * e, sizeof *all, "pairs with vectors", err));

@@ -62,11 +62,13 @@ typedef struct {
 } exf_device_samples;
 
 uint64_t exf_device_samples_bytes(uint64_t samples, int d_model); /* bytes of device memory */
-exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model, exf_err *err) EXF_CHECKED;
+exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model,
+                                 exf_err *err) EXF_CHECKED;
 void exf_device_samples_begin(exf_device_samples *s); /* called before a layer */
 /* Gathers the chosen samples of a block, on its queue; blocks come in order of rows. */
 void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b);
-/* Waits, and fetches the experts of the gathered samples into the sampler's pairs; with_rows: outputs too, which it has room for. */
+/* Waits, and fetches the experts of the gathered samples into the sampler's pairs; with_rows: outputs too, for which it has
+ * room. */
 exf_code exf_device_samples_fetch(exf_device_samples *s, const exf_sampler *to, int with_rows, exf_err *err) EXF_CHECKED;
 /* Puts the sampler's outputs on the device, in place of what was gathered there; after a block. */
 void exf_device_samples_put(exf_device_samples *s, const exf_sampler *from);

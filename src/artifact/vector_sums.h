@@ -30,6 +30,9 @@ static inline int exf_basis_rank(int d_model)
     return d_model < EXF_BASIS_RANK ? d_model : EXF_BASIS_RANK;
 }
 
+/* The fact of statistics that says for how many columns their basis was made; without it EXF_BASIS_RANK. */
+#define EXF_RANK_FACT "accumulate.rank"
+
 enum { EXF_GRID_ZU, EXF_GRID_ZV, EXF_N_GRIDS }; /* zz has the grid of zv */
 
 typedef struct {

@@ -9,6 +9,7 @@
 #include "artifact/tables.h"
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "kernels/linear/linear.h"
 #include "solve/solve_internal.h"
 
@@ -18,28 +19,36 @@
 
 extern const exf_projector exf_projector_lowrank;
 
+/* Refuses statistics whose basis was made for a smaller rank. */
+static exf_code check_columns(const exf_statistics_reader *r, int largest, exf_err *err)
+{
+    const char *text = exf_provenance_get(&r->provenance, EXF_RANK_FACT);
+    int64_t columns;
+    if (!text || !exf_parse_i64(text, &columns) || columns >= largest) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: calibrate.ranks: %d, its low-rank sums are of rank %lld: accumulate again with %d in "
+                    "calibrate.ranks", exf_h5_path(r->h), largest, (long long)columns, largest);
+}
+
 static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
-    int h = (int)t->shape.d_model, columns = exf_basis_rank(h);
+    int h = (int)t->shape.d_model, columns = exf_basis_rank(h), largest = 1;
     float *data;
     exf_code rc;
     EXF_TRY(exf_vector_support(r, &exf_projector_lowrank, t, err));
-    EXF_TRY(exf_vectors_add(t, "basis", columns, &data, err));
-    for (size_t i = 0; i < o->n_ranks; i++) {
-        int rank = (int)o->ranks[i];
-        if (rank > columns)
-            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h,
-                            columns);
-        EXF_TRY(exf_vectors_add(t, "lowrank", rank, &data, err));
-    }
+    for (size_t i = 0; i < o->n_ranks; i++) largest = o->ranks[i] > largest ? (int)o->ranks[i] : largest;
+    if (largest > columns)
+        return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", largest, h, columns);
+    if (r) EXF_TRY(check_columns(r, largest, err));
+    EXF_TRY(exf_vectors_add(t, "basis", largest, &data, err));
+    for (size_t i = 0; i < o->n_ranks; i++) EXF_TRY(exf_vectors_add(t, "lowrank", (int)o->ranks[i], &data, err));
 out:
     return rc;
 }
 
-/* Copies the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
+/* Copies r columns of the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
 static void copy_basis(float *out, const exf_vector_sums *v, size_t h, size_t r)
 {
-    for (size_t i = 0; i < h * r; i++) out[i] = v->basis ? (float)v->basis[i] : i / r == i % r ? 1.0f : 0.0f;
+    for (size_t i = 0; i < h * r; i++) out[i] = v->basis ? (float)v->basis[i / r * (size_t)v->rank + i % r] : i / r == i % r ? 1.0f : 0.0f;
 }
 
 typedef struct {
@@ -145,9 +154,10 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     int team = exf_team((size_t)v->n_pairs, exf_background_threads());
     workspace *m = NULL;
     exf_code rc = EXF_OK;
-    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
-    if (v->n_pairs && v->rank != basis->rank)
+    if (v->n_pairs && v->rank < basis->rank)
         return exf_fail(err, EXF_FORMAT, "layer %d: the basis has %d columns, expected %zu", (int)t->layer_number[l], v->rank, r);
+    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
+    if (v->n_pairs) r = (size_t)v->rank;
     EXF_TRY(exf_mem_new(&m, (size_t)team, sizeof *m, "low-rank corrections", err));
     for (int i = 0; i < team; i++) EXF_TRY(new_workspace(&m[i], r, h, err));
     rc = solve_pairs(&(layer){s, o, t, l, m}, team, err);
