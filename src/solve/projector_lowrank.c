@@ -37,7 +37,8 @@ static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o,
     EXF_TRY(exf_vector_support(r, &exf_projector_lowrank, t, err));
     for (size_t i = 0; i < o->n_ranks; i++) largest = o->ranks[i] > largest ? (int)o->ranks[i] : largest;
     if (largest > columns)
-        return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", largest, h, columns);
+        return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", largest, h,
+                        columns);
     if (r) EXF_TRY(check_columns(r, largest, err));
     EXF_TRY(exf_vectors_add(t, "basis", largest, &data, err));
     for (size_t i = 0; i < o->n_ranks; i++) EXF_TRY(exf_vectors_add(t, "lowrank", (int)o->ranks[i], &data, err));
