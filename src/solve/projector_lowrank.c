@@ -49,7 +49,9 @@ out:
 /* Copies r columns of the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
 static void copy_basis(float *out, const exf_vector_sums *v, size_t h, size_t r)
 {
-    for (size_t i = 0; i < h * r; i++) out[i] = v->basis ? (float)v->basis[i / r * (size_t)v->rank + i % r] : i / r == i % r ? 1.0f : 0.0f;
+    for (size_t row = 0; row < h; row++)
+        for (size_t k = 0; k < r; k++)
+            out[row * r + k] = v->basis ? (float)v->basis[row * (size_t)v->rank + k] : row == k ? 1.0f : 0.0f;
 }
 
 typedef struct {
