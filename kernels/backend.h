@@ -21,6 +21,7 @@
 #include "kernels/residual/hyper_connections.h"
 #include "kernels/statistics/divergence.h"
 #include "kernels/statistics/layer_sums.h"
+#include "kernels/statistics/lowrank_sums.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -93,6 +94,8 @@ typedef struct {
     /* Must not run while another queue adds to the same sums. */
     void (*layer_sums_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
+    void (*lowrank_add)(exf_queue *q, const exf_lowrank_sums *to, const exf_lowrank_call *c); /* lowrank_sums.h */
+    void (*residual_moments)(exf_queue *q, const exf_residual_call *c);
     /* correction.h */
     void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
 } exf_gpu_operations;

@@ -123,6 +123,7 @@ static const exf_gpu_operations gpu = {
     .gram_matrices = exf_gram_matrices_cuda,
     .layer_sums_add_common_input = exf_layer_sums_add_common_input_cuda,
     .diagonal_add = exf_diagonal_add_cuda,
+    .lowrank_add = exf_lowrank_add_cuda, .residual_moments = exf_residual_moments_cuda,
     .correct_routes = exf_correct_routes_cuda,
 };
 

@@ -47,6 +47,7 @@ typedef struct { int64_t row, sequence; } exf_sums_place;
 exf_code exf_output_fault(exf_err *err, int expert, double squared_norm, const double *route_weight);
 exf_code exf_sequence_fault(exf_err *err, uint64_t sequence, int source, int target, double dot, double target_sq);
 exf_code exf_vector_fault(exf_err *err, int source, int target, double sum);
+exf_code exf_root_fault(exf_err *err, double weight);
 
 /* ---- sums of routed outputs ---------------------------------------------------------------- */
 

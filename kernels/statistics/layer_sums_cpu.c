@@ -32,6 +32,11 @@ exf_code exf_vector_fault(exf_err *err, int source, int target, double sum)
     return exf_fail(err, EXF_NUMERIC, "pair %d -> %d: a vector sum of %g is outside the range of the sums", source, target, sum);
 }
 
+exf_code exf_root_fault(exf_err *err, double weight)
+{
+    return exf_fail(err, EXF_NUMERIC, "a weight of %g has no root, which vector sums need", weight);
+}
+
 /* ---- routed outputs --------------------------------------------------------------------------- */
 
 /* Computes gram[a,b] = <E_a(x), E_b(x)> of one token. */

@@ -52,6 +52,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
                                o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
     if (!o->lowrank) goto out;
+    if (o->rank) EXF_TRY(exf_provenance_add(p, err, EXF_RANK_FACT, "%d", o->rank));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
@@ -65,7 +66,7 @@ out:
 
 static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_basis_rank((int)s->d_model), bytes = 0;
+    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_vector_rank(s, o), bytes = 0;
     if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
     if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
     if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
@@ -96,7 +97,7 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     if (wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
     if (o->lowrank && !o->basis)
         all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
-               exf_basis_bytes(exf_basis_rank((int)h), (int)h, (int)buffers);
+               exf_basis_bytes(exf_vector_rank(s, o), (int)h, (int)buffers);
     return all;
 }
 
@@ -245,13 +246,15 @@ static exf_code add_device_block(void *self, const exf_device_block *b, exf_err 
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     exf_stream_energy_add_device(&a->stream, b);
+    (void)err;
     if (b->sweep > 0) {
         exf_vector_accumulator_add_device(a->vectors, b);
         return EXF_OK;
     }
     exf_device_sums_add(&a->device, b);
     if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b);
-    return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
+    if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
+    return EXF_OK;
 }
 
 static exf_code add_device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
@@ -308,6 +311,7 @@ static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *pr
     progress->cold = 0;
     for (int e = 0; e < a->sums[0].n_experts; e++) progress->cold += a->sums[0].norm_count[e] == 0;
     if (a->ranks) progress->n_experts = 0; /* one rank's cold experts are not the run's */
+    if (a->vectors && a->sink->ready) EXF_TRY(a->sink->ready(a, err));
     if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     if (rc == EXF_OK) rc = a->sink->take(a, layer, err);
@@ -344,7 +348,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
         .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,
-        .device_sweeps = o->lowrank ? 1 : sweeps /* low-rank sums are added up on the host */};
+        .device_sweeps = sweeps};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;

@@ -25,6 +25,7 @@ typedef struct {
     int common_input_tokens; /* above 0: pairs are those of common input, on so many tokens of each sequence */
     int diagonal, lowrank; /* 1: their moments are added up, in a second sweep of every layer */
     int64_t vector_pairs;  /* ordered pairs per layer that have moments: those of largest source_sq */
+    int rank;              /* columns of the basis of lowrank, the largest rank that is to be solved; 0: EXF_BASIS_RANK */
     int64_t samples;       /* residuals per layer from which the basis of lowrank is made */
     uint64_t seed;         /* seed of the choice of samples, and of the search for the basis */
     exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
@@ -39,6 +40,10 @@ typedef struct {
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Adds the facts of the accumulate stage. */
 exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Returns the columns of the basis of lowrank, never more than the model's width; 0 without lowrank. */
+int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o);
+/* Returns the most pairs of a layer that have vectors. */
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Return the bytes that one layer's statistics take on disk, and that one layer takes in memory while it is observed. */
 uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
 uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers);

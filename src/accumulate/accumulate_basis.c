@@ -85,6 +85,25 @@ out:
     return rc;
 }
 
+/* Makes g [d, k] random orthonormal columns. */
+static exf_code first_subspace(double *g, int d, int k, uint64_t seed, uint64_t stream, exf_err *err)
+{
+    for (size_t i = 0; i < (size_t)d * (size_t)k; i++) g[i] = (double)exf_rng_below(1u << 20, seed, stream, i) / (1u << 19) - 1;
+    return exf_linalg_orthonormalize(g, d, k, err);
+}
+
+/* Makes the largest element of each column of q [d, r], the first of equals, positive. */
+static void choose_signs(double *q, int r, int d)
+{
+    for (double *column = q; column < q + r; column++) {
+        int largest = 0;
+        for (int i = 1; i < d; i++)
+            if (fabs(column[i * r]) > fabs(column[largest * r])) largest = i;
+        double sign = column[largest * r] < 0 ? -1 : 1;
+        for (int i = 0; i < d; i++) column[i * r] *= sign;
+    }
+}
+
 uint64_t exf_basis_bytes(int r, int d, int helpers)
 {
     uint64_t k = (uint64_t)(r + EXTRA < d ? r + EXTRA : d), n = (uint64_t)(helpers < PARTS ? helpers : PARTS), width = (uint64_t)d;
@@ -105,25 +124,64 @@ exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint6
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < width; j++) s.mean[j] += (double)x[i * width + j];
     for (size_t j = 0; n && j < width; j++) s.mean[j] /= (double)n;
-    for (size_t i = 0; i < width * columns; i++) s.g[i] = (double)exf_rng_below(1u << 20, seed, stream, i) / (1u << 19) - 1;
-    EXF_TRY(exf_linalg_orthonormalize(s.g, d, s.k, err));
+    EXF_TRY(first_subspace(s.g, d, s.k, seed, stream, err));
     for (int i = 0; n && i < ITERATIONS; i++) { /* g becomes orth(X' X g) */
         EXF_TRY(add_parts(&s, 0, s.g, width * columns, err));
         EXF_TRY(exf_linalg_orthonormalize(s.g, d, s.k, err));
     }
     EXF_TRY(order_columns(&s, q, r, err));
-    for (double *column = q; column < q + r; column++) { /* its largest element becomes positive */
-        int largest = 0;
-        for (int i = 1; i < d; i++)
-            if (fabs(column[i * r]) > fabs(column[largest * r])) largest = i;
-        double sign = column[largest * r] < 0 ? -1 : 1;
-        for (int i = 0; i < d; i++) column[i * r] *= sign;
-    }
+    choose_signs(q, r, d);
 out:
     exf_mem_free(s.mean);
     exf_mem_free(s.rows);
     exf_mem_free(s.image);
     exf_mem_free(s.g);
     exf_mem_free(s.next);
+    return rc;
+}
+
+/* ---- from moments ------------------------------------------------------------------------------- */
+
+/* Makes next [d, k] = gram g, in fixed parts of the rows. */
+static void apply_gram(double *next, const double *gram, const double *g, int d, int k, int helpers)
+{
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, helpers))
+    for (size_t p = 0; p < PARTS; p++) {
+        size_t from = p * (size_t)d / PARTS, end = (p + 1) * (size_t)d / PARTS;
+        if (end > from)
+            exf_linalg_xw(next + from * (size_t)k, k, gram + from * (size_t)d, d, g, k, (int)(end - from), k, d, 1, 0);
+    }
+}
+
+exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
+                              int helpers, exf_err *err)
+{
+    int k = r + EXTRA < d ? r + EXTRA : d;
+    size_t width = (size_t)d, columns = (size_t)k;
+    double *g = NULL, *next = NULL, *small = NULL, *value = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&g, width * columns, sizeof *g, "basis", err));
+    EXF_TRY(exf_mem_new(&next, width * columns, sizeof *next, "basis", err));
+    EXF_TRY(exf_mem_new(&small, columns * columns, sizeof *small, "basis", err));
+    EXF_TRY(exf_mem_new(&value, columns, sizeof *value, "basis", err));
+    for (size_t i = 0; n && i < width; i++)
+        for (size_t j = 0; j < width; j++) gram[i * width + j] -= sum[i] * (sum[j] / (double)n);
+    EXF_TRY(first_subspace(g, d, k, seed, stream, err));
+    for (int i = 0; n && i < ITERATIONS; i++) { /* g becomes orth(gram g) */
+        apply_gram(next, gram, g, d, k, helpers);
+        memcpy(g, next, width * columns * sizeof *g);
+        EXF_TRY(exf_linalg_orthonormalize(g, d, k, err));
+        EXF_TRY(exf_stop_check(err));
+    }
+    apply_gram(next, gram, g, d, k, helpers);
+    exf_linalg_xtw(small, k, g, k, next, k, k, k, d, 1, 0);
+    EXF_TRY(exf_linalg_eigen(small, value, k, err));
+    exf_linalg_xw(q, r, g, k, small, k, d, r, k, 1, 0);
+    choose_signs(q, r, d);
+out:
+    exf_mem_free(g);
+    exf_mem_free(next);
+    exf_mem_free(small);
+    exf_mem_free(value);
     return rc;
 }

@@ -10,6 +10,7 @@
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
 #include "accumulate/device_sums.h"
+#include "accumulate/device_vectors.h"
 #include "accumulate/sampler.h"
 #include "base/hash.h"
 #include "base/parallel.h"
@@ -70,8 +71,6 @@ void exf_stream_energy_free(exf_stream_energy *s); /* accepts zeroed memory */
 
 typedef struct exf_vector_accumulator exf_vector_accumulator;
 
-/* Returns the most pairs of a layer that have vectors. */
-uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Chooses the grids of v's pairs from the layer's scalar sums. */
 void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s);
 
@@ -81,8 +80,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
                                     const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, size_t first_row,
                                     exf_err *err) EXF_CHECKED;
 void exf_vector_accumulator_free(exf_vector_accumulator *m); /* NULL is allowed */
-/* Prepares a pass on a device: the device takes samples and adds diagonal sums, so that blocks are
- * copied to the host only for the second sweep of low-rank sums. */
+/* Prepares a pass on a device, which takes the samples and adds up the sums: no block is copied to the host. */
 exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of device memory that the accumulator takes. */
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
@@ -91,7 +89,7 @@ uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const e
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err) EXF_CHECKED;
 /* Takes samples from a block of the first sweep; concurrent. */
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b);
-exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
+void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b);
 /* Called between the sweeps; s has all of the layer's sums. */
 exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer,
                                         exf_err *err) EXF_CHECKED;
@@ -111,7 +109,11 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
  * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
 exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers,
                         exf_err *err) EXF_CHECKED;
-/* Returns the bytes of working memory. */
+/* The same from the moments of the rows: gram [d, d] their sum of x'x, sum [d] their sum, which both are overwritten.  The same columns
+ * within the rounding of the moments. */
+exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
+                              int helpers, exf_err *err) EXF_CHECKED;
+/* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
 
 /* ---- accumulate_pairs.c --------------------------------------------------------------------------- */
@@ -171,6 +173,8 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 typedef struct {
     /* Takes the layer's sums from a->sums[0] and a->vectors; a->sums[0] is then for the next layer. */
     exf_code (*take)(exf_accumulator *a, int layer, exf_err *err);
+    /* Called before the layer's vector sums are made in host memory: those of the layer before are then written; NULL: they are. */
+    exf_code (*ready)(exf_accumulator *a, exf_err *err);
     /* Called between the sweeps of a layer with vectors: the first worker's scalar sums become those of all ranks on rank 0. */
     exf_code (*between)(exf_accumulator *a, exf_err *err);
     /* Waits until all that was taken is written; collective. */
@@ -214,7 +218,7 @@ struct exf_accumulator {
     /* The layers before it. */
     const exf_sink *sink;        /* NULL: the pass has not begun */
     exf_layer_statistics before; /* sums of layer before_layer, which are not written yet */
-    exf_vector_sums before_vectors; /* its vector sums, on their way to rank 0 */
+    exf_vector_sums before_vectors; /* its vector sums, not written yet, or on their way to rank 0 */
     int before_layer;
     int before_pending;          /* 1: before_vectors are on their way */
     exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */

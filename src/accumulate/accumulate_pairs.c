@@ -87,9 +87,10 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
     s->first[0] = 0;
     for (size_t i = 0; i < slots; i++) {
         s->weight[i] = weight_of(b->expert_outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
-        if (!(s->weight[i] >= 0))
-            return exf_fail(err, EXF_NUMERIC, "token %zu: a weight of %g has no root, which vector sums need", i / (size_t)k,
-                            s->weight[i]);
+        if (s->weight[i] >= 0) continue;
+        rc = exf_root_fault(err, s->weight[i]);
+        exf_err_prefix(err, "token %zu: ", i / (size_t)k);
+        goto out;
     }
 out:
     return rc;

@@ -1,10 +1,12 @@
 /* accumulate_sinks.c - where the sums of finished layers go: into the statistics file, by one of three sinks.
  *
- *   now                  written before the next layer begins: passes on the CPU, and passes with vector sums
- *   while the next runs  on a thread of its own, while the next layer adds up in the other set of sums: passes on a GPU
+ *   now                  written before the next layer begins: passes on the CPU
+ *   while the next runs  on a thread of its own, while the next layer adds up in the other set of sums: passes on a GPU.
+ *                        Vector sums, up to a gigabyte, have one set in host memory: they are written before the GPU's next
+ *                        are copied there
  *   by way of rank 0     sent to rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
- *                        Vector sums may be gigabytes, so they are not copied: what is sent are the layer's own, and they
- *                        have arrived, and are written, before the next layer makes its own between its sweeps
+ *                        Vector sums are not copied: what is sent are the layer's own, and they have arrived, and are
+ *                        written, before the next layer makes its own between its sweeps
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
  * start of a->work until the wait for it no other thread uses the file. */
@@ -36,9 +38,11 @@ static exf_code give_sums(void *self, exf_err *err)
 {
     const finished_layer *l = self;
     const exf_layer_consumer *to = &l->a->consumer;
+    exf_layer_statistics s = *l->s;
     int i = 0;
+    s.vectors = l->v;
     while (l->a->layer_number[i] != l->layer) i++;
-    return to->consume ? to->consume(to->self, i, l->s, err) : EXF_OK;
+    return to->consume ? to->consume(to->self, i, &s, err) : EXF_OK;
 }
 
 static exf_code write_record(void *self, exf_err *err)
@@ -107,22 +111,32 @@ static void swap_sums(exf_accumulator *a, int layer)
 static exf_code write_before(void *self, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_code rc = write_layer(a, a->before_layer, &a->before, NULL, err);
+    exf_code rc = write_layer(a, a->before_layer, &a->before, a->vectors ? &a->before_vectors : NULL, err);
     exf_layer_statistics_zero(&a->before);
+    exf_vector_sums_free(&a->before_vectors);
     return rc;
-}
-
-static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *err)
-{
-    exf_code rc = exf_background_wait(&a->work, err);
-    if (rc != EXF_OK) return rc;
-    swap_sums(a, layer);
-    return exf_background_start(&a->work, write_before, a, err);
 }
 
 static exf_code finish_work(exf_accumulator *a, exf_err *err)
 {
     return exf_background_wait(&a->work, err);
+}
+
+/* Takes the vector sums of the accumulator, which makes others for the next layer. */
+static void take_vectors(exf_accumulator *a)
+{
+    exf_vector_sums *v = exf_vector_accumulator_sums(a->vectors);
+    a->before_vectors = *v;
+    *v = (exf_vector_sums){.n_pairs = 0};
+}
+
+static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_code rc = finish_work(a, err);
+    if (rc != EXF_OK) return rc;
+    swap_sums(a, layer);
+    if (a->vectors) take_vectors(a);
+    return exf_background_start(&a->work, write_before, a, err);
 }
 
 /* ---- by way of rank 0 ------------------------------------------------------------------------------- */
@@ -171,9 +185,7 @@ static exf_code add_vectors(void *self, exf_err *err)
 
 static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
 {
-    exf_vector_sums *v = exf_vector_accumulator_sums(a->vectors);
-    a->before_vectors = *v;
-    *v = (exf_vector_sums){.n_pairs = 0};
+    take_vectors(a);
     a->before_pending = 1;
     swap_sums(a, layer);
     return exf_background_start(&a->work, add_vectors, a, err);
@@ -200,7 +212,8 @@ static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 /* ---- the choice -------------------------------------------------------------------------------------- */
 
 static const exf_sink NOW = {.take = write_now, .finish = finish_work};
-static const exf_sink WHILE_NEXT_RUNS = {.take = write_while_next_runs, .finish = finish_work, .gives_zeros = 1};
+static const exf_sink WHILE_NEXT_RUNS = {
+    .take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
 static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
 static const exf_sink VECTORS_TO_RANK_0 = {.take = send_vectors, .between = add_up_scalars, .finish = receive_vectors};
 
@@ -208,9 +221,7 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
 {
     int on_device = a->device.b != NULL;
     exf_code rc = EXF_OK;
-    a->sink = a->ranks ? a->vectors ? &VECTORS_TO_RANK_0 : &SUMS_TO_RANK_0
-              : on_device && a->target && !a->vectors ? &WHILE_NEXT_RUNS
-                                                      : &NOW;
+    a->sink = a->ranks ? a->vectors ? &VECTORS_TO_RANK_0 : &SUMS_TO_RANK_0 : on_device && a->target ? &WHILE_NEXT_RUNS : &NOW;
     if (a->sink == &NOW || a->before.dot) return EXF_OK;
     EXF_TRY(exf_layer_statistics_new(&a->before, (int)a->shape.n_experts, err));
     rc = exf_accumulator_make_sample(a, &a->before, err);

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "kernels/linear/linear.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,8 @@ struct exf_vector_accumulator {
     int n_workers, n_helpers;
     pthread_mutex_t lock[N_LOCKS]; /* each guards the sums of many pairs */
     exf_ranks *ranks;             /* NULL: one process */
-    exf_device_samples samples;   /* samples of lowrank on a device */
-    exf_device_diagonal diagonal; /* used on a device if diagonal sums are all that the second sweep adds */
+    exf_device_samples samples;   /* on a device, where the run makes a basis of its own */
+    exf_device_vectors device;    /* on a device, where the run has a second sweep */
 };
 
 /* Returns 1 if the run makes a low-rank basis of its own. */
@@ -36,10 +37,17 @@ static int takes_samples(const exf_accumulate_options *o)
     return o->lowrank && !o->basis;
 }
 
-/* Returns 1 if a device adds diagonal sums. */
-static int adds_on_device(const exf_accumulate_options *o)
+/* Returns how many samples a layer has at most. */
+static size_t most_samples(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    return o->diagonal && !o->lowrank && !o->basis_only;
+    size_t candidates = (size_t)shape->n_tokens * (size_t)shape->top_k;
+    return (size_t)o->samples < candidates ? (size_t)o->samples : candidates;
+}
+
+int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    int most = exf_basis_rank((int)shape->d_model);
+    return !o->lowrank ? 0 : o->rank && o->rank < most ? o->rank : most;
 }
 
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
@@ -48,7 +56,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
 {
     exf_code rc;
     exf_vector_accumulator *m = NULL;
-    size_t e = (size_t)shape->n_experts, candidates = (size_t)shape->n_tokens * (size_t)shape->top_k;
+    size_t e = (size_t)shape->n_experts;
     *out = NULL;
     EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "vector sums", err));
     for (int i = 0; i < N_LOCKS; i++) pthread_mutex_init(&m->lock[i], NULL);
@@ -59,9 +67,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
     m->ranks = ranks;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
-    if (takes_samples(o))
-        EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model,
-                                err));
+    if (takes_samples(o)) EXF_TRY(exf_sampler_new(&m->sampler, most_samples(shape, o), 0, err));
     m->sampler.first_row = first_row;
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
@@ -83,7 +89,7 @@ void exf_vector_accumulator_free(exf_vector_accumulator *m)
     exf_mem_free(m->buffers);
     for (int i = 0; i < N_LOCKS; i++) pthread_mutex_destroy(&m->lock[i]);
     exf_device_samples_free(&m->samples);
-    exf_device_diagonal_free(&m->diagonal);
+    exf_device_vectors_free(&m->device);
     exf_sampler_free(&m->sampler);
     exf_vector_sums_free(&m->sums);
     exf_mem_free(m->index);
@@ -98,25 +104,35 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    if (takes_samples(o)) return exf_device_samples_bytes((int)shape->d_model);
-    return adds_on_device(o) ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
+    int k = (int)shape->top_k, h = (int)shape->d_model;
+    uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h) : 0;
+    if (!o->diagonal && !o->lowrank) return 0;
+    return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, exf_vector_rank(shape, o));
 }
 
 exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
 {
     const exf_run_shape *s = &m->shape;
-    if (takes_samples(m->options)) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
-    if (!adds_on_device(m->options)) return EXF_OK;
-    return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model,
-                                    m->options->weighting, err);
+    const exf_accumulate_options *o = m->options;
+    exf_code rc = EXF_OK;
+    if (takes_samples(o)) EXF_TRY(exf_device_samples_open(&m->samples, b, most_samples(s, o), (int)s->d_model, err));
+    if (!o->basis_only)
+        rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
+                                     exf_vector_rank(s, o), o->weighting, err);
+out:
+    return rc;
 }
 
 /* ---- the first sweep -------------------------------------------------------------------------------- */
 
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
 {
+    exf_code rc = EXF_OK;
     exf_vector_sums_free(&m->sums);
     if (!takes_samples(m->options)) return EXF_OK;
+    exf_device_samples_begin(&m->samples);
+    if (!m->sampler.source && (m->ranks || !m->samples.b)) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
+    if (rc != EXF_OK) return rc;
     if (m->ranks) exf_sampler_clear(&m->sampler, (int)m->shape.d_model);
     return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
 }
@@ -126,9 +142,9 @@ void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_mo
     if (takes_samples(m->options)) exf_sampler_keep(&m->sampler, b);
 }
 
-exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
+void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b)
 {
-    return takes_samples(m->options) ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
+    if (takes_samples(m->options)) exf_device_samples_keep(&m->samples, &m->sampler, b);
 }
 
 /* ---- between the sweeps ------------------------------------------------------------------------------ */
@@ -160,11 +176,18 @@ static int rising(const void *a, const void *b)
     return (x->pair > y->pair) - (x->pair < y->pair);
 }
 
+/* Allocates sums of n pairs; those of a device lie in its staging memory, and those of a basis are not wanted. */
+static exf_code new_sums(exf_vector_accumulator *m, int64_t n, int d_model, int rank, exf_err *err)
+{
+    if (m->options->basis_only || m->device.b) return exf_vector_sums_new_choice(&m->sums, n, d_model, rank, err);
+    return exf_vector_sums_new(&m->sums, n, d_model, m->options->diagonal, rank, err);
+}
+
 /* Chooses the pairs of largest source_sq, ties to the lower source, then target. */
 static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
-    int d = (int)m->shape.d_model, rank = m->options->lowrank ? exf_basis_rank(d) : 0;
+    int d = (int)m->shape.d_model, rank = exf_vector_rank(&m->shape, m->options);
     ranked *all = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&all, e * e, sizeof *all, "pairs with vectors", err));
@@ -173,8 +196,7 @@ static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statisti
     qsort(all, n, sizeof *all, by_energy);
     n = n < most ? n : most;
     qsort(all, n, sizeof *all, rising);
-    EXF_TRY(m->options->basis_only ? exf_vector_sums_new_choice(&m->sums, (int64_t)n, d, rank, err)
-                                   : exf_vector_sums_new(&m->sums, (int64_t)n, d, m->options->diagonal, rank, err));
+    EXF_TRY(new_sums(m, (int64_t)n, d, rank, err));
     for (size_t i = 0; i < n; i++) {
         m->sums.pair[2 * i] = all[i].pair / (int32_t)e;
         m->sums.pair[2 * i + 1] = all[i].pair % (int32_t)e;
@@ -193,19 +215,50 @@ void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_stat
     }
 }
 
+/* Returns the scalar of a sample's pair, NaN for a sample of an empty slot. */
+static double scalar_of_sample(const exf_vector_accumulator *m, const exf_layer_statistics *s, size_t i)
+{
+    const int32_t *pair = m->sampler.pair + 2 * i;
+    size_t at = (size_t)pair[0] * (size_t)s->n_experts + (size_t)pair[1];
+    if (pair[0] < 0 || pair[1] < 0) return NAN;
+    return exf_pair_scalar(&m->options->rule, exf_exact_value(&s->dot[at]), exf_exact_value(&s->target_sq[at]));
+}
+
 /* Replaces the samples' u by u - S v and returns how many there are; samples of an empty slot are left out. */
 static size_t take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
 {
     size_t h = (size_t)m->shape.d_model, n = 0;
     for (size_t i = 0; i < m->sampler.n; i++) {
-        if (m->sampler.pair[2 * i] < 0 || m->sampler.pair[2 * i + 1] < 0) continue;
-        size_t at = (size_t)m->sampler.pair[2 * i] * (size_t)s->n_experts + (size_t)m->sampler.pair[2 * i + 1];
-        double scalar = exf_pair_scalar(&m->options->rule, exf_exact_value(&s->dot[at]), exf_exact_value(&s->target_sq[at]));
+        double scalar = scalar_of_sample(m, s, i);
+        if (isnan(scalar)) continue;
         const float *u = m->sampler.source + i * h, *v = m->sampler.target + i * h;
         float *to = m->sampler.source + n++ * h;
         for (size_t k = 0; k < h; k++) to[k] = (float)((double)u[k] - scalar * (double)v[k]);
     }
     return n;
+}
+
+/* Makes the basis from the moments of residuals, which the device has. */
+static exf_code find_on_device(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, int helpers, exf_err *err)
+{
+    size_t h = (size_t)m->shape.d_model, n = 0;
+    double *scalar = NULL;
+    exf_code rc;
+    if (m->ranks)
+        exf_device_samples_put(&m->samples, &m->sampler);
+    else
+        EXF_TRY(exf_device_samples_fetch(&m->samples, &m->sampler, 0, err));
+    EXF_TRY(exf_mem_new(&scalar, m->sampler.n, sizeof *scalar, "samples", err));
+    for (size_t i = 0; i < m->sampler.n; i++) {
+        scalar[i] = scalar_of_sample(m, s, i);
+        n += !isnan(scalar[i]);
+    }
+    EXF_TRY(exf_device_samples_moments(&m->samples, &m->sampler, scalar, err));
+    rc = exf_basis_of_moments(m->sums.basis, m->sums.rank, m->samples.host, m->samples.host + h * h, n, (int)h, m->options->seed,
+                              (uint64_t)layer, helpers, err);
+out:
+    exf_mem_free(scalar);
+    return rc;
 }
 
 /* Makes pairs, basis and grids from the sums and samples of this run. */
@@ -214,9 +267,11 @@ static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics
     exf_code rc = choose_pairs(m, s, err);
     if (rc != EXF_OK || !m->sums.basis) return rc;
     exf_vector_sums_choose_grids(&m->sums, s);
+    int helpers = m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers;
+    if (m->samples.b) return find_on_device(m, s, layer, helpers, err);
     size_t n = take_residuals(m, s);
     return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, m->options->seed,
-                          (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err);
+                          (uint64_t)layer, helpers, err);
 }
 
 /* Refuses sums that could overflow the grids of a basis: those of more data than it was made from. */
@@ -243,7 +298,7 @@ static exf_code take_basis(exf_vector_accumulator *m, const exf_layer_statistics
     exf_code rc;
     EXF_TRY(exf_basis_get(m->options->basis, layer, &given, err));
     size_t p = (size_t)given.n_pairs;
-    EXF_TRY(exf_vector_sums_new(&m->sums, given.n_pairs, given.d_model, m->options->diagonal, given.rank, err));
+    EXF_TRY(new_sums(m, given.n_pairs, given.d_model, given.rank, err));
     if (p) memcpy(m->sums.pair, given.pair, 2 * p * sizeof *given.pair);
     index_pairs(m);
     if (given.basis) {
@@ -266,10 +321,7 @@ static exf_code broadcast_choice(exf_vector_accumulator *m, exf_err *err)
     } head = {v->n_pairs, v->d_model, v->rank};
     exf_code rc;
     EXF_TRY(exf_ranks_broadcast(m->ranks, &head, sizeof head, err));
-    if (!exf_ranks_first(m->ranks))
-        EXF_TRY(m->options->basis_only
-                    ? exf_vector_sums_new_choice(v, head.n_pairs, head.d_model, head.rank, err)
-                    : exf_vector_sums_new(v, head.n_pairs, head.d_model, m->options->diagonal, head.rank, err));
+    if (!exf_ranks_first(m->ranks)) EXF_TRY(new_sums(m, head.n_pairs, head.d_model, head.rank, err));
     size_t p = (size_t)head.n_pairs, columns = (size_t)v->d_model * (size_t)v->rank;
     if (v->pair) EXF_TRY(exf_ranks_broadcast(m->ranks, v->pair, 2 * p * sizeof *v->pair, err));
     if (v->grid) EXF_TRY(exf_ranks_broadcast(m->ranks, v->grid, p * EXF_N_GRIDS * sizeof *v->grid, err));
@@ -287,6 +339,7 @@ static exf_code share_basis(exf_vector_accumulator *m, const exf_layer_statistic
                                        {k->target, floats * sizeof *k->target, EXF_RANKS_BITS},
                                        {k->pair, k->n * 2 * sizeof *k->pair, EXF_RANKS_BITS}};
     exf_code rc;
+    if (m->samples.b) EXF_TRY(exf_device_samples_fetch(&m->samples, k, 1, err));
     if (takes_samples(m->options)) EXF_TRY(exf_ranks_sum(m->ranks, samples, sizeof samples / sizeof *samples, err));
     if (exf_ranks_first(m->ranks)) EXF_TRY(make_basis(m, s, layer, err));
     EXF_TRY(broadcast_choice(m, err));
@@ -302,7 +355,7 @@ exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_lay
         EXF_TRY(take_basis(m, s, layer, err));
     else
         EXF_TRY(m->ranks ? share_basis(m, s, layer, err) : make_basis(m, s, layer, err));
-    if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
+    if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums);
 out:
     return rc;
 }
@@ -338,12 +391,12 @@ out:
 
 void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
 {
-    exf_device_diagonal_add(&m->diagonal, b);
+    exf_device_vectors_add(&m->device, b);
 }
 
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
 {
-    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
+    return m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
 }
 
 exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)

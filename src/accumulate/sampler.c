@@ -200,17 +200,25 @@ size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row)
 
 /* ---- samples of the low-rank basis ------------------------------------------------------------------- */
 
+exf_code exf_sampler_make_room(exf_sampler *s, int d_model, exf_err *err)
+{
+    size_t floats;
+    exf_code rc;
+    EXF_TRY(exf_mem_mul(&floats, s->keys.cap, (size_t)d_model, "samples", err));
+    EXF_TRY(exf_mem_new(&s->source, floats, sizeof *s->source, "samples", err));
+    EXF_TRY(exf_mem_new(&s->target, floats, sizeof *s->target, "samples", err));
+out:
+    return rc;
+}
+
 exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err)
 {
     exf_code rc;
-    size_t floats;
     memset(s, 0, sizeof *s);
-    EXF_TRY(exf_mem_mul(&floats, samples, (size_t)d_model, "samples", err));
     EXF_TRY(exf_smallest_keys_new(&s->keys, samples, err));
     EXF_TRY(exf_mem_new(&s->slot, samples, 2 * sizeof *s->slot, "samples", err));
     EXF_TRY(exf_mem_new(&s->pair, samples, 2 * sizeof *s->pair, "samples", err));
-    EXF_TRY(exf_mem_new(&s->source, floats, sizeof *s->source, "samples", err));
-    EXF_TRY(exf_mem_new(&s->target, floats, sizeof *s->target, "samples", err));
+    if (d_model) EXF_TRY(exf_sampler_make_room(s, d_model, err));
 out:
     if (rc != EXF_OK) exf_sampler_free(s);
     return rc;

@@ -53,8 +53,10 @@ typedef struct {
     size_t first_row;         /* row in the whole run of the first row that blocks count from: of a rank's part */
 } exf_sampler;
 
-/* Allocates memory for `samples` samples of width d_model. */
+/* Allocates memory for `samples` samples of width d_model; 0: without their outputs. */
 exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err) EXF_CHECKED;
+/* Allocates memory for the outputs of a sampler that was made without. */
+exf_code exf_sampler_make_room(exf_sampler *s, int d_model, exf_err *err) EXF_CHECKED;
 void exf_sampler_free(exf_sampler *s);
 /* Chooses the samples of one layer. */
 exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed,

@@ -13,7 +13,8 @@
  *   /layers/<l>/vectors/grid       I32 [P, 2]   exponents of the units of zu; of zv and zz; absent with basis
  *   /origin                        as in statistics
  * The fact accumulate.basis_digest is the SHA-256 over all layers' number, P, H, R (u64), pair, basis and grid,
- * little endian.  The facts accumulate.samples, .seed, .vector_pairs, .ridge, .clip say how it was chosen. */
+ * little endian.  The facts accumulate.rank (absent: 32, or H), .samples, .seed, .vector_pairs, .ridge, .clip say
+ * how it was chosen. */
 #include "artifact/artifact_basis.h"
 
 #include "artifact/provenance.h"

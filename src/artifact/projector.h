@@ -37,7 +37,7 @@ typedef struct exf_projector {
     exf_apply apply;
     int ranked;         /* 1: a variant spells it <name><R>, and calibrate.ranks lists the R that are solved */
     unsigned observes;  /* EXF_OBSERVES_*: the sums it needs beside those of every pair */
-    int reads_file;     /* 1: `begin` reads the statistics, which must be complete; 0: its r may be NULL */
+    int reads_file;     /* 1: `begin` reads the sums of all layers, which must be complete; 0: its r may be NULL */
     /* Called before any layer: allocates arrays in the tables, computes sums over layers; NULL:
      * nothing to do. `begin` and `layer` both NULL: nothing is solved. */
     exf_code (*begin)(exf_statistics_reader *r, const struct exf_solve_options *o, exf_tables *t, exf_err *err);

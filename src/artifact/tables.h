@@ -64,6 +64,7 @@ typedef struct {
  * source_sq.  All other pairs keep their scalar. */
 typedef struct {
     int64_t n_pairs; /* N, all layers together; 0: no pair has vectors and all below is NULL */
+    int64_t room;    /* pairs for which a solver that has no file yet made room in pair and array; 0: for n_pairs */
     int32_t *pair;   /* [N, 3] layer index, source, target; ascending */
     int64_t *first;  /* [L + 1] a layer's first pair; not in the file */
     exf_vector_array *array; /* in order of projectors, then of what each stores, then of R */
@@ -176,6 +177,12 @@ const exf_stored_array *exf_stored_array_find(const char *name); /* NULL: no pro
  * that exists; rank: R, or 0 if the shape has none.  EXF_INTERNAL: no projector stores such a name. */
 exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out, exf_err *err) EXF_CHECKED;
 exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *a); /* without a name */
+
+/* Returns 1 if arrays of that shape have a row for each pair. */
+static inline int exf_stored_by_pair(exf_stored_shape shape)
+{
+    return shape == EXF_STORED_PAIRS || shape == EXF_STORED_RANKS;
+}
 
 /* Writes the vectors; nothing for tables without any. */
 exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;

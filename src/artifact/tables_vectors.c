@@ -94,6 +94,7 @@ static exf_code count_numbers(size_t *n, const exf_tables *t, const exf_vector_a
 {
     exf_tensor x = exf_vector_array_tensor(t, a);
     exf_code rc = EXF_OK;
+    if (t->vectors.room && exf_stored_by_pair(a->stored->shape)) x.shape[0] = t->vectors.room;
     *n = 1;
     for (int i = 0; rc == EXF_OK && i < x.rank; i++) rc = exf_mem_mul(n, *n, (size_t)x.shape[i], "vectors", err);
     return rc;
@@ -112,7 +113,8 @@ exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out,
     while (at < v->n_arrays && stands_before(&v->array[at], name, rank)) at++;
     EXF_TRY(count_numbers(&n, t, &a, err));
     EXF_TRY(exf_mem_new(&now, (size_t)v->n_arrays + 1, sizeof *now, "vectors", err));
-    EXF_TRY(exf_mem_new(&a.data, n, sizeof *a.data, "vectors", err));
+    EXF_TRY(v->room && exf_stored_by_pair(a.stored->shape) ? exf_mem_raw(&a.data, n, sizeof *a.data, "vectors", err)
+                                                           : exf_mem_new(&a.data, n, sizeof *a.data, "vectors", err));
     for (int i = 0; i <= v->n_arrays; i++) now[i] = i < at ? v->array[i] : i == at ? a : v->array[i - 1];
     exf_mem_free(v->array);
     v->array = now;

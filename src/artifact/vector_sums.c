@@ -51,14 +51,9 @@ out:
 
 void exf_vector_sums_free(exf_vector_sums *v)
 {
-    exf_mem_free(v->pair);
-    exf_mem_free(v->vu);
-    exf_mem_free(v->vv);
-    exf_mem_free(v->basis);
-    exf_mem_free(v->grid);
-    exf_mem_free(v->zz);
-    exf_mem_free(v->zu);
-    exf_mem_free(v->zv);
+    void *own[] = {v->pair, v->basis, v->grid}, *sums[] = {v->vu, v->vv, v->zz, v->zu, v->zv};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) exf_mem_free(own[i]);
+    for (size_t i = 0; !v->borrowed && i < sizeof sums / sizeof *sums; i++) exf_mem_free(sums[i]);
     memset(v, 0, sizeof *v);
 }
 

@@ -30,6 +30,9 @@ static inline int exf_basis_rank(int d_model)
     return d_model < EXF_BASIS_RANK ? d_model : EXF_BASIS_RANK;
 }
 
+/* The fact of statistics that says for how many columns their basis was made; without it EXF_BASIS_RANK. */
+#define EXF_RANK_FACT "accumulate.rank"
+
 enum { EXF_GRID_ZU, EXF_GRID_ZV, EXF_N_GRIDS }; /* zz has the grid of zv */
 
 typedef struct {
@@ -40,6 +43,7 @@ typedef struct {
     double *basis;             /* [H, R] orthonormal columns */
     int32_t *grid;             /* [P, EXF_N_GRIDS] */
     int64_t *zz, *zu, *zv;     /* [P, R, R], [P, R, H], [P, R, H] */
+    int borrowed;              /* 1: vu, vv, zz, zu and zv are in another owner's memory */
 } exf_vector_sums;
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;

@@ -155,6 +155,16 @@ static uint32_t crc_of_zeros(uint64_t n)
     return ~shift_crc(UINT32_MAX, n);
 }
 
+uint32_t exf_h5i_crc(const void *bytes, size_t n)
+{
+    return (uint32_t)crc32_z(0, bytes, n);
+}
+
+uint32_t exf_h5i_join_crc(uint32_t crc, uint32_t next, size_t n)
+{
+    return (uint32_t)crc32_combine(crc, next, (z_off_t)n);
+}
+
 static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
 {
     return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
@@ -188,6 +198,11 @@ static exf_code compare_crc(const exf_h5 *h, const char *path, const exf_h5i_row
                     "%s: %s is damaged: its %llu bytes have the CRC-32 %08x, those written had %08x; copy the file again, or make "
                     "it again",
                     h->path, path, (unsigned long long)r->bytes, (unsigned)crc, (unsigned)r->crc_stored);
+}
+
+exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err)
+{
+    return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
 }
 
 /* ---- writing ---------------------------------------------------------------- */
@@ -239,8 +254,14 @@ exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err)
     exf_h5i_rows r;
     exf_code rc;
     EXF_TRY(make_dataset(h, t, &r, err));
-    EXF_TRY(write_bytes(h, &r, 0, t->data, r.bytes, err));
-    rc = put_checksum(h, t->name, add_to_crc(0, t->data, r.bytes), err);
+    if (r.bytes >= EXF_H5_LARGE) {
+        rc = exf_h5i_do_pieces(h, &r, t->data, NULL, &r.crc, NULL, err);
+        if (rc != EXF_OK) return exf_h5i_break(h, err);
+    } else {
+        EXF_TRY(write_bytes(h, &r, 0, t->data, r.bytes, err));
+        r.crc = add_to_crc(0, t->data, r.bytes);
+    }
+    rc = put_checksum(h, t->name, r.crc, err);
 out:
     return rc;
 }
@@ -352,12 +373,6 @@ out:
     return rc;
 }
 
-/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written. */
-static exf_code read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err)
-{
-    return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
-}
-
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err)
 {
     exf_h5i_rows *r = find_rows(h, path), new;
@@ -377,7 +392,7 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
         return exf_fail(err, EXF_INTERNAL, "%s: %s: row %lld is to be read, after row %lld", h->path, path, (long long)row,
                         (long long)r->next - 1);
     size_t n = (size_t)((uint64_t)n_rows * row_bytes(r));
-    EXF_TRY(read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
+    EXF_TRY(exf_h5i_read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
     r->crc = add_to_crc(r->crc, data, n);
     r->next += n_rows;
     if (r->next == r->shape.shape[0]) rc = compare_crc(h, path, r, r->crc, err);
@@ -391,24 +406,33 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
     exf_code rc;
     EXF_TRY(exf_h5_expect(h, expected, err));
     EXF_TRY(exf_h5i_find_elements(h, expected->name, &r, err));
-    EXF_TRY(read_bytes(h, &r, 0, data, r.bytes, err));
-    rc = compare_crc(h, expected->name, &r, add_to_crc(0, data, r.bytes), err);
+    if (r.bytes >= EXF_H5_LARGE) {
+        EXF_TRY(exf_h5i_do_pieces(h, &r, NULL, data, &r.crc, NULL, err));
+    } else {
+        EXF_TRY(exf_h5i_read_bytes(h, &r, 0, data, r.bytes, err));
+        r.crc = add_to_crc(0, data, r.bytes);
+    }
+    rc = compare_crc(h, expected->name, &r, r.crc, err);
 out:
     return rc;
 }
 
 exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err)
 {
-    enum { PIECE_BYTES = 16 << 20 };
-    size_t most = r->bytes < PIECE_BYTES ? (size_t)r->bytes : PIECE_BYTES;
+    enum { MOST_BYTES = 16 << 20 };
+    size_t most = r->bytes < MOST_BYTES ? (size_t)r->bytes : MOST_BYTES;
     uint32_t crc = 0;
     void *piece = NULL;
     exf_code rc = EXF_OK;
+    if (r->bytes >= EXF_H5_LARGE) {
+        EXF_TRY(exf_h5i_do_pieces(h, r, NULL, NULL, &crc, hash, err));
+        return compare_crc(h, path, r, crc, err);
+    }
     if (most) EXF_TRY(exf_mem_new(&piece, most, 1, "a piece of a dataset", err));
     for (uint64_t at = 0; at < r->bytes;) {
         size_t n = r->bytes - at < most ? (size_t)(r->bytes - at) : most;
         EXF_TRY(exf_stop_check(err));
-        EXF_TRY(read_bytes(h, r, at, piece, n, err));
+        EXF_TRY(exf_h5i_read_bytes(h, r, at, piece, n, err));
         crc = add_to_crc(crc, piece, n);
         if (hash) EXF_TRY(exf_hash_add(hash, piece, n, err));
         at += n;

@@ -56,6 +56,15 @@ hid_t exf_h5i_utf8_links(void);
 exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Looks where a dataset's elements are and which checksum they should have (crc_stored). */
 exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
+exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err) EXF_CHECKED;
+/* CRC-32 of n > 0 bytes; of bytes and n more, whose own is `next`. */
+uint32_t exf_h5i_crc(const void *bytes, size_t n);
+uint32_t exf_h5i_join_crc(uint32_t crc, uint32_t next, size_t n);
+/* Writes a large dataset's elements from `from`, or, with from NULL, reads them, into `to` unless it is NULL; several pieces at
+ * once.  *crc becomes their checksum; a hash gets the digests of the pieces (exf_h5_digest). */
+exf_code exf_h5i_do_pieces(exf_h5 *h, const exf_h5i_rows *r, const void *from, void *to, uint32_t *crc, exf_hash *hash,
+                           exf_err *err) EXF_CHECKED;
 /* Reads all elements a piece at a time, into the hash unless it is NULL, and compares their checksum. */
 exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err) EXF_CHECKED;
 #endif

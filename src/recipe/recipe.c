@@ -47,9 +47,10 @@ static const exf_opt key_rows[] = {
      "what is solved: pair, one scalar per ordered pair; layer, global, one scalar per layer or model; diagonal, one per "
      "hidden dimension; lowrank, a scalar plus Q C"},
     {"calibrate.ranks", NULL, 0, EXF_OPT_INT_LIST, AT(ranks), "8,16", "RANKS", "Calibration",
-     "lowrank: ranks R, 1 to 32, from one basis of 32 directions"},
+     "lowrank: ranks R, 1 to 32, from one basis of as many directions as the largest; sums and tables grow with them"},
     {"calibrate.vector_pairs", NULL, 0, EXF_OPT_INT, AT(vector_pairs), "1024", "1..", "Calibration",
-     "diagonal, lowrank: ordered pairs a layer that get one, those of most energy; the others keep their scalar"},
+     "diagonal, lowrank: ordered pairs a layer that get one, those of most energy; the others keep their scalar.  Statistics grow "
+     "by 48 bytes a pair and dimension for diagonal, by 16 and those of the largest rank for lowrank"},
     {"calibrate.samples", NULL, 0, EXF_OPT_INT, AT(samples), "65536", "1..16777216", "Calibration",
      "lowrank: residuals a layer from which the basis is made"},
     {"calibrate.seed", NULL, 0, EXF_OPT_INT, AT(basis_seed), "1", "0..", "Calibration", "of that choice and of the basis"},

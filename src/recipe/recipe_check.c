@@ -265,9 +265,11 @@ out:
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err)
 {
     exf_solve_options solve;
+    int64_t rank = 0;
     unsigned observed = 0; /* EXF_OBSERVES_* of the projectors, whose names are checked with the solve options */
     exf_code rc = exf_recipe_solve_options(r, &solve, err);
     if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < r->ranks.n; i++) rank = r->ranks.item[i] > rank ? r->ranks.item[i] : rank;
     for (size_t i = 0; i < r->projectors.n; i++) observed |= exf_projector_find(r->projectors.item[i])->observes;
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
@@ -275,6 +277,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .diagonal = (observed & EXF_OBSERVES_ELEMENTS) != 0,
         .lowrank = (observed & EXF_OBSERVES_BASIS) != 0,
         .vector_pairs = r->vector_pairs,
+        .rank = (int)rank,
         .samples = r->samples,
         .seed = (uint64_t)r->basis_seed,
         .route_sample = r->route_sample,

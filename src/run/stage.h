@@ -28,16 +28,15 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 
 /* ---- solving, alone or in a calibration (stage_solve.c) ---------------------------------------------- */
 
-/* Solves a calibration's tables from each layer's sums in memory, while later layers are computed.  Tables whose projectors need
- * the sums of all layers, or vectors of pairs, are solved from the file after the pass.
+/* Solves a calibration's tables from each layer's sums in memory, while later layers are computed.  What needs the sums of all
+ * layers is solved from the file after the pass.
  * Ownership: exf_overlapped_solve_free(). */
 typedef struct {
     exf_solver *solver; /* NULL: tables are solved from the file */
     exf_err why;        /* the first failure of a layer: the statistics are written all the same */
 } exf_overlapped_solve;
 
-/* Begins the tables of a calibration, and makes b the plan's consumer, which outlives the accumulator; leaves b->solver NULL
- * where the recipe's projectors need the file. */
+/* Begins the tables of a calibration, and makes b the plan's consumer, which outlives the accumulator. */
 exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan,
                                     exf_err *err) EXF_CHECKED;
 void exf_overlapped_solve_free(exf_overlapped_solve *b); /* accepts zeroed memory */

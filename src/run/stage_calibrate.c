@@ -130,7 +130,6 @@ static exf_demand demand_of(const calibration *c)
     const exf_accumulate_options *o = &c->options;
     return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens,
                         .sweeps = (o->diagonal || o->lowrank) && !o->basis_only ? 2 : 1,
-                        .host_blocks = o->lowrank && !o->basis_only,
                         .observers = exf_accumulate_device_memory(c->session.backend, &c->session.shape, o)};
 }
 
@@ -140,13 +139,15 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     const exf_accumulate_options *o = &c->options;
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, pairs = e * (e - 1);
-    uint64_t sums = exf_accumulate_disk(&s->shape, o);
+    uint64_t sums = exf_accumulate_disk(&s->shape, o), vectors;
     if (pairs > (uint64_t)r->vector_pairs) pairs = (uint64_t)r->vector_pairs;
+    vectors = pairs * numbers_of_a_pair(s, r) * sizeof(float);
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
-                                 .host = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n),
+                                 .host = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n) +
+                                         l * vectors,
                                  .reduced = sums * l, .records = l * sums,
                                  /* statistics, tables and one export */
-                                 .disk = l * (sums + e * e * (2 * 28 + 16) + pairs * numbers_of_a_pair(s, r) * sizeof(float)),
+                                 .disk = l * (sums + e * e * (2 * 28 + 16) + vectors),
                                  .not_counted = r->basis_only ? "writing the basis"
                                                 : r->n_shards ? "writing statistics"
                                                               : "writing statistics, solving, writing tables and exports",

@@ -122,12 +122,12 @@ exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
                             .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
-                            .has_halves = 1, .both_halves = exf_sequence_halves(plan->parts->sequences)};
+                            .has_halves = 1, .both_halves = exf_sequence_halves(plan->parts->sequences),
+                            .vector_pairs = (int64_t)exf_vector_pairs(plan->shape, plan->options)};
     exf_solve_options o;
     exf_code rc;
     *b = (exf_overlapped_solve){.solver = NULL};
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    if (exf_solver_reads_file(&o)) goto out;
     EXF_TRY(exf_solver_new(&b->solver, &head, &o, NULL, err));
     plan->consumer = (exf_layer_consumer){b, solve_layer};
 out:
@@ -138,22 +138,18 @@ out:
 static exf_code end_overlapped(exf_overlapped_solve *b, const char *statistics, const exf_solve_options *o, exf_tables *t,
                                exf_err *err)
 {
-    exf_provenance facts = {0};
-    exf_sequence_list sequences = {.n = 0};
-    exf_h5 *h = NULL;
+    exf_statistics_reader file = {0};
     exf_code rc;
     if (b->why.code != EXF_OK) {
         *err = b->why;
         return b->why.code;
     }
-    EXF_TRY(exf_artifact_open(&h, statistics, &exf_artifact_statistics, NULL, &facts, err));
-    EXF_TRY(exf_solver_end(b->solver, o, &facts, t, err));
-    EXF_TRY(exf_sequence_list_read(&sequences, t->shape.n_sequences, t->shape.n_tokens, h, err));
-    rc = exf_tables_take_sequences(t, &sequences, err);
+    EXF_TRY(exf_statistics_open(&file, statistics, err));
+    EXF_TRY(exf_solver_read_file(b->solver, &file, err));
+    EXF_TRY(exf_solver_end(b->solver, o, &file.provenance, t, err));
+    rc = exf_tables_take_sequences(t, &file.sequences, err);
 out:
-    exf_h5_close(h);
-    exf_sequence_list_free(&sequences);
-    exf_provenance_free(&facts);
+    exf_statistics_close(&file);
     return rc;
 }
 

@@ -93,6 +93,7 @@ exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, ex
     size_t cap = 0;
     int32_t *pair = NULL;
     int64_t n;
+    if (!r) return EXF_OK; /* exf_vector_support_reserve() made room; the pairs come with their layers */
     const char *have = exf_provenance_get(&r->provenance, "accumulate.vectors");
     if (!have || !has_sums(have, p))
         return exf_fail(err, EXF_MODEL,
@@ -110,6 +111,38 @@ exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, ex
     }
 out:
     exf_mem_free(pair);
+    return rc;
+}
+
+exf_code exf_vector_support_reserve(exf_tables *t, int64_t most, exf_err *err)
+{
+    exf_vectors *v = &t->vectors;
+    size_t layers = (size_t)t->n_layers, n;
+    exf_code rc;
+    EXF_TRY(exf_mem_mul(&n, layers, (size_t)most, "pairs with vectors", err));
+    EXF_TRY(exf_mem_new(&v->first, layers + 1, sizeof *v->first, "pairs with vectors", err));
+    EXF_TRY(exf_mem_raw(&v->pair, n, 3 * sizeof *v->pair, "pairs with vectors", err));
+    v->room = (int64_t)n;
+out:
+    return rc;
+}
+
+exf_code exf_vector_support_add(exf_tables *t, int l, const exf_vector_sums *s, exf_err *err)
+{
+    exf_vectors *v = &t->vectors;
+    size_t cap = 3 * (size_t)v->room;
+    exf_code rc;
+    if (s->n_pairs > v->room - v->n_pairs || v->first[l] != v->n_pairs)
+        return exf_fail(err, EXF_INTERNAL, "layer %d: %lld pairs with vectors after %lld, of %lld at most", (int)t->layer_number[l],
+                        (long long)s->n_pairs, (long long)v->n_pairs, (long long)v->room);
+    for (int i = 0; i < v->n_arrays; i++) {
+        const exf_vector_array *a = &v->array[i];
+        size_t each = (size_t)t->shape.d_model * (a->stored->shape == EXF_STORED_RANKS ? (size_t)a->rank : 1);
+        if (exf_stored_by_pair(a->stored->shape))
+            memset(a->data + (size_t)v->n_pairs * each, 0, (size_t)s->n_pairs * each * sizeof *a->data);
+    }
+    rc = add_pairs(v, &cap, l, s->pair, s->n_pairs, err);
+    for (int k = l + 1; k <= t->n_layers; k++) v->first[k] = v->n_pairs;
     return rc;
 }
 

@@ -8,36 +8,50 @@
  * target is chosen as without the correction. */
 #include "artifact/tables.h"
 #include "base/mem.h"
+#include "base/parallel.h"
+#include "base/text.h"
 #include "kernels/linear/linear.h"
 #include "solve/solve_internal.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 extern const exf_projector exf_projector_lowrank;
 
+/* Refuses statistics whose basis was made for a smaller rank. */
+static exf_code check_columns(const exf_statistics_reader *r, int largest, exf_err *err)
+{
+    const char *text = exf_provenance_get(&r->provenance, EXF_RANK_FACT);
+    int64_t columns;
+    if (!text || !exf_parse_i64(text, &columns) || columns >= largest) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: calibrate.ranks: %d, its low-rank sums are of rank %lld: accumulate again with %d in "
+                    "calibrate.ranks", exf_h5_path(r->h), largest, (long long)columns, largest);
+}
+
 static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
-    int h = (int)t->shape.d_model, columns = exf_basis_rank(h);
+    int h = (int)t->shape.d_model, columns = exf_basis_rank(h), largest = 1;
     float *data;
     exf_code rc;
     EXF_TRY(exf_vector_support(r, &exf_projector_lowrank, t, err));
-    EXF_TRY(exf_vectors_add(t, "basis", columns, &data, err));
-    for (size_t i = 0; i < o->n_ranks; i++) {
-        int rank = (int)o->ranks[i];
-        if (rank > columns)
-            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h,
-                            columns);
-        EXF_TRY(exf_vectors_add(t, "lowrank", rank, &data, err));
-    }
+    for (size_t i = 0; i < o->n_ranks; i++) largest = o->ranks[i] > largest ? (int)o->ranks[i] : largest;
+    if (largest > columns)
+        return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", largest, h,
+                        columns);
+    if (r) EXF_TRY(check_columns(r, largest, err));
+    EXF_TRY(exf_vectors_add(t, "basis", largest, &data, err));
+    for (size_t i = 0; i < o->n_ranks; i++) EXF_TRY(exf_vectors_add(t, "lowrank", (int)o->ranks[i], &data, err));
 out:
     return rc;
 }
 
-/* Copies the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
+/* Copies r columns of the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
 static void copy_basis(float *out, const exf_vector_sums *v, size_t h, size_t r)
 {
-    for (size_t i = 0; i < h * r; i++) out[i] = v->basis ? (float)v->basis[i] : i / r == i % r ? 1.0f : 0.0f;
+    for (size_t row = 0; row < h; row++)
+        for (size_t k = 0; k < r; k++)
+            out[row * r + k] = v->basis ? (float)v->basis[row * (size_t)v->rank + k] : row == k ? 1.0f : 0.0f;
 }
 
 typedef struct {
@@ -91,41 +105,68 @@ static exf_code solve_rank(float *out, const workspace *m, size_t r, size_t rank
     return rc;
 }
 
-/* Solves C of pair p of the layer for each rank. */
-static exf_code solve_pair(const exf_tables *t, workspace *m, int l, int64_t p, const exf_solve_options *o, exf_err *err)
+typedef struct {
+    const exf_layer_statistics *s;
+    const exf_solve_options *o;
+    const exf_tables *t;
+    int l;
+    workspace *of_thread; /* [team] */
+} layer;
+
+/* Solves C of pair p of the layer for each rank; an unobserved pair keeps 0. */
+static exf_code solve_pair(const layer *x, workspace *m, int64_t p, exf_err *err)
 {
-    const exf_vectors *v = &t->vectors;
-    size_t h = (size_t)t->shape.d_model, r = (size_t)exf_vectors_find(v, "basis", 0)->rank;
+    const exf_layer_statistics *s = x->s;
+    const exf_solve_options *o = x->o;
+    const exf_vectors *v = &x->t->vectors;
+    const int32_t *pair = s->vectors->pair + 2 * p;
+    size_t i = (size_t)pair[0] * (size_t)s->n_experts + (size_t)pair[1], h = (size_t)x->t->shape.d_model;
+    size_t r = (size_t)s->vectors->rank;
     exf_code rc = EXF_OK;
+    if (!exf_solve_observed(s, o, i)) return EXF_OK;
+    load_pair(m, s->vectors, p, exf_pair_scalar(&o->rule, exf_exact_value(&s->dot[i]), exf_exact_value(&s->target_sq[i])));
     for (size_t k = 0; rc == EXF_OK && k < o->n_ranks; k++) {
         size_t rank = (size_t)o->ranks[k];
         float *c = exf_vectors_data(v, "lowrank", (int)rank);
-        rc = solve_rank(c + (size_t)(v->first[l] + p) * rank * h, m, r, rank, h, o->rule.ridge, err);
+        rc = solve_rank(c + (size_t)(v->first[x->l] + p) * rank * h, m, r, rank, h, o->rule.ridge, err);
     }
+    if (rc == EXF_NUMERIC)
+        exf_err_prefix(err, "layer %d, pair %d -> %d: ", (int)x->t->layer_number[x->l], (int)pair[0], (int)pair[1]);
     return rc;
+}
+
+/* Solves all pairs of the layer; a pair is solved by one thread, so that threads change no bit. */
+static exf_code solve_pairs(const layer *x, int team, exf_err *err)
+{
+    exf_loop loop = EXF_LOOP;
+    size_t n = (size_t)x->s->vectors->n_pairs;
+#pragma omp parallel for schedule(dynamic) num_threads(team)
+    for (size_t p = 0; p < n; p++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, p) && solve_pair(x, &x->of_thread[omp_get_thread_num()], (int64_t)p, &e) != EXF_OK)
+            exf_loop_fail(&loop, p, &e);
+    }
+    return exf_loop_end(&loop, err);
 }
 
 static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
     const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
     const exf_vector_sums *v = s->vectors;
-    size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, r = (size_t)basis->rank;
-    workspace m = {NULL, NULL, NULL, NULL, NULL};
+    size_t h = (size_t)t->shape.d_model, r = (size_t)basis->rank;
+    int team = exf_team((size_t)v->n_pairs, exf_background_threads());
+    workspace *m = NULL;
     exf_code rc = EXF_OK;
-    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
-    if (v->n_pairs && v->rank != basis->rank)
+    if (v->n_pairs && v->rank < basis->rank)
         return exf_fail(err, EXF_FORMAT, "layer %d: the basis has %d columns, expected %zu", (int)t->layer_number[l], v->rank, r);
-    EXF_TRY(new_workspace(&m, r, h, err));
-    for (int64_t p = 0; p < v->n_pairs; p++) {
-        size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
-        if (!exf_solve_observed(s, o, i)) continue;
-        load_pair(&m, v, p, exf_pair_scalar(&o->rule, exf_exact_value(&s->dot[i]), exf_exact_value(&s->target_sq[i])));
-        rc = solve_pair(t, &m, l, p, o, err);
-        if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
-        if (rc != EXF_OK) goto out;
-    }
+    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
+    if (v->n_pairs) r = (size_t)v->rank;
+    EXF_TRY(exf_mem_new(&m, (size_t)team, sizeof *m, "low-rank corrections", err));
+    for (int i = 0; i < team; i++) EXF_TRY(new_workspace(&m[i], r, h, err));
+    rc = solve_pairs(&(layer){s, o, t, l, m}, team, err);
 out:
-    free_workspace(&m);
+    for (int i = 0; m && i < team; i++) free_workspace(&m[i]);
+    exf_mem_free(m);
     return rc;
 }
 
@@ -150,5 +191,5 @@ static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank
 
 const exf_projector exf_projector_lowrank = {.name = "lowrank", .words = "a low-rank map per pair",
                                              .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1,
-                                             .observes = EXF_OBSERVES_BASIS, .reads_file = 1,
+                                             .observes = EXF_OBSERVES_BASIS,
                                              .begin = add_arrays, .layer = solve_layer, .stored = stored, .form = find_form};

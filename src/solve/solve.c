@@ -5,6 +5,7 @@
 #include "artifact/data.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/parallel.h"
 #include "base/text.h"
 #include "kernels/linear/linear.h"
 
@@ -16,6 +17,7 @@ struct exf_solver {
     exf_tables tables;
     exf_budget_inputs budgets;
     int has_halves; /* 1: the statistics have the sums of a half */
+    int from_file;  /* 1: there was a file from the start */
 };
 
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
@@ -29,13 +31,6 @@ exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
                             (long long)o->ranks[i], EXF_BASIS_RANK);
 out:
     return rc;
-}
-
-int exf_solver_reads_file(const exf_solve_options *o)
-{
-    int any = 0;
-    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_projector_find(o->projectors[i])->reads_file;
-    return any;
 }
 
 int exf_solver_wants_vectors(const exf_solve_options *o)
@@ -84,6 +79,12 @@ out:
     return rc;
 }
 
+/* Returns 1 if a projector waits for the file. */
+static int waits(const exf_solver *s, const exf_projector *p)
+{
+    return p->reads_file && !s->from_file;
+}
+
 exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,
                         exf_err *err)
 {
@@ -94,16 +95,16 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "solver", err));
     s->options = *o;
     s->has_halves = head->has_halves;
+    s->from_file = r != NULL;
     EXF_TRY(new_tables(&s->tables, head, o, err));
     if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
-    if (exf_solver_wants_vectors(o)) EXF_TRY(exf_blas_reserve_cpu(1, err));
+    if (exf_solver_wants_vectors(o)) {
+        EXF_TRY(exf_blas_reserve_cpu(exf_background_threads(), err));
+        if (!r) EXF_TRY(exf_vector_support_reserve(&s->tables, head->vector_pairs, err));
+    }
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_projector *p = exf_projector_find(o->projectors[i]);
-        if (p->reads_file && !r) {
-            rc = exf_fail(err, EXF_INTERNAL, "projector %s is solved from a file", p->name);
-            goto out;
-        }
-        if (p->begin) EXF_TRY(p->begin(r, &s->options, &s->tables, err));
+        if (p->begin && !waits(s, p)) EXF_TRY(p->begin(r, &s->options, &s->tables, err));
     }
 out:
     if (rc != EXF_OK)
@@ -124,12 +125,40 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
     EXF_TRY(exf_solve_norms(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, t, err));
-    for (size_t i = 0; i < o->n_projectors; i++)
-        if (strcmp(o->projectors[i], exf_projector_pair.name) != 0)
-            EXF_TRY(exf_projector_find(o->projectors[i])->layer(s, o, l, t, err));
+    if (!x->from_file && s->vectors) EXF_TRY(exf_vector_support_add(t, l, s->vectors, err));
+    for (size_t i = 0; i < o->n_projectors; i++) {
+        const exf_projector *p = exf_projector_find(o->projectors[i]);
+        if (p != &exf_projector_pair && !waits(x, p)) EXF_TRY(p->layer(s, o, l, t, err));
+    }
     exf_solve_pools(l, s->energy_sum, t);
     if (o->n_budgets) rc = exf_budget_inputs_take(&x->budgets, s, l, t, err);
 out:
+    return rc;
+}
+
+/* Solves a projector's layers from the file. */
+static exf_code solve_projector(exf_solver *s, const exf_projector *p, exf_statistics_reader *r, exf_err *err)
+{
+    exf_layer_statistics sums;
+    exf_code rc = exf_layer_statistics_new(&sums, (int)r->shape.n_experts, err);
+    if (rc != EXF_OK) return rc;
+    EXF_TRY(p->begin(r, &s->options, &s->tables, err));
+    for (int l = 0; l < r->n_layers; l++) {
+        EXF_TRY(exf_statistics_get(r, l, &sums, err));
+        EXF_TRY(p->layer(&sums, &s->options, l, &s->tables, err));
+    }
+out:
+    exf_layer_statistics_free(&sums);
+    return rc;
+}
+
+exf_code exf_solver_read_file(exf_solver *s, exf_statistics_reader *r, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < s->options.n_projectors; i++) {
+        const exf_projector *p = exf_projector_find(s->options.projectors[i]);
+        if (waits(s, p)) rc = solve_projector(s, p, r, err);
+    }
     return rc;
 }
 

@@ -62,20 +62,22 @@ typedef struct {
     int has_energies; /* 1: they have energy_sum */
     int has_halves;   /* 1: they have the sums of a half */
     int both_halves;  /* 1: both halves have a sequence, so that each gives tables */
+    int64_t vector_pairs; /* the most pairs of a layer that have vectors; read only where there is no file yet */
 } exf_solver_head;
 
-/* Returns 1 if a projector needs the sums of all layers, or vectors of pairs, before it solves one: then there must be a file. */
-int exf_solver_reads_file(const exf_solve_options *o);
 /* Returns 1 if layers must come with their vector sums. */
 int exf_solver_wants_vectors(const exf_solve_options *o);
 /* Returns the bytes of the tables of pairs, which a solver holds from its first layer on. */
 uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers);
-/* Allocates tables and solves what comes before any layer.  r: the file; NULL where there is none yet.  What o borrows stays
- * the caller's.  EXF_USAGE as exf_solve_check(). */
+/* Allocates tables and solves what comes before any layer.  r: the file; NULL where there is none yet: projectors that need the
+ * sums of all layers then wait for exf_solver_read_file().  What o borrows stays the caller's.  EXF_USAGE as exf_solve_check(). */
 exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,
                         exf_err *err) EXF_CHECKED;
-/* Solves layer index l; each once, in any order, from one thread at a time. */
+/* Solves layer index l; each once, from one thread at a time: in any order, but rising where there was no file and layers come with
+ * vector sums (sums->vectors). */
 exf_code exf_solver_layer(exf_solver *s, int l, const exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
+/* Solves, after all layers, the projectors that exf_solver_new() left out for want of the file; nothing where it left none. */
+exf_code exf_solver_read_file(exf_solver *s, exf_statistics_reader *r, exf_err *err) EXF_CHECKED;
 /* Solves what needs all layers, and gives the tables to the caller, who frees them.  o: the options as before, with the
  * digest of the statistics and measured sensitivities, which may have become known since.  of: the facts of the statistics. */
 exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t,

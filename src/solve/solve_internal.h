@@ -19,6 +19,10 @@ double exf_solve_loss(double scalar, double dot, double target_sq, double source
 /* Fills the list of pairs of t->vectors, for projectors that store arrays of them, unless it is filled already.  EXF_MODEL if
  * the statistics lack sums that the projector observes. */
 exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Where there is no file yet: make room in t->vectors for `most` pairs of each layer, without touching a page of the arrays; list
+ * the pairs of layer index l, which comes after those before it, and zero their part of the arrays. */
+exf_code exf_vector_support_reserve(exf_tables *t, int64_t most, exf_err *err) EXF_CHECKED;
+exf_code exf_vector_support_add(exf_tables *t, int l, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 
 /* A scalar that many pairs share (paper, "scalar sharing patterns") is
  *   S_G = sum dot / (sum target_sq + lambda)   over the observed pairs of the group G,

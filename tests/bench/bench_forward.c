@@ -168,8 +168,7 @@ int main(int argc, char **argv)
         return 0;
     }
     must(b->gpu->choose_tensor_cores(is.cores, &err));
-    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1,
-                         .host_blocks = is.what.lowrank};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));

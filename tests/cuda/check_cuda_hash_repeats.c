@@ -73,7 +73,7 @@ static void statistics_of(const golden_case *c, const exf_backend *b, const exf_
     exf_statistics_close(&r);
 }
 
-/* Plain, with diagonal sums, which the device adds, and with low-rank sums, of which it takes samples. */
+/* Plain, with diagonal sums, and with low-rank sums beside them. */
 START_TEST(counts_are_the_cpus)
 {
     golden_case c;

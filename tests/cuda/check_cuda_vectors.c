@@ -1,7 +1,7 @@
-/* check_cuda_vectors.c - what acts on vectors and is kept or fetched on the GPU: diagonal
- * sums against plain ones, the same bits where products are exact and wherever calls are
- * cut; samples against the host's. */
-#include "accumulate/device_sums.h"
+/* check_cuda_vectors.c - what vectors are solved from, on the GPU: diagonal and low-rank sums against plain ones, the same bits
+ * where products are exact and wherever calls are cut; samples against the host's, and the moments of their residuals. */
+#include "accumulate/device_vectors.h"
+#include "kernels/linear/linear.h"
 #include "tests/support/sequence_fixtures.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
@@ -49,17 +49,20 @@ static void tokens_free(const tokens_device *t)
     d.b->free(t->weights);
 }
 
-/* Every step-th pair of e experts, about 60. */
-static exf_vector_sums some_pairs(int n_experts, int d_model)
+/* Every step-th pair of e experts, about 60; a basis of `rank` orthonormal columns, or of 0, 1 and -1 (whole); grids of 0. */
+static exf_vector_sums some_pairs(int n_experts, int d_model, int rank, int whole)
 {
     exf_vector_sums v;
     int64_t all = (int64_t)n_experts * (n_experts - 1), step = 1 + all / 60, n = (all + step - 1) / step;
-    ck_ok(exf_vector_sums_new(&v, n, d_model, 1, 0, &e), e);
+    ck_ok(exf_vector_sums_new_choice(&v, n, d_model, rank, &e), e);
     for (int64_t i = 0; i < n; i++) {
         int s = (int)(i * step / (n_experts - 1)), t = (int)(i * step % (n_experts - 1));
         v.pair[2 * i] = s;
         v.pair[2 * i + 1] = t + (t >= s);
     }
+    for (int i = 0; i < d_model * rank; i++)
+        v.basis[i] = whole ? draw(51, i, 3) - 1 : (double)real_at(52, (size_t)i, 1);
+    if (rank && !whole) ck_ok(exf_linalg_orthonormalize(v.basis, d_model, rank, &e), e);
     return v;
 }
 
@@ -76,17 +79,36 @@ static exf_batch batch_of(exf_span *span, const int32_t *length, size_t n)
     return b;
 }
 
-/* In blocks of `piece` tokens. */
-static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece,
+static void *copy_of(const void *from, size_t n, size_t size)
+{
+    void *to = test_memory(n, size);
+    memcpy(to, from, n * size);
+    return to;
+}
+
+/* Copies sums out of the device's staging memory. */
+static void keep_sums(exf_vector_sums *v)
+{
+    size_t p = (size_t)v->n_pairs, h = (size_t)v->d_model, r = (size_t)v->rank;
+    v->borrowed = 0;
+    v->vu = copy_of(v->vu, p * h, sizeof *v->vu);
+    v->vv = copy_of(v->vv, p * h, sizeof *v->vv);
+    if (!r) return;
+    v->zz = copy_of(v->zz, p * r * r, sizeof *v->zz);
+    v->zu = copy_of(v->zu, p * r * h, sizeof *v->zu);
+    v->zv = copy_of(v->zv, p * r * h, sizeof *v->zv);
+}
+
+/* Adds up v's pairs, in blocks of `piece` tokens. */
+static exf_code add_up(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece,
                        exf_err *err)
 {
-    exf_device_diagonal s = {.b = NULL};
+    exf_device_vectors s = {.b = NULL};
     tokens_device t = send(r, rounded);
     exf_code rc;
-    *v = some_pairs(r->n_experts, r->d_model);
-    EXF_TRY(exf_device_diagonal_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, w, err));
+    EXF_TRY(exf_device_vectors_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, 1, v->rank, w, err));
     for (int twice = 0; twice < 2; twice++) { /* a layer leaves nothing to the next */
-        exf_device_diagonal_begin(&s, v);
+        exf_device_vectors_begin(&s, v);
         for (int at = 0; at < r->n; at += piece) {
             size_t slot = (size_t)(at * r->top_k);
             exf_device_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece,
@@ -94,14 +116,23 @@ static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *bat
                                   .top_k = r->top_k, .d_model = r->d_model, .q = d.q, .rounded = rounded, .topk_ids = t.ids + slot,
                                   .topk_weights = t.weights + slot,
                                   .expert_outputs = (char *)t.outputs + slot * (size_t)r->d_model * (rounded ? 2 : 4)};
-            exf_device_diagonal_add(&s, &b);
+            exf_device_vectors_add(&s, &b);
         }
-        EXF_TRY(exf_device_diagonal_take(&s, v, err));
+        EXF_TRY(exf_device_vectors_take(&s, v, err));
     }
+    keep_sums(v);
 out:
-    exf_device_diagonal_free(&s);
+    exf_device_vectors_free(&s);
     tokens_free(&t);
     return rc;
+}
+
+/* Diagonal sums of some pairs. */
+static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece,
+                       exf_err *err)
+{
+    *v = some_pairs(r->n_experts, r->d_model, 0, 0);
+    return add_up(v, r, batch, w, rounded, piece, err);
 }
 
 static double weight_of(const float *u, int h, exf_weighting w, float route)
@@ -196,6 +227,199 @@ START_TEST(cuts_change_no_bit)
 }
 END_TEST
 
+/* ---- low-rank sums --------------------------------------------------------------------- */
+
+static const int ranks[] = {2, 8, 16, 32, 16, 9, 24, 31, 17};
+
+static int rank_of(int i)
+{
+    return ranks[i] < shapes[i].h ? ranks[i] : shapes[i].h;
+}
+
+/* One pair's sums and sums of magnitudes, plainly: [R, H + R], of z'u and z'v with z'z as further columns. */
+typedef struct {
+    double *zu, *zv, *size_u, *size_v, *z;
+} plain_sums;
+
+static plain_sums plain_sums_new(size_t rank, size_t h)
+{
+    size_t n = rank * (h + rank);
+    double *all = test_memory(4 * n + rank, sizeof *all);
+    return (plain_sums){all, all + n, all + 2 * n, all + 3 * n, all + 4 * n};
+}
+
+static void add_plain(const plain_sums *o, const exf_vector_sums *s, const float *u, const float *v, double w)
+{
+    size_t h = (size_t)s->d_model, rank = (size_t)s->rank, width = h + rank;
+    for (size_t a = 0; a < rank; a++) {
+        o->z[a] = 0;
+        for (size_t i = 0; i < h; i++) o->z[a] += (double)v[i] * s->basis[i * rank + a];
+    }
+    for (size_t a = 0; a < rank; a++)
+        for (size_t i = 0; i < width; i++) {
+            double x = i < h ? (double)u[i] : 0, y = i < h ? (double)v[i] : o->z[i - h];
+            o->zu[a * width + i] += w * o->z[a] * x;
+            o->zv[a * width + i] += w * o->z[a] * y;
+            o->size_u[a * width + i] += w * fabs(o->z[a] * x);
+            o->size_v[a * width + i] += w * fabs(o->z[a] * y);
+        }
+}
+
+/* Adds up the pair's tokens and returns how many there are; energy gets source_sq and target_sq. */
+static int plain_pair(const plain_sums *o, double energy[2], const exf_vector_sums *s, int64_t p, const routed *r, exf_weighting w)
+{
+    int k = r->top_k, h = r->d_model, n = 0;
+    memset(o->zu, 0, 4 * (size_t)(s->rank * (h + s->rank)) * sizeof *o->zu);
+    energy[0] = energy[1] = 0;
+    for (int t = 0; t < r->n; t++)
+        for (int a = 0; a < k; a++)
+            for (int b = 0; b < k; b++) {
+                if (r->ids[t * k + a] != s->pair[2 * p] || r->ids[t * k + b] != s->pair[2 * p + 1]) continue;
+                const float *u = r->outputs + (size_t)(t * k + a) * (size_t)h, *v = r->outputs + (size_t)(t * k + b) * (size_t)h;
+                double x = weight_of(u, h, w, r->weights[t * k + a]), of_u = weight_of(u, h, EXF_WEIGHT_SOURCE_NORM, 0),
+                       of_v = weight_of(v, h, EXF_WEIGHT_SOURCE_NORM, 0);
+                energy[0] += x * of_u * of_u;
+                energy[1] += x * of_v * of_v;
+                add_plain(o, s, u, v, x);
+                n++;
+            }
+    return n;
+}
+
+static void choose_grids(const exf_vector_sums *s, const routed *r, exf_weighting w)
+{
+    plain_sums o = plain_sums_new((size_t)s->rank, (size_t)s->d_model);
+    double energy[2];
+    for (int64_t p = 0; p < s->n_pairs; p++) {
+        (void)plain_pair(&o, energy, s, p, r, w);
+        exf_grid_for_pair(s->grid + EXF_N_GRIDS * p, energy[0], energy[1]);
+    }
+    exf_mem_free(o.zu);
+}
+
+/* Compares one number with the plain one: within bound of its terms' magnitudes and half a unit a token. */
+static void ck_near(int64_t sum, int grid, double plain, double size, double bound, int tokens, const char *name, int64_t p,
+                    size_t at)
+{
+    double x = ldexp((double)sum, grid), allowed = bound * size + (bound > 0 ? ldexp(0.5 * tokens, grid) : 0);
+    if (!(fabs(x - plain) <= allowed))
+        ck_abort_msg("%s[%d, %zu]: %.17g, expected %.17g within %g", name, (int)p, at, x, plain, allowed);
+}
+
+/* bound 0: equal, the plain sums being exact. */
+static void compare_lowrank(const exf_vector_sums *s, const routed *r, exf_weighting w, double bound)
+{
+    size_t h = (size_t)s->d_model, rank = (size_t)s->rank, width = h + rank;
+    plain_sums o = plain_sums_new(rank, h);
+    double energy[2];
+    for (int64_t p = 0; p < s->n_pairs; p++) {
+        int n = plain_pair(&o, energy, s, p, r, w), in_u = s->grid[2 * p], in_v = s->grid[2 * p + 1];
+        for (size_t a = 0; a < rank; a++)
+            for (size_t i = 0; i < width; i++) {
+                size_t c = a * width + i, row = (size_t)p * rank + a;
+                if (i >= h) {
+                    ck_near(s->zz[row * rank + i - h], in_v, o.zv[c], o.size_v[c], bound, n, "zz", p, c);
+                    continue;
+                }
+                ck_near(s->zu[row * h + i], in_u, o.zu[c], o.size_u[c], bound, n, "zu", p, c);
+                ck_near(s->zv[row * h + i], in_v, o.zv[c], o.size_v[c], bound, n, "zv", p, c);
+            }
+    }
+    exf_mem_free(o.zu);
+}
+
+START_TEST(lowrank_sums_are_exact_where_products_are)
+{
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 34);
+    exf_span span;
+    exf_batch batch = batch_of(&span, (int32_t[]){r.n}, 1);
+    for (int rounded = 0; rounded < 2; rounded++) {
+        exf_vector_sums v = some_pairs(r.n_experts, r.d_model, rank_of(_i), 1); /* grids of 0: units of 1 */
+        ck_ok(add_up(&v, &r, &batch, EXF_WEIGHT_NONE, rounded, r.n, &e), e);
+        compare_lowrank(&v, &r, EXF_WEIGHT_NONE, 0);
+        compare_plain(&v, &r, EXF_WEIGHT_NONE, 0);
+        exf_vector_sums_free(&v);
+    }
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(lowrank_sums_of_reals_are_near)
+{
+    routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 35);
+    exf_span span;
+    exf_batch batch = batch_of(&span, (int32_t[]){r.n}, 1);
+    round_all(&r);
+    for (int w = 0; w < 3; w++) {
+        exf_vector_sums v = some_pairs(r.n_experts, r.d_model, rank_of(_i), 0);
+        choose_grids(&v, &r, (exf_weighting)w);
+        ck_ok(add_up(&v, &r, &batch, (exf_weighting)w, w % 2, r.n, &e), e);
+        compare_lowrank(&v, &r, (exf_weighting)w, 1e-7); /* z may be far below the terms that it is the sum of */
+        exf_vector_sums_free(&v);
+    }
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(cuts_change_no_bit_of_lowrank_sums)
+{
+    static const int pieces[] = {1, 97, 333, 1024};
+    routed r = seq_tokens();
+    exf_span span[SEQ_N];
+    exf_batch batch = batch_of(span, seq_length, SEQ_N);
+    exf_vector_sums whole = some_pairs(SEQ_E, SEQ_H, SEQ_H, 0), cut = some_pairs(SEQ_E, SEQ_H, SEQ_H, 0);
+    size_t rows = (size_t)whole.n_pairs * SEQ_H;
+    choose_grids(&whole, &r, EXF_WEIGHT_SOURCE_NORM);
+    choose_grids(&cut, &r, EXF_WEIGHT_SOURCE_NORM);
+    ck_ok(add_up(&whole, &r, &batch, EXF_WEIGHT_SOURCE_NORM, _i % 2, r.n, &e), e);
+    ck_ok(add_up(&cut, &r, &batch, EXF_WEIGHT_SOURCE_NORM, _i % 2, pieces[_i / 2], &e), e);
+    ck_assert_mem_eq(whole.zz, cut.zz, rows * SEQ_H * sizeof *whole.zz);
+    ck_assert_mem_eq(whole.zu, cut.zu, rows * SEQ_H * sizeof *whole.zu);
+    ck_assert_mem_eq(whole.zv, cut.zv, rows * SEQ_H * sizeof *whole.zv);
+    exf_vector_sums_free(&whole);
+    exf_vector_sums_free(&cut);
+}
+END_TEST
+
+/* A slot without an expert counts for nothing, whatever lies in its outputs. */
+START_TEST(empty_slots_add_nothing)
+{
+    routed r = routed_integers(200, 16, 4, 40, 36);
+    exf_span span;
+    exf_batch batch = batch_of(&span, (int32_t[]){r.n}, 1);
+    exf_vector_sums v = some_pairs(r.n_experts, r.d_model, 16, 1);
+    routed_with_empty_slots(&r);
+    ck_ok(add_up(&v, &r, &batch, EXF_WEIGHT_NONE, _i, r.n, &e), e);
+    compare_lowrank(&v, &r, EXF_WEIGHT_NONE, 0);
+    exf_vector_sums_free(&v);
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(a_weight_without_a_root_is_refused)
+{
+    routed r = routed_reals(40, 6, 3, 10, 37);
+    exf_span span[2];
+    exf_batch batch = batch_of(span, (int32_t[]){25, 15}, 2);
+    exf_vector_sums v = some_pairs(6, 10, 3, 0);
+    choose_grids(&v, &r, EXF_WEIGHT_ROUTER);
+    r.weights[38 * 3] = -0.75f;
+    r.weights[27 * 3 + 1] = -0.25f;
+    exf_device_vectors s = {.b = NULL};
+    tokens_device t = send(&r, 0);
+    ck_ok(exf_device_vectors_open(&s, d.b, (size_t)v.n_pairs, 3, 10, 0, 3, EXF_WEIGHT_ROUTER, &e), e);
+    exf_device_vectors_begin(&s, &v);
+    exf_device_block b = {.batch = &batch, .n_tokens = 40, .n_experts = 6, .top_k = 3, .d_model = 10, .q = d.q, .topk_ids = t.ids,
+                          .topk_weights = t.weights, .expert_outputs = t.outputs};
+    exf_device_vectors_add(&s, &b);
+    ck_fails(exf_device_vectors_take(&s, &v, &e), EXF_NUMERIC, e, "1 0 2 -0.25");
+    exf_device_vectors_free(&s);
+    tokens_free(&t);
+    exf_vector_sums_free(&v);
+    routed_free(&r);
+}
+END_TEST
+
 START_TEST(a_sum_out_of_range_is_refused)
 {
     routed r = routed_reals(40, 6, 3, 10, 33);
@@ -214,7 +438,47 @@ END_TEST
 
 /* ---- samples ---------------------------------------------------------------------------- */
 
-/* More of them than one fetch holds, blocks that have none. */
+/* Moments of the residuals of the host's samples, plainly; scalar NaN: the sample is left out. */
+static void plain_moments(double *gram, double *sum, double *size, const exf_sampler *s, const double *scalar)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        float x[SEQ_H];
+        if (isnan(scalar[i])) continue;
+        for (size_t k = 0; k < SEQ_H; k++)
+            x[k] = (float)((double)s->source[i * SEQ_H + k] - scalar[i] * (double)s->target[i * SEQ_H + k]);
+        for (size_t k = 0; k < SEQ_H; k++) {
+            sum[k] += (double)x[k];
+            for (size_t m = 0; m < SEQ_H; m++) {
+                gram[k * SEQ_H + m] += (double)x[k] * (double)x[m];
+                size[k * SEQ_H + m] += fabs((double)x[k] * (double)x[m]);
+            }
+        }
+    }
+}
+
+static void check_moments(exf_device_samples *s, const exf_sampler *host)
+{
+    enum { CELLS = SEQ_H * SEQ_H };
+    double *scalar = test_memory(host->n, sizeof *scalar), *again = test_memory(host->n, sizeof *again);
+    double gram[CELLS] = {0}, sum[SEQ_H] = {0}, size[CELLS] = {0}, *gathered;
+    for (size_t i = 0; i < host->n; i++) scalar[i] = again[i] = i % 7 == 3 ? NAN : (double)real_at(61, i, 1);
+    plain_moments(gram, sum, size, host, scalar);
+    ck_ok(exf_device_samples_moments(s, host, scalar, &e), e);
+    for (int i = 0; i < CELLS; i++)
+        ck_assert_msg(fabs(s->host[i] - gram[i]) <= 1e-5 * size[i], "gram[%d]: %g, expected %g", i, s->host[i], gram[i]);
+    for (int i = 0; i < SEQ_H; i++)
+        ck_assert_msg(fabs(s->host[CELLS + i] - sum[i]) <= 1e-9 * size[0], "sum[%d]: %g, expected %g", i, s->host[CELLS + i],
+                      sum[i]);
+    gathered = copy_of(s->host, CELLS + SEQ_H, sizeof *gathered);
+    exf_device_samples_put(s, host); /* as rank 0 does with all ranks' samples: the same bits */
+    ck_ok(exf_device_samples_moments(s, host, again, &e), e);
+    ck_assert_mem_eq(gathered, s->host, (CELLS + SEQ_H) * sizeof *gathered);
+    exf_mem_free(gathered);
+    exf_mem_free(scalar);
+    exf_mem_free(again);
+}
+
+/* More of them than one product adds up, blocks that have none. */
 START_TEST(samples_are_the_hosts)
 {
     routed r = seq_tokens();
@@ -230,8 +494,8 @@ START_TEST(samples_are_the_hosts)
     ck_ok(exf_sampler_new(&on_device, (size_t)wanted, SEQ_H, &e), e);
     ck_ok(exf_sampler_choose(&on_host, &list, SEQ_K, 2, 9, &e), e);
     ck_ok(exf_sampler_choose(&on_device, &list, SEQ_K, 2, 9, &e), e);
-    ck_ok(exf_device_samples_open(&s, d.b, SEQ_H, &e), e);
-    ck_assert_int_eq(s.cap, 4096);
+    ck_ok(exf_device_samples_open(&s, d.b, (size_t)wanted, SEQ_H, &e), e);
+    exf_device_samples_begin(&s);
     for (int at = 0; at < r.n; at += piece) {
         size_t slot = (size_t)(at * r.top_k);
         int count = r.n - at < piece ? r.n - at : piece;
@@ -241,12 +505,14 @@ START_TEST(samples_are_the_hosts)
                               .rounded = rounded,
                               .topk_ids = t.ids + slot, .expert_outputs = (char *)t.outputs + slot * SEQ_H * (rounded ? 2 : 4)};
         exf_sampler_keep(&on_host, &b);
-        ck_ok(exf_device_samples_keep(&s, &on_device, &c, &e), e);
+        exf_device_samples_keep(&s, &on_device, &c);
     }
+    ck_ok(exf_device_samples_fetch(&s, &on_device, 1, &e), e);
     ck_assert_uint_eq(on_host.n, (size_t)wanted);
     ck_assert_mem_eq(on_host.source, on_device.source, on_host.n * SEQ_H * sizeof *on_host.source);
     ck_assert_mem_eq(on_host.target, on_device.target, on_host.n * SEQ_H * sizeof *on_host.target);
     ck_assert_mem_eq(on_host.pair, on_device.pair, on_host.n * 2 * sizeof *on_host.pair);
+    check_moments(&s, &on_host);
     exf_device_samples_free(&s);
     exf_sampler_free(&on_host);
     exf_sampler_free(&on_device);
@@ -264,6 +530,11 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, diagonal_sums_are_exact_where_products_are, 0, COUNT(shapes));
     tcase_add_loop_test(t, diagonal_sums_of_reals_are_near, 0, COUNT(shapes));
     tcase_add_loop_test(t, cuts_change_no_bit, 0, 8);
+    tcase_add_loop_test(t, lowrank_sums_are_exact_where_products_are, 0, COUNT(shapes));
+    tcase_add_loop_test(t, lowrank_sums_of_reals_are_near, 0, COUNT(shapes));
+    tcase_add_loop_test(t, cuts_change_no_bit_of_lowrank_sums, 0, 8);
+    tcase_add_loop_test(t, empty_slots_add_nothing, 0, 2);
+    tcase_add_test(t, a_weight_without_a_root_is_refused);
     tcase_add_loop_test(t, a_sum_out_of_range_is_refused, 0, 2);
     tcase_add_loop_test(t, samples_are_the_hosts, 0, 6);
     suite_add_tcase(s, t);

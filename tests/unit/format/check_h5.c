@@ -493,6 +493,43 @@ START_TEST(digest_is_as_specified)
 }
 END_TEST
 
+/* A large dataset is hashed in pieces; what is written and read so is all there, and its checksum that of all bytes. */
+START_TEST(a_large_dataset_is_done_in_pieces)
+{
+    enum { N = EXF_H5_LARGE + 5, PIECE = 4 << 20 };
+    exf_err e;
+    char hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX], piece[EXF_SHA256_HEX];
+    unsigned char *v = malloc(N), *back = malloc(N);
+    exf_hash *s;
+    for (int i = 0; i < N; i++) v[i] = (unsigned char)(i ^ i >> 13);
+    exf_tensor t = {.name = "/v", .dtype = EXF_DT_U8, .rank = 1, .shape = {N}, .data = v};
+    exf_h5 *h = create("large.h5");
+    ck_ok(exf_h5_write(h, &t, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_h5_open(&h, exf_scratch("large.h5"), &e), e);
+    ck_ok(exf_h5_read(h, &t, back, &e), e);
+    ck_assert(memcmp(v, back, N) == 0);
+    ck_ok(exf_h5_digest(h, hex, &e), e);
+    exf_h5_close(h);
+    ck_ok(exf_hash_new(&s, &e), e);
+    static const char *const words[] = {"object", "/", "group", "object", "/v", "dataset", "elements", "U8"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) ck_ok(exf_hash_add_text(s, words[i], &e), e);
+    ck_ok(exf_hash_add_u64(s, 1, &e), e);
+    ck_ok(exf_hash_add_u64(s, N, &e), e);
+    ck_ok(exf_hash_add_text(s, "pieces", &e), e);
+    ck_ok(exf_hash_add_u64(s, PIECE, &e), e);
+    for (int at = 0; at < N; at += PIECE) {
+        ck_ok(exf_hash_bytes(v + at, (size_t)(N - at < PIECE ? N - at : PIECE), piece, &e), e);
+        ck_ok(exf_hash_add_text(s, piece, &e), e);
+    }
+    ck_ok(exf_hash_end(s, want, &e), e);
+    ck_assert_str_eq(hex, want);
+    free(v);
+    free(back);
+    nothing_left(1);
+}
+END_TEST
+
 START_TEST(digest_streams_long_rows)
 {
     enum { N = 9 << 20 }; /* 36 MiB: three pieces, whether rows are long or short */
@@ -534,6 +571,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, equal_writes_give_equal_bytes);
     tcase_add_test(t, digest_sees_the_payload_and_nothing_else);
     tcase_add_test(t, digest_is_as_specified);
+    tcase_add_test(t, a_large_dataset_is_done_in_pieces);
     tcase_add_test(t, digest_streams_long_rows);
     suite_add_tcase(s, t);
     return s;

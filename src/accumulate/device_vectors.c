@@ -1,0 +1,217 @@
+/* device_vectors.c - the sums of pairs with vectors in device memory; see device_vectors.h. */
+#include "accumulate/device_vectors.h"
+
+#include "accumulate/device_sums.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+/* Tokens whose low-rank terms are listed at a time: at most 64 MiB of lists, and 8192. */
+static size_t tokens_at_once(size_t pairs)
+{
+    size_t most = ((size_t)64 << 20) / sizeof(exf_pair_slots) / (pairs ? pairs : 1);
+    return most > 8192 ? 8192 : most < 64 ? 64 : most;
+}
+
+/* Lists the arrays with their sizes: into s, or, with s NULL, their bytes alone. */
+static exf_code allocate_arrays(exf_device_vectors *s, uint64_t *bytes, size_t p, size_t k, size_t h, int diagonal, size_t r,
+                                exf_err *err)
+{
+    exf_device_vectors none = {.b = NULL}, *o = s ? s : &none;
+    size_t t = tokens_at_once(p), d = diagonal ? p * h : 0, z = r ? p * r : 0, scratch = r ? t * k : 0;
+    const struct {
+        void *out;
+        size_t n, size;
+    } all[] = {{&o->pair, p, 2 * sizeof *o->pair},
+               {&o->diagonal.vu, d, sizeof(exf_exact)},
+               {&o->diagonal.vv, d, sizeof(exf_exact)},
+               {&o->diagonal.open, 2 * d, sizeof(double)},
+               {&o->diagonal.bad, diagonal ? 1 : 0, sizeof(exf_sums_fault)},
+               {&o->root, diagonal ? EXF_MOE_BLOCK * k : 0, sizeof(double)},
+               {&o->grid, r ? p : 0, EXF_N_GRIDS * sizeof *o->grid},
+               {&o->basis, h * r, sizeof(double)},
+               {&o->lowrank.zz, z, r * sizeof(int64_t)},
+               {&o->lowrank.zu, z, h * sizeof(int64_t)},
+               {&o->lowrank.zv, z, h * sizeof(int64_t)},
+               {&o->lowrank.slots, r ? p * t : 0, sizeof(exf_pair_slots)},
+               {&o->lowrank.found, r ? p : 0, sizeof(int32_t)},
+               {&o->lowrank.weight, scratch, sizeof(double)},
+               {&o->lowrank.z, scratch, r * sizeof(double)},
+               {&o->lowrank.bad, r ? 1 : 0, sizeof(exf_sums_fault)}};
+    exf_code rc = EXF_OK;
+    *bytes = 0;
+    for (size_t i = 0; rc == EXF_OK && i < sizeof all / sizeof *all; i++) {
+        *bytes += (uint64_t)all[i].n * all[i].size;
+        if (s && all[i].n) rc = s->b->alloc(all[i].out, all[i].n, all[i].size, "vector sums", err);
+    }
+    o->lowrank.tokens = (int)t;
+    return rc;
+}
+
+uint64_t exf_device_vectors_bytes(uint64_t pairs, int top_k, int d_model, int diagonal, int rank)
+{
+    uint64_t bytes;
+    exf_err none;
+    exf_code rc = allocate_arrays(NULL, &bytes, (size_t)pairs, (size_t)top_k, (size_t)d_model, diagonal, (size_t)rank, &none);
+    return rc == EXF_OK ? bytes : 0;
+}
+
+/* Bytes of the sums that cross, of n pairs. */
+static size_t sums_bytes(const exf_device_vectors *s, size_t n)
+{
+    size_t h = (size_t)s->d_model, r = (size_t)s->rank;
+    return n * ((s->diagonal.vu ? 2 * h * sizeof(exf_exact) : 0) + r * (r + 2 * h) * sizeof(int64_t));
+}
+
+exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, size_t pairs, int top_k, int d_model, int diagonal,
+                                 int rank, exf_weighting weighting, exf_err *err)
+{
+    uint64_t bytes;
+    exf_code rc;
+    *s = (exf_device_vectors){.b = b, .d_model = d_model, .rank = rank, .weighting = weighting, .pairs = pairs};
+    EXF_TRY(allocate_arrays(s, &bytes, pairs, (size_t)top_k, (size_t)d_model, diagonal, (size_t)rank, err));
+    EXF_TRY(b->gpu->alloc_staging(&s->host, sums_bytes(s, pairs) + 1, "vector sums", err));
+    s->diagonal.pair = s->lowrank.pair = s->pair;
+    s->lowrank.grid = s->grid;
+    s->lowrank.basis = s->basis;
+    s->lowrank.rank = rank;
+out:
+    return rc;
+}
+
+void exf_device_vectors_free(exf_device_vectors *s)
+{
+    void *all[] = {s->pair, s->grid, s->basis, s->root, s->diagonal.vu, s->diagonal.vv, s->diagonal.open, s->diagonal.bad,
+                   s->lowrank.zz, s->lowrank.zu, s->lowrank.zv, s->lowrank.slots, s->lowrank.found, s->lowrank.weight, s->lowrank.z,
+                   s->lowrank.bad};
+    for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
+    if (s->b) s->b->gpu->free_staging(s->host);
+    memset(s, 0, sizeof *s);
+}
+
+void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums)
+{
+    s->of = sums;
+    s->diagonal.n_pairs = s->lowrank.n_pairs = (int)sums->n_pairs;
+    s->q = NULL;
+}
+
+/* ---- a block's terms ----------------------------------------------------------------------------- */
+
+/* Queues what comes before the layer's first block. */
+static void send_choice(exf_device_vectors *s, exf_queue *q)
+{
+    const exf_vector_sums *v = s->of;
+    const exf_backend *b = s->b;
+    size_t p = (size_t)v->n_pairs, h = (size_t)s->d_model, r = (size_t)s->rank;
+    s->q = q;
+    s->sequence = 0;
+    b->upload(q, s->pair, v->pair, p * 2 * sizeof *v->pair);
+    if (s->diagonal.vu) {
+        b->zero(q, s->diagonal.vu, p * h * sizeof(exf_exact));
+        b->zero(q, s->diagonal.vv, p * h * sizeof(exf_exact));
+        b->zero(q, s->diagonal.bad, sizeof *s->diagonal.bad);
+    }
+    if (!r) return;
+    b->upload(q, s->grid, v->grid, p * EXF_N_GRIDS * sizeof *v->grid);
+    b->upload(q, s->basis, v->basis, h * r * sizeof *v->basis);
+    b->zero(q, s->lowrank.zz, p * r * r * sizeof(int64_t));
+    b->zero(q, s->lowrank.zu, p * r * h * sizeof(int64_t));
+    b->zero(q, s->lowrank.zv, p * r * h * sizeof(int64_t));
+    b->zero(q, s->lowrank.bad, sizeof *s->lowrank.bad);
+}
+
+static exf_matrix outputs_of(const exf_device_block *b)
+{
+    return (exf_matrix){b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
+}
+
+/* Adds tokens [at, at + n) of the block, all of one unit; begins, ends: they are the unit's first, last. */
+static void add_to_diagonal(const exf_device_vectors *s, const exf_device_block *b, size_t at, int n, int begins, int ends)
+{
+    size_t slot = at * (size_t)b->top_k;
+    exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
+                           .outputs = exf_matrix_at(outputs_of(b), slot * (size_t)b->d_model),
+                           .ids = b->topk_ids + slot, .weights = b->topk_weights + slot, .weighting = s->weighting, .root = s->root,
+                           .begins = begins, .ends = ends, .row = (int64_t)(b->row + at)};
+    s->b->gpu->diagonal_add(b->q, &s->diagonal, &c);
+}
+
+/* Adds the block's diagonal terms, unit by unit. */
+static void add_units(exf_device_vectors *s, const exf_device_block *b)
+{
+    for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
+        const exf_span *span = &b->batch->span[s->sequence];
+        size_t position = b->row + at - span->offset, length = (size_t)span->n_tokens, into = position % EXF_MOE_BLOCK;
+        size_t left = length - position < EXF_MOE_BLOCK - into ? length - position : EXF_MOE_BLOCK - into; /* rows in the unit */
+        n = left < end - at ? left : end - at;
+        add_to_diagonal(s, b, at, (int)n, into == 0, n == left);
+        if (position + n == length) s->sequence++;
+    }
+}
+
+void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b)
+{
+    if (s->of->n_pairs == 0) return;
+    if (!s->q) send_choice(s, b->q);
+    s->batch = b->batch;
+    if (s->diagonal.vu) add_units(s, b);
+    if (!s->rank) return;
+    exf_lowrank_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = b->n_tokens, .outputs = outputs_of(b),
+                          .ids = b->topk_ids, .weights = b->topk_weights, .weighting = s->weighting, .row = (int64_t)b->row};
+    s->b->gpu->lowrank_add(b->q, &s->lowrank, &c);
+}
+
+/* ---- the layer's sums ------------------------------------------------------------------------------ */
+
+/* Returns the failure that the device noted, if there is one. */
+static exf_code look_for_fault(const exf_device_vectors *s, exf_err *err)
+{
+    exf_sums_fault bad = {0};
+    exf_code rc = EXF_OK;
+    if (s->diagonal.vu) EXF_TRY(s->b->download(s->q, &bad, s->diagonal.bad, sizeof bad, err));
+    if (bad.place) {
+        const int32_t *pair = s->of->pair + 2 * (size_t)bad.a;
+        rc = exf_vector_fault(err, pair[0], pair[1], bad.x);
+        exf_fault_prefix_row(err, s->batch, (size_t)~bad.place, EXF_MOE_BLOCK, 0);
+        goto out;
+    }
+    if (s->rank) EXF_TRY(s->b->download(s->q, &bad, s->lowrank.bad, sizeof bad, err));
+    if (bad.place) {
+        rc = exf_root_fault(err, bad.x);
+        exf_fault_prefix_row(err, s->batch, (size_t)~bad.place, EXF_MOE_BLOCK, 1);
+    }
+out:
+    return rc;
+}
+
+exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err)
+{
+    size_t p = (size_t)sums->n_pairs, h = (size_t)s->d_model, r = (size_t)s->rank, bytes = sums_bytes(s, p), n;
+    char *at = s->host;
+    const struct {
+        void *to, *from;
+        size_t bytes;
+    } all[] = {{&sums->vu, s->diagonal.vu, p * h * sizeof(exf_exact)}, {&sums->vv, s->diagonal.vv, p * h * sizeof(exf_exact)},
+               {&sums->zz, s->lowrank.zz, p * r * r * sizeof(int64_t)}, {&sums->zu, s->lowrank.zu, p * r * h * sizeof(int64_t)},
+               {&sums->zv, s->lowrank.zv, p * r * h * sizeof(int64_t)}};
+    exf_code rc = EXF_OK;
+    if (p == 0) return EXF_OK;
+    sums->borrowed = 1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!all[i].from) continue;
+        n = all[i].bytes;
+        memcpy(all[i].to, &at, sizeof at);
+        if (s->q) s->b->copy(s->q, at, all[i].from, n);
+        at += n;
+    }
+    if (!s->q) {
+        memset(s->host, 0, bytes); /* no block came */
+        return EXF_OK;
+    }
+    EXF_TRY(s->b->finish(s->q, err));
+    EXF_TRY(look_for_fault(s, err));
+out:
+    s->q = NULL;
+    return rc;
+}

@@ -1,0 +1,79 @@
+/* device_vectors.h - what low-rank and diagonal projectors are made from, kept in device memory: the samples of a layer's first
+ * sweep with the moments of their residuals, and the sums of the second.  Only what the file holds, or a basis is made from, crosses
+ * to the host, once a layer. */
+#ifndef EXF_ACCUMULATE_DEVICE_VECTORS_H
+#define EXF_ACCUMULATE_DEVICE_VECTORS_H
+#include "accumulate/sampler.h"
+#include "artifact/vector_sums.h"
+#include "kernels/backend.h"
+#include "pass/hooks.h"
+
+/* ---- sums (device_vectors.c) ----------------------------------------------------------------------- */
+
+typedef struct {
+    const exf_backend *b;
+    int d_model, rank;
+    exf_weighting weighting;
+    size_t pairs;               /* that fit into the allocated memory */
+    const exf_vector_sums *of;  /* the layer's pairs, basis and grids, in host memory */
+    exf_diagonal_sums diagonal; /* in device memory, as all arrays but host; vu NULL: none */
+    exf_lowrank_sums lowrank;   /* zz NULL: none */
+    int32_t *pair, *grid;
+    double *basis;
+    double *root;               /* [EXF_MOE_BLOCK, K] */
+    void *host;                 /* staging memory: the sums of the layer that was taken last */
+    size_t sequence;            /* of the next row */
+    const exf_batch *batch;     /* of the last block, for messages */
+    exf_queue *q;               /* of the last block; NULL: none came */
+} exf_device_vectors;
+
+/* diagonal: 1 for their sums; rank: R, 0: no low-rank sums. */
+uint64_t exf_device_vectors_bytes(uint64_t pairs, int top_k, int d_model, int diagonal, int rank);
+exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, size_t pairs, int top_k, int d_model, int diagonal,
+                                 int rank, exf_weighting weighting, exf_err *err) EXF_CHECKED;
+/* Sets the layer's pairs, basis and grids, before its blocks; borrows them: at most as many pairs as were allocated. */
+void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums);
+/* Queues the block's terms.  Blocks come in order of rows; the unit of diagonal sums is that of the host, EXF_MOE_BLOCK tokens of a
+ * sequence, that of low-rank sums a token, however blocks are cut. */
+void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b);
+/* Waits; lends sums the arrays with the terms added since the beginning, until the next take.  EXF_NUMERIC names sequence, block and
+ * pair of a sum that is out of range, or a weight without a root. */
+exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
+void exf_device_vectors_free(exf_device_vectors *s); /* accepts zeroed memory */
+
+/* ---- samples of the low-rank basis (device_vectors_samples.c) ------------------------------------------- */
+
+typedef struct {
+    const exf_backend *b;
+    int d_model;
+    size_t cap;                 /* samples that fit */
+    exf_number number;          /* of source and target */
+    void *source, *target;      /* [cap, H] in device memory, by the sampler's order of rows */
+    int32_t *slot, *ids;        /* [2, cap] in device memory: of sources, of targets */
+    int32_t *place;             /* [cap], as scalar, for the moments */
+    double *scalar;
+    float *rows, *product;
+    double *gram, *sum;
+    int32_t *slot_host, *ids_host;
+    double *host;               /* [H, H] and [H] staging memory: moments of the layer that was taken last */
+    size_t first, end;          /* samples [first, end) by row have been gathered */
+    exf_queue *q;               /* on which they were; NULL: none */
+    exf_queue *last;            /* of the last block */
+} exf_device_samples;
+
+uint64_t exf_device_samples_bytes(uint64_t samples, int d_model); /* bytes of device memory */
+exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model,
+                                 exf_err *err) EXF_CHECKED;
+void exf_device_samples_begin(exf_device_samples *s); /* called before a layer */
+/* Gathers the chosen samples of a block, on its queue; blocks come in order of rows. */
+void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b);
+/* Waits, and fetches the experts of the gathered samples into the sampler's pairs; with_rows: outputs too, for which it has
+ * room. */
+exf_code exf_device_samples_fetch(exf_device_samples *s, const exf_sampler *to, int with_rows, exf_err *err) EXF_CHECKED;
+/* Puts the sampler's outputs on the device, in place of what was gathered there; after a block. */
+void exf_device_samples_put(exf_device_samples *s, const exf_sampler *from);
+/* Computes the moments of the samples' residuals in the sampler's order, in s->host: [H, H] and [H].  scalar [n]: of each sample;
+ * NaN: it is left out.  Overwrites scalar. */
+exf_code exf_device_samples_moments(exf_device_samples *s, const exf_sampler *of, double *scalar, exf_err *err) EXF_CHECKED;
+void exf_device_samples_free(exf_device_samples *s); /* accepts zeroed memory */
+#endif
