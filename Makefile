@@ -104,10 +104,10 @@ FIND_LIB = $(subst $() ,,$(foreach d,$(subst /, ,$(patsubst $(BUILD)%,%,$(@D))),
 # every one in tests/cuda of build/checks/cuda.
 LIB_C  := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
-# The kernels of include/exfold/fold.h on a GPU are for runtimes: in libexfold_fold, and in what tests them.  They have no numbers
-# of lines for a profiler, which are half of what the others take.
+# The kernels of include/exfold/fold.h on a GPU are for runtimes, in libexfold_fold, and for validations.  They have no numbers of
+# lines for a profiler, which are half of what the others take.
 FOLD_CU := $(filter kernels/fold/fold_%,$(LIB_CU))
-LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(patsubst %.cu,$(BUILD)/%.o,$(filter-out $(FOLD_CU),$(LIB_CU)))
+LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(patsubst %.cu,$(BUILD)/%.o,$(LIB_CU))
 LIBRARY := $(BUILD)/lib/exfold/libexfold.so
 # The JSON Schemas lie where the programs look for them, built or installed: in ../share/exfold/schema.
 SCHEMAS := $(patsubst %,$(BUILD)/share/exfold/schema/%.json,recipe manifest)
@@ -463,7 +463,6 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIBRARY)
 	$(call link,$(LDLIBS))
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 	$(call link,$(LDLIBS))
-$(CHECKS_CUDA) $(BUILD)/bench/bench_budget: $(FOLD_CU:%.cu=$(BUILD)/%.o)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIBRARY)
 	$(call link,$(LDLIBS))
 $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(LIBRARY)

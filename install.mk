@@ -16,7 +16,7 @@ INSTALL      ?= install
 
 # ---- libexfold_fold: the ABI of include/exfold/fold.h alone ----------------
 FOLD_ABI    := $(shell sed -n 's/^.define EXF_FOLD_ABI \([0-9]*\).*/\1/p' include/exfold/fold.h)
-FOLD_O      := $(filter $(BUILD)/kernels/fold/fold_%,$(LIB_O)) $(FOLD_CU:%.cu=$(BUILD)/%.o)
+FOLD_O      := $(filter $(BUILD)/kernels/fold/fold_%,$(LIB_O))
 FOLD_LIBS   := $(if $(filter %_cuda.o,$(FOLD_O)),$(CUDA_LIBS)) -lm
 FOLD_SONAME := libexfold_fold.so.$(FOLD_ABI)
 FOLD_FILES  := $(BUILD)/$(FOLD_SONAME) $(BUILD)/libexfold_fold.so $(BUILD)/libexfold_fold.a

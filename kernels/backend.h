@@ -14,6 +14,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/compressed.h"
 #include "kernels/fold/correction.h"
+#include "kernels/fold/route_fold.h"
 #include "kernels/linear/linear.h"
 #include "kernels/moe/moe.h"
 #include "kernels/operation.h"
@@ -98,6 +99,13 @@ typedef struct {
     void (*residual_moments)(exf_queue *q, const exf_residual_call *c);
     /* correction.h */
     void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
+    /* route_fold.h */
+    exf_fold_status (*prefill_routes)(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c);
+    exf_fold_status (*step_routes)(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c);
+    void (*count_row_experts)(exf_queue *q, uint64_t *count, const exf_run_routes *r);
+    void (*count_step_experts)(exf_queue *q, uint64_t *count, const exf_run_routes *r, const exf_route_steps *s, int n_experts);
+    void (*count_slots)(exf_queue *q, uint64_t *count, const int32_t *ids, size_t n);
+    void (*carry)(exf_queue *q, void *to, const void *from, size_t bytes);
 } exf_gpu_operations;
 
 typedef struct exf_backend {

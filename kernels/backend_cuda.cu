@@ -125,6 +125,12 @@ static const exf_gpu_operations gpu = {
     .diagonal_add = exf_diagonal_add_cuda,
     .lowrank_add = exf_lowrank_add_cuda, .residual_moments = exf_residual_moments_cuda,
     .correct_routes = exf_correct_routes_cuda,
+    .prefill_routes = exf_prefill_routes_cuda,
+    .step_routes = exf_step_routes_cuda,
+    .count_row_experts = exf_count_row_experts_cuda,
+    .count_step_experts = exf_count_step_experts_cuda,
+    .count_slots = exf_count_slots_cuda,
+    .carry = exf_carry_cuda,
 };
 
 static const exf_backend table = {

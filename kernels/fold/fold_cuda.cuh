@@ -40,6 +40,31 @@ __device__ __forceinline__ float exf_fold_load_if(const float *p, int yes, float
     return v;
 }
 
+/* Batches that lie one after the other in routes: batch y has rows [first[y], first[y + 1]), less `base`.  Grid row y works on
+ * it.  first NULL: the routes are one batch. */
+struct exf_fold_batches {
+    const size_t *first;
+    size_t base;
+};
+
+/* Returns the routes of this grid row's batch. */
+__device__ inline exf_fold_routes exf_fold_batch(exf_fold_routes r, const exf_fold_batches &b)
+{
+    if (!b.first) return r;
+    size_t from = b.first[blockIdx.y], slot = (from - b.base) * r.width;
+    r.ids = (char *)r.ids + slot * (r.id_type == EXF_FOLD_I32 ? 4 : 8);
+    r.weights = (char *)r.weights + slot * (r.weight_type == EXF_FOLD_F32 ? 4 : 2);
+    r.rows = (int)(b.first[blockIdx.y + 1] - from);
+    return r;
+}
+
+/* Fold n batches by the kernels of exf_fold_decode and exf_fold_decode_joint that need no cluster, a block a batch.  io->rows is
+ * the most rows of a batch; n is at most 65535. */
+exf_fold_status exf_fold_decode_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n, const exf_fold_tables *t,
+                                             const exf_fold_decode_options *o, void *stream);
+exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n,
+                                                   const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream);
+
 /* Launches blocks in clusters of `cluster`; clears CUDA's last error if the launch is refused. */
 template <class... Parameters, class... Arguments>
 static exf_fold_status exf_fold_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, unsigned cluster,

@@ -76,10 +76,12 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     if (n_union > 0) rewrite(io, slots, &pool, target, scale, t, o); /* true in every block or none */
 }
 
-/* Folds any batch in one block: slots are not kept in registers, rows are loaded one after another. */
+/* Folds any batch, or each of several, in one block: slots are not kept in registers, rows are loaded one after another. */
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
-    decode_any(const exf_fold_routes io, const exf_fold_tables t, const exf_fold_decode_options o)
+    decode_any(const exf_fold_routes routes, const exf_fold_tables t, const exf_fold_decode_options o,
+               const exf_fold_batches batches)
 {
+    const exf_fold_routes io = exf_fold_batch(routes, batches);
     enum { LOADS = EXF_FOLD_MAX_E / 32 };
     __shared__ exf_fold_block_pool pool;
     __shared__ int16_t target[EXF_FOLD_MAX_E];
@@ -109,8 +111,18 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
     kernel k = (is_wide ? wide : narrow)[io->id_type][io->weight_type];
     unsigned blocks = exf_fold_blocks_for(t->n_experts, is_wide ? 4 : 2);
     if (slots > EXF_FOLD_HELD_SLOTS || (blocks > 1 && !exf_fold_has_clusters((const void *)k)))
-        return exf_fold_launch(decode_any, 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled);
+        return exf_fold_launch(decode_any, 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled, exf_fold_batches{});
     return exf_fold_launch(k, blocks, EXF_FOLD_THREADS, blocks, stream, *io, *t, settled);
+}
+
+exf_fold_status exf_fold_decode_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n, const exf_fold_tables *t,
+                                             const exf_fold_decode_options *o, void *stream)
+{
+    exf_fold_decode_options settled;
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
+    if (status != EXF_FOLD_OK || n == 0) return status;
+    decode_any<<<dim3(1, (unsigned)n), EXF_FOLD_THREADS, 0, (cudaStream_t)stream>>>(*io, *t, settled, *b);
+    return cudaGetLastError() == cudaSuccess ? EXF_FOLD_OK : EXF_FOLD_DEVICE;
 }
 
 /* ---- a pool fixed beforehand ----------------------------------------------------------- */

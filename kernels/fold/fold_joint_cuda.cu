@@ -214,8 +214,10 @@ static __device__ __forceinline__ void join_rows(const exf_fold_routes &io, cons
  * at the start; ROWS 1: one block loads row after row. */
 template <int W, int ROWS>
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
-    decode_joint(const exf_fold_routes io, const exf_fold_tables t, const exf_fold_decode_options o)
+    decode_joint(const exf_fold_routes routes, const exf_fold_tables t, const exf_fold_decode_options o,
+                 const exf_fold_batches batches)
 {
+    const exf_fold_routes io = exf_fold_batch(routes, batches);
     __shared__ exf_fold_block_pool pool;
     __shared__ int16_t target[EXF_FOLD_MAX_E];
     exf_fold_slots<0> slots; /* slots are read three times: registers are needed for rows and systems */
@@ -244,7 +246,7 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
                                            void *stream)
 {
-    typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options);
+    typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options, exf_fold_batches);
     static const kernel clustered[2] = {decode_joint<8, 4>, decode_joint<16, 4>},
                         alone[2] = {decode_joint<8, 1>, decode_joint<16, 1>};
     exf_fold_decode_options settled;
@@ -253,6 +255,21 @@ exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_
     if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     int wide = io->width > 8;
     if (!exf_fold_has_clusters((const void *)clustered[wide]))
-        return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled);
-    return exf_fold_launch(clustered[wide], CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, settled);
+        return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled, exf_fold_batches{});
+    return exf_fold_launch(clustered[wide], CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, settled, exf_fold_batches{});
+}
+
+exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n,
+                                                   const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream)
+{
+    exf_fold_decode_options settled;
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
+    if (status != EXF_FOLD_OK || n == 0) return status;
+    dim3 grid(1, (unsigned)n);
+    cudaStream_t s = (cudaStream_t)stream;
+    if (io->width > 8)
+        decode_joint<16, 1><<<grid, EXF_FOLD_THREADS, 0, s>>>(*io, *t, settled, *b);
+    else
+        decode_joint<8, 1><<<grid, EXF_FOLD_THREADS, 0, s>>>(*io, *t, settled, *b);
+    return cudaGetLastError() == cudaSuccess ? EXF_FOLD_OK : EXF_FOLD_DEVICE;
 }

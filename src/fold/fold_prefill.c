@@ -63,9 +63,7 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
     }
 }
 
-/* Keeps as many routes of each row as the variant's budget says. */
-static exf_fold_status fold_by_budget(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out,
-                                      const exf_fold_tables *t, int index)
+exf_fold_budget_options exf_fold_budget_of(const exf_fold_rewriter *f, int index)
 {
     exf_fold_budget_options o = {.ridge = f->v->prefill_options.ridge};
     double lambda = f->budget->lambda;
@@ -75,6 +73,14 @@ static exf_fold_status fold_by_budget(const exf_fold_rewriter *f, const exf_fold
     } else {
         o.penalty = (float)fmin(lambda / f->budget->scale[index], (double)EXF_FOLD_NEVER);
     }
+    return o;
+}
+
+/* Keeps as many routes of each row as the variant's budget says. */
+static exf_fold_status fold_by_budget(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out,
+                                      const exf_fold_tables *t, int index)
+{
+    exf_fold_budget_options o = exf_fold_budget_of(f, index);
     return exf_fold_prefill_budget_cpu(in, out, NULL, t, &o);
 }
 

@@ -279,6 +279,17 @@ out:
     return rc;
 }
 
+/* Implements exf_rewriter.device_open. */
+static exf_code open_device(void *self, const struct exf_backend *b, exf_err *err)
+{
+    exf_fold_rewriter *f = self;
+    exf_code rc = EXF_OK;
+    if (f->rewriter.device_rewrite) EXF_TRY(exf_fold_routes_open(f, b, err));
+    if (f->vector_of) EXF_TRY(exf_fold_device_open(f, b, err));
+out:
+    return rc;
+}
+
 exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a,
                                const exf_decode_schedule *schedule, exf_err *err)
 {
@@ -310,11 +321,15 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     if (variant) EXF_TRY(open_variant(f, err));
     f->rewriter.wants_logits = f->scores != NULL;
     if (f->retained) f->rewriter.retained_experts = retained_experts;
+    f->rewriter.device_open = open_device;
+    if (exf_fold_runs_on_device(f)) {
+        f->rewriter.device_rewrite = exf_fold_routes_rewrite;
+        f->rewriter.device_bytes = exf_fold_routes_bytes(f);
+    }
     if (f->vector_of) {
         f->rewriter.correct = exf_fold_vectors_correct;
-        f->rewriter.device_open = exf_fold_device_open;
         f->rewriter.device_correct = exf_fold_device_correct;
-        f->rewriter.device_bytes = exf_fold_device_bytes(f);
+        f->rewriter.device_bytes += exf_fold_device_bytes(f);
     }
 out:
     if (rc != EXF_OK)
@@ -334,11 +349,13 @@ exf_code exf_fold_rewriter_count(exf_fold_rewriter *f, const exf_decode_schedule
     exf_mem_free(f->usage);
     f->counted = schedules;
     f->n_counted = n;
+    if (f->rewriter.device_rewrite) f->rewriter.device_bytes = exf_fold_routes_bytes(f);
     return exf_mem_new(&f->usage, (size_t)n * (size_t)f->n_moe_layers, sizeof *f->usage, "expert usage", err);
 }
 
-const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f)
+const exf_expert_usage *exf_fold_rewriter_usage(exf_fold_rewriter *f)
 {
+    exf_fold_routes_collect(f);
     return f->usage;
 }
 
@@ -355,6 +372,7 @@ void exf_fold_rewriter_free(exf_fold_rewriter *f)
     exf_mem_free(f->retained);
     exf_mem_free(f->scores);
     exf_device_corrections_free(&f->on_device);
+    exf_fold_routes_close(f);
     exf_mem_free(f->vector_of);
     exf_mem_free(f->basis);
     exf_mem_free(f->usage);

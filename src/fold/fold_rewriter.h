@@ -47,8 +47,9 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
 /* Has a new rewriter count the experts of the steps of n schedules, which are borrowed, in the place of its own. */
 exf_code exf_fold_rewriter_count(exf_fold_rewriter *f, const exf_decode_schedule *schedules, int n, exf_err *err) EXF_CHECKED;
-/* Returns counts [schedules, MoE layers of the model] of the lane's own routes; probes are not counted. */
-const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f);
+/* Returns counts [schedules, MoE layers of the model] of the lane's own routes in the layers whose work is done; probes are not
+ * counted. */
+const exf_expert_usage *exf_fold_rewriter_usage(exf_fold_rewriter *f);
 /* Sets the counts by schedule i of the first n MoE layers, which a resumed pass does not run. */
 void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, int i, const exf_expert_usage *usage, int n);
 void exf_fold_rewriter_free(exf_fold_rewriter *f); /* NULL is allowed */

@@ -29,6 +29,33 @@ typedef struct {
 
 void exf_device_corrections_free(exf_device_corrections *c); /* accepts zeroed memory */
 
+/* The arrays of one layer that folds read, from their host arrays to one piece of GPU memory. */
+enum {
+    EXF_FOLD_PREFILL_COEFF,
+    EXF_FOLD_PREFILL_LOSS,
+    EXF_FOLD_DECODE_COEFF,
+    EXF_FOLD_DECODE_LOSS,
+    EXF_FOLD_NORMS,
+    EXF_FOLD_COSINE,
+    EXF_FOLD_RMS,
+    EXF_FOLD_TARGET_IDS,
+    EXF_FOLD_TARGET_SCALE,
+    EXF_FOLD_LAYER_ARRAYS
+};
+
+/* What a variant needs to fold in GPU memory, and the counters of what runs. */
+typedef struct {
+    const exf_backend *b;    /* NULL: the pass does not run on a device */
+    int index;               /* index of the layer whose tables are there; -1: none */
+    unsigned char *sent, *tables; /* that layer's arrays in staging memory, and on the device */
+    exf_route_steps *steps;  /* [n_counted] */
+    unsigned char *prefill;  /* [T] NULL: every row is prefill */
+    void *workspace;         /* NULL: nothing is folded */
+    uint64_t *count;         /* [MoE layers, 1 + n_counted] distinct experts of all rows, and of the steps of each schedule */
+    uint64_t *counted;       /* the same in staging memory: complete when the layer is */
+    unsigned char *layers;   /* [MoE layers] 1: the layer was counted there */
+} exf_device_fold;
+
 struct exf_fold_rewriter {
     exf_rewriter rewriter;
     const exf_variant *v; /* NULL: only counts */
@@ -48,6 +75,7 @@ struct exf_fold_rewriter {
     float *basis;                 /* [L, R, H] the columns of the projector's basis as rows */
     exf_correction_tables vectors; /* diagonal, c, rank and scalar, of all layers */
     exf_device_corrections on_device; /* used if the pass runs on a device */
+    exf_device_fold device_fold;      /* the same */
     const exf_decode_schedule *counted; /* [n_counted] whose steps are counted */
     int n_counted, n_moe_layers;
     exf_expert_usage *usage;           /* [n_counted, MoE layers] */
@@ -71,6 +99,22 @@ exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *rou
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err) EXF_CHECKED;
 uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
+
+/* ---- fold_device.c ------------------------------------------------------------------------------------ */
+
+/* Returns 1 if all that the variant does to routes can be done in GPU memory. */
+int exf_fold_runs_on_device(const exf_fold_rewriter *f);
+/* Returns the GPU memory that it then holds. */
+uint64_t exf_fold_routes_bytes(const exf_fold_rewriter *f);
+exf_code exf_fold_routes_open(exf_fold_rewriter *f, const exf_backend *b, exf_err *err) EXF_CHECKED;
+void exf_fold_routes_close(exf_fold_rewriter *f);
+/* Implements exf_rewriter.device_rewrite. */
+exf_code exf_fold_routes_rewrite(void *self, const exf_device_routes *r, exf_err *err);
+/* Adds what was counted on the device to the usage; the device has finished. */
+void exf_fold_routes_collect(exf_fold_rewriter *f);
+
+/* Returns the budget that the variant's prefill keeps routes by in a layer of the tables. */
+exf_fold_budget_options exf_fold_budget_of(const exf_fold_rewriter *f, int index);
 
 /* Turns a status of exfold/fold.h into an error with the values that disagree: EXF_MODEL or
  * EXF_USAGE naming the limit, EXF_INTERNAL for inconsistent arguments, EXF_DEVICE for a failed

@@ -23,10 +23,9 @@ exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err
 
 int exf_moe_wants_host_routes(const exf_moe_layer *l)
 {
-    const exf_rewriter *r = l->lane->rewriter;
     const exf_observer *o = l->lane->observer;
     int last = o && o->sweeps > 1 ? o->sweeps - 1 : 0;
-    return (r && r->rewrite) || exf_moe_shown_on_host(l, last) || (o && o->common_input && !o->device_common_input);
+    return exf_moe_shown_on_host(l, last) || (o && o->common_input && !o->device_common_input);
 }
 
 /* ---- finite hidden states ------------------------------------------------------------------------ */
@@ -155,12 +154,17 @@ static int interrupts(const exf_moe_layer *l)
     return (r && r->correct) || (l->n_probes && l->last);
 }
 
-/* Counts the slots of n tokens that run an expert; rewriters and hash layers leave some out. */
-static size_t slots_with_experts(const exf_moe_layer *l, size_t row, int n)
+/* Counts the slots of n tokens that run an expert; rewriters and hash layers leave some out.  On a GPU those of rewritten routes
+ * are counted there, and enter the report when the pass ends. */
+static size_t slots_with_experts(const exf_moe_layer *l, exf_workspace *w, size_t row, int n)
 {
     const exf_rewriter *r = l->lane->rewriter;
     size_t k = (size_t)l->model->arch.top_k, slots = (size_t)n * k, used = 0;
-    if (l->space->b->gpu && (!r || !r->rewrite)) return slots; /* the host may not have the routes */
+    if (w->b->gpu && (!r || !r->rewrite)) return slots; /* the host may not have the routes */
+    if (w->b->gpu) {
+        w->b->gpu->count_slots(w->q, l->slots_run, l->routes->ids_device + row * k, slots);
+        return 0;
+    }
     for (size_t i = 0; i < slots; i++) used += l->routes->ids[row * k + i] >= 0;
     return used;
 }
@@ -173,7 +177,7 @@ static exf_code run_routed(const exf_moe_layer *l, const exf_moe_view *v, const 
     size_t slot = v->row * (size_t)a->top_k;
     exf_code rc;
     EXF_TRY(exf_moe_run_experts(l, w, m, m->outputs, l->routes->ids_device + slot, v->n, 0, err));
-    w->times.flops += 6.0 * (double)slots_with_experts(l, v->row, v->n) * a->d_model * a->d_expert;
+    w->times.flops += 6.0 * (double)slots_with_experts(l, w, v->row, v->n) * a->d_model * a->d_expert;
     if (!interrupts(l)) return EXF_OK;
     exf_moe_sum_call sum = sum_of(l, v->n);
     sum.outputs = m->outputs;

@@ -124,6 +124,7 @@ typedef struct exf_moe_layer {
     exf_moe_needs needs;     /* which arrays a block has */
     int block_tokens;        /* the most tokens of a call on a GPU */
     int timed;               /* 1: wait for the GPU after each part, so that times are true */
+    uint64_t *slots_run;  /* in GPU memory, used on a GPU: slots of rewritten routes that ran an expert so far */
     uint64_t *not_finite; /* in GPU memory, used on a GPU: least index of a hidden state that is not finite, or all ones */
 
     const exf_lane *lane;
@@ -153,7 +154,7 @@ exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf
 size_t exf_moe_row_width(const exf_moe_layer *l);
 /* Returns the hidden states from a row of the run on; the row belongs to the layer's group. */
 float *exf_moe_rows(const exf_moe_layer *l, size_t row);
-/* Returns 1 if some part of the layer reads the lane's routes in host memory. */
+/* Returns 1 if the lane's observer reads routes in host memory. */
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 /* Waits for the queue if the pass is timed. */
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;

@@ -156,6 +156,7 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     EXF_TRY(open_router(p, err));
     EXF_TRY(open_tokens(p, err));
     if (b->gpu) EXF_TRY(exf_moe_not_finite_new(&p->not_finite, b, p->space[0].q, err));
+    if (b->gpu) EXF_TRY(b->alloc(&p->slots_run, 1, sizeof *p->slots_run, "slots that ran", err));
     if (!p->recorded) EXF_TRY(exf_rope_tables_new(&p->rope_tables, b, p->space[0].q, a, p->batch->max_tokens, err));
     for (size_t i = 0; i < p->n_lanes; i++) {
         const exf_observer *o = p->lanes[i].observer;
@@ -185,6 +186,19 @@ static void add_times(const exf_pass *p)
     }
 }
 
+/* Adds what the GPU counted of rewritten routes. */
+static exf_code add_slots_run(exf_pass *p, exf_err *err)
+{
+    const exf_architecture *a = &p->model->arch;
+    uint64_t slots = 0;
+    exf_code rc = EXF_OK;
+    if (!p->b->gpu) return EXF_OK;
+    EXF_TRY(p->b->download(p->space[0].q, &slots, p->slots_run, sizeof slots, err));
+    p->space[0].times.flops += 6.0 * (double)slots * a->d_model * a->d_expert;
+out:
+    return rc;
+}
+
 static void close_pass(exf_pass *p)
 {
     uint64_t now;
@@ -200,6 +214,7 @@ static void close_pass(exf_pass *p)
     exf_route_set_free(&p->first);
     p->b->free(p->mask_device);
     p->b->free(p->not_finite);
+    p->b->free(p->slots_run);
     if (p->b->gpu) p->b->free(p->tokens_device);
     for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
     exf_stage_clock_free(p->clock); /* no queue writes to it any more */
@@ -307,6 +322,7 @@ static exf_code run_pass(exf_pass *p, int listed, exf_err *err)
     EXF_TRY(run_layers(p, listed, err));
     if (p->demand.head) EXF_TRY(exf_head_step(p, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
+    EXF_TRY(add_slots_run(p, err));
     if (!p->recorded) EXF_TRY(exf_model_pass_done(p->model, err));
 out:
     if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);

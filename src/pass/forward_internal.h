@@ -50,6 +50,7 @@ typedef struct {
     exf_moe_needs needs;           /* of the MoE block */
     int block_tokens;              /* the most tokens of a call of the MoE block */
     uint64_t *not_finite;          /* used on a GPU only; see exf_moe_layer */
+    uint64_t *slots_run;           /* the same */
 } exf_pass;
 
 /* Returns the backend of a pass with these options. */
@@ -144,7 +145,6 @@ typedef struct {
     size_t lane;
     const float *mask;   /* p->mask_device, or NULL */
     float *logits;       /* the router's, in host memory; NULL: nothing reads them */
-    int unsent;          /* 1: the routes in host memory are newer than those in the backend's */
     exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
 } exf_step;
 

@@ -152,6 +152,9 @@ typedef struct {
     exf_code (*device_probe)(void *self, const exf_device_probe *b, exf_err *err);
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
     exf_code (*layer_end)(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err);
+    /* Called after layer_end of all lanes in a pass on a GPU, when all that was queued in the layer is done: reads what layer_end
+     * had copied to staging memory. */
+    exf_code (*layer_done)(void *self, int layer, int moe_index, exf_err *err);
     /* Called before a resume point after `done` layers is saved: completes what layer_end left to other
      * threads, and writes the observer's own records. */
     exf_code (*settle)(void *self, int done, exf_err *err);
@@ -175,6 +178,17 @@ typedef struct {
     const float *bias;   /* [E] that the router adds to its scores when it chooses; NULL: none, or no logits */
 } exf_routes;
 
+/* The same in GPU memory; a rewriter queues its work on q. */
+typedef struct {
+    int layer, moe_index;
+    const exf_batch *batch;
+    int n_experts, top_k;
+    int probe, by_token;
+    struct exf_queue *q;
+    int32_t *ids;
+    float *weights;
+} exf_device_routes;
+
 /* A rewriter may leave any function NULL.  It is called once per layer with the routes of the whole run, since a decode
  * batch spans sequences.  It keeps no state between layers: equal routes give equal results, because a layer's routes may
  * be rewritten twice (see exf_routes.probe). */
@@ -184,6 +198,9 @@ typedef struct {
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
     const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
+    /* Does the same on a GPU; NULL: the pass fetches the routes, calls `rewrite` and sends them back.  Its counters are complete
+     * when the queue is. */
+    exf_code (*device_rewrite)(void *self, const exf_device_routes *routes, exf_err *err);
     /* Adds to the routed output [T, H] of a block what router weights cannot express (diagonal and
      * low-rank projectors).  Called concurrently.  A rewriter that corrects has both functions: `correct`
      * runs where arrays are host memory, `device_correct` on a GPU, queued on b->q. */

@@ -17,8 +17,9 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
     s.moe = (exf_moe_layer){
         .model = p->model, .batch = p->batch, .tokens = p->tokens_device, .weights = &p->weights_now, .parts = p->parts,
         .space = p->space, .n_workers = p->n_workers, .needs = p->needs, .block_tokens = p->block_tokens,
-        .timed = p->options->timed, .not_finite = p->not_finite, .lane = &p->lanes[lane], .probes = p->probes,
-        .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0, .routes = &p->routes, .router_routes = &p->routes,
+        .timed = p->options->timed, .not_finite = p->not_finite, .slots_run = p->slots_run, .lane = &p->lanes[lane],
+        .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0,
+        .routes = &p->routes, .router_routes = &p->routes,
         .recorded = p->recorded, .stage = p->recorded && p->b->gpu ? &p->stage : NULL, .layer = layer, .moe_index = moe_index,
         .group = {0, p->batch->n_sequences, 0, p->batch->n_tokens}, .last = 1,
         .work = moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE, .common_work = EXF_WORK_COMMON,
@@ -43,11 +44,6 @@ exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn f
 
 /* ---- one lane ------------------------------------------------------------------------------------- */
 
-static int wants_host_routes(const exf_step *s)
-{
-    return s->p->n_lanes > 1 || exf_moe_wants_host_routes(&s->moe);
-}
-
 /* Runs mixer and router of one lane.  While the lanes are joined only the first lane mixes; another
  * lane copies its routes, or runs the router again if experts are masked. */
 static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
@@ -56,15 +52,13 @@ static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mask_load(s, p->lanes[s->lane].rewriter, err));
     if (joined && s->lane > 0 && !s->mask) {
-        exf_route_set_copy(s->moe.routes, &p->first);
-        s->unsent = 1;
+        exf_route_set_copy(s->moe.routes, &p->first, p->space[0].q);
         return EXF_OK;
     }
     if (joined && s->lane > 0)
         EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, exf_route_group, err));
     else
         EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, exf_mix_group, err));
-    if (wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->moe.routes, 0, s->moe.routes->n, p->space[0].q, err));
 out:
     return rc;
 }
@@ -97,7 +91,7 @@ static exf_code flow_group(exf_step *s, exf_err *err)
     exf_code rc = EXF_OK;
     if (!s->p->recorded) {
         EXF_TRY(exf_mix_group(s, err));
-        if (s->moe.moe_index >= 0 && wants_host_routes(s))
+        if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
             EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
     }
     exf_pass_turn(s->p, s->moe.work);
@@ -143,7 +137,7 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
         s.moe.last = s.moe.sweep == sweeps - 1;
         exf_hidden_use use = s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ;
         EXF_TRY(exf_each_group(&s, use, flowing ? flow_group : run_experts, err));
-        if (s.moe.last) EXF_TRY(exf_moe_check_finite(&s.moe, err));
+        if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
         start = exf_clock();
         if (o && o->sweep_end) EXF_TRY(o->sweep_end(o->self, layer, moe_index, s.moe.sweep, err));
         if (s.moe.last || !p->b->gpu) *observe += exf_clock() - start; /* else the host may wait for the GPU in it */
@@ -156,6 +150,21 @@ out:
     return rc;
 }
 
+/* Waits for the layer of several lanes once, looks for hidden states that are not finite, and lets observers read their numbers. */
+static exf_code finish_layer(exf_pass *p, size_t n_lanes, int layer, int moe_index, exf_err *err)
+{
+    exf_step s = step_of(p, 0, layer, moe_index);
+    exf_code rc;
+    EXF_TRY(exf_pass_finish(p, err));
+    if (p->n_lanes > 1) EXF_TRY(exf_moe_check_finite(&s.moe, err));
+    for (size_t i = 0; moe_index >= 0 && i < n_lanes; i++) {
+        const exf_observer *o = p->lanes[i].observer;
+        if (o && o->layer_done) EXF_TRY(o->layer_done(o->self, layer, moe_index, err));
+    }
+out:
+    return rc;
+}
+
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     int joined = p->joined;
@@ -163,7 +172,7 @@ exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *pro
     exf_code rc = EXF_OK;
     if (moe_index >= 0) p->joined = 0;
     for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = run_lane(p, i, layer, moe_index, joined, progress, err);
-    return rc;
+    return rc == EXF_OK && p->b->gpu ? finish_layer(p, n, layer, moe_index, err) : rc;
 }
 
 /* ---- the head ----------------------------------------------------------------------------------- */

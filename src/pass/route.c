@@ -38,13 +38,15 @@ exf_code exf_route_set_new(exf_route_set *r, const exf_backend *b, size_t n_toke
     memset(r, 0, sizeof *r);
     r->b = b;
     EXF_TRY(exf_mem_mul(&r->n, n_tokens, (size_t)top_k, "routes", err));
-    EXF_TRY(exf_mem_new(&r->ids, r->n, sizeof *r->ids, "routes", err));
-    EXF_TRY(exf_mem_new(&r->weights, r->n, sizeof *r->weights, "routes", err));
-    r->ids_device = r->ids;
-    r->weights_device = r->weights;
-    if (!b->gpu) return EXF_OK;
-    r->ids_device = NULL;
-    r->weights_device = NULL;
+    if (!b->gpu) {
+        EXF_TRY(exf_mem_new(&r->ids, r->n, sizeof *r->ids, "routes", err));
+        EXF_TRY(exf_mem_new(&r->weights, r->n, sizeof *r->weights, "routes", err));
+        r->ids_device = r->ids;
+        r->weights_device = r->weights;
+        return EXF_OK;
+    }
+    EXF_TRY(b->gpu->alloc_staging((void *)&r->ids, r->n * sizeof *r->ids, "routes", err));
+    EXF_TRY(b->gpu->alloc_staging((void *)&r->weights, r->n * sizeof *r->weights, "routes", err));
     EXF_TRY(b->alloc(&r->ids_device, r->n, sizeof *r->ids, "routes", err));
     EXF_TRY(b->alloc(&r->weights_device, r->n, sizeof *r->weights, "routes", err));
 out:
@@ -62,27 +64,28 @@ void exf_route_set_free(exf_route_set *r)
     if (r->b->gpu) {
         r->b->free(r->ids_device);
         r->b->free(r->weights_device);
+        r->b->gpu->free_staging(r->ids);
+        r->b->gpu->free_staging(r->weights);
+    } else {
+        exf_mem_free(r->ids);
+        exf_mem_free(r->weights);
     }
-    exf_mem_free(r->ids);
-    exf_mem_free(r->weights);
     memset(r, 0, sizeof *r);
 }
 
 exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err)
 {
-    exf_code rc = EXF_OK;
     if (!r->b->gpu) return EXF_OK;
-    EXF_TRY(r->b->download(q, r->ids + first, r->ids_device + first, n * sizeof *r->ids, err));
-    EXF_TRY(r->b->download(q, r->weights + first, r->weights_device + first, n * sizeof *r->weights, err));
-out:
-    return rc;
+    r->b->gpu->carry(q, r->ids + first, r->ids_device + first, n * sizeof *r->ids);
+    r->b->gpu->carry(q, r->weights + first, r->weights_device + first, n * sizeof *r->weights);
+    return r->b->finish(q, err);
 }
 
 void exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q)
 {
     if (!r->b->gpu) return;
-    r->b->upload(q, r->ids_device + first, r->ids + first, n * sizeof *r->ids);
-    r->b->upload(q, r->weights_device + first, r->weights + first, n * sizeof *r->weights);
+    r->b->gpu->carry(q, r->ids_device + first, r->ids + first, n * sizeof *r->ids);
+    r->b->gpu->carry(q, r->weights_device + first, r->weights + first, n * sizeof *r->weights);
 }
 
 void exf_route_set_send(exf_route_set *r, exf_queue *q)
@@ -90,10 +93,11 @@ void exf_route_set_send(exf_route_set *r, exf_queue *q)
     exf_route_set_send_part(r, 0, r->n, q);
 }
 
-void exf_route_set_copy(exf_route_set *to, const exf_route_set *from)
+void exf_route_set_copy(exf_route_set *to, const exf_route_set *from, exf_queue *q)
 {
-    memcpy(to->ids, from->ids, from->n * sizeof *from->ids);
-    memcpy(to->weights, from->weights, from->n * sizeof *from->weights);
+    void (*copy)(exf_queue *, void *, const void *, size_t) = to->b->gpu ? to->b->gpu->carry : to->b->copy;
+    copy(q, to->ids_device, from->ids_device, from->n * sizeof *from->ids);
+    copy(q, to->weights_device, from->weights_device, from->n * sizeof *from->weights);
 }
 
 /* ---- rewriting --------------------------------------------------------------------------------- */
@@ -118,7 +122,18 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
-/* Rewrites the routes of `set` in place with r. */
+/* Rewrites the routes of `set` in GPU memory. */
+static exf_code rewrite_on_device(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
+{
+    const exf_pass *p = s->p;
+    exf_device_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch,
+                                .n_experts = p->model->arch.n_experts, .top_k = p->model->arch.top_k, .probe = set != &p->routes,
+                                .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .q = p->space[0].q,
+                                .ids = set->ids_device, .weights = set->weights_device};
+    return r->device_rewrite(r->self, &routes, err);
+}
+
+/* Rewrites the routes of `set` in place with r, in host memory where r works there alone. */
 static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
 {
     exf_pass *p = s->p;
@@ -129,13 +144,16 @@ static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_
     const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     exf_code rc = EXF_OK;
     if (!r || !r->rewrite) return EXF_OK;
+    if (p->b->gpu && r->device_rewrite) return rewrite_on_device(s, r, set, err);
+    EXF_TRY(exf_route_set_fetch(set, 0, set->n, p->space[0].q, err));
     if (r->wants_logits) {
         routes.logits = s->logits;
         routes.bias = bias && p->b->gpu ? p->bias : bias;
         if (bias && p->b->gpu)
             EXF_TRY(p->b->download(p->space[0].q, p->bias, bias, (size_t)a->n_experts * sizeof *bias, err));
     }
-    rc = r->rewrite(r->self, &routes, err);
+    EXF_TRY(r->rewrite(r->self, &routes, err));
+    exf_route_set_send(set, p->space[0].q);
 out:
     return rc;
 }
@@ -147,12 +165,13 @@ exf_code exf_routes_rewrite(exf_step *s, exf_err *err)
     exf_queue *q = p->space[0].q;
     exf_code rc = EXF_OK;
     if (r && r->correct) {
-        exf_route_set_copy(&p->router_routes, s->moe.routes);
-        exf_route_set_send(&p->router_routes, q);
+        exf_route_set_copy(&p->router_routes, s->moe.routes, q);
         s->moe.router_routes = &p->router_routes;
     }
     EXF_TRY(rewrite_set(s, r, s->moe.routes, err));
-    if (s->unsent || (r && r->rewrite)) exf_route_set_send(s->moe.routes, q);
+    if (!exf_moe_wants_host_routes(&s->moe)) return EXF_OK;
+    EXF_TRY(exf_route_set_fetch(s->moe.routes, 0, s->moe.routes->n, q, err));
+    if (r && r->correct) EXF_TRY(exf_route_set_fetch(&p->router_routes, 0, p->router_routes.n, q, err));
 out:
     return rc;
 }
@@ -170,16 +189,11 @@ static exf_code share_with_lane(const exf_step *s, size_t lane, exf_err *err)
     EXF_TRY(exf_mask_load(&probe, r, err));
     if (probe.mask) {
         EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));
-        EXF_TRY(exf_route_set_fetch(probe.moe.routes, 0, probe.moe.routes->n, q, err));
     } else {
-        exf_route_set_copy(probe.moe.routes, &p->first);
+        exf_route_set_copy(probe.moe.routes, &p->first, q);
     }
-    if (p->probe_router_routes[lane].n) {
-        exf_route_set_copy(&p->probe_router_routes[lane], probe.moe.routes);
-        exf_route_set_send(&p->probe_router_routes[lane], q);
-    }
+    if (p->probe_router_routes[lane].n) exf_route_set_copy(&p->probe_router_routes[lane], probe.moe.routes, q);
     EXF_TRY(rewrite_set(s, r, probe.moe.routes, err));
-    exf_route_set_send(probe.moe.routes, q);
 out:
     return rc;
 }
@@ -189,13 +203,11 @@ exf_code exf_first_lane_share(exf_step *s, int joined, exf_err *err)
     exf_pass *p = s->p;
     exf_code rc = EXF_OK;
     if (!p->first.n) return EXF_OK;
-    exf_route_set_copy(&p->first, s->moe.routes);
-    if (p->demand.corrects) exf_route_set_send(&p->first, p->space[0].q); /* corrections read the router's routes */
+    exf_route_set_copy(&p->first, s->moe.routes, p->space[0].q);
     for (size_t i = 1; i < p->n_lanes; i++) {
         if (joined) EXF_TRY(exf_hidden_copy(&p->hidden, i, 0, p->space[0].q, err));
         if (p->probe_routes[i].n) EXF_TRY(share_with_lane(s, i, err));
     }
-    EXF_TRY(p->b->finish(p->space[0].q, err));
 out:
     return rc;
 }

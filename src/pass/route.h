@@ -16,8 +16,8 @@ void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix
 
 /* T tokens, K slots each; -1: the slot runs no expert. */
 typedef struct {
-    int32_t *ids;          /* [T, K] in host memory */
-    float *weights;        /* [T, K] in host memory */
+    int32_t *ids;          /* [T, K] in host memory, staging memory on a GPU; as new as ids_device only after a fetch */
+    float *weights;        /* [T, K] */
     int32_t *ids_device;   /* [T, K] in the backend's memory; equals ids if that is host memory */
     float *weights_device;
     size_t n;              /* T * K */
@@ -30,10 +30,10 @@ void exf_route_set_free(exf_route_set *r); /* a zeroed set is allowed */
 uint64_t exf_route_set_bytes(size_t n_tokens, int top_k);
 /* Copies slots [first, first + n) from the backend's memory to the host; waits. */
 exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err) EXF_CHECKED;
-/* Queues the copy of slots [first, first + n), or of all, from the host to the backend's memory; the
+/* Queues the copy of slots [first, first + n), or of all, from the host to the backend's memory, past larger copies; the
  * host's stay as they are until the queue was waited for. */
 void exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q);
 void exf_route_set_send(exf_route_set *r, exf_queue *q);
-/* to = from in host memory alone. */
-void exf_route_set_copy(exf_route_set *to, const exf_route_set *from);
+/* Queues to = from in the backend's memory alone. */
+void exf_route_set_copy(exf_route_set *to, const exf_route_set *from, exf_queue *q);
 #endif

@@ -348,7 +348,8 @@ exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf
 exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err)
 {
     e->device = b;
-    return b->alloc(&e->sums, 1, sizeof *e->sums, "layer errors", err);
+    exf_code rc = b->alloc(&e->sums, 1, sizeof *e->sums, "layer errors", err);
+    return rc != EXF_OK ? rc : b->gpu->alloc_staging((void *)&e->fetched, sizeof *e->fetched, "layer errors", err);
 }
 
 exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err)
@@ -360,12 +361,15 @@ exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe
     return EXF_OK;
 }
 
-exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err)
+void exf_layer_errors_device_end(const exf_layer_errors *e)
 {
-    exf_output_errors sums;
+    if (e->q) e->device->gpu->carry(e->q, e->fetched, e->sums, sizeof *e->sums);
+}
+
+exf_code exf_layer_errors_device_read(exf_layer_errors *e, int layer, int moe_index, exf_err *err)
+{
     if (!e->q) return EXF_OK;
-    exf_code rc = e->device->download(e->q, &sums, e->sums, sizeof sums, err);
-    if (rc != EXF_OK) return rc;
+    exf_output_errors sums = *e->fetched;
     e->q = NULL;
     if (sums.out_of_range)
         return exf_fail(err, EXF_NUMERIC,
@@ -410,6 +414,7 @@ double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)
 void exf_layer_errors_free(exf_layer_errors *e)
 {
     if (e->device) e->device->free(e->sums);
+    if (e->device) e->device->gpu->free_staging(e->fetched);
     exf_mem_free(e->error_sq);
     exf_mem_free(e->norm_sq);
     memset(e, 0, sizeof *e);

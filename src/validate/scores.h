@@ -54,16 +54,18 @@ typedef struct {
     int n_workers, n_layers;
     const exf_backend *device;     /* set in a pass on a GPU */
     exf_output_errors *sums;       /* sums of the present layer, in GPU memory */
+    exf_output_errors *fetched;    /* the same in staging memory */
     exf_queue *q;                  /* queue that added to the sums; NULL: none yet */
 } exf_layer_errors;
 
 exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
 /* Do the same for outputs in GPU memory: device_open is called once, device_add for each block,
- * device_end after each layer to copy its sums to the host. */
+ * device_end after each layer to have its sums copied to the host, device_read when the queue is done. */
 exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err) EXF_CHECKED;
-exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
+void exf_layer_errors_device_end(const exf_layer_errors *e);
+exf_code exf_layer_errors_device_read(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
 /* Add up the sums of the first n MoE layers over all workers; set them, for layers that a resumed pass does not run, or to
  * those of all ranks. */
 void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq);

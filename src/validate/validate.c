@@ -196,7 +196,16 @@ static exf_code add_device_probe(void *self, const exf_device_probe *b, exf_err 
 static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     (void)progress;
-    return exf_layer_errors_device_end(&((observed_lane *)self)->errors, layer, moe_index, err);
+    (void)layer;
+    (void)moe_index;
+    (void)err;
+    exf_layer_errors_device_end(&((observed_lane *)self)->errors);
+    return EXF_OK;
+}
+
+static exf_code read_layer(void *self, int layer, int moe_index, exf_err *err)
+{
+    return exf_layer_errors_device_read(&((observed_lane *)self)->errors, layer, moe_index, err);
 }
 
 static exf_code score_device_logits(void *self, const exf_device_logits *b, exf_err *err)
@@ -216,7 +225,7 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->score_lane = exf_scores_lane(r->scores, i);
     int probes = i > 0 && !job->no_layer_errors;
     w->observer = (exf_observer){.self = w, .begin = begin_lane, .probe = probes ? add_probe : NULL,
-                                 .device_probe = probes ? add_device_probe : NULL, .layer_end = end_layer,
+                                 .device_probe = probes ? add_device_probe : NULL, .layer_end = end_layer, .layer_done = read_layer,
                                  .settle = i ? NULL : write_record, .logits = score_logits, .device_open = open_device,
                                  .device_logits = score_device_logits};
     const exf_validate_lane *lane = i ? &job->lanes[i - 1] : NULL;

@@ -250,6 +250,115 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
     exf_correct_routes_cpu(routed, t, c);
 }
 
+/* ---- routes, by the functions of exfold/fold.h on the CPU -------------------------------------------------- */
+
+static exf_fold_routes rows_of(int32_t *ids, float *weights, int rows, int width)
+{
+    return (exf_fold_routes){.ids = ids, .weights = weights, .rows = rows, .width = width};
+}
+
+static exf_fold_status prefill_routes(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c)
+{
+    int32_t ids[64];
+    float weights[64];
+    (void)q;
+    for (size_t row = 0; row < r->n_tokens; row++) {
+        size_t at = row * (size_t)r->top_k;
+        exf_fold_routes in = rows_of(r->ids + at, r->weights + at, 1, r->top_k), out = rows_of(ids, weights, 1, c->keep);
+        if (c->prefill && !c->prefill[row]) continue;
+        exf_fold_status s = c->form == EXF_PREFILL_BY_BUDGET ? exf_fold_prefill_budget_cpu(&in, &out, NULL, &c->tables, &c->budget)
+                            : c->form == EXF_PREFILL_JOINED  ? exf_fold_prefill_joint_cpu(&in, &out, &c->tables, &c->options)
+                                                             : exf_fold_prefill_cpu(&in, &out, &c->tables, &c->options);
+        if (s != EXF_FOLD_OK) return s;
+        for (int k = 0; k < r->top_k; k++) {
+            r->ids[at + (size_t)k] = k < c->keep ? ids[k] : -1;
+            r->weights[at + (size_t)k] = k < c->keep && ids[k] >= 0 ? weights[k] : 0;
+        }
+    }
+    return EXF_FOLD_OK;
+}
+
+static void put_row(const exf_run_routes *r, size_t row, const int32_t *ids, float *w, const exf_steps_call *c)
+{
+    int32_t *to = r->ids + row * (size_t)r->top_k;
+    float *to_w = r->weights + row * (size_t)r->top_k, all = 0, kept = 0;
+    for (int k = 0; k < r->top_k; k++) {
+        if (c->drops && ids[k] != to[k]) w[k] = 0;
+        all += ids[k] >= 0 ? to_w[k] : 0;
+        kept += ids[k] >= 0 ? w[k] : 0;
+    }
+    for (int k = 0; k < r->top_k; k++) {
+        to[k] = ids[k];
+        to_w[k] = c->renorms && kept > 0 ? w[k] * (all / kept) : w[k];
+    }
+}
+
+static exf_fold_status step_routes(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c)
+{
+    size_t k = (size_t)r->top_k;
+    int32_t *ids = c->workspace;
+    float *weights = (float *)(void *)(ids + (size_t)c->steps.widest * k);
+    (void)q;
+    for (size_t step = 0; step < c->steps.n_steps; step++) {
+        size_t from = c->steps.first[step], n = c->steps.first[step + 1] - from;
+        exf_fold_routes io = rows_of(ids, weights, (int)n, r->top_k);
+        for (size_t i = 0; i < n; i++) {
+            memcpy(ids + i * k, r->ids + c->steps.row[from + i] * k, k * sizeof *ids);
+            memcpy(weights + i * k, r->weights + c->steps.row[from + i] * k, k * sizeof *weights);
+        }
+        exf_fold_status s = c->form == EXF_STEPS_REMAPPED
+                                ? exf_fold_decode_static_cpu(&io, c->target_ids, c->target_scale, c->tables.n_experts)
+                            : c->form == EXF_STEPS_JOINED ? exf_fold_decode_joint_cpu(&io, &c->tables, &c->options)
+                                                          : exf_fold_decode_cpu(&io, &c->tables, &c->options);
+        if (s != EXF_FOLD_OK) return s;
+        for (size_t i = 0; i < n; i++) put_row(r, c->steps.row[from + i], ids + i * k, weights + i * k, c);
+    }
+    return EXF_FOLD_OK;
+}
+
+static uint64_t mark(unsigned char *seen, const int32_t *ids, size_t n)
+{
+    uint64_t fresh = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 0 && !seen[ids[i]]) {
+            seen[ids[i]] = 1;
+            fresh++;
+        }
+    return fresh;
+}
+
+static void count_row_experts(exf_queue *q, uint64_t *count, const exf_run_routes *r)
+{
+    (void)q;
+    for (size_t row = 0; row < r->n_tokens; row++) {
+        unsigned char seen[EXF_MAX_EXPERTS] = {0};
+        *count += mark(seen, r->ids + row * (size_t)r->top_k, (size_t)r->top_k);
+    }
+}
+
+static void count_step_experts(exf_queue *q, uint64_t *count, const exf_run_routes *r, const exf_route_steps *s, int n_experts)
+{
+    (void)q;
+    ck_assert_int_le(n_experts, EXF_MAX_EXPERTS);
+    for (size_t step = 0; step < s->n_steps; step++) {
+        unsigned char seen[EXF_MAX_EXPERTS] = {0};
+        for (size_t i = s->first[step]; i < s->first[step + 1]; i++)
+            *count += mark(seen, r->ids + s->row[i] * (size_t)r->top_k, (size_t)r->top_k);
+    }
+}
+
+static void count_slots(exf_queue *q, uint64_t *count, const int32_t *ids, size_t n)
+{
+    (void)q;
+    for (size_t i = 0; i < n; i++) *count += ids[i] >= 0;
+}
+
+static void carry(exf_queue *q, void *to, const void *from, size_t bytes)
+{
+    (void)q;
+    memcpy(to, from, bytes);
+}
+
 static const exf_gpu_operations gpu = {
     .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .pin = pin, .unpin = unpin,
     .memory = memory, .memory_reset_peak = memory_reset_peak,
@@ -258,6 +367,8 @@ static const exf_gpu_operations gpu = {
     .watch_finite = watch_finite,
     .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
+    .prefill_routes = prefill_routes, .step_routes = step_routes, .count_row_experts = count_row_experts,
+    .count_step_experts = count_step_experts, .count_slots = count_slots, .carry = carry,
 };
 
 const exf_backend *fake_device(uint64_t room)

@@ -102,6 +102,48 @@ START_TEST(a_window_serves_lanes)
 }
 END_TEST
 
+/* The same in the memory of the fake device, which is the host's. */
+static exf_code rewrite_oddly_there(void *self, const exf_device_routes *d, exf_err *err)
+{
+    exf_routes r = {.layer = d->layer, .batch = d->batch, .n_experts = d->n_experts, .top_k = d->top_k, .ids = d->ids,
+                    .weights = d->weights};
+    return rewrite_oddly(self, &r, err);
+}
+
+static exf_code refuse_to_rewrite(void *self, exf_routes *r, exf_err *err)
+{
+    (void)self;
+    return exf_fail(err, EXF_INTERNAL, "layer %d is rewritten on the host", r->layer);
+}
+
+/* Lanes that rewrite on the device, that prune or correct beside it, and that rewrite on the host alone: as all on the host. */
+START_TEST(routes_may_be_rewritten_on_the_device)
+{
+    many m;
+    many_open(&m, golden_families[3 * _i]);
+    const exf_backend *b = fake_device(plenty);
+    const exf_rewriter odd = {.rewrite = rewrite_oddly};
+    exf_rewriter here = {.self = &m.c.model->arch.n_experts, .rewrite = rewrite_oddly, .retained_experts = prune,
+                         .correct = correct_by_first, .device_correct = correct_by_first_on_device};
+    lanes_run host = {.n = 4, .backend = b, .rewriter = {{0}, odd, here, odd}, .probes = {0, 1, 1, 1}}, there = host;
+    for (int i = 1; i < 3; i++) {
+        there.rewriter[i].rewrite = refuse_to_rewrite;
+        there.rewriter[i].device_rewrite = rewrite_oddly_there;
+    }
+    lanes_forward(&host, &m.c, 1);
+    lanes_forward(&there, &m.c, 1);
+    for (int i = 0; i < 4; i++) assert_same_lane(&m.c, &host.seen[i], &there.seen[i]);
+    for (int i = 1; i < 4; i++)
+        for (int l = 0; l < m.c.model->arch.n_layers; l++)
+            assert_same_bits(host.probe[i].rewritten[l], there.probe[i].rewritten[l],
+                             m.c.batch.n_tokens * (size_t)m.c.model->arch.d_model, m.c.family, "probes", l);
+    ck_assert_double_eq(host.report.flops, there.report.flops);
+    lanes_free(&host);
+    lanes_free(&there);
+    many_close(&m);
+}
+END_TEST
+
 /* ---- more than one look at a layer ------------------------------------------------------ */
 
 /* All that an observer was shown, in order, as one number. */
@@ -324,6 +366,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, weights_are_the_cpus, 0, n);
     tcase_add_loop_test(t, a_window_changes_no_bit, 0, n);
     tcase_add_loop_test(t, a_window_serves_lanes, 0, n / 3);
+    tcase_add_loop_test(t, routes_may_be_rewritten_on_the_device, 0, n / 3);
     tcase_add_loop_test(t, a_window_serves_a_second_look, 0, n / 3);
     tcase_add_loop_test(t, parts_are_what_the_checkpoint_holds, 0, 2 * n);
     tcase_add_test(t, every_allocation_of_a_stream_may_fail);

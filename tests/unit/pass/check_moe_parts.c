@@ -120,10 +120,11 @@ START_TEST(parts_of_routes_travel)
     fill(r.ids, r.weights, 1);
     exf_route_set_send(&r, q);
     assert_filled(r.ids_device, r.weights_device, 0, SLOTS, 1, 0);
-    exf_route_set_copy(&to, &r);
-    exf_route_set_send(&to, q);
-    assert_filled(to.ids, to.weights, 0, SLOTS, 1, 0);
+    exf_route_set_copy(&to, &r, q);
     assert_filled(to.ids_device, to.weights_device, 0, SLOTS, 1, 0);
+    ck_assert_int_eq(to.ids[0], 0); /* the host's copy is fetched when it is needed */
+    ck_ok(exf_route_set_fetch(&to, 0, SLOTS, q, &e), e);
+    assert_filled(to.ids, to.weights, 0, SLOTS, 1, 0);
     exf_route_set_free(&r);
     exf_route_set_free(&to);
     exf_route_set_free(&to);

@@ -1,0 +1,97 @@
+/* route_fold.h - folds the routes of a whole run in GPU memory, in place: prefill rows one by one, decode rows step by step of
+ * their batches; and counts the experts that run.
+ *
+ * The folds are those of exfold/fold.h, by the kernels that runtimes call; this adds what a run needs around them: which rows,
+ * which batches, empty slots.  Routes become those of the functions on the CPU, bit for bit. */
+#ifndef EXF_KERNELS_ROUTE_FOLD_H
+#define EXF_KERNELS_ROUTE_FOLD_H
+#include "exfold/fold.h"
+#include "kernels/operation.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Arrays, here and below, lie in GPU memory unless the text says otherwise. */
+typedef struct {
+    int32_t *ids;    /* [T, K]; -1: the slot runs no expert */
+    float *weights;  /* [T, K] */
+    size_t n_tokens; /* T */
+    int top_k;       /* K */
+} exf_run_routes;
+
+/* Return the rows of a tile, of which a call folds one after another, and the bytes of its workspace, which has room for a tile.
+ * widest: most rows of a step. */
+static inline size_t exf_route_tile(size_t n_tokens, int widest)
+{
+    const size_t most = 65536;
+    size_t rows = n_tokens < most ? n_tokens : most;
+    return rows < (size_t)widest ? (size_t)widest : rows;
+}
+static inline size_t exf_route_fold_workspace(size_t n_tokens, int widest, int top_k)
+{
+    return exf_route_tile(n_tokens, widest) * (size_t)top_k * (sizeof(int32_t) + sizeof(float));
+}
+
+/* ---- prefill ---------------------------------------------------------------------------------------- */
+
+/* exf_fold_prefill, exf_fold_prefill_joint, exf_fold_prefill_budget. */
+typedef enum { EXF_PREFILL_BY_PAIR, EXF_PREFILL_JOINED, EXF_PREFILL_BY_BUDGET } exf_prefill_form;
+
+typedef struct {
+    exf_prefill_form form;
+    exf_fold_tables tables;
+    exf_fold_prefill_options options; /* not BY_BUDGET */
+    exf_fold_budget_options budget;   /* BY_BUDGET */
+    int keep;                         /* P of the form's output; BY_BUDGET: K */
+    const unsigned char *prefill;     /* [T] 1: the row is rewritten; NULL: all rows are */
+    void *workspace;
+    int widest;                       /* as of the workspace */
+} exf_prefill_call;
+
+/* Rewrites rows to P routes and K - P empty slots of id -1 and weight 0.  On any status but EXF_FOLD_OK nothing is changed. */
+exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c);
+
+/* ---- decode ----------------------------------------------------------------------------------------- */
+
+/* The rows of a step are a batch. */
+typedef struct {
+    size_t n_steps, n_rows;
+    const size_t *first;         /* [n_steps + 1] index in `row` of each step's first row */
+    const size_t *row;           /* [n_rows] rows of the run, step after step, each once */
+    const size_t *first_on_host; /* `first` in host memory */
+    int widest;                  /* most rows of a step */
+} exf_route_steps;
+
+/* exf_fold_decode, exf_fold_decode_joint, exf_fold_decode_static. */
+typedef enum { EXF_STEPS_BY_PAIR, EXF_STEPS_JOINED, EXF_STEPS_REMAPPED } exf_steps_form;
+
+typedef struct {
+    exf_steps_form form;
+    exf_route_steps steps;
+    exf_fold_tables tables;
+    exf_fold_decode_options options; /* not REMAPPED */
+    const int32_t *target_ids;       /* [E] REMAPPED */
+    const float *target_scale;       /* [E] REMAPPED */
+    int drops;                       /* 1: slots whose expert changes get weight 0 */
+    int renorms;                     /* 1: then a token's weights have the sum that they had before, where theirs is above 0 */
+    void *workspace;
+} exf_steps_call;
+
+exf_fold_status exf_step_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c);
+
+/* ---- what runs -------------------------------------------------------------------------------------- */
+
+/* Add to *count the distinct experts of each row, or of each step; the slots of n that run an expert. */
+void exf_count_row_experts_cuda(exf_queue *q, uint64_t *count, const exf_run_routes *r);
+void exf_count_step_experts_cuda(exf_queue *q, uint64_t *count, const exf_run_routes *r, const exf_route_steps *s, int n_experts);
+void exf_count_slots_cuda(exf_queue *q, uint64_t *count, const int32_t *ids, size_t n);
+
+/* Copies bytes between GPU memory and staging memory, or within either, by a kernel: it does not wait in the GPU's copy engines
+ * after larger copies of other queues. */
+void exf_carry_cuda(exf_queue *q, void *to, const void *from, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
