@@ -208,7 +208,6 @@ void exf_fold_routes_close(exf_fold_rewriter *f)
 {
     exf_device_fold *d = &f->device_fold;
     if (!d->b) return;
-    exf_fold_routes_collect(f);
     for (int i = 0; d->steps && i < f->n_counted; i++) {
         d->b->free((void *)(uintptr_t)d->steps[i].first);
         d->b->free((void *)(uintptr_t)d->steps[i].row);
