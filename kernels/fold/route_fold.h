@@ -35,8 +35,15 @@ static inline size_t exf_route_fold_workspace(size_t n_tokens, int widest, int t
 
 /* ---- prefill ---------------------------------------------------------------------------------------- */
 
-/* exf_fold_prefill, exf_fold_prefill_joint, exf_fold_prefill_budget. */
-typedef enum { EXF_PREFILL_BY_PAIR, EXF_PREFILL_JOINED, EXF_PREFILL_BY_BUDGET } exf_prefill_form;
+/* exf_fold_prefill, exf_fold_prefill_joint, exf_fold_prefill_budget; and baselines that runtimes do not have: the P routes of
+ * largest rank alone, and the first P by weight with those of which factor * w is at least tau. */
+typedef enum {
+    EXF_PREFILL_BY_PAIR,
+    EXF_PREFILL_JOINED,
+    EXF_PREFILL_BY_BUDGET,
+    EXF_PREFILL_KEPT,
+    EXF_PREFILL_ABOVE
+} exf_prefill_form;
 
 typedef struct {
     exf_prefill_form form;
@@ -44,6 +51,8 @@ typedef struct {
     exf_fold_prefill_options options; /* not BY_BUDGET */
     exf_fold_budget_options budget;   /* BY_BUDGET */
     int keep;                         /* P of the form's output; BY_BUDGET: K */
+    int renorms;                      /* KEPT: 1: the kept weights have the sum of all, where theirs is above 0 */
+    double factor, tau;               /* ABOVE */
     const unsigned char *prefill;     /* [T] 1: the row is rewritten; NULL: all rows are */
     void *workspace;
     int widest;                       /* as of the workspace */

@@ -37,6 +37,58 @@ static __global__ void __launch_bounds__(THREADS)
     weights[slot] = id >= 0 ? ((const float *)from.weights)[at] : 0.0f;
 }
 
+/* A row's routes by falling rank, equal ones in the order of slots; the first n have an expert. */
+struct ranked_row {
+    int n, id[EXF_FOLD_MAX_K];
+    int32_t key[EXF_FOLD_MAX_K];
+    float w[EXF_FOLD_MAX_K];
+};
+
+static __device__ void rank_row(ranked_row *r, const int32_t *ids, const float *weights, int top_k, const exf_fold_tables &t,
+                                exf_fold_rank rank)
+{
+    r->n = 0;
+    for (int k = 0; k < top_k; k++) {
+        int id = ids[k] >= 0 && ids[k] < t.n_experts ? ids[k] : -1, at = k;
+        float w = weights[k], h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : t.norms[id];
+        int32_t mine = id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, w, h);
+        for (; at > 0 && mine > r->key[at - 1]; at--) {
+            r->key[at] = r->key[at - 1];
+            r->id[at] = r->id[at - 1];
+            r->w[at] = r->w[at - 1];
+        }
+        r->key[at] = mine;
+        r->id[at] = id;
+        r->w[at] = w;
+        r->n += id >= 0;
+    }
+}
+
+/* Returns what the kept weights are multiplied by: sums in order of rank. */
+static __device__ float factor_of(const ranked_row &r, int kept, int renorms)
+{
+    float all = 0, rest = 0;
+    for (int i = 0; i < r.n; i++) all = exf_addf(all, r.w[i]);
+    for (int i = 0; i < kept; i++) rest = exf_addf(rest, r.w[i]);
+    return renorms && rest > 0 ? exf_divf(all, rest) : 1.0f;
+}
+
+/* Keeps routes of a row in each thread. */
+static __global__ void __launch_bounds__(THREADS) keep_routes(const exf_run_routes routes, const exf_prefill_call c)
+{
+    size_t row = (size_t)blockIdx.x * THREADS + threadIdx.x, at = row * (size_t)routes.top_k;
+    if (row >= routes.n_tokens || (c.prefill && !c.prefill[row])) return;
+    ranked_row r;
+    rank_row(&r, routes.ids + at, routes.weights + at, routes.top_k, c.tables, c.options.rank);
+    int above = c.form == EXF_PREFILL_ABOVE, kept = min(r.n, c.keep);
+    float factor = above ? 1.0f : factor_of(r, kept, c.renorms);
+    for (int i = 0; i < routes.top_k; i++) {
+        int runs = i < kept || (above && i < r.n && exf_muld(c.factor, (double)r.w[i]) >= c.tau);
+        routes.ids[at + (size_t)i] = runs ? r.id[i] : -1;
+        routes.weights[at + (size_t)i] = runs ? exf_mulf(r.w[i], factor) : 0.0f;
+    }
+}
+
 static exf_fold_status fold_tile(exf_queue *q, const exf_fold_routes *in, const exf_fold_routes *out, const exf_prefill_call *c)
 {
     if (c->form == EXF_PREFILL_BY_BUDGET) return exf_fold_prefill_budget_cuda(in, out, NULL, &c->tables, &c->budget, q->stream);
@@ -47,6 +99,12 @@ static exf_fold_status fold_tile(exf_queue *q, const exf_fold_routes *in, const 
 exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c)
 {
     size_t k = (size_t)r->top_k, tile = exf_route_tile(r->n_tokens, c->widest);
+    if (c->form == EXF_PREFILL_KEPT || c->form == EXF_PREFILL_ABOVE) {
+        if (r->top_k > EXF_FOLD_MAX_K) return EXF_FOLD_UNSUPPORTED;
+        if (r->n_tokens)
+            EXF_LAUNCH(q, "keep routes", keep_routes, exf_blocks(r->n_tokens, THREADS), THREADS, 0, *r, *c);
+        return EXF_FOLD_OK;
+    }
     for (size_t at = 0; at < r->n_tokens && q->err.code == EXF_OK; at += tile) {
         size_t rows = r->n_tokens - at < tile ? r->n_tokens - at : tile;
         exf_fold_routes in = {}, out = room_for(c->workspace, tile, r->top_k, rows, c->keep);

@@ -1,6 +1,6 @@
 /* fold_device.c - folds routes in GPU memory, and counts there what runs (kernels/fold/route_fold.h), so that the host waits for
- * neither.  What the kernels do not do is folded on the host: baselines of prefill (top, skip, random) and prefill by vectors;
- * in decode sere, fold=random, targets=router and a static pool with joint weights. */
+ * neither.  What the kernels do not do is folded on the host: random prefill and prefill by vectors; in
+ * decode sere, fold=random, targets=router and a static pool with joint weights. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
@@ -17,7 +17,7 @@ static int folds_decode(const exf_variant *v)
 
 static int folds_prefill(const exf_variant *v)
 {
-    return v && v->prefill == EXF_PREFILL_FOLD;
+    return v && v->prefill != EXF_PREFILL_NONE;
 }
 
 /* Returns the schedule's place among those that are counted; -1: it is none of them. */
@@ -32,7 +32,7 @@ int exf_fold_runs_on_device(const exf_fold_rewriter *f)
 {
     const exf_variant *v = f->v;
     if (!v) return 1;
-    if (v->prefill != EXF_PREFILL_NONE && (!folds_prefill(v) || exf_variant_wants_vectors(v))) return 0;
+    if (v->prefill != EXF_PREFILL_NONE && (v->prefill == EXF_PREFILL_RANDOM || exf_variant_wants_vectors(v))) return 0;
     if (v->decode == EXF_DECODE_SERE || v->by_router || v->outside == EXF_OUTSIDE_RANDOM) return 0;
     return !(v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY);
 }
@@ -208,7 +208,6 @@ void exf_fold_routes_close(exf_fold_rewriter *f)
 {
     exf_device_fold *d = &f->device_fold;
     if (!d->b) return;
-    exf_fold_routes_collect(f);
     for (int i = 0; d->steps && i < f->n_counted; i++) {
         d->b->free((void *)(uintptr_t)d->steps[i].first);
         d->b->free((void *)(uintptr_t)d->steps[i].row);
@@ -230,7 +229,14 @@ static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device
     exf_prefill_call c = {.form = EXF_PREFILL_BY_PAIR, .tables = tables_there(f, EXF_FOLD_PREFILL_COEFF, EXF_FOLD_PREFILL_LOSS),
                           .options = f->v->prefill_options, .keep = f->v->prefill_options.keep, .prefill = d->prefill,
                           .workspace = d->workspace, .widest = f->schedule->widest};
-    if (f->v->budget) {
+    if (f->v->prefill == EXF_PREFILL_TOP) {
+        c.form = EXF_PREFILL_KEPT;
+        c.renorms = f->v->renormalise;
+    } else if (f->v->prefill == EXF_PREFILL_SKIP) {
+        c.form = EXF_PREFILL_ABOVE;
+        c.factor = exf_fold_skip_factor(f, index);
+        c.tau = f->v->tau;
+    } else if (f->v->budget) {
         c.form = EXF_PREFILL_BY_BUDGET;
         c.budget = exf_fold_budget_of(f, index);
         c.keep = r->top_k;

@@ -84,11 +84,16 @@ static exf_fold_status fold_by_budget(const exf_fold_rewriter *f, const exf_fold
     return exf_fold_prefill_budget_cpu(in, out, NULL, t, &o);
 }
 
+double exf_fold_skip_factor(const exf_fold_rewriter *f, int index)
+{
+    return f->budget ? f->budget->scale[index] / f->mean_scale : 1;
+}
+
 /* Drops routes below the threshold, but for the first `keep`. */
 static void skip_routes(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                         int index)
 {
-    double factor = f->budget ? f->budget->scale[index] / f->mean_scale : 1;
+    double factor = exf_fold_skip_factor(f, index);
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
         int32_t *ids = (int32_t *)out->ids + row * out->width;

@@ -115,6 +115,8 @@ void exf_fold_routes_collect(exf_fold_rewriter *f);
 
 /* Returns the budget that the variant's prefill keeps routes by in a layer of the tables. */
 exf_fold_budget_options exf_fold_budget_of(const exf_fold_rewriter *f, int index);
+/* Returns the layer's factor of skip. */
+double exf_fold_skip_factor(const exf_fold_rewriter *f, int index);
 
 /* Turns a status of exfold/fold.h into an error with the values that disagree: EXF_MODEL or
  * EXF_USAGE naming the limit, EXF_INTERNAL for inconsistent arguments, EXF_DEVICE for a failed

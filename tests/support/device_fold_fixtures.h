@@ -6,7 +6,9 @@
 #include "tests/support/fold_fixtures.h"
 
 static const char *const device_fold_texts[] = {
-    "P1", "P2", "P4", "P2:rank=score", "P2:rank=norm", "P1:projector=layer", "P2:projector=global", "P2:projector=joint",
+    "P1", "P2", "P4", "top1", "top2", "top1:drop", "skip1:tau=0.3", "skip2:tau=0.4,factor=output",
+    "top2+D2:fold=renorm", "P2:rank=score", "P2:rank=norm", "P1:projector=layer", "P2:projector=global",
+    "P2:projector=joint",
     "P1:projector=joint,ridge=0", "P2:projector=joint,ridge=0.3,rank=score", "P2:max_loss=0.4", "P1:max_loss=0.2,rescale=sum",
     "P2:rescale=l2", "P2:projector=joint,rescale=sum", "P1:confidence=on", "P2:confidence=on,max_loss=0.5,rescale=l2",
     "P2:projector=joint,layer=3", "P1:budget=token", "P2:budget=token,sensitivity=measured,ridge=0.1", "P2:budget=topp",

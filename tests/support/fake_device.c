@@ -2,6 +2,7 @@
 #include "tests/support/fake_device.h"
 
 #include "base/mem.h"
+#include "kernels/fold/fold_cpu.h"
 #include "model/quantization.h"
 #include "tests/support/fixtures.h"
 
@@ -257,6 +258,25 @@ static exf_fold_routes rows_of(int32_t *ids, float *weights, int rows, int width
     return (exf_fold_routes){.ids = ids, .weights = weights, .rows = rows, .width = width};
 }
 
+/* Rows one by one, by the ranks of the functions on the CPU. */
+static void keep_row(int32_t *ids, float *weights, const exf_run_routes *r, const exf_prefill_call *c)
+{
+    exf_fold_routes in = rows_of(ids, weights, 1, r->top_k);
+    exf_fold_ranked ranked;
+    float all = 0, rest = 0;
+    exf_fold_rank_row(&ranked, &in, 0, &c->tables, c->options.rank);
+    for (int i = 0; i < ranked.n; i++) {
+        all += ranked.w[i];
+        rest += i < c->keep ? ranked.w[i] : 0;
+    }
+    for (int i = 0; i < r->top_k; i++) {
+        int above = c->form == EXF_PREFILL_ABOVE && c->factor * (double)ranked.w[i] >= c->tau;
+        int runs = i < ranked.n && (i < c->keep || above);
+        ids[i] = runs ? ranked.id[i] : -1;
+        weights[i] = runs ? ranked.w[i] * (c->renorms && rest > 0 ? all / rest : 1) : 0;
+    }
+}
+
 static exf_fold_status prefill_routes(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c)
 {
     int32_t ids[64];
@@ -266,6 +286,10 @@ static exf_fold_status prefill_routes(exf_queue *q, const exf_run_routes *r, con
         size_t at = row * (size_t)r->top_k;
         exf_fold_routes in = rows_of(r->ids + at, r->weights + at, 1, r->top_k), out = rows_of(ids, weights, 1, c->keep);
         if (c->prefill && !c->prefill[row]) continue;
+        if (c->form == EXF_PREFILL_KEPT || c->form == EXF_PREFILL_ABOVE) {
+            keep_row(r->ids + at, r->weights + at, r, c);
+            continue;
+        }
         exf_fold_status s = c->form == EXF_PREFILL_BY_BUDGET ? exf_fold_prefill_budget_cpu(&in, &out, NULL, &c->tables, &c->budget)
                             : c->form == EXF_PREFILL_JOINED  ? exf_fold_prefill_joint_cpu(&in, &out, &c->tables, &c->options)
                                                              : exf_fold_prefill_cpu(&in, &out, &c->tables, &c->options);
