@@ -53,6 +53,10 @@ cat "$dir/kernels"
 "$bench/bench_gram"
 write tests/configs/qwen3-30b-a3b 8
 forward 32 | tee "$dir/forward"
+echo "vectors of 1024 pairs a layer:"
+forward 32 what=diagonal
+forward 32 what=lowrank
+forward 32 what=vectors
 echo "inside 8 GiB:"
 forward 32 limit=8589934592
 echo "inside 100 MB:"
