@@ -164,7 +164,8 @@ int main(int argc, char **argv)
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal || is.what.lowrank ? 2 : 1};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens,
+                         .sweeps = is.what.diagonal || is.what.lowrank ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));
