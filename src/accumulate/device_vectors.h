@@ -1,6 +1,6 @@
 /* device_vectors.h - what low-rank and diagonal projectors are made from, kept in device memory: the samples of a layer's first
- * sweep with the moments of their residuals, and the sums of the second.  Only what the file holds, or a basis is made from, crosses
- * to the host, once a layer. */
+ * sweep with the moments of their residuals, and the sums of the second.  Only what the file holds, or a basis is made from,
+ * crosses to the host, once a layer. */
 #ifndef EXF_ACCUMULATE_DEVICE_VECTORS_H
 #define EXF_ACCUMULATE_DEVICE_VECTORS_H
 #include "accumulate/sampler.h"
