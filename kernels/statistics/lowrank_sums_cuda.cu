@@ -87,8 +87,8 @@ template <int ROWS> struct batch {
 
 /* Loads tokens [at, at + n) of a pair's list; the others, up to BATCH, are the last one times 0. */
 template <int ROWS>
-static __device__ inline void load_batch(batch<ROWS> *b, const exf_lowrank_sums &to, const exf_pair_slots *list, int n, int first_row,
-                                         double unit_u, double unit_v)
+static __device__ inline void load_batch(batch<ROWS> *b, const exf_lowrank_sums &to, const exf_pair_slots *list, int n,
+                                         int first_row, double unit_u, double unit_v)
 {
     __syncthreads(); /* the batch before has been read */
     for (int i = threadIdx.x; i < BATCH * ROWS; i += THREADS) {
