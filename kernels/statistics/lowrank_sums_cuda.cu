@@ -9,6 +9,7 @@
  * 18 ns a token and pair.  Bytes: the two rows of every token and pair, mostly from the cache, and 2 R H 8 bytes a pair read and
  * written each time. */
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/statistics/lowrank_sums.h"
 #include "kernels/statistics/pair_tokens.cuh"
 
 enum { MOST_RANK = 32 };
