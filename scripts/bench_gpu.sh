@@ -55,6 +55,10 @@ write tests/configs/qwen3-30b-a3b 8
 forward 32 | tee "$dir/forward"
 echo "by the kernels of GPUs that are no Hopper (mma.sync):"
 forward 32 cores=mma
+echo "vectors of 1024 pairs a layer:"
+forward 32 what=diagonal
+forward 32 what=lowrank
+forward 32 what=vectors
 echo "inside 8 GiB:"
 forward 32 limit=8589934592
 echo "inside 100 MB:"

@@ -180,6 +180,11 @@ void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_co
  * caller's: as many calls as it likes, the first of which begins it and the last ends it.  A unit's total is then added
  * exactly, so only what a unit is matters, not how the run is cut into calls. */
 
+/* Two slots of one token, counted from the call's first. */
+typedef struct {
+    int32_t source, target;
+} exf_pair_slots;
+
 /* The sums of a layer; all arrays are in device memory. */
 typedef struct {
     exf_exact *vu, *vv;  /* [P, H] */

@@ -36,8 +36,8 @@ static __device__ inline void add_token(double (&vu)[STEP], double (&vv)[STEP], 
 }
 
 template <class T>
-static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], const exf_pair_slots *found, int n, const T *outputs,
-                                        const exf_diagonal_call &c, int column)
+static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], const exf_pair_slots *found, int n,
+                                        const T *outputs, const exf_diagonal_call &c, int column)
 {
     for (int at = 0; at < n; at += AT_ONCE) {
         float u[AT_ONCE][STEP], v[AT_ONCE][STEP];

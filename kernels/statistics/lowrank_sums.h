@@ -20,11 +20,6 @@ extern "C" {
  * of the tokens that chose both of pair p's experts, with u, v and w as in layer_sums.h.  z is a product in double, in order of
  * columns; a term w z u is a product in double, rounded to the grid, ties to even. */
 
-/* Two slots of one token, counted from the call's first. */
-typedef struct {
-    int32_t source, target;
-} exf_pair_slots;
-
 /* The sums of a layer; all arrays are in device memory. */
 typedef struct {
     int64_t *zz, *zu, *zv; /* [P, R, R], [P, R, H], [P, R, H] */

@@ -9,6 +9,7 @@
  * 18 ns a token and pair.  Bytes: the two rows of every token and pair, mostly from the cache, and 2 R H 8 bytes a pair read and
  * written each time. */
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/statistics/lowrank_sums.h"
 #include "kernels/statistics/pair_tokens.cuh"
 
 enum { MOST_RANK = 32 };
@@ -87,8 +88,8 @@ template <int ROWS> struct batch {
 
 /* Loads tokens [at, at + n) of a pair's list; the others, up to BATCH, are the last one times 0. */
 template <int ROWS>
-static __device__ inline void load_batch(batch<ROWS> *b, const exf_lowrank_sums &to, const exf_pair_slots *list, int n, int first_row,
-                                         double unit_u, double unit_v)
+static __device__ inline void load_batch(batch<ROWS> *b, const exf_lowrank_sums &to, const exf_pair_slots *list, int n,
+                                         int first_row, double unit_u, double unit_v)
 {
     __syncthreads(); /* the batch before has been read */
     for (int i = threadIdx.x; i < BATCH * ROWS; i += THREADS) {

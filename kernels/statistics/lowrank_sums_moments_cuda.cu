@@ -17,7 +17,8 @@ template <class T> static __global__ void take_residuals(exf_residual_call c, co
     float *row = c.rows + (size_t)blockIdx.x * c.d_model;
     for (int j = threadIdx.x; j < c.d_model; j += blockDim.x) {
         size_t i = (size_t)(place < 0 ? 0 : place) * c.d_model + j;
-        row[j] = place < 0 ? 0 : (float)__dsub_rn((double)exf_element(source[i]), __dmul_rn(scalar, (double)exf_element(target[i])));
+        double u = (double)exf_element(source[i]), v = (double)exf_element(target[i]);
+        row[j] = place < 0 ? 0 : (float)__dsub_rn(u, __dmul_rn(scalar, v));
     }
 }
 
@@ -51,8 +52,8 @@ static void add_rows(exf_queue *q, const exf_residual_call *c, int n)
     EXF_LAUNCH(q, "residuals: columns", add_columns, exf_blocks((size_t)h, SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS, 0, *c, n);
     if (!exf_cublas_ready(q)) return;
     exf_cublas_note(q,
-                    q->cublas->gemm(q->blas, CUBLAS_OP_N, CUBLAS_OP_T, h, h, n, &one, c->rows, CUDA_R_32F, h, c->rows, CUDA_R_32F, h,
-                                    &zero, c->product, CUDA_R_32F, h, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                    q->cublas->gemm(q->blas, CUBLAS_OP_N, CUBLAS_OP_T, h, h, n, &one, c->rows, CUDA_R_32F, h, c->rows, CUDA_R_32F,
+                                    h, &zero, c->product, CUDA_R_32F, h, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                     "residuals");
     EXF_LAUNCH(q, "residuals: total", add_product, exf_blocks(cells, 256), 256, 0, c->gram, c->product, cells);
 }

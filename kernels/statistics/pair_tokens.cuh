@@ -4,7 +4,6 @@
 #define EXF_KERNELS_PAIR_TOKENS_CUH
 #include "kernels/device/cuda_rows.cuh"
 #include "kernels/statistics/layer_sums_internal.cuh"
-#include "kernels/statistics/lowrank_sums.h"
 
 /* Returns the weight of a slot as a source, to every lane of the warp, which all call for the same slot. */
 template <class T, class Call> static __device__ inline double weight_of_slot(const T *outputs, const Call &c, size_t slot)

@@ -104,10 +104,10 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    int k = (int)shape->top_k, h = (int)shape->d_model;
+    int k = (int)shape->top_k, h = (int)shape->d_model, rank = exf_vector_rank(shape, o);
     uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h) : 0;
     if (!o->diagonal && !o->lowrank) return 0;
-    return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, exf_vector_rank(shape, o));
+    return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
 }
 
 exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)

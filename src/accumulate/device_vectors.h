@@ -1,6 +1,6 @@
 /* device_vectors.h - what low-rank and diagonal projectors are made from, kept in device memory: the samples of a layer's first
- * sweep with the moments of their residuals, and the sums of the second.  Only what the file holds, or a basis is made from, crosses
- * to the host, once a layer. */
+ * sweep with the moments of their residuals, and the sums of the second.  Only what the file holds, or a basis is made from,
+ * crosses to the host, once a layer. */
 #ifndef EXF_ACCUMULATE_DEVICE_VECTORS_H
 #define EXF_ACCUMULATE_DEVICE_VECTORS_H
 #include "accumulate/sampler.h"
@@ -36,8 +36,8 @@ void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums
 /* Queues the block's terms.  Blocks come in order of rows; the unit of diagonal sums is that of the host, EXF_MOE_BLOCK tokens of a
  * sequence, that of low-rank sums a token, however blocks are cut. */
 void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b);
-/* Waits; lends sums the arrays with the terms added since the beginning, until the next take.  EXF_NUMERIC names sequence, block and
- * pair of a sum that is out of range, or a weight without a root. */
+/* Waits; lends sums the arrays with the terms added since the beginning, until the next take.  EXF_NUMERIC names sequence, block
+ * and pair of a sum that is out of range, or a weight without a root. */
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
 void exf_device_vectors_free(exf_device_vectors *s); /* accepts zeroed memory */
 

@@ -23,8 +23,8 @@ const exf_program exf_program_accumulate = {
     .examples = "exfold-accumulate recipe.yaml    # capture.h5 of the output directory\n"
                 "exfold-accumulate --output out out/shard-*-of-3/capture.h5",
     .keys = "calibrate.pairs calibrate.observer_tokens calibrate.weighting calibrate.ridge calibrate.clip "
-            "calibrate.projectors calibrate.ranks calibrate.vector_pairs calibrate.samples calibrate.seed calibrate.basis calibrate.route_sample "
-            "runtime.threads output.directory",
+            "calibrate.projectors calibrate.ranks calibrate.vector_pairs calibrate.samples calibrate.seed "
+            "calibrate.basis calibrate.route_sample runtime.threads output.directory",
     .max_inputs = 4096,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_accumulate,

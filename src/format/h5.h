@@ -118,7 +118,8 @@ exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, e
  * depth first in order of name; for each its path and kind, its attributes but crc32 and exfold_container in
  * order of name (name, type, value), and for datasets dtype, shape and little
  * endian elements, of which EXF_H5_LARGE bytes or more are given as the word "pieces", 4 MiB, and the SHA-256 in hexadecimal of
- * each 4 MiB, hashed on several threads: files of earlier programs with such datasets had another digest.  Elements are compared with their checksums.  Works on files that are
+ * each 4 MiB, hashed on several threads: files of earlier programs with such datasets had another digest.  Elements are
+ * compared with their checksums.  Works on files that are
  * read, and on files to which nothing but exf_h5_commit() will come; EXF_FORMAT for what it cannot
  * cover: an object with two names, groups nested more than 32 deep. */
 enum { EXF_H5_LARGE = 64 << 20 };

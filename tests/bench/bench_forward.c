@@ -2,7 +2,7 @@
  * machine that is.
  * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct]
  *        [cores=mma] [what=WHAT]
- *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
+ *        WHAT: corouted, common (64 tokens of a sequence), diagonal, lowrank (rank 16) or vectors (both) of 1024 pairs a layer
  *
  * Passes over random tokens whose observer is the accumulator: one to warm
  * up; five as it is; five waiting after every part, so that their shares are true.  Of
@@ -73,8 +73,9 @@ static exf_accumulate_options what_of(const char *name)
                                 .rule = {1e-3, 1, -4, 4},
                                 .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     o.common_input_tokens = strcmp(name, "common") ? 0 : 64;
-    o.lowrank = !strcmp(name, "lowrank");
-    o.diagonal = o.lowrank || !strcmp(name, "diagonal");
+    o.lowrank = !strcmp(name, "lowrank") || !strcmp(name, "vectors");
+    o.rank = 16;
+    o.diagonal = !strcmp(name, "vectors") || !strcmp(name, "diagonal");
     return o;
 }
 
@@ -83,7 +84,7 @@ static int usage(void)
     fprintf(
         stderr,
         "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] "
-        "[io=pread|direct] [what=corouted|common|diagonal|lowrank]\n");
+        "[io=pread|direct] [what=corouted|common|diagonal|lowrank|vectors]\n");
     return EXF_USAGE;
 }
 
@@ -168,7 +169,8 @@ int main(int argc, char **argv)
         return 0;
     }
     must(b->gpu->choose_tensor_cores(is.cores, &err));
-    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens,
+                         .sweeps = is.what.diagonal || is.what.lowrank ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));
