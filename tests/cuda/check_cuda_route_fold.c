@@ -8,7 +8,7 @@ static exf_err e;
 
 START_TEST(a_device_folds_as_the_host)
 {
-    d = device_open(EXF_COMPUTE_F32);
+    d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
     device_folds_as_the_host(d.b, d.q, device_fold_texts[_i]);
     device_close(&d);
 }
@@ -22,7 +22,7 @@ START_TEST(many_steps_are_those_of_the_host)
     float *matrix = test_memory(E * E, 4), *norms = test_memory(E, 4), *weights = test_memory(ROWS * K, 4);
     int32_t *ids = test_memory(ROWS * K, 4);
     size_t *first = test_memory(ROWS + 1, sizeof *first), *row = test_memory(ROWS, sizeof *row);
-    d = device_open(EXF_COMPUTE_F32);
+    d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
     for (int i = 0; i < E * E; i++) matrix[i] = i / E == i % E ? 1e30f : 0.5f + real_at(1, (size_t)i, 0.4f);
     for (int i = 0; i < E; i++) norms[i] = 1 + real_at(2, (size_t)i, 0.5f);
     for (size_t i = 0; i < ROWS; i++) {
@@ -67,7 +67,7 @@ START_TEST(small_copies_arrive)
     enum { N = 5000 };
     static const size_t bytes[] = {0, 1, 3, 4, 16, 17, 100, 1024, 4096, N - 8};
     unsigned char *from, *to;
-    d = device_open(EXF_COMPUTE_F32);
+    d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
     ck_ok(d.b->gpu->alloc_staging((void *)&from, N, "test", &e), e);
     ck_ok(d.b->gpu->alloc_staging((void *)&to, N, "test", &e), e);
     unsigned char *there = device_put(&d, NULL, N);
