@@ -67,11 +67,11 @@ static inline int same_files(const char *a, const char *b)
 }
 
 /* Which allocation fails after the n-th: with EXF_TEST_THOROUGH=1 the next one; otherwise each of
- * the first 32 and then ever fewer, about a hundred of a thousand. */
+ * the first 12 and then ever fewer, about fifty of a thousand. */
 static inline size_t next_to_fail(size_t n)
 {
     const char *thorough = getenv("EXF_TEST_THOROUGH");
-    return thorough && strcmp(thorough, "1") == 0 ? n + 1 : n + 1 + n / 32;
+    return thorough && strcmp(thorough, "1") == 0 ? n + 1 : n + 1 + n / 12;
 }
 
 /* Runs work with its first, second, ... allocation failing (next_to_fail) until none fails
