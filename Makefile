@@ -145,7 +145,7 @@ ARCHER    ?= $(firstword $(foreach d,$(realpath $(shell $(CLANG) -print-resource
               $(dir $(shell $(CLANG) -print-file-name=libomp.so 2>/dev/null)),$(wildcard $(d)/libarcher.so)))
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact tokenizer model weights capture pass accumulate fold
-FULL       = check docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check check-ranks docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -185,7 +185,12 @@ check-cuda: deps $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
 check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE)
-	$(Q)BUILD=$(BUILD) tests/cli/run.sh
+	$(Q)BUILD=$(BUILD) tests/cli/run.sh tests/cli/cases/* tests/bad/*.cases
+
+## check-ranks: runs of several processes under mpirun (tests/cli/ranks); a build without MPI says so and passes
+check-ranks: all $(PRELOADED) $(FAKE_NODES)
+	$(Q)BUILD=$(BUILD) tests/cli/run.sh tests/cli/ranks/*
+.PHONY: check-ranks
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
 check-reference: all $(BUILD)/tests/reference/compare_reference

@@ -23,7 +23,7 @@ case_shell() { # FILE
     shellcheck -s sh -S warning -e SC2148,SC2164,SC2238 "$1"
 }
 for file in tests/cli/functions.sh tests/foreign/foreign.sh tests/foreign/special.sh \
-    $(find tests/cli/cases tests/bad/base -type f \( -name cmd -o -name setup -o -name after \) | sort); do
+    $(find tests/cli/cases tests/cli/ranks tests/bad/base -type f \( -name cmd -o -name setup -o -name after \) | sort); do
     count case_shell "$file"
 done
 

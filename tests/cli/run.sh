@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh - the programs from the outside: every case of tests/cli/cases and of the tables tests/bad/*.cases.
+# run.sh - the programs from the outside: every case of tests/cli/cases, tests/cli/ranks and of the tables
+# tests/bad/*.cases.
 # usage: [BUILD=dir] [JOBS=2] [CASE_SECONDS=180] run.sh [DIRECTORY | TABLE.cases | TABLE.cases:NAME ...]
 # last line: "N passed, N failed"
 # As many cases run at a time as there are processors.
@@ -125,7 +126,7 @@ absolute() { # FILE
 }
 
 mkdir "$work/results" || exit 1
-[ $# -gt 0 ] || set -- "$ROOT"/tests/cli/cases/* "$ROOT"/tests/bad/*.cases
+[ $# -gt 0 ] || set -- "$ROOT"/tests/cli/cases/* "$ROOT"/tests/cli/ranks/* "$ROOT"/tests/bad/*.cases
 for test_case; do
     case $test_case in
     *.cases | *.cases:*)
