@@ -136,10 +136,10 @@ def round_tensor(np, name, about, data, form, group):
     return again.tobytes(), float(((rounded - values) ** 2).sum()), float((values ** 2).sum())
 
 
-def quantize_file(np, source, target, args, sums):
+def quantize_file(np, source, out, args, sums):
     start, head, tensors = read_header(source)
     wanted = re.compile(args.match)
-    with open(source, "rb") as f, open(target, "xb") as out:
+    with open(source, "rb") as f:
         out.write(struct.pack("<Q", len(head)) + head)
         order = sorted((about["data_offsets"][0], name) for name, about in tensors.items() if name != "__metadata__")
         for at, name in order:
@@ -154,24 +154,40 @@ def quantize_file(np, source, target, args, sums):
             out.write(data)
 
 
+def copy_file(np, source, out, args, sums):
+    if source.endswith(".safetensors"):
+        quantize_file(np, source, out, args, sums)
+    else:
+        with open(source, "rb") as f:
+            shutil.copyfileobj(f, out)
+
+
+def take_back(directory, written):
+    """Deletes the files that were written, [(path, status when it was made)], and the directory unless others put files there."""
+    for path, made in written:
+        if os.path.lexists(path) and os.path.samestat(os.lstat(path), made):
+            os.unlink(path)
+    if not os.listdir(directory):
+        os.rmdir(directory)
+
+
 def copy_model(np, args):
     """Writes the new directory, whole or not at all."""
-    sums = [0, 0.0, 0.0]
+    sums, written = [0, 0.0, 0.0], []
     files = sorted(name for name in os.listdir(args.model) if os.path.isfile(os.path.join(args.model, name)))
     if not any(name.endswith(".safetensors") for name in files):
         raise Failure(4, f"{args.model}: holds no .safetensors file")
     os.makedirs(args.out)
     try:
         for name in files:
-            source, target = os.path.join(args.model, name), os.path.join(args.out, name)
-            if name.endswith(".safetensors"):
-                quantize_file(np, source, target, args, sums)
-            else:
-                shutil.copyfile(source, target)
+            target = os.path.join(args.out, name)
+            with open(target, "xb") as out:
+                written.append((target, os.fstat(out.fileno())))
+                copy_file(np, os.path.join(args.model, name), out, args, sums)
         if not sums[0]:
             raise Failure(3, f"{args.model}: no tensor has a name like {args.match}")
     except BaseException:
-        shutil.rmtree(args.out)
+        take_back(args.out, written)
         raise
     return sums
 

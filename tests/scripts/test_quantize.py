@@ -116,6 +116,30 @@ class Checkpoints(unittest.TestCase):
         self.assertIn(EXPERT, err)
         self.assertFalse(os.path.exists(self.path("out")))
 
+    def meanwhile(self, name, text):
+        """Has somebody else put a file into OUTDIR while a matrix is rounded."""
+        def rounded(*args):
+            with open(self.path("out", name), "w", encoding="utf-8") as f:
+                f.write(text)
+            return round_tensor(*args)
+
+        round_tensor = q.round_tensor
+        return mock.patch.object(q, "round_tensor", rounded)
+
+    def test_files_of_others_stay(self):
+        with self.meanwhile("notes", "mine"):
+            self.assertEqual(self.main("--format", "nvfp4")[0], 3)
+        self.assertEqual(os.listdir(self.path("out")), ["notes"])
+        os.unlink(self.path("out", "notes"))
+        os.rmdir(self.path("out"))
+        with open(self.path("model", "vocab.json"), "w", encoding="utf-8") as f:
+            f.write("{}")
+        with self.meanwhile("vocab.json", "mine"):  # where the script is about to write
+            self.assertEqual(self.main()[0], 4)
+        self.assertEqual(os.listdir(self.path("out")), ["vocab.json"])
+        with open(self.path("out", "vocab.json"), encoding="utf-8") as f:
+            self.assertEqual(f.read(), "mine")
+
 
 if __name__ == "__main__":
     unittest.main()
