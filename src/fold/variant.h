@@ -87,6 +87,8 @@ exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err) EX
 /* Makes the variant, which has a decode kind and names no batch, one that names it: "P4+D8" is "P4+D8:batch=16".  EXF_USAGE if the
  * name would be too long. */
 exf_code exf_variant_set_batch(exf_variant *v, int size, exf_err *err) EXF_CHECKED;
+/* Returns 1 if the variants are equal in all but their names.  Both were read by exf_variant_parse(): it zeroes the padding too. */
+int exf_variant_equal(const exf_variant *a, const exf_variant *b);
 /* Returns 1 if `text` is the name, or the name without the batch that it names. */
 int exf_variant_is_named(const char *name, const char *text);
 /* Returns the rule of the tables' budget (exf_budget.rule) that the variant asks for; NULL: none. */

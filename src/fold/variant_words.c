@@ -1,4 +1,5 @@
-/* variant_words.c - says in words what a variant does, which batch its name is for, and which budget of the tables it asks for. */
+/* variant_words.c - says in words what a variant does, which batch its name is for, which budget of the tables it asks for, and
+ * whether two variants are equal. */
 #include "fold/variant.h"
 
 #include "kernels/fold/fold_internal.h"
@@ -170,4 +171,14 @@ const char *exf_variant_budget_rule(const exf_variant *v)
     if (v->budget == EXF_BUDGET_TOP_P) return exf_budget_rules[EXF_RULE_TOP_P];
     if (v->sensitivity) return exf_budget_rules[v->sensitivity - 1];
     return v->budget == EXF_BUDGET_TOKEN ? exf_budget_rules[EXF_RULE_STREAM] : NULL;
+}
+
+int exf_variant_equal(const exf_variant *a, const exf_variant *b)
+{
+    exf_variant x, y;
+    memcpy(&x, a, sizeof x); /* an assignment need not copy the padding */
+    memcpy(&y, b, sizeof y);
+    memset(x.name, 0, sizeof x.name);
+    memset(y.name, 0, sizeof y.name);
+    return memcmp(&x, &y, sizeof x) == 0;
 }

@@ -13,7 +13,7 @@ static exf_code add_lane(exf_lane_list *l, const exf_variant *v, exf_lane_role r
     if (rc != EXF_OK) return rc;
     exf_validate_lane *lane = &l->lane[l->n++];
     *lane = (exf_validate_lane){.role = role, .batch = batch, .tables = t};
-    memcpy(&lane->variant, v, sizeof *v); /* byte for byte: is_there() compares them */
+    memcpy(&lane->variant, v, sizeof *v); /* with its padding: exf_variant_equal() */
     return EXF_OK;
 }
 
@@ -112,9 +112,8 @@ static int is_there(const exf_lane_list *l, const exf_variant *v, int batch)
     for (size_t i = 0; i < l->n; i++) {
         exf_variant x;
         memcpy(&x, &l->lane[i].variant, sizeof x);
-        memcpy(x.name, v->name, sizeof x.name);
         x.batch = v->batch;
-        if (l->lane[i].batch == batch && memcmp(&x, v, sizeof x) == 0) return 1; /* variants are read into zeroed memory */
+        if (l->lane[i].batch == batch && exf_variant_equal(&x, v)) return 1;
     }
     return 0;
 }

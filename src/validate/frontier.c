@@ -141,13 +141,13 @@ static int has_hash_layers(const exf_architecture *a)
 
 /* Returns 1 if both fold alike in this model.  Which experts without routes compete for a pool makes no difference where the pool
  * constrains, and hash layers none where there are none. */
-static int fold_alike(exf_variant x, exf_variant y, const exf_architecture *a)
+static int fold_alike(const exf_variant *x, const exf_variant *y, const exf_architecture *a)
 {
-    memset(x.name, 0, sizeof x.name);
-    memset(y.name, 0, sizeof y.name);
-    x.decode_options.candidates = y.decode_options.candidates;
-    if (!has_hash_layers(a)) x.folds_hashed = y.folds_hashed;
-    return memcmp(&x, &y, sizeof x) == 0; /* a variant is read into zeroed memory */
+    exf_variant like;
+    memcpy(&like, y, sizeof like);
+    like.decode_options.candidates = x->decode_options.candidates;
+    if (!has_hash_layers(a)) like.folds_hashed = x->folds_hashed;
+    return exf_variant_equal(x, &like);
 }
 
 /* Lists the public runtimes that serve the model and run the row. */
@@ -158,7 +158,7 @@ static void find_servers(exf_row *row, const exf_variant *v, const exf_judged *o
     for (size_t i = 0; (r = exf_runtime_at(i)) && row->n_servers < EXF_SERVERS; i++)
         if (r->target && exf_runtime_serves(r, of->family, of->a, NULL) == EXF_OK &&
             exf_variant_parse_on(r, &theirs, v->name, NULL) == EXF_OK && exf_runtime_check(r, &theirs, of->a, NULL) == EXF_OK)
-            row->server[row->n_servers++] = (exf_server){r, !fold_alike(*v, theirs, of->a)};
+            row->server[row->n_servers++] = (exf_server){r, !fold_alike(v, &theirs, of->a)};
 }
 
 double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch)
@@ -242,11 +242,17 @@ double exf_row_cost(const exf_row *row, exf_row_kind kind)
     return kind == EXF_ROW_PREFILL ? row->cost.flops : row->cost.expert_bytes;
 }
 
+int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch)
+{
+    if (!row[i].competes || row[i].kind != kind) return 0;
+    if (kind == EXF_ROW_DECODE && of->v->variant[i].batch != batch) return 0;
+    return exf_row_cost(&row[i], kind) < exf_original_cost(of, kind, batch);
+}
+
 /* Returns 1 if row i is a candidate for the place after `from` (0: for the first) on a line. */
 static int may_follow(const exf_judged *of, const exf_row *row, size_t i, size_t from, exf_row_kind kind, int batch)
 {
-    if (!row[i].competes || row[i].kind != kind || (kind == EXF_ROW_DECODE && of->v->variant[i].batch != batch)) return 0;
-    if (!(exf_row_cost(&row[i], kind) < exf_original_cost(of, kind, batch))) return 0;
+    if (!exf_row_may_serve(of, row, i, kind, batch)) return 0;
     if (!from) return 1;
     exf_difference d = exf_kl_difference(of->v, from, i);
     return d.mean > 0 && exf_beyond_noise(&d);
@@ -291,10 +297,8 @@ int exf_same_but_pool(const exf_variant_result *a, const exf_variant_result *b)
 {
     exf_variant x, y;
     if (!read_static(&x, a) || !read_static(&y, b) || x.pool_by == y.pool_by) return 0;
-    memset(x.name, 0, sizeof x.name);
-    memset(y.name, 0, sizeof y.name);
-    x.pool_by = y.pool_by = EXF_POOL_BY_NORM;
-    return memcmp(&x, &y, sizeof x) == 0; /* a variant is read into zeroed memory */
+    x.pool_by = y.pool_by;
+    return exf_variant_equal(&x, &y);
 }
 
 size_t exf_best_pools(size_t *best, const exf_validation *v)

@@ -64,6 +64,9 @@ exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const ex
 double exf_row_cost(const exf_row *row, exf_row_kind kind);
 /* Returns the same of the original, in decode batches of a size. */
 double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch);
+/* Returns 1 if row i is one to choose from: it is of the kind (decode: of the batch size), competes, and costs less than the
+ * original. */
+int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch);
 /* Costs that differ by less than this share of the original's are one: a pool is not always full. */
 #define EXF_COST_TIE 0.005
 
@@ -73,8 +76,8 @@ int exf_row_is_served(const exf_row *row);
 /* Returns the domain in which row i has the largest mean KL. */
 size_t exf_worst_domain(const exf_validation *v, size_t i);
 
-/* Writes the rows of a frontier by rising cost to line [n_variants] and returns how many: of the rows of a kind (decode: of a
- * batch size) that compete and cost less than the original, the cheapest, then each time the cheapest of those with a KL that
+/* Writes the rows of a frontier by rising cost to line [n_variants] and returns how many: of the rows that may serve
+ * (exf_row_may_serve), the cheapest, then each time the cheapest of those with a KL that
  * is lower beyond the noise of the paired difference; of those of one cost (EXF_COST_TIE) the one of lowest KL. */
 size_t exf_frontier_line(size_t *line, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch);
 

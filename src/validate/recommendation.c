@@ -49,14 +49,6 @@ exf_difference exf_limit_value(const exf_limit *l, const exf_validation *v, size
     return (exf_difference){.mean = ratio, .se = ratio * d.se, .half_width = ratio * (exp(d.half_width) - 1)}; /* its upper half */
 }
 
-/* Returns 1 if row i is a candidate. */
-static int may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch)
-{
-    if (!row[i].competes || row[i].kind != kind) return 0;
-    if (kind == EXF_ROW_DECODE && of->v->variant[i].batch != batch) return 0;
-    return exf_row_cost(&row[i], kind) < exf_original_cost(of, kind, batch);
-}
-
 /* Returns the end of the row's interval; infinity where its noise is not known. */
 static double end_of(const exf_limit *l, const exf_validation *v, size_t i)
 {
@@ -70,12 +62,12 @@ exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row
     size_t best = 0, nearest = 0;
     double least = INFINITY, tie = EXF_COST_TIE * exf_original_cost(of, kind, batch);
     for (size_t i = 1; i < v->n_variants; i++) {
-        if (!may_serve(of, row, i, kind, batch)) continue;
+        if (!exf_row_may_serve(of, row, i, kind, batch)) continue;
         if (!nearest || end_of(l, v, i) < end_of(l, v, nearest)) nearest = i;
         if (end_of(l, v, i) <= l->most) least = fmin(least, exf_row_cost(&row[i], kind));
     }
     for (size_t i = 1; i < v->n_variants; i++) {
-        if (!may_serve(of, row, i, kind, batch) || !(end_of(l, v, i) <= l->most)) continue;
+        if (!exf_row_may_serve(of, row, i, kind, batch) || !(end_of(l, v, i) <= l->most)) continue;
         if (exf_row_cost(&row[i], kind) > least + tie) continue;
         if (!best || exf_limit_value(l, v, i).mean < exf_limit_value(l, v, best).mean) best = i;
     }
@@ -89,12 +81,10 @@ size_t exf_find_together(const exf_judged *of, size_t p, size_t d)
     char text[2 * EXF_VARIANT_NAME_LEN + 2];
     snprintf(text, sizeof text, "%s+%s", v->variant[p].name, v->variant[d].name);
     if (strlen(text) >= EXF_VARIANT_NAME_LEN || exf_variant_parse_on(of->runtime, &wanted, text, NULL) != EXF_OK) return 0;
-    memset(wanted.name, 0, sizeof wanted.name);
     for (size_t i = 1; i < v->n_variants; i++) {
         if (v->variant[i].role != EXF_LANE_ASKED || v->variant[i].batch != v->variant[d].batch) continue;
         if (exf_row_variant(&here, &v->variant[i], of->runtime, NULL) != EXF_OK) continue;
-        memset(here.name, 0, sizeof here.name);
-        if (memcmp(&wanted, &here, sizeof here) == 0) return i;
+        if (exf_variant_equal(&wanted, &here)) return i;
     }
     return 0;
 }
