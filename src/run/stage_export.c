@@ -117,15 +117,15 @@ static exf_code check_free_space(const exf_recipe *r, const exf_run_directory *d
     return rc == EXF_OK && plan.disk ? exf_plan_check_output(&plan, err) : rc;
 }
 
-/* Reads the facts of the validation beside the tables, where its JSON lies there too. */
-static exf_code read_validated(exf_provenance *facts, const char *directory, exf_err *err)
+/* Reads the facts of the validation beside the tables, where its JSON lies there too: a file of that name that does not say that
+ * it is of these tables is another's, and is not read. */
+static exf_code read_validated(exf_provenance *facts, const char *directory, const char *digest, exf_err *err)
 {
-    char *json = NULL;
-    int found;
+    char *json = NULL, hex[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_path_join(&json, directory, "validation.json", err));
-    EXF_TRY(exf_path_look(json, &found, err));
-    if (found) rc = exf_validation_facts_read(facts, json, err);
+    EXF_TRY(exf_made_from(json, hex, err));
+    if (strcmp(hex, digest) == 0) rc = exf_validation_facts_read(facts, json, err);
 out:
     exf_mem_free(json);
     return rc;
@@ -148,7 +148,7 @@ static exf_code find_validation(char **path, exf_provenance *facts, const char *
     EXF_TRY(exf_path_join(path, directory, "validation.md", err));
     EXF_TRY(exf_path_look(*path, &found, err));
     if (found) {
-        rc = read_validated(facts, directory, err);
+        rc = read_validated(facts, directory, digest, err);
         goto out;
     }
     exf_mem_free(*path);
