@@ -2,6 +2,8 @@
 """Write tiny models with transformers' save_pretrained, and what transformers computes on them.
 
 usage: make_saved_models.py OUTDIR [PATTERN...]     (PATTERN: as of a shell, of the names below; default: all)
+       make_saved_models.py --configs OUTDIR DIR... (writes OUTDIR/NAME/config.json from DIR/config.json of releases, NAME being
+                                                     the last part of DIR, as transformers reads and writes it)
 
 A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
 
@@ -17,6 +19,7 @@ Beside what save_pretrained writes lies saved.json: transformers' version, the t
 all their tokens but the first ones under transformers' float32 forward and under its float64 one (null where its code has none).
 A model depends on its name and the version alone.  Needs PyTorch and transformers (4.57 or later; the layouts are one
 before 5).  tests/golden/saved holds some of them; `EXF_SAVED_MODELS=OUTDIR build/checks/pass check_saved` compares all.
+tests/golden/saved_configs holds the configs of tests/configs.
 """
 import fnmatch, json, math, os, sys, zlib
 
@@ -158,7 +161,16 @@ def make(out, family, layout, kind):
     print(f"{os.path.basename(out):32} perplexity {float32:.9f}" + (f", in float64 {float64:.9f}" if float64 else ""), flush=True)
 
 
+def write_configs(out, sources):
+    for source in sources:
+        to = os.path.join(out, os.path.basename(source))
+        os.makedirs(to)
+        transformers.AutoConfig.from_pretrained(source).save_pretrained(to)
+
+
 def main():
+    if len(sys.argv) > 3 and sys.argv[1] == "--configs":
+        return write_configs(sys.argv[2], sys.argv[3:])
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     patterns = sys.argv[2:] or ["*"]

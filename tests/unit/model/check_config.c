@@ -2,8 +2,10 @@
 #include "tests/support/fixtures.h"
 
 #include "base/text.h"
-#include "model/family.h"
+#include "model/model.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static exf_err e; /* of the last call */
@@ -234,6 +236,26 @@ START_TEST(yarn_and_biases_are_read)
 }
 END_TEST
 
+/* A release's config.json, and the one that transformers makes of it: rope_parameters, dtype, layers by their types. */
+START_TEST(transformers_config_means_the_same)
+{
+    static const char *const names[] = {"deepseek-v2-lite", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air", "kimi-k2-shape",
+                                        "qwen3-30b-a3b", "qwen3.5-35b-a3b"};
+    for (int i = 0; i < COUNT(names); i++) {
+        char released[128], saved[128];
+        exf_model *a, *b;
+        snprintf(released, sizeof released, "tests/configs/%s", names[i]);
+        snprintf(saved, sizeof saved, "tests/golden/saved_configs/%s", names[i]);
+        ck_ok(exf_model_open_part(&a, released, EXF_MODEL_CONFIG, &e), e);
+        ck_ok(exf_model_open_part(&b, saved, EXF_MODEL_CONFIG, &e), e);
+        ck_assert_msg(memcmp(&a->arch, &b->arch, sizeof a->arch) == 0, "%s: another architecture", names[i]);
+        ck_assert_msg(memcmp(&a->quantization, &b->quantization, sizeof a->quantization) == 0, "%s: another number format", names[i]);
+        exf_model_close(a);
+        exf_model_close(b);
+    }
+}
+END_TEST
+
 START_TEST(sizes_are_possible_ones)
 {
     static const field bad[] = {
@@ -319,6 +341,7 @@ Suite *exf_suite(void)
     tcase_add_test(q, both_spellings_are_read_and_must_agree);
     tcase_add_test(q, what_is_not_supported_is_said);
     tcase_add_test(q, yarn_and_biases_are_read);
+    tcase_add_test(q, transformers_config_means_the_same);
     tcase_add_test(q, sizes_are_possible_ones);
     tcase_add_test(q, layers_are_mixtures_by_step_and_list);
     tcase_add_test(q, layers_that_cannot_be_are_refused);
