@@ -249,7 +249,8 @@ START_TEST(transformers_config_means_the_same)
         ck_ok(exf_model_open_part(&a, released, EXF_MODEL_CONFIG, &e), e);
         ck_ok(exf_model_open_part(&b, saved, EXF_MODEL_CONFIG, &e), e);
         ck_assert_msg(memcmp(&a->arch, &b->arch, sizeof a->arch) == 0, "%s: another architecture", names[i]);
-        ck_assert_msg(memcmp(&a->quantization, &b->quantization, sizeof a->quantization) == 0, "%s: another number format", names[i]);
+        ck_assert_msg(memcmp(&a->quantization, &b->quantization, sizeof a->quantization) == 0, "%s: another number format",
+                      names[i]);
         exf_model_close(a);
         exf_model_close(b);
     }
