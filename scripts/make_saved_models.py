@@ -61,7 +61,8 @@ FAMILIES = {
 }
 
 
-VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32, num_position_embeddings=16)
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32,
+              num_position_embeddings=16)
 
 
 def make_config(family, kind):
@@ -85,7 +86,8 @@ def make_config(family, kind):
         if family == "qwen3_moe":
             sizes["attention_bias"] = True
     if kind == "vision":
-        return transformers.Qwen3_5MoeConfig(text_config=sizes, vision_config=VISION, image_token_id=VOCAB - 1, tie_word_embeddings=False)
+        return transformers.Qwen3_5MoeConfig(text_config=sizes, vision_config=VISION, image_token_id=VOCAB - 1,
+                                             tie_word_embeddings=False)
     return getattr(transformers, name)(tie_word_embeddings=kind == "tied", **sizes)
 
 
