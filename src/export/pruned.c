@@ -176,12 +176,11 @@ typedef struct {
 static exf_code add_site(sites *s, const exf_model *m, const exf_tensor_rule *r, int layer, exf_err *err)
 {
     char pattern[EXF_TENSOR_NAME_LEN];
-    const char *number = strstr(r->name, "{E}");
-    size_t n = number ? (size_t)(number - r->name) : strlen(r->name);
     exf_code rc = exf_mem_grow(&s->at, &s->cap, s->n + 1, sizeof *s->at, "places of experts", err);
     if (rc != EXF_OK) return rc;
-    memcpy(pattern, r->name, n);
-    pattern[n] = '\0';
+    exf_rule_pattern(pattern, m, r);
+    char *number = strstr(pattern, "{E}");
+    if (number) *number = '\0';
     site *at = &s->at[s->n];
     *at = (site){.layer = layer, .numbered = number != NULL};
     exf_tensor_name(at->prefix, &m->arch, pattern, layer, 0);
@@ -201,7 +200,7 @@ static exf_code find_sites(sites *s, const exf_model *m, exf_err *err)
     for (int l = 0; l < m->arch.n_layers; l++)
         for (size_t i = 0; rc == EXF_OK && i < m->family->n_rules; i++) {
             const exf_tensor_rule *r = &m->family->rules[i];
-            if (m->arch.is_moe[l] && has_rows_of_experts(r) && exf_rule_applies(&m->arch, r, l)) rc = add_site(s, m, r, l, err);
+            if (m->arch.is_moe[l] && has_rows_of_experts(r) && exf_rule_applies(m, r, l)) rc = add_site(s, m, r, l, err);
         }
     return rc;
 }

@@ -82,9 +82,9 @@ enum {
     EXF_T_ATTENTION = 1 << 2, EXF_T_MLA = 1 << 3, EXF_T_DELTANET = 1 << 4, EXF_T_COMPRESSED = 1 << 5,
     EXF_T_QKV_BIAS = 1 << 6, EXF_T_QK_NORM = 1 << 7, EXF_T_Q_LORA = 1 << 8, EXF_T_NO_Q_LORA = 1 << 9,
     EXF_T_SHARED = 1 << 10, EXF_T_SCORED = 1 << 11, EXF_T_HASHED = 1 << 12,
-    EXF_T_STACKED = 1 << 13, EXF_T_UNSTACKED = 1 << 14,
-    EXF_T_RATIO_SHORT = 1 << 15, EXF_T_RATIO_LONG = 1 << 16,
-    EXF_T_UNTIED = 1 << 17
+    EXF_T_O_BIAS = 1 << 13,
+    EXF_T_RATIO_SHORT = 1 << 14, EXF_T_RATIO_LONG = 1 << 15,
+    EXF_T_UNTIED = 1 << 16
 };
 
 /* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */
@@ -120,6 +120,6 @@ typedef struct {
     unsigned model_traits; /* EXF_T_UNTIED: for tensors outside layers */
     int n_moe_layers;
     int dim[EXF_DIM_COUNT];
-    const char *prefix; /* what {P} in tensor names stands for; "model." unless a family sets it */
+    const char *prefix; /* what {P} in tensor names stands for */
 } exf_architecture;
 #endif

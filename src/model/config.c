@@ -194,12 +194,12 @@ out:
     return rc;
 }
 
-exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, exf_err *err)
+exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, const char *width, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_config_int(c, "num_experts|num_local_experts|n_routed_experts", 2, EXF_MAX_EXPERTS, &a->n_experts, err));
     EXF_TRY(exf_config_int(c, "num_experts_per_tok", 1, EXF_MAX_TOP_K, &a->top_k, err));
-    EXF_TRY(exf_config_int(c, "moe_intermediate_size", 1, 1 << 20, &a->d_expert, err));
+    EXF_TRY(exf_config_int(c, width, 1, 1 << 20, &a->d_expert, err));
     if (a->top_k > a->n_experts)
         rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, but only %d experts", c->path, a->top_k, a->n_experts);
 out:
@@ -217,11 +217,52 @@ static exf_code check_rope_scaling(const exf_config *c, exf_err *err)
     return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
 }
 
-exf_code exf_configure_rotary_part(const exf_config *c, const char *fields, double fallback, double *part, exf_err *err)
+exf_code exf_configure_rotary_part(const exf_config *c, double fallback, double *part, exf_err *err)
 {
-    exf_code rc = exf_config_real_or(c, fields, fallback, part, err);
+    static const char inner[] = "rope_parameters.partial_rotary_factor", outer[] = "partial_rotary_factor";
+    const exf_json *said;
+    exf_code rc = exf_config_find(c, inner, &said, err);
+    if (rc == EXF_OK) rc = exf_config_real_or(c, said ? inner : outer, fallback, part, err);
     if (rc != EXF_OK || (*part > 0 && *part <= 1)) return rc;
     return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, expected a number above 0, at most 1", c->path, *part);
+}
+
+/* 0.1 k ln s + 1, the YaRN amplitude law. */
+static double yarn_law(double factor, double k)
+{
+    return factor > 1 ? 0.1 * k * log(factor) + 1 : 1;
+}
+
+#define ORIGINAL_LENGTH "rope_scaling.original_max_position_embeddings|rope_parameters.original_max_position_embeddings"
+
+exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
+{
+    exf_code rc;
+    const exf_json *original;
+    const char *kind;
+    double amplitude, mscale, mscale_all;
+    EXF_TRY(check_rope_scaling(c, err));
+    EXF_TRY(exf_config_text_or(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", &kind, err));
+    if (strcmp(kind, "default") == 0) return EXF_OK;
+    if (strcmp(kind, "yarn") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: rope scaling \"%s\" is not supported (supported: default, yarn)", c->path, kind);
+    r->yarn = 1;
+    EXF_TRY(exf_config_real(c, "rope_scaling.factor|rope_parameters.factor", &r->factor, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_fast|rope_parameters.beta_fast", 32, &r->beta_fast, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_slow|rope_parameters.beta_slow", 1, &r->beta_slow, err));
+    EXF_TRY(exf_config_find(c, ORIGINAL_LENGTH, &original, err));
+    EXF_TRY(exf_config_real(c, original ? ORIGINAL_LENGTH : "max_position_embeddings", &r->original_length, err));
+    EXF_TRY(exf_config_bool_or(c, "rope_scaling.truncate|rope_parameters.truncate", 1, &r->truncate, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.attention_factor|rope_parameters.attention_factor", 0, &amplitude, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale|rope_parameters.mscale", 0, &mscale, err));
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err));
+    if (amplitude > 0)
+        r->amplitude = amplitude;
+    else
+        r->amplitude =
+            mscale > 0 && mscale_all > 0 ? yarn_law(r->factor, mscale) / yarn_law(r->factor, mscale_all) : yarn_law(r->factor, 1);
+out:
+    return rc;
 }
 
 exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
@@ -234,9 +275,8 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_int_or(c, "num_key_value_heads", 1, 1024, s->n_heads, &s->n_kv_heads, err));
     EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
     EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
-    EXF_TRY(exf_configure_rotary_part(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", 1.0, &part, err));
-    EXF_TRY(check_rope_scaling(c, err));
-    EXF_TRY(exf_config_must_be(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", err));
+    EXF_TRY(exf_configure_rotary_part(c, 1.0, &part, err));
+    EXF_TRY(exf_configure_yarn(c, r, err));
     r->dim = (int)(s->head_dim * part);
     if (s->n_heads % s->n_kv_heads)
         rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d key-value heads", c->path, s->n_heads,
@@ -282,41 +322,6 @@ exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf
                       first, a->n_layers, step);
     else if (first || step > 1)
         rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
-out:
-    return rc;
-}
-
-/* 0.1 k ln s + 1, the YaRN amplitude law. */
-static double yarn_law(double factor, double k)
-{
-    return factor > 1 ? 0.1 * k * log(factor) + 1 : 1;
-}
-
-exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
-{
-    exf_code rc;
-    const char *kind;
-    double amplitude, mscale, mscale_all;
-    EXF_TRY(check_rope_scaling(c, err));
-    EXF_TRY(exf_config_text_or(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", &kind, err));
-    if (strcmp(kind, "default") == 0) return EXF_OK;
-    if (strcmp(kind, "yarn") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: rope scaling \"%s\" is not supported (supported: default, yarn)", c->path, kind);
-    r->yarn = 1;
-    EXF_TRY(exf_config_real(c, "rope_scaling.factor|rope_parameters.factor", &r->factor, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_fast|rope_parameters.beta_fast", 32, &r->beta_fast, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_slow|rope_parameters.beta_slow", 1, &r->beta_slow, err));
-    EXF_TRY(exf_config_real(c, "rope_scaling.original_max_position_embeddings|rope_parameters.original_max_position_embeddings",
-                            &r->original_length, err));
-    EXF_TRY(exf_config_bool_or(c, "rope_scaling.truncate|rope_parameters.truncate", 1, &r->truncate, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.attention_factor|rope_parameters.attention_factor", 0, &amplitude, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale|rope_parameters.mscale", 0, &mscale, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err));
-    if (amplitude > 0)
-        r->amplitude = amplitude;
-    else
-        r->amplitude =
-            mscale > 0 && mscale_all > 0 ? yarn_law(r->factor, mscale) / yarn_law(r->factor, mscale_all) : yarn_law(r->factor, 1);
 out:
     return rc;
 }
@@ -386,7 +391,6 @@ void exf_architecture_finish(exf_architecture *a)
     if (a->residual.streams == 0) a->residual.streams = 1;
     if (a->router.scaling == 0) a->router.scaling = 1;
     if (a->router.n_groups == 0) a->router.n_groups = a->router.top_groups = 1;
-    if (!a->prefix) a->prefix = "model.";
     a->dim[EXF_DIM_ONE] = 1;
     a->dim[EXF_DIM_THREE] = 3;
     a->dim[EXF_DIM_H] = a->d_model;

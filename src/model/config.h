@@ -39,13 +39,13 @@ exf_code exf_config_must_be(const exf_config *c, const char *fields, const char 
 
 /* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */
 exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
-/* Experts, top-k and expert width, under every spelling. */
-exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
-/* Reads the part of a head's dimensions that RoPE rotates, in (0, 1]; EXF_MODEL outside. */
-exf_code exf_configure_rotary_part(const exf_config *c, const char *fields, double fallback, double *part,
-                                   exf_err *err) EXF_CHECKED;
+/* Experts and top-k, under every spelling; expert width, in the field `width`. */
+exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, const char *width, exf_err *err) EXF_CHECKED;
+/* Reads the part of a head's dimensions that RoPE rotates, in (0, 1]; EXF_MODEL outside.  rope_parameters' word counts more
+ * than partial_rotary_factor beside it: transformers 5.17 writes its default there, and reads it so. */
+exf_code exf_configure_rotary_part(const exf_config *c, double fallback, double *part, exf_err *err) EXF_CHECKED;
 /* Grouped-query attention: heads, head_dim (default H / heads), rotary part and
- * theta, hidden_act silu, no rope scaling; sets dims Q, KV, HEAD and O. */
+ * theta, hidden_act silu, YaRN if it is there; sets dims Q, KV, HEAD and O. */
 exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Multi-head latent attention in every layer: heads, ranks and widths, interleaved
  * RoPE with YaRN if it is there, no biases; sets the mixers, Q_LORA or NO_Q_LORA,
@@ -58,7 +58,7 @@ exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture 
  * whose number is no multiple of moe_layer_freq. */
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* YaRN from rope_scaling / rope_parameters, if it is there, into *r; dim, theta
- * and interleaved are the caller's. */
+ * and interleaved are the caller's.  The original length is max_position_embeddings if it is not said. */
 exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err) EXF_CHECKED;
 /* Derives from the other fields n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers',
  * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */

@@ -20,7 +20,7 @@ typedef enum {
     EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN,
     EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN, EXF_W_SHARED_SWITCH,
     /* grouped-query attention */
-    EXF_W_Q, EXF_W_K, EXF_W_V, EXF_W_O, EXF_W_Q_BIAS, EXF_W_K_BIAS, EXF_W_V_BIAS, EXF_W_Q_NORM, EXF_W_K_NORM,
+    EXF_W_Q, EXF_W_K, EXF_W_V, EXF_W_O, EXF_W_Q_BIAS, EXF_W_K_BIAS, EXF_W_V_BIAS, EXF_W_O_BIAS, EXF_W_Q_NORM, EXF_W_K_NORM,
     /* latent attention (with W_Q or W_Q_A.., W_O) */
     EXF_W_Q_A, EXF_W_Q_A_NORM, EXF_W_Q_B, EXF_W_KV_A, EXF_W_KV_A_NORM, EXF_W_KV_B,
     /* gated delta rule */
@@ -56,20 +56,23 @@ enum {
 
 typedef struct {
     exf_role role;
-    const char *name;  /* {P} the architecture's prefix, {L} the layer's number, {E} the expert's */
+    const char *name;  /* {P} the architecture's prefix, {L} the layer's number, {E} the expert's; "a|b": one of several names */
     exf_where where;
     unsigned when;     /* traits that a layer must all have; 0: every layer */
     exf_dim dims[3];   /* as in the file, without the E of a stack */
     unsigned how;
 } exf_tensor_rule;
 
+enum { EXF_PREFIXES = 2 };
+
 typedef struct {
     const char *name;         /* equals config.json's model_type */
     const char *also;         /* NULL, or a second model_type that means the same */
     const char *architecture; /* as in "architectures": ["Qwen3MoeForCausalLM"] */
     exf_code (*configure)(const exf_config *config, exf_architecture *a, exf_err *err);
-    /* NULL, or sets what depends on the tensors' names: the prefix, stacked or separate experts. */
-    void (*adapt)(const exf_checkpoint *c, exf_architecture *a);
+    /* What {P} may stand for, the release's first; none: "model.". */
+    const char *prefixes[EXF_PREFIXES];
+    /* Rules of one role that require the same traits are alternatives, the release's first (model_layout.c). */
     const exf_tensor_rule *rules;
     size_t n_rules;
     /* Names of tensors that may be present and are never read: a pattern matches the

@@ -60,7 +60,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     exf_code rc;
     int n_shared;
     EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(exf_configure_experts(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_configure_mla(c, a, err));
     EXF_TRY(configure_router(c, a, err));
     EXF_TRY(exf_configure_dense_first(c, a, err));
@@ -75,7 +75,8 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_MODEL(0),
     EXF_RULES_MLA,
     EXF_RULES_DENSE,
-    EXF_RULES_EXPERTS(EXF_T_MOE),
+    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
+    EXF_RULES_FUSED_EXPERTS,
     EXF_RULES_SHARED("shared_experts"),
 };
 

@@ -1,5 +1,6 @@
 /* family_deepseek_v4.c - DeepSeek-V4 (Flash, Pro, Base), in the names of its own
- * release: no "model." before a tensor's name, w1, w3, w2 for gate, up, down.
+ * release (no "model." before a tensor's name, w1, w3, w2 for gate, up, down) or in
+ * those that transformers writes.
  *
  * Several residual streams (hyper-connections) around every site; a sliding
  * window plus compressed entries with one shared key-value head; every layer a
@@ -7,7 +8,7 @@
  * SwiGLU.  What differs from layer to layer (compression, routing) comes either
  * as the release writes it (compress_ratios, num_hash_layers) or as transformers
  * normalises it (layer_types + compress_rates, mlp_layer_types). */
-#include "model/family.h"
+#include "model/rules.h"
 
 #include <string.h>
 
@@ -147,7 +148,7 @@ out:
 static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_configure_experts(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_config_must_be(c, "n_shared_experts", "1", err));
     EXF_TRY(exf_config_must_be(c, "scoring_func", "sqrtsoftplus", err));
     EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
@@ -198,7 +199,7 @@ static exf_code configure_rope_dim(const exf_config *c, exf_compressed_spec *s, 
 {
     exf_code rc;
     double part;
-    EXF_TRY(exf_configure_rotary_part(c, "partial_rotary_factor", 64.0 / 512, &part, err));
+    EXF_TRY(exf_configure_rotary_part(c, 64.0 / 512, &part, err));
     EXF_TRY(exf_config_int_or(c, "qk_rope_head_dim", 2, 4096, (int)(s->head_dim * part), &s->rope_dim, err));
     if (s->rope_dim < 2 || s->rope_dim % 2 || s->rope_dim > s->head_dim || s->rope_dim > s->index_dim)
         rc = exf_fail(err, EXF_MODEL,
@@ -269,7 +270,6 @@ out:
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
-    a->prefix = "";
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(configure_moe(c, a, err));
     EXF_TRY(configure_attention(c, a, err));
@@ -281,72 +281,87 @@ out:
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
+/* Names of the release, and of transformers; those of the release as transformers writes them back differ from both in places. */
 #define LAYER "{P}layers.{L}."
-#define ATTN LAYER "attn."
-#define FFN LAYER "ffn."
-#define EXPERT FFN "experts.{E}."
-#define SHARED FFN "shared_experts."
-#define INDEXER ATTN "indexer."
+#define ATTN(name, other) EXF_EITHER("attn." name, "self_attn." other)
+#define FFN(name, other) EXF_EITHER("ffn." name, "mlp." other)
+#define COMPRESSOR(name, other) ATTN("compressor." name, "compressor." other)
+#define INDEXER(name, other) ATTN("indexer." name, "compressor.indexer." other)
 
 static const exf_tensor_rule rules[] = {
-    {EXF_W_EMBED, "{P}embed.weight", EXF_IN_MODEL, 0, {EXF_DIM_VOCAB, EXF_DIM_H}, 0},
+    {EXF_W_EMBED, "{P}embed.weight|{P}embed_tokens.weight", EXF_IN_MODEL, 0, {EXF_DIM_VOCAB, EXF_DIM_H}, 0},
     {EXF_W_FINAL_NORM, "{P}norm.weight", EXF_IN_MODEL, 0, {EXF_DIM_H}, 0},
-    {EXF_W_HEAD, "head.weight", EXF_IN_MODEL, EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED},
-    {EXF_W_HEAD_MIX, "{P}hc_head_fn", EXF_IN_MODEL, 0, {EXF_DIM_STREAMS, EXF_DIM_STREAMS_H}, 0},
-    {EXF_W_HEAD_MIX_BASE, "{P}hc_head_base", EXF_IN_MODEL, 0, {EXF_DIM_STREAMS}, 0},
-    {EXF_W_HEAD_MIX_SCALE, "{P}hc_head_scale", EXF_IN_MODEL, 0, {EXF_DIM_ONE}, 0},
+    {EXF_W_HEAD, "head.weight|lm_head.weight", EXF_IN_MODEL, EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED},
+    {EXF_W_HEAD_MIX, "{P}hc_head_fn|{P}hc_head.hc_fn", EXF_IN_MODEL, 0, {EXF_DIM_STREAMS, EXF_DIM_STREAMS_H}, 0},
+    {EXF_W_HEAD_MIX_BASE, "{P}hc_head_base|{P}hc_head.hc_base", EXF_IN_MODEL, 0, {EXF_DIM_STREAMS}, 0},
+    {EXF_W_HEAD_MIX_SCALE, "{P}hc_head_scale|{P}hc_head.hc_scale", EXF_IN_MODEL, 0, {EXF_DIM_ONE}, 0},
 
-    {EXF_W_MIXER_NORM, LAYER "attn_norm.weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, 0},
-    {EXF_W_MIXER_MIX, LAYER "hc_attn_fn", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX, EXF_DIM_STREAMS_H}, 0},
-    {EXF_W_MIXER_MIX_BASE, LAYER "hc_attn_base", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX}, 0},
-    {EXF_W_MIXER_MIX_SCALE, LAYER "hc_attn_scale", EXF_IN_LAYER, 0, {EXF_DIM_THREE}, 0},
-    {EXF_W_FFN_NORM, LAYER "ffn_norm.weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, 0},
-    {EXF_W_FFN_MIX, LAYER "hc_ffn_fn", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX, EXF_DIM_STREAMS_H}, 0},
-    {EXF_W_FFN_MIX_BASE, LAYER "hc_ffn_base", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX}, 0},
-    {EXF_W_FFN_MIX_SCALE, LAYER "hc_ffn_scale", EXF_IN_LAYER, 0, {EXF_DIM_THREE}, 0},
+    {EXF_W_MIXER_NORM, EXF_EITHER("attn_norm.weight", "input_layernorm.weight"), EXF_IN_LAYER, 0, {EXF_DIM_H}, 0},
+    {EXF_W_MIXER_MIX, EXF_EITHER("hc_attn_fn", "attn_hc.fn"), EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX, EXF_DIM_STREAMS_H}, 0},
+    {EXF_W_MIXER_MIX_BASE, EXF_EITHER("hc_attn_base", "attn_hc.base"), EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX}, 0},
+    {EXF_W_MIXER_MIX_SCALE, EXF_EITHER("hc_attn_scale", "attn_hc.scale"), EXF_IN_LAYER, 0, {EXF_DIM_THREE}, 0},
+    {EXF_W_FFN_NORM, EXF_EITHER("ffn_norm.weight", "post_attention_layernorm.weight"), EXF_IN_LAYER, 0, {EXF_DIM_H}, 0},
+    {EXF_W_FFN_MIX, EXF_EITHER("hc_ffn_fn", "ffn_hc.fn"), EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX, EXF_DIM_STREAMS_H}, 0},
+    {EXF_W_FFN_MIX_BASE, EXF_EITHER("hc_ffn_base", "ffn_hc.base"), EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX}, 0},
+    {EXF_W_FFN_MIX_SCALE, EXF_EITHER("hc_ffn_scale", "ffn_hc.scale"), EXF_IN_LAYER, 0, {EXF_DIM_THREE}, 0},
 
-    {EXF_W_Q_A, ATTN "wq_a.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q_RANK, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_Q_A_NORM, ATTN "q_norm.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q_RANK}, 0},
-    {EXF_W_Q_B, ATTN "wq_b.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},
-    {EXF_W_KV, ATTN "wkv.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEAD, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_KV_NORM, ATTN "kv_norm.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEAD}, 0},
-    {EXF_W_SINK, ATTN "attn_sink", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEADS}, 0},
-    {EXF_W_O_A, ATTN "wo_a.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_O_A_OUT, EXF_DIM_O_A_IN}, EXF_LINEAR},
-    {EXF_W_O_B, ATTN "wo_b.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_H, EXF_DIM_O_A_OUT}, EXF_LINEAR},
+    {EXF_W_Q_A, ATTN("wq_a.weight", "q_a_proj.weight"), EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q_RANK, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_Q_A_NORM, ATTN("q_norm.weight", "q_a_norm.weight"), EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q_RANK}, 0},
+    {EXF_W_Q_B, ATTN("wq_b.weight", "q_b_proj.weight"), EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},
+    {EXF_W_KV, ATTN("wkv.weight", "kv_proj.weight"), EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEAD, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_KV_NORM, ATTN("kv_norm.weight", "kv_norm.weight") "|" LAYER "attn.norm.weight", EXF_IN_LAYER,
+     EXF_T_COMPRESSED, {EXF_DIM_HEAD}, 0},
+    {EXF_W_SINK, ATTN("attn_sink", "sinks"), EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEADS}, 0},
+    {EXF_W_O_A, ATTN("wo_a.weight", "o_a_proj.weight"), EXF_IN_LAYER,
+     EXF_T_COMPRESSED, {EXF_DIM_O_A_OUT, EXF_DIM_O_A_IN}, EXF_LINEAR},
+    {EXF_W_O_B, ATTN("wo_b.weight", "o_b_proj.weight"), EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_H, EXF_DIM_O_A_OUT}, EXF_LINEAR},
 
     /* of the compressor: twice as wide where entries overlap */
-    {EXF_W_COMPRESS_KV, ATTN "compressor.wkv.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_HEADS_DIM, EXF_DIM_H}, 0},
-    {EXF_W_COMPRESS_GATE, ATTN "compressor.wgate.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_HEADS_DIM, EXF_DIM_H}, 0},
-    {EXF_W_COMPRESS_APE, ATTN "compressor.ape", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_SHORT, EXF_DIM_TWO_HEADS_DIM}, 0},
-    {EXF_W_COMPRESS_NORM, ATTN "compressor.norm.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_HEAD}, 0},
-    {EXF_W_COMPRESS_KV, ATTN "compressor.wkv.weight", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD, EXF_DIM_H}, 0},
-    {EXF_W_COMPRESS_GATE, ATTN "compressor.wgate.weight", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD, EXF_DIM_H}, 0},
-    {EXF_W_COMPRESS_APE, ATTN "compressor.ape", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_LONG, EXF_DIM_HEAD}, 0},
-    {EXF_W_COMPRESS_NORM, ATTN "compressor.norm.weight", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD}, 0},
-    {EXF_W_INDEX_Q, INDEXER "wq_b.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},
-    {EXF_W_INDEX_WEIGHTS, INDEXER "weights_proj.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_HEADS, EXF_DIM_H}, 0},
-    {EXF_W_INDEX_KV, INDEXER "compressor.wkv.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_INDEX_DIM, EXF_DIM_H}, 0},
-    {EXF_W_INDEX_GATE, INDEXER "compressor.wgate.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_INDEX_DIM, EXF_DIM_H}, 0},
-    {EXF_W_INDEX_APE, INDEXER "compressor.ape", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_SHORT, EXF_DIM_TWO_INDEX_DIM}, 0},
-    {EXF_W_INDEX_NORM, INDEXER "compressor.norm.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_DIM}, 0},
+    {EXF_W_COMPRESS_KV, COMPRESSOR("wkv.weight", "kv_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_TWO_HEADS_DIM, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_GATE, COMPRESSOR("wgate.weight", "gate_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_TWO_HEADS_DIM, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_APE, COMPRESSOR("ape", "position_bias"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_SHORT, EXF_DIM_TWO_HEADS_DIM}, 0},
+    {EXF_W_COMPRESS_NORM, COMPRESSOR("norm.weight", "kv_norm.weight"), EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_HEAD}, 0},
+    {EXF_W_COMPRESS_KV, COMPRESSOR("wkv.weight", "kv_proj.weight"), EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_GATE, COMPRESSOR("wgate.weight", "gate_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_LONG, {EXF_DIM_HEAD, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_APE, COMPRESSOR("ape", "position_bias"), EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_LONG, EXF_DIM_HEAD}, 0},
+    {EXF_W_COMPRESS_NORM, COMPRESSOR("norm.weight", "kv_norm.weight"), EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD}, 0},
+    {EXF_W_INDEX_Q, INDEXER("wq_b.weight", "q_b_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},
+    {EXF_W_INDEX_WEIGHTS, INDEXER("weights_proj.weight", "scorer.weights_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_HEADS, EXF_DIM_H}, 0},
+    {EXF_W_INDEX_KV, INDEXER("compressor.wkv.weight", "kv_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_TWO_INDEX_DIM, EXF_DIM_H}, 0},
+    {EXF_W_INDEX_GATE, INDEXER("compressor.wgate.weight", "gate_proj.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_TWO_INDEX_DIM, EXF_DIM_H}, 0},
+    {EXF_W_INDEX_APE, INDEXER("compressor.ape", "position_bias"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_SHORT, EXF_DIM_TWO_INDEX_DIM}, 0},
+    {EXF_W_INDEX_NORM, INDEXER("compressor.norm.weight", "kv_norm.weight"), EXF_IN_LAYER,
+     EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_DIM}, 0},
 
-    {EXF_W_ROUTER, FFN "gate.weight", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},
-    {EXF_W_ROUTER_BIAS, FFN "gate.bias", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SCORED, {EXF_DIM_E}, 0},
-    {EXF_W_ROUTER_TABLE, FFN "gate.tid2eid", EXF_IN_LAYER, EXF_T_MOE | EXF_T_HASHED, {EXF_DIM_VOCAB, EXF_DIM_K}, EXF_INTEGER},
-    {EXF_W_EXPERT_GATE, EXPERT "w1.weight", EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_EXPERT_UP, EXPERT "w3.weight", EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_EXPERT_DOWN, EXPERT "w2.weight", EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR},
-    {EXF_W_SHARED_GATE, SHARED "w1.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_SHARED_UP, SHARED "w3.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_SHARED_DOWN, SHARED "w2.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR},
+    EXF_RULES_EXPERTS("ffn.", "w1", "w3", "w2"),
+    EXF_RULES_FUSED_EXPERTS,
+    {EXF_W_ROUTER_BIAS, FFN("gate.bias", "gate.e_score_correction_bias"), EXF_IN_LAYER, EXF_T_MOE | EXF_T_SCORED, {EXF_DIM_E}, 0},
+    {EXF_W_ROUTER_TABLE, FFN("gate.tid2eid", "gate.tid2eid"), EXF_IN_LAYER,
+     EXF_T_MOE | EXF_T_HASHED, {EXF_DIM_VOCAB, EXF_DIM_K}, EXF_INTEGER},
+    {EXF_W_SHARED_GATE, FFN("shared_experts.w1.weight", "shared_experts.gate_proj.weight"), EXF_IN_LAYER,
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_SHARED_UP, FFN("shared_experts.w3.weight", "shared_experts.up_proj.weight"), EXF_IN_LAYER,
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_SHARED_DOWN, FFN("shared_experts.w2.weight", "shared_experts.down_proj.weight"), EXF_IN_LAYER,
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR},
 };
 
-static const char *const ignored[] = {"mtp."}; /* multi-token prediction */
+static const char *const ignored[] = {"mtp.", "{P}mtp."}; /* multi-token prediction */
 
 const exf_family exf_family_deepseek_v4 = {
     .name = "deepseek_v4",
     .architecture = "DeepseekV4ForCausalLM",
     .configure = configure,
+    .prefixes = {"", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
     .ignored = ignored,

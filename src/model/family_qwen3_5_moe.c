@@ -9,7 +9,6 @@
  * ignored; for text the three rows of M-RoPE positions are equal, which is RoPE. */
 #include "model/rules.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* The text model's object: text_config, or all of a text-only checkpoint's config. */
@@ -84,8 +83,10 @@ static exf_code configure_gated_attention(const exf_config *c, exf_architecture 
 {
     exf_code rc;
     double given;
+    const exf_json *part;
     EXF_TRY(exf_config_real(c, "rope_theta|rope_parameters.rope_theta", &given, err));
-    EXF_TRY(exf_config_real(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
+    EXF_TRY(exf_config_find(c, "rope_parameters.partial_rotary_factor", &part, err));
+    if (!part) EXF_TRY(exf_config_real(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
     EXF_TRY(exf_config_must_be(c, "attn_output_gate", "true", err));
@@ -99,7 +100,7 @@ static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err 
 {
     exf_code rc;
     const exf_json *dense;
-    EXF_TRY(exf_configure_experts(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_config_int(c, "shared_expert_intermediate_size", 1, 1 << 20, &a->d_shared, err));
     EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
     EXF_TRY(exf_config_must_be(c, "decoder_sparse_step", "1", err));
@@ -132,40 +133,14 @@ out:
     return rc;
 }
 
-/* 1 if a name begins with `beginning` and has `part` after it. */
-static int has_name(const exf_checkpoint *c, const char *beginning, const char *part)
-{
-    size_t n = strlen(beginning);
-    for (size_t i = 0; i < exf_checkpoint_count(c); i++) {
-        const char *name = exf_checkpoint_at(c, i)->tensor->view.name;
-        if (strncmp(name, beginning, n) == 0 && strstr(name + n, part)) return 1;
-    }
-    return 0;
-}
-
-/* The released layout unless names say otherwise, so that a broken checkpoint is
- * told what the released one has. */
-static void adapt(const exf_checkpoint *c, exf_architecture *a)
-{
-    static const char *const with_vision = "model.language_model.", *const text_only = "model.";
-    char layers[64];
-    a->prefix = !has_name(c, with_vision, "") && has_name(c, "model.layers.", "") ? text_only : with_vision;
-    snprintf(layers, sizeof layers, "%slayers.", a->prefix);
-    unsigned storage = has_name(c, layers, ".mlp.experts.0.") ? EXF_T_UNSTACKED : EXF_T_STACKED;
-    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= storage;
-}
-
 #define MLP "{P}layers.{L}.mlp."
 #define DELTA "{P}layers.{L}.linear_attn."
-enum { STACKED = EXF_T_MOE | EXF_T_STACKED };
 
 static const exf_tensor_rule rules[] = {
     EXF_RULES_MODEL(EXF_PLUS_ONE),
     EXF_RULES_ATTENTION(EXF_PLUS_ONE),
-    EXF_RULES_EXPERTS(EXF_T_MOE | EXF_T_UNSTACKED),
-    {EXF_W_EXPERT_GATE, MLP "experts.gate_up_proj", EXF_IN_STACK, STACKED, {EXF_DIM_I, EXF_DIM_H}, EXF_FIRST_HALF},
-    {EXF_W_EXPERT_UP, MLP "experts.gate_up_proj", EXF_IN_STACK, STACKED, {EXF_DIM_I, EXF_DIM_H}, EXF_SECOND_HALF},
-    {EXF_W_EXPERT_DOWN, MLP "experts.down_proj", EXF_IN_STACK, STACKED, {EXF_DIM_H, EXF_DIM_I}, 0},
+    EXF_RULES_FUSED_EXPERTS, /* as released */
+    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     EXF_RULES_SHARED("shared_expert"),
     {EXF_W_SHARED_SWITCH, MLP "shared_expert_gate.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_ONE, EXF_DIM_H}, 0},
     {EXF_W_DELTA_QKV, DELTA "in_proj_qkv.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_H}, EXF_LINEAR},
@@ -187,7 +162,7 @@ const exf_family exf_family_qwen3_5_moe = {
     .also = "qwen3_5_moe_text",
     .architecture = "Qwen3_5MoeForConditionalGeneration",
     .configure = configure,
-    .adapt = adapt,
+    .prefixes = {"model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
     .ignored = ignored,

@@ -1,8 +1,8 @@
 /* family_qwen3_moe.c - Qwen3-MoE: Qwen3-30B-A3B, Qwen3-235B-A22B and kin.
  *
  * h += Attention(RMSNorm(h)); h += MoE(RMSNorm(h)).  Grouped-query attention
- * with per-head RMS norm of q and k before half-rotation RoPE, no biases;
- * softmax router over all experts, top-k, renormalised when norm_topk_prob. */
+ * with per-head RMS norm of q and k before half-rotation RoPE, q/k/v/o biases
+ * when attention_bias; softmax router over all experts, top-k, renormalised when norm_topk_prob. */
 #include "model/rules.h"
 
 #include <inttypes.h>
@@ -40,15 +40,17 @@ static exf_code configure_layers(const exf_config *c, exf_architecture *a, exf_e
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
+    int bias;
     EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(exf_configure_experts(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
     EXF_TRY(exf_configure_attention(c, a, err));
-    EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
+    EXF_TRY(exf_config_bool_or(c, "attention_bias", 0, &bias, err));
     EXF_TRY(exf_config_must_be(c, "use_sliding_window", "false", err));
     a->router.score = EXF_ROUTER_SOFTMAX;
     EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
     EXF_TRY(configure_layers(c, a, err));
+    for (int l = 0; bias && l < a->n_layers; l++) a->traits[l] |= EXF_T_QKV_BIAS | EXF_T_O_BIAS;
 out:
     return rc;
 }
@@ -57,7 +59,8 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_MODEL(0),
     EXF_RULES_ATTENTION(0),
     EXF_RULES_DENSE,
-    EXF_RULES_EXPERTS(EXF_T_MOE),
+    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
+    EXF_RULES_FUSED_EXPERTS,
 };
 
 const exf_family exf_family_qwen3_moe = {

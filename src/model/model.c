@@ -7,28 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, const char *pattern, int layer, int expert)
-{
-    size_t n = 0, most = EXF_TENSOR_NAME_LEN;
-    for (const char *p = pattern; *p && n < most - 1;) {
-        if (p[0] == '{' && p[2] == '}') {
-            int len = p[1] == 'P' ? snprintf(out + n, most - n, "%s", a->prefix)
-                                  : snprintf(out + n, most - n, "%d", p[1] == 'L' ? layer : expert);
-            n += (size_t)len < most - n ? (size_t)len : most - n - 1;
-            p += 3;
-        } else {
-            out[n++] = *p++;
-        }
-    }
-    out[n] = 0;
-}
-
-int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int layer)
-{
-    unsigned have = layer < 0 ? a->model_traits : a->traits[layer];
-    return (layer < 0) == (r->where == EXF_IN_MODEL) && (have & r->when) == r->when;
-}
-
 /* Returns 1 for the router, the routed and the shared experts. */
 static int is_of_experts(exf_role role)
 {
@@ -54,7 +32,7 @@ static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int lay
 {
     if ((int)role < EXF_W_FIRST_IN_LAYER) layer = -1;
     for (size_t i = 0; i < m->family->n_rules; i++)
-        if (m->family->rules[i].role == role && exf_rule_applies(&m->arch, &m->family->rules[i], layer) &&
+        if (m->family->rules[i].role == role && exf_rule_applies(m, &m->family->rules[i], layer) &&
             exf_rule_opened(m, &m->family->rules[i]))
             return &m->family->rules[i];
     return NULL;
@@ -112,8 +90,8 @@ exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part pa
     EXF_TRY(exf_mem_strdup(&m->dir, dir, "model path", err));
     EXF_TRY(load_config(m, err));
     EXF_TRY(part == EXF_MODEL_CONFIG ? exf_checkpoint_empty(&m->checkpoint, err) : exf_checkpoint_open(&m->checkpoint, dir, err));
-    if (m->family->adapt) m->family->adapt(m->checkpoint, &m->arch);
     exf_architecture_finish(&m->arch);
+    EXF_TRY(exf_model_choose_layout(m, err));
     if (part != EXF_MODEL_CONFIG) EXF_TRY(open_weights(m, err));
 out:
     if (rc != EXF_OK)
@@ -129,6 +107,7 @@ void exf_model_close(exf_model *m)
     exf_checkpoint_close(m->checkpoint);
     exf_weight_identity_free(m->identity);
     exf_mem_free(m->beyond_bf16);
+    exf_mem_free(m->spelling);
     exf_json_free(m->config);
     exf_mem_free(m->config_path);
     exf_mem_free(m->dir);
@@ -183,7 +162,7 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r) return exf_fail(err, EXF_INTERNAL, "family %s: layer %d has no tensor of role %d", m->family->name, layer, (int)role);
-    exf_tensor_name(name, &m->arch, r->name, layer, expert);
+    exf_rule_name(name, m, r, layer, expert);
     int rank = exf_rule_shape(&m->arch, r, shape);
     matrix_of(m, r, &out->rows, &out->cols);
     out->row = row_in_stack(r, out->rows, expert);
@@ -271,7 +250,7 @@ static uint64_t stored_bytes(const exf_model *m, const exf_tensor_rule *r, int l
     char name[EXF_TENSOR_NAME_LEN];
     exf_weight_source w;
     exf_err ignored;
-    exf_tensor_name(name, &m->arch, r->name, layer, expert);
+    exf_rule_name(name, m, r, layer, expert);
     exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, &ignored);
     return rc == EXF_OK ? exf_weight_source_bytes(&w) : 0;
 }
@@ -294,7 +273,7 @@ static uint64_t sum_bytes(const exf_model *m, exf_role role, int layer)
     uint64_t bytes = 0;
     for (size_t i = 0; i < m->family->n_rules; i++) {
         const exf_tensor_rule *r = &m->family->rules[i];
-        if ((role == EXF_W_COUNT || r->role == role) && exf_rule_opened(m, r) && exf_rule_applies(&m->arch, r, layer))
+        if ((role == EXF_W_COUNT || r->role == role) && exf_rule_opened(m, r) && exf_rule_applies(m, r, layer))
             bytes += rule_bytes(m, r, layer);
     }
     return bytes;

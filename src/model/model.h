@@ -24,6 +24,7 @@ typedef struct {
     exf_checkpoint *checkpoint;
     char config_sha256[EXF_SHA256_HEX];
     exf_weight_identity *identity; /* of the weights that are read; NULL of a config alone */
+    unsigned char *spelling; /* [family->n_rules] which of a rule's names the checkpoint has, or EXF_RULE_UNUSED */
     unsigned char *beyond_bf16; /* [1 + n_layers, EXF_W_COUNT] 1: exf_model_fits_bf16() is not so; NULL of a config alone */
 } exf_model;
 
@@ -72,16 +73,24 @@ exf_dtype exf_stored_dtype(exf_role role, unsigned how);
 
 /* Longest tensor name that a rule may give. */
 enum { EXF_TENSOR_NAME_LEN = 192 };
-/* Replaces {P}, {L} and {E} in a rule's pattern. */
+enum { EXF_RULE_UNUSED = 255 }; /* the checkpoint has the tensors of another rule of the role */
+/* Chooses among the layouts that the family's rules allow the one that the checkpoint has: its prefix and spellings.  Without
+ * tensors it is the release's. */
+exf_code exf_model_choose_layout(exf_model *m, exf_err *err) EXF_CHECKED;
+/* Replaces {P}, {L} and {E} in a pattern. */
 void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, const char *pattern, int layer, int expert);
+/* The pattern of a rule's tensors in this model; the name of one of them. */
+void exf_rule_pattern(char out[EXF_TENSOR_NAME_LEN], const exf_model *m, const exf_tensor_rule *r);
+void exf_rule_name(char out[EXF_TENSOR_NAME_LEN], const exf_model *m, const exf_tensor_rule *r, int layer, int expert);
 /* 1 if the opened part of the model includes the rule's tensors. */
 int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r);
 /* 1 if the rule requires its tensor in this layer (-1: outside layers). */
-int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int layer);
+int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer);
 /* The shape as in the file, and how many experts' tensors it is. */
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
 /* Checks that every tensor that the rules require of the opened part is present and has the
- * right shape and dtype; a whole model must have no other tensors.  Weights that a quantizer packed are
+ * right shape and dtype; a whole model must have no other tensors, and no head beside a tied embedding that differs from
+ * it.  Weights that a quantizer packed are
  * refused by their names. */
 exf_code exf_model_check_tensors(const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Checks that every expert number in an integer tensor is in [0, E). */

@@ -179,6 +179,62 @@ out:
     return rc;
 }
 
+/* ---- the head of a tied model ------------------------------------------------------------ */
+
+/* Returns the head that is stored beside the embedding of a tied model, or NULL. */
+static const exf_stored_tensor *find_other_head(const exf_model *m)
+{
+    char name[EXF_TENSOR_NAME_LEN];
+    for (size_t i = 0; m->arch.tied_embeddings && i < m->family->n_rules; i++) {
+        const exf_tensor_rule *r = &m->family->rules[i];
+        if (!(r->how & EXF_MAY_BE_TIED)) continue;
+        exf_rule_name(name, m, r, -1, 0);
+        return exf_checkpoint_find(m->checkpoint, name);
+    }
+    return NULL;
+}
+
+/* Compares the values of two tensors, some at a time. */
+static exf_code compare_values(const exf_stored_tensor *a, const exf_stored_tensor *b, int *equal, exf_err *err)
+{
+    enum { CHUNK = 1 << 20 };
+    size_t n = (size_t)exf_tensor_count(&a->tensor->view);
+    float *v = NULL;
+    exf_code rc;
+    *equal = (size_t)exf_tensor_count(&b->tensor->view) == n && exf_dtype_bits(b->tensor->view.dtype) >= 16;
+    EXF_TRY(exf_mem_new(&v, 2 * CHUNK, sizeof *v, "head", err));
+    for (size_t at = 0; *equal && at < n; at += CHUNK) {
+        size_t some = n - at < CHUNK ? n - at : CHUNK;
+        EXF_TRY(exf_stored_read_f32(a, at, some, v, err));
+        EXF_TRY(exf_stored_read_f32(b, at, some, v + CHUNK, err));
+        *equal = memcmp(v, v + CHUNK, some * sizeof *v) == 0;
+    }
+out:
+    exf_mem_free(v);
+    return rc;
+}
+
+/* Of a tied model with another head transformers 4 uses the embedding and transformers 5 the head: which model it is must
+ * be said. */
+static exf_code check_head(const exf_model *m, exf_err *err)
+{
+    const exf_stored_tensor *head = find_other_head(m);
+    exf_model_rows embedding;
+    exf_code rc = EXF_OK;
+    int equal;
+    if (!head) return EXF_OK;
+    EXF_TRY(exf_model_locate(m, EXF_W_EMBED, -1, 0, &embedding, err));
+    EXF_TRY(compare_values(embedding.w.stored, head, &equal, err));
+    if (!equal)
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: tensor \"%s\" differs from \"%s\", but %s has \"tie_word_embeddings\": true, by which the embedding is "
+                      "the head; transformers 4 uses the embedding, transformers 5 the head that is stored: set it to false to use "
+                      "the head, or leave the tensor out to use the embedding",
+                      exf_st_path(head->file), head->tensor->view.name, embedding.w.stored->tensor->view.name, m->config_path);
+out:
+    return rc;
+}
+
 /* ---- the checkpoint against the family's list of tensors ------------------------------ */
 
 /* The checkpoint's tensors that some rule asked for, by index. */
@@ -198,7 +254,7 @@ static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int
     char name[EXF_TENSOR_NAME_LEN];
     int64_t shape[4];
     exf_weight_source w;
-    exf_tensor_name(name, &m->arch, r->name, layer, expert);
+    exf_rule_name(name, m, r, layer, expert);
     int rank = exf_rule_shape(&m->arch, r, shape);
     exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     if (rc != EXF_OK) return rc;
@@ -211,11 +267,14 @@ static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int
 static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, exf_err *err)
 {
     const exf_model *m = v->m;
+    char name[EXF_TENSOR_NAME_LEN];
     exf_code rc = EXF_OK;
     if (!exf_rule_opened(m, r)) return EXF_OK;
-    if (!exf_rule_applies(&m->arch, r, layer)) {
-        if (layer < 0 && r->where == EXF_IN_MODEL && r->how & EXF_MAY_BE_TIED)
-            mark_used(v, exf_checkpoint_find(m->checkpoint, r->name));
+    if (!exf_rule_applies(m, r, layer)) {
+        if (layer < 0 && r->where == EXF_IN_MODEL && r->how & EXF_MAY_BE_TIED) {
+            exf_rule_name(name, m, r, layer, 0);
+            mark_used(v, exf_checkpoint_find(m->checkpoint, name));
+        }
         return EXF_OK;
     }
     int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1;
@@ -246,8 +305,10 @@ static int begins_with(const exf_architecture *a, const char *name, const char *
     return 1;
 }
 
+/* Frequencies of RoPE, which old versions of transformers stored, follow from the config. */
 static int is_ignored(const exf_model *m, const char *name)
 {
+    if (exf_ends_with(name, "rotary_emb.inv_freq")) return 1;
     for (size_t i = 0; i < m->family->n_ignored; i++)
         if (begins_with(&m->arch, name, m->family->ignored[i])) return 1;
     return 0;
@@ -291,7 +352,10 @@ exf_code exf_model_check_tensors(const exf_model *m, exf_err *err)
     EXF_TRY(exf_mem_new(&v.used, exf_checkpoint_count(m->checkpoint), 1, "tensor inventory", err));
     for (int l = -1; l < m->arch.n_layers; l++)
         for (size_t i = 0; i < m->family->n_rules; i++) EXF_TRY(check_rule(&v, &m->family->rules[i], l, err));
-    if (m->part == EXF_MODEL_ALL) EXF_TRY(check_surplus(&v, err));
+    if (m->part == EXF_MODEL_ALL) {
+        EXF_TRY(check_surplus(&v, err));
+        EXF_TRY(check_head(m, err));
+    }
 out:
     exf_mem_free(v.used);
     return rc;
@@ -308,7 +372,7 @@ static exf_code check_numbers(const exf_model *m, const exf_tensor_rule *r, int 
     for (size_t i = 0; i < n; i++) {
         char name[EXF_TENSOR_NAME_LEN];
         if (v[i] >= 0 && v[i] < (float)m->arch.n_experts) continue;
-        exf_tensor_name(name, &m->arch, r->name, layer, 0);
+        exf_rule_name(name, m, r, layer, 0);
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", token %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
                         i / cols, (double)v[i], m->config_path, m->arch.n_experts - 1);
     }
@@ -335,7 +399,7 @@ exf_code exf_model_check_tables(const exf_model *m, exf_err *err)
         const exf_tensor_rule *r = &m->family->rules[i];
         if (!(r->how & EXF_INTEGER)) continue;
         for (int l = 0; rc == EXF_OK && l < m->arch.n_layers; l++)
-            if (exf_rule_applies(&m->arch, r, l)) rc = check_table(m, r, l, err);
+            if (exf_rule_applies(m, r, l)) rc = check_table(m, r, l, err);
     }
     return rc;
 }

@@ -4,6 +4,9 @@
 #define EXF_MODEL_RULES_H
 #include "model/family.h"
 
+/* A tensor of a layer under the release's name or under another. */
+#define EXF_EITHER(name, other) "{P}layers.{L}." name "|{P}layers.{L}." other
+
 /* norm: 0, or EXF_PLUS_ONE where norm weights are zero-centred. */
 #define EXF_RULES_MODEL(norm)                                                                                      \
     {EXF_W_EMBED, "{P}embed_tokens.weight", EXF_IN_MODEL, 0, {EXF_DIM_VOCAB, EXF_DIM_H}, 0},                       \
@@ -20,6 +23,7 @@
     {EXF_W_Q_BIAS, "{P}layers.{L}.self_attn.q_proj.bias", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QKV_BIAS, {EXF_DIM_Q}, 0},     \
     {EXF_W_K_BIAS, "{P}layers.{L}.self_attn.k_proj.bias", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QKV_BIAS, {EXF_DIM_KV}, 0},    \
     {EXF_W_V_BIAS, "{P}layers.{L}.self_attn.v_proj.bias", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QKV_BIAS, {EXF_DIM_KV}, 0},    \
+    {EXF_W_O_BIAS, "{P}layers.{L}.self_attn.o_proj.bias", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_O_BIAS, {EXF_DIM_H}, 0},       \
     {EXF_W_Q_NORM, "{P}layers.{L}.self_attn.q_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}, \
     {EXF_W_K_NORM, "{P}layers.{L}.self_attn.k_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}
 
@@ -44,14 +48,23 @@
     {EXF_W_DENSE_UP, "{P}layers.{L}.mlp.up_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_FFN, EXF_DIM_H}, EXF_LINEAR},     \
     {EXF_W_DENSE_DOWN, "{P}layers.{L}.mlp.down_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_H, EXF_DIM_FFN}, EXF_LINEAR}
 
-/* when: EXF_T_MOE, with EXF_T_UNSTACKED where experts may also be stacked. */
-#define EXF_RULES_EXPERTS(when)                                                                                                 \
-    {EXF_W_ROUTER, "{P}layers.{L}.mlp.gate.weight", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},                        \
-    {EXF_W_EXPERT_GATE, "{P}layers.{L}.mlp.experts.{E}.gate_proj.weight", EXF_IN_EXPERT,                                        \
-     when, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},                                                                                 \
-    {EXF_W_EXPERT_UP, "{P}layers.{L}.mlp.experts.{E}.up_proj.weight", EXF_IN_EXPERT, when, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR}, \
-    {EXF_W_EXPERT_DOWN, "{P}layers.{L}.mlp.experts.{E}.down_proj.weight", EXF_IN_EXPERT,                                        \
-     when, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
+/* The router, and the routed experts with a tensor a matrix.  block: "mlp."; gate, up, down: the names of an expert's matrices. */
+#define EXF_RULES_EXPERTS(block, gate, up, down)                                                                              \
+    {EXF_W_ROUTER, EXF_EITHER(block "gate.weight", "mlp.gate.weight"), EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},   \
+    {EXF_W_EXPERT_GATE, "{P}layers.{L}." block "experts.{E}." gate ".weight", EXF_IN_EXPERT,                                  \
+     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},                                                                          \
+    {EXF_W_EXPERT_UP, "{P}layers.{L}." block "experts.{E}." up ".weight", EXF_IN_EXPERT,                                      \
+     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},                                                                          \
+    {EXF_W_EXPERT_DOWN, "{P}layers.{L}." block "experts.{E}." down ".weight", EXF_IN_EXPERT,                                  \
+     EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
+
+/* The routed experts as transformers 5 holds them: [E, 2 I, H], each expert's gate above its up, and [E, H, I]. */
+#define EXF_RULES_FUSED_EXPERTS                                                                                     \
+    {EXF_W_EXPERT_GATE, "{P}layers.{L}.mlp.experts.gate_up_proj", EXF_IN_STACK,                                     \
+     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_FIRST_HALF},                                                            \
+    {EXF_W_EXPERT_UP, "{P}layers.{L}.mlp.experts.gate_up_proj", EXF_IN_STACK,                                       \
+     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_SECOND_HALF},                                                           \
+    {EXF_W_EXPERT_DOWN, "{P}layers.{L}.mlp.experts.down_proj", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, 0}
 
 /* name: "shared_expert" or "shared_experts". */
 #define EXF_RULES_SHARED(name)                                                       \

@@ -1,4 +1,4 @@
-/* mixer_attention.c - grouped-query attention: q/k/v with or without biases, RMS
+/* mixer_attention.c - grouped-query attention: q/k/v/o with or without biases, RMS
  * norm of each q and k head, RoPE on the first dimensions of a head, causal
  * softmax, an optional sigmoid gate per head element, output projection. */
 #include "pass/mix.h"
@@ -46,6 +46,7 @@ static void run_mixer(const exf_mixer_call *c)
     c->b->attention(c->q, heads, packed, k, v, &shape, scores);
     if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
     exf_mixer_output(c, 0, exf_f32(heads), EXF_W_O, t, dout);
+    if (c->w[EXF_W_O_BIAS]) c->b->add_bias(c->q, c->out, c->w[EXF_W_O_BIAS], t, a->d_model);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)

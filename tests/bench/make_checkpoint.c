@@ -102,7 +102,7 @@ static exf_code add_rule(plan *p, const exf_tensor_rule *r, int layer, exf_err *
     exf_code rc = EXF_OK;
     if (r->how & EXF_SECOND_HALF) return EXF_OK;
     for (int e = 0; rc == EXF_OK && e < n; e++) {
-        exf_tensor_name(name, &p->m->arch, r->name, layer, e);
+        exf_rule_name(name, p->m, r, layer, e);
         if (p->m->quantization.fp8 && r->how & EXF_LINEAR && rank == 2)
             rc = add_coded(p, r, name, shape, exponent, err);
         else
@@ -116,7 +116,7 @@ static exf_code add_all(plan *p, exf_err *err)
     for (int l = -1; l < p->m->arch.n_layers; l++)
         for (size_t i = 0; i < p->m->family->n_rules; i++) {
             const exf_tensor_rule *r = &p->m->family->rules[i];
-            if (!exf_rule_applies(&p->m->arch, r, l)) continue;
+            if (!exf_rule_applies(p->m, r, l)) continue;
             exf_code rc = add_rule(p, r, l, err);
             if (rc != EXF_OK) return rc;
         }

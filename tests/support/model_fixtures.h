@@ -90,8 +90,8 @@ static inline void small_drop(small_model *m, const char *name)
 {
     int i = small_find(m, name), last = --m->n;
     exf_mem_free(m->value[i]);
-    memcpy(m->name[i], m->name[last], sizeof m->name[i]);
-    memcpy(m->shape[i], m->shape[last], sizeof m->shape[i]);
+    memmove(m->name[i], m->name[last], sizeof m->name[i]); /* it may be the last */
+    memmove(m->shape[i], m->shape[last], sizeof m->shape[i]);
     m->rank[i] = m->rank[last];
     m->dtype[i] = m->dtype[last];
     m->value[i] = m->value[last];

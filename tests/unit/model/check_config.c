@@ -2,8 +2,10 @@
 #include "tests/support/fixtures.h"
 
 #include "base/text.h"
-#include "model/family.h"
+#include "model/model.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static exf_err e; /* of the last call */
@@ -207,15 +209,51 @@ END_TEST
 START_TEST(what_is_not_supported_is_said)
 {
     exf_architecture a;
-    refused("rope_scaling", "{\"type\": \"linear\", \"factor\": 2.0}", "is linear; only default is supported");
-    refused("rope_scaling", "{\"rope_type\": \"yarn\"}", "is yarn; only default");
-    refused("rope_parameters", "{\"rope_type\": \"llama3\"}", "is llama3; only default");
+    refused("rope_scaling", "{\"type\": \"linear\", \"factor\": 2.0}", "\"linear\" is not supported");
+    refused("rope_scaling", "{\"rope_type\": \"yarn\"}", "factor");
+    refused("rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4.0}", "max_position_embeddings");
+    refused("rope_parameters", "{\"rope_type\": \"llama3\"}", "\"llama3\" is not supported");
     refused("partial_rotary_factor", "0.5", "is 0.5; only 1");
-    refused("attention_bias", "true", "is true; only false");
     refused("use_sliding_window", "true", "is true; only false");
     refused("hidden_act", "\"gelu\"", "is gelu; only silu");
     ck_ok(WITH3(&a, "rope_scaling", "null", "attention_bias", "false", "hidden_act", "\"silu\""), e);
     ck_ok(WITH3(&a, "partial_rotary_factor", "1.0", "use_sliding_window", "false", "sliding_window", "4096"), e);
+}
+END_TEST
+
+START_TEST(yarn_and_biases_are_read)
+{
+    exf_architecture a;
+    const exf_rope_spec *r = &a.rope[EXF_ROPE_MAIN];
+    ck_ok(WITH3(&a, "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32}",
+                "max_position_embeddings", "128", "attention_bias", "true"), e);
+    ck_assert(r->yarn && r->factor == 4 && r->original_length == 32 && r->beta_fast == 32 && r->beta_slow == 1 && r->truncate);
+    ck_assert_double_eq_tol(r->amplitude, 0.1 * log(4) + 1, 1e-15);
+    ck_assert_uint_eq(a.traits[0] & (EXF_T_QKV_BIAS | EXF_T_O_BIAS), EXF_T_QKV_BIAS | EXF_T_O_BIAS);
+    ck_ok(WITH2(&a, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4.0}", "max_position_embeddings", "128"), e);
+    ck_assert(r->original_length == 128 && !(a.traits[0] & (EXF_T_QKV_BIAS | EXF_T_O_BIAS)));
+    ck_ok(WITH3(&a, "rope_parameters", "{\"partial_rotary_factor\": 1.0}", "partial_rotary_factor", "1.0", "rope_theta", "5"), e);
+}
+END_TEST
+
+/* A release's config.json, and the one that transformers makes of it: rope_parameters, dtype, layers by their types. */
+START_TEST(transformers_config_means_the_same)
+{
+    static const char *const names[] = {"deepseek-v2-lite", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air", "kimi-k2-shape",
+                                        "qwen3-30b-a3b", "qwen3.5-35b-a3b"};
+    for (int i = 0; i < COUNT(names); i++) {
+        char released[128], saved[128];
+        exf_model *a, *b;
+        snprintf(released, sizeof released, "tests/configs/%s", names[i]);
+        snprintf(saved, sizeof saved, "tests/golden/saved_configs/%s", names[i]);
+        ck_ok(exf_model_open_part(&a, released, EXF_MODEL_CONFIG, &e), e);
+        ck_ok(exf_model_open_part(&b, saved, EXF_MODEL_CONFIG, &e), e);
+        ck_assert_msg(memcmp(&a->arch, &b->arch, sizeof a->arch) == 0, "%s: another architecture", names[i]);
+        ck_assert_msg(memcmp(&a->quantization, &b->quantization, sizeof a->quantization) == 0, "%s: another number format",
+                      names[i]);
+        exf_model_close(a);
+        exf_model_close(b);
+    }
 }
 END_TEST
 
@@ -303,6 +341,8 @@ Suite *exf_suite(void)
     tcase_add_test(q, fields_fill_the_architecture);
     tcase_add_test(q, both_spellings_are_read_and_must_agree);
     tcase_add_test(q, what_is_not_supported_is_said);
+    tcase_add_test(q, yarn_and_biases_are_read);
+    tcase_add_test(q, transformers_config_means_the_same);
     tcase_add_test(q, sizes_are_possible_ones);
     tcase_add_test(q, layers_are_mixtures_by_step_and_list);
     tcase_add_test(q, layers_that_cannot_be_are_refused);

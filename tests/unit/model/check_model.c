@@ -74,10 +74,18 @@ START_TEST(roles_occur_where_the_config_says)
 }
 END_TEST
 
+/* Gives the head the embedding's values. */
+static void copy_embedding(small_model *s)
+{
+    memcpy(s->value[small_find(s, "lm_head.weight")], s->value[small_find(s, "model.embed_tokens.weight")],
+           T_VOCAB * T_H * sizeof(float));
+}
+
 START_TEST(a_tied_head_is_the_embedding)
 {
-    for (int with_head = 0; with_head < 2; with_head++) { /* a head that is there all the same is not used */
+    for (int with_head = 0; with_head < 2; with_head++) { /* a copy that is there all the same is not used */
         small_model s = small_new(with_head);
+        if (with_head) copy_embedding(&s);
         small_write(&s, 1);
         exf_model *m = open_model();
         ck_assert(m->arch.tied_embeddings);
@@ -112,10 +120,65 @@ START_TEST(bytes_are_those_of_the_tensors)
     ck_assert_uint_eq(exf_model_layer_bytes(m, 1), bytes_of(&s, "model.layers.1."));
     ck_assert_uint_eq(exf_model_layer_bytes(m, -1), bytes_of(&s, "") - bytes_of(&s, "model.layers."));
     exf_model_close(m);
+    copy_embedding(&s);
     small_write(&s, 1); /* tied: the head is there, but never read */
     m = open_model();
     ck_assert_uint_eq(exf_model_bytes(m), bytes_of(&s, "") - bytes_of(&s, "lm_head"));
     exf_model_close(m);
+    small_free(&s);
+}
+END_TEST
+
+/* A head that is stored beside a tied embedding is the embedding, whatever its dtype, or the model is refused. */
+START_TEST(a_tied_model_has_no_other_head)
+{
+    small_model s = small_new(1);
+    int head = small_find(&s, "lm_head.weight");
+    exf_model *m;
+    copy_embedding(&s);
+    s.dtype[head] = EXF_DT_F32;
+    small_write(&s, 1);
+    exf_model_close(open_model());
+    s.value[head][T_VOCAB * T_H - 1] += 0.25f;
+    small_write(&s, 1);
+    ck_fails(open_scratch(&m, &e), EXF_MODEL, e, "\"lm_head.weight\" \"model.embed_tokens.weight\" \"tie_word_embeddings\"");
+    ck_ok(exf_model_open_part(&m, exf_scratch(""), EXF_MODEL_EXPERTS, &e), e); /* which does not read either */
+    exf_model_close(m);
+    small_write(&s, 0);
+    exf_model_close(open_model());
+    s.rank[head] = 1; /* [6] */
+    small_write(&s, 1);
+    ck_fails(open_scratch(&m, &e), EXF_MODEL, e, "\"lm_head.weight\" \"tie_word_embeddings\"");
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(stored_frequencies_are_passed_over)
+{
+    small_model s = small_new(1);
+    small_add(&s, "model.layers.0.self_attn.rotary_emb.inv_freq", 2, 0);
+    small_add(&s, "model.rotary_emb.inv_freq", 2, 0);
+    small_write(&s, 0);
+    exf_model_close(open_model());
+    small_free(&s);
+}
+END_TEST
+
+/* Tensors of two layouts are no model, even if together they are all that is needed. */
+START_TEST(layouts_are_not_mixed)
+{
+    small_model s = small_new(1);
+    exf_model *m;
+    small_add(&s, "model.layers.1.mlp.experts.down_proj", T_E, T_H * T_I);
+    small_write(&s, 0);
+    ck_fails(open_scratch(&m, &e), EXF_MODEL, e, "\"model.layers.1.mlp.experts.down_proj\" is not one that");
+    for (int x = 0; x < T_E; x++) {
+        char name[80];
+        snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.down_proj.weight", x);
+        small_drop(&s, name);
+    }
+    small_write(&s, 0);
+    ck_fails(open_scratch(&m, &e), EXF_MODEL, e, "\"model.layers.1.mlp.experts.down_proj\" is [3, 12], says [3, 4, 3]");
     small_free(&s);
 }
 END_TEST
@@ -312,6 +375,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, tensors_are_read_by_role_in_every_format);
     tcase_add_test(t, roles_occur_where_the_config_says);
     tcase_add_test(t, a_tied_head_is_the_embedding);
+    tcase_add_test(t, a_tied_model_has_no_other_head);
+    tcase_add_test(t, stored_frequencies_are_passed_over);
+    tcase_add_test(t, layouts_are_not_mixed);
     tcase_add_test(t, bytes_are_those_of_the_tensors);
     tcase_add_test(t, missing_tensors_are_named);
     tcase_add_test(t, shapes_are_those_of_the_config);

@@ -79,8 +79,8 @@ static void name_of(const specimen *s, exf_role role, int layer, char out[EXF_TE
 {
     const exf_family *f = s->model->family;
     for (size_t i = 0; i < f->n_rules; i++)
-        if (f->rules[i].role == role && exf_rule_applies(&s->model->arch, &f->rules[i], layer)) {
-            exf_tensor_name(out, &s->model->arch, f->rules[i].name, layer, s->model->arch.n_experts - 1);
+        if (f->rules[i].role == role && exf_rule_applies(s->model, &f->rules[i], layer)) {
+            exf_rule_name(out, s->model, &f->rules[i], layer, s->model->arch.n_experts - 1);
             return;
         }
     ck_abort_msg("%s has no tensor of role %d in layer %d", f->name, (int)role, layer);

@@ -106,6 +106,7 @@ static void open_attention(bench *b, int n_tokens, int gated, int biased, int no
         add_weight(b, EXF_W_Q_BIAS, q, 1);
         add_weight(b, EXF_W_K_BIAS, KV * D, 1);
         add_weight(b, EXF_W_V_BIAS, KV * D, 1);
+        add_weight(b, EXF_W_O_BIAS, H, 1);
     }
     if (normed) {
         add_weight(b, EXF_W_Q_NORM, D, 1);
@@ -139,6 +140,7 @@ static void naive_attention_mixer(bench *b)
     naive_attention(heads, packed, k, v, &s);
     for (int i = 0; gated && i < t * HEADS * D; i++) heads[i] *= naive_sigmoid(q[i / D * stride + D + i % D]);
     naive_linear(b->want, heads, 0, b->w[EXF_W_O], t, H, HEADS * D);
+    for (int i = 0; b->w[EXF_W_O_BIAS] && i < t * H; i++) b->want[i] += (double)b->w[EXF_W_O_BIAS][i % H];
     double *all[] = {x, q, k, v, packed, heads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
 }

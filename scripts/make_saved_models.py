@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Write tiny models with transformers' save_pretrained, and what transformers computes on them.
+
+usage: make_saved_models.py OUTDIR [PATTERN...]     (PATTERN: as of a shell, of the names below; default: all)
+       make_saved_models.py --configs OUTDIR DIR... (writes OUTDIR/NAME/config.json from DIR/config.json of releases, NAME being
+                                                     the last part of DIR, as transformers reads and writes it)
+
+A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
+
+  LAYOUT  original   save_original_format=True: the names of the release as transformers remembers them, an expert a tensor
+          fused      save_original_format=False: transformers' own names, the experts of a layer in one tensor
+  KIND    plain      one file
+          sharded    several files and their index
+          tied       one file, without a head: tie_word_embeddings
+          yarn       plain, with YaRN; qwen3_moe also with attention_bias
+          vision     qwen3_5_moe as released, with a vision tower (which text does not use)
+
+Beside what save_pretrained writes lies saved.json: transformers' version, the token ids of some sequences, and the perplexity of
+all their tokens but the first ones under transformers' float32 forward and under its float64 one (null where its code has none).
+A model depends on its name and the version alone.  Needs PyTorch and transformers (4.57 or later; the layouts are one
+before 5).  tests/golden/saved holds some of them; `EXF_SAVED_MODELS=OUTDIR build/checks/pass check_saved` compares all.
+tests/golden/saved_configs holds the configs of tests/configs.
+"""
+import fnmatch, json, math, os, sys, zlib
+
+import torch
+import transformers
+
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+VOCAB, SEQUENCES, LENGTH = 40, 2, 40
+
+COMMON = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_experts_per_tok=2, max_position_embeddings=512,
+              rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
+V4_YARN = dict(rope_type="yarn", factor=16.0, beta_fast=32, beta_slow=1, original_max_position_embeddings=16)
+
+FAMILIES = {
+    "qwen3_moe": ("Qwen3MoeConfig", dict(
+        COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, intermediate_size=16, mlp_only_layers=[0], norm_topk_prob=True)),
+    "glm4_moe": ("Glm4MoeConfig", dict(
+        COMMON, **HEADS, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8, intermediate_size=16,
+        first_k_dense_replace=1, attention_bias=True, use_qk_norm=True, n_group=2, topk_group=1, routed_scaling_factor=1.5)),
+    "deepseek_v2": ("DeepseekV2Config", dict(
+        COMMON, num_attention_heads=2, num_key_value_heads=2, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8,
+        intermediate_size=16, first_k_dense_replace=1, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
+        v_head_dim=8, topk_method="greedy", routed_scaling_factor=1.5)),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", dict(
+        COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, shared_expert_intermediate_size=8,
+        layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4)),
+    "deepseek_v4": ("DeepseekV4Config", dict(
+        COMMON, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=16, n_routed_experts=4,
+        moe_intermediate_size=8, q_lora_rank=12, o_groups=2, o_lora_rank=8, index_n_heads=2, index_head_dim=8, index_topk=3,
+        sliding_window=6, hc_mult=2, partial_rotary_factor=0.5, swiglu_limit=2.0, num_nextn_predict_layers=0,
+        layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        mlp_layer_types=["hash_moe", "moe", "moe"])),
+}
+
+
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32,
+              num_position_embeddings=16)
+
+
+def make_config(family, kind):
+    name, sizes = FAMILIES[family]
+    sizes = dict(sizes)
+    new = int(transformers.__version__.split(".")[0]) >= 5
+    if family == "glm4_moe":
+        sizes.update(partial_rotary_factor=0.5)
+        if not new:  # masks groups with 0: docs/models.md
+            sizes.update(n_group=1)
+    if family == "qwen3_5_moe":
+        sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                          mrope_section=[1, 1, 0], mrope_interleaved=True))
+    if kind == "yarn":
+        if family == "deepseek_v4":
+            sizes["rope_parameters"] = dict(V4_YARN)
+        elif new:
+            sizes["rope_parameters"] = dict(sizes.get("rope_parameters", {}), rope_theta=10000.0, **YARN)
+        else:
+            sizes["rope_scaling"] = dict(YARN)
+        if family == "qwen3_moe":
+            sizes["attention_bias"] = True
+    if kind == "vision":
+        return transformers.Qwen3_5MoeConfig(text_config=sizes, vision_config=VISION, image_token_id=VOCAB - 1,
+                                             tie_word_embeddings=False)
+    return getattr(transformers, name)(tie_word_embeddings=kind == "tied", **sizes)
+
+
+def fill(model, seed):
+    """Weights that bfloat16 holds, and of a size at which every part of the model moves the logits."""
+    source = torch.Generator().manual_seed(seed)
+    normal = lambda t, scale: torch.randn(t.shape, generator=source) * scale
+    for name, p in list(model.named_parameters()) + list(model.named_buffers()):
+        if name.endswith("inv_freq"):
+            continue
+        with torch.no_grad():
+            if p.dtype in (torch.int32, torch.int64):  # a table of experts by token: the experts of a row differ
+                rows = [torch.randperm(model.config.get_text_config().n_routed_experts, generator=source)[: p.shape[1]]
+                        for _ in range(p.shape[0])]
+                p.copy_(torch.stack(rows))
+                continue
+            if "embed_tokens" in name or "lm_head" in name:
+                value = normal(p, 0.3)
+            elif p.ndim > 1:
+                value = normal(p, 1.2 / math.sqrt(p.shape[-1]))
+            elif "norm" in name:
+                value = normal(p, 0.2) + p.mean()
+            else:
+                value = normal(p, 0.3)
+            p.copy_(value.to(torch.bfloat16))
+
+
+def narrow(model):
+    """The dtype that a model has after from_pretrained(dtype=torch.bfloat16)."""
+    keep = [k for field in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict") for k in (getattr(model, field, None) or [])]
+    model.to(torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    for name, p in list(model.named_parameters()) + list(model.named_buffers()):
+        if p.is_floating_point() and any(k in name.split(".") for k in keep):
+            p.data = p.data.float()
+
+
+def perplexity(model, ids, dtype):
+    """None where transformers' code cannot run in that dtype."""
+    model = model.to(dtype)
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits.double()
+    except RuntimeError:
+        return None
+    return math.exp(torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), ids[:, 1:].reshape(-1)).item())
+
+
+def make(out, family, layout, kind):
+    seed = zlib.crc32(f"{family} {kind}".encode())
+    config = make_config(family, kind)
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    auto = transformers.AutoModelForImageTextToText if kind == "vision" else transformers.AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32).eval()
+    fill(model, seed)
+    ids = torch.randint(VOCAB - 1, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
+    float32 = perplexity(model, ids, torch.float32)
+    float64 = perplexity(model, ids, torch.float64)
+    narrow(model)
+    options = {"max_shard_size": "20KB" if kind == "sharded" else "1GB"}
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        options["save_original_format"] = layout == "original"
+    os.makedirs(out)  # nothing that is there is written over
+    model.save_pretrained(out, **options)
+    with open(os.path.join(out, "saved.json"), "w", encoding="utf-8") as f:
+        json.dump({"transformers": transformers.__version__, "ids": ids.tolist(), "perplexity_float32": float32,
+                   "perplexity_float64": float64}, f)
+        f.write("\n")
+    generation = os.path.join(out, "generation_config.json")  # says nothing of the model
+    if os.path.exists(generation):
+        os.remove(generation)
+    print(f"{os.path.basename(out):32} perplexity {float32:.9f}" + (f", in float64 {float64:.9f}" if float64 else ""), flush=True)
+
+
+def write_configs(out, sources):
+    for source in sources:
+        to = os.path.join(out, os.path.basename(source))
+        os.makedirs(to)
+        transformers.AutoConfig.from_pretrained(source).save_pretrained(to)
+
+
+def main():
+    if len(sys.argv) > 3 and sys.argv[1] == "--configs":
+        return write_configs(sys.argv[2], sys.argv[3:])
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    patterns = sys.argv[2:] or ["*"]
+    layouts = ["original", "fused"] if int(transformers.__version__.split(".")[0]) >= 5 else ["original"]
+    for family, (config, _) in FAMILIES.items():
+        if not hasattr(transformers, config):
+            print(f"{family}: transformers {transformers.__version__} does not have it")
+            continue
+        for layout in layouts:
+            for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else ()):
+                name = f"{family}-{layout}-{kind}"
+                if any(fnmatch.fnmatch(name, p) for p in patterns):
+                    make(os.path.join(sys.argv[1], name), family, layout, kind)
+
+
+main()

@@ -1,0 +1,22 @@
+/* check_cuda_saved.c - models that transformers' save_pretrained wrote (check_saved.c) on the GPU, in float32. */
+#include "tests/support/saved_fixtures.h"
+
+START_TEST(perplexity_is_that_of_transformers)
+{
+    exf_err err;
+    const exf_backend *backend = exf_backend_cuda(&err);
+    ck_assert_msg(backend != NULL, "%s", err.msg);
+    saved_check(_i, backend, 1e-4);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_saved");
+    TCase *t = tcase_create("saved");
+    tcase_set_timeout(t, 120);
+    saved_find();
+    tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,123 @@
+/* saved_fixtures.h - models that transformers' save_pretrained wrote (scripts/make_saved_models.py): those in
+ * tests/golden/saved, or in the directory that EXF_SAVED_MODELS names; and their perplexities by us and by transformers. */
+#ifndef EXF_TESTS_SAVED_FIXTURES_H
+#define EXF_TESTS_SAVED_FIXTURES_H
+#include "tests/support/fixtures.h"
+#include "tests/support/golden_run.h"
+
+#include "base/mem.h"
+#include "format/json.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAVED_MODELS = 256, SAVED_SEQUENCES = 8, SAVED_TOKENS = 512 };
+
+typedef struct {
+    int32_t ids[SAVED_TOKENS];
+    exf_span span[SAVED_SEQUENCES];
+    exf_batch batch;
+    double float32, float64; /* transformers' perplexities; float64 is 0 where it has none */
+} saved_answers;
+
+static inline void saved_read(saved_answers *a, const char *dir)
+{
+    exf_err err;
+    exf_json *doc;
+    char path[640];
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/saved.json", dir);
+    ck_ok(exf_json_load(&doc, path, 1 << 20, &err), err);
+    const exf_json *rows = exf_json_get(doc, "ids");
+    *a = (saved_answers){.float32 = exf_json_real(exf_json_get(doc, "perplexity_float32")),
+                   .float64 = exf_json_real(exf_json_get(doc, "perplexity_float64"))};
+    ck_assert(exf_json_size(rows) > 0 && exf_json_size(rows) <= SAVED_SEQUENCES);
+    for (size_t i = 0; i < exf_json_size(rows); i++) {
+        const exf_json *row = exf_json_at(rows, i);
+        a->span[i] = (exf_span){n, (int)exf_json_size(row)};
+        a->batch.max_tokens = a->span[i].n_tokens > a->batch.max_tokens ? a->span[i].n_tokens : a->batch.max_tokens;
+        ck_assert_uint_le(n + exf_json_size(row), SAVED_TOKENS);
+        for (size_t k = 0; k < exf_json_size(row); k++) a->ids[n++] = (int32_t)exf_json_int(exf_json_at(row, k));
+    }
+    a->batch.ids = a->ids;
+    a->batch.span = a->span;
+    a->batch.n_sequences = exf_json_size(rows);
+    a->batch.n_tokens = n;
+    exf_json_free(doc);
+}
+
+/* -log of the probability that a row of logits gives to id. */
+static inline double saved_loss(const float *logits, size_t vocab, int32_t id)
+{
+    double most = logits[0], sum = 0;
+    for (size_t v = 1; v < vocab; v++) most = fmax(most, (double)logits[v]);
+    for (size_t v = 0; v < vocab; v++) sum += exp((double)logits[v] - most);
+    return most + log(sum) - (double)logits[id];
+}
+
+/* Of all tokens but the first of each sequence. */
+static inline double saved_perplexity(const saved_answers *a, const golden_seen *s)
+{
+    double sum = 0;
+    size_t n = 0, vocab = (size_t)s->vocab;
+    for (size_t i = 0; i < a->batch.n_sequences; i++)
+        for (size_t t = a->span[i].offset + 1; t < a->span[i].offset + (size_t)a->span[i].n_tokens; t++, n++)
+            sum += saved_loss(s->logits + (t - 1) * vocab, vocab, a->ids[t]);
+    return exp(sum / (double)n);
+}
+
+/* ---- which models --------------------------------------------------------------- */
+
+static char *saved_name[SAVED_MODELS];
+static int saved_n;
+
+static inline int saved_by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The directory of the models; 1 in *chosen if the caller's environment names it. */
+static inline const char *saved_root(int *chosen)
+{
+    const char *other = getenv("EXF_SAVED_MODELS");
+    *chosen = other != NULL;
+    return other ? other : "tests/golden/saved";
+}
+
+/* Lists them by name. */
+static inline void saved_find(void)
+{
+    exf_err err;
+    int chosen;
+    DIR *d = opendir(saved_root(&chosen));
+    for (struct dirent *e; d && (e = readdir(d)) && saved_n < SAVED_MODELS;)
+        if (e->d_name[0] != '.' && exf_mem_strdup(&saved_name[saved_n], e->d_name, "name", &err) == EXF_OK) saved_n++;
+    if (d) closedir(d);
+    qsort(saved_name, (size_t)saved_n, sizeof *saved_name, saved_by_name);
+}
+
+/* Fails unless the perplexity of model i on a backend in float32 is transformers' within `limit`; one in a chosen directory is
+ * printed. */
+static inline void saved_check(int i, const exf_backend *backend, double limit)
+{
+    static saved_answers a;
+    char dir[512];
+    int chosen;
+    golden_seen s;
+    exf_model *m;
+    exf_err err;
+    snprintf(dir, sizeof dir, "%s/%s", saved_root(&chosen), saved_name[i]);
+    saved_read(&a, dir);
+    ck_ok(exf_model_open(&m, dir, &err), err);
+    golden_forward(&s, m, &a.batch, backend, EXF_COMPUTE_F32, 1);
+    double seen = saved_perplexity(&a, &s), want = a.float64 > 0 ? a.float64 : a.float32, off = fabs(seen / want - 1);
+    if (chosen)
+        printf("%-58s %14.9f %14.9f  %.1e %s\n", dir, seen, want, off, a.float64 > 0 ? "" : "(float32)");
+    ck_assert_msg(off <= limit, "%s: perplexity %.9f, transformers has %.9f: %.1e", dir, seen, want, off);
+    golden_free(&s);
+    exf_model_close(m);
+}
+#endif
