@@ -78,7 +78,7 @@ static void add_table(listing *l, const char *group, const char *part, exf_tenso
     exf_table_list *out = l->out;
     const char between[2] = {*group ? l->separator : 0, 0};
     if (!t.data) return;
-    snprintf(out->name[out->n], EXF_TABLE_NAME, "%s%.22s%s%.39s", l->separator == '/' ? "/" : "", group, between, part);
+    snprintf(out->name[out->n], EXF_TABLE_NAME, "%s%.32s%s%.28s", l->separator == '/' ? "/" : "", group, between, part);
     t.name = out->name[out->n];
     out->tensor[out->n++] = t;
 }
@@ -113,7 +113,7 @@ static void add_datasets(listing *list, const exf_tables *t)
         if (strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0)
             snprintf(group, sizeof group, "pools%c%d", list->separator, p->size);
         else
-            snprintf(group, sizeof group, "pools_by%c%.8s%c%d", list->separator, p->by, list->separator, p->size);
+            snprintf(group, sizeof group, "pools_by%c%.15s%c%d", list->separator, p->by, list->separator, p->size);
         add_table(list, group, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
         add_table(list, group, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
         add_table(list, group, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
@@ -134,7 +134,7 @@ static void add_budgets(listing *list, const exf_tables *t)
         add_table(list, group, "lambda", view(EXF_DT_F64, 1, 1, 0, 0, &b->lambda));
         add_table(list, group, "scale", view(EXF_DT_F64, 1, t->n_layers, 0, 0, b->scale));
         add_table(list, group, "mean", view(EXF_DT_F64, 1, 1, 0, 0, &b->mean));
-        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k, 0, b->kept));
+        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k + 1 - exf_budget_least(b), 0, b->kept));
     }
 }
 
@@ -281,7 +281,7 @@ static exf_code note_criterion(void *self, const char *name, exf_err *err)
     pool_listing *p = self;
     char group[PATH_LEN];
     if (criterion_of(name) == 0 || criterion_of(name) == EXF_POOL_CRITERIA)
-        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap or energy", p->c->path, name);
+        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap, energy, frequency, ean or weighted_ean", p->c->path, name);
     p->c->by = exf_pool_criteria[criterion_of(name)];
     snprintf(group, sizeof group, "/pools_by/%s", p->c->by);
     return exf_h5_members(p->h, group, note_pool, p->c, err);

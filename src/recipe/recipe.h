@@ -68,6 +68,7 @@ typedef struct {
     char *output_directory;
     exf_text_list targets;
     int64_t export_experts, export_ranks;
+    int export_by; /* place in exf_export_criteria */
     char *base_model, *revision; /* of a model card */
     exf_text_list datasets;
     char *serve_runtime; /* fold/runtime.h; NULL: none */

@@ -201,10 +201,9 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
 /* Returns how much expert e of layer l has of the pool's criterion. */
 static double rank_expert(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int e)
 {
-    size_t at = (size_t)l * (size_t)t->shape.n_experts + (size_t)e;
     int by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, p->by);
     if (by == EXF_POOL_BY_ENERGY) return exf_exact_value(&energy[e]);
-    return (double)(by == EXF_POOL_BY_REAP ? t->contribution : t->expert_norms)[at];
+    return exf_tables_score(t, (exf_pool_criterion)by, (size_t)l, (size_t)e);
 }
 
 /* Chooses the pool's experts, those with the most first, ties to the lower number. */

@@ -76,6 +76,7 @@ typedef struct {
     size_t *n;          /* [L] sampled tokens */
     double **residual;  /* [L] [n, K] predicted residuals of keeping 1..K routes */
     double **sum;       /* [L] [n, K] w rms of the first 1..K routes */
+    double **weight;    /* [L] [n, K] w of a token's routes, falling; 0 for empty slots */
     double *stream;     /* [L] mean squared norm of the residual stream after the layer; 0: unknown */
     double *output;     /* [L] mean squared norm of a routed expert output */
 } exf_budget_inputs;
