@@ -28,14 +28,18 @@ static exf_code serves_model(const exf_export_model *m, exf_err *err)
     return exf_fail(err, EXF_MODEL, "SERE has classes for qwen3_moe and deepseek_v2, the model is %s", m->family);
 }
 
+static exf_code check_settings(const exf_export_settings *s, exf_err *err)
+{
+    if (!s->corouted) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "SERE's similarity is of all experts on the same tokens, not of co-routed tokens; calibrate with "
+                    "--set calibrate.pairs=common_input");
+}
+
 static exf_code check_export(const exf_export *x, exf_err *err)
 {
     const exf_tables *t = x->tables;
     const exf_architecture *a = &x->model->arch;
     int n_moe = 0;
-    if (!t->similarity || !exf_tables_of_common_input(t))
-        return exf_fail(err, EXF_MODEL, "SERE's similarity is of all experts on the same tokens, and the tables are of co-routed "
-                        "tokens; calibrate with --set calibrate.pairs=common_input for it");
     for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l];
     if (n_moe == t->n_layers) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "the tables hold %d of %d MoE layers; SERE needs the similarities of all", t->n_layers, n_moe);
@@ -152,6 +156,7 @@ const exf_writer exf_writer_sere = {
     .wants_model = 1,
     .about = "the similarity matrices of SERE, tensors that its classes for vLLM load beside the checkpoint's shards",
     .serves = serves_model,
+    .asks = check_settings,
     .allows = check_export,
     .write = write_directory,
 };

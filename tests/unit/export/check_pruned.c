@@ -74,7 +74,7 @@ START_TEST(tables_without_scores_are_refused)
     ck_ok(score_tables(&t, score, &e), e);
     exf_mem_free(t.contribution);
     t.contribution = NULL;
-    ck_assert_int_eq(exf_expert_order_allows(&(exf_export){.tables = &t}, &e), EXF_USAGE);
+    ck_assert_int_eq(exf_expert_order_allows(&(exf_export){.tables = &t, .by = EXF_POOL_BY_REAP}, &e), EXF_USAGE);
     ck_assert_msg(strstr(e.msg, "hold no contribution") != NULL, "%s", e.msg);
     exf_tables_free(&t);
 }
