@@ -28,6 +28,8 @@
  * Since version 4, which may be absent:
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
  *   /empty_slots          U64 [L]       slots of a layer's tokens without an expert (see statistics); absent: 0
+ *   /bare_count           U64 [L, E]    as /expert_count, /expert_norms and /contribution, of the tokens of common input and the
+ *   /bare_norms, /bare_contribution  F32 [L, E]  routes that REAP's code makes of them; all three or none
  * Since version 5, which may be absent:
  *   /sequence_digests     U64 [n_sequences]  the first 8 bytes of each sequence's SHA-256 (see statistics), rising
  *   /half_scalar, /half_loss  F32 [2, L, E, E]  both or neither: coeff and loss as each half of the data alone gives them (see
@@ -52,7 +54,7 @@ const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_r
 
 enum { PATH_LEN = 64 };
 /* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 14, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
+enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
@@ -100,6 +102,9 @@ static void add_datasets(listing *list, const exf_tables *t)
         {"cosine", view(EXF_DT_F32, 3, l, e, e, t->cosine)},
         {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
         {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},
+        {"bare_count", view(EXF_DT_U64, 2, l, e, 0, t->bare_count)},
+        {"bare_norms", view(EXF_DT_F32, 2, l, e, 0, t->bare_norms)},
+        {"bare_contribution", view(EXF_DT_F32, 2, l, e, 0, t->bare_contribution)},
         {"similarity", view(EXF_DT_F32, 3, l, e, e, t->similarity)},
         {"frobenius", view(EXF_DT_F32, 3, l, e, e, t->frobenius)},
         {"std_error", view(EXF_DT_F32, 3, l, e, e, t->std_error)},
@@ -234,7 +239,8 @@ typedef struct {
     const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar;
+    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar,
+        bare_count;
 } contents;
 
 static exf_code note_member(void *self, const char *name, exf_err *err)
@@ -246,7 +252,7 @@ static exf_code note_member(void *self, const char *name, exf_err *err)
     c->budgets |= strcmp(name, "budgets") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
-    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar)
+    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar) X(bare_count)
 #undef X
     return EXF_OK;
 }
@@ -341,6 +347,8 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
     t.half_scalar[0] = t.half_loss[0] = c->half_scalar ? some : NULL;
+    t.bare_count = c->bare_count ? count : NULL;
+    t.bare_norms = t.bare_contribution = c->bare_count ? some : NULL;
     for (size_t i = 0; i < c->n; i++) {
         pool[i] = c->pool[i];
         pool[i].members = pool[i].target_ids = ids;
@@ -366,6 +374,7 @@ static exf_code add_optional(exf_tables *t, const contents *c, exf_err *err)
     if (c->frobenius) EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "tables", err));
     if (c->std_error) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "tables", err));
     if (c->half_scalar) EXF_TRY(exf_tables_add_halves(t, err));
+    if (c->bare_count) EXF_TRY(exf_tables_add_bare(t, err));
     for (size_t i = 0; i < c->n_shared; i++) EXF_TRY(exf_tables_add_shared(t, c->shared[i], &s, err));
 out:
     return rc;

@@ -120,6 +120,9 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->cosine);
     exf_mem_free(t->rms);
     exf_mem_free(t->contribution);
+    exf_mem_free(t->bare_count);
+    exf_mem_free(t->bare_norms);
+    exf_mem_free(t->bare_contribution);
     exf_mem_free(t->similarity);
     exf_mem_free(t->frobenius);
     exf_mem_free(t->std_error);
@@ -314,6 +317,8 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
     EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));
     EXF_TRY(check_experts(t, t->contribution, 0, "/contribution", path, err));
+    EXF_TRY(check_experts(t, t->bare_norms, 0, "/bare_norms", path, err));
+    EXF_TRY(check_experts(t, t->bare_contribution, 0, "/bare_contribution", path, err));
     EXF_TRY(check_measure(t, t->cosine, -1, "/cosine", path, err));
     EXF_TRY(check_measure(t, t->similarity, 0, "/similarity", path, err));
     if (t->frobenius) EXF_TRY(exf_losses_check(t, t->frobenius, "/frobenius", path, err));

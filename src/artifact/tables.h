@@ -92,6 +92,8 @@ typedef struct {
     float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
     float *rms;           /* [L, E] root mean square output norm; a cold expert has the median of those above 0 */
     float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
+    uint64_t *bare_count; /* [L, E] as expert_count, expert_norms and contribution, but of the tokens of common input and of the */
+    float *bare_norms, *bare_contribution; /* experts that REAP's code gives them; 0 cold; all three or none */
     float *similarity;    /* [L, E, E] 1 - d/dmax, d the root mean square of ||E_s - E_t|| over the tokens of the
                            * pair, dmax the layer's largest; 1 on the diagonal, 0 unobserved */
     float *frobenius;     /* [L, E, E] ||U - S V||_F / ||U||_F over the pair's tokens, none weighted; as loss on the diagonal and
@@ -171,10 +173,18 @@ void exf_table_list_free(exf_table_list *l);
 
 /* ---- experts (tables_experts.c) ------------------------------------------ */
 
-/* Returns 1 if the tables say what experts have of the criterion; energies are in the statistics alone. */
-int exf_tables_rank_by(const exf_tables *t, exf_pool_criterion by);
+/* By what the experts of a layer are ranked. */
+typedef struct {
+    exf_pool_criterion by; /* not energy, which is in the statistics alone */
+    int bare;              /* 1: over the routes of REAP's code; 0: over the model's */
+} exf_expert_rank;
+
+/* EXF_USAGE, with the command that mends it, where the tables do not say what experts have of it. */
+exf_code exf_tables_rank_check(const exf_tables *t, exf_expert_rank r, exf_err *err) EXF_CHECKED;
 /* Returns what an expert of layer index l has of it; sums over routes are a mean times their number. */
-double exf_tables_score(const exf_tables *t, exf_pool_criterion by, size_t l, size_t expert);
+double exf_tables_score(const exf_tables *t, exf_expert_rank r, size_t l, size_t expert);
+/* Allocates the bare arrays. */
+exf_code exf_tables_add_bare(exf_tables *t, exf_err *err) EXF_CHECKED;
 
 /* ---- vectors (tables_vectors.c) ------------------------------------------ */
 

@@ -42,8 +42,7 @@ exf_code exf_expert_order_asks_keep(const exf_export_settings *s, exf_err *err)
 
 exf_code exf_expert_order_allows(const exf_export *x, exf_err *err)
 {
-    if (exf_tables_rank_by(x->tables, x->by)) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "the tables hold no contribution, which came with version 2; calibrate again");
+    return exf_tables_rank_check(x->tables, (exf_expert_rank){x->by, x->bare_router}, err);
 }
 
 typedef struct {
@@ -80,7 +79,7 @@ exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
     EXF_TRY(exf_mem_new(&sorted, e, sizeof *sorted, "order of experts", err));
     EXF_TRY(exf_mem_new(&score, e, sizeof *score, "order of experts", err));
     for (size_t l = 0; l < (size_t)t->n_layers; l++) {
-        for (size_t i = 0; i < e; i++) score[i] = exf_tables_score(t, x->by, l, i);
+        for (size_t i = 0; i < e; i++) score[i] = exf_tables_score(t, (exf_expert_rank){x->by, x->bare_router}, l, i);
         for (size_t i = 0; i < e; i++)
             sorted[i] = (candidate){score[i], count_better(score, (int64_t)e / count_ranks(x), (int32_t)i), (int32_t)i};
         qsort(sorted, e, sizeof *sorted, by_round_then_score);

@@ -24,6 +24,7 @@ typedef struct {
     const exf_model *model; /* the checkpoint that the tables are of; NULL unless a target wants_model */
     int64_t keep;           /* experts that a pruned model keeps in each layer; 0: not given */
     int64_t ranks;          /* of expert parallelism, each with equally many of them; 0 is 1 */
+    int bare_router;        /* 1: over the routes of REAP's code */
     exf_pool_criterion by;  /* what the experts that it keeps have most of; not energy */
 } exf_export;
 

@@ -121,9 +121,13 @@ static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
 static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts;
-    exf_pool_criterion by = f->v->pool_by;
-    if (!exf_tables_rank_by(f->t, by)) return refuse_lack(f, "contribution, which came with version 2", err);
-    exf_code rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
+    exf_expert_rank by = {f->v->pool_by, f->v->bare_router};
+    exf_code rc = exf_tables_rank_check(f->t, by, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "variant \"%s\": ", f->v->name);
+        return rc;
+    }
+    rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
     if (rc != EXF_OK) return rc;
     for (size_t l = 0; l < (size_t)f->t->n_layers; l++)
         for (size_t i = 0; i < e; i++) {

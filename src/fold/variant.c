@@ -311,6 +311,10 @@ static const exf_variant_option pool_options[] = {
 static const exf_variant_option reap_options[] = {
     {"by", "reap|norm|frequency|ean|weighted_ean", "reap",
      "what the retained experts have most of: mean w norm, mean norm, routes, summed norm, or summed w norm", set_criterion, 0},
+    {"router", "model|code", "model",
+     "whose routes that is over: the model's, or those of REAP's code, which chooses by a softmax of the bare logits "
+     "(calibrate.bare_router); where they run, the model's router picks among the retained",
+     set_word, AT(bare_router)},
     BATCH, END};
 static const exf_variant_option sere_options[] = {
     {"rho", "X", "0", "a route stays where no primary expert is as similar as X; 0: every route goes", set_rho, 0}, BATCH, END};

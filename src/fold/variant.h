@@ -49,6 +49,7 @@ typedef struct exf_variant {
     int64_t decode_seed;             /* of EXF_OUTSIDE_RANDOM */
     int batch;                       /* sequences of its decode batches; 0: the text names none */
     exf_pool_criterion pool_by;      /* static; reap: what the retained experts have most of */
+    int bare_router;                 /* reap: 1: over the routes of REAP's code */
     int by_router;                   /* 1: the router chooses stand-ins for routes outside the pool */
     exf_fold_stand_in_weights stand_in_weights;
     double rho;                      /* sere */

@@ -122,6 +122,7 @@ static void add_decode(exf_text *out, const exf_variant *v)
     case EXF_DECODE_REAP:
         exf_text_appendf(out, "REAP: the router picks among %d retained experts", pool);
         if (v->pool_by != EXF_POOL_BY_REAP) exf_text_appendf(out, " by %s", exf_pool_criteria[v->pool_by]);
+        if (v->bare_router) exf_text_appendf(out, ", over the routes of REAP's code");
         break;
     case EXF_DECODE_SERE:
         exf_text_appendf(out, "SERE: routes outside the batch's top-%d experts go to the most similar of these", pool);

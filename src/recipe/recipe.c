@@ -38,6 +38,9 @@ static const exf_opt key_rows[] = {
      "tokens"},
     {"calibrate.observer_tokens", NULL, 0, EXF_OPT_INT, AT(observer_tokens), "64", "1..1048576", "Calibration",
      "common_input: tokens of a sequence that all experts run on, evenly spaced"},
+    {"calibrate.bare_router", NULL, 0, EXF_OPT_FLAG, AT(bare_router), "false", NULL, "Calibration",
+     "common_input: also add up what REAP's code observes; it routes by a softmax of the bare logits, without correction bias and "
+     "groups: the variants reapN:router=code and export.router choose experts by it"},
     {"calibrate.weighting", NULL, 0, EXF_OPT_CHOICE, AT(weighting), "source_norm", "source_norm|none|router", "Calibration",
      "weight of a token in a pair's sums: source_norm, the norm of the source's output; none, 1; router, the source's "
      "router weight"},
@@ -114,6 +117,8 @@ static const exf_opt key_rows[] = {
      "experts that a pruned model keeps in each layer; as in the variant reapN; needed by the targets that prune"},
     {"export.by", NULL, 0, EXF_OPT_CHOICE, AT(export_by), "reap", "reap|norm|frequency|ean|weighted_ean", "Export",
      "what the experts that stay have most of: mean w ||E(x)||, mean ||E(x)||, routes, summed ||E(x)||, or summed w ||E(x)||"},
+    {"export.router", NULL, 0, EXF_OPT_CHOICE, AT(export_router), "model", "model|code", "Export",
+     "whose routes that is summed over; the model's, or those that REAP's code makes (calibrate.bare_router)"},
     {"export.expert_parallel", NULL, 0, EXF_OPT_INT, AT(export_ranks), "1", "1..65536", "Export",
      "ranks of expert parallelism, which hold experts in order; each keeps equally many"},
     {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card",

@@ -277,6 +277,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
         .common_input_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
+        .bare_router = r->bare_router,
         .diagonal = (observed & EXF_OBSERVES_ELEMENTS) != 0,
         .lowrank = (observed & EXF_OBSERVES_BASIS) != 0,
         .vector_pairs = r->vector_pairs,

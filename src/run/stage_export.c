@@ -254,6 +254,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         .model = model,
         .keep = r->export_experts,
         .ranks = r->export_ranks,
+        .bare_router = r->export_router,
         .by = (exf_pool_criterion)exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, exf_export_criteria[r->export_by]),
     };
     EXF_TRY(each_target(check_tables, r, dir, &x, err));

@@ -54,7 +54,7 @@ with open(f"{WORK}/manifest.yaml", "w") as f:
     f.write("schema: exfold-manifest/1\nsources: [{path: ids.safetensors, format: tokens, tensor: ids, sha256: unpinned}]\n")
 with open(f"{WORK}/recipe.yaml", "w") as f:
     f.write(f"schema: exfold-recipe/1\nmodel: {{path: {MODEL}}}\ndata: {{manifest: manifest.yaml}}\n"
-            f"calibrate: {{pairs: common_input, observer_tokens: {LENGTH}}}\ncoverage: {{fail_below: 0}}\n"
+            f"calibrate: {{pairs: common_input, observer_tokens: {LENGTH}, bare_router: true}}\ncoverage: {{fail_below: 0}}\n"
             f"pools: [{POOL}, '{POOL}:frequency', '{POOL}:ean', '{POOL}:weighted_ean']\nbudgets: []\n"
             f"runtime: {{backend: cpu}}\noutput: {{directory: out, targets: [safetensors]}}\n"
             f"validate: {{manifest: manifest.yaml, decode_batch: {SEQUENCES}, baselines: false}}\n")
@@ -176,6 +176,23 @@ for name, score in criteria.items():
     wrong = sum(len(most(score(*sums), POOL) ^ set(row.tolist())) for sums, row in zip(by_model, members))
     check(f"static pool by {name}", wrong, 0)
 
+# The router of REAP's code: a softmax of the bare logits.
+def bare_route(m, x):
+    p = (x @ m.gate.T).softmax(-1)
+    ids = p.topk(K, -1).indices
+    w = p.gather(1, ids)
+    if config.get("norm_topk_prob"):
+        w = (w / w.sum(-1, keepdim=True)).clamp(min=torch.finfo(torch.float32).eps)
+    return ids, w
+
+
+by_code = [reap_sums(m, x, *bare_route(m, x)) for m, x in zip(mixtures, inputs)]
+for name, score in criteria.items():
+    theirs = kept_by("--set", f"export.by={name}", "--set", "export.router=code")
+    wrong = sum(len(most(score(*sums), KEEP) ^ kept) for sums, kept in zip(by_code, theirs))
+    check(f"experts kept by {name} over the routes of REAP's code", wrong, 0)
+same = sum(len(most(criteria["reap"](*a), KEEP) & most(criteria["reap"](*b), KEEP)) for a, b in zip(by_model, by_code))
+print(f"       {same} of {KEEP * len(layers)} kept experts are the same by either router")
 
 # ---- SERE -----------------------------------------------------------------------------------------------
 
