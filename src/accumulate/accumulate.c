@@ -354,7 +354,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
-        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens, .wants_router_logits = o->bare_router > 0, .begin = begin_pass, .layer_begin = begin_layer,
+        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
+        .wants_router_logits = o->bare_router > 0, .begin = begin_pass, .layer_begin = begin_layer,
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
         .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,

@@ -439,8 +439,9 @@ static exf_code get_bare(exf_statistics_reader *r, int layer, exf_layer_statisti
         goto out;
     }
     if (!r->common_input || all != tokens * (uint64_t)r->shape.top_k)
-        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare/count has %llu routes, expected %lld of each of %llu tokens of common input",
-                      exf_h5_path(r->h), layer, (unsigned long long)all, (long long)r->shape.top_k, (unsigned long long)tokens);
+        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare/count has %llu routes, expected %lld of each of %llu tokens of common "
+                      "input", exf_h5_path(r->h), layer, (unsigned long long)all, (long long)r->shape.top_k,
+                      (unsigned long long)tokens);
 out:
     return rc;
 }

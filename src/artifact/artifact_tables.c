@@ -287,7 +287,8 @@ static exf_code note_criterion(void *self, const char *name, exf_err *err)
     pool_listing *p = self;
     char group[PATH_LEN];
     if (criterion_of(name) == 0 || criterion_of(name) == EXF_POOL_CRITERIA)
-        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap, energy, frequency, ean or weighted_ean", p->c->path, name);
+        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap, energy, frequency, ean or weighted_ean", p->c->path,
+                        name);
     p->c->by = exf_pool_criteria[criterion_of(name)];
     snprintf(group, sizeof group, "/pools_by/%s", p->c->by);
     return exf_h5_members(p->h, group, note_pool, p->c, err);

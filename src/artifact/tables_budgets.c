@@ -124,8 +124,8 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
     part parts[N_PARTS];
     exf_code rc;
     if (place_of(name) == EXF_BUDGET_RULES)
-        return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured, top_p or skip", exf_h5_path(s->h),
-                        s->budget, name);
+        return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured, top_p or skip",
+                        exf_h5_path(s->h), s->budget, name);
     if (s->t->n_budgets == MOST_BUDGETS)
         return exf_fail(err, EXF_FORMAT, "%s: more than %d budgets", exf_h5_path(s->h), MOST_BUDGETS);
     EXF_TRY(exf_budgets_add(s->t, s->budget, name, &b, err));
@@ -187,7 +187,8 @@ static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *
     double k = (double)t->shape.top_k;
     int top_p = strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0;
     if (!(b->budget >= 1 && b->budget <= k)) return refuse(b, path, "", b->budget, "1 to the experts that a token has", err);
-    if (!(exf_budget_least(b) ? b->mean >= 1 : b->mean > 0) || b->mean > k) return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
+    if (!(exf_budget_least(b) ? b->mean >= 1 : b->mean > 0) || b->mean > k)
+        return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
     if (!(b->lambda >= 0 && isfinite(b->lambda)) || (top_p && b->lambda > 1))
         return refuse(b, path, "lambda", b->lambda, top_p ? "a share" : "a number from 0", err);
     for (int l = 0; l < t->n_layers; l++)

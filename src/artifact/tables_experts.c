@@ -1,4 +1,5 @@
-/* tables_experts.c - what the experts of a layer have of a criterion by which some of them are kept (docs/method.md, section 10). */
+/* tables_experts.c - what the experts of a layer have of a criterion by which some of them are kept (docs/method.md, section
+ * 10). */
 #include "artifact/tables.h"
 
 #include "base/mem.h"

@@ -31,8 +31,8 @@ static exf_code serves_model(const exf_export_model *m, exf_err *err)
 static exf_code check_settings(const exf_export_settings *s, exf_err *err)
 {
     if (!s->corouted) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "SERE's similarity is of all experts on the same tokens, not of co-routed tokens; calibrate with "
-                    "--set calibrate.pairs=common_input");
+    return exf_fail(err, EXF_USAGE, "SERE's similarity is of all experts on the same tokens, not of co-routed tokens; calibrate "
+                    "with --set calibrate.pairs=common_input");
 }
 
 static exf_code check_export(const exf_export *x, exf_err *err)

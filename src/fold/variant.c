@@ -323,8 +323,9 @@ static const exf_variant_kind kinds[] = {
     {"P", "P4", "prefill: 4 routes a token; each omitted one is folded into the kept one of least loss", 1, EXF_PREFILL_FOLD,
      fold_options},
     {"top", "top4", "prefill: the 4 best-scored routes alone", 1, EXF_PREFILL_TOP, top_options},
-    {"skip", "skip1", "prefill: routes below a threshold are dropped, as MoDES does (arXiv 2511.15690); at least 1 stays, with skip0 none need",
-     1, EXF_PREFILL_SKIP, skip_options},
+    {"skip", "skip1",
+     "prefill: routes below a threshold are dropped, as MoDES does (arXiv 2511.15690); at least 1 stays, with skip0 none need", 1,
+     EXF_PREFILL_SKIP, skip_options},
     {"random", "random4", "prefill: 4 routes, the others folded into a random one", 1, EXF_PREFILL_RANDOM, random_options},
     {"D", "D64", "decode: 64 experts a batch, those of most importance; routes outside are folded in place", 0, EXF_DECODE_DYNAMIC,
      pool_options},
@@ -426,7 +427,8 @@ static exf_code read_part(const reading *r, char *part)
     if (!kind)
         return exf_fail(
             r->err, EXF_USAGE,
-            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1 (skip: from 0)",
+            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1 "
+            "(skip: from 0)",
             r->text, part);
     if (kind->is_prefill ? v->prefill != EXF_PREFILL_NONE : v->decode != EXF_DECODE_NONE)
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": two %s kinds, expected at most one of prefill and one of decode",
@@ -484,7 +486,8 @@ static exf_code check_together(const reading *r)
         {folds && v->sensitivity && v->budget != EXF_BUDGET_TOKEN, "sensitivity is of budget=token alone"},
         {folds && v->budget && (!joint || p->rank || p->rescale),
          "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"},
-        {v->pool_by != EXF_POOL_BY_NORM && !pool_is_static && v->decode != EXF_DECODE_REAP, "by is of pool=static alone; a batch's pool has rank"},
+        {v->pool_by != EXF_POOL_BY_NORM && !pool_is_static && v->decode != EXF_DECODE_REAP,
+         "by is of pool=static alone; a batch's pool has rank"},
         {!v->by_router && !joint_stand_ins, "weights is of targets=router alone"},
         {v->by_router && (v->outside || d->max_loss != 0 || !decode_joint),
          "where the router chooses targets, their weights are said by weights; it takes no fold, no max_loss and no other "

@@ -57,7 +57,8 @@ static void add_skip(exf_text *out, const exf_variant *v)
     int keep = v->prefill_options.keep;
     exf_text_appendf(out, "routes below ");
     if (v->skip_budget)
-        exf_text_appendf(out, "the threshold for %d expert%s per token in the mean", v->skip_budget, v->skip_budget == 1 ? "" : "s");
+        exf_text_appendf(out, "the threshold for %d expert%s per token in the mean", v->skip_budget,
+                         v->skip_budget == 1 ? "" : "s");
     else
         exf_text_appendf(out, "%g of their token's weights", v->tau);
     exf_text_appendf(out, " dropped");

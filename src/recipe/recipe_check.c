@@ -130,7 +130,8 @@ static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice
     snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
     if (colon) by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, colon + 1);
     if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == EXF_POOL_CRITERIA)
-        return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or one with a criterion: D:norm, reap, energy, frequency, ean or weighted_ean", text);
+        return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or one with a criterion: D:norm, reap, energy, "
+                                 "frequency, ean or weighted_ean", text);
     out->by = colon ? exf_pool_criteria[by] : NULL;
     return EXF_OK;
 }
@@ -237,8 +238,9 @@ exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err)
         if (k == EXF_RULE_MEASURED || k == EXF_RULE_SKIP) asked = rule;
     }
     if (!asked || !r->budgets.n || r->sensitivities) return EXF_OK;
-    return exf_recipe_refuse(r, err, "budget_rules: %s needs a file of sensitivities, which is measured with tables: calibrate without "
-                             "%s, then exfold-validate --sensitivities%s, then exfold-solve --sensitivities FILE", asked, asked,
+    return exf_recipe_refuse(r, err, "budget_rules: %s needs a file of sensitivities, which is measured with tables: calibrate "
+                             "without %s, then exfold-validate --sensitivities%s, then exfold-solve --sensitivities FILE",
+                             asked, asked,
                              strcmp(asked, exf_budget_rules[EXF_RULE_SKIP]) == 0 ? " --set budget_rules=skip" : "");
 }
 

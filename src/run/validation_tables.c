@@ -148,7 +148,8 @@ static void add_settings(exf_text *out, const missing *m)
     if (m->pools.len) exf_text_appendf(out, " --set pools=%s", m->pools.s);
     exf_text_appendf(out, " --set calibrate.projectors=%s", m->projectors.s);
     if (m->budgets.len) exf_text_appendf(out, " --set budgets=%s --set budget_rules=%s", m->budgets.s, m->rules.s);
-    if (has_item(&m->rules, "measured") || has_item(&m->rules, "skip")) exf_text_appendf(out, " --sensitivities sensitivities.json");
+    if (has_item(&m->rules, "measured") || has_item(&m->rules, "skip"))
+        exf_text_appendf(out, " --sensitivities sensitivities.json");
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
         const char *value = exf_provenance_get(&m->t->provenance, recorded[i].fact);
         if (value) exf_text_appendf(out, " --set %s=%s", recorded[i].key, value);

@@ -203,7 +203,8 @@ START_TEST(a_prefill_and_a_decode_kind_together)
       (v.prefill_options.rank = EXF_FOLD_BY_NORM, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64,
        v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
     MEANS(prefill, "top2:drop+reap8", EXF_PREFILL_TOP, 2,
-          (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8, v.pool_by = EXF_POOL_BY_REAP));
+          (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8,
+           v.pool_by = EXF_POOL_BY_REAP));
     P("P4+D8:fold=random,seed=3", 4,
       (v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 8, v.outside = EXF_OUTSIDE_RANDOM, v.decode_seed = 3));
     MEANS(prefill, "random1:seed=2+sere1:rho=1", EXF_PREFILL_RANDOM, 1,
@@ -377,7 +378,7 @@ START_TEST(options_that_are_none)
             "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
     refused("D8:rescale=sum",
             "variant \"D8:rescale=sum\": \"rescale\" " OF_D);
-    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (known: by, batch)");
+    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (known: by, router, batch)");
     refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho, batch)");
     refused("P4:rank", "variant \"P4:rank\": rank needs a value");
     refused("top4:drop=1", "variant \"top4:drop=1\": drop takes no value");
@@ -426,8 +427,10 @@ START_TEST(values_that_are_none)
     refused("P4:budget=row", "variant \"P4:budget=row\": budget=row, expected token, topp");
     refused("P4:budget=token,sensitivity=none",
             "variant \"P4:budget=token,sensitivity=none\": sensitivity=none, expected stream, output, measured");
-    refused("skip1:tau=1,factor=kl", "variant \"skip1:tau=1,factor=kl\": factor=kl, expected none, stream, output, measured, skip");
-    refused("D8:pool=static,by=score", "variant \"D8:pool=static,by=score\": by=score, expected norm, reap, energy, frequency, ean, weighted_ean");
+    refused("skip1:tau=1,factor=kl", "variant \"skip1:tau=1,factor=kl\": factor=kl, expected none, stream, output, "
+                                       "measured, skip");
+    refused("D8:pool=static,by=score", "variant \"D8:pool=static,by=score\": by=score, expected norm, reap, energy, "
+                                      "frequency, ean, weighted_ean");
     refused("D8:targets=router,weights=own",
             "variant \"D8:targets=router,weights=own\": weights=own, expected joint, route, gate");
     refused("sere4:rho=1.01", "variant \"sere4:rho=1.01\": rho=1.01, expected a number from 0 to 1");
