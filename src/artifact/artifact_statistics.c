@@ -206,33 +206,6 @@ out:
     return rc;
 }
 
-/* Describes sums by the bare router, which are stored exactly alone. */
-static dataset bare_sums_of(int layer, const char *name, int64_t e)
-{
-    char of_bare[NAME_LEN];
-    snprintf(of_bare, sizeof of_bare, "bare/%s", name + strlen("bare_"));
-    return dataset_of(layer, of_bare, EXF_DT_U64, e, 3, 0);
-}
-
-static int has_bare_sums(const exf_layer_statistics *s)
-{
-    uint64_t any = 0;
-    for (int e = 0; e < s->n_experts; e++) any |= s->bare_count[e];
-    return any != 0;
-}
-
-static exf_code put_bare(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    int64_t e = w->shape.n_experts;
-    exf_code rc;
-#define X(name) EXF_TRY(write_dataset(w->h, bare_sums_of(layer, #name, e), s->name, err));
-    EXF_BARE_SUMS(X)
-#undef X
-    rc = write_dataset(w->h, dataset_of(layer, "bare/count", EXF_DT_U64, e, 0, 0), s->bare_count, err);
-out:
-    return rc;
-}
-
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_route_sample *routes = &s->routes;
@@ -255,7 +228,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
     }
     if (w->halves) EXF_TRY(put_half(w, layer, s, err));
-    if (has_bare_sums(s)) EXF_TRY(put_bare(w, layer, s, err));
+    EXF_TRY(exf_bare_sums_write(w->h, layer, s, err));
     if (*s->stream_count) {
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
@@ -420,32 +393,6 @@ out:
     return rc;
 }
 
-/* Reads the sums by the bare router, which gives every token of common input K experts. */
-static exf_code get_bare(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
-{
-    int64_t e = r->shape.n_experts;
-    uint64_t all = 0, tokens = e > 1 ? s->count[1] : 0;
-    exf_code rc;
-#define X(name) EXF_TRY(read_dataset(r->h, bare_sums_of(layer, #name, e), s->name, err));
-    EXF_BARE_SUMS(X)
-#undef X
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "bare/count", EXF_DT_U64, e, 0, 0), s->bare_count, err));
-    for (int64_t i = 0; i < e; i++) {
-        all += s->bare_count[i] > tokens ? tokens * (uint64_t)e : s->bare_count[i];
-        if (s->bare_count[i] || !(exf_exact_value(&s->bare_norm_sum[i]) != 0 || exf_exact_value(&s->bare_contribution_sum[i]) != 0))
-            continue;
-        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare has sums of expert %lld, which has no token there", exf_h5_path(r->h),
-                      layer, (long long)i);
-        goto out;
-    }
-    if (!r->common_input || all != tokens * (uint64_t)r->shape.top_k)
-        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare/count has %llu routes, expected %lld of each of %llu tokens of common "
-                      "input", exf_h5_path(r->h), layer, (unsigned long long)all, (long long)r->shape.top_k,
-                      (unsigned long long)tokens);
-out:
-    return rc;
-}
-
 static exf_code get_stream(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
 {
     double rounded;
@@ -495,7 +442,7 @@ out:
 
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
 {
-    int layer = r->layer_number[i], has_stream, has_routes, has_empty_slots, has_bare;
+    int layer = r->layer_number[i], has_stream, has_routes, has_empty_slots;
     int64_t e = r->shape.n_experts;
     exf_code rc;
     exf_layer_statistics_zero(s);
@@ -518,8 +465,7 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_TRY(check_counts(r, layer, s, err));
     if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
     if (r->has_halves) EXF_TRY(get_half(r, layer, s, err));
-    EXF_TRY(look_for(r->h, layer, "bare", &has_bare, err));
-    if (has_bare) rc = get_bare(r, layer, s, err);
+    rc = exf_bare_sums_read(r->h, layer, r->shape.top_k, r->common_input, s, err);
 out:
     return rc;
 }

@@ -76,6 +76,14 @@ void exf_layer_statistics_zero(exf_layer_statistics *s);
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_free(exf_layer_statistics *s);
 
+/* ---- the bare router's sums (statistics_bare.c) ------------------------- */
+
+/* Write a layer's, where there are any, and read them back; EXF_FORMAT where they are not of K experts for each token of common
+ * input. */
+exf_code exf_bare_sums_write(exf_h5 *h, int layer, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+exf_code exf_bare_sums_read(exf_h5 *h, int layer, int64_t top_k, int common_input, const exf_layer_statistics *s,
+                            exf_err *err) EXF_CHECKED;
+
 /* ---- writing, layer by layer ------------------------------------------- */
 typedef struct {
     exf_h5 *h;
