@@ -46,8 +46,8 @@ exf_code exf_bare_sums_read(exf_h5 *h, int layer, int64_t top_k, int common_inpu
         uint64_t n = s->bare_count[e];
         int sums = exf_exact_value(&s->bare_norm_sum[e]) != 0 || exf_exact_value(&s->bare_contribution_sum[e]) != 0;
         if (n > tokens || (!n && sums))
-            return exf_fail(err, EXF_FORMAT, "%s: %s: expert %d has sums of %llu tokens of %llu of common input", exf_h5_path(h), path,
-                            e, (unsigned long long)n, (unsigned long long)tokens);
+            return exf_fail(err, EXF_FORMAT, "%s: %s: expert %d has sums of %llu tokens of %llu of common input", exf_h5_path(h),
+                            path, e, (unsigned long long)n, (unsigned long long)tokens);
         all += n;
     }
     if (!common_input || all != tokens * (uint64_t)top_k)
