@@ -188,6 +188,14 @@ EXF_FOLD_INLINE float exf_fold_rescale_factor(exf_fold_rescale rescale, float be
     return f <= 3.402823466e38f ? f : 1.0f;
 }
 
+/* ---- thresholds ------------------------------------------------------------------- */
+
+/* Returns 1 if a layer's factor times a route's share of its token's weights, w of all, is at least tau. */
+EXF_FOLD_INLINE int exf_fold_reaches(double factor, double w, double tau, double all)
+{
+    return exf_muld(factor, w) >= exf_muld(tau, all);
+}
+
 /* ---- importance ------------------------------------------------------------------- */
 
 /* One slot's term.  Clamps infinities, and NaN to 0, so that the sum stays finite. */

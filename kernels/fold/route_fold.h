@@ -36,7 +36,8 @@ static inline size_t exf_route_fold_workspace(size_t n_tokens, int widest, int t
 /* ---- prefill ---------------------------------------------------------------------------------------- */
 
 /* exf_fold_prefill, exf_fold_prefill_joint, exf_fold_prefill_budget; and baselines that runtimes do not have: the P routes of
- * largest rank alone, and the first P by weight with those of which factor * w is at least tau. */
+ * largest rank alone, and the first P by weight, from none, with those of which factor * w is at least tau times the sum of the
+ * row's weights. */
 typedef enum {
     EXF_PREFILL_BY_PAIR,
     EXF_PREFILL_JOINED,

@@ -82,8 +82,10 @@ static __global__ void __launch_bounds__(THREADS) keep_routes(const exf_run_rout
     rank_row(&r, routes.ids + at, routes.weights + at, routes.top_k, c.tables, c.options.rank);
     int above = c.form == EXF_PREFILL_ABOVE, kept = min(r.n, c.keep);
     float factor = above ? 1.0f : factor_of(r, kept, c.renorms);
+    double all = 0;
+    for (int i = 0; above && i < r.n; i++) all = exf_addd(all, (double)r.w[i]);
     for (int i = 0; i < routes.top_k; i++) {
-        int runs = i < kept || (above && i < r.n && exf_muld(c.factor, (double)r.w[i]) >= c.tau);
+        int runs = i < kept || (above && i < r.n && exf_fold_reaches(c.factor, (double)r.w[i], c.tau, all));
         routes.ids[at + (size_t)i] = runs ? r.id[i] : -1;
         routes.weights[at + (size_t)i] = runs ? exf_mulf(r.w[i], factor) : 0.0f;
     }

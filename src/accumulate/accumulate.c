@@ -21,6 +21,9 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
     if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
         return exf_fail(err, EXF_USAGE,
                         "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
+    if (o->bare_router && !o->common_input_tokens)
+        return exf_fail(err, EXF_USAGE, "calibrate.bare_router: its experts are not those that the model ran; it needs "
+                        "calibrate.pairs: common_input, where all run");
     if (o->common_input_tokens && wants_vectors(o))
         return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
                         o->diagonal ? "diagonal" : "lowrank");
@@ -44,6 +47,8 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
     EXF_TRY(exf_provenance_add(p, err, EXF_ACCUMULATE_NUMBERS_FACT, "%d", EXF_ACCUMULATE_NUMBERS));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
     if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
+    if (o->bare_router)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.bare_router", "%s", o->bare_router > 1 ? "renormalised" : "plain"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
     if (o->route_sample && !o->basis_only)
         EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
@@ -235,8 +240,12 @@ static exf_code add_common_input(void *self, const exf_common_input_block *b, ex
     if (a->sequences.length)
         EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens,
                                            err));
-    rc = exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
-                                             a->scratch + (size_t)b->worker * a->scratch_each, err);
+    EXF_TRY(exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
+                                                a->scratch + (size_t)b->worker * a->scratch_each, err));
+    if (!a->options.bare_router) goto out;
+    exf_bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model, .renormalises = a->options.bare_router > 1,
+                         .row = b->row, .logits = b->router_logits, .outputs = b->outputs};
+    rc = exf_bare_sums_add(s, &t, err);
 out:
     return rc;
 }
@@ -260,9 +269,10 @@ static exf_code add_device_block(void *self, const exf_device_block *b, exf_err 
 static exf_code add_device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
 {
     exf_accumulator *a = self;
-    (void)err;
-    if (a->active) exf_device_sums_add_common_input(&a->device, c);
-    return EXF_OK;
+    if (!a->active) return EXF_OK;
+    exf_device_sums_add_common_input(&a->device, c);
+    if (!a->options.bare_router) return EXF_OK;
+    return exf_bare_sums_add_device(&a->sums[0], a->device.b, c, (int)a->shape.top_k, a->options.bare_router > 1, err);
 }
 
 /* ---- the end of a sweep and of a layer ------------------------------------------------------------ */
@@ -344,7 +354,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
-        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens, .begin = begin_pass, .layer_begin = begin_layer,
+        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
+        .wants_router_logits = o->bare_router > 0, .begin = begin_pass, .layer_begin = begin_layer,
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
         .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,

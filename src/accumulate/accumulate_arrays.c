@@ -33,11 +33,13 @@ static void list_sums(array_list *a, const exf_layer_statistics *s)
 #undef X
 #define X(name) add_array(a, EXF_RANKS_EXACT, #name, EXF_DT_U64, 2, experts, s->name);
     EXF_EXPERT_SUMS(X)
+    EXF_BARE_SUMS(X)
 #undef X
     add_array(a, EXF_RANKS_U64, "sequences", EXF_DT_U64, 2, pairs, s->sequences);
     add_array(a, EXF_RANKS_U64, "count", EXF_DT_U64, 2, pairs, s->count);
     add_array(a, EXF_RANKS_U64, "half_count", EXF_DT_U64, 2, pairs, s->half_count);
     add_array(a, EXF_RANKS_U64, "norm_count", EXF_DT_U64, 1, experts, s->norm_count);
+    add_array(a, EXF_RANKS_U64, "bare_count", EXF_DT_U64, 1, experts, s->bare_count);
     add_array(a, EXF_RANKS_U64, "empty_slots", EXF_DT_U64, 1, (int64_t[3]){1}, s->empty_slots);
 }
 

@@ -143,6 +143,23 @@ exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const 
 void exf_pair_block_free(exf_pair_block *s);
 void exf_pair_buffers_free(exf_pair_buffers *m);
 
+/* ---- accumulate_bare.c ----------------------------------------------------------------------------- */
+
+/* Tokens of common input with the outputs of all experts. */
+typedef struct {
+    int n, top_k, d_model;
+    int renormalises;     /* 1: the model renormalises the weights of a token's experts */
+    const size_t *row;    /* [n] of each token in the run */
+    const float *logits;  /* [T of the run, E] */
+    const float *outputs; /* [n, E, H] */
+} exf_bare_tokens;
+
+/* Add the terms of the bare router. */
+exf_code exf_bare_sums_add(const exf_layer_statistics *s, const exf_bare_tokens *t, exf_err *err) EXF_CHECKED;
+/* Does so for outputs in GPU memory, which it copies to the host a few tokens at a time. */
+exf_code exf_bare_sums_add_device(const exf_layer_statistics *s, const exf_backend *b, const exf_device_common_input *c, int top_k,
+                                  int renormalises, exf_err *err) EXF_CHECKED;
+
 /* ---- accumulate_facts.c --------------------------------------------------------------------------- */
 
 /* Joins the sequences of all parts, in order. */

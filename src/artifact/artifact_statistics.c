@@ -47,6 +47,10 @@
  *   /layers/<l>/half/dot, target_sq, source_sq  U64 [E, E, 3]  the exact sums of those sequences alone whose SHA-256 has a last
  *       byte that is odd: one half of the data.  The other half's are what the whole has beyond them.
  *   /layers/<l>/half/count         U64 [E, E]   tokens of that half
+ * In files of common input with the fact accumulate.bare_router; absent: not observed:
+ *   /layers/<l>/bare/norm_sum, contribution_sum  U64 [E, 3]  exact sums over the routes that REAP's code would make, of
+ *       ||E_e(x)|| and w ||E_e(x)||
+ *   /layers/<l>/bare/count         U64 [E]      tokens of common input that it gives the expert
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/artifact_basis.h"
@@ -224,6 +228,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
     }
     if (w->halves) EXF_TRY(put_half(w, layer, s, err));
+    EXF_TRY(exf_bare_sums_write(w->h, layer, s, err));
     if (*s->stream_count) {
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
@@ -460,6 +465,7 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_TRY(check_counts(r, layer, s, err));
     if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
     if (r->has_halves) EXF_TRY(get_half(r, layer, s, err));
+    rc = exf_bare_sums_read(r->h, layer, r->shape.top_k, r->common_input, s, err);
 out:
     return rc;
 }

@@ -28,6 +28,8 @@
  * Since version 4, which may be absent:
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
  *   /empty_slots          U64 [L]       slots of a layer's tokens without an expert (see statistics); absent: 0
+ *   /bare_count           U64 [L, E]    as /expert_count, /expert_norms and /contribution, of the tokens of common input and the
+ *   /bare_norms, /bare_contribution  F32 [L, E]  routes that REAP's code makes of them; all three or none
  * Since version 5, which may be absent:
  *   /sequence_digests     U64 [n_sequences]  the first 8 bytes of each sequence's SHA-256 (see statistics), rising
  *   /half_scalar, /half_loss  F32 [2, L, E, E]  both or neither: coeff and loss as each half of the data alone gives them (see
@@ -52,7 +54,7 @@ const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_r
 
 enum { PATH_LEN = 64 };
 /* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 14, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
+enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
@@ -78,7 +80,7 @@ static void add_table(listing *l, const char *group, const char *part, exf_tenso
     exf_table_list *out = l->out;
     const char between[2] = {*group ? l->separator : 0, 0};
     if (!t.data) return;
-    snprintf(out->name[out->n], EXF_TABLE_NAME, "%s%.22s%s%.39s", l->separator == '/' ? "/" : "", group, between, part);
+    snprintf(out->name[out->n], EXF_TABLE_NAME, "%s%.32s%s%.28s", l->separator == '/' ? "/" : "", group, between, part);
     t.name = out->name[out->n];
     out->tensor[out->n++] = t;
 }
@@ -100,6 +102,9 @@ static void add_datasets(listing *list, const exf_tables *t)
         {"cosine", view(EXF_DT_F32, 3, l, e, e, t->cosine)},
         {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
         {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},
+        {"bare_count", view(EXF_DT_U64, 2, l, e, 0, t->bare_count)},
+        {"bare_norms", view(EXF_DT_F32, 2, l, e, 0, t->bare_norms)},
+        {"bare_contribution", view(EXF_DT_F32, 2, l, e, 0, t->bare_contribution)},
         {"similarity", view(EXF_DT_F32, 3, l, e, e, t->similarity)},
         {"frobenius", view(EXF_DT_F32, 3, l, e, e, t->frobenius)},
         {"std_error", view(EXF_DT_F32, 3, l, e, e, t->std_error)},
@@ -113,7 +118,7 @@ static void add_datasets(listing *list, const exf_tables *t)
         if (strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0)
             snprintf(group, sizeof group, "pools%c%d", list->separator, p->size);
         else
-            snprintf(group, sizeof group, "pools_by%c%.8s%c%d", list->separator, p->by, list->separator, p->size);
+            snprintf(group, sizeof group, "pools_by%c%.15s%c%d", list->separator, p->by, list->separator, p->size);
         add_table(list, group, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
         add_table(list, group, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
         add_table(list, group, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
@@ -134,7 +139,7 @@ static void add_budgets(listing *list, const exf_tables *t)
         add_table(list, group, "lambda", view(EXF_DT_F64, 1, 1, 0, 0, &b->lambda));
         add_table(list, group, "scale", view(EXF_DT_F64, 1, t->n_layers, 0, 0, b->scale));
         add_table(list, group, "mean", view(EXF_DT_F64, 1, 1, 0, 0, &b->mean));
-        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k, 0, b->kept));
+        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k + 1 - exf_budget_least(b), 0, b->kept));
     }
 }
 
@@ -234,7 +239,8 @@ typedef struct {
     const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar;
+    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar,
+        bare_count;
 } contents;
 
 static exf_code note_member(void *self, const char *name, exf_err *err)
@@ -246,7 +252,7 @@ static exf_code note_member(void *self, const char *name, exf_err *err)
     c->budgets |= strcmp(name, "budgets") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
-    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar)
+    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar) X(bare_count)
 #undef X
     return EXF_OK;
 }
@@ -281,7 +287,8 @@ static exf_code note_criterion(void *self, const char *name, exf_err *err)
     pool_listing *p = self;
     char group[PATH_LEN];
     if (criterion_of(name) == 0 || criterion_of(name) == EXF_POOL_CRITERIA)
-        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap or energy", p->c->path, name);
+        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap, energy, frequency, ean or weighted_ean", p->c->path,
+                        name);
     p->c->by = exf_pool_criteria[criterion_of(name)];
     snprintf(group, sizeof group, "/pools_by/%s", p->c->by);
     return exf_h5_members(p->h, group, note_pool, p->c, err);
@@ -341,6 +348,8 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
     t.half_scalar[0] = t.half_loss[0] = c->half_scalar ? some : NULL;
+    t.bare_count = c->bare_count ? count : NULL;
+    t.bare_norms = t.bare_contribution = c->bare_count ? some : NULL;
     for (size_t i = 0; i < c->n; i++) {
         pool[i] = c->pool[i];
         pool[i].members = pool[i].target_ids = ids;
@@ -366,6 +375,7 @@ static exf_code add_optional(exf_tables *t, const contents *c, exf_err *err)
     if (c->frobenius) EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "tables", err));
     if (c->std_error) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "tables", err));
     if (c->half_scalar) EXF_TRY(exf_tables_add_halves(t, err));
+    if (c->bare_count) EXF_TRY(exf_tables_add_bare(t, err));
     for (size_t i = 0; i < c->n_shared; i++) EXF_TRY(exf_tables_add_shared(t, c->shared[i], &s, err));
 out:
     return rc;

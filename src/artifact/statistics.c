@@ -113,9 +113,11 @@ exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_er
 #undef X
 #define X(name) EXF_TRY(exf_mem_new(&s->name, e, sizeof *s->name, "expert sums", err));
     EXF_EXPERT_SUMS(X)
+    EXF_BARE_SUMS(X)
 #undef X
     EXF_TRY(exf_mem_new(&s->count, e * e, sizeof *s->count, "pair counts", err));
     EXF_TRY(exf_mem_new(&s->norm_count, e, sizeof *s->norm_count, "expert counts", err));
+    EXF_TRY(exf_mem_new(&s->bare_count, e, sizeof *s->bare_count, "expert counts", err));
     EXF_TRY(exf_mem_new(&s->empty_slots, 1, sizeof *s->empty_slots, "expert counts", err));
     EXF_TRY(exf_mem_new(&s->stream_sq, 1, sizeof *s->stream_sq, "energy of the stream", err));
     EXF_TRY(exf_mem_new(&s->stream_count, 1, sizeof *s->stream_count, "energy of the stream", err));
@@ -137,7 +139,9 @@ void exf_layer_statistics_zero(exf_layer_statistics *s)
 #undef X
 #define X(name) memset(s->name, 0, e * sizeof *s->name);
     EXF_EXPERT_SUMS(X)
+    EXF_BARE_SUMS(X)
     X(norm_count)
+    X(bare_count)
 #undef X
     memset(s->stream_sq, 0, sizeof *s->stream_sq);
     *s->stream_count = *s->empty_slots = 0;
@@ -179,12 +183,14 @@ exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_st
 #undef X
 #define X(name) EXF_TRY(merge_sums(to->name, from->name, e, #name, err));
     EXF_EXPERT_SUMS(X)
+    EXF_BARE_SUMS(X)
 #undef X
 #define X(name, n) EXF_TRY(merge_counts(to->name, from->name, n, #name, err));
     X(count, e * e)
     X(sequences, e * e)
     X(half_count, e * e)
     X(norm_count, e)
+    X(bare_count, e)
     X(empty_slots, 1)
     X(stream_count, 1)
 #undef X
@@ -203,8 +209,10 @@ void exf_layer_statistics_free(exf_layer_statistics *s)
     X(sequences)
     X(half_count)
     EXF_EXPERT_SUMS(X)
+    EXF_BARE_SUMS(X)
     X(count)
     X(norm_count)
+    X(bare_count)
     X(empty_slots)
     X(stream_sq)
     X(stream_count)

@@ -43,11 +43,15 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
  * what the whole has beyond them. */
 #define EXF_HALF_SUMS(X) X(half_dot) X(half_target_sq) X(half_source_sq)
 
+/* Sums over the routes that the bare router would make (accumulate/accumulate_bare.c): of ||E_e(x)|| and w ||E_e(x)||. */
+#define EXF_BARE_SUMS(X) X(bare_norm_sum) X(bare_contribution_sum)
+
 /* The sums of one MoE layer.  Sums are exact; counts are tokens. */
 typedef struct {
 #define X(name) exf_exact *name;
     EXF_PAIR_SUMS(X)   /* [E, E], row = source */
     EXF_EXPERT_SUMS(X) /* [E] */
+    EXF_BARE_SUMS(X)   /* [E] */
     EXF_SEQUENCE_SUMS(X) /* [E, E] */
     EXF_HALF_SUMS(X)     /* [E, E] */
 #undef X
@@ -55,6 +59,7 @@ typedef struct {
     uint64_t *count;      /* [E, E] */
     uint64_t *half_count; /* [E, E] */
     uint64_t *norm_count; /* [E] */
+    uint64_t *bare_count; /* [E] tokens of common input that the bare router gives the expert; all 0: it was not observed */
     uint64_t *empty_slots;  /* [1] slots of the layer's tokens that hold no expert, since a hash layer names one twice */
     exf_exact *stream_sq;   /* [1] squared norms of the residual stream after the layer, all its streams together */
     uint64_t *stream_count; /* [1] tokens whose stream was seen; 0 where the pass had none, as with recorded hidden states */
@@ -70,6 +75,14 @@ void exf_layer_statistics_zero(exf_layer_statistics *s);
  * where a sum would wrap, which only forged ones do; `to` is then undefined. */
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_free(exf_layer_statistics *s);
+
+/* ---- the bare router's sums (statistics_bare.c) ------------------------- */
+
+/* Write a layer's, where there are any, and read them back; EXF_FORMAT where they are not of K experts for each token of common
+ * input. */
+exf_code exf_bare_sums_write(exf_h5 *h, int layer, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+exf_code exf_bare_sums_read(exf_h5 *h, int layer, int64_t top_k, int common_input, const exf_layer_statistics *s,
+                            exf_err *err) EXF_CHECKED;
 
 /* ---- writing, layer by layer ------------------------------------------- */
 typedef struct {

@@ -91,6 +91,12 @@ exf_tables exf_tables_half(const exf_tables *t, int half)
     return view;
 }
 
+int exf_tables_of_common_input(const exf_tables *t)
+{
+    const char *pairs = exf_provenance_get(&t->provenance, "accumulate.pairs");
+    return pairs && strcmp(pairs, "common_input") == 0;
+}
+
 int exf_tables_index(const exf_tables *t, int layer)
 {
     for (int i = 0; i < t->n_layers; i++)
@@ -114,6 +120,9 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->cosine);
     exf_mem_free(t->rms);
     exf_mem_free(t->contribution);
+    exf_mem_free(t->bare_count);
+    exf_mem_free(t->bare_norms);
+    exf_mem_free(t->bare_contribution);
     exf_mem_free(t->similarity);
     exf_mem_free(t->frobenius);
     exf_mem_free(t->std_error);
@@ -203,12 +212,11 @@ static exf_code check_experts(const exf_tables *t, const float *x, int norms, co
 /* Checks the counts of a run; a public plugin's file (tables_safetensors.c) tells of none, and says which pairs have evidence. */
 static exf_code check_counts(const exf_tables *t, const char *path, exf_err *err)
 {
-    const char *pairs = exf_provenance_get(&t->provenance, "accumulate.pairs");
     size_t e = (size_t)t->shape.n_experts;
     exf_common_tokens common = {0, 0};
     exf_code rc = EXF_OK;
     if (!t->shape.top_k) return EXF_OK;
-    if (pairs && strcmp(pairs, "common_input") == 0)
+    if (exf_tables_of_common_input(t))
         EXF_TRY(exf_common_tokens_of(&common, &t->shape, NULL, &t->provenance, path, err));
     for (int l = 0; rc == EXF_OK && l < t->n_layers; l++) {
         char of_pairs[32], of_experts[32];
@@ -309,6 +317,8 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
     EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));
     EXF_TRY(check_experts(t, t->contribution, 0, "/contribution", path, err));
+    EXF_TRY(check_experts(t, t->bare_norms, 0, "/bare_norms", path, err));
+    EXF_TRY(check_experts(t, t->bare_contribution, 0, "/bare_contribution", path, err));
     EXF_TRY(check_measure(t, t->cosine, -1, "/cosine", path, err));
     EXF_TRY(check_measure(t, t->similarity, 0, "/similarity", path, err));
     if (t->frobenius) EXF_TRY(exf_losses_check(t, t->frobenius, "/frobenius", path, err));

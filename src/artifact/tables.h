@@ -3,6 +3,7 @@
 #ifndef EXF_ARTIFACT_TABLES_H
 #define EXF_ARTIFACT_TABLES_H
 #include "artifact/artifact.h"
+#include "base/names.h"
 
 /* Loss of a pair that must never be chosen: an unobserved pair, or an expert with itself. */
 #define EXF_LOSS_NEVER 1e30f
@@ -10,8 +11,7 @@
 /* A static decode pool of D experts per layer. */
 typedef struct {
     int size;            /* D */
-    char by[8];          /* what its members were ranked by: "norm" (the paper's mean norm), "reap" (mean w ||u||) or
-                          * "energy" (sum of (w ||u||)^2) */
+    char by[16];         /* what its members were ranked by, one of exf_pool_criteria: "norm" (the paper's mean norm), ... */
     int32_t *members;    /* [L, D] by falling criterion */
     int32_t *target_ids; /* [L, E] expert that takes over each expert's contribution; itself inside the pool */
     float *target_scale; /* [L, E] 1 inside the pool, 0 if no target was ever observed */
@@ -27,15 +27,20 @@ typedef struct {
 
 /* A budget per token (docs/method.md, "A budget per token"): what a fold needs to choose how many routes a token keeps.
  * A layer's penalty for one more expert is lambda / scale[l], against the predicted residuals r_1..r_K of the token;
- * with the rule "top_p" lambda is the share p of the token's w rms to reach, and scale is not used. */
+ * with the rule "top_p" lambda is the share p of the token's w rms to reach, and scale is not used.  With the rule "skip", of the
+ * variant skip, lambda is the threshold tau of a route's share of its token's weights times scale[l], and scale adds up to 1. */
 typedef struct {
     double budget; /* mean experts per token asked for, in [1, K] */
-    char rule[16]; /* "stream", "output", "measured": where scale comes from; or "top_p" */
+    char rule[16]; /* "stream", "output", "measured", "skip": where scale comes from; or "top_p" */
     double lambda; /* >= 0; top_p: p in [0, 1] */
     double *scale; /* [L] a_l > 0; all 1 for top_p */
-    double mean;   /* mean experts per token that lambda keeps on the route sample, in [1, K] */
-    uint64_t *kept; /* [L, K] sampled tokens that keep 1..K routes; NULL in tables that no solver made */
+    double mean;   /* mean experts per token that lambda keeps on the route sample, in [1, K]; skip: in (0, K] */
+    uint64_t *kept; /* [L, K] sampled tokens that keep 1..K routes; skip: [L, K + 1] that keep 0..K; NULL in tables that no solver
+                     * made */
 } exf_budget;
+
+/* Returns the fewest routes that a budget's rule may keep of a token: 0 with skip, else 1. */
+int exf_budget_least(const exf_budget *b);
 
 /* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f
@@ -87,6 +92,8 @@ typedef struct {
     float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
     float *rms;           /* [L, E] root mean square output norm; a cold expert has the median of those above 0 */
     float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
+    uint64_t *bare_count; /* [L, E] as expert_count, expert_norms and contribution, but of the tokens of common input and of the */
+    float *bare_norms, *bare_contribution; /* experts that REAP's code gives them; 0 cold; all three or none */
     float *similarity;    /* [L, E, E] 1 - d/dmax, d the root mean square of ||E_s - E_t|| over the tokens of the
                            * pair, dmax the layer's largest; 1 on the diagonal, 0 unobserved */
     float *frobenius;     /* [L, E, E] ||U - S V||_F / ||U||_F over the pair's tokens, none weighted; as loss on the diagonal and
@@ -116,6 +123,8 @@ exf_code exf_tables_add_halves(exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Returns tables whose coeff and loss are those of half 0 or 1 of the data; t has them.  All arrays are borrowed from t, so that
  * nobody frees the result; what else t has (pools, measures, budgets) is of the whole data. */
 exf_tables exf_tables_half(const exf_tables *t, int half);
+/* Returns 1 if the tables' pairs are of common input: every expert ran on the same tokens. */
+int exf_tables_of_common_input(const exf_tables *t);
 /* The tables' index of a layer of the model; -1: they do not hold it. */
 int exf_tables_index(const exf_tables *t, int layer);
 void exf_tables_free(exf_tables *t);
@@ -161,6 +170,21 @@ typedef struct {
 
 exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves, exf_err *err) EXF_CHECKED;
 void exf_table_list_free(exf_table_list *l);
+
+/* ---- experts (tables_experts.c) ------------------------------------------ */
+
+/* By what the experts of a layer are ranked. */
+typedef struct {
+    exf_pool_criterion by; /* not energy, which is in the statistics alone */
+    int bare;              /* 1: over the routes of REAP's code; 0: over the model's */
+} exf_expert_rank;
+
+/* EXF_USAGE, with the command that mends it, where the tables do not say what experts have of it. */
+exf_code exf_tables_rank_check(const exf_tables *t, exf_expert_rank r, exf_err *err) EXF_CHECKED;
+/* Returns what an expert of layer index l has of it; sums over routes are a mean times their number. */
+double exf_tables_score(const exf_tables *t, exf_expert_rank r, size_t l, size_t expert);
+/* Allocates the bare arrays. */
+exf_code exf_tables_add_bare(exf_tables *t, exf_err *err) EXF_CHECKED;
 
 /* ---- vectors (tables_vectors.c) ------------------------------------------ */
 

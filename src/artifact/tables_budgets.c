@@ -1,9 +1,10 @@
 /* tables_budgets.c - the budgets per token of tables (tables.h), a group for each mean number P of experts per token
- * and rule, which is stream, output, measured or top_p; since version 4:
+ * and rule, which is stream, output, measured, top_p or skip; since version 4:
  *   /budgets/<P>/<rule>/lambda   F64 [1]  price of one more expert; top_p: the share p
  *   /budgets/<P>/<rule>/scale    F64 [L]  a layer's sensitivity a_l; 1 with top_p
  *   /budgets/<P>/<rule>/mean     F64 [1]  mean experts per token on the route sample
- *   /budgets/<P>/<rule>/kept     U64 [L, K]  sampled tokens of a layer that keep 1..K routes */
+ *   /budgets/<P>/<rule>/kept     U64 [L, K]  sampled tokens of a layer that keep 1..K routes; skip: [L, K + 1] of 0..K
+ * With skip, lambda is the threshold and scale the factors, which add up to 1. */
 #include "artifact/tables.h"
 
 #include "base/mem.h"
@@ -21,6 +22,17 @@ static int place_of(const char *rule)
     return exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, rule);
 }
 
+int exf_budget_least(const exf_budget *b)
+{
+    return place_of(b->rule) != EXF_RULE_SKIP;
+}
+
+/* Returns the columns of kept. */
+static int64_t count_columns(const exf_budget *b, const exf_tables *t)
+{
+    return t->shape.top_k + 1 - exf_budget_least(b);
+}
+
 /* Returns 1 if budget a stands before a budget of so many experts and that rule. */
 static int stands_before(const exf_budget *a, double budget, const char *rule)
 {
@@ -36,7 +48,7 @@ exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_bud
     while (at < t->n_budgets && stands_before(&t->budget[at], budget, rule)) at++;
     EXF_TRY(exf_mem_new(&now, (size_t)t->n_budgets + 1, sizeof *now, "budgets", err));
     EXF_TRY(exf_mem_new(&one.scale, (size_t)t->n_layers, sizeof *one.scale, "budgets", err));
-    EXF_TRY(exf_mem_new(&one.kept, (size_t)t->n_layers * (size_t)t->shape.top_k, sizeof *one.kept, "budgets", err));
+    EXF_TRY(exf_mem_new(&one.kept, (size_t)t->n_layers * (size_t)count_columns(&one, t), sizeof *one.kept, "budgets", err));
     for (int i = 0; i <= t->n_budgets; i++) now[i] = i < at ? t->budget[i] : i == at ? one : t->budget[i - 1];
     exf_mem_free(t->budget);
     t->budget = now;
@@ -72,7 +84,7 @@ static void list_parts(exf_budget *b, const exf_tables *t, part out[N_PARTS])
     out[0] = (part){"lambda", EXF_DT_F64, 1, 0, &b->lambda};
     out[1] = (part){"scale", EXF_DT_F64, t->n_layers, 0, b->scale};
     out[2] = (part){"mean", EXF_DT_F64, 1, 0, &b->mean};
-    out[3] = (part){"kept", EXF_DT_U64, t->n_layers, t->shape.top_k, b->kept};
+    out[3] = (part){"kept", EXF_DT_U64, t->n_layers, count_columns(b, t), b->kept};
 }
 
 static exf_tensor tensor_of(const exf_budget *b, const part *p, char path[PATH_LEN])
@@ -112,8 +124,8 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
     part parts[N_PARTS];
     exf_code rc;
     if (place_of(name) == EXF_BUDGET_RULES)
-        return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured or top_p", exf_h5_path(s->h),
-                        s->budget, name);
+        return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured, top_p or skip",
+                        exf_h5_path(s->h), s->budget, name);
     if (s->t->n_budgets == MOST_BUDGETS)
         return exf_fail(err, EXF_FORMAT, "%s: more than %d budgets", exf_h5_path(s->h), MOST_BUDGETS);
     EXF_TRY(exf_budgets_add(s->t, s->budget, name, &b, err));
@@ -153,11 +165,11 @@ static exf_code refuse(const exf_budget *b, const char *path, const char *what, 
 /* Checks that the counts have the mean. */
 static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
 {
-    size_t k = (size_t)t->shape.top_k;
+    size_t k = (size_t)count_columns(b, t), least = (size_t)exf_budget_least(b);
     uint64_t sum = 0, n = 0, tokens = 0; /* tokens: of one layer */
     for (size_t i = 0; b->kept && i < (size_t)t->n_layers * k; i++) {
         if (b->kept[i] > UINT32_MAX) return refuse(b, path, "kept", (double)b->kept[i], "tokens of a sample", err);
-        sum += b->kept[i] * (i % k + 1);
+        sum += b->kept[i] * (i % k + least);
         n += b->kept[i];
         tokens = (i % k ? tokens : 0) + b->kept[i];
         if (tokens > (uint64_t)t->shape.n_tokens)
@@ -175,7 +187,8 @@ static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *
     double k = (double)t->shape.top_k;
     int top_p = strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0;
     if (!(b->budget >= 1 && b->budget <= k)) return refuse(b, path, "", b->budget, "1 to the experts that a token has", err);
-    if (!(b->mean >= 1 && b->mean <= k)) return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
+    if (!(exf_budget_least(b) ? b->mean >= 1 : b->mean > 0) || b->mean > k)
+        return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
     if (!(b->lambda >= 0 && isfinite(b->lambda)) || (top_p && b->lambda > 1))
         return refuse(b, path, "lambda", b->lambda, top_p ? "a share" : "a number from 0", err);
     for (int l = 0; l < t->n_layers; l++)

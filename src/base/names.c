@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-const char *const exf_pool_criteria[EXF_POOL_CRITERIA] = {"norm", "reap", "energy"};
-const char *const exf_budget_rules[EXF_BUDGET_RULES] = {"stream", "output", "measured", "top_p"};
+const char *const exf_pool_criteria[EXF_POOL_CRITERIA] = {"norm", "reap", "energy", "frequency", "ean", "weighted_ean"};
+const char *const exf_export_criteria[5] = {"reap", "norm", "frequency", "ean", "weighted_ean"};
+const char *const exf_budget_rules[EXF_BUDGET_RULES] = {"stream", "output", "measured", "top_p", "skip"};
 
 int exf_name_place(const char *const *names, int n, const char *name)
 {

@@ -13,8 +13,9 @@ static const exf_opt rows[] = {
     {NULL, "frontier", 0, EXF_OPT_FLAG, offsetof(exf_recipe, frontier), "false", NULL, "Run",
      "sweep P and D; instead of validate.variants: mark what is worth its cost, write frontier.json, .md and .svg"},
     {NULL, "sensitivities", 0, EXF_OPT_FLAG, offsetof(exf_recipe, wants_sensitivities), "false", NULL, "Run",
-     "fold each layer alone; instead of validate.variants: what K/2 experts per token there do to the model; write "
-     "sensitivities.json, from which exfold-solve --sensitivities solves budgets, and .md"},
+     "fold each layer alone; instead of validate.variants: what K/2 experts per token there do to the model, or, with --set "
+     "budget_rules=skip, what leaving out its routed experts does; write sensitivities.json, from which exfold-solve "
+     "--sensitivities solves budgets, and .md"},
     {NULL, "json", 0, EXF_OPT_TEXT, offsetof(exf_recipe, json_path), NULL, "FILE", "Run",
      "where the numbers go as JSON; - for standard output, default: validation.json in the output directory, "
      "of --frontier frontier.json; with --dry-run: where the plan goes"},
@@ -35,7 +36,7 @@ const exf_program exf_program_validate = {
     .examples = "exfold-validate --model DIR --text held-out.txt --tables out/tables.h5\n"
                 "exfold-validate recipe.yaml --variants 'P4 top4:drop D8' --fail-above kl=0.2\n"
                 "exfold-validate recipe.yaml --limit kl=0.05 --gpu H200    # sweep P and D, recommend a pair",
-    .keys = "model data.max_tokens data.min_tokens data.seed runtime output.directory serve.runtime validate",
+    .keys = "model data.max_tokens data.min_tokens data.seed runtime output.directory serve.runtime validate budget_rules",
     .needs_recipe = 1,
     .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,

@@ -42,12 +42,11 @@ exf_code exf_expert_order_asks_keep(const exf_export_settings *s, exf_err *err)
 
 exf_code exf_expert_order_allows(const exf_export *x, exf_err *err)
 {
-    if (x->tables->contribution) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "the tables hold no contribution, which came with version 2; calibrate again");
+    return exf_tables_rank_check(x->tables, (exf_expert_rank){x->by, x->bare_router}, err);
 }
 
 typedef struct {
-    float score;
+    double score;
     int round; /* its place among the experts of its rank */
     int32_t expert;
 } candidate;
@@ -61,7 +60,7 @@ static int by_round_then_score(const void *a, const void *b)
 }
 
 /* Returns how many experts of the same rank go before e. */
-static int count_better(const float *score, int64_t each, int32_t e)
+static int count_better(const double *score, int64_t each, int32_t e)
 {
     int32_t first = (int32_t)(e / each * each);
     int better = 0;
@@ -74,11 +73,13 @@ exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
     const exf_tables *t = x->tables;
     size_t e = (size_t)t->shape.n_experts;
     candidate *sorted = NULL;
+    double *score = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(out, (size_t)t->n_layers * e, sizeof **out, "order of experts", err));
     EXF_TRY(exf_mem_new(&sorted, e, sizeof *sorted, "order of experts", err));
+    EXF_TRY(exf_mem_new(&score, e, sizeof *score, "order of experts", err));
     for (size_t l = 0; l < (size_t)t->n_layers; l++) {
-        const float *score = t->contribution + l * e;
+        for (size_t i = 0; i < e; i++) score[i] = exf_tables_score(t, (exf_expert_rank){x->by, x->bare_router}, l, i);
         for (size_t i = 0; i < e; i++)
             sorted[i] = (candidate){score[i], count_better(score, (int64_t)e / count_ranks(x), (int32_t)i), (int32_t)i};
         qsort(sorted, e, sizeof *sorted, by_round_then_score);
@@ -86,6 +87,7 @@ exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
     }
 out:
     exf_mem_free(sorted);
+    exf_mem_free(score);
     return rc;
 }
 

@@ -24,6 +24,8 @@ typedef struct {
     const exf_model *model; /* the checkpoint that the tables are of; NULL unless a target wants_model */
     int64_t keep;           /* experts that a pruned model keeps in each layer; 0: not given */
     int64_t ranks;          /* of expert parallelism, each with equally many of them; 0 is 1 */
+    int bare_router;        /* 1: over the routes of REAP's code */
+    exf_pool_criterion by;  /* what the experts that it keeps have most of; not energy */
 } exf_export;
 
 /* The facts of a model that a writer checks before calibration. */
@@ -38,6 +40,7 @@ typedef struct {
     int64_t n_experts, top_k;
     int64_t keep, ranks;          /* as in exf_export */
     const exf_architecture *arch; /* of a target that wants_model; NULL: not known */
+    int corouted;                 /* 1: the tables are, or will be, of pairs of co-routed tokens */
 } exf_export_settings;
 
 /* Lines of Python that load what a writer wrote. */

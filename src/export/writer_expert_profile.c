@@ -38,7 +38,9 @@ static exf_code write_profile(const exf_export *x, const char *path, int force, 
     exf_jw_open(&w, NULL, '{');
     exf_jw_int(&w, "version", 1);
     exf_jw_text(&w, "model", x->base_model ? x->base_model : exf_provenance_get(&x->tables->provenance, "model.family"));
-    exf_text_appendf(&workload, "calibration of ExFold tables, by mean w ||E(x)||");
+    exf_text_appendf(&workload, "calibration of ExFold tables, by %s",
+                     x->by == EXF_POOL_BY_REAP ? "mean w ||E(x)||" : exf_pool_criteria[x->by]);
+    if (x->bare_router) exf_text_appendf(&workload, ", over the routes of REAP's code");
     if (part) exf_text_appendf(&workload, "; a part of its data: %s", part);
     EXF_TRY(exf_text_end(&workload, err));
     exf_jw_text(&w, "workload", workload.s);

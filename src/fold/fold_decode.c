@@ -103,14 +103,14 @@ static int most_similar(const unsigned char *primary, const float *similarity, i
     return best;
 }
 
-/* Re-routes the tokens of every expert that is not primary to the most similar primary one, if their
- * similarity is above rho. */
+/* Re-routes the slots after a token's first S whose expert is not primary to the most similar primary expert; with a threshold rho
+ * above 0 only where their similarity is at least rho. */
 static void reroute_tokens(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {
     int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
     unsigned char primary[EXF_FOLD_MAX_E];
     int32_t *ids = io->ids;
-    const float *similarity = f->t->similarity + (size_t)index * (size_t)n_experts * (size_t)n_experts;
+    const float *similarity = f->t->similarity + (size_t)index * (size_t)n_experts * (size_t)n_experts, rho = (float)f->v->rho;
     mark_primary(primary, io, n_experts, f->v->decode_options.pool);
     for (int e = 0; e < n_experts; e++) done[e] = -1;
     for (int i = 0; i < io->rows * io->width; i++) {
@@ -119,7 +119,7 @@ static void reroute_tokens(const exf_fold_rewriter *f, const exf_fold_routes *io
         if (done[e] < 0) {
             float how;
             int to = most_similar(primary, similarity + (size_t)e * (size_t)n_experts, n_experts, &how);
-            done[e] = to >= 0 && (double)how > f->v->rho ? to : e;
+            done[e] = to < 0 || (rho > 0 && how < rho) ? e : to;
         }
         ids[i] = done[e];
     }

@@ -235,7 +235,7 @@ static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device
     } else if (f->v->prefill == EXF_PREFILL_SKIP) {
         c.form = EXF_PREFILL_ABOVE;
         c.factor = exf_fold_skip_factor(f, index);
-        c.tau = f->v->tau;
+        c.tau = exf_fold_skip_threshold(f);
     } else if (f->v->budget) {
         c.form = EXF_PREFILL_BY_BUDGET;
         c.budget = exf_fold_budget_of(f, index);

@@ -89,18 +89,25 @@ double exf_fold_skip_factor(const exf_fold_rewriter *f, int index)
     return f->budget ? f->budget->scale[index] / f->mean_scale : 1;
 }
 
-/* Drops routes below the threshold, but for the first `keep`. */
+double exf_fold_skip_threshold(const exf_fold_rewriter *f)
+{
+    return f->v->skip_budget ? f->budget->lambda : f->v->tau;
+}
+
+/* Drops routes below the threshold, but for the first `keep`; where keep is 0 a token whose routes are all below runs none. */
 static void skip_routes(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                         int index)
 {
-    double factor = exf_fold_skip_factor(f, index);
+    double factor = exf_fold_skip_factor(f, index), tau = exf_fold_skip_threshold(f);
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
         int32_t *ids = (int32_t *)out->ids + row * out->width;
         float *w = (float *)out->weights + row * out->width;
+        double all = 0;
         exf_fold_rank_row(&r, in, row, t, EXF_FOLD_BY_SCORE);
+        for (int i = 0; i < r.n; i++) all += (double)r.w[i];
         for (int i = 0; i < out->width; i++) {
-            int runs = i < r.n && (i < f->v->prefill_options.keep || factor * (double)r.w[i] >= f->v->tau);
+            int runs = i < r.n && (i < f->v->prefill_options.keep || exf_fold_reaches(factor, (double)r.w[i], tau, all));
             ids[i] = runs ? r.id[i] : -1;
             w[i] = runs ? r.w[i] : 0.0f;
         }

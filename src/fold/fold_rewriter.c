@@ -117,18 +117,26 @@ static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
                     f->v->name, f->v->decode_options.pool, f->v->decode_options.pool);
 }
 
-/* Marks the D experts of largest mean contribution in each layer as retained, ties to the lower number. */
+/* Marks the D experts in each layer that have most of the criterion as retained, ties to the lower number. */
 static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts;
-    if (!f->t->contribution) return refuse_lack(f, "contribution, which came with version 2", err);
-    exf_code rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
+    exf_expert_rank by = {f->v->pool_by, f->v->bare_router};
+    exf_code rc = exf_tables_rank_check(f->t, by, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "variant \"%s\": ", f->v->name);
+        return rc;
+    }
+    rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
     if (rc != EXF_OK) return rc;
     for (size_t l = 0; l < (size_t)f->t->n_layers; l++)
         for (size_t i = 0; i < e; i++) {
-            const float *score = f->t->contribution + l * e;
+            double mine = exf_tables_score(f->t, by, l, i);
             int better = 0;
-            for (size_t j = 0; j < e; j++) better += score[j] > score[i] || (score[j] == score[i] && j < i);
+            for (size_t j = 0; j < e; j++) {
+                double theirs = exf_tables_score(f->t, by, l, j);
+                better += theirs > mine || (theirs == mine && j < i);
+            }
             f->retained[l * e + i] = better < f->v->decode_options.pool;
         }
     return EXF_OK;
@@ -142,6 +150,17 @@ static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
     if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms))
         return refuse_lack(f, "cosine and rms, which came with version 2", err);
     return EXF_OK;
+}
+
+/* SERE's similarity is of all experts on the same tokens; co-routed tokens give another matrix, and other routes. */
+static exf_code check_similarity(const exf_fold_rewriter *f, exf_err *err)
+{
+    if (!f->t->similarity) return refuse_lack(f, "similarity, which came with version 2", err);
+    if (exf_tables_of_common_input(f->t)) return EXF_OK;
+    return exf_fail(err, EXF_USAGE,
+                    "variant \"%s\": SERE's similarity is of all experts on the same tokens, and the tables are of co-routed "
+                    "tokens; calibrate with --set calibrate.pairs=common_input for it",
+                    f->v->name);
 }
 
 /* Refuses vectors together with a decode fold of the same positions: the fold would replace the
@@ -159,13 +178,14 @@ static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
 /* Finds the budget of that rule; a layer's factor is the same in all of a rule's. */
 static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err)
 {
-    int asked = f->v->prefill_options.keep;
+    int skips = f->v->prefill == EXF_PREFILL_SKIP, any = skips && !f->v->skip_budget; /* any of the rule has its factors */
+    int asked = skips ? f->v->skip_budget : f->v->prefill_options.keep;
     double sum = 0;
     for (int i = 0; i < f->t->n_budgets; i++) {
         const exf_budget *b = &f->t->budget[i];
-        if (strcmp(b->rule, rule) == 0 && (f->v->prefill == EXF_PREFILL_SKIP || b->budget == asked)) f->budget = b;
+        if (strcmp(b->rule, rule) == 0 && (any || b->budget == asked)) f->budget = b;
     }
-    if (!f->budget && f->v->prefill == EXF_PREFILL_SKIP)
+    if (!f->budget && any)
         return exf_fail(err, EXF_USAGE,
                         "variant \"%s\": the tables hold no budget with the sensitivity \"%s\"; add one to budgets and solve them "
                         "again (exfold-solve)",
@@ -176,7 +196,7 @@ static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err
                         "them again (exfold-solve)",
                         f->v->name, asked, rule, asked);
     for (int l = 0; l < f->t->n_layers; l++) sum += f->budget->scale[l];
-    f->mean_scale = sum / f->t->n_layers;
+    f->mean_scale = strcmp(rule, exf_budget_rules[EXF_RULE_SKIP]) == 0 ? 1 : sum / f->t->n_layers;
     return EXF_OK;
 }
 
@@ -201,7 +221,7 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
         EXF_TRY(exf_mem_new(&f->scores, slots, sizeof *f->scores, "scores", err));
     }
     if (v->decode == EXF_DECODE_REAP) EXF_TRY(choose_survivors(f, err));
-    if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return refuse_lack(f, "similarity, which came with version 2", err);
+    if (v->decode == EXF_DECODE_SERE) EXF_TRY(check_similarity(f, err));
     if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
     if (v->decode == EXF_DECODE_NONE || v->decode == EXF_DECODE_REAP) return EXF_OK;
     EXF_TRY(exf_mem_mul(&slots, 2 * f->schedule->first[f->schedule->n_steps], (size_t)f->a->top_k, "decode steps", err));

@@ -67,7 +67,7 @@ struct exf_fold_rewriter {
     float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' own */
     const float *prefill_loss, *decode_loss; /* [L, E, E] */
     const exf_budget *budget;            /* of a variant that asks for one, or whose factor is one's */
-    double mean_scale;                   /* mean of its layers' sensitivities */
+    double mean_scale;                   /* mean of its layers' sensitivities; 1 for factors that add up to 1 */
     float *scores;                       /* [threads, 2, widest, E] choice and gate scores of a decode step; NULL: not read */
     const exf_static_pool *pool;         /* the static pool of a variant that has one */
     unsigned char *retained;         /* [L, E] experts that reap retains */
@@ -115,8 +115,9 @@ void exf_fold_routes_collect(exf_fold_rewriter *f);
 
 /* Returns the budget that the variant's prefill keeps routes by in a layer of the tables. */
 exf_fold_budget_options exf_fold_budget_of(const exf_fold_rewriter *f, int index);
-/* Returns the layer's factor of skip. */
+/* Return the layer's factor of skip, and its threshold. */
 double exf_fold_skip_factor(const exf_fold_rewriter *f, int index);
+double exf_fold_skip_threshold(const exf_fold_rewriter *f);
 
 /* Turns a status of exfold/fold.h into an error with the values that disagree: EXF_MODEL or
  * EXF_USAGE naming the limit, EXF_INTERNAL for inconsistent arguments, EXF_DEVICE for a failed

@@ -1,5 +1,4 @@
-/* variant.c - the grammar of variants: the table of kinds and their options, reading a text, and refusing what does not fit
- * together, a runtime, or a model. */
+/* variant.c - the grammar of variants: the table of kinds and their options, reading a text, and refusing what a runtime lacks. */
 #include "fold/variant.h"
 
 #include "base/text.h"
@@ -144,6 +143,33 @@ static exf_code set_layer(const reading *r, const exf_variant_option *o, const c
     return EXF_OK;
 }
 
+/* Sets skip's factor; skip's own rule is no place after the others'. */
+static exf_code set_factor(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int place = 0;
+    exf_code rc = read_word(r, o, value, &place);
+    r->v->sensitivity = place > EXF_SENSITIVITY_MEASURED ? EXF_SENSITIVITY_SKIP : (exf_sensitivity)place;
+    return rc;
+}
+
+static exf_code set_skip_budget(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int64_t budget;
+    if (!exf_parse_i64(value, &budget) || budget < 1 || budget > EXF_FOLD_MAX_K)
+        return refuse_value(r, o->name, value, "a number of experts per token from 1");
+    r->v->skip_budget = (int)budget;
+    return EXF_OK;
+}
+
+/* Sets what the experts that reap retains have most of. */
+static exf_code set_criterion(const reading *r, const exf_variant_option *o, const char *value)
+{
+    int place = 0;
+    exf_code rc = read_word(r, o, value, &place);
+    if (rc == EXF_OK) r->v->pool_by = (exf_pool_criterion)exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, value);
+    return rc;
+}
+
 /* Returns 1 if a prefill fold, or a decode fold, can apply the projector.  Vectors need expert
  * outputs, which a decode fold does not have. */
 static int may_fold(const exf_projector *p, int prefill)
@@ -235,9 +261,15 @@ static const exf_variant_option top_options[] = {
     {"drop", NULL, "off", "kept weights stay as they are", set_kept, 0},
     END};
 static const exf_variant_option skip_options[] = {
-    {"tau", "X", "none, and one is needed", "routes with w times the layer's factor below X are dropped", set_tau, 0},
-    {"factor", "none|stream|output|measured", "none",
-     "the layer's sensitivity over the mean of all layers, from the tables' budgets", set_word, AT(sensitivity)},
+    {"tau", "X", "none, and one is needed", "routes whose share of the token's w times the layer's factor is below X are dropped",
+     set_tau, 0},
+    {"factor", "none|stream|output|measured|skip", "none",
+     "the layer's sensitivity over the mean of all layers, from the tables' budgets; skip: MoDES' own, what leaving out the layer "
+     "did to the model, over the sum of all layers",
+     set_factor, 0},
+    {"budget", "N", "none", "factor and tau are those of /budgets/<N>/skip in the tables, which keep N routes in the mean",
+     set_skip_budget, 0},
+    {"layer", "N", "all", "only this layer skips: with a tau above 1, what leaving out its routed experts does", set_layer, 0},
     END};
 static const exf_variant_option random_options[] = {
     {"rank", "score_norm|score|norm", "score_norm", "as of P", set_word, AT(prefill_options.rank)},
@@ -263,7 +295,9 @@ static const exf_variant_option pool_options[] = {
      "targets=router: solved jointly; the router's own, renormalised as it does; or a stand-in's own beside the kept ones as they "
      "are",
      set_word, AT(stand_in_weights)},
-    {"by", "norm|reap|energy", "norm", "pool=static: what its experts have most of: mean norm, mean w norm, or summed (w norm)^2",
+    {"by", "norm|reap|energy|frequency|ean|weighted_ean", "norm",
+     "pool=static: what its experts have most of: mean norm, mean w norm, summed (w norm)^2, or REAP's other criteria: routes, "
+     "summed norm, summed w norm",
      set_word, AT(pool_by)},
     {"max_loss", "X", "none", "as of P", set_float, AT(decode_options.max_loss)},
     {"loss", "energy|frobenius", "energy", "as of P", set_word, AT(decode_frobenius)},
@@ -273,16 +307,24 @@ static const exf_variant_option pool_options[] = {
     {"ridge", "X", "1e-2", "as of P", set_float, AT(decode_options.ridge)},
     BATCH,
     END};
-static const exf_variant_option reap_options[] = {BATCH, END};
+static const exf_variant_option reap_options[] = {
+    {"by", "reap|norm|frequency|ean|weighted_ean", "reap",
+     "what the retained experts have most of: mean w norm, mean norm, routes, summed norm, or summed w norm", set_criterion, 0},
+    {"router", "model|code", "model",
+     "whose routes that is over: the model's, or those of REAP's code, which chooses by a softmax of the bare logits "
+     "(calibrate.bare_router); where they run, the model's router picks among the retained",
+     set_word, AT(bare_router)},
+    BATCH, END};
 static const exf_variant_option sere_options[] = {
-    {"rho", "X", "0", "a route stays where no primary expert is more similar than X", set_rho, 0}, BATCH, END};
+    {"rho", "X", "0", "a route stays where no primary expert is as similar as X; 0: every route goes", set_rho, 0}, BATCH, END};
 
 static const exf_variant_kind kinds[] = {
     {"P", "P4", "prefill: 4 routes a token; each omitted one is folded into the kept one of least loss", 1, EXF_PREFILL_FOLD,
      fold_options},
     {"top", "top4", "prefill: the 4 best-scored routes alone", 1, EXF_PREFILL_TOP, top_options},
-    {"skip", "skip1", "prefill: routes below a threshold are dropped, in the manner of MoDES (arXiv 2511.15690); at least 1 stays",
-     1, EXF_PREFILL_SKIP, skip_options},
+    {"skip", "skip1",
+     "prefill: routes below a threshold are dropped, as MoDES does (arXiv 2511.15690); at least 1 stays, with skip0 none need", 1,
+     EXF_PREFILL_SKIP, skip_options},
     {"random", "random4", "prefill: 4 routes, the others folded into a random one", 1, EXF_PREFILL_RANDOM, random_options},
     {"D", "D64", "decode: 64 experts a batch, those of most importance; routes outside are folded in place", 0, EXF_DECODE_DYNAMIC,
      pool_options},
@@ -366,9 +408,11 @@ static const exf_variant_kind *kind_of(const char *part, int64_t *number)
     if (letters >= sizeof word || digits == 0 || digits > 6 || part[letters + digits]) return NULL;
     memcpy(word, part, letters);
     word[letters] = '\0';
-    if (!exf_parse_i64(part + letters, number) || *number < 1) return NULL;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(kinds[i].name, word) == 0) return &kinds[i];
+    if (!exf_parse_i64(part + letters, number)) return NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int least = !(kinds[i].is_prefill && kinds[i].kind == EXF_PREFILL_SKIP);
+        if (strcmp(kinds[i].name, word) == 0) return *number < least ? NULL : &kinds[i];
+    }
     return NULL;
 }
 
@@ -382,7 +426,8 @@ static exf_code read_part(const reading *r, char *part)
     if (!kind)
         return exf_fail(
             r->err, EXF_USAGE,
-            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1",
+            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1 "
+            "(skip: from 0)",
             r->text, part);
     if (kind->is_prefill ? v->prefill != EXF_PREFILL_NONE : v->decode != EXF_DECODE_NONE)
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": two %s kinds, expected at most one of prefill and one of decode",
@@ -394,62 +439,13 @@ static exf_code read_part(const reading *r, char *part)
     } else {
         v->decode = (exf_decode_kind)kind->kind;
         v->decode_options.pool = (int)number;
+        if (kind->kind == EXF_DECODE_REAP) v->pool_by = EXF_POOL_BY_REAP;
     }
     exf_code rc = r->runtime ? set_runtime(r, kind, options) : EXF_OK;
     return rc == EXF_OK && options ? set_options(r, kind, options) : rc;
 }
 
-/* ---- what fits together ------------------------------------------------------------------ */
-
-static int is_limited(float max_loss)
-{
-    return exf_fold_max_loss(max_loss) < EXF_FOLD_NEVER;
-}
-
-/* Refuses options that contradict each other, or of which one would be ignored. */
-static exf_code check_together(const reading *r)
-{
-    const exf_variant *v = r->v;
-    const exf_fold_prefill_options *p = &v->prefill_options;
-    const exf_fold_decode_options *d = &v->decode_options;
-    exf_apply prefill = v->prefill_projector->apply, decode = v->decode_projector->apply;
-    int folds = v->prefill == EXF_PREFILL_FOLD, pool_is_static = v->decode == EXF_DECODE_STATIC;
-    int joint = prefill == EXF_APPLY_JOINTLY, decode_joint = decode == EXF_APPLY_JOINTLY;
-    int joint_stand_ins = v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT, draws = v->outside == EXF_OUTSIDE_RANDOM;
-    const struct {
-        int refused;
-        const char *why;
-    } rules[] = {
-        {prefill == EXF_APPLY_VECTORS && (p->confidence || p->rescale),
-         "this projector cannot be combined with rescale or confidence"},
-        {joint && (p->confidence || is_limited(p->max_loss)), "this projector cannot be combined with max_loss or confidence"},
-        {pool_is_static && ((decode != EXF_APPLY_PAIR && !decode_joint) || d->importance || is_limited(d->max_loss)),
-         "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"},
-        {decode_joint && (v->outside || is_limited(d->max_loss)),
-         "projector=joint cannot be combined with max_loss, nor with a fold but on"},
-        {(v->prefill_frobenius && (prefill != EXF_APPLY_PAIR || v->budget)) ||
-             (v->decode_frobenius && (decode != EXF_APPLY_PAIR || pool_is_static || v->by_router)),
-         "loss=frobenius is of projector=pair and of dynamic pools alone"},
-        {d->fallback && (decode_joint || pool_is_static || v->by_router || v->outside),
-         "fallback=first cannot be combined with projector=joint, targets=router, pool=static, nor with a fold but on"},
-        {(p->ridge != 0 && !joint) || (d->ridge != 0 && !decode_joint), "ridge is of projector=joint alone"},
-        {v->prefill == EXF_PREFILL_SKIP && v->tau == 0, "skip needs a threshold above 0, as in skip1:tau=0.1"},
-        {folds && v->sensitivity && v->budget != EXF_BUDGET_TOKEN, "sensitivity is of budget=token alone"},
-        {folds && v->budget && (!joint || p->rank || p->rescale),
-         "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"},
-        {v->pool_by != EXF_POOL_BY_NORM && !pool_is_static, "by is of pool=static alone; a batch's pool has rank"},
-        {!v->by_router && !joint_stand_ins, "weights is of targets=router alone"},
-        {v->by_router && (v->outside || d->max_loss != 0 || !decode_joint),
-         "where the router chooses targets, their weights are said by weights; it takes no fold, no max_loss and no other "
-         "projector"},
-        {v->by_router && !joint_stand_ins && d->ridge != 0, "ridge is of weights=joint alone"},
-        {draws && (is_limited(d->max_loss) || v->decode_frobenius), "fold=random draws its targets whatever their loss"},
-        {!draws && v->decode_seed != 1, "seed is of fold=random alone"},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (rules[i].refused) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s", r->text, rules[i].why);
-    return EXF_OK;
-}
+/* ---- the whole text ------------------------------------------------------------------ */
 
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
 {
@@ -476,25 +472,5 @@ exf_code exf_variant_parse_on(const exf_runtime *runtime, exf_variant *v, const 
     }
     if (!v->prefill_projector) v->prefill_projector = v->budget ? &exf_projector_joint : &exf_projector_pair;
     if (!v->decode_projector) v->decode_projector = v->by_router ? &exf_projector_joint : &exf_projector_pair;
-    return rc == EXF_OK ? check_together(&r) : rc;
-}
-
-exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)
-{
-    int keep = v->prefill_options.keep, pool = v->decode_options.pool;
-    if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || top_k > EXF_FOLD_MAX_K)
-        return exf_fail(err, EXF_MODEL,
-                        "variant \"%s\": folding takes %d to %d experts and at most %d per token, the model has %d and runs %d",
-                        v->name, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K, n_experts, top_k);
-    if (v->prefill != EXF_PREFILL_NONE && keep > top_k)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts per token, the model runs %d", v->name, keep, top_k);
-    if (v->decode == EXF_DECODE_SERE && pool > top_k)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\" takes %d primary experts per token, the model runs %d", v->name, pool,
-                        top_k);
-    if (v->decode != EXF_DECODE_NONE && pool > n_experts)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts, the model has %d", v->name, pool, n_experts);
-    if (v->decode == EXF_DECODE_REAP && pool < top_k)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\" leaves %d experts, fewer than the %d that a token runs", v->name, pool,
-                        top_k);
-    return EXF_OK;
+    return rc == EXF_OK ? exf_variant_check_options(v, err) : rc;
 }

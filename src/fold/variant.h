@@ -15,7 +15,13 @@ typedef enum { EXF_DECODE_NONE, EXF_DECODE_DYNAMIC, EXF_DECODE_STATIC, EXF_DECOD
 /* How many routes a token keeps: P, or as many as a rule of the tables' budgets says, P in the mean. */
 typedef enum { EXF_BUDGET_FIXED, EXF_BUDGET_TOKEN, EXF_BUDGET_TOP_P } exf_budget_kind;
 /* The source of a layer's factor: none, or an exf_budget_rule plus 1. */
-typedef enum { EXF_SENSITIVITY_NONE, EXF_SENSITIVITY_STREAM, EXF_SENSITIVITY_OUTPUT, EXF_SENSITIVITY_MEASURED } exf_sensitivity;
+typedef enum {
+    EXF_SENSITIVITY_NONE,
+    EXF_SENSITIVITY_STREAM,
+    EXF_SENSITIVITY_OUTPUT,
+    EXF_SENSITIVITY_MEASURED,
+    EXF_SENSITIVITY_SKIP = EXF_RULE_SKIP + 1
+} exf_sensitivity;
 
 /* What becomes of a decode route outside the pool: it is folded; or, in baselines, dropped, dropped while the token's other
  * weights keep the sum of all, or folded into a member that is drawn at random. */
@@ -31,8 +37,9 @@ typedef struct exf_variant {
     exf_fold_prefill_options prefill_options;
     exf_budget_kind budget;          /* not FIXED: prefill_options.keep is the mean P that is asked for */
     exf_sensitivity sensitivity;     /* of budget=token, NONE meaning stream; the layer's factor of skip */
-    int only_layer;                  /* P: the model's number of the only layer that folds, plus 1; 0: all */
-    double tau;                      /* skip */
+    int only_layer;                  /* P, skip: the model's number of the only layer that folds, plus 1; 0: all */
+    double tau;                      /* skip; 0 with skip_budget */
+    int skip_budget;                 /* skip: the tables' budget whose factors and threshold it has; 0: none */
     int renormalise;                 /* top: 1 renormalises weights, 0 drops routes */
     int64_t seed;                    /* random */
     exf_decode_kind decode;
@@ -41,7 +48,8 @@ typedef struct exf_variant {
     exf_outside outside;             /* decode_options.drop is 1 where it is dropped */
     int64_t decode_seed;             /* of EXF_OUTSIDE_RANDOM */
     int batch;                       /* sequences of its decode batches; 0: the text names none */
-    exf_pool_criterion pool_by;      /* static */
+    exf_pool_criterion pool_by;      /* static; reap: what the retained experts have most of */
+    int bare_router;                 /* reap: 1: over the routes of REAP's code */
     int by_router;                   /* 1: the router chooses stand-ins for routes outside the pool */
     exf_fold_stand_in_weights stand_in_weights;
     double rho;                      /* sere */
@@ -78,6 +86,8 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* Parses the text as the runtime (NULL: any) runs it: the runtime's own options are set unless the text says otherwise. */
 exf_code exf_variant_parse_on(const struct exf_runtime *runtime, exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
+/* Refuses options that contradict each other, or of which one would be ignored: part of parsing. */
+exf_code exf_variant_check_options(const exf_variant *v, exf_err *err) EXF_CHECKED;
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;

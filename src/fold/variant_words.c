@@ -52,6 +52,21 @@ static void add_prefill_fold(exf_text *out, const exf_variant *v)
     if (v->only_layer) exf_text_appendf(out, ", in layer %d alone", v->only_layer - 1);
 }
 
+static void add_skip(exf_text *out, const exf_variant *v)
+{
+    int keep = v->prefill_options.keep;
+    exf_text_appendf(out, "routes below ");
+    if (v->skip_budget)
+        exf_text_appendf(out, "the threshold for %d expert%s per token in the mean", v->skip_budget,
+                         v->skip_budget == 1 ? "" : "s");
+    else
+        exf_text_appendf(out, "%g of their token's weights", v->tau);
+    exf_text_appendf(out, " dropped");
+    if (keep) exf_text_appendf(out, ", %d expert%s per token at least", keep, keep == 1 ? "" : "s");
+    if (v->sensitivity) exf_text_appendf(out, ", times the layer's sensitivity (%s)", exf_variant_budget_rule(v));
+    if (v->only_layer) exf_text_appendf(out, ", in layer %d alone", v->only_layer - 1);
+}
+
 static void add_prefill(exf_text *out, const exf_variant *v)
 {
     int keep = v->prefill_options.keep;
@@ -68,8 +83,7 @@ static void add_prefill(exf_text *out, const exf_variant *v)
                          ranked[v->prefill_options.rank], v->seed);
         break;
     case EXF_PREFILL_SKIP:
-        exf_text_appendf(out, "routes below %g dropped, %d expert%s per token at least", v->tau, keep, plural);
-        if (v->sensitivity) exf_text_appendf(out, ", times the layer's sensitivity (%s)", exf_variant_budget_rule(v));
+        add_skip(out, v);
         break;
     }
 }
@@ -79,12 +93,11 @@ static void add_prefill(exf_text *out, const exf_variant *v)
 static void add_pool(exf_text *out, const exf_variant *v)
 {
     const exf_fold_decode_options *o = &v->decode_options;
-    static const char *const criterion[] = {" by norm", " by reap", " by energy"};
     static const char *const importance[] = {"", " chosen by energy", " chosen by router weight"};
     static const char *const weighed[] = {"joint weights", "the router's weights", "its own gate weight"};
     const char *plural = o->pool == 1 ? "" : "s";
     if (v->decode == EXF_DECODE_STATIC)
-        exf_text_appendf(out, "static pool of %d expert%s%s", o->pool, plural, criterion[v->pool_by]);
+        exf_text_appendf(out, "static pool of %d expert%s by %s", o->pool, plural, exf_pool_criteria[v->pool_by]);
     else
         exf_text_appendf(out, "%d expert%s per decode batch", o->pool, plural);
     exf_text_appendf(out, "%s", importance[o->importance]);
@@ -107,10 +120,14 @@ static void add_decode(exf_text *out, const exf_variant *v)
     case EXF_DECODE_NONE: break;
     case EXF_DECODE_DYNAMIC:
     case EXF_DECODE_STATIC: add_pool(out, v); break;
-    case EXF_DECODE_REAP: exf_text_appendf(out, "REAP: the router picks among %d retained experts", pool); break;
+    case EXF_DECODE_REAP:
+        exf_text_appendf(out, "REAP: the router picks among %d retained experts", pool);
+        if (v->pool_by != EXF_POOL_BY_REAP) exf_text_appendf(out, " by %s", exf_pool_criteria[v->pool_by]);
+        if (v->bare_router) exf_text_appendf(out, ", over the routes of REAP's code");
+        break;
     case EXF_DECODE_SERE:
         exf_text_appendf(out, "SERE: routes outside the batch's top-%d experts go to the most similar of these", pool);
-        if (v->rho > 0) exf_text_appendf(out, ", if above similarity %g", v->rho);
+        if (v->rho > 0) exf_text_appendf(out, ", if at least %g similar", v->rho);
         break;
     }
     if (v->batch) exf_text_appendf(out, ", %d sequence%s side by side", v->batch, v->batch == 1 ? "" : "s");
@@ -168,6 +185,7 @@ int exf_variant_is_named(const char *name, const char *text)
 
 const char *exf_variant_budget_rule(const exf_variant *v)
 {
+    if (v->skip_budget) return exf_budget_rules[EXF_RULE_SKIP];
     if (v->budget == EXF_BUDGET_TOP_P) return exf_budget_rules[EXF_RULE_TOP_P];
     if (v->sensitivity) return exf_budget_rules[v->sensitivity - 1];
     return v->budget == EXF_BUDGET_TOKEN ? exf_budget_rules[EXF_RULE_STREAM] : NULL;

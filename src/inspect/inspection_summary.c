@@ -156,11 +156,11 @@ exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err
 
 double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index)
 {
-    size_t k = (size_t)s->shape.top_k;
+    size_t least = (size_t)exf_budget_least(b), k = (size_t)s->shape.top_k + 1 - least;
     const uint64_t *kept = b->kept + (size_t)layer_index * k;
     uint64_t sum = 0, n = 0;
     for (size_t p = 0; p < k; p++) {
-        sum += kept[p] * (p + 1);
+        sum += kept[p] * (p + least);
         n += kept[p];
     }
     return n ? (double)sum / (double)n : 0;
@@ -173,7 +173,8 @@ static void add_layer(exf_jw *w, const exf_inspection *s, const exf_budget *b, i
     exf_jw_real(w, "scale", b->scale[l]);
     exf_jw_real(w, "mean", exf_budget_layer_mean(s, b, l));
     exf_jw_open(w, "kept", '[');
-    for (int64_t p = 0; p < s->shape.top_k; p++) exf_jw_count(w, NULL, b->kept[l * s->shape.top_k + p]);
+    int64_t k = s->shape.top_k + 1 - exf_budget_least(b);
+    for (int64_t p = 0; p < k; p++) exf_jw_count(w, NULL, b->kept[l * k + p]);
     exf_jw_close(w);
     exf_jw_close(w);
 }

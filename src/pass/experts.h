@@ -132,6 +132,7 @@ typedef struct exf_moe_layer {
     size_t n_probes;
     exf_route_set *routes;              /* routes by which experts run */
     const exf_route_set *router_routes; /* routes before rewriting; may be `routes` */
+    const float *router_logits;         /* [T of the run, E] in host memory; NULL: nothing reads them */
     const exf_recorded *recorded;       /* of a replay; else NULL */
     exf_recorded_stage *stage;          /* sends the recorded rows to a GPU; NULL on the CPU */
     int layer, moe_index;    /* moe_index -1: dense */

@@ -83,7 +83,8 @@ static exf_code show_on_host(const exf_moe_layer *l, size_t sequence, const size
     float weights[EXF_COMMON_INPUT_UNIT * EXF_MAX_TOP_K];
     exf_common_input_block b = {.layer = l->layer, .moe_index = l->moe_index, .sequence = sequence, .n_tokens = n,
                                 .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .worker = worker,
-                                .row = row, .router_ids = ids, .router_weights = weights, .outputs = outputs};
+                                .row = row, .router_ids = ids, .router_weights = weights, .router_logits = l->router_logits,
+                                .outputs = outputs};
     for (int i = 0; i < n; i++) {
         memcpy(ids + (size_t)i * k, l->router_routes->ids + row[i] * k, k * sizeof *ids);
         memcpy(weights + (size_t)i * k, l->router_routes->weights + row[i] * k, k * sizeof *weights);
@@ -156,7 +157,8 @@ static exf_code show_on_gpu(const filling *f, exf_err *err)
         exf_device_common_input b = {.layer = l->layer, .moe_index = l->moe_index, .n_experts = a->n_experts, .d_model = a->d_model,
                                      .q = f->w->q, .outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16,
                                      .n_tokens = f->chunk, .part = f->part + from, .n_parts = f->parts_to[c] - from,
-                                     .row = f->arrays.row + place, .row_offset = l->group.row};
+                                     .row = f->arrays.row + place, .row_offset = l->group.row,
+                                     .router_logits = l->router_logits};
         rc = o->device_common_input(o->self, &b, err);
     }
     return rc;

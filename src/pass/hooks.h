@@ -67,6 +67,7 @@ typedef struct {
     const float *outputs;        /* [n, E, H] unweighted */
     const int32_t *router_ids;   /* [n, K] */
     const float *router_weights; /* [n, K] */
+    const float *router_logits;  /* [T of the run, E] for an observer that wants them; else NULL */
 } exf_common_input_block;
 
 /* Consecutive tokens of an exf_device_common_input that belong to one sequence.  Their number is a
@@ -89,6 +90,7 @@ typedef struct {
     int n_parts;
     const int32_t *row;          /* [n_tokens] in GPU memory: row_offset + row[i] is token i's row in the whole run */
     size_t row_offset;
+    const float *router_logits;  /* in host memory, as exf_common_input_block's */
 } exf_device_common_input;
 
 /* Routed outputs of the first lane and, for the same hidden states, of another lane's rewriter:
@@ -134,6 +136,7 @@ typedef struct {
     void *self;
     int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 means 1 */
     int common_input_tokens; /* tokens of each sequence, evenly spaced, on which all experts run for `common_input` */
+    int wants_router_logits; /* 1: common input comes with the router's logits */
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     /* Called after begin in a pass on a GPU. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);

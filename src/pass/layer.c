@@ -115,7 +115,7 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     double *observe = &p->space[0].times.observe, start;
     int flowing = flows(&s), sweeps = o && o->sweeps > 1 && !flowing ? o->sweeps : 1;
     exf_code rc;
-    if (moe_index >= 0) s.logits = logits_of(p, lane, joined);
+    if (moe_index >= 0) s.moe.router_logits = s.logits = logits_of(p, lane, joined);
     if (flowing) {
         EXF_TRY(exf_mask_load(&s, p->lanes[lane].rewriter, err));
     } else {

@@ -32,6 +32,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && exf_lane_keeps_router_routes(&lanes[i]);
         if (o->common_input && o->common_input_tokens > d.common_input) d.common_input = o->common_input_tokens;
+        if (o->wants_router_logits && !d.logits) d.logits = 1;
         if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
     }
     return d;

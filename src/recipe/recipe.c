@@ -38,6 +38,9 @@ static const exf_opt key_rows[] = {
      "tokens"},
     {"calibrate.observer_tokens", NULL, 0, EXF_OPT_INT, AT(observer_tokens), "64", "1..1048576", "Calibration",
      "common_input: tokens of a sequence that all experts run on, evenly spaced"},
+    {"calibrate.bare_router", NULL, 0, EXF_OPT_FLAG, AT(bare_router), "false", NULL, "Calibration",
+     "common_input: also add up what REAP's code observes; it routes by a softmax of the bare logits, without correction bias and "
+     "groups: the variants reapN:router=code and export.router choose experts by it"},
     {"calibrate.weighting", NULL, 0, EXF_OPT_CHOICE, AT(weighting), "source_norm", "source_norm|none|router", "Calibration",
      "weight of a token in a pair's sums: source_norm, the norm of the source's output; none, 1; router, the source's "
      "router weight"},
@@ -67,13 +70,15 @@ static const exf_opt key_rows[] = {
     {"coverage.pair_tokens", NULL, 0, EXF_OPT_INT, AT(coverage_tokens), "32", "1..", "Calibration",
      "tokens that must have seen a pair for it to count as covered"},
     {"pools", NULL, 0, EXF_OPT_TEXT_LIST, AT(pools), "[]", "SIZES", "Calibration",
-     "static decode pools; sizes D, such as 8,4, each by every criterion: norm (the experts of largest mean norm), reap (mean "
-     "w norm) and energy (summed (w norm)^2); by one alone 8:reap or, in a recipe, {size: 8, by: reap}"},
+     "static decode pools; sizes D, such as 8,4, each by three criteria: norm (the experts of largest mean norm), reap (mean "
+     "w norm) and energy (summed (w norm)^2); by one alone 8:reap or, in a recipe, {size: 8, by: reap}; so too by REAP's others, "
+     "frequency (routes), ean (summed norm) and weighted_ean (summed w norm)"},
     {"budgets", NULL, 0, EXF_OPT_INT_LIST, AT(budgets), "[]", "NUMBERS", "Calibration",
      "mean numbers of experts per token, such as 4,2, for which a budget per token is solved"},
     {"budget_rules", NULL, 0, EXF_OPT_TEXT_LIST, AT(budget_rules), "stream,output,top_p", "NAMES", "Calibration",
      "how each budget is solved: by predicted residual against the residual stream (stream), against a layer's output (output), "
-     "against what folding the layer did to the model (measured, which needs --sensitivities), or by a share of w norm (top_p)"},
+     "against what folding the layer did to the model (measured, which needs --sensitivities), or by a share of w norm (top_p); "
+     "skip: the threshold and factors of the variant skip, from what leaving out a layer's routed experts did (--sensitivities)"},
     {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime",
      "where the forward pass runs; auto: the GPU if there is a usable one; cuda without one ends with status 9"},
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime",
@@ -109,8 +114,11 @@ static const exf_opt key_rows[] = {
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
      "export formats, as exfold-export --help-keys lists them"},
     {"export.experts", NULL, 0, EXF_OPT_INT, AT(export_experts), "0", "0..65536", "Export",
-     "experts that a pruned model keeps in each layer; those of largest mean w ||E(x)||, as in the variant reapN; needed by the "
-     "targets that prune"},
+     "experts that a pruned model keeps in each layer; as in the variant reapN; needed by the targets that prune"},
+    {"export.by", NULL, 0, EXF_OPT_CHOICE, AT(export_by), "reap", "reap|norm|frequency|ean|weighted_ean", "Export",
+     "what the experts that stay have most of: mean w ||E(x)||, mean ||E(x)||, routes, summed ||E(x)||, or summed w ||E(x)||"},
+    {"export.router", NULL, 0, EXF_OPT_CHOICE, AT(export_router), "model", "model|code", "Export",
+     "whose routes that is summed over; the model's, or those that REAP's code makes (calibrate.bare_router)"},
     {"export.expert_parallel", NULL, 0, EXF_OPT_INT, AT(export_ranks), "1", "1..65536", "Export",
      "ranks of expert parallelism, which hold experts in order; each keeps equally many"},
     {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card",

@@ -42,6 +42,7 @@ typedef struct {
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
     int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
+    int bare_router;
     int64_t observer_tokens, vector_pairs, samples, basis_seed, route_sample, min_pair_tokens;
     char *basis_path; /* calibrate.basis */
     int basis_only, partial;
@@ -68,6 +69,8 @@ typedef struct {
     char *output_directory;
     exf_text_list targets;
     int64_t export_experts, export_ranks;
+    int export_router; /* 1: by the bare router */
+    int export_by; /* place in exf_export_criteria */
     char *base_model, *revision; /* of a model card */
     exf_text_list datasets;
     char *serve_runtime; /* fold/runtime.h; NULL: none */

@@ -130,7 +130,8 @@ static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice
     snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
     if (colon) by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, colon + 1);
     if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == EXF_POOL_CRITERIA)
-        return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or D:norm, D:reap or D:energy", text);
+        return exf_recipe_refuse(r, err, "pools: \"%s\" is no pool; a size D, or one with a criterion: D:norm, reap, energy, "
+                                 "frequency, ean or weighted_ean", text);
     out->by = colon ? exf_pool_criteria[by] : NULL;
     return EXF_OK;
 }
@@ -156,7 +157,7 @@ static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *e
         exf_pool_choice p;
         EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
         for (int by = 0; by < EXF_POOL_CRITERIA; by++)
-            if (!p.by || p.by == exf_pool_criteria[by]) add_pool(o, p.size, exf_pool_criteria[by], !p.by);
+            if (p.by ? p.by == exf_pool_criteria[by] : by < EXF_POOL_IMPLIED) add_pool(o, p.size, exf_pool_criteria[by], !p.by);
     }
 out:
     return rc;
@@ -204,9 +205,9 @@ static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err 
         const char *rule = r->budget_rules.item[i];
         int k = exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, rule);
         if (k == EXF_BUDGET_RULES)
-            return exf_recipe_refuse(r, err, "budget_rules: %s, expected stream, output, measured or top_p", rule);
+            return exf_recipe_refuse(r, err, "budget_rules: %s, expected stream, output, measured, top_p or skip", rule);
         o->rules[o->n_rules++] = exf_budget_rules[k];
-        measured |= k == EXF_RULE_MEASURED;
+        measured |= k == EXF_RULE_MEASURED || k == EXF_RULE_SKIP;
     }
     if (r->sensitivities && !measured) o->rules[o->n_rules++] = exf_budget_rules[EXF_RULE_MEASURED];
 out:
@@ -227,16 +228,20 @@ exf_code exf_recipe_check_budgets(const exf_recipe *r, int top_k, exf_err *err)
 
 exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err)
 {
-    const char *measured = exf_budget_rules[EXF_RULE_MEASURED];
-    int asked = 0;
+    const char *asked = NULL;
     if (r->sensitivities && !r->budgets.n)
         return exf_fail(err, EXF_USAGE, "--sensitivities: %s: budgets is empty, so that nothing is solved from it; give --set "
                         "budgets=NUMBERS too", r->sensitivities);
-    for (size_t i = 0; i < r->budget_rules.n; i++) asked |= strcmp(r->budget_rules.item[i], measured) == 0;
+    for (size_t i = 0; i < r->budget_rules.n; i++) {
+        const char *rule = r->budget_rules.item[i];
+        int k = exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, rule);
+        if (k == EXF_RULE_MEASURED || k == EXF_RULE_SKIP) asked = rule;
+    }
     if (!asked || !r->budgets.n || r->sensitivities) return EXF_OK;
-    return exf_recipe_refuse(r, err, "budget_rules: measured needs a file of sensitivities, which is measured with tables: "
-                             "calibrate without measured, then exfold-validate --sensitivities, then exfold-solve --sensitivities "
-                             "FILE");
+    return exf_recipe_refuse(r, err, "budget_rules: %s needs a file of sensitivities, which is measured with tables: calibrate "
+                             "without %s, then exfold-validate --sensitivities%s, then exfold-solve --sensitivities FILE",
+                             asked, asked,
+                             strcmp(asked, exf_budget_rules[EXF_RULE_SKIP]) == 0 ? " --set budget_rules=skip" : "");
 }
 
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err)
@@ -274,6 +279,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
         .common_input_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
+        .bare_router = r->bare_router,
         .diagonal = (observed & EXF_OBSERVES_ELEMENTS) != 0,
         .lowrank = (observed & EXF_OBSERVES_BASIS) != 0,
         .vector_pairs = r->vector_pairs,

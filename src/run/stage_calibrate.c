@@ -128,7 +128,7 @@ static uint64_t numbers_of_a_pair(const exf_session *s, const exf_recipe *r)
 static exf_demand demand_of(const calibration *c)
 {
     const exf_accumulate_options *o = &c->options;
-    return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens,
+    return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens, .logits = o->bare_router > 0,
                         .sweeps = (o->diagonal || o->lowrank) && !o->basis_only ? 2 : 1,
                         .observers = exf_accumulate_device_memory(c->session.backend, &c->session.shape, o)};
 }
@@ -246,6 +246,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     r->compute = s->compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
     EXF_TRY(exf_recipe_check_pools(r, s->model->arch.n_experts, err));
     EXF_TRY(exf_recipe_check_budgets(r, s->model->arch.top_k, err));
+    c.options.bare_router += c.options.bare_router && s->model->arch.router.renormalise;
     if (!r->basis_only && !r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_export_model_check(r, s->model, err));
     if (!r->dry_run) EXF_TRY(check_room(&c, r, err));

@@ -92,7 +92,8 @@ exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf
     const exf_architecture *a = &model->arch;
     const exf_export_model m = {
         .family = model->family->name, .n_layers = a->n_layers, .n_experts = a->n_experts, .top_k = a->top_k};
-    const exf_export_settings settings = {a->n_experts, a->top_k, r->export_experts, r->export_ranks, a};
+    const exf_export_settings settings = {a->n_experts, a->top_k, r->export_experts, r->export_ranks, a,
+                                          r->pairs == EXF_PAIRS_COROUTED};
     exf_code rc = check_runtime(r, m.family, a->top_k, err);
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
         const exf_writer *w;
@@ -253,6 +254,8 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         .model = model,
         .keep = r->export_experts,
         .ranks = r->export_ranks,
+        .bare_router = r->export_router,
+        .by = (exf_pool_criterion)exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, exf_export_criteria[r->export_by]),
     };
     EXF_TRY(each_target(check_tables, r, dir, &x, err));
     EXF_TRY(check_free_space(r, dir, &x, err));

@@ -181,17 +181,20 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     exf_solve_options o;
     char old[EXF_SHA256_HEX], *directory = NULL;
     exf_sensitivities measured = {.kl = NULL};
+    int from_file = r->sensitivities != NULL;
     exf_tables *t = &out->tables;
     exf_code rc;
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, statistics_digest, err));
+    if (from_file)
+        EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, exf_sensitivity_rules(&o), statistics, statistics_digest, err));
     o.measured_kl = measured.kl;
-    o.statistics_digest = measured.kl ? measured.statistics_digest : statistics_digest;
+    o.skipped_kl = measured.skipped_kl;
+    o.statistics_digest = from_file ? measured.statistics_digest : statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(solving && solving->solver ? end_overlapped(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
-    if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, t, err));
+    if (from_file) EXF_TRY(exf_sensitivities_record(&measured, t, err));
     EXF_TRY(report_coverage(t, r, err));
     EXF_TRY(read_old_digest(target, old, err));
     EXF_TRY(exf_tables_write(t, target, r->force, err));

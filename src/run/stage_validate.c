@@ -146,7 +146,12 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     if (s->runtime)
         EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
     if (r->frontier) return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err);
-    if (r->wants_sensitivities) return exf_sensitivity_variants(&s->variants, &s->n_variants, &s->tables, err);
+    if (r->wants_sensitivities) {
+        exf_solve_options o;
+        EXF_TRY(exf_recipe_solve_options(r, &o, err));
+        int rules = exf_sensitivity_rules(&o);
+        return exf_sensitivity_variants(&s->variants, &s->n_variants, &s->tables, rules ? rules : EXF_SENSITIVITIES_MEASURED, err);
+    }
     if (r->variants.n == 0)
         return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));

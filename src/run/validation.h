@@ -72,18 +72,22 @@ void exf_lanes_free(exf_lane_list *l);
 /* ---- single layers (validation_sensitivities.c) ------------------------------------------------------
  *
  * A validation measures what folding one layer alone does to the model (exfold-validate --sensitivities), and budgets per token by
- * "measured" are solved from its file (exfold-solve --sensitivities). */
+ * "measured" are solved from its file (exfold-solve --sensitivities); or what leaving out its routed experts does, for those by
+ * "skip". */
+enum { EXF_SENSITIVITIES_MEASURED = 1, EXF_SENSITIVITIES_OF_SKIP = 2 };
 
-/* Lists a variant for each layer of the tables: K / 2 experts per token with joint weights in that layer, all others as
- * they are.  The caller frees *out. */
-exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Returns what the rules of the budgets ask for. */
+int exf_sensitivity_rules(const exf_solve_options *o);
+/* Lists variants for each layer of the tables: K / 2 experts per token with joint weights in that layer, then no routed expert
+ * there, all other layers as they are.  The caller frees *out. */
+exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, int rules, exf_err *err) EXF_CHECKED;
 
 /* Reads the facts of a validation, its text and settings, from its JSON. */
 exf_code exf_validation_facts_read(exf_provenance *out, const char *path, exf_err *err) EXF_CHECKED;
 
 /* The sensitivities that a validation measured.  Ownership: exf_sensitivities_free(). */
 typedef struct {
-    double *kl;                               /* [L] mean KL of each layer of the statistics, in their order */
+    double *kl, *skipped_kl;                  /* [L] mean KL of each layer of the statistics, in their order; NULL: not asked for */
     char sha256[EXF_SHA256_HEX];              /* of the file */
     char statistics_digest[EXF_SHA256_HEX];   /* of the statistics' payload */
     exf_provenance facts;                     /* of the validation: model, data, tables */
@@ -92,9 +96,9 @@ typedef struct {
 /* Reads the JSON of such a validation for a statistics file, whose payload has the digest statistics_digest (NULL: it is
  * computed).  EXF_FORMAT naming the file and the layer where a number is missing or not above 0; EXF_MODEL where it was
  * measured on another model, or with tables of other statistics. */
-exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, const char *statistics, const char *statistics_digest,
-                                exf_err *err) EXF_CHECKED;
-/* Adds to tables that have budgets by "measured" which file these are from and on which data it was made:
+exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int rules, const char *statistics,
+                                const char *statistics_digest, exf_err *err) EXF_CHECKED;
+/* Adds to tables that have budgets by "measured" or "skip" which file these are from and on which data it was made:
  * solve.sensitivities_sha256, solve.sensitivities_tokens_digest, solve.sensitivities_domains. */
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */

@@ -19,15 +19,27 @@ static void name_variant(char out[EXF_VARIANT_NAME_LEN], int64_t top_k, int laye
     snprintf(out, EXF_VARIANT_NAME_LEN, "P%d:projector=joint,layer=%d", (int)(top_k / 2 ? top_k / 2 : 1), layer);
 }
 
-exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, exf_err *err)
+/* Names the variant that leaves out a layer's routed experts: no route's share comes near that threshold. */
+static void name_skip(char out[EXF_VARIANT_NAME_LEN], int layer)
+{
+    snprintf(out, EXF_VARIANT_NAME_LEN, "skip0:tau=1e9,layer=%d", layer);
+}
+
+exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, int rules, exf_err *err)
 {
     exf_code rc;
+    size_t layers = (size_t)t->n_layers;
     *n = 0;
-    EXF_TRY(exf_mem_new(out, (size_t)t->n_layers, sizeof **out, "variants", err));
-    for (; *n < (size_t)t->n_layers; ++*n) {
+    EXF_TRY(exf_mem_new(out, 2 * layers, sizeof **out, "variants", err));
+    for (size_t i = 0; i < 2 * layers; i++) {
         char name[EXF_VARIANT_NAME_LEN];
-        name_variant(name, t->shape.top_k, t->layer_number[*n]);
-        EXF_TRY(exf_variant_parse(&(*out)[*n], name, err));
+        int skips = i >= layers;
+        if (!(rules & (skips ? EXF_SENSITIVITIES_OF_SKIP : EXF_SENSITIVITIES_MEASURED))) continue;
+        if (skips)
+            name_skip(name, t->layer_number[i - layers]);
+        else
+            name_variant(name, t->shape.top_k, t->layer_number[i]);
+        EXF_TRY(exf_variant_parse(&(*out)[(*n)++], name, err));
     }
 out:
     return rc;
@@ -44,13 +56,12 @@ static const exf_json *find_variant(const exf_json *variants, const char *name)
     return NULL;
 }
 
-static exf_code read_layer(double *kl, const exf_json *variants, int64_t top_k, int layer, const char *path, exf_err *err)
+static exf_code read_variant(double *kl, const exf_json *variants, const char *name, const char *path, exf_err *err)
 {
-    char name[EXF_VARIANT_NAME_LEN];
-    name_variant(name, top_k, layer);
     const exf_json *v = find_variant(variants, name), *number = exf_json_get(v, "kl_mean");
     if (!v)
-        return exf_fail(err, EXF_FORMAT, "%s: has no variant \"%s\": measure it with exfold-validate --sensitivities", path, name);
+        return exf_fail(err, EXF_FORMAT, "%s: has no variant \"%s\": measure it with exfold-validate --sensitivities%s", path, name,
+                        strncmp(name, "skip", 4) == 0 ? " --set budget_rules=skip" : "");
     *kl = exf_json_type(number) == EXF_JSON_INT || exf_json_type(number) == EXF_JSON_REAL ? exf_json_real(number) : NAN;
     if (*kl > 0 && isfinite(*kl)) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: variant \"%s\" has kl_mean %g, expected a number above 0: measure it on more text", path,
@@ -102,8 +113,37 @@ static exf_code check_statistics(const exf_sensitivities *s, const char *path, c
                     statistics, s->statistics_digest);
 }
 
-exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, const char *statistics, const char *statistics_digest,
-                                exf_err *err)
+/* Reads the layers' KLs by the rules that are asked for. */
+static exf_code read_layers(exf_sensitivities *s, const exf_json *variants, const exf_statistics_reader *r, int rules,
+                            const char *path, exf_err *err)
+{
+    char name[EXF_VARIANT_NAME_LEN];
+    exf_code rc = EXF_OK;
+    if (rules & EXF_SENSITIVITIES_MEASURED) EXF_TRY(exf_mem_new(&s->kl, (size_t)r->n_layers, sizeof *s->kl, "sensitivities", err));
+    if (rules & EXF_SENSITIVITIES_OF_SKIP)
+        EXF_TRY(exf_mem_new(&s->skipped_kl, (size_t)r->n_layers, sizeof *s->skipped_kl, "sensitivities", err));
+    for (int l = 0; l < r->n_layers; l++) {
+        name_variant(name, r->shape.top_k, r->layer_number[l]);
+        if (s->kl) EXF_TRY(read_variant(&s->kl[l], variants, name, path, err));
+        name_skip(name, r->layer_number[l]);
+        if (s->skipped_kl) EXF_TRY(read_variant(&s->skipped_kl[l], variants, name, path, err));
+    }
+out:
+    return rc;
+}
+
+int exf_sensitivity_rules(const exf_solve_options *o)
+{
+    int rules = 0;
+    for (size_t i = 0; i < o->n_rules; i++) {
+        if (strcmp(o->rules[i], exf_budget_rules[EXF_RULE_MEASURED]) == 0) rules |= EXF_SENSITIVITIES_MEASURED;
+        if (strcmp(o->rules[i], exf_budget_rules[EXF_RULE_SKIP]) == 0) rules |= EXF_SENSITIVITIES_OF_SKIP;
+    }
+    return rules;
+}
+
+exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int rules, const char *statistics,
+                                const char *statistics_digest, exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_json *doc = NULL;
@@ -119,9 +159,7 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, const 
     EXF_TRY(read_facts(&out->facts, exf_json_get(doc, "provenance"), err));
     EXF_TRY(check_model(out, path, &r.provenance, statistics, err));
     EXF_TRY(check_statistics(out, path, statistics, err));
-    EXF_TRY(exf_mem_new(&out->kl, (size_t)r.n_layers, sizeof *out->kl, "sensitivities", err));
-    for (int l = 0; l < r.n_layers; l++)
-        EXF_TRY(read_layer(&out->kl[l], exf_json_get(doc, "variants"), r.shape.top_k, r.layer_number[l], path, err));
+    rc = read_layers(out, exf_json_get(doc, "variants"), &r, rules, path, err);
 out:
     exf_statistics_close(&r);
     exf_json_free(doc);
@@ -132,6 +170,7 @@ out:
 void exf_sensitivities_free(exf_sensitivities *s)
 {
     exf_mem_free(s->kl);
+    exf_mem_free(s->skipped_kl);
     exf_provenance_free(&s->facts);
     memset(s, 0, sizeof *s);
 }
@@ -144,7 +183,10 @@ exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf
                                                               {"data.domains", "solve.sensitivities_domains"}};
     int measured = 0;
     exf_code rc;
-    for (int i = 0; i < t->n_budgets; i++) measured |= strcmp(t->budget[i].rule, exf_budget_rules[EXF_RULE_MEASURED]) == 0;
+    for (int i = 0; i < t->n_budgets; i++) {
+        int rule = exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, t->budget[i].rule);
+        measured |= rule == EXF_RULE_MEASURED || rule == EXF_RULE_SKIP;
+    }
     if (!measured) return EXF_OK;
     EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.sensitivities_sha256", "%s", s->sha256));
     for (size_t i = 0; i < sizeof data / sizeof *data; i++) {

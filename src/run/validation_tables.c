@@ -37,15 +37,21 @@ enum { ITEM = 80 };
 /* Spells a pool: "8:energy", or "8", which is one by each criterion. */
 static void spell_pool(char item[ITEM], int size, const char *by)
 {
-    snprintf(item, ITEM, by ? "%d:%.8s" : "%d", size, by);
+    snprintf(item, ITEM, by ? "%d:%.15s" : "%d", size, by);
 }
 
-/* Returns 1 if the tables have pools of that size by every criterion. */
+/* Returns 1 if a pool that names no criterion is solved by that one too. */
+static int is_implied(const char *by)
+{
+    return exf_name_place(exf_pool_criteria, EXF_POOL_IMPLIED, by) < EXF_POOL_IMPLIED;
+}
+
+/* Returns 1 if the tables have all pools of that size that one without a criterion means. */
 static int has_every(const exf_tables *t, int size)
 {
     int n = 0;
-    for (int i = 0; i < t->n_pools; i++) n += t->pool[i].size == size;
-    return n == EXF_POOL_CRITERIA;
+    for (int i = 0; i < t->n_pools; i++) n += t->pool[i].size == size && is_implied(t->pool[i].by);
+    return n == EXF_POOL_IMPLIED;
 }
 
 static void add_number(exf_text *list, double number)
@@ -62,7 +68,7 @@ static void add_present(missing *m)
     const char *projectors = exf_provenance_get(&t->provenance, "solve.projectors");
     for (int i = 0; i < t->n_pools; i++) {
         char item[ITEM];
-        spell_pool(item, t->pool[i].size, has_every(t, t->pool[i].size) ? NULL : t->pool[i].by);
+        spell_pool(item, t->pool[i].size, is_implied(t->pool[i].by) && has_every(t, t->pool[i].size) ? NULL : t->pool[i].by);
         add_item(&m->pools, item);
     }
     for (int i = 0; i < t->n_budgets; i++) {
@@ -85,7 +91,7 @@ static void add_pool(missing *m, const exf_variant *v)
     if (v->decode != EXF_DECODE_STATIC) return;
     spell_pool(item, size, exf_pool_criteria[v->pool_by]);
     spell_pool(every, size, NULL);
-    if (has_item(&m->pools, item) || has_item(&m->pools, every)) return;
+    if (has_item(&m->pools, item) || (is_implied(exf_pool_criteria[v->pool_by]) && has_item(&m->pools, every))) return;
     if (v->pool_by == EXF_POOL_BY_NORM) spell_pool(item, size, NULL);
     name_first(m, v, "static pool of", item);
     add_item(&m->pools, item);
@@ -95,18 +101,19 @@ static void add_pool(missing *m, const exf_variant *v)
 static void add_budget(missing *m, const exf_variant *v)
 {
     const char *rule = exf_variant_budget_rule(v);
-    double budget = v->budget ? v->prefill_options.keep : 0;
+    double budget = v->budget ? v->prefill_options.keep : v->skip_budget;
     char item[ITEM];
     if (!rule) return;
     for (int i = 0; i < m->t->n_budgets; i++)
-        if (strcmp(m->t->budget[i].rule, rule) == 0 && (!v->budget || m->t->budget[i].budget == budget)) return;
-    if (v->budget)
+        if (strcmp(m->t->budget[i].rule, rule) == 0 && (budget == 0 || m->t->budget[i].budget == budget)) return;
+    int asks = budget > 0;
+    if (asks)
         snprintf(item, sizeof item, "of %g experts per token by %.12s", budget, rule);
     else
         snprintf(item, sizeof item, "by %.12s", rule);
     name_first(m, v, "budget", item);
-    if (!v->budget) budget = (double)((m->t->shape.top_k + 1) / 2); /* any will do */
-    if (v->budget || !m->budgets.len) add_number(&m->budgets, budget);
+    if (!asks) budget = (double)((m->t->shape.top_k + 1) / 2); /* any will do */
+    if (asks || !m->budgets.len) add_number(&m->budgets, budget);
     add_item(&m->rules, rule);
 }
 
@@ -141,7 +148,8 @@ static void add_settings(exf_text *out, const missing *m)
     if (m->pools.len) exf_text_appendf(out, " --set pools=%s", m->pools.s);
     exf_text_appendf(out, " --set calibrate.projectors=%s", m->projectors.s);
     if (m->budgets.len) exf_text_appendf(out, " --set budgets=%s --set budget_rules=%s", m->budgets.s, m->rules.s);
-    if (has_item(&m->rules, "measured")) exf_text_appendf(out, " --sensitivities sensitivities.json");
+    if (has_item(&m->rules, "measured") || has_item(&m->rules, "skip"))
+        exf_text_appendf(out, " --sensitivities sensitivities.json");
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
         const char *value = exf_provenance_get(&m->t->provenance, recorded[i].fact);
         if (value) exf_text_appendf(out, " --set %s=%s", recorded[i].key, value);

@@ -23,6 +23,7 @@ exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o,
     EXF_TRY(exf_mem_new(&b->n, l, sizeof *b->n, "budgets", err));
     EXF_TRY(exf_mem_new(&b->residual, l, sizeof *b->residual, "budgets", err));
     EXF_TRY(exf_mem_new(&b->sum, l, sizeof *b->sum, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->weight, l, sizeof *b->weight, "budgets", err));
     EXF_TRY(exf_mem_new(&b->stream, l, sizeof *b->stream, "budgets", err));
     EXF_TRY(exf_mem_new(&b->output, l, sizeof *b->output, "budgets", err));
 out:
@@ -34,8 +35,10 @@ void exf_budget_inputs_free(exf_budget_inputs *b)
 {
     for (int l = 0; b->residual && l < b->n_layers; l++) exf_mem_free(b->residual[l]);
     for (int l = 0; b->sum && l < b->n_layers; l++) exf_mem_free(b->sum[l]);
+    for (int l = 0; b->weight && l < b->n_layers; l++) exf_mem_free(b->weight[l]);
     exf_mem_free(b->residual);
     exf_mem_free(b->sum);
+    exf_mem_free(b->weight);
     exf_mem_free(b->n);
     exf_mem_free(b->stream);
     exf_mem_free(b->output);
@@ -79,13 +82,17 @@ exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics
     b->output[l] = mean_output_sq(s);
     EXF_TRY(exf_mem_new(&b->residual[l], slots, sizeof **b->residual, "budgets", err));
     EXF_TRY(exf_mem_new(&b->sum[l], slots, sizeof **b->sum, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->weight[l], slots, sizeof **b->weight, "budgets", err));
     b->n[l] = r->n;
     for (size_t i = 0; i < r->n; i++) {
         double of[EXF_FOLD_MAX_K + 1];
+        exf_fold_ranked ranked;
         int n = exf_fold_residuals(of, &in, (int)i, &tables, 0);
         store_prediction(b->residual[l] + i * k, of, n, b->top_k);
         n = exf_fold_rms_sums(of, &in, (int)i, &tables);
         store_prediction(b->sum[l] + i * k, of, n, b->top_k);
+        exf_fold_rank_row(&ranked, &in, (int)i, &tables, EXF_FOLD_BY_SCORE);
+        for (int p = 0; p < ranked.n; p++) b->weight[l][i * k + (size_t)p] = (double)ranked.w[p];
     }
 out:
     return rc;
@@ -107,11 +114,21 @@ static double mean_residual(const exf_budget_inputs *b, int l)
     return b->n[l] ? sum / (double)b->n[l] : 0;
 }
 
+/* Returns what leaving out the layer did to the model, over the sum of all layers. */
+static double find_skip_factor(const exf_budget_inputs *b, const exf_solve_options *o, int l)
+{
+    double all = 0;
+    if (o->skip_scale) return o->skip_scale[l];
+    for (int i = 0; o->skipped_kl && i < b->n_layers; i++) all += o->skipped_kl[i];
+    return all > 0 ? o->skipped_kl[l] / all : 0;
+}
+
 /* Returns a layer's sensitivity; 0 or less, or not finite: it is unknown. */
 static double find_sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, const exf_budget *to, int l)
 {
     if (is_rule(to, EXF_RULE_STREAM)) return b->stream[l] > 0 ? 1 / b->stream[l] : 0;
     if (is_rule(to, EXF_RULE_OUTPUT)) return b->output[l] > 0 ? 1 / b->output[l] : 0;
+    if (is_rule(to, EXF_RULE_SKIP)) return find_skip_factor(b, o, l);
     if (!is_rule(to, EXF_RULE_MEASURED)) return 1;
     return o->measured_scale ? o->measured_scale[l] : o->measured_kl ? o->measured_kl[l] / mean_residual(b, l) : 0;
 }
@@ -120,6 +137,8 @@ static const char *name_remedy(const exf_budget *to)
 {
     if (is_rule(to, EXF_RULE_MEASURED))
         return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
+    if (is_rule(to, EXF_RULE_SKIP))
+        return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities --set budget_rules=skip)";
     if (is_rule(to, EXF_RULE_STREAM))
         return "calibrate with this release, or leave stream out of budget_rules (recorded hidden states have no residual stream)";
     return "calibrate again";
@@ -139,10 +158,27 @@ static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *
 
 /* ---- lambda ---------------------------------------------------------------------------- */
 
-/* Returns how many routes a token keeps, given the residuals or sums of its first 1..K routes. */
+/* Returns the numbers of layer l by which the rule chooses: residuals, sums, or the weights themselves. */
+static const double *numbers_of(const exf_budget_inputs *b, const exf_budget *to, int l)
+{
+    return is_rule(to, EXF_RULE_TOP_P) ? b->sum[l] : is_rule(to, EXF_RULE_SKIP) ? b->weight[l] : b->residual[l];
+}
+
+/* Returns how many routes of falling weight w [K] reach the threshold. */
+static int count_above(const exf_budget_inputs *b, const double *w, double threshold)
+{
+    double all = 0;
+    int n = 0;
+    for (int k = 0; k < b->top_k; k++) all += w[k];
+    while (n < b->top_k && w[n] > 0 && exf_fold_reaches(1, w[n], threshold, all)) n++;
+    return n;
+}
+
+/* Returns how many routes a token keeps, given the residuals or sums of its first 1..K routes, or their weights. */
 static int count_routes(const exf_budget_inputs *b, const exf_budget *to, const double *of, double penalty)
 {
     double from_zero[EXF_FOLD_MAX_K + 1] = {0};
+    if (is_rule(to, EXF_RULE_SKIP)) return count_above(b, of, penalty);
     memcpy(from_zero + 1, of, (size_t)b->top_k * sizeof *of);
     return is_rule(to, EXF_RULE_TOP_P) ? exf_fold_choose_by_share(from_zero, b->top_k, (float)penalty, 1, b->top_k)
                                 : exf_fold_choose_by_residual(from_zero, b->top_k, (float)penalty, 1, b->top_k);
@@ -154,7 +190,7 @@ static double mean_kept(const exf_budget_inputs *b, const exf_budget *to, double
     uint64_t sum = 0, n = 0;
     size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
-        const double *of = is_rule(to, EXF_RULE_TOP_P) ? b->sum[l] : b->residual[l];
+        const double *of = numbers_of(b, to, l);
         for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, to, of + i * k, lambda / to->scale[l]);
         n += b->n[l];
     }
@@ -192,11 +228,11 @@ static void bisect_lambda(const exf_budget_inputs *b, exf_budget *to)
 /* Counts how many tokens keep 1..K routes with the lambda that was found. */
 static void count_kept(const exf_budget_inputs *b, exf_budget *to)
 {
-    size_t k = (size_t)b->top_k;
+    size_t k = (size_t)b->top_k, least = (size_t)exf_budget_least(to), columns = k + 1 - least;
     for (int l = 0; l < b->n_layers; l++) {
-        const double *of = is_rule(to, EXF_RULE_TOP_P) ? b->sum[l] : b->residual[l];
+        const double *of = numbers_of(b, to, l);
         for (size_t i = 0; i < b->n[l]; i++)
-            to->kept[(size_t)l * k + (size_t)count_routes(b, to, of + i * k, to->lambda / to->scale[l]) - 1]++;
+            to->kept[(size_t)l * columns + (size_t)count_routes(b, to, of + i * k, to->lambda / to->scale[l]) - least]++;
     }
 }
 

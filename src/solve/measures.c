@@ -86,6 +86,23 @@ static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_t
             s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
 }
 
+exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts, at = (size_t)l * e;
+    uint64_t any = 0;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < e; i++) any |= s->bare_count[i];
+    if (any && !t->bare_count) EXF_TRY(exf_tables_add_bare(t, err));
+    for (size_t i = 0; any && i < e; i++) {
+        double n = (double)s->bare_count[i];
+        t->bare_count[at + i] = s->bare_count[i];
+        t->bare_norms[at + i] = n > 0 ? (float)(exf_exact_value(&s->bare_norm_sum[i]) / n) : 0;
+        t->bare_contribution[at + i] = n > 0 ? (float)(exf_exact_value(&s->bare_contribution_sum[i]) / n) : 0;
+    }
+out:
+    return rc;
+}
+
 /* ---- pairs ------------------------------------------------------------------------------------- */
 
 static int is_observed(const exf_tables *t, size_t at)
@@ -201,10 +218,9 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
 /* Returns how much expert e of layer l has of the pool's criterion. */
 static double rank_expert(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int e)
 {
-    size_t at = (size_t)l * (size_t)t->shape.n_experts + (size_t)e;
     int by = exf_name_place(exf_pool_criteria, EXF_POOL_CRITERIA, p->by);
     if (by == EXF_POOL_BY_ENERGY) return exf_exact_value(&energy[e]);
-    return (double)(by == EXF_POOL_BY_REAP ? t->contribution : t->expert_norms)[at];
+    return exf_tables_score(t, (exf_expert_rank){(exf_pool_criterion)by, 0}, (size_t)l, (size_t)e);
 }
 
 /* Chooses the pool's experts, those with the most first, ties to the lower number. */

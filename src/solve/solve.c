@@ -123,6 +123,7 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
         EXF_TRY(exf_mem_new(&t->empty_slots, (size_t)t->n_layers, sizeof *t->empty_slots, "tables", err));
     if (t->empty_slots) t->empty_slots[l] = *s->empty_slots;
     EXF_TRY(exf_solve_norms(s, l, t, err));
+    EXF_TRY(exf_solve_bare(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, t, err));
     if (!x->from_file && s->vectors) EXF_TRY(exf_vector_support_add(t, l, s->vectors, err));

@@ -34,6 +34,7 @@ typedef struct exf_solve_options {
     size_t n_rules;
     const double *measured_kl;    /* [L] KL of folding one layer alone at P = K / 2, for the rule "measured"; borrowed, or NULL */
     const double *measured_scale; /* [L] the rule's scale itself, in place of measured_kl; borrowed, or NULL */
+    const double *skipped_kl, *skip_scale; /* likewise of leaving out one layer's routed experts, for the rule "skip" */
     int partial; /* 1: the statistics may lack shards of their corpus (artifact/data.h); the tables then say so */
     const char *statistics_digest; /* the payload digest of the statistics, where it is known; NULL: computed */
 } exf_solve_options;

@@ -58,6 +58,8 @@ exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHEC
  *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
 exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
                             exf_err *err) EXF_CHECKED;
+/* Solves what experts have over the routes of REAP's code, where the statistics observed these: the bare arrays of the tables. */
+exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Solves the static pools of layer l from its norms, contributions, energies (energy_sum [E]; NULL where no pool is by
  * energy), coefficients and losses (docs/method.md, sections 3 and 10): the D experts with the most of the pool's criterion,
  * ties to the lower number; every other expert goes to the member of least loss, ties to the earlier member. */
@@ -76,6 +78,7 @@ typedef struct {
     size_t *n;          /* [L] sampled tokens */
     double **residual;  /* [L] [n, K] predicted residuals of keeping 1..K routes */
     double **sum;       /* [L] [n, K] w rms of the first 1..K routes */
+    double **weight;    /* [L] [n, K] w of a token's routes, falling; 0 for empty slots */
     double *stream;     /* [L] mean squared norm of the residual stream after the layer; 0: unknown */
     double *output;     /* [L] mean squared norm of a routed expert output */
 } exf_budget_inputs;

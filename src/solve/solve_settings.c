@@ -144,6 +144,7 @@ static void take_pools_and_budgets(exf_solve_options *o, const exf_tables *t)
         for (known = 0; known < o->n_rules && strcmp(o->rules[known], b->rule) != 0;) known++;
         if (known == o->n_rules && known < EXF_BUDGET_RULES) o->rules[o->n_rules++] = b->rule;
         if (strcmp(b->rule, exf_budget_rules[EXF_RULE_MEASURED]) == 0) o->measured_scale = b->scale;
+        if (strcmp(b->rule, exf_budget_rules[EXF_RULE_SKIP]) == 0) o->skip_scale = b->scale;
     }
 }
 

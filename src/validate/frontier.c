@@ -53,7 +53,7 @@ static void add_budgets(sweep *s, const exf_tables *t)
 {
     for (int i = 0; i < t->n_budgets && s->n < MOST; i++) {
         const exf_budget *b = &t->budget[i];
-        if (b->budget != floor(b->budget)) continue;
+        if (b->budget != floor(b->budget) || strcmp(b->rule, exf_budget_rules[EXF_RULE_SKIP]) == 0) continue; /* a baseline's */
         if (strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0)
             add_variant(s, "P%d:budget=topp", (int)b->budget);
         else

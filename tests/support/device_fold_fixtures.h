@@ -7,6 +7,7 @@
 
 static const char *const device_fold_texts[] = {
     "P1", "P2", "P4", "top1", "top2", "top1:drop", "skip1:tau=0.3", "skip2:tau=0.4,factor=output",
+    "skip0:tau=0.35", "skip0:budget=2",
     "top2+D2:fold=renorm", "P2:rank=score", "P2:rank=norm", "P1:projector=layer", "P2:projector=global",
     "P2:projector=joint",
     "P1:projector=joint,ridge=0", "P2:projector=joint,ridge=0.3,rank=score", "P2:max_loss=0.4", "P1:max_loss=0.2,rescale=sum",

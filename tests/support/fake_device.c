@@ -264,13 +264,15 @@ static void keep_row(int32_t *ids, float *weights, const exf_run_routes *r, cons
     exf_fold_routes in = rows_of(ids, weights, 1, r->top_k);
     exf_fold_ranked ranked;
     float all = 0, rest = 0;
+    double sum = 0;
     exf_fold_rank_row(&ranked, &in, 0, &c->tables, c->options.rank);
     for (int i = 0; i < ranked.n; i++) {
         all += ranked.w[i];
+        sum += (double)ranked.w[i];
         rest += i < c->keep ? ranked.w[i] : 0;
     }
     for (int i = 0; i < r->top_k; i++) {
-        int above = c->form == EXF_PREFILL_ABOVE && c->factor * (double)ranked.w[i] >= c->tau;
+        int above = c->form == EXF_PREFILL_ABOVE && exf_fold_reaches(c->factor, (double)ranked.w[i], c->tau, sum);
         int runs = i < ranked.n && (i < c->keep || above);
         ids[i] = runs ? ranked.id[i] : -1;
         weights[i] = runs ? ranked.w[i] * (c->renorms && rest > 0 ? all / rest : 1) : 0;

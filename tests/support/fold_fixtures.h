@@ -95,20 +95,21 @@ static inline void f_add_shared(exf_tables *t, const char *name, uint64_t stream
 }
 
 /* Every rule for budgets of 1 to 4. */
+enum { F_BUDGETS = 20 };
 static inline void f_add_budgets(exf_tables *t)
 {
-    static const char *const rules[] = {"stream", "output", "measured", "top_p"};
-    t->n_budgets = 16;
-    t->budget = f_room(16, sizeof *t->budget);
-    for (int i = 0; i < 16; i++) {
+    static const char *const rules[] = {"stream", "output", "measured", "top_p", "skip"};
+    t->n_budgets = F_BUDGETS;
+    t->budget = f_room(F_BUDGETS, sizeof *t->budget);
+    for (int i = 0; i < F_BUDGETS; i++) {
         exf_budget *b = &t->budget[i];
-        int keep = 4 - i / 4, share = i % 4 == 3;
+        int rule = i % 5, keep = 4 - i / 5, share = rule == 3;
         b->budget = b->mean = keep;
-        snprintf(b->rule, sizeof b->rule, "%s", rules[i % 4]);
-        b->lambda = share ? 0.2 * keep : 0.6 / (keep * keep);
+        snprintf(b->rule, sizeof b->rule, "%s", rules[rule]);
+        b->lambda = share ? 0.2 * keep : rule == 4 ? 0.12 / keep : 0.6 / (keep * keep);
         b->scale = f_room((size_t)t->n_layers, sizeof *b->scale);
         for (int l = 0; l < t->n_layers; l++)
-            b->scale[l] = share ? 1 : 0.3 + (double)f_positive(80 + (uint64_t)(i % 4), (uint64_t)l);
+            b->scale[l] = share ? 1 : 0.3 + (double)f_positive(80 + (uint64_t)rule, (uint64_t)l);
     }
 }
 
@@ -180,6 +181,7 @@ static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)
         snprintf(t->pool[i].by, sizeof t->pool[i].by, "%s", by[i]);
         f_fill_pool(&t->pool[i], t);
     }
+    ck_ok(exf_provenance_add(&t->provenance, &err, "accumulate.pairs", "common_input"), err);
     f_add_budgets(t);
     f_add_shared(t, "layer", 31);
     f_add_shared(t, "global", 33);

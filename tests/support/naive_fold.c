@@ -35,24 +35,28 @@ static void fill_scalars(naive_layer *l, const exf_tables *t, int index, const e
 /* The numbers of the budget that the variant asks for. */
 static void fill_budget(naive_layer *l, const exf_tables *t, int index, const exf_variant *v)
 {
-    static const char *const rules[] = {"stream", "stream", "output", "measured"};
-    const char *rule = v->budget == EXF_BUDGET_TOP_P ? "top_p" : rules[v->sensitivity];
+    static const char *const rules[] = {"stream", "stream", "output", "measured", "top_p", "skip"};
+    const char *rule = v->budget == EXF_BUDGET_TOP_P ? "top_p" : v->skip_budget ? "skip" : rules[v->sensitivity];
+    int keep = v->skip_budget ? v->skip_budget : v->prefill_options.keep, any = v->prefill == EXF_PREFILL_SKIP && !v->skip_budget;
     double sum = 0;
     l->factor = 1;
+    l->tau = v->tau;
     for (int i = 0; i < t->n_budgets; i++) {
         const exf_budget *b = &t->budget[i];
-        if (strcmp(b->rule, rule) != 0 || (v->prefill != EXF_PREFILL_SKIP && b->budget != v->prefill_options.keep)) continue;
+        if (strcmp(b->rule, rule) != 0 || (!any && b->budget != keep)) continue;
         l->lambda = b->lambda;
         l->sensitivity = b->scale[index];
         sum = 0;
         for (int m = 0; m < t->n_layers; m++) sum += b->scale[m] / t->n_layers;
     }
-    if (v->sensitivity != EXF_SENSITIVITY_NONE) l->factor = l->sensitivity / sum;
+    if (strcmp(rule, "skip") == 0) sum = 1; /* they add up to 1 already */
+    if (v->sensitivity != EXF_SENSITIVITY_NONE || v->skip_budget) l->factor = l->sensitivity / sum;
+    if (v->skip_budget) l->tau = l->lambda;
 }
 
 static int is_pool(const exf_static_pool *p, int size, const exf_variant *v)
 {
-    static const char *const by[] = {"norm", "reap", "energy"};
+    static const char *const by[] = {"norm", "reap", "energy", "frequency", "ean", "weighted_ean"};
     return p->size == size && strcmp(p->by, by[v->pool_by]) == 0;
 }
 
@@ -259,11 +263,13 @@ static void choose_routes(naive_row *row, const naive_layer *l, const exf_varian
     naive_layer by = *l;
     double x[NAIVE_K] = {0};
     int n = 0, skips = v->prefill == EXF_PREFILL_SKIP, kept = 0;
+    double all = 0;
     if (!skips) memcpy(by.norm, l->rms, sizeof by.norm);
     naive_row r = naive_ranked(row, &by, skips ? EXF_FOLD_BY_SCORE : EXF_FOLD_BY_SCORE_NORM);
     while (n < l->top_k && r.id[n] >= 0) n++;
+    for (int i = 0; i < n; i++) all += r.w[i];
     if (skips)
-        while (kept < n && (kept < v->prefill_options.keep || r.w[kept] * l->factor >= v->tau)) kept++;
+        while (kept < n && (kept < v->prefill_options.keep || r.w[kept] / all * l->factor >= l->tau)) kept++;
     else
         kept = kept_by_budget(&r, n, l, v);
     if (!skips && kept < n) join_first(x, &r, kept, n, l, rho_of(v->prefill_options.ridge));
@@ -445,7 +451,7 @@ static void reroute(naive_row *row, int n, const naive_layer *l, int s, double r
             if (e < 0 || primary[e]) continue;
             for (int t = 0; t < l->n_experts; t++)
                 if (primary[t] && (best < 0 || l->similarity[e][t] > l->similarity[e][best])) best = t;
-            if (best >= 0 && l->similarity[e][best] > rho) row[i].id[k] = best;
+            if (best >= 0 && (rho == 0 || (float)l->similarity[e][best] >= (float)rho)) row[i].id[k] = best;
         }
 }
 

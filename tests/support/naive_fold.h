@@ -16,7 +16,7 @@ typedef struct {
     double scale[NAIVE_E];
     int inside[NAIVE_E], first;   /* the static pool's members, and the first of them */
     int member[NAIVE_E];          /* its members in the file's order */
-    double lambda, sensitivity, factor; /* of a budget, and of skip: a_l, and a_l over the mean of all layers */
+    double lambda, sensitivity, factor, tau; /* of a budget, and of skip: a_l, a_l over the mean of all layers, threshold */
 } naive_layer;
 
 typedef struct {

@@ -464,18 +464,18 @@ START_TEST(more_pools_than_fit_are_refused)
 {
     exf_h5 *h = NULL;
     exf_provenance p = {0};
-    exf_run_shape many = {200, 2, 8, 3, 60};
+    exf_run_shape many = {400, 2, 8, 3, 60};
     ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, NULL, &exf_artifact_tables, &p, &e), e);
     ck_ok(exf_run_shape_write(&many, h, &e), e);
     ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
-    for (int d = 1; d <= 193; d++) {
+    for (int d = 1; d <= 385; d++) {
         exf_text group = {0};
         exf_text_appendf(&group, "/pools/%d", d);
         ck_ok(exf_h5_group(h, group.s, &e), e);
         exf_text_free(&group);
     }
     ck_ok(exf_h5_commit(h, &e), e);
-    file_refused("more than 192 pools");
+    file_refused("more than 384 pools");
 }
 END_TEST
 

@@ -25,7 +25,7 @@ static void ck_order(const float *score, int64_t ranks, const int32_t *expected)
     exf_tables t = {.n_layers = 0};
     int32_t *order = NULL;
     ck_ok(score_tables(&t, score, &e), e);
-    const exf_export x = {.tables = &t, .ranks = ranks};
+    const exf_export x = {.tables = &t, .ranks = ranks, .by = EXF_POOL_BY_REAP};
     ck_ok(exf_expert_order_allows(&x, &e), e);
     ck_ok(exf_expert_order_make(&order, &x, &e), e);
     for (int i = 0; i < SIX; i++) ck_assert_int_eq(order[i], expected[i]);
@@ -74,7 +74,7 @@ START_TEST(tables_without_scores_are_refused)
     ck_ok(score_tables(&t, score, &e), e);
     exf_mem_free(t.contribution);
     t.contribution = NULL;
-    ck_assert_int_eq(exf_expert_order_allows(&(exf_export){.tables = &t}, &e), EXF_USAGE);
+    ck_assert_int_eq(exf_expert_order_allows(&(exf_export){.tables = &t, .by = EXF_POOL_BY_REAP}, &e), EXF_USAGE);
     ck_assert_msg(strstr(e.msg, "hold no contribution") != NULL, "%s", e.msg);
     exf_tables_free(&t);
 }

@@ -18,6 +18,7 @@ static const char *const texts[] = {
     "top1", "top2", "top1:drop", "top2:drop", "top2:renorm", "random1", "random2", "random2:seed=7,rank=score",
     "P1:budget=token", "P2:budget=token,sensitivity=output", "P2:budget=token,sensitivity=measured,ridge=0.1", "P2:budget=topp",
     "P1:budget=topp,ridge=0", "skip1:tau=0.3", "skip2:tau=0.4,factor=output", "skip1:tau=0.2,factor=measured",
+    "skip0:tau=0.35", "skip0:budget=2", "skip1:tau=0.1,factor=skip",
     /* decode */
     "D1", "D2", "D3", "D4", "D5", "D2:fold=drop", "D3:rank=energy", "D2:projector=layer", "D3:projector=global",
     "D2:projector=joint",
@@ -314,7 +315,7 @@ END_TEST
 
 /* ---- the threshold of sere, seen by itself ----------------------------------------------- */
 
-START_TEST(sere_moves_what_is_more_similar_than_rho)
+START_TEST(sere_moves_what_is_as_similar_as_rho)
 {
     fold_case c;
     fold_open(&c, 5, 2, 0, 1);
@@ -323,21 +324,23 @@ START_TEST(sere_moves_what_is_more_similar_than_rho)
         c.ids[2 * i + 1] = 4;
     }
     c.tables.similarity[4 * 5 + 1] = 0.625f;
-    exf_routes below = rewritten(&c, "sere1:rho=0.624", 1, 0), at = rewritten(&c, "sere1:rho=0.625", 1, 0),
+    exf_routes at = rewritten(&c, "sere1:rho=0.625", 1, 0), above = rewritten(&c, "sere1:rho=0.626", 1, 0),
                all = rewritten(&c, "sere2", 1, 0);
     for (size_t i = 0; i < F_TOKENS; i++) {
-        ck_assert_int_eq(below.ids[2 * i + 1], 1);
-        ck_assert_int_eq(at.ids[2 * i + 1], 4); /* not above */
+        ck_assert_int_eq(at.ids[2 * i + 1], 1); /* rho itself is enough */
+        ck_assert_int_eq(above.ids[2 * i + 1], 4);
         ck_assert_int_eq(all.ids[2 * i + 1], 4); /* primary itself */
-        ck_assert(below.weights[2 * i + 1] == c.weights[2 * i + 1]);
+        ck_assert(at.weights[2 * i + 1] == c.weights[2 * i + 1]);
     }
-    c.tables.similarity[4 * 5 + 1] = -0.5f; /* as unlike as can be: the default takes it for no friend */
-    exf_routes unlike = rewritten(&c, "sere1", 1, 0);
-    ck_assert_int_eq(unlike.ids[1], 4);
-    f_free_routes(&below);
+    for (size_t k = 0; k < 2; k++) { /* without a threshold every route goes, however unlike its target is */
+        c.tables.similarity[4 * 5 + 1] = k ? -0.5f : 0.0f;
+        exf_routes unlike = rewritten(&c, "sere1", 1, 0);
+        ck_assert_int_eq(unlike.ids[1], 1);
+        f_free_routes(&unlike);
+    }
     f_free_routes(&at);
+    f_free_routes(&above);
     f_free_routes(&all);
-    f_free_routes(&unlike);
     fold_close(&c);
 }
 END_TEST
@@ -356,7 +359,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, random_depends_on_the_row_in_the_run);
     tcase_add_test(t, layers_that_choose_by_token_are_left_alone);
     tcase_add_test(t, layers_that_choose_by_token_are_folded_for_a_runtime_that_does);
-    tcase_add_test(t, sere_moves_what_is_more_similar_than_rho);
+    tcase_add_test(t, sere_moves_what_is_as_similar_as_rho);
     suite_add_tcase(s, t);
     return s;
 }

@@ -334,7 +334,7 @@ START_TEST(what_the_tables_lack_is_named)
     refused(&c, "skip1:tau=1,factor=output", EXF_USAGE,
             "variant \"skip1:tau=1,factor=output\": the tables hold no budget with the sensitivity \"output\"; add one to budgets "
             "and solve them again (exfold-solve)");
-    c.tables.n_budgets = 16;
+    c.tables.n_budgets = F_BUDGETS;
     refused(&c, "P2:projector=lowrank8", EXF_USAGE,
             "the tables hold no low-rank projector of rank 8; add lowrank to calibrate.projectors and 8 to calibrate.ranks");
     forget(&c.tables.cosine);
@@ -345,6 +345,8 @@ START_TEST(what_the_tables_lack_is_named)
     refused(&c, "D2:rank=energy", EXF_USAGE, "hold no cosine and rms");
     forget(&c.tables.contribution);
     refused(&c, "reap4", EXF_USAGE, "variant \"reap4\": the tables hold no contribution, which came with version 2");
+    exf_provenance_free(&c.tables.provenance); /* of co-routed tokens */
+    refused(&c, "sere1", EXF_USAGE, "variant \"sere1\": common_input");
     forget(&c.tables.similarity);
     refused(&c, "sere1", EXF_USAGE, "variant \"sere1\": the tables hold no similarity, which came with version 2");
     forget_array(&c.tables.vectors, "diagonal");

@@ -136,6 +136,11 @@ START_TEST(prefill_spellings)
     MEANS(prefill, "skip2:tau=0.25", EXF_PREFILL_SKIP, 2, (v.tau = 0.25, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
     MEANS(prefill, "skip1:factor=output,tau=1", EXF_PREFILL_SKIP, 1,
           (v.tau = 1, v.sensitivity = EXF_SENSITIVITY_OUTPUT, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
+    MEANS(prefill, "skip0:tau=0.5,layer=3", EXF_PREFILL_SKIP, 0,
+          (v.tau = 0.5, v.only_layer = 4, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
+    MEANS(prefill, "skip0:budget=4", EXF_PREFILL_SKIP, 0, (v.skip_budget = 4, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
+    MEANS(prefill, "skip1:tau=0.01,factor=skip", EXF_PREFILL_SKIP, 1,
+          (v.tau = 0.01, v.sensitivity = EXF_SENSITIVITY_SKIP, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
     MEANS(prefill, "top4", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:renorm", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:drop", EXF_PREFILL_TOP, 4, v.renormalise = 0);
@@ -159,7 +164,7 @@ START_TEST(decode_spellings)
     D("D64:fold=random", 64, v.outside = EXF_OUTSIDE_RANDOM);
     D("D64:seed=9,fold=random,batch=32", 64, (v.outside = EXF_OUTSIDE_RANDOM, v.decode_seed = 9, v.batch = 32));
     D("D64:batch=1", 64, v.batch = 1);
-    MEANS(decode, "reap64:batch=65536", EXF_DECODE_REAP, 64, v.batch = 65536);
+    MEANS(decode, "reap64:batch=65536", EXF_DECODE_REAP, 64, (v.pool_by = EXF_POOL_BY_REAP, v.batch = 65536));
     MEANS(decode, "sere4:batch=8,rho=0.5", EXF_DECODE_SERE, 4, (v.batch = 8, v.rho = 0.5));
     D("D64:rank=norm", 64, (void)0);
     D("D64:rank=energy", 64, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY);
@@ -180,7 +185,11 @@ START_TEST(decode_spellings)
       (v.decode_projector = exf_projector_find("joint"), v.by_router = 1, v.stand_in_weights = EXF_FOLD_STAND_INS_ROUTE));
     D("D64:pool=static,by=energy,projector=joint", 64,
       (v.decode = EXF_DECODE_STATIC, v.decode_projector = exf_projector_find("joint"), v.pool_by = EXF_POOL_BY_ENERGY));
-    MEANS(decode, "reap64", EXF_DECODE_REAP, 64, (void)0);
+    MEANS(decode, "reap64", EXF_DECODE_REAP, 64, v.pool_by = EXF_POOL_BY_REAP);
+    MEANS(decode, "reap64:by=frequency", EXF_DECODE_REAP, 64, v.pool_by = EXF_POOL_BY_FREQUENCY);
+    MEANS(decode, "reap64:by=weighted_ean", EXF_DECODE_REAP, 64, v.pool_by = EXF_POOL_BY_WEIGHTED_EAN);
+    MEANS(decode, "reap64:by=norm", EXF_DECODE_REAP, 64, (void)0);
+    D("D64:pool=static,by=ean", 64, (v.decode = EXF_DECODE_STATIC, v.pool_by = EXF_POOL_BY_EAN));
     MEANS(decode, "sere4", EXF_DECODE_SERE, 4, (void)0);
     MEANS(decode, "sere4:rho=0.125", EXF_DECODE_SERE, 4, v.rho = 0.125);
 }
@@ -194,7 +203,8 @@ START_TEST(a_prefill_and_a_decode_kind_together)
       (v.prefill_options.rank = EXF_FOLD_BY_NORM, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64,
        v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
     MEANS(prefill, "top2:drop+reap8", EXF_PREFILL_TOP, 2,
-          (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8));
+          (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8,
+           v.pool_by = EXF_POOL_BY_REAP));
     P("P4+D8:fold=random,seed=3", 4,
       (v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 8, v.outside = EXF_OUTSIDE_RANDOM, v.decode_seed = 3));
     MEANS(prefill, "random1:seed=2+sere1:rho=1", EXF_PREFILL_RANDOM, 1,
@@ -243,7 +253,10 @@ START_TEST(every_option_has_words)
     told("P3:budget=topp", "3 experts per token in the mean, by share of a token's output, joint weights");
     told("P2:projector=joint,layer=3", "2 experts per token, joint weights, in layer 3 alone");
     told("skip2:tau=0.1,factor=output",
-         "routes below 0.1 dropped, 2 experts per token at least, times the layer's sensitivity (output)");
+         "routes below 0.1 of their token's weights dropped, 2 experts per token at least, times the layer's sensitivity (output)");
+    told("skip0:budget=4", "routes below the threshold for 4 experts per token in the mean dropped");
+    told("skip0:tau=2,layer=1", "routes below 2 of their token's weights dropped, in layer 1 alone");
+    told("reap64:by=frequency", "REAP: the router picks among 64 retained experts by frequency");
     told("D64:targets=router", "64 experts per decode batch, stand-ins by the router, joint weights");
     told("D64:targets=router,weights=route,rank=energy",
          "64 experts per decode batch chosen by energy, stand-ins by the router, the router's weights");
@@ -253,7 +266,7 @@ START_TEST(every_option_has_words)
     told("reap64", "REAP: the router picks among 64 retained experts");
     told("sere4", "SERE: routes outside the batch's top-4 experts go to the most similar of these");
     told("sere4:rho=0.1",
-         "SERE: routes outside the batch's top-4 experts go to the most similar of these, if above similarity 0.1");
+         "SERE: routes outside the batch's top-4 experts go to the most similar of these, if at least 0.1 similar");
     told("D12+P3", "3 experts per token, one scalar per pair; 12 experts per decode batch, one scalar per pair");
 }
 END_TEST
@@ -322,7 +335,7 @@ static void refused(const char *text, const char *message)
 #define A_BUDGET "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"
 #define NO_KIND(text, part)                       \
     refused(text, "variant \"" text "\": \"" part \
-                  "\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1")
+                  "\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1 (skip: from 0)")
 
 START_TEST(kinds_that_are_none)
 {
@@ -365,7 +378,7 @@ START_TEST(options_that_are_none)
             "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
     refused("D8:rescale=sum",
             "variant \"D8:rescale=sum\": \"rescale\" " OF_D);
-    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (known: batch)");
+    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (known: by, router, batch)");
     refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho, batch)");
     refused("P4:rank", "variant \"P4:rank\": rank needs a value");
     refused("top4:drop=1", "variant \"top4:drop=1\": drop takes no value");
@@ -414,8 +427,10 @@ START_TEST(values_that_are_none)
     refused("P4:budget=row", "variant \"P4:budget=row\": budget=row, expected token, topp");
     refused("P4:budget=token,sensitivity=none",
             "variant \"P4:budget=token,sensitivity=none\": sensitivity=none, expected stream, output, measured");
-    refused("skip1:tau=1,factor=kl", "variant \"skip1:tau=1,factor=kl\": factor=kl, expected none, stream, output, measured");
-    refused("D8:pool=static,by=score", "variant \"D8:pool=static,by=score\": by=score, expected norm, reap, energy");
+    refused("skip1:tau=1,factor=kl", "variant \"skip1:tau=1,factor=kl\": factor=kl, expected none, stream, output, "
+                                       "measured, skip");
+    refused("D8:pool=static,by=score", "variant \"D8:pool=static,by=score\": by=score, expected norm, reap, energy, "
+                                      "frequency, ean, weighted_ean");
     refused("D8:targets=router,weights=own",
             "variant \"D8:targets=router,weights=own\": weights=own, expected joint, route, gate");
     refused("sere4:rho=1.01", "variant \"sere4:rho=1.01\": rho=1.01, expected a number from 0 to 1");
@@ -484,7 +499,10 @@ START_TEST(options_that_would_be_ignored)
             "variant \"P4:projector=pair,budget=topp\": " A_BUDGET);
     refused("P4:budget=token,max_loss=0.5",
             "variant \"P4:budget=token,max_loss=0.5\": this projector cannot be combined with max_loss or confidence");
-    refused("skip1", "variant \"skip1\": skip needs a threshold above 0, as in skip1:tau=0.1");
+    refused("skip1", "variant \"skip1\": skip needs a threshold above 0, as in skip1:tau=0.1, or a budget of the "
+                     "tables, as in skip0:budget=4");
+    refused("skip0:budget=4,tau=0.1", "variant \"skip0:budget=4,tau=0.1\": skip's budget has its own tau and factor");
+    refused("skip0:budget=4,factor=output", "variant \"skip0:budget=4,factor=output\": skip's budget has its own tau and factor");
     refused("D8:by=energy", "variant \"D8:by=energy\": by is of pool=static alone; a batch's pool has rank");
     refused("D8:weights=route", "variant \"D8:weights=route\": weights is of targets=router alone");
     refused("D8:targets=router,projector=pair",
