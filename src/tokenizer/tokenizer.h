@@ -4,7 +4,7 @@
  * Supported: normalizer null, NFC, or a Sequence of these; pre_tokenizer Split
  * (the file's own regex through PCRE2, as far as exf_regex_translate() goes, or a literal
  * String; behavior Isolated, or Removed with invert), Digits, and last ByteLevel
- * (add_prefix_space false, use_regex false), Sequence of these; model BPE (merges as
+ * (add_prefix_space false), Sequence of these; model BPE (merges as
  * pairs or as "a b" strings, ignore_merges, a token for every byte of UTF-8, no
  * dropout, no unk, no byte_fallback, no affixes); added tokens with normalized true or
  * false, leftmost-longest, with the id the library gives them (lstrip, rstrip,
@@ -12,8 +12,8 @@
  * single sequences, Sequence of these; no truncation, no padding.  Anything else is
  * refused by name (EXF_MODEL), never guessed.
  *
- * One thing depends on the machine: categories like \p{L} are those of the installed
- * PCRE2's Unicode version, so a character that is younger than it counts as unassigned.
+ * Ids do not depend on the machine: what \p{L} and the like hold is our own data (tokenizer_unicode.c), of the Unicode version
+ * that the library has.
  *
  * A loaded tokenizer is immutable; encoding is thread-safe. */
 #ifndef EXF_TOKENIZER_TOKENIZER_H

@@ -306,7 +306,20 @@ START_TEST(patterns_mean_what_oniguruma_reads)
     expect_seams(REGEX("a(?=\\\\s)|\\\\S+"), "a\xe1\xa0\x8e""b", "97 225 160 142 98"); /* U+180E is no space */
     expect_seams(REGEX("[^\\\\S\\n]"), "  \n", "32 32 10");
     expect_seams(REGEX("(?i:'s)"), "x'\xc5\xbf", "120 39 197 191");     /* U+017F folds to s */
+    expect_seams(REGEX("[b-d-z]|[-a]"), "ab-az", "97 98 45 97 122");       /* a hyphen after a range, or first, is itself */
+    expect_seams(REGEX("[^\\\\x{0}-\\\\x{10ffff}]|a"), "ab", "97 98");      /* nothing is in it */
+    expect_seams(REGEX("(?i:[^A])"), "abAB", "97 98 65 66");
     expect_seams(REGEX("\\\\p{^L}{1,2}|\\\\x61|\\\\x{62}"), "ab12", "97 98 259");
+}
+END_TEST
+
+START_TEST(byte_level_splits_itself)
+{
+    const char *pre = _i ? "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}" /* the default */
+                         : "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}";
+    expect_seams(pre, "ab's  b", "256 39 115 32 258");
+    expect_seams(pre, "ab12ab", "256 259 256");
+    expect_seams(STEPS(SPLIT("String", "b", "Isolated", "false")), "ab", "97 98");
 }
 END_TEST
 
@@ -355,6 +368,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, nfc_is_the_librarys);
     tcase_add_test(t, splits_cut_where_the_library_does);
     tcase_add_test(t, patterns_mean_what_oniguruma_reads);
+    tcase_add_loop_test(t, byte_level_splits_itself, 0, 2);
     tcase_add_test(t, digits_alone_or_in_runs);
     tcase_add_test(t, templates_surround);
     suite_add_tcase(s, t);

@@ -25,13 +25,12 @@ static const struct { parts p; const char *part;
     {{.pre = STEPS("{\"type\":\"Digits\"}")}, "pre_tokenizer \"Digits\": individual_digits is missing, not true or false"},
     {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"},
      "ByteLevel with add_prefix_space true is not supported (supported: false)"},
-    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"}, "ByteLevel with use_regex true"},
-    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"}, "pre_tokenizer \"ByteLevel\": use_regex is missing"},
+    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":1}"}, "\"ByteLevel\": use_regex is an integer"},
     {{.pre = STEPS(SPLIT("Regex", "a", "Removed", "false"))},
      "behavior \"Removed\" and invert false is not supported (supported: Isolated; Removed with invert true)"},
     {{.pre = STEPS(SPLIT("Regex", "a", "MergedWithNext", "true"))}, "behavior \"MergedWithNext\" and invert true"},
     {{.pre = STEPS(SPLIT("Glob", "a", "Isolated", "false"))}, "its pattern is neither {\"Regex\": ...} nor {\"String\": ...}"},
-    {{.pre = REGEX("(a")}, "does not compile: missing closing parenthesis at byte 2 of \"(a\""},
+    {{.pre = REGEX("(a")}, "does not compile: missing closing parenthesis: \"(a\""},
     {{.post = "{\"type\":\"BertProcessing\"}"},
      "post_processor \"BertProcessing\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)"},
     {{.post = "{\"type\":\"Sequence\"}"}, "processors is missing, not an array"},
@@ -124,6 +123,14 @@ START_TEST(patterns_that_two_engines_read_differently)
         {"[+-\\s]", "\"\\s]\""},
         {"[\\s-z]", "\"\\s-z\""},
         {"[\\b]", "\"\\b\""},
+        {"[a-\\d]", "\"\\d]\""},
+        {"[z-a]", "\"z-a\""},
+        {"[--b]", "\"--\""},
+        {"[a", "\"[a\""},
+        {"[a-", "\"[a-\""},
+        {"\\x{d800}", "\"\\x\""},
+        {"\\x{110000}", "\"\\x\""},
+        {"(?i:[\xc3\x9f])", "\"\xc3\x9f\""},
         {"(?i)a", "\"(?i\""},
         {"(?m:.)", "\"(?m\""},
         {"(?<n>a)", "\"(?<\""},
@@ -190,7 +197,7 @@ START_TEST(runaway_patterns_and_many_steps_end)
     exf_text pre = {0};
     char text[64];
     memset(text, 'a', sizeof text);
-    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+[bc]")}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+(?:b|cd)")}), &e), e);
     ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e,
              "100012800 64 0");
     ck_assert_uint_eq(ids.n, 0);
