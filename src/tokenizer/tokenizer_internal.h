@@ -116,6 +116,25 @@ exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern
 /* The same for a text that is searched as it is. */
 exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, size_t len, exf_err *err) EXF_CHECKED;
 
+/* ---- what stands before and after a document (tokenizer_template.c) ---------- */
+
+/* Zero-initialise; exf_template_free. */
+typedef struct {
+    exf_ids before, after;
+    int seen;         /* the post-processor's TemplateProcessing */
+    const char *rule; /* what decided, where the post-processor did not */
+    int disputed;     /* the post-processor would have put another token before */
+    exf_text said;
+} exf_template;
+
+/* part: the "post_processor" object. */
+exf_code exf_template_load(exf_template *t, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+/* Then applies tokenizer_config.json, beside the file tokenizer, if it is there, and the run's choice. */
+typedef int32_t exf_token_finder(const void *ctx, const char *text); /* a token's id, or -1 */
+exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos bos, exf_token_finder *find, const void *ctx,
+                                exf_err *err) EXF_CHECKED;
+void exf_template_free(exf_template *t);
+
 /* ---- byte-level byte-pair encoding ----------------------------------------- */
 
 /* The two hash tables of a BPE model: token text to id, and pair of ids to merge.  Open addressing with keyed hashes; both
@@ -201,6 +220,7 @@ typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where,
                         exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);
+int32_t exf_added_find(const exf_added *a, const char *text); /* its id; -1 if it is no added token */
 
 /* The places of one text's tokens that are not looked at yet; zero-initialise, exf_added_work_free. */
 typedef struct { uint32_t at, word; } exf_word_match;

@@ -21,7 +21,7 @@ static void open_golden(int i, exf_tokenizer **t, exf_json **texts)
     exf_err e;
     char path[128];
     snprintf(path, sizeof path, "tests/golden/tokenizers/%s/tokenizer.json", shape[i]);
-    ck_ok(exf_tokenizer_load(t, path, &e), e);
+    ck_ok(exf_tokenizer_load(t, path, EXF_BOS_AUTO, &e), e);
     snprintf(path, sizeof path, "tests/golden/tokenizers/%s/golden.json", shape[i]);
     ck_ok(exf_json_load(texts, path, 1 << 20, &e), e);
     ck_assert_uint_eq(exf_json_size(*texts), GOLDEN_TEXTS);
@@ -119,7 +119,7 @@ START_TEST(demo_tokenizer)
     exf_ids ids = {0};
     char hex[EXF_SHA256_HEX];
     const char *path = "examples/demo-model/tokenizer.json", *text = "def main(argv):\n    return 0  # caf\xc3\xa9<|endoftext|>";
-    ck_ok(exf_tokenizer_load(&t, path, &e), e);
+    ck_ok(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, text, strlen(text), &ids, &e), e);
     ck_assert_uint_eq(ids.n, sizeof want / sizeof want[0]);
     ck_assert_mem_eq(ids.id, want, sizeof want);
@@ -140,7 +140,7 @@ static void expect_bytes(parts p, const char *text, size_t len, const char *want
     exf_tokenizer *t;
     exf_ids ids = {0};
     exf_text got = {0};
-    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, text, len, &ids, &e), e);
     exf_text_append(&got, "", 0);
     for (size_t i = 0; i < ids.n; i++) exf_text_appendf(&got, "%s%d", i ? " " : "", ids.id[i]);
@@ -175,7 +175,7 @@ START_TEST(tokenizing_stops)
     char *text = malloc(STOPPED_TEXT);
     ck_assert_ptr_nonnull(text);
     memset(text, 'a', STOPPED_TEXT);
-    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
     exf_stop_request(SIGINT);
     ck_fails(exf_tokenizer_encode(t, text, STOPPED_TEXT, &ids, &e), EXF_SIGINT, e, "2");
     ck_assert_uint_eq(ids.n, 0);
@@ -193,7 +193,7 @@ START_TEST(text_must_be_utf8)
     exf_err e;
     exf_tokenizer *t;
     exf_ids ids = {0};
-    ck_ok(exf_tokenizer_load(&t, make((parts){0}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){0}), EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, "ab", 2, &ids, &e), e);
     ck_fails(exf_tokenizer_encode(t, "abc\xff", 4, &ids, &e), EXF_FORMAT, e, "3 0xff");
     ck_fails(exf_tokenizer_encode(t, "\xed\xa0\x80", 3, &ids, &e), EXF_FORMAT, e, "0 0xed");
@@ -343,7 +343,7 @@ START_TEST(templates_surround)
     expect(p, "", "300 301 1");
     exf_err e;
     exf_tokenizer *t;
-    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
     ck_assert_int_eq(exf_tokenizer_size(t), 302);
     exf_tokenizer_free(t);
 }

@@ -85,7 +85,7 @@ START_TEST(refusals_name_what_is_wrong)
 {
     exf_err e;
     exf_tokenizer *t;
-    ck_fails(exf_tokenizer_load(&t, make(refusal[_i].p), &e), EXF_MODEL, e, refusal[_i].part);
+    ck_fails(exf_tokenizer_load(&t, make(refusal[_i].p), EXF_BOS_AUTO, &e), EXF_MODEL, e, refusal[_i].part);
     ck_assert_ptr_null(t);
 }
 END_TEST
@@ -158,7 +158,7 @@ START_TEST(patterns_that_two_engines_read_differently)
         exf_text_appendf(&pre, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
         ck_ok(exf_json_quote(&pre, bad[i].pattern, &e), e);
         exf_text_appendf(&pre, "},\"behavior\":\"Isolated\",\"invert\":false}");
-        ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, bad[i].named);
+        ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), EXF_BOS_AUTO, &e), EXF_MODEL, e, bad[i].named);
         ck_assert_msg(strstr(e.msg, "is not supported (Oniguruma and PCRE2 may read it differently)") != NULL, "%s", e.msg);
         exf_text_free(&pre);
     }
@@ -171,14 +171,14 @@ static void expect_file_refused(const char *bytes, exf_code code, const char *pa
     exf_tokenizer *t;
     const char *path = exf_scratch("file.json");
     exf_write_file(path, bytes, strlen(bytes));
-    ck_fails(exf_tokenizer_load(&t, path, &e), code, e, part);
+    ck_fails(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &e), code, e, part);
 }
 
 START_TEST(files_that_are_no_tokenizers)
 {
     exf_err e;
     exf_tokenizer *t;
-    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), &e), EXF_IO, e, "No");
+    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), EXF_BOS_AUTO, &e), EXF_IO, e, "No");
     expect_file_refused("", EXF_FORMAT, "file.json: line");
     expect_file_refused("{\"a\":1,\"a\":2}", EXF_FORMAT, "duplicate");
     expect_file_refused("[]", EXF_MODEL, "file.json: not a tokenizer: the file is an array, not an object");
@@ -197,7 +197,7 @@ START_TEST(runaway_patterns_and_many_steps_end)
     exf_text pre = {0};
     char text[64];
     memset(text, 'a', sizeof text);
-    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+(?:b|cd)")}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+(?:b|cd)")}), EXF_BOS_AUTO, &e), e);
     ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e,
              "100012800 64 0");
     ck_assert_uint_eq(ids.n, 0);
@@ -205,7 +205,7 @@ START_TEST(runaway_patterns_and_many_steps_end)
     exf_text_appendf(&pre, "{\"type\":\"Sequence\",\"pretokenizers\":[");
     for (int i = 0; i < 33; i++) exf_text_appendf(&pre, "{\"type\":\"Digits\",\"individual_digits\":true},");
     exf_text_appendf(&pre, BYTE_LEVEL "]}");
-    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, "pre_tokenizer 32");
+    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), EXF_BOS_AUTO, &e), EXF_MODEL, e, "pre_tokenizer 32");
     exf_text_free(&pre);
     exf_ids_free(&ids);
 }
@@ -217,7 +217,7 @@ static exf_code load_and_encode(const char *path, const char *text, size_t *n, e
 {
     exf_tokenizer *t;
     exf_ids ids = {0};
-    exf_code rc = exf_tokenizer_load(&t, path, e);
+    exf_code rc = exf_tokenizer_load(&t, path, EXF_BOS_AUTO, e);
     if (rc == EXF_OK) rc = exf_tokenizer_encode(t, text, strlen(text), &ids, e);
     ck_assert(rc == EXF_OK || ids.n == 0);
     *n = ids.n;

@@ -34,7 +34,7 @@ START_TEST(texts_of_younger_characters)
     char path[128];
     exf_json *texts = load("texts", ""), *want = load(shape[_i], ".ids");
     snprintf(path, sizeof path, UNICODE "%s.json", shape[_i]);
-    ck_ok(exf_tokenizer_load(&t, path, &e), e);
+    ck_ok(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &e), e);
     ck_assert_uint_eq(exf_json_size(texts), TEXTS);
     ck_assert_uint_eq(exf_json_size(want), TEXTS);
     for (size_t i = 0; i < TEXTS; i++) {
@@ -171,7 +171,7 @@ START_TEST(alphabets_have_an_end)
     exf_text_appendf(&pre, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"String\":\"");
     for (unsigned c = 0x4e00; c < 0x4e00 + 254 + (unsigned)_i; c++) append_character(&pre, c); /* and '\n', and all others */
     exf_text_appendf(&pre, "\"},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL "]}");
-    exf_code rc = exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e);
+    exf_code rc = exf_tokenizer_load(&t, make((parts){.pre = pre.s}), EXF_BOS_AUTO, &e);
     if (_i) ck_fails(rc, EXF_MODEL, e, "pre_tokenizer 256");
     else ck_ok(rc, e);
     exf_tokenizer_free(t);
