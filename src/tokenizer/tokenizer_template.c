@@ -156,12 +156,11 @@ out:
 
 static exf_code apply_choice(const reading *r, exf_bos bos)
 {
-    static const char missing[] = ", so that data.bos: always has none to put; leave data.bos at auto";
     exf_ids *before = &r->t->before;
     exf_code rc = EXF_OK;
     if (bos == EXF_BOS_AUTO) return EXF_OK;
     if (bos == EXF_BOS_NEVER) before->n = 0;
-    else if (before->n == 0) rc = take_token(r, before, "bos_token", 1, "data.bos: always", missing);
+    else if (before->n == 0) rc = take_token(r, before, "bos_token", 1, "data.bos is always", "; leave data.bos at auto");
     r->t->rule = bos == EXF_BOS_NEVER ? "data.bos: never" : "data.bos: always";
     r->t->disputed = 0;
     return rc;

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "format/json.h"
 
+#include <unistd.h>
+
 #define LONE_TEMPLATE(single) "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"ids\":[-1]}}}"
 #define SEQ_A "{\"Sequence\":{\"id\":\"A\"}}"
 
@@ -239,6 +241,8 @@ START_TEST(every_allocation_may_fail)
                      .vocab = "\"ab\":256",
                      .merges = "\"a b\"",
                      .post = LONE_TEMPLATE(SEQ_A)});
+    const char *config = "{\"tokenizer_class\":\"LlamaTokenizer\",\"bos_token\":{\"content\":\"<s>\"}}";
+    exf_write_file(exf_scratch("tokenizer_config.json"), config, strlen(config));
     for (int i = 0; i < 40; i++) strcat(text, i % 2 ? "\xcc\x81" : "\xcc\xa3"); /* long enough for the other sort */
     exf_mem_fail_at(0);
     ck_ok(load_and_encode(path, text, &want, &e), e);
@@ -256,6 +260,7 @@ START_TEST(every_allocation_may_fail)
         }
     }
     ck_assert_uint_gt(refused, n / 2);
+    unlink(exf_scratch("tokenizer_config.json"));
 }
 END_TEST
 
