@@ -10,9 +10,9 @@ tokenizer_config.json.  Turns of {"from": "human"|"gpt"|..., "value": ...}, as S
 conversations), are taken as {"role": "user"|"assistant"|..., "content": ...}.  Needs jinja2 3.1.6 or newer, nothing else;
 templates are foreign programs and run in jinja's sandbox.
 
-The conversation is rendered whole, without a prompt for a further answer.  ExFold's tokenizer puts
-the special tokens of tokenizer.json around every document; where those start with the very token
-that the template starts with, the template's is left out, so that it stands there once.
+The conversation is rendered whole, without a prompt for a further answer.  ExFold puts the tokens that the
+model's tokenizer files name around every document (docs/data.md); where those start with the very token
+that the template starts with, the template's is left out, so that it stands there once: do not set data.bos for it.
 A template that asks for today's date is refused unless --date says one: equal inputs, equal bytes.
 """
 import argparse
@@ -69,8 +69,18 @@ def special_tokens(model):
     return tokens
 
 
-def first_of_postprocessor(model):
-    """The token that tokenizer.json's post-processor puts in front of every text, or None."""
+# As in src/tokenizer/tokenizer_template.c: classes whose add_bos_token decides, and what counts where it is missing.
+OWN_TEMPLATE = {"LlamaTokenizer": True, "LlamaTokenizerFast": True, "GPTNeoXTokenizer": False, "GPTNeoXTokenizerFast": False}
+
+
+def first_of_documents(model):
+    """The token that ExFold puts in front of every document (data.bos: auto), or None."""
+    path = os.path.join(model, "tokenizer_config.json")
+    config = load_json(path) if os.path.exists(path) else {}
+    if config.get("tokenizer_class") in OWN_TEMPLATE:
+        adds = config.get("add_bos_token")
+        adds = OWN_TEMPLATE[config["tokenizer_class"]] if adds is None else adds
+        return special_tokens(model).get("bos_token") if adds else None
     path = os.path.join(model, "tokenizer.json")
     part = (load_json(path).get("post_processor") or {}) if os.path.exists(path) else {}
     parts = part["processors"] if part.get("type") == "Sequence" else [part]
@@ -137,7 +147,7 @@ class ChatTemplate:
             self.template = jinja_environment(date).from_string(template_source(model))
         except self.error as e:
             raise Failure(3, f"{model}: the chat template cannot be read: {e}") from e
-        self.front = first_of_postprocessor(model)
+        self.front = first_of_documents(model)
         self.model = model
 
     def render(self, messages, where):

@@ -139,7 +139,11 @@ exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf
                          (unsigned long long)c->domains[i].sequences_kept, (unsigned long long)c->domains[i].tokens_kept);
     EXF_TRY(exf_text_end(&domains, err));
     EXF_TRY(exf_provenance_add(p, err, "data.manifest_sha256", "%s", c->manifest_sha256));
-    if (c->tokenizer_sha256[0]) EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
+    if (c->tokenizer_sha256[0]) {
+        EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
+        EXF_TRY(exf_provenance_add(p, err, "tokenizer.bos", "%s", c->tokenizer_bos));
+        EXF_TRY(exf_provenance_add(p, err, "tokenizer.unicode", "%s", exf_tokenizer_unicode()));
+    }
     EXF_TRY(exf_provenance_add(p, err, "data.tokens_digest", "%s", c->tokens_digest));
     if (c->shard[0]) EXF_TRY(exf_provenance_add(p, err, "data.shard", "%s", c->shard));
     EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", c->n_sequences));

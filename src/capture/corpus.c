@@ -239,6 +239,17 @@ static exf_code check_vocabulary(const exf_tokenizer *t, const exf_corpus_reques
     return EXF_OK;
 }
 
+/* Says what goes before every document, where it is something or could be. */
+static void report_bos(const exf_tokenizer *t)
+{
+    const char *bos = exf_tokenizer_bos(t);
+    if (exf_tokenizer_bos_disputed(t))
+        exf_log_info("before every document: %s, as in transformers 4.57; transformers 5 follows the post_processor of "
+                     "tokenizer.json, which has another; data.bos: always or never decides", bos);
+    else if (strcmp(bos, "none (post_processor)") != 0)
+        exf_log_info("before every document: %s", bos);
+}
+
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err *err)
 {
     builder b = {.request = q};
@@ -253,9 +264,11 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
         goto out;
     }
     if (text < b.manifest->n) {
-        EXF_TRY(exf_tokenizer_load(&b.tokenizer, q->tokenizer, err));
+        EXF_TRY(exf_tokenizer_load(&b.tokenizer, q->tokenizer, q->bos, err));
         EXF_TRY(check_vocabulary(b.tokenizer, q, err));
         memcpy(b.corpus->tokenizer_sha256, exf_tokenizer_sha256(b.tokenizer), EXF_SHA256_HEX);
+        snprintf(b.corpus->tokenizer_bos, sizeof b.corpus->tokenizer_bos, "%s", exf_tokenizer_bos(b.tokenizer));
+        report_bos(b.tokenizer);
     }
     EXF_TRY(find_chat_form(&b, err));
     EXF_TRY(exf_mem_new(&b.want, b.manifest->n, sizeof *b.want, "shares of the sources", err));
@@ -310,7 +323,8 @@ static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request 
     exf_code rc = EXF_OK;
     int found = 0;
     if (first_text(m) < m->n && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
-    if (found) rc = exf_tokenizer_load(&t, q->tokenizer, err);
+    if (found) rc = exf_tokenizer_load(&t, q->tokenizer, q->bos, err);
+    if (t) report_bos(t);
     if (t) rc = check_vocabulary(t, q, err);
     exf_tokenizer_free(t);
     return rc;

@@ -62,6 +62,7 @@ typedef struct {
     char *unpinned;         /* their files as the manifest spells them: "a.jsonl, b.txt"; NULL: none */
     char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
     char tokenizer_sha256[EXF_SHA256_HEX]; /* of tokenizer.json; "" when no source is text */
+    char tokenizer_bos[96];               /* what goes before every document (exf_tokenizer_bos); "" likewise */
     char tokens_digest[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
     char shard[EXF_SHA256_HEX + 32];      /* "2/4 of DIGEST": which shard of the tokens of that digest it is; "": the whole */
 } exf_corpus;
@@ -76,6 +77,7 @@ typedef struct {
     const char *tokenizer; /* path of tokenizer.json; loaded only if a source is text, may be NULL */
     const char *manifest_text; /* NULL: the manifest is read from its path; else these bytes stand for the
                                 * file, which need not exist */
+    exf_bos bos;           /* what goes before every document of text */
 } exf_corpus_request;
 
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err) EXF_CHECKED;

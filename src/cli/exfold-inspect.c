@@ -164,7 +164,7 @@ static exf_code print_ids(exf_recipe *r, exf_err *err)
     ssize_t len;
     exf_code rc;
     EXF_TRY(exf_path_join(&path, r->inputs[0], "tokenizer.json", err));
-    EXF_TRY(exf_tokenizer_load(&t, path, err));
+    EXF_TRY(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "ids", '[');
     while (errno = 0, !ferror(stdout) && (len = getline(&line, &room, stdin)) >= 0) {

@@ -36,7 +36,8 @@ const exf_program exf_program_validate = {
     .examples = "exfold-validate --model DIR --text held-out.txt --tables out/tables.h5\n"
                 "exfold-validate recipe.yaml --variants 'P4 top4:drop D8' --fail-above kl=0.2\n"
                 "exfold-validate recipe.yaml --limit kl=0.05 --gpu H200    # sweep P and D, recommend a pair",
-    .keys = "model data.max_tokens data.min_tokens data.seed runtime output.directory serve.runtime validate budget_rules",
+    .keys = "model data.max_tokens data.min_tokens data.seed data.bos runtime output.directory serve.runtime validate "
+            "budget_rules",
     .needs_recipe = 1,
     .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,

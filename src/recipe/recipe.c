@@ -33,6 +33,9 @@ static const exf_opt key_rows[] = {
      "longest sequence; longer documents are cut into pieces"},
     {"data.min_tokens", NULL, 0, EXF_OPT_INT, AT(min_tokens), "1", "1..1048576", "Data", "shorter pieces are dropped"},
     {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
+    {"data.bos", NULL, 0, EXF_OPT_CHOICE, AT(bos), "auto", "auto|always|never", "Data",
+     "the token before every document; auto: as the model's tokenizer files say, by the rule of transformers 4.57; always, the "
+     "bos_token of tokenizer_config.json"},
     {"calibrate.pairs", NULL, 0, EXF_OPT_CHOICE, AT(pairs), "corouted", "corouted|common_input", "Calibration",
      "which pairs are observed: corouted, those in one token's top-K; common_input, every pair, all experts run on the same "
      "tokens"},

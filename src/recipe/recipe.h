@@ -41,6 +41,7 @@ typedef struct {
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
+    int bos; /* exf_bos (tokenizer/tokenizer.h) */
     int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
     int bare_router;
     int64_t observer_tokens, vector_pairs, samples, basis_seed, route_sample, min_pair_tokens;

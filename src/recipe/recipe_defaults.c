@@ -152,11 +152,11 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
 {
     static const char *const settings[][3][6] = {
         [EXF_SETTINGS_OF_CALIBRATION] = {
-            {"data.sequences", "data.max_tokens", "data.min_tokens", "data.seed", NULL},
+            {"data.sequences", "data.max_tokens", "data.min_tokens", "data.seed", "data.bos", NULL},
             {"calibrate.pairs", "calibrate.weighting", "calibrate.ridge", "calibrate.clip", "calibrate.projectors", NULL},
             {"pools", "budgets", "coverage.fail_below", "runtime.compute", "output.targets", NULL}},
         [EXF_SETTINGS_OF_VALIDATION] = {
-            {"validate.sequences", "data.max_tokens", "data.seed", NULL},
+            {"validate.sequences", "data.max_tokens", "data.seed", "data.bos", NULL},
             {"validate.variants", NULL},
             {"validate.decode_batch", "validate.prefill_tokens", "runtime.compute", "output.directory", NULL}},
     };

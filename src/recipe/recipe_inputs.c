@@ -58,6 +58,20 @@ out:
     return rc;
 }
 
+/* The file beside tokenizer.json that says what goes before a document, and how chats are rendered, if it is there. */
+static exf_code list_tokenizer_config(input_list *in, const char *dir, exf_err *err)
+{
+    char *path = NULL;
+    int found = 0;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, dir, "tokenizer_config.json", err));
+    EXF_TRY(exf_path_look(path, &found, err));
+    if (found) rc = list_file(in, "tokenizer-config", path, err);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
 static exf_code list_model(input_list *in, const char *dir, int text, exf_err *err)
 {
     exf_checkpoint *c = NULL;
@@ -65,7 +79,8 @@ static exf_code list_model(input_list *in, const char *dir, int text, exf_err *e
     EXF_TRY(list_file_in(in, "config", dir, "config.json", err));
     EXF_TRY(exf_checkpoint_open(&c, dir, err));
     for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(list_file(in, "weights", exf_checkpoint_path(c, i), err));
-    if (text) rc = list_file_in(in, "tokenizer", dir, "tokenizer.json", err);
+    if (text) EXF_TRY(list_file_in(in, "tokenizer", dir, "tokenizer.json", err));
+    if (text) rc = list_tokenizer_config(in, dir, err);
 out:
     exf_checkpoint_close(c);
     return rc;

@@ -110,7 +110,8 @@ static exf_code open_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_path_join(&s->tokenizer_path, r->model_path, "tokenizer.json", err));
     s->request = (exf_corpus_request){r->manifest,       r->sequences,         r->max_tokens,    r->min_tokens,
-                                      (uint64_t)r->seed, s->model->arch.vocab, s->tokenizer_path, r->manifest_text};
+                                      (uint64_t)r->seed, s->model->arch.vocab, s->tokenizer_path, r->manifest_text,
+                                      (exf_bos)r->bos};
     EXF_TRY(r->dry_run ? exf_corpus_plan(&s->corpus, &s->request, &s->missing_data, err)
                        : exf_corpus_load(&s->corpus, &s->request, err));
     const exf_corpus *c = s->corpus;

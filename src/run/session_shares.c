@@ -128,8 +128,8 @@ exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *e
     if (!r->n_shards || r->shard_text) EXF_TRY(exf_recipe_text(r, NULL, &t, err)); /* else each rank has a shard of its own */
     exf_text_appendf(&t, "model config: sha256 %s\n", s->model->config_sha256);
     add_files(&t, s->model);
-    exf_text_appendf(&t, "manifest: sha256 %s\ntokenizer: sha256 %s\ntokens: digest %s\n", c->manifest_sha256,
-                     c->tokenizer_sha256, whole ? whole : c->tokens_digest);
+    exf_text_appendf(&t, "manifest: sha256 %s\ntokenizer: sha256 %s, %s before a document\ntokens: digest %s\n",
+                     c->manifest_sha256, c->tokenizer_sha256, c->tokenizer_bos, whole ? whole : c->tokens_digest);
     exf_text_appendf(&t, "device: %s (%s), %s\n", s->backend->name, s->backend->device(), exf_compute_name(s->compute));
     EXF_TRY(exf_text_end(&t, err));
     rc = exf_ranks_same(r->job, t.s, err);

@@ -13,9 +13,6 @@
 
 enum { LARGEST_FILE = 64 << 20 };
 
-/* The ids that the post-processor adds before and after a text's. */
-typedef struct { exf_ids before, after; int seen; } post_template;
-
 struct exf_tokenizer {
     char sha256[EXF_SHA256_HEX];
     int nfc;
@@ -23,7 +20,7 @@ struct exf_tokenizer {
     exf_added added;
     exf_splitter *splitter;
     exf_bpe *bpe;
-    post_template template;
+    exf_template template;
 };
 
 /* ---- lists of ids, parts of the file ---------------------------------- */
@@ -84,75 +81,6 @@ exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const c
                     exf_json_type(j) == EXF_JSON_INT ? is : exf_json_type_name(j), EXF_TOKEN_ID_LIMIT - 1);
 }
 
-/* ---- the template ----------------------------------------------------- */
-
-static exf_code add_special_token(exf_ids *ids, const exf_json *template, const exf_json *item, const char *where, exf_err *err)
-{
-    const char *name = exf_json_string(exf_json_get(item, "id"), NULL);
-    const exf_json *specials = exf_json_get(template, "special_tokens");
-    const exf_json *list = name ? exf_json_get(exf_json_get(specials, name), "ids") : NULL;
-    if (exf_json_type(list) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: special token \"%s\" has no ids in special_tokens",
-                        where, name ? name : "?");
-    for (size_t i = 0; i < exf_json_size(list); i++) {
-        int32_t id = 0;
-        exf_code rc = exf_part_id(&id, exf_json_at(list, i), where, "special token of post_processor", name, err);
-        if (rc == EXF_OK) rc = exf_ids_add(ids, &id, 1, err);
-        if (rc != EXF_OK) return rc;
-    }
-    return EXF_OK;
-}
-
-/* "single": special tokens, and the sequence "A" exactly once. */
-static exf_code load_single(post_template *t, const exf_json *part, const char *where, exf_err *err)
-{
-    const exf_json *single = exf_json_get(part, "single");
-    int sequences = 0;
-    if (t->seen++) return exf_fail(err, EXF_MODEL, "%s: more than one post_processor TemplateProcessing is not supported", where);
-    for (size_t i = 0; i < exf_json_size(single); i++) {
-        const exf_json *item = exf_json_at(single, i);
-        const exf_json *special = exf_json_get(item, "SpecialToken"), *sequence = exf_json_get(item, "Sequence");
-        const char *id = exf_json_string(exf_json_get(sequence, "id"), NULL);
-        exf_code rc = EXF_OK;
-        if (special) rc = add_special_token(sequences ? &t->after : &t->before, part, special, where, err);
-        else if (id && strcmp(id, "A") == 0) sequences++;
-        else rc = exf_fail(err, EXF_MODEL,
-                           "%s: post_processor TemplateProcessing: single[%zu] is neither a SpecialToken nor Sequence \"A\"", where,
-                           i);
-        if (rc != EXF_OK) return rc;
-    }
-    if (sequences != 1)
-        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: single has Sequence \"A\" %d times, not once",
-                        where, sequences);
-    return EXF_OK;
-}
-
-static exf_code load_template(post_template *t, const exf_json *part, const char *where, exf_err *err)
-{
-    const char *type = exf_part_type(part);
-    if (exf_json_type(part) == EXF_JSON_NULL || strcmp(type, "ByteLevel") == 0) return EXF_OK; /* ByteLevel only moves offsets */
-    if (strcmp(type, "TemplateProcessing") == 0) return load_single(t, part, where, err);
-    if (strcmp(type, "Sequence") != 0)
-        return exf_fail(err, EXF_MODEL,
-                        "%s: post_processor \"%s\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)",
-                        where, type);
-    const exf_json *list = exf_json_get(part, "processors");
-    if (exf_json_type(list) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: post_processor Sequence: processors is %s, not an array", where,
-                        exf_json_type_name(list));
-    for (size_t i = 0; i < exf_json_size(list); i++) {
-        exf_code rc = load_template(t, exf_json_at(list, i), where, err);
-        if (rc != EXF_OK) return rc;
-    }
-    return EXF_OK;
-}
-
-static void free_template(post_template *t)
-{
-    exf_ids_free(&t->before);
-    exf_ids_free(&t->after);
-}
-
 /* ---- loading ---------------------------------------------------------- */
 
 static exf_code load_normalizer(exf_tokenizer *t, const exf_json *part, const char *where, exf_err *err)
@@ -193,15 +121,22 @@ static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *wh
     for (int i = 0; i < 2; i++) EXF_TRY(exf_part_off(doc, off[i], where, "a tokenizer", err));
     EXF_TRY(load_normalizer(t, exf_json_get(doc, "normalizer"), where, err));
     EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
-    EXF_TRY(load_template(&t->template, exf_json_get(doc, "post_processor"), where, err));
+    EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
     EXF_TRY(exf_bpe_load(&t->bpe, exf_json_get(doc, "model"), where, err));
     EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, t->nfc, where, err));
-    find_size(t);
 out:
     return rc;
 }
 
-exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_err *err)
+/* A token's id, by its text; -1 if there is none. */
+static int32_t find_token(const void *ctx, const char *text)
+{
+    const exf_tokenizer *t = ctx;
+    int32_t id = exf_added_find(&t->added, text);
+    return id >= 0 ? id : exf_bpe_find(t->bpe, text, strlen(text));
+}
+
+exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, exf_err *err)
 {
     exf_json *doc = NULL;
     char *bytes = NULL;
@@ -215,6 +150,8 @@ exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_err *err)
     exf_mem_free(bytes); /* before the tables grow: the parsed file is large enough */
     bytes = NULL;
     EXF_TRY(load_parts(*out, doc, path, err));
+    EXF_TRY(exf_template_configure(&(*out)->template, path, bos, find_token, *out, err));
+    find_size(*out);
 out:
     exf_json_free(doc);
     exf_mem_free(bytes);
@@ -231,7 +168,7 @@ void exf_tokenizer_free(exf_tokenizer *t)
     exf_added_free(&t->added);
     exf_splitter_free(t->splitter);
     exf_bpe_free(t->bpe);
-    free_template(&t->template);
+    exf_template_free(&t->template);
     exf_mem_free(t);
 }
 
@@ -243,6 +180,21 @@ int32_t exf_tokenizer_size(const exf_tokenizer *t)
 const char *exf_tokenizer_sha256(const exf_tokenizer *t)
 {
     return t->sha256;
+}
+
+const char *exf_tokenizer_bos(const exf_tokenizer *t)
+{
+    return t->template.said.s;
+}
+
+int exf_tokenizer_bos_disputed(const exf_tokenizer *t)
+{
+    return t->template.disputed;
+}
+
+const char *exf_tokenizer_unicode(void)
+{
+    return exf_unicode_version;
 }
 
 /* ---- encoding ------------------------------------------------------- */

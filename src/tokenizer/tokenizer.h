@@ -4,16 +4,16 @@
  * Supported: normalizer null, NFC, or a Sequence of these; pre_tokenizer Split
  * (the file's own regex through PCRE2, as far as exf_regex_translate() goes, or a literal
  * String; behavior Isolated, or Removed with invert), Digits, and last ByteLevel
- * (add_prefix_space false, use_regex false), Sequence of these; model BPE (merges as
+ * (add_prefix_space false), Sequence of these; model BPE (merges as
  * pairs or as "a b" strings, ignore_merges, a token for every byte of UTF-8, no
  * dropout, no unk, no byte_fallback, no affixes); added tokens with normalized true or
  * false, leftmost-longest, with the id the library gives them (lstrip, rstrip,
  * single_word must be false); post_processor null, ByteLevel, TemplateProcessing for
- * single sequences, Sequence of these; no truncation, no padding.  Anything else is
+ * single sequences, Sequence of these, or what tokenizer_config.json has in its place; no truncation, no padding.  Anything else is
  * refused by name (EXF_MODEL), never guessed.
  *
- * One thing depends on the machine: categories like \p{L} are those of the installed
- * PCRE2's Unicode version, so a character that is younger than it counts as unassigned.
+ * Ids do not depend on the machine: what \p{L} and the like hold is our own data (tokenizer_unicode.c), of the Unicode version
+ * that the library has.
  *
  * A loaded tokenizer is immutable; encoding is thread-safe. */
 #ifndef EXF_TOKENIZER_TOKENIZER_H
@@ -30,13 +30,23 @@ void exf_ids_free(exf_ids *ids);
 
 typedef struct exf_tokenizer exf_tokenizer;
 
-/* path: the tokenizer.json file (at most 64 MiB). */
-exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_err *err) EXF_CHECKED;
+/* Whether a token goes before every document: as the model's files say (the rule is on top of tokenizer_template.c), the
+ * bos_token of tokenizer_config.json in any case, or none. */
+typedef enum { EXF_BOS_AUTO, EXF_BOS_ALWAYS, EXF_BOS_NEVER } exf_bos;
+
+/* path: the tokenizer.json file (at most 64 MiB); tokenizer_config.json is read where it lies beside it. */
+exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, exf_err *err) EXF_CHECKED;
 void exf_tokenizer_free(exf_tokenizer *t); /* NULL is allowed */
 /* One more than the largest id the tokenizer can produce. */
 int32_t exf_tokenizer_size(const exf_tokenizer *t);
 /* SHA-256 of the tokenizer.json bytes. */
 const char *exf_tokenizer_sha256(const exf_tokenizer *t);
+/* What goes before every document, and what decided it: "none (post_processor)", "100000 (add_bos_token)". */
+const char *exf_tokenizer_bos(const exf_tokenizer *t);
+/* 1 where transformers 5 puts another token before a document than 4.57 does, whose rule is followed. */
+int exf_tokenizer_bos_disputed(const exf_tokenizer *t);
+/* The Unicode version of character classes in patterns. */
+const char *exf_tokenizer_unicode(void);
 
 /* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary
  * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8. */

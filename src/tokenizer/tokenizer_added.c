@@ -300,6 +300,15 @@ void exf_added_free(exf_added *a)
     *a = (exf_added){0};
 }
 
+int32_t exf_added_find(const exf_added *a, const char *text)
+{
+    const exf_added_set *sets[] = {&a->raw, &a->normalized};
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < sets[k]->n; i++)
+            if (strcmp(sets[k]->token[i].text, text) == 0) return sets[k]->token[i].id;
+    return -1;
+}
+
 /* ---- finding -------------------------------------------------------- */
 
 exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err)

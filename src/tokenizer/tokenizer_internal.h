@@ -1,6 +1,6 @@
 /* tokenizer_internal.h - what the chapters of the tokenizer offer each other: parts of tokenizer.json (tokenizer.c), normal form C
- * (tokenizer_nfc.c), the pre-tokenizer and its patterns (tokenizer_split.c, tokenizer_regex.c), byte-pair encoding
- * (tokenizer_bpe.c) and added tokens (tokenizer_added.c). */
+ * (tokenizer_nfc.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the pre-tokenizer and its patterns
+ * (tokenizer_split.c, tokenizer_regex.c), byte-pair encoding (tokenizer_bpe.c) and added tokens (tokenizer_added.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #include "base/hash.h"
@@ -36,9 +36,47 @@ typedef struct {
 exf_code exf_nfc(exf_nfc_work *w, const char **bytes, size_t *len, exf_err *err) EXF_CHECKED;
 void exf_nfc_free(exf_nfc_work *w);
 
+/* ---- Unicode data (tokenizer_unicode.c, generated) -------------------------- */
+
+extern const char exf_unicode_version[]; /* of general categories */
+extern const uint32_t exf_unicode_run[]; /* first << 5 | category, rising */
+extern const size_t exf_unicode_runs;
+extern const int32_t exf_unicode_younger_digit[][2], exf_unicode_younger_mark[][2]; /* first, last, rising */
+extern const size_t exf_unicode_younger_digits, exf_unicode_younger_marks;
+
+/* ---- sets of characters, and the alphabet of a pre-tokenizer ----------------- */
+
+typedef struct { uint32_t first, end; } exf_char_range; /* without end */
+/* Zero-initialise; exf_chars_free.  What takes a const set wants it sorted. */
+typedef struct { exf_char_range *range; size_t n, cap; } exf_chars;
+
+exf_code exf_chars_add(exf_chars *set, uint32_t first, uint32_t last, exf_err *err) EXF_CHECKED;
+/* name: "L" or "Lu"; exf_chars_category() tells whether it is one. */
+int exf_chars_category(const char *name, size_t len);
+exf_code exf_chars_add_category(exf_chars *set, const char *name, size_t len, exf_err *err) EXF_CHECKED;
+exf_code exf_chars_add_space(exf_chars *set, exf_err *err) EXF_CHECKED;  /* White_Space */
+exf_code exf_chars_add_digits(exf_chars *set, exf_err *err) EXF_CHECKED; /* what pre_tokenizer Digits takes */
+/* Adds what folds to the set's ASCII letters. */
+exf_code exf_chars_fold(exf_chars *set, exf_err *err) EXF_CHECKED;
+void exf_chars_sort(exf_chars *set);
+exf_code exf_chars_negate(exf_chars *set, exf_err *err) EXF_CHECKED; /* sorts, too */
+void exf_chars_free(exf_chars *set);
+
+/* First every set of every pattern is told, then the alphabet is closed; then it writes sets as classes of bytes, and maps
+ * texts. */
+typedef struct exf_alphabet exf_alphabet;
+/* where: the file, for messages; kept until the alphabet is closed. */
+exf_code exf_alphabet_new(exf_alphabet **out, const char *where, exf_err *err) EXF_CHECKED;
+exf_code exf_alphabet_tell(exf_alphabet *a, const exf_chars *set, exf_err *err) EXF_CHECKED;
+void exf_alphabet_close(exf_alphabet *a);
+/* Appends the set, one that was told, as a class of PCRE2 for strings of bytes. */
+void exf_alphabet_write(const exf_alphabet *a, const exf_chars *set, exf_text *out);
+/* Writes a byte for each character of valid UTF-8, at most len; returns how many. */
+size_t exf_alphabet_map(const exf_alphabet *a, const char *text, size_t len, unsigned char *out);
+void exf_alphabet_free(exf_alphabet *a); /* NULL is allowed */
+
 /* ---- the pre-tokenizer ------------------------------------------------------
- * It cuts text into the pre-tokens that the BPE model encodes one by one.  Categories (\p{L}, Digits) are those of the
- * installed PCRE2's Unicode version: characters that are newer count as unassigned. */
+ * It cuts text into the pre-tokens that the BPE model encodes one by one. */
 
 typedef struct exf_splitter exf_splitter; /* immutable after loading */
 
@@ -51,21 +89,19 @@ exf_code exf_split_work_new(exf_split_work **out, exf_err *err) EXF_CHECKED;
 void exf_split_work_free(exf_split_work *w); /* NULL is allowed */
 
 /* Calls emit for each pre-token (never empty) in order, until it fails.  The time is linear in the text where a pattern decides
- * within 128 steps and the next 128 bytes; what it does beyond, items of the pattern and eighths of the bytes that it reads, is
- * counted.  EXF_MODEL where that is more than 100 million and 200 for each byte of the work's text, or 2 billion: a number
- * that depends on pattern, text and PCRE2 alone. */
+ * within 128 steps and the next 128 characters; what it does beyond, items of the pattern and eighths of the characters that it
+ * reads, is counted.  EXF_MODEL where that is more than 100 million and 200 for each byte of the work's text, or 2 billion: a
+ * number that depends on pattern, text and PCRE2 alone. */
 typedef exf_code exf_pretoken_fn(void *ctx, const char *pretoken, size_t len, exf_err *err);
 exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
                           exf_err *err) EXF_CHECKED;
 
-/* Translates a pre-tokenizer's pattern from Oniguruma (Ruby syntax)
- * to PCRE2, so that both match the same texts.
+/* Translates a pre-tokenizer's pattern from Oniguruma (Ruby syntax) to PCRE2 on an alphabet's bytes, so that it matches the same
+ * texts.
  *
- * The released patterns use a small common subset of both languages.  A construct
- * outside of it often compiles in both and matches different texts ("\h" is a
- * hexadecimal digit in one and a blank in the other; "&&" in a class is an
- * intersection in one and two ampersands in the other).  So only the subset is
- * accepted; everything else is refused by name:
+ * The released patterns use a small common subset of both languages.  A construct outside of it often compiles in both and
+ * matches different texts ("\h" is a hexadecimal digit in one and a blank in the other; "&&" in a class is an intersection in
+ * one and two ampersands in the other).  So only the subset is accepted; everything else is refused by name:
  *
  *   any character, .  ^  $  |  *  +  ?  *?  *+ ...  {n} {n,} {n,m} (not lazy or possessive)
  *   (...)  (?:...)  (?i:...)  (?=...)  (?!...)  (?<=...)  (?<!...)  (?>...)
@@ -73,9 +109,31 @@ exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *
  *   \s \S \d \D \p{general category} \P{...} \A \z \n \r \t \f \e \a \xHH \x{H...} \punctuation
  *   in (?i:...) ASCII only, and no letters that fold into one character (ss, st, ff, fi, fl)
  *
- * PCRE2 must compile it with UTF, UCP, MULTILINE (Ruby's ^ and $ match at every line) and
- * "\n" as the only newline. */
-exf_code exf_regex_translate(exf_text *out, const char *pattern, size_t len, const char *where, exf_err *err) EXF_CHECKED;
+ * out NULL: tells the alphabet the pattern's sets.  Else appends the pattern, which PCRE2 must compile without UTF, with
+ * MULTILINE (Ruby's ^ and $ match at every line) and "\n" as the only newline. */
+exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const char *where,
+                             exf_err *err) EXF_CHECKED;
+/* The same for a text that is searched as it is. */
+exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, size_t len, exf_err *err) EXF_CHECKED;
+
+/* ---- what stands before and after a document (tokenizer_template.c) ---------- */
+
+/* Zero-initialise; exf_template_free. */
+typedef struct {
+    exf_ids before, after;
+    int seen;         /* the post-processor's TemplateProcessing */
+    const char *rule; /* what decided, where the post-processor did not */
+    int disputed;     /* the post-processor would have put another token before */
+    exf_text said;
+} exf_template;
+
+/* part: the "post_processor" object. */
+exf_code exf_template_load(exf_template *t, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+/* Then applies tokenizer_config.json, beside the file tokenizer, if it is there, and the run's choice. */
+typedef int32_t exf_token_finder(const void *ctx, const char *text); /* a token's id, or -1 */
+exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos bos, exf_token_finder *find, const void *ctx,
+                                exf_err *err) EXF_CHECKED;
+void exf_template_free(exf_template *t);
 
 /* ---- byte-level byte-pair encoding ----------------------------------------- */
 
@@ -162,6 +220,7 @@ typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where,
                         exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);
+int32_t exf_added_find(const exf_added *a, const char *text); /* its id; -1 if it is no added token */
 
 /* The places of one text's tokens that are not looked at yet; zero-initialise, exf_added_work_free. */
 typedef struct { uint32_t at, word; } exf_word_match;

@@ -1,19 +1,15 @@
-/* tokenizer_regex.c - translates patterns from Oniguruma to PCRE2: an accepted subset, item by item; see tokenizer_internal.h. */
+/* tokenizer_regex.c - translates patterns from Oniguruma to PCRE2 on the bytes of an alphabet: an accepted subset, item by item;
+ * see tokenizer_internal.h. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include <string.h>
 
-/* White_Space, and what is not.  Spelled out because PCRE2's \s also has U+180E. */
-#define SPACE "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define NO_SPACE                                                                                     \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"   \
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-
 typedef struct {
-    exf_text *out;
+    exf_text *out; /* NULL: the pattern's sets are told to the alphabet, nothing is written */
+    exf_alphabet *alphabet;
+    exf_chars set; /* of the item that is read */
     const char *p, *end, *start;
     size_t depth, fold_depth; /* open groups; those open when (?i: began, plus one, or 0 */
-    int in_class, class_at_start;
     char letter;              /* the last one in (?i: since a "|", in lower case; '[' after a class; or 0 */
     const char *where;
     exf_err *err;
@@ -43,8 +39,17 @@ static exf_code refuse(const reader *r, size_t len)
 /* Takes the next bytes over as they are. */
 static exf_code accept(reader *r, size_t len)
 {
-    exf_text_append(r->out, r->p, len);
+    if (r->out) exf_text_append(r->out, r->p, len);
     r->p += len;
+    return EXF_OK;
+}
+
+/* Writes r->set as an item of the pattern, or tells it. */
+static exf_code put_set(reader *r)
+{
+    exf_chars_sort(&r->set);
+    if (!r->out) return exf_alphabet_tell(r->alphabet, &r->set, r->err);
+    exf_alphabet_write(r->alphabet, &r->set, r->out);
     return EXF_OK;
 }
 
@@ -55,58 +60,114 @@ static int is_ahead(const reader *r, const char *s)
     return (size_t)(r->end - r->p) >= len && memcmp(r->p, s, len) == 0;
 }
 
-/* \p{Lu}, \P{N}, \p{^N}: the length, or 0 if it is not a general category. */
+/* The character at p, which is valid UTF-8, and its length. */
+static uint32_t read_character(const char *p, size_t *len)
+{
+    const unsigned char *b = (const unsigned char *)p;
+    *len = b[0] < 0x80 ? 1 : b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;
+    uint32_t c = *len == 1 ? b[0] : b[0] & (0x7fu >> *len);
+    for (size_t i = 1; i < *len; i++) c = c << 6 | (b[i] & 63);
+    return c;
+}
+
+/* ---- escapes -------------------------------------------------------- */
+
+/* \p{Lu}, \P{N}, \p{^N}: the length of the whole, or 0 if it is not a general category. */
 static size_t category_len(const reader *r)
 {
-    static const char known[] =
-        " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn ";
     const char *name = r->p + 2, *close = memchr(r->p, '}', (size_t)(r->end - r->p));
-    char word[5] = " ";
     if (!close || *name++ != '{') return 0;
     if (*name == '^') name++;
-    size_t len = (size_t)(close - name);
-    if (len < 1 || len > 2) return 0;
-    memcpy(word + 1, name, len);
-    word[len + 1] = ' ';
-    return strstr(known, word) ? (size_t)(close - r->p) + 1 : 0;
+    return exf_chars_category(name, (size_t)(close - name)) ? (size_t)(close - r->p) + 1 : 0;
 }
 
-/* \x41, \x{4E00}: the length, or 0.  From \x80 on the short form is a byte to
- * Oniguruma and a code point to PCRE2. */
-static size_t hex_len(const reader *r)
+/* \x41, \x{4E00}: the length, or 0.  From \x80 on the short form is a byte to Oniguruma; surrogates are no characters. */
+static size_t hex_len(const reader *r, uint32_t *c)
 {
-    static const char hex[] = "0123456789abcdefABCDEF";
-    size_t left = (size_t)(r->end - r->p), n = 3;
-    if (left >= 4 && r->p[2] >= '0' && r->p[2] <= '7' && strspn(r->p + 3, hex)) return 4;
-    if (left < 5 || r->p[2] != '{') return 0;
-    n += strspn(r->p + 3, hex);
-    return n > 3 && n < 10 && n < left && r->p[n] == '}' ? n + 1 : 0;
+    static const char hex[] = "0123456789abcdef0123456789ABCDEF";
+    size_t left = (size_t)(r->end - r->p), at = 2, digits = 0;
+    int braces = left > 2 && r->p[2] == '{';
+    const char *found;
+    *c = 0;
+    for (at += (size_t)braces; at < left && digits < (braces ? 8 : 2); at++, digits++) {
+        if (!r->p[at] || !(found = strchr(hex, r->p[at]))) break;
+        *c = *c << 4 | (uint32_t)((found - hex) & 15);
+    }
+    if (!braces) return digits == 2 && *c < 0x80 ? at : 0;
+    return digits && at < left && r->p[at] == '}' && *c < 0x110000 && (*c < 0xd800 || *c >= 0xe000) ? at + 1 : 0;
 }
 
-static exf_code translate_space(reader *r, int negated)
+/* Adds \s, \d, \p{...} (name NULL: white space), or all other characters. */
+static exf_code add_property(reader *r, const char *name, size_t len, int negated)
 {
-    const char *text = !r->in_class ? (negated ? "[^" SPACE "]" : "[" SPACE "]") : negated ? NO_SPACE : SPACE;
-    /* Next to a hyphen the ranges would grow into it. */
-    int hyphen =
-        r->in_class && ((r->p[-1] == '-' && !r->class_at_start) || (r->end - r->p > 3 && r->p[2] == '-' && r->p[3] != ']'));
-    if (hyphen) return refuse(r, 4);
-    r->p += 2;
-    exf_text_append(r->out, text, strlen(text));
-    return EXF_OK;
+    exf_chars held = {0};
+    exf_code rc;
+    if (name) EXF_TRY(exf_chars_add_category(&held, name, len, r->err));
+    else EXF_TRY(exf_chars_add_space(&held, r->err));
+    if (negated) EXF_TRY(exf_chars_negate(&held, r->err));
+    for (size_t i = 0; i < held.n; i++) EXF_TRY(exf_chars_add(&r->set, held.range[i].first, held.range[i].end - 1, r->err));
+    rc = EXF_OK;
+out:
+    exf_chars_free(&held);
+    return rc;
 }
 
-static exf_code translate_escape(reader *r)
+/* Adds the set that an escape names to r->set; *single: the character that it stands for, or -1 for a property. */
+static exf_code read_escape(reader *r, int32_t *single)
 {
+    static const char names[] = "nrtfea", values[] = "\n\r\t\f\x1b\a";
     char c = r->end - r->p > 1 ? r->p[1] : 0;
-    size_t len = 0;
-    if (c == 's' || c == 'S') return translate_space(r, c == 'S');
-    if (c == 'p' || c == 'P') len = r->fold_depth ? 0 : category_len(r);
-    else if (c == 'x') len = r->fold_depth ? 0 : hex_len(r);
-    else if (c && strchr("dDnrtfea", c)) len = 2;
-    else if ((c == 'A' || c == 'z') && !r->in_class) len = 2;
-    else if (c >= ' ' && c < 0x7f && !is_letter(c) && !is_digit(c)) len = 2;
-    return len ? accept(r, len) : refuse(r, 2);
+    const char *named = c ? strchr(names, c) : NULL;
+    uint32_t point = (unsigned char)c;
+    size_t len = 2;
+    *single = -1;
+    if (c == 's' || c == 'S' || c == 'd' || c == 'D') {
+        r->p += 2;
+        return add_property(r, (c | 0x20) == 'd' ? "Nd" : NULL, 2, c < 'a');
+    }
+    if (c == 'p' || c == 'P') {
+        int negated = c == 'P', inverse = r->end - r->p > 3 && r->p[3] == '^';
+        len = r->fold_depth ? 0 : category_len(r);
+        if (!len) return refuse(r, 2);
+        const char *name = r->p + 3 + inverse;
+        r->p += len;
+        return add_property(r, name, (size_t)(r->p - 1 - name), negated != inverse);
+    }
+    if (named) point = (unsigned char)values[named - names];
+    else if (c == 'x') len = r->fold_depth ? 0 : hex_len(r, &point);
+    else if (c < ' ' || c >= 0x7f || is_letter(c) || is_digit(c)) len = 0;
+    if (!len) return refuse(r, 2);
+    r->p += len;
+    *single = (int32_t)point;
+    return exf_chars_add(&r->set, point, point, r->err);
 }
+
+/* Adds the next character, or what an escape holds, to r->set; *single as above. */
+static exf_code read_item(reader *r, int32_t *single)
+{
+    size_t len;
+    if (*r->p == '\\') return read_escape(r, single);
+    if (r->fold_depth && (unsigned char)*r->p >= 0x80) return refuse(r, 1);
+    *single = (int32_t)read_character(r->p, &len);
+    r->p += len;
+    return exf_chars_add(&r->set, (uint32_t)*single, (uint32_t)*single, r->err);
+}
+
+/* A character or an escape outside of [...]. */
+static exf_code translate_item(reader *r)
+{
+    int32_t single;
+    exf_code rc;
+    if (r->end - r->p > 1 && *r->p == '\\' && (r->p[1] == 'A' || r->p[1] == 'z')) return accept(r, 2);
+    r->set.n = 0;
+    EXF_TRY(read_item(r, &single));
+    if (r->fold_depth) EXF_TRY(exf_chars_fold(&r->set, r->err));
+    rc = put_set(r);
+out:
+    return rc;
+}
+
+/* ---- groups, classes -------------------------------------------------- */
 
 /* Under (?i:...) Oniguruma also lets one character stand for several letters
  * (U+00DF for "ss"); PCRE2 folds character by character.  A class next to a letter
@@ -116,7 +177,6 @@ static exf_code check_folding(reader *r)
     static const char *const joined[] = {"ss", "st", "ff", "fi", "fl"};
     char c = *r->p;
     if ((unsigned char)c >= 0x80) return refuse(r, 1);
-    if (r->in_class) return EXF_OK;
     if (c == '|') r->letter = 0;
     if (c == '[' && r->letter) return refuse(r, 1);
     if (c == '[') r->letter = c;
@@ -136,8 +196,11 @@ static exf_code open_group(reader *r)
         if (is_ahead(r, known[i])) len = strlen(known[i]);
     if (!len) return refuse(r, 3);
     r->depth++;
-    if (is_ahead(r, "(?i:") && !r->fold_depth) r->fold_depth = r->depth;
-    return accept(r, len);
+    if (!is_ahead(r, "(?i:")) return accept(r, len);
+    if (!r->fold_depth) r->fold_depth = r->depth;
+    if (r->out) exf_text_append(r->out, "(?:", 3); /* the sets are folded */
+    r->p += len;
+    return EXF_OK;
 }
 
 static exf_code close_group(reader *r)
@@ -164,41 +227,100 @@ static exf_code translate_interval(reader *r)
     return accept(r, n);
 }
 
-static exf_code open_class(reader *r)
+/* The end of a range whose first character is read, and "-" ahead. */
+static exf_code read_range(reader *r, int32_t first)
 {
-    size_t len = is_ahead(r, "[^") ? 2 : 1;
-    if (r->end - r->p > (ptrdiff_t)len && r->p[len] == ']') return refuse(r, len + 1);
-    r->in_class = r->class_at_start = 1;
-    return accept(r, len);
+    int32_t last;
+    const char *dash = r->p, *item = ++r->p;
+    exf_code rc = *item == '[' ? refuse(r, 2) : read_item(r, &last);
+    if (rc != EXF_OK) return rc;
+    if (last < first) { /* also of a property, which is -1 */
+        r->p = last < 0 ? item : dash - 1;
+        return refuse(r, last < 0 ? 4 : 3);
+    }
+    return exf_chars_add(&r->set, (uint32_t)first, (uint32_t)last, r->err);
 }
 
-static exf_code translate_class_item(reader *r)
+/* Reads the items of [...] up to the "]". */
+static exf_code read_class_items(reader *r)
 {
-    char c = *r->p;
-    exf_code rc;
-    if (c == '[' || is_ahead(r, "&&")) return refuse(r, 2);
-    if (c == ']') r->in_class = 0;
-    rc = c == '\\' ? translate_escape(r) : accept(r, 1);
-    r->class_at_start = 0;
+    int after_range = 0, open = 1;
+    exf_code rc = EXF_OK;
+    while (r->p < r->end && *r->p != ']') {
+        const char *item = r->p;
+        int32_t single;
+        if (*r->p == '[' || is_ahead(r, "&&") || is_ahead(r, "--")) return refuse(r, 2);
+        open = *r->p != '-' || !after_range; /* "-" after a range is itself */
+        EXF_TRY(read_item(r, &single));
+        after_range = 0;
+        if (!open || r->end - r->p < 2 || *r->p != '-' || r->p[1] == ']') continue;
+        if (single < 0) {
+            r->p = item;
+            return refuse(r, 4);
+        }
+        EXF_TRY(read_range(r, single));
+        after_range = 1;
+    }
+out:
     return rc;
 }
 
-exf_code exf_regex_translate(exf_text *out, const char *pattern, size_t len, const char *where, exf_err *err)
+static exf_code translate_class(reader *r)
 {
-    reader r = {.out = out, .p = pattern, .start = pattern, .end = pattern + len, .where = where, .err = err};
+    int negated = is_ahead(r, "[^");
+    size_t len = negated ? 2 : 1;
+    exf_code rc;
+    if (r->end - r->p > (ptrdiff_t)len && r->p[len] == ']') return refuse(r, len + 1);
+    const char *start = r->p;
+    r->p += len;
+    r->set.n = 0;
+    EXF_TRY(read_class_items(r));
+    if (r->p == r->end) {
+        r->p = start;
+        return refuse(r, (size_t)(r->end - start));
+    }
+    r->p++;
+    if (r->fold_depth) EXF_TRY(exf_chars_fold(&r->set, r->err));
+    if (negated) EXF_TRY(exf_chars_negate(&r->set, r->err));
+    rc = put_set(r);
+out:
+    return rc;
+}
+
+/* ---- the pattern -------------------------------------------------------- */
+
+exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const char *where, exf_err *err)
+{
+    reader r = {.out = out, .alphabet = a, .p = pattern, .start = pattern, .end = pattern + len, .where = where, .err = err};
     exf_code rc = EXF_OK;
     while (r.p < r.end) {
         char c = *r.p;
         if (r.fold_depth) EXF_TRY(check_folding(&r));
-        if (r.in_class) EXF_TRY(translate_class_item(&r));
-        else if (c == '\\') EXF_TRY(translate_escape(&r));
-        else if (c == '[') EXF_TRY(open_class(&r));
+        if (c == '[') EXF_TRY(translate_class(&r));
         else if (c == '(') EXF_TRY(open_group(&r));
         else if (c == ')') EXF_TRY(close_group(&r));
         else if (c == '{') EXF_TRY(translate_interval(&r));
-        else EXF_TRY(accept(&r, 1));
+        else if (c && strchr("|*+?.^$", c)) EXF_TRY(accept(&r, 1));
+        else EXF_TRY(translate_item(&r));
     }
-    rc = exf_text_end(out, err);
+    if (out) rc = exf_text_end(out, err);
 out:
+    exf_chars_free(&r.set);
+    return rc;
+}
+
+exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, size_t len, exf_err *err)
+{
+    reader r = {.out = out, .alphabet = a, .err = err};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0, n; i < len; i += n) {
+        uint32_t c = read_character(text + i, &n);
+        r.set.n = 0;
+        EXF_TRY(exf_chars_add(&r.set, c, c, err));
+        EXF_TRY(put_set(&r));
+    }
+    if (out) rc = exf_text_end(out, err);
+out:
+    exf_chars_free(&r.set);
     return rc;
 }

@@ -1,4 +1,7 @@
-/* tokenizer_split.c - the pre-tokenizer cuts text into pre-tokens, within a budget of steps; the only wrapper of PCRE2. */
+/* tokenizer_split.c - the pre-tokenizer cuts text into pre-tokens, within a budget of steps; the only wrapper of PCRE2.
+ *
+ * PCRE2 sees a text as a string of bytes, one for each character: its class in the alphabet of all patterns
+ * (tokenizer_alphabet.c).  Lengths and places below are of that string; only what is emitted is text again. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include "base/err.h"
@@ -9,9 +12,9 @@
 #include <pcre2.h>
 #include <string.h>
 
-/* A place of a text is first tried with FREE_STEPS steps, as PCRE2 counts them, on a window that reaches WINDOW bytes
+/* A place of a text is first tried with FREE_STEPS steps, as PCRE2 counts them, on a window that reaches WINDOW characters
  * ahead.  A place for which this does not do is hard: it is tried again by code that reports every item of the pattern, and
- * what that does is paid from the text's budget, a step for an item and one for every SCANNED bytes that an item has read. */
+ * what that does is paid from the text's budget, a step for an item and one for every SCANNED characters that an item has read. */
 enum { MOST_STEPS = 32, FREE_STEPS = 128, WINDOW = 128, SCANNED = 8, LEAST_BUDGET = 100000000, BUDGET_PER_BYTE = 200,
        MOST_BUDGET = 2000000000, HEAP_LIMIT_KIB = 1 << 20, STOP_CHECK = 1 << 20 };
 
@@ -22,6 +25,8 @@ typedef struct {
 
 struct exf_splitter {
     pcre2_compile_context *context;
+    exf_alphabet *alphabet;
+    int closed; /* the alphabet knows all patterns; before, the steps are only read */
     split_step step[MOST_STEPS];
     size_t n;
     int byte_level;
@@ -32,6 +37,8 @@ struct exf_split_work {
     pcre2_match_context *context;
     uint64_t budget, left; /* steps for the whole text, and those that are not spent */
     size_t bytes;          /* of the text, as far as it was given */
+    unsigned char *class;  /* of each character of the stretch that is cut */
+    size_t cap;
     size_t read;           /* where the last item that was counted began */
     int no_budget;
     exf_code stopped;
@@ -58,44 +65,51 @@ static exf_code no_memory(exf_err *err)
 
 /* ---- loading -------------------------------------------------------- */
 
-static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const char *pattern, size_t len, uint32_t options,
-                                uint32_t jit, const char *where, exf_err *err)
+static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const exf_text *bytes, uint32_t options, uint32_t jit,
+                                const char *where, const char *pattern, exf_err *err)
 {
     int code;
     PCRE2_SIZE at;
     PCRE2_UCHAR why[200];
-    *out = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT | options, &code, &at, s->context);
+    *out = pcre2_compile((PCRE2_SPTR)bytes->s, bytes->len, PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT | options, &code, &at,
+                         s->context);
     if (!*out && code == PCRE2_ERROR_HEAP_FAILED) return no_memory(err);
     if (!*out) {
         pcre2_get_error_message(code, why, sizeof why);
-        return exf_fail(err, EXF_MODEL, "%s: pattern of pre_tokenizer Split does not compile: %s at byte %zu of \"%s\"", where,
-                        (char *)why, (size_t)at, pattern);
+        return exf_fail(err, EXF_MODEL, "%s: pattern of pre_tokenizer Split does not compile: %s: \"%s\"", where, (char *)why,
+                        pattern);
     }
     (void)pcre2_jit_compile(*out, jit); /* without it the interpreter serves */
     return EXF_OK;
 }
 
-static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint32_t options, int only_matches, const char *where,
+/* bytes: the pattern on the alphabet's bytes; pattern: as the file has it. */
+static exf_code add_step(exf_splitter *s, const exf_text *bytes, int only_matches, const char *where, const char *pattern,
                          exf_err *err)
 {
     if (s->n == MOST_STEPS) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", where, MOST_STEPS);
     split_step *step = &s->step[s->n++];
     step->only_matches = only_matches;
     exf_code rc =
-        compile_pattern(&step->code, s, pattern, len, options, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where, err);
+        compile_pattern(&step->code, s, bytes, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where, pattern, err);
     if (rc != EXF_OK) return rc;
-    return compile_pattern(&step->counting, s, pattern, len, options | PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where, err);
+    return compile_pattern(&step->counting, s, bytes, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where, pattern, err);
 }
 
-static exf_code add_regex(exf_splitter *s, const char *pattern, size_t len, int only_matches, const char *where, exf_err *err)
+typedef enum { REGEX, LITERAL } pattern_kind;
+
+/* Tells the alphabet a step's pattern or, once it is closed, adds the step. */
+static exf_code add_pattern(exf_splitter *s, pattern_kind kind, const char *pattern, size_t len, int only_matches,
+                            const char *where, exf_err *err)
 {
-    exf_text translated = {0};
+    exf_text bytes = {0}, *out = s->closed ? &bytes : NULL;
     exf_code rc;
-    exf_text_append(&translated, "", 0);
-    EXF_TRY(exf_regex_translate(&translated, pattern, len, where, err));
-    EXF_TRY(add_step(s, translated.s, translated.len, PCRE2_UCP | PCRE2_MULTILINE, only_matches, where, err));
+    if (out) exf_text_append(out, "", 0);
+    if (kind == REGEX) EXF_TRY(exf_regex_translate(out, s->alphabet, pattern, len, where, err));
+    else EXF_TRY(exf_regex_literal(out, s->alphabet, pattern, len, err));
+    if (out) EXF_TRY(add_step(s, out, only_matches, where, pattern, err));
 out:
-    exf_text_free(&translated);
+    exf_text_free(&bytes);
     return rc;
 }
 
@@ -116,35 +130,54 @@ static exf_code load_split(exf_splitter *s, const exf_json *part, const char *wh
                         "with invert true)",
                         where, behavior, invert ? "true" : "false");
     if (exf_json_type(pattern) != EXF_JSON_OBJECT) pattern = NULL;
-    if ((regex = exf_json_string(exf_json_get(pattern, "Regex"), &len))) return add_regex(s, regex, len, only_matches, where, err);
+    if ((regex = exf_json_string(exf_json_get(pattern, "Regex"), &len)))
+        return add_pattern(s, REGEX, regex, len, only_matches, where, err);
     if ((literal = exf_json_string(exf_json_get(pattern, "String"), &len)))
-        return add_step(s, literal, len, PCRE2_LITERAL, only_matches, where, err);
+        return add_pattern(s, LITERAL, literal, len, only_matches, where, err);
     return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Split: its pattern is neither {\"Regex\": ...} nor {\"String\": ...}",
                     where);
 }
 
-/* Rust's is_numeric() is general category N. */
+/* Rust's is_numeric() is general category N of a younger Unicode than the patterns'. */
 static exf_code load_digits(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
 {
+    exf_text bytes = {0};
+    exf_chars digits = {0};
     int each;
-    exf_code rc = exf_part_bool(&each, part, "individual_digits", where, "pre_tokenizer", "Digits", err);
-    const char *pattern = each ? "\\p{N}" : "\\p{N}+";
-    return rc != EXF_OK ? rc : add_step(s, pattern, strlen(pattern), PCRE2_UCP, 0, where, err);
+    exf_code rc;
+    EXF_TRY(exf_part_bool(&each, part, "individual_digits", where, "pre_tokenizer", "Digits", err));
+    EXF_TRY(exf_chars_add_digits(&digits, err));
+    exf_chars_sort(&digits);
+    if (!s->closed) {
+        rc = exf_alphabet_tell(s->alphabet, &digits, err);
+        goto out;
+    }
+    exf_alphabet_write(s->alphabet, &digits, &bytes);
+    if (!each) exf_text_append(&bytes, "+", 1);
+    EXF_TRY(exf_text_end(&bytes, err));
+    rc = add_step(s, &bytes, 0, where, "Digits", err);
+out:
+    exf_chars_free(&digits);
+    exf_text_free(&bytes);
+    return rc;
 }
+
+/* GPT-2's pattern, by which ByteLevel itself splits unless use_regex says no. */
+static const char byte_level_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 static exf_code load_byte_level(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
 {
-    static const char *const option[] = {"add_prefix_space", "use_regex"};
-    for (size_t i = 0; i < 2; i++) {
-        int on;
-        exf_code rc = exf_part_bool(&on, part, option[i], where, "pre_tokenizer", "ByteLevel", err);
-        if (rc != EXF_OK) return rc;
-        if (on)
-            return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer ByteLevel with %s true is not supported (supported: false)", where,
-                            option[i]);
-    }
+    int prefix, splits = 1;
+    exf_code rc = exf_part_bool(&prefix, part, "add_prefix_space", where, "pre_tokenizer", "ByteLevel", err);
+    if (rc == EXF_OK && exf_json_get(part, "use_regex")) /* true where it is missing */
+        rc = exf_part_bool(&splits, part, "use_regex", where, "pre_tokenizer", "ByteLevel", err);
+    if (rc != EXF_OK) return rc;
+    if (prefix)
+        return exf_fail(err, EXF_MODEL,
+                        "%s: pre_tokenizer ByteLevel with add_prefix_space true is not supported (supported: false)", where);
     s->byte_level = 1;
-    return EXF_OK;
+    return splits ? add_pattern(s, REGEX, byte_level_pattern, sizeof byte_level_pattern - 1, 0, where, err) : EXF_OK;
 }
 
 static exf_code load_step(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
@@ -184,6 +217,11 @@ exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char 
     s->context = memory ? pcre2_compile_context_create(memory) : NULL;
     if (!s->context) EXF_TRY(no_memory(err));
     pcre2_set_newline(s->context, PCRE2_NEWLINE_LF);
+    EXF_TRY(exf_alphabet_new(&s->alphabet, where, err));
+    EXF_TRY(load_step(s, part, where, err));
+    exf_alphabet_close(s->alphabet);
+    s->closed = 1;
+    s->byte_level = 0;
     EXF_TRY(load_step(s, part, where, err));
     if (!s->byte_level)
         rc = exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" without a ByteLevel step is not supported", where,
@@ -205,6 +243,7 @@ void exf_splitter_free(exf_splitter *s)
         pcre2_code_free(s->step[i].counting);
     }
     pcre2_compile_context_free(s->context);
+    exf_alphabet_free(s->alphabet);
     exf_mem_free(s);
 }
 
@@ -249,6 +288,7 @@ void exf_split_work_free(exf_split_work *w)
     if (!w) return;
     pcre2_match_data_free(w->match);
     pcre2_match_context_free(w->context);
+    exf_mem_free(w->class);
     exf_mem_free(w);
 }
 
@@ -257,30 +297,33 @@ typedef struct {
     exf_split_work *w;
     exf_pretoken_fn *emit;
     void *ctx;
+    const char *text, *end; /* from the character that w->class[at] is the class of */
+    size_t at;
+    int one_byte_each;      /* every character of the text is one byte long */
 } run;
 
-/* PCRE2's answer for the places from `at` to `last`.  The text was checked once; checking again in every call would be
- * quadratic. */
-static int match_code(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t last, uint32_t options)
+/* PCRE2's answer for the places from `at` to `last`. */
+static int match_code(const run *r, const pcre2_code *code, const unsigned char *text, size_t len, size_t at, size_t last,
+                      uint32_t options)
 {
     exf_split_work *w = r->w;
     pcre2_set_offset_limit(w->context, last);
-    options |= PCRE2_NO_UTF_CHECK;
-    int n = pcre2_match(code, (PCRE2_SPTR)text, len, at, options, w->match, w->context);
+    int n = pcre2_match(code, text, len, at, options, w->match, w->context);
     if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's stack is on the heap */
-        n = pcre2_match(code, (PCRE2_SPTR)text, len, at, options | PCRE2_NO_JIT, w->match, w->context);
+        n = pcre2_match(code, text, len, at, options | PCRE2_NO_JIT, w->match, w->context);
     return n;
 }
 
 static exf_code no_budget(const exf_split_work *w, size_t at, exf_err *err)
 {
     return exf_fail(err, EXF_MODEL,
-                    "a pattern of the pre_tokenizer takes more than %" PRIu64 " steps on a text of %zu bytes, at byte %zu of a"
-                    " piece; split the text into shorter documents or use another tokenizer", w->budget, w->bytes, at);
+                    "a pattern of the pre_tokenizer takes more than %" PRIu64 " steps on a text of %zu bytes, at character %zu of"
+                    " a piece; split the text into shorter documents or use another tokenizer", w->budget, w->bytes, at);
 }
 
 /* The answer for one place, on the whole text and paid from the budget. */
-static exf_code attempt_hard(const run *r, const split_step *step, const char *text, size_t len, size_t at, int *n, exf_err *err)
+static exf_code attempt_hard(const run *r, const split_step *step, const unsigned char *text, size_t len, size_t at, int *n,
+                             exf_err *err)
 {
     exf_split_work *w = r->w;
     w->read = at;
@@ -293,27 +336,22 @@ static exf_code attempt_hard(const run *r, const split_step *step, const char *t
     return w->stopped != EXF_OK ? w->stopped : exf_stop_check(err);
 }
 
-static size_t next_character(const char *text, size_t len, size_t at)
+/* The end of the window at a place: not after a line break, where "^" would not see that the text goes on; `at` if there is
+ * none as near as that. */
+static size_t window_end(const unsigned char *text, size_t len, size_t at)
 {
-    for (at++; at < len && ((unsigned char)text[at] & 0xc0) == 0x80;) at++;
-    return at;
-}
-
-/* The end of the window at a place: not within a character, and not after a line break, where "^" would not see that the
- * text goes on; `at` if there is none as near as that. */
-static size_t window_end(const char *text, size_t len, size_t at)
-{
-    size_t end = len - at <= WINDOW ? len : next_character(text, len, at + WINDOW - 1), most = end + WINDOW;
-    while (end < len && end < most && text[end - 1] == '\n') end = next_character(text, len, end);
+    size_t end = len - at <= WINDOW ? len : at + WINDOW, most = end + WINDOW;
+    while (end < len && end < most && text[end - 1] == '\n') end++;
     return end < len && text[end - 1] == '\n' ? at : end;
 }
 
 /* The answer from `at` on, window by window.  A place that reaches its window's end without an answer is tried in a window of
  * its own, and is hard if that does not do; which place takes too many steps is found by trying one after the other. */
-static exf_code attempt_all(const run *r, const split_step *step, const char *text, size_t len, size_t at, int *n, exf_err *err)
+static exf_code attempt_all(const run *r, const split_step *step, const unsigned char *text, size_t len, size_t at, int *n,
+                            exf_err *err)
 {
     for (int one_by_one = 0;;) {
-        size_t end = window_end(text, len, at), began = at, next = one_by_one ? next_character(text, len, at) : end;
+        size_t end = window_end(text, len, at), began = at, next = one_by_one ? at + 1 : end;
         size_t last = one_by_one ? at : end < len ? end - 1 : PCRE2_UNSET;
         pcre2_set_match_limit(r->w->context, FREE_STEPS);
         *n = end == at && at < len ? PCRE2_ERROR_PARTIAL
@@ -330,7 +368,7 @@ static exf_code attempt_all(const run *r, const split_step *step, const char *te
         if (*n == PCRE2_ERROR_PARTIAL || *n == PCRE2_ERROR_MATCHLIMIT) {
             exf_code rc = attempt_hard(r, step, text, len, at, n, err);
             if (rc != EXF_OK) return rc;
-            next = next_character(text, len, at);
+            next = at + 1;
             one_by_one = 0;
         }
         if (*n != PCRE2_ERROR_NOMATCH || at >= len || last == PCRE2_UNSET) return EXF_OK;
@@ -339,8 +377,8 @@ static exf_code attempt_all(const run *r, const split_step *step, const char *te
 }
 
 /* *found: whether there is a match at or after `at`, and then its bounds. */
-static exf_code find_match(const run *r, const split_step *step, const char *text, size_t len, size_t at, size_t bounds[2],
-                           int *found, exf_err *err)
+static exf_code find_match(const run *r, const split_step *step, const unsigned char *text, size_t len, size_t at,
+                           size_t bounds[2], int *found, exf_err *err)
 {
     PCRE2_UCHAR why[200];
     int n;
@@ -351,19 +389,43 @@ static exf_code find_match(const run *r, const split_step *step, const char *tex
     if (n == PCRE2_ERROR_NOMEMORY) return no_memory(err);
     if (n < 0) {
         pcre2_get_error_message(n, why, sizeof why);
-        return exf_fail(err, EXF_MODEL, "a pattern of the pre_tokenizer fails on a text of %zu bytes: %s", len, (char *)why);
+        return exf_fail(err, EXF_MODEL, "a pattern of the pre_tokenizer fails on a piece of %zu characters: %s", len,
+                        (char *)why);
     }
     memcpy(bounds, pcre2_get_ovector_pointer(r->w->match), 2 * sizeof *bounds);
     return EXF_OK;
 }
 
+/* The text that `n` characters from r->text on take. */
+static size_t text_len(const run *r, size_t n)
+{
+    const char *p = r->text;
+    if (r->one_byte_each) return n;
+    while (n--)
+        do p++;
+        while (p < r->end && ((unsigned char)*p & 0xc0) == 0x80);
+    return (size_t)(p - r->text);
+}
+
+/* Pre-tokens come in the text's order. */
+static exf_code emit_piece(run *r, const unsigned char *piece, size_t len, exf_err *err)
+{
+    size_t at = (size_t)(piece - r->w->class);
+    r->text += text_len(r, at - r->at);
+    size_t bytes = text_len(r, len);
+    exf_code rc = r->emit(r->ctx, r->text, bytes, err);
+    r->text += bytes;
+    r->at = at + len;
+    return rc;
+}
+
 /* One step on one pre-token of the step before; its pre-tokens go to the next step at once,
  * so that nothing is stored.  A pre-token is a string of its own: ^, $ and look-behind
  * do not see beyond it. */
-static exf_code split_text(const run *r, size_t k, const char *text, size_t len, exf_err *err)
+static exf_code split_text(run *r, size_t k, const unsigned char *text, size_t len, exf_err *err)
 {
     if (len == 0) return EXF_OK;
-    if (k == r->s->n) return r->emit(r->ctx, text, len, err);
+    if (k == r->s->n) return emit_piece(r, text, len, err);
     const split_step *step = &r->s->step[k];
     size_t at = 0, done = 0, last = SIZE_MAX, m[2] = {0, 0};
     int found;
@@ -374,7 +436,7 @@ static exf_code split_text(const run *r, size_t k, const char *text, size_t len,
         if (m[0] == m[1] && m[0] == last) {
             /* An empty match right after the last one does not count; try one
              * character on.  Other empty matches cut the text in two. */
-            at = next_character(text, len, at);
+            at++;
             continue;
         }
         if (!step->only_matches) EXF_TRY(split_text(r, k + 1, text + done, m[0] - done, err));
@@ -389,11 +451,17 @@ out:
 exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
                           exf_err *err)
 {
-    run r = {s, w, emit, ctx};
+    run r = {.s = s, .w = w, .emit = emit, .ctx = ctx, .text = text, .end = text + len};
     uint64_t most = MOST_BUDGET - w->budget, more = (uint64_t)len * BUDGET_PER_BYTE;
+    if (len == 0) return EXF_OK;
+    if (s->n == 0) return emit(ctx, text, len, err);
+    exf_code rc = exf_mem_grow(&w->class, &w->cap, len, 1, "classes of a text's characters", err);
+    if (rc != EXF_OK) return rc;
     if (more > most) more = most;
     w->budget += more;
     w->left += more;
     w->bytes += len;
-    return split_text(&r, 0, text, len, err);
+    size_t n = exf_alphabet_map(s->alphabet, text, len, w->class);
+    r.one_byte_each = n == len;
+    return split_text(&r, 0, w->class, n, err);
 }

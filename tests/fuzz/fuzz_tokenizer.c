@@ -39,7 +39,7 @@ static void set_up(void)
     for (int i = 0; i < SHAPES; i++) {
         char file[128];
         snprintf(file, sizeof file, "tests/golden/tokenizers/%s/tokenizer.json", shape[i]);
-        must(exf_tokenizer_load(&golden[i], file, &err) == EXF_OK);
+        must(exf_tokenizer_load(&golden[i], file, EXF_BOS_AUTO, &err) == EXF_OK);
     }
 }
 
@@ -61,7 +61,7 @@ static void load(const void *bytes, size_t size)
     exf_err err;
     exf_tokenizer *t;
     must(ftruncate(fd, 0) == 0 && pwrite(fd, bytes, size, 0) == (ssize_t)size);
-    exf_code rc = exf_tokenizer_load(&t, path, &err);
+    exf_code rc = exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &err);
     if (rc == EXF_OK) encode(t, text, sizeof text);
     else must((rc == EXF_FORMAT || rc == EXF_MODEL) && !t && strncmp(err.msg, path, strlen(path)) == 0);
     exf_tokenizer_free(t);

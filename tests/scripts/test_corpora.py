@@ -167,8 +167,13 @@ class Templates(Scratch):
         for part in (processor, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, processor]}):
             self.write("model/tokenizer.json", json.dumps({"post_processor": part}))
             self.assertTrue(self.render(template, bos_token="<s>").startswith("<user>"))
+        self.assertTrue(self.render(template, bos_token="<s>", tokenizer_class="LlamaTokenizerFast",
+                                    add_bos_token=False).startswith("<s><user>"))
         self.write("model/tokenizer.json", json.dumps({"post_processor": None}))
         self.assertTrue(self.render(template, bos_token="<s>").startswith("<s><user>"))
+        self.assertTrue(self.render(template, bos_token="<s>", add_bos_token=True).startswith("<s><user>"))
+        for said in ({}, {"add_bos_token": True}):
+            self.assertTrue(self.render(template, bos_token="<s>", tokenizer_class="LlamaTokenizerFast", **said).startswith("<user>"))
 
     def test_the_script(self):
         lines = self.write("in.jsonl", json.dumps({"messages": self.messages}) + "\n\n" + json.dumps({"messages": self.messages[1:]}) + "\n")

@@ -8,7 +8,7 @@ static exf_ids encoded(const char *text)
 {
     static exf_tokenizer *t;
     exf_ids ids = {0};
-    if (!t) ck_ok(exf_tokenizer_load(&t, TOKENIZER, &e), e);
+    if (!t) ck_ok(exf_tokenizer_load(&t, TOKENIZER, EXF_BOS_AUTO, &e), e);
     if (!text) {
         exf_tokenizer_free(t);
         t = NULL;
@@ -208,12 +208,33 @@ START_TEST(lines_may_be_long_but_not_endless)
 }
 END_TEST
 
+/* Before a document, not before the pieces that it is cut into. */
+START_TEST(a_token_before_every_document)
+{
+    static const char *const said[] = {"256 (add_bos_token)", "256 (data.bos: always)", "none (data.bos: never)"};
+    put("docs.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"k\"}\n");
+    exf_corpus_request q = ask(JSONL);
+    q.tokenizer = "tests/golden/tokenizers/bos/deepseek_v3/tokenizer.json";
+    q.vocab = 258;
+    q.bos = (exf_bos)_i;
+    exf_corpus *c = load(&q);
+    size_t put_before = q.bos != EXF_BOS_NEVER;
+    ck_assert_str_eq(c->tokenizer_bos, said[_i]);
+    ck_assert_uint_eq(c->n_tokens, 11 + 2 * put_before);
+    for (size_t i = 0; i < c->n_tokens; i++)
+        ck_assert_int_eq(c->ids[i] == 256, put_before && (i == 0 || i == 11));
+    ck_assert_uint_eq(c->n_sequences, 3); /* of 8 tokens at most */
+    exf_corpus_free(c);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("corpus_text");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120); /* long lines under valgrind */
     tcase_add_test(t, documents_are_cut_and_never_joined);
+    tcase_add_loop_test(t, a_token_before_every_document, 0, 3);
     tcase_add_test(t, where_takes_the_lines_that_match);
     tcase_add_test(t, a_text_file_is_one_document);
     tcase_add_test(t, sequences_know_their_document);

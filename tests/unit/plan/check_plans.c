@@ -207,7 +207,7 @@ START_TEST(recipes_say_what_the_paper_did)
     if (o.rule.clip) ck_assert(o.rule.clip_min == -4 && o.rule.clip_max == 4);
     ck_assert(o.rule.ridge == 1e-3);
     exf_corpus_request q = {r.manifest, r.sequences, r.max_tokens, r.min_tokens, (uint64_t)r.seed, 1 << 20,
-                            "no/tokenizer.json", NULL};
+                            "no/tokenizer.json", NULL, EXF_BOS_AUTO};
     ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
     ck_assert_ptr_nonnull(missing);
     ck_assert_uint_eq(c->n_sequences, (size_t)models[_i].sequences);
@@ -289,7 +289,7 @@ START_TEST(a_corpus_is_assumed_only_when_it_must)
     exf_corpus *c;
     char *missing;
     write_text("m.yaml", "schema: exfold-manifest/1\nsources:\n  - {path: absent.jsonl, format: jsonl}\n");
-    exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL, NULL};
+    exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL, NULL, EXF_BOS_AUTO};
     ck_fails(exf_corpus_plan(&c, &q, &missing, &e), EXF_USAGE, e, "m.yaml 1");
     ck_assert_ptr_null(c);
     q.sequences = 5;
@@ -298,7 +298,7 @@ START_TEST(a_corpus_is_assumed_only_when_it_must)
     ck_assert_msg(strstr(missing, "absent.jsonl") != NULL, "%s", missing);
     exf_corpus_free(c);
     exf_mem_free(missing);
-    q = (exf_corpus_request){"data-manifests/demo-tokens.yaml", 6, 64, 1, 42, 4096, NULL, NULL};
+    q = (exf_corpus_request){"data-manifests/demo-tokens.yaml", 6, 64, 1, 42, 4096, NULL, NULL, EXF_BOS_AUTO};
     ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
     ck_assert_ptr_null(missing);
     ck_assert_ptr_nonnull(c->ids);

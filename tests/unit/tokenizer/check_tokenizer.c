@@ -21,7 +21,7 @@ static void open_golden(int i, exf_tokenizer **t, exf_json **texts)
     exf_err e;
     char path[128];
     snprintf(path, sizeof path, "tests/golden/tokenizers/%s/tokenizer.json", shape[i]);
-    ck_ok(exf_tokenizer_load(t, path, &e), e);
+    ck_ok(exf_tokenizer_load(t, path, EXF_BOS_AUTO, &e), e);
     snprintf(path, sizeof path, "tests/golden/tokenizers/%s/golden.json", shape[i]);
     ck_ok(exf_json_load(texts, path, 1 << 20, &e), e);
     ck_assert_uint_eq(exf_json_size(*texts), GOLDEN_TEXTS);
@@ -119,7 +119,7 @@ START_TEST(demo_tokenizer)
     exf_ids ids = {0};
     char hex[EXF_SHA256_HEX];
     const char *path = "examples/demo-model/tokenizer.json", *text = "def main(argv):\n    return 0  # caf\xc3\xa9<|endoftext|>";
-    ck_ok(exf_tokenizer_load(&t, path, &e), e);
+    ck_ok(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, text, strlen(text), &ids, &e), e);
     ck_assert_uint_eq(ids.n, sizeof want / sizeof want[0]);
     ck_assert_mem_eq(ids.id, want, sizeof want);
@@ -140,7 +140,7 @@ static void expect_bytes(parts p, const char *text, size_t len, const char *want
     exf_tokenizer *t;
     exf_ids ids = {0};
     exf_text got = {0};
-    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, text, len, &ids, &e), e);
     exf_text_append(&got, "", 0);
     for (size_t i = 0; i < ids.n; i++) exf_text_appendf(&got, "%s%d", i ? " " : "", ids.id[i]);
@@ -175,7 +175,7 @@ START_TEST(tokenizing_stops)
     char *text = malloc(STOPPED_TEXT);
     ck_assert_ptr_nonnull(text);
     memset(text, 'a', STOPPED_TEXT);
-    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
     exf_stop_request(SIGINT);
     ck_fails(exf_tokenizer_encode(t, text, STOPPED_TEXT, &ids, &e), EXF_SIGINT, e, "2");
     ck_assert_uint_eq(ids.n, 0);
@@ -193,7 +193,7 @@ START_TEST(text_must_be_utf8)
     exf_err e;
     exf_tokenizer *t;
     exf_ids ids = {0};
-    ck_ok(exf_tokenizer_load(&t, make((parts){0}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){0}), EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, "ab", 2, &ids, &e), e);
     ck_fails(exf_tokenizer_encode(t, "abc\xff", 4, &ids, &e), EXF_FORMAT, e, "3 0xff");
     ck_fails(exf_tokenizer_encode(t, "\xed\xa0\x80", 3, &ids, &e), EXF_FORMAT, e, "0 0xed");
@@ -306,7 +306,20 @@ START_TEST(patterns_mean_what_oniguruma_reads)
     expect_seams(REGEX("a(?=\\\\s)|\\\\S+"), "a\xe1\xa0\x8e""b", "97 225 160 142 98"); /* U+180E is no space */
     expect_seams(REGEX("[^\\\\S\\n]"), "  \n", "32 32 10");
     expect_seams(REGEX("(?i:'s)"), "x'\xc5\xbf", "120 39 197 191");     /* U+017F folds to s */
+    expect_seams(REGEX("[b-d-z]|[-a]"), "ab-az", "97 98 45 97 122");       /* a hyphen after a range, or first, is itself */
+    expect_seams(REGEX("[^\\\\x{0}-\\\\x{10ffff}]|a"), "ab", "97 98");      /* nothing is in it */
+    expect_seams(REGEX("(?i:[^A])"), "abAB", "97 98 65 66");
     expect_seams(REGEX("\\\\p{^L}{1,2}|\\\\x61|\\\\x{62}"), "ab12", "97 98 259");
+}
+END_TEST
+
+START_TEST(byte_level_splits_itself)
+{
+    const char *pre = _i ? "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}" /* the default */
+                         : "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}";
+    expect_seams(pre, "ab's  b", "256 39 115 32 258");
+    expect_seams(pre, "ab12ab", "256 259 256");
+    expect_seams(STEPS(SPLIT("String", "b", "Isolated", "false")), "ab", "97 98");
 }
 END_TEST
 
@@ -330,7 +343,7 @@ START_TEST(templates_surround)
     expect(p, "", "300 301 1");
     exf_err e;
     exf_tokenizer *t;
-    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
     ck_assert_int_eq(exf_tokenizer_size(t), 302);
     exf_tokenizer_free(t);
 }
@@ -355,6 +368,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, nfc_is_the_librarys);
     tcase_add_test(t, splits_cut_where_the_library_does);
     tcase_add_test(t, patterns_mean_what_oniguruma_reads);
+    tcase_add_loop_test(t, byte_level_splits_itself, 0, 2);
     tcase_add_test(t, digits_alone_or_in_runs);
     tcase_add_test(t, templates_surround);
     suite_add_tcase(s, t);

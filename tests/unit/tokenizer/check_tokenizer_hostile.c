@@ -83,7 +83,7 @@ static void encode_letters(size_t n, size_t text_len, const char *pre, exf_code 
     exf_text_append(&added, letters, n);
     exf_text_appendf(&added, "b\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
                         "\"special\":true}");
-    exf_code rc = exf_tokenizer_load(&t, make((parts){.added = added.s, .pre = pre}), &e);
+    exf_code rc = exf_tokenizer_load(&t, make((parts){.added = added.s, .pre = pre}), EXF_BOS_AUTO, &e);
     if (want == EXF_OK) {
         ck_ok(rc, e);
         ck_ok(exf_tokenizer_encode(t, text, text_len, &ids, &e), e);
@@ -122,7 +122,7 @@ START_TEST(added_tokens_by_definition)
     for (int i = 0; i < TOKENS; i++)
         exf_text_appendf(&added, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
                             "\"normalized\":%s,\"special\":true}", i ? "," : "", 256 + i, token[i], _i ? "true" : "false");
-    ck_ok(exf_tokenizer_load(&t, make((parts){.added = added.s}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.added = added.s}), EXF_BOS_AUTO, &e), e);
     for (unsigned len = 0; len < 10; len++)
         for (unsigned bits = 0; bits < 1u << len; bits++) {
             char text[10] = "";
@@ -160,7 +160,7 @@ static void refuses(const char *pattern, size_t len, const char *says, size_t fe
     ck_assert_ptr_nonnull(text);
     memset(text, 'a', len);
     exf_text_appendf(&pre, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern);
-    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), EXF_BOS_AUTO, &e), e);
     ck_fails(exf_tokenizer_encode(t, text, len, &ids, &e), EXF_MODEL, e, "pre_tokenizer");
     ck_assert_ptr_nonnull(strstr(e.msg, says));
     ck_assert_uint_eq(ids.n, 0);
@@ -274,7 +274,7 @@ START_TEST(a_hard_place_is_within_the_budget)
     char text[LEN];
     memset(text, 'b', LEN);
     memset(text + 1000, 'a', 3000);
-    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = STEPS(SPLIT("Regex", "a*?c|b{3}", "Removed", "true"))}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = STEPS(SPLIT("Regex", "a*?c|b{3}", "Removed", "true"))}), EXF_BOS_AUTO, &e), e);
     ck_ok(exf_tokenizer_encode(t, text, LEN, &ids, &e), e);
     ck_assert_uint_eq(ids.n, 3 * (1000 / 3 + 1000 / 3));
     exf_ids_free(&ids);

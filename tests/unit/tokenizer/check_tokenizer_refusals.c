@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "format/json.h"
 
+#include <unistd.h>
+
 #define LONE_TEMPLATE(single) "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"ids\":[-1]}}}"
 #define SEQ_A "{\"Sequence\":{\"id\":\"A\"}}"
 
@@ -17,6 +19,10 @@ static const struct { parts p; const char *part;
      "tokenizer.json: normalizer \"Lowercase\" is not supported (supported: null, NFC, Sequence)"},
     {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[" NFC ",{\"type\":\"NFKC\"}]}"}, "normalizer \"NFKC\""},
     {{.normalizer = "[]"}, "normalizer \"an array\""},
+    {{.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"x\"}"}, "normalizer \"Prepend\""},
+    {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"x\"}"}, "normalizer \"Replace\""},
+    {{.pre = STEPS("{\"type\":\"Punctuation\",\"behavior\":\"Isolated\"}")}, "pre_tokenizer \"Punctuation\""},
+    {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"x\"}"}, "pre_tokenizer \"Metaspace\""},
     {{.pre = "null"}, "pre_tokenizer \"null\" is not supported (supported: Split, Digits, ByteLevel, Sequence)"},
     {{.pre = "{\"type\":\"Whitespace\"}"}, "pre_tokenizer \"Whitespace\""},
     {{.pre = "{\"type\":\"Sequence\"}"}, "pretokenizers is missing, not an array"},
@@ -25,13 +31,12 @@ static const struct { parts p; const char *part;
     {{.pre = STEPS("{\"type\":\"Digits\"}")}, "pre_tokenizer \"Digits\": individual_digits is missing, not true or false"},
     {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"},
      "ByteLevel with add_prefix_space true is not supported (supported: false)"},
-    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"}, "ByteLevel with use_regex true"},
-    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"}, "pre_tokenizer \"ByteLevel\": use_regex is missing"},
+    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":1}"}, "\"ByteLevel\": use_regex is an integer"},
     {{.pre = STEPS(SPLIT("Regex", "a", "Removed", "false"))},
      "behavior \"Removed\" and invert false is not supported (supported: Isolated; Removed with invert true)"},
     {{.pre = STEPS(SPLIT("Regex", "a", "MergedWithNext", "true"))}, "behavior \"MergedWithNext\" and invert true"},
     {{.pre = STEPS(SPLIT("Glob", "a", "Isolated", "false"))}, "its pattern is neither {\"Regex\": ...} nor {\"String\": ...}"},
-    {{.pre = REGEX("(a")}, "does not compile: missing closing parenthesis at byte 2 of \"(a\""},
+    {{.pre = REGEX("(a")}, "does not compile: missing closing parenthesis: \"(a\""},
     {{.post = "{\"type\":\"BertProcessing\"}"},
      "post_processor \"BertProcessing\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)"},
     {{.post = "{\"type\":\"Sequence\"}"}, "processors is missing, not an array"},
@@ -86,7 +91,7 @@ START_TEST(refusals_name_what_is_wrong)
 {
     exf_err e;
     exf_tokenizer *t;
-    ck_fails(exf_tokenizer_load(&t, make(refusal[_i].p), &e), EXF_MODEL, e, refusal[_i].part);
+    ck_fails(exf_tokenizer_load(&t, make(refusal[_i].p), EXF_BOS_AUTO, &e), EXF_MODEL, e, refusal[_i].part);
     ck_assert_ptr_null(t);
 }
 END_TEST
@@ -124,6 +129,14 @@ START_TEST(patterns_that_two_engines_read_differently)
         {"[+-\\s]", "\"\\s]\""},
         {"[\\s-z]", "\"\\s-z\""},
         {"[\\b]", "\"\\b\""},
+        {"[a-\\d]", "\"\\d]\""},
+        {"[z-a]", "\"z-a\""},
+        {"[--b]", "\"--\""},
+        {"[a", "\"[a\""},
+        {"[a-", "\"[a-\""},
+        {"\\x{d800}", "\"\\x\""},
+        {"\\x{110000}", "\"\\x\""},
+        {"(?i:[\xc3\x9f])", "\"\xc3\x9f\""},
         {"(?i)a", "\"(?i\""},
         {"(?m:.)", "\"(?m\""},
         {"(?<n>a)", "\"(?<\""},
@@ -151,7 +164,7 @@ START_TEST(patterns_that_two_engines_read_differently)
         exf_text_appendf(&pre, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
         ck_ok(exf_json_quote(&pre, bad[i].pattern, &e), e);
         exf_text_appendf(&pre, "},\"behavior\":\"Isolated\",\"invert\":false}");
-        ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, bad[i].named);
+        ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), EXF_BOS_AUTO, &e), EXF_MODEL, e, bad[i].named);
         ck_assert_msg(strstr(e.msg, "is not supported (Oniguruma and PCRE2 may read it differently)") != NULL, "%s", e.msg);
         exf_text_free(&pre);
     }
@@ -164,14 +177,14 @@ static void expect_file_refused(const char *bytes, exf_code code, const char *pa
     exf_tokenizer *t;
     const char *path = exf_scratch("file.json");
     exf_write_file(path, bytes, strlen(bytes));
-    ck_fails(exf_tokenizer_load(&t, path, &e), code, e, part);
+    ck_fails(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &e), code, e, part);
 }
 
 START_TEST(files_that_are_no_tokenizers)
 {
     exf_err e;
     exf_tokenizer *t;
-    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), &e), EXF_IO, e, "No");
+    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), EXF_BOS_AUTO, &e), EXF_IO, e, "No");
     expect_file_refused("", EXF_FORMAT, "file.json: line");
     expect_file_refused("{\"a\":1,\"a\":2}", EXF_FORMAT, "duplicate");
     expect_file_refused("[]", EXF_MODEL, "file.json: not a tokenizer: the file is an array, not an object");
@@ -190,7 +203,7 @@ START_TEST(runaway_patterns_and_many_steps_end)
     exf_text pre = {0};
     char text[64];
     memset(text, 'a', sizeof text);
-    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+[bc]")}), &e), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+(?:b|cd)")}), EXF_BOS_AUTO, &e), e);
     ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e,
              "100012800 64 0");
     ck_assert_uint_eq(ids.n, 0);
@@ -198,7 +211,7 @@ START_TEST(runaway_patterns_and_many_steps_end)
     exf_text_appendf(&pre, "{\"type\":\"Sequence\",\"pretokenizers\":[");
     for (int i = 0; i < 33; i++) exf_text_appendf(&pre, "{\"type\":\"Digits\",\"individual_digits\":true},");
     exf_text_appendf(&pre, BYTE_LEVEL "]}");
-    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, "pre_tokenizer 32");
+    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), EXF_BOS_AUTO, &e), EXF_MODEL, e, "pre_tokenizer 32");
     exf_text_free(&pre);
     exf_ids_free(&ids);
 }
@@ -210,7 +223,7 @@ static exf_code load_and_encode(const char *path, const char *text, size_t *n, e
 {
     exf_tokenizer *t;
     exf_ids ids = {0};
-    exf_code rc = exf_tokenizer_load(&t, path, e);
+    exf_code rc = exf_tokenizer_load(&t, path, EXF_BOS_AUTO, e);
     if (rc == EXF_OK) rc = exf_tokenizer_encode(t, text, strlen(text), &ids, e);
     ck_assert(rc == EXF_OK || ids.n == 0);
     *n = ids.n;
@@ -232,6 +245,8 @@ START_TEST(every_allocation_may_fail)
                      .vocab = "\"ab\":256",
                      .merges = "\"a b\"",
                      .post = LONE_TEMPLATE(SEQ_A)});
+    const char *config = "{\"tokenizer_class\":\"LlamaTokenizer\",\"bos_token\":{\"content\":\"<s>\"}}";
+    exf_write_file(exf_scratch("tokenizer_config.json"), config, strlen(config));
     for (int i = 0; i < 40; i++) strcat(text, i % 2 ? "\xcc\x81" : "\xcc\xa3"); /* long enough for the other sort */
     exf_mem_fail_at(0);
     ck_ok(load_and_encode(path, text, &want, &e), e);
@@ -249,6 +264,7 @@ START_TEST(every_allocation_may_fail)
         }
     }
     ck_assert_uint_gt(refused, n / 2);
+    unlink(exf_scratch("tokenizer_config.json"));
 }
 END_TEST
 
