@@ -232,7 +232,7 @@ static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf
 {
     for (size_t i = 0; i < a->provenance->n; i++) {
         const char *key = a->provenance->key[i], *value = a->provenance->value[i], *other = exf_provenance_get(b->provenance, key);
-        if (adds_up(key) || exf_weights_facts_key(key) || may_differ(key, a->provenance, b->provenance)) continue;
+        if (adds_up(key) || exf_model_facts_key(key) || may_differ(key, a->provenance, b->provenance)) continue;
         if (other && strcmp(other, value) == 0) continue;
         return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s%s", a->path, key, value, b->path, other ? other : "missing",
                         is_of_part(key) ? "; files of two programs add up only where both name the version of their numbers: make "
@@ -284,7 +284,7 @@ static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
         for (size_t k = 0; k < i; k++) {
             int64_t at;
             int same_corpus;
-            EXF_TRY(exf_weights_facts_same(part[k].provenance, part[k].path, part[i].provenance, part[i].path, err));
+            EXF_TRY(exf_model_facts_same(part[k].provenance, part[k].path, part[i].provenance, part[i].path, err));
             EXF_TRY(exf_sequence_list_shared(part[i].sequences, part[k].sequences, &at, err));
             if (at < 0) continue;
             EXF_TRY(exf_shards_of_one_corpus(&part[k], &part[i], &same_corpus, err));
@@ -340,13 +340,13 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     }
     EXF_TRY(check_parts(part, n, err));
     for (size_t i = 0; i < first->n; i++)
-        if (!adds_up(first->key[i]) && !is_of_part(first->key[i]) && !exf_weights_facts_key(first->key[i]))
+        if (!adds_up(first->key[i]) && !is_of_part(first->key[i]) && !exf_model_facts_key(first->key[i]))
             EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
     for (size_t k = N_NAMES; k < N_OF_PART; k++) {
         const char *key = of_part[k].key, *value = agreed(part, n, key);
         if (value) EXF_TRY(exf_provenance_add(out, err, key, "%s", value));
     }
-    EXF_TRY(exf_weights_facts_join(out, all, n, err));
+    EXF_TRY(exf_model_facts_join(out, all, n, err));
     EXF_TRY(join_domains(out, part, n, err));
     for (size_t i = 0; i < sequences->n; i++) tokens += (uint64_t)sequences->length[i];
     EXF_TRY(exf_sequence_list_digest(sequences, digest, err));

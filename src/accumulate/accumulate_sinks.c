@@ -237,7 +237,7 @@ static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own,
     const exf_basis *b = a->options.basis;
     exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
     if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
-    return exf_weights_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
+    return exf_model_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
 }
 
 exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
@@ -265,7 +265,7 @@ exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, 
     exf_code rc = a->sink ? a->sink->finish(a, err) : EXF_OK;
     if (rc != EXF_OK || !a->target) return rc;
     if (a->options.basis)
-        rc = exf_weights_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
+        rc = exf_model_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
     return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
 }
 

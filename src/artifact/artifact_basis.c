@@ -116,7 +116,7 @@ static int is_choice_fact(const char *key)
                                       EXF_BASIS_FACT};
     for (size_t i = 0; i < sizeof not / sizeof *not; i++)
         if (strcmp(key, not[i]) == 0) return 0;
-    if (exf_weights_facts_key(key)) return 0;
+    if (exf_model_facts_key(key)) return 0;
     return exf_starts_with(key, "model.") || exf_starts_with(key, "accumulate.") || strcmp(key, "tokenizer.sha256") == 0;
 }
 

@@ -146,108 +146,6 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
     return rc == EXF_OK && found ? exf_h5_attrs(h, group, read_one, &r, err) : rc;
 }
 
-/* ---- weights facts ----------------------------------------------------------------------------- */
-
-static const char parts_key[] = "model.weights_xxh3", digest_key[] = "model.weights_digest";
-
-exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err)
-{
-    char digest[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_hash_bytes(parts, strlen(parts), digest, err));
-    EXF_TRY(exf_provenance_add(p, err, parts_key, "%s", parts));
-    EXF_TRY(exf_provenance_add(p, err, digest_key, "%s", digest));
-out:
-    return rc;
-}
-
-int exf_weights_facts_key(const char *key)
-{
-    return strcmp(key, parts_key) == 0 || strcmp(key, digest_key) == 0;
-}
-
-int exf_weights_facts_list_key(const char *key)
-{
-    return strcmp(key, parts_key) == 0;
-}
-
-static exf_code refuse_list(const char *path, exf_err *err)
-{
-    return exf_fail(err, EXF_FORMAT, "%s: %s is no list of digests", path, parts_key);
-}
-
-static exf_code same_parts(const char *a, const char *path_a, const char *b, const char *path_b, exf_err *err)
-{
-    exf_digest_entry e;
-    char other[EXF_SHA256_HEX];
-    int more;
-    while ((more = exf_digest_list_next(&a, &e)) == 1)
-        if (exf_digest_list_find(b, e.name, other) && strcmp(e.hex, other) != 0)
-            return exf_fail(err, EXF_MODEL,
-                            "%s: was made with other weights than %s: the digest of part %s is %.12s..., in %s it is %.12s...",
-                            path_a, path_b, e.name, e.hex, path_b, other);
-    return more == 0 ? EXF_OK : refuse_list(path_a, err);
-}
-
-exf_code exf_weights_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
-                                exf_err *err)
-{
-    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key),
-               *digest_a = exf_provenance_get(a, digest_key), *digest_b = exf_provenance_get(b, digest_key);
-    if (parts_a && parts_b) return same_parts(parts_a, path_a, parts_b, path_b, err);
-    if (parts_a || parts_b)
-        return exf_fail(err, EXF_MODEL, "%s: names its weights as earlier programs did, %s by XXH3: make the older file again",
-                        parts_a ? path_b : path_a, parts_a ? path_a : path_b);
-    if ((!digest_a && !digest_b) || (digest_a && digest_b && strcmp(digest_a, digest_b) == 0)) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, digest_key, digest_a ? digest_a : "missing", path_b,
-                    digest_b ? digest_b : "missing");
-}
-
-/* ---- joining ---------------------------------------------------------------------------- */
-
-typedef struct {
-    exf_digest_entry *entry;
-    size_t n, capacity;
-} entries;
-
-/* Orders parts as weight identities do: those outside layers by name, then layer by layer. */
-static int by_part(const void *a, const void *b)
-{
-    const char *x = ((const exf_digest_entry *)a)->name, *y = ((const exf_digest_entry *)b)->name;
-    long i = *x >= '0' && *x <= '9' ? strtol(x, NULL, 10) : -1, k = *y >= '0' && *y <= '9' ? strtol(y, NULL, 10) : -1;
-    return i == k ? strcmp(x, y) : i < k ? -1 : 1;
-}
-
-static exf_code collect_parts(entries *all, const char *parts, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (exf_digest_entry e; parts && rc == EXF_OK && exf_digest_list_next(&parts, &e) == 1;) {
-        rc = exf_mem_grow(&all->entry, &all->capacity, all->n + 1, sizeof *all->entry, "parts of weights", err);
-        if (rc == EXF_OK) all->entry[all->n++] = e;
-    }
-    return rc;
-}
-
-exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
-{
-    const char *digest = exf_provenance_get(part[0], digest_key);
-    entries all = {0};
-    exf_text text = {0};
-    exf_code rc;
-    if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
-    for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
-    if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
-    for (size_t i = 0; i < all.n; i++)
-        if (i == 0 || by_part(&all.entry[i - 1], &all.entry[i]) != 0)
-            exf_text_appendf(&text, "%s%s:%s", i ? " " : "", all.entry[i].name, all.entry[i].hex);
-    EXF_TRY(exf_text_end(&text, err));
-    EXF_TRY(exf_weights_facts_add(out, text.s ? text.s : "", err));
-out:
-    exf_mem_free(all.entry);
-    exf_text_free(&text);
-    return rc;
-}
-
 /* ---- provenance join --------------------------------------------------------------------------- */
 
 static int is_data(const char *key)
@@ -259,7 +157,7 @@ static exf_code check_same(const exf_provenance *a, const char *path_a, const ex
 {
     for (size_t i = 0; i < a->n; i++) {
         const char *other = exf_provenance_get(b, a->key[i]);
-        if (is_data(a->key[i]) || exf_weights_facts_key(a->key[i]) || (other && strcmp(other, a->value[i]) == 0)) continue;
+        if (is_data(a->key[i]) || exf_model_facts_key(a->key[i]) || (other && strcmp(other, a->value[i]) == 0)) continue;
         return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, a->key[i], a->value[i], path_b,
                         other ? other : "missing");
     }
@@ -293,7 +191,7 @@ static exf_code add_part(exf_provenance *out, const exf_provenance *p, size_t ra
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < p->n; i++) {
         char key[128];
-        if (exf_weights_facts_key(p->key[i])) continue;
+        if (exf_model_facts_key(p->key[i])) continue;
         if (is_data(p->key[i]))
             snprintf(key, sizeof key, "data.%zu.%s", rank, p->key[i] + strlen("data."));
         else
@@ -313,7 +211,7 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
         EXF_TRY(check_same(part[0], path[0], part[i], path[i], err));
         EXF_TRY(check_same(part[i], path[i], part[0], path[0], err));
         for (size_t k = 0; k < i; k++) {
-            EXF_TRY(exf_weights_facts_same(part[k], path[k], part[i], path[i], err));
+            EXF_TRY(exf_model_facts_same(part[k], path[k], part[i], path[i], err));
             if (strcmp(tokens_of(part[i]), tokens_of(part[k])) == 0)
                 return exf_fail(err, EXF_MODEL, "%s: holds the same tokens (%.12s) as %s; they would count twice", path[i],
                                 tokens_of(part[i]), path[k]);
@@ -322,7 +220,7 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
         sequences += number_of(part[i], "data.sequences");
         tokens += number_of(part[i], "data.tokens");
     }
-    EXF_TRY(exf_weights_facts_join(out, part, n, err));
+    EXF_TRY(exf_model_facts_join(out, part, n, err));
     EXF_TRY(exf_provenance_add(out, err, "data.parts", "%zu", n));
     EXF_TRY(exf_provenance_add(out, err, "data.sequences", "%llu", (unsigned long long)sequences));
     EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%llu", (unsigned long long)tokens));

@@ -2,7 +2,8 @@
  *
  * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
  *
- *   model.family, model.config_sha256, model.weights_digest, model.weights_xxh3
+ *   model.family, model.config_sha256, model.architecture, model.architecture_digest, model.weights_digest,
+ *   model.weights_xxh3, ...
  *   tokenizer.sha256; tokenizer.bos, what goes before every document; tokenizer.unicode, the version of character classes
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.numbers, capture.backend, ...
@@ -47,8 +48,11 @@ exf_code exf_facts_append(const exf_provenance *p, const char *group, exf_h5 *h,
 exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 
-/* ---- the weights that were read, and whether two files had the same ------------
+/* ---- the model: its architecture, the weights that were read, whether two files had the same (provenance_model.c) ----
  *
+ *   model.architecture         what the forward pass reads of config.json, as words NAME=VALUE (model/architecture.h)
+ *   model.architecture_digest  SHA-256 of that text
+ *   model.config_sha256        of config.json, whatever else it says; files of earlier programs have this fact alone
  *   model.weights_xxh3     a digest list (base/hash.h) of the parts that the run read: "embedding",
  *                          "head", "<l>.experts", "<l>.other"; each the SHA-256 over names, types and shapes of the
  *                          part's tensors and the XXH3-128 of their bytes, in pieces as they were read
@@ -59,17 +63,29 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
  * earlier programs have a model.weights_digest that was made in other ways (model.weights_parts: SHA-256 of all
  * bytes; neither list: of samples), so these are compared with each other only. */
 
+/* Adds both facts of the text of an architecture. */
+exf_code exf_architecture_facts_add(exf_provenance *p, const char *text, exf_err *err) EXF_CHECKED;
 /* Adds both facts of a list of parts. */
 exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err) EXF_CHECKED;
-/* Returns 1 for the keys of the two facts, which are joined and compared by the functions below. */
+/* Returns 1 for the keys of the two facts of weights, which a run knows after its pass. */
 int exf_weights_facts_key(const char *key);
+/* Returns 1 for the keys of all four, which are joined and compared by the functions below. */
+int exf_model_facts_key(const char *key);
 /* Returns 1 for the key of the list, which is for programs: of a model of 48 layers it has 7,000 letters. */
 int exf_weights_facts_list_key(const char *key);
-/* EXF_MODEL naming both files and the first part that differs. */
-exf_code exf_weights_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
-                                exf_err *err) EXF_CHECKED;
-/* Adds to out the facts of all parts that any of n provenances has; they must be the same. */
-exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
+
+/* EXF_MODEL naming both files, the first field of the architectures that differs and both values; of files of earlier programs,
+ * config_sha256.  mend: the end of that sentence, what is to be done. */
+exf_code exf_architecture_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
+                                     const char *mend, exf_err *err) EXF_CHECKED;
+/* EXF_MODEL naming both files and the first part that differs, or the first field of architectures that both name. */
+exf_code exf_model_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
+                              exf_err *err) EXF_CHECKED;
+/* Adds to out the facts of the architecture and of all parts that any of n provenances has; they must be the same. */
+exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
+/* Writes how the weights of b differ from those of a, for a fact of what was made of both: "2 of 9 parts: 0.experts, 1.experts",
+ * "none of 9 parts", or that one of them names no parts. */
+exf_code exf_weights_facts_difference(exf_text *out, const exf_provenance *a, const exf_provenance *b, exf_err *err) EXF_CHECKED;
 
 /* Joins the facts of n parts over different data.  Facts outside data.* must be equal in all parts
  * (EXF_MODEL naming the two files, the fact and both texts); data.sequences and data.tokens add up;

@@ -53,7 +53,7 @@ const exf_program exf_program_calibrate = {
                 "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
                 "exfold-calibrate recipe.yaml --shard 2/8    # out/shard-2-of-8/statistics.h5\n"
                 "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
-    .keys = "model data calibrate coverage pools budgets budget_rules runtime output serve export card validate.manifest",
+    .keys = "model.path data calibrate coverage pools budgets budget_rules runtime output serve export card validate.manifest",
     .needs_recipe = 1,
     .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,

@@ -34,7 +34,7 @@ const exf_program exf_program_capture = {
     .examples = "exfold-capture recipe.yaml --layers 0,3,8-11\n"
                 "exfold-capture recipe.yaml --export layers.safetensors --logits\n"
                 "exfold-capture recipe.yaml --pin-manifest    # checksums into the manifest",
-    .keys = "model data runtime output.directory",
+    .keys = "model.path data runtime output.directory",
     .needs_recipe = 1,
     .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,

@@ -23,7 +23,7 @@ const exf_program exf_program_solve = {
                 "exfold-solve --output out statistics.h5 --set pools=8,4\n"
                 "exfold-solve --output out --set budgets=4,2 --sensitivities out/sensitivities.json --force",
     .keys = "calibrate.ridge calibrate.clip calibrate.projectors calibrate.ranks "
-            "calibrate.min_pair_tokens coverage pools budgets budget_rules output.directory",
+            "calibrate.min_pair_tokens coverage pools budgets budget_rules model.accept output.directory",
     .max_inputs = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_solve,

@@ -133,6 +133,7 @@ exf_code exf_table_facts(exf_provenance *out, const exf_export *x, exf_err *err)
     EXF_TRY(exf_provenance_add(out, err, "exfold_format", "tables/1"));
     EXF_TRY(exf_provenance_add(out, err, "layer_numbers", "[%s]", layers.s ? layers.s : ""));
     if (x->digest) EXF_TRY(exf_provenance_add(out, err, EXF_MADE_FROM, "%s", x->digest));
+    if (x->other_weights) EXF_TRY(exf_provenance_add(out, err, "export.other_weights", "%s", x->other_weights));
     EXF_TRY(exf_provenance_add(out, err, "loss_kind", "relative_scalar_reconstruction_error"));
 out:
     exf_text_free(&layers);

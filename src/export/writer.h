@@ -22,6 +22,7 @@ typedef struct {
     const char *const *datasets; /* names on a hub */
     size_t n_datasets;
     const exf_model *model; /* the checkpoint that the tables are of; NULL unless a target wants_model */
+    const char *other_weights; /* in which parts its weights differ from the tables'; NULL: they must not */
     int64_t keep;           /* experts that a pruned model keeps in each layer; 0: not given */
     int64_t ranks;          /* of expert parallelism, each with equally many of them; 0 is 1 */
     int bare_router;        /* 1: over the routes of REAP's code */

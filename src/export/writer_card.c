@@ -172,6 +172,11 @@ static void add_facts(exf_text *out, const exf_export *x, const char *heading, s
         add_plain(out, p->value[i]);
         exf_text_appendf(out, " |\n");
     }
+    if (which == OF_MODEL && x->other_weights) {
+        exf_text_appendf(out, "| `export.other_weights` | ");
+        add_plain(out, x->other_weights);
+        exf_text_appendf(out, " |\n");
+    }
 }
 
 static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)

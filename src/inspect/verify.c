@@ -139,14 +139,14 @@ out:
  * another way. */
 static int is_of_part(const char *key)
 {
-    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0 || exf_weights_facts_key(key);
+    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0 || exf_model_facts_key(key);
 }
 
 /* Checks that facts of the earlier file are in the later; those of a part alone only if it is the whole. */
 static exf_code check_inherited(const exf_verify_file *a, const exf_verify_file *b, int whole, exf_err *err)
 {
     const exf_provenance *p = &a->inspection.provenance;
-    exf_code rc = exf_weights_facts_same(p, a->path, &b->inspection.provenance, b->path, err);
+    exf_code rc = exf_model_facts_same(p, a->path, &b->inspection.provenance, b->path, err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < p->n; i++) {
         const char *other = exf_provenance_get(&b->inspection.provenance, p->key[i]);

@@ -9,6 +9,7 @@
 #ifndef EXF_MODEL_ARCHITECTURE_H
 #define EXF_MODEL_ARCHITECTURE_H
 #include "base/names.h"
+#include "base/text.h"
 
 enum { EXF_MAX_LAYERS = 1024, EXF_MAX_EXPERTS = 4096, EXF_MAX_TOP_K = 64, EXF_MAX_STREAMS = 16 };
 
@@ -122,4 +123,10 @@ typedef struct {
     int dim[EXF_DIM_COUNT];
     const char *prefix; /* what {P} in tensor names stands for */
 } exf_architecture;
+
+/* Writes to an empty text that by which architectures are compared: a word NAME=VALUE for every field that the forward pass
+ * reads, in the order of the table in architecture.c.  A field that is 0 has no word, so that fields which are added later leave
+ * the texts of models that lack them as they were.  Numbers are decimal, reals as short as reads back; what each layer has is a
+ * list of VALUE*LAYERS.  Where a checkpoint has its tensors, and under which names, is not in it. */
+exf_code exf_architecture_text(exf_text *out, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 #endif

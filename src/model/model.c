@@ -211,6 +211,54 @@ out:
     return rc;
 }
 
+/* ---- identity ------------------------------------------------------------------------- */
+
+/* Hashes one tensor, or an expert's part of a stack, in pieces. */
+static exf_code identify_rows(const exf_model_rows *at, exf_err *err)
+{
+    size_t piece = exf_weight_piece_rows(&at->w, at->cols);
+    char *codes = NULL, *scales = NULL;
+    exf_raw_rows raw;
+    exf_code rc;
+    if (piece > at->rows) piece = at->rows;
+    EXF_TRY(exf_mem_new(&codes, exf_file_aligned_size(exf_weight_source_code_bytes(&at->w, piece, at->cols)), 1, "weights", err));
+    EXF_TRY(exf_mem_new(&scales, exf_file_aligned_size(exf_weight_source_scale_bytes(&at->w, piece, at->cols)), 1, "weights", err));
+    for (size_t row = 0; row < at->rows; row += piece) {
+        size_t n = at->rows - row < piece ? at->rows - row : piece;
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(exf_weight_source_raw(&at->w, at->row + row, n, at->cols, codes, scales, &raw, err));
+    }
+out:
+    exf_mem_free(codes);
+    exf_mem_free(scales);
+    return rc;
+}
+
+/* Hashes all that one layer has; layer -1: outside layers, where a tied head is the embedding, which was read. */
+static exf_code identify_layer(const exf_model *m, int layer, exf_err *err)
+{
+    int first = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER, end = layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT;
+    exf_model_rows at;
+    exf_code rc = EXF_OK;
+    for (int role = first; role < end; role++) {
+        if (role == EXF_W_HEAD && m->arch.tied_embeddings) continue;
+        for (int e = 0; e < exf_model_copies(m, (exf_role)role, layer); e++) {
+            EXF_TRY(exf_model_locate(m, (exf_role)role, layer, e, &at, err));
+            EXF_TRY(identify_rows(&at, err));
+        }
+    }
+    rc = layer < 0 ? exf_model_pass_done(m, err) : exf_model_layer_done(m, layer, err);
+out:
+    return rc;
+}
+
+exf_code exf_model_identify(const exf_model *m, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int l = -1; rc == EXF_OK && l < m->arch.n_layers; l++) rc = identify_layer(m, l, err);
+    return rc;
+}
+
 /* ---- bytes ----------------------------------------------------------------------------
  * Of the tensors of the checkpoint that is open, or of the release that a config alone describes. */
 

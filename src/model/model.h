@@ -45,6 +45,9 @@ exf_code exf_model_layer_done(const exf_model *m, int layer, exf_err *err) EXF_C
 /* The same of the tensors outside layers, when the pass has read those that it needs. */
 exf_code exf_model_pass_done(const exf_model *m, exf_err *err) EXF_CHECKED;
 
+/* Reads all weights for their identity alone, in pieces as a pass does. */
+exf_code exf_model_identify(const exf_model *m, exf_err *err) EXF_CHECKED;
+
 /* How many tensors of a role a layer has: 0, 1, or E.  Layer -1: outside layers. */
 int exf_model_copies(const exf_model *m, exf_role role, int layer);
 /* Elements of one such tensor; 0 if there is none. */

@@ -191,7 +191,8 @@ static exf_code check_expected(const exf_weight_identity *id, const char *name, 
     char expected[EXF_SHA256_HEX];
     if (!id->expected || !exf_digest_list_find(id->expected, name, expected) || strcmp(hex, expected) == 0) return EXF_OK;
     return exf_fail(err, EXF_MODEL,
-                    "%s: was made with other weights: the digest of part %s was %.12s..., this checkpoint's is %.12s...",
+                    "%s: was made with other weights: the digest of part %s was %.12s..., this checkpoint's is %.12s...; weights "
+                    "that were quantized or stored in other types since are taken by --accept other-weights",
                     id->expected_path, name, expected, hex);
 }
 

@@ -14,7 +14,12 @@
  * The digest of a part is the SHA-256 over its pieces in order of tensor name and position: name (a text),
  * dtype (a text), rank and axes (u64 each), first byte and bytes of the piece in the tensor (u64), and the
  * XXH3-128 of those bytes (a text of 32 hexadecimal digits); texts are preceded by their length (u64), numbers
- * are little endian.  It is no sha256sum of a file: it does not depend on how tensors are spread over files. */
+ * are little endian.  It is no sha256sum of a file: it does not depend on how tensors are spread over files.
+ *
+ * It is of bytes, not of values: the same values in another type have another digest.  A digest of values would need pieces that
+ * are cut by elements, and each hashed in the narrowest type that holds it, so that the threads that read would decode and
+ * narrow what they now hash as it comes, for a GPU that decodes it again; and FP8 or FP4 have the values of no other type in
+ * general.  Who has such a copy accepts other weights by name, and outputs say so (exf_weights_facts_difference()). */
 #ifndef EXF_MODEL_WEIGHT_IDENTITY_H
 #define EXF_MODEL_WEIGHT_IDENTITY_H
 #include "base/text.h"

@@ -26,6 +26,9 @@ static const exf_opt key_rows[] = {
     {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", EXF_RECIPE_SCHEMA "; required"},
     {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model",
      "checkpoint directory; config.json, *.safetensors (one, or shards with their index), tokenizer.json; required"},
+    {"model.accept", "accept", 0, EXF_OPT_CHOICE, AT(accept), "nothing", "nothing|other-weights", "Model",
+     "how it may differ from the tables' model; other-weights, such as those of a model that was quantized, or stored in other "
+     "types, after its calibration: the architecture must be the same, and every output says so"},
     {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, see exfold-manifest(5); required"},
     {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data",
      "sequences of the run, shared among the sources; 0: as many as the manifest says"},
@@ -139,9 +142,6 @@ static const exf_opt key_rows[] = {
     {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
      "tables to validate; or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
      "directory"},
-    {"validate.other_weights", NULL, 0, EXF_OPT_CHOICE, AT(other_weights), "refuse", "refuse|accept", "Validation",
-     "tables that were made on other weights than the model's; refuse, or accept them if family and sizes agree, as for a model "
-     "that was quantized after its calibration"},
     {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",
      "the held-out corpus, see exfold-manifest(5); required to validate"},
     {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation",

@@ -78,7 +78,7 @@ typedef struct {
     int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
     char *validate_limit, *validate_gpu, *validate_bandwidth; /* validate/recommendation.h, validate/cost.h; NULL: not given */
-    int other_weights; /* EXF_OTHER_WEIGHTS_* */
+    int accept; /* EXF_ACCEPT_* */
     exf_text_list variants, fail_above; /* fold/variant.h, validate/gates.h */
     int64_t validate_sequences, validate_max_tokens, prefill_tokens;
     exf_int_list decode_batch;
@@ -93,7 +93,7 @@ typedef struct {
 } exf_recipe;
 
 enum { EXF_UNOBSERVED_REFUSE, EXF_UNOBSERVED_ACCEPT };
-enum { EXF_OTHER_WEIGHTS_REFUSE, EXF_OTHER_WEIGHTS_ACCEPT };
+enum { EXF_ACCEPT_NOTHING, EXF_ACCEPT_OTHER_WEIGHTS };
 enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
 enum { EXF_COMPUTE_IS_AUTO, EXF_COMPUTE_IS_F32, EXF_COMPUTE_IS_BF16 };

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "capture/capture.h"
 #include "export/writer.h"
 #include "fold/runtime.h"
 #include "plan/plan.h"
@@ -209,6 +210,31 @@ out:
     return rc;
 }
 
+/* Opens the checkpoint that the tables are of. */
+static exf_code open_model(exf_model **m, const exf_recipe *r, const exf_solved *t, const char *path, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_recipe_check_model(r, err));
+    EXF_TRY(exf_model_open(m, r->model_path, err));
+    rc = exf_validate_check_tables(&t->tables, path, *m, r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err);
+out:
+    return rc;
+}
+
+/* Reads the checkpoint's weights and compares them with the tables'; other: in which parts they differ, where they may. */
+static exf_code check_weights(const exf_model *m, exf_text *other, const exf_recipe *r, const exf_tables *t, exf_err *err)
+{
+    exf_provenance own = {0};
+    exf_code rc;
+    EXF_TRY(exf_model_identify(m, err));
+    if (r->accept != EXF_ACCEPT_OTHER_WEIGHTS) return EXF_OK;
+    EXF_TRY(exf_capture_weights_facts(&own, m, err));
+    EXF_TRY(exf_weights_facts_difference(other, &t->provenance, &own, err));
+out:
+    exf_provenance_free(&own);
+    return rc;
+}
+
 exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, const exf_solved *made,
                            int has_recipe, exf_err *err)
 {
@@ -218,6 +244,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     exf_provenance validated = {0};
     told_targets told = {dir->path, t->digest, NULL, 0, 0};
     exf_model *model = NULL; /* the checkpoint that the tables are of, for targets that want it */
+    exf_text other = {0};
     int wants_vectors = 0, wants_model = 0;
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < r->targets.n; i++) {
@@ -232,11 +259,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     }
     EXF_TRY(check_runtime(r, exf_provenance_get(&t->tables.provenance, "model.family"), (int)t->tables.shape.top_k, err));
     EXF_TRY(exf_tell_part(&t->tables, tables, err));
-    if (wants_model) {
-        EXF_TRY(exf_recipe_check_model(r, err));
-        EXF_TRY(exf_model_open(&model, r->model_path, err));
-        EXF_TRY(exf_validate_check_tables(&t->tables, tables, model, err));
-    }
+    if (wants_model) EXF_TRY(open_model(&model, r, t, tables, err));
     EXF_TRY(list_targets(&told, r, err));
     EXF_TRY(find_validation(&validation, &validated, tables, t->digest, made != NULL, err));
     exf_export x = {
@@ -259,11 +282,14 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     };
     EXF_TRY(each_target(check_tables, r, dir, &x, err));
     EXF_TRY(check_free_space(r, dir, &x, err));
+    if (model && !made) EXF_TRY(check_weights(model, &other, r, &t->tables, err));
+    x.other_weights = other.s;
     EXF_TRY(each_target(write_target, r, dir, &x, err));
 out:
     exf_mem_free(validation);
     exf_provenance_free(&validated);
     exf_mem_free(told.name);
+    exf_text_free(&other);
     exf_model_close(model);
     exf_tables_free(&read.tables);
     return rc;

@@ -175,6 +175,12 @@ static exf_code read_old_digest(const char *path, char hex[EXF_SHA256_HEX], exf_
     return EXF_OK;
 }
 
+static exf_code read_sensitivities(exf_sensitivities *out, const exf_recipe *r, int rules, const char *statistics,
+                                   const char *digest, exf_err *err)
+{
+    return exf_sensitivities_read(out, r->sensitivities, rules, statistics, digest, r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err);
+}
+
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_overlapped_solve *solving, exf_solved *out, exf_err *err)
 {
@@ -187,8 +193,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    if (from_file)
-        EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, exf_sensitivity_rules(&o), statistics, statistics_digest, err));
+    if (from_file) EXF_TRY(read_sensitivities(&measured, r, exf_sensitivity_rules(&o), statistics, statistics_digest, err));
     o.measured_kl = measured.kl;
     o.skipped_kl = measured.skipped_kl;
     o.statistics_digest = from_file ? measured.statistics_digest : statistics_digest;

@@ -232,10 +232,7 @@ static exf_code check_tables(validation *s, exf_err *err)
     const exf_model *m = s->session.model;
     int vectors = 0;
     exf_code rc;
-    if (s->recipe.other_weights == EXF_OTHER_WEIGHTS_ACCEPT)
-        EXF_TRY(exf_validate_check_sizes(&s->tables, s->tables_path, m, err));
-    else
-        EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, m, err));
+    EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, m, s->recipe.accept == EXF_ACCEPT_OTHER_WEIGHTS, err));
     for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
     if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
     for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
@@ -273,7 +270,7 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
     if (part) EXF_TRY(exf_provenance_add(p, err, "validate.tables_part", "%s", part));
     if (r->wants_sensitivities && statistics)
         EXF_TRY(exf_provenance_add(p, err, "validate.statistics_digest", "%s", statistics));
-    if (r->other_weights == EXF_OTHER_WEIGHTS_ACCEPT) EXF_TRY(exf_provenance_add(p, err, "validate.other_weights", "accept"));
+    if (r->accept == EXF_ACCEPT_OTHER_WEIGHTS) EXF_TRY(exf_provenance_add(p, err, "validate.accept", "other-weights"));
     if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
     for (size_t i = 0; i < r->decode_batch.n; i++)
         exf_text_appendf(&sizes, "%s%lld", i ? "," : "", (long long)r->decode_batch.item[i]);
@@ -414,6 +411,20 @@ out:
     return rc;
 }
 
+/* Adds the facts that the pass found: the digests of the weights, and in how many the tables' differ where they may. */
+static exf_code add_weights(validation *s, exf_err *err)
+{
+    exf_text differ = {0};
+    exf_code rc;
+    EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
+    if (s->recipe.accept != EXF_ACCEPT_OTHER_WEIGHTS) return EXF_OK;
+    EXF_TRY(exf_weights_facts_difference(&differ, &s->tables.provenance, &s->facts, err));
+    rc = exf_provenance_add(&s->facts, err, "validate.other_weights", "%s", differ.s);
+out:
+    exf_text_free(&differ);
+    return rc;
+}
+
 /* ---- the run ------------------------------------------------------------------------------------ */
 
 /* Runs all variants in one pass; rank 0 writes the results and then checks the limits. */
@@ -425,7 +436,7 @@ static exf_code run_validation(validation *s, const exf_recipe *r, const exf_val
     EXF_TRY(exf_session_same_weights(&s->session, err));
     EXF_TRY(exf_session_tell_bytes(r->job, v.report.own_bytes, err));
     if (!exf_ranks_first(r->job)) goto out;
-    EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
+    EXF_TRY(add_weights(s, err));
     exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
     EXF_TRY(write_results(s, r, &v, err));
     for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));

@@ -91,15 +91,17 @@ typedef struct {
     char sha256[EXF_SHA256_HEX];              /* of the file */
     char statistics_digest[EXF_SHA256_HEX];   /* of the statistics' payload */
     exf_provenance facts;                     /* of the validation: model, data, tables */
+    exf_text other_weights;                   /* in which parts its model's weights differ; empty: they must not */
 } exf_sensitivities;
 
 /* Reads the JSON of such a validation for a statistics file, whose payload has the digest statistics_digest (NULL: it is
- * computed).  EXF_FORMAT naming the file and the layer where a number is missing or not above 0; EXF_MODEL where it was
- * measured on another model, or with tables of other statistics. */
+ * computed).  other_weights: they may be of other weights than the statistics.  EXF_FORMAT naming the file and the layer where a
+ * number is missing or not above 0; EXF_MODEL where it was measured on another model, or with tables of other statistics. */
 exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int rules, const char *statistics,
-                                const char *statistics_digest, exf_err *err) EXF_CHECKED;
+                                const char *statistics_digest, int other_weights, exf_err *err) EXF_CHECKED;
 /* Adds to tables that have budgets by "measured" or "skip" which file these are from and on which data it was made:
- * solve.sensitivities_sha256, solve.sensitivities_tokens_digest, solve.sensitivities_domains. */
+ * solve.sensitivities_sha256, solve.sensitivities_tokens_digest, solve.sensitivities_domains, and solve.sensitivities_other_weights
+ * where these may be others. */
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */
 

@@ -93,14 +93,18 @@ static int differ(const char *a, const char *b)
     return a && b && strcmp(a, b) != 0;
 }
 
-static exf_code check_model(const exf_sensitivities *s, const char *path, const exf_provenance *of, const char *statistics,
-                            exf_err *err)
+static exf_code check_model(exf_sensitivities *s, const char *path, const exf_provenance *of, const char *statistics,
+                            int other_weights, exf_err *err)
 {
-    const char *have = exf_provenance_get(&s->facts, "model.config_sha256"), *want = exf_provenance_get(of, "model.config_sha256");
-    if (differ(have, want))
-        return exf_fail(err, EXF_MODEL, "%s: measured on another model, of config_sha256 %s, than %s, of %s: measure it with "
-                        "exfold-validate --sensitivities", path, have, statistics, want);
-    return exf_weights_facts_same(&s->facts, path, of, statistics, err);
+    exf_err why = {.code = EXF_OK};
+    exf_code rc;
+    EXF_TRY(exf_architecture_facts_same(&s->facts, path, of, statistics, "; measure it with exfold-validate --sensitivities", err));
+    if (other_weights) return exf_weights_facts_difference(&s->other_weights, of, &s->facts, err);
+    rc = exf_model_facts_same(&s->facts, path, of, statistics, &why);
+    if (rc == EXF_MODEL) (void)exf_fail(err, rc, "%s; they are taken by --accept other-weights", why.msg);
+    if (rc != EXF_OK && rc != EXF_MODEL) *err = why;
+out:
+    return rc;
 }
 
 /* Refuses a file whose tables were of other statistics; files of earlier versions do not name theirs. */
@@ -143,7 +147,7 @@ int exf_sensitivity_rules(const exf_solve_options *o)
 }
 
 exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int rules, const char *statistics,
-                                const char *statistics_digest, exf_err *err)
+                                const char *statistics_digest, int other_weights, exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_json *doc = NULL;
@@ -157,7 +161,7 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int ru
     else
         EXF_TRY(exf_h5_digest(r.h, out->statistics_digest, err));
     EXF_TRY(read_facts(&out->facts, exf_json_get(doc, "provenance"), err));
-    EXF_TRY(check_model(out, path, &r.provenance, statistics, err));
+    EXF_TRY(check_model(out, path, &r.provenance, statistics, other_weights, err));
     EXF_TRY(check_statistics(out, path, statistics, err));
     rc = read_layers(out, exf_json_get(doc, "variants"), &r, rules, path, err);
 out:
@@ -171,6 +175,7 @@ void exf_sensitivities_free(exf_sensitivities *s)
 {
     exf_mem_free(s->kl);
     exf_mem_free(s->skipped_kl);
+    exf_text_free(&s->other_weights);
     exf_provenance_free(&s->facts);
     memset(s, 0, sizeof *s);
 }
@@ -188,6 +193,8 @@ exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf
         measured |= rule == EXF_RULE_MEASURED || rule == EXF_RULE_SKIP;
     }
     if (!measured) return EXF_OK;
+    if (s->other_weights.len)
+        EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.sensitivities_other_weights", "%s", s->other_weights.s));
     EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.sensitivities_sha256", "%s", s->sha256));
     for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
         const char *value = exf_provenance_get(&s->facts, data[i].fact);

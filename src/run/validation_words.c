@@ -113,12 +113,14 @@ static void add_data(const exf_validate_report *r, exf_text *out)
     const exf_validation *v = r->of.v;
     const char *text = exf_provenance_get(r->facts, "validate.text"), *part = exf_provenance_get(r->facts, "validate.tables_part"),
                *same = exf_provenance_get(r->facts, "validate.calibration_text"),
-               *runtime = exf_provenance_get(r->facts, "validate.runtime");
+               *runtime = exf_provenance_get(r->facts, "validate.runtime"),
+               *other = exf_provenance_get(r->facts, "validate.other_weights");
     if (same) exf_text_appendf(out, "%s\n", same);
     if (part) exf_text_appendf(out, "The tables are of a part of their data: %s.\n", part);
     if (runtime) exf_text_appendf(out, "Variants fold as the runtime %s does.\n", runtime);
-    if (exf_provenance_get(r->facts, "validate.other_weights"))
-        exf_text_appendf(out, "The tables may be of other weights than the model's (validate.other_weights: accept).\n");
+    if (other && !exf_starts_with(other, "none "))
+        exf_text_appendf(out, "The tables are of other weights than the model, as --accept other-weights allows; digests that "
+                              "differ: %s.\n", other);
     exf_text_appendf(out, "%" PRIu64 " tokens scored of %zu %s", v->variant[0].all.tokens, v->n_clusters,
                      v->clusters_are_documents ? "documents" : "sequences");
     if (text) exf_text_appendf(out, ", from %s", text);

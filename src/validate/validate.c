@@ -2,6 +2,7 @@
  * resumed, and the results. */
 #include "validate/validate.h"
 
+#include "artifact/provenance.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/backend.h"
@@ -450,7 +451,7 @@ static exf_code check_number(const char *path, const char *what, int64_t theirs,
                     (long long)ours);
 }
 
-exf_code exf_validate_check_sizes(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+static exf_code check_sizes(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
     const char *family = exf_provenance_get(&t->provenance, "model.family"),
                *layers = exf_provenance_get(&t->provenance, "model.layers");
@@ -467,18 +468,32 @@ out:
     return rc;
 }
 
-exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+static exf_code check_architecture(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
-    const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"),
-               *weights = exf_provenance_get(&t->provenance, "model.weights_xxh3");
+    exf_provenance own = {0};
+    exf_text text = {0};
     exf_code rc;
-    EXF_TRY(exf_validate_check_sizes(t, path, m, err));
+    EXF_TRY(exf_architecture_text(&text, &m->arch, err));
+    EXF_TRY(exf_architecture_facts_add(&own, text.s, err));
+    EXF_TRY(exf_provenance_add(&own, err, "model.config_sha256", "%s", m->config_sha256));
+    rc = exf_architecture_facts_same(&t->provenance, path, &own, m->config_path,
+                                     "; give the model that they were made on, or calibrate this one (exfold-calibrate)", err);
+out:
+    exf_text_free(&text);
+    exf_provenance_free(&own);
+    return rc;
+}
+
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights, exf_err *err)
+{
+    const char *weights = exf_provenance_get(&t->provenance, "model.weights_xxh3");
+    exf_code rc;
+    EXF_TRY(check_sizes(t, path, m, err));
     if (!t->shape.top_k) return EXF_OK;
-    if (config && strcmp(config, m->config_sha256) != 0)
-        return exf_fail(err, EXF_MODEL, "%s: config_sha256 of the model these tables were made on is %s, this model's is %s", path,
-                        config, m->config_sha256);
-    if (weights && m->identity) return exf_weight_identity_expect(m->identity, weights, path, err);
-    if (m->identity && exf_provenance_get(&t->provenance, "model.weights_digest"))
+    EXF_TRY(check_architecture(t, path, m, err));
+    if (other_weights || !m->identity) return EXF_OK;
+    if (weights) return exf_weight_identity_expect(m->identity, weights, path, err);
+    if (exf_provenance_get(&t->provenance, "model.weights_digest"))
         exf_log_warn("%s: names its weights as earlier programs did: whether they are this checkpoint's is not checked", path);
 out:
     return rc;

@@ -99,10 +99,10 @@ exf_code exf_validate_demand(exf_demand *d, const exf_validate_job *job, exf_err
 exf_code exf_validate_sample(const exf_validate_job *job, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 /* Returns the bytes that a validation holds beside the pass. */
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
-/* Check that the tables fit the model, by family and sizes, or that they belong to it, by its config and weights too; EXF_MODEL
- * names what differs. */
-exf_code exf_validate_check_sizes(const exf_tables *t, const char *path, const exf_model *m, exf_err *err) EXF_CHECKED;
-exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err) EXF_CHECKED;
+/* Checks that the tables belong to the model: family, sizes, architecture, and its weights as they are read, unless others are
+ * taken; EXF_MODEL names what differs. */
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights,
+                                   exf_err *err) EXF_CHECKED;
 
 /* ---- clusters (validate_clusters.c) ------------------------------------------------------------------ */
 

@@ -62,6 +62,11 @@ cut_to() {
     rm .cut
 }
 
+# calibrated DIRECTORY : what a calibration of the base makes, which run.sh made once for all cases.
+calibrated() {
+    cp -R "$CALIBRATED" "$1"
+}
+
 # u64 N : the number as eight bytes, the lowest first.
 u64() {
     u64_rest=$1

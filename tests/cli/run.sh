@@ -138,6 +138,9 @@ for test_case; do
     *) (cd "$test_case" && pwd) || exit 1 ;;
     esac
 done >"$work/list" || exit 1
+cp -R "$ROOT/tests/bad/base" "$work/base" || exit 1
+(cd "$work/base" && "$BIN/exfold-calibrate" -q recipe.yaml) >"$work/said" 2>&1 || { cat "$work/said"; exit 1; }
+export CALIBRATED="$work/base/out"
 xargs -n 1 -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}" "$0" --one "$work/results" <"$work/list"
 passed=$(find "$work/results" -type f -size 0 | wc -l)
 failed=$(($(wc -l <"$work/list") - passed)) # one that did not end has failed

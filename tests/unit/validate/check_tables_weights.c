@@ -18,6 +18,8 @@ static exf_tables tables_of(const char *parts, const char *samples)
     return t;
 }
 
+static int accept; /* other weights */
+
 /* What a validation of these tables says when it has read the router of layer 1. */
 static exf_code read_beside(exf_tables *t, exf_text *list)
 {
@@ -25,7 +27,7 @@ static exf_code read_beside(exf_tables *t, exf_text *list)
     float v[64];
     exf_code rc;
     EXF_TRY(open_scratch(&m, &e));
-    EXF_TRY(exf_validate_check_tables(t, "t.h5", m, &e));
+    EXF_TRY(exf_validate_check_tables(t, "t.h5", m, accept, &e));
     EXF_TRY(exf_model_read(m, EXF_W_ROUTER, 1, 0, v, &e));
     EXF_TRY(exf_model_layer_done(m, 1, &e));
     if (list) EXF_TRY(exf_weight_identity_list(m->identity, list, &e));
@@ -58,6 +60,31 @@ START_TEST(tables_of_other_weights_are_refused)
 }
 END_TEST
 
+/* Its router is stored as float32, of the same values. */
+START_TEST(weights_stored_in_another_type_are_asked_for_by_name)
+{
+    exf_text list = {0}, read = {0};
+    write_model(1);
+    exf_tables none = tables_of(NULL, NULL), bf16, again;
+    ck_ok(read_beside(&none, &list), e);
+    bf16 = tables_of(list.s, NULL);
+    again = tables_of(list.s, NULL);
+    small_model s = small_new(1);
+    int router = small_find(&s, "model.layers.1.mlp.gate.weight");
+    s.value[router][5] = 1;
+    s.dtype[router] = EXF_DT_F32;
+    small_write(&s, 0);
+    small_free(&s);
+    ck_fails(read_beside(&bf16, NULL), EXF_MODEL, e, "t.h5 1.experts --accept other-weights");
+    accept = 1;
+    ck_ok(read_beside(&again, &read), e);
+    accept = 0;
+    ck_assert_str_ne(list.s, read.s);
+    exf_text_free(&list);
+    exf_text_free(&read);
+}
+END_TEST
+
 /* Earlier programs named the weights in other ways: there is nothing to compare, and a warning says so. */
 START_TEST(tables_of_an_earlier_program_are_taken_with_a_warning)
 {
@@ -85,6 +112,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_of_other_weights_are_refused);
+    tcase_add_test(t, weights_stored_in_another_type_are_asked_for_by_name);
     tcase_add_test(t, tables_of_an_earlier_program_are_taken_with_a_warning);
     suite_add_tcase(s, t);
     return s;

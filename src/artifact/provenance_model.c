@@ -1,0 +1,233 @@
+/* provenance_model.c - adds, compares and joins the facts of a model: its architecture and its weights; see provenance.h. */
+#include "artifact/provenance.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char parts_key[] = "model.weights_xxh3", digest_key[] = "model.weights_digest",
+                  architecture_key[] = "model.architecture", architecture_digest_key[] = "model.architecture_digest";
+
+/* Adds a text and its digest. */
+static exf_code add_digested(exf_provenance *p, const char *key, const char *key_of_digest, const char *text, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_hash_bytes(text, strlen(text), digest, err));
+    EXF_TRY(exf_provenance_add(p, err, key, "%s", text));
+    EXF_TRY(exf_provenance_add(p, err, key_of_digest, "%s", digest));
+out:
+    return rc;
+}
+
+exf_code exf_architecture_facts_add(exf_provenance *p, const char *text, exf_err *err)
+{
+    return add_digested(p, architecture_key, architecture_digest_key, text, err);
+}
+
+exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err)
+{
+    return add_digested(p, parts_key, digest_key, parts, err);
+}
+
+int exf_weights_facts_key(const char *key)
+{
+    return strcmp(key, parts_key) == 0 || strcmp(key, digest_key) == 0;
+}
+
+int exf_model_facts_key(const char *key)
+{
+    return exf_weights_facts_key(key) || strcmp(key, architecture_key) == 0 || strcmp(key, architecture_digest_key) == 0;
+}
+
+int exf_weights_facts_list_key(const char *key)
+{
+    return strcmp(key, parts_key) == 0;
+}
+
+/* Returns the length of the word's name, up to the "=". */
+static size_t name_length(const char *word)
+{
+    return strcspn(word, "= ");
+}
+
+/* Returns the value of the field that is named at `name`, 0 where the text has no word of it, and its length. */
+static const char *find_value(const char *text, const char *name, size_t *n)
+{
+    size_t length = name_length(name);
+    for (const char *word = text; *word; word += strcspn(word, " "), word += *word == ' ') {
+        if (name_length(word) != length || strncmp(word, name, length) != 0 || word[length] != '=') continue;
+        *n = strcspn(word + length + 1, " ");
+        return word + length + 1;
+    }
+    *n = 1;
+    return "0";
+}
+
+/* Compares the architectures that both name: the fields of the one, then those that only the other has. */
+static exf_code same_architecture(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
+                                  const char *mend, exf_err *err)
+{
+    const char *text[2] = {exf_provenance_get(a, architecture_key), exf_provenance_get(b, architecture_key)};
+    if (!text[0] || !text[1] || strcmp(text[0], text[1]) == 0) return EXF_OK;
+    for (int i = 0; i < 2; i++)
+        for (const char *word = text[i]; *word; word += strcspn(word, " "), word += *word == ' ') {
+            size_t n, k;
+            const char *x = find_value(text[0], word, &n), *y = find_value(text[1], word, &k);
+            if (n == k && memcmp(x, y, n) == 0) continue;
+            return exf_fail(err, EXF_MODEL, "%s: was made with another model than %s: %.*s is %.*s, there it is %.*s%s", path_a,
+                            path_b, (int)name_length(word), word, (int)n, x, (int)k, y, mend);
+        }
+    return exf_fail(err, EXF_MODEL, "%s: %s has other words than in %s%s", path_a, architecture_key, path_b, mend);
+}
+
+exf_code exf_architecture_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
+                                     const char *mend, exf_err *err)
+{
+    static const char config_key[] = "model.config_sha256";
+    const char *x = exf_provenance_get(a, config_key), *y = exf_provenance_get(b, config_key);
+    if (exf_provenance_get(a, architecture_key) && exf_provenance_get(b, architecture_key))
+        return same_architecture(a, path_a, b, path_b, mend, err);
+    if (!x || !y || strcmp(x, y) == 0) return EXF_OK;
+    return exf_fail(err, EXF_MODEL,
+                    "%s: config_sha256 of its model is %s, of %s it is %s, and a file of an earlier program names no architecture "
+                    "to compare%s",
+                    path_a, x, path_b, y, mend);
+}
+
+/* What digest lists have in common. */
+typedef struct {
+    size_t both, differ; /* parts */
+    exf_digest_entry of_a; /* the first that differs */
+    char of_b[EXF_SHA256_HEX];
+} comparison;
+
+/* Compares the parts of list a with those of b; names, where it is not NULL, gets those that differ. */
+static exf_code compare_parts(comparison *c, const char *a, const char *b, const char *path_a, exf_text *names, exf_err *err)
+{
+    exf_digest_entry e;
+    char other[EXF_SHA256_HEX];
+    int more;
+    memset(c, 0, sizeof *c);
+    while ((more = exf_digest_list_next(&a, &e)) == 1) {
+        if (!exf_digest_list_find(b, e.name, other)) continue;
+        c->both++;
+        if (strcmp(e.hex, other) == 0) continue;
+        if (names) exf_text_appendf(names, "%s%s", c->differ ? ", " : "", e.name);
+        if (c->differ++) continue;
+        c->of_a = e;
+        memcpy(c->of_b, other, sizeof other);
+    }
+    return more == 0 ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: %s is no list of digests", path_a, parts_key);
+}
+
+static exf_code same_parts(const char *a, const char *path_a, const char *b, const char *path_b, exf_err *err)
+{
+    comparison c;
+    exf_code rc = compare_parts(&c, a, b, path_a, NULL, err);
+    if (rc != EXF_OK || !c.differ) return rc;
+    return exf_fail(err, EXF_MODEL,
+                    "%s: was made with other weights than %s: the digest of part %s is %.12s..., in %s it is %.12s...",
+                    path_a, path_b, c.of_a.name, c.of_a.hex, path_b, c.of_b);
+}
+
+static exf_code same_weights(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b, exf_err *err)
+{
+    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key),
+               *digest_a = exf_provenance_get(a, digest_key), *digest_b = exf_provenance_get(b, digest_key);
+    if (parts_a && parts_b) return same_parts(parts_a, path_a, parts_b, path_b, err);
+    if (parts_a || parts_b)
+        return exf_fail(err, EXF_MODEL, "%s: names its weights as earlier programs did, %s by XXH3: make the older file again",
+                        parts_a ? path_b : path_a, parts_a ? path_a : path_b);
+    if ((!digest_a && !digest_b) || (digest_a && digest_b && strcmp(digest_a, digest_b) == 0)) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, digest_key, digest_a ? digest_a : "missing", path_b,
+                    digest_b ? digest_b : "missing");
+}
+
+exf_code exf_model_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
+                              exf_err *err)
+{
+    exf_code rc = same_architecture(a, path_a, b, path_b, "", err);
+    return rc == EXF_OK ? same_weights(a, path_a, b, path_b, err) : rc;
+}
+
+exf_code exf_weights_facts_difference(exf_text *out, const exf_provenance *a, const exf_provenance *b, exf_err *err)
+{
+    enum { NAMED = 200 }; /* letters */
+    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key);
+    comparison c;
+    exf_text names = {0};
+    exf_code rc = EXF_OK;
+    if (!parts_a || !parts_b) {
+        exf_text_appendf(out, "not known: the %s names no parts of its weights", parts_a ? "second file" : "first file");
+        goto out;
+    }
+    EXF_TRY(compare_parts(&c, parts_a, parts_b, "model", &names, err));
+    EXF_TRY(exf_text_end(&names, err));
+    if (!c.differ)
+        exf_text_appendf(out, "none of %zu parts", c.both);
+    else
+        exf_text_appendf(out, "%zu of %zu parts: %.*s%s", c.differ, c.both, NAMED, names.s, names.len > NAMED ? "..." : "");
+    rc = exf_text_end(out, err);
+out:
+    exf_text_free(&names);
+    return rc;
+}
+
+/* ---- joining ---------------------------------------------------------------------------- */
+
+typedef struct {
+    exf_digest_entry *entry;
+    size_t n, capacity;
+} entries;
+
+/* Orders parts as weight identities do: those outside layers by name, then layer by layer. */
+static int by_part(const void *a, const void *b)
+{
+    const char *x = ((const exf_digest_entry *)a)->name, *y = ((const exf_digest_entry *)b)->name;
+    long i = *x >= '0' && *x <= '9' ? strtol(x, NULL, 10) : -1, k = *y >= '0' && *y <= '9' ? strtol(y, NULL, 10) : -1;
+    return i == k ? strcmp(x, y) : i < k ? -1 : 1;
+}
+
+static exf_code collect_parts(entries *all, const char *parts, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (exf_digest_entry e; parts && rc == EXF_OK && exf_digest_list_next(&parts, &e) == 1;) {
+        rc = exf_mem_grow(&all->entry, &all->capacity, all->n + 1, sizeof *all->entry, "parts of weights", err);
+        if (rc == EXF_OK) all->entry[all->n++] = e;
+    }
+    return rc;
+}
+
+/* Adds the architecture of the first part that names one. */
+static exf_code join_architecture(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *text = exf_provenance_get(part[i], architecture_key);
+        if (text) return exf_architecture_facts_add(out, text, err);
+    }
+    return EXF_OK;
+}
+
+exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
+{
+    const char *digest = exf_provenance_get(part[0], digest_key);
+    entries all = {0};
+    exf_text text = {0};
+    exf_code rc;
+    EXF_TRY(join_architecture(out, part, n, err));
+    if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
+    for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
+    if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
+    for (size_t i = 0; i < all.n; i++)
+        if (i == 0 || by_part(&all.entry[i - 1], &all.entry[i]) != 0)
+            exf_text_appendf(&text, "%s%s:%s", i ? " " : "", all.entry[i].name, all.entry[i].hex);
+    EXF_TRY(exf_text_end(&text, err));
+    EXF_TRY(exf_weights_facts_add(out, text.s ? text.s : "", err));
+out:
+    exf_mem_free(all.entry);
+    exf_text_free(&text);
+    return rc;
+}
