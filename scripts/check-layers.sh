@@ -6,6 +6,7 @@
 #   - what a header declares is defined in its own module (scripts/declared-elsewhere.awk);
 #   - no two source files share a name (a file is found by its name alone);
 #   - nothing below src/recipe prints, exits or aborts (src/base/log.c is the stderr user);
+#   - no address stands anywhere but of $hosts: what is installed comes from where apt and pip are configured to look;
 #   - no file is over 500 lines, no line over $columns columns, none holds a tab.
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,6 +14,7 @@ files=$(find src kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
 headers=$(find include -name '*.h' | sort)
 tests=$(find tests -name '*.[ch]' -o -name '*.cu' | sort)
 columns=132
+hosts='github.com git-lfs.github.com json-schema.org www.apache.org www.debian.org example.org'
 bad=0
 
 includes=$(echo "$files $headers" | xargs grep -Hno '^ *# *include *["<][^">]*[">]')
@@ -62,6 +64,14 @@ twice=$(echo "$files" | sed 's|.*/||' | sort | uniq -d)
 loud=$(echo "$files" | grep -v -e '^src/cli/' -e '^src/run/' -e '^src/plan/' -e '^src/recipe/' -e '^src/base/log\.c$' |
     xargs grep -nE '(^|[^a-z_])(printf|puts|putchar|perror|exit|_exit|abort)\(|stderr|stdout' | grep -v '^[^:]*:[0-9]*: *\(\*\|/\*\|//\)' || true)
 [ -z "$loud" ] || { echo "below src/recipe nothing prints, exits or aborts:"; echo "$loud"; bad=1; }
+
+elsewhere=$(grep -rsIoE '([a-z]+://[A-Za-z0-9.-]+|--(extra-)?index-url)' ./*.md Makefile install.mk .ci .github data-manifests docs \
+    examples include kernels recipes scripts src tests |
+    awk -v "hosts=$hosts" '
+        BEGIN { n = split(hosts, host, " "); for (i = 1; i <= n; i++) known["http://" host[i]] = known["https://" host[i]] = 1 }
+        { found = $0; sub(/^[^:]*:/, "", found) }
+        !(found in known) { print }' || true)
+[ -z "$elsewhere" ] || { echo "an address or an index of packages that check-layers.sh does not know:"; echo "$elsewhere"; bad=1; }
 
 long=$(echo "$files" | xargs wc -l | awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, at most 500" }')
 [ -z "$long" ] || { echo "$long"; bad=1; }

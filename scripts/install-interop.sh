@@ -4,8 +4,10 @@
 # usage: install-interop.sh [transformers]
 #
 # transformers: instead the libraries that run folded models, transformers and a PyTorch that it takes, with pip into
-# $BUILD/transformers-python, which belongs on PYTHONPATH: 1 GB from PyTorch's own index of builds for CPUs, 6 GB from
-# PyPI where that cannot be reached.  TRANSFORMERS: another version of it.
+# $BUILD/transformers-python, which belongs on PYTHONPATH.  TRANSFORMERS: another version of it.
+#
+# pip installs from where it is configured to, or from PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, which it reads itself.  PyTorch
+# takes 6 GB from an index whose builds are for GPUs, 1 GB from one of builds for CPUs.
 #
 # Debian and Ubuntu: PyTorch, h5py and NumPy are packages, installed with apt-get,
 # through sudo when not root (about 1 GB); of the system's Python.  safetensors goes
@@ -78,8 +80,7 @@ if [ "${1:-}" = transformers ]; then
         pip="$python -m pip install --quiet --disable-pip-version-check --only-binary :all: --target $into"
         say "installing: $version and torch into $into"
         # shellcheck disable=SC2086  # lists of words
-        $pip --retries 1 --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple \
-            'torch>=2.6' "$version" numpy >&2 || $pip 'torch>=2.6' "$version" numpy >&2 || {
+        $pip 'torch>=2.6' "$version" numpy >&2 || {
             say "pip could not install $version and torch"
             exit 1
         }
