@@ -60,23 +60,29 @@ static exf_code set_key(exf_recipe *r, const char *key, const exf_text *value, e
     return rc != EXF_OK ? rc : exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, key, value->s, origin, err);
 }
 
-/* Sets pools of a half and a quarter of the experts; as targets safetensors, and every one that is made for this family and can
- * serve the model; as variants half of the routes in prefill and half of the experts in decode, each beside its baseline. */
-static exf_code set_general(exf_recipe *r, const exf_model *m, exf_err *err)
+/* Returns 1 if a target is made for this family, can serve the model and asks for nothing that the settings lack. */
+static int is_default_target(const exf_writer *w, const exf_recipe *r, const exf_model *m)
 {
     const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
-    int e = m->arch.n_experts, p = m->arch.top_k / 2, d = e / 2 < 1 ? 1 : e / 2;
+    const exf_export_settings settings = {m->arch.n_experts, m->arch.top_k, r->export_experts, r->export_ranks, &m->arch,
+                                          r->pairs == EXF_PAIRS_COROUTED};
     exf_err ignored = {.code = EXF_OK};
+    return w->serves && w->serves(&facts, &ignored) == EXF_OK && exf_writer_check_settings(w, &settings, &ignored) == EXF_OK;
+}
+
+/* Sets pools of a half and a quarter of the experts; as targets safetensors, and every one that is made for this family; as
+ * variants half of the routes in prefill and half of the experts in decode, each beside its baseline. */
+static exf_code set_general(exf_recipe *r, const exf_model *m, exf_err *err)
+{
+    int e = m->arch.n_experts, p = m->arch.top_k / 2, d = e / 2 < 1 ? 1 : e / 2;
     exf_text pools = {0}, targets = {0}, variants = {0};
     exf_code rc;
     EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "schema", EXF_RECIPE_SCHEMA, origin, err));
     exf_text_appendf(&pools, e >= 4 ? "%d,%d" : "%d", d, e / 4);
     EXF_TRY(set_key(r, "pools", &pools, err));
     exf_text_appendf(&targets, "safetensors");
-    for (size_t i = 0; exf_writer_at(i); i++) {
-        const exf_writer *w = exf_writer_at(i);
-        if (w->serves && w->serves(&facts, &ignored) == EXF_OK) exf_text_appendf(&targets, ",%s", w->name);
-    }
+    for (size_t i = 0; exf_writer_at(i); i++)
+        if (is_default_target(exf_writer_at(i), r, m)) exf_text_appendf(&targets, ",%s", exf_writer_at(i)->name);
     EXF_TRY(set_key(r, "output.targets", &targets, err));
     if (p >= 1) exf_text_appendf(&variants, "P%d P%d:projector=joint top%d:renorm top%d:drop ", p, p, p, p);
     exf_text_appendf(&variants, "D%d D%d:rank=energy,projector=joint D%d:fold=drop", d, d, d);
