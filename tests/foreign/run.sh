@@ -294,7 +294,7 @@ is_left_out() { # NAME FLAGS COMMAND
         case $1 in
         materialize*) module=yaml ;;
         render_chat.py) module=jinja2 ;;
-        record_moe_inputs.py) module='torch, transformers, safetensors' ;;
+        record_moe_inputs.py | make_saved_models.py) module='torch, transformers, safetensors' ;;
         pt_to_safetensors.py) module='torch, numpy' ;;
         quantize_experts.py) module=numpy ;;
         esac
