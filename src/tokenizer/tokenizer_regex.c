@@ -286,11 +286,9 @@ static exf_code intersect_class(reader *r)
     r->p += 2;
     EXF_TRY(open_class(r, &negated));
     EXF_TRY(read_class_items(r, 1));
-    if (r->end - r->p < 2 || r->p[1] != ']') {
-        rc = refuse(r, 2);
-        goto out;
-    }
-    r->p++;
+    if (r->end - r->p < 2) r->p = r->end; /* the class has no end */
+    else if (r->p[1] != ']') EXF_TRY(refuse(r, 2));
+    else r->p++;
     if (negated) EXF_TRY(exf_chars_negate(&r->set, r->err));
     rc = exf_chars_intersect(&r->set, &held, r->err);
 out:

@@ -291,7 +291,14 @@ static exf_code read_python(exf_splitter **splitter, size_t *reserved, const cha
     exf_text pattern = {0};
     char *text = NULL;
     size_t len;
+    int found = 0;
     exf_code rc;
+    EXF_TRY(exf_path_look(path, &found, err));
+    if (!found) {
+        rc = exf_fail(err, EXF_IO, "%s: is not there; it has the pattern of %s, so fetch it from the release", path,
+                      EXF_TIKTOKEN_FILE);
+        goto out;
+    }
     EXF_TRY(exf_file_slurp(path, MOST_PYTHON, &text, &len, err));
     if (exf_utf8_valid(text, len) < len) {
         rc = exf_fail(err, EXF_FORMAT, "%s: is not valid UTF-8", path);
