@@ -1,6 +1,6 @@
 """Writes src/tokenizer/tokenizer_unicode.c, all Unicode data of the tokenizer, or compares it with the tokenizers library.
 usage: make_unicode_tables.py UCD            -> src/tokenizer/tokenizer_unicode.c
-       make_unicode_tables.py UCD --check    -> counts of code points that the installed tokenizers library reads otherwise
+       make_unicode_tables.py UCD --check    -> counts of code points that the installed tokenizers and tiktoken read otherwise
 UCD/<version> holds the package unicodedata2 of that version: pip install --no-deps --target UCD/16.0.0 unicodedata2==16.0.0
 (16.0.0: general categories; 17.0.0: Digits; 18.0.0: normal form C).  Perl tells which code points Unicode 9.0 had."""
 import json
@@ -11,6 +11,9 @@ import sys
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
 PATTERNS, DIGITS, NEWEST, OLD = "16.0.0", "17.0.0", "18.0.0", "9.0"
 OUT = "src/tokenizer/tokenizer_unicode.c"
+# Script Han, as Scripts.txt of PATTERNS has it; --check compares it with both libraries.
+HAN = """2E80-2E99 2E9B-2EF3 2F00-2FD5 3005 3007 3021-3029 3038-303B 3400-4DBF 4E00-9FFF F900-FA6D FA70-FAD9 16FE2-16FE3 16FF0-16FF1
+20000-2A6DF 2A700-2B739 2B740-2B81D 2B820-2CEA1 2CEB0-2EBE0 2EBF0-2EE5D 2F800-2FA1D 30000-3134A 31350-323AF"""
 ALL = range(0x110000)
 SCALARS = [c for c in ALL if not 0xD800 <= c < 0xE000]
 
@@ -48,6 +51,10 @@ def ranges(points):
         else:
             out.append([c, c])
     return out
+
+
+def han():
+    return [[int(part[0], 16), int(part[-1], 16)] for part in (word.split("-") for word in HAN.split())]
 
 
 def category_runs(category):
@@ -91,10 +98,11 @@ def write(ucd):
     runs = [f"0x{c << 5 | CATEGORIES.index(name):x}" for c, name in category_runs(category)]
     pairs = [f"{{0x{a:x}, 0x{b:x}}}" for a, b in numeric_beside_patterns(ucd, category)]
     marks = [f"{{0x{a:x}, 0x{b:x}}}" for a, b in younger_in_normal_forms(ucd)]
+    scripts = [f"{{0x{a:x}, 0x{b:x}}}" for a, b in han()]
     text = f"""/* tokenizer_unicode.c - all Unicode data of the tokenizer: scripts/make_unicode_tables.py writes it.
  *
  * The versions are those of the tokenizers library (0.22 and 0.23 agree), each part of which has its own: patterns {PATTERNS},
- * Digits {DIGITS}, its normalizer {OLD}. */
+ * Digits {DIGITS}, its normalizer {OLD}.  tiktoken 0.14 has {PATTERNS}, too. */
 #include "tokenizer/tokenizer_internal.h"
 
 const char exf_unicode_version[] = "{PATTERNS}";
@@ -104,6 +112,12 @@ const uint32_t exf_unicode_run[] = {{
 {rows(runs)}
 }};
 const size_t exf_unicode_runs = sizeof exf_unicode_run / sizeof *exf_unicode_run;
+
+/* Script Han. */
+const int32_t exf_unicode_han[][2] = {{
+{rows(scripts)}
+}};
+const size_t exf_unicode_han_ranges = sizeof exf_unicode_han / sizeof *exf_unicode_han;
 
 /* What Digits takes beside category N of {PATTERNS}. */
 const int32_t exf_unicode_younger_digit[][2] = {{
@@ -124,6 +138,7 @@ const size_t exf_unicode_younger_marks = sizeof exf_unicode_younger_mark / sizeo
 
 
 def check(ucd):
+    import tiktoken
     from tokenizers import Regex, __version__, pre_tokenizers
     category = unicode_data(ucd, PATTERNS)["category"]
     newer = unicode_data(ucd, DIGITS)["category"]
@@ -133,11 +148,20 @@ def check(ucd):
         split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
         return {ord(c) for piece, _ in split.pre_tokenize_str(text) for c in piece}
 
+    def matched_by_tiktoken(pattern):
+        ranks = {bytes([i]): i for i in range(256)}
+        t = tiktoken.Encoding("bytes", pat_str=f"(?:{pattern})+", mergeable_ranks=ranks, special_tokens={})
+        return set(map(ord, bytes(t.encode_ordinary(text)).decode()))
+
     expected = {name: {c for c in SCALARS if category[c] == name} for name in CATEGORIES if name != "Cs"}
     expected |= {group: {c for c in SCALARS if category[c][0] == group} for group in "LMNPSZC"}
-    found = {name: matched(f"\\p{{{name}}}") for name in expected}
-    expected["\\d"], found["\\d"] = expected["Nd"], matched("\\d")
-    expected["\\s"], found["\\s"] = expected["Z"] | {9, 10, 11, 12, 13, 0x85}, matched("\\s")
+    expected["Han"] = {c for a, b in han() for c in range(a, b + 1)}
+    expected = {f"\\p{{{name}}}": points for name, points in expected.items()}
+    expected["\\d"] = expected["\\p{Nd}"]
+    expected["\\s"] = expected["\\p{Z}"] | {9, 10, 11, 12, 13, 0x85}
+    found = {name: matched(name) for name in expected}
+    for name in list(expected):
+        expected[f"tiktoken {name}"], found[f"tiktoken {name}"] = expected[name], matched_by_tiktoken(name)
     expected["Digits"] = {c for c in SCALARS if newer[c][0] == "N"}
     pieces = pre_tokenizers.Digits(individual_digits=True).pre_tokenize_str("a" + apart + "a")
     found["Digits"] = {ord(piece) for piece, _ in pieces if len(piece) == 1 and piece != "a"}
@@ -145,7 +169,7 @@ def check(ucd):
         differing = expected[name] ^ found[name]
         total += len(differing)
         print(f"{name}: {len(found[name])} code points, {len(differing)} differ")
-    print(f"tokenizers {__version__}: {total} differences")
+    print(f"tokenizers {__version__}, tiktoken {tiktoken.__version__}: {total} differences")
     return 1 if total else 0
 
 

@@ -61,7 +61,7 @@ typedef struct {
     int n_unpinned;         /* sources without a checksum */
     char *unpinned;         /* their files as the manifest spells them: "a.jsonl, b.txt"; NULL: none */
     char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
-    char tokenizer_sha256[EXF_SHA256_HEX]; /* of tokenizer.json; "" when no source is text */
+    char tokenizer_sha256[EXF_SHA256_HEX]; /* of the tokenizer's file; "" when no source is text */
     char tokenizer_bos[96];               /* what goes before every document (exf_tokenizer_bos); "" likewise */
     char tokens_digest[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
     char shard[EXF_SHA256_HEX + 32];      /* "2/4 of DIGEST": which shard of the tokens of that digest it is; "": the whole */
@@ -74,7 +74,7 @@ typedef struct {
     int64_t min_tokens;    /* 1 to max_tokens */
     uint64_t seed;
     int64_t vocab;         /* ids must be below */
-    const char *tokenizer; /* path of tokenizer.json; loaded only if a source is text, may be NULL */
+    const char *tokenizer; /* path of tokenizer.json or tiktoken.model; loaded only if a source is text, may be NULL */
     const char *manifest_text; /* NULL: the manifest is read from its path; else these bytes stand for the
                                 * file, which need not exist */
     exf_bos bos;           /* what goes before every document of text */

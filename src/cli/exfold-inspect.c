@@ -163,7 +163,7 @@ static exf_code print_ids(exf_recipe *r, exf_err *err)
     size_t room = 0, number = 0;
     ssize_t len;
     exf_code rc;
-    EXF_TRY(exf_path_join(&path, r->inputs[0], "tokenizer.json", err));
+    EXF_TRY(exf_tokenizer_path(&path, r->inputs[0], err));
     EXF_TRY(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "ids", '[');

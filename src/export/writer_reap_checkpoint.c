@@ -227,11 +227,11 @@ static exf_code write_kept(const writing *w, const int32_t *kept, exf_err *err)
     return rc;
 }
 
-/* Returns 1 for small files beside the weights: tokenizer, chat template, settings of generation.  A provenance.json of the
- * release is of other tables. */
+/* Returns 1 for small files beside the weights: tokenizer and its code, chat template, settings of generation.  A
+ * provenance.json of the release is of other tables. */
 static int is_copied(const char *name)
 {
-    static const char *const endings[] = {".json", ".jinja", ".txt", ".model", NULL};
+    static const char *const endings[] = {".json", ".jinja", ".txt", ".model", ".py", NULL};
     const char *dot = strrchr(name, '.');
     if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, EXF_FACTS_FILE) == 0) return 0;
     for (size_t i = 0; endings[i]; i++)

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -88,14 +89,62 @@ exf_code exf_json_budget(const char *bytes, size_t len, uint64_t most, const cha
 
 /* ---- reading ------------------------------------------------------------------------- */
 
+/* ---- integers that do not fit ----------------------------------------------------------
+ * jansson refuses them.  Released tokenizer_config.json have a model_max_length of 10^30, which is read as a real number. */
+
+/* Whether a number is an integer beyond int64. */
+static int is_wide(const char *number, size_t len)
+{
+    char digits[24];
+    for (size_t i = 0; i < len; i++)
+        if (strchr(".eE", number[i])) return 0;
+    if (len >= sizeof digits) return 1;
+    memcpy(digits, number, len);
+    digits[len] = 0;
+    errno = 0;
+    (void)strtoll(digits, NULL, 10);
+    return errno == ERANGE;
+}
+
+/* *out: the text with ".0" after every such integer. */
+static exf_code widen_integers(exf_text *out, const char *bytes, size_t len, exf_err *err)
+{
+    static const char number[] = "0123456789+-.eE";
+    const char *end = bytes + len;
+    for (const char *p = bytes, *stop; p < end; p = stop) {
+        stop = p + 1;
+        if (*p == '"') {
+            stop = find_string_end(p, end);
+            if (stop < end) stop++;
+        } else if (*p == '-' || (*p >= '0' && *p <= '9')) {
+            while (stop < end && *stop && strchr(number, *stop)) stop++;
+        }
+        exf_text_append(out, p, (size_t)(stop - p));
+        if ((*p == '-' || (*p >= '0' && *p <= '9')) && is_wide(p, (size_t)(stop - p))) exf_text_append(out, ".0", 2);
+    }
+    return exf_text_end(out, err);
+}
+
+static json_t *parse(const char *bytes, size_t len, json_error_t *e)
+{
+    watch_memory();
+    return json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
+}
+
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
 {
     json_error_t e;
     *out = NULL;
     exf_code rc = exf_json_budget(bytes, len, EXF_JSON_MEMORY, where, err);
     if (rc != EXF_OK) return rc;
-    watch_memory();
-    *out = wrap(json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e));
+    *out = wrap(parse(bytes, len, &e));
+    if (!*out && !refused && json_error_code(&e) == json_error_numeric_overflow) {
+        exf_text wide = {0};
+        rc = widen_integers(&wide, bytes, len, err);
+        if (rc == EXF_OK) *out = wrap(parse(wide.s, wide.len, &e));
+        exf_text_free(&wide);
+        if (rc != EXF_OK) return rc;
+    }
     if (*out && !refused) return EXF_OK;
     exf_json_free(*out); /* where memory was refused jansson may return texts that lack characters */
     *out = NULL;

@@ -1,8 +1,8 @@
 /* json.h - reads JSON documents, the only wrapper of jansson, and writes them.
  *
  * Strict: UTF-8, duplicate keys refused, nesting bounded by jansson (2048),
- * numbers must fit int64 or double.  String values may hold NUL bytes, object
- * keys may not.  Messages name the document (`where`) and the line.
+ * real numbers must fit double, and an integer beyond int64 is one of them.
+ * String values may hold NUL bytes, object keys may not.  Messages name the document (`where`) and the line.
  * Ownership: exf_json_free() releases a whole document; nodes reached from it
  * are borrowed.  Object members keep their order in the file. */
 #ifndef EXF_FORMAT_JSON_H

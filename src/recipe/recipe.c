@@ -25,7 +25,8 @@ static const exf_opt common_rows[] = {
 static const exf_opt key_rows[] = {
     {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", EXF_RECIPE_SCHEMA "; required"},
     {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model",
-     "checkpoint directory; config.json, *.safetensors (one, or shards with their index), tokenizer.json; required"},
+     "checkpoint directory; config.json, *.safetensors (one, or shards with their index), tokenizer.json or tiktoken.model; "
+     "required"},
     {"model.accept", "accept", 0, EXF_OPT_CHOICE, AT(accept), "nothing", "nothing|other-weights", "Model",
      "how it may differ from the tables' model; other-weights, such as those of a model that was quantized, or stored in other "
      "types, after its calibration: the architecture must be the same, and every output says so"},

@@ -215,9 +215,9 @@ void exf_text_inputs_free(exf_text_inputs *t);
 /* ---- the files that a run reads (recipe_inputs.c) --------------------------------------------------- */
 
 /* Appends "ROLE SHA256 PATH\n" for the recipe and every file that its calibration and its
- * validation read, once in each role: recipe, manifest, source, config, weights, tokenizer,
- * validation-manifest, validation-source.  The tokenizer where a source is text.  Reads every
- * byte of the model; its index is left out, since it only repeats the contents of the shards.
+ * validation read, once in each role: recipe, manifest, source, config, weights, tokenizer, tokenizer-config,
+ * tokenizer-python (the constants of a tiktoken.model's), validation-manifest, validation-source.  The tokenizer where
+ * a source is text.  Reads every byte of the model; its index is left out, since it only repeats the contents of the shards.
  * A missing file is EXF_IO. */
 exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Prints the same on stdout. */

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "capture/corpus.h"
 #include "capture/manifest.h"
 #include "model/checkpoint.h"
 
@@ -58,7 +59,7 @@ out:
     return rc;
 }
 
-/* The file beside tokenizer.json that says what goes before a document, and how chats are rendered, if it is there. */
+/* The file beside it that says what goes before a document, and how chats are rendered, if it is there. */
 static exf_code list_tokenizer_config(input_list *in, const char *dir, exf_err *err)
 {
     char *path = NULL;
@@ -72,6 +73,22 @@ out:
     return rc;
 }
 
+/* The file of the tokens, the one beside it, and of a tiktoken.model the Python file that has its pattern. */
+static exf_code list_tokenizer(input_list *in, const char *dir, exf_err *err)
+{
+    char *path = NULL, *python = NULL;
+    exf_code rc;
+    EXF_TRY(exf_tokenizer_path(&path, dir, err));
+    EXF_TRY(list_file(in, "tokenizer", path, err));
+    EXF_TRY(list_tokenizer_config(in, dir, err));
+    EXF_TRY(exf_tokenizer_python(&python, path, err));
+    if (python) rc = list_file(in, "tokenizer-python", python, err);
+out:
+    exf_mem_free(path);
+    exf_mem_free(python);
+    return rc;
+}
+
 static exf_code list_model(input_list *in, const char *dir, int text, exf_err *err)
 {
     exf_checkpoint *c = NULL;
@@ -79,8 +96,7 @@ static exf_code list_model(input_list *in, const char *dir, int text, exf_err *e
     EXF_TRY(list_file_in(in, "config", dir, "config.json", err));
     EXF_TRY(exf_checkpoint_open(&c, dir, err));
     for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(list_file(in, "weights", exf_checkpoint_path(c, i), err));
-    if (text) EXF_TRY(list_file_in(in, "tokenizer", dir, "tokenizer.json", err));
-    if (text) rc = list_tokenizer_config(in, dir, err);
+    if (text) rc = list_tokenizer(in, dir, err);
 out:
     exf_checkpoint_close(c);
     return rc;

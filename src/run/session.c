@@ -108,7 +108,7 @@ static void report_domains(const exf_corpus *c)
 static exf_code open_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_path_join(&s->tokenizer_path, r->model_path, "tokenizer.json", err));
+    EXF_TRY(exf_tokenizer_path(&s->tokenizer_path, r->model_path, err));
     s->request = (exf_corpus_request){r->manifest,       r->sequences,         r->max_tokens,    r->min_tokens,
                                       (uint64_t)r->seed, s->model->arch.vocab, s->tokenizer_path, r->manifest_text,
                                       (exf_bos)r->bos};

@@ -1,5 +1,5 @@
-/* tokenizer.c - reads tokenizer.json and puts its parts together, in the library's order: added tokens, normalizer, added
- * tokens again, pre-tokenizer, model, template; see tokenizer.h. */
+/* tokenizer.c - reads tokenizer.json, or tiktoken's file, and puts the parts together, in the library's order: added tokens,
+ * normalizer, added tokens again, pre-tokenizer, model, template; see tokenizer.h. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include "base/err.h"
@@ -15,10 +15,11 @@ enum { LARGEST_FILE = 64 << 20 };
 
 struct exf_tokenizer {
     char sha256[EXF_SHA256_HEX];
-    int nfc;
     int32_t size;
     exf_added added;
-    exf_splitter *splitter;
+    exf_normalizer normalizer;
+    exf_splitter *splitter;  /* NULL: the pre-tokenizer is metaspace */
+    exf_metaspace metaspace;
     exf_bpe *bpe;
     exf_template template;
 };
@@ -83,22 +84,6 @@ exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const c
 
 /* ---- loading ---------------------------------------------------------- */
 
-static exf_code load_normalizer(exf_tokenizer *t, const exf_json *part, const char *where, exf_err *err)
-{
-    const char *type = exf_part_type(part);
-    const exf_json *list = exf_json_get(part, "normalizers");
-    if (exf_json_type(part) == EXF_JSON_NULL) return EXF_OK;
-    if (strcmp(type, "NFC") == 0) t->nfc = 1;
-    else if (strcmp(type, "Sequence") != 0 || exf_json_type(list) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: normalizer \"%s\" is not supported (supported: null, NFC, Sequence)", where, type);
-    else
-        for (size_t i = 0; i < exf_json_size(list); i++) {
-            exf_code rc = load_normalizer(t, exf_json_at(list, i), where, err);
-            if (rc != EXF_OK) return rc;
-        }
-    return EXF_OK;
-}
-
 static void find_size(exf_tokenizer *t)
 {
     const exf_ids *around[] = {&t->template.before, &t->template.after};
@@ -119,11 +104,12 @@ static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *wh
     if (version && strcmp(version, "1.0") != 0)
         return exf_fail(err, EXF_MODEL, "%s: version \"%s\" is not supported (supported: 1.0)", where, version);
     for (int i = 0; i < 2; i++) EXF_TRY(exf_part_off(doc, off[i], where, "a tokenizer", err));
-    EXF_TRY(load_normalizer(t, exf_json_get(doc, "normalizer"), where, err));
-    EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
-    EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
+    EXF_TRY(exf_normalizer_load(&t->normalizer, exf_json_get(doc, "normalizer"), where, err));
     EXF_TRY(exf_bpe_load(&t->bpe, exf_json_get(doc, "model"), where, err));
-    EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, t->nfc, where, err));
+    if (t->bpe->fallback) EXF_TRY(exf_metaspace_load(&t->metaspace, exf_json_get(doc, "pre_tokenizer"), where, err));
+    else EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
+    EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
+    EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, &t->normalizer, where, err));
 out:
     return rc;
 }
@@ -146,10 +132,15 @@ exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, 
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "tokenizer", err));
     EXF_TRY(exf_file_slurp(path, LARGEST_FILE, &bytes, &len, err));
     EXF_TRY(exf_hash_bytes(bytes, len, (*out)->sha256, err));
-    EXF_TRY(exf_json_parse(&doc, bytes, len, path, err));
-    exf_mem_free(bytes); /* before the tables grow: the parsed file is large enough */
-    bytes = NULL;
-    EXF_TRY(load_parts(*out, doc, path, err));
+    if (exf_tiktoken_is(path)) {
+        EXF_TRY(exf_tiktoken_load(&(*out)->bpe, &(*out)->splitter, &(*out)->added, path, bytes, len, err));
+        (*out)->template.rule = EXF_TIKTOKEN_FILE;
+    } else {
+        EXF_TRY(exf_json_parse(&doc, bytes, len, path, err));
+        exf_mem_free(bytes); /* before the tables grow: the parsed file is large enough */
+        bytes = NULL;
+        EXF_TRY(load_parts(*out, doc, path, err));
+    }
     EXF_TRY(exf_template_configure(&(*out)->template, path, bos, find_token, *out, err));
     find_size(*out);
 out:
@@ -162,10 +153,29 @@ out:
     return rc;
 }
 
+exf_code exf_tokenizer_path(char **out, const char *dir, exf_err *err)
+{
+    static const char *const name[] = {"tokenizer.json", EXF_TIKTOKEN_FILE};
+    int found = 0;
+    exf_code rc = EXF_OK;
+    for (int i = 0; !found && i < 2; i++) {
+        EXF_TRY(exf_path_join(out, dir, name[i], err));
+        EXF_TRY(exf_path_look(*out, &found, err));
+        if (found) return EXF_OK;
+        exf_mem_free(*out);
+    }
+    return exf_path_join(out, dir, name[0], err);
+out:
+    exf_mem_free(*out);
+    *out = NULL;
+    return rc;
+}
+
 void exf_tokenizer_free(exf_tokenizer *t)
 {
     if (!t) return;
     exf_added_free(&t->added);
+    exf_normalizer_free(&t->normalizer);
     exf_splitter_free(t->splitter);
     exf_bpe_free(t->bpe);
     exf_template_free(&t->template);
@@ -204,8 +214,10 @@ typedef struct {
     exf_ids *ids;
     exf_split_work *split;
     exf_bpe_work bpe;
-    exf_nfc_work nfc;
+    exf_normal_work normal;
+    exf_text blanks;         /* what metaspace makes of a text */
     exf_added_work raw, normalized;
+    const char *text, *stretch; /* the document, and the stretch of it that is encoded, normalized; NULL if another went before */
     size_t untold; /* bytes encoded since progress was last told */
 } encoder;
 
@@ -230,7 +242,9 @@ static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_er
 
 static exf_code encode_plain(encoder *e, const char *text, size_t len, exf_err *err)
 {
-    return exf_splitter_run(e->t->splitter, e->split, text, len, encode_piece, e, err);
+    const exf_tokenizer *t = e->t;
+    if (t->splitter) return exf_splitter_run(t->splitter, e->split, text, len, encode_piece, e, err);
+    return exf_metaspace_run(&t->metaspace, t->bpe->words, &e->blanks, text == e->stretch, text, len, encode_piece, e, err);
 }
 
 typedef exf_code rest_fn(encoder *e, const char *text, size_t len, exf_err *err);
@@ -257,16 +271,16 @@ out:
  * after such a token joins with nothing. */
 static exf_code encode_stretch(encoder *e, const char *text, size_t len, exf_err *err)
 {
-    if (e->t->nfc) {
-        exf_code rc = exf_nfc(&e->nfc, &text, &len, err);
-        if (rc != EXF_OK) return rc;
-    }
+    int first = text == e->text;
+    exf_code rc = exf_normalize(&e->t->normalizer, &e->normal, &text, &len, err);
+    if (rc != EXF_OK) return rc;
+    e->stretch = first ? text : NULL;
     return encode_around(e, &e->t->added.normalized, &e->normalized, encode_plain, text, len, err);
 }
 
 exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t len, exf_ids *ids, exf_err *err)
 {
-    encoder e = {.t = t, .ids = ids};
+    encoder e = {.t = t, .ids = ids, .text = text};
     size_t before = ids->n, valid = exf_utf8_valid(text, len);
     exf_code rc;
     if (valid < len)
@@ -281,7 +295,8 @@ out:
     if (rc != EXF_OK) ids->n = before;
     exf_split_work_free(e.split);
     exf_bpe_work_free(&e.bpe);
-    exf_nfc_free(&e.nfc);
+    exf_normal_work_free(&e.normal);
+    exf_text_free(&e.blanks);
     exf_added_work_free(&e.raw);
     exf_added_work_free(&e.normalized);
     return rc;

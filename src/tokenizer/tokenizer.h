@@ -1,16 +1,21 @@
-/* tokenizer.h - tokenizer.json (byte-level BPE) to token ids, exactly as the
- * `tokenizers` library encodes.
+/* tokenizer.h - tokenizer.json, or tiktoken.model, to token ids, exactly as the `tokenizers` library or tiktoken encodes.
  *
- * Supported: normalizer null, NFC, or a Sequence of these; pre_tokenizer Split
- * (the file's own regex through PCRE2, as far as exf_regex_translate() goes, or a literal
- * String; behavior Isolated, or Removed with invert), Digits, and last ByteLevel
- * (add_prefix_space false), Sequence of these; model BPE (merges as
- * pairs or as "a b" strings, ignore_merges, a token for every byte of UTF-8, no
- * dropout, no unk, no byte_fallback, no affixes); added tokens with normalized true or
- * false, leftmost-longest, with the id the library gives them (lstrip, rstrip,
- * single_word must be false); post_processor null, ByteLevel, TemplateProcessing for
- * single sequences, Sequence of these, or what tokenizer_config.json has in its place; no truncation, no padding.  Anything else is
- * refused by name (EXF_MODEL), never guessed.
+ * Supported of tokenizer.json: normalizer null, NFC, Prepend, Replace (of a String), or a Sequence of these; model BPE (merges as
+ * pairs or as "a b" strings, ignore_merges, no dropout, no affixes) of one of two kinds:
+ *
+ *   bytes       a token for every byte of UTF-8, no unk_token; pre_tokenizer Split (the file's own regex through PCRE2, as far as
+ *               exf_regex_translate() goes, or a literal String; behavior Isolated, or Removed with invert), Digits, and last
+ *               ByteLevel (add_prefix_space false), Sequence of these
+ *   characters  byte_fallback true, unk_token, fuse_unk; pre_tokenizer null, or Metaspace of U+2581
+ *
+ * Added tokens with normalized true or false, leftmost-longest, with the id the library gives them (lstrip, rstrip,
+ * single_word must be false); post_processor null, ByteLevel, TemplateProcessing for single sequences, Sequence of these, or what
+ * tokenizer_config.json has in its place; no truncation, no padding.
+ *
+ * tiktoken.model has tokens and ranks; its special tokens come from tokenizer_config.json beside it, its pattern from the constants
+ * of the Python file that tokenizer_config.json names, which is read and never run (tokenizer_tiktoken.c).
+ *
+ * Anything else is refused by name (EXF_MODEL), never guessed.
  *
  * Ids do not depend on the machine: what \p{L} and the like hold is our own data (tokenizer_unicode.c), of the Unicode version
  * that the library has.
@@ -34,12 +39,19 @@ typedef struct exf_tokenizer exf_tokenizer;
  * bos_token of tokenizer_config.json in any case, or none. */
 typedef enum { EXF_BOS_AUTO, EXF_BOS_ALWAYS, EXF_BOS_NEVER } exf_bos;
 
-/* path: the tokenizer.json file (at most 64 MiB); tokenizer_config.json is read where it lies beside it. */
+/* *out: the path of a checkpoint's tokenizer: tokenizer.json, else tiktoken.model, else the tokenizer.json that is missing; the
+ * caller frees it. */
+exf_code exf_tokenizer_path(char **out, const char *dir, exf_err *err) EXF_CHECKED;
+/* *out: the path of the Python file that has constants of a tiktoken.model's tokenizer, which the caller frees; NULL for a
+ * tokenizer.json. */
+exf_code exf_tokenizer_python(char **out, const char *path, exf_err *err) EXF_CHECKED;
+/* path: a file (at most 64 MiB) named tiktoken.model, or a tokenizer.json of any name; tokenizer_config.json is read where it lies
+ * beside it. */
 exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, exf_err *err) EXF_CHECKED;
 void exf_tokenizer_free(exf_tokenizer *t); /* NULL is allowed */
 /* One more than the largest id the tokenizer can produce. */
 int32_t exf_tokenizer_size(const exf_tokenizer *t);
-/* SHA-256 of the tokenizer.json bytes. */
+/* SHA-256 of the file. */
 const char *exf_tokenizer_sha256(const exf_tokenizer *t);
 /* What goes before every document, and what decided it: "none (post_processor)", "100000 (add_bos_token)". */
 const char *exf_tokenizer_bos(const exf_tokenizer *t);

@@ -248,8 +248,8 @@ static exf_code check_id(int32_t id, const char *text, size_t len, const exf_bpe
                     known < 0 ? "it is not in model.vocab and the next free id is" : "model.vocab gives it", want);
 }
 
-static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, exf_nfc_work *nfc, int32_t *next, const char *where,
-                         exf_err *err)
+static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, const exf_normalizer *normalizer,
+                         exf_normal_work *work, int32_t *next, const char *where, exf_err *err)
 {
     size_t len;
     const char *text = exf_json_string(exf_json_type(j) == EXF_JSON_OBJECT ? exf_json_get(j, "content") : NULL, &len);
@@ -264,26 +264,38 @@ static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, ex
     EXF_TRY(exf_part_bool(&normalized, j, "normalized", where, "added token", text, err));
     EXF_TRY(check_id(id, text, len, bpe, next, where, err));
     if (id >= a->size) a->size = id + 1;
-    if (normalized && nfc) EXF_TRY(exf_nfc(nfc, &text, &len, err));
+    if (normalized) EXF_TRY(exf_normalize(normalizer, work, &text, &len, err));
     EXF_TRY(add_token(normalized ? &a->normalized : &a->raw, text, len, id, err));
 out:
     return rc;
 }
 
-exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where, exf_err *err)
+exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, const exf_normalizer *normalizer,
+                        const char *where, exf_err *err)
 {
     int32_t next = (int32_t)exf_bpe_count(bpe);
-    exf_nfc_work work = {0};
+    exf_normal_work work = {.text = {0}};
     exf_code rc = EXF_OK;
     if (exf_json_type(list) != EXF_JSON_NULL && exf_json_type(list) != EXF_JSON_ARRAY)
         return exf_fail(err, EXF_MODEL, "%s: added_tokens is %s, not an array", where, exf_json_type_name(list));
     for (size_t i = 0; i < exf_json_size(list); i++)
-        EXF_TRY(load_one(a, exf_json_at(list, i), bpe, nfc ? &work : NULL, &next, where, err));
-    EXF_TRY(build_matcher(&a->raw, where, err));
-    EXF_TRY(build_matcher(&a->normalized, where, err));
+        EXF_TRY(load_one(a, exf_json_at(list, i), bpe, normalizer, &work, &next, where, err));
+    rc = exf_added_end(a, where, err);
 out:
-    exf_nfc_free(&work);
+    exf_normal_work_free(&work);
     return rc;
+}
+
+exf_code exf_added_add(exf_added *a, const char *text, size_t len, int32_t id, exf_err *err)
+{
+    if (id >= a->size) a->size = id + 1;
+    return add_token(&a->raw, text, len, id, err);
+}
+
+exf_code exf_added_end(exf_added *a, const char *where, exf_err *err)
+{
+    exf_code rc = build_matcher(&a->raw, where, err);
+    return rc == EXF_OK ? build_matcher(&a->normalized, where, err) : rc;
 }
 
 static void free_set(exf_added_set *set)

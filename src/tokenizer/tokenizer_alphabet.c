@@ -66,8 +66,33 @@ exf_code exf_chars_negate(exf_chars *set, exf_err *err)
     return EXF_OK;
 }
 
+/* By the complement of both complements together. */
+exf_code exf_chars_intersect(exf_chars *set, exf_chars *other, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_chars_negate(set, err));
+    EXF_TRY(exf_chars_negate(other, err));
+    for (size_t i = 0; i < other->n; i++) EXF_TRY(exf_chars_add(set, other->range[i].first, other->range[i].end - 1, err));
+    rc = exf_chars_negate(set, err);
+out:
+    return rc;
+}
+
+static exf_code add_pairs(exf_chars *set, const int32_t pair[][2], size_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = exf_chars_add(set, (uint32_t)pair[i][0], (uint32_t)pair[i][1], err);
+    return rc;
+}
+
+static int is_han(const char *name, size_t len)
+{
+    return len == 3 && memcmp(name, "Han", 3) == 0;
+}
+
 int exf_chars_category(const char *name, size_t len)
 {
+    if (is_han(name, len)) return 1;
     for (size_t i = 0; (len == 1 || len == 2) && category_names[i]; i += 2)
         if (memcmp(category_names + i, name, len) == 0) return 1;
     return 0;
@@ -75,6 +100,7 @@ int exf_chars_category(const char *name, size_t len)
 
 exf_code exf_chars_add_category(exf_chars *set, const char *name, size_t len, exf_err *err)
 {
+    if (is_han(name, len)) return add_pairs(set, exf_unicode_han, exf_unicode_han_ranges, err);
     for (size_t i = 0; i < exf_unicode_runs; i++) {
         uint32_t first = exf_unicode_run[i] >> 5, end = i + 1 < exf_unicode_runs ? exf_unicode_run[i + 1] >> 5 : END;
         if (memcmp(category_names + 2 * (exf_unicode_run[i] & 31), name, len) != 0) continue;
@@ -94,9 +120,7 @@ exf_code exf_chars_add_space(exf_chars *set, exf_err *err)
 exf_code exf_chars_add_digits(exf_chars *set, exf_err *err)
 {
     exf_code rc = exf_chars_add_category(set, "N", 1, err);
-    for (size_t i = 0; rc == EXF_OK && i < exf_unicode_younger_digits; i++)
-        rc = exf_chars_add(set, (uint32_t)exf_unicode_younger_digit[i][0], (uint32_t)exf_unicode_younger_digit[i][1], err);
-    return rc;
+    return rc == EXF_OK ? add_pairs(set, exf_unicode_younger_digit, exf_unicode_younger_digits, err) : rc;
 }
 
 exf_code exf_chars_fold(exf_chars *set, exf_err *err)

@@ -1,35 +1,11 @@
-/* tokenizer_bpe.c - byte-level byte-pair encoding: its tables, loading, encoding.  Merging keeps the candidates in a heap,
- * so that a pre-token of n bytes takes n log n, not n squared. */
+/* tokenizer_bpe.c - byte-pair encoding: its tables, and encoding with them.  Merging keeps the candidates in a heap, so that a
+ * pre-token of n bytes takes n log n, not n squared. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include "base/err.h"
 #include "base/mem.h"
 
 #include <string.h>
-
-struct exf_bpe {
-    exf_vocabulary vocab;
-    exf_merges merges;
-    int32_t byte_id[256]; /* -1 for bytes that UTF-8 never has */
-    char alphabet[256][2];
-    unsigned char alphabet_len[256];
-    int32_t size;
-    int ignore_merges;
-};
-
-/* GPT-2's printable stand-in for each byte: itself where that is printable, else
- * U+0100 onwards in increasing order. */
-static void make_alphabet(exf_bpe *b)
-{
-    unsigned next = 0x100;
-    for (unsigned c = 0; c < 256; c++) {
-        int printable = (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174;
-        unsigned point = printable ? c : next++;
-        b->alphabet_len[c] = point < 0x80 ? 1 : 2;
-        b->alphabet[c][0] = (char)(point < 0x80 ? point : 0xc0 | point >> 6);
-        b->alphabet[c][1] = (char)(0x80 | (point & 0x3f));
-    }
-}
 
 /* ---- tables --------------------------------------------------------- */
 
@@ -104,147 +80,7 @@ void exf_merges_free(exf_merges *m)
     *m = (exf_merges){0};
 }
 
-/* ---- loading -------------------------------------------------------- */
-
-static exf_code check_options(const exf_json *model, const char *where, exf_err *err)
-{
-    static const char *const off[] = {"dropout", "unk_token", "byte_fallback"};
-    static const char *const affix[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    if (strcmp(exf_part_type(model), "BPE") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: model \"%s\" is not supported (supported: BPE)", where, exf_part_type(model));
-    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++) {
-        exf_code rc = exf_part_off(model, off[i], where, "model BPE", err);
-        if (rc != EXF_OK) return rc;
-    }
-    for (size_t i = 0; i < sizeof affix / sizeof affix[0]; i++) {
-        const exf_json *j = exf_json_get(model, affix[i]);
-        size_t len;
-        const char *s = exf_json_string(j, &len);
-        if (exf_json_type(j) != EXF_JSON_NULL && !(s && len == 0))
-            return exf_fail(err, EXF_MODEL, "%s: model BPE with %s \"%s\" is not supported (supported: null or \"\")", where,
-                            affix[i], s ? s : exf_json_type_name(j));
-    }
-    return EXF_OK;
-}
-
-static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
-{
-    const exf_json *vocab = exf_json_get(model, "vocab");
-    unsigned char *seen = NULL; /* one bit per id */
-    exf_code rc;
-    if (exf_json_type(vocab) != EXF_JSON_OBJECT)
-        return exf_fail(err, EXF_MODEL, "%s: model.vocab is %s, not an object", where, exf_json_type_name(vocab));
-    EXF_TRY(exf_mem_new(&seen, EXF_TOKEN_ID_LIMIT / 8, 1, "set of token ids", err));
-    EXF_TRY(exf_vocabulary_new(&b->vocab, exf_json_size(vocab), err));
-    for (void *it = exf_json_first(vocab); it; it = exf_json_next(vocab, it)) {
-        const char *token = exf_json_key(it);
-        int32_t id;
-        EXF_TRY(exf_part_id(&id, exf_json_value(it), where, "vocabulary token", token, err));
-        if (seen[id / 8] >> id % 8 & 1) {
-            rc = exf_fail(err, EXF_MODEL, "%s: vocabulary token \"%s\": its id %d belongs to another token already", where, token,
-                          id);
-            goto out;
-        }
-        seen[id / 8] |= (unsigned char)(1 << id % 8);
-        if (id >= b->size) b->size = id + 1;
-        EXF_TRY(exf_vocabulary_put(&b->vocab, token, strlen(token), id, err));
-    }
-out:
-    exf_mem_free(seen);
-    return rc;
-}
-
-/* Every byte that UTF-8 can hold needs a token: the library drops what it cannot
- * encode without a word. */
-static exf_code find_bytes(exf_bpe *b, const char *where, exf_err *err)
-{
-    for (int c = 0; c < 256; c++) {
-        int in_utf8 = c < 0xc0 || (c >= 0xc2 && c <= 0xf4);
-        b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
-        if (in_utf8 && b->byte_id[c] < 0)
-            return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%.*s\", the token of byte 0x%02x", where, b->alphabet_len[c],
-                            b->alphabet[c], (unsigned)c);
-    }
-    return EXF_OK;
-}
-
-typedef struct { const char *s[2]; size_t len[2]; } pair;
-
-/* ["a", "b"] or "a b"; 1 if it is one of these. */
-static int read_pair(pair *p, const exf_json *j)
-{
-    size_t len;
-    const char *s = exf_json_string(j, &len), *blank = s ? memchr(s, ' ', len) : NULL;
-    if (blank) {
-        *p = (pair){{s, blank + 1}, {(size_t)(blank - s), len - (size_t)(blank - s) - 1}};
-        return memchr(p->s[1], ' ', p->len[1]) == NULL;
-    }
-    if (exf_json_type(j) != EXF_JSON_ARRAY || exf_json_size(j) != 2) return 0;
-    for (size_t i = 0; i < 2; i++)
-        if (!(p->s[i] = exf_json_string(exf_json_at(j, i), &p->len[i]))) return 0;
-    return 1;
-}
-
-static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t rank, const char *where, exf_err *err)
-{
-    pair p;
-    size_t len;
-    const char *header = exf_json_string(j, &len);
-    /* The first line of an old merges.txt; the library skips it as well. */
-    if (header && len >= 8 && memcmp(header, "#version", 8) == 0) return EXF_OK;
-    if (!read_pair(&p, j))
-        return exf_fail(err, EXF_MODEL, "%s: model.merges[%zu] is neither [\"a\", \"b\"] nor \"a b\"", where, rank);
-    both->len = 0;
-    exf_text_append(both, p.s[0], p.len[0]);
-    exf_text_append(both, p.s[1], p.len[1]);
-    exf_code rc = exf_text_end(both, err);
-    if (rc != EXF_OK) return rc;
-    const char *part[3] = {p.s[0], p.s[1], both->s};
-    size_t part_len[3] = {p.len[0], p.len[1], both->len};
-    int32_t id[3];
-    for (int i = 0; i < 3; i++)
-        if ((id[i] = exf_vocabulary_find(&b->vocab, part[i], part_len[i])) < 0)
-            return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where,
-                            (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
-    exf_merges_put(&b->merges, id[0], id[1], (uint32_t)rank, id[2]);
-    return EXF_OK;
-}
-
-static exf_code load_merges(exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
-{
-    const exf_json *merges = exf_json_get(model, "merges");
-    exf_text both = {0};
-    exf_code rc;
-    if (exf_json_type(merges) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: model.merges is %s, not an array", where, exf_json_type_name(merges));
-    EXF_TRY(exf_merges_new(&b->merges, exf_json_size(merges), err));
-    for (size_t i = 0; i < exf_json_size(merges); i++) EXF_TRY(load_merge(b, &both, exf_json_at(merges, i), i, where, err));
-out:
-    exf_text_free(&both);
-    return rc;
-}
-
-exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, exf_err *err)
-{
-    exf_code rc;
-    exf_bpe *b;
-    *out = NULL;
-    EXF_TRY(exf_mem_new(&b, 1, sizeof *b, "BPE model", err));
-    *out = b;
-    make_alphabet(b);
-    EXF_TRY(check_options(model, where, err));
-    if (exf_json_type(exf_json_get(model, "ignore_merges")) != EXF_JSON_NULL)
-        EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
-    EXF_TRY(load_vocab(b, model, where, err));
-    EXF_TRY(find_bytes(b, where, err));
-    EXF_TRY(load_merges(b, model, where, err));
-out:
-    if (rc != EXF_OK) {
-        exf_bpe_free(*out);
-        *out = NULL;
-    }
-    return rc;
-}
+/* ---- the model -------------------------------------------------------- */
 
 void exf_bpe_free(exf_bpe *b)
 {
@@ -336,7 +172,40 @@ static exf_code append_symbols(const exf_bpe_work *w, exf_ids *ids, exf_err *err
     return EXF_OK;
 }
 
-static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
+static void add_symbol(exf_bpe_work *w, int32_t id)
+{
+    uint32_t at = w->n_symbols++;
+    w->symbol[at] = (exf_symbol){id, at ? at - 1 : NONE, NONE};
+    if (at) w->symbol[at - 1].next = at;
+}
+
+/* The tokens of a character's bytes; 0 if one of these has none. */
+static int add_bytes(const exf_bpe *b, exf_bpe_work *w, const char *character, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (b->byte_id[(unsigned char)character[i]] < 0) return 0;
+    for (size_t i = 0; i < len; i++) add_symbol(w, b->byte_id[(unsigned char)character[i]]);
+    return 1;
+}
+
+/* A symbol for each character, or for each byte of one that is no token.  As in the library, an unk_token waits for the next
+ * character that is a token, or unfused for the next one that is unknown, and bytes go before it. */
+static void add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len)
+{
+    int waiting = 0;
+    for (size_t i = 0, n; i < len; i += n) {
+        unsigned char c = (unsigned char)text[i];
+        n = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+        int32_t id = c < 0x80 ? b->letter_id[c] : exf_vocabulary_find(&b->vocab, text + i, n);
+        if (id < 0 && add_bytes(b, w, text + i, n)) continue;
+        if (waiting && (id >= 0 || !b->fuse_unk)) add_symbol(w, b->unk_id);
+        waiting = id < 0;
+        if (id >= 0) add_symbol(w, id);
+    }
+    if (waiting) add_symbol(w, b->unk_id);
+}
+
+static exf_code merge_symbols(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
 {
     exf_code rc;
     if (len >= NONE) return exf_fail(err, EXF_MODEL, "a piece of %zu bytes is too long to tokenize (at most %u)", len, NONE - 1);
@@ -344,28 +213,35 @@ static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *preto
     /* At most len - 1 pairs to begin with, and each merge takes one and adds two. */
     EXF_TRY(exf_mem_grow(&w->heap, &w->heap_cap, 2 * len, sizeof *w->heap, "merge candidates of a piece", err));
     w->n_heap = 0;
-    for (size_t i = 0; i < len; i++)
-        w->symbol[i] =
-            (exf_symbol){b->byte_id[(unsigned char)pretoken[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
-    for (size_t i = 0; i + 1 < len; i++) offer_merge(b, w, (uint32_t)i);
+    w->n_symbols = 0;
+    if (b->fallback) add_characters(b, w, pretoken, len);
+    else
+        for (size_t i = 0; i < len; i++) add_symbol(w, b->byte_id[(unsigned char)pretoken[i]]);
+    for (uint32_t i = 0; i < w->n_symbols; i++) offer_merge(b, w, i);
     EXF_TRY(merge_all(b, w, err));
     EXF_TRY(append_symbols(w, ids, err));
 out:
     return rc;
 }
 
+void exf_bpe_map(const exf_bpe *b, exf_text *out, const char *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        exf_text_append(out, b->alphabet[c], b->alphabet_len[c]);
+    }
+}
+
 exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
 {
-    if (!b->ignore_merges) return merge_bytes(b, w, pretoken, len, ids, err);
+    if (!b->ignore_merges) return merge_symbols(b, w, pretoken, len, ids, err);
     w->mapped.len = 0;
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)pretoken[i];
-        exf_text_append(&w->mapped, b->alphabet[c], b->alphabet_len[c]);
-    }
+    if (b->fallback) exf_text_append(&w->mapped, pretoken, len);
+    else exf_bpe_map(b, &w->mapped, pretoken, len);
     exf_code rc = exf_text_end(&w->mapped, err);
     if (rc != EXF_OK) return rc;
     int32_t id = exf_vocabulary_find(&b->vocab, w->mapped.s, w->mapped.len);
-    return id < 0 ? merge_bytes(b, w, pretoken, len, ids, err) : exf_ids_add(ids, &id, 1, err);
+    return id < 0 ? merge_symbols(b, w, pretoken, len, ids, err) : exf_ids_add(ids, &id, 1, err);
 }
 
 void exf_bpe_work_free(exf_bpe_work *w)

@@ -1,6 +1,7 @@
-/* tokenizer_internal.h - what the chapters of the tokenizer offer each other: parts of tokenizer.json (tokenizer.c), normal form C
- * (tokenizer_nfc.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the pre-tokenizer and its patterns
- * (tokenizer_split.c, tokenizer_regex.c), byte-pair encoding (tokenizer_bpe.c) and added tokens (tokenizer_added.c). */
+/* tokenizer_internal.h - what the chapters of the tokenizer offer each other: parts of tokenizer.json (tokenizer.c), the normalizer
+ * (tokenizer_normalize.c, tokenizer_nfc.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the pre-tokenizer and
+ * its patterns (tokenizer_split.c, tokenizer_regex.c) or its blanks (tokenizer_metaspace.c), byte-pair encoding (tokenizer_bpe.c,
+ * tokenizer_bpe_load.c), added tokens (tokenizer_added.c) and tiktoken's files (tokenizer_tiktoken.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #include "base/hash.h"
@@ -36,6 +37,22 @@ typedef struct {
 exf_code exf_nfc(exf_nfc_work *w, const char **bytes, size_t *len, exf_err *err) EXF_CHECKED;
 void exf_nfc_free(exf_nfc_work *w);
 
+/* ---- the normalizer --------------------------------------------------------- */
+
+typedef struct { char *from, *to; size_t from_len, to_len; } exf_normal_step; /* from: "" prepends; both NULL: NFC */
+/* Zero-initialise; exf_normalizer_free, also after a failure. */
+typedef struct { exf_normal_step *step; size_t n, cap; } exf_normalizer;
+
+/* Buffers that one thread reuses; zero-initialise, exf_normal_work_free. */
+typedef struct { exf_nfc_work nfc; exf_text text, spare; } exf_normal_work;
+
+/* part: the "normalizer" object. */
+exf_code exf_normalizer_load(exf_normalizer *n, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+void exf_normalizer_free(exf_normalizer *n);
+/* Replaces *bytes, *len (valid UTF-8) by what the steps make of them, unchanged or pointing into w until the next call. */
+exf_code exf_normalize(const exf_normalizer *n, exf_normal_work *w, const char **bytes, size_t *len, exf_err *err) EXF_CHECKED;
+void exf_normal_work_free(exf_normal_work *w);
+
 /* ---- Unicode data (tokenizer_unicode.c, generated) -------------------------- */
 
 extern const char exf_unicode_version[]; /* of general categories */
@@ -43,6 +60,8 @@ extern const uint32_t exf_unicode_run[]; /* first << 5 | category, rising */
 extern const size_t exf_unicode_runs;
 extern const int32_t exf_unicode_younger_digit[][2], exf_unicode_younger_mark[][2]; /* first, last, rising */
 extern const size_t exf_unicode_younger_digits, exf_unicode_younger_marks;
+extern const int32_t exf_unicode_han[][2]; /* script Han, first, last, rising */
+extern const size_t exf_unicode_han_ranges;
 
 /* ---- sets of characters, and the alphabet of a pre-tokenizer ----------------- */
 
@@ -51,7 +70,7 @@ typedef struct { uint32_t first, end; } exf_char_range; /* without end */
 typedef struct { exf_char_range *range; size_t n, cap; } exf_chars;
 
 exf_code exf_chars_add(exf_chars *set, uint32_t first, uint32_t last, exf_err *err) EXF_CHECKED;
-/* name: "L" or "Lu"; exf_chars_category() tells whether it is one. */
+/* name: "L" or "Lu", or the script "Han"; exf_chars_category() tells whether it is one. */
 int exf_chars_category(const char *name, size_t len);
 exf_code exf_chars_add_category(exf_chars *set, const char *name, size_t len, exf_err *err) EXF_CHECKED;
 exf_code exf_chars_add_space(exf_chars *set, exf_err *err) EXF_CHECKED;  /* White_Space */
@@ -60,6 +79,7 @@ exf_code exf_chars_add_digits(exf_chars *set, exf_err *err) EXF_CHECKED; /* what
 exf_code exf_chars_fold(exf_chars *set, exf_err *err) EXF_CHECKED;
 void exf_chars_sort(exf_chars *set);
 exf_code exf_chars_negate(exf_chars *set, exf_err *err) EXF_CHECKED; /* sorts, too */
+exf_code exf_chars_intersect(exf_chars *set, exf_chars *other, exf_err *err) EXF_CHECKED; /* sorts, too; other is used up */
 void exf_chars_free(exf_chars *set);
 
 /* First every set of every pattern is told, then the alphabet is closed; then it writes sets as classes of bytes, and maps
@@ -82,6 +102,9 @@ typedef struct exf_splitter exf_splitter; /* immutable after loading */
 
 /* part: the "pre_tokenizer" object. */
 exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+/* tiktoken's pattern, only whose matches are kept; file, what: where it is from, for messages. */
+exf_code exf_splitter_of_pattern(exf_splitter **out, const char *pattern, size_t len, const char *file, const char *what,
+                                 exf_err *err) EXF_CHECKED;
 void exf_splitter_free(exf_splitter *s); /* NULL is allowed */
 
 typedef struct exf_split_work exf_split_work; /* one text's match data and budget of steps */
@@ -96,7 +119,26 @@ typedef exf_code exf_pretoken_fn(void *ctx, const char *pretoken, size_t len, ex
 exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
                           exf_err *err) EXF_CHECKED;
 
-/* Translates a pre-tokenizer's pattern from Oniguruma (Ruby syntax) to PCRE2 on an alphabet's bytes, so that it matches the same
+/* ---- blanks as "▁", in place of patterns (tokenizer_metaspace.c) --------------- */
+
+#define EXF_METASPACE "\xe2\x96\x81"
+enum { EXF_METASPACE_LEN = 3 };
+int exf_starts_with_metaspace(const char *text, size_t len);
+int exf_ends_with_metaspace(const char *text, size_t len);
+
+/* Zero: the text is one pre-token as it is, where the normalizer has done what Metaspace does. */
+typedef enum { EXF_PREPEND_NEVER, EXF_PREPEND_FIRST, EXF_PREPEND_ALWAYS } exf_prepend;
+typedef struct { int replaces, split; exf_prepend prepend; } exf_metaspace;
+
+/* part: the "pre_tokenizer" object: null or Metaspace. */
+exf_code exf_metaspace_load(exf_metaspace *m, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+/* Calls emit for each pre-token.  words: a cut in front of any "▁" that follows something else changes no id; work: a buffer;
+ * first: the text is where the document begins. */
+exf_code exf_metaspace_run(const exf_metaspace *m, int words, exf_text *work, int first, const char *text, size_t len,
+                           exf_pretoken_fn *emit, void *ctx, exf_err *err) EXF_CHECKED;
+
+/* ---- patterns ------------------------------------------------------------------
+ * Translates a pre-tokenizer's pattern from Oniguruma (Ruby syntax) to PCRE2 on an alphabet's bytes, so that it matches the same
  * texts.
  *
  * The released patterns use a small common subset of both languages.  A construct outside of it often compiles in both and
@@ -105,13 +147,16 @@ exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *
  *
  *   any character, .  ^  $  |  *  +  ?  *?  *+ ...  {n} {n,} {n,m} (not lazy or possessive)
  *   (...)  (?:...)  (?i:...)  (?=...)  (?!...)  (?<=...)  (?<!...)  (?>...)
- *   [...] without nested classes and &&
- *   \s \S \d \D \p{general category} \P{...} \A \z \n \r \t \f \e \a \xHH \x{H...} \punctuation
+ *   [...] without nested classes, but [...&&[...]] with one at the end
+ *   \s \S \d \D \p{general category} \p{Han} \P{...} \A \z \n \r \t \f \e \a \xHH \x{H...} \punctuation
  *   in (?i:...) ASCII only, and no letters that fold into one character (ss, st, ff, fi, fl)
+ *
+ * tiktoken's own engine reads the subset alike, but for ^ $ \< \>, which are refused there.
  *
  * out NULL: tells the alphabet the pattern's sets.  Else appends the pattern, which PCRE2 must compile without UTF, with
  * MULTILINE (Ruby's ^ and $ match at every line) and "\n" as the only newline. */
-exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const char *where,
+typedef struct { const char *file, *what; int tiktoken; } exf_regex_source; /* where a pattern is from, for messages */
+exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const exf_regex_source *from,
                              exf_err *err) EXF_CHECKED;
 /* The same for a text that is searched as it is. */
 exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, size_t len, exf_err *err) EXF_CHECKED;
@@ -135,7 +180,7 @@ exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos 
                                 exf_err *err) EXF_CHECKED;
 void exf_template_free(exf_template *t);
 
-/* ---- byte-level byte-pair encoding ----------------------------------------- */
+/* ---- byte-pair encoding ----------------------------------------- */
 
 /* The two hash tables of a BPE model: token text to id, and pair of ids to merge.  Open addressing with keyed hashes; both
  * are filled once, then only read. */
@@ -177,11 +222,28 @@ static inline const exf_merge *exf_merges_find(const exf_merges *m, int32_t a, i
     }
 }
 
-/* Loads the "model" of tokenizer.json and encodes one pre-token as ids. */
-typedef struct exf_bpe exf_bpe; /* immutable after loading */
+/* A loaded model, immutable.  Symbols are bytes, or with `fallback` characters. */
+typedef struct {
+    exf_vocabulary vocab;
+    exf_merges merges;
+    char alphabet[256][2]; /* GPT-2's letter for each byte, in which tokens of bytes are written */
+    unsigned char alphabet_len[256];
+    int32_t byte_id[256];  /* a byte's token, or with fallback "<0x41>"; -1 if it has none */
+    int32_t letter_id[256]; /* with fallback: an ASCII character's token; -1 */
+    int32_t unk_id;        /* -1 if there is none */
+    int32_t size;
+    int ignore_merges, fallback, fuse_unk;
+    int words;             /* no merge reaches over the front of a "▁" that follows something else */
+} exf_bpe;
 
+/* model: the "model" object of tokenizer.json. */
 exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, exf_err *err) EXF_CHECKED;
+/* tiktoken's tokens by rank, which is their id; where: the file. */
+typedef struct { const unsigned char *bytes; size_t len; } exf_rank;
+exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const char *where, exf_err *err) EXF_CHECKED;
 void exf_bpe_free(exf_bpe *b); /* NULL is allowed */
+/* Appends bytes in the byte alphabet. */
+void exf_bpe_map(const exf_bpe *b, exf_text *out, const char *bytes, size_t len);
 size_t exf_bpe_count(const exf_bpe *b);  /* entries of the vocabulary */
 int32_t exf_bpe_size(const exf_bpe *b);  /* one more than its largest id */
 int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len); /* as written in the file; -1 if absent */
@@ -192,6 +254,7 @@ typedef struct {
     exf_symbol *symbol; /* the pre-token, as a linked list in an array */
     uint64_t *heap;     /* merges that may apply: rank << 32 | position */
     size_t n_heap, symbol_cap, heap_cap;
+    uint32_t n_symbols;
     exf_text mapped;    /* the pre-token in the byte alphabet */
 } exf_bpe_work;
 
@@ -212,13 +275,16 @@ typedef struct {
 } exf_added_set;
 
 /* Two sets, as in the library: `raw` (normalized: false) is searched in the text as
- * given, `normalized` (normalized: true, itself converted to NFC if `nfc`) in the
- * normalizer's output for the rest. */
+ * given, `normalized` (normalized: true, itself normalized) in the normalizer's output for
+ * the rest. */
 typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 
 /* list: the "added_tokens" array, or NULL.  exf_added_free, also after a failure. */
-exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where,
-                        exf_err *err) EXF_CHECKED;
+exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, const exf_normalizer *normalizer,
+                        const char *where, exf_err *err) EXF_CHECKED;
+/* One by one instead: raw tokens, then exf_added_end(), once. */
+exf_code exf_added_add(exf_added *a, const char *text, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
+exf_code exf_added_end(exf_added *a, const char *where, exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);
 int32_t exf_added_find(const exf_added *a, const char *text); /* its id; -1 if it is no added token */
 
@@ -232,4 +298,14 @@ typedef struct { size_t from, to; int32_t id; } exf_added_match;
 exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err) EXF_CHECKED;
 /* The leftmost token at or after `at`, which never goes back, the longest of those that start there; 0 if none. */
 int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m);
+
+/* ---- tiktoken's files ----------------------------------------------------------- */
+
+#define EXF_TIKTOKEN_FILE "tiktoken.model"
+/* Whether a path is that of a tiktoken file: its name decides. */
+int exf_tiktoken_is(const char *path);
+/* Makes the parts of a tokenizer of path, a tiktoken.model of `len` bytes, of tokenizer_config.json and the Python file beside it;
+ * what is made is the caller's, also after a failure. */
+exf_code exf_tiktoken_load(exf_bpe **bpe, exf_splitter **splitter, exf_added *added, const char *path, const char *bytes,
+                           size_t len, exf_err *err) EXF_CHECKED;
 #endif

@@ -11,7 +11,7 @@ typedef struct {
     const char *p, *end, *start;
     size_t depth, fold_depth; /* open groups; those open when (?i: began, plus one, or 0 */
     char letter;              /* the last one in (?i: since a "|", in lower case; '[' after a class; or 0 */
-    const char *where;
+    const exf_regex_source *from;
     exf_err *err;
 } reader;
 
@@ -32,8 +32,8 @@ static exf_code refuse(const reader *r, size_t len)
     while (len < left && ((unsigned char)r->p[len] & 0xc0) == 0x80) len++;
     return exf_fail(
         r->err, EXF_MODEL,
-        "%s: pattern of pre_tokenizer Split: \"%.*s\" at byte %zu is not supported (Oniguruma and PCRE2 may read it differently)",
-        r->where, (int)len, r->p, (size_t)(r->p - r->start));
+        "%s: %s: \"%.*s\" at byte %zu is not supported (%s and PCRE2 may read it differently)", r->from->file, r->from->what,
+        (int)len, r->p, (size_t)(r->p - r->start), r->from->tiktoken ? "tiktoken" : "Oniguruma");
 }
 
 /* Takes the next bytes over as they are. */
@@ -135,7 +135,7 @@ static exf_code read_escape(reader *r, int32_t *single)
     }
     if (named) point = (unsigned char)values[named - names];
     else if (c == 'x') len = r->fold_depth ? 0 : hex_len(r, &point);
-    else if (c < ' ' || c >= 0x7f || is_letter(c) || is_digit(c)) len = 0;
+    else if (c < ' ' || c >= 0x7f || is_letter(c) || is_digit(c) || (r->from->tiktoken && (c == '<' || c == '>'))) len = 0;
     if (!len) return refuse(r, 2);
     r->p += len;
     *single = (int32_t)point;
@@ -241,15 +241,16 @@ static exf_code read_range(reader *r, int32_t first)
     return exf_chars_add(&r->set, (uint32_t)first, (uint32_t)last, r->err);
 }
 
-/* Reads the items of [...] up to the "]". */
-static exf_code read_class_items(reader *r)
+/* Reads the items of [...] up to the "]", or up to "&&[", which an inner class does not have. */
+static exf_code read_class_items(reader *r, int inner)
 {
     int after_range = 0, open = 1;
     exf_code rc = EXF_OK;
     while (r->p < r->end && *r->p != ']') {
         const char *item = r->p;
         int32_t single;
-        if (*r->p == '[' || is_ahead(r, "&&") || is_ahead(r, "--")) return refuse(r, 2);
+        if (is_ahead(r, "&&[") && r->set.n && !inner && !r->fold_depth) return EXF_OK;
+        if (*r->p == '[' || is_ahead(r, "&&") || is_ahead(r, "--") || is_ahead(r, "~~")) return refuse(r, 2);
         open = *r->p != '-' || !after_range; /* "-" after a range is itself */
         EXF_TRY(read_item(r, &single));
         after_range = 0;
@@ -265,16 +266,45 @@ out:
     return rc;
 }
 
+/* The start of a class; *negated: whether it is "[^". */
+static exf_code open_class(reader *r, int *negated)
+{
+    *negated = is_ahead(r, "[^");
+    size_t len = *negated ? 2 : 1;
+    if (r->end - r->p > (ptrdiff_t)len && r->p[len] == ']') return refuse(r, len + 1);
+    r->p += len;
+    return EXF_OK;
+}
+
+/* "&&[...]" at the end of a class: leaves in r->set what both hold. */
+static exf_code intersect_class(reader *r)
+{
+    exf_chars held = r->set;
+    int negated;
+    exf_code rc;
+    r->set = (exf_chars){0};
+    r->p += 2;
+    EXF_TRY(open_class(r, &negated));
+    EXF_TRY(read_class_items(r, 1));
+    if (r->end - r->p < 2) r->p = r->end; /* the class has no end */
+    else if (r->p[1] != ']') EXF_TRY(refuse(r, 2));
+    else r->p++;
+    if (negated) EXF_TRY(exf_chars_negate(&r->set, r->err));
+    rc = exf_chars_intersect(&r->set, &held, r->err);
+out:
+    exf_chars_free(&held);
+    return rc;
+}
+
 static exf_code translate_class(reader *r)
 {
-    int negated = is_ahead(r, "[^");
-    size_t len = negated ? 2 : 1;
-    exf_code rc;
-    if (r->end - r->p > (ptrdiff_t)len && r->p[len] == ']') return refuse(r, len + 1);
     const char *start = r->p;
-    r->p += len;
+    int negated;
+    exf_code rc;
+    EXF_TRY(open_class(r, &negated));
     r->set.n = 0;
-    EXF_TRY(read_class_items(r));
+    EXF_TRY(read_class_items(r, 0));
+    if (is_ahead(r, "&&")) EXF_TRY(intersect_class(r));
     if (r->p == r->end) {
         r->p = start;
         return refuse(r, (size_t)(r->end - start));
@@ -289,9 +319,10 @@ out:
 
 /* ---- the pattern -------------------------------------------------------- */
 
-exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const char *where, exf_err *err)
+exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const exf_regex_source *from,
+                             exf_err *err)
 {
-    reader r = {.out = out, .alphabet = a, .p = pattern, .start = pattern, .end = pattern + len, .where = where, .err = err};
+    reader r = {.out = out, .alphabet = a, .p = pattern, .start = pattern, .end = pattern + len, .from = from, .err = err};
     exf_code rc = EXF_OK;
     while (r.p < r.end) {
         char c = *r.p;
@@ -300,6 +331,7 @@ exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern
         else if (c == '(') EXF_TRY(open_group(&r));
         else if (c == ')') EXF_TRY(close_group(&r));
         else if (c == '{') EXF_TRY(translate_interval(&r));
+        else if (from->tiktoken && (c == '^' || c == '$')) EXF_TRY(refuse(&r, 1));
         else if (c && strchr("|*+?.^$", c)) EXF_TRY(accept(&r, 1));
         else EXF_TRY(translate_item(&r));
     }

@@ -66,7 +66,7 @@ static exf_code no_memory(exf_err *err)
 /* ---- loading -------------------------------------------------------- */
 
 static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const exf_text *bytes, uint32_t options, uint32_t jit,
-                                const char *where, const char *pattern, exf_err *err)
+                                const exf_regex_source *from, const char *pattern, exf_err *err)
 {
     int code;
     PCRE2_SIZE at;
@@ -76,38 +76,37 @@ static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const e
     if (!*out && code == PCRE2_ERROR_HEAP_FAILED) return no_memory(err);
     if (!*out) {
         pcre2_get_error_message(code, why, sizeof why);
-        return exf_fail(err, EXF_MODEL, "%s: pattern of pre_tokenizer Split does not compile: %s: \"%s\"", where, (char *)why,
-                        pattern);
+        return exf_fail(err, EXF_MODEL, "%s: %s does not compile: %s: \"%s\"", from->file, from->what, (char *)why, pattern);
     }
     (void)pcre2_jit_compile(*out, jit); /* without it the interpreter serves */
     return EXF_OK;
 }
 
 /* bytes: the pattern on the alphabet's bytes; pattern: as the file has it. */
-static exf_code add_step(exf_splitter *s, const exf_text *bytes, int only_matches, const char *where, const char *pattern,
-                         exf_err *err)
+static exf_code add_step(exf_splitter *s, const exf_text *bytes, int only_matches, const exf_regex_source *from,
+                         const char *pattern, exf_err *err)
 {
-    if (s->n == MOST_STEPS) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", where, MOST_STEPS);
+    if (s->n == MOST_STEPS) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", from->file, MOST_STEPS);
     split_step *step = &s->step[s->n++];
     step->only_matches = only_matches;
     exf_code rc =
-        compile_pattern(&step->code, s, bytes, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where, pattern, err);
+        compile_pattern(&step->code, s, bytes, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, from, pattern, err);
     if (rc != EXF_OK) return rc;
-    return compile_pattern(&step->counting, s, bytes, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where, pattern, err);
+    return compile_pattern(&step->counting, s, bytes, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, from, pattern, err);
 }
 
 typedef enum { REGEX, LITERAL } pattern_kind;
 
 /* Tells the alphabet a step's pattern or, once it is closed, adds the step. */
 static exf_code add_pattern(exf_splitter *s, pattern_kind kind, const char *pattern, size_t len, int only_matches,
-                            const char *where, exf_err *err)
+                            const exf_regex_source *from, exf_err *err)
 {
     exf_text bytes = {0}, *out = s->closed ? &bytes : NULL;
     exf_code rc;
     if (out) exf_text_append(out, "", 0);
-    if (kind == REGEX) EXF_TRY(exf_regex_translate(out, s->alphabet, pattern, len, where, err));
+    if (kind == REGEX) EXF_TRY(exf_regex_translate(out, s->alphabet, pattern, len, from, err));
     else EXF_TRY(exf_regex_literal(out, s->alphabet, pattern, len, err));
-    if (out) EXF_TRY(add_step(s, out, only_matches, where, pattern, err));
+    if (out) EXF_TRY(add_step(s, out, only_matches, from, pattern, err));
 out:
     exf_text_free(&bytes);
     return rc;
@@ -117,6 +116,7 @@ static exf_code load_split(exf_splitter *s, const exf_json *part, const char *wh
 {
     const exf_json *pattern = exf_json_get(part, "pattern");
     const char *behavior = exf_json_string(exf_json_get(part, "behavior"), NULL);
+    const exf_regex_source from = {where, "pattern of pre_tokenizer Split", 0};
     size_t len;
     const char *regex, *literal;
     int invert;
@@ -131,9 +131,9 @@ static exf_code load_split(exf_splitter *s, const exf_json *part, const char *wh
                         where, behavior, invert ? "true" : "false");
     if (exf_json_type(pattern) != EXF_JSON_OBJECT) pattern = NULL;
     if ((regex = exf_json_string(exf_json_get(pattern, "Regex"), &len)))
-        return add_pattern(s, REGEX, regex, len, only_matches, where, err);
+        return add_pattern(s, REGEX, regex, len, only_matches, &from, err);
     if ((literal = exf_json_string(exf_json_get(pattern, "String"), &len)))
-        return add_pattern(s, LITERAL, literal, len, only_matches, where, err);
+        return add_pattern(s, LITERAL, literal, len, only_matches, &from, err);
     return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Split: its pattern is neither {\"Regex\": ...} nor {\"String\": ...}",
                     where);
 }
@@ -155,7 +155,7 @@ static exf_code load_digits(exf_splitter *s, const exf_json *part, const char *w
     exf_alphabet_write(s->alphabet, &digits, &bytes);
     if (!each) exf_text_append(&bytes, "+", 1);
     EXF_TRY(exf_text_end(&bytes, err));
-    rc = add_step(s, &bytes, 0, where, "Digits", err);
+    rc = add_step(s, &bytes, 0, &(exf_regex_source){where, "pre_tokenizer Digits", 0}, "Digits", err);
 out:
     exf_chars_free(&digits);
     exf_text_free(&bytes);
@@ -177,7 +177,8 @@ static exf_code load_byte_level(exf_splitter *s, const exf_json *part, const cha
         return exf_fail(err, EXF_MODEL,
                         "%s: pre_tokenizer ByteLevel with add_prefix_space true is not supported (supported: false)", where);
     s->byte_level = 1;
-    return splits ? add_pattern(s, REGEX, byte_level_pattern, sizeof byte_level_pattern - 1, 0, where, err) : EXF_OK;
+    const exf_regex_source from = {where, "pattern of pre_tokenizer ByteLevel", 0};
+    return splits ? add_pattern(s, REGEX, byte_level_pattern, sizeof byte_level_pattern - 1, 0, &from, err) : EXF_OK;
 }
 
 static exf_code load_step(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
@@ -201,33 +202,64 @@ static exf_code load_step(exf_splitter *s, const exf_json *part, const char *whe
     if (strcmp(type, "Split") == 0) return load_split(s, part, where, err);
     if (strcmp(type, "Digits") == 0) return load_digits(s, part, where, err);
     if (strcmp(type, "ByteLevel") == 0) return load_byte_level(s, part, where, err);
-    return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" is not supported (supported: Split, Digits, ByteLevel, Sequence)",
+    return exf_fail(err, EXF_MODEL,
+                    "%s: pre_tokenizer \"%s\" is not supported (supported: Split, Digits, ByteLevel, Sequence; with byte_fallback "
+                    "null, Metaspace)",
                     where, type);
+}
+
+/* A splitter without steps. */
+static exf_code new_splitter(exf_splitter **out, const char *where, exf_err *err)
+{
+    pcre2_general_context *memory = NULL;
+    exf_code rc = exf_mem_new(out, 1, sizeof **out, "pre-tokenizer", err);
+    if (rc != EXF_OK) {
+        *out = NULL;
+        return rc;
+    }
+    memory = pcre2_general_context_create(get_memory, give_memory, NULL);
+    (*out)->context = memory ? pcre2_compile_context_create(memory) : NULL;
+    pcre2_general_context_free(memory);
+    if (!(*out)->context) return no_memory(err);
+    pcre2_set_newline((*out)->context, PCRE2_NEWLINE_LF);
+    return exf_alphabet_new(&(*out)->alphabet, where, err);
+}
+
+static void close_alphabet(exf_splitter *s)
+{
+    exf_alphabet_close(s->alphabet);
+    s->closed = 1;
 }
 
 exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err)
 {
-    pcre2_general_context *memory = NULL;
-    exf_splitter *s;
     exf_code rc;
-    *out = NULL;
-    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "pre-tokenizer", err));
-    *out = s;
-    memory = pcre2_general_context_create(get_memory, give_memory, NULL);
-    s->context = memory ? pcre2_compile_context_create(memory) : NULL;
-    if (!s->context) EXF_TRY(no_memory(err));
-    pcre2_set_newline(s->context, PCRE2_NEWLINE_LF);
-    EXF_TRY(exf_alphabet_new(&s->alphabet, where, err));
-    EXF_TRY(load_step(s, part, where, err));
-    exf_alphabet_close(s->alphabet);
-    s->closed = 1;
-    s->byte_level = 0;
-    EXF_TRY(load_step(s, part, where, err));
-    if (!s->byte_level)
+    EXF_TRY(new_splitter(out, where, err));
+    EXF_TRY(load_step(*out, part, where, err));
+    close_alphabet(*out);
+    (*out)->byte_level = 0;
+    EXF_TRY(load_step(*out, part, where, err));
+    if (!(*out)->byte_level)
         rc = exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" without a ByteLevel step is not supported", where,
                       exf_part_type(part));
 out:
-    pcre2_general_context_free(memory);
+    if (rc != EXF_OK) {
+        exf_splitter_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+exf_code exf_splitter_of_pattern(exf_splitter **out, const char *pattern, size_t len, const char *file, const char *what,
+                                 exf_err *err)
+{
+    const exf_regex_source from = {file, what, 1};
+    exf_code rc;
+    EXF_TRY(new_splitter(out, file, err));
+    EXF_TRY(add_pattern(*out, REGEX, pattern, len, 1, &from, err));
+    close_alphabet(*out);
+    rc = add_pattern(*out, REGEX, pattern, len, 1, &from, err);
+out:
     if (rc != EXF_OK) {
         exf_splitter_free(*out);
         *out = NULL;

@@ -1,7 +1,7 @@
 /* tokenizer_unicode.c - all Unicode data of the tokenizer: scripts/make_unicode_tables.py writes it.
  *
  * The versions are those of the tokenizers library (0.22 and 0.23 agree), each part of which has its own: patterns 16.0.0,
- * Digits 17.0.0, its normalizer 9.0. */
+ * Digits 17.0.0, its normalizer 9.0.  tiktoken 0.14 has 16.0.0, too. */
 #include "tokenizer/tokenizer_internal.h"
 
 const char exf_unicode_version[] = "16.0.0";
@@ -318,6 +318,15 @@ const uint32_t exf_unicode_run[] = {
     0x1c02005, 0x1c03e1d, 0x1e0001c, 0x1ffffdd, 0x200001c, 0x21fffdd,
 };
 const size_t exf_unicode_runs = sizeof exf_unicode_run / sizeof *exf_unicode_run;
+
+/* Script Han. */
+const int32_t exf_unicode_han[][2] = {
+    {0x2e80, 0x2e99}, {0x2e9b, 0x2ef3}, {0x2f00, 0x2fd5}, {0x3005, 0x3005}, {0x3007, 0x3007}, {0x3021, 0x3029}, {0x3038, 0x303b},
+    {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xf900, 0xfa6d}, {0xfa70, 0xfad9}, {0x16fe2, 0x16fe3}, {0x16ff0, 0x16ff1},
+    {0x20000, 0x2a6df}, {0x2a700, 0x2b739}, {0x2b740, 0x2b81d}, {0x2b820, 0x2cea1}, {0x2ceb0, 0x2ebe0}, {0x2ebf0, 0x2ee5d},
+    {0x2f800, 0x2fa1d}, {0x30000, 0x3134a}, {0x31350, 0x323af},
+};
+const size_t exf_unicode_han_ranges = sizeof exf_unicode_han / sizeof *exf_unicode_han;
 
 /* What Digits takes beside category N of 16.0.0. */
 const int32_t exf_unicode_younger_digit[][2] = {

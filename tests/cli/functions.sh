@@ -96,6 +96,20 @@ lfs_pointer() {
     echo 'size 12345'
 }
 
+# tiktoken_model : puts in place of model/tokenizer.json what a release without one has: a tiktoken.model of the 256 bytes, a
+# tokenizer_config.json, and the golden's Python file, with four special tokens.
+tiktoken_model() {
+    rm model/tokenizer.json
+    awk 'BEGIN {
+        digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+        for (c = 0; c < 256; c++) print substr(digits, int(c / 4) + 1, 1) substr(digits, c % 4 * 16 + 1, 1) "== " c
+    }' >model/tiktoken.model
+    sed 's/^\( *num_reserved_special_tokens = \).*/\14/' "$ROOT/tests/golden/tokenizers/released/kimi_k2/tokenization_kimi.py" \
+        >model/tokenization_kimi.py
+    echo '{"auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", null]}, "bos_token": "[BOS]",' \
+        '"added_tokens_decoder": {"256": {"content": "[BOS]"}}}' >model/tokenizer_config.json
+}
+
 # hdf5_may_leak : for files at which libhdf5 itself leaks.
 hdf5_may_leak() {
     export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$ROOT/tests/cli/lsan.supp:print_suppressions=0"

@@ -12,7 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-static const char *const shape[] = {"qwen3", "qwen3_5", "glm4", "deepseek_v2", "deepseek_v3_v4"};
+static const char *const shape[] = {"qwen3", "qwen3_5", "glm4", "deepseek_v2", "deepseek_v3_v4", "released/mixtral",
+                                    "released/mixtral_metaspace", "released/mixtral_unknown"};
 enum { SHAPES = sizeof shape / sizeof shape[0] };
 
 static exf_tokenizer *golden[SHAPES];

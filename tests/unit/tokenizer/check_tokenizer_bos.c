@@ -22,6 +22,10 @@ static const struct { const char *name; int auto_id, always_id, disputed; const 
     {"deepseek_v2_without_bos", -1, 256, 0, "none (add_bos_token)"},
     {"llama3", 256, 256, 0, "256 (post_processor)"},
     {"olmoe", -1, NO_BOS, 0, "none (add_bos_token)"},
+    {"mixtral", 1, 1, 0, "1 (add_bos_token)"},
+    {"mixtral_metaspace", 1, 1, 0, "1 (add_bos_token)"},
+    {"gpt_oss", -1, 256, 0, "none (post_processor)"},
+    {"minimax_m2", -1, 256, 0, "none (post_processor)"},
 };
 enum { FAMILIES = sizeof family / sizeof *family };
 
@@ -91,7 +95,7 @@ START_TEST(a_run_that_wants_it_always)
         return;
     }
     ck_ok(rc, e);
-    ck_assert_str_eq(exf_tokenizer_bos(t), "256 (data.bos: always)");
+    ck_assert_str_eq(exf_tokenizer_bos(t), family[_i].always_id == 1 ? "1 (data.bos: always)" : "256 (data.bos: always)");
     ck_ok(exf_tokenizer_encode(t, "a", 1, &ids, &e), e);
     ck_assert_int_eq(ids.id[0], family[_i].always_id);
     ck_assert_int_ne(ids.id[1], family[_i].always_id);
@@ -125,6 +129,7 @@ static const struct { const char *config, *post; exf_bos bos; const char *ids; }
     {"{" LLAMA ",\"add_bos_token\":false,\"eos_token\":\"<e>\",\"add_eos_token\":true}", TEMPLATE, EXF_BOS_AUTO, "97 257"},
     {"{" LLAMA ",\"bos_token\":\"<s>\"}", TEMPLATE, EXF_BOS_AUTO, "256 97"},
     {"{" LLAMA "}", NULL, EXF_BOS_NEVER, "97"},
+    {"{\"model_max_length\":1000000000000000019884624838656," LLAMA ",\"bos_token\":\"<s>\"}", NULL, EXF_BOS_AUTO, "256 97"},
     {"{\"tokenizer_class\":\"GPTNeoXTokenizer\",\"bos_token\":\"<s>\"}", TEMPLATE, EXF_BOS_AUTO, "97"},
     {"{\"tokenizer_class\":\"PreTrainedTokenizerFast\",\"bos_token\":\"<s>\",\"add_bos_token\":true}", NULL, EXF_BOS_AUTO, "97"},
     {"{\"tokenizer_class\":\"PreTrainedTokenizerFast\",\"bos_token\":\"<s>\"}", TEMPLATE, EXF_BOS_AUTO, "300 301 97"},

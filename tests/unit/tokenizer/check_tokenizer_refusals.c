@@ -10,20 +10,42 @@
 #define LONE_TEMPLATE(single) "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"ids\":[-1]}}}"
 #define SEQ_A "{\"Sequence\":{\"id\":\"A\"}}"
 
+#define FALLBACK "\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<u>\""
+#define UNK "\"<u>\":256"
+#define METASPACE(replacement, more) "{\"type\":\"Metaspace\",\"replacement\":\"" replacement "\"" more "}"
+
 static const struct { parts p; const char *part;
 } refusal[] = {
     {{.top = "\"version\":\"2.0\","}, "tokenizer.json: version \"2.0\" is not supported (supported: 1.0)"},
     {{.top = "\"truncation\":{\"max_length\":5},"}, "with truncation is not supported (it must be null or false, it is an object)"},
     {{.top = "\"padding\":{},"}, "with padding is not supported"},
     {{.normalizer = "{\"type\":\"Lowercase\"}"},
-     "tokenizer.json: normalizer \"Lowercase\" is not supported (supported: null, NFC, Sequence)"},
+     "tokenizer.json: normalizer \"Lowercase\" is not supported (supported: null, NFC, Prepend, Replace, Sequence)"},
     {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[" NFC ",{\"type\":\"NFKC\"}]}"}, "normalizer \"NFKC\""},
     {{.normalizer = "[]"}, "normalizer \"an array\""},
-    {{.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"x\"}"}, "normalizer \"Prepend\""},
-    {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"x\"}"}, "normalizer \"Replace\""},
+    {{.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"\"}"}, "normalizer Prepend: prepend is not a string"},
+    {{.normalizer = "{\"type\":\"Prepend\"}"}, "normalizer Prepend: prepend is not a string"},
+    {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" \"},\"content\":\"x\"}"},
+     "normalizer Replace: its pattern is not {\"String\": ...}"},
+    {{.normalizer = "{\"type\":\"Replace\",\"pattern\":\" \",\"content\":\"x\"}"}, "normalizer Replace"},
+    {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}"}, "normalizer Replace"},
+    {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\"\"}"}, "normalizer Replace: content"},
     {{.pre = STEPS("{\"type\":\"Punctuation\",\"behavior\":\"Isolated\"}")}, "pre_tokenizer \"Punctuation\""},
     {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"x\"}"}, "pre_tokenizer \"Metaspace\""},
-    {{.pre = "null"}, "pre_tokenizer \"null\" is not supported (supported: Split, Digits, ByteLevel, Sequence)"},
+    {{.pre = "null"},
+     "pre_tokenizer \"null\" is not supported (supported: Split, Digits, ByteLevel, Sequence; with byte_fallback null, Metaspace)"},
+    {{.pre = METASPACE("\xe2\x96\x81", ""), .options = FALLBACK, .vocab = UNK, .lacks = 'a', .merges = "\"a b\""},
+     "merge \"a b\" (model.merges[0]): \"a\" is not in model.vocab"},
+    {{.options = FALLBACK, .vocab = UNK},
+     "pre_tokenizer \"ByteLevel\" is not supported with byte_fallback (supported: null, Metaspace)"},
+    {{.pre = METASPACE("_", ""), .options = FALLBACK, .vocab = UNK}, "pre_tokenizer Metaspace with replacement \"_\""},
+    {{.pre = "{\"type\":\"Metaspace\"}", .options = FALLBACK, .vocab = UNK}, "Metaspace with replacement \"missing\""},
+    {{.pre = METASPACE("\xe2\x96\x81", ",\"split\":1"), .options = FALLBACK, .vocab = UNK}, "\"Metaspace\": split is an integer"},
+    {{.pre = METASPACE("\xe2\x96\x81", ",\"prepend_scheme\":\"last\""), .options = FALLBACK, .vocab = UNK},
+     "Metaspace with prepend_scheme \"last\" is not supported (supported: always, first, never)"},
+    {{.pre = METASPACE("\xe2\x96\x81", ",\"prepend_scheme\":1"), .options = FALLBACK, .vocab = UNK}, "\"an integer\""},
+    {{.pre = METASPACE("\xe2\x96\x81", ",\"add_prefix_space\":false"), .options = FALLBACK, .vocab = UNK},
+     "Metaspace: add_prefix_space is false, but prepend_scheme is always"},
     {{.pre = "{\"type\":\"Whitespace\"}"}, "pre_tokenizer \"Whitespace\""},
     {{.pre = "{\"type\":\"Sequence\"}"}, "pretokenizers is missing, not an array"},
     {{.pre = "{\"type\":\"Digits\",\"individual_digits\":true}"}, "pre_tokenizer \"Digits\" without a ByteLevel step"},
@@ -52,8 +74,12 @@ static const struct { parts p; const char *part;
     {{.options = "\"type\":\"BPE\",\"dropout\":0.1"},
      "model BPE with dropout is not supported (it must be null or false, it is a real number)"},
     {{.options = "\"type\":\"BPE\",\"unk_token\":\"<unk>\""}, "model BPE with unk_token"},
+    {{.options = "\"type\":\"BPE\",\"byte_fallback\":1"}, "model \"BPE\": byte_fallback is an integer, not true or false"},
     {{.options = "\"type\":\"BPE\",\"byte_fallback\":true"},
-     "model BPE with byte_fallback is not supported (it must be null or false, it is true)"},
+     "model.vocab lacks \"<0x00>\", the token of byte 0x00, and model has no unk_token"},
+    {{.options = FALLBACK}, "model BPE: unk_token \"<u>\" is not in model.vocab"},
+    {{.options = "\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":1"}, "unk_token is an integer, not a string"},
+    {{.options = FALLBACK ",\"fuse_unk\":1", .vocab = UNK}, "model \"BPE\": fuse_unk is an integer, not true or false"},
     {{.options = "\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\""},
      "model BPE with end_of_word_suffix \"</w>\" is not supported (supported: null or \"\")"},
     {{.options = "\"type\":\"BPE\",\"continuing_subword_prefix\":1"}, "continuing_subword_prefix \"an integer\""},
@@ -114,13 +140,23 @@ START_TEST(patterns_that_two_engines_read_differently)
         {"\\x{110000000}", "\"\\x\""},
         {"\\u0041", "\"\\u\""},
         {"x\\", "\"\\\" at byte 1"},
-        {"\\p{Han}", "\"\\p\""},
+        {"\\p{Greek}", "\"\\p\""},
         {"\\p{l}", "\"\\p\""},
         {"\\pL", "\"\\p\""},
         {"\\p{L", "\"\\p\""},
         {"\\p{}", "\"\\p\""},
         {"\\p{^}", "\"\\p\""},
         {"[a&&b]", "\"&&\" at byte 2"},
+        {"[&&[b]]", "\"&&\" at byte 1"},
+        {"[a&&[b]c]", "\"]c\" at byte 6"},
+        {"[a&&[b&&[c]]]", "\"&&\" at byte 6"},
+        {"[a&&[b[c]]]", "\"[c\" at byte 6"},
+        {"[a&&[]]", "\"[]\" at byte 4"},
+        {"[a&&[b]", "\"[a&&[b]\" at byte 0"},
+        {"[a&&[b", "\"[a&&[b\" at byte 0"},
+        {"[a&&[", "\"[a&&[\" at byte 0"},
+        {"(?i:[a&&[b]])", "\"&&\" at byte 6"},
+        {"[a~~b]", "\"~~\" at byte 2"},
         {"[a[b]]", "\"[b\""},
         {"[[:alpha:]]", "\"[:\""},
         {"[]a]", "\"[]\""},
@@ -188,7 +224,7 @@ START_TEST(files_that_are_no_tokenizers)
     expect_file_refused("", EXF_FORMAT, "file.json: line");
     expect_file_refused("{\"a\":1,\"a\":2}", EXF_FORMAT, "duplicate");
     expect_file_refused("[]", EXF_MODEL, "file.json: not a tokenizer: the file is an array, not an object");
-    expect_file_refused("{}", EXF_MODEL, "pre_tokenizer \"missing\"");
+    expect_file_refused("{}", EXF_MODEL, "model \"missing\"");
     expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL "}", EXF_MODEL, "model \"missing\"");
     expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\"}}", EXF_MODEL,
                         "model.vocab is missing, not an object");
