@@ -6,7 +6,8 @@
     ...                                # generate, score, hand the model to an evaluation harness
     folding.remove()                   # the original model again
 
-A variant is spelled as exfold-validate spells it: P, D and their options, with scalars of pairs or joint weights.
+A variant is spelled as exfold-validate spells it: P, D and their options, with scalars of pairs or joint weights, a budget per
+token (P3:budget=token) where the tables have it, and stand-ins that the router chooses (D64:targets=router).
 A call of the model with several tokens a sequence is prefill (P); one with a single token a sequence is a decode step (D),
 and all of its rows are the batch.  teacher_forced=True does as exfold-validate: P and D both apply to every position of a call,
 and the tokens at equal positions of its sequences are one decode batch.  Routers and expert kernels stay the model's own.
@@ -19,11 +20,13 @@ import torch
 from safetensors import safe_open
 
 ABI, NO_LIMIT = 2, 1e30
-INNER = {"size", "keep", "pool", "others", "members", "reserved"}  # members of the structs that no option names
+INNER = {"size", "keep", "pool", "others", "members", "reserved",  # members of the structs that no option names
+         "penalty", "share", "bounds", "repeat", "rule", "weights"}
 TYPES = {"i": ctypes.c_int, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctypes.c_void_p}
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int32: 0, torch.int64: 1}
 WORDS = {"rank": ["score_norm", "score", "norm"], "rescale": ["none", "sum", "l2"], "confidence": ["off", "on"],
-         "importance": ["norm", "energy"], "drop": ["on", "drop"], "projector": ["pair", "joint"], "static": ["dynamic", "static"]}
+         "importance": ["norm", "energy"], "drop": ["on", "drop"], "projector": ["pair", "joint"], "static": ["dynamic", "static"],
+         "targets": ["expert", "router"], "budget": ["none", "token", "topp"], "sensitivity": ["stream", "output", "measured"]}
 
 
 def struct(fields):
@@ -37,6 +40,9 @@ Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count 
 Tables = struct("p:coeff p:loss p:expert_norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
 Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i9:reserved")
 Decode = struct("u:size i:importance f:max_loss i:drop f:ridge i2:others i:pool p:members i6:reserved")
+Budget = struct("u:size f:penalty f:share i2:bounds i:repeat f:ridge i:rule i8:reserved")
+StandIns = struct("u:size i:importance i:weights f:ridge i:pool i11:reserved")
+Scores = struct("p:choice p:gate i:type i7:reserved")
 
 
 class Part:
@@ -46,23 +52,37 @@ class Part:
         kind, _, rest = text.partition(":")
         if not re.fullmatch(r"[PD][1-9]\d*", kind):
             raise ValueError(f'"{kind}" is no P or D with a number')
-        self.decodes, self.size = kind[0] == "D", int(kind[1:])
-        struct_of, values = Decode if self.decodes else Prefill, {"projector": 0, "static": 0, "max_loss": NO_LIMIT, "ridge": 1e-2}
+        self.decodes, self.size, given = kind[0] == "D", int(kind[1:]), rest.split(",")
+        self.by_router, by_budget = self.decodes and "targets=router" in given, not self.decodes and "budget=" in rest
+        struct_of = StandIns if self.by_router else Budget if by_budget else Decode if self.decodes else Prefill
+        fields = {name for name, _ in struct_of._fields_} - INNER
         spelled = {"rank": "importance", "fold": "drop", "pool": "static"} if self.decodes else {}
-        allowed = {"projector", *spelled.values(), *[name for name, _ in struct_of._fields_]} - INNER
-        for option in filter(None, rest.split(",")):
+        allowed = fields | {"targets", "static"} if self.decodes else fields | ({"budget", "sensitivity"} if by_budget else set())
+        allowed |= set() if self.by_router or by_budget else {"projector"}
+        values = {"projector": 0, "static": 0, "targets": 0, "budget": 0, "sensitivity": 0, "max_loss": NO_LIMIT, "ridge": 1e-2}
+        for option in filter(None, given):
             word, _, value = option.partition("=")
             name = spelled.get(word, word)
-            if name not in allowed or value not in WORDS.get(name, [value]) or (value == "static" and option != rest):
+            alone = value == "static" and not self.by_router
+            if name not in allowed or value not in WORDS.get(name, [value]) or (alone and option != rest):
                 raise ValueError(f'"{option}" is no option of {kind} here')
             values[name] = WORDS[name].index(value) if name in WORDS else float(value)
-        self.joint, self.static = values.pop("projector"), values.pop("static")
+        self.joint, self.static, self.top_p = values["projector"], values["static"], values["budget"] == 2
         values["pool" if self.decodes else "keep"] = self.size
-        self.options = struct_of(0x80000000 | ctypes.sizeof(struct_of), **values)  # EXF_FOLD_SIZED
+        members = [name for name, _ in struct_of._fields_ if name in values]
+        of_struct = {name: values[name] for name in members}
+        self.options = struct_of(0x80000000 | ctypes.sizeof(struct_of), **of_struct)  # EXF_FOLD_SIZED
         ranked = "rms" if self.decodes and self.options.importance else "expert_norms"
-        self.needs = ["cosine", "rms", ranked] if self.joint else ["coeff", "loss", ranked]
-        if self.static:
+        self.needs = ["cosine", "rms", ranked] if self.joint or self.by_router else ["coeff", "loss", ranked]
+        self.budget = self.members = None
+        if self.static and self.by_router:
+            self.members = f"pools.{self.size}.members"
+            self.needs = ["cosine", "rms", self.members]
+        elif self.static:
             self.needs = [f"pools.{self.size}.target_ids", f"pools.{self.size}.target_scale"]
+        if values["budget"]:
+            self.budget = f"budgets.{self.size}.{'top_p' if self.top_p else WORDS['sensitivity'][values['sensitivity']]}"
+            self.needs = ["cosine", "rms", f"{self.budget}.lambda", f"{self.budget}.scale"]
 
 
 class Folding:
@@ -71,6 +91,7 @@ class Folding:
 
     def __init__(self, model, tables, variant, teacher_forced=False, library=None):
         self.parts, self.teacher_forced, self.hooks, self.layer = [Part(x) for x in variant.split("+")], teacher_forced, [], {}
+        self.gate = {}
         self.library = ctypes.CDLL(library or os.environ.get("EXFOLD_FOLD_LIBRARY", f"libexfold_fold.so.{ABI}"))
         self.library.exf_fold_status_text.restype = ctypes.c_char_p
         if self.library.exf_fold_abi() != ABI or not hasattr(self.library, "exf_fold_api"):
@@ -87,6 +108,7 @@ class Folding:
             number = re.search(r"layers\.(\d+)\.\w+\.experts$", name)
             if number and int(number[1]) in index and not getattr(modules[name.rpartition(".")[0]], "is_hash", False):
                 self.layer[module] = index[int(number[1])]
+                self.gate[module] = modules[name.rpartition(".")[0] + ".gate"]
                 self.hooks.append(module.register_forward_pre_hook(self.fold))
         if not self.layer or {module.num_experts for module in self.layer} != {self.experts}:
             raise ValueError(f"{tables}: layers {list(index)} of {self.experts} experts are not this model's")
@@ -108,25 +130,55 @@ class Folding:
         routes = [x.cpu() if by_host else x.contiguous() for x in (ids, weights)]
         for part in self.parts:
             if self.teacher_forced or part.decodes == (self.mask.shape[1] == 1):
-                routes = (self.decode if part.decodes else self.prefill)(part, self.layer[module], *routes)
-        return hidden, *(x.to(ids.device) for x in routes)
+                extra = (self.scores(module, hidden).to(routes[0].device),) if part.by_router else ()
+                routes = (self.decode if part.decodes else self.prefill)(part, self.layer[module], *routes, *extra)
+        ids, empty = routes[0], routes[0] < 0  # of a budget: slots without an expert, which experts here cannot skip
+        routes = ids.where(~empty, ids[:, :1].clamp(min=0)), routes[1]
+        return hidden, *(x.to(args[1].device) for x in routes)
+
+    def scores(self, module, hidden):
+        """What the router chooses by, [tokens, experts]: its probabilities, with the correction bias where there is one."""
+        gate = self.gate[module]
+        logits = torch.nn.functional.linear(hidden.flatten(0, -2).float(), gate.weight.float())
+        bias = getattr(gate, "e_score_correction_bias", None)
+        score = getattr(gate, "score_fn", torch.sigmoid if bias is not None else lambda x: x.softmax(-1))(logits)
+        return (score if bias is None else score + bias.float()).contiguous()
 
     def prefill(self, part, layer, ids, weights):
-        kept = [x.new_empty(len(x), part.size) for x in (ids, weights)]
-        self.call("prefill_joint" if part.joint else "prefill", ids.device, self.routes(ids, weights), self.routes(*kept),
+        kept = [x.new_empty(len(x), x.shape[1] if part.budget else part.size) for x in (ids, weights)]
+        arguments = [self.routes(ids, weights), self.routes(*kept)]
+        if part.budget:
+            threshold = self.tables[f"{part.budget}.lambda"].item()
+            part.options.rule = int(part.top_p)
+            part.options.share = min(max(threshold, 1 / NO_LIMIT), 1) if part.top_p else 0
+            part.options.penalty = 0 if part.top_p else min(threshold / self.tables[f"{part.budget}.scale"][layer].item(), NO_LIMIT)
+            arguments.append(None)
+        self.call("prefill" + "_joint" * part.joint + "_budget" * bool(part.budget), ids.device, *arguments,
                   self.of_layer(layer, ids.device), ctypes.byref(part.options))
         return kept
 
-    def decode(self, part, layer, ids, weights):
+    def decode(self, part, layer, ids, weights, *scores):
         mask = self.mask.to(ids.device)
         at = (mask.cumsum(1) - 1)[mask], mask.nonzero()[:, 0]  # of every token its position and its sequence
-        steps = [x.new_full((*mask.T.shape, x.shape[1]), -1) for x in (ids, weights)]  # id -1: no expert
-        for step, x in zip(steps, (ids, weights)):
+        rows = (ids, weights, *scores)
+        steps = [x.new_full((*mask.T.shape, x.shape[1]), -1) for x in rows]  # id -1: no expert
+        for step, x in zip(steps, rows):
             step[at] = x[mask.flatten()]
-        pool = [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.needs] + [self.experts]
-        arguments = pool if part.static else [self.of_layer(layer, ids.device), ctypes.byref(part.options)]
+        of_layer, options = self.of_layer(layer, ids.device), ctypes.byref(part.options)
+        members = ctypes.c_void_p(self.row(part.members, layer, ids.device)) if part.members else None
         for step in zip(*steps):
-            self.call("decode" + "_static" * part.static + "_joint" * part.joint, ids.device, self.routes(*step), *arguments)
+            arguments = [self.routes(*step[:2])]
+            if part.by_router:
+                scores = ctypes.byref(Scores(choice=step[2].data_ptr(), type=CODES[step[2].dtype]))
+                arguments += [scores, members, of_layer, options]
+                name = "decode_stand_ins"
+            elif part.static:
+                arguments += [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.needs] + [self.experts]
+                name = "decode_static"
+            else:
+                arguments += [of_layer, options]
+                name = "decode" + "_joint" * part.joint
+            self.call(name, ids.device, *arguments)
         return [x.masked_scatter(mask.flatten()[:, None], step[at]) for step, x in zip(steps, (ids, weights))]
 
     def row(self, name, layer, device):

@@ -47,6 +47,19 @@ out:
     return rc;
 }
 
+exf_code exf_tables_add_pool(exf_tables *t, int64_t size, exf_err *err)
+{
+    exf_static_pool *now = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&now, (size_t)t->n_pools + 1, sizeof *now, "pools", err));
+    for (int i = 0; i < t->n_pools; i++) now[i] = t->pool[i];
+    exf_mem_free(t->pool);
+    t->pool = now;
+    return new_pool(&now[t->n_pools++], size, t, err);
+out:
+    return rc;
+}
+
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err)
 {
     exf_code rc;

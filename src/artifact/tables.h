@@ -116,6 +116,9 @@ typedef struct {
 /* Allocates the arrays of version 1; the others are NULL until a solver or the functions below allocate them. */
 exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers,
                         const int64_t *pool_sizes, size_t n_pools, exf_err *err) EXF_CHECKED;
+/* Adds a static pool by norm of that size, which is to be solved; EXF_USAGE for a size that the model has not.  After an error
+ * t is freed as before. */
+exf_code exf_tables_add_pool(exf_tables *t, int64_t size, exf_err *err) EXF_CHECKED;
 /* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 /* Allocates half_scalar and half_loss. */

@@ -84,6 +84,13 @@ exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_
     return EXF_OK;
 }
 
+exf_code exf_runtime_takes_prompts(const exf_runtime *r, int64_t prefill_tokens, exf_err *err)
+{
+    if (!r->decodes_prompts || prefill_tokens == 0) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "validate.prefill_tokens is %lld: %s remaps prompts as it does decode steps; leave it at 0",
+                    (long long)prefill_tokens, r->name);
+}
+
 exf_code exf_runtime_check(const exf_runtime *r, const struct exf_variant *v, const exf_architecture *a, exf_err *err)
 {
     return r->check ? r->check(v, a, err) : EXF_OK;

@@ -23,6 +23,7 @@ typedef struct exf_runtime {
     const char *prefill, *decode; /* options that each of its P, or D, has unless the variant says otherwise: "rank=score"; "" */
     const char *free_prefill, *free_decode; /* names of the options that a variant may set: "confidence rescale"; NULL: all */
     exf_fold_candidates candidates;
+    int decodes_prompts; /* 1: what it does to decode steps it does to prompts too */
     int folds_hashed;    /* 1: it folds layers that route by token id like the others, whether the tables have them or not */
     /* EXF_USAGE naming what it runs, for what options cannot say; NULL: nothing more. */
     exf_code (*check)(const struct exf_variant *v, const exf_architecture *a, exf_err *err);
@@ -39,6 +40,8 @@ exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *k
                            exf_err *err) EXF_CHECKED;
 /* Checks a model, of that family (model/family.h): EXF_MODEL if it does not serve it. */
 exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Checks validate.prefill_tokens: EXF_USAGE if prompts are set apart where the runtime decodes them too. */
+exf_code exf_runtime_takes_prompts(const exf_runtime *r, int64_t prefill_tokens, exf_err *err) EXF_CHECKED;
 /* Checks a variant: EXF_USAGE for a budget that it does not run. */
 exf_code exf_runtime_check(const exf_runtime *r, const struct exf_variant *v, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 #endif

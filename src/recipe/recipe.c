@@ -134,9 +134,9 @@ static const exf_opt key_rows[] = {
     {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card",
      "names of the calibration data on a hub"},
     {"serve.runtime", "runtime", 0, EXF_OPT_TEXT, AT(serve_runtime), NULL, "NAME", "Serving",
-     "the runtime that will serve the tables; exfold, sglang-deepseek-v4, vllm-deepseek-v4, vllm-qwen3: a validation and "
-     "--frontier fold as it does and refuse what it does not run, an export checks what it will do; default: none, every "
-     "variant as it is written"},
+     "the runtime that will serve the tables; exfold, sglang-deepseek-v4, vllm-deepseek-v4, vllm-qwen3, vllm-qwen3-speed: a "
+     "validation and --frontier fold as it does and refuse what it does not run, an export checks what it will do; default: "
+     "none, every variant as it is written"},
     {"serve.unobserved_layers", NULL, 0, EXF_OPT_CHOICE, AT(unobserved_layers), "refuse", "refuse|accept", "Serving",
      "what an export does where the runtime folds a layer of which the tables have no pair; refuse, or accept that the "
      "runtime loses there what it leaves out"},

@@ -145,6 +145,7 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_runtime(r, &s->runtime, err));
     if (s->runtime)
         EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
+    if (s->runtime) EXF_TRY(exf_recipe_blame(r, exf_runtime_takes_prompts(s->runtime, r->prefill_tokens, err), err));
     if (r->frontier) return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err);
     if (r->wants_sensitivities) {
         exf_solve_options o;
@@ -461,6 +462,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(parse_variants(&s, r, err));
     EXF_TRY(list_lanes(&s, r, err));
     EXF_TRY(parse_gates(&s, r, err));
+    EXF_TRY(exf_pools_derive(&s.tables, s.variants, s.n_variants, err));
     EXF_TRY(exf_solve_command_check(&s.tables, s.tables_path, s.variants, s.n_variants, err));
     EXF_TRY(check_tables(&s, err));
     EXF_TRY(deal_sequences(&s, r, err));

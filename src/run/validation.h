@@ -17,6 +17,8 @@
 
 /* ---- what the tables lack (validation_tables.c) ------------------------------------------------------ */
 
+/* Adds to tables that others made the static pools by norm that variants ask for; others are left as they are. */
+exf_code exf_pools_derive(exf_tables *t, const exf_variant *variants, size_t n, exf_err *err) EXF_CHECKED;
 /* EXF_USAGE if a variant asks for a static pool, a budget or a shared scalar that the tables at path lack:
  * names the first such variant and, where the statistics of the tables lie beside them, the
  * command that solves all that is missing with the other settings as they were. */

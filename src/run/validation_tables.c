@@ -1,11 +1,12 @@
-/* validation_tables.c - finds what variants ask for and tables lack, and writes the exfold-solve command that adds it; see
- * validation.h. */
+/* validation_tables.c - finds what variants ask for and tables lack, and writes the exfold-solve command that adds it, or
+ * derives it where the tables are a plugin's; see validation.h. */
 #include "run/validation.h"
 
 #include "artifact/data.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/names.h"
+#include "solve/solve.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -124,6 +125,20 @@ static void add_shared(missing *m, const exf_variant *v, const exf_projector *p)
         if (strcmp(m->t->shared[i].name, p->name) == 0) return;
     name_first(m, v, p->name, "scalar");
     add_item(&m->projectors, p->name);
+}
+
+exf_code exf_pools_derive(exf_tables *t, const exf_variant *variants, size_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!exf_provenance_get(&t->provenance, "read_from")) return EXF_OK; /* ours, with statistics */
+    for (size_t i = 0; rc == EXF_OK && i < n; i++) {
+        const exf_variant *v = &variants[i];
+        int has = 0;
+        if (v->decode != EXF_DECODE_STATIC || v->pool_by != EXF_POOL_BY_NORM) continue;
+        for (int p = 0; p < t->n_pools; p++) has |= t->pool[p].size == v->decode_options.pool;
+        if (!has) rc = exf_solve_pool_of(t, v->decode_options.pool, err);
+    }
+    return rc;
 }
 
 /* ---- the command ------------------------------------------------------------------------- */

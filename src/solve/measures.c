@@ -265,3 +265,10 @@ void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t)
         }
     }
 }
+
+exf_code exf_solve_pool_of(exf_tables *t, int64_t size, exf_err *err)
+{
+    exf_code rc = exf_tables_add_pool(t, size, err);
+    for (int l = 0; rc == EXF_OK && l < t->n_layers; l++) exf_solve_pools(l, NULL, t);
+    return rc;
+}

@@ -49,6 +49,10 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
  * out with exf_tables_free(). */
 exf_code exf_solve_again(const exf_tables *t, const char *path, const char *statistics, exf_tables *out, exf_err *err) EXF_CHECKED;
 
+/* Adds the static pool of `size` experts by norm to tables that have none, or only such, and solves it as a public plugin derives
+ * one when it starts, from scalars, losses and norms alone: tables that others made have no statistics to solve it from. */
+exf_code exf_solve_pool_of(exf_tables *t, int64_t size, exf_err *err) EXF_CHECKED;
+
 /* ---- layer by layer ----------------------------------------------------------------------- */
 
 typedef struct exf_solver exf_solver;

@@ -139,7 +139,8 @@ def check_model(name, path, variants, one_length):
     recipe = {"schema": "exfold-recipe/1", "model": {"path": str(path)},
               "output": {"directory": str(into), "targets": ["safetensors"]},
               "data": {"manifest": str(sources(into, "calibration", calibration)), "sequences": len(calibration[0]),
-                       "max_tokens": size, "seed": 1}, "pools": [experts // 2], "coverage": {"fail_below": 0},
+                       "max_tokens": size, "seed": 1}, "pools": [experts // 2], "budgets": [2, 3],
+              "budget_rules": ["stream", "output", "top_p"], "coverage": {"fail_below": 0},
               "validate": {"manifest": str(sources(into, "held_out", held_out)), "sequences": sequences, "decode_batch": sequences,
                            "baselines": False,
                            "variants": variants}}
@@ -198,7 +199,8 @@ def check_decode_is_teacher_forcing(name, model, into, prompts, variant):
 
 def check_refusals(model, into):
     wrong = {"P2:projector=layer": "no option", "P2:rank=best": "no option", "D8:pool=static,fold=drop": "no option",
-             "Q2": "no P or D", "D3:pool=static": "pools.3"}
+             "Q2": "no P or D", "D3:pool=static": "pools.3", "P4:budget=token": "budgets.4", "P2:targets=router": "no option",
+             "D8:targets=router,projector=joint": "no option"}
     for variant, expected in wrong.items():
         try:
             fold_experts.Folding(model, str(into / "tables.safetensors"), variant, library=library)
@@ -233,10 +235,12 @@ def check_groups(work, name):
 print("torch", torch.__version__, "transformers", transformers.__version__)
 torch.set_num_threads(2)
 variants = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", "D8:pool=static",
-            "P3:rank=score,rescale=sum,max_loss=0.9", "P2:confidence=on", "P3+D8"]
+            "P3:rank=score,rescale=sum,max_loss=0.9", "P2:confidence=on", "P3+D8", "P2:budget=token",
+            "P3:budget=token,sensitivity=output", "P2:budget=topp", "D8:targets=router", "D8:rank=energy,targets=router",
+            "D8:pool=static,targets=router", "P3:budget=token+D8:targets=router"]
 for name in ("demo", "qwen3_moe", "glm4_moe", "deepseek_v2", "qwen3_5_moe", "deepseek_v4"):
     path = root / ("examples/demo-model" if name == "demo" else f"tests/golden/{name}")
-    here = variants if name == "demo" else variants[:3] + ["P2+D8"]
+    here = variants if name == "demo" else variants[:3] + ["P2+D8", "P2:budget=token", "D8:rank=energy,targets=router"]
     if name != "deepseek_v4":  # its first layers choose by token id
         here = here + ["reap11"]
     model, into, prompts = check_model(name, path, here, name in ("qwen3_5_moe", "deepseek_v4"))

@@ -99,6 +99,21 @@ START_TEST(a_runtime_of_ones_own)
 }
 END_TEST
 
+/* The profile decode-speed: one static pool, prompts too. */
+START_TEST(qwen3_in_vllm_for_speed)
+{
+    same("vllm-qwen3-speed", "D32:pool=static", "D32:pool=static", EXF_FOLD_POOL_OF_ALL, 0, &qwen3);
+    same("vllm-qwen3-speed", "P8+D48:pool=static", "P8:rank=score+D48:pool=static", EXF_FOLD_POOL_OF_ALL, 0, &qwen3);
+    refused("vllm-qwen3-speed", "D32", &qwen3, "into one static pool: it runs D32:pool=static");
+    refused("vllm-qwen3-speed", "P4", &qwen3, "remaps prompts and decode steps");
+    refused("vllm-qwen3-speed", "P4+D32:pool=static", &qwen3, "remaps prompts and decode steps");
+    ck_ok(exf_runtime_takes_prompts(named("vllm-qwen3-speed"), 0, &e), e);
+    ck_ok(exf_runtime_takes_prompts(named("vllm-qwen3"), 16, &e), e);
+    ck_fails(exf_runtime_takes_prompts(named("vllm-qwen3-speed"), 16, &e), EXF_USAGE, e,
+             "validate.prefill_tokens 16 vllm-qwen3-speed");
+}
+END_TEST
+
 START_TEST(models_and_names)
 {
     const exf_runtime *r;
@@ -118,6 +133,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("runtime");
     TCase *c = tcase_create("runtimes");
     tcase_add_test(c, qwen3_in_vllm);
+    tcase_add_test(c, qwen3_in_vllm_for_speed);
     tcase_add_test(c, deepseek_v4_in_vllm);
     tcase_add_test(c, deepseek_v4_in_sglang);
     tcase_add_test(c, a_runtime_of_ones_own);

@@ -268,7 +268,7 @@ START_TEST(who_serves_a_row)
     served("P3:rank=score", "qwen3_moe", ""); /* no power of two */
     served("P2:projector=joint", "qwen3_moe", "");
     served("D8", "qwen3_moe", "vllm-qwen3");
-    served("D8:pool=static", "qwen3_moe", "vllm-qwen3");
+    served("D8:pool=static", "qwen3_moe", "vllm-qwen3 vllm-qwen3-speed");
     served("D8:rank=energy", "qwen3_moe", "");
     served("P2+D8", "qwen3_moe", "~vllm-qwen3");
     served("P2", "glm4_moe", "");
