@@ -305,8 +305,8 @@ START_TEST(a_config_must_be_one_of_ours)
     ck_assert_msg(strstr(e.msg, "qwen3_moe") != NULL, "%s", e.msg);
     put_text("config.json", "{\"model_type\": 3}");
     refused(EXF_MODEL, "model_type");
-    put_text("config.json", SMALL_CONFIG "false, \"quantization_config\": {\"quant_method\": \"awq\"}}");
-    refused(EXF_MODEL, "\"quantization_config.quant_method\" is \"awq\"");
+    put_text("config.json", SMALL_CONFIG "false, \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}}");
+    refused(EXF_MODEL, "\"quantization_config.quant_method\" is \"bitsandbytes\"");
     unlink(exf_scratch("config.json"));
     refused(EXF_IO, "config.json");
     small_write(&s, 0);
