@@ -2,7 +2,8 @@
  *
  * A byte of FP8 or FP4 becomes its value by a table that fits in the first-level cache; the
  * loops over the elements of one scale have no branch.  About 1 G elements/s in
- * FP8 and 2.5 in FP4 on one core of 2023: faster than disks deliver them. */
+ * FP8 and 2.5 in FP4 on one core of 2023: faster than disks deliver them.  Integers have 0.8 G
+ * elements/s, GPTQ's 0.7 (0.27 where each column has a group of its own), AWQ's 0.35. */
 #include "model/dequantize.h"
 
 #include "base/tensor.h"
