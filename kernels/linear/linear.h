@@ -52,11 +52,17 @@ void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, 
  *   plain   BF16, F16 or F32 [rows, cols], plus `add` (1 for norms stored as w - 1)
  *   FP8     E4M3 [rows, cols], a scale per block of block_rows x block_cols
  *   FP4     two E2M1 nibbles a byte, the low one the even column, cols even
+ *   INT4    eight nibbles a word, columns of a row, the lowest the first; words [rows, ceil(cols / 8)]
+ *   GPTQ    the same; words [cols / 8, rows]
+ *   AWQ     eight nibbles a word, rows 0 2 4 6 1 3 5 7 of a column; words [cols, rows / 8]
  *
- * value = code * scale in float32, as src/model/weight_source.h has it, then rounded to nearest even where the operand
- * is bfloat16.  Scales are F32, BF16 or F8_E8M0, [ceil(rows / block_rows), ceil(cols / block_cols)]: row 0 is the first of
- * a block. */
-typedef enum { EXF_DEVICE_CODED_PLAIN, EXF_DEVICE_CODED_FP8, EXF_DEVICE_CODED_FP4 } exf_device_coding;
+ * value = code * scale, or (code - zero) * scale, in float32, as src/model/dequantize.h has it, then rounded to nearest even
+ * where the operand is bfloat16.  Scales are F32, F16, BF16, F8_E4M3 or F8_E8M0, [ceil(rows / block_rows), ceil(cols /
+ * block_cols)]: row 0 is the first of a block; of GPTQ and AWQ [groups, rows]. */
+typedef enum {
+    EXF_DEVICE_CODED_PLAIN, EXF_DEVICE_CODED_FP8, EXF_DEVICE_CODED_FP4, EXF_DEVICE_CODED_INT4, EXF_DEVICE_CODED_GPTQ,
+    EXF_DEVICE_CODED_AWQ
+} exf_device_coding;
 
 typedef struct {
     exf_device_coding coding;
@@ -65,6 +71,12 @@ typedef struct {
     const void *codes, *scales;
     size_t rows, cols, block_rows, block_cols;
     float add;
+    const void *zeros;     /* words of eight rows a group: INT4 [ceil(rows / 8), groups], GPTQ and AWQ [groups, rows / 8], in AWQ's
+                            * order there; NULL: all zeros are 8 */
+    unsigned zero_add;     /* to a stored zero, modulo 16 */
+    const void *groups;    /* int32 [cols], the group of a column; NULL: column / block_cols */
+    const void *factor;    /* one float32 by which scales are multiplied; NULL: 1 */
+    int divides;           /* 1: they are divided by it */
 } exf_device_coded_rows;
 
 /* to [rows, cols] of `number`; *bad (the GPU's) becomes 1 where a value is not finite. */

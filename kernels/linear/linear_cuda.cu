@@ -203,12 +203,27 @@ static __device__ inline float of_e8m0(unsigned b)
     return __uint_as_float(b == 255 ? 0x7fc00000u : b == 0 ? 0x00400000u : b << 23);
 }
 
+static __device__ inline float stored_scale(const exf_device_coded_rows &c, size_t at)
+{
+    if (c.scale_dtype == EXF_DT_F8_E8M0) return of_e8m0(static_cast<const uint8_t *>(c.scales)[at]);
+    if (c.scale_dtype == EXF_DT_F8_E4M3) return of_e4m3(static_cast<const uint8_t *>(c.scales)[at]);
+    if (c.scale_dtype == EXF_DT_BF16) return exf_widen(static_cast<const uint16_t *>(c.scales)[at]);
+    if (c.scale_dtype == EXF_DT_F16) return __half2float(static_cast<const __half *>(c.scales)[at]);
+    return static_cast<const float *>(c.scales)[at];
+}
+
+/* Rounded as on the CPU: __fmul_rn() and __fdiv_rn() whatever the compiler's options are. */
+static __device__ inline float with_factor(const exf_device_coded_rows &c, float scale)
+{
+    if (!c.factor) return scale;
+    float factor = *static_cast<const float *>(c.factor);
+    return c.divides ? __fdiv_rn(scale, factor) : __fmul_rn(scale, factor);
+}
+
 static __device__ inline float scale_at(const exf_device_coded_rows &c, size_t row, size_t col)
 {
-    size_t per_row = (c.cols + c.block_cols - 1) / c.block_cols, at = row / c.block_rows * per_row + col / c.block_cols;
-    if (c.scale_dtype == EXF_DT_F8_E8M0) return of_e8m0(static_cast<const uint8_t *>(c.scales)[at]);
-    if (c.scale_dtype == EXF_DT_BF16) return exf_widen(static_cast<const uint16_t *>(c.scales)[at]);
-    return static_cast<const float *>(c.scales)[at];
+    size_t per_row = (c.cols + c.block_cols - 1) / c.block_cols;
+    return with_factor(c, stored_scale(c, row / c.block_rows * per_row + col / c.block_cols));
 }
 
 static __device__ inline float plain_at(const exf_device_coded_rows &c, size_t i)
@@ -264,13 +279,68 @@ template <class T> static __global__ void unpack_eights(T *to, exf_device_coded_
     exf_store8(to + i, v);
 }
 
+/* ---- 4-bit integers: a thread decodes eight columns of a row */
+
+static __device__ inline unsigned awq_shift(size_t row)
+{
+    return ((unsigned)row & 1) * 16 + ((unsigned)row >> 1 & 3) * 4;
+}
+
+static __device__ inline uint32_t eight_codes(const exf_device_coded_rows &c, size_t row, size_t octet)
+{
+    const uint32_t *words = static_cast<const uint32_t *>(c.codes);
+    if (c.coding == EXF_DEVICE_CODED_INT4) return words[row * ((c.cols + 7) / 8) + octet];
+    if (c.coding == EXF_DEVICE_CODED_GPTQ) return words[octet * c.rows + row];
+    uint32_t eight = 0;
+    for (unsigned k = 0; k < 8 && 8 * octet + k < c.cols; k++)
+        eight |= (words[(8 * octet + k) * (c.rows / 8) + row / 8] >> awq_shift(row) & 15) << 4 * k;
+    return eight;
+}
+
+static __device__ inline int zero_at(const exf_device_coded_rows &c, size_t row, size_t group, size_t groups)
+{
+    const uint32_t *words = static_cast<const uint32_t *>(c.zeros);
+    if (!words) return 8;
+    uint32_t word = words[c.coding == EXF_DEVICE_CODED_INT4 ? row / 8 * groups + group : group * ((c.rows + 7) / 8) + row / 8];
+    unsigned shift = c.coding == EXF_DEVICE_CODED_AWQ ? awq_shift(row) : 4 * ((unsigned)row & 7);
+    return (int)(((word >> shift) + c.zero_add) & 15);
+}
+
+template <class T> static __global__ void unpack_int4(T *to, exf_device_coded_rows c, int *bad)
+{
+    size_t octets = (c.cols + 7) / 8, groups = (c.cols + c.block_cols - 1) / c.block_cols;
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= c.rows * octets) return;
+    /* Neighbours have the rows of a word, or of neighbouring words, where rows lie beside each other. */
+    int turned = c.coding != EXF_DEVICE_CODED_INT4;
+    size_t row = turned ? i % c.rows : i / octets, octet = turned ? i / c.rows : i % octets, last = groups;
+    uint32_t codes = eight_codes(c, row, octet);
+    float scale = 0;
+    int zero = 0;
+    bool fine = true;
+    for (size_t col = 8 * octet; col < 8 * octet + 8 && col < c.cols; col++, codes >>= 4) {
+        size_t group = c.groups ? (size_t)static_cast<const int32_t *>(c.groups)[col] : col / c.block_cols;
+        if (group != last) {
+            scale = stored_scale(c, turned ? group * c.rows + row : row * groups + group);
+            zero = zero_at(c, row, group, groups);
+            last = group;
+        }
+        float v = __fmul_rn((float)((int)(codes & 15) - zero), scale);
+        fine = fine && finite_bits(v);
+        exf_set_element(to + row * c.cols + col, v);
+    }
+    if (!fine) *bad = 1;
+}
+
 template <class T> static void unpack(exf_queue *q, T *to, const exf_device_coded_rows *c, int *bad)
 {
     size_t n = c->rows * c->cols;
     int eights = c->coding != EXF_DEVICE_CODED_PLAIN && c->cols % 8 == 0 && c->block_cols % 8 == 0 && ((uintptr_t)to & 15) == 0 &&
                  ((uintptr_t)c->codes & 7) == 0;
     if (n == 0) return;
-    if (eights)
+    if (c->coding >= EXF_DEVICE_CODED_INT4)
+        EXF_LAUNCH(q, "unpack", unpack_int4<T>, exf_blocks(c->rows * ((c->cols + 7) / 8), 256), 256, 0, to, *c, bad);
+    else if (eights)
         EXF_LAUNCH(q, "unpack", unpack_eights<T>, exf_blocks(n / 8, 256), 256, 0, to, *c, bad);
     else
         EXF_LAUNCH(q, "unpack", unpack_any<T>, exf_blocks(n, 256), 256, 0, to, *c, bad);

@@ -173,6 +173,15 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     return rc;
 }
 
+/* Returns 1 if the config alone lets a rule's matrix be quantized. */
+static int is_planned_coded(const exf_model *m, const exf_tensor_rule *r, int layer)
+{
+    char name[EXF_TENSOR_NAME_LEN];
+    if (m->quantization.quantizer == EXF_QUANTIZER_NONE || !(r->how & EXF_LINEAR)) return 0;
+    exf_rule_name(name, m, r, layer, 0);
+    return !exf_quantization_exempts(&m->quantization, name);
+}
+
 int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
 {
     const exf_quantization *q = &m->quantization;
@@ -180,7 +189,8 @@ int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
     if (m->beyond_bf16) return !m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)role];
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r || r->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
-    return q->fp8 && r->how & EXF_LINEAR ? q->e8m0_scales : exf_stored_dtype(role, r->how) == EXF_DT_BF16;
+    if (is_planned_coded(m, r, layer)) return q->e8m0_scales || q->formats == EXF_FORMAT_MXFP4;
+    return exf_stored_dtype(role, r->how) == EXF_DT_BF16;
 }
 
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err)
@@ -217,20 +227,18 @@ out:
 static exf_code identify_rows(const exf_model_rows *at, exf_err *err)
 {
     size_t piece = exf_weight_piece_rows(&at->w, at->cols);
-    char *codes = NULL, *scales = NULL;
+    char *buffer = NULL;
     exf_raw_rows raw;
     exf_code rc;
     if (piece > at->rows) piece = at->rows;
-    EXF_TRY(exf_mem_new(&codes, exf_file_aligned_size(exf_weight_source_code_bytes(&at->w, piece, at->cols)), 1, "weights", err));
-    EXF_TRY(exf_mem_new(&scales, exf_file_aligned_size(exf_weight_source_scale_bytes(&at->w, piece, at->cols)), 1, "weights", err));
+    EXF_TRY(exf_mem_raw(&buffer, exf_weight_source_room(&at->w, at->row, piece, at->cols), 1, "weights", err));
     for (size_t row = 0; row < at->rows; row += piece) {
         size_t n = at->rows - row < piece ? at->rows - row : piece;
         EXF_TRY(exf_stop_check(err));
-        EXF_TRY(exf_weight_source_raw(&at->w, at->row + row, n, at->cols, codes, scales, &raw, err));
+        EXF_TRY(exf_weight_source_raw(&at->w, at->row + row, n, at->cols, buffer, &raw, err));
     }
 out:
-    exf_mem_free(codes);
-    exf_mem_free(scales);
+    exf_mem_free(buffer);
     return rc;
 }
 
@@ -278,19 +286,14 @@ exf_dtype exf_stored_dtype(exf_role role, unsigned how)
     }
 }
 
-static uint64_t blocks(int64_t n, int size)
-{
-    return (uint64_t)((n + size - 1) / size);
-}
-
 /* One tensor as the release stores it; a quantised one with its scales. */
-static uint64_t expected_bytes(const exf_quantization *q, const exf_tensor_rule *r, const int64_t *shape, int rank)
+static uint64_t expected_bytes(const exf_model *m, const exf_tensor_rule *r, int layer, const int64_t *shape, int rank)
 {
     uint64_t n = 1;
     for (int i = 0; i < rank; i++) n *= (uint64_t)shape[i];
-    if (!q->fp8 || !(r->how & EXF_LINEAR) || rank != 2) return n * exf_dtype_bits(exf_stored_dtype(r->role, r->how)) / 8;
-    if (q->fp4_experts && r->where == EXF_IN_EXPERT) return n / 2 + (uint64_t)shape[0] * blocks(shape[1], EXF_FP4_BLOCK);
-    return n + blocks(shape[0], q->block_rows) * blocks(shape[1], q->block_cols) * (q->e8m0_scales ? 1 : 4);
+    if (rank == 2 && is_planned_coded(m, r, layer))
+        return exf_quantization_bytes(&m->quantization, shape[0], shape[1], r->where == EXF_IN_EXPERT);
+    return n * exf_dtype_bits(exf_stored_dtype(r->role, r->how)) / 8;
 }
 
 static uint64_t stored_bytes(const exf_model *m, const exf_tensor_rule *r, int layer, int expert, const int64_t *shape, int rank)
@@ -310,7 +313,7 @@ static uint64_t rule_bytes(const exf_model *m, const exf_tensor_rule *r, int lay
     int64_t shape[4];
     int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1, rank = exf_rule_shape(&m->arch, r, shape);
     if (r->how & EXF_SECOND_HALF) return 0;
-    if (m->part == EXF_MODEL_CONFIG) return (uint64_t)n * expected_bytes(&m->quantization, r, shape, rank);
+    if (m->part == EXF_MODEL_CONFIG) return (uint64_t)n * expected_bytes(m, r, layer, shape, rank);
     for (int e = 0; e < n; e++) bytes += stored_bytes(m, r, layer, e, shape, rank);
     return bytes;
 }

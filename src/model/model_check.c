@@ -224,13 +224,14 @@ static exf_code check_head(const exf_model *m, exf_err *err)
     int equal;
     if (!head) return EXF_OK;
     EXF_TRY(exf_model_locate(m, EXF_W_EMBED, -1, 0, &embedding, err));
-    EXF_TRY(compare_values(embedding.w.stored, head, &equal, err));
+    EXF_TRY(compare_values(embedding.w.of[EXF_STORED_CODES], head, &equal, err));
     if (!equal)
         rc = exf_fail(err, EXF_MODEL,
                       "%s: tensor \"%s\" differs from \"%s\", but %s has \"tie_word_embeddings\": true, by which the embedding is "
                       "the head; transformers 4 uses the embedding, transformers 5 the head that is stored: set it to false to use "
                       "the head, or leave the tensor out to use the embedding",
-                      exf_st_path(head->file), head->tensor->view.name, embedding.w.stored->tensor->view.name, m->config_path);
+                      exf_st_path(head->file), head->tensor->view.name, embedding.w.of[EXF_STORED_CODES]->tensor->view.name,
+                      m->config_path);
 out:
     return rc;
 }
@@ -259,8 +260,7 @@ static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int
     exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     if (rc != EXF_OK) return rc;
     if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
-    mark_used(v, w.stored);
-    mark_used(v, w.scale);
+    for (int kind = 0; kind < EXF_STORED_KINDS; kind++) mark_used(v, w.of[kind]);
     return EXF_OK;
 }
 
@@ -308,7 +308,7 @@ static int begins_with(const exf_architecture *a, const char *name, const char *
 /* Frequencies of RoPE, which old versions of transformers stored, follow from the config. */
 static int is_ignored(const exf_model *m, const char *name)
 {
-    if (exf_ends_with(name, "rotary_emb.inv_freq")) return 1;
+    if (exf_ends_with(name, "rotary_emb.inv_freq") || exf_weight_source_ignores(&m->quantization, name)) return 1;
     for (size_t i = 0; i < m->family->n_ignored; i++)
         if (begins_with(&m->arch, name, m->family->ignored[i])) return 1;
     return 0;
@@ -327,19 +327,27 @@ static exf_code check_surplus(const inventory *v, exf_err *err)
     return EXF_OK;
 }
 
-/* Refuses weights that a quantizer packed, by the names of tensors that it alone writes. */
+/* Refuses weights that a quantizer packed and that config.json does not say how to read, by the names of tensors that it alone
+ * writes. */
 static exf_code refuse_packed(const exf_model *m, exf_err *err)
 {
-    static const struct { const char *ends, *method; } packed[] = {
-        {".qweight", "AWQ or GPTQ"}, {".weight_packed", "compressed-tensors"}, {".weight_scale_2", "ModelOpt (NVFP4)"},
-        {".absmax", "bitsandbytes"},
+    static const struct { const char *ends, *packer, *method; } packed[] = {
+        {".qweight", "AWQ or GPTQ", "awq\" or \"gptq"}, {".weight_packed", "compressed-tensors", "compressed-tensors"},
+        {".weight_scale_2", "ModelOpt (NVFP4)", "modelopt"}, {".absmax", "bitsandbytes", NULL},
     };
     for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
         const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
-        for (size_t k = 0; k < sizeof packed / sizeof *packed; k++)
-            if (exf_ends_with(s->tensor->view.name, packed[k].ends))
-                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": " EXF_QUANTIZED, exf_st_path(s->file), s->tensor->view.name,
-                                packed[k].method);
+        const char *name = s->tensor->view.name;
+        for (size_t k = 0; k < sizeof packed / sizeof *packed; k++) {
+            if (!exf_ends_with(name, packed[k].ends)) continue;
+            if (!packed[k].method)
+                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": " EXF_QUANTIZED, exf_st_path(s->file), name, packed[k].packer);
+            if (m->quantization.quantizer == EXF_QUANTIZER_NONE)
+                return exf_fail(err, EXF_MODEL,
+                                "%s: tensor \"%s\" is packed by %s, but %s has no \"quantization_config\" of quant_method \"%s\": "
+                                "docs/quantized.md",
+                                exf_st_path(s->file), name, packed[k].packer, m->config_path, packed[k].method);
+        }
     }
     return EXF_OK;
 }

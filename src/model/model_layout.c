@@ -69,7 +69,7 @@ static int is_stored(const exf_model *m, const exf_tensor_rule *r, const char *p
     for (int l = -1; l < m->arch.n_layers; l++) {
         if (!has_traits(&m->arch, r, l) && !(l < 0 && r->how & EXF_MAY_BE_TIED)) continue;
         exf_tensor_name(name, &m->arch, pattern, l, 0);
-        if (exf_checkpoint_find(m->checkpoint, name)) return 1;
+        if (exf_weight_source_present(m->checkpoint, name)) return 1;
     }
     return 0;
 }

@@ -1,25 +1,28 @@
-/* quantization.c - reads quantization_config, and dequantizes rows on the CPU; see quantization.h.
+/* quantization.c - reads quantization_config; see quantization.h.
  *
- * A byte becomes its value by a table that fits in the first-level cache; the
- * loops over the elements of one scale have no branch.  About 1 G elements/s in
- * FP8 and 2.5 in FP4 on one core of 2023: faster than disks deliver them. */
+ * A scheme that is not known is refused here by what the config calls it, before a tensor is looked at. */
 #include "model/quantization.h"
 
-#include "base/tensor.h"
+#include "base/text.h"
 
+#include <ctype.h>
+#include <fnmatch.h>
+#include <regex.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- config.json ------------------------------------------------------------------ */
+/* ---- fp8 ------------------------------------------------------------------------------- */
 
-#define SUPPORTED "supported is \"fp8\" with fmt \"e4m3\" and scales per block of weight_block_size, or no quantization_config"
+#define SUPPORTED                                                                                                              \
+    "supported are \"fp8\" with fmt \"e4m3\" and scales per block of weight_block_size, \"compressed-tensors\", \"modelopt\", " \
+    "\"awq\", \"gptq\", or no quantization_config"
 
-static exf_code read_block(const exf_config *c, exf_quantization *q, exf_err *err)
+/* Reads rows and columns of a block, if they are there. */
+static exf_code read_block(const exf_config *c, const char *field, exf_quantization *q, exf_err *err)
 {
     const exf_json *block;
-    exf_code rc = exf_config_find(c, "quantization_config.weight_block_size", &block, err);
+    exf_code rc = exf_config_find(c, field, &block, err);
     if (rc != EXF_OK) return rc;
-    q->block_rows = q->block_cols = 128;
     if (!block) return EXF_OK;
     int is_pair = exf_json_type(block) == EXF_JSON_ARRAY && exf_json_size(block) == 2;
     for (size_t i = 0; is_pair && i < 2; i++) {
@@ -29,7 +32,7 @@ static exf_code read_block(const exf_config *c, exf_quantization *q, exf_err *er
     }
     if (is_pair) return EXF_OK;
     return exf_fail(err, EXF_MODEL,
-                    "%s: \"quantization_config.weight_block_size\" is %s of %zu, expected two integers from 1 to 1048576", c->path,
+                    "%s: \"%s\" is %s of %zu, expected two integers from 1 to 1048576", c->path, field,
                     exf_json_type_name(block), exf_json_size(block));
 }
 
@@ -46,130 +49,335 @@ static exf_code read_experts(const exf_config *c, exf_quantization *q, exf_err *
     return exf_fail(err, EXF_MODEL, "%s: \"expert_dtype\" is \"%s\"; supported are \"fp4\" and \"fp8\"", c->path, dtype);
 }
 
-/* Refuses weights of another quantizer by its name, and by what its config says of the format. */
-static exf_code refuse_method(const exf_config *c, const char *method, exf_err *err)
+static exf_code read_fp8(const exf_config *c, exf_quantization *q, exf_err *err)
 {
-    static const struct { const char *method, *name; } known[] = {
-        {"awq", "AWQ"}, {"gptq", "GPTQ"}, {"modelopt", "ModelOpt"}, {"compressed-tensors", "compressed-tensors"},
-        {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
-    };
-    const char *format;
-    char packed_by[160];
+    const char *fmt;
     exf_code rc;
-    EXF_TRY(exf_config_text_or(c, "quantization_config.quant_algo|quantization_config.format", "", &format, err));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(known[i].method, method) != 0) continue;
-        snprintf(packed_by, sizeof packed_by, "%s%s%.80s%s", known[i].name, *format ? " (" : "", format, *format ? ")" : "");
-        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED, c->path, method,
-                        packed_by);
-    }
-    rc = exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
-out:
-    return rc;
-}
-
-exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err)
-{
-    exf_code rc;
-    const exf_json *given;
-    const char *method, *fmt;
-    memset(q, 0, sizeof *q);
-    EXF_TRY(exf_config_find(c, "quantization_config", &given, err));
-    if (!given) return EXF_OK;
-    EXF_TRY(exf_config_text_or(c, "quantization_config.quant_method", "missing", &method, err));
     EXF_TRY(exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err));
-    if (strcmp(method, "fp8") != 0) return refuse_method(c, method, err);
     if (strcmp(fmt, "e4m3") != 0)
         return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
-    EXF_TRY(read_block(c, q, err));
+    EXF_TRY(read_block(c, "quantization_config.weight_block_size", q, err));
     EXF_TRY(read_experts(c, q, err));
+    if (!q->block_rows) q->block_rows = q->block_cols = 128;
     q->fp8 = q->fp4 = 1;
 out:
     return rc;
 }
 
-/* ---- dequantizing ----------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------ */
 
-float exf_e2m1_to_f32(unsigned nibble)
+/* Reads a text of which only some values are supported, parted by '|' in `known`; absent: fallback, "" being absent. */
+static exf_code read_word(const exf_config *c, const char *fields, const char *fallback, const char *known, const char **out,
+                          exf_err *err)
 {
-    static const float magnitude[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    float v = magnitude[nibble & 7];
-    return nibble & 8 ? -v : v;
+    exf_code rc = exf_config_text_or(c, fields, fallback, out, err);
+    if (rc != EXF_OK) return rc;
+    size_t n = strlen(*out);
+    for (const char *at = known; at && n; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (strncmp(at, *out, n) == 0 && (at[n] == '|' || at[n] == 0)) return EXF_OK;
+    if (n == 0) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: \"%s\" is \"%s\", a scheme that is not read; read are %s", c->path, fields, *out, known);
 }
 
-static size_t min_of(size_t a, size_t b)
+/* Reads the columns of a group: -1, null or absent is a whole row, 0 here. */
+static exf_code read_group_cols(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err)
 {
-    return a < b ? a : b;
+    exf_code rc = exf_config_int_or(c, fields, -1, 1 << 20, fallback, out, err);
+    if (rc != EXF_OK) return rc;
+    if (*out == 0)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is 0, expected columns of a group, or -1 for a row", c->path, fields);
+    if (*out < 0) *out = 0;
+    return EXF_OK;
 }
 
-/* The row of scales that row r of c is under. */
-static const float *scales_of_row(const exf_coded_rows *c, size_t r)
+/* ---- compressed-tensors ------------------------------------------------------------------ */
+
+enum { FIELD = 256 };
+
+/* What one of config_groups says of its weights. */
+typedef struct {
+    const char *name, *type, *strategy;
+    int bits, group, symmetric;
+} weights_group;
+
+static const char *field_of(char out[FIELD], const weights_group *g, const char *field)
 {
-    size_t per_row = (c->cols + c->block_cols - 1) / c->block_cols;
-    return c->scales + (c->row_in_block + r) / c->block_rows * per_row;
+    snprintf(out, FIELD, "quantization_config.config_groups.%s.%s", g->name, field);
+    return out;
 }
 
-static void scale_bytes(float *restrict dst, const uint8_t *restrict codes, size_t n, const float *restrict table, float scale)
+static exf_code refuse_group(const exf_config *c, const weights_group *g, exf_err *err)
 {
-    for (size_t i = 0; i < n; i++) dst[i] = table[codes[i]] * scale;
+    return exf_fail(err, EXF_MODEL,
+                    "%s: \"quantization_config.config_groups.%s.weights\" is %s of %d bits, %s, groups of %d, a scheme that is not "
+                    "read; read are int of 4 bits (group, channel), float of 8 bits (tensor, channel, block), float of 4 bits in "
+                    "groups of 16 (tensor_group) or 32 (group)", c->path, g->name, g->type, g->bits, g->strategy, g->group);
 }
 
-void exf_dequantize_fp8(float *dst, const exf_coded_rows *c)
+/* Takes the settings of 4-bit integers; all groups that have them must have the same. */
+static exf_code take_int4(const exf_config *c, exf_quantization *q, const weights_group *g, exf_err *err)
 {
-    float table[256];
-    for (unsigned b = 0; b < 256; b++) table[b] = exf_e4m3_to_f32((uint8_t)b);
-    for (size_t r = 0; r < c->rows; r++) {
-        const float *scale = scales_of_row(c, r);
-        for (size_t at = 0; at < c->cols; at += c->block_cols)
-            scale_bytes(dst + r * c->cols + at, c->codes + r * c->cols + at, min_of(c->block_cols, c->cols - at), table, *scale++);
+    int group = strcmp(g->strategy, "channel") == 0 ? 0 : g->group;
+    if (q->formats & EXF_FORMAT_INT4 && (q->group_cols != group || q->zeros == g->symmetric))
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"quantization_config.config_groups.%s\" has 4-bit integers of group_size %d, symmetric %d; a group "
+                        "before it has %d, %d: one kind is supported", c->path, g->name, group, g->symmetric, q->group_cols,
+                        !q->zeros);
+    q->formats |= EXF_FORMAT_INT4;
+    q->group_cols = group;
+    q->zeros = !g->symmetric;
+    return EXF_OK;
+}
+
+static exf_code take_group(const exf_config *c, exf_quantization *q, const weights_group *g, exf_err *err)
+{
+    int is_int = strcmp(g->type, "int") == 0, grouped = strcmp(g->strategy, "group") == 0;
+    int channel = strcmp(g->strategy, "channel") == 0, whole = strcmp(g->strategy, "tensor") == 0;
+    char field[FIELD];
+    if (is_int && g->bits == 4 && (channel || (grouped && g->group > 0))) return take_int4(c, q, g, err);
+    if (is_int || strcmp(g->type, "float") != 0 || !g->symmetric) return refuse_group(c, g, err);
+    if (g->bits == 4 && strcmp(g->strategy, "tensor_group") == 0 && g->group == EXF_NVFP4_BLOCK) {
+        q->formats |= EXF_FORMAT_NVFP4;
+        return EXF_OK;
     }
+    if (g->bits == 4 && grouped && g->group == EXF_FP4_BLOCK) {
+        q->formats |= EXF_FORMAT_MXFP4;
+        return EXF_OK;
+    }
+    int block = strcmp(g->strategy, "block") == 0;
+    if (g->bits != 8 || !(channel || whole || block)) return refuse_group(c, g, err);
+    q->formats |= EXF_FORMAT_FP8;
+    q->whole_scales = whole;
+    return block ? read_block(c, field_of(field, g, "weights.block_structure"), q, err) : EXF_OK;
 }
 
-static void scale_pairs(float *restrict dst, const uint8_t *restrict codes, size_t n_bytes, const float (*restrict table)[2],
-                        float scale)
+#define FORMATS "pack-quantized|float-quantized|naive-quantized|nvfp4-pack-quantized|mxfp4-pack-quantized|mixed-precision|dense"
+
+static exf_code read_group(const exf_config *c, exf_quantization *q, const char *name, exf_err *err)
 {
-    for (size_t i = 0; i < n_bytes; i++) {
-        dst[2 * i] = table[codes[i]][0] * scale;
-        dst[2 * i + 1] = table[codes[i]][1] * scale;
-    }
+    weights_group g = {.name = name};
+    char field[FIELD];
+    const exf_json *weights;
+    const char *format;
+    exf_code rc;
+    EXF_TRY(read_word(c, field_of(field, &g, "format"), "", FORMATS, &format, err));
+    EXF_TRY(exf_config_find(c, field_of(field, &g, "weights"), &weights, err));
+    if (!weights) goto out; /* of activations alone */
+    EXF_TRY(exf_config_int_or(c, field_of(field, &g, "weights.num_bits"), 1, 64, 8, &g.bits, err));
+    EXF_TRY(exf_config_text_or(c, field_of(field, &g, "weights.type"), "int", &g.type, err));
+    EXF_TRY(exf_config_bool_or(c, field_of(field, &g, "weights.symmetric"), 1, &g.symmetric, err));
+    EXF_TRY(exf_config_int_or(c, field_of(field, &g, "weights.group_size"), -1, 1 << 20, 0, &g.group, err));
+    const char *usual = g.group > 0 ? "group" : g.group < 0 ? "channel" : "tensor";
+    EXF_TRY(exf_config_text_or(c, field_of(field, &g, "weights.strategy"), usual, &g.strategy, err));
+    rc = take_group(c, q, &g, err);
+out:
+    return rc;
 }
 
-void exf_dequantize_fp4(float *dst, const exf_coded_rows *c)
+/* Refuses weights that only a transform of the activations makes right. */
+static exf_code refuse_transforms(const exf_config *c, exf_err *err)
 {
-    float table[256][2];
-    size_t width = c->cols / 2;
-    for (unsigned b = 0; b < 256; b++) {
-        table[b][0] = exf_e2m1_to_f32(b & 15);
-        table[b][1] = exf_e2m1_to_f32(b >> 4);
-    }
-    for (size_t r = 0; r < c->rows; r++) {
-        const float *scale = scales_of_row(c, r);
-        for (size_t at = 0; at < width; at += c->block_cols / 2)
-            scale_pairs(dst + r * c->cols + 2 * at, c->codes + r * width + at, min_of(c->block_cols / 2, width - at),
-                        (const float(*)[2])table, *scale++);
-    }
+    const exf_json *transforms;
+    exf_code rc = exf_config_find(c, "quantization_config.transform_config.config_groups", &transforms, err);
+    if (rc != EXF_OK || exf_json_size(transforms) == 0) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.transform_config\" rotates weights (%s), which is not read", c->path,
+                    exf_json_key(exf_json_first(transforms)));
 }
 
-/* 1 if any of n values has all exponent bits set. */
-static int has_not_finite(const float *v, size_t n)
+static exf_code read_compressed(const exf_config *c, exf_quantization *q, exf_err *err)
 {
-    uint32_t found = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, v + i, sizeof u);
-        found |= (u & 0x7f800000u) + 0x00800000u; /* only a full exponent carries into the top bit */
-    }
-    return found >> 31 != 0;
+    const exf_json *groups;
+    const char *word;
+    exf_code rc;
+    EXF_TRY(read_word(c, "quantization_config.format", "", FORMATS, &word, err));
+    EXF_TRY(read_word(c, "quantization_config.sparsity_config.format", "dense", "dense", &word, err));
+    EXF_TRY(refuse_transforms(c, err));
+    EXF_TRY(exf_config_find(c, "quantization_config.config_groups", &groups, err));
+    for (void *it = exf_json_first(groups); it; it = exf_json_next(groups, it)) EXF_TRY(read_group(c, q, exf_json_key(it), err));
+    EXF_TRY(exf_config_find(c, "quantization_config.ignore", &q->exempt, err));
+    if (!q->formats)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"quantization_config.config_groups\" has no group with weights", c->path);
+out:
+    return rc;
 }
 
-size_t exf_first_not_finite(const float *v, size_t n)
+/* ---- ModelOpt ------------------------------------------------------------------------------ */
+
+/* Takes an algorithm by its name; fields: where it is. */
+static exf_code take_algorithm(const exf_config *c, exf_quantization *q, const char *fields, exf_err *err)
 {
-    enum { CHUNK = 4096 };
-    for (size_t at = 0; at < n; at += CHUNK) {
-        size_t m = min_of(CHUNK, n - at);
-        if (!has_not_finite(v + at, m)) continue;
-        for (size_t i = at; i < at + m; i++)
-            if (has_not_finite(v + i, 1)) return i;
+    const char *algorithm;
+    exf_code rc = read_word(c, fields, "missing", "NVFP4|W4A16_NVFP4|FP8|FP8_PER_CHANNEL_PER_TOKEN", &algorithm, err);
+    if (rc != EXF_OK) return rc;
+    q->formats |= strstr(algorithm, "NVFP4") ? EXF_FORMAT_NVFP4 : EXF_FORMAT_FP8;
+    if (strcmp(algorithm, "FP8") == 0) q->whole_scales = 1;
+    return EXF_OK;
+}
+
+static exf_code read_modelopt(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    const char *algorithm;
+    const exf_json *layers;
+    exf_code rc;
+    EXF_TRY(exf_config_find(c, "quantization_config.ignore|quantization_config.exclude_modules", &q->exempt, err));
+    EXF_TRY(exf_config_text_or(c, "quantization_config.quant_algo", "missing", &algorithm, err));
+    if (strcmp(algorithm, "MIXED_PRECISION") != 0) return take_algorithm(c, q, "quantization_config.quant_algo", err);
+    EXF_TRY(exf_config_find(c, "quantization_config.quantized_layers", &layers, err));
+    for (void *it = exf_json_first(layers); it; it = exf_json_next(layers, it)) {
+        exf_config of_layer = {exf_json_value(it), c->path};
+        EXF_TRY(take_algorithm(&of_layer, q, "quant_algo", err));
     }
-    return n;
+out:
+    return rc;
+}
+
+/* ---- AWQ and GPTQ --------------------------------------------------------------------------- */
+
+static exf_code read_bits(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_config_must_be(c, "quantization_config.bits|quantization_config.w_bit", "4", err));
+    EXF_TRY(read_group_cols(c, "quantization_config.group_size|quantization_config.q_group_size", 128, &q->group_cols, err));
+    q->formats = EXF_FORMAT_INT4;
+out:
+    return rc;
+}
+
+static exf_code read_awq(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    const char *version;
+    exf_code rc;
+    EXF_TRY(read_bits(c, q, err));
+    EXF_TRY(exf_config_find(c, "quantization_config.modules_to_not_convert", &q->exempt, err));
+    EXF_TRY(read_word(c, "quantization_config.version", "gemm", "gemm|GEMM", &version, err));
+    rc = exf_config_bool_or(c, "quantization_config.zero_point", 1, &q->zeros, err);
+out:
+    return rc;
+}
+
+/* Before checkpoint_format "gptq_v2" a zero is stored less 1. */
+static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    const char *format;
+    exf_code rc;
+    EXF_TRY(read_bits(c, q, err));
+    EXF_TRY(exf_config_must_be(c, "quantization_config.is_marlin_format", "false", err));
+    EXF_TRY(read_word(c, "quantization_config.checkpoint_format", "gptq", "gptq|gptq_v2", &format, err));
+    EXF_TRY(exf_config_find(c, "quantization_config.dynamic", &q->exempt, err));
+    q->zeros = 1;
+    q->zero_add = strcmp(format, "gptq") == 0;
+out:
+    return rc;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------ */
+
+/* Refuses weights of a quantizer that is not read by its name, and by what its config says of the format. */
+static exf_code refuse_method(const exf_config *c, const char *method, exf_err *err)
+{
+    static const struct { const char *method, *name; } known[] = {
+        {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
+        {"gguf", "GGUF"}, {"hqq", "HQQ"}, {"aqlm", "AQLM"}, {"torchao", "torchao"}, {"fbgemm_fp8", "FBGEMM"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].method, method) == 0)
+            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED, c->path, method,
+                            known[i].name);
+    return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
+}
+
+exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    static const struct {
+        const char *method;
+        exf_quantizer quantizer;
+        exf_code (*read)(const exf_config *c, exf_quantization *q, exf_err *err);
+    } methods[] = {
+        {"fp8", EXF_QUANTIZER_FP8, read_fp8}, {"compressed-tensors", EXF_QUANTIZER_COMPRESSED, read_compressed},
+        {"modelopt", EXF_QUANTIZER_MODELOPT, read_modelopt}, {"modelopt_fp4", EXF_QUANTIZER_MODELOPT, read_modelopt},
+        {"awq", EXF_QUANTIZER_AWQ, read_awq}, {"gptq", EXF_QUANTIZER_GPTQ, read_gptq},
+    };
+    const exf_json *given;
+    const char *method;
+    exf_code rc;
+    memset(q, 0, sizeof *q);
+    EXF_TRY(exf_config_find(c, "quantization_config", &given, err));
+    if (!given) return EXF_OK;
+    EXF_TRY(exf_config_text_or(c, "quantization_config.quant_method", "missing", &method, err));
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i].method, method) == 0) {
+            q->quantizer = methods[i].quantizer;
+            return methods[i].read(c, q, err);
+        }
+    rc = refuse_method(c, method, err);
+out:
+    return rc;
+}
+
+/* ---- planning ------------------------------------------------------------------------------------ */
+
+/* Returns 1 if a regular expression matches a name from its first character on, as Python's match() does.  Expressions are of a
+ * file that anybody may have written: those that can take much memory (counts) or time (references back) match nothing. */
+static int matches_expression(const char *expression, const char *name)
+{
+    regex_t re;
+    regmatch_t at;
+    for (const char *p = expression; *p; p++)
+        if (*p == '{' || (*p == '\\' && isalnum((unsigned char)p[1]))) return 0;
+    if (strlen(expression) > 1000 || regcomp(&re, expression, REG_EXTENDED) != 0) return 0;
+    int found = regexec(&re, name, 1, &at, 0) == 0 && at.rm_so == 0;
+    regfree(&re);
+    return found;
+}
+
+/* Returns 1 if a pattern of the quantizer's kind is of module `name`. */
+static int matches(const exf_quantization *q, const char *pattern, const char *name)
+{
+    if (q->quantizer == EXF_QUANTIZER_MODELOPT) return fnmatch(pattern, name, 0) == 0;
+    if (q->quantizer != EXF_QUANTIZER_COMPRESSED) return strstr(name, pattern) != NULL;
+    if (strncmp(pattern, "re:", 3) != 0) return strcmp(pattern, name) == 0;
+    return matches_expression(pattern + 3, name);
+}
+
+int exf_quantization_exempts(const exf_quantization *q, const char *weight)
+{
+    char module[256];
+    size_t n = strlen(weight), tail = exf_ends_with(weight, ".weight") ? strlen(".weight") : 0;
+    snprintf(module, sizeof module, "%.*s", (int)(n - tail), weight);
+    if (exf_json_type(q->exempt) == EXF_JSON_OBJECT) { /* GPTQ's "dynamic": settings by expression, of which "-:" are exempt */
+        for (void *it = exf_json_first(q->exempt); it; it = exf_json_next(q->exempt, it))
+            if (exf_starts_with(exf_json_key(it), "-:") && matches_expression(exf_json_key(it) + 2, module)) return 1;
+        return 0;
+    }
+    for (size_t i = 0; i < exf_json_size(q->exempt); i++) {
+        const char *pattern = exf_json_string(exf_json_at(q->exempt, i), NULL);
+        if (pattern && matches(q, pattern, module)) return 1;
+    }
+    return 0;
+}
+
+static uint64_t blocks(int64_t n, int64_t size)
+{
+    return (uint64_t)((n + size - 1) / size);
+}
+
+static uint64_t int4_bytes(const exf_quantization *q, uint64_t rows, uint64_t cols, uint64_t groups)
+{
+    uint64_t codes = q->quantizer == EXF_QUANTIZER_COMPRESSED ? rows * blocks((int64_t)cols, 8) * 4 : rows * cols / 2;
+    uint64_t zeros = q->zeros ? blocks((int64_t)rows, 8) * 4 * groups : 0;
+    return codes + 2 * rows * groups + zeros + (q->quantizer == EXF_QUANTIZER_GPTQ ? 4 * cols : 0);
+}
+
+uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t cols, int expert)
+{
+    uint64_t r = (uint64_t)rows, n = r * (uint64_t)cols;
+    if (q->quantizer == EXF_QUANTIZER_FP8) {
+        if (q->fp4_experts && expert) return n / 2 + r * blocks(cols, EXF_FP4_BLOCK);
+        return n + blocks(rows, q->block_rows) * blocks(cols, q->block_cols) * (q->e8m0_scales ? 1 : 4);
+    }
+    if (q->formats & EXF_FORMAT_INT4) return int4_bytes(q, r, (uint64_t)cols, blocks(cols, q->group_cols ? q->group_cols : cols));
+    if (q->formats & EXF_FORMAT_NVFP4) return n / 2 + r * blocks(cols, EXF_NVFP4_BLOCK) + 4;
+    if (q->formats & EXF_FORMAT_MXFP4) return n / 2 + r * blocks(cols, EXF_FP4_BLOCK);
+    if (q->block_rows) return n + 2 * blocks(rows, q->block_rows) * blocks(cols, q->block_cols);
+    return n + (q->quantizer == EXF_QUANTIZER_MODELOPT ? 4 : 2) * (q->whole_scales ? 1 : r);
 }

@@ -1,11 +1,7 @@
-/* quantization.h - block-scaled number formats: what config.json says of them, and their arithmetic.
+/* quantization.h - what config.json says of the number formats of a checkpoint's weights.
  *
- *   FP8  one E4M3 byte per element, a scale per block of weight_block_size
- *   FP4  two E2M1 nibbles per byte, the low one the even column, a scale per 32 columns of a row
- *
- * value = code * scale in float32: exact with power-of-two scales inside the
- * range of float32, else rounded once, as the references do.  A NaN code or scale
- * gives NaN: exf_first_not_finite() finds it. */
+ * Only what the stored tensors do not tell is kept: which formats may occur, and how large their blocks are.  Which matrices
+ * are coded is told by the tensors (weight_source.h), so lists of modules count for the plan of a config alone. */
 #ifndef EXF_MODEL_QUANTIZATION_H
 #define EXF_MODEL_QUANTIZATION_H
 #include "model/config.h"
@@ -13,14 +9,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What config.json's quantization_config says. */
+/* Whose layout and names the coded tensors have: quant_method. */
+typedef enum {
+    EXF_QUANTIZER_NONE, EXF_QUANTIZER_FP8, EXF_QUANTIZER_COMPRESSED, EXF_QUANTIZER_MODELOPT, EXF_QUANTIZER_AWQ, EXF_QUANTIZER_GPTQ
+} exf_quantizer;
+
+/* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side. */
+enum { EXF_FORMAT_INT4 = 1, EXF_FORMAT_FP8 = 2, EXF_FORMAT_NVFP4 = 4, EXF_FORMAT_MXFP4 = 8 };
+
 typedef struct {
-    int fp8;                    /* E4M3 weights with a scale per block may occur */
-    int block_rows, block_cols; /* of that block */
-    int fp4;                    /* packed E2M1 weights with a scale per 32 columns may occur */
+    exf_quantizer quantizer;
+    int fp8;                    /* quantizer FP8: E4M3 weights with a scale per block may occur */
+    int block_rows, block_cols; /* of that block; of FP8 of others, 0: it has none */
+    int fp4;                    /* quantizer FP8: packed E2M1 weights with a scale per 32 columns may occur */
+    unsigned formats;           /* of the other quantizers */
+    int group_cols;             /* 4-bit integers: columns of a group; 0: a row is one */
+    int zeros;                  /* 4-bit integers: 1 if groups have zero points */
+    unsigned zero_add;          /* what is added to them (exf_coded_rows) */
     /* For planning only; what is read is told by its dtype. */
     int fp4_experts;            /* the routed experts' matrices are FP4 */
     int e8m0_scales;            /* scales of FP8 weights are F8_E8M0, else F32 */
+    int whole_scales;           /* FP8 of other quantizers: one scale a matrix, else one a row */
+    const exf_json *exempt;     /* names of modules that are not quantized; NULL: none.  Lives as long as the config */
 } exf_quantization;
 
 /* What is said of weights in a format that is not read, after the file and what it says; %s: by what they were quantized. */
@@ -28,28 +38,13 @@ typedef struct {
     "the weights are packed by %s, which is not read; calibrate on the release that they were made from (BF16, or FP8 in " \
     "blocks) and serve its tables with these weights: docs/quantized.md"
 
-/* quant_method "fp8" with fmt "e4m3", weight_block_size (default [128, 128]) and
- * anything in activation_scheme, scale_fmt and modules_to_not_convert; no
- * quantization_config.  EXF_MODEL saying what is supported for anything else. */
+/* No quantization_config, or one of a quant_method above with a scheme that weight_source.h lists; what it says of activations
+ * and of the key-value cache is not looked at.  EXF_MODEL saying what is supported for anything else. */
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err) EXF_CHECKED;
+/* 1 if the config's list of exempt modules has the one of tensor `weight`, X.weight. */
+int exf_quantization_exempts(const exf_quantization *q, const char *weight);
+/* Bytes that a matrix [rows, cols] takes once it is quantized as the config says; expert: of a routed expert. */
+uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t cols, int expert);
 
-enum { EXF_FP4_BLOCK = 32 }; /* columns that share a scale */
-
-/* Rows of a coded matrix and the scales that cover them. */
-typedef struct {
-    const uint8_t *codes; /* [rows, cols] bytes, or [rows, cols / 2] in FP4 (cols is even there) */
-    const float *scales;  /* [.., ceil(cols / block_cols)], from the block row that row 0 lies in */
-    size_t rows, cols;
-    size_t row_in_block;  /* of row 0: the first scale row ends after block_rows - row_in_block rows */
-    size_t block_rows, block_cols; /* block_cols is even in FP4 */
-} exf_coded_rows;
-
-/* dst [rows, cols]. */
-void exf_dequantize_fp8(float *dst, const exf_coded_rows *c);
-void exf_dequantize_fp4(float *dst, const exf_coded_rows *c);
-
-/* The value of one nibble, 0 to 15. */
-float exf_e2m1_to_f32(unsigned nibble);
-/* Index of the first NaN or infinity, n if there is none. */
-size_t exf_first_not_finite(const float *v, size_t n);
+enum { EXF_FP4_BLOCK = 32, EXF_NVFP4_BLOCK = 16 }; /* columns that share a scale */
 #endif

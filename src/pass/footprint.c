@@ -49,9 +49,9 @@ static void count_fixed(plan_inputs *w)
                       (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     uint64_t scores = w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0;
     w->fixed = routes + tokens + (w->replay ? 0 : rotary) + scores + queue_bytes + w->d->observers +
-               exf_weight_loader_device_bytes();
+               exf_weight_loader_device_bytes(w->m);
     w->fixed_host = routes + (w->replay ? tokens : 0) + exf_demand_logits_bytes(w->d, n_tokens, a->n_experts) +
-                    exf_weight_loader_host_bytes(&w->loader);
+                    exf_weight_loader_host_bytes(w->m, &w->loader);
     w->slot = exf_weight_loader_slot_bytes(w->m, w->compute, &w->loader);
 }
 

@@ -13,8 +13,8 @@
 
 enum {
     PAGE = 4096,
-    CODE_BYTES = EXF_WEIGHT_CHUNK_BYTES + 2 * PAGE, /* with what unbuffered reads take beside them */
-    SCALE_BYTES = EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * PAGE,
+    SLOT_BYTES = EXF_WEIGHT_CHUNK_BYTES + EXF_WEIGHT_CHUNK_BYTES / 4 + 3 * EXF_STORED_KINDS * PAGE, /* codes; scales and the rest;
+                                                     * what unbuffered reads take beside each */
     POLL_NS = 20000
 };
 
@@ -24,8 +24,8 @@ typedef struct {
     _Atomic uint64_t filled;
     _Atomic uint32_t done;    /* how many have copied the chunk that is in the slot */
     uint32_t shared;          /* 0: the chunk is read by each rank */
-    uint64_t codes, scales;   /* offsets of the bytes in the slot; scales 0: none */
-    char code_digest[EXF_XXH3_HEX], scale_digest[EXF_XXH3_HEX];
+    uint64_t at[EXF_STORED_KINDS]; /* 1 + offset of the bytes in the slot; 0: none */
+    char digest[EXF_STORED_KINDS][EXF_XXH3_HEX];
 } ring_slot;
 
 typedef struct {
@@ -52,7 +52,7 @@ static size_t ring_bytes(void)
 
 size_t exf_shared_chunks_bytes(int slots)
 {
-    return ring_bytes() + (size_t)slots * (CODE_BYTES + SCALE_BYTES);
+    return ring_bytes() + (size_t)slots * SLOT_BYTES;
 }
 
 exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory *m, const exf_backend *b, exf_err *err)
@@ -146,19 +146,17 @@ static exf_code take_slot(const exf_shared_chunks *s, exf_fetched_chunk *c, int 
             EXF_TRY(wait_a_moment(s, err));
         atomic_store(&at->done, 0);
     } else if (at->shared) {
-        c->rows.codes = c->slot + at->codes;
-        c->rows.scales = at->scales ? c->slot + at->scales : NULL;
-        memcpy(c->rows.code_digest, at->code_digest, EXF_XXH3_HEX);
-        memcpy(c->rows.scale_digest, at->scale_digest, EXF_XXH3_HEX);
+        for (int kind = 0; kind < EXF_STORED_KINDS; kind++) c->rows.of[kind] = at->at[kind] ? c->slot + at->at[kind] - 1 : NULL;
+        memcpy(c->rows.digest, at->digest, sizeof at->digest);
     }
 out:
     return rc;
 }
 
-static exf_code read_chunk(const exf_weight_chunk *p, char *codes, char *scales, exf_fetched_chunk *c, exf_err *err)
+static exf_code read_chunk(const exf_weight_chunk *p, char *buffer, exf_fetched_chunk *c, exf_err *err)
 {
-    c->bytes += exf_chunk_code_bytes(p) + exf_chunk_scale_bytes(p);
-    return exf_weight_source_raw(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, codes, scales, &c->rows, err);
+    for (int kind = 0; kind < EXF_STORED_KINDS; kind++) c->bytes += exf_chunk_stored_bytes(p, (exf_stored_kind)kind);
+    return exf_weight_source_raw(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, buffer, &c->rows, err);
 }
 
 /* Reads a chunk into its slot unless it is too large, and shows it to the other ranks. */
@@ -166,14 +164,12 @@ static exf_code fill_slot(const exf_shared_chunks *s, const exf_weight_chunk *p,
 {
     ring_slot *at = slot_of(s, c->number);
     exf_code rc = EXF_OK;
-    at->shared = exf_file_aligned_size(exf_chunk_code_bytes(p)) <= CODE_BYTES &&
-                 exf_file_aligned_size(exf_chunk_scale_bytes(p)) <= SCALE_BYTES;
+    at->shared = exf_chunk_room(p) <= SLOT_BYTES;
     if (at->shared) {
-        EXF_TRY(read_chunk(p, c->slot, c->slot + CODE_BYTES, c, err));
-        at->codes = (uint64_t)((const char *)c->rows.codes - c->slot);
-        at->scales = c->rows.scales ? (uint64_t)((const char *)c->rows.scales - c->slot) : 0;
-        memcpy(at->code_digest, c->rows.code_digest, EXF_XXH3_HEX);
-        memcpy(at->scale_digest, c->rows.scale_digest, EXF_XXH3_HEX);
+        EXF_TRY(read_chunk(p, c->slot, c, err));
+        for (int kind = 0; kind < EXF_STORED_KINDS; kind++)
+            at->at[kind] = c->rows.of[kind] ? 1 + (uint64_t)((const char *)c->rows.of[kind] - c->slot) : 0;
+        memcpy(at->digest, c->rows.digest, sizeof at->digest);
     }
     atomic_store(&at->filled, c->number + 1);
 out:
@@ -181,16 +177,6 @@ out:
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
-
-size_t exf_chunk_code_bytes(const exf_weight_chunk *p)
-{
-    return exf_weight_source_code_bytes(&p->at.w, p->n_rows, p->at.cols);
-}
-
-size_t exf_chunk_scale_bytes(const exf_weight_chunk *p)
-{
-    return exf_weight_source_scale_bytes(&p->at.w, p->n_rows, p->at.cols);
-}
 
 exf_code exf_chunk_fetch(exf_shared_chunks *s, const exf_weight_chunk *p, uint64_t number, char **buffer, size_t buffer_bytes,
                          exf_fetched_chunk *c, exf_err *err)
@@ -200,17 +186,17 @@ exf_code exf_chunk_fetch(exf_shared_chunks *s, const exf_weight_chunk *p, uint64
     if (s) {
         double start = exf_clock();
         int reads = 0;
-        c->slot = s->bytes + number % (uint64_t)s->m.slots * (CODE_BYTES + SCALE_BYTES);
+        c->slot = s->bytes + number % (uint64_t)s->m.slots * SLOT_BYTES;
         rc = take_slot(s, c, &reads, err);
         c->waited = exf_clock() - start;
         if (rc == EXF_OK && reads)
             rc = fill_slot(s, p, c, err);
-        else if (rc == EXF_OK && c->rows.codes) /* the identity of the weights has what another rank read, too */
+        else if (rc == EXF_OK && c->rows.of[EXF_STORED_CODES]) /* the identity of the weights has what another rank read, too */
             rc = exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err);
-        if (rc != EXF_OK || c->rows.codes) goto out;
+        if (rc != EXF_OK || c->rows.of[EXF_STORED_CODES]) goto out;
     }
     if (!*buffer) EXF_TRY(exf_mem_raw(buffer, buffer_bytes, 1, "weight staging", err));
-    rc = read_chunk(p, *buffer, *buffer + exf_scales_offset(exf_chunk_code_bytes(p)), c, err);
+    rc = read_chunk(p, *buffer, c, err);
 out:
     return rc;
 }

@@ -41,18 +41,14 @@ exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const exf_weight_schedule
 
 /* The stored bytes of a chunk. */
 typedef struct {
-    exf_raw_rows rows; /* codes and scales, with their digests */
+    exf_raw_rows rows; /* the tensors, with their digests */
     uint64_t bytes;    /* that this process read for it */
     double waited;     /* seconds that it waited for other ranks */
     uint64_t number;   /* private: of the chunk, and its place in the ring */
     char *slot;
 } exf_fetched_chunk;
 
-/* Return the bytes of a chunk's codes and scales. */
-size_t exf_chunk_code_bytes(const exf_weight_chunk *p);
-size_t exf_chunk_scale_bytes(const exf_weight_chunk *p);
-
-/* Fetches a chunk.  s NULL: this process reads it, to *buffer of buffer_bytes, at least exf_floats_offset() bytes; *buffer
+/* Fetches a chunk.  s NULL: this process reads it, to *buffer of buffer_bytes, at least exf_chunk_room(); *buffer
  * NULL is allocated.  With s, chunks are asked for in order of their numbers, by several threads of a rank too, and one
  * that is too large for a slot is read by each rank.  c->bytes and c->waited count after a failure, too. */
 exf_code exf_chunk_fetch(exf_shared_chunks *s, const exf_weight_chunk *p, uint64_t number, char **buffer, size_t buffer_bytes,

@@ -157,15 +157,14 @@ out:
 
 /* ---- opening and closing ---------------------------------------------------------------------------- */
 
-size_t exf_weight_loader_device_bytes(void)
+size_t exf_weight_loader_device_bytes(const exf_model *m)
 {
-    return EXF_SENDER_COPIES * (EXF_WEIGHT_CHUNK_BYTES + EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * ALIGN); /* a chunk, its scales */
+    return EXF_SENDER_COPIES * exf_weight_most_device(m);
 }
 
-uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)
+uint64_t exf_weight_loader_host_bytes(const exf_model *m, const exf_weight_loader_options *o)
 {
-    return (uint64_t)readers_of(o) * EXF_READER_BUFFERS *
-           (exf_scales_offset(EXF_WEIGHT_CHUNK_BYTES) + exf_file_aligned_size(EXF_WEIGHT_CHUNK_BYTES / 8));
+    return (uint64_t)readers_of(o) * EXF_READER_BUFFERS * exf_weight_most_room(m);
 }
 
 /* Numbers the chunks, which the ranks of a node share if all have the same. */

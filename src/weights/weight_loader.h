@@ -27,8 +27,8 @@ typedef struct {
 } exf_weight_loader_times;
 
 /* Return the bytes that the loader holds beside the areas: device memory, pinned memory. */
-size_t exf_weight_loader_device_bytes(void);
-uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o);
+size_t exf_weight_loader_device_bytes(const exf_model *m);
+uint64_t exf_weight_loader_host_bytes(const exf_model *m, const exf_weight_loader_options *o);
 
 /* Starts the readers; the first load is EXF_LAYER_EMBED, or options' first_layer. */
 exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, const exf_backend *b, exf_compute compute,

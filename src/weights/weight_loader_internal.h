@@ -7,7 +7,7 @@
 
 enum { EXF_MOST_READERS = 16, EXF_READER_BUFFERS = 2, EXF_SENDER_COPIES = 2 };
 
-/* Pinned memory for a chunk, and the chunk that is in it: codes, then scales, then float32 that the host made of them. */
+/* Pinned memory for a chunk, and the chunk that is in it: its tensors, then float32 that the host made of them. */
 typedef struct {
     char *memory;
     size_t load, number;

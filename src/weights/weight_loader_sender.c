@@ -7,19 +7,24 @@
 
 #include <string.h>
 
-enum { ALIGN = 256 };
-
 /* ---- one chunk -------------------------------------------------------------------------------------- */
 
-static exf_device_coded_rows coded_rows(const exf_weight_chunk *p, const char *codes, const char *scales)
+/* Describes a chunk whose tensors are in device memory. */
+static exf_device_coded_rows coded_rows(const exf_weight_chunk *p, const char *device)
 {
     const exf_weight_source *w = &p->at.w;
-    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,
-                                               [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
-    return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = w->stored->tensor->view.dtype,
-                             .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
-                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows,
-                             .block_cols = (size_t)w->block_cols};
+    static const exf_device_coding coding[] = {
+        [EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,
+        [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4,     [EXF_CODED_INT4] = EXF_DEVICE_CODED_INT4,
+        [EXF_CODED_GPTQ] = EXF_DEVICE_CODED_GPTQ,   [EXF_CODED_AWQ] = EXF_DEVICE_CODED_AWQ};
+    const void *at[EXF_STORED_KINDS];
+    for (int kind = 0; kind < EXF_STORED_KINDS; kind++)
+        at[kind] = w->of[kind] ? device + exf_device_offset(p, (exf_stored_kind)kind) : NULL;
+    return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = exf_weight_source_dtype(w),
+                                   .scale_dtype = w->scale_dtype, .codes = at[EXF_STORED_CODES], .scales = at[EXF_STORED_SCALES],
+                                   .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows,
+                                   .block_cols = (size_t)w->block_cols, .zeros = at[EXF_STORED_ZEROS], .zero_add = w->zero_add,
+                                   .groups = at[EXF_STORED_GROUPS], .factor = at[EXF_STORED_FACTOR], .divides = w->divides};
 }
 
 #define BEYOND "is beyond bfloat16"
@@ -31,7 +36,7 @@ static exf_code name_bad_weight(const exf_weight_loader *s, const exf_weight_chu
     exf_code rc;
     EXF_TRY(exf_mem_new(&values, p->at.rows * p->at.cols, sizeof *values, "weights", err));
     EXF_TRY(exf_model_read(s->model, p->role, layer < 0 ? -1 : layer, p->expert, values, err));
-    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.stored->tensor->view.name);
+    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.of[EXF_STORED_CODES]->tensor->view.name);
 out:
     exf_mem_free(values);
     return rc;
@@ -41,13 +46,13 @@ out:
 static int is_copied_as_stored(const exf_weight_chunk *p)
 {
     const exf_weight_source *w = &p->at.w;
-    return p->raw && w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
+    return p->raw && w->coding == EXF_CODED_PLAIN && exf_weight_source_dtype(w) == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
 }
 
 /* Returns where in a buffer the float32 are that the host made of a chunk. */
 float *exf_values_of(const exf_chunk_buffer *from, const exf_weight_chunk *p)
 {
-    return (float *)(void *)(from->memory + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));
+    return (float *)(void *)(from->memory + exf_chunk_room(p));
 }
 
 /* Queues the copy of a chunk: to its place, or by way of device memory where the device dequantizes it. */
@@ -56,16 +61,17 @@ static void queue_copy(const exf_weight_loader *s, exf_chunk_copy *c)
     const exf_backend *b = s->b;
     const exf_weight_chunk *p = &exf_plan_of(s, c->from->load)->chunk[c->from->number];
     const exf_raw_rows *raw = &c->from->bytes.rows;
-    size_t codes = exf_chunk_code_bytes(p), scales = exf_chunk_scale_bytes(p);
-    char *to = exf_area_of(s, c->from->load) + p->to, *scales_at = c->device + ((codes + ALIGN - 1) & ~(size_t)(ALIGN - 1));
+    char *to = exf_area_of(s, c->from->load) + p->to;
     if (!p->raw) {
         b->upload(c->q, to, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
     } else if (is_copied_as_stored(p)) {
-        b->upload(c->q, to, raw->codes, codes);
+        b->upload(c->q, to, raw->of[EXF_STORED_CODES], exf_chunk_stored_bytes(p, EXF_STORED_CODES));
     } else {
-        exf_device_coded_rows rows = coded_rows(p, c->device, scales_at);
-        b->upload(c->q, c->device, raw->codes, codes);
-        if (scales) b->upload(c->q, scales_at, raw->scales, scales);
+        exf_device_coded_rows rows = coded_rows(p, c->device);
+        for (int kind = 0; kind < EXF_STORED_KINDS; kind++)
+            if (raw->of[kind])
+                b->upload(c->q, c->device + exf_device_offset(p, (exf_stored_kind)kind), raw->of[kind],
+                          exf_chunk_stored_bytes(p, (exf_stored_kind)kind));
         b->gpu->dequantize(c->q, to, p->number, &rows, c->bad);
     }
 }

@@ -125,15 +125,47 @@ static size_t plan_bytes(const exf_model *m, exf_compute compute, const exf_weig
     return total;
 }
 
-size_t exf_scales_offset(size_t code_bytes)
+size_t exf_chunk_stored_bytes(const exf_weight_chunk *p, exf_stored_kind kind)
 {
-    size_t capacity = exf_file_aligned_size(code_bytes);
-    return (capacity + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
+    return exf_weight_source_stored_bytes(&p->at.w, kind, p->at.row + p->row, p->n_rows, p->at.cols);
 }
 
-size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes)
+size_t exf_chunk_room(const exf_weight_chunk *p)
 {
-    return exf_scales_offset(code_bytes) + aligned(exf_file_aligned_size(scale_bytes));
+    return exf_weight_source_room(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols);
+}
+
+size_t exf_device_offset(const exf_weight_chunk *p, exf_stored_kind kind)
+{
+    size_t at = 0;
+    for (int k = 0; k < (int)kind; k++) at += aligned(exf_chunk_stored_bytes(p, (exf_stored_kind)k));
+    return at;
+}
+
+/* Returns the bytes of codes of the largest chunk: of AWQ's and GPTQ's, a whole matrix. */
+static size_t most_codes(const exf_model *m)
+{
+    size_t most = EXF_WEIGHT_CHUNK_BYTES;
+    int turned = m->quantization.quantizer == EXF_QUANTIZER_AWQ || m->quantization.quantizer == EXF_QUANTIZER_GPTQ;
+    for (int l = -1; turned && l < m->arch.n_layers; l++)
+        for (int role = 0; role < EXF_W_COUNT; role++) {
+            size_t n = is_product((exf_role)role) ? exf_model_count(m, (exf_role)role, l) / 2 : 0;
+            most = n > most ? n : most;
+        }
+    return most;
+}
+
+/* Scales of groups of 16 columns and more, zeros and group numbers are at most a quarter of their codes. */
+size_t exf_weight_most_room(const exf_model *m)
+{
+    size_t codes = most_codes(m);
+    return codes + codes / 4 + 3 * EXF_STORED_KINDS * (size_t)EXF_FILE_ALIGN;
+}
+
+size_t exf_weight_most_device(const exf_model *m)
+{
+    size_t codes = most_codes(m);
+    return codes + codes / 4 + EXF_STORED_KINDS * (size_t)ALIGN;
 }
 
 static exf_code add_chunk(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
@@ -142,11 +174,9 @@ static exf_code add_chunk(exf_weight_plan *p, const exf_weight_chunk *chunk, exf
     exf_code rc = exf_mem_grow(&p->chunk, &p->capacity, p->n + 1, sizeof *p->chunk, "weight chunks", err);
     if (rc != EXF_OK) return rc;
     p->chunk[p->n++] = *chunk;
-    size_t codes = exf_weight_source_code_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
-    size_t scales = exf_weight_source_scale_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
-    host = exf_floats_offset(codes, scales);
+    host = exf_chunk_room(chunk);
     if (chunk->raw)
-        device = aligned(codes) + scales;
+        device = exf_device_offset(chunk, EXF_STORED_KINDS);
     else
         host += chunk->n_rows * chunk->at.cols * sizeof(float);
     p->most_host = host > p->most_host ? host : p->most_host;
@@ -162,7 +192,7 @@ static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute c
     exf_code rc;
     EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
     chunk.raw = (is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
-    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && chunk.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
+    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && exf_weight_source_dtype(&chunk.at.w) == EXF_DT_BF16) p->split = 1;
     size_t step = exf_weight_piece_rows(&chunk.at.w, chunk.at.cols), width = chunk.at.cols * exf_number_bytes(chunk.number);
     for (size_t row = 0; row < chunk.at.rows; row += step) {
         chunk.row = row;

@@ -68,10 +68,14 @@ typedef struct {
     size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest that the device dequantizes */
 } exf_weight_plan;
 
-/* Returns the offset of a chunk's scales in a reader's pinned memory, after code_bytes of codes. */
-size_t exf_scales_offset(size_t code_bytes);
-/* Returns the offset of the float32 that the host makes of a chunk, after codes and scales. */
-size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes);
+/* Returns the bytes that a chunk takes as stored: of one kind of its tensors, of the buffer that they are read to, and of the
+ * device memory from which they are dequantized, where kinds follow each other at exf_device_offset(). */
+size_t exf_chunk_stored_bytes(const exf_weight_chunk *p, exf_stored_kind kind);
+size_t exf_chunk_room(const exf_weight_chunk *p);
+size_t exf_device_offset(const exf_weight_chunk *p, exf_stored_kind kind);
+/* Returns at least the room, and the device memory, of any chunk of a model's weights. */
+size_t exf_weight_most_room(const exf_model *m);
+size_t exf_weight_most_device(const exf_model *m);
 /* Points lw at a part that is in `slot`; a part of experts leaves lw's other tensors as they are. */
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
 /* Returns the number of elements of a role's tensors in a part. */

@@ -1,6 +1,6 @@
 /* check_cuda_rounding.c - what turns stored weights and activations into operands:
  * unpacking, rounding, norms, the sum of routed outputs, and products of two types. */
-#include "model/quantization.h"
+#include "model/dequantize.h"
 #include "tests/support/one_device_fixtures.h"
 
 static const struct { exf_device_coding coding; size_t rows, cols, block_rows, block_cols; exf_dtype scales;
@@ -31,11 +31,9 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
         if (width == 1) raw[i] = (uint8_t)(i == 0 ? 0 : 120 + i % 12);
     }
     exf_dtype_to_f32(scales, raw, grid, coded[_i].scales);
-    exf_coded_rows host = {codes, scales, rows, cols, 0, coded[_i].block_rows, coded[_i].block_cols};
-    if (fp8)
-        exf_dequantize_fp8(want, &host);
-    else
-        exf_dequantize_fp4(want, &host);
+    exf_coded_rows host = {.codes = codes, .scales = scales, .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
+                           .block_cols = coded[_i].block_cols};
+    exf_dequantize(want, fp8 ? EXF_CODED_FP8 : EXF_CODED_FP4, &host);
     int *bad = device_put(&d, &(int){0}, sizeof(int));
     exf_device_coded_rows on_device = {.coding = coded[_i].coding, .scale_dtype = coded[_i].scales,
                                        .codes = device_put(&d, codes, n_codes),

@@ -3,7 +3,8 @@
 
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
-#include "model/quantization.h"
+#include "model/architecture.h"
+#include "model/dequantize.h"
 #include "tests/support/fixtures.h"
 
 #include <pthread.h>
@@ -95,18 +96,25 @@ static void stamp(exf_queue *q, uint64_t *ns)
     *ns = ++now;
 }
 
+static const exf_coding coding_of[] = {
+    [EXF_DEVICE_CODED_FP8] = EXF_CODED_FP8,   [EXF_DEVICE_CODED_FP4] = EXF_CODED_FP4, [EXF_DEVICE_CODED_INT4] = EXF_CODED_INT4,
+    [EXF_DEVICE_CODED_GPTQ] = EXF_CODED_GPTQ, [EXF_DEVICE_CODED_AWQ] = EXF_CODED_AWQ};
+
 static void decode(float *to, const exf_device_coded_rows *r)
 {
-    size_t n = (r->rows + r->block_rows - 1) / r->block_rows * ((r->cols + r->block_cols - 1) / r->block_cols);
-    float *scales;
+    int turned = r->coding == EXF_DEVICE_CODED_GPTQ || r->coding == EXF_DEVICE_CODED_AWQ;
+    size_t rows = turned ? r->rows : (r->rows + r->block_rows - 1) / r->block_rows;
+    size_t n = rows * ((r->cols + r->block_cols - 1) / r->block_cols);
+    float *scales, factor = 1;
     exf_err err;
     ck_ok(exf_mem_new(&scales, n, sizeof *scales, "scales", &err), err);
     exf_dtype_to_f32(scales, r->scales, n, r->scale_dtype);
-    exf_coded_rows c = {r->codes, scales, r->rows, r->cols, 0, r->block_rows, r->block_cols};
-    if (r->coding == EXF_DEVICE_CODED_FP8)
-        exf_dequantize_fp8(to, &c);
-    else
-        exf_dequantize_fp4(to, &c);
+    if (r->factor) memcpy(&factor, r->factor, sizeof factor);
+    for (size_t i = 0; r->factor && i < n; i++) scales[i] = r->divides ? scales[i] / factor : scales[i] * factor;
+    exf_coded_rows c = {.codes = r->codes, .scales = scales, .rows = r->rows, .cols = r->cols, .block_rows = r->block_rows,
+                        .block_cols = r->block_cols, .zeros = r->zeros, .zero_add = r->zero_add, .groups = r->groups,
+                        .all_rows = r->rows};
+    exf_dequantize(to, coding_of[r->coding], &c);
     exf_mem_free(scales);
 }
 

@@ -87,37 +87,46 @@ static inline const char *saved_root(int *chosen)
     return other ? other : "tests/golden/saved";
 }
 
-/* Lists them by name. */
-static inline void saved_find(void)
+/* Lists the models of a directory by name. */
+static inline void saved_find_in(const char *root)
 {
     exf_err err;
-    int chosen;
-    DIR *d = opendir(saved_root(&chosen));
+    DIR *d = opendir(root);
     for (struct dirent *e; d && (e = readdir(d)) && saved_n < SAVED_MODELS;)
         if (e->d_name[0] != '.' && exf_mem_strdup(&saved_name[saved_n], e->d_name, "name", &err) == EXF_OK) saved_n++;
     if (d) closedir(d);
     qsort(saved_name, (size_t)saved_n, sizeof *saved_name, saved_by_name);
 }
 
-/* Fails unless the perplexity of model i on a backend in float32 is transformers' within `limit`; one in a chosen directory is
- * printed. */
-static inline void saved_check(int i, const exf_backend *backend, double limit)
+static inline void saved_find(void)
+{
+    int chosen;
+    saved_find_in(saved_root(&chosen));
+}
+
+/* Fails unless the perplexity of the model in dir on a backend in float32 is transformers' within `limit`; 1 in show prints it. */
+static inline void saved_check_in(const char *dir, const exf_backend *backend, double limit, int show)
 {
     static saved_answers a;
-    char dir[512];
-    int chosen;
     golden_seen s;
     exf_model *m;
     exf_err err;
-    snprintf(dir, sizeof dir, "%s/%s", saved_root(&chosen), saved_name[i]);
     saved_read(&a, dir);
     ck_ok(exf_model_open(&m, dir, &err), err);
     golden_forward(&s, m, &a.batch, backend, EXF_COMPUTE_F32, 1);
     double seen = saved_perplexity(&a, &s), want = a.float64 > 0 ? a.float64 : a.float32, off = fabs(seen / want - 1);
-    if (chosen)
-        printf("%-58s %14.9f %14.9f  %.1e %s\n", dir, seen, want, off, a.float64 > 0 ? "" : "(float32)");
+    if (show) printf("%-58s %14.9f %14.9f  %.1e %s\n", dir, seen, want, off, a.float64 > 0 ? "" : "(float32)");
     ck_assert_msg(off <= limit, "%s: perplexity %.9f, transformers has %.9f: %.1e", dir, seen, want, off);
     golden_free(&s);
     exf_model_close(m);
+}
+
+/* The same of model i; one in a chosen directory is printed. */
+static inline void saved_check(int i, const exf_backend *backend, double limit)
+{
+    char dir[512];
+    int chosen;
+    snprintf(dir, sizeof dir, "%s/%s", saved_root(&chosen), saved_name[i]);
+    saved_check_in(dir, backend, limit, chosen);
 }
 #endif

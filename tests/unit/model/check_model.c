@@ -264,6 +264,24 @@ START_TEST(tensors_beyond_the_config_are_refused)
 }
 END_TEST
 
+/* Of a release that lost its quantization_config. */
+START_TEST(packed_tensors_need_a_config)
+{
+    static const char *const endings[][2] = {{"qweight", "by AWQ or GPTQ, but "}, {"weight_packed", "by compressed-tensors, but "},
+                                             {"weight_scale_2", "by ModelOpt (NVFP4), but "}, {"weight.absmax", "bitsandbytes"}};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        char name[72];
+        small_model s = small_new(1);
+        snprintf(name, sizeof name, "model.layers.1.mlp.experts.1.up_proj.%s", endings[i][0]);
+        small_add(&s, name, 3, 4);
+        small_write(&s, 0);
+        refused(EXF_MODEL, name);
+        ck_assert_msg(strstr(e.msg, endings[i][1]) && strstr(e.msg, "docs/quantized.md"), "%s", e.msg);
+        small_free(&s);
+    }
+}
+END_TEST
+
 /* ---- numbers that are none ------------------------------------------------------------------- */
 
 START_TEST(weights_that_are_no_numbers_are_refused)
@@ -305,8 +323,8 @@ START_TEST(a_config_must_be_one_of_ours)
     ck_assert_msg(strstr(e.msg, "qwen3_moe") != NULL, "%s", e.msg);
     put_text("config.json", "{\"model_type\": 3}");
     refused(EXF_MODEL, "model_type");
-    put_text("config.json", SMALL_CONFIG "false, \"quantization_config\": {\"quant_method\": \"awq\"}}");
-    refused(EXF_MODEL, "\"quantization_config.quant_method\" is \"awq\"");
+    put_text("config.json", SMALL_CONFIG "false, \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}}");
+    refused(EXF_MODEL, "\"quantization_config.quant_method\" is \"bitsandbytes\"");
     unlink(exf_scratch("config.json"));
     refused(EXF_IO, "config.json");
     small_write(&s, 0);
@@ -383,6 +401,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, shapes_are_those_of_the_config);
     tcase_add_test(t, only_float_weights_are_read);
     tcase_add_test(t, tensors_beyond_the_config_are_refused);
+    tcase_add_test(t, packed_tensors_need_a_config);
     tcase_add_test(t, weights_that_are_no_numbers_are_refused);
     tcase_add_test(t, a_config_must_be_one_of_ours);
     tcase_add_test(t, the_config_is_named_by_its_sha256);

@@ -3,6 +3,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
+#include "model/dequantize.h"
 #include "model/quantization.h"
 #include "model/weight_source.h"
 
@@ -18,7 +19,7 @@ static float scales32[4096];
 
 static exf_quantization fp8_blocks(int rows, int cols)
 {
-    return (exf_quantization){.fp8 = 1, .fp4 = 1, .block_rows = rows, .block_cols = cols};
+    return (exf_quantization){.quantizer = EXF_QUANTIZER_FP8, .fp8 = 1, .fp4 = 1, .block_rows = rows, .block_cols = cols};
 }
 
 /* The tensors as the checkpoint in the scratch directory. */
@@ -362,9 +363,9 @@ START_TEST(refuses_other_configs)
 {
     static const struct { const char *config, *says[2];
     } c[] = {
-        {"{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}}",
-         {"config.json: \"quantization_config.quant_method\" is \"awq\"", "calibrate on the release"}},
-        {"{\"quantization_config\": {\"bits\": 4}}", {"is \"missing\"", "supported is \"fp8\""}},
+        {"{\"quantization_config\": {\"quant_method\": \"quark\", \"bits\": 4}}",
+         {"config.json: \"quantization_config.quant_method\" is \"quark\"", "calibrate on the release"}},
+        {"{\"quantization_config\": {\"bits\": 4}}", {"is \"missing\"", "supported are \"fp8\""}},
         {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}}", {"fmt\" is \"e5m2\"", "e4m3"}},
         {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}",
          {"weight_block_size", "two integers"}},

@@ -273,7 +273,7 @@ START_TEST(parts_are_what_the_checkpoint_holds)
     b->gpu->memory_reset_peak();
     ck_ok(exf_weight_loader_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
     b->gpu->memory(&now, &peak);
-    ck_assert_uint_ge(planned + exf_weight_loader_device_bytes(), peak);
+    ck_assert_uint_ge(planned + exf_weight_loader_device_bytes(c.model), peak);
     ck_ok(exf_weight_loader_next(s, &lw, &e), e);
     assert_rest(m, &lw, EXF_LAYER_EMBED);
     for (int l = 0; l < m->arch.n_layers; l++) {

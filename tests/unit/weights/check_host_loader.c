@@ -158,8 +158,7 @@ static uint64_t chunk_bytes(const member *m)
     for (size_t i = 0; i < t.n; i++)
         for (size_t k = 0; k < t.plan[t.load[i].plan].n; k++) {
             const exf_weight_chunk *c = &t.plan[t.load[i].plan].chunk[k];
-            bytes += exf_weight_source_code_bytes(&c->at.w, c->n_rows, c->at.cols) +
-                     exf_weight_source_scale_bytes(&c->at.w, c->n_rows, c->at.cols);
+            for (int kind = 0; kind < EXF_STORED_KINDS; kind++) bytes += exf_chunk_stored_bytes(c, (exf_stored_kind)kind);
         }
     exf_weight_schedule_free(&t);
     return bytes;

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Write tiny Qwen3-MoE models whose weights are quantized, and what the libraries that define the formats decode them to.
+
+usage: make_quantized_models.py OUTDIR [PATTERN...]     (PATTERN: as of a shell, of the names in FORMATS below; default: all)
+
+A model is a new directory OUTDIR/NAME with config.json, model.safetensors and saved.json: the versions, the SHA-256 of every
+quantized matrix as the library decodes it, in float32 with zeros of one sign, and the perplexity of some token ids under
+transformers' forward in float32 and float64 with those matrices.  Routers, norms, embedding and head stay BF16, and in some
+models attention does, as checkpoints in these formats have it.
+
+compressed-tensors packs and decodes its own formats and ModelOpt its NVFP4.  AutoAWQ's and GPTQ's packing is written here from
+their definition; AWQ is decoded by compressed-tensors' converter, GPTQ by its formula.  All decode with float32 scales; where
+scales are stored in 16 bits the libraries' own results are these rounded to 16 bits, which is checked.
+
+A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20 and nvidia-modelopt.
+tests/golden/quantized holds them all.
+"""
+import fnmatch, hashlib, json, math, os, sys, zlib
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+VOCAB, SEQUENCES, LENGTH = 40, 2, 40
+COMMON = dict(vocab_size=VOCAB, num_hidden_layers=1, num_experts=4, num_experts_per_tok=2, num_attention_heads=2,
+              num_key_value_heads=1, head_dim=16, intermediate_size=32, max_position_embeddings=512, rms_norm_eps=1e-6,
+              norm_topk_prob=True, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+SIZES = {"small": dict(COMMON, hidden_size=64, moe_intermediate_size=32),
+         "wide": dict(COMMON, hidden_size=128, moe_intermediate_size=128)}
+
+
+def make_model(sizes, seed):
+    config = transformers.Qwen3MoeConfig(**SIZES[sizes])
+    config._attn_implementation = config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            value = torch.randn(p.shape, generator=source)
+            value = value * 0.2 + 1 if "norm" in name else value * (0.3 if p.shape[0] == VOCAB else 1.2 / math.sqrt(p.shape[-1]))
+            p.copy_(value.to(torch.bfloat16))
+    return model
+
+
+def matrices_of(model):
+    """The names and weights of a checkpoint in the release's layout: a tensor for each matrix of an expert."""
+    out = {}
+    for name, p in model.state_dict().items():
+        if name.endswith("experts.gate_up_proj"):
+            for e, both in enumerate(p):
+                for part, w in zip(("gate_proj", "up_proj"), both.chunk(2)):
+                    out[f"{name.removesuffix('gate_up_proj')}{e}.{part}.weight"] = w.clone()
+        elif name.endswith("experts.down_proj"):
+            for e, w in enumerate(p):
+                out[f"{name.removesuffix('down_proj')}{e}.down_proj.weight"] = w.clone()
+        else:
+            out[name] = p.clone()
+    return out
+
+
+def put_back(model, weights):
+    """Gives a model the weights of such a checkpoint."""
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, p in state.items():
+            stem = name.rsplit(".", 1)[0]
+            if name.endswith("experts.gate_up_proj"):
+                parts = [torch.cat([weights[f"{stem}.{e}.{k}.weight"] for k in ("gate_proj", "up_proj")]) for e in range(len(p))]
+                p.copy_(torch.stack(parts))
+            elif name.endswith("experts.down_proj"):
+                p.copy_(torch.stack([weights[f"{stem}.{e}.down_proj.weight"] for e in range(len(p))]))
+            else:
+                p.copy_(weights[name])
+
+
+# ---- compressed-tensors ------------------------------------------------------------------------------------
+
+def compressed(weights, form, activations=None, float16=False):
+    """A coder of one format: (tensors beside X. of a matrix, its decoded value, and quantization_config of an ignore list)."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
+    args = QuantizationArgs(**weights)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args,
+                                input_activations=QuantizationArgs(**activations) if activations else None)
+    compressor = BaseCompressor.get_value_from_registry(form)
+
+    def least_and_most(w):
+        if args.strategy in ("group", "tensor_group"):
+            groups = w.unflatten(-1, (-1, args.group_size))
+            return groups.amin(-1), groups.amax(-1)
+        if args.strategy == "block":
+            r, c = args.block_structure
+            blocks = w.unflatten(0, (-1, r)).unflatten(-1, (-1, c))
+            return blocks.amin((1, 3)), blocks.amax((1, 3))
+        if args.strategy == "channel":
+            return w.amin(-1, keepdim=True), w.amax(-1, keepdim=True)
+        return w.amin().reshape(1), w.amax().reshape(1)
+
+    def code(name, w):
+        w = w.to(torch.float16 if float16 else torch.bfloat16)
+        state, whole = {"weight": w}, None
+        low, high = least_and_most(w)
+        if args.strategy == "tensor_group":
+            whole = generate_gparam(w.amin().float(), w.amax().float()).reshape(1)
+            state["weight_global_scale"] = whole
+            low, high = low.float(), high.float()
+        scale, zero = calculate_qparams(low, high, args, whole)
+        if form == "mxfp4-pack-quantized":
+            from compressed_tensors.quantization.utils import generate_mx_scales
+            scale = 2.0 ** (generate_mx_scales(torch.maximum(-low, high).clamp(min=0)).float() - 127)
+        state["weight_scale"] = scale
+        if args.type == "int":
+            state["weight_zero_point"] = zero.to(torch.int8)
+        packed = compressor.compress(state, scheme)
+        if activations and not activations["dynamic"]:
+            packed["input_scale"] = torch.tensor([0.02], dtype=torch.bfloat16)
+        if form.endswith("fp4-pack-quantized"):
+            codes = unpack_fp4_from_uint8(packed["weight_packed"], *w.shape, dtype=torch.float32)
+            stored = compressor._decompress_scale(packed["weight_scale"], torch.float32)
+            value = dequantize(codes, stored, args=args, global_scale=whole, dtype=torch.float32)
+        else:
+            value = compressor.decompress(dict(packed, weight_scale=packed["weight_scale"].float()), scheme)["weight"]
+        own = compressor.decompress(dict(packed), scheme)["weight"]
+        assert torch.equal(value.to(own.dtype), own), name
+        return packed, value
+
+    def config(ignore):
+        q = QuantizationConfig(config_groups={"group_0": scheme}, format=form, ignore=ignore, quantization_status="compressed")
+        return json.loads(json.dumps(q.model_dump(mode="json")))
+
+    return code, config
+
+
+def int4(group, symmetric, **more):
+    how = dict(strategy="group", group_size=group) if group else dict(strategy="channel")
+    return lambda: compressed(dict(num_bits=4, type="int", symmetric=symmetric, **how), "pack-quantized", **more)
+
+
+def fp8(strategy, static=False, **how):
+    seen = dict(num_bits=8, type="float", symmetric=True)
+    seen.update(dict(strategy="tensor", dynamic=False) if static else dict(strategy="token", dynamic=True))
+    return lambda: compressed(dict(num_bits=8, type="float", symmetric=True, strategy=strategy, **how), "float-quantized", seen)
+
+
+def fp4(form, strategy, group, scale):
+    how = dict(num_bits=4, type="float", symmetric=True, strategy=strategy, group_size=group, scale_dtype=scale, zp_dtype=scale)
+    return lambda: compressed(how, form)
+
+
+# ---- ModelOpt ------------------------------------------------------------------------------------------------
+
+def modelopt(algorithm):
+    def code_nvfp4(name, w):
+        from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+        packed, scale, whole = NVFP4QTensor.quantize(w.float(), 16)
+        value = packed.dequantize(torch.float32, scale=scale, double_scale=whole, block_sizes={-1: 16})
+        return {"weight": packed._quantized_data, "weight_scale": scale, "weight_scale_2": whole,
+                "input_scale": torch.tensor(0.01)}, value
+
+    def code_fp8(name, w):  # one scale; the definition is the product
+        scale = w.float().abs().amax() / 448
+        codes = (w.float() / scale).to(torch.float8_e4m3fn)
+        return {"weight": codes, "weight_scale": scale, "input_scale": torch.tensor(0.01)}, codes.float() * scale
+
+    def config(ignore):
+        from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+        return convert_hf_quant_config_format({"producer": {"name": "modelopt", "version": "0.47.0"}, "quantization": {
+            "quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ignore}})
+
+    return code_nvfp4 if algorithm == "NVFP4" else code_fp8, config
+
+
+# ---- AWQ and GPTQ ----------------------------------------------------------------------------------------------
+
+def words(codes, order=range(8)):
+    """[.., 8 n] of 0 to 15 as int32 [.., n]; nibble i of a word is number order[i] of its eight."""
+    eights = codes.to(torch.int64).unflatten(-1, (-1, 8))
+    word = sum(eights[..., k] << 4 * i for i, k in enumerate(order))
+    return (word - ((word >> 31) << 32)).to(torch.int32).contiguous()
+
+
+def round_groups(w, group_of, n_groups, symmetric):
+    """Codes [out, in], float16 scales and zeros [out, groups], with group_of [in]."""
+    w, scales, zeros = w.float(), [], []
+    for g in range(n_groups):
+        part = w[:, group_of == g]
+        low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
+        scale = (torch.maximum(-low, high) / 7.5 if symmetric else (high - low) / 15).half()
+        scales.append(scale)
+        zeros.append(torch.full_like(low, 8) if symmetric else (-low / scale.float()).round().clamp(0, 15))
+    scales, zeros = torch.stack(scales, 1), torch.stack(zeros, 1).int()
+    codes = (w / scales.float()[:, group_of] + zeros[:, group_of]).round().clamp(0, 15).int()
+    return codes, scales, zeros
+
+
+def awq(group):
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+
+    def code(name, w):
+        from compressed_tensors.compressors import BaseCompressor
+        from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+        group_of = torch.arange(w.shape[1]) // group
+        codes, scales, zeros = round_groups(w, group_of, w.shape[1] // group, False)
+        packed = {"qweight": words(codes.T, order), "qzeros": words(zeros.T, order), "scales": scales.T.contiguous()}
+        converter = AutoAWQConverter(bits=4, group_size=group, zero_point=True, version="gemm")
+        state = {k.removeprefix("m."): v for k, v in converter.process({"m." + k: v for k, v in packed.items()}).items()}
+        state["weight_scale"] = state["weight_scale"].float()
+        args = QuantizationArgs(num_bits=4, type="int", symmetric=False, strategy="group", group_size=group)
+        scheme = QuantizationScheme(targets=["Linear"], weights=args)
+        value = BaseCompressor.get_value_from_registry("pack-quantized").decompress(state, scheme)["weight"]
+        assert torch.equal(value, (codes - zeros[:, group_of]) * scales.float()[:, group_of])
+        return packed, value
+
+    def config(ignore):
+        return {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm",
+                "modules_to_not_convert": ignore}
+
+    return code, config
+
+
+def gptq(group, symmetric, act_order=False, version="gptq"):
+    def code(name, w):
+        cols = w.shape[1]
+        group_of = torch.arange(cols) // group
+        if act_order:
+            group_of = group_of[torch.randperm(cols, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))]
+        codes, scales, zeros = round_groups(w, group_of, cols // group, symmetric)
+        stored = (zeros - 1) % 16 if version == "gptq" else zeros
+        packed = {"qweight": words(codes).T.contiguous(), "qzeros": words(stored.T), "scales": scales.T.contiguous(),
+                  "g_idx": group_of.int()}
+        value = (scales.float().T[group_of] * (codes.T - zeros.T[group_of])).T.contiguous()
+        return packed, value
+
+    def config(ignore):
+        dynamic = {f"-:.*{module}.*": {} for module in ignore}
+        return {"quant_method": "gptq", "dynamic": dynamic, "bits": 4, "group_size": group, "desc_act": act_order, "sym": symmetric,
+                "checkpoint_format": version, "lm_head": False, "pack_dtype": "int32", "damp_percent": 0.05}
+
+    return code, config
+
+
+# ---- all of them -------------------------------------------------------------------------------------------------
+
+GATES = ["lm_head", "re:.*mlp.gate$"]
+EXPERTS = GATES + ["re:.*self_attn.*"]  # what is not quantized, as Kimi-K2-Thinking has it
+FORMATS = {  # sizes, quantizer, ignore list
+    "int4-g32": ("small", int4(32, True), EXPERTS), "int4-g32-zeros": ("small", int4(32, False), GATES),
+    "int4-g128": ("wide", int4(128, True), EXPERTS), "int4-g128-zeros": ("wide", int4(128, False, float16=True), EXPERTS),
+    "int4-channel": ("small", int4(0, True), EXPERTS),
+    "fp8-channel": ("small", fp8("channel"), GATES), "fp8-tensor": ("small", fp8("tensor", static=True), GATES),
+    "fp8-block": ("small", fp8("block", block_structure=[16, 32]), GATES),
+    "nvfp4": ("small", fp4("nvfp4-pack-quantized", "tensor_group", 16, "torch.float8_e4m3fn"), EXPERTS),
+    "mxfp4": ("small", fp4("mxfp4-pack-quantized", "group", 32, "torch.uint8"), EXPERTS),
+    "modelopt-nvfp4": ("small", lambda: modelopt("NVFP4"), ["lm_head", "model.layers.0.self_attn*", "model.layers.*.mlp.gate"]),
+    "modelopt-fp8": ("small", lambda: modelopt("FP8"), ["lm_head", "model.layers.*.mlp.gate"]),
+    "awq-g32": ("small", lambda: awq(32), ["mlp.gate"]), "awq-g128": ("wide", lambda: awq(128), ["mlp.gate", "self_attn"]),
+    "gptq-g32": ("small", lambda: gptq(32, True), []), "gptq-order": ("small", lambda: gptq(32, False, act_order=True), []),
+    "gptq-v2-g128": ("wide", lambda: gptq(128, False, version="gptq_v2"), ["self_attn"]),
+}
+
+
+def perplexity(model, ids, dtype):
+    with torch.no_grad():
+        logits = model.to(dtype)(input_ids=ids, use_cache=False).logits.double()
+    return math.exp(torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), ids[:, 1:].reshape(-1)).item())
+
+
+def sha256(value):
+    return hashlib.sha256((value.float() + 0.0).contiguous().numpy().tobytes()).hexdigest()  # -0 + 0 is 0
+
+
+def is_quantized(name, weight, ignore):
+    kept = ("lm_head", "embed_tokens", "mlp.gate.weight") + (("self_attn",) if any("self_attn" in i for i in ignore) else ())
+    return weight.ndim == 2 and not any(k in name for k in kept)
+
+
+def make(out, name):
+    sizes, quantizer, ignore = FORMATS[name]
+    code, config_of = quantizer()
+    seed = zlib.crc32(name.encode())
+    model = make_model(sizes, seed)
+    tensors, values, decoded = {}, {}, {}
+    for tensor, w in matrices_of(model).items():
+        values[tensor] = w.to(torch.bfloat16).float()
+        tensors[tensor] = w.to(torch.bfloat16)
+        if is_quantized(tensor, w, ignore):
+            beside, value = code(tensor, w)
+            del tensors[tensor]
+            tensors.update({f"{tensor.removesuffix('weight')}{k}": v.contiguous() for k, v in beside.items()})
+            values[tensor] = value.float()
+            decoded[tensor] = {"shape": list(value.shape), "sha256": sha256(value)}
+    put_back(model, values)
+    ids = torch.randint(VOCAB - 1, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
+    float32, float64 = perplexity(model, ids, torch.float32), perplexity(model, ids, torch.float64)
+    os.makedirs(out)  # nothing that is there is written over
+    config = model.config.to_dict()
+    config = {k: v for k, v in config.items() if not k.startswith("_") and k != "transformers_version"}
+    config.update(architectures=["Qwen3MoeForCausalLM"], dtype="bfloat16", quantization_config=config_of(ignore))
+    for file, what in (("config.json", config), ("saved.json", {
+            "transformers": transformers.__version__, "ids": ids.tolist(), "perplexity_float32": float32,
+            "perplexity_float64": float64, "weights": decoded})):
+        with open(os.path.join(out, file), "w", encoding="utf-8") as f:
+            json.dump(what, f, indent=1 if file == "config.json" else None, sort_keys=file == "config.json")
+            f.write("\n")
+    save_file(tensors, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
+    os.chmod(os.path.join(out, "model.safetensors"), 0o644)
+    print(f"{name:20} perplexity {float32:.9f}, in float64 {float64:.9f}; {len(decoded)} quantized matrices", flush=True)
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    for name in FORMATS:
+        if any(fnmatch.fnmatch(name, p) for p in sys.argv[2:] or ["*"]):
+            make(os.path.join(sys.argv[1], name), name)
+
+
+main()

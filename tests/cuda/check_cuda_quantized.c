@@ -1,0 +1,158 @@
+/* check_cuda_quantized.c - number formats of quantizers on the GPU: matrices are decoded to the bits that the CPU gives, in both
+ * operand types, and forwards of whole models (check_quantized.c) are transformers'. */
+#include "model/dequantize.h"
+#include "tests/support/one_device_fixtures.h"
+#include "tests/support/saved_fixtures.h"
+
+static const char root[] = "tests/golden/quantized";
+
+static const char *dir_of(int i)
+{
+    static char dir[512];
+    snprintf(dir, sizeof dir, "%s/%s", root, saved_name[i]);
+    return dir;
+}
+
+/* Decodes on the GPU, to float32 and to bfloat16, and compares with what the CPU has. */
+static void check_decoded(exf_device_coded_rows *c, const float *want, const char *what)
+{
+    size_t n = c->rows * c->cols;
+    int *bad = device_put(&d, &(int){0}, sizeof(int));
+    for (int number = 0; number < 2; number++) {
+        void *out = device_put(&d, NULL, n * 4);
+        d.b->gpu->dequantize(d.q, out, (exf_number)number, c, bad);
+        void *got = device_get(&d, out, n * exf_number_bytes((exf_number)number));
+        for (size_t i = 0; i < n; i++) {
+            float is = number == EXF_NUMBER_BF16 ? of_bf16(((uint16_t *)got)[i]) : ((float *)got)[i];
+            float should = number == EXF_NUMBER_BF16 ? of_bf16(to_bf16(want[i])) : want[i];
+            ck_assert_msg(is == should, "%s: element %zu: %.9g, the CPU has %.9g", what, i, (double)is, (double)should);
+        }
+        exf_mem_free(got);
+        d.b->free(out);
+    }
+    int *found = device_get(&d, bad, sizeof(int));
+    ck_assert_int_eq(*found, 0);
+    exf_mem_free(found);
+    d.b->free(bad);
+}
+
+/* ---- matrices of any shape ------------------------------------------------------------ */
+
+static const struct { exf_coding coding; exf_device_coding device; size_t rows, cols, group; int zeros, order; exf_dtype scales;
+} shapes[] = {
+    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 264, 1024, 32, 0, 0, EXF_DT_BF16},
+    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 264, 1024, 128, 1, 0, EXF_DT_F16},
+    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 13, 43, 43, 1, 0, EXF_DT_F32},
+    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 64, 256, 32, 0, 1, EXF_DT_BF16},
+    {EXF_CODED_GPTQ, EXF_DEVICE_CODED_GPTQ, 264, 1024, 128, 1, 0, EXF_DT_F16},
+    {EXF_CODED_GPTQ, EXF_DEVICE_CODED_GPTQ, 768, 2048, 128, 1, 1, EXF_DT_F16},
+    {EXF_CODED_AWQ, EXF_DEVICE_CODED_AWQ, 264, 1024, 128, 1, 0, EXF_DT_F16},
+    {EXF_CODED_AWQ, EXF_DEVICE_CODED_AWQ, 2048, 768, 32, 0, 0, EXF_DT_F16},
+};
+
+static uint8_t *random_bytes(size_t n, uint64_t seed)
+{
+    uint8_t *bytes = test_memory(n, 1);
+    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)exf_rng_u64(1, seed, i);
+    return bytes;
+}
+
+START_TEST(integers_are_decoded_as_on_the_cpu)
+{
+    size_t rows = shapes[_i].rows, cols = shapes[_i].cols, group = shapes[_i].group, groups = (cols + group - 1) / group;
+    size_t width = exf_dtype_bits(shapes[_i].scales) / 8, n = rows * cols;
+    size_t n_codes = rows * ((cols + 7) / 8) * 4, n_zeros = (rows + 7) / 8 * 4 * groups;
+    uint8_t *codes = random_bytes(n_codes, 3), *zeros = random_bytes(n_zeros, 4), *raw = random_bytes(rows * groups * width, 5);
+    float *scales = test_memory(rows * groups, 4), *want = test_memory(n, 4);
+    int32_t *order = test_memory(cols, 4);
+    for (size_t i = 0; i < rows * groups; i++) /* of moderate size, whichever of the three types it is */
+        raw[(i + 1) * width - 1] = (uint8_t)(0x38 + raw[(i + 1) * width - 1] % 6);
+    for (size_t i = 0; i < cols; i++) order[i] = (int32_t)(exf_rng_u64(1, 6, i) % groups);
+    exf_dtype_to_f32(scales, raw, rows * groups, shapes[_i].scales);
+    exf_coded_rows host = {.codes = codes, .scales = scales, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = group,
+                           .zeros = shapes[_i].zeros ? zeros : NULL, .zero_add = _i % 2,
+                           .groups = shapes[_i].order ? (uint8_t *)order : NULL, .all_rows = rows};
+    exf_dequantize(want, shapes[_i].coding, &host);
+    exf_device_coded_rows c = {.coding = shapes[_i].device, .scale_dtype = shapes[_i].scales,
+                               .codes = device_put(&d, codes, n_codes), .scales = device_put(&d, raw, rows * groups * width),
+                               .rows = rows, .cols = cols, .block_rows = 1, .block_cols = group, .zero_add = _i % 2,
+                               .zeros = shapes[_i].zeros ? device_put(&d, zeros, n_zeros) : NULL,
+                               .groups = shapes[_i].order ? device_put(&d, order, cols * 4) : NULL};
+    char what[32];
+    snprintf(what, sizeof what, "case %d", _i);
+    check_decoded(&c, want, what);
+    const void *held[] = {c.codes, c.scales, c.zeros, c.groups};
+    for (int k = 0; k < 4; k++) d.b->free((void *)(uintptr_t)held[k]);
+    void *made[] = {codes, zeros, raw, scales, want, order};
+    for (int k = 0; k < 6; k++) exf_mem_free(made[k]);
+}
+END_TEST
+
+/* ---- whole models ------------------------------------------------------------------------ */
+
+/* One matrix of a model, its tensors copied as the loader of a device copies them. */
+static void check_matrix(const exf_model *m, const char *name, size_t rows, size_t cols)
+{
+    static const exf_device_coding coding[] = {
+        [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,   [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4, [EXF_CODED_INT4] = EXF_DEVICE_CODED_INT4,
+        [EXF_CODED_GPTQ] = EXF_DEVICE_CODED_GPTQ, [EXF_CODED_AWQ] = EXF_DEVICE_CODED_AWQ};
+    exf_err err;
+    exf_weight_source w;
+    exf_raw_rows raw;
+    void *on[EXF_STORED_KINDS] = {NULL};
+    int64_t shape[2] = {(int64_t)rows, (int64_t)cols};
+    ck_ok(exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, 2, EXF_LINEAR, &err), err);
+    char *buffer = test_memory(exf_weight_source_room(&w, 0, rows, cols), 1);
+    float *want = test_memory(rows * cols, 4);
+    ck_ok(exf_weight_source_raw(&w, 0, rows, cols, buffer, &raw, &err), err);
+    ck_ok(exf_weight_source_decode(&w, &raw, 0, rows, cols, want, &err), err);
+    for (int k = 0; k < EXF_STORED_KINDS; k++)
+        if (raw.of[k]) on[k] = device_put(&d, raw.of[k], exf_weight_source_stored_bytes(&w, (exf_stored_kind)k, 0, rows, cols));
+    exf_device_coded_rows c = {.coding = coding[w.coding], .scale_dtype = w.scale_dtype, .codes = on[EXF_STORED_CODES],
+                               .scales = on[EXF_STORED_SCALES], .rows = rows, .cols = cols, .block_rows = (size_t)w.block_rows,
+                               .block_cols = (size_t)w.block_cols, .zeros = on[EXF_STORED_ZEROS], .zero_add = w.zero_add,
+                               .groups = on[EXF_STORED_GROUPS], .factor = on[EXF_STORED_FACTOR], .divides = w.divides};
+    check_decoded(&c, want, name);
+    for (int k = 0; k < EXF_STORED_KINDS; k++) d.b->free(on[k]);
+    exf_mem_free(buffer);
+    exf_mem_free(want);
+}
+
+START_TEST(every_matrix_is_the_cpus)
+{
+    exf_err err;
+    exf_json *doc;
+    exf_model *m;
+    char path[640];
+    snprintf(path, sizeof path, "%s/saved.json", dir_of(_i));
+    ck_ok(exf_json_load(&doc, path, 1 << 20, &err), err);
+    ck_ok(exf_model_open(&m, dir_of(_i), &err), err);
+    const exf_json *weights = exf_json_get(doc, "weights");
+    for (void *it = exf_json_first(weights); it; it = exf_json_next(weights, it)) {
+        const exf_json *shape = exf_json_get(exf_json_value(it), "shape");
+        check_matrix(m, exf_json_key(it), (size_t)exf_json_int(exf_json_at(shape, 0)), (size_t)exf_json_int(exf_json_at(shape, 1)));
+    }
+    exf_model_close(m);
+    exf_json_free(doc);
+}
+END_TEST
+
+START_TEST(perplexity_is_that_of_transformers)
+{
+    saved_check_in(dir_of(_i), d.b, 1e-4, 0);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_quantized");
+    TCase *t = tcase_create("quantized");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, open_device_bf16, close_device);
+    saved_find_in(root);
+    tcase_add_loop_test(t, integers_are_decoded_as_on_the_cpu, 0, (int)(sizeof shapes / sizeof *shapes));
+    tcase_add_loop_test(t, every_matrix_is_the_cpus, 0, saved_n);
+    tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
+    suite_add_tcase(s, t);
+    return s;
+}
