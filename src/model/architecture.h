@@ -85,7 +85,8 @@ enum {
     EXF_T_SHARED = 1 << 10, EXF_T_SCORED = 1 << 11, EXF_T_HASHED = 1 << 12,
     EXF_T_O_BIAS = 1 << 13,
     EXF_T_RATIO_SHORT = 1 << 14, EXF_T_RATIO_LONG = 1 << 15,
-    EXF_T_UNTIED = 1 << 16
+    EXF_T_UNTIED = 1 << 16,
+    EXF_T_QK_NORM_ROW = 1 << 17 /* q and k normed over the whole projected row, not head by head */
 };
 
 /* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */

@@ -79,7 +79,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     EXF_TRY(exf_config_text_or(c, "quantization_config.quant_method", "missing", &method, err));
     EXF_TRY(exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err));
     if (strcmp(method, "fp8") != 0) return refuse_method(c, method, err);
-    if (strcmp(fmt, "e4m3") != 0)
+    if (strcmp(fmt, "e4m3") != 0 && strcmp(fmt, "float8_e4m3fn") != 0)
         return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
     EXF_TRY(read_block(c, q, err));
     EXF_TRY(read_experts(c, q, err));

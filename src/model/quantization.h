@@ -28,7 +28,7 @@ typedef struct {
     "the weights are packed by %s, which is not read; calibrate on the release that they were made from (BF16, or FP8 in " \
     "blocks) and serve its tables with these weights: docs/quantized.md"
 
-/* quant_method "fp8" with fmt "e4m3", weight_block_size (default [128, 128]) and
+/* quant_method "fp8" with fmt "e4m3" (or "float8_e4m3fn", as MiniMax-M2 calls it), weight_block_size (default [128, 128]) and
  * anything in activation_scheme, scale_fmt and modules_to_not_convert; no
  * quantization_config.  EXF_MODEL saying what is supported for anything else. */
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err) EXF_CHECKED;

@@ -27,6 +27,13 @@
     {EXF_W_Q_NORM, "{P}layers.{L}.self_attn.q_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}, \
     {EXF_W_K_NORM, "{P}layers.{L}.self_attn.k_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}
 
+/* Norms over the whole projected row of q and of k, before it is parted into heads. */
+#define EXF_RULES_QK_NORM_ROW(norm)                                                     \
+    {EXF_W_Q_NORM, "{P}layers.{L}.self_attn.q_norm.weight", EXF_IN_LAYER,               \
+     EXF_T_ATTENTION | EXF_T_QK_NORM_ROW, {EXF_DIM_Q}, norm},                           \
+    {EXF_W_K_NORM, "{P}layers.{L}.self_attn.k_norm.weight", EXF_IN_LAYER,               \
+     EXF_T_ATTENTION | EXF_T_QK_NORM_ROW, {EXF_DIM_KV}, norm}
+
 #define EXF_RULES_MLA                                                                                                  \
     {EXF_W_Q, "{P}layers.{L}.self_attn.q_proj.weight", EXF_IN_LAYER,                                                   \
      EXF_T_MLA | EXF_T_NO_Q_LORA, {EXF_DIM_Q, EXF_DIM_H}, EXF_LINEAR},                                                 \
