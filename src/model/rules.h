@@ -81,4 +81,19 @@
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},             \
     {EXF_W_SHARED_DOWN, "{P}layers.{L}.mlp." name ".down_proj.weight", EXF_IN_LAYER, \
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR}
+
+/* The gate of a shared expert that has one. */
+#define EXF_RULES_SHARED_SWITCH                                                      \
+    {EXF_W_SHARED_SWITCH, "{P}layers.{L}.mlp.shared_expert_gate.weight", EXF_IN_LAYER, \
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_ONE, EXF_DIM_H}, 0}
+
+/* The gated delta rule, but for the projections of its input. */
+#define EXF_RULES_DELTANET                                                                                                     \
+    {EXF_W_DELTA_CONV, "{P}layers.{L}.linear_attn.conv1d.weight", EXF_IN_LAYER,                                                \
+     EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_ONE, EXF_DIM_DELTA_CONV}, 0},                                                 \
+    {EXF_W_DELTA_DT_BIAS, "{P}layers.{L}.linear_attn.dt_bias", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},        \
+    {EXF_W_DELTA_A_LOG, "{P}layers.{L}.linear_attn.A_log", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},            \
+    {EXF_W_DELTA_NORM, "{P}layers.{L}.linear_attn.norm.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_VALUE}, 0},       \
+    {EXF_W_DELTA_OUT, "{P}layers.{L}.linear_attn.out_proj.weight", EXF_IN_LAYER,                                               \
+     EXF_T_DELTANET, {EXF_DIM_H, EXF_DIM_DELTA_Z}, EXF_LINEAR}
 #endif
