@@ -2,7 +2,9 @@
  *
  * q [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
  * with rows its own ld floats apart.  Query head h uses key-value head
- * h / (n_heads / n_kv).  score = scale * q.k; token t sees tokens 0..t.
+ * h / (n_heads / n_kv).  score = scale * q.k; token t sees tokens 0..t, with a window those
+ * of the last `window`, itself among them.  A sink is a score of a head that enters the sum of the
+ * softmax and has no value.
  * float32; scale is positive.  The T x T scores are never held: the CPU holds
  * EXF_ATTENTION_ROWS rows of them, the CUDA backend tiles in registers.
  *
@@ -16,6 +18,7 @@
  * become infinite, and the output is found not to be finite); products are added in
  * float32, weights in float32 before they are rounded.  With delta the largest error
  * of a score, at most 2^-11 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.
+ * Windows and sinks: in float32 without tensor cores (attention_f32.cuh), in either mode.
  * Larger heads: by wgmma rounded in BF16 mode, to 576 and 512; by mma.sync in float32, as
  * are those of F32 mode that the GPU's shared memory does not hold (attention_split_mma.cu). */
 
@@ -34,6 +37,8 @@ typedef struct {
     int d, dv;
     int ldq, ldk, ldv, ldo;
     float scale;
+    int window;         /* 0: all tokens before */
+    const float *sinks; /* [n_heads], in the backend's memory; NULL: none */
 } exf_attention_shape;
 
 /* Floats of workspace that a sequence of n_tokens needs. */

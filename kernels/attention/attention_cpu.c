@@ -13,20 +13,27 @@ size_t exf_attention_workspace(int n_tokens)
     return (size_t)EXF_ATTENTION_ROWS * (size_t)n_tokens;
 }
 
-/* Computes the softmax of rows: row i of the block sees visible = first + i + 1 keys; the rest becomes 0. */
-EXF_SIMD_CLONES static void softmax_rows(float *scores, int n_rows, int n_keys, int first)
+/* Rows of scores: row i is token first + i, column j key begin + j. */
+typedef struct {
+    int n_rows, n_keys, first, begin, window;
+    const float *sink; /* of the head, or NULL */
+} score_rows;
+
+/* Computes the softmax of rows over the keys that they see; the rest becomes 0. */
+EXF_SIMD_CLONES static void softmax_rows(float *scores, const score_rows *s)
 {
-    for (int i = 0; i < n_rows; i++) {
-        float *row = scores + (size_t)i * (size_t)n_keys;
-        int visible = first + i + 1;
-        float top = row[0];
-        for (int j = 1; j < visible; j++) top = row[j] > top ? row[j] : top;
-        for (int j = 0; j < visible; j++) row[j] = exf_expf(row[j] - top);
-        double sum = 0;
-        for (int j = 0; j < visible; j++) sum += (double)row[j];
+    for (int i = 0; i < s->n_rows; i++) {
+        float *row = scores + (size_t)i * (size_t)s->n_keys;
+        int end = s->first + i + 1 - s->begin, from = s->window && end > s->window ? end - s->window : 0;
+        float top = s->sink ? *s->sink : row[from];
+        for (int j = from; j < end; j++) top = row[j] > top ? row[j] : top;
+        for (int j = from; j < end; j++) row[j] = exf_expf(row[j] - top);
+        double sum = s->sink ? (double)exf_expf(*s->sink - top) : 0;
+        for (int j = from; j < end; j++) sum += (double)row[j];
         float inverse = (float)(1.0 / sum);
-        for (int j = 0; j < visible; j++) row[j] *= inverse;
-        for (int j = visible; j < n_keys; j++) row[j] = 0;
+        for (int j = 0; j < from; j++) row[j] = 0;
+        for (int j = from; j < end; j++) row[j] *= inverse;
+        for (int j = end; j < s->n_keys; j++) row[j] = 0;
     }
 }
 
@@ -39,12 +46,13 @@ void exf_attention_cpu(float *out, const float *q, const float *k, const float *
         float *oh = out + (size_t)h * (size_t)s->dv;
         for (int first = 0; first < s->n_tokens; first += EXF_ATTENTION_ROWS) {
             int n_rows = s->n_tokens - first < EXF_ATTENTION_ROWS ? s->n_tokens - first : EXF_ATTENTION_ROWS;
-            int n_keys = first + n_rows;
-            exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh, s->ldk, n_rows, n_keys, s->d,
-                             s->scale, 0);
-            softmax_rows(workspace, n_rows, n_keys, first);
-            exf_gemm_xw_cpu(oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys, vh, s->ldv, n_rows, s->dv, n_keys, 1,
-                            0);
+            int begin = s->window && first + 1 > s->window ? first + 1 - s->window : 0, n_keys = first + n_rows - begin;
+            score_rows rows = {n_rows, n_keys, first, begin, s->window, s->sinks ? s->sinks + h : NULL};
+            exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh + (size_t)begin * (size_t)s->ldk,
+                             s->ldk, n_rows, n_keys, s->d, s->scale, 0);
+            softmax_rows(workspace, &rows);
+            exf_gemm_xw_cpu(oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys, vh + (size_t)begin * (size_t)s->ldv,
+                            s->ldv, n_rows, s->dv, n_keys, 1, 0);
         }
     }
 }

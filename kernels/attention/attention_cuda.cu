@@ -30,6 +30,12 @@ static void attend_wide(exf_queue *q, const exf_causal_view &w, float *workspace
                                                                 exf_aligned16(w.out, s.ldo) && s.dv % 4 == 0);
 }
 
+/* The kernels on tensor cores know no window and no sink. */
+static bool is_plain(const exf_attention_shape *s)
+{
+    return !s->window && !s->sinks;
+}
+
 void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                         float *workspace)
 {
@@ -38,13 +44,13 @@ void exf_attention_cuda(exf_queue *q, float *out, const float *query, const floa
     if (s->d > WIDE_D || s->dv > WIDE_DV)
         exf_fail(&q->err, EXF_DEVICE, "CUDA: attention: heads of %d and %d, the kernels go to %d and %d", s->d, s->dv, WIDE_D,
                  WIDE_DV);
-    else if (!exf_rounds(q) && exf_attention_split_fits(s))
+    else if (is_plain(s) && !exf_rounds(q) && exf_attention_split_fits(s))
         exf_attention_split(q, out, query, k, v, s, workspace);
-    else if (exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
+    else if (is_plain(s) && exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
         exf_attention_tiles(q, out, query, k, v, s, workspace);
-    else if (exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))
+    else if (is_plain(s) && exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))
         exf_attention_mma(q, out, query, k, v, s, workspace);
-    else if (exf_rounds(q) && exf_uses_wgmma())
+    else if (is_plain(s) && exf_rounds(q) && exf_uses_wgmma())
         attend_wide(q, w, workspace);
     else
         exf_attention_f32(q, w, s->d, s->dv, s->scale, s->n_tokens, s->n_heads, exf_aligned16(k, s->ldk) && s->d % 4 == 0,

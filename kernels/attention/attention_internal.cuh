@@ -127,15 +127,19 @@ struct exf_causal_view {
     {
         exf_store_view(*this, o, inverse, row, column, n, quads);
     }
+    /* Returns the first key that row r attends to. */
+    __device__ int first_key(int r) const
+    {
+        return s.window && r + 1 > s.window ? r + 1 - s.window : 0;
+    }
     /* Return the number of keys that any of the 64 rows from `first` attends to, and the j-th of them. */
     __device__ int n_keys(int first) const
     {
-        return first + 64 < s.n_tokens ? first + 64 : s.n_tokens;
+        return (first + 64 < s.n_tokens ? first + 64 : s.n_tokens) - first_key(first);
     }
     __device__ int key(int first, int j) const
     {
-        (void)first;
-        return j;
+        return first_key(first) + j;
     }
     __device__ const float *k_row(int key) const
     {
@@ -152,13 +156,13 @@ struct exf_causal_view {
     }
     __device__ bool sees(int group, int key) const
     {
-        return key <= group;
+        return key <= group && key >= first_key(group);
     }
     /* Returns the attention sink of a row: a score that counts in the softmax sum but has no value. */
     __device__ float sink(int r) const
     {
         (void)r;
-        return -INFINITY;
+        return s.sinks ? s.sinks[blockIdx.y] : -INFINITY;
     }
 };
 

@@ -114,6 +114,16 @@ static __device__ __forceinline__ float exf_swiglu(float g, float u, float limit
     return g / (1.0f + expf(-g)) * u;
 }
 
+/* The scaled form of rows.h, of one element. */
+static __device__ __forceinline__ float exf_swiglu_scaled(float g, float u, float limit, float slope, float shift)
+{
+    if (limit > 0) {
+        g = fminf(g, limit);
+        u = fminf(fmaxf(u, -limit), limit);
+    }
+    return g / (1.0f + expf(-slope * g)) * (u + shift);
+}
+
 /* ---- sums ------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ double exf_square_sum(float4 a)

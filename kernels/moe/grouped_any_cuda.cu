@@ -19,7 +19,8 @@ enum { ROWS = EXF_TILE_ROWS, COLUMNS = 64, DEPTH = 16, THREADS = 256, PAD = 4 };
 template <class X, class W> struct any_work {
     const int32_t *first, *tile, *slot;
     int n_experts, depth, width, column_tiles, top_k;
-    float limit;
+    float limit, slope, shift;
+    const float *bias[2]; /* of the halves, [E, width]; NULL: none */
     const X *x;       /* rows of tokens with a SwiGLU, else sorted rows */
     const W *w[2];    /* matrices of the halves: gate and up, or down twice */
     X *out;           /* sorted rows with a SwiGLU, else rows of slots */
@@ -98,12 +99,17 @@ static __device__ inline void store_tile(const any_work<X, W> &w, const tile_pla
         int row = p.row + threadIdx.x / 16 * 4 + i % 4 + i / 4 * 64;
         if (row >= p.end) continue;
         X *out = w.out + (size_t)(SWIGLU ? row : w.slot[row]) * w.width;
+        const float *bias[2] = {w.bias[0] ? w.bias[0] + (size_t)p.e * w.width : nullptr,
+                                w.bias[1] ? w.bias[1] + (size_t)p.e * w.width : nullptr};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int column = p.column + threadIdx.x % 16 * 4 + j;
-            if (column < w.width)
-                exf_set_element(out + column, SWIGLU ? exf_swiglu(sum[0][i][j], sum[1][i][j], w.limit) : sum[0][i][j]);
-            if (!SWIGLU && column + COLUMNS < w.width) exf_set_element(out + column + COLUMNS, sum[1][i][j]);
+            int other = SWIGLU ? column : column + COLUMNS;
+            float a = sum[0][i][j] + (bias[0] && column < w.width ? bias[0][column] : 0),
+                  b = sum[1][i][j] + (bias[1] && other < w.width ? bias[1][other] : 0);
+            if (SWIGLU) a = w.slope != 0 ? exf_swiglu_scaled(a, b, w.limit, w.slope, w.shift) : exf_swiglu(a, b, w.limit);
+            if (column < w.width) exf_set_element(out + column, a);
+            if (!SWIGLU && other < w.width) exf_set_element(out + other, b);
         }
     }
 }
@@ -171,11 +177,13 @@ template <bool SWIGLU, class X, class W> static __global__ void __launch_bounds_
 }
 
 template <bool SWIGLU, class X, class W>
-static void launch(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b,
+static void launch(exf_queue *q, void *out, const void *x, const exf_expert_matrices *m, const exf_buckets *b,
                    const exf_expert_shape *s)
 {
+    exf_matrix w0 = SWIGLU ? m->gate : m->down, w1 = SWIGLU ? m->up : m->down;
     int depth = SWIGLU ? s->d_model : s->d_expert, width = SWIGLU ? s->d_expert : s->d_model, columns = columns_of(SWIGLU);
     any_work<X, W> w = {b->first, b->tile, b->slot, s->n_experts, depth, width, (width + columns - 1) / columns, s->top_k, s->limit,
+                        s->slope, s->shift, {SWIGLU ? m->gate_bias : m->down_bias, SWIGLU ? m->up_bias : m->down_bias},
                         static_cast<const X *>(x), {static_cast<const W *>(w0.p), static_cast<const W *>(w1.p)},
                         static_cast<X *>(out)};
     auto kernel = grouped_any<SWIGLU, X, W>;
@@ -183,22 +191,22 @@ static void launch(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_ma
 }
 
 template <bool SWIGLU, class X>
-static void launch_of(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b,
+static void launch_of(exf_queue *q, void *out, const void *x, const exf_expert_matrices *m, const exf_buckets *b,
                       const exf_expert_shape *s)
 {
-    if (w0.number == EXF_NUMBER_BF16)
-        launch<SWIGLU, X, uint16_t>(q, out, x, w0, w1, b, s);
+    if (m->gate.number == EXF_NUMBER_BF16)
+        launch<SWIGLU, X, uint16_t>(q, out, x, m, b, s);
     else
-        launch<SWIGLU, X, float>(q, out, x, w0, w1, b, s);
+        launch<SWIGLU, X, float>(q, out, x, m, b, s);
 }
 
 void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const exf_expert_matrices *m, const exf_buckets *b,
                                  const exf_expert_shape *s)
 {
     if (x.number == EXF_NUMBER_BF16)
-        launch_of<true, uint16_t>(q, act, x.p, m->gate, m->up, b, s);
+        launch_of<true, uint16_t>(q, act, x.p, m, b, s);
     else
-        launch_of<true, float>(q, act, x.p, m->gate, m->up, b, s);
+        launch_of<true, float>(q, act, x.p, m, b, s);
 }
 
 void exf_grouped_down_any_cuda(exf_queue *q, exf_matrix out, const void *act, const exf_expert_matrices *m, const exf_buckets *b,
@@ -206,7 +214,7 @@ void exf_grouped_down_any_cuda(exf_queue *q, exf_matrix out, const void *act, co
 {
     void *to = const_cast<void *>(out.p);
     if (out.number == EXF_NUMBER_BF16)
-        launch_of<false, uint16_t>(q, to, act, m->down, m->down, b, s);
+        launch_of<false, uint16_t>(q, to, act, m, b, s);
     else
-        launch_of<false, float>(q, to, act, m->down, m->down, b, s);
+        launch_of<false, float>(q, to, act, m, b, s);
 }

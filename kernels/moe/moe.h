@@ -52,6 +52,8 @@ void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *lo
  * slots with id -1 become 0, or stay as they are where `keep` is set.  Experts may come in parts: the E of a call are
  * numbers first .. first + E - 1, and outputs of slots with another are left as they are.
  *
+ * Matrices may have biases, which are added to their products: to gate's and up's before the SwiGLU, to down's last; and slope
+ * other than 0 asks for the scaled form of the SwiGLU (exf_swiglu_form).  On a GPU both run without tensor cores.
  * With limit > 0 the SwiGLU is that of rows.h.  Products accumulate in float32, on a device over the inner axis in order.
  * Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.  Where x is float32 and the matrices are bfloat16, x and
  * the SwiGLU's result enter the products of tensor cores as sums of three bfloat16 terms (rows.h), which lose nothing of them;
@@ -67,10 +69,12 @@ typedef struct {
     float limit;
     int first; /* number of the first expert */
     int keep;  /* 1: outputs of slots with id -1 stay as they are */
+    float slope, shift; /* of the scaled SwiGLU; slope 0: it is the plain one */
 } exf_expert_shape;
 
 typedef struct {
     exf_matrix gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias; /* [E, I], [E, I], [E, H]; each NULL: none */
 } exf_expert_matrices;
 
 /* Bytes of workspace for a call of this shape; x: the number type of x and outputs. */

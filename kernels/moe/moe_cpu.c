@@ -79,6 +79,22 @@ static const float *matrix_of(exf_matrix m, size_t expert, const exf_expert_shap
     return (const float *)m.p + expert * (size_t)s->d_model * (size_t)s->d_expert;
 }
 
+/* Adds an expert's bias, if there are biases, to n rows. */
+static void add_bias(float *y, const float *bias, size_t expert, int n, int width)
+{
+    if (bias) exf_add_bias_cpu(y, bias + expert * (size_t)width, n, width);
+}
+
+/* Computes the SwiGLU of n elements in gate. */
+static void activate(const scratch *c, size_t n, const exf_expert_shape *s)
+{
+    exf_swiglu_form form = {s->limit, s->slope, s->shift};
+    if (s->slope != 0)
+        exf_swiglu_scaled_cpu(c->gate, c->up, n, &form);
+    else
+        exf_swiglu_cpu(c->gate, c->up, n, s->limit);
+}
+
 /* Runs one expert on the tokens of its slots. */
 static void run_expert(float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m,
                        const exf_expert_shape *s)
@@ -89,8 +105,11 @@ static void run_expert(float *outputs, const float *x, int e, const scratch *c, 
     exf_gather_rows_cpu(c->gathered, x, c->row + from, n, h);
     exf_gemm_xwt_cpu(c->gate, width, c->gathered, h, matrix_of(m->gate, expert, s), h, n, width, h, 1, 0);
     exf_gemm_xwt_cpu(c->up, width, c->gathered, h, matrix_of(m->up, expert, s), h, n, width, h, 1, 0);
-    exf_swiglu_cpu(c->gate, c->up, (size_t)n * (size_t)width, s->limit);
+    add_bias(c->gate, m->gate_bias, expert, n, width);
+    add_bias(c->up, m->up_bias, expert, n, width);
+    activate(c, (size_t)n * (size_t)width, s);
     exf_gemm_xwt_cpu(c->gathered, h, c->gate, width, matrix_of(m->down, expert, s), width, n, h, width, 1, 0);
+    add_bias(c->gathered, m->down_bias, expert, n, h);
     exf_scatter_rows_cpu(outputs, c->gathered, c->slot + from, n, h);
 }
 

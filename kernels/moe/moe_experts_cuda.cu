@@ -136,6 +136,12 @@ static bool fits_tensor_cores(const exf_expert_shape *s)
     return exf_uses_tensor_cores(0) && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= TENSOR_CORE_EXPERTS;
 }
 
+/* Returns true if matrices have no biases and the SwiGLU is the plain one, which kernels on tensor cores know alone. */
+static bool is_plain(const exf_expert_matrices *m, const exf_expert_shape *s)
+{
+    return !m->gate_bias && !m->up_bias && !m->down_bias && s->slope == 0;
+}
+
 /* Bytes of the workspace's parts: split float32 inputs, results of the SwiGLU, buckets. */
 typedef struct {
     size_t x, act, buckets;
@@ -211,7 +217,7 @@ void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int3
     if (!s->keep)
         EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(32 * rows, 256), 256, 0,
                    static_cast<uint16_t *>(output_of(outputs)), ids, rows, width);
-    if (m->gate.number == EXF_NUMBER_BF16 && fits_tensor_cores(s)) {
+    if (m->gate.number == EXF_NUMBER_BF16 && fits_tensor_cores(s) && is_plain(m, s)) {
         use_tensor_cores(q, outputs, x, m, s, memory, &p, &b);
     } else {
         exf_grouped_swiglu_any_cuda(q, memory + p.x, x, m, &b, s);

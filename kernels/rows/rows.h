@@ -38,6 +38,12 @@ void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, 
 /* g <- silu(g) * u, n floats; silu(x) = x / (1 + e^-x).  With limit > 0, g is first cut at limit and u at +-limit. */
 void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit);
 void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);
+/* The scaled form: g <- g / (1 + e^(-slope g)) * (u + shift), cut before that in the same way.  slope 1 and shift 0 are the
+ * above. */
+typedef struct {
+    float limit, slope, shift;
+} exf_swiglu_form;
+void exf_swiglu_scaled_cpu(float *g, const float *u, size_t n, const exf_swiglu_form *form);
 
 /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]; the inner product in double. */
 void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n);

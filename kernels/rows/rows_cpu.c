@@ -80,6 +80,15 @@ EXF_SIMD_CLONES void exf_swiglu_cpu(float *g, const float *u, size_t n, float li
         for (size_t i = 0; i < n; i++) g[i] = gated(g[i], u[i]);
 }
 
+EXF_SIMD_CLONES void exf_swiglu_scaled_cpu(float *g, const float *u, size_t n, const exf_swiglu_form *form)
+{
+    float limit = form->limit > 0 ? form->limit : INFINITY, slope = form->slope, shift = form->shift;
+    for (size_t i = 0; i < n; i++) {
+        float a = g[i] > limit ? limit : g[i], b = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+        g[i] = a / (1.0f + exf_expf(-slope * a)) * (b + shift);
+    }
+}
+
 void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n)
 {
     for (int r = 0; r < n_rows; r++) out[r] = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)n, w, n))));

@@ -61,7 +61,7 @@ static void add_traits(exf_text *out, unsigned traits)
 {
     static const struct { unsigned trait; const char *name; } named[] = {
         {EXF_T_QKV_BIAS, "qkv_bias"}, {EXF_T_QK_NORM, "qk_norm"}, {EXF_T_SHARED, "shared"}, {EXF_T_SCORED, "scored"},
-        {EXF_T_HASHED, "hashed"}, {EXF_T_O_BIAS, "o_bias"}};
+        {EXF_T_HASHED, "hashed"}, {EXF_T_O_BIAS, "o_bias"}, {EXF_T_QK_NORM_ROW, "qk_norm_row"}};
     const char *separator = "";
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         if (!(traits & named[i].trait)) continue;

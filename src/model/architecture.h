@@ -85,7 +85,8 @@ enum {
     EXF_T_SHARED = 1 << 10, EXF_T_SCORED = 1 << 11, EXF_T_HASHED = 1 << 12,
     EXF_T_O_BIAS = 1 << 13,
     EXF_T_RATIO_SHORT = 1 << 14, EXF_T_RATIO_LONG = 1 << 15,
-    EXF_T_UNTIED = 1 << 16
+    EXF_T_UNTIED = 1 << 16,
+    EXF_T_QK_NORM_ROW = 1 << 17 /* q and k normed over the whole projected row, not head by head */
 };
 
 /* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */
@@ -94,6 +95,7 @@ typedef enum {
     EXF_DIM_Q, EXF_DIM_KV, EXF_DIM_HEAD, EXF_DIM_O,        /* projected q, k or v, one head, input of o */
     EXF_DIM_Q_RANK, EXF_DIM_KV_RANK, EXF_DIM_KV_A, EXF_DIM_KV_B,
     EXF_DIM_DELTA_QKV, EXF_DIM_DELTA_Z, EXF_DIM_DELTA_HEADS, EXF_DIM_DELTA_CONV, EXF_DIM_DELTA_VALUE,
+    EXF_DIM_DELTA_KEY, EXF_DIM_DELTA_GROUPS, EXF_DIM_DELTA_GROUP_HEADS, EXF_DIM_DELTA_GROUP_VALUES, /* of one key head */
     EXF_DIM_STREAMS, EXF_DIM_STREAMS_H, EXF_DIM_STREAMS_MIX, EXF_DIM_THREE,
     EXF_DIM_HEADS, EXF_DIM_O_A_IN, EXF_DIM_O_A_OUT, EXF_DIM_SHORT, EXF_DIM_LONG, EXF_DIM_TWO_HEADS_DIM,
     EXF_DIM_INDEX_Q, EXF_DIM_INDEX_HEADS, EXF_DIM_INDEX_DIM, EXF_DIM_TWO_INDEX_DIM,

@@ -51,6 +51,9 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
  * RoPE with YaRN if it is there, no biases; sets the mixers, Q_LORA or NO_Q_LORA,
  * and the dims Q, O, Q_RANK, KV_RANK, KV_A and KV_B. */
 exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* All of a model whose layers are gated attention or the gated delta rule (layer_types, or full_attention_interval), each with
+ * experts and a gated shared one. */
+exf_code exf_configure_gated_hybrid(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* The router's groups divide the experts, hold as many as their score adds up, and
  * those kept hold top_k experts. */
 exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture *a, exf_err *err) EXF_CHECKED;

@@ -54,12 +54,23 @@ enum {
     EXF_MAY_BE_TIED = 32 /* may be present although the traits do not require it */
 };
 
+/* How rows of several roles lie in one tensor: group after group, and in each the rows of part 0, of part 1 and so on. */
+typedef enum {
+    EXF_ROWS_OWN,    /* they do not: the tensor is one role's */
+    EXF_ROWS_QKVZ,   /* the delta rule's projections, a group per key head: q, k, v, z */
+    EXF_ROWS_BA,     /* the same of b, a */
+    EXF_ROWS_LAYOUTS
+} exf_row_layout;
+/* In `how`: the layout, and bits of the parts that are the role's, part after part, each of all groups in order. */
+#define EXF_ROWS(layout, parts) ((unsigned)(layout) << 8 | (unsigned)(parts) << 12)
+#define EXF_ROW_LAYOUT(how) ((exf_row_layout)((how) >> 8 & 15))
+
 typedef struct {
     exf_role role;
     const char *name;  /* {P} the architecture's prefix, {L} the layer's number, {E} the expert's; "a|b": one of several names */
     exf_where where;
     unsigned when;     /* traits that a layer must all have; 0: every layer */
-    exf_dim dims[3];   /* as in the file, without the E of a stack */
+    exf_dim dims[3];   /* as in the file, without the E of a stack; of rows in groups the role's own */
     unsigned how;
 } exf_tensor_rule;
 

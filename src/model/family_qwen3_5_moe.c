@@ -9,8 +9,6 @@
  * ignored; for text the three rows of M-RoPE positions are equal, which is RoPE. */
 #include "model/rules.h"
 
-#include <string.h>
-
 /* The text model's object: text_config, or all of a text-only checkpoint's config. */
 static exf_code find_text_part(const exf_config *c, exf_config *text, exf_err *err)
 {
@@ -24,116 +22,17 @@ static exf_code find_text_part(const exf_config *c, exf_config *text, exf_err *e
     return exf_config_must_be(c, "text_config.model_type", "qwen3_5_moe_text", err);
 }
 
-static exf_code mixer_of_type(const exf_config *c, const exf_json *type, int layer, exf_mixer_kind *kind, exf_err *err)
-{
-    const char *name = exf_json_string(type, NULL);
-    int linear = name && strcmp(name, "linear_attention") == 0;
-    *kind = linear ? EXF_MIXER_DELTANET : EXF_MIXER_ATTENTION;
-    if (linear || (name && strcmp(name, "full_attention") == 0)) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" says %s of layer %d, expected linear_attention or full_attention", c->path,
-                    name ? name : exf_json_type_name(type), layer);
-}
-
-/* layer_types, or else full attention in every full_attention_interval-th layer. */
-static exf_code configure_mixers(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    const exf_json *types;
-    int interval;
-    EXF_TRY(exf_config_find(c, "layer_types", &types, err));
-    if (types && exf_json_type(types) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" is %s, expected an array", c->path, exf_json_type_name(types));
-    if (types && exf_json_size(types) != (size_t)a->n_layers)
-        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", c->path,
-                        exf_json_size(types), a->n_layers);
-    EXF_TRY(exf_config_int_or(c, "full_attention_interval", 1, EXF_MAX_LAYERS, 4, &interval, err));
-    for (int l = 0; l < a->n_layers; l++)
-        if (types)
-            EXF_TRY(mixer_of_type(c, exf_json_at(types, (size_t)l), l, &a->mixer[l], err));
-        else
-            a->mixer[l] = (l + 1) % interval == 0 ? EXF_MIXER_ATTENTION : EXF_MIXER_DELTANET;
-out:
-    return rc;
-}
-
-static exf_code configure_deltanet(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_deltanet_spec *s = &a->deltanet;
-    EXF_TRY(exf_config_int(c, "linear_num_key_heads", 1, 1024, &s->n_key_heads, err));
-    EXF_TRY(exf_config_int(c, "linear_num_value_heads", 1, 1024, &s->n_value_heads, err));
-    EXF_TRY(exf_config_int(c, "linear_key_head_dim", 1, 4096, &s->key_dim, err));
-    EXF_TRY(exf_config_int(c, "linear_value_head_dim", 1, 4096, &s->value_dim, err));
-    EXF_TRY(exf_config_int(c, "linear_conv_kernel_dim", 1, 64, &s->conv_width, err));
-    if (s->n_value_heads % s->n_key_heads)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"linear_num_value_heads\" is %d, no multiple of \"linear_num_key_heads\", %d", c->path,
-                      s->n_value_heads, s->n_key_heads);
-    a->dim[EXF_DIM_DELTA_Z] = s->n_value_heads * s->value_dim;
-    a->dim[EXF_DIM_DELTA_QKV] = 2 * s->n_key_heads * s->key_dim + a->dim[EXF_DIM_DELTA_Z];
-    a->dim[EXF_DIM_DELTA_HEADS] = s->n_value_heads;
-    a->dim[EXF_DIM_DELTA_CONV] = s->conv_width;
-    a->dim[EXF_DIM_DELTA_VALUE] = s->value_dim;
-out:
-    return rc;
-}
-
-/* The rotary part and theta must be given: what they are when absent differs
- * between versions of the reference. */
-static exf_code configure_gated_attention(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    double given;
-    const exf_json *part;
-    EXF_TRY(exf_config_real(c, "rope_theta|rope_parameters.rope_theta", &given, err));
-    EXF_TRY(exf_config_find(c, "rope_parameters.partial_rotary_factor", &part, err));
-    if (!part) EXF_TRY(exf_config_real(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
-    EXF_TRY(exf_configure_attention(c, a, err));
-    EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
-    EXF_TRY(exf_config_must_be(c, "attn_output_gate", "true", err));
-    a->attention.gated = 1;
-    a->dim[EXF_DIM_Q] *= 2;
-out:
-    return rc;
-}
-
-static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    const exf_json *dense;
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_config_int(c, "shared_expert_intermediate_size", 1, 1 << 20, &a->d_shared, err));
-    EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
-    EXF_TRY(exf_config_must_be(c, "decoder_sparse_step", "1", err));
-    EXF_TRY(exf_config_find(c, "mlp_only_layers", &dense, err));
-    if (exf_json_size(dense))
-        return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" has %zu entries; only layers with experts are supported", c->path,
-                        exf_json_size(dense));
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    a->router.renormalise = 1;
-    for (int l = 0; l < a->n_layers; l++) {
-        a->is_moe[l] = 1;
-        a->traits[l] = EXF_T_QK_NORM | EXF_T_SHARED;
-    }
-out:
-    return rc;
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
     exf_config text;
     EXF_TRY(find_text_part(c, &text, err));
-    EXF_TRY(exf_configure_sizes(&text, a, err));
+    EXF_TRY(exf_configure_gated_hybrid(&text, a, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings|text_config.tie_word_embeddings", 0, &a->tied_embeddings, err));
-    EXF_TRY(configure_moe(&text, a, err));
-    EXF_TRY(configure_mixers(&text, a, err));
-    EXF_TRY(configure_gated_attention(&text, a, err));
-    EXF_TRY(configure_deltanet(&text, a, err));
 out:
     return rc;
 }
 
-#define MLP "{P}layers.{L}.mlp."
 #define DELTA "{P}layers.{L}.linear_attn."
 
 static const exf_tensor_rule rules[] = {
@@ -142,17 +41,12 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_FUSED_EXPERTS, /* as released */
     EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     EXF_RULES_SHARED("shared_expert"),
-    {EXF_W_SHARED_SWITCH, MLP "shared_expert_gate.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_ONE, EXF_DIM_H}, 0},
+    EXF_RULES_SHARED_SWITCH,
     {EXF_W_DELTA_QKV, DELTA "in_proj_qkv.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_H}, EXF_LINEAR},
     {EXF_W_DELTA_Z, DELTA "in_proj_z.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_Z, EXF_DIM_H}, EXF_LINEAR},
     {EXF_W_DELTA_B, DELTA "in_proj_b.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS, EXF_DIM_H}, EXF_LINEAR},
     {EXF_W_DELTA_A, DELTA "in_proj_a.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_DELTA_CONV, DELTA "conv1d.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_ONE, EXF_DIM_DELTA_CONV},
-     0},
-    {EXF_W_DELTA_DT_BIAS, DELTA "dt_bias", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},
-    {EXF_W_DELTA_A_LOG, DELTA "A_log", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},
-    {EXF_W_DELTA_NORM, DELTA "norm.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_VALUE}, 0},
-    {EXF_W_DELTA_OUT, DELTA "out_proj.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_H, EXF_DIM_DELTA_Z}, EXF_LINEAR},
+    EXF_RULES_DELTANET,
 };
 
 static const char *const ignored[] = {"model.visual.", "visual.", "mtp.", "model.mtp.", "{P}mtp."};

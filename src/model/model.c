@@ -24,6 +24,7 @@ int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t 
     if (r->where == EXF_IN_STACK) shape[rank++] = a->n_experts;
     for (int i = 0; i < 3 && r->dims[i] != EXF_DIM_NONE; i++) shape[rank++] = a->dim[r->dims[i]];
     if (r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF)) shape[1] *= 2;
+    if (EXF_ROW_LAYOUT(r->how)) shape[0] = exf_rule_rows_stored(a, r);
     return rank;
 }
 
@@ -119,13 +120,14 @@ int exf_model_copies(const exf_model *m, exf_role role, int layer)
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r) return 0;
+    if (EXF_ROW_LAYOUT(r->how)) return m->arch.dim[r->dims[0]] / exf_rule_run_rows(&m->arch, r);
     return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK ? m->arch.n_experts : 1;
 }
 
-/* Rows and columns of one tensor of the role, a vector being one row per element. */
+/* Rows and columns of one tensor or run of the role, a vector being one row per element. */
 static void matrix_of(const exf_model *m, const exf_tensor_rule *r, size_t *rows, size_t *cols)
 {
-    *rows = (size_t)m->arch.dim[r->dims[0]];
+    *rows = (size_t)(EXF_ROW_LAYOUT(r->how) ? exf_rule_run_rows(&m->arch, r) : m->arch.dim[r->dims[0]]);
     *cols = 1;
     for (int i = 1; i < 3 && r->dims[i] != EXF_DIM_NONE; i++) *cols *= (size_t)m->arch.dim[r->dims[i]];
 }
@@ -140,9 +142,10 @@ size_t exf_model_count(const exf_model *m, exf_role role, int layer)
     return rows * cols;
 }
 
-/* First row of an expert's part in a stack. */
-static size_t row_in_stack(const exf_tensor_rule *r, size_t rows, int expert)
+/* First row of an expert's part in a stack, or of a run. */
+static size_t row_of_copy(const exf_architecture *a, const exf_tensor_rule *r, size_t rows, int expert)
 {
+    if (EXF_ROW_LAYOUT(r->how)) return (size_t)exf_rule_run_row(a, r, expert);
     if (r->where != EXF_IN_STACK) return 0;
     if (!(r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF))) return rows * (size_t)expert;
     return rows * (2 * (size_t)expert + (r->how & EXF_SECOND_HALF ? 1 : 0));
@@ -165,11 +168,14 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     exf_rule_name(name, m, r, layer, expert);
     int rank = exf_rule_shape(&m->arch, r, shape);
     matrix_of(m, r, &out->rows, &out->cols);
-    out->row = row_in_stack(r, out->rows, expert);
+    out->row = row_of_copy(&m->arch, r, out->rows, expert);
     exf_code rc =
         exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     out->w.identity = m->identity;
     out->w.part = part_of(role, layer);
+    if (rc == EXF_OK && EXF_ROW_LAYOUT(r->how) && out->w.coding != EXF_CODED_PLAIN && (out->rows | out->row) % (size_t)out->w.block_rows)
+        rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has scales of %d rows, but groups of rows end every %zu", m->dir, name,
+                      out->w.block_rows, out->rows);
     return rc;
 }
 
@@ -306,13 +312,13 @@ static uint64_t stored_bytes(const exf_model *m, const exf_tensor_rule *r, int l
     return rc == EXF_OK ? exf_weight_source_bytes(&w) : 0;
 }
 
-/* A rule's tensors in one layer; the two halves of a stack share one. */
+/* A rule's tensors in one layer; the two halves of a stack share one, as do rows in groups. */
 static uint64_t rule_bytes(const exf_model *m, const exf_tensor_rule *r, int layer)
 {
     uint64_t bytes = 0;
     int64_t shape[4];
     int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1, rank = exf_rule_shape(&m->arch, r, shape);
-    if (r->how & EXF_SECOND_HALF) return 0;
+    if (!exf_rule_begins_tensor(r)) return 0;
     if (m->part == EXF_MODEL_CONFIG) return (uint64_t)n * expected_bytes(m, r, layer, shape, rank);
     for (int e = 0; e < n; e++) bytes += stored_bytes(m, r, layer, e, shape, rank);
     return bytes;

@@ -48,11 +48,12 @@ exf_code exf_model_pass_done(const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Reads all weights for their identity alone, in pieces as a pass does. */
 exf_code exf_model_identify(const exf_model *m, exf_err *err) EXF_CHECKED;
 
-/* How many tensors of a role a layer has: 0, 1, or E.  Layer -1: outside layers. */
+/* How many tensors of a role a layer has: 0, 1, or E; of a role whose rows lie in groups (exf_row_layout), as many runs of equally
+ * many rows, which are a copy each below.  Layer -1: outside layers. */
 int exf_model_copies(const exf_model *m, exf_role role, int layer);
-/* Elements of one such tensor; 0 if there is none. */
+/* Elements of one such tensor or run; 0 if there is none. */
 size_t exf_model_count(const exf_model *m, exf_role role, int layer);
-/* Reads one tensor as float32 into dst [exf_model_count()].  expert is ignored for a role
+/* Reads one tensor as float32 into dst [exf_model_count()].  expert, the copy's number, is ignored for a role
  * that has one tensor in a layer; the head of a tied model is the embedding. */
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err) EXF_CHECKED;
 /* The stored form of that tensor: rows [row, row + rows) of w seen as a matrix
@@ -89,8 +90,14 @@ void exf_rule_name(char out[EXF_TENSOR_NAME_LEN], const exf_model *m, const exf_
 int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r);
 /* 1 if the rule requires its tensor in this layer (-1: outside layers). */
 int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer);
-/* The shape as in the file, and how many experts' tensors it is. */
+/* Fills the shape as in the file; returns its rank. */
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
+/* 1 unless the tensor begins with another role's rows, whose rule counts for all of it. */
+int exf_rule_begins_tensor(const exf_tensor_rule *r);
+/* Of a rule whose rows lie in groups (model_rows.c): the rows of its tensor, of one run, and the first row of a run in the tensor. */
+int64_t exf_rule_rows_stored(const exf_architecture *a, const exf_tensor_rule *r);
+int exf_rule_run_rows(const exf_architecture *a, const exf_tensor_rule *r);
+int64_t exf_rule_run_row(const exf_architecture *a, const exf_tensor_rule *r, int run);
 /* Checks that every tensor that the rules require of the opened part is present and has the
  * right shape and dtype; a whole model must have no other tensors, and no head beside a tied embedding that differs from
  * it.  Weights that a quantizer packed are

@@ -54,7 +54,7 @@ static exf_code read_fp8(const exf_config *c, exf_quantization *q, exf_err *err)
     const char *fmt;
     exf_code rc;
     EXF_TRY(exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err));
-    if (strcmp(fmt, "e4m3") != 0)
+    if (strcmp(fmt, "e4m3") != 0 && strcmp(fmt, "float8_e4m3fn") != 0) /* MiniMax-M2's name for it */
         return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
     EXF_TRY(read_block(c, "quantization_config.weight_block_size", q, err));
     EXF_TRY(read_experts(c, q, err));

@@ -27,6 +27,13 @@
     {EXF_W_Q_NORM, "{P}layers.{L}.self_attn.q_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}, \
     {EXF_W_K_NORM, "{P}layers.{L}.self_attn.k_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}
 
+/* Norms over the whole projected row of q and of k, before it is parted into heads. */
+#define EXF_RULES_QK_NORM_ROW(norm)                                                     \
+    {EXF_W_Q_NORM, "{P}layers.{L}.self_attn.q_norm.weight", EXF_IN_LAYER,               \
+     EXF_T_ATTENTION | EXF_T_QK_NORM_ROW, {EXF_DIM_Q}, norm},                           \
+    {EXF_W_K_NORM, "{P}layers.{L}.self_attn.k_norm.weight", EXF_IN_LAYER,               \
+     EXF_T_ATTENTION | EXF_T_QK_NORM_ROW, {EXF_DIM_KV}, norm}
+
 #define EXF_RULES_MLA                                                                                                  \
     {EXF_W_Q, "{P}layers.{L}.self_attn.q_proj.weight", EXF_IN_LAYER,                                                   \
      EXF_T_MLA | EXF_T_NO_Q_LORA, {EXF_DIM_Q, EXF_DIM_H}, EXF_LINEAR},                                                 \
@@ -74,4 +81,19 @@
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},             \
     {EXF_W_SHARED_DOWN, "{P}layers.{L}.mlp." name ".down_proj.weight", EXF_IN_LAYER, \
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR}
+
+/* The gate of a shared expert that has one. */
+#define EXF_RULES_SHARED_SWITCH                                                      \
+    {EXF_W_SHARED_SWITCH, "{P}layers.{L}.mlp.shared_expert_gate.weight", EXF_IN_LAYER, \
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_ONE, EXF_DIM_H}, 0}
+
+/* The gated delta rule, but for the projections of its input. */
+#define EXF_RULES_DELTANET                                                                                                     \
+    {EXF_W_DELTA_CONV, "{P}layers.{L}.linear_attn.conv1d.weight", EXF_IN_LAYER,                                                \
+     EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_ONE, EXF_DIM_DELTA_CONV}, 0},                                                 \
+    {EXF_W_DELTA_DT_BIAS, "{P}layers.{L}.linear_attn.dt_bias", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},        \
+    {EXF_W_DELTA_A_LOG, "{P}layers.{L}.linear_attn.A_log", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},            \
+    {EXF_W_DELTA_NORM, "{P}layers.{L}.linear_attn.norm.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_VALUE}, 0},       \
+    {EXF_W_DELTA_OUT, "{P}layers.{L}.linear_attn.out_proj.weight", EXF_IN_LAYER,                                               \
+     EXF_T_DELTANET, {EXF_DIM_H, EXF_DIM_DELTA_Z}, EXF_LINEAR}
 #endif

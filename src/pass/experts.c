@@ -72,7 +72,7 @@ exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err)
 
 static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gate, exf_role up, exf_role down)
 {
-    return (exf_expert_matrices){exf_matrix_of(lw, gate), exf_matrix_of(lw, up), exf_matrix_of(lw, down)};
+    return (exf_expert_matrices){.gate = exf_matrix_of(lw, gate), .up = exf_matrix_of(lw, up), .down = exf_matrix_of(lw, down)};
 }
 
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,

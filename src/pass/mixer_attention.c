@@ -1,5 +1,5 @@
 /* mixer_attention.c - grouped-query attention: q/k/v/o with or without biases, RMS
- * norm of each q and k head, RoPE on the first dimensions of a head, causal
+ * norm of each q and k head or of the whole rows, RoPE on the first dimensions of a head, causal
  * softmax, an optional sigmoid gate per head element, output projection. */
 #include "pass/mix.h"
 
@@ -12,14 +12,15 @@ static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
-/* Norms and rotates the heads of x, each of width d; a token has ld floats. */
+/* Norms and rotates the heads of x, each of width d; a token has ld floats.  A norm over the whole row has no gates in it. */
 static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf_mixer_call *c, const float *norm)
 {
     const exf_architecture *a = c->a;
-    int d = a->attention.head_dim;
+    int d = a->attention.head_dim, whole = (a->traits[c->layer] & EXF_T_QK_NORM_ROW) != 0;
     exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld,
                             .d = a->rope[EXF_ROPE_MAIN].dim, .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
-    if (norm) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
+    if (norm && whole) c->b->rmsnorm(c->q, x, ld, x, ld, norm, c->n_tokens, n_heads * d, a->norm_eps);
+    if (norm && !whole) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
     c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
 

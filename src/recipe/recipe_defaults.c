@@ -24,6 +24,8 @@ static const exf_released_model models[] = {
     {"DeepSeek-V2-Lite", "recipes/deepseek-v2-lite.yaml", "deepseek_v2", 27, 64, 6, 2048},
     {"GLM-4.5-Air", "recipes/glm-4.5-air.yaml", "glm4_moe", 46, 128, 8, 4096},
     {"Qwen3.5-35B-A3B", "recipes/qwen3.5-35b-a3b.yaml", "qwen3_5_moe", 40, 256, 8, 2048},
+    {"Qwen3-Next-80B-A3B", "recipes/qwen3-next-80b-a3b.yaml", "qwen3_next", 48, 512, 10, 2048},
+    {"MiniMax-M2", "recipes/minimax-m2.yaml", "minimax_m2", 62, 256, 8, 3072},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -61,7 +61,7 @@ static void run_experts(const bench *c, double ceiling)
     uint16_t *w[3] = {random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f),
                       random_bf16(c->b, c->q, each, 0.03f)};
     uint16_t *x = random_bf16(c->b, c->q, (size_t)n * (size_t)c->d_model, 2);
-    exf_expert_matrices m = {exf_bf16(w[0]), exf_bf16(w[1]), exf_bf16(w[2])};
+    exf_expert_matrices m = {.gate = exf_bf16(w[0]), .up = exf_bf16(w[1]), .down = exf_bf16(w[2])};
     exf_matrix out = exf_bf16(c->outputs);
     void *space = device_room(c->b, c->b->experts_workspace(&s, EXF_NUMBER_BF16)),
          *on_device = device_room(c->b, slots * sizeof *ids);

@@ -37,19 +37,19 @@ static double seconds(const bench *c, part run)
 
 static void experts(const bench *c)
 {
-    exf_expert_matrices m = {exf_bf16(c->w[0]), exf_bf16(c->w[1]), exf_bf16(c->w[2])};
+    exf_expert_matrices m = {.gate = exf_bf16(c->w[0]), .up = exf_bf16(c->w[1]), .down = exf_bf16(c->w[2])};
     c->b->experts(c->q, exf_bf16(c->outputs), exf_bf16(c->x), c->ids, &m, &c->s, c->space);
 }
 
 static void experts_in_terms(const bench *c)
 {
-    exf_expert_matrices m = {exf_bf16(c->w[0]), exf_bf16(c->w[1]), exf_bf16(c->w[2])};
+    exf_expert_matrices m = {.gate = exf_bf16(c->w[0]), .up = exf_bf16(c->w[1]), .down = exf_bf16(c->w[2])};
     c->b->experts(c->full, exf_f32(c->outputs), exf_f32(c->hidden), c->ids, &m, &c->s, c->space);
 }
 
 static void experts_in_full(const bench *c)
 {
-    exf_expert_matrices m = {exf_f32(c->w32[0]), exf_f32(c->w32[1]), exf_f32(c->w32[2])};
+    exf_expert_matrices m = {.gate = exf_f32(c->w32[0]), .up = exf_f32(c->w32[1]), .down = exf_f32(c->w32[2])};
     c->b->experts(c->full, exf_f32(c->outputs), exf_f32(c->hidden), c->ids, &m, &c->s, c->space);
 }
 

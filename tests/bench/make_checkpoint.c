@@ -100,7 +100,7 @@ static exf_code add_rule(plan *p, const exf_tensor_rule *r, int layer, exf_err *
                    : r->role == EXF_W_ROUTER ? 1 - (int)(log2((double)shape[rank - 1]) / 2)
                                              : -(int)(log2((double)shape[rank - 1]) / 2);
     exf_code rc = EXF_OK;
-    if (r->how & EXF_SECOND_HALF) return EXF_OK;
+    if (!exf_rule_begins_tensor(r)) return EXF_OK;
     for (int e = 0; rc == EXF_OK && e < n; e++) {
         exf_rule_name(name, p->m, r, layer, e);
         if (p->m->quantization.fp8 && r->how & EXF_LINEAR && rank == 2)

@@ -27,7 +27,8 @@ static inputs inputs_of(int i, float size)
 {
     int t = cases[i].t, heads = cases[i].heads, kv = cases[i].kv, dk = cases[i].d, dv = cases[i].dv, gap = cases[i].gap;
     inputs x = {
-        .s = {t, heads, kv, dk, dv, heads * dk + gap, kv * dk + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(dk))}};
+        .s = {t, heads, kv, dk, dv, heads * dk + gap, kv * dk + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(dk)), 0,
+              NULL}};
     x.nq = (size_t)(t * x.s.ldq);
     x.nk = (size_t)(t * x.s.ldk);
     x.nv = (size_t)(t * x.s.ldv);

@@ -90,7 +90,7 @@ static inputs make(int at, int exact)
     in.ids = test_memory(slots + 1, sizeof *in.ids);
     for (size_t i = 0; i < slots; i++) in.ids[i] = id_of(c, i);
     in.ids_device = device_put(&d, in.ids, slots * sizeof *in.ids);
-    in.m = (exf_expert_matrices){in.gate.there, in.up.there, in.down.there};
+    in.m = (exf_expert_matrices){.gate = in.gate.there, .up = in.up.there, .down = in.down.there};
     return in;
 }
 
@@ -270,7 +270,8 @@ START_TEST(experts_in_parts_are_the_same)
     for (int c = 0; c < 4; c++) {
         exf_expert_shape part = in.s;
         size_t skip = (size_t)cuts[c] * matrix;
-        exf_expert_matrices m = {exf_matrix_at(in.m.gate, skip), exf_matrix_at(in.m.up, skip), exf_matrix_at(in.m.down, skip)};
+        exf_expert_matrices m = {.gate = exf_matrix_at(in.m.gate, skip), .up = exf_matrix_at(in.m.up, skip),
+                                 .down = exf_matrix_at(in.m.down, skip)};
         part.first = cuts[c];
         part.n_experts = cuts[c + 1] - cuts[c];
         if (part.n_experts <= 0) continue;

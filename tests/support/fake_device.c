@@ -197,7 +197,7 @@ static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_
     int half = m->gate.number == EXF_NUMBER_BF16;
     float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL,
           *down = half ? widened(m->down.p, n) : NULL;
-    exf_expert_matrices wide = {exf_f32(gate), exf_f32(up), exf_f32(down)};
+    exf_expert_matrices wide = {.gate = exf_f32(gate), .up = exf_f32(up), .down = exf_f32(down)};
     experts_by_token(q, outputs, x, ids, half ? &wide : m, s, workspace);
     exf_mem_free(gate);
     exf_mem_free(up);

@@ -94,14 +94,16 @@ void naive_attention(double *out, const double *q, const double *k, const double
     double *p = naive_doubles((size_t)s->n_tokens);
     for (int h = 0; h < s->n_heads; h++)
         for (int t = 0, of = h * s->n_kv / s->n_heads; t < s->n_tokens; t++) {
-            double top = -INFINITY, sum = 0, *o = out + t * s->ldo + h * s->dv;
-            for (int j = 0; j <= t; j++) {
+            double top = s->sinks ? (double)s->sinks[h] : -INFINITY, *o = out + t * s->ldo + h * s->dv;
+            int from = s->window && t + 1 > s->window ? t + 1 - s->window : 0;
+            for (int j = from; j <= t; j++) {
                 p[j] = (double)s->scale * score(q + t * s->ldq + h * s->d, k + j * s->ldk + of * s->d, s->d);
                 top = fmax(top, p[j]);
             }
-            for (int j = 0; j <= t; j++) sum += p[j] = exp(p[j] - top);
+            double sum = s->sinks ? exp((double)s->sinks[h] - top) : 0;
+            for (int j = from; j <= t; j++) sum += p[j] = exp(p[j] - top);
             for (int i = 0; i < s->dv; i++) o[i] = 0;
-            for (int j = 0; j <= t; j++)
+            for (int j = from; j <= t; j++)
                 for (int i = 0; i < s->dv; i++) o[i] += p[j] / sum * v[j * s->ldv + of * s->dv + i];
         }
     exf_mem_free(p);

@@ -67,30 +67,53 @@ static void close_attention(attention_case *c)
     exf_mem_free(c->scores);
 }
 
-START_TEST(attends_like_the_formula)
+/* Compares a call, and what lies around its output, with the formula. */
+static void ck_formula(attention_case *c, int i)
 {
-    attention_case c;
-    open_attention(&c, _i);
-    float *before = naive_numbers(c.no, 4, 1);
-    double *q = naive_widened(c.q, c.nq), *k = naive_widened(c.k, c.nk), *v = naive_widened(c.v, c.nv),
-           *want = naive_widened(c.out, c.no);
-    exf_attention_cpu(c.out, c.q, c.k, c.v, &c.s, c.scores);
-    naive_attention(want, q, k, v, &c.s);
-    for (size_t i = 0; i < c.no; i++) {
-        double off = fabs((double)c.out[i] - want[i]);
-        if ((int)i % c.s.ldo < c.s.n_heads * c.s.dv)
-            ck_assert_msg(off <= allowed(&c.s), "shape %d, %d tokens: float %zu is off by %.2e, allowed %.2e", _i % N_SHAPES,
-                          c.s.n_tokens, i, off, allowed(&c.s));
+    float *before = naive_numbers(c->no, 4, 1);
+    double *q = naive_widened(c->q, c->nq), *k = naive_widened(c->k, c->nk), *v = naive_widened(c->v, c->nv),
+           *want = naive_widened(c->out, c->no);
+    exf_attention_cpu(c->out, c->q, c->k, c->v, &c->s, c->scores);
+    naive_attention(want, q, k, v, &c->s);
+    for (size_t n = 0; n < c->no; n++) {
+        double off = fabs((double)c->out[n] - want[n]);
+        if ((int)n % c->s.ldo < c->s.n_heads * c->s.dv)
+            ck_assert_msg(off <= allowed(&c->s), "shape %d, %d tokens, window %d: float %zu is off by %.2e, allowed %.2e",
+                          i % N_SHAPES, c->s.n_tokens, c->s.window, n, off, allowed(&c->s));
         else
-            ck_assert_msg(c.out[i] == before[i], "shape %d: float %zu is outside and changed", _i % N_SHAPES, i);
+            ck_assert_msg(c->out[n] == before[n], "shape %d: float %zu is outside and changed", i % N_SHAPES, n);
     }
-    for (size_t i = 0; i < GUARD; i++) ck_assert_float_eq(c.scores[c.n_scores + i], naive_number(5, c.n_scores + i));
+    for (size_t n = 0; n < GUARD; n++) ck_assert_float_eq(c->scores[c->n_scores + n], naive_number(5, c->n_scores + n));
     exf_mem_free(before);
     exf_mem_free(q);
     exf_mem_free(k);
     exf_mem_free(v);
     exf_mem_free(want);
+}
+
+START_TEST(attends_like_the_formula)
+{
+    attention_case c;
+    open_attention(&c, _i);
+    ck_formula(&c, _i);
     close_attention(&c);
+}
+END_TEST
+
+/* Windows of one token, of some, of a block of rows and one more, of more tokens than there are. */
+START_TEST(windows_and_sinks_are_those_of_the_formula)
+{
+    static const int windows[] = {0, 1, 7, 128, 129, 1000};
+    const float sinks[] = {0.5f, -2, 3, 0, -80, 40};
+    attention_case c;
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+        for (int with = 0; with < 2; with++) {
+            open_attention(&c, _i);
+            c.s.window = windows[w];
+            c.s.sinks = with ? sinks : NULL;
+            ck_formula(&c, _i);
+            close_attention(&c);
+        }
 }
 END_TEST
 
@@ -241,6 +264,35 @@ START_TEST(swiglu_with_and_without_limit)
 }
 END_TEST
 
+/* The scaled form, and that slope 1 and shift 0 are the plain one. */
+START_TEST(scaled_swiglu)
+{
+    enum { N = 1003 };
+    exf_swiglu_form form = {_i & 1 ? 7.0f : 0.0f, 1.702f, 1}, plain = {_i & 1 ? 7.0f : 0.0f, 1, 0};
+    float *g = naive_numbers(N, 10, 50), *u = naive_numbers(N, 11, 12), *y = naive_numbers(N, 10, 50),
+          *z = naive_numbers(N, 10, 50);
+    for (int i = 0; i < 60; i++) g[i] = y[i] = z[i] = (float)i / 4 - 7.5f;
+    exf_swiglu_scaled_cpu(y, u, N, &form);
+    for (int i = 0; i < N; i++) {
+        double a = (double)g[i], b = (double)u[i];
+        if (form.limit > 0) {
+            a = fmin(a, 7);
+            b = fmax(fmin(b, 7), -7);
+        }
+        double want = a * naive_sigmoid((double)1.702f * a) * (b + 1), off = fabs((double)y[i] - want);
+        ck_assert_msg(off <= 0x1p-24 * fabs(want) * (6 + 2 * fabs(a)) + 0x1p-23 * fabs(a) + 1e-35, "%d: %.9g, expected %.9g", i,
+                      (double)y[i], want); /* the exponent is rounded, and the sum with the shift */
+    }
+    exf_swiglu_scaled_cpu(z, u, N, &plain);
+    exf_swiglu_cpu(g, u, N, plain.limit);
+    ck_assert_mem_eq(z, g, N * sizeof *g);
+    exf_mem_free(g);
+    exf_mem_free(u);
+    exf_mem_free(y);
+    exf_mem_free(z);
+}
+END_TEST
+
 START_TEST(sigmoid_gates_heads)
 {
     enum { ROWS = 7, D = 5, STRIDE = 11 };
@@ -279,6 +331,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attends_like_the_formula, 0, N_LENGTHS * N_SHAPES);
+    tcase_add_loop_test(t, windows_and_sinks_are_those_of_the_formula, 0, N_LENGTHS * N_SHAPES);
     tcase_add_test(t, later_tokens_are_not_seen);
     tcase_add_test(t, huge_scores_do_not_overflow);
     tcase_add_test(t, exponential_is_within_its_bound);
@@ -286,6 +339,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, rmsnorm_is_the_formula, 0, 6);
     tcase_add_test(t, rmsnorm_of_small_rows);
     tcase_add_loop_test(t, swiglu_with_and_without_limit, 0, 2);
+    tcase_add_loop_test(t, scaled_swiglu, 0, 2);
     tcase_add_test(t, sigmoid_gates_heads);
     tcase_add_test(t, bias_and_gathering);
     suite_add_tcase(s, t);

@@ -24,6 +24,7 @@ static void *fresh(size_t n, size_t size)
 typedef struct {
     exf_expert_shape s;
     float *x, *gate, *up, *down, *outputs, *before; /* before: outputs as they were */
+    float *gate_bias, *up_bias, *down_bias; /* NULL: none */
     int32_t *ids;
     size_t slots;
 } block;
@@ -55,7 +56,7 @@ static block make_block(exf_expert_shape s, int ids)
 
 static void free_block(block *b)
 {
-    void *all[] = {b->x, b->gate, b->up, b->down, b->outputs, b->before, b->ids};
+    void *all[] = {b->x, b->gate, b->up, b->down, b->outputs, b->before, b->gate_bias, b->up_bias, b->down_bias, b->ids};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
 }
 
@@ -76,7 +77,10 @@ static void make_small_integers(block *b)
 static void run(block *b, const exf_expert_shape *s, const int32_t *ids)
 {
     size_t at = (size_t)s->first * (size_t)s->d_model * (size_t)s->d_expert;
-    exf_expert_matrices m = {exf_f32(b->gate + at), exf_f32(b->up + at), exf_f32(b->down + at)};
+    exf_expert_matrices m = {.gate = exf_f32(b->gate + at), .up = exf_f32(b->up + at), .down = exf_f32(b->down + at)};
+    if (b->gate_bias) m.gate_bias = b->gate_bias + s->first * s->d_expert;
+    if (b->up_bias) m.up_bias = b->up_bias + s->first * s->d_expert;
+    if (b->down_bias) m.down_bias = b->down_bias + s->first * s->d_model;
     void *space = fresh(exf_experts_workspace_cpu(s), 1);
     exf_experts_cpu(b->outputs, b->x, ids, &m, s, space);
     exf_mem_free(space);
@@ -99,6 +103,15 @@ static void linear(double *y, double *off, const double *x, const double *x_off,
     }
 }
 
+/* Adds an expert's bias, if there is one, with the rounding of a sum. */
+static void naive_bias(double *y, double *off, const float *bias, size_t expert, int n)
+{
+    for (int i = 0; bias && i < n; i++) {
+        y[i] += (double)bias[expert * (size_t)n + (size_t)i];
+        off[i] += 0x1p-24 * (fabs(y[i]) + off[i]);
+    }
+}
+
 /* One slot by the formula of moe.h in double, and its bound. */
 static void naive_expert(double *out, double *off, const block *b, size_t token, size_t expert)
 {
@@ -110,16 +123,22 @@ static void naive_expert(double *out, double *off, const block *b, size_t token,
            *u_off = naive_doubles((size_t)width);
     linear(g, g_off, x, zero, b->gate + at, width, h);
     linear(u, u_off, x, zero, b->up + at, width, h);
+    naive_bias(g, g_off, b->gate_bias, expert, width);
+    naive_bias(u, u_off, b->up_bias, expert, width);
+    double slope = b->s.slope != 0 ? (double)b->s.slope : 1, shift = b->s.slope != 0 ? (double)b->s.shift : 0;
     for (int i = 0; i < width; i++) {
         if (limit > 0) {
             g[i] = fmin(g[i], limit);
             u[i] = fmax(-limit, fmin(u[i], limit));
         }
-        double silu = g[i] * naive_sigmoid(g[i]), value = silu * u[i];
-        g_off[i] = 1.1 * g_off[i] * (fabs(u[i]) + u_off[i]) + fabs(silu) * u_off[i] + 8 * 0x1p-24 * fabs(value); /* |silu'| < 1.1 */
+        double silu = g[i] * naive_sigmoid(slope * g[i]), value = silu * (u[i] + shift), size = fabs(u[i] + shift) + u_off[i];
+        double exponent = slope == 1 ? 0 : 0x1p-24 * fabs(slope * g[i] * silu) * size; /* slope g is rounded */
+        u_off[i] += shift == 0 ? 0 : 0x1p-24 * size;
+        g_off[i] = 1.1 * g_off[i] * size + fabs(silu) * u_off[i] + 8 * 0x1p-24 * fabs(value) + exponent; /* |silu'| < 1.1 */
         g[i] = value;
     }
     linear(out, off, g, g_off, b->down + at, h, width);
+    naive_bias(out, off, b->down_bias, expert, h);
     double *all[] = {x, zero, g, u, g_off, u_off};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
 }
@@ -176,6 +195,26 @@ START_TEST(experts_of_reals_are_near)
         for (int limited = 0; limited < 2; limited++) {
             block b = make_block(shapes[_i], kind);
             b.s.limit = limited ? 0.75f : 0;
+            run(&b, &b.s, b.ids);
+            assert_outputs(&b, &b.s, 0);
+            free_block(&b);
+        }
+}
+END_TEST
+
+/* Biases, each alone and all, under the scaled SwiGLU and the plain one. */
+START_TEST(experts_with_biases_are_near)
+{
+    size_t e = (size_t)shapes[_i].n_experts, h = (size_t)shapes[_i].d_model, w = (size_t)shapes[_i].d_expert;
+    for (int scaled = 0; scaled < 3; scaled++)
+        for (int which = 0; which < 8; which++) {
+            block b = make_block(shapes[_i], SOME_EMPTY);
+            if (which & 1) b.gate_bias = naive_numbers(e * w, 6, 1);
+            if (which & 2) b.up_bias = naive_numbers(e * w, 7, 1);
+            if (which & 4) b.down_bias = naive_numbers(e * h, 8, 1);
+            b.s.slope = scaled ? 1.702f : 0;
+            b.s.shift = scaled ? 1 : 0;
+            b.s.limit = scaled == 2 ? 0.75f : 0;
             run(&b, &b.s, b.ids);
             assert_outputs(&b, &b.s, 0);
             free_block(&b);
@@ -463,6 +502,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, experts_of_small_integers_are_exact, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_of_reals_are_near, 0, COUNT(shapes));
+    tcase_add_loop_test(t, experts_with_biases_are_near, 0, COUNT(shapes));
     tcase_add_test(t, wide_experts_are_near);
     tcase_add_test(t, parts_of_the_experts_are_the_whole);
     tcase_add_test(t, an_expert_may_repeat_in_a_row);

@@ -91,6 +91,9 @@ static void rotate(const bench *b, double *x, int n_heads, int width, int offset
 
 enum { HEADS = 6, KV = 2, D = 10 };
 
+/* How q and k are normed. */
+enum { NOT_NORMED, HEADS_NORMED, ROWS_NORMED };
+
 static void open_attention(bench *b, int n_tokens, int gated, int biased, int normed)
 {
     memset(b, 0, sizeof *b);
@@ -109,8 +112,9 @@ static void open_attention(bench *b, int n_tokens, int gated, int biased, int no
         add_weight(b, EXF_W_O_BIAS, H, 1);
     }
     if (normed) {
-        add_weight(b, EXF_W_Q_NORM, D, 1);
-        add_weight(b, EXF_W_K_NORM, D, 1);
+        add_weight(b, EXF_W_Q_NORM, normed == ROWS_NORMED ? q : D, 1);
+        add_weight(b, EXF_W_K_NORM, normed == ROWS_NORMED ? KV * D : D, 1);
+        b->a.traits[0] = normed == ROWS_NORMED ? EXF_T_QK_NORM_ROW : EXF_T_QK_NORM;
     }
 }
 
@@ -124,14 +128,22 @@ static double *projected(const bench *b, const double *x, exf_role w, exf_role b
     return y;
 }
 
+/* Norms x, n_heads heads `stride` apart, as the layer says. */
+static void naive_qk_norm(const bench *b, double *x, exf_role norm, int n_heads, int stride)
+{
+    int t = b->n_tokens, whole = (b->a.traits[0] & EXF_T_QK_NORM_ROW) != 0;
+    if (b->w[norm] && whole) naive_rmsnorm(x, n_heads * D, b->w[norm], t, n_heads * D, 1e-5);
+    if (b->w[norm] && !whole) naive_rmsnorm(x, stride, b->w[norm], t * n_heads, D, 1e-5);
+}
+
 static void naive_attention_mixer(bench *b)
 {
     int t = b->n_tokens, gated = b->a.attention.gated, stride = gated ? 2 * D : D;
     double *x = naive_widened(b->input, (size_t)(t * H)), *q = projected(b, x, EXF_W_Q, EXF_W_Q_BIAS, HEADS * stride);
     double *k = projected(b, x, EXF_W_K, EXF_W_K_BIAS, KV * D), *v = projected(b, x, EXF_W_V, EXF_W_V_BIAS, KV * D);
     double *packed = naive_doubles((size_t)(t * HEADS * D)), *heads = naive_doubles((size_t)(t * HEADS * D));
-    if (b->w[EXF_W_Q_NORM]) naive_rmsnorm(q, stride, b->w[EXF_W_Q_NORM], t * HEADS, D, 1e-5);
-    if (b->w[EXF_W_K_NORM]) naive_rmsnorm(k, D, b->w[EXF_W_K_NORM], t * KV, D, 1e-5);
+    naive_qk_norm(b, q, EXF_W_Q_NORM, HEADS, stride);
+    naive_qk_norm(b, k, EXF_W_K_NORM, KV, D);
     rotate(b, q, HEADS, stride, 0);
     rotate(b, k, KV, D, 0);
     for (int i = 0; i < t * HEADS * D; i++) packed[i] = q[i / D * stride + i % D];
@@ -152,6 +164,17 @@ START_TEST(attention_is_the_formula)
     run_mixer(&b, exf_mixer_of(EXF_MIXER_ATTENTION));
     naive_attention_mixer(&b);
     assert_near(&b, "attention");
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(whole_rows_are_normed)
+{
+    bench b;
+    open_attention(&b, lengths[_i / 2], 0, _i & 1, ROWS_NORMED);
+    run_mixer(&b, exf_mixer_of(EXF_MIXER_ATTENTION));
+    naive_attention_mixer(&b);
+    assert_near(&b, "attention with whole rows normed");
     close_bench(&b);
 }
 END_TEST
@@ -272,6 +295,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attention_is_the_formula, 0, 8 * N_LENGTHS);
+    tcase_add_loop_test(t, whole_rows_are_normed, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, latent_attention_is_the_formula, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, operations_are_counted, 0, N_LENGTHS);
     suite_add_tcase(s, t);

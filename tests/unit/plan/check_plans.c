@@ -29,6 +29,9 @@ static const struct {
     {"deepseek-v2-lite", "deepseek_v2", 31412968448u, 0, 27, 32, 4096, 1},
     {"qwen3.5-35b-a3b", "qwen3_5_moe", 0, 68304112256u, 40, 32, 4096, 1},
     {"deepseek-v4-flash", "deepseek_v4", 156015698140u, 0, 43, 56, 4096, 0},
+    /* counted by hand from the shapes, the small tensors of the delta rule and the correction biases in F32 */
+    {"qwen3-next-80b-a3b", "qwen3_next", 159348794112u, 0, 48, 32, 4096, 1},
+    {"minimax-m2", "minimax_m2", 230024113152u, 0, 62, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -151,6 +154,7 @@ END_TEST
 static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
+    "minimax_m2",  "qwen3_next",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
