@@ -1,6 +1,7 @@
 /* config.c - reads fields of config.json, and from them what several families share of an architecture; see config.h. */
 #include "model/config.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -322,6 +323,48 @@ exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf
                       first, a->n_layers, step);
     else if (first || step > 1)
         rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
+out:
+    return rc;
+}
+
+exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    int step, n_moe = 0;
+    const exf_json *dense;
+    exf_code rc = exf_config_int_or(c, "decoder_sparse_step", 1, EXF_MAX_LAYERS, 1, &step, err);
+    if (rc == EXF_OK) rc = exf_config_find(c, "mlp_only_layers", &dense, err);
+    if (rc != EXF_OK) return rc;
+    if (dense && exf_json_type(dense) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" is %s, expected an array", c->path, exf_json_type_name(dense));
+    for (int l = 0; l < a->n_layers; l++) a->is_moe[l] = (l + 1) % step == 0;
+    for (size_t i = 0; i < exf_json_size(dense); i++) {
+        const exf_json *number = exf_json_at(dense, i);
+        if (exf_json_type(number) != EXF_JSON_INT)
+            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %s, expected layer numbers", c->path,
+                            exf_json_type_name(number));
+        int64_t l = exf_json_int(number);
+        if (l < 0 || l >= a->n_layers)
+            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %" PRId64 ", expected layers 0 to %d", c->path, l,
+                            a->n_layers - 1);
+        a->is_moe[l] = 0;
+    }
+    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l];
+    if (n_moe == 0) return exf_fail(err, EXF_MODEL, "%s: none of the %d layers is a mixture of experts", c->path, a->n_layers);
+    return n_moe < a->n_layers ? exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err) : EXF_OK;
+}
+
+exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_router_spec *r = &a->router;
+    r->score = EXF_ROUTER_SIGMOID;
+    r->group_score = EXF_GROUP_TOP2_SUM;
+    r->epsilon = 1e-20;
+    EXF_TRY(exf_config_int_or(c, "n_group", 1, EXF_MAX_EXPERTS, 1, &r->n_groups, err));
+    EXF_TRY(exf_config_int_or(c, "topk_group", 1, EXF_MAX_EXPERTS, 1, &r->top_groups, err));
+    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 1, &r->renormalise, err));
+    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1, &r->scaling, err));
+    rc = exf_configure_check_groups(c, a, err);
 out:
     return rc;
 }

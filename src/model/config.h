@@ -60,6 +60,12 @@ exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture 
 /* Layers before first_k_dense_replace are dense (intermediate_size), and those
  * whose number is no multiple of moe_layer_freq. */
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Layer i has experts if it is not in mlp_only_layers and decoder_sparse_step divides i + 1; the others are dense
+ * (intermediate_size). */
+exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* A sigmoid router whose correction bias chooses but does not weigh, within the groups whose two best experts sum highest;
+ * renormalised where norm_topk_prob says so, and scaled. */
+exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* YaRN from rope_scaling / rope_parameters, if it is there, into *r; dim, theta
  * and interleaved are the caller's.  The original length is max_position_embeddings if it is not said. */
 exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err) EXF_CHECKED;

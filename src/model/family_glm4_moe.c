@@ -6,22 +6,6 @@
  * scaled; ungated shared experts.  The multi-token-prediction layer is ignored. */
 #include "model/rules.h"
 
-static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_router_spec *r = &a->router;
-    r->score = EXF_ROUTER_SIGMOID;
-    r->group_score = EXF_GROUP_TOP2_SUM;
-    r->epsilon = 1e-20;
-    EXF_TRY(exf_config_int_or(c, "n_group", 1, EXF_MAX_EXPERTS, 1, &r->n_groups, err));
-    EXF_TRY(exf_config_int_or(c, "topk_group", 1, EXF_MAX_EXPERTS, 1, &r->top_groups, err));
-    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 1, &r->renormalise, err));
-    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1, &r->scaling, err));
-    rc = exf_configure_check_groups(c, a, err);
-out:
-    return rc;
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -29,7 +13,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_configure_attention(c, a, err));
-    EXF_TRY(configure_router(c, a, err));
+    EXF_TRY(exf_configure_sigmoid_router(c, a, err));
     EXF_TRY(exf_configure_dense_first(c, a, err));
     EXF_TRY(exf_config_bool_or(c, "attention_bias", 0, &bias, err));
     EXF_TRY(exf_config_bool_or(c, "use_qk_norm", 0, &qk_norm, err));

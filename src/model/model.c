@@ -173,7 +173,8 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
         exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     out->w.identity = m->identity;
     out->w.part = part_of(role, layer);
-    if (rc == EXF_OK && EXF_ROW_LAYOUT(r->how) && out->w.coding != EXF_CODED_PLAIN && (out->rows | out->row) % (size_t)out->w.block_rows)
+    if (rc == EXF_OK && EXF_ROW_LAYOUT(r->how) && out->w.coding != EXF_CODED_PLAIN &&
+        (out->rows | out->row) % (size_t)out->w.block_rows)
         rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has scales of %d rows, but groups of rows end every %zu", m->dir, name,
                       out->w.block_rows, out->rows);
     return rc;

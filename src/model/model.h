@@ -94,7 +94,8 @@ int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer);
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
 /* 1 unless the tensor begins with another role's rows, whose rule counts for all of it. */
 int exf_rule_begins_tensor(const exf_tensor_rule *r);
-/* Of a rule whose rows lie in groups (model_rows.c): the rows of its tensor, of one run, and the first row of a run in the tensor. */
+/* Of a rule whose rows lie in groups (model_rows.c): the rows of its tensor, of one run, and the first row of a run in the
+ * tensor. */
 int64_t exf_rule_rows_stored(const exf_architecture *a, const exf_tensor_rule *r);
 int exf_rule_run_rows(const exf_architecture *a, const exf_tensor_rule *r);
 int64_t exf_rule_run_row(const exf_architecture *a, const exf_tensor_rule *r, int run);
