@@ -59,7 +59,6 @@ static __global__ void __launch_bounds__(THREADS) plan_tokens(exf_correction_tab
 {
     int token = (int)(blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES), to = -1, target = -1;
     float least = 0;
-    if (token >= c.n_tokens) return;
     exf_fold_routes in = {const_cast<int32_t *>(c.router_ids),
                           const_cast<float *>(c.router_weights),
                           EXF_FOLD_I32,
@@ -68,18 +67,20 @@ static __global__ void __launch_bounds__(THREADS) plan_tokens(exf_correction_tab
                           c.top_k};
     exf_fold_lane s = exf_fold_read_lane<LANES>(in, token, t.n_experts);
     exf_fold_permute<LANES>(&s, key_of(s, t, c.by));
-    int n = __popc(exf_fold_vote<LANES>(s.mask, s.id >= 0)), kept = min(n, c.keep);
-    bool omitted = was_rewritten(c, token, kept, n) && s.lane >= kept && s.lane < n;
-    for (int i = 0; i < kept; i++) {
-        int other = __shfl_sync(s.mask, s.id, i, LANES);
-        if (!omitted) continue;
+    int n = __popc(exf_fold_vote<LANES>(s.id >= 0)), kept = min(n, c.keep);
+    bool omitted = token < c.n_tokens && was_rewritten(c, token, kept, n) && s.lane >= kept && s.lane < n;
+#pragma unroll 1
+    for (int i = 0; i < LANES; i++) {
+        int other = __shfl_sync(EXF_FOLD_WARP, s.id, i, LANES);
+        if (!omitted || i >= kept) continue;
         float loss = __ldg(t.loss + (size_t)s.id * t.n_experts + other);
         if (!exf_fold_may_take(loss, c.max_loss) || (to >= 0 && !(loss < least))) continue;
         to = i;
         target = other;
         least = loss;
     }
-    if (s.lane < c.top_k) static_cast<addition *>(c.workspace)[(size_t)token * c.top_k + s.lane] = addition_of(t, s, to, target);
+    if (token < c.n_tokens && s.lane < c.top_k)
+        static_cast<addition *>(c.workspace)[(size_t)token * c.top_k + s.lane] = addition_of(t, s, to, target);
 }
 
 /* ---- products with the basis, a warp per kept output ------------------------------------- */

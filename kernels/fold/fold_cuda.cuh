@@ -121,6 +121,17 @@ __device__ inline void exf_fold_cluster_wait(void)
 #endif
 }
 
+/* Both halves at once, of which each block's threads wait for each other too. */
+__device__ inline void exf_fold_cluster_sync(void)
+{
+#if __CUDA_ARCH__ >= 900
+    exf_fold_cluster_arrive();
+    exf_fold_cluster_wait();
+#else
+    __syncthreads();
+#endif
+}
+
 /* Stores v to *p, the same variable of shared memory in each of the cluster's blocks. */
 __device__ inline void exf_fold_store_in_all(int16_t *p, int16_t v)
 {

@@ -3,11 +3,11 @@
  *
  * Prefill: four tokens of 8 lanes a warp, 128 threads a block.  Bytes of a token: K ids and weights read, P written, and
  * K (K + 1) / 2 cosines from a table of 4 E E that stays in the cache; 8192 tokens of K 8 to 4 are 0.8 MB, 0.2 us at
- * 4.2 TB/s.  It takes 8.36 us (E 128, docs/performance.md), a budget of mean 4 9.27: the rest is the chain of double
+ * 4.2 TB/s.  It takes 6.27 us (E 128, docs/performance.md), a budget of mean 4 6.39: the rest is the chain of double
  * products and exchanges of a system.
  *
  * Decode: every block of a cluster of eight reads the whole batch and chooses the same pool; targets and rows are shared out
- * among the blocks.  No block writes before all have read.  256 rows of 8: 16.3 us at E 128. */
+ * among the blocks.  No block writes before all have read.  256 rows of 8: 8.7 us at E 128. */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
@@ -16,10 +16,14 @@
 enum { PREFILL_THREADS = 128 };
 
 /* Sums v, or its squares, over lanes 0 .. n-1 in order; every lane gets the sum. */
-template <int W> static __device__ float sum_of(float v, int n, unsigned mask, exf_fold_rescale rescale)
+template <int W> static __device__ float sum_of(float v, int n, exf_fold_rescale rescale)
 {
     float sum = 0, mine = rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(v, v) : v;
-    for (int i = 0; i < n; i++) sum = exf_addf(sum, __shfl_sync(mask, mine, i, W));
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        float other = __shfl_sync(EXF_FOLD_WARP, mine, i, W);
+        if (i < n) sum = exf_addf(sum, other);
+    }
     return sum;
 }
 
@@ -28,22 +32,21 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     prefill_joint(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
 {
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
-    if (row >= in.rows) return; /* true for all lanes of a token or none */
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
     float h = s.id < 0 || o.rank == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id);
     exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s.w, h));
-    unsigned valid = exf_fold_vote<W>(s.mask, s.id >= 0), kept = exf_fold_vote<W>(s.mask, s.id >= 0 && s.lane < o.keep);
+    unsigned valid = exf_fold_vote<W>(s.id >= 0), kept = exf_fold_vote<W>(s.id >= 0 && s.lane < o.keep);
     float w = s.w;
-    if (valid != kept) {
+    if (__any_sync(EXF_FOLD_WARP, valid != kept)) {
         exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, kept);
-        exf_fold_omit(&y, t, s.id, s.w, valid & ~kept);
-        if (exf_fold_solve(&y, o.ridge) && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
+        int solved = exf_fold_solve(&y, t, s.id, s.w, valid & ~kept, o.ridge);
+        if (solved && valid != kept && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
     }
     if (o.rescale != EXF_FOLD_RESCALE_NONE) {
-        float before = sum_of<W>(s.w, __popc(valid), s.mask, o.rescale), after = sum_of<W>(w, __popc(kept), s.mask, o.rescale);
+        float before = sum_of<W>(s.w, __popc(valid), o.rescale), after = sum_of<W>(w, __popc(kept), o.rescale);
         if (kept >> s.lane & 1) w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
     }
-    if (s.lane >= o.keep) return;
+    if (row >= in.rows || s.lane >= o.keep) return;
     exf_fold_set_id(&out, row * o.keep + s.lane, s.raw);
     exf_fold_set_weight(&out, row * o.keep + s.lane, w);
 }
@@ -73,13 +76,13 @@ static __device__ __forceinline__ int choose_by_residual(const exf_fold_system<W
     double sum = w, residual = 0, cost = 0, term;
 #pragma unroll
     for (int i = 1; i < W; i++) {
-        float other = __shfl_sync(y.mask, w, i, W);
+        float other = __shfl_sync(EXF_FOLD_WARP, w, i, W);
         if (i > y.lane && i < n) sum = exf_addd(sum, exf_muld(y.a[i], other));
     }
     term = factored ? exf_fold_residual_term(y.d, sum, y.ridge, w) : 0;
 #pragma unroll
     for (int p = W; p >= 1; p--) {
-        double part = p < W ? __shfl_sync(y.mask, term, p & (W - 1), W) : 0;
+        double part = p < W ? __shfl_sync(EXF_FOLD_WARP, term, p & (W - 1), W) : 0;
         if (p < n) residual = factored ? exf_addd(part, residual) : 0;
         double mine = exf_fold_budget_cost(residual, o.penalty, p);
         if (p == min(o.most, n)) cost = mine;
@@ -92,19 +95,19 @@ static __device__ __forceinline__ int choose_by_residual(const exf_fold_system<W
 
 /* Returns the least P whose routes have the share of all w rms. */
 template <int W>
-static __device__ __forceinline__ int choose_by_share(const exf_fold_lane &s, float rms, int n, const exf_fold_budget_options &o)
+static __device__ __forceinline__ int choose_by_share(const exf_fold_lane &s, double rms, int n, const exf_fold_budget_options &o)
 {
     double part = exf_muld(s.w, rms), all = 0, sum = 0;
     int high = min(o.most, n), best = high;
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        double other = __shfl_sync(s.mask, part, i, W);
+        double other = __shfl_sync(EXF_FOLD_WARP, part, i, W);
         if (i < n) all = exf_addd(all, other);
     }
     double wanted = exf_muld(o.share, all);
 #pragma unroll
     for (int p = 1; p <= W; p++) {
-        double other = __shfl_sync(s.mask, part, p - 1, W);
+        double other = __shfl_sync(EXF_FOLD_WARP, part, p - 1, W);
         if (p <= n) sum = exf_addd(sum, other);
         if (best == high && p >= min(o.least, n) && p < high && sum >= wanted) best = p;
     }
@@ -117,12 +120,12 @@ template <int W> static __device__ __forceinline__ float join_omitted(const exf_
     double x = 0;
 #pragma unroll
     for (int i = 1; i < W; i++) {
-        float other = __shfl_sync(y.mask, w, i, W);
+        float other = __shfl_sync(EXF_FOLD_WARP, w, i, W);
         if (i >= p && i < n && i > y.lane) x = exf_addd(x, exf_muld(y.a[i], other));
     }
 #pragma unroll
     for (int k = W - 1; k >= 1; k--) {
-        double known = __shfl_sync(y.mask, x, k, W);
+        double known = __shfl_sync(EXF_FOLD_WARP, x, k, W);
         if (k < p && y.lane < k) x = exf_addd(x, -exf_muld(y.a[k], known));
     }
     return (float)exf_addd(w, x);
@@ -134,20 +137,22 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
                    const exf_fold_budget_options o)
 {
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
-    if (row >= in.rows) return; /* true for all lanes of a token or none */
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
     float rms = s.id < 0 ? 0.0f : __ldg(t.rms + s.id);
     exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(EXF_FOLD_BY_SCORE_NORM, s.w, rms));
-    unsigned valid = exf_fold_vote<W>(s.mask, s.id >= 0);
+    unsigned valid = exf_fold_vote<W>(s.id >= 0);
     int n = __popc(valid), p = 0;
     float w = s.w;
-    if (n > 0) {
+    if (__any_sync(EXF_FOLD_WARP, n > 0)) {
         exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, valid);
-        int factored = exf_fold_factor_raised(&y, o.ridge);
+        float value[W], own = exf_fold_triangle(value, y);
+        int factored = exf_fold_factor_raised<W, 0>(&y, value, own, o.ridge);
         p = o.rule == EXF_FOLD_BUDGET_TOKEN ? choose_by_residual<W>(y, s.w, factored, n, o) : choose_by_share<W>(s, y.rms, n, o);
-        if (factored && p < n) w = join_omitted<W>(y, s.w, p, n);
+        float joined = join_omitted<W>(y, s.w, p, n);
+        if (factored && p < n) w = joined;
     }
-    int64_t first = __shfl_sync(s.mask, s.raw, 0, W);
+    int64_t first = __shfl_sync(EXF_FOLD_WARP, s.raw, 0, W);
+    if (row >= in.rows) return;
     if (s.lane == 0 && kept) kept[row] = p;
     if (s.lane >= out.width) return;
     int named = o.repeat && first >= 0 && first < t.n_experts; /* with P = 0 it is padding that names one */
@@ -169,9 +174,10 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
 
 /* ---- decode ---------------------------------------------------------------------------- */
 
-enum { CLUSTER = 8, LOADS = EXF_FOLD_MAX_E / 32 };
+enum { CLUSTER = 8 };
 
 /* Stores target[e] in every block of the cluster if e is outside the pool; its row of cosines is loaded. */
+template <int LOADS>
 static __device__ __forceinline__ void find_target(int16_t *target, int e, const exf_fold_block_pool *pool,
                                                    const int (&position)[LOADS], const float (&cosine)[LOADS], int n_pool)
 {
@@ -185,34 +191,39 @@ static __device__ __forceinline__ void find_target(int16_t *target, int e, const
 
 /* Rewrites the row's slots, one in each lane: remapped slots take their targets, and all get new weights. */
 template <int W>
-static __device__ void join_row(const exf_fold_routes &io, const exf_fold_lane &s, int64_t row, const int16_t *target, int moved,
-                                const exf_fold_tables &t, double rho)
+static __device__ __forceinline__ void join_row(const exf_fold_routes &io, const exf_fold_lane &s, int64_t row,
+                                                const int16_t *target, int moved, const exf_fold_tables &t, double rho)
 {
-    unsigned movers = exf_fold_vote<W>(s.mask, moved), used = exf_fold_vote<W>(s.mask, s.id >= 0);
+    unsigned movers = exf_fold_vote<W>(moved), used = exf_fold_vote<W>(s.id >= 0);
     int id = moved ? target[s.id] : s.id;
-    if (movers == 0) return;
+    if (!__any_sync(EXF_FOLD_WARP, movers)) return;
     exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, used);
-    exf_fold_omit(&y, t, s.id, s.w, movers); /* the kept slots' own terms cancel */
-    int solved = exf_fold_solve(&y, rho);
-    if (s.id < 0) return;
+    int solved = exf_fold_solve(&y, t, s.id, s.w, movers, rho); /* the kept slots' own terms cancel */
+    if (s.id < 0 || movers == 0) return;
     double w = moved ? 0 : s.w;
     if (moved) exf_fold_set_id(&io, row * io.width + s.lane, id);
     if (moved || solved) exf_fold_set_weight(&io, row * io.width + s.lane, (float)(solved ? exf_addd(w, y.right) : w));
 }
 
-template <int W>
-static __device__ __forceinline__ void join_rows(const exf_fold_routes &io, const exf_fold_block_pool *pool, const int16_t *target,
-                                                 const exf_fold_tables &t, const exf_fold_decode_options &o)
+/* This thread's first row of the batch: warps of rows go to the blocks in turns, so that all multiprocessors solve. */
+template <int W> static __device__ __forceinline__ int first_row(void)
 {
-    for (int row = (blockIdx.x * EXF_FOLD_THREADS + threadIdx.x) / W; row < io.rows; row += gridDim.x * EXF_FOLD_THREADS / W) {
-        exf_fold_lane s = exf_fold_read_lane<W>(io, row, t.n_experts);
-        join_row<W>(io, s, row, target, s.id >= 0 && pool->position[s.id] >= o.pool, t, o.ridge);
-    }
+    int warp = (int)threadIdx.x / 32 * (int)gridDim.x + (int)blockIdx.x;
+    return (warp * 32 + (int)threadIdx.x % 32) / W;
+}
+
+/* Returns the slots as what most engines have, so that nothing is asked at each of them; 0: they are something else. */
+static __device__ __forceinline__ int are_common(exf_fold_routes *common, const exf_fold_routes &io)
+{
+    *common = exf_fold_typed<EXF_FOLD_I32, EXF_FOLD_F32>(io);
+    common->count = nullptr;
+    common->mask = nullptr;
+    return io.id_type == EXF_FOLD_I32 && io.weight_type == EXF_FOLD_F32 && !io.count && !io.mask;
 }
 
 /* Chooses the pool and rewrites the batch.  ROWS of cosines a warp: the cluster loads all it needs
- * at the start; ROWS 1: one block loads row after row. */
-template <int W, int ROWS>
+ * at the start; ROWS 1: one block loads row after row.  HELD: registers hold the slots while the pool is chosen. */
+template <int W, int ROWS, int LOADS, int HELD>
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     decode_joint(const exf_fold_routes routes, const exf_fold_tables t, const exf_fold_decode_options o,
                  const exf_fold_batches batches)
@@ -220,11 +231,16 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     const exf_fold_routes io = exf_fold_batch(routes, batches);
     __shared__ exf_fold_block_pool pool;
     __shared__ int16_t target[EXF_FOLD_MAX_E];
-    exf_fold_slots<0> slots; /* slots are read three times: registers are needed for rows and systems */
+    exf_fold_slots<HELD> slots;
     exf_fold_rows<ROWS, LOADS> cosine;
+    exf_fold_routes common;
     exf_fold_cluster_arrive_reader(); /* this block runs, so others may write to its shared memory */
+    if (are_common(&common, io))
+        slots.read(common, t.n_experts);
+    else
+        slots.read(io, t.n_experts);
     if (ROWS > 1) cosine.load(t.cosine, t.n_experts, exf_fold_first_expert());
-    int n_union = exf_fold_block_choose(&pool, slots, io, t, o), position[LOADS];
+    int n_union = exf_fold_block_choose(&pool, slots, io, t, o), position[LOADS], row = first_row<W>();
     exf_fold_cluster_wait();
     if (n_union == 0) return; /* true in every block or none */
     exf_fold_positions(position, &pool, t.n_experts);
@@ -237,26 +253,31 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
         cosine.load(t.cosine, t.n_experts, e);
         find_target(target, e, &pool, position, cosine.value[0], o.pool);
     }
-    __syncthreads();
-    exf_fold_cluster_arrive(); /* the slots are read, the targets stored */
-    exf_fold_cluster_wait();
-    join_rows<W>(io, &pool, target, t, o);
+    exf_fold_lane s = exf_fold_read_lane<W>(io, row, t.n_experts);
+    exf_fold_cluster_sync(); /* the slots are read, the targets stored */
+    while (__any_sync(EXF_FOLD_WARP, row < io.rows)) {
+        join_row<W>(io, s, row, target, s.id >= 0 && pool.position[s.id] >= o.pool, t, o.ridge);
+        row += (int)gridDim.x * EXF_FOLD_THREADS / W;
+        s = exf_fold_read_lane<W>(io, row, t.n_experts);
+    }
 }
 
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
                                            void *stream)
 {
     typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options, exf_fold_batches);
-    static const kernel clustered[2] = {decode_joint<8, 4>, decode_joint<16, 4>},
-                        alone[2] = {decode_joint<8, 1>, decode_joint<16, 1>};
+    static const kernel clustered[2][3] = {{decode_joint<8, 2, 8, 1>, decode_joint<8, 4, 16, 1>, decode_joint<8, 4, 16, 0>},
+                                           {decode_joint<16, 2, 8, 1>, decode_joint<16, 4, 16, 1>, decode_joint<16, 4, 16, 0>}},
+                        alone[2] = {decode_joint<8, 1, 16, 0>, decode_joint<16, 1, 16, 0>};
     exf_fold_decode_options settled;
     exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0;
     if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     int wide = io->width > 8;
-    if (!exf_fold_has_clusters((const void *)clustered[wide]))
+    kernel k = clustered[wide][slots > EXF_FOLD_HELD_SLOTS ? 2 : t->n_experts > 256];
+    if (!exf_fold_has_clusters((const void *)k))
         return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled, exf_fold_batches{});
-    return exf_fold_launch(clustered[wide], CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, settled, exf_fold_batches{});
+    return exf_fold_launch(k, CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, settled, exf_fold_batches{});
 }
 
 exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n,
@@ -268,8 +289,8 @@ exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, co
     dim3 grid(1, (unsigned)n);
     cudaStream_t s = (cudaStream_t)stream;
     if (io->width > 8)
-        decode_joint<16, 1><<<grid, EXF_FOLD_THREADS, 0, s>>>(*io, *t, settled, *b);
+        decode_joint<16, 1, 16, 0><<<grid, EXF_FOLD_THREADS, 0, s>>>(*io, *t, settled, *b);
     else
-        decode_joint<8, 1><<<grid, EXF_FOLD_THREADS, 0, s>>>(*io, *t, settled, *b);
+        decode_joint<8, 1, 16, 0><<<grid, EXF_FOLD_THREADS, 0, s>>>(*io, *t, settled, *b);
     return cudaGetLastError() == cudaSuccess ? EXF_FOLD_OK : EXF_FOLD_DEVICE;
 }

@@ -1,22 +1,27 @@
 /* fold_lanes.cuh - holds a token's routes in the W lanes of a sub-warp, which solve the small systems
- * of the joint projector with a row in each lane. */
+ * of the joint projector with a row in each lane.
+ *
+ * The tokens of a warp go in step: every lane of the warp calls each function here, and what one token has no use for it
+ * computes and does not keep.  Shuffles then name all lanes by a constant; with a mask of the token's own lanes each of them is
+ * four instructions and a branch. */
 #ifndef EXF_KERNELS_FOLD_LANES_CUH
 #define EXF_KERNELS_FOLD_LANES_CUH
 #include "kernels/fold/fold_cuda.cuh"
 
+enum : unsigned { EXF_FOLD_WARP = 0xffffffffu };
+
 /* Slot `lane` of a token, or after exf_fold_permute() its route of rank `lane`. */
 struct exf_fold_lane {
-    int lane, id;  /* id -1: no expert */
-    unsigned mask; /* of the warp's lanes that hold this token */
+    int lane, id; /* id -1: no expert */
     float w;
     int64_t raw; /* the id as read */
 };
 
+/* Reads a row; one beyond the last has no experts. */
 template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fold_routes &in, int64_t row, int n_experts)
 {
-    exf_fold_lane s = {(int)threadIdx.x % W, -1, 0, 0, -1};
-    s.mask = 0xffffffffu >> (32 - W) << (threadIdx.x % 32 / W * W);
-    if (s.lane >= in.width) return s;
+    exf_fold_lane s = {(int)threadIdx.x % W, -1, 0, -1};
+    if (s.lane >= in.width || row >= in.rows) return s;
     int64_t slot = row * in.width + s.lane;
     s.raw = exf_fold_raw_id(&in, slot);
     s.id = s.raw >= 0 && s.raw < n_experts && exf_fold_counts(&in, row) ? (int)s.raw : -1;
@@ -25,9 +30,9 @@ template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fo
 }
 
 /* Returns a bit for each of the token's lanes. */
-template <int W> __device__ inline unsigned exf_fold_vote(unsigned mask, int yes)
+template <int W> __device__ inline unsigned exf_fold_vote(int yes)
 {
-    return __ballot_sync(mask, yes) >> (threadIdx.x % 32 / W * W) & (0xffffffffu >> (32 - W));
+    return __ballot_sync(EXF_FOLD_WARP, yes) >> (threadIdx.x % 32 / W * W) & (0xffffffffu >> (32 - W));
 }
 
 /* Sorts the routes by falling key, ties to the lower lane. */
@@ -36,14 +41,14 @@ template <int W> __device__ inline void exf_fold_permute(exf_fold_lane *s, int32
     int rank = 0, from = 0;
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        int32_t other = __shfl_sync(s->mask, key, k, W);
+        int32_t other = __shfl_sync(EXF_FOLD_WARP, key, k, W);
         rank += other > key || (other == key && k < s->lane);
     }
 #pragma unroll
-    for (int k = 0; k < W; k++) from = __shfl_sync(s->mask, rank, k, W) == s->lane ? k : from;
-    s->id = __shfl_sync(s->mask, s->id, from, W);
-    s->w = __shfl_sync(s->mask, s->w, from, W);
-    s->raw = __shfl_sync(s->mask, s->raw, from, W);
+    for (int k = 0; k < W; k++) from = __shfl_sync(EXF_FOLD_WARP, rank, k, W) == s->lane ? k : from;
+    s->id = __shfl_sync(EXF_FOLD_WARP, s->id, from, W);
+    s->w = __shfl_sync(EXF_FOLD_WARP, s->w, from, W);
+    s->raw = __shfl_sync(EXF_FOLD_WARP, s->raw, from, W);
 }
 
 /* ---- systems ------------------------------------------------------------------------ */
@@ -52,10 +57,11 @@ template <int W> __device__ inline void exf_fold_permute(exf_fold_lane *s, int32
 template <int W> struct exf_fold_system {
     const float *cosine; /* [E, E] */
     int n_experts, lane, id;
-    unsigned mask, used;
-    float rms;          /* rms of id */
+    unsigned used;
+    double rms;         /* rms of id, a float: shuffling its double is cheaper than converting it in every lane */
     double a[W], right; /* row `lane`: a[j] for j <= lane */
-    double d, ridge;    /* after factoring: D of this row, and what was added to the diagonal */
+    double d, inverse;  /* after factoring: D of this row, and 1/D */
+    double ridge;       /* what was added to the diagonal */
 };
 
 template <int W>
@@ -65,110 +71,118 @@ __device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_tables &t, co
     y.cosine = t.cosine;
     y.n_experts = t.n_experts;
     y.lane = s.lane;
-    y.mask = s.mask;
-    y.used = used;
+        y.used = used;
     y.id = used >> s.lane & 1 ? id : -1;
-    y.rms = y.id < 0 ? 0 : __ldg(t.rms + y.id);
+    y.rms = exf_fold_load_if(t.rms + (y.id < 0 ? 0 : y.id), y.id >= 0, 0);
     return y;
 }
 
-/* Loads value[j], the cosine of this lane's expert with lane j's `id`, for the lanes in `columns`;
- * all loads are started together. */
+/* Starts loading value[j], the cosine of this lane's expert with lane j's `id`, for the lanes in `columns`. */
 template <int W> __device__ inline void exf_fold_cosines(float (&value)[W], const exf_fold_system<W> &y, int id, unsigned columns)
 {
+    const float *row = y.cosine + (y.id < 0 ? 0 : y.id) * y.n_experts;
+    int other[W];
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        int other = __shfl_sync(y.mask, id, j, W);
-        value[j] = y.id >= 0 && (columns >> j & 1) ? __ldg(y.cosine + y.id * y.n_experts + other) : 0;
-    }
+    for (int j = 0; j < W; j++) other[j] = __shfl_sync(EXF_FOLD_WARP, id, j, W);
+    columns = y.id < 0 ? 0 : columns;
+#pragma unroll
+    for (int j = 0; j < W; j++) value[j] = exf_fold_load_if(row + max(other[j], 0), columns >> j & 1, 0);
 }
 
-/* Adds to `right` the terms of the routes (id, w) of the lanes in `omitted`, in order. */
-template <int W>
-__device__ inline void exf_fold_omit(exf_fold_system<W> *y, const exf_fold_tables &t, int id, float w, unsigned omitted)
+/* Starts loading the cosines of a system's lower triangle; returns that of this lane's expert with itself. */
+template <int W> __device__ inline float exf_fold_triangle(float (&value)[W], const exf_fold_system<W> &y)
 {
-    float value[W], rms = omitted >> y->lane & 1 ? __ldg(t.rms + id) : 0;
-    exf_fold_cosines(value, *y, id, omitted);
-#pragma unroll
-    for (int j = 0; j < W; j++) {
-        float other = __shfl_sync(y->mask, rms, j, W), weight = __shfl_sync(y->mask, w, j, W);
-        double gram = exf_muld(exf_muld(value[j], y->rms), other);
-        if (omitted >> j & 1) y->right = exf_addd(y->right, exf_muld(gram, weight));
-    }
+    exf_fold_cosines(value, y, y.id, y.used & ((1u << y.lane) - 1));
+    return exf_fold_load_if(y.cosine + (y.id < 0 ? 0 : y.id) * (y.n_experts + 1), y.id >= 0, 0);
 }
 
-/* Factors a into L and 1/D of L D L', and its transpose above; returns 0 if a pivot is not above
- * `least`. Operations and order are the reference's. */
-template <int W> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double least)
+/* Factors a into L and D of L D L', and L' above, where `wanted`; returns 0 if it is not or a pivot is not above
+ * `least`.  Operations and order are the reference's.  SOLVES: `right` becomes L^-1 right beside it. */
+template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double least, int wanted)
 {
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        if (!(y->used >> k & 1)) continue;
-        double pivot = __shfl_sync(y->mask, y->a[k], k, W), column = y->a[k];
-        if (!(pivot > least)) return 0;
-        if (y->lane == k) y->d = pivot;
-        double inverse = __ddiv_rn(1, pivot), mine = exf_muld(column, inverse);
-        if (y->lane >= k) y->a[k] = y->lane == k ? inverse : mine; /* above the diagonal the column is done */
+        double pivot = __shfl_sync(EXF_FOLD_WARP, y->a[k], k, W), column = y->a[k];
+        double known = SOLVES ? __shfl_sync(EXF_FOLD_WARP, y->right, k, W) : 0;
+        int has = (int)(y->used >> k & 1);
+        wanted = wanted && (!has || pivot > least);
+        has = has && wanted;
+        double inverse = __drcp_rn(pivot), mine = exf_muld(column, inverse); /* of a lane that is not used the pivot is 1 */
+        if (has && y->lane == k) y->d = pivot;
+        if (has && y->lane == k) y->inverse = inverse;
+        if (has && y->lane > k) y->a[k] = mine; /* above the diagonal the column is done */
+        if (SOLVES && has && y->lane > k) y->right = exf_addd(y->right, -exf_muld(mine, known));
 #pragma unroll
         for (int j = k + 1; j < W; j++) {
-            double other = __shfl_sync(y->mask, column, j, W); /* 0 in lanes that are not used */
-            if (y->lane >= j) y->a[j] = exf_addd(y->a[j], -exf_muld(mine, other));
-            if (y->lane == k) y->a[j] = exf_muld(other, inverse);
+            double other = __shfl_sync(EXF_FOLD_WARP, column, j, W); /* 0 in lanes that are not used */
+            if (has && y->lane >= j) y->a[j] = exf_addd(y->a[j], -exf_muld(mine, other));
+            if (has && y->lane == k) y->a[j] = exf_muld(other, inverse);
         }
     }
-    return 1;
+    return wanted;
 }
 
-template <int W> __device__ inline void exf_fold_substitute(exf_fold_system<W> *y)
+/* Returns v / n.  By a power of two, which most widths are, the product is the quotient, both rounded once. */
+__device__ inline double exf_fold_divide(double v, int n)
 {
-#pragma unroll
-    for (int k = 0; k < W; k++) {
-        if (!(y->used >> k & 1)) continue;
-        double known = __shfl_sync(y->mask, y->right, k, W);
-        if (y->lane > k) y->right = exf_addd(y->right, -exf_muld(y->a[k], known));
-    }
-#pragma unroll
-    for (int k = 0; k < W; k++)
-        if (y->lane == k) y->right = exf_muld(y->right, y->a[k]);
-#pragma unroll
-    for (int k = W - 1; k >= 0; k--) {
-        if (!(y->used >> k & 1)) continue;
-        double known = __shfl_sync(y->mask, y->right, k, W);
-        if (y->lane < k) y->right = exf_addd(y->right, -exf_muld(y->a[k], known));
-    }
+    if (n > 0 && (n & (n - 1)) == 0) return exf_muld(v, __hiloint2double((1024 - __ffs(n)) << 20, 0)); /* 2^-(ffs - 1) */
+    return __ddiv_rn(v, n);
 }
 
-/* Factors G + rho mean(diag G) I, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0. */
-template <int W> __device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, double rho)
+/* Factors G + rho mean(diag G) I, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0.  G's
+ * lower triangle is made of the cosines in `value`, its diagonal of `own`. */
+template <int W, int SOLVES>
+__device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const float (&value)[W], float own, double rho)
 {
-    float value[W];
-    double mean = 0, diagonal = y->id < 0 ? 0 : exf_muld(exf_muld(__ldg(y->cosine + y->id * (y->n_experts + 1)), y->rms), y->rms);
-    exf_fold_cosines(value, *y, y->id, y->used);
+    double mean = 0, diagonal = exf_muld(exf_muld(own, y->rms), y->rms), right = y->right;
+    int done = 0;
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        double other = __shfl_sync(y->mask, diagonal, k, W);
+        double other = __shfl_sync(EXF_FOLD_WARP, diagonal, k, W);
         if (y->used >> k & 1) mean = exf_addd(mean, other);
     }
-    mean = __ddiv_rn(mean, __popc(y->used));
-    if (!(mean > 0)) return 0;
-    for (int tries = 0; tries <= EXF_FOLD_RAISES; tries++, rho = exf_fold_raise(rho)) {
-        y->ridge = exf_muld(rho, mean);
+    mean = exf_fold_divide(mean, __popc(y->used));
+    int wanted = mean > 0;
+#pragma unroll 1
+    for (int tries = 0; tries <= EXF_FOLD_RAISES && __any_sync(EXF_FOLD_WARP, wanted); tries++, rho = exf_fold_raise(rho)) {
+        if (wanted) y->ridge = exf_muld(rho, mean);
+        if (wanted) y->right = right;
+        double raised = y->id < 0 ? 1 : exf_addd(diagonal, y->ridge);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            float other = __shfl_sync(y->mask, y->rms, j, W);
-            y->a[j] = j < y->lane ? exf_muld(exf_muld(value[j], y->rms), other) : 0;
-            if (j == y->lane && y->id >= 0) y->a[j] = exf_addd(diagonal, y->ridge);
+            double other = __shfl_sync(EXF_FOLD_WARP, y->rms, j, W);
+            double gram = exf_muld(exf_muld(value[j], y->rms), other);
+            y->a[j] = !wanted ? y->a[j] : j < y->lane ? gram : j == y->lane ? raised : 0;
         }
-        if (exf_fold_factor(y, exf_muld(EXF_FOLD_PIVOT, mean))) return 1;
+        int factored = exf_fold_factor<W, SOLVES>(y, exf_muld(EXF_FOLD_PIVOT, mean), wanted);
+        done |= factored;
+        wanted = wanted && !factored;
     }
-    return 0;
+    return done;
 }
 
-/* Solves right := (G + rho mean(diag G) I)^-1 right; returns 0 if there is no solution. */
-template <int W> __device__ inline int exf_fold_solve(exf_fold_system<W> *y, double rho)
+/* Fills `right` with the terms of the routes (id, w) of the lanes in `omitted`, in order, and solves
+ * right := (G + rho mean(diag G) I)^-1 right; returns 0 if there is no solution.  All that a row reads of
+ * the tables is on its way before the first of it is used: one latency, not four. */
+template <int W>
+__device__ inline int exf_fold_solve(exf_fold_system<W> *y, const exf_fold_tables &t, int id, float w, unsigned omitted, double rho)
 {
-    if (!exf_fold_factor_raised(y, rho)) return 0;
-    exf_fold_substitute(y);
-    return 1;
+    float value[W], away[W], own = exf_fold_triangle(value, *y);
+    exf_fold_cosines(away, *y, id, omitted);
+    double rms = exf_fold_load_if(t.rms + max(id, 0), (int)(omitted >> y->lane & 1), 0), weight = w;
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        double other = __shfl_sync(EXF_FOLD_WARP, rms, j, W), moved = __shfl_sync(EXF_FOLD_WARP, weight, j, W);
+        double gram = exf_muld(exf_muld(away[j], y->rms), other);
+        if (omitted >> j & 1) y->right = exf_addd(y->right, exf_muld(gram, moved));
+    }
+    int solved = exf_fold_factor_raised<W, 1>(y, value, own, rho);
+    y->right = exf_muld(y->right, y->inverse);
+#pragma unroll
+    for (int k = W - 1; k >= 0; k--) {
+        double known = __shfl_sync(EXF_FOLD_WARP, y->right, k, W);
+        if ((y->used >> k & 1) && y->lane < k) y->right = exf_addd(y->right, -exf_muld(y->a[k], known));
+    }
+    return solved;
 }
 #endif

@@ -4,8 +4,8 @@
  * A pool by batch is chosen by every block of a cluster; no block writes before all have read.  With
  * given members every block has some of the rows.
  *
- * Bytes of a row: its E scores, 2 or 4 each; 256 rows of E 128 are 131 KB in float32.  Measured 30.3 us of [256, 8] with half
- * of the experts, 1.86 times the joint form (docs/performance.md). */
+ * Bytes of a row: its E scores, 2 or 4 each; 256 rows of E 128 are 131 KB in float32.  Measured 22.5 us of [256, 8] with half
+ * of the experts, 2.58 times the joint form (docs/performance.md). */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void find_keys(uint32_t (&key)[LOADS], const e
     }
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        int held = __shfl_sync(s.mask, s.id, k, W);
+        int held = __shfl_sync(EXF_FOLD_WARP, s.id, k, W);
 #pragma unroll
         for (int j = 0; j < LOADS; j++) key[j] = held == lane + 32 * j ? 0 : key[j];
     }
@@ -58,12 +58,12 @@ static __device__ __forceinline__ int take_best(uint32_t (&key)[LOADS])
 }
 
 /* Sums v over the lanes in `used`, in order; every lane gets the sum. */
-template <int W> static __device__ __forceinline__ float sum_of(float v, unsigned used, unsigned mask)
+template <int W> static __device__ __forceinline__ float sum_of(float v, unsigned used)
 {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        float other = __shfl_sync(mask, v, i, W);
+        float other = __shfl_sync(EXF_FOLD_WARP, v, i, W);
         if (used >> i & 1) sum = exf_addf(sum, other);
     }
     return sum;
@@ -74,10 +74,9 @@ template <int W>
 static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_lane &s, int id, int moved, unsigned movers,
                                                       const exf_fold_tables &t, double rho)
 {
-    unsigned exist = exf_fold_vote<W>(s.mask, id >= 0);
+    unsigned exist = exf_fold_vote<W>(id >= 0);
     exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, exist);
-    exf_fold_omit(&y, t, s.id, s.w, movers);
-    *all = exf_fold_solve(&y, rho);
+    *all = exf_fold_solve(&y, t, s.id, s.w, movers, rho);
     double k = moved ? 0 : s.w;
     return (float)(id >= 0 && *all ? exf_addd(k, y.right) : k);
 }
@@ -87,12 +86,12 @@ static __device__ __forceinline__ float weigh_by_gate(int *all, const exf_fold_l
                                                       const exf_fold_scores &scores, int n_experts, int renormalises)
 {
     const void *gate = scores.gate ? scores.gate : scores.choice;
-    unsigned used = exf_fold_vote<W>(s.mask, s.id >= 0);
+    unsigned used = exf_fold_vote<W>(s.id >= 0);
     float w = s.w, old = s.id < 0 ? 0 : exf_fold_real_at(gate, scores.type, row * n_experts + s.id),
           own = id < 0 ? 0 : exf_fold_real_at(gate, scores.type, row * n_experts + id);
-    float before = sum_of<W>(s.w, used, s.mask), factor = exf_fold_gate_factor(before, sum_of<W>(old, used, s.mask));
+    float before = sum_of<W>(s.w, used), factor = exf_fold_gate_factor(before, sum_of<W>(old, used));
     if (moved) w = id < 0 ? 0.0f : exf_mulf(factor, own);
-    float after = sum_of<W>(w, used, s.mask);
+    float after = sum_of<W>(w, used);
     *all = renormalises;
     return renormalises ? exf_mulf(w, exf_fold_rescale_factor(EXF_FOLD_RESCALE_SUM, before, after)) : w;
 }
@@ -105,7 +104,7 @@ static __device__ __forceinline__ void stand_in_row(const exf_fold_routes &io, i
 {
     exf_fold_lane s = exf_fold_read_lane<W>(io, row, t.n_experts);
     int moved = s.id >= 0 && !set->inside[s.id], id = moved ? -1 : s.id, all;
-    unsigned movers = exf_fold_vote<W>(s.mask, moved);
+    unsigned movers = exf_fold_vote<W>(moved);
     if (movers == 0) return;
     uint32_t key[LOADS];
     find_keys<W>(key, s, set, scores, row, t.n_experts);

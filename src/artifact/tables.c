@@ -161,15 +161,20 @@ void exf_tables_free(exf_tables *t)
 
 /* ---- rules --------------------------------------------------------------------------- */
 
+/* Walks all cells [l, a, b] of arrays [L, E, E], at [at]; quotients of a running index would take most of a check's time. */
+#define EACH_CELL(t, at, l, a, b)                                                                  \
+    for (size_t at = 0, l = 0, n_cells = (size_t)(t)->shape.n_experts; l < (size_t)(t)->n_layers; l++) \
+        for (size_t a = 0; a < n_cells; a++)                                                       \
+            for (size_t b = 0; b < n_cells; b++, at++)
+
 static exf_code refuse_cell(const char *path, const char *name, size_t layer, size_t s, size_t t, double value, const char *rule,
                          exf_err *err)
 {
     return exf_fail(err, EXF_FORMAT, "%s: %s[%zu, %zu, %zu] is %g, %s", path, name, layer, s, t, value, rule);
 }
 
-static exf_code check_pair(const exf_tables *t, const char *path, size_t layer, size_t a, size_t b, exf_err *err)
+static exf_code check_pair(const exf_tables *t, const char *path, size_t at, size_t layer, size_t a, size_t b, exf_err *err)
 {
-    size_t e = (size_t)t->shape.n_experts, at = (layer * e + a) * e + b;
     float s = t->coeff[at], loss = t->loss[at];
     if (!isfinite(s)) return refuse_cell(path, "/coeff", layer, a, b, (double)s, "expected a finite number", err);
     if (!isfinite(loss) || loss < 0)
@@ -183,9 +188,8 @@ static exf_code check_pair(const exf_tables *t, const char *path, size_t layer, 
 /* Checks a measure of pairs that lies in [low, 1]: 1 on the diagonal, 0 for unobserved pairs. */
 static exf_code check_measure(const exf_tables *t, const float *m, float low, const char *name, const char *path, exf_err *err)
 {
-    size_t e = (size_t)t->shape.n_experts;
-    for (size_t at = 0; m && at < (size_t)t->n_layers * e * e; at++) {
-        size_t l = at / (e * e), a = at / e % e, b = at % e;
+    if (!m) return EXF_OK;
+    EACH_CELL (t, at, l, a, b) {
         if (!(m[at] >= low && m[at] <= 1))
             return refuse_cell(path, name, l, a, b, (double)m[at], low < 0 ? "expected [-1, 1]" : "expected [0, 1]", err);
         if (a == b && m[at] != 1) return refuse_cell(path, name, l, a, b, (double)m[at], "expected 1 on the diagonal", err);
@@ -197,9 +201,8 @@ static exf_code check_measure(const exf_tables *t, const float *m, float low, co
 
 static exf_code check_errors(const exf_tables *t, const char *path, exf_err *err)
 {
-    size_t e = (size_t)t->shape.n_experts;
-    for (size_t at = 0; t->std_error && at < (size_t)t->n_layers * e * e; at++) {
-        size_t l = at / (e * e), a = at / e % e, b = at % e;
+    if (!t->std_error) return EXF_OK;
+    EACH_CELL (t, at, l, a, b) {
         double x = (double)t->std_error[at];
         if (!isfinite(x) || x < 0) return refuse_cell(path, "/std_error", l, a, b, x, "expected a finite number from 0", err);
         if (a == b && x != 0) return refuse_cell(path, "/std_error", l, a, b, x, "expected 0 on the diagonal", err);
@@ -276,9 +279,7 @@ static exf_code check_pool(const exf_tables *t, const exf_static_pool *p, const 
 
 exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err)
 {
-    size_t e = (size_t)t->shape.n_experts;
-    for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) {
-        size_t l = at / (e * e), a = at / e % e, b = at % e;
+    EACH_CELL (t, at, l, a, b) {
         if (!isfinite(loss[at]) || loss[at] < 0)
             return refuse_cell(path, name, l, a, b, (double)loss[at], "expected a finite number from 0", err);
         if (t->loss[at] >= EXF_LOSS_NEVER && loss[at] < EXF_LOSS_NEVER)
@@ -303,13 +304,11 @@ static exf_code check_half(const exf_tables *t, int half, const char *path, exf_
 {
     const float *scalar = t->half_scalar[half], *loss = t->half_loss[half];
     char name[2][24];
-    size_t e = (size_t)t->shape.n_experts;
     exf_code rc;
     snprintf(name[0], sizeof name[0], "/half_scalar[%d]", half);
     snprintf(name[1], sizeof name[1], "/half_loss[%d]", half);
     EXF_TRY(exf_losses_check(t, loss, name[1], path, err));
-    for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) {
-        size_t l = at / (e * e), a = at / e % e, b = at % e;
+    EACH_CELL (t, at, l, a, b) {
         double x = (double)scalar[at];
         if (!isfinite(x)) return refuse_cell(path, name[0], l, a, b, x, "expected a finite number", err);
         if (a == b && x != 1) return refuse_cell(path, name[0], l, a, b, x, "expected 1 on the diagonal", err);
@@ -322,11 +321,11 @@ out:
 
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
 {
-    size_t e = (size_t)t->shape.n_experts;
     exf_code rc = EXF_OK;
     EXF_TRY(check_counts(t, path, err));
     EXF_TRY(exf_tables_sequences_check(t, path, err));
-    for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) EXF_TRY(check_pair(t, path, at / (e * e), at / e % e, at % e, err));
+    EACH_CELL (t, at, l, a, b)
+        EXF_TRY(check_pair(t, path, at, l, a, b, err));
     EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
     EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));
     EXF_TRY(check_experts(t, t->contribution, 0, "/contribution", path, err));

@@ -18,8 +18,25 @@
 #include <xxhash.h>
 #endif
 
+/* What a thread of its own hashes: two buffers, one of which is filled while the other is hashed. */
+enum { BESIDE_FROM = 16 << 20, BESIDE_BYTES = 1 << 20 };
+
+typedef struct {
+    EVP_MD_CTX *md;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    char *bytes[2];
+    size_t n[2]; /* of bytes to be hashed; 0: the buffer is the caller's */
+    size_t used; /* of the caller's buffer */
+    int mine, ends, failed;
+} beside;
+
 struct exf_hash {
     EVP_MD_CTX *md;
+    beside *b;      /* NULL: the caller hashes */
+    uint64_t added;
+    int may_beside; /* 0: it may not, or could not */
 };
 
 static exf_code failed(exf_err *err)
@@ -63,9 +80,109 @@ out:
     return rc;
 }
 
+/* ---- beside the caller --------------------------------------------------------------------------- */
+
+void exf_hash_beside(exf_hash *h)
+{
+    h->may_beside = 1;
+}
+
+static void *hash_beside(void *self)
+{
+    beside *b = self;
+    pthread_mutex_lock(&b->lock);
+    for (int i = 0;; i ^= 1) {
+        while (!b->n[i] && !b->ends) pthread_cond_wait(&b->turned, &b->lock);
+        if (!b->n[i]) break;
+        size_t n = b->n[i];
+        pthread_mutex_unlock(&b->lock);
+        int ok = EVP_DigestUpdate(b->md, b->bytes[i], n) == 1;
+        pthread_mutex_lock(&b->lock);
+        b->failed |= !ok;
+        b->n[i] = 0;
+        pthread_cond_signal(&b->turned);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+static void free_beside(beside *b)
+{
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->turned);
+    exf_mem_free(b->bytes[0]);
+    exf_mem_free(b);
+}
+
+/* Starts the thread; where it cannot be had, the caller goes on. */
+static void start_beside(exf_hash *h)
+{
+    exf_err left_alone;
+    beside *b = NULL;
+    h->may_beside = 0;
+    if (exf_mem_new(&b, 1, sizeof *b, "hash", &left_alone) != EXF_OK) return;
+    b->md = h->md;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->turned, NULL);
+    if (exf_mem_raw(&b->bytes[0], 2, BESIDE_BYTES, "hash", &left_alone) == EXF_OK) {
+        b->bytes[1] = b->bytes[0] + BESIDE_BYTES;
+        if (pthread_create(&b->thread, NULL, hash_beside, b) == 0) {
+            h->b = b;
+            return;
+        }
+    }
+    free_beside(b);
+}
+
+/* Gives the thread what is in the caller's buffer, and takes the other one. */
+static void turn(beside *b)
+{
+    pthread_mutex_lock(&b->lock);
+    b->n[b->mine] = b->used;
+    b->used = 0;
+    b->mine ^= 1;
+    pthread_cond_signal(&b->turned);
+    while (b->n[b->mine]) pthread_cond_wait(&b->turned, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void add_beside(beside *b, const char *bytes, size_t len)
+{
+    for (size_t some; len > 0; bytes += some, len -= some) {
+        some = BESIDE_BYTES - b->used < len ? BESIDE_BYTES - b->used : len;
+        memcpy(b->bytes[b->mine] + b->used, bytes, some);
+        b->used += some;
+        if (b->used == BESIDE_BYTES) turn(b);
+    }
+}
+
+/* Waits for the thread to hash all that was added; returns 0 if it failed. */
+static int end_beside(exf_hash *h)
+{
+    beside *b = h->b;
+    if (!b) return 1;
+    if (b->used) turn(b);
+    pthread_mutex_lock(&b->lock);
+    b->ends = 1;
+    pthread_cond_signal(&b->turned);
+    pthread_mutex_unlock(&b->lock);
+    pthread_join(b->thread, NULL);
+    int ok = !b->failed;
+    free_beside(b);
+    h->b = NULL;
+    return ok;
+}
+
+/* ---- what is hashed ------------------------------------------------------------------------------- */
+
 exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err)
 {
-    return len == 0 || EVP_DigestUpdate(h->md, bytes, len) == 1 ? EXF_OK : failed(err);
+    if (len == 0) return EXF_OK;
+    h->added += len;
+    if (h->may_beside && h->added >= BESIDE_FROM) start_beside(h);
+    if (!h->b) return EVP_DigestUpdate(h->md, bytes, len) == 1 ? EXF_OK : failed(err);
+    add_beside(h->b, bytes, len);
+    return EXF_OK;
 }
 
 exf_code exf_hash_add_u64(exf_hash *h, uint64_t v, exf_err *err)
@@ -96,7 +213,7 @@ static void write_hex(char *hex, const unsigned char *raw, int n)
 exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     unsigned char raw[32];
-    int ok = EVP_DigestFinal_ex(h->md, raw, NULL) == 1;
+    int ok = end_beside(h) && EVP_DigestFinal_ex(h->md, raw, NULL) == 1;
     exf_hash_free(h);
     if (!ok) return failed(err);
     write_hex(hex, raw, sizeof raw);
@@ -105,6 +222,7 @@ exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err)
 
 void exf_hash_free(exf_hash *h)
 {
+    if (h) (void)end_beside(h);
     if (h) EVP_MD_CTX_free(h->md);
     exf_mem_free(h);
 }

@@ -22,6 +22,8 @@ exf_code exf_hash_add_u64(exf_hash *h, uint64_t v, exf_err *err) EXF_CHECKED; /*
 /* Writes the digest and frees h, also on failure. */
 exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 void exf_hash_free(exf_hash *h); /* for a hash that was not ended; NULL is allowed */
+/* Lets a thread of its own hash what is added, once that is much, beside the caller who reads it. */
+void exf_hash_beside(exf_hash *h);
 
 exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 exf_code exf_hash_open_file(const exf_file *f, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;

@@ -428,7 +428,7 @@ exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows 
         EXF_TRY(exf_h5i_do_pieces(h, r, NULL, NULL, &crc, hash, err));
         return compare_crc(h, path, r, crc, err);
     }
-    if (most) EXF_TRY(exf_mem_new(&piece, most, 1, "a piece of a dataset", err));
+    if (most) EXF_TRY(exf_mem_raw(&piece, most, 1, "a piece of a dataset", err));
     for (uint64_t at = 0; at < r->bytes;) {
         size_t n = r->bytes - at < most ? (size_t)(r->bytes - at) : most;
         EXF_TRY(exf_stop_check(err));

@@ -318,6 +318,7 @@ exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err)
     walk w = {h, NULL, "/", 0};
     exf_code rc;
     EXF_TRY(exf_hash_new(&w.hash, err));
+    exf_hash_beside(w.hash);
     EXF_TRY(hash_object(&w, err));
     rc = exf_hash_end(w.hash, hex, err);
     w.hash = NULL;

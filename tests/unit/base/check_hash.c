@@ -1,10 +1,39 @@
-/* check_hash.c - src/base/hash: XXH3 as everyone computes it, whole and in pieces; digest lists. */
+/* check_hash.c - src/base/hash: SHA-256 by a thread of its own; XXH3 as everyone computes it, whole and in pieces; digest lists. */
 #include "tests/support/fixtures.h"
 
 #include "base/hash.h"
+#include "base/mem.h"
 
 #define A64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define B64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* ---- SHA-256 ----------------------------------------------------------------------------- */
+
+/* Adds what is more than a thread of its own begins with, in pieces smaller and larger than its buffers. */
+START_TEST(a_thread_of_its_own_finds_the_same_hash)
+{
+    enum { N = 21 << 20 };
+    char whole[EXF_SHA256_HEX], beside[EXF_SHA256_HEX], *bytes;
+    const size_t step[] = {65521, 3 << 20, N};
+    exf_err e;
+    ck_ok(exf_mem_new(&bytes, N, 1, "test data", &e), e);
+    for (size_t i = 0; i < N; i++) bytes[i] = (char)(i * i >> 5);
+    ck_ok(exf_hash_bytes(bytes, N, whole, &e), e);
+    for (int k = 0; k < 3; k++) {
+        exf_hash *h = NULL;
+        ck_ok(exf_hash_new(&h, &e), e);
+        exf_hash_beside(h);
+        for (size_t at = 0; at < N; at += step[k]) ck_ok(exf_hash_add(h, bytes + at, N - at < step[k] ? N - at : step[k], &e), e);
+        ck_ok(exf_hash_end(h, beside, &e), e);
+        ck_assert_str_eq(whole, beside);
+        ck_ok(exf_hash_new(&h, &e), e);
+        exf_hash_beside(h);
+        ck_ok(exf_hash_add(h, bytes, N - 1, &e), e);
+        exf_hash_free(h); /* waits for the thread */
+    }
+    exf_mem_free(bytes);
+}
+END_TEST
 
 /* ---- XXH3 -------------------------------------------------------------------------------- */
 
@@ -84,6 +113,7 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("hash");
     TCase *t = tcase_create("all");
+    tcase_add_test(t, a_thread_of_its_own_finds_the_same_hash);
     tcase_add_test(t, xxh3_is_that_of_xxhsum);
     tcase_add_test(t, xxh3_does_not_depend_on_the_pieces);
     tcase_add_test(t, entries_come_in_order);
