@@ -13,8 +13,9 @@ static exf_code check_attention_types(const exf_config *c, exf_err *err)
     if (rc != EXF_OK) return rc;
     for (size_t l = 0; l < exf_json_size(types); l++)
         if (exf_json_int(exf_json_at(types, l)) != 1)
-            return exf_fail(err, EXF_MODEL, "%s: \"attn_type_list\" says of layer %zu that its attention is not full, 1; only that is "
-                            "supported", c->path, l);
+            return exf_fail(err, EXF_MODEL,
+                            "%s: \"attn_type_list\" says of layer %zu that its attention is not full, 1; only that is supported",
+                            c->path, l);
     return EXF_OK;
 }
 
