@@ -353,6 +353,16 @@ exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, e
     return n_moe < a->n_layers ? exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err) : EXF_OK;
 }
 
+exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    int n = 0;
+    exf_code rc = exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n, err);
+    if (rc != EXF_OK || n == 0) return rc;
+    a->d_shared = n * a->d_expert;
+    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SHARED;
+    return EXF_OK;
+}
+
 exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;

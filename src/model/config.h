@@ -63,6 +63,9 @@ exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf
 /* Layer i has experts if it is not in mlp_only_layers and decoder_sparse_step divides i + 1; the others are dense
  * (intermediate_size). */
 exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* n_shared_experts (default 0) ungated shared experts, each as wide as a routed one: d_shared, and the trait SHARED of every
+ * layer. */
+exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* A sigmoid router whose correction bias chooses but does not weigh, within the groups whose two best experts sum highest;
  * renormalised where norm_topk_prob says so, and scaled. */
 exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;

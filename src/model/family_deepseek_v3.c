@@ -8,7 +8,6 @@
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
-    int n_shared;
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_configure_mla(c, a, err));
@@ -17,9 +16,8 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_config_must_be(c, "topk_method", "noaux_tc", err));
     EXF_TRY(exf_configure_sigmoid_router(c, a, err));
     EXF_TRY(exf_configure_dense_first(c, a, err));
-    EXF_TRY(exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n_shared, err));
-    a->d_shared = n_shared * a->d_expert;
-    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED | (n_shared ? EXF_T_SHARED : 0);
+    EXF_TRY(exf_configure_shared_experts(c, a, err));
+    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED;
 out:
     return rc;
 }

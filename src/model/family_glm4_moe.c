@@ -9,7 +9,7 @@
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
-    int bias, qk_norm, n_shared;
+    int bias, qk_norm;
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_configure_attention(c, a, err));
@@ -17,10 +17,9 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_dense_first(c, a, err));
     EXF_TRY(exf_config_bool_or(c, "attention_bias", 0, &bias, err));
     EXF_TRY(exf_config_bool_or(c, "use_qk_norm", 0, &qk_norm, err));
-    EXF_TRY(exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n_shared, err));
-    a->d_shared = n_shared * a->d_expert;
+    EXF_TRY(exf_configure_shared_experts(c, a, err));
     for (int l = 0; l < a->n_layers; l++)
-        a->traits[l] = EXF_T_SCORED | (bias ? EXF_T_QKV_BIAS : 0) | (qk_norm ? EXF_T_QK_NORM : 0) | (n_shared ? EXF_T_SHARED : 0);
+        a->traits[l] |= EXF_T_SCORED | (bias ? EXF_T_QKV_BIAS : 0) | (qk_norm ? EXF_T_QK_NORM : 0);
 out:
     return rc;
 }
