@@ -29,7 +29,7 @@ quoted != "" { if (table == "") find(quoted_at, "no table is quoted here"); else
 
 /^```/ && !fenced {
     fenced = 1; language = substr($0, 4); begin = FNR; body = ""
-    if (language !~ /^(sh|console|python|text|yaml|bibtex)$/) find(FNR, "a block of language \"" language "\"; known: sh, console, python, text, yaml, bibtex")
+    if (language !~ /^(sh|console|python|text|yaml|bibtex|c)$/) find(FNR, "a block of language \"" language "\"; known: sh, console, python, text, yaml, bibtex, c")
     if (language == "python" && !generated) find(FNR, "a block of Python that is not generated from tests/interop, so nobody runs it")
     next
 }
