@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "kernels/linear/linear.h"
 
 #include <string.h>
 
@@ -14,6 +15,23 @@
 static int wants_vectors(const exf_accumulate_options *o)
 {
     return o->diagonal || o->lowrank;
+}
+
+/* Returns 1 if some sums are over what --basis-only makes. */
+static int wants_basis(const exf_accumulate_options *o)
+{
+    return wants_vectors(o) || o->norm_head;
+}
+
+int exf_accumulate_sweeps(const exf_accumulate_options *o)
+{
+    return o->basis_only ? 1 : 1 + wants_vectors(o) + (o->norm_head > 0);
+}
+
+/* Returns 1 for the sweep of the norm head, which is the last. */
+static int is_of_norms(const exf_accumulate_options *o, int sweep)
+{
+    return o->norm_head && sweep && sweep == exf_accumulate_sweeps(o) - 1;
 }
 
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
@@ -30,8 +48,9 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
     if (o->basis_only && o->partial)
         return exf_fail(err, EXF_USAGE,
                         "--basis-only: a basis is made from all of the data, --partial takes a part: give one of them");
-    if (o->basis_only && !wants_vectors(o))
-        return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank");
+    if (o->basis_only && !wants_basis(o))
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank, or set "
+                        "calibrate.norm_head");
     return EXF_OK;
 }
 
@@ -52,6 +71,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
     if (o->route_sample && !o->basis_only)
         EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
+    if (o->norm_head) EXF_TRY(exf_provenance_add(p, err, EXF_NORM_HEAD_FACT, "%d", o->norm_head));
     if (!wants_vectors(o)) goto out;
     EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "",
                                o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
@@ -78,6 +98,18 @@ static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_option
     return bytes;
 }
 
+static int norm_directions(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return exf_norm_directions(o->norm_head, s->d_model);
+}
+
+static uint64_t norm_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    int q = norm_directions(s, o);
+    return o->basis_only ? (uint64_t)s->d_model * (uint64_t)q * sizeof(double)
+                         : exf_norm_sums_bytes(s->n_experts, s->d_model, q);
+}
+
 static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     uint64_t each = sizeof(uint64_t) + (uint64_t)s->top_k * (sizeof(int32_t) + sizeof(float));
@@ -87,9 +119,9 @@ static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_option
 uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
-    if (o->basis_only) return vector_bytes(s, o);
+    if (o->basis_only) return vector_bytes(s, o) + norm_bytes(s, o);
     return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 3 * sizeof(exf_exact) + 3 * sizeof(uint64_t)) + sample_bytes(s, o) +
-           vector_bytes(s, o);
+           vector_bytes(s, o) + norm_bytes(s, o);
 }
 
 uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers)
@@ -103,7 +135,9 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     if (o->lowrank && !o->basis)
         all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
                exf_basis_bytes(exf_vector_rank(s, o), (int)h, (int)buffers);
-    return all;
+    if (o->norm_head && !o->basis)
+        all += exf_norm_sampler_bytes(s) + exf_basis_bytes(norm_directions(s, o), (int)h, (int)buffers);
+    return all + (uint64_t)(n_workers + 1) * exf_norm_sums_bytes(s->n_experts, s->d_model, norm_directions(s, o));
 }
 
 uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
@@ -119,7 +153,11 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
 {
     size_t tokens = a->routes.sample.cap;
-    return tokens ? exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err) : EXF_OK;
+    exf_code rc = EXF_OK;
+    if (tokens) EXF_TRY(exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err));
+    rc = exf_norm_sums_new(&s->norms, s->n_experts, (int)a->shape.d_model, norm_directions(&a->shape, &a->options), err);
+out:
+    return rc;
 }
 
 static exf_code begin_pass(void *self, int n_workers, exf_err *err)
@@ -145,6 +183,13 @@ static exf_code begin_pass(void *self, int n_workers, exf_err *err)
     if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, err));
     if (a->ranks) exf_route_sampler_share(&a->routes, a->first_row);
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
+    for (int i = 1; i < n_workers; i++)
+        EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, norm_directions(&a->shape, o), err));
+    if (o->norm_head && !o->basis) EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, a->first_row, err));
+    if (o->norm_head && a->ranks)
+        EXF_TRY(exf_mem_new(&a->sent_norms, (size_t)a->shape.d_model * (size_t)norm_directions(&a->shape, o),
+                            sizeof *a->sent_norms, "norm head", err));
+    if (o->norm_head) EXF_TRY(exf_blas_reserve_cpu(n_workers > o->helpers ? n_workers : o->helpers, err));
     EXF_TRY(exf_sink_open(a, err));
     if (a->resume && a->target) EXF_TRY(exf_accumulator_restore(a, err));
 out:
@@ -166,6 +211,7 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
                                  a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
+    if (a->norms.input) EXF_TRY(exf_norm_sampler_open_device(&a->norms, b, err));
     rc = exf_sink_open(a, err);
 out:
     return rc;
@@ -186,6 +232,7 @@ static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
     }
     if (!a->active) return EXF_OK;
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, err));
+    if (a->norms.input) EXF_TRY(exf_norm_sampler_begin(&a->norms, &a->sequences, layer, err));
     if (a->vectors) rc = exf_vector_accumulator_begin(a->vectors, layer, err);
 out:
     return rc;
@@ -218,7 +265,9 @@ static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
     exf_code rc;
     if (!a->active) return EXF_OK;
     EXF_TRY(exf_stream_energy_add(&a->stream, b, err));
+    if (is_of_norms(&a->options, b->sweep)) return exf_norm_sums_add(&a->sums[b->worker].norms, a->sums[0].norms.basis, b, err);
     if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
+    if (a->norms.input) exf_norm_sampler_keep(&a->norms, b);
     if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b);
     if (!a->options.common_input_tokens) return add_pairs(a, b, err);
     exf_layer_sums m = exf_layer_sums_of(&a->sums[b->worker]);
@@ -261,6 +310,7 @@ static exf_code add_device_block(void *self, const exf_device_block *b, exf_err 
         return EXF_OK;
     }
     exf_device_sums_add(&a->device, b);
+    if (a->norms.input) exf_norm_sampler_keep_device(&a->norms, b);
     if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b);
     if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
     return EXF_OK;
@@ -296,6 +346,25 @@ out:
     return rc;
 }
 
+/* Finds the directions of the norm head, or takes them from the basis that the run was given. */
+static exf_code prepare_norms(exf_accumulator *a, int layer, exf_err *err)
+{
+    const exf_accumulate_options *o = &a->options;
+    exf_norm_sums given = {.q = 0}, *to = &a->sums[0].norms;
+    int helpers = a->n_workers > o->helpers ? a->n_workers : o->helpers;
+    exf_code rc;
+    if (!o->basis) return exf_norm_sampler_find(&a->norms, to, layer, a->ranks, helpers, err);
+    EXF_TRY(exf_basis_get_norms(o->basis, layer, &given, err));
+    if (given.q == to->q)
+        exf_norm_sums_set_basis(to, given.basis);
+    else
+        rc = exf_fail(err, EXF_FORMAT, "%s: layer %d has %d directions of a norm head, the run %d", exf_h5_path(o->basis->h), layer,
+                      given.q, to->q);
+out:
+    exf_norm_sums_free(&given);
+    return rc;
+}
+
 static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -303,6 +372,7 @@ static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_e
     (void)moe_index;
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
+    if (a->options.norm_head) EXF_TRY(prepare_norms(a, layer, err));
     if (!a->vectors) goto out;
     if (a->sink->between) EXF_TRY(a->sink->between(a, err));
     EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
@@ -317,6 +387,7 @@ static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *pr
     (void)moe_index;
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
+    for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_norm_sums_merge(&a->sums[0].norms, &a->sums[i].norms, err));
     EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
     progress->cold = 0;
     for (int e = 0; e < a->sums[0].n_experts; e++) progress->cold += a->sums[0].norm_count[e] == 0;
@@ -343,7 +414,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     exf_code rc;
     exf_accumulator *a = NULL;
     const exf_accumulate_options *o = plan->options;
-    int common_input = o->common_input_tokens > 0, sweeps = wants_vectors(o) && !o->basis_only ? 2 : 1;
+    int common_input = o->common_input_tokens > 0, sweeps = exf_accumulate_sweeps(o);
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
@@ -355,11 +426,12 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
-        .wants_router_logits = o->bare_router > 0, .begin = begin_pass, .layer_begin = begin_layer,
+        .wants_router_logits = o->bare_router || o->norm_head, .wants_input = o->norm_head > 0,
+        .begin = begin_pass, .layer_begin = begin_layer,
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
         .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,
-        .device_sweeps = sweeps};
+        .device_sweeps = o->norm_head && !o->basis_only ? sweeps - 1 : sweeps};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
@@ -373,7 +445,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     if (plan->target) {
         EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
         EXF_TRY(exf_accumulator_start_file(a, plan, err));
-        if (wants_vectors(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
+        if (wants_basis(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
     }
 out:
     if (rc != EXF_OK)
@@ -398,6 +470,8 @@ void exf_accumulator_free(exf_accumulator *a)
     exf_device_sums_free(&a->device);
     exf_stream_energy_free(&a->stream);
     exf_route_sampler_free(&a->routes);
+    exf_norm_sampler_free(&a->norms);
+    exf_mem_free(a->sent_norms);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);

@@ -32,6 +32,7 @@ typedef struct {
     exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
     int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
     const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/artifact_basis.h); NULL: made by the run */
+    int norm_head;         /* directions of the norm head, whose sums are added up in a further sweep; 0: none */
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
     int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
@@ -41,6 +42,8 @@ typedef struct {
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Adds the facts of the accumulate stage. */
 exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Returns how often a pass shows each layer. */
+int exf_accumulate_sweeps(const exf_accumulate_options *o);
 /* Returns the columns of the basis of lowrank, never more than the model's width; 0 without lowrank. */
 int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Returns the most pairs of a layer that have vectors. */

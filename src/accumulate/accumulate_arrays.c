@@ -59,6 +59,15 @@ static void list_routes(array_list *a, const exf_route_sample *r, size_t tokens)
     add_array(a, EXF_RANKS_BITS, "routes.weights", EXF_DT_F32, 2, (int64_t[3]){n, r->top_k}, r->weights);
 }
 
+static void list_norms(array_list *a, const exf_norm_sums *s)
+{
+    int64_t e = s->n_experts, products = (int64_t)exf_norm_products(s->q), features = (int64_t)exf_norm_features(s->q);
+    add_array(a, ALIKE, "norms.basis", EXF_DT_F64, 2, (int64_t[3]){s->d_model, s->q}, s->basis);
+    add_array(a, EXF_RANKS_EXACT, "norms.pp", EXF_DT_U64, 3, (int64_t[3]){e, products, 3}, s->pp);
+    add_array(a, EXF_RANKS_EXACT, "norms.py", EXF_DT_U64, 3, (int64_t[3]){e, features, 3}, s->py);
+    add_array(a, EXF_RANKS_EXACT, "norms.yy", EXF_DT_U64, 2, (int64_t[3]){e, 3}, s->yy);
+}
+
 static void list_vectors(array_list *a, const exf_vector_sums *v)
 {
     int64_t p = v->n_pairs, h = v->d_model, r = v->rank;
@@ -80,6 +89,7 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
     array_list a = {.n = 0};
     size_t n = 0;
     list_stream(&a, s);
+    list_norms(&a, &s->norms);
     if (v) {
         list_vectors(&a, v);
     } else {
@@ -106,6 +116,7 @@ exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statisti
     list_sums(&a, s);
     list_stream(&a, s);
     list_routes(&a, &s->routes, s->routes.n);
+    list_norms(&a, &s->norms);
     if (v) list_vectors(&a, v);
     return exf_resume_put(r, NAME, layer, a.t, a.n, err);
 }
@@ -119,6 +130,17 @@ static exf_code new_routes(exf_layer_statistics *s, const exf_st_file *f, exf_er
     if (!ids || ids->view.rank != 2) return EXF_OK;
     rc = exf_route_sample_new(&s->routes, (size_t)ids->view.shape[0], (int)ids->view.shape[1], err);
     if (rc == EXF_OK) s->routes.n = s->routes.cap;
+    return rc;
+}
+
+/* Makes s->norms as large as the record's, whose basis they then know. */
+static exf_code new_norms(exf_layer_statistics *s, const exf_st_file *f, int d_model, exf_err *err)
+{
+    const exf_st_tensor *basis = exf_st_find(f, "norms.basis");
+    exf_norm_sums_free(&s->norms);
+    if (!basis || basis->view.rank != 2) return EXF_OK;
+    exf_code rc = exf_norm_sums_new(&s->norms, s->n_experts, d_model, (int)basis->view.shape[1], err);
+    s->norms.known = 1;
     return rc;
 }
 
@@ -144,6 +166,8 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
     list_stream(&a, s);
     EXF_TRY(new_routes(s, f, err));
     list_routes(&a, &s->routes, s->routes.n);
+    EXF_TRY(new_norms(s, f, d_model, err));
+    list_norms(&a, &s->norms);
     if (v) {
         EXF_TRY(new_vectors(v, f, d_model, err));
         list_vectors(&a, v);

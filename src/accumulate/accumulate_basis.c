@@ -24,8 +24,8 @@ typedef struct {
     const float *x;
     size_t n;
     int d, k, n_helpers;
-    double *mean;  /* [d] */
-    double *rows;  /* [n_helpers, ROWS, d] centred */
+    double *mean;  /* [d] 0 if rows are not centred */
+    double *rows;  /* [n_helpers, ROWS, d] less the mean */
     double *image; /* [n_helpers, ROWS, k] */
     double *g;     /* [d, k] the subspace */
     double *next;  /* [PARTS, d, k] */
@@ -110,8 +110,8 @@ uint64_t exf_basis_bytes(int r, int d, int helpers)
     return sizeof(double) * (width + n * ROWS * (width + k) + (1 + PARTS) * width * k);
 }
 
-exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers,
-                        exf_err *err)
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int centred, uint64_t seed, uint64_t stream,
+                        int helpers, exf_err *err)
 {
     search s = {.x = x, .n = n, .d = d, .k = r + EXTRA < d ? r + EXTRA : d, .n_helpers = helpers < PARTS ? helpers : PARTS};
     exf_code rc;
@@ -121,7 +121,7 @@ exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint6
     EXF_TRY(exf_mem_new(&s.image, at_once * columns, sizeof *s.image, "basis", err));
     EXF_TRY(exf_mem_new(&s.g, width * columns, sizeof *s.g, "basis", err));
     EXF_TRY(exf_mem_new(&s.next, PARTS * width * columns, sizeof *s.next, "basis", err));
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; centred && i < n; i++)
         for (size_t j = 0; j < width; j++) s.mean[j] += (double)x[i * width + j];
     for (size_t j = 0; n && j < width; j++) s.mean[j] /= (double)n;
     EXF_TRY(first_subspace(s.g, d, s.k, seed, stream, err));

@@ -123,6 +123,9 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
         return exf_fail(
             err, EXF_USAGE,
             "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
+    if (o->norm_head)
+        return exf_fail(err, EXF_USAGE, "calibrate.norm_head: %d, but a capture holds no inputs of experts; use exfold-calibrate",
+                        o->norm_head);
     EXF_TRY(exf_mem_new(&c.file, n_paths, sizeof *c.file, "capture list", err));
     EXF_TRY(exf_mem_new(&c.part, n_paths, sizeof *c.part, "capture list", err));
     for (; n_open < n_paths; n_open++) {

@@ -4,6 +4,7 @@
  *   accumulate_sequences.c  what each sequence added to the sums; the residual stream's energy
  *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_basis.c: what low-rank sums are over; accumulate_pairs.c:
  *                           one block's terms of a pair
+ *   accumulate_norms.c      sums of the norm head, in two sweeps
  *   accumulate_sinks.c      where a layer's sums go: the statistics file, now, later or by way of rank 0
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
@@ -103,18 +104,47 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
 
 /* ---- accumulate_basis.c --------------------------------------------------------------------------- */
 
-/* Computes q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d]
- * less their mean; each column's largest element (the first of equals) is positive.
+/* Computes q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d],
+ * less their mean if `centred`; each column's largest element (the first of equals) is positive.
  * Columns beyond the rank of x complete the others.  Computes in double over fixed parts of
  * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
-exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers,
-                        exf_err *err) EXF_CHECKED;
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int centred, uint64_t seed, uint64_t stream,
+                        int helpers, exf_err *err) EXF_CHECKED;
 /* The same from the moments of the rows: gram [d, d] their sum of x'x, sum [d] their sum, which both are overwritten.  The same
  * columns within the rounding of the moments. */
 exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
                               int helpers, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
+
+/* ---- accumulate_norms.c --------------------------------------------------------------------------- */
+
+/* Keeps the inputs of a sample of a layer's tokens, and finds their principal directions.  The keys depend on no seed. */
+typedef struct {
+    exf_smallest_keys keys;
+    size_t first_row;     /* row in the whole run of the first row that blocks count from: of a rank's part */
+    int d_model;
+    float *input;         /* [n, H] by rising key; 0 where another rank has the token */
+    double *basis;        /* [H, q] */
+    const exf_backend *b; /* a device's; NULL: blocks come in host memory */
+    float *staged;        /* [n, H] in staging memory, on a device */
+    struct exf_queue *q;  /* on which inputs are copied; NULL: none is */
+} exf_norm_sampler;
+
+uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape);
+exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, size_t first_row, exf_err *err) EXF_CHECKED;
+void exf_norm_sampler_free(exf_norm_sampler *s); /* accepts zeroed memory */
+exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* Chooses the tokens of a layer. */
+exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
+/* Keeps the chosen tokens of a block; blocks in host memory may come from several threads. */
+void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_moe_block *b);
+void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_block *b);
+/* Sets the basis of `to`; collective where there are ranks. */
+exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, int helpers,
+                               exf_err *err) EXF_CHECKED;
+/* Adds a block's slots over that basis; concurrent for different sums. */
+exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 
 /* ---- accumulate_pairs.c --------------------------------------------------------------------------- */
 
@@ -179,9 +209,9 @@ exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statisti
 exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statistics *s, exf_vector_sums *v, int d_model,
                               exf_err *err) EXF_CHECKED;
 
-/* Lists the arrays that ranks add up, and returns how many.  v NULL: all sums of s.  Else what the second sweep adds: the
- * sums of v and the energy of s' residual stream. */
-enum { EXF_MOST_LAYER_ARRAYS = 40 };
+/* Lists the arrays that ranks add up, and returns how many.  v NULL: all sums of s.  Else what the sweeps after the first add:
+ * the sums of v, those of s' norm head and the energy of its residual stream. */
+enum { EXF_MOST_LAYER_ARRAYS = 48 };
 size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const exf_layer_statistics *s, const exf_vector_sums *v);
 
 /* ---- accumulate_sinks.c --------------------------------------------------------------------------- */
@@ -203,7 +233,7 @@ typedef struct {
 exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device. */
 exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-/* Allocates the sample of routes of a set of sums. */
+/* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Copies the layers that the resume point has done to the file. */
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
@@ -228,6 +258,7 @@ struct exf_accumulator {
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
     exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
+    exf_norm_sampler norms;          /* zeroed: no norm head is wanted, or its basis is given */
     exf_stream_energy stream;
     exf_route_sampler routes; /* of capacity 0: no sample is kept */
     exf_device_sums device;   /* used if the forward pass runs on a device */
@@ -240,6 +271,7 @@ struct exf_accumulator {
     int before_pending;          /* 1: before_vectors are on their way */
     exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */
     int sent_layer;
+    double *sent_norms;          /* [H, q] basis of its norm head; NULL: it has none */
     exf_background work;         /* writes or sends `before` while the next layer runs */
 
     /* The file. */

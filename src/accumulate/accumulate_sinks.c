@@ -12,6 +12,8 @@
  * start of a->work until the wait for it no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
 
+#include <string.h>
+
 /* ---- a layer in the file --------------------------------------------------------------------------- */
 
 /* A layer whose sums are complete; v NULL: it has no vector sums. */
@@ -25,10 +27,13 @@ typedef struct {
 static exf_code write_to_file(const finished_layer *l, exf_err *err)
 {
     exf_accumulator *a = l->a;
+    exf_vector_sums none = {.d_model = (int)a->shape.d_model};
     exf_code rc = EXF_OK;
     if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, l->layer, l->s, err));
     if (l->v) EXF_TRY(exf_statistics_put_vectors(&a->writer, l->layer, l->v, err));
-    if (l->v) rc = exf_basis_hash(a->basis_hash, l->layer, l->v, err);
+    if (a->options.basis_only) EXF_TRY(exf_norm_basis_write(&l->s->norms, a->writer.h, l->layer, err));
+    if (a->basis_hash) EXF_TRY(exf_basis_hash(a->basis_hash, l->layer, l->v ? l->v : &none, err));
+    if (a->basis_hash) rc = exf_norm_basis_hash(a->basis_hash, &l->s->norms, err);
 out:
     return rc;
 }
@@ -154,6 +159,7 @@ static exf_code receive_sums(exf_accumulator *a, exf_err *err)
     if (!a->target) goto out;
     a->before.routes.n = a->before.routes.cap; /* full: a sample is no larger than the run */
     a->before_layer = a->sent_layer;
+    if (a->sent_norms) exf_norm_sums_set_basis(&a->before.norms, a->sent_norms);
     rc = exf_background_start(&a->work, write_before, a, err);
 out:
     return rc;
@@ -162,10 +168,12 @@ out:
 /* Sends a copy of the layer's sums. */
 static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
 {
+    const exf_norm_sums *norms = &a->sums[0].norms;
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     exf_code rc = receive_sums(a, err);
     if (rc != EXF_OK) return rc;
     a->sent_layer = layer;
+    if (a->sent_norms) memcpy(a->sent_norms, norms->basis, (size_t)norms->q * (size_t)norms->d_model * sizeof *a->sent_norms);
     return exf_ranks_sum_start(&a->sent, a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err);
 }
 

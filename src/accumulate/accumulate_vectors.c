@@ -270,8 +270,8 @@ static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics
     int helpers = m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers;
     if (m->samples.b) return find_on_device(m, s, layer, helpers, err);
     size_t n = take_residuals(m, s);
-    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, m->options->seed,
-                          (uint64_t)layer, helpers, err);
+    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, 1,
+                          m->options->seed, (uint64_t)layer, helpers, err);
 }
 
 /* Refuses sums that could overflow the grids of a basis: those of more data than it was made from. */

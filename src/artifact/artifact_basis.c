@@ -11,10 +11,11 @@
  *   /layers/<l>/vectors/pair       I32 [P, 2]   source, target; ascending
  *   /layers/<l>/vectors/basis      F64 [H, R]   orthonormal columns; absent for diagonal sums alone
  *   /layers/<l>/vectors/grid       I32 [P, 2]   exponents of the units of zu; of zv and zz; absent with basis
+ *   /layers/<l>/norms/basis        F64 [H, q]   directions of the norm head; absent without calibrate.norm_head
  *   /origin                        as in statistics
- * The fact accumulate.basis_digest is the SHA-256 over all layers' number, P, H, R (u64), pair, basis and grid,
- * little endian.  The facts accumulate.rank (absent: 32, or H), .samples, .seed, .vector_pairs, .ridge, .clip say
- * how it was chosen. */
+ * The fact accumulate.basis_digest is the SHA-256 over all layers' number, P, H, R (u64), pair, basis, grid, and with a norm
+ * head q (u64) and its directions, little endian.  The facts accumulate.rank (absent: 32, or H), .samples, .seed,
+ * .vector_pairs, .ridge, .clip and .norm_head say how it was chosen. */
 #include "artifact/artifact_basis.h"
 
 #include "artifact/provenance.h"
@@ -58,23 +59,33 @@ exf_code exf_basis_get(const exf_basis *b, int layer_number, exf_vector_sums *v,
     return exf_fail(err, EXF_MODEL, "%s: holds no layer %d", exf_h5_path(b->h), layer_number);
 }
 
+exf_code exf_basis_get_norms(const exf_basis *b, int layer_number, exf_norm_sums *s, exf_err *err)
+{
+    return exf_norm_basis_read(s, b->h, &b->shape, layer_number, err);
+}
+
 /* Computes the digest of what the file holds. */
 static exf_code find_digest(exf_basis *b, exf_err *err)
 {
     exf_hash *h = NULL;
     exf_vector_sums v = {.n_pairs = 0};
+    exf_norm_sums norms = {.q = 0};
     exf_code rc;
     EXF_TRY(exf_hash_new(&h, err));
     for (int i = 0; i < b->n_layers; i++) {
         EXF_TRY(read_layer(b, b->layer_number[i], &v, err));
         EXF_TRY(exf_basis_hash(h, b->layer_number[i], &v, err));
         exf_vector_sums_free(&v);
+        EXF_TRY(exf_norm_basis_read(&norms, b->h, &b->shape, b->layer_number[i], err));
+        EXF_TRY(exf_norm_basis_hash(h, &norms, err));
+        exf_norm_sums_free(&norms);
     }
     rc = exf_hash_end(h, b->digest, err);
     h = NULL;
 out:
     exf_hash_free(h);
     exf_vector_sums_free(&v);
+    exf_norm_sums_free(&norms);
     return rc;
 }
 

@@ -3,12 +3,14 @@
  * first, as a file of its own (artifact_basis.c), it is given to the shards of a corpus: sums over one basis add.
  *
  * Its digest is the SHA-256 over, layer by layer in rising order, the layer's number, P, H and R (u64), then the
- * elements of pair, basis and grid, all little endian.  Statistics with vector sums, however they were made, have it
- * as the fact accumulate.basis_digest; so has the basis' own file. */
+ * elements of pair, basis and grid and, with a norm head, q (u64) and its directions, all little endian.  Statistics
+ * with vector sums or those of a norm head, however they were made, have it as the fact accumulate.basis_digest; so
+ * has the basis' own file. */
 #ifndef EXF_ARTIFACT_ARTIFACT_BASIS_H
 #define EXF_ARTIFACT_ARTIFACT_BASIS_H
 #include "artifact/artifact.h"
 #include "artifact/data.h"
+#include "artifact/norm_sums.h"
 #include "artifact/vector_sums.h"
 
 #define EXF_BASIS_FACT "accumulate.basis_digest"
@@ -32,6 +34,8 @@ exf_code exf_basis_open(exf_basis *b, const char *path, exf_err *err) EXF_CHECKE
 /* Reads a layer by the model's number: pair, basis and grid of v; all else is NULL.  A layer without pairs has
  * n_pairs 0.  EXF_MODEL for a layer that the file lacks.  The caller frees v. */
 exf_code exf_basis_get(const exf_basis *b, int layer_number, exf_vector_sums *v, exf_err *err) EXF_CHECKED;
+/* Reads the directions of a layer's norm head, which the caller frees; q 0: the file has none. */
+exf_code exf_basis_get_norms(const exf_basis *b, int layer_number, exf_norm_sums *s, exf_err *err) EXF_CHECKED;
 /* Refuses a basis that was not made for a run of these facts, layers and (sorted) sequences: of another model, with
  * other settings, or not from all of these sequences.  EXF_MODEL naming file, both values and the command that
  * makes it again. */

@@ -51,6 +51,7 @@
  *   /layers/<l>/bare/norm_sum, contribution_sum  U64 [E, 3]  exact sums over the routes that REAP's code would make, of
  *       ||E_e(x)|| and w ||E_e(x)||
  *   /layers/<l>/bare/count         U64 [E]      tokens of common input that it gives the expert
+ *   /layers/<l>/norms/...          norm_sums.h, in files with the fact accumulate.norm_head
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/artifact_basis.h"
@@ -229,6 +230,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
     }
     if (w->halves) EXF_TRY(put_half(w, layer, s, err));
     EXF_TRY(exf_bare_sums_write(w->h, layer, s, err));
+    EXF_TRY(exf_norm_sums_write(&s->norms, w->h, layer, err));
     if (*s->stream_count) {
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
@@ -465,6 +467,7 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_TRY(check_counts(r, layer, s, err));
     if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
     if (r->has_halves) EXF_TRY(get_half(r, layer, s, err));
+    EXF_TRY(exf_norm_sums_read(&s->norms, r->h, &r->shape, layer, s->norm_count, err));
     rc = exf_bare_sums_read(r->h, layer, r->shape.top_k, r->common_input, s, err);
 out:
     return rc;

@@ -146,6 +146,7 @@ void exf_layer_statistics_zero(exf_layer_statistics *s)
     memset(s->stream_sq, 0, sizeof *s->stream_sq);
     *s->stream_count = *s->empty_slots = 0;
     s->routes.n = 0;
+    exf_norm_sums_zero(&s->norms);
 }
 
 static exf_code merge_sums(exf_exact *to, const exf_exact *from, size_t n, const char *name, exf_err *err)
@@ -196,6 +197,7 @@ exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_st
 #undef X
     EXF_TRY(merge_sums(to->stream_sq, from->stream_sq, 1, "stream_sq", err));
     if (to->routes.cap) exf_route_sample_merge(&to->routes, &from->routes);
+    rc = exf_norm_sums_merge(&to->norms, &from->norms, err);
 out:
     return rc;
 }
@@ -218,5 +220,6 @@ void exf_layer_statistics_free(exf_layer_statistics *s)
     X(stream_count)
 #undef X
     exf_route_sample_free(&s->routes);
+    exf_norm_sums_free(&s->norms);
     memset(s, 0, sizeof *s);
 }

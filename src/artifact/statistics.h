@@ -3,6 +3,7 @@
 #ifndef EXF_ARTIFACT_STATISTICS_H
 #define EXF_ARTIFACT_STATISTICS_H
 #include "artifact/data.h"
+#include "artifact/norm_sums.h"
 #include "artifact/vector_sums.h"
 #include "base/exact.h"
 
@@ -64,11 +65,12 @@ typedef struct {
     exf_exact *stream_sq;   /* [1] squared norms of the residual stream after the layer, all its streams together */
     uint64_t *stream_count; /* [1] tokens whose stream was seen; 0 where the pass had none, as with recorded hidden states */
     exf_route_sample routes; /* of the layer's tokens; cap 0: none is kept */
+    exf_norm_sums norms;     /* q 0: none */
     int n_experts;
     const exf_vector_sums *vectors; /* borrowed; NULL: none, or not read */
 } exf_layer_statistics;
 
-/* Allocates the sums, but no route sample: exf_route_sample_new() does. */
+/* Allocates the sums, but no route sample and no sums of a norm head: exf_route_sample_new() and exf_norm_sums_new() do. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_zero(exf_layer_statistics *s);
 /* Adds `from` to `to`, exactly, and merges the samples if `to` has one.  EXF_FORMAT naming the sum and both terms

@@ -24,7 +24,7 @@ const exf_program exf_program_accumulate = {
                 "exfold-accumulate --output out out/shard-*-of-3/capture.h5",
     .keys = "calibrate.pairs calibrate.observer_tokens calibrate.weighting calibrate.ridge calibrate.clip "
             "calibrate.projectors calibrate.ranks calibrate.vector_pairs calibrate.samples calibrate.seed "
-            "calibrate.basis calibrate.route_sample runtime.threads output.directory",
+            "calibrate.basis calibrate.norm_head calibrate.route_sample runtime.threads output.directory",
     .max_inputs = 4096,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_accumulate,

@@ -70,6 +70,7 @@ static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const e
     EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b.routed_output, err));
     EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b.block_output, err));
     b.stream_width = (int)exf_moe_row_width(l);
+    if (l->router_logits) b.router_logits = l->router_logits + v->row * (size_t)b.n_experts;
     if (stream) {
         size_t width = (size_t)b.stream_width;
         EXF_TRY(exf_visible(w, stream + (size_t)at * width, (size_t)v->n * width, &mirror, &b.stream, err));
@@ -102,6 +103,7 @@ exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
     const exf_observer *o = l->lane->observer;
     if (shown_on_device(l, l->sweep)) {
         exf_device_block b = device_block(l, v, m->outputs);
+        b.moe_input = m->input;
         b.stream = stream;
         b.stream_width = (int)exf_moe_row_width(l);
         return o->device_block(o->self, &b, err);

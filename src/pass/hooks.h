@@ -37,6 +37,7 @@ typedef struct {
     const float *stream;         /* [T, stream_width] the residual stream after the layer, all its streams side by side; in the
                                   * last sweep only; NULL in a replay, which has none */
     int stream_width;
+    const float *router_logits;  /* [T, E] for an observer that wants them; else NULL, as in a replay */
     const double *stream_sq;     /* [T] their squared norms, from a source without the stream itself (captures); else NULL */
 } exf_moe_block;
 
@@ -48,6 +49,7 @@ typedef struct {
     size_t row; /* of the first token in the whole run; the tokens may belong to several sequences, or to a part of one */
     int n_tokens, n_experts, top_k, d_model;
     struct exf_queue *q;
+    const float *moe_input;     /* [T, H] the normed hidden states, for an observer that wants them */
     const void *expert_outputs; /* [T, K, H] unweighted */
     int rounded;                /* 1: expert_outputs is bfloat16, 0: float32 */
     const int32_t *router_ids;   /* [T, K] as the router chose */
@@ -136,7 +138,8 @@ typedef struct {
     void *self;
     int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 means 1 */
     int common_input_tokens; /* tokens of each sequence, evenly spaced, on which all experts run for `common_input` */
-    int wants_router_logits; /* 1: common input comes with the router's logits */
+    int wants_router_logits; /* 1: common input and blocks in host memory come with the router's logits */
+    int wants_input;         /* 1: blocks in GPU memory come with moe_input */
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     /* Called after begin in a pass on a GPU. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);

@@ -45,6 +45,7 @@ typedef struct {
     int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
     int bare_router;
     int64_t observer_tokens, vector_pairs, samples, basis_seed, route_sample, min_pair_tokens;
+    int64_t norm_head;
     char *basis_path; /* calibrate.basis */
     int basis_only, partial;
     char *shard_text; /* --shard */

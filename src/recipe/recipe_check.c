@@ -286,6 +286,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .rank = (int)rank,
         .samples = r->samples,
         .seed = (uint64_t)r->basis_seed,
+        .norm_head = (int)r->norm_head,
         .route_sample = r->route_sample,
         .rule = solve.rule,
         .basis_only = r->basis_only,
@@ -299,9 +300,9 @@ exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate
     if (!r->basis_path) return EXF_OK;
     if (r->basis_only)
         return exf_recipe_refuse(r, err, "calibrate.basis: %s: --basis-only makes one: give one of them", r->basis_path);
-    if (!o->diagonal && !o->lowrank)
+    if (!o->diagonal && !o->lowrank && !o->norm_head)
         return exf_recipe_refuse(r, err, "calibrate.basis: %s: no projector in calibrate.projectors needs it: name diagonal or "
-                                 "lowrank", r->basis_path);
+                                 "lowrank, or set calibrate.norm_head", r->basis_path);
     exf_code rc = exf_basis_open(b, r->basis_path, err);
     if (rc == EXF_OK) o->basis = b;
     return rc;

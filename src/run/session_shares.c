@@ -75,10 +75,10 @@ exf_code exf_run_shard_check(const exf_recipe *r, const exf_accumulate_options *
     if (!r->n_shards) return EXF_OK;
     if (r->basis_only)
         return exf_fail(err, EXF_USAGE, "--shard: a basis is made from all of the data: run --basis-only without it");
-    if ((o->diagonal || o->lowrank) && !r->basis_path)
+    if ((o->diagonal || o->lowrank || o->norm_head) && !r->basis_path)
         return exf_fail(err, EXF_USAGE,
-                        "--shard: vector sums of shards add over one basis only: run exfold-calibrate RECIPE --basis-only first, "
-                        "then give each shard --basis FILE");
+                        "--shard: sums of shards for vectors or a norm head add over one basis only: run exfold-calibrate RECIPE "
+                        "--basis-only first, then give each shard --basis FILE");
     return EXF_OK;
 }
 

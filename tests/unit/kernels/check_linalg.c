@@ -144,7 +144,7 @@ START_TEST(a_basis_has_the_leading_directions)
     ck_ok(exf_linalg_orthonormalize(axis, D, D, &e), e);
     make_rows(x, axis, D);
     dense(v, x);
-    ck_ok(exf_basis_find(q, R, x, ROWS, D, 1, 2, 1, &e), e);
+    ck_ok(exf_basis_find(q, R, x, ROWS, D, 1, 1, 2, 1, &e), e);
     for (int c = 0; c < R; c++) {
         double dot = 0, largest = 0;
         for (int i = 0; i < D; i++) {
@@ -154,7 +154,7 @@ START_TEST(a_basis_has_the_leading_directions)
         ck_close(fabs(dot), 1, 1e-8, "direction");
         ck_assert(largest > 0);
     }
-    ck_ok(exf_basis_find(again, R, x, ROWS, D, 1, 2, 3, &e), e);
+    ck_ok(exf_basis_find(again, R, x, ROWS, D, 1, 1, 2, 3, &e), e);
     ck_assert_mem_eq(q, again, sizeof q);
     exf_mem_free(x);
 }
@@ -183,7 +183,7 @@ START_TEST(moments_give_the_basis_of_the_rows)
     fill(axis, D * D, 12);
     ck_ok(exf_linalg_orthonormalize(axis, D, D, &e), e);
     make_rows(x, axis, D);
-    ck_ok(exf_basis_find(q, R, x, ROWS, D, 1, 2, 1, &e), e);
+    ck_ok(exf_basis_find(q, R, x, ROWS, D, 1, 1, 2, 1, &e), e);
     moments_of(gram, sum, x, ROWS);
     ck_ok(exf_basis_of_moments(of_moments, R, gram, sum, ROWS, D, 1, 2, 1, &e), e);
     for (int i = 0; i < D * R; i++) ck_close(of_moments[i], q[i], 1e-6, "direction of the moments");
@@ -210,7 +210,7 @@ START_TEST(a_basis_is_completed)
     for (int i = 0; i < D; i++) axis[i * D + i] = 1;
     make_rows(x, axis, 2);
     for (size_t n = 0; n <= ROWS; n += ROWS) {
-        ck_ok(exf_basis_find(q, R, x, n, D, 1, 2, 1, &e), e);
+        ck_ok(exf_basis_find(q, R, x, n, D, 1, 1, 2, 1, &e), e);
         for (int c = 0; c < R; c++)
             for (int d = 0; d < R; d++) {
                 double dot = 0;
@@ -230,7 +230,7 @@ static exf_code find_small(exf_err *err)
 {
     static const float x[12] = {1, 2, 3, 4, 5, 7, 1, 0, 2, 2, 2, 1};
     double q[6];
-    return exf_basis_find(q, 2, x, 4, 3, 1, 2, 2, err);
+    return exf_basis_find(q, 2, x, 4, 3, 1, 1, 2, 2, err);
 }
 
 static int nothing(void)

@@ -1,0 +1,241 @@
+/* norm_sums.c - sums from which a norm head is solved: in memory and in files; see norm_sums.h. */
+#include "artifact/norm_sums.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double least_weight = 1e-6, least_norm = 1e-10;
+
+void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm)
+{
+    phi[0] = 1;
+    memcpy(phi + 1, projected, (size_t)q * sizeof *phi);
+    phi[q + 1] = logit_above_mean;
+    phi[q + 2] = log(weight > least_weight ? weight : least_weight);
+    phi[q + 3] = log(norm > least_norm ? norm : least_norm);
+}
+
+/* ---- in memory ------------------------------------------------------------------------ */
+
+static size_t basis_elements(const exf_norm_sums *s)
+{
+    return (size_t)s->d_model * (size_t)s->q;
+}
+
+static exf_code new_basis(exf_norm_sums *s, int d_model, int q, exf_err *err)
+{
+    *s = (exf_norm_sums){.d_model = d_model, .q = q};
+    return exf_mem_new(&s->basis, basis_elements(s), sizeof *s->basis, "norm head", err);
+}
+
+exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, exf_err *err)
+{
+    size_t e = (size_t)n_experts;
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    if (q == 0) return EXF_OK;
+    EXF_TRY(new_basis(s, d_model, q, err));
+    s->n_experts = n_experts;
+    EXF_TRY(exf_mem_new(&s->pp, e * exf_norm_products(q), sizeof *s->pp, "sums of the norm head", err));
+    EXF_TRY(exf_mem_new(&s->py, e * exf_norm_features(q), sizeof *s->py, "sums of the norm head", err));
+    EXF_TRY(exf_mem_new(&s->yy, e, sizeof *s->yy, "sums of the norm head", err));
+out:
+    if (rc != EXF_OK) exf_norm_sums_free(s);
+    return rc;
+}
+
+void exf_norm_sums_zero(exf_norm_sums *s)
+{
+    size_t e = (size_t)s->n_experts;
+    s->known = 0;
+    if (!s->pp) return;
+    memset(s->pp, 0, e * exf_norm_products(s->q) * sizeof *s->pp);
+    memset(s->py, 0, e * exf_norm_features(s->q) * sizeof *s->py);
+    memset(s->yy, 0, e * sizeof *s->yy);
+}
+
+void exf_norm_sums_free(exf_norm_sums *s)
+{
+    exf_mem_free(s->basis);
+    exf_mem_free(s->pp);
+    exf_mem_free(s->py);
+    exf_mem_free(s->yy);
+    memset(s, 0, sizeof *s);
+}
+
+void exf_norm_sums_set_basis(exf_norm_sums *s, const double *basis)
+{
+    memcpy(s->basis, basis, basis_elements(s) * sizeof *s->basis);
+    s->known = 1;
+}
+
+static exf_code merge_array(exf_exact *to, const exf_exact *from, size_t n, const char *name, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (exf_exact_merge(&to[i], &from[i]))
+            return exf_fail(err, EXF_FORMAT, "norms/%s[%zu]: %.17g and the sum before are more together than a sum holds", name, i,
+                            exf_exact_value(&from[i]));
+    return EXF_OK;
+}
+
+exf_code exf_norm_sums_merge(exf_norm_sums *to, const exf_norm_sums *from, exf_err *err)
+{
+    size_t e = (size_t)from->n_experts;
+    exf_code rc = EXF_OK;
+    if (!from->q) return EXF_OK;
+    if (!to->q) EXF_TRY(exf_norm_sums_new(to, from->n_experts, from->d_model, from->q, err));
+    if (to->q != from->q || (to->known && from->known && memcmp(to->basis, from->basis, basis_elements(to) * sizeof *to->basis)))
+        return exf_fail(err, EXF_MODEL, "the sums of the norm head are over other directions, and do not add: make a basis first "
+                        "(exfold-calibrate RECIPE --basis-only), then give each part --basis FILE");
+    if (from->known && !to->known) exf_norm_sums_set_basis(to, from->basis);
+    EXF_TRY(merge_array(to->pp, from->pp, e * exf_norm_products(to->q), "pp", err));
+    EXF_TRY(merge_array(to->py, from->py, e * exf_norm_features(to->q), "py", err));
+    EXF_TRY(merge_array(to->yy, from->yy, e, "yy", err));
+out:
+    return rc;
+}
+
+uint64_t exf_norm_sums_bytes(int64_t n_experts, int64_t d_model, int q)
+{
+    if (!q) return 0;
+    return (uint64_t)d_model * (uint64_t)q * sizeof(double) +
+           (uint64_t)n_experts * (exf_norm_products(q) + exf_norm_features(q) + 1) * sizeof(exf_exact);
+}
+
+/* ---- in files -------------------------------------------------------------------------- */
+
+enum { PATH_LEN = 96 };
+
+static const char *path_of(char path[PATH_LEN], int layer, const char *name)
+{
+    snprintf(path, PATH_LEN, "/layers/%d/norms%s%s", layer, *name ? "/" : "", name);
+    return path;
+}
+
+typedef enum { WRITE, EXPECT, READ } action;
+
+/* Does it with one dataset. */
+static exf_code do_with(action what, exf_h5 *h, int layer, const char *name, exf_tensor t, void *data, exf_err *err)
+{
+    char path[PATH_LEN];
+    t.name = path_of(path, layer, name);
+    t.data = what == WRITE ? data : NULL;
+    return what == WRITE ? exf_h5_write(h, &t, err) : what == EXPECT ? exf_h5_expect(h, &t, err) : exf_h5_read(h, &t, data, err);
+}
+
+static exf_code do_with_basis(action what, const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
+{
+    return do_with(what, h, layer, "basis", (exf_tensor){.dtype = EXF_DT_F64, .rank = 2, .shape = {s->d_model, s->q}}, s->basis,
+                   err);
+}
+
+static exf_code do_with_sums(action what, const exf_norm_sums *s, int64_t e, exf_h5 *h, int layer, exf_err *err)
+{
+    int64_t products = (int64_t)exf_norm_products(s->q), features = (int64_t)exf_norm_features(s->q);
+    exf_code rc;
+    EXF_TRY(do_with(what, h, layer, "pp", (exf_tensor){.dtype = EXF_DT_U64, .rank = 3, .shape = {e, products, 3}}, s->pp, err));
+    EXF_TRY(do_with(what, h, layer, "py", (exf_tensor){.dtype = EXF_DT_U64, .rank = 3, .shape = {e, features, 3}}, s->py, err));
+    rc = do_with(what, h, layer, "yy", (exf_tensor){.dtype = EXF_DT_U64, .rank = 2, .shape = {e, 3}}, s->yy, err);
+out:
+    return rc;
+}
+
+exf_code exf_norm_basis_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
+{
+    return s->known ? do_with_basis(WRITE, s, h, layer, err) : EXF_OK;
+}
+
+exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
+{
+    exf_code rc = exf_norm_basis_write(s, h, layer, err);
+    return rc == EXF_OK && s->known ? do_with_sums(WRITE, s, s->n_experts, h, layer, err) : rc;
+}
+
+/* Finds how many directions a layer has, before memory is taken for them; *q 0: there is no group. */
+static exf_code find_directions(int *q, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
+{
+    char path[PATH_LEN];
+    exf_tensor basis;
+    int found;
+    exf_code rc;
+    *q = 0;
+    EXF_TRY(exf_h5_exists(h, path_of(path, layer, ""), &found, err));
+    if (!found) return EXF_OK;
+    EXF_TRY(exf_h5_describe(h, path_of(path, layer, "basis"), &basis, err));
+    if (basis.rank != 2 || basis.shape[0] != shape->d_model || shape->d_model > INT32_MAX || basis.shape[1] < 1 ||
+        basis.shape[1] > EXF_NORM_MOST || basis.shape[1] > shape->d_model)
+        return exf_fail(err, EXF_FORMAT, "%s: %s has %lld directions of %lld elements, expected 1 to %d of %lld", exf_h5_path(h),
+                        path, (long long)basis.shape[1], (long long)basis.shape[0], EXF_NORM_MOST, (long long)shape->d_model);
+    *q = (int)basis.shape[1];
+out:
+    return rc;
+}
+
+/* Reads the basis into s, which has room for it. */
+static exf_code read_basis(exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
+{
+    char path[PATH_LEN];
+    exf_code rc = do_with_basis(READ, s, h, layer, err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < basis_elements(s); i++)
+        if (!(fabs(s->basis[i]) <= 1.0001))
+            return exf_fail(err, EXF_FORMAT, "%s: %s: element %zu is %g, expected a coordinate of a unit vector", exf_h5_path(h),
+                            path_of(path, layer, "basis"), i, s->basis[i]);
+    s->known = 1;
+    return EXF_OK;
+}
+
+exf_code exf_norm_basis_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
+{
+    int q;
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    EXF_TRY(find_directions(&q, h, shape, layer, err));
+    if (!q) return EXF_OK;
+    EXF_TRY(do_with_basis(EXPECT, &(exf_norm_sums){.d_model = (int)shape->d_model, .q = q}, h, layer, err));
+    EXF_TRY(new_basis(s, (int)shape->d_model, q, err));
+    rc = read_basis(s, h, layer, err);
+out:
+    if (rc != EXF_OK) exf_norm_sums_free(s);
+    return rc;
+}
+
+exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
+                            exf_err *err)
+{
+    int q, e = (int)shape->n_experts;
+    char path[PATH_LEN];
+    exf_code rc;
+    EXF_TRY(find_directions(&q, h, shape, layer, err));
+    exf_norm_sums size = {.d_model = (int)shape->d_model, .q = q};
+    if (q) EXF_TRY(do_with_sums(EXPECT, &size, e, h, layer, err));
+    if (s->q != q) {
+        exf_norm_sums_free(s);
+        EXF_TRY(exf_norm_sums_new(s, e, (int)shape->d_model, q, err));
+    }
+    if (!q) return EXF_OK;
+    EXF_TRY(read_basis(s, h, layer, err));
+    EXF_TRY(do_with_sums(READ, s, e, h, layer, err));
+    for (int i = 0; i < e; i++) {
+        double slots = exf_exact_value(&s->pp[(size_t)i * exf_norm_products(q)]);
+        if (slots == (double)norm_count[i]) continue;
+        rc = exf_fail(err, EXF_FORMAT, "%s: %s: expert %d has sums of %.17g tokens, norm_count says %llu", exf_h5_path(h),
+                      path_of(path, layer, "pp"), i, slots, (unsigned long long)norm_count[i]);
+        break;
+    }
+out:
+    return rc;
+}
+
+exf_code exf_norm_basis_hash(exf_hash *h, const exf_norm_sums *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!s->known) return EXF_OK;
+    EXF_TRY(exf_hash_add_u64(h, (uint64_t)s->q, err));
+    rc = exf_hash_add(h, s->basis, basis_elements(s) * sizeof *s->basis, err);
+out:
+    return rc;
+}

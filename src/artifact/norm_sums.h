@@ -1,0 +1,80 @@
+/* norm_sums.h - the sums of one layer from which its norm head is solved: what predicts the norm of an expert's output on a token
+ * before the expert runs (docs/method.md, section 13).
+ *
+ * With x the hidden state that router and experts read, z the router's logits, w an expert's router weight and u its output, the
+ * features of a routed slot are
+ *   phi = [1, V'x (q), z[e] less the mean of z, log max(w, 1e-6), log ||x||]   (F = q + 4), and y = log ||u||
+ * and over the slots of each expert
+ *   pp = sum phi phi'   [F (F + 1) / 2] the lower triangle, row by row; its first element counts the slots
+ *   py = sum phi y      [F]
+ *   yy = sum y y
+ * each product rounded once to the grid of base/exact.h, so that order, threads, shards and ranks do not matter.  V [H, q] has the
+ * principal directions of the layer's inputs, not centred, of a sample of tokens; sums over one V add. */
+#ifndef EXF_ARTIFACT_NORM_SUMS_H
+#define EXF_ARTIFACT_NORM_SUMS_H
+#include "artifact/artifact.h"
+#include "base/exact.h"
+#include "base/hash.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The fact of statistics that says how many directions q they have. */
+#define EXF_NORM_HEAD_FACT "accumulate.norm_head"
+
+enum { EXF_NORM_MOST = 256 /* directions */, EXF_NORM_BESIDE = 4 /* features beside them */ };
+
+typedef struct {
+    int n_experts, d_model;
+    int q;          /* directions; 0: there are no sums, and all else is NULL */
+    int known;      /* 1: basis is set */
+    double *basis;  /* [H, q] V, orthonormal columns */
+    exf_exact *pp, *py, *yy; /* [E, F (F + 1) / 2], [E, F], [E] */
+} exf_norm_sums;
+
+static inline size_t exf_norm_features(int q)
+{
+    return (size_t)q + EXF_NORM_BESIDE;
+}
+
+/* Returns the elements of pp of an expert. */
+static inline size_t exf_norm_products(int q)
+{
+    return exf_norm_features(q) * (exf_norm_features(q) + 1) / 2;
+}
+
+/* Returns the directions that a model of width H gets where q are asked for. */
+static inline int exf_norm_directions(int64_t q, int64_t d_model)
+{
+    return (int)(q < d_model ? q : d_model);
+}
+
+/* Fills the features of a slot from V'x, which has q elements. */
+void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm);
+
+exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, exf_err *err) EXF_CHECKED;
+void exf_norm_sums_zero(exf_norm_sums *s); /* the basis is then not known */
+void exf_norm_sums_free(exf_norm_sums *s); /* accepts zeroed memory */
+void exf_norm_sums_set_basis(exf_norm_sums *s, const double *basis);
+/* Adds `from` to `to`, which takes the basis of `from` where it knows none; allocates `to` where it has no sums.  EXF_MODEL where
+ * both know different ones, EXF_FORMAT where a sum would wrap. */
+exf_code exf_norm_sums_merge(exf_norm_sums *to, const exf_norm_sums *from, exf_err *err) EXF_CHECKED;
+/* Returns the bytes of a layer's sums. */
+uint64_t exf_norm_sums_bytes(int64_t n_experts, int64_t d_model, int q);
+
+/* ---- in files of kind statistics and basis -------------------------------------
+ * One group per layer, in files with the fact accumulate.norm_head:
+ *   /layers/<l>/norms/basis  F64 [H, q]
+ *   /layers/<l>/norms/pp     U64 [E, F (F + 1) / 2, 3]  exact; so are the next, which a basis lacks
+ *   /layers/<l>/norms/py     U64 [E, F, 3]
+ *   /layers/<l>/norms/yy     U64 [E, 3] */
+exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_norm_basis_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
+/* Read a layer's sums, or the basis alone; nothing (q 0) where it has no group.  EXF_FORMAT for a basis of no unit vectors, and
+ * for sums whose counts are not norm_count [E].  The caller frees s; sums of the same size are read in place. */
+exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
+                            exf_err *err) EXF_CHECKED;
+exf_code exf_norm_basis_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err) EXF_CHECKED;
+/* Adds a layer's basis to the digest of what sums are over (artifact_basis.h); nothing where none is known. */
+exf_code exf_norm_basis_hash(exf_hash *h, const exf_norm_sums *s, exf_err *err) EXF_CHECKED;
+#endif
