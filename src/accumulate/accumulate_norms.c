@@ -123,48 +123,110 @@ static double mean_of(const float *logits, int n)
     return sum / n;
 }
 
-/* Adds one slot of an expert. */
-static void add_slot(const exf_norm_sums *to, size_t expert, const double *phi, double y)
+/* A slot's z = [phi, y] on the grid: multiples of 2^-12.  Below 2^9 a product of two has 42 bits, so that a double holds the sum of
+ * 2048 of them exactly; a slot with a larger number is added product by product. */
+static const double grid = 0x1p-12, largest = 0x1p9, refused = 0x1p31;
+enum { TOGETHER = 2048, MOST = EXF_NORM_MOST + EXF_NORM_BESIDE + 1 };
+
+/* A block's tokens, and the products of one expert's slots. */
+typedef struct {
+    double *projected; /* [T, q] V'x */
+    double *norm;      /* [T] of x */
+    double *mean;      /* [T] of the router's logits */
+    double *product;   /* [n (n + 1) / 2] sums of z z', the lower triangle; n = F + 1 */
+    int slots;         /* in product */
+} norm_block;
+
+static void free_block(norm_block *m)
 {
-    size_t n = exf_norm_features(to->q);
-    exf_exact *pp = to->pp + expert * exf_norm_products(to->q), *py = to->py + expert * n;
-    for (size_t i = 0; i < n; i++) {
-        for (size_t k = 0; k <= i; k++) exf_exact_add(pp++, phi[i] * phi[k]);
-        exf_exact_add(&py[i], phi[i] * y);
-    }
-    exf_exact_add(&to->yy[expert], y * y);
+    exf_mem_free(m->projected);
+    exf_mem_free(m->norm);
+    exf_mem_free(m->mean);
+    exf_mem_free(m->product);
 }
 
-/* Refuses features whose products leave the range of a sum. */
-static exf_code check_features(const double *phi, size_t n, int token, exf_err *err)
+/* Computes what all slots of a token share. */
+static exf_code read_tokens(norm_block *m, const exf_norm_sums *to, const double *basis, const exf_moe_block *b, exf_err *err)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!(fabs(phi[i]) < 0x1p31))
-            return exf_fail(err, EXF_NUMERIC, "token %d: feature %zu of the norm head is %g, outside the range of the sums", token,
-                            i, phi[i]);
+    size_t h = (size_t)b->d_model, tokens = (size_t)b->n_tokens, n = exf_norm_features(to->q) + 1;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&m->projected, tokens * (size_t)to->q, sizeof *m->projected, "norm head", err));
+    EXF_TRY(exf_mem_new(&m->norm, tokens, sizeof *m->norm, "norm head", err));
+    EXF_TRY(exf_mem_new(&m->mean, tokens, sizeof *m->mean, "norm head", err));
+    EXF_TRY(exf_mem_new(&m->product, n * (n + 1) / 2, sizeof *m->product, "norm head", err));
+    for (size_t t = 0; t < tokens; t++) {
+        const float *x = b->moe_input + t * h;
+        m->norm[t] = sqrt(exf_dot(x, x, b->d_model));
+        m->mean[t] = mean_of(b->router_logits + t * (size_t)b->n_experts, b->n_experts);
+        project(m->projected + t * (size_t)to->q, x, basis, b->d_model, to->q);
+    }
+out:
+    return rc;
+}
+
+/* Computes z of a slot and returns its largest magnitude, or NaN; *at: its place. */
+static double read_slot(double *z, size_t *at, const norm_block *m, const exf_norm_sums *to, const exf_moe_block *b, size_t slot)
+{
+    size_t t = slot / (size_t)b->top_k, n = exf_norm_features(to->q), h = (size_t)b->d_model;
+    const float *u = b->expert_outputs + slot * h;
+    double sq = exf_dot(u, u, b->d_model), most = 0;
+    double logit = (double)b->router_logits[t * (size_t)b->n_experts + (size_t)b->topk_ids[slot]];
+    exf_norm_features_of(z, m->projected + t * (size_t)to->q, to->q, logit - m->mean[t], (double)b->topk_weights[slot], m->norm[t]);
+    z[n] = 0.5 * log(sq > 1e-20 ? sq : 1e-20);
+    for (size_t i = 0; i <= n; i++) {
+        z[i] = rint(z[i] / grid) * grid;
+        if (isnan(most) || fabs(z[i]) <= most) continue;
+        most = fabs(z[i]);
+        *at = i;
+    }
+    return most;
+}
+
+/* Moves the products to the expert's sums. */
+static void add_products(const exf_norm_sums *to, size_t expert, norm_block *m)
+{
+    size_t n = exf_norm_features(to->q), products = exf_norm_products(to->q);
+    const double *from = m->product;
+    if (!m->slots) return;
+    for (size_t i = 0; i < products; i++) exf_exact_add(&to->pp[expert * products + i], *from++);
+    for (size_t i = 0; i < n; i++) exf_exact_add(&to->py[expert * n + i], *from++);
+    exf_exact_add(&to->yy[expert], *from);
+    memset(m->product, 0, (size_t)(from + 1 - m->product) * sizeof *m->product);
+    m->slots = 0;
+}
+
+static void add_slot(norm_block *m, const double *z, size_t n)
+{
+    double *row = m->product;
+    for (size_t i = 0; i < n; row += ++i)
+        for (size_t k = 0; k <= i; k++) row[k] += z[i] * z[k];
+    m->slots++;
+}
+
+/* Adds an expert's slots of the block. */
+static exf_code add_expert(const exf_norm_sums *to, int expert, norm_block *m, const exf_moe_block *b, exf_err *err)
+{
+    double z[MOST];
+    size_t slots = (size_t)b->n_tokens * (size_t)b->top_k, n = exf_norm_features(to->q) + 1, at = 0;
+    for (size_t slot = 0; slot < slots; slot++) {
+        if (b->topk_ids[slot] != expert) continue;
+        double most = read_slot(z, &at, m, to, b, slot);
+        if (!(most < refused))
+            return exf_fail(err, EXF_NUMERIC, "token %zu: feature %zu of the norm head is %g, outside the range of the sums",
+                            slot / (size_t)b->top_k, at, z[at]);
+        if (m->slots == TOGETHER || !(most < largest)) add_products(to, (size_t)expert, m);
+        add_slot(m, z, n);
+        if (!(most < largest)) add_products(to, (size_t)expert, m);
+    }
+    add_products(to, (size_t)expert, m);
     return EXF_OK;
 }
 
 exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const exf_moe_block *b, exf_err *err)
 {
-    enum { MOST = EXF_NORM_MOST + EXF_NORM_BESIDE };
-    double projected[EXF_NORM_MOST], phi[MOST];
-    size_t h = (size_t)b->d_model, e = (size_t)b->n_experts;
-    for (int t = 0; t < b->n_tokens; t++) {
-        const float *x = b->moe_input + (size_t)t * h, *z = b->router_logits + (size_t)t * e;
-        double norm = sqrt(exf_dot(x, x, b->d_model)), mean = mean_of(z, b->n_experts);
-        project(projected, x, basis, b->d_model, to->q);
-        for (int k = 0; k < b->top_k; k++) {
-            size_t slot = (size_t)t * (size_t)b->top_k + (size_t)k;
-            int id = b->topk_ids[slot];
-            if (id < 0) continue;
-            const float *u = b->expert_outputs + slot * h;
-            double sq = exf_dot(u, u, b->d_model), y = 0.5 * log(sq > 1e-20 ? sq : 1e-20);
-            exf_norm_features_of(phi, projected, to->q, (double)z[id] - mean, (double)b->topk_weights[slot], norm);
-            exf_code rc = check_features(phi, exf_norm_features(to->q), t, err);
-            if (rc != EXF_OK) return rc;
-            add_slot(to, (size_t)id, phi, y);
-        }
-    }
-    return EXF_OK;
+    norm_block m = {.slots = 0};
+    exf_code rc = read_tokens(&m, to, basis, b, err);
+    for (int e = 0; rc == EXF_OK && e < b->n_experts; e++) rc = add_expert(to, e, &m, b, err);
+    free_block(&m);
+    return rc;
 }

@@ -4,11 +4,11 @@
  * With x the hidden state that router and experts read, z the router's logits, w an expert's router weight and u its output, the
  * features of a routed slot are
  *   phi = [1, V'x (q), z[e] less the mean of z, log max(w, 1e-6), log ||x||]   (F = q + 4), and y = log ||u||
- * and over the slots of each expert
+ * and, each of them rounded to a multiple of 2^-12, over the slots of each expert
  *   pp = sum phi phi'   [F (F + 1) / 2] the lower triangle, row by row; its first element counts the slots
  *   py = sum phi y      [F]
  *   yy = sum y y
- * each product rounded once to the grid of base/exact.h, so that order, threads, shards and ranks do not matter.  V [H, q] has the
+ * all of them exact, so that order, threads, shards and ranks do not matter.  V [H, q] has the
  * principal directions of the layer's inputs, not centred, of a sample of tokens; sums over one V add. */
 #ifndef EXF_ARTIFACT_NORM_SUMS_H
 #define EXF_ARTIFACT_NORM_SUMS_H

@@ -19,6 +19,7 @@ static void fill(tokens *x)
 {
     for (int i = 0; i < T * H; i++) x->input[i] = (float)sin(1.3 * i);
     for (int i = 0; i < T * E; i++) x->logits[i] = (float)cos(0.7 * i);
+    x->logits[7 * E + 1] = 1700; /* a feature that is added alone */
     for (int i = 0; i < T * K * H; i++) x->outputs[i] = (float)(2 + sin(0.9 * i));
     for (int i = 0; i < T * K; i++) x->weights[i] = 0.3f + 0.01f * (float)i;
     for (int t = 0; t < T; t++) x->ids[t * K] = t % E, x->ids[t * K + 1] = t == 4 ? -1 : (t + 1) % E;
@@ -41,6 +42,11 @@ static double norm_of(const float *v)
     return sqrt(sum);
 }
 
+static double on_grid(double v)
+{
+    return rint(v * 4096) / 4096;
+}
+
 /* Computes the features of a slot as docs/method.md defines them, and its y. */
 static double slot_of(const tokens *x, int t, int k, double phi[F])
 {
@@ -55,7 +61,8 @@ static double slot_of(const tokens *x, int t, int k, double phi[F])
     phi[Q + 1] = (double)z[x->ids[t * K + k]] - mean;
     phi[Q + 2] = log((double)x->weights[t * K + k]);
     phi[Q + 3] = log(norm_of(x->input + t * H));
-    return log(norm_of(x->outputs + (t * K + k) * H));
+    for (int i = 0; i < F; i++) phi[i] = on_grid(phi[i]);
+    return on_grid(log(norm_of(x->outputs + (t * K + k) * H)));
 }
 
 START_TEST(sums_are_those_of_the_definition)
