@@ -167,7 +167,9 @@ def write_configs(out, sources):
     for source in sources:
         to = os.path.join(out, os.path.basename(source))
         os.makedirs(to)
-        transformers.AutoConfig.from_pretrained(source).save_pretrained(to)
+        with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
+            kimi = json.load(f)["model_type"] == "kimi_k2"  # which transformers does not have; its page says to load it so
+        (transformers.DeepseekV3Config if kimi else transformers.AutoConfig).from_pretrained(source).save_pretrained(to)
 
 
 def main():
