@@ -12,7 +12,7 @@ A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
   KIND    plain      one file
           sharded    several files and their index
           tied       one file, without a head: tie_word_embeddings
-          yarn       plain, with YaRN; qwen3_moe also with attention_bias
+          yarn       plain, with YaRN; qwen3_moe also with attention_bias, olmoe with clip_qkv
           vision     qwen3_5_moe as released, with a vision tower (which text does not use)
 
 Beside what save_pretrained writes lies saved.json: transformers' version, the token ids of some sequences, and the perplexity of
@@ -103,6 +103,8 @@ def make_config(family, kind):
             sizes["rope_scaling"] = dict(YARN)
         if family == "qwen3_moe":
             sizes["attention_bias"] = True
+        if family == "olmoe":
+            sizes["clip_qkv"] = 0.75
     if kind == "vision":
         return transformers.Qwen3_5MoeConfig(text_config=sizes, vision_config=VISION, image_token_id=VOCAB - 1,
                                              tie_word_embeddings=False)
