@@ -1,7 +1,8 @@
 /* family_olmoe.c - OLMoE: OLMoE-1B-7B.
  *
- * Every layer has attention without biases, q and k normed over their whole rows before RoPE, q, k and v cut at +-clip_qkv where
- * the config says so, and a mixture of experts: softmax router over all experts, top-k, renormalised when norm_topk_prob, no shared expert. */
+ * Every layer has attention without biases, q and k normed over their whole rows before RoPE, q, k and v cut at +-clip_qkv
+ * where the config says so, and a mixture of experts: softmax router over all experts, top-k, renormalised when
+ * norm_topk_prob, no shared expert. */
 #include "model/rules.h"
 
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
