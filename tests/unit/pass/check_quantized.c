@@ -102,7 +102,7 @@ END_TEST
 
 START_TEST(models_are_there)
 {
-    ck_assert_int_eq(saved_n, 17);
+    ck_assert_int_eq(saved_n, 18);
 }
 END_TEST
 
