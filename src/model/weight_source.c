@@ -153,6 +153,20 @@ out:
     return rc;
 }
 
+exf_piece_hash exf_weight_source_piece(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols)
+{
+    stored_range r = range_of(w, EXF_STORED_CODES, row, n_rows, cols);
+    return (exf_piece_hash){.id = w->identity, .part = w->part, .of = w->of[EXF_STORED_CODES], .begin = r.begin, .piece = r.n};
+}
+
+exf_code exf_weight_source_slice(const exf_weight_source *w, exf_piece_hash *piece, size_t from, size_t n, void *buffer,
+                                 const void **at, exf_err *err)
+{
+    const exf_stored_tensor *of = w->of[EXF_STORED_CODES];
+    exf_code rc = exf_st_read_aligned(of->file, of->tensor, piece->begin + from, buffer, n, at, err);
+    return rc == EXF_OK ? exf_piece_hash_add(piece, *at, n, err) : rc;
+}
+
 exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, const exf_raw_rows *rows,
                                 exf_err *err)
 {

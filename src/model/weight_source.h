@@ -94,6 +94,11 @@ size_t exf_weight_source_room(const exf_weight_source *w, size_t row, size_t n_r
  * the first row on, or from the first of any other piece, is one of the weights' identity. */
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *buffer, exf_raw_rows *out,
                                exf_err *err) EXF_CHECKED;
+/* Rows of a plain tensor in slices, which come in order: n bytes from byte `from` of the rows on.  The buffer is as large as for
+ * exf_weight_source_raw(), and *at points into it.  exf_piece_hash_end() ends the piece. */
+exf_piece_hash exf_weight_source_piece(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols);
+exf_code exf_weight_source_slice(const exf_weight_source *w, exf_piece_hash *piece, size_t from, size_t n, void *buffer,
+                                 const void **at, exf_err *err) EXF_CHECKED;
 /* Converts raw rows to float32 [n_rows, cols]: the same values, and messages, as exf_weight_source_read(). */
 exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
                                   float *dst, exf_err *err) EXF_CHECKED;

@@ -125,6 +125,12 @@ static size_t plan_bytes(const exf_model *m, exf_compute compute, const exf_weig
     return total;
 }
 
+int exf_chunk_copied_as_stored(const exf_weight_chunk *p)
+{
+    const exf_weight_source *w = &p->at.w;
+    return p->raw && w->coding == EXF_CODED_PLAIN && exf_weight_source_dtype(w) == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
+}
+
 size_t exf_chunk_stored_bytes(const exf_weight_chunk *p, exf_stored_kind kind)
 {
     return exf_weight_source_stored_bytes(&p->at.w, kind, p->at.row + p->row, p->n_rows, p->at.cols);
