@@ -97,7 +97,7 @@ enum { NOT_NORMED, HEADS_NORMED, ROWS_NORMED };
 static void open_attention(bench *b, int n_tokens, int gated, int biased, int normed)
 {
     memset(b, 0, sizeof *b);
-    b->a.attention = (exf_attention_spec){HEADS, KV, D, gated};
+    b->a.attention = (exf_attention_spec){.n_heads = HEADS, .n_kv_heads = KV, .head_dim = D, .gated = gated};
     b->a.rope[EXF_ROPE_MAIN] = (exf_rope_spec){.dim = 4, .theta = 100};
     open_bench(b, n_tokens);
     int q = HEADS * D * (gated ? 2 : 1);
