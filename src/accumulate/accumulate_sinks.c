@@ -28,7 +28,8 @@ static exf_code write_to_file(const finished_layer *l, exf_err *err)
     exf_code rc = EXF_OK;
     if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, l->layer, l->s, err));
     if (l->v) EXF_TRY(exf_statistics_put_vectors(&a->writer, l->layer, l->v, err));
-    if (l->v) rc = exf_basis_hash(a->basis_hash, l->layer, l->v, err);
+    if (l->v) EXF_TRY(exf_basis_hash(a->basis_hash, l->layer, l->v, err));
+    rc = exf_statistics_layer_done(&a->writer, l->layer, err);
 out:
     return rc;
 }
