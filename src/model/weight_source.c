@@ -1,5 +1,5 @@
 /* weight_source.c - reads rows of a weight, decoded or as stored; see weight_source.h. */
-#include "model/weight_source.h"
+#include "model/weight_source_internal.h"
 
 #include "base/mem.h"
 
@@ -24,9 +24,10 @@ static size_t groups_of(const exf_weight_source *w, size_t cols)
     return (cols + (size_t)w->block_cols - 1) / (size_t)w->block_cols;
 }
 
-/* Bytes of a row of codes, of a tensor that is not turned. */
+/* Bytes of a row of codes, of a tensor that is not turned; rows that lie in turn with another role's come with these. */
 static size_t row_bytes(const exf_weight_source *w, size_t cols)
 {
+    cols *= exf_rows_apart(w);
     switch (w->coding) {
     case EXF_CODED_FP4: return cols / 2;
     case EXF_CODED_INT4: return (cols + 7) / 8 * 4;
@@ -81,7 +82,10 @@ size_t exf_weight_source_room(const exf_weight_source *w, size_t row, size_t n_r
 size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols)
 {
     if (is_turned(w)) return w->rows;
-    size_t one = row_bytes(w, cols), rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1), block = (size_t)w->piece_block;
+    if (w->each) return w->each;
+    size_t one = row_bytes(w, cols), block = (size_t)w->piece_block;
+    if (w->how & EXF_INTERLEAVED && one < cols * sizeof(float)) one = cols * sizeof(float);
+    size_t rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
     rows = rows / block * block;
     return rows < block ? block : rows;
 }
@@ -224,7 +228,8 @@ out:
     return rc;
 }
 
-static exf_code read_coded(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
+/* Reads the rows in pieces as stored, and decodes these. */
+static exf_code read_pieces(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
     size_t step = exf_weight_piece_rows(w, cols), room = 0;
     char *buffer = NULL;
@@ -238,7 +243,7 @@ static exf_code read_coded(const exf_weight_source *w, size_t row, size_t n_rows
     for (size_t at = 0; at < n_rows; at += step) {
         size_t n = n_rows - at < step ? n_rows - at : step;
         EXF_TRY(exf_weight_source_raw(w, row + at, n, cols, buffer, &raw, err));
-        EXF_TRY(decode_coded(w, &raw, row + at, n, cols, dst + at * cols, err));
+        EXF_TRY(exf_weight_source_decode(w, &raw, row + at, n, cols, dst + at * cols, err));
     }
 out:
     exf_mem_free(buffer);
@@ -265,8 +270,8 @@ static exf_code read_plain(const exf_weight_source *w, size_t row, size_t n_rows
 
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
-    return w->coding == EXF_CODED_PLAIN ? read_plain(w, row, n_rows, cols, dst, err)
-                                        : read_coded(w, row, n_rows, cols, dst, err);
+    return w->coding == EXF_CODED_PLAIN && !(w->how & EXF_REARRANGED) ? read_plain(w, row, n_rows, cols, dst, err)
+                                                                      : read_pieces(w, row, n_rows, cols, dst, err);
 }
 
 exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
@@ -275,6 +280,7 @@ exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows
     size_t n = n_rows * cols;
     const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
     if (w->coding != EXF_CODED_PLAIN) return decode_coded(w, raw, row, n_rows, cols, dst, err);
+    if (w->how & EXF_REARRANGED) return exf_decode_rearranged(w, raw, row, n_rows, cols, dst, err);
     exf_dtype_to_f32(dst, raw->of[EXF_STORED_CODES], n, s->tensor->view.dtype);
     if (exf_first_not_finite(dst, n) < n) {
         exf_code rc = exf_weight_source_read(w, row, n_rows, cols, dst, err); /* for its message */

@@ -49,6 +49,7 @@ typedef struct {
     int block_rows, block_cols;       /* elements of the weight that share a scale */
     int piece_block;                  /* pieces have a multiple of so many rows, but for the last */
     unsigned how;                     /* of the tensor's rule */
+    size_t each;                      /* EXF_TRANSPOSED: rows of one expert, which are read together; else 0 */
     exf_weight_identity *identity;    /* what is read is hashed into; NULL: it is not */
     int part;                         /* of the identity */
 } exf_weight_source;
@@ -71,8 +72,8 @@ int exf_weight_source_present(const exf_checkpoint *c, const char *name);
 /* 1 for a tensor beside the weights that decoding does not need: scales of activations and of the key-value cache, shapes. */
 int exf_weight_source_ignores(const exf_quantization *q, const char *name);
 
-/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows or (AWQ, GPTQ) the tensor is
- * larger.  Weights are hashed, and copied to a device, in such pieces. */
+/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows, (EXF_TRANSPOSED) one
+ * expert's or (AWQ, GPTQ) the tensor is larger; of rows in turn with another role's, at most so many as float32.  Weights are hashed, and copied to a device, in such pieces. */
 enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
 size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols);
 

@@ -343,7 +343,7 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" %s is missing from the checkpoint", config_path, name,
                         exf_shape_text(want, sizeof want, shape, rank));
     *w = (exf_weight_source){.coding = EXF_CODED_PLAIN, .of[EXF_STORED_CODES] = f.s, .how = how, .block_rows = 1, .block_cols = 1,
-                             .piece_block = 1};
+                             .piece_block = 1, .each = how & EXF_TRANSPOSED ? (size_t)shape[2] / (how & EXF_INTERLEAVED ? 2 : 1) : 0};
     if (may_be_coded(&f, rank) && is_coded(&f)) return find_coded(&f, w, shape);
     if (!is_plain(f.s->tensor->view.dtype, how)) return wrong_dtype(&f, rank);
     return check_shape(&f, f.s, shape, rank, "");

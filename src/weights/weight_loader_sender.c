@@ -49,6 +49,12 @@ static int is_copied_as_stored(const exf_weight_chunk *p)
     return p->raw && w->coding == EXF_CODED_PLAIN && exf_weight_source_dtype(w) == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
 }
 
+/* Returns 1 for a chunk that the host decodes and the device rounds; its values are checked later, with the whole part. */
+static int is_rounded(const exf_weight_chunk *p)
+{
+    return !p->raw && p->number == EXF_NUMBER_BF16;
+}
+
 /* Returns where in a buffer the float32 are that the host made of a chunk. */
 float *exf_values_of(const exf_chunk_buffer *from, const exf_weight_chunk *p)
 {
@@ -62,7 +68,11 @@ static void queue_copy(const exf_weight_loader *s, exf_chunk_copy *c)
     const exf_weight_chunk *p = &exf_plan_of(s, c->from->load)->chunk[c->from->number];
     const exf_raw_rows *raw = &c->from->bytes.rows;
     char *to = exf_area_of(s, c->from->load) + p->to;
-    if (!p->raw) {
+    if (is_rounded(p)) {
+        int cols = (int)p->at.cols;
+        b->upload(c->q, c->device, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
+        b->gpu->round_rows(c->q, (uint16_t *)(void *)to, cols, (const float *)(const void *)c->device, cols, (int)p->n_rows, cols);
+    } else if (!p->raw) {
         b->upload(c->q, to, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
     } else if (is_copied_as_stored(p)) {
         b->upload(c->q, to, raw->of[EXF_STORED_CODES], exf_chunk_stored_bytes(p, EXF_STORED_CODES));
@@ -111,7 +121,7 @@ static exf_code check_values(const exf_weight_loader *s, const exf_chunk_copy *c
     }
     EXF_TRY(b->download(c->q, &bad, c->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
-        if (p->chunk[i].raw) {
+        if (p->chunk[i].raw || is_rounded(&p->chunk[i])) {
             rc = name_bad_weight(s, &p->chunk[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }
