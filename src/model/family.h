@@ -56,7 +56,8 @@ enum {
     EXF_MAY_BE_TIED = 32, /* may be present although the traits do not require it */
     EXF_EVEN_ROWS = 64,  /* of a stack: every other row of each expert's, two roles in turn */
     EXF_ODD_ROWS = 128,
-    EXF_TRANSPOSED = 1 << 16 /* of a stack: each expert's columns are stored as rows */
+    EXF_TRANSPOSED = 1 << 16, /* of a stack: each expert's columns are stored as rows */
+    EXF_MXFP4 = 1 << 17  /* of a stack: packed FP4 [E, rows, columns / 32, 16 bytes] and E8M0 scales in U8 beside it, "_scales" */
 };
 /* How tensors of EXF_EVEN_ROWS and the like lie; they are decoded on the host. */
 #define EXF_INTERLEAVED (EXF_EVEN_ROWS | EXF_ODD_ROWS)

@@ -2,8 +2,8 @@
  *
  * Grouped-query attention with biases, YaRN and a sink a head; layer_types says which layers see a window.  Every layer is a
  * mixture of experts with biases, whose gates and ups are cut before gate sigmoid(slope gate) (up + 1).  The router's logits
- * have a bias; its weights are the softmax over the chosen logits, which is that over all, renormalised.  Experts lie
- * as transformers holds them, [E, in, out], rows of gate and up in turn. */
+ * have a bias; its weights are the softmax over the chosen logits, which is that over all, renormalised.  Releases hold the
+ * experts as MXFP4, transformers as [E, in, out]; in both, rows of gate and up take turns. */
 #include "model/rules.h"
 
 #include <string.h>
@@ -35,12 +35,18 @@ out:
 static exf_code configure_experts(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
+    const exf_json *packed;
     EXF_TRY(exf_configure_experts(c, a, "intermediate_size", err));
     EXF_TRY(exf_config_real_or(c, "swiglu_limit", 7, &a->swiglu_limit, err));
     EXF_TRY(exf_config_real_or(c, "swiglu_alpha", 1.702, &a->swiglu_slope, err));
+    EXF_TRY(exf_config_find(c, "quantization_config", &packed, err));
     a->swiglu_shift = 1;
     a->router.score = EXF_ROUTER_SOFTMAX;
     a->router.renormalise = 1;
+    if (packed && (a->d_model % 32 || a->d_expert % 32))
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: MXFP4 has blocks of 32, of which \"hidden_size\" %d or \"intermediate_size\" %d is no multiple", c->path,
+                      a->d_model, a->d_expert);
 out:
     return rc;
 }
@@ -70,6 +76,12 @@ static const exf_tensor_rule rules[] = {
     {EXF_W_HEAD_SINK, "{P}layers.{L}.self_attn.sinks", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_SINK, {EXF_DIM_HEADS}, 0},
     {EXF_W_ROUTER, MLP "router.weight", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},
     {EXF_W_ROUTER_SHIFT, MLP "router.bias", EXF_IN_LAYER, EXF_T_MOE | EXF_T_ROUTER_SHIFT, {EXF_DIM_E}, 0},
+    /* as released */
+    {EXF_W_EXPERT_GATE, MLP "experts.gate_up_proj_blocks", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H},
+     EXF_MXFP4 | EXF_EVEN_ROWS},
+    {EXF_W_EXPERT_UP, MLP "experts.gate_up_proj_blocks", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H},
+     EXF_MXFP4 | EXF_ODD_ROWS},
+    {EXF_W_EXPERT_DOWN, MLP "experts.down_proj_blocks", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_MXFP4},
     /* as transformers holds and writes them */
     {EXF_W_EXPERT_GATE, MLP "experts.gate_up_proj", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H},
      EXF_TRANSPOSED | EXF_EVEN_ROWS},

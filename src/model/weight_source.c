@@ -56,7 +56,8 @@ static stored_range range_of(const exf_weight_source *w, exf_stored_kind kind, s
     if (is_turned(w) || kind >= EXF_STORED_GROUPS) return (stored_range){0, s->tensor->nbytes};
     if (kind == EXF_STORED_CODES) return range_of_blocks(row, n_rows, 1, row_bytes(w, cols));
     if (kind == EXF_STORED_ZEROS) return range_of_blocks(row, n_rows, 8, groups_of(w, cols) * 4);
-    return range_of_blocks(row, n_rows, (size_t)w->block_rows, groups_of(w, cols) * exf_dtype_bits(w->scale_dtype) / 8);
+    return range_of_blocks(row, n_rows, (size_t)w->block_rows,
+                           exf_rows_apart(w) * groups_of(w, cols) * exf_dtype_bits(w->scale_dtype) / 8);
 }
 
 size_t exf_weight_source_stored_bytes(const exf_weight_source *w, exf_stored_kind kind, size_t row, size_t n_rows, size_t cols)
@@ -175,10 +176,10 @@ out:
 /* Says which of code and scale made element `at` of the decoded rows what it is. */
 static exf_code not_finite(const exf_weight_source *w, const exf_coded_rows *c, size_t row, size_t at, exf_err *err)
 {
-    size_t i = at / c->cols, j = at % c->cols;
+    size_t i = at / c->cols * c->step, j = at % c->cols; /* in stored rows */
     float scale = exf_coded_scale(w->coding, c, i, j);
     const exf_stored_tensor *codes = w->of[EXF_STORED_CODES], *scales = w->of[EXF_STORED_SCALES];
-    unsigned code = w->coding == EXF_CODED_FP8 ? c->codes[at] : w->coding == EXF_CODED_FP4 ? c->codes[at / 2] : 0;
+    unsigned code = w->coding == EXF_CODED_FP8 ? c->codes[at] : w->coding == EXF_CODED_FP4 ? c->codes[(i * c->cols + j) / 2] : 0;
     if (!isfinite(scale))
         return exf_fail(err, EXF_NUMERIC, "%s: scales \"%s\": the scale of block [%zu, %zu] is %s", exf_st_path(scales->file),
                         name_of(scales), (row + i) / c->block_rows, exf_coded_group(c, j),
@@ -216,13 +217,15 @@ static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw
     float *scales = NULL;
     exf_code rc;
     EXF_TRY(widen_scales(w, raw, range_of(w, EXF_STORED_SCALES, row, n_rows, cols).n, &scales, err));
-    exf_coded_rows c = {.codes = raw->of[EXF_STORED_CODES], .scales = scales, .rows = n_rows, .cols = cols,
+    size_t apart = exf_rows_apart(w), before = exf_rows_before(w);
+    const uint8_t *codes = (const uint8_t *)raw->of[EXF_STORED_CODES] + before * (row_bytes(w, cols) / apart);
+    exf_coded_rows c = {.codes = codes, .scales = scales + before * groups_of(w, cols), .rows = n_rows, .cols = cols,
                         .row_in_block = row_in_block(w, row), .block_rows = (size_t)w->block_rows,
                         .block_cols = (size_t)w->block_cols, .zeros = raw->of[EXF_STORED_ZEROS], .zero_add = w->zero_add,
-                        .groups = raw->of[EXF_STORED_GROUPS], .all_rows = w->rows};
+                        .groups = raw->of[EXF_STORED_GROUPS], .all_rows = w->rows, .step = apart};
     exf_dequantize(dst, w->coding, &c);
     size_t bad = exf_first_not_finite(dst, n_rows * cols);
-    if (bad < n_rows * cols) rc = not_finite(w, &c, row, bad, err);
+    if (bad < n_rows * cols) rc = not_finite(w, &c, row * apart + before, bad, err);
 out:
     exf_mem_free(scales);
     return rc;

@@ -15,6 +15,7 @@
  *   modelopt            FP8     X.weight F8_E4M3                 X.weight_scale F32                     matrix, row
  *                       NVFP4   X.weight U8 [out, in / 2]        X.weight_scale F8_E4M3 times
  *                                                                X.weight_scale_2 F32                   16 columns of a row
+ *   mxfp4               FP4     X_blocks U8 [E, out, in/32, 16]  X_scales U8 [E, out, in / 32], an E8M0 32 columns of a row
  *   awq                 AWQ     X.qweight I32 [in, out / 8]      X.scales, X.qzeros I32                 group of a column
  *   gptq                GPTQ    X.qweight I32 [in / 8, out]      X.scales, X.qzeros, X.g_idx I32 [in]   group of a column
  *
@@ -72,8 +73,9 @@ int exf_weight_source_present(const exf_checkpoint *c, const char *name);
 /* 1 for a tensor beside the weights that decoding does not need: scales of activations and of the key-value cache, shapes. */
 int exf_weight_source_ignores(const exf_quantization *q, const char *name);
 
-/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows, (EXF_TRANSPOSED) one
- * expert's or (AWQ, GPTQ) the tensor is larger; of rows in turn with another role's, at most so many as float32.  Weights are hashed, and copied to a device, in such pieces. */
+/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows, one
+ * expert's (EXF_TRANSPOSED) or the tensor (AWQ, GPTQ) is larger; where two roles' rows take turns, as float32, too.  Weights are
+ * hashed, and copied to a device, in such pieces. */
 enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
 size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols);
 

@@ -48,6 +48,9 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"gpt_oss", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "\"layer_types\" 4 \"num_hidden_layers\" 5"},
     {"gpt_oss", "\"sliding_window\": 8", "\"sliding_window\": 0", "\"sliding_window\" 0"},
     {"gpt_oss", "\"sliding_window\": 8,", "", "\"sliding_window\""},
+    {"gpt_oss_mxfp4", "\"intermediate_size\": 32", "\"intermediate_size\": 24", "\"intermediate_size\" 24"},
+    {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
+     "\"mxfp4\" MXFP4"},
 };
 
 START_TEST(configs_are_refused)
