@@ -26,6 +26,8 @@ static const exf_released_model models[] = {
     {"Qwen3.5-35B-A3B", "recipes/qwen3.5-35b-a3b.yaml", "qwen3_5_moe", 40, 256, 8, 2048},
     {"Qwen3-Next-80B-A3B", "recipes/qwen3-next-80b-a3b.yaml", "qwen3_next", 48, 512, 10, 2048},
     {"MiniMax-M2", "recipes/minimax-m2.yaml", "minimax_m2", 62, 256, 8, 3072},
+    {"gpt-oss-20b", "recipes/gpt-oss-20b.yaml", "gpt_oss", 24, 32, 4, 2880},
+    {"gpt-oss-120b", "recipes/gpt-oss-120b.yaml", "gpt_oss", 36, 128, 4, 2880},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -149,8 +149,8 @@ START_TEST(stacks_that_do_not_fit_are_refused)
     exf_checkpoint_close(c);
     t[1].shape[1] = ROWS;
     ck_assert_int_eq(exf_checkpoint_open(&c, exf_scratch("."), &e), EXF_OK);
-    ck_fails(exf_weight_source_find(&w, c, &(exf_quantization){0}, "config.json", "x_blocks", shape, 4, EXF_MXFP4, &e), EXF_MODEL, e,
-             "\"x_blocks\" config.json no \"quantization_config\" \"mxfp4\"");
+    ck_fails(exf_weight_source_find(&w, c, &(exf_quantization){0}, "config.json", "x_blocks", shape, 4, EXF_MXFP4, &e), EXF_MODEL,
+             e, "\"x_blocks\" config.json no \"quantization_config\" \"mxfp4\"");
     exf_checkpoint_close(c);
     t[0].dtype = EXF_DT_I8;
     ck_fails(open_weight(&c, &w, t, 2, shape, 4, EXF_MXFP4), EXF_MODEL, e, "\"x_blocks\" I8 U8");

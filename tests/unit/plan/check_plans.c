@@ -31,6 +31,9 @@ static const struct {
     {"deepseek-v4-flash", "deepseek_v4", 156015698140u, 0, 43, 56, 4096, 0},
     /* counted by hand from the shapes, the small tensors of the delta rule and the correction biases in F32 */
     {"qwen3-next-80b-a3b", "qwen3_next", 159348794112u, 0, 48, 32, 4096, 1},
+    /* parameters in BF16, but for experts' matrices in 17 bytes to each 32 */
+    {"gpt-oss-20b", "gpt_oss", 13761264768u, 0, 24, 32, 4096, 1},
+    {"gpt-oss-120b", "gpt_oss", 65248815744u, 0, 36, 32, 4096, 1},
     {"minimax-m2", "minimax_m2", 230024113152u, 0, 62, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
