@@ -95,6 +95,7 @@ WITHOUT_QUEUE(gemm_xw,
 WITHOUT_QUEUE(rmsnorm, (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps),
               (y, ldy, x, ldx, w, n_rows, n, eps))
 WITHOUT_QUEUE(add_bias, (exf_queue *q, float *y, const float *bias, int n_rows, int n), (y, bias, n_rows, n))
+WITHOUT_QUEUE(clamp, (exf_queue *q, float *y, size_t n, float limit), (y, n, limit))
 WITHOUT_QUEUE(copy_columns, (exf_queue * q, float *out, int ldo, const float *x, int ldx, int n_rows, int n),
               (out, ldo, x, ldx, n_rows, n))
 WITHOUT_QUEUE(repeat_columns, (exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n),
@@ -173,6 +174,7 @@ const exf_backend exf_backend_cpu = {
     .gemm_xw = gemm_xw_queued,
     .rmsnorm = rmsnorm_queued,
     .add_bias = add_bias_queued,
+    .clamp = clamp_queued,
     .copy_columns = copy_columns_queued,
     .repeat_columns = repeat_columns_queued,
     .sigmoid_gate = sigmoid_gate_queued,

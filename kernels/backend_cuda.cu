@@ -151,6 +151,7 @@ static const exf_backend table = {
     .gemm_xw = exf_gemm_xw_cuda,
     .rmsnorm = exf_rmsnorm_cuda,
     .add_bias = exf_add_bias_cuda,
+    .clamp = exf_clamp_cuda,
     .copy_columns = exf_copy_columns_cuda,
     .repeat_columns = exf_repeat_columns_cuda,
     .sigmoid_gate = exf_sigmoid_gate_cuda,

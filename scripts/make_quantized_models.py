@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write tiny Qwen3-MoE models, and one of gpt-oss, whose weights are quantized, and what the libraries that define the formats decode them to.
+"""Write tiny models whose weights are quantized, Qwen3-MoE, one DeepSeek-V3 and one gpt-oss, and what the libraries that define
+the formats decode them to.
 
 usage: make_quantized_models.py OUTDIR [PATTERN...]     (PATTERN: as of a shell, of the names in FORMATS below; default: all)
 
@@ -9,9 +10,9 @@ transformers' forward in float32 and float64 with those matrices.  Routers, norm
 models attention does, as checkpoints in these formats have it.
 
 compressed-tensors packs and decodes its own formats and ModelOpt its NVFP4.  AutoAWQ's and GPTQ's packing is written here from
-their definition; AWQ is decoded by compressed-tensors' converter, GPTQ by its formula.  All decode with float32 scales; where
-scales are stored in 16 bits the libraries' own results are these rounded to 16 bits, which is checked.  gpt-oss's blocks are made
-here and decoded by transformers.
+their definition; AWQ is decoded by compressed-tensors' converter, GPTQ by its formula.  So is DeepSeek-V3, in blocks of 128 x 128
+as it and Kimi-K2 are released.  gpt-oss's blocks are made here and decoded by transformers.  All decode with float32 scales; where
+scales are stored in 16 bits the libraries' own results are these rounded to 16 bits, which is checked.
 
 A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20 and nvidia-modelopt.
 tests/golden/quantized holds them all.
@@ -26,12 +27,20 @@ VOCAB, SEQUENCES, LENGTH = 40, 2, 40
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=1, num_experts=4, num_experts_per_tok=2, num_attention_heads=2,
               num_key_value_heads=1, head_dim=16, intermediate_size=32, max_position_embeddings=512, rms_norm_eps=1e-6,
               norm_topk_prob=True, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None)
-SIZES = {"small": dict(COMMON, hidden_size=64, moe_intermediate_size=32),
-         "wide": dict(COMMON, hidden_size=128, moe_intermediate_size=128)}
+SIZES = {"small": ("Qwen3MoeConfig", dict(COMMON, hidden_size=64, moe_intermediate_size=32)),
+         "wide": ("Qwen3MoeConfig", dict(COMMON, hidden_size=128, moe_intermediate_size=128)),
+         "latent": ("DeepseekV3Config", dict(  # of whose matrices most have parts of blocks
+             {k: v for k, v in COMMON.items() if k not in ("num_experts", "head_dim")}, n_routed_experts=4, num_hidden_layers=2,
+             num_key_value_heads=2, hidden_size=160, intermediate_size=136, moe_intermediate_size=24, first_k_dense_replace=1,
+             n_shared_experts=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, q_lora_rank=24, kv_lora_rank=136,
+             qk_nope_head_dim=64, qk_rope_head_dim=8, v_head_dim=16,
+             rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16,
+                                  beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)))}
 
 
 def make_model(sizes, seed):
-    config = transformers.Qwen3MoeConfig(**SIZES[sizes])
+    name, fields = SIZES[sizes]
+    config = getattr(transformers, name)(**fields)
     config._attn_implementation = config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     source = torch.Generator().manual_seed(seed)
@@ -40,6 +49,9 @@ def make_model(sizes, seed):
             value = torch.randn(p.shape, generator=source)
             value = value * 0.2 + 1 if "norm" in name else value * (0.3 if p.shape[0] == VOCAB else 1.2 / math.sqrt(p.shape[-1]))
             p.copy_(value.to(torch.bfloat16))
+        for name, p in model.named_buffers():
+            if name.endswith("correction_bias"):
+                p.copy_((torch.randn(p.shape, generator=source) * 0.3).to(torch.bfloat16))
     return model
 
 
@@ -72,6 +84,26 @@ def put_back(model, weights):
                 p.copy_(torch.stack([weights[f"{stem}.{e}.down_proj.weight"] for e in range(len(p))]))
             else:
                 p.copy_(weights[name])
+
+
+# ---- DeepSeek-V3 ------------------------------------------------------------------------------------------
+
+def blocks(size):
+    """E4M3 under a float32 scale for each block of size x size, those at the edges smaller."""
+    def code(name, w):
+        w = w.to(torch.bfloat16).float()
+        rows, cols = (-(-n // size) for n in w.shape)
+        whole = torch.zeros(rows * size, cols * size)
+        whole[: w.shape[0], : w.shape[1]] = w
+        scale = whole.reshape(rows, size, cols, size).abs().amax((1, 3)) / 448
+        each = scale.repeat_interleave(size, 0).repeat_interleave(size, 1)[: w.shape[0], : w.shape[1]]
+        codes = (w / each).to(torch.float8_e4m3fn)
+        return {"weight": codes, "weight_scale_inv": scale}, codes.float() * each
+
+    def config(ignore):
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [size, size]}
+
+    return code, config
 
 
 # ---- compressed-tensors ------------------------------------------------------------------------------------
@@ -262,6 +294,7 @@ FORMATS = {  # sizes, quantizer, ignore list
     "awq-g32": ("small", lambda: awq(32), ["mlp.gate"]), "awq-g128": ("wide", lambda: awq(128), ["mlp.gate", "self_attn"]),
     "gptq-g32": ("small", lambda: gptq(32, True), []), "gptq-order": ("small", lambda: gptq(32, False, act_order=True), []),
     "gptq-v2-g128": ("wide", lambda: gptq(128, False, version="gptq_v2"), ["self_attn"]),
+    "deepseek-fp8": ("latent", lambda: blocks(128), []),
 }
 
 
@@ -288,7 +321,7 @@ def make(out, name):
     tensors, values, decoded = {}, {}, {}
     for tensor, w in matrices_of(model).items():
         values[tensor] = w.to(torch.bfloat16).float()
-        tensors[tensor] = w.to(torch.bfloat16)
+        tensors[tensor] = w.to(torch.float32 if tensor.endswith("correction_bias") else torch.bfloat16)
         if is_quantized(tensor, w, ignore):
             beside, value = code(tensor, w)
             del tensors[tensor]
@@ -296,16 +329,16 @@ def make(out, name):
             values[tensor] = value.float()
             decoded[tensor] = {"shape": list(value.shape), "sha256": sha256(value)}
     put_back(model, values)
-    write(out, name, model, seed, tensors, decoded, "Qwen3MoeForCausalLM", config_of(ignore))
+    write(out, name, model, seed, tensors, decoded, config_of(ignore))
 
 
-def write(out, name, model, seed, tensors, decoded, architecture, quantizer):
+def write(out, name, model, seed, tensors, decoded, quantizer):
     ids = torch.randint(VOCAB - 1, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
     float32, float64 = perplexity(model, ids, torch.float32), perplexity(model, ids, torch.float64)
     os.makedirs(out)  # nothing that is there is written over
     config = model.config.to_dict()
     config = {k: v for k, v in config.items() if not k.startswith("_") and k != "transformers_version"}
-    config.update(architectures=[architecture], dtype="bfloat16", quantization_config=quantizer)
+    config.update(architectures=[type(model).__name__], dtype="bfloat16", quantization_config=quantizer)
     for file, what in (("config.json", config), ("saved.json", {
             "transformers": transformers.__version__, "ids": ids.tolist(), "perplexity_float32": float32,
             "perplexity_float64": float64, "weights": decoded})):
@@ -354,7 +387,7 @@ def make_gpt_oss(out, name):
             decoded[f"{tensor}_blocks"] = {"shape": list(blocks.shape), "sha256": sha256(p.transpose(1, 2))}
     quantizer = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
                                                                      "model.embed_tokens", "lm_head"]}
-    write(out, name, model, seed, tensors, decoded, "GptOssForCausalLM", quantizer)
+    write(out, name, model, seed, tensors, decoded, quantizer)
 
 
 def main():

@@ -12,7 +12,7 @@ A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
   KIND    plain      one file
           sharded    several files and their index
           tied       one file, without a head: tie_word_embeddings
-          yarn       plain, with YaRN; qwen3_moe also with attention_bias
+          yarn       plain, with YaRN; qwen3_moe also with attention_bias, olmoe with clip_qkv
           vision     qwen3_5_moe as released, with a vision tower (which text does not use)
 
 Beside what save_pretrained writes lies saved.json: transformers' version, the token ids of some sequences, and the perplexity of
@@ -51,12 +51,6 @@ FAMILIES = {
         COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, shared_expert_intermediate_size=8,
         layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4, linear_key_head_dim=8,
         linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4)),
-    "qwen3_next": ("Qwen3NextConfig", dict(
-        COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, shared_expert_intermediate_size=8, norm_topk_prob=True,
-        layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4, linear_key_head_dim=8,
-        linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, partial_rotary_factor=0.5)),
-    "minimax_m2": ("MiniMaxM2Config", dict(
-        COMMON, **HEADS, num_local_experts=4, intermediate_size=8, rotary_dim=4)),
     "gpt_oss": ("GptOssConfig", dict(
         COMMON, **HEADS, num_local_experts=4, intermediate_size=8, sliding_window=6,
         layer_types=["sliding_attention", "full_attention"])),
@@ -67,6 +61,21 @@ FAMILIES = {
         layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
         compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
         mlp_layer_types=["hash_moe", "moe", "moe"])),
+    "mixtral": ("MixtralConfig", dict(COMMON, **HEADS, num_local_experts=4, intermediate_size=8, sliding_window=None)),
+    "olmoe": ("OlmoeConfig", dict(
+        COMMON, num_attention_heads=4, num_key_value_heads=2, num_experts=4, intermediate_size=8, norm_topk_prob=False)),
+    "qwen2_moe": ("Qwen2MoeConfig", dict(
+        COMMON, num_attention_heads=4, num_key_value_heads=2, num_experts=4, moe_intermediate_size=8, intermediate_size=16,
+        shared_expert_intermediate_size=12, mlp_only_layers=[0], norm_topk_prob=False)),
+    "deepseek_v3": ("DeepseekV3Config", dict(
+        COMMON, num_attention_heads=2, num_key_value_heads=2, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8,
+        intermediate_size=16, first_k_dense_replace=1, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
+        v_head_dim=8, n_group=2, topk_group=1, routed_scaling_factor=2.5)),
+    "minimax_m2": ("MiniMaxM2Config", dict(COMMON, **HEADS, num_local_experts=4, intermediate_size=8, rotary_dim=4)),
+    "qwen3_next": ("Qwen3NextConfig", dict(
+        COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, shared_expert_intermediate_size=8, intermediate_size=16,
+        layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4)),
 }
 
 
@@ -90,6 +99,9 @@ def make_config(family, kind):
                      **({} if new else dict(rope_scaling=None)))
         if not new:
             del sizes["rope_parameters"]
+    if family == "qwen3_next":
+        sizes.update(dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)) if new
+                     else dict(partial_rotary_factor=0.5))
     if kind == "yarn":
         if family == "deepseek_v4":
             sizes["rope_parameters"] = dict(V4_YARN)
@@ -99,6 +111,8 @@ def make_config(family, kind):
             sizes["rope_scaling"] = dict(YARN)
         if family == "qwen3_moe":
             sizes["attention_bias"] = True
+        if family == "olmoe":
+            sizes["clip_qkv"] = 0.75
     if kind == "vision":
         return transformers.Qwen3_5MoeConfig(text_config=sizes, vision_config=VISION, image_token_id=VOCAB - 1,
                                              tie_word_embeddings=False)
@@ -181,7 +195,9 @@ def write_configs(out, sources):
     for source in sources:
         to = os.path.join(out, os.path.basename(source))
         os.makedirs(to)
-        transformers.AutoConfig.from_pretrained(source).save_pretrained(to)
+        with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
+            kimi = json.load(f)["model_type"] == "kimi_k2"  # which transformers does not have; its page says to load it so
+        (transformers.DeepseekV3Config if kimi else transformers.AutoConfig).from_pretrained(source).save_pretrained(to)
 
 
 def main():

@@ -20,7 +20,7 @@ number() { # NAME FILE : a member of the JSON object
 printf 'schema: exfold-manifest/1\nsources: [{path: assumed.safetensors, format: tokens, sequences: %s}]\n' "$sequences" >"$dir/manifest.yaml"
 echo "| model | weights | work of all tokens |$(for n in $ranks; do printf ' %s GPUs |' "$n"; done)"
 echo "|---|---|---|$(for n in $ranks; do printf -- '---|'; done)"
-for model in ${MODELS:-deepseek-v4-flash glm-4.5 kimi-k2-shape}; do
+for model in ${MODELS:-deepseek-v4-flash glm-4.5 kimi-k2}; do
     cat >"$dir/recipe.yaml" <<END
 schema: exfold-recipe/1
 model: {path: $PWD/tests/configs/$model}

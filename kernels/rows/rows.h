@@ -20,6 +20,9 @@ void exf_scatter_rows_cpu(float *out, const float *x, const int32_t *row, int n_
 /* y[r, :] += bias, n_rows rows of n. */
 void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n);
 void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, int n);
+/* y is cut at limit and at -limit, n floats; what is no number stays. */
+void exf_clamp_cpu(float *y, size_t n, float limit);
+void exf_clamp_cuda(exf_queue *q, float *y, size_t n, float limit);
 /* out[r, 0..n) = x[r, 0..n): rows ldo and ldx floats apart. */
 void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n);
 void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);

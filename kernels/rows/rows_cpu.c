@@ -35,6 +35,11 @@ EXF_SIMD_CLONES void exf_add_bias_cpu(float *y, const float *bias, int n_rows, i
         for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] += bias[i];
 }
 
+EXF_SIMD_CLONES void exf_clamp_cpu(float *y, size_t n, float limit)
+{
+    for (size_t i = 0; i < n; i++) y[i] = y[i] > limit ? limit : y[i] < -limit ? -limit : y[i];
+}
+
 void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n)
 {
     for (int r = 0; r < n_rows; r++) memcpy(out + (size_t)r * (size_t)ldo, x + (size_t)r * (size_t)ldx, (size_t)n * sizeof *out);

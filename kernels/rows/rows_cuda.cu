@@ -23,6 +23,17 @@ void exf_add_cuda(exf_queue *q, float *y, const float *x, size_t n)
     if (n) EXF_LAUNCH(q, "add", add, exf_blocks(n, THREADS), THREADS, 0, y, x, n);
 }
 
+static __global__ void clamp(float *y, size_t n, float limit)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i < n) y[i] = y[i] > limit ? limit : y[i] < -limit ? -limit : y[i];
+}
+
+void exf_clamp_cuda(exf_queue *q, float *y, size_t n, float limit)
+{
+    if (n) EXF_LAUNCH(q, "clamp", clamp, exf_blocks(n, THREADS), THREADS, 0, y, n, limit);
+}
+
 static __global__ void swiglu(float *g, const float *u, size_t n, float limit)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;

@@ -113,10 +113,8 @@ exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err)
 {
-    exf_text architecture = {0};
     exf_code rc;
-    EXF_TRY(exf_architecture_text(&architecture, &m->arch, err));
-    EXF_TRY(exf_architecture_facts_add(p, architecture.s, err));
+    EXF_TRY(exf_forward_facts_add(p, &m->arch, err));
     EXF_TRY(exf_provenance_add(p, err, "model.family", "%s", m->family->name));
     EXF_TRY(exf_provenance_add(p, err, "model.config_sha256", "%s", m->config_sha256));
     EXF_TRY(exf_provenance_add(p, err, "model.layers", "%d", m->arch.n_layers));
@@ -129,7 +127,6 @@ exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const ex
     EXF_TRY(exf_provenance_add(p, err, "capture.compute", "%s", exf_compute_name(compute)));
     EXF_TRY(exf_provenance_add(p, err, "capture.device", "%s", backend->device()));
 out:
-    exf_text_free(&architecture);
     return rc;
 }
 

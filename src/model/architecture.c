@@ -27,7 +27,7 @@ typedef struct {
 static const field fields[] = {
     N(n_layers), N(d_model), N(vocab), N(tied_embeddings), R(norm_eps),
     ROPE("rope", EXF_ROPE_MAIN), ROPE("rope_compressed", EXF_ROPE_COMPRESSED),
-    N(attention.n_heads), N(attention.n_kv_heads), N(attention.head_dim), N(attention.gated),
+    N(attention.n_heads), N(attention.n_kv_heads), N(attention.head_dim), N(attention.gated), R(attention.clip),
     {"attention.window", WINDOWS, 0},
     N(mla.n_heads), N(mla.q_rank), N(mla.kv_rank), N(mla.nope_dim), N(mla.rope_dim), N(mla.v_dim), R(mla.score_scale),
     N(deltanet.n_key_heads), N(deltanet.n_value_heads), N(deltanet.key_dim), N(deltanet.value_dim), N(deltanet.conv_width),

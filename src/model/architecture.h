@@ -40,6 +40,7 @@ typedef struct {
     int n_heads, n_kv_heads; /* n_heads is a multiple of n_kv_heads */
     int head_dim;
     int gated; /* q rows hold per head [query | gate]; heads are multiplied by sigmoid(gate) */
+    double clip; /* 0: none; else q and k, normed, and v are cut at +-clip before the rotation; not where gated */
     int window[EXF_MAX_LAYERS]; /* a token sees that many tokens, itself the last of them; 0: all before */
 } exf_attention_spec;        /* biases, q/k norms and sinks: where the layer has the weights */
 

@@ -328,7 +328,7 @@ out:
     return rc;
 }
 
-exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err)
+static exf_code configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     int step, n_moe = 0;
     const exf_json *dense;
@@ -352,6 +352,20 @@ exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, e
     for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l];
     if (n_moe == 0) return exf_fail(err, EXF_MODEL, "%s: none of the %d layers is a mixture of experts", c->path, a->n_layers);
     return n_moe < a->n_layers ? exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err) : EXF_OK;
+}
+
+exf_code exf_configure_qwen_moe(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_configure_sizes(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
+    EXF_TRY(exf_configure_attention(c, a, err));
+    EXF_TRY(exf_config_must_be(c, "use_sliding_window", "false", err));
+    a->router.score = EXF_ROUTER_SOFTMAX;
+    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
+    rc = configure_sparse_layers(c, a, err);
+out:
+    return rc;
 }
 
 exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, exf_err *err)

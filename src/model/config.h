@@ -60,9 +60,10 @@ exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture 
 /* Layers before first_k_dense_replace are dense (intermediate_size), and those
  * whose number is no multiple of moe_layer_freq. */
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
-/* Layer i has experts if it is not in mlp_only_layers and decoder_sparse_step divides i + 1; the others are dense
- * (intermediate_size). */
-exf_code exf_configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* What Qwen2-MoE and Qwen3-MoE share: sizes, grouped-query attention over all positions, experts of moe_intermediate_size after a
+ * softmax router, renormalised when norm_topk_prob.  Layer i has experts if it is not in mlp_only_layers and
+ * decoder_sparse_step divides i + 1; the others are dense (intermediate_size). */
+exf_code exf_configure_qwen_moe(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* n_shared_experts (default 0) ungated shared experts, each as wide as a routed one: d_shared, and the trait SHARED of every
  * layer. */
 exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;

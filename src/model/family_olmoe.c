@@ -1,7 +1,8 @@
 /* family_olmoe.c - OLMoE: OLMoE-1B-7B.
  *
- * Every layer has attention without biases, q and k normed over their whole rows before RoPE, and a mixture of experts:
- * softmax router over all experts, top-k, renormalised when norm_topk_prob, no shared expert. */
+ * Every layer has attention without biases, q and k normed over their whole rows before RoPE, q, k and v cut at +-clip_qkv
+ * where the config says so, and a mixture of experts: softmax router over all experts, top-k, renormalised when
+ * norm_topk_prob, no shared expert. */
 #include "model/rules.h"
 
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
@@ -11,7 +12,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_experts(c, a, "intermediate_size", err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
-    EXF_TRY(exf_config_must_be(c, "clip_qkv", "null", err));
+    EXF_TRY(exf_config_real_or(c, "clip_qkv", 0, &a->attention.clip, err));
     a->router.score = EXF_ROUTER_SOFTMAX;
     EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
     for (int l = 0; l < a->n_layers; l++) {

@@ -8,15 +8,9 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_code rc;
     int bias;
-    EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_configure_attention(c, a, err));
+    EXF_TRY(exf_configure_qwen_moe(c, a, err));
     EXF_TRY(exf_config_bool_or(c, "qkv_bias", 1, &bias, err));
-    EXF_TRY(exf_config_must_be(c, "use_sliding_window", "false", err));
     EXF_TRY(exf_config_int(c, "shared_expert_intermediate_size", 1, 1 << 20, &a->d_shared, err));
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
-    EXF_TRY(exf_configure_sparse_layers(c, a, err));
     for (int l = 0; l < a->n_layers; l++) a->traits[l] = EXF_T_SHARED | (bias ? EXF_T_QKV_BIAS : 0);
 out:
     return rc;

@@ -9,15 +9,9 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_code rc;
     int bias;
-    EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
-    EXF_TRY(exf_configure_attention(c, a, err));
+    EXF_TRY(exf_configure_qwen_moe(c, a, err));
     EXF_TRY(exf_config_bool_or(c, "attention_bias", 0, &bias, err));
-    EXF_TRY(exf_config_must_be(c, "use_sliding_window", "false", err));
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
-    EXF_TRY(exf_configure_sparse_layers(c, a, err));
     for (int l = 0; l < a->n_layers; l++) a->traits[l] = EXF_T_QK_NORM | (bias ? EXF_T_QKV_BIAS | EXF_T_O_BIAS : 0);
 out:
     return rc;

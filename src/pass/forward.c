@@ -337,6 +337,15 @@ out:
     return rc;
 }
 
+exf_code exf_forward_facts_add(exf_provenance *p, const exf_architecture *a, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = exf_architecture_text(&text, a, err);
+    if (rc == EXF_OK) rc = exf_architecture_facts_add(p, text.s, err);
+    exf_text_free(&text);
+    return rc;
+}
+
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
                      const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {

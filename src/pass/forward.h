@@ -16,6 +16,7 @@
  * bits. */
 #ifndef EXF_PASS_FORWARD_H
 #define EXF_PASS_FORWARD_H
+#include "artifact/provenance.h"
 #include "base/progress.h"
 #include "kernels/backend.h"
 #include "model/model.h"
@@ -36,6 +37,9 @@ typedef struct {
     size_t first_row, run_tokens; /* with ranks: row of the batch's first token in the whole run, and the run's tokens */
     struct exf_resume *resume;  /* pass/resume.h: where the pass begins and what it saves; NULL: it cannot be resumed */
 } exf_forward_options;
+
+/* Adds the facts of the architecture that passes over a model compute (artifact/provenance.h). */
+exf_code exf_forward_facts_add(exf_provenance *p, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 
 /* What a pass cost.  Seconds of each part are summed over workers; `read` is wall time. */
 typedef struct {

@@ -1,5 +1,5 @@
 /* mixer_attention.c - grouped-query attention: q/k/v/o with or without biases, RMS
- * norm of each q and k head or of the whole rows, RoPE on the first dimensions of a head, causal
+ * norm of each q and k head or of the whole rows, a cut of q, k and v, RoPE on the first dimensions of a head, causal
  * softmax, over a window and with sinks where the layer has them, an optional sigmoid gate per head element, output projection. */
 #include "pass/mix.h"
 
@@ -12,7 +12,14 @@ static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
-/* Norms and rotates the heads of x, each of width d; a token has ld floats.  A norm over the whole row has no gates in it. */
+/* Cuts x, n floats a token, where the model says so. */
+static void cut(const exf_mixer_call *c, float *x, int n)
+{
+    double clip = c->a->attention.clip;
+    if (clip > 0) c->b->clamp(c->q, x, (size_t)c->n_tokens * (size_t)n, (float)clip);
+}
+
+/* Norms, cuts and rotates the heads of x, each of width d; a token has ld floats.  A norm over the whole row has no gates in it. */
 static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf_mixer_call *c, const float *norm)
 {
     const exf_architecture *a = c->a;
@@ -21,6 +28,7 @@ static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf
                             .d = a->rope[EXF_ROPE_MAIN].dim, .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
     if (norm && whole) c->b->rmsnorm(c->q, x, ld, x, ld, norm, c->n_tokens, n_heads * d, a->norm_eps);
     if (norm && !whole) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
+    cut(c, x, ld);
     c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
 
@@ -43,6 +51,7 @@ static void run_mixer(const exf_mixer_call *c)
     project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
     project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);
     project(c, v, EXF_W_V, EXF_W_V_BIAS, dkv);
+    cut(c, v, dkv);
     norm_and_rotate(q, s->n_heads, dq, stride, c, c->w[EXF_W_Q_NORM]);
     norm_and_rotate(k, s->n_kv_heads, dkv, d, c, c->w[EXF_W_K_NORM]);
     if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);

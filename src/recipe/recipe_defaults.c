@@ -28,6 +28,13 @@ static const exf_released_model models[] = {
     {"MiniMax-M2", "recipes/minimax-m2.yaml", "minimax_m2", 62, 256, 8, 3072},
     {"gpt-oss-20b", "recipes/gpt-oss-20b.yaml", "gpt_oss", 24, 32, 4, 2880},
     {"gpt-oss-120b", "recipes/gpt-oss-120b.yaml", "gpt_oss", 36, 128, 4, 2880},
+    {"Mixtral-8x7B", "recipes/mixtral-8x7b.yaml", "mixtral", 32, 8, 2, 4096},
+    {"Mixtral-8x22B", "recipes/mixtral-8x22b.yaml", "mixtral", 56, 8, 2, 6144},
+    {"OLMoE-1B-7B", "recipes/olmoe-1b-7b.yaml", "olmoe", 16, 64, 8, 2048},
+    {"Qwen1.5-MoE-A2.7B", "recipes/qwen1.5-moe-a2.7b.yaml", "qwen2_moe", 24, 60, 4, 2048},
+    {"Qwen2-57B-A14B", "recipes/qwen2-57b-a14b.yaml", "qwen2_moe", 28, 64, 8, 3584},
+    {"DeepSeek-V3", "recipes/deepseek-v3.yaml", "deepseek_v3", 61, 256, 8, 7168},
+    {"Kimi-K2", "recipes/kimi-k2.yaml", "deepseek_v3", 61, 384, 8, 7168},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -471,15 +471,12 @@ out:
 static exf_code check_architecture(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
     exf_provenance own = {0};
-    exf_text text = {0};
     exf_code rc;
-    EXF_TRY(exf_architecture_text(&text, &m->arch, err));
-    EXF_TRY(exf_architecture_facts_add(&own, text.s, err));
+    EXF_TRY(exf_forward_facts_add(&own, &m->arch, err));
     EXF_TRY(exf_provenance_add(&own, err, "model.config_sha256", "%s", m->config_sha256));
     rc = exf_architecture_facts_same(&t->provenance, path, &own, m->config_path,
                                      "; give the model that they were made on, or calibrate this one (exfold-calibrate)", err);
 out:
-    exf_text_free(&text);
     exf_provenance_free(&own);
     return rc;
 }

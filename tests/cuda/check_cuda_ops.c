@@ -200,6 +200,8 @@ START_TEST(elementwise_is_near)
     pair_equal(&wide, "repeat_columns");
     ON_BOTH(p, B->sigmoid_gate(Q, y.f[s], wide.f[s], ROWS, w, 3 * w));
     pair_near(&y, 2e-6, "sigmoid_gate");
+    ON_BOTH(p, B->clamp(Q, x.f[s], n, 1.5f));
+    pair_equal(&x, "clamp");
     pair_free(&x);
     pair_free(&y);
     pair_free(&norm);

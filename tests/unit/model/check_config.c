@@ -239,9 +239,10 @@ END_TEST
 /* A release's config.json, and the one that transformers makes of it: rope_parameters, dtype, layers by their types. */
 START_TEST(transformers_config_means_the_same)
 {
-    static const char *const names[] = {"deepseek-v2-lite", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air", "kimi-k2-shape",
-                                        "qwen3-30b-a3b", "qwen3.5-35b-a3b", "qwen3-next-80b-a3b", "minimax-m2", "gpt-oss-20b",
-                                        "gpt-oss-120b"};
+    static const char *const names[] = {"deepseek-v2-lite", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air", "kimi-k2",
+                                        "qwen3-30b-a3b", "qwen3.5-35b-a3b", "qwen3-next-80b-a3b", "minimax-m2",
+                                        "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b",
+                                        "deepseek-v3", "gpt-oss-20b", "gpt-oss-120b"};
     for (int i = 0; i < COUNT(names); i++) {
         char released[128], saved[128];
         exf_model *a, *b;

@@ -136,6 +136,11 @@ static void naive_qk_norm(const bench *b, double *x, exf_role norm, int n_heads,
     if (b->w[norm] && !whole) naive_rmsnorm(x, stride, b->w[norm], t * n_heads, D, 1e-5);
 }
 
+static void naive_cut(const bench *b, double *x, int n)
+{
+    for (int i = 0; b->a.attention.clip > 0 && i < n; i++) x[i] = fmax(-b->a.attention.clip, fmin(b->a.attention.clip, x[i]));
+}
+
 static void naive_attention_mixer(bench *b)
 {
     int t = b->n_tokens, gated = b->a.attention.gated, stride = gated ? 2 * D : D;
@@ -144,6 +149,9 @@ static void naive_attention_mixer(bench *b)
     double *packed = naive_doubles((size_t)(t * HEADS * D)), *heads = naive_doubles((size_t)(t * HEADS * D));
     naive_qk_norm(b, q, EXF_W_Q_NORM, HEADS, stride);
     naive_qk_norm(b, k, EXF_W_K_NORM, KV, D);
+    naive_cut(b, q, t * HEADS * stride);
+    naive_cut(b, k, t * KV * D);
+    naive_cut(b, v, t * KV * D);
     rotate(b, q, HEADS, stride, 0);
     rotate(b, k, KV, D, 0);
     for (int i = 0; i < t * HEADS * D; i++) packed[i] = q[i / D * stride + i % D];
@@ -192,6 +200,26 @@ START_TEST(windows_and_sinks_are_the_layers)
     assert_near(&b, "attention with windows and sinks");
     double cut = _i & 1 && b.n_tokens > 5 ? 5 * b.n_tokens - 10 : b.n_tokens * (b.n_tokens + 1) / 2;
     ck_assert_double_eq(exf_mixer_attention.flops(&b.a, 0, b.n_tokens), 2 * b.n_tokens * b.n_weights + 4 * HEADS * D * cut);
+    close_bench(&b);
+}
+END_TEST
+
+/* 0.3 is within q and k, normed or not, and within v. */
+START_TEST(q_k_and_v_are_cut)
+{
+    bench b;
+    open_attention(&b, lengths[_i / 2], 0, 1, _i & 1 ? ROWS_NORMED : NOT_NORMED);
+    naive_attention_mixer(&b);
+    double *whole = naive_doubles((size_t)(b.n_tokens * H));
+    memcpy(whole, b.want, (size_t)(b.n_tokens * H) * sizeof *whole);
+    b.a.attention.clip = 0.3;
+    run_mixer(&b, exf_mixer_of(EXF_MIXER_ATTENTION));
+    naive_attention_mixer(&b);
+    assert_near(&b, "attention with q, k and v cut");
+    double off = 0;
+    for (int i = 0; i < b.n_tokens * H; i++) off = fmax(off, fabs(b.want[i] - whole[i]));
+    ck_assert_msg(off > 1e-2, "the cut changes nothing");
+    exf_mem_free(whole);
     close_bench(&b);
 }
 END_TEST
@@ -314,6 +342,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, attention_is_the_formula, 0, 8 * N_LENGTHS);
     tcase_add_loop_test(t, whole_rows_are_normed, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, windows_and_sinks_are_the_layers, 0, 4 * N_LENGTHS);
+    tcase_add_loop_test(t, q_k_and_v_are_cut, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, latent_attention_is_the_formula, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, operations_are_counted, 0, N_LENGTHS);
     suite_add_tcase(s, t);

@@ -106,7 +106,7 @@ END_TEST
 
 START_TEST(models_are_there)
 {
-    ck_assert_int_eq(saved_n, 18);
+    ck_assert_int_eq(saved_n, 19);
 }
 END_TEST
 

@@ -12,7 +12,7 @@ START_TEST(models_are_there)
 {
     int chosen;
     saved_root(&chosen);
-    ck_assert_int_ge(saved_n, chosen ? 1 : 7);
+    ck_assert_int_ge(saved_n, chosen ? 1 : 13);
 }
 END_TEST
 

@@ -35,6 +35,14 @@ static const struct {
     {"gpt-oss-20b", "gpt_oss", 13761264768u, 0, 24, 32, 4096, 1},
     {"gpt-oss-120b", "gpt_oss", 65248815744u, 0, 36, 32, 4096, 1},
     {"minimax-m2", "minimax_m2", 230024113152u, 0, 62, 32, 4096, 1},
+    {"mixtral-8x7b", "mixtral", 93405585408u, 0, 32, 32, 4096, 1},
+    {"mixtral-8x22b", "mixtral", 281260142592u, 0, 56, 32, 4096, 1},
+    {"olmoe-1b-7b", "olmoe", 13838323712u, 0, 16, 32, 4096, 1},
+    {"qwen1.5-moe-a2.7b", "qwen2_moe", 28631568384u, 0, 24, 32, 4096, 1},
+    {"qwen2-57b-a14b", "qwen2_moe", 114817317888u, 0, 28, 32, 4096, 1},
+    /* in FP8 with a float32 a block; without the layer of multi-token prediction */
+    {"deepseek-v3", "deepseek_v3", 673150611808u, 0, 61, 32, 4096, 1},
+    {"kimi-k2", "deepseek_v3", 1029173249888u, 0, 61, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -80,7 +88,7 @@ START_TEST(a_plan_needs_no_weights)
     uint64_t ram = f.host;
     ck_assert(f.device == 0 && f.window == 0);
     ck_assert_uint_gt(layer, 0);
-    ck_assert_msg(ram > layer && ram < (uint64_t)64 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
+    ck_assert_msg(ram > layer && ram < (uint64_t)80 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
     ck_assert(exf_forward_flops(&m->arch, &batch, 0) > 1e12);
     exf_model_close(m);
 }
@@ -101,7 +109,7 @@ static exf_code large_memory(exf_forward_footprint *f, size_t n_sequences, uint6
                              .n_layers = LARGE_LAYERS, .max_device_memory = limit};
     exf_demand d = {.lanes = 1, .sweeps = 1, .observers = exf_accumulate_device_memory(o.backend, &shape, &sums)};
     exf_model *m;
-    exf_code rc = exf_model_open_part(&m, "tests/configs/kimi-k2-shape", EXF_MODEL_CONFIG, err);
+    exf_code rc = exf_model_open_part(&m, "tests/configs/kimi-k2", EXF_MODEL_CONFIG, err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < n_sequences; i++) span[i] = (exf_span){i * LARGE_LENGTH, LARGE_LENGTH};
     ck_assert_uint_gt(exf_model_role_bytes(m, EXF_W_EXPERT_UP, 1), (uint64_t)5 << 30); /* a third of a layer's experts */
@@ -147,8 +155,9 @@ START_TEST(released_models_run_on_24_gb)
     exf_forward_footprint f;
     exf_err err;
     ck_ok(exf_forward_memory(&f, &o, m, &batch, &d, &err), err);
-    ck_assert_msg(f.device <= free_of_24_gb && f.reads == 1, "%s: %" PRIu64 " bytes, experts read %d times", models[_i].name,
-                  f.device, f.reads);
+    int in_parts = exf_model_layer_bytes(m, m->arch.n_layers - 1) > free_of_24_gb / 3; /* DeepSeek-V3 and Kimi-K2 */
+    ck_assert_msg(f.device <= free_of_24_gb && (in_parts ? f.reads <= USUAL_SEQUENCES / 8 : f.reads == 1),
+                  "%s: %" PRIu64 " bytes, experts read %d times", models[_i].name, f.device, f.reads);
     exf_model_close(m);
 }
 END_TEST
@@ -157,7 +166,8 @@ END_TEST
 static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
-    "minimax_m2",  "qwen3_next", "gpt_oss", "gpt_oss_mxfp4",
+    "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
+    "gpt_oss",     "gpt_oss_mxfp4",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 

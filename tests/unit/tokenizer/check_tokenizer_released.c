@@ -1,6 +1,7 @@
 /* check_tokenizer_released.c - tokenizers in the shapes of releases, against what the tokenizers library, for Kimi-K2 tiktoken,
  * makes of the same texts (scripts/make_release_tokenizers.py); models of characters, whose blanks are U+2581. */
 #include "tests/support/tokenizer_fixtures.h"
+#include "tests/support/tokenizer_ids.h"
 
 #include "base/mem.h"
 #include "format/json.h"
@@ -33,27 +34,13 @@ START_TEST(texts_as_the_libraries)
     exf_err e;
     exf_tokenizer *t;
     exf_json *texts, *want;
-    exf_ids ids = {0};
     char path[128];
     snprintf(path, sizeof path, RELEASED "%s/ids.json", shape[_i].name);
     ck_ok(exf_json_load(&texts, RELEASED "texts.json", 1 << 20, &e), e);
     ck_ok(exf_json_load(&want, path, 1 << 20, &e), e);
     open_shape(_i, &t);
     ck_assert_int_eq(exf_tokenizer_size(t), shape[_i].size);
-    ck_assert_uint_eq(exf_json_size(texts), TEXTS);
-    ck_assert_uint_eq(exf_json_size(want), TEXTS);
-    for (size_t i = 0; i < TEXTS; i++) {
-        size_t len;
-        const char *text = exf_json_string(exf_json_at(texts, i), &len);
-        const exf_json *list = exf_json_at(want, i);
-        ids.n = 0;
-        ck_ok(exf_tokenizer_encode(t, text, len, &ids, &e), e);
-        ck_assert_msg(ids.n == exf_json_size(list), "%s: text %zu: %zu ids, not %zu", shape[_i].name, i, ids.n,
-                      exf_json_size(list));
-        for (size_t k = 0; k < ids.n; k++)
-            ck_assert_msg(ids.id[k] == exf_json_int(exf_json_at(list, k)), "%s: text %zu, id %zu", shape[_i].name, i, k);
-    }
-    exf_ids_free(&ids);
+    expect_texts(t, texts, want, TEXTS, 0, shape[_i].name);
     exf_tokenizer_free(t);
     exf_json_free(texts);
     exf_json_free(want);
@@ -98,22 +85,11 @@ END_TEST
 
 static void expect(parts p, const char *text, const char *want)
 {
-    exf_err e;
-    exf_tokenizer *t;
-    exf_ids ids = {0};
-    exf_text got = {0};
     if (!p.options) p.options = OPTIONS("");
     if (!p.pre) p.pre = "null";
     if (!p.vocab) p.vocab = VOCAB;
     if (!p.merges) p.merges = "\"" MS " a\"";
-    ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
-    ck_ok(exf_tokenizer_encode(t, text, strlen(text), &ids, &e), e);
-    exf_text_append(&got, "", 0);
-    for (size_t i = 0; i < ids.n; i++) exf_text_appendf(&got, "%s%d", i ? " " : "", ids.id[i]);
-    ck_assert_str_eq(got.s, want);
-    exf_text_free(&got);
-    exf_ids_free(&ids);
-    exf_tokenizer_free(t);
+    expect_ids(make(p), text, strlen(text), want);
 }
 
 START_TEST(bytes_and_unknown_characters)

@@ -1,7 +1,7 @@
 /* check_tokenizer_tiktoken.c - a tokenizer of tiktoken.model, tokenizer_config.json and the constants of a Python file: what it
  * makes of texts, the forms in which the constants may stand, and what is refused.  check_tokenizer_released.c compares it with
  * tiktoken. */
-#include "tests/support/fixtures.h"
+#include "tests/support/tokenizer_ids.h"
 
 #include "base/mem.h"
 #include "format/json.h"
@@ -53,18 +53,7 @@ static const char *make_files(files f)
 
 static void expect(files f, const char *text, const char *want)
 {
-    exf_err e;
-    exf_tokenizer *t;
-    exf_ids ids = {0};
-    exf_text got = {0};
-    ck_ok(exf_tokenizer_load(&t, make_files(f), EXF_BOS_AUTO, &e), e);
-    ck_ok(exf_tokenizer_encode(t, text, strlen(text), &ids, &e), e);
-    exf_text_append(&got, "", 0);
-    for (size_t i = 0; i < ids.n; i++) exf_text_appendf(&got, "%s%d", i ? " " : "", ids.id[i]);
-    ck_assert_str_eq(got.s, want);
-    exf_text_free(&got);
-    exf_ids_free(&ids);
-    exf_tokenizer_free(t);
+    expect_ids(make_files(f), text, strlen(text), want);
 }
 
 START_TEST(ranks_are_ids_and_order_merges)

@@ -2,6 +2,7 @@
  * the tokenizers library makes of all code points and of texts with code points of Unicode 15 and 16
  * (scripts/make_tokenizer_goldens.py). */
 #include "tests/support/tokenizer_fixtures.h"
+#include "tests/support/tokenizer_ids.h"
 
 #include "format/json.h"
 #include "tokenizer/tokenizer_internal.h"
@@ -30,24 +31,11 @@ START_TEST(texts_of_younger_characters)
 {
     exf_err e;
     exf_tokenizer *t;
-    exf_ids ids = {0};
     char path[128];
     exf_json *texts = load("texts", ""), *want = load(shape[_i], ".ids");
     snprintf(path, sizeof path, UNICODE "%s.json", shape[_i]);
     ck_ok(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &e), e);
-    ck_assert_uint_eq(exf_json_size(texts), TEXTS);
-    ck_assert_uint_eq(exf_json_size(want), TEXTS);
-    for (size_t i = 0; i < TEXTS; i++) {
-        size_t len;
-        const char *text = exf_json_string(exf_json_at(texts, i), &len);
-        const exf_json *list = exf_json_at(want, i);
-        ids.n = 0;
-        ck_ok(exf_tokenizer_encode(t, text, len, &ids, &e), e);
-        ck_assert_msg(ids.n == exf_json_size(list), "%s: text %zu: %zu ids, not %zu", shape[_i], i, ids.n, exf_json_size(list));
-        for (size_t k = 0; k < ids.n; k++)
-            ck_assert_msg(ids.id[k] == exf_json_int(exf_json_at(list, k)), "%s: text %zu, id %zu", shape[_i], i, k);
-    }
-    exf_ids_free(&ids);
+    expect_texts(t, texts, want, TEXTS, 0, shape[_i]);
     exf_tokenizer_free(t);
     exf_json_free(texts);
     exf_json_free(want);
