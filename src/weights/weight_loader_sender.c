@@ -42,6 +42,12 @@ out:
     return rc;
 }
 
+/* Returns 1 for a chunk that the host decodes and the device rounds; its values are checked later, with the whole part. */
+static int is_rounded(const exf_weight_chunk *p)
+{
+    return !p->raw && p->number == EXF_NUMBER_BF16;
+}
+
 /* Returns where in a buffer the float32 are that the host made of a chunk. */
 float *exf_values_of(const exf_chunk_buffer *from, const exf_weight_chunk *p)
 {
@@ -55,7 +61,11 @@ static void queue_copy(const exf_weight_loader *s, exf_chunk_copy *c)
     const exf_weight_chunk *p = &exf_plan_of(s, c->from->load)->chunk[c->from->number];
     const exf_raw_rows *raw = &c->from->bytes.rows;
     char *to = exf_area_of(s, c->from->load) + p->to;
-    if (!p->raw) {
+    if (is_rounded(p)) {
+        int cols = (int)p->at.cols;
+        b->upload(c->q, c->device, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
+        b->gpu->round_rows(c->q, (uint16_t *)(void *)to, cols, (const float *)(const void *)c->device, cols, (int)p->n_rows, cols);
+    } else if (!p->raw) {
         b->upload(c->q, to, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
     } else if (exf_chunk_copied_as_stored(p)) {
         b->upload(c->q, to + c->from->slice, raw->of[EXF_STORED_CODES], c->from->n);
@@ -104,7 +114,7 @@ static exf_code check_values(const exf_weight_loader *s, const exf_chunk_copy *c
     }
     EXF_TRY(b->download(c->q, &bad, c->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
-        if (p->chunk[i].raw) {
+        if (p->chunk[i].raw || is_rounded(&p->chunk[i])) {
             rc = name_bad_weight(s, &p->chunk[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }

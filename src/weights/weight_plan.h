@@ -41,7 +41,8 @@ enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
 typedef struct {
     exf_role role;
     int expert;
-    int raw; /* 1: copied as stored and dequantized on the device; 0: dequantized on the host */
+    int raw; /* 1: copied as stored and dequantized on the device; 0: dequantized on the host, on the device rounded to bfloat16
+              * if that is its number */
     exf_model_rows at;
     size_t row, n_rows; /* rows of the tensor */
     exf_number number;  /* number type of the matrix in the slot */
