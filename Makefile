@@ -145,7 +145,7 @@ ARCHER    ?= $(firstword $(foreach d,$(realpath $(shell $(CLANG) -print-resource
               $(dir $(shell $(CLANG) -print-file-name=libomp.so 2>/dev/null)),$(wildcard $(d)/libarcher.so)))
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact tokenizer model weights capture pass accumulate fold
-FULL       = check check-ranks docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check check-slow check-install replay check-ranks docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64 --set coverage.fail_below=0
@@ -156,8 +156,14 @@ all: deps $(TOOLS) $(SCHEMAS)
 ## checks: build the test programs, run nothing
 checks: deps deps-checks $(CHECKS_CPU)
 
-## check: a few minutes: the house's rules, unit tests, programs from the outside, documentation, installation, fuzz corpora
-check: check-layers check-units check-cli docs-check-quick check-install replay
+## check: two minutes: the house's rules, documentation, unit tests and programs from the outside but those of tests/slow.txt
+check: export TIER = fast
+check: check-layers check-units check-cli docs-check-quick
+
+## check-slow: the unit tests and programs from the outside that check leaves out (tests/slow.txt)
+check-slow: export TIER = slow
+check-slow: check-units check-cli
+.PHONY: check-slow
 
 ## check-full: before a merge: check, and all of the below that needs no GPU (INTEROP=1: the readers of exports too)
 check-full:

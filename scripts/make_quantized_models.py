@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write tiny models whose weights are quantized, Qwen3-MoE and one DeepSeek-V3, and what the libraries that define the formats decode them to.
+"""Write tiny models whose weights are quantized, Qwen3-MoE, one DeepSeek-V3 and one gpt-oss, and what the libraries that define
+the formats decode them to.
 
 usage: make_quantized_models.py OUTDIR [PATTERN...]     (PATTERN: as of a shell, of the names in FORMATS below; default: all)
 
@@ -10,7 +11,7 @@ models attention does, as checkpoints in these formats have it.
 
 compressed-tensors packs and decodes its own formats and ModelOpt its NVFP4.  AutoAWQ's and GPTQ's packing is written here from
 their definition; AWQ is decoded by compressed-tensors' converter, GPTQ by its formula.  So is DeepSeek-V3, in blocks of 128 x 128
-as it and Kimi-K2 are released.  All decode with float32 scales; where
+as it and Kimi-K2 are released.  gpt-oss's blocks are made here and decoded by transformers.  All decode with float32 scales; where
 scales are stored in 16 bits the libraries' own results are these rounded to 16 bits, which is checked.
 
 A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20 and nvidia-modelopt.
@@ -328,12 +329,16 @@ def make(out, name):
             values[tensor] = value.float()
             decoded[tensor] = {"shape": list(value.shape), "sha256": sha256(value)}
     put_back(model, values)
+    write(out, name, model, seed, tensors, decoded, config_of(ignore))
+
+
+def write(out, name, model, seed, tensors, decoded, quantizer):
     ids = torch.randint(VOCAB - 1, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
     float32, float64 = perplexity(model, ids, torch.float32), perplexity(model, ids, torch.float64)
     os.makedirs(out)  # nothing that is there is written over
     config = model.config.to_dict()
     config = {k: v for k, v in config.items() if not k.startswith("_") and k != "transformers_version"}
-    config.update(architectures=[type(model).__name__], dtype="bfloat16", quantization_config=config_of(ignore))
+    config.update(architectures=[type(model).__name__], dtype="bfloat16", quantization_config=quantizer)
     for file, what in (("config.json", config), ("saved.json", {
             "transformers": transformers.__version__, "ids": ids.tolist(), "perplexity_float32": float32,
             "perplexity_float64": float64, "weights": decoded})):
@@ -345,12 +350,52 @@ def make(out, name):
     print(f"{name:20} perplexity {float32:.9f}, in float64 {float64:.9f}; {len(decoded)} quantized matrices", flush=True)
 
 
+# ---- gpt-oss ----------------------------------------------------------------------------------------------------
+
+def mxfp4_stack(w):
+    """Blocks [E, rows, cols / 32, 16] and scales [E, rows, cols / 32] of [E, rows, cols]: the nearest numbers."""
+    blocks = w.float().unflatten(-1, (-1, 32))
+    most = blocks.abs().amax(-1).clamp(min=2.0 ** -100)
+    exponent = (most / 6).log2().ceil()  # no number is beyond the largest, 6
+    size = (blocks / torch.exp2(exponent)[..., None]).abs()
+    grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    code = (size[..., None] - grid).abs().argmin(-1) + 8 * (blocks < 0)
+    return (code[..., ::2] | code[..., 1::2] << 4).to(torch.uint8), (exponent + 127).to(torch.uint8)
+
+
+def make_gpt_oss(out, name):
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    seed = zlib.crc32(name.encode())
+    config = transformers.GptOssConfig(
+        vocab_size=VOCAB, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, hidden_size=64, intermediate_size=32, sliding_window=6, max_position_embeddings=512,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0), bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    config._attn_implementation = config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    source, tensors, decoded = torch.Generator().manual_seed(seed), {}, {}
+    with torch.no_grad():
+        for tensor, p in model.named_parameters():
+            value = torch.randn(p.shape, generator=source)
+            value = value * 0.2 + 1 if "norm" in tensor else value * (0.3 if p.ndim < 2 or p.shape[0] == VOCAB else 0.15)
+            p.copy_(value.to(torch.bfloat16))
+            if p.ndim < 3:
+                tensors[tensor] = p.to(torch.bfloat16)
+                continue
+            blocks, scales = mxfp4_stack(p.transpose(1, 2))  # transformers has [E, in, out], the release [E, out, in]
+            tensors[f"{tensor}_blocks"], tensors[f"{tensor}_scales"] = blocks, scales
+            p.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            decoded[f"{tensor}_blocks"] = {"shape": list(blocks.shape), "sha256": sha256(p.transpose(1, 2))}
+    quantizer = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                     "model.embed_tokens", "lm_head"]}
+    write(out, name, model, seed, tensors, decoded, quantizer)
+
+
 def main():
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    for name in FORMATS:
+    for name in [*FORMATS, "gpt_oss-mxfp4"]:
         if any(fnmatch.fnmatch(name, p) for p in sys.argv[2:] or ["*"]):
-            make(os.path.join(sys.argv[1], name), name)
+            (make if name in FORMATS else make_gpt_oss)(os.path.join(sys.argv[1], name), name)
 
 
 main()

@@ -51,6 +51,9 @@ FAMILIES = {
         COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, shared_expert_intermediate_size=8,
         layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4, linear_key_head_dim=8,
         linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4)),
+    "gpt_oss": ("GptOssConfig", dict(
+        COMMON, **HEADS, num_local_experts=4, intermediate_size=8, sliding_window=6,
+        layer_types=["sliding_attention", "full_attention"])),
     "deepseek_v4": ("DeepseekV4Config", dict(
         COMMON, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=16, n_routed_experts=4,
         moe_intermediate_size=8, q_lora_rank=12, o_groups=2, o_lora_rank=8, index_n_heads=2, index_head_dim=8, index_topk=3,
@@ -91,6 +94,11 @@ def make_config(family, kind):
     if family == "qwen3_5_moe":
         sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
                                           mrope_section=[1, 1, 0], mrope_interleaved=True))
+    if family == "gpt_oss":  # whose default is YaRN
+        sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0) if new else None,
+                     **({} if new else dict(rope_scaling=None)))
+        if not new:
+            del sizes["rope_parameters"]
     if family == "qwen3_next":
         sizes.update(dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)) if new
                      else dict(partial_rotary_factor=0.5))

@@ -27,7 +27,13 @@ began=$(date +%s)
 for program in "$@"; do
     "$program" --list >"$outputs/names" && [ -s "$outputs/names" ] || { echo "$program: lists no suites" >&2; exit 1; }
     sed "s|^|$program |" "$outputs/names"
-done >"$outputs/list" || exit 1
+done >"$outputs/all" || exit 1
+# TIER=fast leaves out the suites of tests/slow.txt, TIER=slow runs no others.
+awk -v tier="${TIER:-all}" '
+    NR == FNR { slow[$1] = 1; next }
+    { room = $1; sub(/.*\//, "", room) }
+    tier == "all" || ((room "/" $2) in slow) == (tier == "slow")' tests/slow.txt "$outputs/all" >"$outputs/list"
+left=$(($(wc -l <"$outputs/all") - $(wc -l <"$outputs/list")))
 
 : >"$outputs/failed"
 xargs -n 2 -P "$jobs" "$0" --one "$outputs" <"$outputs/list" |
@@ -56,5 +62,6 @@ n=$(wc -l <"$outputs/list") ended=$(wc -l <"$outputs/ended")
 slowest=$(cat "$outputs"/*.check_* | sed -n 's|^\([a-z0-9_]*/check_[a-z0-9_]*\): \([0-9.]*\) s$|\2 \1|p' | sort -rn | head -n 6 |
     awk '{ printf "%s%s %s s", sep, $2, $1; sep = ", " }')
 echo "$((ended)) suites in $(($(date +%s) - began)) s, $jobs at a time; the slowest: ${slowest:-none}"
+[ "${TIER:-all}" != fast ] || echo "$left suites of tests/slow.txt are left to make check-slow"
 [ "$n" = "$ended" ] || { echo "FAILED: $n suites, but only $ended ended"; exit 1; }
 [ ! -s "$outputs/failed" ] || { echo "FAILED:"; cat "$outputs/failed"; exit 1; }

@@ -91,7 +91,7 @@ class Folding:
 
     def __init__(self, model, tables, variant, teacher_forced=False, library=None):
         self.parts, self.teacher_forced, self.hooks, self.layer = [Part(x) for x in variant.split("+")], teacher_forced, [], {}
-        self.gate = {}
+        self.gate, self.correction = {}, {}
         self.library = ctypes.CDLL(library or os.environ.get("EXFOLD_FOLD_LIBRARY", f"libexfold_fold.so.{ABI}"))
         self.library.exf_fold_status_text.restype = ctypes.c_char_p
         if self.library.exf_fold_abi() != ABI or not hasattr(self.library, "exf_fold_api"):
@@ -108,7 +108,9 @@ class Folding:
             number = re.search(r"layers\.(\d+)\.\w+\.experts$", name)
             if number and int(number[1]) in index and not getattr(modules[name.rpartition(".")[0]], "is_hash", False):
                 self.layer[module] = index[int(number[1])]
-                self.gate[module] = modules[name.rpartition(".")[0] + ".gate"]
+                block, bias = modules[name.rpartition(".")[0]], "e_score_correction_bias"
+                gate = self.gate[module] = block.router if hasattr(block, "router") else block.gate
+                self.correction[module] = getattr(gate, bias, getattr(block, bias, None))
                 self.hooks.append(module.register_forward_pre_hook(self.fold))
         if not self.layer or {module.num_experts for module in self.layer} != {self.experts}:
             raise ValueError(f"{tables}: layers {list(index)} of {self.experts} experts are not this model's")
@@ -140,7 +142,9 @@ class Folding:
         """What the router chooses by, [tokens, experts]: its probabilities, with the correction bias where there is one."""
         gate = self.gate[module]
         logits = torch.nn.functional.linear(hidden.flatten(0, -2).float(), gate.weight.float())
-        bias = getattr(gate, "e_score_correction_bias", None)
+        if getattr(gate, "bias", None) is not None:
+            logits = logits + gate.bias.float()
+        bias = self.correction[module]
         score = getattr(gate, "score_fn", torch.sigmoid if bias is not None else lambda x: x.softmax(-1))(logits)
         return (score if bias is None else score + bias.float()).contiguous()
 

@@ -195,6 +195,7 @@ static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
         }
         EXF_TRY(exf_statistics_put(w, m->file[0].layer_number[i], &sum, err));
         if (vectors) EXF_TRY(merge_vectors(m, w, i, &sum, err));
+        EXF_TRY(exf_statistics_layer_done(w, m->file[0].layer_number[i], err));
     }
 out:
     exf_layer_statistics_free(&sum);

@@ -33,7 +33,8 @@ static exf_code write_to_file(const finished_layer *l, exf_err *err)
     if (l->v) EXF_TRY(exf_statistics_put_vectors(&a->writer, l->layer, l->v, err));
     if (a->options.basis_only) EXF_TRY(exf_norm_basis_write(&l->s->norms, a->writer.h, l->layer, err));
     if (a->basis_hash) EXF_TRY(exf_basis_hash(a->basis_hash, l->layer, l->v ? l->v : &none, err));
-    if (a->basis_hash) rc = exf_norm_basis_hash(a->basis_hash, &l->s->norms, err);
+    if (a->basis_hash) EXF_TRY(exf_norm_basis_hash(a->basis_hash, &l->s->norms, err));
+    rc = exf_statistics_layer_done(&a->writer, l->layer, err);
 out:
     return rc;
 }

@@ -158,6 +158,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     w->by_sequence = head->sequences && head->sequences->length;
     w->without_energies = head->without_energies;
     w->halves = w->by_sequence && !head->without_halves;
+    EXF_TRY(exf_statistics_order_layers(w, head, err));
     EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
                                 head->is_basis       ? &exf_artifact_basis
                                 : head->common_input ? &of_common_input
@@ -272,6 +273,8 @@ out:
 
 void exf_statistics_abort(exf_statistics_writer *w)
 {
+    exf_mem_free(w->in_digest);
+    w->in_digest = NULL;
     exf_provenance_free(&w->late);
     exf_h5_close(w->h);
     w->h = NULL;

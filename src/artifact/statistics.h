@@ -94,6 +94,11 @@ typedef struct {
     int without_energies; /* 1: energy_sum is unknown and not written */
     int halves;           /* 1: the file has the sums of one half */
     exf_provenance late; /* facts that are written at the end */
+    int n_layers, n_hashed;
+    struct exf_hashed_layer {
+        int32_t number;
+        int done;
+    } *in_digest; /* [n_layers] in order of name, in which the digest walks over them; the first n_hashed are in it */
 } exf_statistics_writer;
 
 /* Contents of the file beside its layers. */
@@ -115,6 +120,10 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Writes a layer's vector sums, once per layer after its other sums (vector_sums.h). */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
+/* Called by exf_statistics_start(). */
+exf_code exf_statistics_order_layers(exf_statistics_writer *w, const exf_statistics_header *head, exf_err *err) EXF_CHECKED;
+/* Says that all of a layer is written; its bytes are hashed for the digest of the commit as soon as those before it are. */
+exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place.  digest: gets that of the file's payload, for which every layer must be done; may be NULL.  Ends w,

@@ -187,13 +187,15 @@ static exf_code add_site(sites *s, const exf_model *m, const exf_tensor_rule *r,
     *at = (site){.layer = layer, .numbered = number != NULL};
     exf_tensor_name(at->prefix, &m->arch, pattern, layer, 0);
     at->len = strlen(at->prefix);
+    if (r->how & EXF_MXFP4) at->len -= strlen("blocks"); /* the scales lie beside the blocks */
     if (s->n == 0 || strcmp(at->prefix, s->at[s->n - 1].prefix) != 0) s->n++; /* an expert's tensors share one */
     return EXF_OK;
 }
 
 static int has_rows_of_experts(const exf_tensor_rule *r)
 {
-    return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK || r->role == EXF_W_ROUTER || r->role == EXF_W_ROUTER_BIAS;
+    return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK || r->role == EXF_W_ROUTER || r->role == EXF_W_ROUTER_BIAS ||
+           r->role == EXF_W_ROUTER_SHIFT;
 }
 
 static exf_code find_sites(sites *s, const exf_model *m, exf_err *err)

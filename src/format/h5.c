@@ -228,6 +228,8 @@ void exf_h5_close(exf_h5 *h)
     exf_file_close(h->in);
     for (size_t i = 0; i < h->n_rows; i++) exf_mem_free(h->rows[i].path);
     exf_mem_free(h->rows);
+    exf_hash_free(h->hash);
+    exf_mem_free(h->hashed);
     exf_mem_free(h->path);
     exf_mem_free(h);
 }

@@ -119,9 +119,13 @@ exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, e
  * order of name (name, type, value), and for datasets dtype, shape and little
  * endian elements, of which EXF_H5_LARGE bytes or more are given as the word "pieces", 4 MiB, and the SHA-256 in hexadecimal of
  * each 4 MiB, hashed on several threads: files of earlier programs with such datasets had another digest.  Elements are
- * compared with their checksums.  Works on files that are
+ * compared with their checksums, unless they were just written.  Works on files that are
  * read, and on files to which nothing but exf_h5_commit() will come; EXF_FORMAT for what it cannot
  * cover: an object with two names, groups nested more than 32 deep. */
 enum { EXF_H5_LARGE = 64 << 20 };
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+/* Hashes, of a file that is being written, all that comes in the walk until the object at `path` and the object itself, so that
+ * the next exf_h5_digest() need only go on from there.  Nothing of it is written, and nothing is added to it, any more.  Calls
+ * come in the order of the walk. */
+exf_code exf_h5_digest_through(exf_h5 *h, const char *path, exf_err *err) EXF_CHECKED;
 #endif

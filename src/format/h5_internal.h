@@ -29,6 +29,8 @@ struct exf_h5 {
     exf_err why;
     exf_h5i_rows *rows;
     size_t n_rows, cap_rows;
+    exf_hash *hash;      /* of a digest that has begun; NULL: none has */
+    char *hashed;        /* the last object that it covers, with all before it in the walk */
 };
 
 /* Before every call of libhdf5 that may fail: memory for its own needs, and quiet for this thread. */

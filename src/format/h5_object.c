@@ -220,9 +220,24 @@ enum { DEPTH_MAX = 32 }; /* groups within groups */
 typedef struct {
     exf_h5 *h;
     exf_hash *hash;
+    const char *after, *through; /* objects: the walk goes on after the one, and ends with the other; NULL: the whole walk */
     const char *path;
     int depth; /* 0: the root */
 } walk;
+
+typedef enum { EARLIER, AROUND, WITHIN, LATER } walk_place;
+
+/* Returns where an object stands to another in the walk: earlier, a group around it, itself or within it, later. */
+static walk_place place_of(const char *path, const char *other)
+{
+    size_t n = 0;
+    if (path[1] == 0) return other[1] == 0 ? WITHIN : AROUND; /* the root */
+    while (path[n] && path[n] == other[n]) n++;
+    if (!path[n]) return !other[n] ? WITHIN : other[n] == '/' ? AROUND : EARLIER;
+    if (!other[n]) return path[n] == '/' ? WITHIN : LATER;
+    if (path[n] == '/' || other[n] == '/') return path[n] == '/' ? EARLIER : LATER; /* the shorter name comes first */
+    return (unsigned char)path[n] < (unsigned char)other[n] ? EARLIER : LATER;
+}
 
 static exf_code hash_attr(void *self, const char *name, exf_err *err)
 {
@@ -278,9 +293,13 @@ static exf_code hash_member(void *self, const char *name, exf_err *err);
 
 static exf_code hash_object(walk *w, exf_err *err)
 {
+    walk_place from_after = w->after ? place_of(w->path, w->after) : LATER;
     hid_t object;
-    exf_code rc = exf_h5i_open(w->h, w->path, &object, err);
-    if (rc != EXF_OK) return rc;
+    exf_code rc = EXF_OK;
+    if (from_after == EARLIER || from_after == WITHIN) return EXF_OK;
+    if (w->through && place_of(w->path, w->through) == LATER) return EXF_OK;
+    if (from_after == AROUND) return exf_h5_members(w->h, w->path, hash_member, w, err); /* the group itself is hashed */
+    EXF_TRY(exf_h5i_open(w->h, w->path, &object, err));
     H5I_type_t kind = H5Iget_type(object);
     rc = check_only_name(w, object, err);
     H5Oclose(object);
@@ -306,23 +325,59 @@ static exf_code hash_member(void *self, const char *name, exf_err *err)
         return exf_fail(err, EXF_FORMAT, "%s: %s is nested deeper than %d groups", up->h->path, up->path, DEPTH_MAX);
     exf_text_appendf(&path, "%s/%s", up->depth ? up->path : "", name);
     EXF_TRY(exf_text_end(&path, err));
-    walk w = {up->h, up->hash, path.s, up->depth + 1};
+    walk w = {up->h, up->hash, up->after, up->through, path.s, up->depth + 1};
     rc = hash_object(&w, err);
 out:
     exf_text_free(&path);
     return rc;
 }
 
+static void forget_digest(exf_h5 *h)
+{
+    exf_hash_free(h->hash);
+    exf_mem_free(h->hashed);
+    h->hash = NULL;
+    h->hashed = NULL;
+}
+
+/* Begins a digest, or goes on with it until the object at `through`; NULL: to its end. */
+static exf_code go_on(exf_h5 *h, const char *through, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!h->hash) {
+        EXF_TRY(exf_hash_new(&h->hash, err));
+        exf_hash_beside(h->hash);
+    }
+    walk w = {h, h->hash, h->hashed, through, "/", 0};
+    rc = hash_object(&w, err);
+out:
+    return rc;
+}
+
+exf_code exf_h5_digest_through(exf_h5 *h, const char *path, exf_err *err)
+{
+    char *hashed = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_strdup(&hashed, path, "path of an object", err));
+    EXF_TRY(go_on(h, path, err));
+    exf_mem_free(h->hashed);
+    h->hashed = hashed;
+    hashed = NULL;
+out:
+    exf_mem_free(hashed);
+    if (rc != EXF_OK) forget_digest(h);
+    return rc;
+}
+
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err)
 {
-    walk w = {h, NULL, "/", 0};
+    exf_hash *whole;
     exf_code rc;
-    EXF_TRY(exf_hash_new(&w.hash, err));
-    exf_hash_beside(w.hash);
-    EXF_TRY(hash_object(&w, err));
-    rc = exf_hash_end(w.hash, hex, err);
-    w.hash = NULL;
+    EXF_TRY(go_on(h, NULL, err));
+    whole = h->hash;
+    h->hash = NULL;
+    rc = exf_hash_end(whole, hex, err);
 out:
-    exf_hash_free(w.hash);
+    forget_digest(h);
     return rc;
 }

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-typedef enum { NUMBER, REAL, RATIOS, MIXERS, MOE, TRAITS } field_kind;
+typedef enum { NUMBER, REAL, WINDOWS, RATIOS, MIXERS, MOE, TRAITS } field_kind;
 
 /* A word of the text. */
 typedef struct {
@@ -28,13 +28,14 @@ static const field fields[] = {
     N(n_layers), N(d_model), N(vocab), N(tied_embeddings), R(norm_eps),
     ROPE("rope", EXF_ROPE_MAIN), ROPE("rope_compressed", EXF_ROPE_COMPRESSED),
     N(attention.n_heads), N(attention.n_kv_heads), N(attention.head_dim), N(attention.gated), R(attention.clip),
+    {"attention.window", WINDOWS, 0},
     N(mla.n_heads), N(mla.q_rank), N(mla.kv_rank), N(mla.nope_dim), N(mla.rope_dim), N(mla.v_dim), R(mla.score_scale),
     N(deltanet.n_key_heads), N(deltanet.n_value_heads), N(deltanet.key_dim), N(deltanet.value_dim), N(deltanet.conv_width),
     N(compressed.n_heads), N(compressed.head_dim), N(compressed.rope_dim), N(compressed.q_rank), N(compressed.o_groups),
     N(compressed.o_rank), N(compressed.window), N(compressed.index_heads), N(compressed.index_dim), N(compressed.index_topk),
     {"compressed.ratio", RATIOS, 0},
     N(residual.streams), N(residual.sinkhorn_iterations), R(residual.eps),
-    N(d_ffn), N(n_experts), N(top_k), N(d_expert), N(d_shared), R(swiglu_limit),
+    N(d_ffn), N(n_experts), N(top_k), N(d_expert), N(d_shared), R(swiglu_limit), R(swiglu_slope), R(swiglu_shift),
     N(router.score), N(router.n_groups), N(router.top_groups), N(router.group_score), N(router.renormalise), R(router.epsilon),
     R(router.scaling),
     {"mixer", MIXERS, 0}, {"is_moe", MOE, 0}, {"traits", TRAITS, 0},
@@ -49,6 +50,7 @@ enum {
 static unsigned value_of_layer(const exf_architecture *a, field_kind kind, int layer)
 {
     switch (kind) {
+    case WINDOWS: return (unsigned)a->attention.window[layer];
     case RATIOS: return (unsigned)a->compressed.ratio[layer];
     case MIXERS: return a->mixer[layer];
     case MOE: return a->is_moe[layer];
@@ -61,7 +63,8 @@ static void add_traits(exf_text *out, unsigned traits)
 {
     static const struct { unsigned trait; const char *name; } named[] = {
         {EXF_T_QKV_BIAS, "qkv_bias"}, {EXF_T_QK_NORM, "qk_norm"}, {EXF_T_SHARED, "shared"}, {EXF_T_SCORED, "scored"},
-        {EXF_T_HASHED, "hashed"}, {EXF_T_O_BIAS, "o_bias"}, {EXF_T_QK_NORM_ROW, "qk_norm_row"}};
+        {EXF_T_HASHED, "hashed"}, {EXF_T_O_BIAS, "o_bias"}, {EXF_T_QK_NORM_ROW, "qk_norm_row"}, {EXF_T_SINK, "sink"},
+        {EXF_T_EXPERT_BIAS, "expert_bias"}, {EXF_T_ROUTER_SHIFT, "router_shift"}};
     const char *separator = "";
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         if (!(traits & named[i].trait)) continue;

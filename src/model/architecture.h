@@ -41,7 +41,8 @@ typedef struct {
     int head_dim;
     int gated; /* q rows hold per head [query | gate]; heads are multiplied by sigmoid(gate) */
     double clip; /* 0: none; else q and k, normed, and v are cut at +-clip before the rotation; not where gated */
-} exf_attention_spec;        /* biases and q/k norms: where the layer has the weights */
+    int window[EXF_MAX_LAYERS]; /* a token sees that many tokens, itself the last of them; 0: all before */
+} exf_attention_spec;        /* biases, q/k norms and sinks: where the layer has the weights */
 
 typedef struct {
     int n_heads, q_rank; /* q_rank 0: no low-rank q */
@@ -87,7 +88,8 @@ enum {
     EXF_T_O_BIAS = 1 << 13,
     EXF_T_RATIO_SHORT = 1 << 14, EXF_T_RATIO_LONG = 1 << 15,
     EXF_T_UNTIED = 1 << 16,
-    EXF_T_QK_NORM_ROW = 1 << 17 /* q and k normed over the whole projected row, not head by head */
+    EXF_T_QK_NORM_ROW = 1 << 17, /* q and k normed over the whole projected row, not head by head */
+    EXF_T_SINK = 1 << 18, EXF_T_EXPERT_BIAS = 1 << 19, EXF_T_ROUTER_SHIFT = 1 << 20
 };
 
 /* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */
@@ -117,6 +119,7 @@ typedef struct {
     int n_experts, top_k, d_expert; /* E, K, I */
     int d_shared;                   /* width of the shared experts together; 0: none */
     double swiglu_limit;            /* 0: none; else gate <= limit, |up| <= limit before the product */
+    double swiglu_slope, swiglu_shift; /* slope 0: silu(gate) up; else gate sigmoid(slope gate) (up + shift) */
     exf_router_spec router;
     exf_mixer_kind mixer[EXF_MAX_LAYERS];
     unsigned char is_moe[EXF_MAX_LAYERS]; /* else a dense SwiGLU */

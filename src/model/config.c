@@ -290,6 +290,7 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     a->dim[EXF_DIM_Q] = a->dim[EXF_DIM_O] = s->n_heads * s->head_dim;
     a->dim[EXF_DIM_KV] = s->n_kv_heads * s->head_dim;
     a->dim[EXF_DIM_HEAD] = s->head_dim;
+    a->dim[EXF_DIM_HEADS] = s->n_heads;
 out:
     return rc;
 }

@@ -69,9 +69,9 @@ static void dequantize_fp4(float *dst, const exf_coded_rows *c)
         table[b][1] = exf_e2m1_to_f32(b >> 4);
     }
     for (size_t r = 0; r < c->rows; r++) {
-        const float *scale = scales_of_row(c, r);
+        const float *scale = scales_of_row(c, r * c->step);
         for (size_t at = 0; at < width; at += c->block_cols / 2)
-            scale_pairs(dst + r * c->cols + 2 * at, c->codes + r * width + at, min_of(c->block_cols / 2, width - at),
+            scale_pairs(dst + r * c->cols + 2 * at, c->codes + r * c->step * width + at, min_of(c->block_cols / 2, width - at),
                         (const float(*)[2])table, *scale++);
     }
 }

@@ -26,6 +26,7 @@ typedef struct {
     size_t rows, cols;
     size_t row_in_block;  /* of row 0: where it lies in the rows that scales, zeros and (GPTQ, AWQ) codes begin with */
     size_t block_rows, block_cols; /* block_cols is even in FP4 */
+    size_t step;          /* FP4: from one row to the next, in rows of codes and scales; more than 1 only if block_rows is 1 */
     const uint8_t *zeros; /* words of eight rows a group: INT4 [.., groups], GPTQ and AWQ [groups, ceil(all_rows / 8)], in AWQ's
                            * order there; NULL: all zeros are 8 */
     unsigned zero_add;    /* what is added to a stored zero, modulo 16 */
@@ -38,7 +39,7 @@ void exf_dequantize(float *dst, exf_coding coding, const exf_coded_rows *c);
 
 /* The column of scales that element (.., col) is under. */
 size_t exf_coded_group(const exf_coded_rows *c, size_t col);
-/* The scale of element (row, col), row counted from row 0. */
+/* The scale of element (row, col), row counted in stored rows from row 0. */
 float exf_coded_scale(exf_coding coding, const exf_coded_rows *c, size_t row, size_t col);
 /* The value of one E2M1 nibble, 0 to 15. */
 float exf_e2m1_to_f32(unsigned nibble);

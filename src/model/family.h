@@ -16,11 +16,13 @@ typedef enum {
     EXF_W_EMBED, EXF_W_FINAL_NORM, EXF_W_HEAD, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE,
     /* in layers: norms and feed-forward */
     EXF_W_MIXER_NORM, EXF_W_FFN_NORM, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN,
-    EXF_W_ROUTER, EXF_W_ROUTER_BIAS, EXF_W_ROUTER_TABLE,
+    EXF_W_ROUTER, EXF_W_ROUTER_BIAS, EXF_W_ROUTER_TABLE, EXF_W_ROUTER_SHIFT, /* bias: on choices; shift: on logits */
     EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN,
+    EXF_W_EXPERT_GATE_BIAS, EXF_W_EXPERT_UP_BIAS, EXF_W_EXPERT_DOWN_BIAS,
     EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN, EXF_W_SHARED_SWITCH,
     /* grouped-query attention */
     EXF_W_Q, EXF_W_K, EXF_W_V, EXF_W_O, EXF_W_Q_BIAS, EXF_W_K_BIAS, EXF_W_V_BIAS, EXF_W_O_BIAS, EXF_W_Q_NORM, EXF_W_K_NORM,
+    EXF_W_HEAD_SINK,
     /* latent attention (with W_Q or W_Q_A.., W_O) */
     EXF_W_Q_A, EXF_W_Q_A_NORM, EXF_W_Q_B, EXF_W_KV_A, EXF_W_KV_A_NORM, EXF_W_KV_B,
     /* gated delta rule */
@@ -51,8 +53,15 @@ enum {
     EXF_INTEGER = 4,     /* expert numbers in [0, E) */
     EXF_FIRST_HALF = 8,  /* of a stack: the first or second half of each expert's rows */
     EXF_SECOND_HALF = 16,
-    EXF_MAY_BE_TIED = 32 /* may be present although the traits do not require it */
+    EXF_MAY_BE_TIED = 32, /* may be present although the traits do not require it */
+    EXF_EVEN_ROWS = 64,  /* of a stack: every other row of each expert's, two roles in turn */
+    EXF_ODD_ROWS = 128,
+    EXF_TRANSPOSED = 1 << 16, /* of a stack: each expert's columns are stored as rows */
+    EXF_MXFP4 = 1 << 17  /* of a stack: packed FP4 [E, rows, columns / 32, 16 bytes] and E8M0 scales in U8 beside it, "_scales" */
 };
+/* How tensors of EXF_EVEN_ROWS and the like lie; they are decoded on the host. */
+#define EXF_INTERLEAVED (EXF_EVEN_ROWS | EXF_ODD_ROWS)
+#define EXF_REARRANGED (EXF_INTERLEAVED | EXF_TRANSPOSED)
 
 /* How rows of several roles lie in one tensor: group after group, and in each the rows of part 0, of part 1 and so on. */
 typedef enum {

@@ -23,7 +23,16 @@ int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t 
     int rank = 0;
     if (r->where == EXF_IN_STACK) shape[rank++] = a->n_experts;
     for (int i = 0; i < 3 && r->dims[i] != EXF_DIM_NONE; i++) shape[rank++] = a->dim[r->dims[i]];
-    if (r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF)) shape[1] *= 2;
+    if (r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF | EXF_INTERLEAVED)) shape[1] *= 2;
+    if (r->how & EXF_MXFP4) {
+        shape[rank - 1] /= EXF_FP4_BLOCK;
+        shape[rank++] = EXF_FP4_BLOCK / 2;
+    }
+    if (r->how & EXF_TRANSPOSED) {
+        int64_t rows = shape[1];
+        shape[1] = shape[2];
+        shape[2] = rows;
+    }
     if (EXF_ROW_LAYOUT(r->how)) shape[0] = exf_rule_rows_stored(a, r);
     return rank;
 }
@@ -37,6 +46,14 @@ static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int lay
             exf_rule_opened(m, &m->family->rules[i]))
             return &m->family->rules[i];
     return NULL;
+}
+
+/* Returns 1 if the family has stacks of experts in MXFP4. */
+static int has_mxfp4(const exf_family *f)
+{
+    for (size_t i = 0; i < f->n_rules; i++)
+        if (f->rules[i].how & EXF_MXFP4) return 1;
+    return 0;
 }
 
 static exf_code load_config(exf_model *m, exf_err *err)
@@ -59,6 +76,8 @@ static exf_code load_config(exf_model *m, exf_err *err)
         goto out;
     }
     EXF_TRY(exf_quantization_read(&c, &m->quantization, err));
+    if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4 && !has_mxfp4(m->family))
+        EXF_TRY(exf_quantization_refuse(&c, "mxfp4", err));
     EXF_TRY(m->family->configure(&c, &m->arch, err));
 out:
     return rc;
@@ -174,7 +193,7 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     out->w.identity = m->identity;
     out->w.part = part_of(role, layer);
     if (rc == EXF_OK && EXF_ROW_LAYOUT(r->how) && out->w.coding != EXF_CODED_PLAIN &&
-        (out->rows | out->row) % (size_t)out->w.block_rows)
+        (out->rows % (size_t)out->w.block_rows || out->row % (size_t)out->w.block_rows))
         rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has scales of %d rows, but groups of rows end every %zu", m->dir, name,
                       out->w.block_rows, out->rows);
     return rc;
@@ -184,6 +203,7 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
 static int is_planned_coded(const exf_model *m, const exf_tensor_rule *r, int layer)
 {
     char name[EXF_TENSOR_NAME_LEN];
+    if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4) return (r->how & EXF_MXFP4) != 0;
     if (m->quantization.quantizer == EXF_QUANTIZER_NONE || !(r->how & EXF_LINEAR)) return 0;
     exf_rule_name(name, m, r, layer, 0);
     return !exf_quantization_exempts(&m->quantization, name);
@@ -198,6 +218,12 @@ int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
     if (!r || r->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
     if (is_planned_coded(m, r, layer)) return q->e8m0_scales || q->formats == EXF_FORMAT_MXFP4;
     return exf_stored_dtype(role, r->how) == EXF_DT_BF16;
+}
+
+unsigned exf_model_how(const exf_model *m, exf_role role, int layer)
+{
+    const exf_tensor_rule *r = rule_of(m, role, layer);
+    return r ? r->how : 0;
 }
 
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err)
@@ -298,6 +324,7 @@ static uint64_t expected_bytes(const exf_model *m, const exf_tensor_rule *r, int
 {
     uint64_t n = 1;
     for (int i = 0; i < rank; i++) n *= (uint64_t)shape[i];
+    if (r->how & EXF_MXFP4) return n + n / (EXF_FP4_BLOCK / 2); /* a byte of scale to each 16 of codes */
     if (rank == 2 && is_planned_coded(m, r, layer))
         return exf_quantization_bytes(&m->quantization, shape[0], shape[1], r->where == EXF_IN_EXPERT);
     return n * exf_dtype_bits(exf_stored_dtype(r->role, r->how)) / 8;
@@ -313,7 +340,7 @@ static uint64_t stored_bytes(const exf_model *m, const exf_tensor_rule *r, int l
     return rc == EXF_OK ? exf_weight_source_bytes(&w) : 0;
 }
 
-/* A rule's tensors in one layer; the two halves of a stack share one, as do rows in groups. */
+/* A rule's tensors in one layer; the two halves of a stack share one, as do rows in turn and rows in groups. */
 static uint64_t rule_bytes(const exf_model *m, const exf_tensor_rule *r, int layer)
 {
     uint64_t bytes = 0;

@@ -72,6 +72,8 @@ int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer);
 uint64_t exf_model_layer_bytes(const exf_model *m, int layer);
 uint64_t exf_model_bytes(const exf_model *m); /* of all tensors that are read */
 uint64_t exf_model_role_bytes(const exf_model *m, exf_role role, int layer);
+/* Flags of the role's rule (family.h); 0 if the layer has no such tensor. */
+unsigned exf_model_how(const exf_model *m, exf_role role, int layer);
 /* The dtype in which releases store a role's tensors if they are not quantised. */
 exf_dtype exf_stored_dtype(exf_role role, unsigned how);
 

@@ -98,7 +98,12 @@ static void choose_among(exf_model *m, size_t first)
         m->spelling[i] = chosen == m->family->n_rules ? find_spelling(m, &rules[i]) : EXF_RULE_UNUSED;
         if (m->spelling[i] != EXF_RULE_UNUSED) chosen = i;
     }
-    if (chosen == m->family->n_rules) m->spelling[first] = 0;
+    for (size_t i = first; chosen == m->family->n_rules && i < m->family->n_rules; i++) {
+        int packed = (rules[i].how & EXF_MXFP4) != 0; /* a config says whether the release's weights are */
+        if (!are_alternatives(&rules[i], &rules[first]) || (packed && m->quantization.quantizer != EXF_QUANTIZER_MXFP4)) continue;
+        m->spelling[i] = 0;
+        chosen = i;
+    }
 }
 
 static int is_first(const exf_family *f, size_t i)

@@ -61,5 +61,5 @@ int64_t exf_rule_run_row(const exf_architecture *a, const exf_tensor_rule *r, in
 
 int exf_rule_begins_tensor(const exf_tensor_rule *r)
 {
-    return !(r->how & EXF_SECOND_HALF) && (!EXF_ROW_LAYOUT(r->how) || is_own(r, 0));
+    return !(r->how & (EXF_SECOND_HALF | EXF_ODD_ROWS)) && (!EXF_ROW_LAYOUT(r->how) || is_own(r, 0));
 }

@@ -270,10 +270,21 @@ out:
     return rc;
 }
 
+/* ---- MXFP4 ------------------------------------------------------------------------------------- */
+
+/* A block is always of 32 columns, and rules say which tensors are packed. */
+static exf_code read_mxfp4(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    (void)c;
+    (void)err;
+    q->formats = EXF_FORMAT_MXFP4;
+    return EXF_OK;
+}
+
 /* ---- all of them ------------------------------------------------------------------------------ */
 
 /* Refuses weights of a quantizer that is not read by its name, and by what its config says of the format. */
-static exf_code refuse_method(const exf_config *c, const char *method, exf_err *err)
+exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_err *err)
 {
     static const struct { const char *method, *name; } known[] = {
         {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
@@ -295,7 +306,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     } methods[] = {
         {"fp8", EXF_QUANTIZER_FP8, read_fp8}, {"compressed-tensors", EXF_QUANTIZER_COMPRESSED, read_compressed},
         {"modelopt", EXF_QUANTIZER_MODELOPT, read_modelopt}, {"modelopt_fp4", EXF_QUANTIZER_MODELOPT, read_modelopt},
-        {"awq", EXF_QUANTIZER_AWQ, read_awq}, {"gptq", EXF_QUANTIZER_GPTQ, read_gptq},
+        {"awq", EXF_QUANTIZER_AWQ, read_awq}, {"gptq", EXF_QUANTIZER_GPTQ, read_gptq}, {"mxfp4", EXF_QUANTIZER_MXFP4, read_mxfp4},
     };
     const exf_json *given;
     const char *method;
@@ -309,7 +320,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
             q->quantizer = methods[i].quantizer;
             return methods[i].read(c, q, err);
         }
-    rc = refuse_method(c, method, err);
+    rc = exf_quantization_refuse(c, method, err);
 out:
     return rc;
 }

@@ -11,7 +11,8 @@
 
 /* Whose layout and names the coded tensors have: quant_method. */
 typedef enum {
-    EXF_QUANTIZER_NONE, EXF_QUANTIZER_FP8, EXF_QUANTIZER_COMPRESSED, EXF_QUANTIZER_MODELOPT, EXF_QUANTIZER_AWQ, EXF_QUANTIZER_GPTQ
+    EXF_QUANTIZER_NONE, EXF_QUANTIZER_FP8, EXF_QUANTIZER_COMPRESSED, EXF_QUANTIZER_MODELOPT, EXF_QUANTIZER_AWQ, EXF_QUANTIZER_GPTQ,
+    EXF_QUANTIZER_MXFP4 /* of stacks that rules name (EXF_MXFP4), and of nothing else */
 } exf_quantizer;
 
 /* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side. */
@@ -41,6 +42,8 @@ typedef struct {
 /* No quantization_config, or one of a quant_method above with a scheme that weight_source.h lists; what it says of activations
  * and of the key-value cache is not looked at.  EXF_MODEL saying what is supported for anything else. */
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err) EXF_CHECKED;
+/* Refuses weights of quant_method `method`, which another family may have. */
+exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_err *err) EXF_CHECKED;
 /* 1 if the config's list of exempt modules has the one of tensor `weight`, X.weight. */
 int exf_quantization_exempts(const exf_quantization *q, const char *weight);
 /* Bytes that a matrix [rows, cols] takes once it is quantized as the config says; expert: of a routed expert. */

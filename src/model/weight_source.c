@@ -1,5 +1,5 @@
 /* weight_source.c - reads rows of a weight, decoded or as stored; see weight_source.h. */
-#include "model/weight_source.h"
+#include "model/weight_source_internal.h"
 
 #include "base/mem.h"
 
@@ -24,9 +24,10 @@ static size_t groups_of(const exf_weight_source *w, size_t cols)
     return (cols + (size_t)w->block_cols - 1) / (size_t)w->block_cols;
 }
 
-/* Bytes of a row of codes, of a tensor that is not turned. */
+/* Bytes of a row of codes, of a tensor that is not turned; rows that lie in turn with another role's come with these. */
 static size_t row_bytes(const exf_weight_source *w, size_t cols)
 {
+    cols *= exf_rows_apart(w);
     switch (w->coding) {
     case EXF_CODED_FP4: return cols / 2;
     case EXF_CODED_INT4: return (cols + 7) / 8 * 4;
@@ -55,7 +56,8 @@ static stored_range range_of(const exf_weight_source *w, exf_stored_kind kind, s
     if (is_turned(w) || kind >= EXF_STORED_GROUPS) return (stored_range){0, s->tensor->nbytes};
     if (kind == EXF_STORED_CODES) return range_of_blocks(row, n_rows, 1, row_bytes(w, cols));
     if (kind == EXF_STORED_ZEROS) return range_of_blocks(row, n_rows, 8, groups_of(w, cols) * 4);
-    return range_of_blocks(row, n_rows, (size_t)w->block_rows, groups_of(w, cols) * exf_dtype_bits(w->scale_dtype) / 8);
+    return range_of_blocks(row, n_rows, (size_t)w->block_rows,
+                           exf_rows_apart(w) * groups_of(w, cols) * exf_dtype_bits(w->scale_dtype) / 8);
 }
 
 size_t exf_weight_source_stored_bytes(const exf_weight_source *w, exf_stored_kind kind, size_t row, size_t n_rows, size_t cols)
@@ -81,7 +83,10 @@ size_t exf_weight_source_room(const exf_weight_source *w, size_t row, size_t n_r
 size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols)
 {
     if (is_turned(w)) return w->rows;
-    size_t one = row_bytes(w, cols), rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1), block = (size_t)w->piece_block;
+    if (w->each) return w->each;
+    size_t one = row_bytes(w, cols), block = (size_t)w->piece_block;
+    if (w->how & EXF_INTERLEAVED && one < cols * sizeof(float)) one = cols * sizeof(float);
+    size_t rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
     rows = rows / block * block;
     return rows < block ? block : rows;
 }
@@ -153,6 +158,20 @@ out:
     return rc;
 }
 
+exf_piece_hash exf_weight_source_piece(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols)
+{
+    stored_range r = range_of(w, EXF_STORED_CODES, row, n_rows, cols);
+    return (exf_piece_hash){.id = w->identity, .part = w->part, .of = w->of[EXF_STORED_CODES], .begin = r.begin, .piece = r.n};
+}
+
+exf_code exf_weight_source_slice(const exf_weight_source *w, exf_piece_hash *piece, size_t from, size_t n, void *buffer,
+                                 const void **at, exf_err *err)
+{
+    const exf_stored_tensor *of = w->of[EXF_STORED_CODES];
+    exf_code rc = exf_st_read_aligned(of->file, of->tensor, piece->begin + from, buffer, n, at, err);
+    return rc == EXF_OK ? exf_piece_hash_add(piece, *at, n, err) : rc;
+}
+
 exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, const exf_raw_rows *rows,
                                 exf_err *err)
 {
@@ -171,10 +190,10 @@ out:
 /* Says which of code and scale made element `at` of the decoded rows what it is. */
 static exf_code not_finite(const exf_weight_source *w, const exf_coded_rows *c, size_t row, size_t at, exf_err *err)
 {
-    size_t i = at / c->cols, j = at % c->cols;
+    size_t i = at / c->cols * c->step, j = at % c->cols; /* in stored rows */
     float scale = exf_coded_scale(w->coding, c, i, j);
     const exf_stored_tensor *codes = w->of[EXF_STORED_CODES], *scales = w->of[EXF_STORED_SCALES];
-    unsigned code = w->coding == EXF_CODED_FP8 ? c->codes[at] : w->coding == EXF_CODED_FP4 ? c->codes[at / 2] : 0;
+    unsigned code = w->coding == EXF_CODED_FP8 ? c->codes[at] : w->coding == EXF_CODED_FP4 ? c->codes[(i * c->cols + j) / 2] : 0;
     if (!isfinite(scale))
         return exf_fail(err, EXF_NUMERIC, "%s: scales \"%s\": the scale of block [%zu, %zu] is %s", exf_st_path(scales->file),
                         name_of(scales), (row + i) / c->block_rows, exf_coded_group(c, j),
@@ -212,19 +231,22 @@ static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw
     float *scales = NULL;
     exf_code rc;
     EXF_TRY(widen_scales(w, raw, range_of(w, EXF_STORED_SCALES, row, n_rows, cols).n, &scales, err));
-    exf_coded_rows c = {.codes = raw->of[EXF_STORED_CODES], .scales = scales, .rows = n_rows, .cols = cols,
+    size_t apart = exf_rows_apart(w), before = exf_rows_before(w);
+    const uint8_t *codes = (const uint8_t *)raw->of[EXF_STORED_CODES] + before * (row_bytes(w, cols) / apart);
+    exf_coded_rows c = {.codes = codes, .scales = scales + before * groups_of(w, cols), .rows = n_rows, .cols = cols,
                         .row_in_block = row_in_block(w, row), .block_rows = (size_t)w->block_rows,
                         .block_cols = (size_t)w->block_cols, .zeros = raw->of[EXF_STORED_ZEROS], .zero_add = w->zero_add,
-                        .groups = raw->of[EXF_STORED_GROUPS], .all_rows = w->rows};
+                        .groups = raw->of[EXF_STORED_GROUPS], .all_rows = w->rows, .step = apart};
     exf_dequantize(dst, w->coding, &c);
     size_t bad = exf_first_not_finite(dst, n_rows * cols);
-    if (bad < n_rows * cols) rc = not_finite(w, &c, row, bad, err);
+    if (bad < n_rows * cols) rc = not_finite(w, &c, row * apart + before, bad, err);
 out:
     exf_mem_free(scales);
     return rc;
 }
 
-static exf_code read_coded(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
+/* Reads the rows in pieces as stored, and decodes these. */
+static exf_code read_pieces(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
     size_t step = exf_weight_piece_rows(w, cols), room = 0;
     char *buffer = NULL;
@@ -238,7 +260,7 @@ static exf_code read_coded(const exf_weight_source *w, size_t row, size_t n_rows
     for (size_t at = 0; at < n_rows; at += step) {
         size_t n = n_rows - at < step ? n_rows - at : step;
         EXF_TRY(exf_weight_source_raw(w, row + at, n, cols, buffer, &raw, err));
-        EXF_TRY(decode_coded(w, &raw, row + at, n, cols, dst + at * cols, err));
+        EXF_TRY(exf_weight_source_decode(w, &raw, row + at, n, cols, dst + at * cols, err));
     }
 out:
     exf_mem_free(buffer);
@@ -265,8 +287,8 @@ static exf_code read_plain(const exf_weight_source *w, size_t row, size_t n_rows
 
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
-    return w->coding == EXF_CODED_PLAIN ? read_plain(w, row, n_rows, cols, dst, err)
-                                        : read_coded(w, row, n_rows, cols, dst, err);
+    return w->coding == EXF_CODED_PLAIN && !(w->how & EXF_REARRANGED) ? read_plain(w, row, n_rows, cols, dst, err)
+                                                                      : read_pieces(w, row, n_rows, cols, dst, err);
 }
 
 exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
@@ -275,6 +297,7 @@ exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows
     size_t n = n_rows * cols;
     const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
     if (w->coding != EXF_CODED_PLAIN) return decode_coded(w, raw, row, n_rows, cols, dst, err);
+    if (w->how & EXF_REARRANGED) return exf_decode_rearranged(w, raw, row, n_rows, cols, dst, err);
     exf_dtype_to_f32(dst, raw->of[EXF_STORED_CODES], n, s->tensor->view.dtype);
     if (exf_first_not_finite(dst, n) < n) {
         exf_code rc = exf_weight_source_read(w, row, n_rows, cols, dst, err); /* for its message */

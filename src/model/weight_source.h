@@ -15,6 +15,7 @@
  *   modelopt            FP8     X.weight F8_E4M3                 X.weight_scale F32                     matrix, row
  *                       NVFP4   X.weight U8 [out, in / 2]        X.weight_scale F8_E4M3 times
  *                                                                X.weight_scale_2 F32                   16 columns of a row
+ *   mxfp4               FP4     X_blocks U8 [E, out, in/32, 16]  X_scales U8 [E, out, in / 32], an E8M0 32 columns of a row
  *   awq                 AWQ     X.qweight I32 [in, out / 8]      X.scales, X.qzeros I32                 group of a column
  *   gptq                GPTQ    X.qweight I32 [in / 8, out]      X.scales, X.qzeros, X.g_idx I32 [in]   group of a column
  *
@@ -49,6 +50,7 @@ typedef struct {
     int block_rows, block_cols;       /* elements of the weight that share a scale */
     int piece_block;                  /* pieces have a multiple of so many rows, but for the last */
     unsigned how;                     /* of the tensor's rule */
+    size_t each;                      /* EXF_TRANSPOSED: rows of one expert, which are read together; else 0 */
     exf_weight_identity *identity;    /* what is read is hashed into; NULL: it is not */
     int part;                         /* of the identity */
 } exf_weight_source;
@@ -71,8 +73,9 @@ int exf_weight_source_present(const exf_checkpoint *c, const char *name);
 /* 1 for a tensor beside the weights that decoding does not need: scales of activations and of the key-value cache, shapes. */
 int exf_weight_source_ignores(const exf_quantization *q, const char *name);
 
-/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows or (AWQ, GPTQ) the tensor is
- * larger.  Weights are hashed, and copied to a device, in such pieces. */
+/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows, one
+ * expert's (EXF_TRANSPOSED) or the tensor (AWQ, GPTQ) is larger; where two roles' rows take turns, as float32, too.  Weights are
+ * hashed, and copied to a device, in such pieces. */
 enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
 size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols);
 
@@ -94,6 +97,11 @@ size_t exf_weight_source_room(const exf_weight_source *w, size_t row, size_t n_r
  * the first row on, or from the first of any other piece, is one of the weights' identity. */
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *buffer, exf_raw_rows *out,
                                exf_err *err) EXF_CHECKED;
+/* Rows of a plain tensor in slices, which come in order: n bytes from byte `from` of the rows on.  The buffer is as large as for
+ * exf_weight_source_raw(), and *at points into it.  exf_piece_hash_end() ends the piece. */
+exf_piece_hash exf_weight_source_piece(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols);
+exf_code exf_weight_source_slice(const exf_weight_source *w, exf_piece_hash *piece, size_t from, size_t n, void *buffer,
+                                 const void **at, exf_err *err) EXF_CHECKED;
 /* Converts raw rows to float32 [n_rows, cols]: the same values, and messages, as exf_weight_source_read(). */
 exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
                                   float *dst, exf_err *err) EXF_CHECKED;

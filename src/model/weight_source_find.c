@@ -64,7 +64,7 @@ static int is_plain(exf_dtype t, unsigned how)
 /* Returns 1 for a tensor that the quantizer may have coded. */
 static int may_be_coded(const search *f, int rank)
 {
-    if (f->q->quantizer == EXF_QUANTIZER_NONE || rank != 2) return 0;
+    if (f->q->quantizer == EXF_QUANTIZER_NONE || f->q->quantizer == EXF_QUANTIZER_MXFP4 || rank != 2) return 0;
     if (f->q->quantizer == EXF_QUANTIZER_FP8) return f->how & EXF_LINEAR;
     return !(f->how & (EXF_PLUS_ONE | EXF_INTEGER));
 }
@@ -238,6 +238,31 @@ out:
     return rc;
 }
 
+/* A stack of experts, X_blocks and X_scales. */
+static exf_code find_mxfp4_stack(const search *f, exf_weight_source *w, const int64_t *shape, int rank)
+{
+    char name[EXF_ST_MAX_NAME + 1];
+    exf_code rc;
+    if (f->q->quantizer != EXF_QUANTIZER_MXFP4)
+        return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is MXFP4, but %s has no \"quantization_config\" of \"mxfp4\"",
+                        exf_st_path(f->s->file), name_of(f->s), f->config_path);
+    EXF_TRY(check_dtype(f, f->s, EXF_STORED_CODES, 1 << EXF_DT_U8));
+    EXF_TRY(check_shape(f, f->s, shape, rank, " (32 FP4 in 16 bytes)"));
+    snprintf(name, sizeof name, "%.*sscales", (int)(strlen(f->name) - strlen("blocks")), f->name);
+    const exf_stored_tensor *s = exf_checkpoint_find(f->c, name);
+    if (!s)
+        return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\": its scales \"%s\" are missing from the checkpoint",
+                        exf_st_path(f->s->file), name_of(f->s), name);
+    EXF_TRY(check_dtype(f, s, EXF_STORED_SCALES, 1 << EXF_DT_U8));
+    w->coding = EXF_CODED_FP4;
+    w->block_cols = EXF_FP4_BLOCK;
+    w->of[EXF_STORED_SCALES] = s;
+    w->scale_dtype = EXF_DT_F8_E8M0;
+    rc = check_shape(f, s, shape, rank - 1, " (one per 32 columns)");
+out:
+    return rc;
+}
+
 /* FP8 with one scale, one a row, or one a block where the config says how large blocks are: the shape of the scales tells. */
 static exf_code find_fp8(const search *f, exf_weight_source *w, const int64_t *shape)
 {
@@ -342,8 +367,10 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
     if (!f.s)
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" %s is missing from the checkpoint", config_path, name,
                         exf_shape_text(want, sizeof want, shape, rank));
+    size_t each = how & EXF_TRANSPOSED ? (size_t)shape[2] / (how & EXF_INTERLEAVED ? 2 : 1) : 0;
     *w = (exf_weight_source){.coding = EXF_CODED_PLAIN, .of[EXF_STORED_CODES] = f.s, .how = how, .block_rows = 1, .block_cols = 1,
-                             .piece_block = 1};
+                             .piece_block = 1, .each = each};
+    if (how & EXF_MXFP4) return find_mxfp4_stack(&f, w, shape, rank);
     if (may_be_coded(&f, rank) && is_coded(&f)) return find_coded(&f, w, shape);
     if (!is_plain(f.s->tensor->view.dtype, how)) return wrong_dtype(&f, rank);
     return check_shape(&f, f.s, shape, rank, "");

@@ -75,6 +75,15 @@ static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gat
     return (exf_expert_matrices){.gate = exf_matrix_of(lw, gate), .up = exf_matrix_of(lw, up), .down = exf_matrix_of(lw, down)};
 }
 
+exf_expert_matrices exf_routed_matrices(const exf_layer_weights *lw)
+{
+    exf_expert_matrices m = matrices_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
+    m.gate_bias = lw->w[EXF_W_EXPERT_GATE_BIAS];
+    m.up_bias = lw->w[EXF_W_EXPERT_UP_BIAS];
+    m.down_bias = lw->w[EXF_W_EXPERT_DOWN_BIAS];
+    return m;
+}
+
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
                              const int32_t *ids, int n, int keep, exf_err *err)
 {
@@ -90,7 +99,7 @@ exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf
             EXF_TRY(w->b->finish(w->q, err));
             EXF_TRY(l->parts.next(l->parts.self, err));
         }
-        exf_expert_matrices routed = matrices_of(l->weights, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
+        exf_expert_matrices routed = exf_routed_matrices(l->weights);
         w->b->experts(w->q, outputs, m->x, ids, &routed, &shape, m->experts);
     }
 out:

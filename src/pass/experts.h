@@ -159,6 +159,8 @@ float *exf_moe_rows(const exf_moe_layer *l, size_t row);
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 /* Waits for the queue if the pass is timed. */
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
+/* Returns the matrices and biases of the routed experts that are loaded. */
+exf_expert_matrices exf_routed_matrices(const exf_layer_weights *lw);
 /* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]; keep: slots without
  * an expert stay as they are. */
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,

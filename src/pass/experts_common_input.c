@@ -50,8 +50,7 @@ static void compute_outputs(const exf_moe_layer *l, exf_workspace *w, const exf_
     const exf_layer_weights *lw = l->weights;
     const float *norm = lw->w[EXF_W_FFN_NORM];
     exf_expert_shape shape = exf_expert_shape_of(a, n, a->n_experts, a->n_experts, a->d_expert);
-    exf_expert_matrices m = {.gate = exf_matrix_of(lw, EXF_W_EXPERT_GATE), .up = exf_matrix_of(lw, EXF_W_EXPERT_UP),
-                             .down = exf_matrix_of(lw, EXF_W_EXPERT_DOWN)};
+    exf_expert_matrices m = exf_routed_matrices(lw);
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     w->b->gather_rows(w->q, c->hidden, l->rows, c->row, n, (int)exf_row_width(a));
     const float *u = exf_residual_read(w->b, w->q, a, &site, c->hidden, n, c->u, c->mixing);

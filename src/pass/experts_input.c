@@ -15,7 +15,8 @@ exf_number exf_moe_number(exf_compute compute)
 exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, int n_experts, int top_k, int width)
 {
     return (exf_expert_shape){.n_tokens = n_tokens, .n_experts = n_experts, .top_k = top_k, .d_model = a->d_model,
-                              .d_expert = width, .limit = (float)a->swiglu_limit};
+                              .d_expert = width, .limit = (float)a->swiglu_limit,
+                              .slope = (float)a->swiglu_slope, .shift = (float)a->swiglu_shift};
 }
 
 static size_t larger(size_t a, size_t b)

@@ -1,6 +1,6 @@
 /* mixer_attention.c - grouped-query attention: q/k/v/o with or without biases, RMS
  * norm of each q and k head or of the whole rows, a cut of q, k and v, RoPE on the first dimensions of a head, causal
- * softmax, an optional sigmoid gate per head element, output projection. */
+ * softmax, over a window and with sinks where the layer has them, an optional sigmoid gate per head element, output projection. */
 #include "pass/mix.h"
 
 #include <math.h>
@@ -46,6 +46,8 @@ static void run_mixer(const exf_mixer_call *c)
     float *scores = exf_arena_take(c->arena, c->b->attention_workspace(&shape));
     float *packed = s->gated ? exf_arena_take(c->arena, (size_t)t * (size_t)dout) : q;
     if (!c->arena->base) return;
+    shape.window = s->window[c->layer];
+    shape.sinks = c->w[EXF_W_HEAD_SINK];
     project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
     project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);
     project(c, v, EXF_W_V, EXF_W_V_BIAS, dkv);
@@ -62,9 +64,9 @@ static void run_mixer(const exf_mixer_call *c)
 static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_attention_spec *s = &a->attention;
-    double d = s->head_dim, q = s->n_heads * d * (s->gated ? 2 : 1);
-    (void)layer;
-    return 2 * t * a->d_model * (q + s->n_heads * d + 2 * s->n_kv_heads * d) + 2 * s->n_heads * d * t * (t + 1);
+    double d = s->head_dim, q = s->n_heads * d * (s->gated ? 2 : 1), w = s->window[layer] ? s->window[layer] : t;
+    double seen = w < t ? w * t - w * (w - 1) / 2 : t * (t + 1) / 2; /* keys, of all tokens */
+    return 2 * t * a->d_model * (q + s->n_heads * d + 2 * s->n_kv_heads * d) + 4 * s->n_heads * d * seen;
 }
 
 const exf_mixer exf_mixer_attention = {.name = "attention", .run = run_mixer, .flops = count_flops};

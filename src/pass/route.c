@@ -26,6 +26,7 @@ void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix
     int h = input.number == EXF_NUMBER_BF16 ? 2 * a->d_model : a->d_model;
     exf_matrix w = input.number == EXF_NUMBER_BF16 ? exf_bf16(lw->router_split) : exf_f32(lw->w[EXF_W_ROUTER]);
     ws->b->gemm_xwt(ws->q, logits, a->n_experts, input, h, w, h, n_tokens, a->n_experts, h, 1, 0);
+    if (lw->w[EXF_W_ROUTER_SHIFT]) ws->b->add_bias(ws->q, logits, lw->w[EXF_W_ROUTER_SHIFT], n_tokens, a->n_experts);
     if (mask) ws->b->add_bias(ws->q, logits, mask, n_tokens, a->n_experts);
     ws->b->router(ws->q, ids, weights, logits, tokens, n_tokens, &rules, ws->router);
 }

@@ -26,6 +26,8 @@ static const exf_released_model models[] = {
     {"Qwen3.5-35B-A3B", "recipes/qwen3.5-35b-a3b.yaml", "qwen3_5_moe", 40, 256, 8, 2048},
     {"Qwen3-Next-80B-A3B", "recipes/qwen3-next-80b-a3b.yaml", "qwen3_next", 48, 512, 10, 2048},
     {"MiniMax-M2", "recipes/minimax-m2.yaml", "minimax_m2", 62, 256, 8, 3072},
+    {"gpt-oss-20b", "recipes/gpt-oss-20b.yaml", "gpt_oss", 24, 32, 4, 2880},
+    {"gpt-oss-120b", "recipes/gpt-oss-120b.yaml", "gpt_oss", 36, 128, 4, 2880},
     {"Mixtral-8x7B", "recipes/mixtral-8x7b.yaml", "mixtral", 32, 8, 2, 4096},
     {"Mixtral-8x22B", "recipes/mixtral-8x22b.yaml", "mixtral", 56, 8, 2, 6144},
     {"OLMoE-1B-7B", "recipes/olmoe-1b-7b.yaml", "olmoe", 16, 64, 8, 2048},

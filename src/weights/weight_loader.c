@@ -1,11 +1,13 @@
 /* weight_loader.c - the loader of a device; see weight_loader.h.
  *
  *   readers   read chunks, each to pinned memory that no copy reads, load after load (weight_plan.h) as far as areas are free
- *   sender    copies them to the device in the order in which they were read, two at a time, and finishes a load after its
+ *   sender    copies them to the device in the order in which they were read, four at a time, and finishes a load after its
  *             last chunk (weight_loader_sender.c)
  *
- * Two copies at a time keep the bus busy.  More would delay the pass, whose own small copies to the device wait for all that
- * were queued before them. */
+ * A chunk that is copied as stored is read in slices, so that what a reader writes is still in its core's cache when the next
+ * slice overwrites it: with whole chunks of 4 MB each byte went to memory and back, which held the readers at 0.75 times.
+ * Four copies of a slice keep the bus busy.  More would delay the pass, whose own small copies to the device wait for all
+ * that were queued before them. */
 #include "weights/weight_loader_internal.h"
 
 #include "base/err.h"
@@ -47,6 +49,9 @@ static exf_code read_chunk(exf_weight_reader *r, exf_chunk_buffer *to, exf_err *
     double start = exf_clock();
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
+    to->slice = 0;
+    to->n = exf_chunk_stored_bytes(p, EXF_STORED_CODES);
+    to->last = 1;
     rc = exf_chunk_fetch(s->shared, p, s->number[to->load] + to->number, &to->memory, s->most_host, &to->bytes, err);
     r->times.bytes += to->bytes.bytes;
     if (rc == EXF_OK && !p->raw) rc = exf_chunk_decode(p, &to->bytes.rows, exf_values_of(to, p), err);
@@ -55,17 +60,77 @@ out:
     return rc;
 }
 
+/* Returns a buffer of the reader's own that is free, or NULL. */
+static exf_chunk_buffer *free_buffer(exf_weight_reader *r)
+{
+    for (int i = 0; i < EXF_READER_BUFFERS; i++)
+        if (!r->buffers[i].full) return &r->buffers[i];
+    return NULL;
+}
+
+/* Waits until a buffer is free; returns NULL if the loader is to be closed.  Called with the lock held. */
+static exf_chunk_buffer *wait_for_buffer(exf_weight_reader *r)
+{
+    exf_chunk_buffer *b = NULL;
+    while (!r->s->quit && !(b = free_buffer(r))) pthread_cond_wait(&r->work, &r->s->lock);
+    return b;
+}
+
+/* Hands a buffer to the sender.  Called with the lock held. */
+static void send(exf_weight_loader *s, exf_chunk_buffer *b)
+{
+    s->read.list[(s->read.first + s->read.n++) % (sizeof s->read.list / sizeof *s->read.list)] = b;
+    pthread_cond_signal(&s->filled);
+}
+
+/* Reads the slice of a chunk that begins at to->slice. */
+static exf_code read_slice(exf_weight_reader *r, const exf_weight_chunk *p, exf_chunk_buffer *to, exf_piece_hash *hash,
+                           exf_err *err)
+{
+    double start = exf_clock();
+    size_t left = exf_chunk_stored_bytes(p, EXF_STORED_CODES) - to->slice;
+    exf_code rc;
+    EXF_TRY(exf_stop_check(err));
+    to->n = left < EXF_SLICE_BYTES ? left : EXF_SLICE_BYTES;
+    to->last = to->n == left;
+    to->bytes = (exf_fetched_chunk){.bytes = to->n};
+    rc = exf_weight_source_slice(&p->at.w, hash, to->slice, to->n, to->memory, &to->bytes.rows.of[EXF_STORED_CODES], err);
+    r->times.bytes += to->n;
+    r->times.reading += exf_clock() - start;
+out:
+    return rc;
+}
+
+/* Reads a chunk slice by slice, from the buffer *b on, and sends all slices but the last, which is then in *b; NULL: the loader
+ * is to be closed.  Called with the lock held, which it releases while it reads. */
+static exf_code read_slices(exf_weight_reader *r, const exf_weight_chunk *p, exf_chunk_buffer **b, exf_err *err)
+{
+    exf_weight_loader *s = r->s;
+    exf_piece_hash hash = exf_weight_source_piece(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols);
+    exf_chunk_buffer *to = *b;
+    exf_code rc = EXF_OK;
+    to->slice = 0;
+    for (;;) {
+        pthread_mutex_unlock(&s->lock);
+        rc = read_slice(r, p, to, &hash, err);
+        pthread_mutex_lock(&s->lock);
+        if (rc != EXF_OK || to->last) break;
+        size_t load = to->load, number = to->number, next = to->slice + to->n;
+        send(s, to);
+        if (!(to = wait_for_buffer(r))) break;
+        *to = (exf_chunk_buffer){.owner = r, .memory = to->memory, .full = 1, .load = load, .number = number, .slice = next};
+    }
+    *b = to;
+    return exf_piece_hash_end(&hash, rc, err);
+}
+
 /* Pins the reader's buffers: each reader its own, since that takes milliseconds. */
 static exf_code pin_buffers(exf_weight_reader *r, exf_err *err)
 {
-    exf_weight_loader *s = r->s;
     exf_code rc = EXF_OK;
     for (int i = 0; i < EXF_READER_BUFFERS; i++) {
-        EXF_TRY(s->b->gpu->alloc_staging((void *)&r->buffers[i].memory, s->most_host, "weight chunks", err));
-        pthread_mutex_lock(&s->lock);
-        s->free[s->n_free++] = &r->buffers[i];
-        pthread_cond_signal(&s->work);
-        pthread_mutex_unlock(&s->lock);
+        r->buffers[i].owner = r;
+        EXF_TRY(r->s->b->gpu->alloc_staging((void *)&r->buffers[i].memory, r->s->most_host, "weight chunks", err));
     }
 out:
     return rc;
@@ -76,20 +141,27 @@ out:
 static void read_taken(exf_weight_reader *r, exf_chunk_buffer *to)
 {
     exf_weight_loader *s = r->s;
+    const exf_weight_chunk *p = &exf_plan_of(s, to->load)->chunk[to->number];
     exf_err err = {.code = EXF_OK};
-    int skip = exf_failed_before(s, to->load, to->number);
-    pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : read_chunk(r, to, &err);
-    pthread_mutex_lock(&s->lock);
+    size_t load = to->load, number = to->number;
+    int skip = exf_failed_before(s, load, number);
+    exf_code rc = EXF_OK;
+    if (!skip && !s->shared && exf_chunk_copied_as_stored(p)) {
+        rc = read_slices(r, p, &to, &err);
+    } else if (!skip) {
+        pthread_mutex_unlock(&s->lock);
+        rc = read_chunk(r, to, &err);
+        pthread_mutex_lock(&s->lock);
+    }
+    if (!to) return;
     if (rc == EXF_OK && !skip) {
-        s->read.list[(s->read.first + s->read.n++) % (sizeof s->read.list / sizeof *s->read.list)] = to;
-        pthread_cond_signal(&s->filled);
+        send(s, to);
         return;
     }
-    if (rc != EXF_OK) exf_note_failure(s, to->load, to->number, &err);
-    s->free[s->n_free++] = to;
-    if (--s->left[to->load] > 0) return;
-    s->ready[to->load] = 1;
+    if (rc != EXF_OK) exf_note_failure(s, load, number, &err);
+    to->full = 0;
+    if (--s->left[load] > 0) return;
+    s->ready[load] = 1;
     pthread_cond_signal(&s->done);
 }
 
@@ -107,11 +179,12 @@ static void *read_chunks(void *self)
         pthread_cond_signal(&s->done);
     }
     while (rc == EXF_OK && !s->quit) {
-        if (!s->n_free || !take_chunk(s, &load, &chunk)) {
-            pthread_cond_wait(&s->work, &s->lock);
+        exf_chunk_buffer *to = free_buffer(r);
+        if (!to || !take_chunk(s, &load, &chunk)) {
+            pthread_cond_wait(&r->work, &s->lock);
             continue;
         }
-        exf_chunk_buffer *to = s->free[--s->n_free];
+        to->full = 1;
         to->load = load;
         to->number = chunk;
         read_taken(r, to);
@@ -120,13 +193,18 @@ static void *read_chunks(void *self)
     return NULL;
 }
 
+static void wake_readers(exf_weight_loader *s)
+{
+    for (int i = 0; i < s->n_readers; i++) pthread_cond_signal(&s->readers[i].work);
+}
+
 /* Permits filling of `load` and, if the load after it has another area, of that load too. */
 static void open_loads(exf_weight_loader *s, size_t load)
 {
     pthread_mutex_lock(&s->lock);
     s->open_loads = load + 1;
     if (load + 1 < s->schedule.n && s->schedule.load[load + 1].early) s->open_loads++;
-    pthread_cond_broadcast(&s->work);
+    wake_readers(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -215,7 +293,7 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
     s->o = *o;
     s->n_readers = readers_of(o);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
+    for (int i = 0; i < s->n_readers; i++) pthread_cond_init(&s->readers[i].work, NULL);
     pthread_cond_init(&s->filled, NULL);
     pthread_cond_init(&s->done, NULL);
     EXF_TRY(exf_weight_schedule_make(&s->schedule, m, compute, o, err));
@@ -247,7 +325,7 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
     if (!s) return;
     pthread_mutex_lock(&s->lock);
     s->quit = 1;
-    pthread_cond_broadcast(&s->work);
+    wake_readers(s);
     pthread_cond_signal(&s->filled);
     pthread_mutex_unlock(&s->lock);
     if (s->sender_started) pthread_join(s->sender, NULL);
@@ -273,7 +351,7 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
     exf_mem_free(s->ready);
     exf_mem_free(s->number);
     pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->work);
+    for (int i = 0; i < s->n_readers; i++) pthread_cond_destroy(&s->readers[i].work);
     pthread_cond_destroy(&s->filled);
     pthread_cond_destroy(&s->done);
     exf_mem_free(s);

@@ -5,20 +5,26 @@
 
 #include <pthread.h>
 
-enum { EXF_MOST_READERS = 16, EXF_READER_BUFFERS = 2, EXF_SENDER_COPIES = 2 };
+enum { EXF_MOST_READERS = 16, EXF_READER_BUFFERS = 2, EXF_SENDER_COPIES = 4 };
 
-/* Pinned memory for a chunk, and the chunk that is in it: its tensors, then float32 that the host made of them. */
+/* Pinned memory of a reader, and the chunk that is in it: its tensors, then float32 that the host made of them; or a slice of
+ * the bytes of a chunk that is copied as stored. */
 typedef struct {
+    struct exf_weight_reader *owner;
     char *memory;
+    int full;            /* 1: it is read to, or waits for its copy */
     size_t load, number;
     exf_fetched_chunk bytes;
+    size_t slice, n;     /* copied as stored: the first byte in the chunk, and how many */
+    int last;            /* 1: with this copy the chunk is loaded */
 } exf_chunk_buffer;
 
-typedef struct {
+typedef struct exf_weight_reader {
     struct exf_weight_loader *s;
     pthread_t thread;
     int started;
-    exf_chunk_buffer buffers[EXF_READER_BUFFERS]; /* that this reader pinned; all readers use them */
+    pthread_cond_t work; /* a buffer is free, or there are chunks to read */
+    exf_chunk_buffer buffers[EXF_READER_BUFFERS];
     exf_weight_loader_times times;
 } exf_weight_reader;
 
@@ -52,9 +58,7 @@ struct exf_weight_loader {
     exf_chunk_copy copies[EXF_SENDER_COPIES];
     double sending;            /* seconds for which the sender has waited for copies */
     pthread_mutex_t lock;
-    pthread_cond_t work, filled, done; /* waited for by readers, the sender, exf_weight_loader_next() */
-    exf_chunk_buffer *free[EXF_MOST_READERS * EXF_READER_BUFFERS];
-    size_t n_free;
+    pthread_cond_t filled, done; /* waited for by the sender, exf_weight_loader_next() */
     exf_buffer_queue read;         /* chunks that were read and are not being copied yet */
     size_t taking;             /* load whose chunks are being taken */
     size_t open_loads;         /* loads below this number may be filled */

@@ -42,11 +42,10 @@ out:
     return rc;
 }
 
-/* Returns 1 for a chunk whose bytes go to their place as they are; they are checked later, with the whole part. */
-static int is_copied_as_stored(const exf_weight_chunk *p)
+/* Returns 1 for a chunk that the host decodes and the device rounds; its values are checked later, with the whole part. */
+static int is_rounded(const exf_weight_chunk *p)
 {
-    const exf_weight_source *w = &p->at.w;
-    return p->raw && w->coding == EXF_CODED_PLAIN && exf_weight_source_dtype(w) == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
+    return !p->raw && p->number == EXF_NUMBER_BF16;
 }
 
 /* Returns where in a buffer the float32 are that the host made of a chunk. */
@@ -62,10 +61,14 @@ static void queue_copy(const exf_weight_loader *s, exf_chunk_copy *c)
     const exf_weight_chunk *p = &exf_plan_of(s, c->from->load)->chunk[c->from->number];
     const exf_raw_rows *raw = &c->from->bytes.rows;
     char *to = exf_area_of(s, c->from->load) + p->to;
-    if (!p->raw) {
+    if (is_rounded(p)) {
+        int cols = (int)p->at.cols;
+        b->upload(c->q, c->device, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
+        b->gpu->round_rows(c->q, (uint16_t *)(void *)to, cols, (const float *)(const void *)c->device, cols, (int)p->n_rows, cols);
+    } else if (!p->raw) {
         b->upload(c->q, to, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
-    } else if (is_copied_as_stored(p)) {
-        b->upload(c->q, to, raw->of[EXF_STORED_CODES], exf_chunk_stored_bytes(p, EXF_STORED_CODES));
+    } else if (exf_chunk_copied_as_stored(p)) {
+        b->upload(c->q, to + c->from->slice, raw->of[EXF_STORED_CODES], c->from->n);
     } else {
         exf_device_coded_rows rows = coded_rows(p, c->device);
         for (int kind = 0; kind < EXF_STORED_KINDS; kind++)
@@ -84,7 +87,7 @@ static exf_code finish_copy(exf_weight_loader *s, const exf_chunk_copy *c, exf_e
     double start = exf_clock();
     int bad = 0;
     exf_code rc;
-    if (!p->raw || is_copied_as_stored(p))
+    if (!p->raw || exf_chunk_copied_as_stored(p))
         EXF_TRY(s->b->finish(c->q, err));
     else
         EXF_TRY(s->b->download(c->q, &bad, c->bad, sizeof bad, err));
@@ -111,7 +114,7 @@ static exf_code check_values(const exf_weight_loader *s, const exf_chunk_copy *c
     }
     EXF_TRY(b->download(c->q, &bad, c->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
-        if (p->chunk[i].raw) {
+        if (p->chunk[i].raw || is_rounded(&p->chunk[i])) {
             rc = name_bad_weight(s, &p->chunk[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }
@@ -156,9 +159,9 @@ static void settle_chunk(exf_weight_loader *s, exf_chunk_copy *c, exf_chunk_buff
     size_t load = from->load;
     const exf_weight_plan *plan = exf_plan_of(s, load);
     if (rc != EXF_OK) exf_note_failure(s, load, from->number, err);
-    s->free[s->n_free++] = from;
-    pthread_cond_signal(&s->work);
-    if (--s->left[load] > 0) return;
+    from->full = 0;
+    pthread_cond_signal(&from->owner->work);
+    if (!from->last || --s->left[load] > 0) return;
     int skip = exf_failed_before(s, load, plan->n);
     pthread_mutex_unlock(&s->lock);
     rc = skip ? EXF_OK : check_values(s, c, plan, exf_area_of(s, load), err);

@@ -51,7 +51,7 @@ static size_t aligned(size_t bytes)
 
 static int is_routed(exf_role role)
 {
-    return role == EXF_W_EXPERT_GATE || role == EXF_W_EXPERT_UP || role == EXF_W_EXPERT_DOWN;
+    return role >= EXF_W_EXPERT_GATE && role <= EXF_W_EXPERT_DOWN_BIAS;
 }
 
 /* Returns 1 if a role belongs to the part. */
@@ -125,6 +125,12 @@ static size_t plan_bytes(const exf_model *m, exf_compute compute, const exf_weig
     return total;
 }
 
+int exf_chunk_copied_as_stored(const exf_weight_chunk *p)
+{
+    const exf_weight_source *w = &p->at.w;
+    return p->raw && w->coding == EXF_CODED_PLAIN && exf_weight_source_dtype(w) == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16;
+}
+
 size_t exf_chunk_stored_bytes(const exf_weight_chunk *p, exf_stored_kind kind)
 {
     return exf_weight_source_stored_bytes(&p->at.w, kind, p->at.row + p->row, p->n_rows, p->at.cols);
@@ -142,30 +148,48 @@ size_t exf_device_offset(const exf_weight_chunk *p, exf_stored_kind kind)
     return at;
 }
 
-/* Returns the bytes of codes of the largest chunk: of AWQ's and GPTQ's, a whole matrix. */
-static size_t most_codes(const exf_model *m)
+/* Bytes of the largest chunk, as stored without its scales, and as float32 where the host decodes it for products. */
+typedef struct {
+    size_t codes, floats;
+} chunk_bytes;
+
+/* Adds what a role's matrices ask for: of AWQ's, of GPTQ's and of experts' that are stored as columns, a chunk is a whole one. */
+static void add_matrix(chunk_bytes *most, const exf_model *m, exf_role role, int layer)
 {
-    size_t most = EXF_WEIGHT_CHUNK_BYTES;
-    int turned = m->quantization.quantizer == EXF_QUANTIZER_AWQ || m->quantization.quantizer == EXF_QUANTIZER_GPTQ;
-    for (int l = -1; turned && l < m->arch.n_layers; l++)
-        for (int role = 0; role < EXF_W_COUNT; role++) {
-            size_t n = is_product((exf_role)role) ? exf_model_count(m, (exf_role)role, l) / 2 : 0;
-            most = n > most ? n : most;
-        }
+    int packed = m->quantization.quantizer == EXF_QUANTIZER_AWQ || m->quantization.quantizer == EXF_QUANTIZER_GPTQ;
+    size_t n = exf_model_count(m, role, layer), codes = packed ? n / 2 : 0, floats = 0;
+    unsigned how = exf_model_how(m, role, layer);
+    if (how & EXF_REARRANGED) floats = EXF_WEIGHT_CHUNK_BYTES;
+    if (how & EXF_TRANSPOSED) {
+        codes = n * (how & EXF_INTERLEAVED ? 2 : 1) * (exf_model_fits_bf16(m, role, layer) ? 2 : sizeof(float));
+        floats = n * sizeof(float);
+    }
+    most->codes = codes > most->codes ? codes : most->codes;
+    most->floats = floats > most->floats ? floats : most->floats;
+}
+
+static chunk_bytes most_chunk(const exf_model *m)
+{
+    chunk_bytes most = {.codes = EXF_WEIGHT_CHUNK_BYTES};
+    for (int l = -1; l < m->arch.n_layers; l++)
+        for (int role = 0; role < EXF_W_COUNT; role++)
+            if (is_product((exf_role)role)) add_matrix(&most, m, (exf_role)role, l);
     return most;
 }
 
 /* Scales of groups of 16 columns and more, zeros and group numbers are at most a quarter of their codes. */
 size_t exf_weight_most_room(const exf_model *m)
 {
-    size_t codes = most_codes(m);
-    return codes + codes / 4 + 3 * EXF_STORED_KINDS * (size_t)EXF_FILE_ALIGN;
+    chunk_bytes most = most_chunk(m);
+    return most.codes + most.codes / 4 + 3 * EXF_STORED_KINDS * (size_t)EXF_FILE_ALIGN + most.floats;
 }
 
 size_t exf_weight_most_device(const exf_model *m)
 {
-    size_t codes = most_codes(m);
-    return codes + codes / 4 + EXF_STORED_KINDS * (size_t)ALIGN;
+    chunk_bytes most = most_chunk(m);
+    size_t codes = most.floats ? EXF_WEIGHT_CHUNK_BYTES : most.codes;
+    codes += codes / 4 + EXF_STORED_KINDS * (size_t)ALIGN;
+    return codes > most.floats ? codes : most.floats;
 }
 
 static exf_code add_chunk(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
@@ -179,6 +203,7 @@ static exf_code add_chunk(exf_weight_plan *p, const exf_weight_chunk *chunk, exf
         device = exf_device_offset(chunk, EXF_STORED_KINDS);
     else
         host += chunk->n_rows * chunk->at.cols * sizeof(float);
+    if (!chunk->raw && chunk->number == EXF_NUMBER_BF16) device = chunk->n_rows * chunk->at.cols * sizeof(float);
     p->most_host = host > p->most_host ? host : p->most_host;
     p->most_device = device > p->most_device ? device : p->most_device;
     return EXF_OK;
@@ -191,7 +216,7 @@ static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute c
     exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;
     EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
-    chunk.raw = (is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
+    chunk.raw = (is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER | EXF_REARRANGED));
     if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && exf_weight_source_dtype(&chunk.at.w) == EXF_DT_BF16) p->split = 1;
     size_t step = exf_weight_piece_rows(&chunk.at.w, chunk.at.cols), width = chunk.at.cols * exf_number_bytes(chunk.number);
     for (size_t row = 0; row < chunk.at.rows; row += step) {

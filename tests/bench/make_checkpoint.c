@@ -90,6 +90,15 @@ static exf_code add_coded(plan *p, const exf_tensor_rule *r, const char *name, c
     return add(p, scale, "", EXF_DT_F8_E8M0, grid, 2, SCALES_E8M0, exponent - (fp4 ? 1 : 0), err);
 }
 
+/* A stack of experts in MXFP4, X_blocks, and its scales, X_scales. */
+static exf_code add_mxfp4(plan *p, const char *blocks, const int64_t *shape, int rank, int exponent, exf_err *err)
+{
+    char scales[EXF_TENSOR_NAME_LEN];
+    exf_code rc = add(p, blocks, "", EXF_DT_U8, shape, rank, CODES_FP4, 0, err);
+    snprintf(scales, sizeof scales, "%.*sscales", (int)(strlen(blocks) - strlen("blocks")), blocks);
+    return rc == EXF_OK ? add(p, scales, "", EXF_DT_U8, shape, rank - 1, SCALES_E8M0, exponent - 1, err) : rc;
+}
+
 static exf_code add_rule(plan *p, const exf_tensor_rule *r, int layer, exf_err *err)
 {
     char name[EXF_TENSOR_NAME_LEN];
@@ -103,7 +112,9 @@ static exf_code add_rule(plan *p, const exf_tensor_rule *r, int layer, exf_err *
     if (!exf_rule_begins_tensor(r)) return EXF_OK;
     for (int e = 0; rc == EXF_OK && e < n; e++) {
         exf_rule_name(name, p->m, r, layer, e);
-        if (p->m->quantization.fp8 && r->how & EXF_LINEAR && rank == 2)
+        if (r->how & EXF_MXFP4)
+            rc = add_mxfp4(p, name, shape, rank, -(int)(log2((double)shape[2] * EXF_FP4_BLOCK) / 2), err);
+        else if (p->m->quantization.fp8 && r->how & EXF_LINEAR && rank == 2)
             rc = add_coded(p, r, name, shape, exponent, err);
         else
             rc = add(p, name, "", dtype, shape, rank, kind_of(r, dtype, rank), exponent, err);

@@ -137,7 +137,14 @@ for test_case; do
         ;;
     *) (cd "$test_case" && pwd) || exit 1 ;;
     esac
-done >"$work/list" || exit 1
+done >"$work/all" || exit 1
+# TIER=fast leaves out what tests/slow.txt has, TIER=slow runs nothing else.
+awk -v tier="${TIER:-all}" -v "from=$ROOT/tests/" '
+    NR == FNR { slow[$1] = 1; next }
+    { name = substr($0, length(from) + 1); sub(/[.]cases:.*/, ".cases", name) }
+    tier == "all" || (name in slow) == (tier == "slow")' "$ROOT/tests/slow.txt" "$work/all" >"$work/list"
+[ "${TIER:-all}" != fast ] ||
+    echo "$(($(wc -l <"$work/all") - $(wc -l <"$work/list"))) cases of tests/slow.txt are left to make check-slow"
 cp -R "$ROOT/tests/bad/base" "$work/base" || exit 1
 (cd "$work/base" && "$BIN/exfold-calibrate" -q recipe.yaml) >"$work/said" 2>&1 || { cat "$work/said"; exit 1; }
 export CALIBRATED="$work/base/out"

@@ -70,7 +70,7 @@ START_TEST(integers_are_decoded_as_on_the_cpu)
     for (size_t i = 0; i < cols; i++) order[i] = (int32_t)(exf_rng_u64(1, 6, i) % groups);
     exf_dtype_to_f32(scales, raw, rows * groups, shapes[_i].scales);
     exf_coded_rows host = {.codes = codes, .scales = scales, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = group,
-                           .zeros = shapes[_i].zeros ? zeros : NULL, .zero_add = _i % 2,
+                           .step = 1, .zeros = shapes[_i].zeros ? zeros : NULL, .zero_add = _i % 2,
                            .groups = shapes[_i].order ? (uint8_t *)order : NULL, .all_rows = rows};
     exf_dequantize(want, shapes[_i].coding, &host);
     exf_device_coded_rows c = {.coding = shapes[_i].device, .scale_dtype = shapes[_i].scales,

@@ -32,7 +32,7 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
     }
     exf_dtype_to_f32(scales, raw, grid, coded[_i].scales);
     exf_coded_rows host = {.codes = codes, .scales = scales, .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
-                           .block_cols = coded[_i].block_cols};
+                           .block_cols = coded[_i].block_cols, .step = 1};
     exf_dequantize(want, fp8 ? EXF_CODED_FP8 : EXF_CODED_FP4, &host);
     int *bad = device_put(&d, &(int){0}, sizeof(int));
     exf_device_coded_rows on_device = {.coding = coded[_i].coding, .scale_dtype = coded[_i].scales,

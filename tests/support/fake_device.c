@@ -113,7 +113,7 @@ static void decode(float *to, const exf_device_coded_rows *r)
     for (size_t i = 0; r->factor && i < n; i++) scales[i] = r->divides ? scales[i] / factor : scales[i] * factor;
     exf_coded_rows c = {.codes = r->codes, .scales = scales, .rows = r->rows, .cols = r->cols, .block_rows = r->block_rows,
                         .block_cols = r->block_cols, .zeros = r->zeros, .zero_add = r->zero_add, .groups = r->groups,
-                        .all_rows = r->rows};
+                        .all_rows = r->rows, .step = 1};
     exf_dequantize(to, coding_of[r->coding], &c);
     exf_mem_free(scales);
 }
@@ -136,6 +136,12 @@ static void narrow(uint16_t *to, const float *x, size_t n)
         ck_assert_msg((u & 0xffff) == 0, "a weight is more than bfloat16 holds");
         to[i] = (uint16_t)(u >> 16);
     }
+}
+
+static void round_rows(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n)
+{
+    (void)q;
+    for (int r = 0; r < n_rows; r++) narrow(out + (size_t)r * (size_t)ldo, x + (size_t)r * (size_t)ldx, (size_t)n);
 }
 
 static void unpack(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *r, int *bad)
@@ -197,7 +203,10 @@ static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_
     int half = m->gate.number == EXF_NUMBER_BF16;
     float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL,
           *down = half ? widened(m->down.p, n) : NULL;
-    exf_expert_matrices wide = {.gate = exf_f32(gate), .up = exf_f32(up), .down = exf_f32(down)};
+    exf_expert_matrices wide = *m;
+    wide.gate = exf_f32(gate);
+    wide.up = exf_f32(up);
+    wide.down = exf_f32(down);
     experts_by_token(q, outputs, x, ids, half ? &wide : m, s, workspace);
     exf_mem_free(gate);
     exf_mem_free(up);
@@ -397,7 +406,7 @@ static const exf_gpu_operations gpu = {
     .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .pin = pin, .unpin = unpin,
     .memory = memory, .memory_reset_peak = memory_reset_peak,
     .memory_left = memory_left,
-    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed,
+    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .round_rows = round_rows, .check_bf16 = check_bf16, .embed = embed,
     .watch_finite = watch_finite,
     .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,

@@ -493,6 +493,29 @@ START_TEST(digest_is_as_specified)
 }
 END_TEST
 
+/* Whatever is hashed while the file is written, and a group whose name begins with another's, the digest is the finished file's. */
+START_TEST(a_digest_that_begins_early_is_the_files)
+{
+    exf_err e;
+    static const char *const data[] = {"/a/d", "/layers/0/d", "/layers/1/d", "/layers/1/e", "/layers/10/d", "/layers/2/d",
+                                       "/layers-b/d", "/z/d"};
+    static const char *const through[] = {"/layers/0", "/layers/1", "/layers/10", "/layers/2"};
+    char hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX];
+    for (size_t steps = 0; steps <= 4; steps++) {
+        exf_h5 *h = create("early.h5");
+        for (size_t i = 0; i < sizeof data / sizeof *data; i++) put_floats(h, data[i], 1, 1, (float[]){(float)i});
+        ck_ok(exf_h5_put_i64(h, "/layers/1", "n", 1, &e), e);
+        for (size_t i = 0; i < steps; i++) ck_ok(exf_h5_digest_through(h, through[i], &e), e);
+        ck_ok(exf_h5_put_i64(h, "/z", "late", 1, &e), e);
+        ck_ok(exf_h5_digest(h, hex, &e), e);
+        ck_ok(exf_h5_commit(h, &e), e);
+        ck_ok(digest_of("early.h5", want, &e), e);
+        ck_assert_str_eq(hex, want);
+    }
+    nothing_left(1);
+}
+END_TEST
+
 /* A large dataset is hashed in pieces; what is written and read so is all there, and its checksum that of all bytes. */
 START_TEST(a_large_dataset_is_done_in_pieces)
 {
@@ -571,6 +594,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, equal_writes_give_equal_bytes);
     tcase_add_test(t, digest_sees_the_payload_and_nothing_else);
     tcase_add_test(t, digest_is_as_specified);
+    tcase_add_test(t, a_digest_that_begins_early_is_the_files);
     tcase_add_test(t, a_large_dataset_is_done_in_pieces);
     tcase_add_test(t, digest_streams_long_rows);
     suite_add_tcase(s, t);

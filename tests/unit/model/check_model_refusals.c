@@ -15,7 +15,7 @@
 static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
-    "minimax_m2",  "qwen3_next",
+    "minimax_m2",  "qwen3_next", "gpt_oss", "gpt_oss_mxfp4",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens, MAX_TENSORS = 8192 };
 
@@ -97,7 +97,8 @@ static int find_scales(const specimen *s)
 {
     for (size_t i = 0; i < s->n; i++) {
         const char *name = s->tensor[i].name;
-        if (exf_ends_with(name, ".weight_scale_inv") || exf_ends_with(name, ".scale")) return (int)i;
+        if (exf_ends_with(name, ".weight_scale_inv") || exf_ends_with(name, ".scale") || exf_ends_with(name, "_scales"))
+            return (int)i;
     }
     return -1;
 }
@@ -111,6 +112,7 @@ static void drop(specimen *s, size_t i)
 
 static exf_dtype other_dtype(exf_dtype t)
 {
+    if (t == EXF_DT_U8) return EXF_DT_I8;
     return exf_dtype_bits(t) == 8 ? EXF_DT_U8 : exf_dtype_bits(t) == 16 ? EXF_DT_I16 : EXF_DT_U32;
 }
 
@@ -144,7 +146,7 @@ static void spoil_dtype(specimen *s, const char *fault, size_t i)
     exf_tensor whole = s->tensor[i];
     s->tensor[i].dtype = other_dtype(whole.dtype);
     REFUSED(s, fault, "model.safetensors", whole.name, exf_dtype_name(s->tensor[i].dtype), "expected",
-            whole.dtype == EXF_DT_F8_E8M0 ? "F8_E8M0" : "F32");
+            whole.dtype == EXF_DT_F8_E8M0 || whole.dtype == EXF_DT_U8 ? exf_dtype_name(whole.dtype) : "F32");
     s->tensor[i] = whole;
 }
 

@@ -54,6 +54,7 @@ START_TEST(schemes_that_are_read)
          {.formats = EXF_FORMAT_INT4, .group_cols = 64}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": -1, \"desc_act\": true",
          {.formats = EXF_FORMAT_INT4, .zeros = 1, .zero_add = 1}},
+        {"\"quant_method\": \"mxfp4\", \"modules_to_not_convert\": [\"lm_head\"]", {.formats = EXF_FORMAT_MXFP4}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"",
          {.formats = EXF_FORMAT_INT4, .group_cols = 128, .zeros = 1}},
     };

@@ -175,13 +175,13 @@ END_TEST
 
 /* ---- retained experts --------------------------------------------------------------------- */
 
-/* A router without the pruned experts, from its logits: softmax, no groups. */
-static void route_survivors(const exf_architecture *a, const float *input, const float *router, const unsigned char *retained,
-                            int32_t *ids, double *weights)
+/* A router without the pruned experts, from its logits: softmax, no groups.  shift: on the logits, or NULL. */
+static void route_survivors(const exf_architecture *a, const float *input, const float *router, const float *shift,
+                            const unsigned char *retained, int32_t *ids, double *weights)
 {
     double p[EXF_MAX_EXPERTS], sum = 0, top = -INFINITY;
     for (int e = 0; e < a->n_experts; e++) {
-        p[e] = 0;
+        p[e] = shift ? (double)shift[e] : 0;
         for (int j = 0; j < a->d_model; j++) p[e] += (double)input[j] * (double)router[e * a->d_model + j];
         if (retained[e]) top = fmax(top, p[e]);
     }
@@ -209,10 +209,14 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
     int32_t ids[EXF_MAX_TOP_K];
     double weights[EXF_MAX_TOP_K];
     exf_err err;
-    float *router = room(exf_model_count(c->model, EXF_W_ROUTER, layer));
+    float *router = room(exf_model_count(c->model, EXF_W_ROUTER, layer)), *shift = NULL;
     ck_ok(exf_model_read(c->model, EXF_W_ROUTER, layer, 0, router, &err), err);
+    if (exf_model_copies(c->model, EXF_W_ROUTER_SHIFT, layer)) {
+        shift = room((size_t)a->n_experts);
+        ck_ok(exf_model_read(c->model, EXF_W_ROUTER_SHIFT, layer, 0, shift, &err), err);
+    }
     for (size_t row = 0; row < c->batch.n_tokens; row++) {
-        route_survivors(a, s->moe_input[layer] + row * (size_t)a->d_model, router, retained, ids, weights);
+        route_survivors(a, s->moe_input[layer] + row * (size_t)a->d_model, router, shift, retained, ids, weights);
         for (size_t i = 0; i < k; i++) {
             double seen = (double)s->weights[layer][row * k + i];
             ck_assert_msg(fabs(seen - weights[i]) <= 1e-5 * weights[i], "%s: layer %d, row %zu, slot %zu: weight %g, expected %g",
@@ -224,6 +228,7 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
         }
     }
     exf_mem_free(router);
+    exf_mem_free(shift);
 }
 
 /* The token decides in a hash layer, whoever survives. */

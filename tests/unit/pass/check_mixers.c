@@ -97,7 +97,7 @@ enum { NOT_NORMED, HEADS_NORMED, ROWS_NORMED };
 static void open_attention(bench *b, int n_tokens, int gated, int biased, int normed)
 {
     memset(b, 0, sizeof *b);
-    b->a.attention = (exf_attention_spec){HEADS, KV, D, gated};
+    b->a.attention = (exf_attention_spec){.n_heads = HEADS, .n_kv_heads = KV, .head_dim = D, .gated = gated};
     b->a.rope[EXF_ROPE_MAIN] = (exf_rope_spec){.dim = 4, .theta = 100};
     open_bench(b, n_tokens);
     int q = HEADS * D * (gated ? 2 : 1);
@@ -156,7 +156,8 @@ static void naive_attention_mixer(bench *b)
     rotate(b, k, KV, D, 0);
     for (int i = 0; i < t * HEADS * D; i++) packed[i] = q[i / D * stride + i % D];
     exf_attention_shape s = {.n_tokens = t, .n_heads = HEADS, .n_kv = KV, .d = D, .dv = D, .ldq = HEADS * D, .ldk = KV * D,
-                             .ldv = KV * D, .ldo = HEADS * D, .scale = (float)sqrt(0.1)};
+                             .ldv = KV * D, .ldo = HEADS * D, .scale = (float)sqrt(0.1), .window = b->a.attention.window[0],
+                             .sinks = b->w[EXF_W_HEAD_SINK]};
     naive_attention(heads, packed, k, v, &s);
     for (int i = 0; gated && i < t * HEADS * D; i++) heads[i] *= naive_sigmoid(q[i / D * stride + D + i % D]);
     naive_linear(b->want, heads, 0, b->w[EXF_W_O], t, H, HEADS * D);
@@ -183,6 +184,22 @@ START_TEST(whole_rows_are_normed)
     run_mixer(&b, exf_mixer_of(EXF_MIXER_ATTENTION));
     naive_attention_mixer(&b);
     assert_near(&b, "attention with whole rows normed");
+    close_bench(&b);
+}
+END_TEST
+
+/* A window, sinks, or both. */
+START_TEST(windows_and_sinks_are_the_layers)
+{
+    bench b;
+    open_attention(&b, lengths[_i / 4], 0, 1, NOT_NORMED);
+    if (_i & 1) b.a.attention.window[0] = 5;
+    if (_i & 2) add_weight(&b, EXF_W_HEAD_SINK, HEADS, 1);
+    run_mixer(&b, exf_mixer_of(EXF_MIXER_ATTENTION));
+    naive_attention_mixer(&b);
+    assert_near(&b, "attention with windows and sinks");
+    double cut = _i & 1 && b.n_tokens > 5 ? 5 * b.n_tokens - 10 : b.n_tokens * (b.n_tokens + 1) / 2;
+    ck_assert_double_eq(exf_mixer_attention.flops(&b.a, 0, b.n_tokens), 2 * b.n_tokens * b.n_weights + 4 * HEADS * D * cut);
     close_bench(&b);
 }
 END_TEST
@@ -324,6 +341,7 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attention_is_the_formula, 0, 8 * N_LENGTHS);
     tcase_add_loop_test(t, whole_rows_are_normed, 0, 2 * N_LENGTHS);
+    tcase_add_loop_test(t, windows_and_sinks_are_the_layers, 0, 4 * N_LENGTHS);
     tcase_add_loop_test(t, q_k_and_v_are_cut, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, latent_attention_is_the_formula, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, operations_are_counted, 0, N_LENGTHS);

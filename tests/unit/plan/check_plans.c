@@ -31,6 +31,9 @@ static const struct {
     {"deepseek-v4-flash", "deepseek_v4", 156015698140u, 0, 43, 56, 4096, 0},
     /* counted by hand from the shapes, the small tensors of the delta rule and the correction biases in F32 */
     {"qwen3-next-80b-a3b", "qwen3_next", 159348794112u, 0, 48, 32, 4096, 1},
+    /* parameters in BF16, but for experts' matrices in 17 bytes to each 32 */
+    {"gpt-oss-20b", "gpt_oss", 13761264768u, 0, 24, 32, 4096, 1},
+    {"gpt-oss-120b", "gpt_oss", 65248815744u, 0, 36, 32, 4096, 1},
     {"minimax-m2", "minimax_m2", 230024113152u, 0, 62, 32, 4096, 1},
     {"mixtral-8x7b", "mixtral", 93405585408u, 0, 32, 32, 4096, 1},
     {"mixtral-8x22b", "mixtral", 281260142592u, 0, 56, 32, 4096, 1},
@@ -164,6 +167,7 @@ static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
+    "gpt_oss",     "gpt_oss_mxfp4",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 

@@ -1,0 +1,126 @@
+/* check_family_configs.c - what config.json says of MiniMax-M2, Qwen3-Next and gpt-oss: fields that change the architecture, and
+ * those that are refused. */
+#include "tests/support/fixtures.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static exf_err e;
+
+/* Opens a golden's config with one place changed. */
+static exf_code open_changed(exf_model **m, const char *golden, const char *from, const char *to)
+{
+    char path[128], *text;
+    size_t n;
+    exf_text out = {0};
+    snprintf(path, sizeof path, "tests/golden/%s/config.json", golden);
+    ck_ok(exf_file_slurp(path, 1 << 20, &text, &n, &e), e);
+    char *at = strstr(text, from);
+    ck_assert_msg(at != NULL, "%s lacks %s", path, from);
+    exf_text_append(&out, text, (size_t)(at - text));
+    exf_text_appendf(&out, "%s%s", to, at + strlen(from));
+    exf_write_file(exf_scratch("config.json"), out.s, out.len);
+    exf_text_free(&out);
+    exf_mem_free(text);
+    return exf_model_open_part(m, exf_scratch(""), EXF_MODEL_CONFIG, &e);
+}
+
+static const struct { const char *golden, *from, *to, *words; } refused[] = {
+    {"minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 7", "\"rotary_dim\" 7"},
+    {"minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 18", "\"rotary_dim\" 18 16"},
+    {"minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 8, \"rope_parameters\": {\"partial_rotary_factor\": 0.25}",
+     "\"rotary_dim\" 8 \"partial_rotary_factor\" 4"},
+    {"minimax_m2", "\"scoring_func\": \"sigmoid\"", "\"scoring_func\": \"softmax\"", "\"scoring_func\" softmax"},
+    {"minimax_m2", "\"use_routing_bias\": true", "\"use_routing_bias\": false", "\"use_routing_bias\" false"},
+    {"minimax_m2", "\"qk_norm_type\": \"per_layer\"", "\"qk_norm_type\": \"per_head\"", "\"qk_norm_type\" per_head"},
+    {"minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 8, \"attn_type_list\": [1, 0, 1]", "\"attn_type_list\" layer 1"},
+    {"minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 8, \"shared_intermediate_size\": 24", "\"shared_intermediate_size\" 24"},
+    {"minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 8, \"sliding_window\": 64", "\"sliding_window\" 64"},
+    {"qwen3_next", "\"partial_rotary_factor\": 0.25,", "", "\"partial_rotary_factor"},
+    {"qwen3_next", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "\"norm_topk_prob\" false"},
+    {"qwen3_next", "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]", "\"mlp_only_layers\" 1"},
+    {"gpt_oss", "\"full_attention\"", "\"chunked_attention\"", "\"layer_types\" chunked_attention 1"},
+    {"gpt_oss", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "\"layer_types\" 4 \"num_hidden_layers\" 5"},
+    {"gpt_oss", "\"sliding_window\": 8", "\"sliding_window\": 0", "\"sliding_window\" 0"},
+    {"gpt_oss", "\"sliding_window\": 8,", "", "\"sliding_window\""},
+    {"gpt_oss_mxfp4", "\"intermediate_size\": 32", "\"intermediate_size\": 24", "\"intermediate_size\" 24"},
+    {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
+     "\"mxfp4\" MXFP4"},
+};
+
+START_TEST(configs_are_refused)
+{
+    exf_model *m;
+    ck_fails(open_changed(&m, refused[_i].golden, refused[_i].from, refused[_i].to), EXF_MODEL, e, refused[_i].words);
+}
+END_TEST
+
+START_TEST(rotary_width_is_either_spelling)
+{
+    exf_model *m;
+    ck_ok(open_changed(&m, "minimax_m2", "\"rotary_dim\": 8", "\"rope_parameters\": {\"partial_rotary_factor\": 0.25}"), e);
+    ck_assert_int_eq(m->arch.rope[EXF_ROPE_MAIN].dim, 4);
+    exf_model_close(m);
+    ck_ok(open_changed(&m, "minimax_m2", "\"rotary_dim\": 8", "\"rotary_dim\": 10"), e);
+    ck_assert_int_eq(m->arch.rope[EXF_ROPE_MAIN].dim, 10);
+    exf_model_close(m);
+}
+END_TEST
+
+START_TEST(qk_norm_may_be_left_out)
+{
+    exf_model *m;
+    ck_ok(open_changed(&m, "minimax_m2", "\"use_qk_norm\": true", "\"use_qk_norm\": false"), e);
+    ck_assert_uint_eq(m->arch.traits[0] & (EXF_T_QK_NORM_ROW | EXF_T_QK_NORM), 0);
+    exf_model_close(m);
+}
+END_TEST
+
+START_TEST(windows_alternate_where_no_list_says_it)
+{
+    exf_model *m;
+    ck_ok(open_changed(&m, "gpt_oss", "\"layer_types\"", "\"other_types\""), e);
+    for (int l = 0; l < m->arch.n_layers; l++) ck_assert_int_eq(m->arch.attention.window[l], l % 2 ? 0 : 8);
+    exf_model_close(m);
+}
+END_TEST
+
+START_TEST(slope_and_limit_are_read)
+{
+    exf_model *m;
+    ck_ok(open_changed(&m, "gpt_oss", "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 5.5, \"swiglu_alpha\": 1.5"), e);
+    ck_assert(m->arch.swiglu_limit == 5.5 && m->arch.swiglu_slope == 1.5 && m->arch.swiglu_shift == 1);
+    exf_model_close(m);
+    ck_ok(open_changed(&m, "gpt_oss", "\"swiglu_limit\": 7.0,", ""), e);
+    ck_assert(m->arch.swiglu_limit == 7 && m->arch.swiglu_slope == 1.702);
+    exf_model_close(m);
+}
+END_TEST
+
+START_TEST(attention_biases_follow_the_config)
+{
+    exf_model *m;
+    ck_ok(open_changed(&m, "gpt_oss", "\"attention_bias\": true", "\"attention_bias\": false"), e);
+    ck_assert_uint_eq(m->arch.traits[0] & (EXF_T_QKV_BIAS | EXF_T_O_BIAS), 0);
+    exf_model_close(m);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("family_configs");
+    TCase *t = tcase_create("all");
+    tcase_add_loop_test(t, configs_are_refused, 0, sizeof refused / sizeof *refused);
+    tcase_add_test(t, rotary_width_is_either_spelling);
+    tcase_add_test(t, qk_norm_may_be_left_out);
+    tcase_add_test(t, windows_alternate_where_no_list_says_it);
+    tcase_add_test(t, slope_and_limit_are_read);
+    tcase_add_test(t, attention_biases_follow_the_config);
+    suite_add_tcase(s, t);
+    return s;
+}
