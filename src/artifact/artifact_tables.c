@@ -34,6 +34,11 @@
  *   /sequence_digests     U64 [n_sequences]  the first 8 bytes of each sequence's SHA-256 (see statistics), rising
  *   /half_scalar, /half_loss  F32 [2, L, E, E]  both or neither: coeff and loss as each half of the data alone gives them (see
  *                                          statistics)
+ *   /norm_head/basis, /norm_head/theta  F32 [L, H, q], [L, E, q + 4]  all six or none: log ||u|| of an expert's output u on a
+ *                                          token is about theta' phi, phi = [1, V'x, the expert's router logit less the mean
+ *                                          logit, log w, log ||x||] with V the basis; [log rms, 0, ...] where it is not known
+ *   /norm_head/explained, /norm_head/error  F32 [L, E]  share of the variance of log ||u|| about log rms, its standard error
+ *   /norm_head/layer_explained, /norm_head/layer_error  F32 [L]  of all experts of a layer
  * Counts obey the rules of data.h, which every reader checks.
  * Tables of some shards of a corpus have the fact data.part in /provenance, "shards 1, 2 of 3 of corpus DIGITS".
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
@@ -155,10 +160,18 @@ static void add_vectors(listing *list, const exf_tables *t)
     }
 }
 
+static void add_norm_head(listing *list, const exf_tables *t)
+{
+    for (int i = 0; t->norm_head.q && i < EXF_NORM_HEAD_PARTS; i++) {
+        exf_tensor x = exf_norm_head_tensor(t, i);
+        add_table(list, "norm_head", x.name, x);
+    }
+}
+
 static exf_code new_list(exf_table_list *l, const exf_tables *t, exf_err *err)
 {
     size_t cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + (size_t)t->n_budgets * PER_BUDGET +
-                 LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
+                 EXF_NORM_HEAD_PARTS + LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
     exf_code rc;
     memset(l, 0, sizeof *l);
     EXF_TRY(exf_mem_new(&l->tensor, cap, sizeof *l->tensor, "table list", err));
@@ -175,6 +188,7 @@ exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves,
     if (rc != EXF_OK) return rc;
     add_datasets(&list, t);
     add_budgets(&list, t);
+    add_norm_head(&list, t);
     add_vectors(&list, t);
     return EXF_OK;
 }
@@ -188,7 +202,7 @@ void exf_table_list_free(exf_table_list *l)
 
 typedef enum { WRITE, EXPECT, READ } action;
 
-/* Does the same with each dataset of a file but /layer_numbers, /budgets and /vectors. */
+/* Does the same with each dataset of a file but /layer_numbers, /budgets, /norm_head and /vectors. */
 static exf_code do_with_datasets(action what, const exf_tables *t, exf_h5 *h, exf_err *err)
 {
     exf_table_list all;
@@ -218,6 +232,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
     EXF_TRY(do_with_datasets(WRITE, t, h, err));
     EXF_TRY(exf_tables_sequences_write(t, h, err));
     EXF_TRY(exf_budgets_write(t, h, err));
+    EXF_TRY(exf_norm_head_write(t, h, err));
     EXF_TRY(exf_vectors_write(t, h, err));
     rc = exf_h5_commit(h, err);
     h = NULL;
@@ -239,7 +254,7 @@ typedef struct {
     const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar,
+    int pools, pools_by, patterns, budgets, norm_head, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar,
         bare_count;
 } contents;
 
@@ -250,6 +265,7 @@ static exf_code note_member(void *self, const char *name, exf_err *err)
     c->pools |= strcmp(name, "pools") == 0;
     c->pools_by |= strcmp(name, "pools_by") == 0;
     c->budgets |= strcmp(name, "budgets") == 0;
+    c->norm_head |= strcmp(name, "norm_head") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
     X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar) X(bare_count)
@@ -407,6 +423,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(add_optional(t, &listed, err));
     EXF_TRY(do_with_datasets(READ, t, h, err));
     if (listed.budgets) EXF_TRY(exf_budgets_read(t, h, err));
+    if (listed.norm_head) EXF_TRY(exf_norm_head_read(t, h, err));
     EXF_TRY(exf_tables_sequences_read(t, h, err));
     EXF_TRY(exf_tables_check(t, path, err));
 out:

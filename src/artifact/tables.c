@@ -129,6 +129,7 @@ void exf_tables_free(exf_tables *t)
         exf_mem_free(t->budget[i].kept);
     }
     exf_mem_free(t->budget);
+    exf_norm_head_free(&t->norm_head);
     exf_vectors_free(&t->vectors);
     exf_mem_free(t->cosine);
     exf_mem_free(t->rms);
@@ -339,6 +340,7 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     for (int i = 0; i < t->n_pools; i++) EXF_TRY(check_pool(t, &t->pool[i], path, err));
     for (int i = 0; i < t->n_shared; i++) EXF_TRY(check_shared(t, &t->shared[i], path, err));
     EXF_TRY(exf_budgets_check(t, path, err));
+    EXF_TRY(exf_norm_head_check(t, path, err));
 out:
     return rc;
 }

@@ -42,6 +42,16 @@ typedef struct {
 /* Returns the fewest routes that a budget's rule may keep of a token: 0 with skip, else 1. */
 int exf_budget_least(const exf_budget *b);
 
+/* What predicts log ||u|| of an expert's output u on a token before the expert runs (docs/method.md, section 13): a linear map of
+ * the features of norm_sums.h.  An expert of which it knows too little has theta = [log rms, 0, ...]. */
+typedef struct {
+    int q;                                 /* directions; 0: there is no head, and all else is NULL */
+    float *basis;                          /* [L, H, q] V */
+    float *theta;                          /* [L, E, q + 4] */
+    float *explained, *error;              /* [L, E] share of the variance of log ||u|| about log rms, and its standard error */
+    float *layer_explained, *layer_error;  /* [L] of all experts of a layer */
+} exf_norm_head;
+
 /* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f
 
@@ -109,6 +119,7 @@ typedef struct {
     int n_shared;
     exf_budget *budget; /* by falling budget, then by rule; NULL where the recipe asked for none */
     int n_budgets;
+    exf_norm_head norm_head;
     exf_vectors vectors;
     exf_provenance provenance;
 } exf_tables;
@@ -157,6 +168,7 @@ exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *na
  *   cosine, similarity, frobenius, std_error  F32 [L, E, E]   rms, contribution  F32 [L, E]
  *   pools.<D>.members I32 [L, D], pools.<D>.target_ids I32 [L, E], pools.<D>.target_scale F32 [L, E]
  *   shared.<name>.scalar F32 [L], shared.<name>.loss F32 [L, E, E]
+ *   norm_head.<part> F32, as tables_norms.c has them
  *   vectors.pair I32 [N, 3], vectors.diagonal F32 [N, H], vectors.diagonal_loss F32 [L, E, E],
  *   vectors.basis F32 [L, H, R], vectors.lowrank.<R>.c F32 [N, R, H]
  *
@@ -243,4 +255,24 @@ exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err) 
 exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err) EXF_CHECKED;
 /* Removes one of t's budgets. */
 void exf_budgets_remove(exf_tables *t, exf_budget *b);
+
+/* ---- the norm head (tables_norms.c) --------------------------------------- */
+
+enum { EXF_NORM_HEAD_PARTS = 6 };
+/* Describes part i of the head, with its name in the group; the data are borrowed. */
+exf_tensor exf_norm_head_tensor(const exf_tables *t, int i);
+/* Allocates a head of q directions; after an error t is freed as before. */
+exf_code exf_norm_head_new(exf_tables *t, int q, exf_err *err) EXF_CHECKED;
+void exf_norm_head_free(exf_norm_head *n); /* accepts zeroed memory */
+uint64_t exf_norm_head_bytes(const exf_run_shape *shape, int n_layers, int q); /* 0 where q is */
+/* Returns the tokens below which an expert goes by its rms. */
+uint64_t exf_norm_head_tokens(int q);
+/* Returns log rms of expert `at` of [L, E], which such an expert's head predicts. */
+double exf_norm_head_mean(const exf_tables *t, size_t at);
+/* Writes the head; nothing for tables without one. */
+exf_code exf_norm_head_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Reads the head of a file that has the group. */
+exf_code exf_norm_head_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Checks a head in memory: EXF_FORMAT naming path, dataset and element. */
+exf_code exf_norm_head_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -70,6 +70,11 @@ static int has_halves(const exf_inspection *s)
     return s->half_loss[0] != NULL;
 }
 
+static int has_norm_head(const exf_inspection *s)
+{
+    return s->layer_explained != NULL;
+}
+
 static int has_similarity(const exf_inspection *s)
 {
     return s->similarity != NULL || s->aligned != NULL;
@@ -115,6 +120,13 @@ static void show_stability(const exf_layer_summary *row)
     show_number(7, 1, 100 * row->stable);
 }
 
+static void show_norm_head(const exf_layer_summary *row)
+{
+    show_number(11, 3, row->explained);
+    show_number(6, 3, row->explained_error);
+    printf(" %6" PRIu64, row->by_rms);
+}
+
 static void show_similarity(const exf_layer_summary *row)
 {
     printf(" ");
@@ -150,6 +162,7 @@ static const column columns[] = {
     {{"  stable", " targets"}, has_halves, show_stability},
     {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
     {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
+    {{"   log norms explained   ", "       share  error by rms"}, has_norm_head, show_norm_head},
     {{" cold", " experts"}, has_counts, show_cold},
     {{"   pairs with vectors", "                     "}, has_vectors, show_vectors},
 };
@@ -270,6 +283,11 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_real(w, "stable_targets", row->stable);
     exf_jw_real(w, "similarity", row->similarity);
     exf_jw_real(w, "aligned", row->aligned);
+    if (!isnan(row->explained)) {
+        exf_jw_real(w, "norms_explained", row->explained);
+        exf_jw_real(w, "norms_explained_error", row->explained_error);
+        exf_jw_count(w, "norms_by_rms", row->by_rms);
+    }
     exf_jw_real(w, "norm_min", row->norm_min);
     if (row->layer < 0) exf_jw_int(w, "norm_min_layer", row->layer_min);
     exf_jw_int(w, "norm_min_expert", row->expert_min);

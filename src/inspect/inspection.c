@@ -12,7 +12,8 @@
 void exf_inspection_free(exf_inspection *s)
 {
     void *all[] = {s->layer_number, s->count, s->expert_count, s->empty_slots, s->norms,  s->coeff,
-                   s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors, s->half_scalar[0], s->half_loss[0]};
+                   s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors, s->half_scalar[0], s->half_loss[0],
+                   s->explained,    s->layer_explained, s->layer_error};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
     for (int i = 0; i < s->n_pools; i++) {
         exf_mem_free(s->pool[i].members);
@@ -59,6 +60,9 @@ void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
         TAKE(half_scalar[half], half_scalar[half]);
         TAKE(half_loss[half], half_loss[half]);
     }
+    TAKE(explained, norm_head.explained);
+    TAKE(layer_explained, norm_head.layer_explained);
+    TAKE(layer_error, norm_head.layer_error);
     TAKE(pool, pool);
     TAKE(budget, budget);
 #undef TAKE
@@ -150,6 +154,8 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
         {s->aligned, e * e * sizeof *s->aligned},
         {s->half_scalar[0], e * e * sizeof(float)},     {s->half_scalar[1], e * e * sizeof(float)},
         {s->half_loss[0], e * e * sizeof(float)},       {s->half_loss[1], e * e * sizeof(float)},
+        {s->explained, e * sizeof *s->explained},       {s->layer_explained, sizeof *s->layer_explained},
+        {s->layer_error, sizeof *s->layer_error},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
     for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];

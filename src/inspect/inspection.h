@@ -24,6 +24,8 @@ typedef struct {
     float *half_scalar[2], *half_loss[2]; /* [L, E, E] as in tables.h; one block each */
     float *similarity;        /* [L, E, E] raw (exf_geometry); NaN unobserved, 1 on the diagonal */
     float *aligned;           /* [L, E, E] the same after the pair's own scalar */
+    float *explained;         /* [L, E] as in tables.h: share of the variance of an expert's log norms; 0: it goes by its rms */
+    float *layer_explained, *layer_error; /* [L] as in tables.h */
     uint64_t *vectors;        /* [L] pairs with vectors; a basis only, whose counts and norms say nothing */
     exf_static_pool *pool;           /* tables only */
     int n_pools;
@@ -98,6 +100,8 @@ typedef struct {
     double below_half;       /* share of observed pairs with a loss under 0.5 */
     double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
     double stable;           /* share of routed tokens whose source has the same best target by either half of the text */
+    double explained, explained_error; /* share of the variance of log norms that the norm head explains; all layers: means */
+    uint64_t by_rms;         /* experts whose norm it does not predict */
     double similarity, aligned; /* means over observed pairs (exf_geometry) */
     double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
     int expert_min, expert_max; /* whose; all layers together: */

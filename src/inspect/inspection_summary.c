@@ -121,17 +121,31 @@ static void sum_up_norms(const span *x, exf_layer_summary *row)
     }
 }
 
+/* A head tells of a layer; layers together have the means. */
+static void sum_up_head(const span *x, exf_layer_summary *row)
+{
+    const exf_inspection *s = x->s;
+    row->explained = row->explained_error = 0;
+    for (size_t l = x->first; l < x->first + x->n; l++) {
+        row->explained += (double)s->layer_explained[l] / (double)x->n;
+        row->explained_error += (double)s->layer_error[l] * (double)s->layer_error[l];
+    }
+    row->explained_error = sqrt(row->explained_error) / (double)x->n;
+    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->by_rms += s->explained[i] == 0;
+}
+
 static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
     *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .stable = none,
-                               .norm_min = none, .norm_max = none, .expert_min = -1, .expert_max = -1, .layer_min = -1,
-                               .layer_max = -1};
+                               .explained = none, .explained_error = none, .norm_min = none, .norm_max = none,
+                               .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
     for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
     sum_up_counts(x, row);
     if (x->s->loss) sum_up_losses(x, row);
     if (x->s->half_loss[0]) sum_up_stability(x, row);
+    if (x->s->layer_explained) sum_up_head(x, row);
     row->similarity = mean_observed(x, x->s->similarity);
     row->aligned = mean_observed(x, x->s->aligned);
     sum_up_norms(x, row);

@@ -140,14 +140,16 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, pairs = e * (e - 1);
     uint64_t sums = exf_accumulate_disk(&s->shape, o), vectors;
+    int q = exf_norm_directions(o->norm_head, s->shape.d_model);
     if (pairs > (uint64_t)r->vector_pairs) pairs = (uint64_t)r->vector_pairs;
     vectors = pairs * numbers_of_a_pair(s, r) * sizeof(float);
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
-                                 .host = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n) +
-                                         l * vectors,
+                                 .host = exf_accumulate_memory(&s->shape, o, workers) +
+                                         exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors,
                                  .reduced = sums * l, .records = l * sums,
                                  /* statistics, tables and one export */
-                                 .disk = l * (sums + e * e * (2 * 28 + 16) + vectors),
+                                 .disk = l * (sums + e * e * (2 * 28 + 16) + vectors) +
+                                         2 * exf_norm_head_bytes(&s->shape, s->layers.n, q),
                                  .not_counted = r->basis_only ? "writing the basis"
                                                 : r->n_shards ? "writing statistics"
                                                               : "writing statistics, solving, writing tables and exports",

@@ -3,6 +3,7 @@
 #include "solve/solve_internal.h"
 
 #include "artifact/data.h"
+#include "artifact/norm_sums.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/parallel.h"
@@ -18,6 +19,7 @@ struct exf_solver {
     exf_budget_inputs budgets;
     int has_halves; /* 1: the statistics have the sums of a half */
     int from_file;  /* 1: there was a file from the start */
+    int norm_layers; /* layers that came with the sums of a norm head */
 };
 
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
@@ -40,12 +42,13 @@ int exf_solver_wants_vectors(const exf_solve_options *o)
     return any;
 }
 
-uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers)
+uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers, int q)
 {
     const exf_tables *t = NULL;
     size_t pair = sizeof *t->count + sizeof *t->coeff + sizeof *t->loss + sizeof *t->cosine + sizeof *t->similarity +
                   sizeof *t->frobenius + sizeof *t->std_error + 2 * (sizeof **t->half_scalar + sizeof **t->half_loss);
-    return (uint64_t)n_layers * (uint64_t)shape->n_experts * (uint64_t)shape->n_experts * pair;
+    return (uint64_t)n_layers * (uint64_t)shape->n_experts * (uint64_t)shape->n_experts * pair +
+           exf_norm_head_bytes(shape, n_layers, q);
 }
 
 /* Allocates tables with the pools by norm, then the others. */
@@ -98,10 +101,8 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     s->from_file = r != NULL;
     EXF_TRY(new_tables(&s->tables, head, o, err));
     if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
-    if (exf_solver_wants_vectors(o)) {
-        EXF_TRY(exf_blas_reserve_cpu(exf_background_threads(), err));
-        if (!r) EXF_TRY(exf_vector_support_reserve(&s->tables, head->vector_pairs, err));
-    }
+    if (exf_solver_wants_vectors(o) || head->norm_head) EXF_TRY(exf_blas_reserve_cpu(exf_background_threads(), err));
+    if (exf_solver_wants_vectors(o) && !r) EXF_TRY(exf_vector_support_reserve(&s->tables, head->vector_pairs, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_projector *p = exf_projector_find(o->projectors[i]);
         if (p->begin && !waits(s, p)) EXF_TRY(p->begin(r, &s->options, &s->tables, err));
@@ -126,6 +127,10 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
     EXF_TRY(exf_solve_bare(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, t, err));
+    if (s->norms.known) {
+        EXF_TRY(exf_solve_norm_head(&s->norms, l, t, err));
+        x->norm_layers++;
+    }
     if (!x->from_file && s->vectors) EXF_TRY(exf_vector_support_add(t, l, s->vectors, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_projector *p = exf_projector_find(o->projectors[i]);
@@ -166,6 +171,9 @@ exf_code exf_solver_read_file(exf_solver *s, exf_statistics_reader *r, exf_err *
 exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t, exf_err *err)
 {
     exf_code rc;
+    if (s->norm_layers && s->norm_layers != s->tables.n_layers)
+        return exf_fail(err, EXF_MODEL, "the statistics have the sums of a norm head in %d layers of %d", s->norm_layers,
+                        s->tables.n_layers);
     EXF_TRY(exf_solve_facts(&s->tables, of, o, err));
     EXF_TRY(exf_coverage_facts(&s->tables, s->has_halves, err));
     if (o->n_budgets) EXF_TRY(exf_budgets_solve(&s->budgets, o, &s->tables, err));
@@ -224,7 +232,8 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
                             .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies,
-                            .has_halves = r.has_halves, .both_halves = exf_sequence_halves(&r.sequences)};
+                            .has_halves = r.has_halves, .both_halves = exf_sequence_halves(&r.sequences),
+                            .norm_head = exf_provenance_get(&r.provenance, EXF_NORM_HEAD_FACT) != NULL};
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(solve_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));

@@ -67,13 +67,14 @@ typedef struct {
     int has_energies; /* 1: they have energy_sum */
     int has_halves;   /* 1: they have the sums of a half */
     int both_halves;  /* 1: both halves have a sequence, so that each gives tables */
+    int norm_head;        /* 1: they have the sums of a norm head */
     int64_t vector_pairs; /* the most pairs of a layer that have vectors; read only where there is no file yet */
 } exf_solver_head;
 
 /* Returns 1 if layers must come with their vector sums. */
 int exf_solver_wants_vectors(const exf_solve_options *o);
-/* Returns the bytes of the tables of pairs, which a solver holds from its first layer on. */
-uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers);
+/* Returns the bytes of the tables of pairs and of a norm head of q directions, which a solver holds from its first layer on. */
+uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers, int q);
 /* Allocates tables and solves what comes before any layer.  r: the file; NULL where there is none yet: projectors that need the
  * sums of all layers then wait for exf_solver_read_file().  What o borrows stays the caller's.  EXF_USAGE as exf_solve_check(). */
 exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,

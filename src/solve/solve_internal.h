@@ -65,6 +65,12 @@ exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf
  * ties to the lower number; every other expert goes to the member of least loss, ties to the earlier member. */
 void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t);
 
+/* ---- norm_head.c ------------------------------------------------------------------------------- */
+
+/* Solves the norm head of layer l, whose rms is solved already, from sums that are known.  EXF_MODEL where another layer's have
+ * other directions. */
+exf_code exf_solve_norm_head(const exf_norm_sums *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
+
 /* ---- coverage.c --------------------------------------------------------------------------------- */
 
 /* Adds the facts EXF_STABLE_FACT and EXF_SMALL_FACT, once all layers are solved; halves: 1 if the statistics know them. */
