@@ -208,6 +208,11 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	    --sensitivities $(BUILD)/reference/sensitivities.json >/dev/null
 	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json $(wildcard tests/reference/*_ppl.json)
+	$(Q)$(BUILD)/bin/exfold-inspect --json $(BUILD)/reference/tables.h5 >$(BUILD)/reference/inspect.json
+	$(Q)$(BUILD)/tests/reference/compare_reference --norm-head $(BUILD)/reference/inspect.json tests/reference/norm_head.json
+	$(Q)if python3 -c 'import numpy' 2>/dev/null; then \
+	    python3 tests/reference/ref_norm_head.py $(BUILD)/reference/tables.safetensors; \
+	else echo "numpy is missing: predicted norms are not compared"; fi
 
 ## check-kill: a small calibration, validation and capture, killed and interrupted at every eighth call that changes a file (KILL_STEP=1: at each), go on (tests/kill)
 KILL_STEP ?= 8

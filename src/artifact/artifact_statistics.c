@@ -48,8 +48,7 @@
  *       byte that is odd: one half of the data.  The other half's are what the whole has beyond them.
  *   /layers/<l>/half/count         U64 [E, E]   tokens of that half
  * In files of common input with the fact accumulate.bare_router; absent: not observed:
- *   /layers/<l>/bare/norm_sum, contribution_sum  U64 [E, 3]  exact sums over the routes that REAP's code would make, of
- *       ||E_e(x)|| and w ||E_e(x)||
+ *   /layers/<l>/bare/norm_sum, contribution_sum  U64 [E, 3]  exact, of ||E_e(x)|| and w ||E_e(x)|| over routes of REAP's code
  *   /layers/<l>/bare/count         U64 [E]      tokens of common input that it gives the expert
  *   /layers/<l>/norms/...          norm_sums.h, in files with the fact accumulate.norm_head
  * Counts obey the rules of data.h, which every reader checks.

@@ -254,8 +254,8 @@ typedef struct {
     const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, pools_by, patterns, budgets, norm_head, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error, half_scalar,
-        bare_count;
+    int pools, pools_by, patterns, budgets, norm_head, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error,
+        half_scalar, bare_count;
 } contents;
 
 static exf_code note_member(void *self, const char *name, exf_err *err)

@@ -41,9 +41,12 @@ exf_tensor exf_norm_head_tensor(const exf_tables *t, int i)
     const exf_norm_head *n = &t->norm_head;
     int64_t l = t->n_layers, e = t->shape.n_experts, features = (int64_t)exf_norm_features(n->q);
     exf_tensor all[EXF_NORM_HEAD_PARTS] = {
-        {.rank = 3, .shape = {l, t->shape.d_model, n->q}, .data = n->basis}, {.rank = 3, .shape = {l, e, features}, .data = n->theta},
-        {.rank = 2, .shape = {l, e}, .data = n->explained},                  {.rank = 2, .shape = {l, e}, .data = n->error},
-        {.rank = 1, .shape = {l}, .data = n->layer_explained},               {.rank = 1, .shape = {l}, .data = n->layer_error}};
+        {.rank = 3, .shape = {l, t->shape.d_model, n->q}, .data = n->basis},
+        {.rank = 3, .shape = {l, e, features}, .data = n->theta},
+        {.rank = 2, .shape = {l, e}, .data = n->explained},
+        {.rank = 2, .shape = {l, e}, .data = n->error},
+        {.rank = 1, .shape = {l}, .data = n->layer_explained},
+        {.rank = 1, .shape = {l}, .data = n->layer_error}};
     all[i].name = names[i];
     all[i].dtype = EXF_DT_F32;
     return all[i];
@@ -166,8 +169,8 @@ static exf_code check_fallback(const exf_tables *t, size_t at, const char *path,
     for (size_t i = 0; i < n; i++) {
         double expected = i ? 0 : exf_norm_head_mean(t, at);
         if (fabs((double)theta[i] - expected) <= tolerance * fabs(expected)) continue;
-        return exf_fail(err, EXF_FORMAT, "%s: /norm_head/theta[%zu, %zu, %zu] is %g, expected %g: the expert has %llu tokens, fewer "
-                        "than %llu, and goes by its rms", path, at / e, at % e, i, (double)theta[i], expected,
+        return exf_fail(err, EXF_FORMAT, "%s: /norm_head/theta[%zu, %zu, %zu] is %g, expected %g: the expert has %llu tokens, "
+                        "fewer than %llu, and goes by its rms", path, at / e, at % e, i, (double)theta[i], expected,
                         (unsigned long long)t->expert_count[at], (unsigned long long)least);
     }
     if (t->norm_head.explained[at] != 0 || t->norm_head.error[at] != 0)
@@ -187,7 +190,8 @@ exf_code exf_norm_head_check(const exf_tables *t, const char *path, exf_err *err
                                    {0, 1, "a share"}, {0, 1, "an error of a share"}};
     exf_code rc = EXF_OK;
     if (!t->norm_head.q) return EXF_OK;
-    if (!t->rms) return exf_fail(err, EXF_FORMAT, "%s: has /norm_head without /rms, by which experts go that it does not know", path);
+    if (!t->rms)
+        return exf_fail(err, EXF_FORMAT, "%s: has /norm_head without /rms, by which experts go that it does not know", path);
     for (int i = 0; i < EXF_NORM_HEAD_PARTS; i++)
         EXF_TRY(check_range(t, i, rule[i].low, rule[i].high, rule[i].expected, path, err));
     for (size_t at = 0; at < (size_t)t->n_layers * (size_t)t->shape.n_experts; at++) EXF_TRY(check_fallback(t, at, path, err));

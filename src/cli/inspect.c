@@ -162,7 +162,7 @@ static const column columns[] = {
     {{"  stable", " targets"}, has_halves, show_stability},
     {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
     {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
-    {{"   log norms explained   ", "       share  error by rms"}, has_norm_head, show_norm_head},
+    {{"   log norms explained    ", "       share  error by rms"}, has_norm_head, show_norm_head},
     {{" cold", " experts"}, has_counts, show_cold},
     {{"   pairs with vectors", "                     "}, has_vectors, show_vectors},
 };

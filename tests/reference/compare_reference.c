@@ -1,5 +1,6 @@
 /* compare_reference.c - a validation of the demo model beside its float64 reference.
  * usage: compare_reference validation.json reference.json...
+ *        compare_reference --norm-head inspect.json norm_head.json     exfold-inspect --json of its tables, and ref_norm_head.py's
  *
  * Prints every row and fails on one that differs by more than its limits, and on a row of
  * either side that the other lacks.  The reference ran in PyTorch on other kernels: float32
@@ -198,11 +199,31 @@ static exf_json *load(const char *path)
     exit(1);
 }
 
+/* What the heads explain.  The reference's directions are those of all tokens, ours of a sample of a third. */
+static int compare_heads(const char *inspection, const char *reference)
+{
+    exf_json *ours = load(inspection), *theirs = load(reference);
+    const exf_json *layers = exf_json_get(ours, "layers"), *shares = exf_json_get(theirs, "explained");
+    size_t n = exf_json_size(shares);
+    if (!n || exf_json_size(layers) != n) missing("a layer", inspection);
+    for (size_t l = 0; l < n; l++) {
+        double share = exf_json_real(exf_json_at(shares, l)), mine = number(exf_json_at(layers, l), "norms_explained");
+        int good = within(mine - share, 0.003);
+        printf("norm head, layer %zu: explained %.5f, ours %.5f%s\n", l, share, mine, good ? "" : "  FAILED");
+        good ? passed++ : failed++;
+    }
+    exf_json_free(ours);
+    exf_json_free(theirs);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed || !passed;
+}
+
 int main(int argc, char **argv)
 {
     enum { MOST = 8 };
     exf_json *reference[MOST];
     int n = argc - 2;
+    if (argc == 4 && strcmp(argv[1], "--norm-head") == 0) return compare_heads(argv[2], argv[3]);
     if (n < 1 || n > MOST) {
         fprintf(stderr, "usage: %s validation.json reference.json...\n", argv[0]);
         return 2;

@@ -29,7 +29,7 @@ def read_safetensors(path):
             halves = np.frombuffer(data[first:last], np.uint16).astype(np.uint32)
             flat = (halves << 16).view(np.float32).astype(np.float64)
         else:
-            flat = np.frombuffer(data[first:last], {"I32": np.int32, "I64": np.int64}[entry["dtype"]])
+            flat = np.frombuffer(data[first:last], {"I32": np.int32, "I64": np.int64, "U64": np.uint64, "F32": np.float32, "F64": np.float64}[entry["dtype"]])
         tensors[name] = flat.reshape(entry["shape"])
     return tensors
 
