@@ -176,6 +176,40 @@ START_TEST(layers_have_the_same_directions)
 }
 END_TEST
 
+/* Statistics whose layers differ in that are of no run. */
+START_TEST(every_layer_has_a_head_or_none)
+{
+    static const int tokens[E] = {MANY, MANY, MANY};
+    static const int32_t numbers[2] = {1, 2};
+    static const char *const pair[] = {"pair"};
+    const exf_solve_options o = {.projectors = pair, .n_projectors = 1, .statistics_digest = "none"};
+    for (int with = 1; with <= 2; with++) {
+        exf_solver_head head = {.path = "s.h5", .shape = {E, 1, H, 1, 3 * MANY}, .layer_number = numbers, .n_layers = 2,
+                                .norm_head = 1};
+        exf_provenance facts = {0};
+        exf_layer_statistics s;
+        exf_solver *solver;
+        exf_tables t;
+        ck_ok(exf_layer_statistics_new(&s, E, &e), e);
+        s.norms = sums_of(tokens, 0);
+        ck_ok(exf_solver_new(&solver, &head, &o, NULL, &e), e);
+        ck_ok(exf_solver_layer(solver, 1, &s, &e), e);
+        s.norms.known = with == 2;
+        ck_ok(exf_solver_layer(solver, 0, &s, &e), e);
+        if (with == 1) {
+            ck_fails(exf_solver_end(solver, &o, &facts, &t, &e), EXF_MODEL, e, "sums of a norm head in 1 layers of 2");
+        } else {
+            ck_ok(exf_solver_end(solver, &o, &facts, &t, &e), e);
+            ck_assert_int_eq(t.norm_head.q, Q);
+            ck_assert_mem_eq(t.norm_head.theta, t.norm_head.theta + E * F, E * F * sizeof(float));
+            exf_tables_free(&t);
+        }
+        exf_solver_free(solver);
+        exf_layer_statistics_free(&s);
+    }
+}
+END_TEST
+
 /* ---- in files --------------------------------------------------------------------------- */
 
 static const int in_file[E] = {TOKENS, MANY, FEW};
@@ -241,6 +275,63 @@ START_TEST(a_head_needs_rms)
 }
 END_TEST
 
+/* A dataset of zeros of another shape stands in its place; rank 0: none. */
+static void misshapen(const char *dataset, int rank, const hsize_t shape[3], const char *part)
+{
+    exf_tables t = solved(in_file, 1), back;
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    hid_t f = H5Fopen(exf_scratch("t.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+    ck_assert_int_ge(H5Ldelete(f, dataset, H5P_DEFAULT), 0);
+    if (rank) {
+        static const float zeros[64];
+        hid_t space = H5Screate_simple(rank, shape, NULL);
+        hid_t d = H5Dcreate2(f, dataset, H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        ck_assert_int_ge(H5Dwrite(d, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros), 0);
+        H5Dclose(d);
+        H5Sclose(space);
+    }
+    ck_assert_int_ge(H5Fclose(f), 0);
+    ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, part);
+    exf_tables_free(&t);
+}
+
+START_TEST(missing_and_misshapen_parts_are_named)
+{
+    misshapen("/norm_head/basis", 0, NULL, "/norm_head/basis");
+    misshapen("/norm_head/basis", 2, (const hsize_t[]){H, Q, 0}, "/norm_head/basis has 0 directions, expected 1 to 256");
+    misshapen("/norm_head/basis", 3, (const hsize_t[]){1, H, H + 1}, "/norm_head/basis has 5 directions");
+    misshapen("/norm_head/basis", 3, (const hsize_t[]){1, H, Q + 1}, "/norm_head/theta is F32 [1, 3, 6], expected F32 [1, 3, 7]");
+    misshapen("/norm_head/theta", 0, NULL, "/norm_head/theta is missing");
+    misshapen("/norm_head/layer_error", 1, (const hsize_t[]){2, 0, 0}, "/norm_head/layer_error is F32 [2], expected F32 [1]");
+}
+END_TEST
+
+static exf_code write_head(exf_err *err)
+{
+    exf_norm_sums s = sums_of(in_file, 1);
+    exf_tables t = tables_of(in_file, 1);
+    exf_code rc = exf_solve_norm_head(&s, 0, &t, err);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, err);
+    exf_norm_sums_free(&s);
+    exf_tables_free(&t);
+    return rc;
+}
+
+static exf_code read_head(exf_err *err)
+{
+    exf_tables t;
+    exf_code rc = exf_tables_read(&t, exf_scratch("t.h5"), err);
+    exf_tables_free(&t);
+    return rc;
+}
+
+START_TEST(reading_survives_every_failing_allocation)
+{
+    ck_ok(write_head(&e), e);
+    fail_each_allocation(read_head, left_behind, 1);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("norm_head");
@@ -253,6 +344,9 @@ Suite *exf_suite(void)
     tcase_add_test(c, a_head_comes_back_bit_for_bit);
     tcase_add_test(c, damaged_heads_are_refused);
     tcase_add_test(c, a_head_needs_rms);
+    tcase_add_test(c, every_layer_has_a_head_or_none);
+    tcase_add_test(c, missing_and_misshapen_parts_are_named);
+    tcase_add_test(c, reading_survives_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }
