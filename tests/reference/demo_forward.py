@@ -1,4 +1,4 @@
-"""The demo model and its calibration in double precision: what ref_budget.py and ref_stand_ins.py share.
+"""The demo model and its calibration in double precision: what the ref_*.py beside it share.
 
 Plain numpy, nothing of the toolchain: it reads the two safetensors files of examples/demo-model itself, runs the model
 with a function in the place of every layer's routed experts, and makes the few statistics that the method's formulas
@@ -211,3 +211,20 @@ def joint_weights(G, w, kept):
     out = np.zeros_like(w)
     out[:, :kept] = w[:, :kept] + np.linalg.solve(Gbb, right)[..., 0]
     return out
+
+
+def residuals(G, w):
+    """[T, K]: r_1..r_K, each from its own system, no elimination in common."""
+    r = np.zeros_like(w)
+    ridge = RIDGE * mean_diagonal(G)
+    for kept in range(1, w.shape[1]):
+        wo = w[:, kept:, None]
+        right = G[:, :kept, kept:] @ wo
+        system = G[:, :kept, :kept] + ridge[:, None, None] * np.eye(kept)
+        r[:, kept - 1] = (wo.transpose(0, 2, 1) @ G[:, kept:, kept:] @ wo - right.transpose(0, 2, 1) @ np.linalg.solve(system, right))[:, 0, 0]
+    return r
+
+
+def choose(r, scale, penalty):
+    """argmin_P scale r_P + penalty P, ties to the smaller P."""
+    return np.argmin(scale * r + penalty * np.arange(1, r.shape[1] + 1), 1) + 1

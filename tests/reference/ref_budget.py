@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from demo_forward import RIDGE, Demo, Evaluation, Statistics, joint_weights, mean_diagonal, order_falling
+from demo_forward import Demo, Evaluation, Statistics, choose, joint_weights, order_falling, residuals
 
 demo = Demo()
 seen = Statistics(demo)
@@ -24,23 +24,6 @@ def ordered(l, ids, w):
     at = order_falling(w * seen.rms[l][ids])
     ids, w = np.take_along_axis(ids, at, 1), np.take_along_axis(w, at, 1)
     return ids, w, seen.gram[l][ids[:, :, None], ids[:, None, :]]
-
-
-def residuals(G, w):
-    """[T, K]: r_1..r_K, each from its own system, no elimination in common."""
-    r = np.zeros_like(w)
-    ridge = RIDGE * mean_diagonal(G)
-    for kept in range(1, w.shape[1]):
-        wo = w[:, kept:, None]
-        right = G[:, :kept, kept:] @ wo
-        system = G[:, :kept, :kept] + ridge[:, None, None] * np.eye(kept)
-        r[:, kept - 1] = (wo.transpose(0, 2, 1) @ G[:, kept:, kept:] @ wo - right.transpose(0, 2, 1) @ np.linalg.solve(system, right))[:, 0, 0]
-    return r
-
-
-def choose(r, scale, penalty):
-    """argmin_P scale r_P + penalty P, ties to the smaller P."""
-    return np.argmin(scale * r + penalty * np.arange(1, r.shape[1] + 1), 1) + 1
 
 
 def top_p(l, ids, w, p):

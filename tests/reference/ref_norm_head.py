@@ -90,8 +90,9 @@ def compare(layers, path):
     sys.exit(failed)
 
 
-gathered = gather()
-if len(sys.argv) > 1:
-    compare(gathered, sys.argv[1])
-json.dump({"norm_head": Q, "explained": [round(Head(l, directions(l[0], Q)).layer_explained, 5) for l in gathered]}, sys.stdout)
-print()
+if __name__ == "__main__":
+    gathered = gather()
+    if len(sys.argv) > 1:
+        compare(gathered, sys.argv[1])
+    json.dump({"norm_head": Q, "explained": [round(Head(l, directions(l[0], Q)).layer_explained, 5) for l in gathered]}, sys.stdout)
+    print()
