@@ -277,8 +277,7 @@ static void add_one(const exf_weight_source *w, float *dst, size_t n)
 static exf_code read_plain(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
     const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
-    exf_piece_hash hash = {.id = w->identity, .part = w->part, .of = s, .begin = range_of(w, EXF_STORED_CODES, row, 1, cols).begin,
-                           .piece = range_of(w, EXF_STORED_CODES, 0, exf_weight_piece_rows(w, cols), cols).n};
+    exf_piece_hash hash = exf_weight_source_piece(w, row, exf_weight_piece_rows(w, cols), cols);
     exf_code rc = exf_stored_read_hashed(s, row * cols, n_rows * cols, dst, &hash, err);
     rc = exf_piece_hash_end(&hash, rc, err);
     if (rc == EXF_OK) add_one(w, dst, n_rows * cols);

@@ -5,7 +5,7 @@
  *             last chunk (weight_loader_sender.c)
  *
  * A chunk that is copied as stored is read in slices, so that what a reader writes is still in its core's cache when the next
- * slice overwrites it: with whole chunks of 4 MB each byte went to memory and back, which held the readers at 0.75 times.
+ * slice overwrites it; whole chunks of 4 MB went to memory and back, so that readers had three quarters of that rate.
  * Four copies of a slice keep the bus busy.  More would delay the pass, whose own small copies to the device wait for all
  * that were queued before them. */
 #include "weights/weight_loader_internal.h"
@@ -121,7 +121,7 @@ static exf_code read_slices(exf_weight_reader *r, const exf_weight_chunk *p, exf
         *to = (exf_chunk_buffer){.owner = r, .memory = to->memory, .full = 1, .load = load, .number = number, .slice = next};
     }
     *b = to;
-    return exf_piece_hash_end(&hash, rc, err);
+    return exf_piece_hash_end(&hash, to ? rc : EXF_INTERNAL, err); /* a piece that was left has no digest */
 }
 
 /* Pins the reader's buffers: each reader its own, since that takes milliseconds. */
