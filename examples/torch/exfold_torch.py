@@ -33,7 +33,7 @@ def struct(name, **fields):
 
 
 Routes = struct("Routes", ids=pointer, weights=pointer, id_type=int_, weight_type=int_, rows=int_, width=int_, count=pointer,
-                mask=pointer, reserved=int_ * 4)
+                mask=pointer, norms=pointer, reserved=int_ * 2)
 LayerTables = struct("LayerTables", coeff=pointer, loss=pointer, norms=pointer, cosine=pointer, rms=pointer, n_experts=int_,
                      reserved_int=int_, reserved=pointer * 6)
 Prefill = struct("Prefill", size=uint, rank=int_, max_loss=real, rescale=int_, confidence=int_, ridge=real, keep=int_,

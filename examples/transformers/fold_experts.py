@@ -36,7 +36,7 @@ def struct(fields):
     return type("Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
-Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count p:mask i4:reserved")
+Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count p:mask p:norms i2:reserved")
 Tables = struct("p:coeff p:loss p:expert_norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
 Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i9:reserved")
 Decode = struct("u:size i:importance f:max_loss i:drop f:ridge i2:others i:pool p:members i6:reserved")

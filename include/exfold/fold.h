@@ -69,7 +69,7 @@ extern "C" {
 
 /* What this page describes.  A minor version adds: what was compiled or written for an earlier one goes on as it was. */
 #define EXF_FOLD_API_MAJOR 1
-#define EXF_FOLD_API_MINOR 2
+#define EXF_FOLD_API_MINOR 3
 #define EXF_FOLD_API (EXF_FOLD_API_MAJOR * 100 + EXF_FOLD_API_MINOR)
 
 #define EXF_FOLD_ABI 2         /* changes when programs must be compiled anew; the shared library's soname has it */
@@ -104,7 +104,20 @@ typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
  * mask is 0, are padding, as if none of their slots had an expert.  They enter no pool and decode leaves them as they are;
  * prefill writes their first P slots as they are (and a budget: empty slots).  *count below 0 is 0, above `rows` is `rows`.
  * Both are read when the kernel runs, in memory as the routes are, and overlap nothing that is written.  A prefill takes them
- * from `in`; those of `out` are NULL or the same. */
+ * from `in`; those of `out` are NULL or the same.
+ *
+ * `norms` are what a token's experts are expected to put out, in place of what they put out in the mean: the number n of each
+ * slot stands wherever its expert's h or rms does below, in the order of routes, in G, in residuals and in importance, and the
+ * tables need no h and rms then.  An expert that decode's joint forms put in a slot's place has its rms times n over the rms of the
+ * slot's own expert (its rms where that is not above 0): these need rms.  Norms are taken to be finite and above 0, overlap nothing
+ * that is written, and are NULL in `out`; a call that reads no mean norm reads none of them.  Functions _cuda do not take them yet (UNSUPPORTED).
+ *
+ * Tables with a norm head (docs/method.md, section 13) predict them from the block's normed input x, the router's logits z and
+ * the weights w before any expert runs, with V [H, q] and theta [E, q + 4] of the layer, norm_head.basis and norm_head.theta of
+ * the file:
+ *     p = V'x                                             a product [rows, H] [H, q]
+ *     phi = [1, p, z[e] - mean(z), log(max(w, 1e-6)), log(max(||x||, 1e-10))]
+ *     n = exp(theta[e] . phi)                             q + 4 products of each route */
 typedef struct {
     void *ids;     /* [rows, width] */
     void *weights; /* [rows, width] */
@@ -113,7 +126,8 @@ typedef struct {
     int rows, width;
     const int32_t *count; /* how many rows there are; NULL: `rows` */
     const uint8_t *mask;  /* [rows] not 0: a row; NULL: all are */
-    int reserved[8 - 2 * (int)(sizeof(void *) / sizeof(int))]; /* 0 */
+    const float *norms;   /* [rows, width] n of each route; NULL: its expert's mean norm, h or rms */
+    int reserved[8 - 3 * (int)(sizeof(void *) / sizeof(int))]; /* 0 */
 } exf_fold_routes;
 
 /* One layer's tables, float32; E = n_experts.  What a function does not name may be NULL. */

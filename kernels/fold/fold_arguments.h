@@ -88,12 +88,12 @@ static inline int exf_fold_no_overlap(const exf_fold_routes *in, const exf_fold_
            exf_fold_apart(in->weights, n_in * weight, out->weights, n_out * weight);
 }
 
-/* Returns 1 if counts [rows] overlap neither routes. */
+/* Returns 1 if counts [rows] overlap neither routes, nor their norms. */
 static inline int exf_fold_count_apart(const exf_fold_routes *in, const exf_fold_routes *out, const int32_t *kept)
 {
     const exf_fold_routes *both[] = {in, out};
     size_t rows = (size_t)in->rows, id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    int apart = 1;
+    int apart = !in->norms || exf_fold_apart(kept, rows * sizeof *kept, in->norms, rows * (size_t)in->width * sizeof *in->norms);
     for (int i = 0; i < 2; i++) {
         size_t n = rows * (size_t)both[i]->width;
         apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->ids, n * id);
@@ -102,30 +102,39 @@ static inline int exf_fold_count_apart(const exf_fold_routes *in, const exf_fold
     return apart;
 }
 
-/* Returns 1 if what says which rows are padding overlaps nothing of `written`. */
-static inline int exf_fold_padding_apart(const exf_fold_routes *r, const exf_fold_routes *written)
+/* Returns 1 if what says which rows are padding, and what norms routes have, overlaps nothing of `written`. */
+static inline int exf_fold_read_apart(const exf_fold_routes *r, const exf_fold_routes *written)
 {
     size_t id = written->id_type == EXF_FOLD_I32 ? 4 : 8, weight = written->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    size_t rows = (size_t)r->rows, n = rows * (size_t)written->width;
+    size_t rows = (size_t)r->rows, n = rows * (size_t)written->width, norms = rows * (size_t)r->width * sizeof *r->norms;
     return (!r->count || (exf_fold_apart(r->count, sizeof *r->count, written->ids, n * id) &&
                           exf_fold_apart(r->count, sizeof *r->count, written->weights, n * weight))) &&
            (!r->mask || (exf_fold_apart(r->mask, rows, written->ids, n * id) &&
-                         exf_fold_apart(r->mask, rows, written->weights, n * weight)));
+                         exf_fold_apart(r->mask, rows, written->weights, n * weight))) &&
+           (!r->norms || (exf_fold_apart(r->norms, norms, written->ids, n * id) &&
+                          exf_fold_apart(r->norms, norms, written->weights, n * weight)));
 }
 
 /* Returns 1 if the output of a prefill fits its input: as many rows, of the same types, the same padding, nothing shared. */
 static inline int exf_fold_fit(const exf_fold_routes *in, const exf_fold_routes *out)
 {
     if (out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type) return 0;
-    if ((out->count && out->count != in->count) || (out->mask && out->mask != in->mask)) return 0;
-    return in->rows == 0 || (exf_fold_no_overlap(in, out) && exf_fold_padding_apart(in, out));
+    if ((out->count && out->count != in->count) || (out->mask && out->mask != in->mask) || out->norms) return 0;
+    return in->rows == 0 || (exf_fold_no_overlap(in, out) && exf_fold_read_apart(in, out));
 }
 
-/* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones. */
-static inline int exf_fold_bad_numbers(const exf_fold_tables *t, float max_loss, float ridge, int joint)
+/* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones, which
+ * read rms unless the routes have their norms. */
+static inline int exf_fold_bad_numbers(const exf_fold_tables *t, float max_loss, float ridge, int joint, int normed)
 {
-    if (joint) return !t->cosine || !t->rms || !(ridge >= 0) || !(ridge <= EXF_FOLD_NEVER);
+    if (joint) return !t->cosine || (!t->rms && !normed) || !(ridge >= 0) || !(ridge <= EXF_FOLD_NEVER);
     return !t->coeff || !t->loss || !(max_loss >= 0);
+}
+
+/* Returns 1 if there is what a slot's term of importance is made of. */
+static inline int exf_fold_has_scales(const exf_fold_routes *io, const exf_fold_tables *t, exf_fold_importance kind)
+{
+    return kind == EXF_FOLD_IMPORTANCE_SCORE || io->norms || exf_fold_scales(t, kind);
 }
 
 /* The checks below write the options with their defaults filled in to *settled if all is well; it has a size. */
@@ -148,8 +157,8 @@ static inline exf_fold_status exf_fold_check_prefill(exf_fold_prefill_options *s
     o->ridge = exf_fold_settled_ridge(o->ridge, sized);
     int wrong = !exf_fold_fit(in, out) || o->keep < 1 || o->keep > in->width || out->width != o->keep;
     wrong |= (unsigned)o->rank > EXF_FOLD_BY_NORM || (unsigned)o->rescale > EXF_FOLD_RESCALE_L2 || (unsigned)o->confidence > 1;
-    wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms;
-    wrong |= exf_fold_bad_numbers(t, o->max_loss, o->ridge, joint);
+    wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms && !in->norms;
+    wrong |= exf_fold_bad_numbers(t, o->max_loss, o->ridge, joint, in->norms != NULL);
     return wrong ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 
@@ -176,7 +185,7 @@ static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *set
     wrong |= (unsigned)o->rule > EXF_FOLD_BUDGET_TOP_P || (unsigned)o->repeat > 1;
     wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(o->penalty >= 0) || !(o->penalty <= EXF_FOLD_NEVER));
     wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));
-    wrong |= exf_fold_bad_numbers(t, 0, o->ridge, 1);
+    wrong |= exf_fold_bad_numbers(t, 0, o->ridge, 1, in->norms != NULL);
     return wrong || (kept && in->rows > 0 && !exf_fold_count_apart(in, out, kept)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 
@@ -196,9 +205,9 @@ static inline exf_fold_status exf_fold_check_decode(exf_fold_decode_options *set
     o->ridge = exf_fold_settled_ridge(o->ridge, sized);
     int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_SCORE || (unsigned)o->drop > 1;
     wrong |= (unsigned)o->fallback > 1 || (unsigned)o->candidates > EXF_FOLD_POOL_OF_POSITIVE;
-    wrong |= o->members ? o->pool > t->n_experts : o->importance != EXF_FOLD_IMPORTANCE_SCORE && !exf_fold_scales(t, o->importance);
-    wrong |= exf_fold_bad_numbers(t, o->max_loss, o->ridge, joint);
-    wrong |= io->rows > 0 && !exf_fold_padding_apart(io, io);
+    wrong |= o->members ? o->pool > t->n_experts : !exf_fold_has_scales(io, t, o->importance);
+    wrong |= exf_fold_bad_numbers(t, o->max_loss, o->ridge, joint, 0);
+    wrong |= io->rows > 0 && !exf_fold_read_apart(io, io);
     if (wrong) return EXF_FOLD_BAD_ARGUMENT;
     if ((joint && o->fallback) || ((joint || o->members) && o->candidates)) return EXF_FOLD_UNSUPPORTED;
     return io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
@@ -221,11 +230,17 @@ static inline exf_fold_status exf_fold_check_stand_ins(exf_fold_stand_in_options
     o->ridge = exf_fold_settled_ridge(o->ridge, sized);
     int wrong = o->pool < 1 || (members && o->pool > t->n_experts) || (unsigned)o->weights > EXF_FOLD_STAND_INS_GATE;
     wrong |= (unsigned)o->importance > EXF_FOLD_IMPORTANCE_SCORE || (unsigned)scores->type > EXF_FOLD_F16;
-    wrong |= io->rows > 0 && (!scores->choice || !exf_fold_padding_apart(io, io));
-    wrong |= !members && o->importance != EXF_FOLD_IMPORTANCE_SCORE && !exf_fold_scales(t, o->importance);
-    wrong |= o->weights == EXF_FOLD_STAND_INS_JOINT && exf_fold_bad_numbers(t, 0, o->ridge, 1);
+    wrong |= io->rows > 0 && (!scores->choice || !exf_fold_read_apart(io, io));
+    wrong |= !members && !exf_fold_has_scales(io, t, o->importance);
+    wrong |= o->weights == EXF_FOLD_STAND_INS_JOINT && exf_fold_bad_numbers(t, 0, o->ridge, 1, 0);
     if (wrong) return EXF_FOLD_BAD_ARGUMENT;
     return !members && io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
+}
+
+/* Refuses what the functions on a GPU do not take yet; `status` is that of the checks above. */
+static inline exf_fold_status exf_fold_check_device(exf_fold_status status, const exf_fold_routes *r)
+{
+    return status == EXF_FOLD_OK && r->norms ? EXF_FOLD_UNSUPPORTED : status;
 }
 
 static inline exf_fold_status exf_fold_check_static(const exf_fold_routes *io, const int32_t *target_ids,
@@ -234,6 +249,6 @@ static inline exf_fold_status exf_fold_check_static(const exf_fold_routes *io, c
     exf_fold_status status = exf_fold_check_routes(io, n_experts);
     if (status != EXF_FOLD_OK) return status;
     if (!target_ids || !target_scale) return EXF_FOLD_BAD_ARGUMENT;
-    return io->rows > 0 && !exf_fold_padding_apart(io, io) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
+    return io->rows > 0 && !exf_fold_read_apart(io, io) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 #endif

@@ -41,18 +41,20 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
     for (int k = 0; k < in->width; k++) {
         int id = exf_fold_expert(in, first + k, t->n_experts), at = k;
         float w = exf_fold_weight(in, first + k);
-        float h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : t->norms[id];
+        float h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : exf_fold_norm(in, first + k, id, t->norms);
         int32_t mine = id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, w, h);
         for (; at > 0 && mine > key[at - 1]; at--) {
             key[at] = key[at - 1];
             r->slot[at] = r->slot[at - 1];
             r->id[at] = r->id[at - 1];
             r->w[at] = r->w[at - 1];
+            r->norm[at] = r->norm[at - 1];
         }
         key[at] = mine;
         r->slot[at] = k;
         r->id[at] = id;
         r->w[at] = w;
+        r->norm[at] = id < 0 ? 0.0f : exf_fold_norm(in, first + k, id, t->rms);
         r->n += id >= 0;
     }
 }
@@ -90,19 +92,20 @@ int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float
 
 /* ---- small positive definite systems ------------------------------------------------------------ */
 
-void exf_fold_joint_begin(exf_fold_joint *s, const int *id, int n, const exf_fold_tables *t)
+void exf_fold_joint_begin(exf_fold_joint *s, const int *id, const float *norm, int n, const exf_fold_tables *t)
 {
     s->n = n;
     for (int i = 0; i < n; i++) {
         s->id[i] = id[i];
+        s->norm[i] = norm[i];
         s->right[i] = 0;
-        for (int j = 0; j <= i; j++) s->gram[i][j] = exf_fold_gram(t, id[i], id[j]);
+        for (int j = 0; j <= i; j++) s->gram[i][j] = exf_fold_gram(t, id[i], norm[i], id[j], norm[j]);
     }
 }
 
-void exf_fold_joint_omit(exf_fold_joint *s, int id, float w, const exf_fold_tables *t)
+void exf_fold_joint_omit(exf_fold_joint *s, int id, float norm, float w, const exf_fold_tables *t)
 {
-    for (int i = 0; i < s->n; i++) s->right[i] += exf_fold_gram(t, s->id[i], id) * (double)w;
+    for (int i = 0; i < s->n; i++) s->right[i] += exf_fold_gram(t, s->id[i], s->norm[i], id, norm) * (double)w;
 }
 
 /* Factors the lower triangle of f->a in place; returns 0 if a pivot is not above `least`. */

@@ -8,7 +8,7 @@
 typedef struct {
     int n;
     int slot[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K]; /* id -1: none */
-    float w[EXF_FOLD_MAX_K];
+    float w[EXF_FOLD_MAX_K], norm[EXF_FOLD_MAX_K]; /* norm: as Gram matrices take it, the caller's or rms */
 } exf_fold_ranked;
 
 void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank);
@@ -29,8 +29,8 @@ typedef struct {
  * of a given pool is an expert. */
 int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
 
-/* Returns the term of importance of a route of weight w to that expert. */
-float exf_fold_term_of(const exf_fold_tables *t, exf_fold_importance kind, int id, float w);
+/* Returns the term of importance of a slot, whose expert is `id`. */
+float exf_fold_term_of(const exf_fold_routes *io, int64_t slot, int id, const exf_fold_tables *t, exf_fold_importance kind);
 /* Returns the pool's member of least loss, or of largest |cosine|, of an expert's row [E], ties to the more important; -1: every
  * loss is above max_loss. */
 int exf_fold_pool_target(const exf_fold_pool *p, const float *loss, float max_loss);
@@ -43,6 +43,7 @@ float exf_fold_move(int *target, const exf_fold_pool *p, int from, int to, const
 /* The system of n slots: their experts' inner products and the right-hand side. */
 typedef struct {
     int n, id[EXF_FOLD_MAX_K];
+    float norm[EXF_FOLD_MAX_K];
     double gram[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K]; /* lower triangle */
     double right[EXF_FOLD_MAX_K];
 } exf_fold_joint;
@@ -54,10 +55,10 @@ typedef struct {
     double ridge;
 } exf_fold_factors;
 
-/* Begins a system with a right-hand side of 0. */
-void exf_fold_joint_begin(exf_fold_joint *s, const int *id, int n, const exf_fold_tables *t);
+/* Begins a system of experts, each of that norm, with a right-hand side of 0. */
+void exf_fold_joint_begin(exf_fold_joint *s, const int *id, const float *norm, int n, const exf_fold_tables *t);
 /* Adds an omitted route of weight w to the right-hand side. */
-void exf_fold_joint_omit(exf_fold_joint *s, int id, float w, const exf_fold_tables *t);
+void exf_fold_joint_omit(exf_fold_joint *s, int id, float norm, float w, const exf_fold_tables *t);
 /* Factors the system, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0. */
 int exf_fold_joint_factor(exf_fold_factors *f, const exf_fold_joint *s, double rho);
 /* Solves right := (gram + rho mean(diag) I)^-1 right; returns 0 if there is no solution. */
@@ -70,7 +71,7 @@ void exf_fold_join_rows(const exf_fold_routes *io, const int16_t *target, const 
 
 /* Fills residual[P] for P = 0..n, of the n routes of a row by falling w rms: residual[0] is the energy
  * of the routed output, residual[n] is 0.  Returns n, the slots that have an expert.  `ridge` as in
- * exf_fold_budget_options; t has cosine and rms. */
+ * exf_fold_budget_options; t has cosine, and rms where the routes have no norms. */
 int exf_fold_residuals(double residual[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t,
                        float ridge);
 /* Fills sum[P] for P = 0..n: the first P routes' w rms; returns n. */

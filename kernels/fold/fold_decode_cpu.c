@@ -17,28 +17,23 @@ static void sort_keys(uint64_t *key, int n)
         }
 }
 
-static float term_of(const exf_fold_routes *io, int64_t slot, int id, const float *scale, exf_fold_importance kind)
+float exf_fold_term_of(const exf_fold_routes *io, int64_t slot, int id, const exf_fold_tables *t, exf_fold_importance kind)
 {
-    return exf_fold_term(kind, exf_fold_weight(io, slot), scale ? scale[id] : 1.0f);
-}
-
-float exf_fold_term_of(const exf_fold_tables *t, exf_fold_importance kind, int id, float w)
-{
-    const float *scale = exf_fold_scales(t, kind);
-    return exf_fold_term(kind, w, scale ? scale[id] : 1.0f);
+    int bare = kind == EXF_FOLD_IMPORTANCE_SCORE;
+    return exf_fold_term(kind, exf_fold_weight(io, slot), bare ? 1.0f : exf_fold_norm(io, slot, id, exf_fold_scales(t, kind)));
 }
 
 /* Marks the candidates for the pool and returns how many; *largest: the largest magnitude of a term. */
-static int find_union(unsigned char *present, float *largest, const exf_fold_routes *io, const float *scale, int n_experts,
+static int find_union(unsigned char *present, float *largest, const exf_fold_routes *io, const exf_fold_tables *t,
                       const exf_fold_decode_options *o)
 {
-    int distinct = o->candidates == EXF_FOLD_POOL_OF_ALL ? n_experts : 0;
+    int n_experts = t->n_experts, distinct = o->candidates == EXF_FOLD_POOL_OF_ALL ? n_experts : 0;
     *largest = 0;
     memset(present, distinct > 0, (size_t)n_experts);
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
         int id = exf_fold_expert(io, i, n_experts);
         if (id < 0) continue;
-        float term = term_of(io, i, id, scale, o->importance);
+        float term = exf_fold_term_of(io, i, id, t, o->importance);
         *largest = fabsf(term) > *largest ? fabsf(term) : *largest;
         if (present[id] || !exf_fold_competes(o->candidates, term)) continue;
         present[id] = 1;
@@ -65,7 +60,6 @@ static int take_members(exf_fold_pool *p, const int32_t *members, int n, int n_e
 
 int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
-    const float *scale = exf_fold_scales(t, o->importance);
     unsigned char present[EXF_FOLD_MAX_E];
     int64_t sum[EXF_FOLD_MAX_E] = {0}, n = (int64_t)io->rows * io->width;
     uint64_t key[EXF_FOLD_MAX_E];
@@ -73,12 +67,12 @@ int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_
     if (exf_fold_fits(n, o)) return 0;
     if (o->members) return take_members(p, o->members, o->pool, t->n_experts);
     p->n_pool = o->pool;
-    p->n_union = find_union(present, &largest, io, scale, t->n_experts, o);
+    p->n_union = find_union(present, &largest, io, t, o);
     if (p->n_union <= o->pool) return 0;
     double grid = exf_fold_grid(largest);
     for (int64_t i = 0; i < n; i++) {
         int id = exf_fold_expert(io, i, t->n_experts);
-        if (id >= 0) sum[id] += exf_fold_quantum(term_of(io, i, id, scale, o->importance), grid);
+        if (id >= 0) sum[id] += exf_fold_quantum(exf_fold_term_of(io, i, id, t, o->importance), grid);
     }
     for (int e = 0, at = 0; e < t->n_experts; e++)
         if (present[e]) key[at++] = exf_fold_pool_key(sum[e], e);
@@ -174,19 +168,23 @@ static void find_likest(int16_t *target, const exf_fold_pool *p, const exf_fold_
 static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *target, const exf_fold_tables *t, double rho)
 {
     int slot[EXF_FOLD_MAX_K], old[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K], n = 0, remapped = 0;
+    float was[EXF_FOLD_MAX_K], norm[EXF_FOLD_MAX_K];
     exf_fold_joint s;
     for (int k = 0; k < io->width; k++) {
         int e = exf_fold_expert(io, first + k, t->n_experts);
         if (e < 0) continue;
         slot[n] = k;
         old[n] = e;
-        id[n++] = target[e] < 0 ? e : target[e];
+        id[n] = target[e] < 0 ? e : target[e];
+        was[n] = exf_fold_norm(io, first + k, e, t->rms);
+        norm[n] = target[e] < 0 ? was[n] : exf_fold_stand_in_norm(io, t, id[n], e, was[n]);
+        n++;
         remapped += target[e] >= 0;
     }
     if (remapped == 0) return;
-    exf_fold_joint_begin(&s, id, n, t);
+    exf_fold_joint_begin(&s, id, norm, n, t);
     for (int i = 0; i < n; i++) /* the kept slots' own terms cancel */
-        if (target[old[i]] >= 0) exf_fold_joint_omit(&s, old[i], exf_fold_weight(io, first + slot[i]), t);
+        if (target[old[i]] >= 0) exf_fold_joint_omit(&s, old[i], was[i], exf_fold_weight(io, first + slot[i]), t);
     int solved = exf_fold_joint_solve(&s, rho);
     for (int i = 0; i < n; i++) {
         int moved = target[old[i]] >= 0;

@@ -23,7 +23,7 @@ const char *exf_fold_fate_text(exf_fold_fate fate)
 /* One row of a caller's batch in memory of its own. */
 typedef struct {
     int64_t ids[EXF_FOLD_MAX_K];
-    float weights[EXF_FOLD_MAX_K];
+    float weights[EXF_FOLD_MAX_K], norms[EXF_FOLD_MAX_K];
     exf_fold_routes r;
 } row_copy;
 
@@ -41,7 +41,9 @@ static void copy_row(row_copy *c, const exf_fold_routes *r, int row)
     for (int k = 0; k < r->width; k++) {
         exf_fold_set_id(&c->r, k, exf_fold_raw_id(r, first + k));
         exf_fold_set_weight(&c->r, k, exf_fold_weight(r, first + k));
+        if (r->norms) c->norms[k] = r->norms[first + k];
     }
+    if (r->norms) c->r.norms = c->norms;
 }
 
 /* Fills slots with what is known of a row before anything is ranked. */
@@ -68,13 +70,13 @@ static void explain_drop(exf_fold_explained *x, int target, const float *loss)
 
 /* ---- prefill ------------------------------------------------------------------------------ */
 
-/* Fills places, kept routes and their results from the row that the call wrote. */
+/* Fills places, kept routes and their results from the row that the call wrote; `from` is the row that it read. */
 static void place_routes(exf_fold_explained *slots, const exf_fold_ranked *r, const exf_fold_tables *t, exf_fold_rank rank,
-                         const row_copy *out, int kept)
+                         const row_copy *from, const row_copy *out, int kept)
 {
     for (int i = 0; i < r->n; i++) {
         exf_fold_explained *x = &slots[r->slot[i]];
-        float h = rank == EXF_FOLD_BY_SCORE ? 1.0f : t->norms[r->id[i]];
+        float h = rank == EXF_FOLD_BY_SCORE ? 1.0f : exf_fold_norm(&from->r, r->slot[i], r->id[i], t->norms);
         x->place = i;
         x->ranked_by = rank == EXF_FOLD_BY_SCORE ? r->w[i] : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(r->w[i], h);
         if (i < kept) x->result = exf_fold_weight(&out->r, i);
@@ -103,7 +105,7 @@ static int is_solvable(const exf_fold_ranked *r, int n, const exf_fold_tables *t
 {
     exf_fold_joint s;
     exf_fold_factors f;
-    exf_fold_joint_begin(&s, r->id, n, t);
+    exf_fold_joint_begin(&s, r->id, r->norm, n, t);
     return exf_fold_joint_factor(&f, &s, ridge);
 }
 
@@ -127,7 +129,7 @@ static exf_fold_status explain_prefill(exf_fold_explained *slots, const exf_fold
     begin(slots, in, row, t->n_experts);
     exf_fold_rank_row(&r, in, row, t, o.rank);
     int kept = r.n < o.keep ? r.n : o.keep;
-    place_routes(slots, &r, t, o.rank, &out, kept);
+    place_routes(slots, &r, t, o.rank, &from, &out, kept);
     int solved = joint && kept < r.n && is_solvable(&r, kept, t, o.ridge);
     for (int i = kept; i < r.n; i++) {
         exf_fold_explained *x = &slots[r.slot[i]];
@@ -156,7 +158,7 @@ static exf_fold_status explain_budget(exf_fold_explained *slots, const exf_fold_
     by_rms.norms = t->rms;
     exf_fold_rank_row(&r, in, row, &by_rms, EXF_FOLD_BY_SCORE_NORM);
     if (r.n == 0) return EXF_FOLD_OK; /* a row of padding, whose copy has none */
-    place_routes(slots, &r, &by_rms, EXF_FOLD_BY_SCORE_NORM, &out, kept);
+    place_routes(slots, &r, &by_rms, EXF_FOLD_BY_SCORE_NORM, &from, &out, kept);
     int solved = kept < r.n && is_solvable(&r, r.n, t, o.ridge);
     for (int i = kept; i < r.n; i++) slots[r.slot[i]].fate = solved ? EXF_FOLD_FATE_SOLVED : EXF_FOLD_FATE_UNSOLVED;
     return EXF_FOLD_OK;
@@ -205,7 +207,10 @@ static void explain_joined(exf_fold_explained *slots, row_copy *row, const exf_f
             x->loss = exf_addf(1.0f, -exf_mulf(cosine[x->target], cosine[x->target]));
             target[x->expert] = (int16_t)x->target;
         }
-        if (x->expert >= 0) now.id[now.n++] = moves[k] ? x->target : x->expert;
+        if (x->expert < 0) continue;
+        float n = exf_fold_norm(&row->r, k, x->expert, t->rms);
+        now.norm[now.n] = moves[k] ? exf_fold_stand_in_norm(&row->r, t, x->target, x->expert, n) : n;
+        now.id[now.n++] = moves[k] ? x->target : x->expert;
     }
     exf_fold_join_rows(&row->r, target, t, ridge);
     int solved = now.n > 0 && is_solvable(&now, now.n, t, ridge);
@@ -228,7 +233,7 @@ static exf_fold_status explain_decode(exf_fold_explained *slots, const exf_fold_
     for (int k = 0; k < io->width; k++) {
         exf_fold_explained *x = &slots[k];
         if (x->expert < 0) continue;
-        if (!o.members) x->ranked_by = exf_fold_term_of(t, o.importance, x->expert, x->weight);
+        if (!o.members) x->ranked_by = exf_fold_term_of(io, (int64_t)row * io->width + k, x->expert, t, o.importance);
         moves[k] = constrained && find_place(x, &pool, &o);
         moved += moves[k];
         if (moves[k] && !joint) explain_moved(x, &pool, t, &o);

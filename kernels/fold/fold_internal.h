@@ -134,6 +134,12 @@ EXF_FOLD_INLINE float exf_fold_weight(const exf_fold_routes *r, int64_t slot)
     return exf_fold_real_at(r->weights, r->weight_type, slot);
 }
 
+/* The norm of a slot's expert on its token: the caller's, or of `means` [E], which may be NULL where nothing reads it. */
+EXF_FOLD_INLINE float exf_fold_norm(const exf_fold_routes *r, int64_t slot, int id, const float *means)
+{
+    return r->norms ? r->norms[slot] : means ? means[id] : 0.0f;
+}
+
 EXF_FOLD_INLINE void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
 {
     if (r->weight_type == EXF_FOLD_F32)
@@ -154,7 +160,7 @@ EXF_FOLD_INLINE int32_t exf_fold_ordered(float v)
     return v != v ? INT32_MIN + 1 : (int32_t)bits;
 }
 
-/* The key by which a route of weight w to an expert of mean norm h is ranked; BY_SCORE ignores h. */
+/* The key by which a route of weight w to an expert of norm h is ranked; BY_SCORE ignores h. */
 EXF_FOLD_INLINE int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
 {
     return exf_fold_ordered(rank == EXF_FOLD_BY_SCORE ? w : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(w, h));
@@ -251,10 +257,17 @@ EXF_FOLD_INLINE int exf_fold_pool_id(uint64_t key)
 
 /* ---- the joint forms' system -------------------------------------------------------- */
 
-/* Rounded once, since a product of two floats is exact: equal for (a, b) and (b, a). */
-EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, int b)
+/* The inner product of the outputs of a and b, of norms n and m.  Rounded once, since a product of two floats is exact: equal for
+ * (a, b) and (b, a). */
+EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, float n, int b, float m)
 {
-    return exf_muld(exf_muld(t->cosine[(size_t)a * (size_t)t->n_experts + (size_t)b], t->rms[a]), t->rms[b]);
+    return exf_muld(exf_muld(t->cosine[(size_t)a * (size_t)t->n_experts + (size_t)b], n), m);
+}
+
+/* The norm of expert `to` in the place of `from`, whose norm on the token is n. */
+EXF_FOLD_INLINE float exf_fold_stand_in_norm(const exf_fold_routes *r, const exf_fold_tables *t, int to, int from, float n)
+{
+    return r->norms && t->rms[from] > 0 ? exf_mulf(t->rms[to], exf_divf(n, t->rms[from])) : t->rms[to];
 }
 
 /* A pivot below this part of the mean diagonal counts as not positive. */

@@ -55,7 +55,7 @@ exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf
                                             const exf_fold_prefill_options *o, void *stream)
 {
     exf_fold_prefill_options settled;
-    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 1);
+    exf_fold_status status = exf_fold_check_device(exf_fold_check_prefill(&settled, in, out, t, o, 1), in);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     int lanes = in->width > 8 ? 16 : 8;
     unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + PREFILL_THREADS - 1) / PREFILL_THREADS);
@@ -164,7 +164,7 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
                                              const exf_fold_tables *t, const exf_fold_budget_options *o, void *stream)
 {
     exf_fold_budget_options settled;
-    exf_fold_status status = exf_fold_check_budget(&settled, in, out, kept, t, o);
+    exf_fold_status status = exf_fold_check_device(exf_fold_check_budget(&settled, in, out, kept, t, o), in);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     int lanes = in->width > 8 ? 16 : 8;
     unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + PREFILL_THREADS - 1) / PREFILL_THREADS);
@@ -270,7 +270,7 @@ exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_
                                            {decode_joint<16, 2, 8, 1>, decode_joint<16, 4, 16, 1>, decode_joint<16, 4, 16, 0>}},
                         alone[2] = {decode_joint<8, 1, 16, 0>, decode_joint<16, 1, 16, 0>};
     exf_fold_decode_options settled;
-    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
+    exf_fold_status status = exf_fold_check_device(exf_fold_check_decode(&settled, io, t, o, 1), io);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0;
     if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     int wide = io->width > 8;
@@ -284,7 +284,7 @@ exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, co
                                                    const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream)
 {
     exf_fold_decode_options settled;
-    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
+    exf_fold_status status = exf_fold_check_device(exf_fold_check_decode(&settled, io, t, o, 1), io);
     if (status != EXF_FOLD_OK || n == 0) return status;
     dim3 grid(1, (unsigned)n);
     cudaStream_t s = (cudaStream_t)stream;

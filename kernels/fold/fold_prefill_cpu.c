@@ -56,8 +56,8 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
         exf_fold_rank_row(&r, in, row, t, settled.rank);
         memcpy(w, r.w, sizeof w);
         if (r.n > keep) {
-            exf_fold_joint_begin(&s, r.id, keep, t);
-            for (int j = keep; j < r.n; j++) exf_fold_joint_omit(&s, r.id[j], r.w[j], t);
+            exf_fold_joint_begin(&s, r.id, r.norm, keep, t);
+            for (int j = keep; j < r.n; j++) exf_fold_joint_omit(&s, r.id[j], r.norm[j], r.w[j], t);
             if (exf_fold_joint_solve(&s, settled.ridge))
                 for (int i = 0; i < keep; i++) w[i] = (float)((double)r.w[i] + s.right[i]);
         }
@@ -80,7 +80,7 @@ static void rank_by_rms(exf_fold_ranked *r, const exf_fold_routes *in, int row, 
 static int factor_row(exf_fold_factors *f, const exf_fold_ranked *r, const exf_fold_tables *t, float ridge)
 {
     exf_fold_joint s;
-    exf_fold_joint_begin(&s, r->id, r->n, t);
+    exf_fold_joint_begin(&s, r->id, r->norm, r->n, t);
     return exf_fold_joint_factor(f, &s, ridge);
 }
 
@@ -105,17 +105,17 @@ int exf_fold_residuals(double residual[EXF_FOLD_MAX_K + 1], const exf_fold_route
     return r.n;
 }
 
-static void find_sums(double *sum, const exf_fold_ranked *r, const exf_fold_tables *t)
+static void find_sums(double *sum, const exf_fold_ranked *r)
 {
     sum[0] = 0;
-    for (int i = 0; i < r->n; i++) sum[i + 1] = sum[i] + (double)r->w[i] * (double)t->rms[r->id[i]];
+    for (int i = 0; i < r->n; i++) sum[i + 1] = sum[i] + (double)r->w[i] * (double)r->norm[i];
 }
 
 int exf_fold_rms_sums(double sum[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t)
 {
     exf_fold_ranked r;
     rank_by_rms(&r, in, row, t);
-    find_sums(sum, &r, t);
+    find_sums(sum, &r);
     return r.n;
 }
 
@@ -162,7 +162,7 @@ static int weigh_kept(float *w, const exf_fold_ranked *r, const exf_fold_tables 
         find_residuals(by, r, factored ? &f : NULL);
         p = exf_fold_choose_by_residual(by, r->n, o->penalty, o->least, o->most);
     } else {
-        find_sums(by, r, t);
+        find_sums(by, r);
         p = exf_fold_choose_by_share(by, r->n, o->share, o->least, o->most);
     }
     memcpy(w, r->w, (size_t)r->n * sizeof *w);

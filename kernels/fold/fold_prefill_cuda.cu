@@ -265,7 +265,7 @@ exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_
     typedef void (*kernel)(exf_fold_routes, exf_fold_routes, exf_fold_tables, exf_fold_prefill_options);
     static const kernel narrow_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 8), wide_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 16);
     exf_fold_prefill_options settled;
-    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 0);
+    exf_fold_status status = exf_fold_check_device(exf_fold_check_prefill(&settled, in, out, t, o, 0), in);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     kernel k = (in->width <= 8 ? narrow_rows : wide_rows)[in->id_type][in->weight_type];
     unsigned threads = in->rows <= 16384 ? 64 : MOST_THREADS; /* with few tokens, small blocks occupy more multiprocessors */

@@ -79,13 +79,17 @@ static void weigh_jointly(const exf_fold_routes *io, int64_t first, const row_sl
                           double rho)
 {
     int id[EXF_FOLD_MAX_K], n = 0;
-    float w[EXF_FOLD_MAX_K];
+    float w[EXF_FOLD_MAX_K], was[EXF_FOLD_MAX_K], norm[EXF_FOLD_MAX_K];
     exf_fold_joint s;
+    for (int i = 0; i < r->n; i++) {
+        was[i] = exf_fold_norm(io, first + r->slot[i], r->old[i], t->rms);
+        if (r->id[i] < 0) continue;
+        norm[n] = r->id[i] == r->old[i] ? was[i] : exf_fold_stand_in_norm(io, t, r->id[i], r->old[i], was[i]);
+        id[n++] = r->id[i];
+    }
+    exf_fold_joint_begin(&s, id, norm, n, t);
     for (int i = 0; i < r->n; i++)
-        if (r->id[i] >= 0) id[n++] = r->id[i];
-    exf_fold_joint_begin(&s, id, n, t);
-    for (int i = 0; i < r->n; i++)
-        if (r->id[i] != r->old[i]) exf_fold_joint_omit(&s, r->old[i], exf_fold_weight(io, first + r->slot[i]), t);
+        if (r->id[i] != r->old[i]) exf_fold_joint_omit(&s, r->old[i], was[i], exf_fold_weight(io, first + r->slot[i]), t);
     int solved = exf_fold_joint_solve(&s, rho);
     for (int i = 0, at = 0; i < r->n; i++) {
         double k = r->id[i] != r->old[i] ? 0 : exf_fold_weight(io, first + r->slot[i]);

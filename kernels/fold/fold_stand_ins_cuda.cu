@@ -171,7 +171,7 @@ exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const 
                                                const exf_fold_tables *t, const exf_fold_stand_in_options *o, void *stream)
 {
     exf_fold_stand_in_options settled;
-    exf_fold_status status = exf_fold_check_stand_ins(&settled, io, s, members, t, o);
+    exf_fold_status status = exf_fold_check_device(exf_fold_check_stand_ins(&settled, io, s, members, t, o), io);
     if (status != EXF_FOLD_OK || io->rows == 0) return status;
     int wide = io->width > 8;
     if (members) {
