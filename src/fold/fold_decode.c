@@ -264,8 +264,10 @@ static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
     int32_t *ids = f->ids + from * k, *before = f->ids + (s->first[s->n_steps] + from) * k;
     float *weights = f->weights + from * k;
-    exf_fold_routes io = {.ids = ids, .weights = weights, .rows = (int)n, .width = r->top_k};
+    float *norms = f->step_norms ? f->step_norms + from * k : NULL;
+    exf_fold_routes io = {.ids = ids, .weights = weights, .rows = (int)n, .width = r->top_k, .norms = norms};
     for (size_t i = 0; i < n; i++) {
+        if (norms) exf_fold_norms_of(f, s->row[from + i], r->ids + s->row[from + i] * k, norms + i * k, k);
         memcpy(ids + i * k, r->ids + s->row[from + i] * k, k * sizeof *ids);
         memcpy(weights + i * k, r->weights + s->row[from + i] * k, k * sizeof *weights);
     }

@@ -1,6 +1,6 @@
 /* fold_device.c - folds routes in GPU memory, and counts there what runs (kernels/fold/route_fold.h), so that the host waits for
  * neither.  What the kernels do not do is folded on the host: random prefill and prefill by vectors; in
- * decode sere, fold=random, targets=router and a static pool with joint weights. */
+ * decode sere, fold=random, targets=router and a static pool with joint weights; and folds by predicted norms. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
@@ -33,6 +33,7 @@ int exf_fold_runs_on_device(const exf_fold_rewriter *f)
     const exf_variant *v = f->v;
     if (!v) return 1;
     if (v->prefill != EXF_PREFILL_NONE && (v->prefill == EXF_PREFILL_RANDOM || exf_variant_wants_vectors(v))) return 0;
+    if (exf_variant_wants_norms(v)) return 0;
     if (v->decode == EXF_DECODE_SERE || v->by_router || v->outside == EXF_OUTSIDE_RANDOM) return 0;
     return !(v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY);
 }

@@ -123,6 +123,7 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
     exf_fold_routes in = {.ids = r->ids + at, .weights = r->weights + at, .rows = rows, .width = r->top_k};
     exf_fold_routes out = {.ids = ids, .weights = weights, .rows = rows, .width = f->v->prefill_options.keep};
     exf_fold_status status = EXF_FOLD_OK;
+    if (f->v->prefill_norms) in.norms = f->norms + at;
     if (f->v->budget || f->v->prefill == EXF_PREFILL_SKIP) out.width = r->top_k;
     if (f->v->prefill == EXF_PREFILL_SKIP)
         skip_routes(f, &in, &out, t, index);

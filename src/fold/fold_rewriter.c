@@ -223,10 +223,12 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     if (v->decode == EXF_DECODE_REAP) EXF_TRY(choose_survivors(f, err));
     if (v->decode == EXF_DECODE_SERE) EXF_TRY(check_similarity(f, err));
     if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
+    if (exf_variant_wants_norms(v)) EXF_TRY(exf_fold_norms_open(f, err));
     if (v->decode == EXF_DECODE_NONE || v->decode == EXF_DECODE_REAP) return EXF_OK;
     EXF_TRY(exf_mem_mul(&slots, 2 * f->schedule->first[f->schedule->n_steps], (size_t)f->a->top_k, "decode steps", err));
     EXF_TRY(exf_mem_new(&f->ids, slots, sizeof *f->ids, "decode steps", err));
     EXF_TRY(exf_mem_new(&f->weights, slots / 2, sizeof *f->weights, "decode steps", err));
+    if (v->decode_norms) EXF_TRY(exf_mem_new(&f->step_norms, slots / 2, sizeof *f->step_norms, "decode steps", err));
 out:
     return rc;
 }
@@ -304,6 +306,9 @@ static exf_code open_device(void *self, const struct exf_backend *b, exf_err *er
 {
     exf_fold_rewriter *f = self;
     exf_code rc = EXF_OK;
+    if (f->norms)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": norms are predicted on the CPU alone; set runtime.backend to cpu",
+                        f->v->name);
     if (f->rewriter.device_rewrite) EXF_TRY(exf_fold_routes_open(f, b, err));
     if (f->vector_of) EXF_TRY(exf_fold_device_open(f, b, err));
 out:
@@ -342,6 +347,7 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     f->rewriter.wants_logits = f->scores != NULL;
     if (f->retained) f->rewriter.retained_experts = retained_experts;
     f->rewriter.device_open = open_device;
+    if (f->norms) f->rewriter.routed = exf_fold_norms_predict;
     if (exf_fold_runs_on_device(f)) {
         f->rewriter.device_rewrite = exf_fold_routes_rewrite;
         f->rewriter.device_bytes = exf_fold_routes_bytes(f);
@@ -391,6 +397,9 @@ void exf_fold_rewriter_free(exf_fold_rewriter *f)
     exf_mem_free(f->decode_coeff);
     exf_mem_free(f->retained);
     exf_mem_free(f->scores);
+    exf_mem_free(f->routed_ids);
+    exf_mem_free(f->norms);
+    exf_mem_free(f->step_norms);
     exf_device_corrections_free(&f->on_device);
     exf_fold_routes_close(f);
     exf_mem_free(f->vector_of);

@@ -55,4 +55,6 @@ void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, int i, const exf_expert_u
 void exf_fold_rewriter_free(exf_fold_rewriter *f); /* NULL is allowed */
 /* Returns 1 if the variant applies vectors (exf_tables_read_vectors). */
 int exf_variant_wants_vectors(const exf_variant *v);
+/* Returns 1 if the variant folds by the norms that the tables' norm head predicts. */
+int exf_variant_wants_norms(const exf_variant *v);
 #endif

@@ -69,6 +69,8 @@ struct exf_fold_rewriter {
     const exf_budget *budget;            /* of a variant that asks for one, or whose factor is one's */
     double mean_scale;                   /* mean of its layers' sensitivities; 1 for factors that add up to 1 */
     float *scores;                       /* [threads, 2, widest, E] choice and gate scores of a decode step; NULL: not read */
+    int32_t *routed_ids;                 /* [T, K] the router's choice of the layer, and the norms that the head predicts of it; */
+    float *norms;                        /* NULL: mean norms are read alone */
     const exf_static_pool *pool;         /* the static pool of a variant that has one */
     unsigned char *retained;         /* [L, E] experts that reap retains */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
@@ -80,7 +82,7 @@ struct exf_fold_rewriter {
     int n_counted, n_moe_layers;
     exf_expert_usage *usage;           /* [n_counted, MoE layers] */
     int32_t *ids;                 /* [decode rows, K] gathered by step */
-    float *weights;
+    float *weights, *step_norms;  /* step_norms NULL: mean norms */
     unsigned char *seen;          /* [E] scratch of the expert usage */
 };
 
@@ -99,6 +101,15 @@ exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *rou
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err) EXF_CHECKED;
 uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
+
+/* ---- fold_norms.c ------------------------------------------------------------------------------------- */
+
+/* Allocates what norms=predicted needs; EXF_USAGE where the tables have no norm head. */
+exf_code exf_fold_norms_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
+/* Predicts the norms of a block's routes (exf_rewriter.routed). */
+exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *err) EXF_CHECKED;
+/* Fills the norms [K] of a row of the run whose routes are now ids [K]: experts that the router chose, in any order, or none. */
+void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k);
 
 /* ---- fold_device.c ------------------------------------------------------------------------------------ */
 

@@ -254,6 +254,9 @@ static const exf_variant_option fold_options[] = {
     {"sensitivity", "stream|output|measured", "stream",
      "budget=token: an error of a layer counts relative to the residual stream, to the layer's output, or as it was measured",
      set_choice, AT(sensitivity)},
+    {"norms", "mean|predicted", "mean",
+     "h and rms are an expert's mean norms, or the norm that the tables' head (calibrate.norm_head) predicts for the token",
+     set_word, AT(prefill_norms)},
     {"layer", "N", "all", "only this layer folds: what it does to the model alone", set_layer, 0},
     END};
 static const exf_variant_option top_options[] = {
@@ -305,6 +308,7 @@ static const exf_variant_option pool_options[] = {
      "a route without a target is dropped, or goes to the pool's most important expert with that pair's scalar",
      set_word, AT(decode_options.fallback)},
     {"ridge", "X", "1e-2", "as of P", set_float, AT(decode_options.ridge)},
+    {"norms", "mean|predicted", "mean", "as of P", set_word, AT(decode_norms)},
     BATCH,
     END};
 static const exf_variant_option reap_options[] = {

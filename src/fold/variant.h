@@ -53,6 +53,7 @@ typedef struct exf_variant {
     int by_router;                   /* 1: the router chooses stand-ins for routes outside the pool */
     exf_fold_stand_in_weights stand_in_weights;
     double rho;                      /* sere */
+    int prefill_norms, decode_norms; /* 1: by norms predicted for each token, in place of mean ones */
     int prefill_frobenius, decode_frobenius; /* 1: by the losses of Frobenius norm */
     int folds_hashed;                /* 1: layers that route by token id are folded too; a runtime's, no option says it */
 } exf_variant;

@@ -16,6 +16,7 @@ exf_code exf_variant_check_options(const exf_variant *v, exf_err *err)
     int folds = v->prefill == EXF_PREFILL_FOLD, pool_is_static = v->decode == EXF_DECODE_STATIC;
     int joint = prefill == EXF_APPLY_JOINTLY, decode_joint = decode == EXF_APPLY_JOINTLY;
     int joint_stand_ins = v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT, draws = v->outside == EXF_OUTSIDE_RANDOM;
+    int pool_by_norm = !pool_is_static && d->importance != EXF_FOLD_IMPORTANCE_SCORE, joint_slots = decode_joint && joint_stand_ins;
     const struct {
         int refused;
         const char *why;
@@ -46,6 +47,9 @@ exf_code exf_variant_check_options(const exf_variant *v, exf_err *err)
          "where the router chooses targets, their weights are said by weights; it takes no fold, no max_loss and no other "
          "projector"},
         {v->by_router && !joint_stand_ins && d->ridge != 0, "ridge is of weights=joint alone"},
+        {v->prefill_norms && (prefill == EXF_APPLY_VECTORS || (!joint && p->rank == EXF_FOLD_BY_SCORE)),
+         "norms=predicted is of joint weights, and of routes kept by norm whose projector is a scalar"},
+        {v->decode_norms && !pool_by_norm && !joint_slots, "norms=predicted is of pools by norm or energy, and of joint weights"},
         {draws && (is_limited(d->max_loss) || v->decode_frobenius), "fold=random draws its targets whatever their loss"},
         {!draws && v->decode_seed != 1, "seed is of fold=random alone"},
     };

@@ -49,6 +49,7 @@ static void add_prefill_fold(exf_text *out, const exf_variant *v)
     exf_text_appendf(out, "%s", ranked[o->rank]);
     add_numbers(out, v->prefill_frobenius, o->max_loss, o->ridge);
     exf_text_appendf(out, "%s%s", rescaled[o->rescale], o->confidence ? ", folded in proportion to 1 - loss" : "");
+    if (v->prefill_norms) exf_text_appendf(out, ", by predicted norms");
     if (v->only_layer) exf_text_appendf(out, ", in layer %d alone", v->only_layer - 1);
 }
 
@@ -110,6 +111,7 @@ static void add_pool(exf_text *out, const exf_variant *v)
     else
         add_projector(out, v->decode_projector, 0);
     add_numbers(out, v->decode_frobenius, o->max_loss, o->ridge);
+    if (v->decode_norms) exf_text_appendf(out, ", by predicted norms");
     if (o->fallback) exf_text_appendf(out, ", the most important expert where there is no target");
 }
 

@@ -184,7 +184,18 @@ typedef struct {
     const float *bias;   /* [E] that the router adds to its scores when it chooses; NULL: none, or no logits */
 } exf_routes;
 
-/* The same in GPU memory; a rewriter queues its work on q. */
+/* What the router made of consecutive tokens of one sequence in one MoE layer, and of what; in host memory. */
+typedef struct {
+    int layer;
+    size_t row; /* of the first token in the run */
+    int n_tokens, n_experts, top_k, d_model;
+    const float *input;   /* [T, H] the normed hidden states that router and experts read */
+    const float *logits;  /* [T, E] */
+    const int32_t *ids;   /* [T, K] as the router chose */
+    const float *weights; /* [T, K] */
+} exf_routed_block;
+
+/* Routes of a run in GPU memory, as exf_routes; a rewriter queues its work on q. */
 typedef struct {
     int layer, moe_index;
     const exf_batch *batch;
@@ -196,14 +207,16 @@ typedef struct {
 } exf_device_routes;
 
 /* A rewriter may leave any function NULL.  It is called once per layer with the routes of the whole run, since a decode
- * batch spans sequences.  It keeps no state between layers: equal routes give equal results, because a layer's routes may
- * be rewritten twice (see exf_routes.probe). */
+ * batch spans sequences.  It keeps no state between layers but what `routed` shows it: equal routes give equal results, because a
+ * layer's routes may be rewritten twice (see exf_routes.probe). */
 typedef struct {
     void *self;
     int wants_logits; /* 1: `rewrite` reads the router's logits */
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
     const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
+    /* Shown every token of the routes that `rewrite` gets next, of a probe too.  Called concurrently; not in a pass on a GPU. */
+    exf_code (*routed)(void *self, const exf_routed_block *b, exf_err *err);
     /* Does the same on a GPU; NULL: the pass fetches the routes, calls `rewrite` and sends them back.  Its counters are complete
      * when the queue is. */
     exf_code (*device_rewrite)(void *self, const exf_device_routes *routes, exf_err *err);

@@ -111,6 +111,7 @@ static float *logits_of(const exf_pass *p, size_t lane, int joined)
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
     exf_step s = step_of(p, lane, layer, moe_index);
+    s.joined = joined;
     const exf_observer *o = moe_index >= 0 ? p->lanes[lane].observer : NULL;
     double *observe = &p->space[0].times.observe, start;
     int flowing = flows(&s), sweeps = o && o->sweeps > 1 && !flowing ? o->sweeps : 1;

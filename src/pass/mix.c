@@ -185,7 +185,13 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
                     s->mask, logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
-    return to && w->b->gpu ? w->b->download(w->q, to, logits, n_logits * sizeof *to, err) : EXF_OK;
+    if (!w->b->gpu) {
+        const exf_routed_block b = {.layer = s->moe.layer, .row = span->offset, .n_tokens = n, .n_experts = a->n_experts,
+                                    .top_k = a->top_k, .d_model = a->d_model, .input = m->normed, .logits = logits,
+                                    .ids = routes->ids_device + slot, .weights = routes->weights_device + slot};
+        return exf_routes_show(s, &b, err);
+    }
+    return to ? w->b->download(w->q, to, logits, n_logits * sizeof *to, err) : EXF_OK;
 }
 
 /* The parts of a layer's first half that run. */

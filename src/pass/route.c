@@ -123,6 +123,18 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
+exf_code exf_routes_show(const exf_step *s, const exf_routed_block *b, exf_err *err)
+{
+    const exf_pass *p = s->p;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
+        const exf_rewriter *r = p->lanes[i].rewriter;
+        int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
+        if (r && r->routed && gets && !s->is_probe) rc = r->routed(r->self, b, err);
+    }
+    return rc;
+}
+
 /* Rewrites the routes of `set` in GPU memory. */
 static exf_code rewrite_on_device(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
 {
@@ -187,6 +199,7 @@ static exf_code share_with_lane(const exf_step *s, size_t lane, exf_err *err)
     exf_code rc;
     probe.moe.routes = &p->probe_routes[lane];
     probe.logits = NULL; /* a lane of another router wants none */
+    probe.is_probe = 1;
     EXF_TRY(exf_mask_load(&probe, r, err));
     if (probe.mask) {
         EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));

@@ -231,11 +231,16 @@ out:
 static exf_code check_tables(validation *s, exf_err *err)
 {
     const exf_model *m = s->session.model;
-    int vectors = 0;
+    int vectors = 0, norms = 0;
     exf_code rc;
     EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, m, s->recipe.accept == EXF_ACCEPT_OTHER_WEIGHTS, err));
     for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
     if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
+    for (size_t i = 0; i < s->n_variants; i++) norms |= exf_variant_wants_norms(&s->variants[i]);
+    if (norms && !s->tables.norm_head.q)
+        return exf_fail(err, EXF_USAGE,
+                        "%s: holds no norm head, which norms=predicted reads; set calibrate.norm_head and calibrate again",
+                        s->tables_path);
     for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
         if (!m->arch.is_moe[l] || exf_tables_index(&s->tables, l) >= 0) continue;
         if (exf_model_copies(m, EXF_W_ROUTER_TABLE, l) && !s->runtime->folds_hashed) continue;

@@ -167,6 +167,8 @@ START_TEST(decode_spellings)
     MEANS(decode, "reap64:batch=65536", EXF_DECODE_REAP, 64, (v.pool_by = EXF_POOL_BY_REAP, v.batch = 65536));
     MEANS(decode, "sere4:batch=8,rho=0.5", EXF_DECODE_SERE, 4, (v.batch = 8, v.rho = 0.5));
     D("D64:rank=norm", 64, (void)0);
+    D("D64:norms=predicted", 64, v.decode_norms = 1);
+    D("D64:norms=mean", 64, (void)0);
     D("D64:rank=energy", 64, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY);
     D("D64:projector=pair", 64, (void)0);
     D("D64:projector=layer", 64, v.decode_projector = exf_projector_find("layer"));
@@ -257,6 +259,10 @@ START_TEST(every_option_has_words)
     told("skip0:budget=4", "routes below the threshold for 4 experts per token in the mean dropped");
     told("skip0:tau=2,layer=1", "routes below 2 of their token's weights dropped, in layer 1 alone");
     told("reap64:by=frequency", "REAP: the router picks among 64 retained experts by frequency");
+    told("P2:projector=joint,norms=predicted,layer=1", "2 experts per token, joint weights, by predicted norms, in layer 1 alone");
+    told("P2:norms=mean", "2 experts per token, one scalar per pair");
+    told("D64:rank=energy,norms=predicted",
+         "64 experts per decode batch chosen by energy, one scalar per pair, by predicted norms");
     told("D64:targets=router", "64 experts per decode batch, stand-ins by the router, joint weights");
     told("D64:targets=router,weights=route,rank=energy",
          "64 experts per decode batch chosen by energy, stand-ins by the router, the router's weights");
@@ -328,11 +334,15 @@ static void refused(const char *text, const char *message)
     ck_assert_int_eq(exf_variant_parse(&v, text, NULL), EXF_USAGE);
 }
 
-#define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, loss, ridge, budget, sensitivity, layer)"
+#define OF_P                                                                                                                \
+    "is no option of P (known: projector, rank, max_loss, rescale, confidence, loss, ridge, budget, sensitivity, norms, layer)"
 #define OF_D                                                                                                                \
-    "is no option of D (known: pool, fold, seed, rank, projector, targets, weights, by, max_loss, loss, fallback, ridge, batch)"
+    "is no option of D (known: pool, fold, seed, rank, projector, targets, weights, by, max_loss, loss, fallback, ridge, norms, " \
+    "batch)"
 #define A_STATIC_POOL "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"
 #define A_BUDGET "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"
+#define PREDICTED_P "norms=predicted is of joint weights, and of routes kept by norm whose projector is a scalar"
+#define PREDICTED_D "norms=predicted is of pools by norm or energy, and of joint weights"
 #define NO_KIND(text, part)                       \
     refused(text, "variant \"" text "\": \"" part \
                   "\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1 (skip: from 0)")
@@ -412,6 +422,7 @@ START_TEST(values_that_are_none)
     refused("D8:batch=0", "variant \"D8:batch=0\": batch=0, expected a number of sequences from 1");
     refused("D8:batch=8.5", "variant \"D8:batch=8.5\": batch=8.5, expected a number of sequences from 1");
     refused("D8:rank=router", "variant \"D8:rank=router\": rank=router, expected norm, energy, score");
+    refused("P4:norms=own", "variant \"P4:norms=own\": norms=own, expected mean, predicted");
     refused("P4:loss=squared", "variant \"P4:loss=squared\": loss=squared, expected energy, frobenius");
     refused("D8:fallback=on", "variant \"D8:fallback=on\": fallback=on, expected drop, first");
     refused("P4:projector=joint,loss=frobenius",
@@ -482,6 +493,12 @@ START_TEST(options_that_would_be_ignored)
     refused("D8:pool=static,max_loss=0.5",
             "variant \"D8:pool=static,max_loss=0.5\": " A_STATIC_POOL);
     refused("D8:seed=2", "variant \"D8:seed=2\": seed is of fold=random alone");
+    refused("P4:projector=diagonal,norms=predicted", "variant \"P4:projector=diagonal,norms=predicted\": " PREDICTED_P);
+    refused("P4:rank=score,norms=predicted", "variant \"P4:rank=score,norms=predicted\": " PREDICTED_P);
+    refused("D8:rank=score,norms=predicted", "variant \"D8:rank=score,norms=predicted\": " PREDICTED_D);
+    refused("D8:pool=static,norms=predicted", "variant \"D8:pool=static,norms=predicted\": " PREDICTED_D);
+    refused("D8:rank=score,targets=router,weights=gate,norms=predicted",
+            "variant \"D8:rank=score,targets=router,weights=gate,norms=predicted\": " PREDICTED_D);
     refused("D8:fold=random,max_loss=0.5",
             "variant \"D8:fold=random,max_loss=0.5\": fold=random draws its targets whatever their loss");
     refused("D8:fold=random,loss=frobenius",

@@ -1,0 +1,93 @@
+/* fold_norms.c - norms of the routes' experts on each token, which the tables' norm head predicts before any expert runs
+ * (docs/method.md, section 13). */
+#include "fold/fold_rewriter_internal.h"
+
+#include "artifact/norm_sums.h"
+#include "base/mem.h"
+#include "kernels/rows/simd.h"
+
+#include <math.h>
+#include <string.h>
+
+int exf_variant_wants_norms(const exf_variant *v)
+{
+    return v->prefill_norms || v->decode_norms;
+}
+
+exf_code exf_fold_norms_open(exf_fold_rewriter *f, exf_err *err)
+{
+    size_t slots;
+    exf_code rc;
+    if (!f->t->norm_head.q)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no norm head; set calibrate.norm_head and calibrate again",
+                        f->v->name);
+    EXF_TRY(exf_mem_mul(&slots, f->schedule->batch->n_tokens, (size_t)f->a->top_k, "predicted norms", err));
+    EXF_TRY(exf_mem_new(&f->routed_ids, slots, sizeof *f->routed_ids, "predicted norms", err));
+    EXF_TRY(exf_mem_new(&f->norms, slots, sizeof *f->norms, "predicted norms", err));
+out:
+    return rc;
+}
+
+/* What all slots of a token share. */
+typedef struct {
+    double projected[EXF_NORM_MOST]; /* V'x */
+    double mean, norm;               /* of the router's logits, and of x */
+} token;
+
+static void read_token(token *t, const float *x, const float *logits, const float *basis, const exf_routed_block *b, int q)
+{
+    memset(t->projected, 0, (size_t)q * sizeof *t->projected);
+    for (int i = 0; i < b->d_model; i++) {
+        const float *row = basis + (size_t)i * (size_t)q;
+        for (int k = 0; k < q; k++) t->projected[k] += (double)x[i] * (double)row[k];
+    }
+    t->norm = sqrt(exf_dot(x, x, b->d_model));
+    t->mean = 0;
+    for (int e = 0; e < b->n_experts; e++) t->mean += (double)logits[e];
+    t->mean /= b->n_experts;
+}
+
+/* Returns exp(theta' phi) of a slot. */
+static float predict(const token *t, const float *theta, double logit, double weight, int q)
+{
+    double phi[EXF_NORM_MOST + EXF_NORM_BESIDE], sum = 0;
+    exf_norm_features_of(phi, t->projected, q, logit - t->mean, weight, t->norm);
+    for (size_t i = 0; i < exf_norm_features(q); i++) sum += (double)theta[i] * phi[i];
+    return (float)exp(sum);
+}
+
+exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *err)
+{
+    exf_fold_rewriter *f = self;
+    const exf_norm_head *head = &f->t->norm_head;
+    int index = f->table_of[b->layer];
+    size_t e = (size_t)b->n_experts, h = (size_t)b->d_model, k = (size_t)b->top_k, features = exf_norm_features(head->q);
+    if (index < 0) return EXF_OK;
+    const float *basis = head->basis + (size_t)index * h * (size_t)head->q, *theta = head->theta + (size_t)index * e * features;
+    memcpy(f->routed_ids + b->row * k, b->ids, (size_t)b->n_tokens * k * sizeof *b->ids);
+    for (size_t i = 0; i < (size_t)b->n_tokens; i++) {
+        const float *logits = b->logits + i * e;
+        token t;
+        read_token(&t, b->input + i * h, logits, basis, b, head->q);
+        for (size_t slot = i * k; slot < (i + 1) * k; slot++) {
+            int id = b->ids[slot];
+            if (id < 0) continue;
+            float n = predict(&t, theta + (size_t)id * features, (double)logits[id], (double)b->weights[slot], head->q);
+            if (!(n > 0) || !isfinite(n))
+                return exf_fail(err, EXF_NUMERIC, "variant \"%s\": layer %d, token %zu: the norm head predicts %g for expert %d",
+                                f->v->name, b->layer, f->schedule->first_row + b->row + i, (double)n, id);
+            f->norms[b->row * k + slot] = n;
+        }
+    }
+    return EXF_OK;
+}
+
+void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k)
+{
+    const int32_t *routed = f->routed_ids + row * k;
+    for (size_t i = 0; i < k; i++) {
+        size_t slot = 0;
+        while (slot + 1 < k && routed[slot] != ids[i]) slot++;
+        norms[i] = f->norms[row * k + slot];
+    }
+}

@@ -1,0 +1,282 @@
+/* check_predicted_norms.c - folds by norms that the tables' head predicts: a rewriter beside the functions of exfold/fold.h, with
+ * norms that are computed here from the formula. */
+#include "tests/support/fold_fixtures.h"
+
+#include "fold/fold_rewriter_internal.h"
+#include "kernels/fold/fold_cpu.h"
+
+enum { Q = 3, K = 4, E = 8, FEATURES = Q + 4 };
+
+typedef struct {
+    fold_case c;
+    float *input;              /* [T, H] */
+    float norms[F_TOKENS * K]; /* of the layer that was asked for last */
+} head_case;
+
+static void open_case(head_case *h, int prefill_tokens)
+{
+    exf_err err;
+    exf_norm_head *head = &h->c.tables.norm_head;
+    fold_open(&h->c, E, K, prefill_tokens, 2);
+    ck_ok(exf_norm_head_new(&h->c.tables, Q, &err), err);
+    for (size_t i = 0; i < F_TABLES * F_H * Q; i++) head->basis[i] = naive_number(91, i);
+    for (size_t i = 0; i < F_TABLES * E * FEATURES; i++) head->theta[i] = 0.4f * naive_number(92, i);
+    h->input = naive_numbers(F_TOKENS * F_H, 93, 1);
+}
+
+static void close_case(head_case *h)
+{
+    fold_close(&h->c);
+    exf_mem_free(h->input);
+}
+
+/* exp(theta' phi), from the formula. */
+static double predicted(const head_case *h, int index, size_t row, int k)
+{
+    const exf_norm_head *head = &h->c.tables.norm_head;
+    const float *x = h->input + row * F_H, *z = h->c.logits + row * E;
+    int id = h->c.ids[row * K + (size_t)k];
+    double phi[FEATURES] = {1}, square = 0, mean = 0, sum = 0;
+    for (int i = 0; i < F_H; i++) {
+        square += (double)x[i] * (double)x[i];
+        for (int q = 0; q < Q; q++) phi[1 + q] += (double)x[i] * (double)head->basis[(index * F_H + i) * Q + q];
+    }
+    for (int e = 0; e < E; e++) mean += (double)z[e] / E;
+    phi[Q + 1] = (double)z[id] - mean;
+    phi[Q + 2] = log((double)h->c.weights[row * K + (size_t)k]);
+    phi[Q + 3] = log(square) / 2;
+    for (int i = 0; i < FEATURES; i++) sum += phi[i] * (double)head->theta[(index * E + id) * FEATURES + i];
+    return exp(sum);
+}
+
+/* Shows the rewriter the routes of all sequences in a layer, last sequence first. */
+static exf_code show(const head_case *h, exf_fold_rewriter *f, int layer, exf_err *err)
+{
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
+    exf_code rc = EXF_OK;
+    for (int s = F_SEQUENCES - 1; rc == EXF_OK && s >= 0; s--) {
+        size_t row = h->c.span[s].offset;
+        const exf_routed_block b = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
+                                    .d_model = F_H, .input = h->input + row * F_H, .logits = h->c.logits + row * E,
+                                    .ids = h->c.ids + row * K, .weights = h->c.weights + row * K};
+        rc = w->routed(w->self, &b, err);
+    }
+    return rc;
+}
+
+/* The norm of an expert that the router chose for a token. */
+static float norm_of(const head_case *h, size_t row, int id)
+{
+    size_t k = 0;
+    while (k + 1 < K && h->c.ids[row * K + k] != id) k++;
+    return h->norms[row * K + k];
+}
+
+/* ---- what should come out ------------------------------------------------------------------ */
+
+static void expect_prefill(const head_case *h, const exf_fold_rewriter *f, exf_routes *r, int index)
+{
+    const exf_variant *v = f->v;
+    exf_fold_tables t = exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss);
+    for (size_t s = 0; s < F_SEQUENCES; s++)
+        for (int i = 0; i < exf_decode_schedule_prefill(&h->c.schedule, h->c.span[s].n_tokens); i++) {
+            size_t row = h->c.span[s].offset + (size_t)i;
+            int32_t ids[K], *to = r->ids + row * K;
+            float w[K], n[K], *to_w = r->weights + row * K;
+            for (int k = 0; k < K; k++) n[k] = norm_of(h, row, to[k]);
+            exf_fold_routes in = {.ids = to, .weights = to_w, .rows = 1, .width = K, .norms = v->prefill_norms ? n : NULL},
+                            out = {.ids = ids, .weights = w, .rows = 1, .width = v->budget ? K : v->prefill_options.keep};
+            exf_fold_budget_options b = {0};
+            if (v->budget) b = exf_fold_budget_of(f, index);
+            exf_fold_status status = v->budget ? exf_fold_prefill_budget_cpu(&in, &out, NULL, &t, &b)
+                                     : v->prefill_projector->apply == EXF_APPLY_JOINTLY
+                                         ? exf_fold_prefill_joint_cpu(&in, &out, &t, &v->prefill_options)
+                                         : exf_fold_prefill_cpu(&in, &out, &t, &v->prefill_options);
+            ck_assert_int_eq(status, EXF_FOLD_OK);
+            for (int k = 0; k < K; k++) {
+                to[k] = k < out.width ? ids[k] : -1;
+                to_w[k] = k < out.width ? w[k] : 0;
+            }
+        }
+}
+
+static exf_fold_status decode(const exf_fold_rewriter *f, const exf_fold_routes *io, const exf_fold_tables *t, int index,
+                              const float *logits)
+{
+    const exf_variant *v = f->v;
+    exf_fold_stand_in_options o = {.pool = v->decode_options.pool, .importance = v->decode_options.importance,
+                                   .weights = v->stand_in_weights, .ridge = v->decode_options.ridge};
+    exf_fold_scores scores = {.choice = logits};
+    int16_t target[E];
+    if (v->by_router) return exf_fold_decode_stand_ins_cpu(io, &scores, NULL, t, &o);
+    if (!f->pool)
+        return (v->decode_projector->apply == EXF_APPLY_JOINTLY ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(
+            io, t, &v->decode_options);
+    exf_fold_decode_options fixed = {.pool = f->pool->size, .members = f->pool->members + index * f->pool->size};
+    exf_fold_pool pool;
+    fixed.size = EXF_FOLD_SIZED(exf_fold_decode_options);
+    ck_assert(exf_fold_choose_pool(&pool, io, t, &fixed));
+    for (int i = 0; i < pool.n_union; i++)
+        target[pool.expert[i]] =
+            (int16_t)(i < pool.n_pool ? -1 : exf_fold_pool_likest(&pool, t->cosine + (size_t)pool.expert[i] * E));
+    exf_fold_join_rows(io, target, t, EXF_FOLD_RIDGE);
+    return EXF_FOLD_OK;
+}
+
+static void expect_decode(const head_case *h, const exf_fold_rewriter *f, exf_routes *r, int index)
+{
+    const exf_decode_schedule *s = &h->c.schedule;
+    exf_fold_tables t = exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss);
+    for (size_t step = 0; step < s->n_steps; step++) {
+        int32_t ids[F_SEQUENCES * K];
+        float w[F_SEQUENCES * K], n[F_SEQUENCES * K], scores[F_SEQUENCES * E];
+        int rows = (int)(s->first[step + 1] - s->first[step]);
+        exf_fold_routes io = {.ids = ids, .weights = w, .rows = rows, .width = K, .norms = f->v->decode_norms ? n : NULL};
+        for (int i = 0; i < rows; i++) {
+            size_t row = s->row[s->first[step] + (size_t)i];
+            naive_row of_router = {{0}, {0}, {0}, {0}};
+            naive_scores(&of_router, h->c.logits + row * E, r->bias, E);
+            for (int e = 0; e < E; e++) scores[i * E + e] = (float)of_router.choice[e];
+            for (int k = 0; k < K; k++) {
+                ids[i * K + k] = r->ids[row * K + (size_t)k];
+                w[i * K + k] = r->weights[row * K + (size_t)k];
+                n[i * K + k] = norm_of(h, row, ids[i * K + k]);
+            }
+        }
+        ck_assert_int_eq(decode(f, &io, &t, index, scores), EXF_FOLD_OK);
+        for (int i = 0; i < rows; i++) {
+            size_t row = s->row[s->first[step] + (size_t)i];
+            memcpy(r->ids + row * K, ids + i * K, K * sizeof *ids);
+            memcpy(r->weights + row * K, w + i * K, K * sizeof *w);
+        }
+    }
+}
+
+/* ---- folds ----------------------------------------------------------------------------------- */
+
+static const char *const texts[] = {
+    "P2:norms=predicted", "P1:norms=predicted,rank=norm", "P2:norms=predicted,projector=layer",
+    "P2:norms=predicted,projector=joint", "P2:norms=predicted,projector=joint,rank=score", "P2:norms=predicted,budget=token",
+    "P3:norms=predicted,budget=topp", "D3:norms=predicted", "D3:norms=predicted,rank=energy",
+    "D3:norms=predicted,rank=energy,projector=joint", "D3:norms=predicted,rank=score,projector=joint",
+    "D3:norms=predicted,rank=energy,targets=router", "D2:norms=predicted,pool=static,projector=joint",
+    "P3:norms=predicted,projector=joint+D3:norms=predicted,rank=energy,projector=joint",
+    "P3:norms=predicted+D3:rank=energy", "P2:budget=token+D3:norms=predicted,rank=energy",
+};
+enum { TEXTS = sizeof texts / sizeof *texts };
+
+static size_t different_slots(const exf_routes *a, const exf_routes *b)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < F_TOKENS * K; i++) n += a->ids[i] != b->ids[i] || a->weights[i] != b->weights[i];
+    return n;
+}
+
+static void check_layer(head_case *h, exf_fold_rewriter *f, int layer, int index)
+{
+    exf_err err;
+    exf_routes is = f_routes(&h->c, layer), want = f_routes(&h->c, layer);
+    ck_ok(show(h, f, layer, &err), err);
+    for (size_t i = 0; i < F_TOKENS * K; i++) {
+        double n = predicted(h, index, i / K, (int)(i % K));
+        h->norms[i] = f->norms[i];
+        ck_assert_msg(fabs((double)f->norms[i] - n) <= 1e-6 * n, "slot %zu: norm %.9g, expected %.9g", i, (double)f->norms[i], n);
+    }
+    if (f->v->prefill != EXF_PREFILL_NONE) expect_prefill(h, f, &want, index);
+    if (f->v->decode != EXF_DECODE_NONE) expect_decode(h, f, &want, index);
+    for (int twice = 0; twice < 2; twice++) { /* a probe's routes, and then the lane's own */
+        exf_routes again = f_routes(&h->c, layer);
+        again.probe = twice == 0;
+        f_rewrite(f, &again);
+        ck_assert_msg(different_slots(&again, &want) == 0, "%s: layer %d", f->v->name, layer);
+        ck_assert_uint_gt(different_slots(&again, &is), 0);
+        f_free_routes(&again);
+    }
+    f_free_routes(&is);
+    f_free_routes(&want);
+}
+
+START_TEST(routes_are_folded_by_the_norms_of_their_token)
+{
+    static const int splits[] = {0, 2, 1000};
+    for (size_t s = 0; s < sizeof splits / sizeof *splits; s++) {
+        head_case h;
+        exf_variant v;
+        open_case(&h, splits[s]);
+        exf_fold_rewriter *f = f_folder(&h.c, &v, texts[_i]);
+        ck_assert(exf_fold_rewriter_callbacks(f)->routed && !exf_fold_rewriter_callbacks(f)->device_rewrite);
+        if (splits[s] < 1000 || v.prefill != EXF_PREFILL_NONE) {
+            check_layer(&h, f, 1, 0);
+            check_layer(&h, f, 3, 1);
+        }
+        exf_fold_rewriter_free(f);
+        close_case(&h);
+    }
+}
+END_TEST
+
+/* A head that knows nothing predicts rms: then all is as by mean norms where these are rms. */
+START_TEST(a_head_of_means_folds_as_the_mean)
+{
+    exf_err err;
+    head_case h;
+    exf_variant v, by_mean;
+    char mean[EXF_VARIANT_NAME_LEN];
+    const char *at = strstr(texts[_i], "norms=predicted");
+    snprintf(mean, sizeof mean, "%.*snorms=mean%s", (int)(at - texts[_i]), texts[_i], at + strlen("norms=predicted"));
+    open_case(&h, 0);
+    memset(h.c.tables.norm_head.theta, 0, F_TABLES * E * FEATURES * sizeof(float));
+    for (size_t i = 0; i < F_TABLES * E; i++) {
+        h.c.tables.rms[i] = h.c.tables.expert_norms[i] = (float)(1 << i % 3);
+        h.c.tables.norm_head.theta[i * FEATURES] = logf(h.c.tables.rms[i]);
+    }
+    exf_fold_rewriter *f = f_folder(&h.c, &v, texts[_i]), *g = f_folder(&h.c, &by_mean, mean);
+    exf_routes a = f_routes(&h.c, 3), b = f_routes(&h.c, 3);
+    ck_ok(show(&h, f, 3, &err), err);
+    for (size_t i = 0; i < F_TOKENS * K; i++) f->norms[i] = rintf(f->norms[i]); /* exp and log round */
+    f_rewrite(f, &a);
+    f_rewrite(g, &b);
+    if (!strstr(mean, "predicted")) ck_assert_msg(different_slots(&a, &b) == 0, "%s", mean);
+    f_free_routes(&a);
+    f_free_routes(&b);
+    exf_fold_rewriter_free(f);
+    exf_fold_rewriter_free(g);
+    close_case(&h);
+}
+END_TEST
+
+START_TEST(what_cannot_be_predicted_is_refused)
+{
+    exf_err err;
+    head_case h;
+    exf_variant v;
+    exf_fold_rewriter *f;
+    open_case(&h, 0);
+    f = f_folder(&h.c, &v, "P2:norms=predicted");
+    h.c.tables.norm_head.theta[((size_t)E + (size_t)h.c.ids[2 * K + 1]) * FEATURES] = 100;
+    ck_assert_int_eq(show(&h, f, 3, &err), EXF_NUMERIC);
+    ck_assert_msg(strstr(err.msg, "variant \"P2:norms=predicted\": layer 3, token ") && strstr(err.msg, "predicts inf for expert"),
+                  "%s", err.msg);
+    ck_ok(show(&h, f, 2, &err), err); /* no tables, nothing predicted */
+    ck_assert_int_eq(exf_fold_rewriter_callbacks(f)->device_open(f, NULL, &err), EXF_USAGE);
+    ck_assert_str_eq(err.msg, "variant \"P2:norms=predicted\": norms are predicted on the CPU alone; set runtime.backend to cpu");
+    exf_fold_rewriter_free(f);
+    exf_norm_head_free(&h.c.tables.norm_head);
+    memset(&h.c.tables.norm_head, 0, sizeof h.c.tables.norm_head);
+    ck_assert_int_eq(exf_fold_rewriter_new(&f, &v, &h.c.tables, &h.c.arch, &h.c.schedule, &err), EXF_USAGE);
+    ck_assert_str_eq(err.msg, "variant \"P2:norms=predicted\": the tables hold no norm head; set calibrate.norm_head and calibrate "
+                              "again");
+    close_case(&h);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("predicted_norms");
+    TCase *c = tcase_create("all");
+    tcase_add_loop_test(c, routes_are_folded_by_the_norms_of_their_token, 0, TEXTS);
+    tcase_add_loop_test(c, a_head_of_means_folds_as_the_mean, 0, TEXTS);
+    tcase_add_test(c, what_cannot_be_predicted_is_refused);
+    suite_add_tcase(s, c);
+    return s;
+}
