@@ -7,7 +7,8 @@
     folding.remove()                   # the original model again
 
 A variant is spelled as exfold-validate spells it: P, D and their options, with scalars of pairs or joint weights, a budget per
-token (P3:budget=token) where the tables have it, and stand-ins that the router chooses (D64:targets=router).
+token (P3:budget=token) where the tables have it, stand-ins that the router chooses (D64:targets=router), and norms that the
+tables' head predicts for each token (norms=predicted), which are folded on the host.
 A call of the model with several tokens a sequence is prefill (P); one with a single token a sequence is a decode step (D),
 and all of its rows are the batch.  teacher_forced=True does as exfold-validate: P and D both apply to every position of a call,
 and the tokens at equal positions of its sequences are one decode batch.  Routers and expert kernels stay the model's own.
@@ -26,7 +27,8 @@ TYPES = {"i": ctypes.c_int, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctyp
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int32: 0, torch.int64: 1}
 WORDS = {"rank": ["score_norm", "score", "norm"], "rescale": ["none", "sum", "l2"], "confidence": ["off", "on"],
          "importance": ["norm", "energy"], "drop": ["on", "drop"], "projector": ["pair", "joint"], "static": ["dynamic", "static"],
-         "targets": ["expert", "router"], "budget": ["none", "token", "topp"], "sensitivity": ["stream", "output", "measured"]}
+         "targets": ["expert", "router"], "budget": ["none", "token", "topp"], "sensitivity": ["stream", "output", "measured"],
+         "norms": ["mean", "predicted"]}
 
 
 def struct(fields):
@@ -58,8 +60,9 @@ class Part:
         fields = {name for name, _ in struct_of._fields_} - INNER
         spelled = {"rank": "importance", "fold": "drop", "pool": "static"} if self.decodes else {}
         allowed = fields | {"targets", "static"} if self.decodes else fields | ({"budget", "sensitivity"} if by_budget else set())
-        allowed |= set() if self.by_router or by_budget else {"projector"}
-        values = {"projector": 0, "static": 0, "targets": 0, "budget": 0, "sensitivity": 0, "max_loss": NO_LIMIT, "ridge": 1e-2}
+        allowed |= {"norms"} if self.by_router or by_budget else {"norms", "projector"}
+        words = ("norms", "projector", "static", "targets", "budget", "sensitivity")
+        values = {**dict.fromkeys(words, 0), "max_loss": NO_LIMIT, "ridge": 1e-2}
         for option in filter(None, given):
             word, _, value = option.partition("=")
             name = spelled.get(word, word)
@@ -68,6 +71,7 @@ class Part:
                 raise ValueError(f'"{option}" is no option of {kind} here')
             values[name] = WORDS[name].index(value) if name in WORDS else float(value)
         self.joint, self.static, self.top_p = values["projector"], values["static"], values["budget"] == 2
+        self.predicts = bool(values["norms"])
         values["pool" if self.decodes else "keep"] = self.size
         members = [name for name, _ in struct_of._fields_ if name in values]
         of_struct = {name: values[name] for name in members}
@@ -83,6 +87,7 @@ class Part:
         if values["budget"]:
             self.budget = f"budgets.{self.size}.{'top_p' if self.top_p else WORDS['sensitivity'][values['sensitivity']]}"
             self.needs = ["cosine", "rms", f"{self.budget}.lambda", f"{self.budget}.scale"]
+        self.needs += ["norm_head.basis", "norm_head.theta"] if self.predicts else []
 
 
 class Folding:
@@ -96,6 +101,8 @@ class Folding:
         self.library.exf_fold_status_text.restype = ctypes.c_char_p
         if self.library.exf_fold_abi() != ABI or not hasattr(self.library, "exf_fold_api"):
             raise ValueError(f"{self.library._name}: ABI {self.library.exf_fold_abi()}, expected {ABI} with API 1.2 or later")
+        if any(part.predicts for part in self.parts) and self.library.exf_fold_api() < 103:
+            raise ValueError(f"{self.library._name}: norms=predicted needs API 1.3 or later")
         with safe_open(tables, framework="pt") as file:
             self.tables, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
         self.experts, family = self.tables["coeff"].shape[1], model.config.model_type
@@ -128,29 +135,47 @@ class Folding:
 
     def fold(self, module, args):
         hidden, ids, weights = args
-        by_host = ids.is_cuda and not hasattr(self.library, "exf_fold_prefill_cuda")
+        by_host = ids.is_cuda and (any(part.predicts for part in self.parts) or not hasattr(self.library, "exf_fold_prefill_cuda"))
         routes = [x.cpu() if by_host else x.contiguous() for x in (ids, weights)]
+        norms = self.norms(module, hidden, ids, weights).to(routes[0].device) if any(part.predicts for part in self.parts) else None
+        chosen = routes[0]
         for part in self.parts:
             if self.teacher_forced or part.decodes == (self.mask.shape[1] == 1):
-                extra = (self.scores(module, hidden).to(routes[0].device),) if part.by_router else ()
-                routes = (self.decode if part.decodes else self.prefill)(part, self.layer[module], *routes, *extra)
+                extra = {"scores": self.scores(module, hidden).to(routes[0].device)} if part.by_router else {}
+                if part.predicts:  # of the same experts, wherever a fold before this one has put them
+                    at = (routes[0][:, :, None] == chosen[:, None]).int().argmax(2)
+                    extra["norms"] = norms.gather(1, at).contiguous()
+                routes = (self.decode if part.decodes else self.prefill)(part, self.layer[module], *routes, **extra)
         ids, empty = routes[0], routes[0] < 0  # of a budget: slots without an expert, which experts here cannot skip
         routes = ids.where(~empty, ids[:, :1].clamp(min=0)), routes[1]
         return hidden, *(x.to(args[1].device) for x in routes)
 
-    def scores(self, module, hidden):
-        """What the router chooses by, [tokens, experts]: its probabilities, with the correction bias where there is one."""
+    def logits(self, module, hidden):
         gate = self.gate[module]
         logits = torch.nn.functional.linear(hidden.flatten(0, -2).float(), gate.weight.float())
-        if getattr(gate, "bias", None) is not None:
-            logits = logits + gate.bias.float()
-        bias = self.correction[module]
-        score = getattr(gate, "score_fn", torch.sigmoid if bias is not None else lambda x: x.softmax(-1))(logits)
+        return logits if getattr(gate, "bias", None) is None else logits + gate.bias.float()
+
+    def norms(self, module, hidden, ids, weights):
+        """The norms of the routes' experts on their tokens, [tokens, K], as fold.h has them of the tables' head."""
+        basis, theta = (self.whole(f"norm_head.{name}", ids.device)[self.layer[module]] for name in ("basis", "theta"))
+        x, z, ids = hidden.flatten(0, -2).float(), self.logits(module, hidden), ids.long()
+        own = theta[ids]  # [tokens, K, q + 4]
+        q = basis.shape[1]
+        beside = [(z - z.mean(1, keepdim=True)).gather(1, ids), weights.float().clamp(min=1e-6).log(),
+                  x.norm(dim=1, keepdim=True).clamp(min=1e-10).log().expand(ids.shape)]
+        log_norms = own[..., 0] + (own[..., 1:1 + q] @ (x @ basis)[:, :, None])[..., 0]
+        return (log_norms + sum(own[..., 1 + q + i] * feature for i, feature in enumerate(beside))).exp().contiguous()
+
+    def scores(self, module, hidden):
+        """What the router chooses by, [tokens, experts]: its probabilities, with the correction bias where there is one."""
+        gate, bias = self.gate[module], self.correction[module]
+        score = getattr(gate, "score_fn", torch.sigmoid if bias is not None else lambda x: x.softmax(-1))
+        score = score(self.logits(module, hidden))
         return (score if bias is None else score + bias.float()).contiguous()
 
-    def prefill(self, part, layer, ids, weights):
+    def prefill(self, part, layer, ids, weights, norms=None):
         kept = [x.new_empty(len(x), x.shape[1] if part.budget else part.size) for x in (ids, weights)]
-        arguments = [self.routes(ids, weights), self.routes(*kept)]
+        arguments = [self.routes(ids, weights, norms), self.routes(*kept)]
         if part.budget:
             threshold = self.tables[f"{part.budget}.lambda"].item()
             part.options.rule = int(part.top_p)
@@ -161,19 +186,21 @@ class Folding:
                   self.of_layer(layer, ids.device), ctypes.byref(part.options))
         return kept
 
-    def decode(self, part, layer, ids, weights, *scores):
+    def decode(self, part, layer, ids, weights, **extra):
         mask = self.mask.to(ids.device)
         at = (mask.cumsum(1) - 1)[mask], mask.nonzero()[:, 0]  # of every token its position and its sequence
-        rows = (ids, weights, *scores)
-        steps = [x.new_full((*mask.T.shape, x.shape[1]), -1) for x in rows]  # id -1: no expert
-        for step, x in zip(steps, rows):
-            step[at] = x[mask.flatten()]
+        rows = {"ids": ids, "weights": weights, **extra}
+        steps = {name: x.new_full((*mask.T.shape, x.shape[1]), -1) for name, x in rows.items()}  # id -1: no expert
+        for name, x in rows.items():
+            steps[name][at] = x[mask.flatten()]
         of_layer, options = self.of_layer(layer, ids.device), ctypes.byref(part.options)
         members = ctypes.c_void_p(self.row(part.members, layer, ids.device)) if part.members else None
-        for step in zip(*steps):
-            arguments = [self.routes(*step[:2])]
+        for q in range(mask.shape[1]):
+            step = {name: x[q] for name, x in steps.items()}
+            choice = step.pop("scores", None)
+            arguments = [self.routes(**step)]
             if part.by_router:
-                scores = ctypes.byref(Scores(choice=step[2].data_ptr(), type=CODES[step[2].dtype]))
+                scores = ctypes.byref(Scores(choice=choice.data_ptr(), type=CODES[choice.dtype]))
                 arguments += [scores, members, of_layer, options]
                 name = "decode_stand_ins"
             elif part.static:
@@ -183,20 +210,24 @@ class Folding:
                 arguments += [of_layer, options]
                 name = "decode" + "_joint" * part.joint
             self.call(name, ids.device, *arguments)
-        return [x.masked_scatter(mask.flatten()[:, None], step[at]) for step, x in zip(steps, (ids, weights))]
+        return [rows[name].masked_scatter(mask.flatten()[:, None], steps[name][at]) for name in ("ids", "weights")]
 
-    def row(self, name, layer, device):
-        """A table's part of a layer, on the device, where the whole table stays."""
+    def whole(self, name, device):
+        """A table on the device, where it stays."""
         if (name, device) not in self.tables:
             self.tables[name, device] = self.tables[name].to(device)
-        return self.tables[name, device][layer].data_ptr()
+        return self.tables[name, device]
+
+    def row(self, name, layer, device):
+        return self.whole(name, device)[layer].data_ptr()
 
     def of_layer(self, layer, device):
         names = [name for name in ("coeff", "loss", "expert_norms", "cosine", "rms") if name in self.tables]
         return ctypes.byref(Tables(n_experts=self.experts, **{name: self.row(name, layer, device) for name in names}))
 
-    def routes(self, ids, weights):
-        return ctypes.byref(Routes(ids.data_ptr(), weights.data_ptr(), CODES[ids.dtype], CODES[weights.dtype], *ids.shape))
+    def routes(self, ids, weights, norms=None):
+        return ctypes.byref(Routes(ids.data_ptr(), weights.data_ptr(), CODES[ids.dtype], CODES[weights.dtype], *ids.shape,
+                                   norms=None if norms is None else norms.data_ptr()))
 
     def call(self, name, device, *arguments):
         if device.type == "cuda":

@@ -141,7 +141,7 @@ def check_model(name, path, variants, one_length):
               "output": {"directory": str(into), "targets": ["safetensors"]},
               "data": {"manifest": str(sources(into, "calibration", calibration)), "sequences": len(calibration[0]),
                        "max_tokens": size, "seed": 1}, "pools": [experts // 2], "budgets": [2, 3],
-              "budget_rules": ["stream", "output", "top_p"], "coverage": {"fail_below": 0},
+              "budget_rules": ["stream", "output", "top_p"], "calibrate": {"norm_head": 16}, "coverage": {"fail_below": 0},
               "validate": {"manifest": str(sources(into, "held_out", held_out)), "sequences": sequences, "decode_batch": sequences,
                            "baselines": False,
                            "variants": variants}}
@@ -238,10 +238,12 @@ torch.set_num_threads(2)
 variants = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", "D8:pool=static",
             "P3:rank=score,rescale=sum,max_loss=0.9", "P2:confidence=on", "P3+D8", "P2:budget=token",
             "P3:budget=token,sensitivity=output", "P2:budget=topp", "D8:targets=router", "D8:rank=energy,targets=router",
-            "D8:pool=static,targets=router", "P3:budget=token+D8:targets=router"]
+            "D8:pool=static,targets=router", "P3:budget=token+D8:targets=router", "P2:norms=predicted",
+            "P3:budget=token,norms=predicted", "P3:projector=joint,norms=predicted+D8:rank=energy,projector=joint,norms=predicted"]
 for name in ("demo", "qwen3_moe", "glm4_moe", "deepseek_v2", "qwen3_5_moe", "qwen3_next", "gpt_oss", "deepseek_v4"):
     path = root / ("examples/demo-model" if name == "demo" else f"tests/golden/{name}")
-    here = variants if name == "demo" else variants[:3] + ["P2+D8", "P2:budget=token", "D8:rank=energy,targets=router"]
+    here = variants if name == "demo" else variants[:3] + ["P2+D8", "P2:budget=token", "D8:rank=energy,targets=router",
+                                                           "D8:rank=energy,targets=router,norms=predicted"]
     if name != "deepseek_v4":  # its first layers choose by token id
         here = here + ["reap11"]
     model, into, prompts = check_model(name, path, here, name in ("qwen3_5_moe", "qwen3_next", "deepseek_v4"))
