@@ -110,8 +110,7 @@ typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
  * slot stands wherever its expert's h or rms does below, in the order of routes, in G, in residuals and in importance, and the
  * tables need no h and rms then.  An expert that decode's joint forms put in a slot's place has its rms times n over the rms of
  * the slot's own expert (its rms where that is not above 0): these need rms.  Norms are taken to be finite and above 0, overlap
- * nothing that is written, and are NULL in `out`; a call that reads no mean norm reads none of them.  Functions _cuda do not take
- * them yet (UNSUPPORTED).
+ * nothing that is written, and are NULL in `out`; a call that reads no mean norm reads none of them.
  *
  * Tables with a norm head (docs/method.md, section 13) predict them from the block's normed input x, the router's logits z and
  * the weights w before any expert runs, with V [H, q] and theta [E, q + 4] of the layer, norm_head.basis and norm_head.theta of

@@ -237,12 +237,6 @@ static inline exf_fold_status exf_fold_check_stand_ins(exf_fold_stand_in_options
     return !members && io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
 }
 
-/* Refuses what the functions on a GPU do not take yet; `status` is that of the checks above. */
-static inline exf_fold_status exf_fold_check_device(exf_fold_status status, const exf_fold_routes *r)
-{
-    return status == EXF_FOLD_OK && r->norms ? EXF_FOLD_UNSUPPORTED : status;
-}
-
 static inline exf_fold_status exf_fold_check_static(const exf_fold_routes *io, const int32_t *target_ids,
                                                     const float *target_scale, int n_experts)
 {

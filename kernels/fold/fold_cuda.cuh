@@ -54,6 +54,7 @@ __device__ inline exf_fold_routes exf_fold_batch(exf_fold_routes r, const exf_fo
     size_t from = b.first[blockIdx.y], slot = (from - b.base) * r.width;
     r.ids = (char *)r.ids + slot * (r.id_type == EXF_FOLD_I32 ? 4 : 8);
     r.weights = (char *)r.weights + slot * (r.weight_type == EXF_FOLD_F32 ? 4 : 2);
+    if (r.norms) r.norms += slot;
     r.rows = (int)(b.first[blockIdx.y + 1] - from);
     return r;
 }

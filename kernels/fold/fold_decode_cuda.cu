@@ -105,7 +105,7 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
     typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options);
     static const kernel narrow[2][3] = EXF_FOLD_BY_TYPE(decode, 2, 8), wide[2][3] = EXF_FOLD_BY_TYPE(decode, 4, 16);
     exf_fold_decode_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_decode(&settled, io, t, o, 0), io);
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0, is_wide = t && t->n_experts > 256;
     if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     kernel k = (is_wide ? wide : narrow)[io->id_type][io->weight_type];
@@ -119,7 +119,7 @@ exf_fold_status exf_fold_decode_batches_cuda(const exf_fold_routes *io, const ex
                                              const exf_fold_decode_options *o, void *stream)
 {
     exf_fold_decode_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_decode(&settled, io, t, o, 0), io);
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     if (status != EXF_FOLD_OK || n == 0) return status;
     decode_any<<<dim3(1, (unsigned)n), EXF_FOLD_THREADS, 0, (cudaStream_t)stream>>>(*io, *t, settled, *b);
     return cudaGetLastError() == cudaSuccess ? EXF_FOLD_OK : EXF_FOLD_DEVICE;

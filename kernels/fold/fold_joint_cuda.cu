@@ -33,13 +33,14 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
 {
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
-    float h = s.id < 0 || o.rank == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id);
+    float h = o.rank == EXF_FOLD_BY_SCORE ? 0.0f : exf_fold_lane_norm(in, s, t.norms);
     exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s.w, h));
     unsigned valid = exf_fold_vote<W>(s.id >= 0), kept = exf_fold_vote<W>(s.id >= 0 && s.lane < o.keep);
     float w = s.w;
     if (__any_sync(EXF_FOLD_WARP, valid != kept)) {
-        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, kept);
-        int solved = exf_fold_solve(&y, t, s.id, s.w, valid & ~kept, o.ridge);
+        float norm = exf_fold_lane_norm(in, s, t.rms);
+        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, norm, kept);
+        int solved = exf_fold_solve(&y, s.id, norm, s.w, valid & ~kept, o.ridge);
         if (solved && valid != kept && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
     }
     if (o.rescale != EXF_FOLD_RESCALE_NONE) {
@@ -55,7 +56,7 @@ exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf
                                             const exf_fold_prefill_options *o, void *stream)
 {
     exf_fold_prefill_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_prefill(&settled, in, out, t, o, 1), in);
+    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 1);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     int lanes = in->width > 8 ? 16 : 8;
     unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + PREFILL_THREADS - 1) / PREFILL_THREADS);
@@ -93,11 +94,11 @@ static __device__ __forceinline__ int choose_by_residual(const exf_fold_system<W
     return best;
 }
 
-/* Returns the least P whose routes have the share of all w rms. */
+/* Returns the least P whose routes have the share of all w n. */
 template <int W>
-static __device__ __forceinline__ int choose_by_share(const exf_fold_lane &s, double rms, int n, const exf_fold_budget_options &o)
+static __device__ __forceinline__ int choose_by_share(const exf_fold_lane &s, double norm, int n, const exf_fold_budget_options &o)
 {
-    double part = exf_muld(s.w, rms), all = 0, sum = 0;
+    double part = exf_muld(s.w, norm), all = 0, sum = 0;
     int high = min(o.most, n), best = high;
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -138,16 +139,16 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
 {
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
-    float rms = s.id < 0 ? 0.0f : __ldg(t.rms + s.id);
-    exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(EXF_FOLD_BY_SCORE_NORM, s.w, rms));
+    s.norm = exf_fold_lane_norm(in, s, t.rms);
+    exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(EXF_FOLD_BY_SCORE_NORM, s.w, s.norm));
     unsigned valid = exf_fold_vote<W>(s.id >= 0);
     int n = __popc(valid), p = 0;
     float w = s.w;
     if (__any_sync(EXF_FOLD_WARP, n > 0)) {
-        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, valid);
+        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, s.norm, valid);
         float value[W], own = exf_fold_triangle(value, y);
         int factored = exf_fold_factor_raised<W, 0>(&y, value, own, o.ridge);
-        p = o.rule == EXF_FOLD_BUDGET_TOKEN ? choose_by_residual<W>(y, s.w, factored, n, o) : choose_by_share<W>(s, y.rms, n, o);
+        p = o.rule == EXF_FOLD_BUDGET_TOKEN ? choose_by_residual<W>(y, s.w, factored, n, o) : choose_by_share<W>(s, y.norm, n, o);
         float joined = join_omitted<W>(y, s.w, p, n);
         if (factored && p < n) w = joined;
     }
@@ -164,7 +165,7 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
                                              const exf_fold_tables *t, const exf_fold_budget_options *o, void *stream)
 {
     exf_fold_budget_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_budget(&settled, in, out, kept, t, o), in);
+    exf_fold_status status = exf_fold_check_budget(&settled, in, out, kept, t, o);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     int lanes = in->width > 8 ? 16 : 8;
     unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + PREFILL_THREADS - 1) / PREFILL_THREADS);
@@ -197,8 +198,9 @@ static __device__ __forceinline__ void join_row(const exf_fold_routes &io, const
     unsigned movers = exf_fold_vote<W>(moved), used = exf_fold_vote<W>(s.id >= 0);
     int id = moved ? target[s.id] : s.id;
     if (!__any_sync(EXF_FOLD_WARP, movers)) return;
-    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, used);
-    int solved = exf_fold_solve(&y, t, s.id, s.w, movers, rho); /* the kept slots' own terms cancel */
+    float was = exf_fold_lane_norm(io, s, t.rms), norm = moved ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
+    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, norm, used);
+    int solved = exf_fold_solve(&y, s.id, was, s.w, movers, rho); /* the kept slots' own terms cancel */
     if (s.id < 0 || movers == 0) return;
     double w = moved ? 0 : s.w;
     if (moved) exf_fold_set_id(&io, row * io.width + s.lane, id);
@@ -270,7 +272,7 @@ exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_
                                            {decode_joint<16, 2, 8, 1>, decode_joint<16, 4, 16, 1>, decode_joint<16, 4, 16, 0>}},
                         alone[2] = {decode_joint<8, 1, 16, 0>, decode_joint<16, 1, 16, 0>};
     exf_fold_decode_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_decode(&settled, io, t, o, 1), io);
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0;
     if (slots == 0 || exf_fold_fits(slots, &settled)) return status;
     int wide = io->width > 8;
@@ -284,7 +286,7 @@ exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, co
                                                    const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream)
 {
     exf_fold_decode_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_decode(&settled, io, t, o, 1), io);
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
     if (status != EXF_FOLD_OK || n == 0) return status;
     dim3 grid(1, (unsigned)n);
     cudaStream_t s = (cudaStream_t)stream;

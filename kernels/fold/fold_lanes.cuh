@@ -15,18 +15,26 @@ struct exf_fold_lane {
     int lane, id; /* id -1: no expert */
     float w;
     int64_t raw; /* the id as read */
+    float norm;  /* what the caller gives for the route; 0: nothing is given */
 };
 
 /* Reads a row; one beyond the last has no experts. */
 template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fold_routes &in, int64_t row, int n_experts)
 {
-    exf_fold_lane s = {(int)threadIdx.x % W, -1, 0, -1};
+    exf_fold_lane s = {(int)threadIdx.x % W, -1, 0, -1, 0};
     if (s.lane >= in.width || row >= in.rows) return s;
     int64_t slot = row * in.width + s.lane;
     s.raw = exf_fold_raw_id(&in, slot);
     s.id = s.raw >= 0 && s.raw < n_experts && exf_fold_counts(&in, row) ? (int)s.raw : -1;
     s.w = exf_fold_weight(&in, slot);
+    if (in.norms) s.norm = __ldg(in.norms + slot);
     return s;
+}
+
+/* Returns the norm of the lane's expert on its token: what the caller gives, or that of `means` [E]; 0 without an expert. */
+__device__ inline float exf_fold_lane_norm(const exf_fold_routes &r, const exf_fold_lane &s, const float *means)
+{
+    return r.norms ? s.id < 0 ? 0.0f : s.norm : exf_fold_load_if(means + max(s.id, 0), s.id >= 0, 0);
 }
 
 /* Returns a bit for each of the token's lanes. */
@@ -49,6 +57,7 @@ template <int W> __device__ inline void exf_fold_permute(exf_fold_lane *s, int32
     s->id = __shfl_sync(EXF_FOLD_WARP, s->id, from, W);
     s->w = __shfl_sync(EXF_FOLD_WARP, s->w, from, W);
     s->raw = __shfl_sync(EXF_FOLD_WARP, s->raw, from, W);
+    s->norm = __shfl_sync(EXF_FOLD_WARP, s->norm, from, W);
 }
 
 /* ---- systems ------------------------------------------------------------------------ */
@@ -58,22 +67,24 @@ template <int W> struct exf_fold_system {
     const float *cosine; /* [E, E] */
     int n_experts, lane, id;
     unsigned used;
-    double rms;         /* rms of id, a float: shuffling its double is cheaper than converting it in every lane */
+    double norm;        /* of id, a float: shuffling its double is cheaper than converting it in every lane */
     double a[W], right; /* row `lane`: a[j] for j <= lane */
     double d, inverse;  /* after factoring: D of this row, and 1/D */
     double ridge;       /* what was added to the diagonal */
 };
 
+/* norm: of `id` on the token. */
 template <int W>
-__device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_tables &t, const exf_fold_lane &s, int id, unsigned used)
+__device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_tables &t, const exf_fold_lane &s, int id, float norm,
+                                                    unsigned used)
 {
     exf_fold_system<W> y = {};
     y.cosine = t.cosine;
     y.n_experts = t.n_experts;
     y.lane = s.lane;
-        y.used = used;
+    y.used = used;
     y.id = used >> s.lane & 1 ? id : -1;
-    y.rms = exf_fold_load_if(t.rms + (y.id < 0 ? 0 : y.id), y.id >= 0, 0);
+    y.norm = y.id >= 0 ? norm : 0.0f;
     return y;
 }
 
@@ -134,7 +145,7 @@ __device__ inline double exf_fold_divide(double v, int n)
 template <int W, int SOLVES>
 __device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const float (&value)[W], float own, double rho)
 {
-    double mean = 0, diagonal = exf_muld(exf_muld(own, y->rms), y->rms), right = y->right;
+    double mean = 0, diagonal = exf_muld(exf_muld(own, y->norm), y->norm), right = y->right;
     int done = 0;
 #pragma unroll
     for (int k = 0; k < W; k++) {
@@ -150,8 +161,8 @@ __device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const float 
         double raised = y->id < 0 ? 1 : exf_addd(diagonal, y->ridge);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            double other = __shfl_sync(EXF_FOLD_WARP, y->rms, j, W);
-            double gram = exf_muld(exf_muld(value[j], y->rms), other);
+            double other = __shfl_sync(EXF_FOLD_WARP, y->norm, j, W);
+            double gram = exf_muld(exf_muld(value[j], y->norm), other);
             y->a[j] = !wanted ? y->a[j] : j < y->lane ? gram : j == y->lane ? raised : 0;
         }
         int factored = exf_fold_factor<W, SOLVES>(y, exf_muld(EXF_FOLD_PIVOT, mean), wanted);
@@ -161,19 +172,19 @@ __device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const float 
     return done;
 }
 
-/* Fills `right` with the terms of the routes (id, w) of the lanes in `omitted`, in order, and solves
+/* Fills `right` with the terms of the routes (id, norm, w) of the lanes in `omitted`, in order, and solves
  * right := (G + rho mean(diag G) I)^-1 right; returns 0 if there is no solution.  All that a row reads of
  * the tables is on its way before the first of it is used: one latency, not four. */
 template <int W>
-__device__ inline int exf_fold_solve(exf_fold_system<W> *y, const exf_fold_tables &t, int id, float w, unsigned omitted, double rho)
+__device__ inline int exf_fold_solve(exf_fold_system<W> *y, int id, float norm, float w, unsigned omitted, double rho)
 {
     float value[W], away[W], own = exf_fold_triangle(value, *y);
     exf_fold_cosines(away, *y, id, omitted);
-    double rms = exf_fold_load_if(t.rms + max(id, 0), (int)(omitted >> y->lane & 1), 0), weight = w;
+    double theirs = norm, weight = w;
 #pragma unroll
     for (int j = 0; j < W; j++) {
-        double other = __shfl_sync(EXF_FOLD_WARP, rms, j, W), moved = __shfl_sync(EXF_FOLD_WARP, weight, j, W);
-        double gram = exf_muld(exf_muld(away[j], y->rms), other);
+        double other = __shfl_sync(EXF_FOLD_WARP, theirs, j, W), moved = __shfl_sync(EXF_FOLD_WARP, weight, j, W);
+        double gram = exf_muld(exf_muld(away[j], y->norm), other);
         if (omitted >> j & 1) y->right = exf_addd(y->right, exf_muld(gram, moved));
     }
     int solved = exf_fold_factor_raised<W, 1>(y, value, own, rho);

@@ -14,7 +14,7 @@ struct __align__(16) exf_fold_block_pool
 {
     double key[EXF_FOLD_MAX_E];       /* exf_fold_pool_key() as the bits of a double, which has the same order; 0: not routed to */
     unsigned part[3][EXF_FOLD_MAX_E]; /* parts of the sums of quanta, see exf_fold_add() */
-    float scale[EXF_FOLD_MAX_E];      /* scale of importance: h or rms */
+    float scale[EXF_FOLD_MAX_E];      /* scale of importance where the caller gives no norms: h or rms */
     int16_t position[EXF_FOLD_MAX_E]; /* position of an expert by falling importance; EXF_FOLD_MAX_E: not routed to;
                                        * EXF_FOLD_OUTSIDE: no member of a given pool */
     int16_t expert[EXF_FOLD_MAX_E];   /* the expert at each position */
@@ -91,9 +91,10 @@ __device__ inline int exf_fold_add_up(exf_fold_block_pool *p, const exf_fold_slo
                                       int n_experts, const exf_fold_decode_options &o)
 {
     const exf_fold_importance kind = o.importance;
+    const float *norms = kind == EXF_FOLD_IMPORTANCE_SCORE ? nullptr : io.norms;
     unsigned largest = 0;
-    slots.each(io, n_experts, [&](int, int e, float w) {
-        float term = exf_fold_term(kind, w, p->scale[e]);
+    slots.each(io, n_experts, [&](int slot, int e, float w) {
+        float term = exf_fold_term(kind, w, norms ? __ldg(norms + slot) : p->scale[e]);
         largest = max(largest, exf_bits_of(fabsf(term)));
         if (exf_fold_competes(o.candidates, term)) p->present[e] = 1;
     });
@@ -102,7 +103,10 @@ __device__ inline int exf_fold_add_up(exf_fold_block_pool *p, const exf_fold_slo
     __syncthreads();
     double grid = exf_fold_grid(exf_float_of(p->largest));
     slots.each(io, n_experts,
-               [&](int, int e, float w) { exf_fold_add<HELD>(p, e, exf_fold_quantum(exf_fold_term(kind, w, p->scale[e]), grid)); });
+               [&](int slot, int e, float w) {
+                   float scale = norms ? __ldg(norms + slot) : p->scale[e];
+                   exf_fold_add<HELD>(p, e, exf_fold_quantum(exf_fold_term(kind, w, scale), grid));
+               });
     return __syncthreads_count((int)threadIdx.x < n_experts && p->present[threadIdx.x]);
 }
 
@@ -167,7 +171,7 @@ __device__ inline int exf_fold_block_choose(exf_fold_block_pool *p, const exf_fo
 {
     int e = (int)threadIdx.x;
     if (o.members) return exf_fold_take_members(p, t.n_experts, o);
-    const float *scale = exf_fold_scales(&t, o.importance);
+    const float *scale = io.norms ? nullptr : exf_fold_scales(&t, o.importance);
     p->scale[e] = e >= t.n_experts ? 0.0f : scale ? __ldg(scale + e) : 1.0f;
     p->key[e] = 0;
     p->part[0][e] = p->part[1][e] = p->part[2][e] = 0;

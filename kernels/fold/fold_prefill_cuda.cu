@@ -88,10 +88,11 @@ template <class Id, int W> struct token {
 };
 
 template <class Id, int W>
-static __device__ __forceinline__ void rank(token<Id, W> *s, int counts, const exf_fold_tables &t,
+static __device__ __forceinline__ void rank(token<Id, W> *s, const exf_fold_routes &in, int64_t row, const exf_fold_tables &t,
                                             const exf_fold_prefill_options &o)
 {
     float h[W];
+    int counts = exf_fold_counts(&in, row);
     s->n = 0;
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -100,7 +101,11 @@ static __device__ __forceinline__ void rank(token<Id, W> *s, int counts, const e
         s->n += valid;
         h[i] = 0;
     }
-    if (o.rank != EXF_FOLD_BY_SCORE) {
+    if (o.rank != EXF_FOLD_BY_SCORE && in.norms) {
+        row_of<float, W> own = load_row<float, W>(in.norms, row, in.width);
+#pragma unroll
+        for (int i = 0; i < W; i++) h[i] = own.one[i];
+    } else if (o.rank != EXF_FOLD_BY_SCORE) {
 #pragma unroll
         for (int i = 0; i < W; i++) h[i] = exf_fold_load_if(t.norms + max(s->id[i], 0), s->id[i] >= 0, 0);
     }
@@ -240,7 +245,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     float w[W], spread = 0;
 #pragma unroll
     for (int i = 0; i < W; i++) s.w[i] = widen(weights.one[i], R);
-    rank(&s, exf_fold_counts(&in, row), t, o);
+    rank(&s, in, row, t, o);
     sort(&s);
 #pragma unroll
     for (int i = 0; i < W; i++) w[i] = s.w[i];
@@ -265,7 +270,7 @@ exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_
     typedef void (*kernel)(exf_fold_routes, exf_fold_routes, exf_fold_tables, exf_fold_prefill_options);
     static const kernel narrow_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 8), wide_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 16);
     exf_fold_prefill_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_prefill(&settled, in, out, t, o, 0), in);
+    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 0);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     kernel k = (in->width <= 8 ? narrow_rows : wide_rows)[in->id_type][in->weight_type];
     unsigned threads = in->rows <= 16384 ? 64 : MOST_THREADS; /* with few tokens, small blocks occupy more multiprocessors */

@@ -71,12 +71,13 @@ template <int W> static __device__ __forceinline__ float sum_of(float v, unsigne
 
 /* Returns the slot's weight; *all 1: kept slots have a new one too. */
 template <int W>
-static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_lane &s, int id, int moved, unsigned movers,
+static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_routes &io, const exf_fold_lane &s, int id, int moved, unsigned movers,
                                                       const exf_fold_tables &t, double rho)
 {
     unsigned exist = exf_fold_vote<W>(id >= 0);
-    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, exist);
-    *all = exf_fold_solve(&y, t, s.id, s.w, movers, rho);
+    float was = exf_fold_lane_norm(io, s, t.rms), norm = moved && id >= 0 ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
+    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, norm, exist);
+    *all = exf_fold_solve(&y, s.id, was, s.w, movers, rho);
     double k = moved ? 0 : s.w;
     return (float)(id >= 0 && *all ? exf_addd(k, y.right) : k);
 }
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void stand_in_row(const exf_fold_routes &io, i
         if (s.lane == k) id = best;
     }
     float w = o.weights == EXF_FOLD_STAND_INS_JOINT
-                  ? weigh_jointly<W>(&all, s, id, moved, movers, t, o.ridge)
+                  ? weigh_jointly<W>(&all, io, s, id, moved, movers, t, o.ridge)
                   : weigh_by_gate<W>(&all, s, id, moved, row, scores, t.n_experts, o.weights == EXF_FOLD_STAND_INS_ROUTE);
     if (s.id < 0 || threadIdx.x % 32 >= W) return;
     if (moved) exf_fold_set_id(&io, row * io.width + s.lane, id < 0 ? set->first : id);
@@ -171,7 +172,7 @@ exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const 
                                                const exf_fold_tables *t, const exf_fold_stand_in_options *o, void *stream)
 {
     exf_fold_stand_in_options settled;
-    exf_fold_status status = exf_fold_check_device(exf_fold_check_stand_ins(&settled, io, s, members, t, o), io);
+    exf_fold_status status = exf_fold_check_stand_ins(&settled, io, s, members, t, o);
     if (status != EXF_FOLD_OK || io->rows == 0) return status;
     int wide = io->width > 8;
     if (members) {

@@ -18,6 +18,7 @@ typedef struct {
     float *weights;  /* [T, K] */
     size_t n_tokens; /* T */
     int top_k;       /* K */
+    const float *norms; /* [T, K] of each route as the router chose it; NULL: its expert's mean norm */
 } exf_run_routes;
 
 /* Return the rows of a tile, of which a call folds one after another, and the bytes of its workspace, which has room for a tile.
@@ -30,7 +31,7 @@ static inline size_t exf_route_tile(size_t n_tokens, int widest)
 }
 static inline size_t exf_route_fold_workspace(size_t n_tokens, int widest, int top_k)
 {
-    return exf_route_tile(n_tokens, widest) * (size_t)top_k * (sizeof(int32_t) + sizeof(float));
+    return exf_route_tile(n_tokens, widest) * (size_t)top_k * (sizeof(int32_t) + 2 * sizeof(float));
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------------- */

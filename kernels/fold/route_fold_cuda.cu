@@ -44,13 +44,14 @@ struct ranked_row {
     float w[EXF_FOLD_MAX_K];
 };
 
-static __device__ void rank_row(ranked_row *r, const int32_t *ids, const float *weights, int top_k, const exf_fold_tables &t,
-                                exf_fold_rank rank)
+/* norms: of the row's routes; NULL: their experts' mean norms. */
+static __device__ void rank_row(ranked_row *r, const int32_t *ids, const float *weights, const float *norms, int top_k,
+                                const exf_fold_tables &t, exf_fold_rank rank)
 {
     r->n = 0;
     for (int k = 0; k < top_k; k++) {
         int id = ids[k] >= 0 && ids[k] < t.n_experts ? ids[k] : -1, at = k;
-        float w = weights[k], h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : t.norms[id];
+        float w = weights[k], h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : norms ? norms[k] : t.norms[id];
         int32_t mine = id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, w, h);
         for (; at > 0 && mine > r->key[at - 1]; at--) {
             r->key[at] = r->key[at - 1];
@@ -79,7 +80,8 @@ static __global__ void __launch_bounds__(THREADS) keep_routes(const exf_run_rout
     size_t row = (size_t)blockIdx.x * THREADS + threadIdx.x, at = row * (size_t)routes.top_k;
     if (row >= routes.n_tokens || (c.prefill && !c.prefill[row])) return;
     ranked_row r;
-    rank_row(&r, routes.ids + at, routes.weights + at, routes.top_k, c.tables, c.options.rank);
+    rank_row(&r, routes.ids + at, routes.weights + at, routes.norms ? routes.norms + at : nullptr, routes.top_k, c.tables,
+             c.options.rank);
     int above = c.form == EXF_PREFILL_ABOVE, kept = min(r.n, c.keep);
     float factor = above ? 1.0f : factor_of(r, kept, c.renorms);
     double all = 0;
@@ -112,6 +114,7 @@ exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, c
         exf_fold_routes in = {}, out = room_for(c->workspace, tile, r->top_k, rows, c->keep);
         in.ids = r->ids + at * k;
         in.weights = r->weights + at * k;
+        in.norms = r->norms ? r->norms + at * k : NULL;
         in.rows = (int)rows;
         in.width = r->top_k;
         exf_fold_status status = fold_tile(q, &in, &out, c);
@@ -124,15 +127,16 @@ exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, c
 
 /* ---- decode ----------------------------------------------------------------------------------------- */
 
-/* Copies the slots of row row[i] of the run to row i of `to`. */
+/* Copies the slots of row row[i] of the run to row i of `to`, with their norms where it has room for them. */
 static __global__ void __launch_bounds__(THREADS)
-    gather(const exf_fold_routes to, const int32_t *ids, const float *weights, const size_t *row)
+    gather(const exf_fold_routes to, float *norms, const exf_run_routes of, const size_t *row)
 {
     size_t slot = (size_t)blockIdx.x * THREADS + threadIdx.x, i = slot / (unsigned)to.width;
     if (i >= (size_t)to.rows) return;
     size_t from = row[i] * (size_t)to.width + slot % (unsigned)to.width;
-    ((int32_t *)to.ids)[slot] = ids[from];
-    ((float *)to.weights)[slot] = weights[from];
+    ((int32_t *)to.ids)[slot] = of.ids[from];
+    ((float *)to.weights)[slot] = of.weights[from];
+    if (norms) norms[slot] = of.norms[from];
 }
 
 /* Returns the factor that gives a row's weights w the sum of `before`, sums in order of slots. */
@@ -194,8 +198,10 @@ exf_fold_status exf_step_routes_cuda(exf_queue *q, const exf_run_routes *r, cons
         end = end_of_tile(s, at, tile);
         size_t first = s->first_on_host[at], rows = s->first_on_host[end] - first;
         exf_fold_routes io = room_for(c->workspace, tile, r->top_k, rows, r->top_k);
+        float *norms = r->norms ? (float *)io.weights + tile * (size_t)r->top_k : NULL;
         if (!rows) continue;
-        EXF_LAUNCH(q, "gather routes", gather, exf_blocks(rows * (size_t)r->top_k, THREADS), THREADS, 0, io, r->ids, r->weights,
+        io.norms = norms;
+        EXF_LAUNCH(q, "gather routes", gather, exf_blocks(rows * (size_t)r->top_k, THREADS), THREADS, 0, io, norms, *r,
                    s->row + first);
         exf_fold_status status = fold_steps(q, &io, c, at, (int)(end - at));
         if (status != EXF_FOLD_OK) return status;

@@ -1,6 +1,6 @@
 /* check_cuda_fold.c - exfold/fold.h on the device: the CPU's ids and weights, bit for bit,
- * over random and adversarial routes and tables, with padding and without, also out of a captured
- * graph and from two streams at once. */
+ * over random and adversarial routes and tables, with padding and without, by mean norms and by norms
+ * of each route, also out of a captured graph and from two streams at once. */
 #include "tests/support/fold_scores_fixtures.h"
 
 #if EXF_HAVE_CUDA
@@ -17,6 +17,7 @@ static fold_routes in, want, got;
 static fold_scores scores;
 static uint8_t mask[FOLD_SLOTS];
 static int32_t real_rows;
+static float norms[FOLD_SLOTS];
 
 /* ---- the device's side -------------------------------------------------------------------- */
 
@@ -29,7 +30,7 @@ typedef struct {
 } device_room;
 
 static struct {
-    float *coeff, *loss, *cosine, *norms, *rms, *scale;
+    float *coeff, *loss, *cosine, *norms, *rms, *scale, *own; /* own: norms of each route */
     int32_t *target, *kept, *count;
     uint8_t *mask;
     char *choice, *gate;
@@ -53,6 +54,7 @@ static void open_device(void)
     d.kept = on_device(FOLD_SLOTS * sizeof *d.kept);
     d.count = on_device(sizeof real_rows);
     d.mask = on_device(sizeof mask);
+    d.own = on_device(sizeof norms);
     d.choice = on_device(sizeof scores.choice);
     d.gate = on_device(sizeof scores.gate);
     char **rooms[] = {&d.in.ids, &d.in.weights, &d.out.ids, &d.out.weights, &d.other.ids, &d.other.weights};
@@ -63,7 +65,7 @@ static void open_device(void)
 static void close_device(void)
 {
     void *all[] = {d.coeff,  d.loss,       d.cosine,  d.norms,       d.rms,       d.scale,        d.target, d.kept,
-                   d.choice, d.gate,       d.count,  d.mask,
+                   d.choice, d.gate,       d.count,   d.mask,      d.own,
                    d.in.ids, d.in.weights, d.out.ids, d.out.weights, d.other.ids, d.other.weights};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ck_cuda(cudaFree(all[i]));
     for (int i = 0; i < 2; i++) ck_cuda(cudaStreamDestroy(d.stream[i]));
@@ -113,6 +115,9 @@ static exf_fold_routes send_routes(const device_room *room, const exf_fold_route
     ck_cuda(cudaMemcpy(on_device.weights, r->weights, fold_weight_bytes(r), cudaMemcpyHostToDevice));
     on_device.count = r->count ? d.count : NULL;
     on_device.mask = r->mask ? d.mask : NULL;
+    on_device.norms = r->norms ? d.own : NULL;
+    if (r->norms)
+        ck_cuda(cudaMemcpy(d.own, r->norms, (size_t)r->rows * (size_t)r->width * sizeof *r->norms, cudaMemcpyHostToDevice));
     if (r->count) ck_cuda(cudaMemcpy(d.count, r->count, sizeof *r->count, cudaMemcpyHostToDevice));
     if (r->mask) ck_cuda(cudaMemcpy(d.mask, r->mask, (size_t)r->rows, cudaMemcpyHostToDevice));
     ck_cuda(cudaDeviceSynchronize()); /* a copy from pageable memory may return before it has arrived */
@@ -137,7 +142,18 @@ static exf_fold_routes copy_routes(const exf_fold_routes *r)
     exf_fold_routes copy = fold_copy(&want, r);
     copy.count = r->count;
     copy.mask = r->mask;
+    copy.norms = r->norms;
     return copy;
+}
+
+/* Gives every other variant norms of each route: powers of two where sums are exact. */
+static void give_norms(exf_fold_routes *r, int v, uint64_t seed, int exact)
+{
+    for (int i = 0; i < r->rows * r->width; i++) {
+        double u = fold_uniform(seed, 83, (uint64_t)i);
+        norms[i] = exact ? (float)(1 << (int)(3 * u)) : (float)exp(2 * u - 1);
+    }
+    r->norms = (v + v / 6) % 2 ? norms : NULL;
 }
 
 /* Makes padding of some of the rows: v / 4 % 4 is 1 those beyond a count, 2 some of them, 3 both; 0 none. */
@@ -345,6 +361,7 @@ static void every_form(const shape *s, fold_tables_kind kind, int variants, uint
         fold_fill_routes(&r, s->e, seed * 100 + (uint64_t)v,
                          kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
         pad(&in.r, v, seed * 100 + (uint64_t)v);
+        give_norms(&in.r, v, seed * 100 + (uint64_t)v, kind == TABLES_EXACT);
         prefill_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         decode_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         members_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);

@@ -14,12 +14,14 @@ START_TEST(a_device_folds_as_the_host)
 }
 END_TEST
 
-/* Steps of one row each, more than fit in a launch, and rows than in a tile: every one is folded on its own. */
+/* Steps of one row each, more than fit in a launch, and rows than in a tile: every one is folded on its own, by mean norms and by
+ * norms of each route. */
 START_TEST(many_steps_are_those_of_the_host)
 {
     enum { ROWS = 70001, E = 8, K = 4 };
     exf_fold_tables t = {.n_experts = E};
     float *matrix = test_memory(E * E, 4), *norms = test_memory(E, 4), *weights = test_memory(ROWS * K, 4);
+    float *own = test_memory(ROWS * K, 4);
     int32_t *ids = test_memory(ROWS * K, 4);
     size_t *first = test_memory(ROWS + 1, sizeof *first), *row = test_memory(ROWS, sizeof *row);
     d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
@@ -31,10 +33,12 @@ START_TEST(many_steps_are_those_of_the_host)
         for (size_t k = 0; k < K; k++) {
             ids[i * K + k] = (int32_t)((i * 3 + k) % E);
             weights[i * K + k] = 0.6f + real_at(3, i * K + k, 0.5f);
+            own[i * K + k] = 1 + real_at(4, i * K + k, 0.8f);
         }
     }
     float *matrix_there = device_put(&d, matrix, E * E * 4), *norms_there = device_put(&d, norms, E * 4);
-    exf_run_routes r = {device_put(&d, ids, ROWS * K * 4), device_put(&d, weights, ROWS * K * 4), ROWS, K};
+    exf_run_routes r = {.ids = device_put(&d, ids, ROWS * K * 4), .weights = device_put(&d, weights, ROWS * K * 4),
+                        .n_tokens = ROWS, .top_k = K, .norms = _i ? device_put(&d, own, ROWS * K * 4) : NULL};
     exf_steps_call c = {.form = EXF_STEPS_BY_PAIR, .options = {.pool = 2}};
     c.steps = (exf_route_steps){ROWS, ROWS, device_put(&d, first, (ROWS + 1) * sizeof *first),
                                 device_put(&d, row, ROWS * sizeof *row), first, 1};
@@ -47,14 +51,15 @@ START_TEST(many_steps_are_those_of_the_host)
     int32_t *is = device_get(&d, r.ids, ROWS * K * 4);
     float *w = device_get(&d, r.weights, ROWS * K * 4);
     for (size_t i = 0; i < ROWS; i++) {
-        exf_fold_routes one = {.ids = ids + i * K, .weights = weights + i * K, .rows = 1, .width = K};
+        exf_fold_routes one = {.ids = ids + i * K, .weights = weights + i * K, .rows = 1, .width = K,
+                               .norms = _i ? own + i * K : NULL};
         ck_assert_int_eq(exf_fold_decode_cpu(&one, &t, &c.options), EXF_FOLD_OK);
     }
     ck_assert_mem_eq(is, ids, ROWS * K * 4);
     ck_assert_mem_eq(w, weights, ROWS * K * 4);
     void *there[] = {matrix_there, norms_there, r.ids, r.weights, (void *)(uintptr_t)c.steps.first, (void *)(uintptr_t)c.steps.row,
-                     c.workspace};
-    void *here[] = {matrix, norms, weights, ids, first, row, is, w};
+                     c.workspace, (void *)(uintptr_t)r.norms};
+    void *here[] = {matrix, norms, weights, own, ids, first, row, is, w};
     for (size_t i = 0; i < sizeof there / sizeof *there; i++) d.b->free(there[i]);
     for (size_t i = 0; i < sizeof here / sizeof *here; i++) exf_mem_free(here[i]);
     device_close(&d);
@@ -94,7 +99,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_device_folds_as_the_host, 0, DEVICE_FOLD_TEXTS);
-    tcase_add_test(t, many_steps_are_those_of_the_host);
+    tcase_add_loop_test(t, many_steps_are_those_of_the_host, 0, 2);
     tcase_add_test(t, small_copies_arrive);
     suite_add_tcase(s, t);
     return s;
