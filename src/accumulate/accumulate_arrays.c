@@ -89,11 +89,11 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
     array_list a = {.n = 0};
     size_t n = 0;
     list_stream(&a, s);
-    list_norms(&a, &s->norms);
     if (v) {
         list_vectors(&a, v);
     } else {
         list_sums(&a, s);
+        list_norms(&a, &s->norms);
         list_routes(&a, &s->routes, s->routes.cap);
     }
     for (size_t i = 0; i < a.n; i++) {
