@@ -17,6 +17,7 @@ exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statist
     size_t tokens = a->routes.sample.cap;
     exf_code rc = EXF_OK;
     if (tokens) EXF_TRY(exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err));
+    if (tokens) EXF_TRY(exf_route_sample_add_head(&s->routes, a->routes.sample.q, err));
     rc = exf_norm_sums_new(&s->norms, s->n_experts, (int)a->shape.d_model, exf_head_directions(&a->shape, &a->options), err);
 out:
     return rc;
@@ -42,7 +43,7 @@ static exf_code begin_pass(void *self, int n_workers, exf_err *err)
     if (exf_wants_vectors(o))
         EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, o, &a->sequences, n_workers, a->ranks, a->first_row, err));
     EXF_TRY(exf_stream_energy_new(&a->stream, n_workers, err));
-    if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, err));
+    if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, o->basis_only ? 0 : exf_head_directions(&a->shape, o), err));
     if (a->ranks) exf_route_sampler_share(&a->routes, a->first_row);
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
     for (int i = 1; i < n_workers; i++)
@@ -200,7 +201,7 @@ static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
     if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
     if (a->sums[0].norms.known && !a->options.basis_only)
         EXF_TRY(exf_norm_sums_add(&a->sums[b->worker].norms, a->sums[0].norms.basis, b, err));
-    if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b);
+    if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b, a->sums[0].norms.basis);
     if (!a->options.common_input_tokens) return add_pairs(a, b, err);
     exf_layer_sums m = exf_layer_sums_of(&a->sums[b->worker]);
     rc = exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
@@ -241,18 +242,21 @@ static exf_device_block part_of(const exf_device_block *b, size_t at, int n)
     part.n_tokens = n;
     part.expert_input = exf_matrix_at((exf_matrix){b->expert_input, number}, at * h).p;
     part.expert_outputs = exf_matrix_at((exf_matrix){b->expert_outputs, number}, slot * h).p;
+    part.router_ids += slot;
+    part.router_weights += slot;
     part.topk_ids += slot;
     part.topk_weights += slot;
     part.slot_logits += slot;
     return part;
 }
 
-/* Adds pair sums and, where it is wanted, the norm head's, which reads the norms that the others took. */
+/* Adds pair sums and, where it is wanted, the norm head's, which reads the norms that the others took; keeps sampled routes. */
 static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
 {
     exf_device_norms *norms = &a->device_norms;
     if (!norms->b) {
         exf_device_sums_add(&a->device, b);
+        if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b, NULL, NULL);
         return;
     }
     for (int at = 0; at < b->n_tokens; at += EXF_NORM_TOKENS) {
@@ -260,6 +264,7 @@ static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
         a->device.sq = norms->sq;
         exf_device_sums_add(&a->device, &part);
         exf_device_norms_add(norms, &part);
+        if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, &part, norms->sums.projected, norms->sums.norm);
     }
 }
 
@@ -274,7 +279,6 @@ static exf_code add_device_block(void *self, const exf_device_block *b, exf_err 
         return EXF_OK;
     }
     add_device_pairs(a, b);
-    if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b);
     if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
     return EXF_OK;
 }

@@ -163,6 +163,9 @@ exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer
 
 /* ---- accumulate_norms.c --------------------------------------------------------------------------- */
 
+/* Fills what a route sample keeps of token t of a block: V'x, log ||x|| and the logits of its slots less the mean of all, as the
+ * sums take them. */
+void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe_block *b, size_t t);
 /* Returns EXF_NUMERIC naming a number that the sums cannot hold. */
 exf_code exf_norm_fault(exf_err *err, size_t feature, double value);
 /* Adds a block's slots over that basis; concurrent for different sums. */

@@ -36,6 +36,11 @@ static double mean_of(const float *logits, int n)
 static const double grid = 0x1p-12, largest = 0x1p9, refused = 0x1p31;
 enum { TOGETHER = 2048, MOST = EXF_NORM_MOST + EXF_NORM_BESIDE + 1 };
 
+static double on_grid(double v)
+{
+    return rint(v / grid) * grid;
+}
+
 /* A block's tokens, and the products of one expert's slots. */
 typedef struct {
     double *projected; /* [T, q] V'x */
@@ -82,7 +87,7 @@ static double read_slot(double *z, size_t *at, const norm_block *m, const exf_no
     exf_norm_features_of(z, m->projected + t * (size_t)to->q, to->q, logit - m->mean[t], (double)b->topk_weights[slot], m->norm[t]);
     z[n] = 0.5 * log(sq > 1e-20 ? sq : 1e-20);
     for (size_t i = 0; i <= n; i++) {
-        z[i] = rint(z[i] / grid) * grid;
+        z[i] = on_grid(z[i]);
         if (isnan(most) || fabs(z[i]) <= most) continue;
         most = fabs(z[i]);
         *at = i;
@@ -139,4 +144,19 @@ exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const e
     for (int e = 0; rc == EXF_OK && e < b->n_experts; e++) rc = add_expert(to, e, &m, b, err);
     free_block(&m);
     return rc;
+}
+
+void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe_block *b, size_t t)
+{
+    size_t h = (size_t)b->d_model, e = (size_t)b->n_experts, k = (size_t)b->top_k;
+    const float *x = b->moe_input + t * h, *logits = b->router_logits + t * e;
+    double projected[EXF_NORM_MOST], phi[MOST], mean = mean_of(logits, b->n_experts);
+    project(projected, x, basis, b->d_model, q);
+    exf_norm_features_of(phi, projected, q, 0, 1, sqrt(exf_dot(x, x, b->d_model)));
+    for (int i = 0; i < q; i++) to[i] = (float)on_grid(projected[i]);
+    to[q] = (float)on_grid(phi[q + 3]);
+    for (size_t i = 0; i < k; i++) {
+        int id = b->router_ids[t * k + i];
+        to[(size_t)q + 1 + i] = id < 0 ? 0 : (float)on_grid((double)logits[id] - mean);
+    }
 }

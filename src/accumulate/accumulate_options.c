@@ -93,9 +93,16 @@ static uint64_t norm_bytes(const exf_run_shape *s, const exf_accumulate_options 
                          : exf_norm_sums_bytes(s->n_experts, s->d_model, q);
 }
 
+/* Returns the directions that each token of the route sample has. */
+static int sampled_directions(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return o->basis_only ? 0 : exf_head_directions(s, o);
+}
+
 static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    uint64_t each = sizeof(uint64_t) + (uint64_t)s->top_k * (sizeof(int32_t) + sizeof(float));
+    uint64_t k = (uint64_t)s->top_k, q = (uint64_t)sampled_directions(s, o);
+    uint64_t each = sizeof(uint64_t) + k * (sizeof(int32_t) + sizeof(float)) + (q ? (q + 1 + k) * sizeof(float) : 0);
     return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * each;
 }
 
@@ -131,6 +138,7 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
     if (q && !o->basis) norms += exf_norm_sampler_device_bytes(s);
     return norms + exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) +
            exf_vector_accumulator_device_bytes(s, o) +
-           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k) +
+           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k,
+                                          sampled_directions(s, o)) +
            sizeof(exf_output_errors);
 }
