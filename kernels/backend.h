@@ -23,6 +23,7 @@
 #include "kernels/statistics/divergence.h"
 #include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/lowrank_sums.h"
+#include "kernels/statistics/norm_products.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -97,6 +98,9 @@ typedef struct {
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
     void (*lowrank_add)(exf_queue *q, const exf_lowrank_sums *to, const exf_lowrank_call *c); /* lowrank_sums.h */
     void (*residual_moments)(exf_queue *q, const exf_residual_call *c);
+    /* norm_products.h */
+    void (*norm_products_add)(exf_queue *q, const exf_norm_products_sums *to, const exf_norm_products_call *c);
+    void (*slot_logits)(exf_queue *q, float *out, const float *logits, const int32_t *ids, int n_tokens, int n_experts, int top_k);
     /* correction.h */
     void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
     /* route_fold.h */

@@ -124,6 +124,8 @@ static const exf_gpu_operations gpu = {
     .layer_sums_add_common_input = exf_layer_sums_add_common_input_cuda,
     .diagonal_add = exf_diagonal_add_cuda,
     .lowrank_add = exf_lowrank_add_cuda, .residual_moments = exf_residual_moments_cuda,
+    .norm_products_add = exf_norm_products_add_cuda,
+    .slot_logits = exf_slot_logits_cuda,
     .correct_routes = exf_correct_routes_cuda,
     .prefill_routes = exf_prefill_routes_cuda,
     .step_routes = exf_step_routes_cuda,

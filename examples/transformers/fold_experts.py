@@ -86,7 +86,8 @@ class Part:
             self.needs = [f"pools.{self.size}.target_ids", f"pools.{self.size}.target_scale"]
         if values["budget"]:
             self.budget = f"budgets.{self.size}.{'top_p' if self.top_p else WORDS['sensitivity'][values['sensitivity']]}"
-            self.needs = ["cosine", "rms", f"{self.budget}.lambda", f"{self.budget}.scale"]
+            self.price = self.budget + ".predicted" * self.predicts + ".lambda"
+            self.needs = ["cosine", "rms", self.price, f"{self.budget}.scale"]
         self.needs += ["norm_head.basis", "norm_head.theta"] if self.predicts else []
 
 
@@ -177,7 +178,7 @@ class Folding:
         kept = [x.new_empty(len(x), x.shape[1] if part.budget else part.size) for x in (ids, weights)]
         arguments = [self.routes(ids, weights, norms), self.routes(*kept)]
         if part.budget:
-            threshold = self.tables[f"{part.budget}.lambda"].item()
+            threshold = self.tables[part.price].item()
             part.options.rule = int(part.top_p)
             part.options.share = min(max(threshold, 1 / NO_LIMIT), 1) if part.top_p else 0
             part.options.penalty = 0 if part.top_p else min(threshold / self.tables[f"{part.budget}.scale"][layer].item(), NO_LIMIT)

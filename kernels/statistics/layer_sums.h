@@ -88,6 +88,7 @@ typedef struct {
     const float *weights; /* [T, K] */
     exf_weighting weighting;
     int experts_only;     /* 1: the expert sums alone */
+    double *sq;           /* [T, K] gets the squared norms of the outputs; NULL: they are not wanted */
     int64_t row;          /* of the first token, for messages */
 } exf_layer_sums_call;
 

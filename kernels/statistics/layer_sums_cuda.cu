@@ -220,7 +220,10 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
     const float *weight = c.weights + t * k;
     unsigned long long *pairs = reinterpret_cast<unsigned long long *>(top + 1);
     gram_of_token(gram, outputs + t * k * c.d_model, k, c.d_model, lane);
-    for (int a = lane; a < k; a += 32) norm[a] = sqrt(gram[a * k + a]);
+    for (int a = lane; a < k; a += 32) {
+        norm[a] = sqrt(gram[a * k + a]);
+        if (c.sq) c.sq[t * k + a] = gram[a * k + a];
+    }
     __syncwarp();
     if (!in_range(gram, norm, weight, id, k, lane)) {
         if (lane == 0) note_token(&top->output, gram, weight, id, k, c.row + (int64_t)t);

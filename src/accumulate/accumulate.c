@@ -1,4 +1,4 @@
-/* accumulate.c - the options of an accumulation, and the observer, in the order of the data: blocks of a layer to its sums.
+/* accumulate.c - the observer, in the order of the data: blocks of a layer to its sums.
  *
  * Every worker adds up its own blocks in the first sweep; the first worker then gets all sums, from a device's memory too.
  * Vector sums take a second sweep.  What happens to the sums of a finished layer is its sink's (accumulate_sinks.c). */
@@ -10,144 +10,6 @@
 
 #include <string.h>
 
-/* ---- options ------------------------------------------------------------------------------------ */
-
-static int wants_vectors(const exf_accumulate_options *o)
-{
-    return o->diagonal || o->lowrank;
-}
-
-/* Returns 1 if some sums are over what --basis-only makes. */
-static int wants_basis(const exf_accumulate_options *o)
-{
-    return wants_vectors(o) || o->norm_head;
-}
-
-int exf_accumulate_sweeps(const exf_accumulate_options *o)
-{
-    return o->basis_only ? 1 : 1 + wants_vectors(o) + (o->norm_head > 0);
-}
-
-/* Returns 1 for the sweep of the norm head, which is the last. */
-static int is_of_norms(const exf_accumulate_options *o, int sweep)
-{
-    return o->norm_head && sweep && sweep == exf_accumulate_sweeps(o) - 1;
-}
-
-exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
-{
-    if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
-        return exf_fail(err, EXF_USAGE,
-                        "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
-    if (o->bare_router && !o->common_input_tokens)
-        return exf_fail(err, EXF_USAGE, "calibrate.bare_router: its experts are not those that the model ran; it needs "
-                        "calibrate.pairs: common_input, where all run");
-    if (o->common_input_tokens && wants_vectors(o))
-        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
-                        o->diagonal ? "diagonal" : "lowrank");
-    if (o->basis_only && o->partial)
-        return exf_fail(err, EXF_USAGE,
-                        "--basis-only: a basis is made from all of the data, --partial takes a part: give one of them");
-    if (o->basis_only && !wants_basis(o))
-        return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank, or set "
-                        "calibrate.norm_head");
-    return EXF_OK;
-}
-
-exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
-{
-    const char *weighting = o->weighting == EXF_WEIGHT_SOURCE_NORM ? "source_norm"
-                            : o->weighting == EXF_WEIGHT_ROUTER    ? "router"
-                                                                   : "none";
-    exf_code rc;
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, EXF_ACCUMULATE_NUMBERS_FACT, "%d", EXF_ACCUMULATE_NUMBERS));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
-    if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
-    if (o->bare_router)
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.bare_router", "%s", o->bare_router > 1 ? "renormalised" : "plain"));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
-    if (o->route_sample && !o->basis_only)
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
-    if (o->norm_head) EXF_TRY(exf_provenance_add(p, err, EXF_NORM_HEAD_FACT, "%d", o->norm_head));
-    if (!wants_vectors(o)) goto out;
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "",
-                               o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
-    if (!o->lowrank) goto out;
-    if (o->rank) EXF_TRY(exf_provenance_add(p, err, EXF_RANK_FACT, "%d", o->rank));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
-    if (o->rule.clip)
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
-    else
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "none"));
-out:
-    return rc;
-}
-
-static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_vector_rank(s, o), bytes = 0;
-    if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
-    if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
-    if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
-    return bytes;
-}
-
-static int norm_directions(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    return exf_norm_directions(o->norm_head, s->d_model);
-}
-
-static uint64_t norm_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    int q = norm_directions(s, o);
-    return o->basis_only ? (uint64_t)s->d_model * (uint64_t)q * sizeof(double)
-                         : exf_norm_sums_bytes(s->n_experts, s->d_model, q);
-}
-
-static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    uint64_t each = sizeof(uint64_t) + (uint64_t)s->top_k * (sizeof(int32_t) + sizeof(float));
-    return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * each;
-}
-
-uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
-    if (o->basis_only) return vector_bytes(s, o) + norm_bytes(s, o);
-    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 3 * sizeof(exf_exact) + 3 * sizeof(uint64_t)) + sample_bytes(s, o) +
-           vector_bytes(s, o) + norm_bytes(s, o);
-}
-
-uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers)
-{
-    uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
-    uint64_t each = e * e * (13 * sizeof(exf_exact) + 4 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
-    if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
-    uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
-    uint64_t all = (uint64_t)n_workers * each + 3 * sample_bytes(s, o) + vector_bytes(s, o);
-    if (wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
-    if (o->lowrank && !o->basis)
-        all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
-               exf_basis_bytes(exf_vector_rank(s, o), (int)h, (int)buffers);
-    if (o->norm_head && !o->basis)
-        all += exf_norm_sampler_bytes(s) + exf_basis_bytes(norm_directions(s, o), (int)h, (int)buffers);
-    return all + (uint64_t)(n_workers + 1) * exf_norm_sums_bytes(s->n_experts, s->d_model, norm_directions(s, o));
-}
-
-uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    if (!b->gpu) return 0;
-    return exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) + exf_vector_accumulator_device_bytes(s, o) +
-           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k) +
-           sizeof(exf_output_errors);
-}
-
 /* ---- before the first layer --------------------------------------------------------------------- */
 
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
@@ -155,7 +17,8 @@ exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statist
     size_t tokens = a->routes.sample.cap;
     exf_code rc = EXF_OK;
     if (tokens) EXF_TRY(exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err));
-    rc = exf_norm_sums_new(&s->norms, s->n_experts, (int)a->shape.d_model, norm_directions(&a->shape, &a->options), err);
+    if (tokens) EXF_TRY(exf_route_sample_add_head(&s->routes, a->routes.sample.q, err));
+    rc = exf_norm_sums_new(&s->norms, s->n_experts, (int)a->shape.d_model, exf_head_directions(&a->shape, &a->options), err);
 out:
     return rc;
 }
@@ -177,17 +40,17 @@ static exf_code begin_pass(void *self, int n_workers, exf_err *err)
     a->scratch_each =
         o->common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
-    if (wants_vectors(o))
+    if (exf_wants_vectors(o))
         EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, o, &a->sequences, n_workers, a->ranks, a->first_row, err));
     EXF_TRY(exf_stream_energy_new(&a->stream, n_workers, err));
-    if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, err));
+    if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, o->basis_only ? 0 : exf_head_directions(&a->shape, o), err));
     if (a->ranks) exf_route_sampler_share(&a->routes, a->first_row);
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
     for (int i = 1; i < n_workers; i++)
-        EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, norm_directions(&a->shape, o), err));
+        EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, exf_head_directions(&a->shape, o), err));
     if (o->norm_head && !o->basis) EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, a->first_row, err));
     if (o->norm_head && a->ranks)
-        EXF_TRY(exf_mem_new(&a->sent_norms, (size_t)a->shape.d_model * (size_t)norm_directions(&a->shape, o),
+        EXF_TRY(exf_mem_new(&a->sent_norms, (size_t)a->shape.d_model * (size_t)exf_head_directions(&a->shape, o),
                             sizeof *a->sent_norms, "norm head", err));
     if (o->norm_head) EXF_TRY(exf_blas_reserve_cpu(n_workers > o->helpers ? n_workers : o->helpers, err));
     EXF_TRY(exf_sink_open(a, err));
@@ -212,6 +75,9 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
                                  a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
     if (a->norms.input) EXF_TRY(exf_norm_sampler_open_device(&a->norms, b, err));
+    if (a->options.norm_head && !a->options.basis_only)
+        EXF_TRY(exf_device_norms_open(&a->device_norms, b, (int)a->shape.n_experts, (int)a->shape.top_k, (int)a->shape.d_model,
+                                      exf_head_directions(&a->shape, &a->options), err));
     rc = exf_sink_open(a, err);
 out:
     return rc;
@@ -219,20 +85,87 @@ out:
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
 
+static int accumulates(const exf_accumulator *a, int layer)
+{
+    int all = 0;
+    for (int i = 0; i < a->n_layers; i++) all |= a->layer_number[i] == layer;
+    return all;
+}
+
+static exf_code begin_inputs(void *self, int layer, exf_err *err)
+{
+    exf_accumulator *a = self;
+    return accumulates(a, layer) ? exf_norm_sampler_begin(&a->norms, &a->sequences, layer, err) : EXF_OK;
+}
+
+static exf_code keep_input(void *self, const exf_input_block *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    (void)err;
+    if (accumulates(a, b->layer)) exf_norm_sampler_keep(&a->norms, b);
+    return EXF_OK;
+}
+
+static exf_code keep_device_input(void *self, const exf_device_input *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    (void)err;
+    if (accumulates(a, b->layer)) exf_norm_sampler_keep_device(&a->norms, b);
+    return EXF_OK;
+}
+
+/* Gives the directions of the norm head to a device. */
+static void send_directions(exf_accumulator *a)
+{
+    if (a->device_norms.b) exf_device_norms_begin(&a->device_norms, a->sums[0].norms.basis);
+}
+
+/* Finds the directions of the norm head. */
+static exf_code end_inputs(void *self, int layer, struct exf_queue *q, exf_err *err)
+{
+    exf_accumulator *a = self;
+    int helpers = a->n_workers > a->options.helpers ? a->n_workers : a->options.helpers;
+    exf_code rc;
+    if (!a->active) return EXF_OK;
+    EXF_TRY(exf_norm_sampler_find(&a->norms, &a->sums[0].norms, layer, a->ranks, q, helpers, err));
+    send_directions(a);
+out:
+    return rc;
+}
+
+/* Takes the directions of the norm head from the basis that the run was given. */
+static exf_code take_directions(exf_accumulator *a, int layer, exf_err *err)
+{
+    const exf_accumulate_options *o = &a->options;
+    exf_norm_sums given = {.q = 0}, *to = &a->sums[0].norms;
+    exf_code rc;
+    EXF_TRY(exf_basis_get_norms(o->basis, layer, &given, err));
+    if (given.q != to->q) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: layer %d has %d directions of a norm head, the run %d", exf_h5_path(o->basis->h), layer,
+                      given.q, to->q);
+        goto out;
+    }
+    exf_norm_sums_set_basis(to, given.basis);
+    send_directions(a);
+out:
+    exf_norm_sums_free(&given);
+    return rc;
+}
+
 static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc = EXF_OK;
     (void)moe_index;
-    a->active = a->first_done = 0;
-    for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
+    a->active = accumulates(a, layer);
+    a->first_done = 0;
     for (int i = 0; i < a->n_workers; i++) {
         if (!a->sink->gives_zeros) exf_layer_statistics_zero(&a->sums[i]);
         a->tracker[i].open = a->tracker[i].in_half = 0;
     }
     if (!a->active) return EXF_OK;
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, err));
-    if (a->norms.input) EXF_TRY(exf_norm_sampler_begin(&a->norms, &a->sequences, layer, err));
+    if (a->options.norm_head && a->options.basis) EXF_TRY(take_directions(a, layer, err));
     if (a->vectors) rc = exf_vector_accumulator_begin(a->vectors, layer, err);
 out:
     return rc;
@@ -265,10 +198,10 @@ static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
     exf_code rc;
     if (!a->active) return EXF_OK;
     EXF_TRY(exf_stream_energy_add(&a->stream, b, err));
-    if (is_of_norms(&a->options, b->sweep)) return exf_norm_sums_add(&a->sums[b->worker].norms, a->sums[0].norms.basis, b, err);
     if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
-    if (a->norms.input) exf_norm_sampler_keep(&a->norms, b);
-    if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b);
+    if (a->sums[0].norms.known && !a->options.basis_only)
+        EXF_TRY(exf_norm_sums_add(&a->sums[b->worker].norms, a->sums[0].norms.basis, b, err));
+    if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b, a->sums[0].norms.basis);
     if (!a->options.common_input_tokens) return add_pairs(a, b, err);
     exf_layer_sums m = exf_layer_sums_of(&a->sums[b->worker]);
     rc = exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
@@ -299,6 +232,42 @@ out:
     return rc;
 }
 
+/* Returns tokens [at, at + n) of a block. */
+static exf_device_block part_of(const exf_device_block *b, size_t at, int n)
+{
+    size_t slot = at * (size_t)b->top_k, h = (size_t)b->d_model;
+    exf_number number = b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
+    exf_device_block part = *b;
+    part.row += at;
+    part.n_tokens = n;
+    part.expert_input = exf_matrix_at((exf_matrix){b->expert_input, number}, at * h).p;
+    part.expert_outputs = exf_matrix_at((exf_matrix){b->expert_outputs, number}, slot * h).p;
+    part.router_ids += slot;
+    part.router_weights += slot;
+    part.topk_ids += slot;
+    part.topk_weights += slot;
+    part.slot_logits += slot;
+    return part;
+}
+
+/* Adds pair sums and, where it is wanted, the norm head's, which reads the norms that the others took; keeps sampled routes. */
+static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
+{
+    exf_device_norms *norms = &a->device_norms;
+    if (!norms->b) {
+        exf_device_sums_add(&a->device, b);
+        if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b, NULL, NULL);
+        return;
+    }
+    for (int at = 0; at < b->n_tokens; at += EXF_NORM_TOKENS) {
+        exf_device_block part = part_of(b, (size_t)at, b->n_tokens - at < EXF_NORM_TOKENS ? b->n_tokens - at : EXF_NORM_TOKENS);
+        a->device.sq = norms->sq;
+        exf_device_sums_add(&a->device, &part);
+        exf_device_norms_add(norms, &part);
+        if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, &part, norms->sums.projected, norms->sums.norm);
+    }
+}
+
 static exf_code add_device_block(void *self, const exf_device_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -309,9 +278,7 @@ static exf_code add_device_block(void *self, const exf_device_block *b, exf_err 
         exf_vector_accumulator_add_device(a->vectors, b);
         return EXF_OK;
     }
-    exf_device_sums_add(&a->device, b);
-    if (a->norms.input) exf_norm_sampler_keep_device(&a->norms, b);
-    if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b);
+    add_device_pairs(a, b);
     if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
     return EXF_OK;
 }
@@ -333,6 +300,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
     exf_code rc = EXF_OK;
     if (a->first_done) return EXF_OK;
     if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
+    if (a->device_norms.b) EXF_TRY(exf_device_norms_take(&a->device_norms, &a->sums[0].norms, layer, err));
     EXF_TRY(exf_route_sampler_take_device(&a->routes, err));
     for (int i = 0; i < a->n_workers; i++) {
         rc = exf_sequence_tracker_end(&a->tracker[i], &a->sums[i], err);
@@ -346,25 +314,6 @@ out:
     return rc;
 }
 
-/* Finds the directions of the norm head, or takes them from the basis that the run was given. */
-static exf_code prepare_norms(exf_accumulator *a, int layer, exf_err *err)
-{
-    const exf_accumulate_options *o = &a->options;
-    exf_norm_sums given = {.q = 0}, *to = &a->sums[0].norms;
-    int helpers = a->n_workers > o->helpers ? a->n_workers : o->helpers;
-    exf_code rc;
-    if (!o->basis) return exf_norm_sampler_find(&a->norms, to, layer, a->ranks, helpers, err);
-    EXF_TRY(exf_basis_get_norms(o->basis, layer, &given, err));
-    if (given.q == to->q)
-        exf_norm_sums_set_basis(to, given.basis);
-    else
-        rc = exf_fail(err, EXF_FORMAT, "%s: layer %d has %d directions of a norm head, the run %d", exf_h5_path(o->basis->h), layer,
-                      given.q, to->q);
-out:
-    exf_norm_sums_free(&given);
-    return rc;
-}
-
 static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -372,7 +321,6 @@ static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_e
     (void)moe_index;
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
-    if (a->options.norm_head) EXF_TRY(prepare_norms(a, layer, err));
     if (!a->vectors) goto out;
     if (a->sink->between) EXF_TRY(a->sink->between(a, err));
     EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
@@ -387,7 +335,6 @@ static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *pr
     (void)moe_index;
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
-    for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_norm_sums_merge(&a->sums[0].norms, &a->sums[i].norms, err));
     EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
     progress->cold = 0;
     for (int e = 0; e < a->sums[0].n_experts; e++) progress->cold += a->sums[0].norm_count[e] == 0;
@@ -426,18 +373,24 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
-        .wants_router_logits = o->bare_router || o->norm_head, .wants_input = o->norm_head > 0,
+        .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
         .begin = begin_pass, .layer_begin = begin_layer,
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
         .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,
-        .device_sweeps = o->norm_head && !o->basis_only ? sweeps - 1 : sweeps};
+        .device_sweeps = sweeps};
+    if (o->norm_head && !o->basis) {
+        a->observer.inputs_begin = begin_inputs;
+        a->observer.input = keep_input;
+        a->observer.device_input = keep_device_input;
+        a->observer.inputs_end = end_inputs;
+    }
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
     EXF_TRY(exf_facts_join_sequences(&a->sequences, plan->parts, plan->n_parts, err));
     for (size_t row = 0; a->sequences.length && row < a->first_row;) row += (size_t)a->sequences.length[a->first_sequence++];
-    if (wants_vectors(o) && !a->sequences.length) {
+    if (exf_wants_vectors(o) && !a->sequences.length) {
         rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
                       plan->target ? plan->target : "captures");
         goto out;
@@ -445,7 +398,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     if (plan->target) {
         EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
         EXF_TRY(exf_accumulator_start_file(a, plan, err));
-        if (wants_basis(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
+        if (exf_wants_basis(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
     }
 out:
     if (rc != EXF_OK)
@@ -471,6 +424,7 @@ void exf_accumulator_free(exf_accumulator *a)
     exf_stream_energy_free(&a->stream);
     exf_route_sampler_free(&a->routes);
     exf_norm_sampler_free(&a->norms);
+    exf_device_norms_free(&a->device_norms);
     exf_mem_free(a->sent_norms);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);

@@ -32,7 +32,7 @@ typedef struct {
     exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
     int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
     const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/artifact_basis.h); NULL: made by the run */
-    int norm_head;         /* directions of the norm head, whose sums are added up in a further sweep; 0: none */
+    int norm_head;         /* directions of the norm head, found before a layer's experts run; 0: none */
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
     int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */

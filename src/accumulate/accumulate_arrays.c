@@ -57,6 +57,7 @@ static void list_routes(array_list *a, const exf_route_sample *r, size_t tokens)
     add_array(a, EXF_RANKS_BITS, "routes.key", EXF_DT_U64, 1, (int64_t[3]){n}, r->key);
     add_array(a, EXF_RANKS_BITS, "routes.ids", EXF_DT_I32, 2, (int64_t[3]){n, r->top_k}, r->ids);
     add_array(a, EXF_RANKS_BITS, "routes.weights", EXF_DT_F32, 2, (int64_t[3]){n, r->top_k}, r->weights);
+    add_array(a, EXF_RANKS_BITS, "routes.head", EXF_DT_F32, 2, (int64_t[3]){n, (int64_t)exf_route_sample_head(r)}, r->head);
 }
 
 static void list_norms(array_list *a, const exf_norm_sums *s)
@@ -89,11 +90,11 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
     array_list a = {.n = 0};
     size_t n = 0;
     list_stream(&a, s);
-    list_norms(&a, &s->norms);
     if (v) {
         list_vectors(&a, v);
     } else {
         list_sums(&a, s);
+        list_norms(&a, &s->norms);
         list_routes(&a, &s->routes, s->routes.cap);
     }
     for (size_t i = 0; i < a.n; i++) {
@@ -124,11 +125,13 @@ exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statisti
 /* Makes s->routes as large as the record's. */
 static exf_code new_routes(exf_layer_statistics *s, const exf_st_file *f, exf_err *err)
 {
-    const exf_st_tensor *ids = exf_st_find(f, "routes.ids");
+    const exf_st_tensor *ids = exf_st_find(f, "routes.ids"), *head = exf_st_find(f, "routes.head");
     exf_code rc = EXF_OK;
     exf_route_sample_free(&s->routes);
     if (!ids || ids->view.rank != 2) return EXF_OK;
     rc = exf_route_sample_new(&s->routes, (size_t)ids->view.shape[0], (int)ids->view.shape[1], err);
+    if (rc == EXF_OK && head && head->view.rank == 2)
+        rc = exf_route_sample_add_head(&s->routes, (int)head->view.shape[1] - 1 - s->routes.top_k, err);
     if (rc == EXF_OK) s->routes.n = s->routes.cap;
     return rc;
 }

@@ -1,15 +1,16 @@
 /* accumulate_internal.h - the parts of an accumulator, inside src/accumulate.
  *
- *   accumulate.c            the observer: blocks of a layer to its sums
+ *   accumulate.c            the observer: blocks of a layer to its sums; accumulate_options.c: which of them
  *   accumulate_sequences.c  what each sequence added to the sums; the residual stream's energy
  *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_basis.c: what low-rank sums are over; accumulate_pairs.c:
  *                           one block's terms of a pair
- *   accumulate_norms.c      sums of the norm head, in two sweeps
+ *   accumulate_norms.c      sums of the norm head; accumulate_norm_sample.c: what they are over
  *   accumulate_sinks.c      where a layer's sums go: the statistics file, now, later or by way of rank 0
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
+#include "accumulate/device_norms.h"
 #include "accumulate/device_sums.h"
 #include "accumulate/device_vectors.h"
 #include "accumulate/sampler.h"
@@ -17,6 +18,14 @@
 #include "base/parallel.h"
 
 #include <pthread.h>
+
+/* ---- accumulate_options.c ------------------------------------------------------------------------- */
+
+int exf_wants_vectors(const exf_accumulate_options *o);
+/* Returns 1 if some sums are over what --basis-only makes. */
+int exf_wants_basis(const exf_accumulate_options *o);
+/* Returns the directions of the norm head that a run of this shape has. */
+int exf_head_directions(const exf_run_shape *shape, const exf_accumulate_options *o);
 
 /* ---- accumulate_sequences.c ----------------------------------------------------------------------- */
 
@@ -117,7 +126,7 @@ exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_
 /* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
 
-/* ---- accumulate_norms.c --------------------------------------------------------------------------- */
+/* ---- accumulate_norm_sample.c ---------------------------------------------------------------------- */
 
 /* Keeps the inputs of a sample of a layer's tokens, and finds their principal directions.  The keys depend on no seed. */
 typedef struct {
@@ -127,22 +136,38 @@ typedef struct {
     float *input;         /* [n, H] by rising key; 0 where another rank has the token */
     double *basis;        /* [H, q] */
     const exf_backend *b; /* a device's; NULL: blocks come in host memory */
-    float *staged;        /* [n, H] in staging memory, on a device */
-    struct exf_queue *q;  /* on which inputs are copied; NULL: none is */
+    int split;            /* 1: inputs come in two parts (pass/hooks.h) */
+    size_t first, end;    /* tokens [first, end) by row have been gathered */
+    int32_t *row_host;    /* [n] */
+    float *staged;        /* [n, H], or [H, H] and [H] of double, in staging memory; all that follow are in device memory */
+    float *rows;          /* [n, H] */
+    int32_t *row;         /* [n] */
+    double *scalar, *gram, *sum; /* [n], [H, H], [H] for the moments */
+    float *part, *product;       /* [EXF_RESIDUAL_ROWS, H], [H, H] */
 } exf_norm_sampler;
 
 uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape);
+uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape);
 exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, size_t first_row, exf_err *err) EXF_CHECKED;
 void exf_norm_sampler_free(exf_norm_sampler *s); /* accepts zeroed memory */
 exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
 /* Chooses the tokens of a layer. */
 exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
 /* Keeps the chosen tokens of a block; blocks in host memory may come from several threads. */
-void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_moe_block *b);
-void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_block *b);
-/* Sets the basis of `to`; collective where there are ranks. */
-exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, int helpers,
+void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_input_block *b);
+void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b);
+/* Sets the basis of `to`, which float32 holds; collective where there are ranks.  q: the blocks' queue on a device, for which this
+ * waits; else NULL. */
+exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, exf_queue *q, int helpers,
                                exf_err *err) EXF_CHECKED;
+
+/* ---- accumulate_norms.c --------------------------------------------------------------------------- */
+
+/* Fills what a route sample keeps of token t of a block: V'x, log ||x|| and the logits of its slots less the mean of all, as the
+ * sums take them. */
+void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe_block *b, size_t t);
+/* Returns EXF_NUMERIC naming a number that the sums cannot hold. */
+exf_code exf_norm_fault(exf_err *err, size_t feature, double value);
 /* Adds a block's slots over that basis; concurrent for different sums. */
 exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 
@@ -210,7 +235,7 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
                               exf_err *err) EXF_CHECKED;
 
 /* Lists the arrays that ranks add up, and returns how many.  v NULL: all sums of s.  Else what the sweeps after the first add:
- * the sums of v, those of s' norm head and the energy of its residual stream. */
+ * the sums of v and the energy of the residual stream. */
 enum { EXF_MOST_LAYER_ARRAYS = 48 };
 size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const exf_layer_statistics *s, const exf_vector_sums *v);
 
@@ -259,6 +284,7 @@ struct exf_accumulator {
     size_t scratch_each;
     exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
     exf_norm_sampler norms;          /* zeroed: no norm head is wanted, or its basis is given */
+    exf_device_norms device_norms;   /* used if the forward pass runs on a device */
     exf_stream_energy stream;
     exf_route_sampler routes; /* of capacity 0: no sample is kept */
     exf_device_sums device;   /* used if the forward pass runs on a device */

@@ -164,12 +164,21 @@ out:
 static exf_code make_sample(const merging *m, exf_route_sample *s, exf_err *err)
 {
     const char *text = exf_provenance_get(&m->provenance, "accumulate.route_sample");
-    int64_t tokens;
+    int64_t tokens, q;
+    exf_code rc;
     if (!text) return EXF_OK;
     if (!exf_parse_i64(text, &tokens) || tokens < 1 || tokens > INT32_MAX)
         return exf_fail(err, EXF_FORMAT, "%s: provenance says accumulate.route_sample is %s, expected a number of tokens",
                         m->part[0].path, text);
-    return exf_route_sample_new(s, (size_t)(tokens < m->shape.n_tokens ? tokens : m->shape.n_tokens), (int)m->shape.top_k, err);
+    EXF_TRY(exf_route_sample_new(s, (size_t)(tokens < m->shape.n_tokens ? tokens : m->shape.n_tokens), (int)m->shape.top_k, err));
+    text = exf_provenance_get(&m->provenance, EXF_NORM_HEAD_FACT);
+    if (text && (!exf_parse_i64(text, &q) || q < 1 || q > EXF_NORM_MOST))
+        rc = exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, expected 1 to %d", m->part[0].path, EXF_NORM_HEAD_FACT, text,
+                      EXF_NORM_MOST);
+    else if (text)
+        rc = exf_route_sample_add_head(s, exf_norm_directions(q, m->shape.d_model), err);
+out:
+    return rc;
 }
 
 /* ---- merging -------------------------------------------------------------------------------- */

@@ -1,7 +1,5 @@
-/* accumulate_norms.c - adds up the sums of a layer's norm head (artifact/norm_sums.h) in two sweeps.
- *
- * The first sweep keeps the inputs of a sample of tokens.  Between the sweeps their principal directions are found, or taken from
- * a file.  The last sweep adds up, slot by slot, in host memory: a pass on a GPU copies its blocks there. */
+/* accumulate_norms.c - adds up the sums of a layer's norm head (artifact/norm_sums.h), slot by slot, in host memory;
+ * device_norms.c does so on a GPU. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
@@ -11,100 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { SAMPLED = 8192, STREAM = 3 }; /* tokens at most; of random numbers: residuals have 0 and 1, routes 2 */
-
-static size_t sampled_tokens(const exf_run_shape *shape)
+exf_code exf_norm_fault(exf_err *err, size_t feature, double value)
 {
-    return shape->n_tokens < SAMPLED ? (size_t)shape->n_tokens : SAMPLED;
+    return exf_fail(err, EXF_NUMERIC, "feature %zu of the norm head is %g, outside the range of the sums", feature, value);
 }
-
-uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape)
-{
-    return (uint64_t)sampled_tokens(shape) * (uint64_t)shape->d_model * sizeof(float);
-}
-
-exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, size_t first_row, exf_err *err)
-{
-    exf_code rc;
-    size_t floats;
-    *s = (exf_norm_sampler){.first_row = first_row, .d_model = (int)shape->d_model};
-    EXF_TRY(exf_smallest_keys_new(&s->keys, sampled_tokens(shape), err));
-    EXF_TRY(exf_mem_mul(&floats, s->keys.cap, (size_t)shape->d_model, "inputs of experts", err));
-    EXF_TRY(exf_mem_new(&s->input, floats, sizeof *s->input, "inputs of experts", err));
-    EXF_TRY(exf_mem_new(&s->basis, (size_t)shape->d_model * EXF_NORM_MOST, sizeof *s->basis, "norm head", err));
-out:
-    return rc;
-}
-
-void exf_norm_sampler_free(exf_norm_sampler *s)
-{
-    if (s->b) s->b->gpu->free_staging(s->staged);
-    exf_smallest_keys_free(&s->keys);
-    exf_mem_free(s->input);
-    exf_mem_free(s->basis);
-    memset(s, 0, sizeof *s);
-}
-
-exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err)
-{
-    exf_code rc = b->gpu->alloc_staging((void *)&s->staged, s->keys.cap * (size_t)s->d_model * sizeof *s->staged,
-                                        "inputs of experts", err);
-    if (rc == EXF_OK) s->b = b;
-    return rc;
-}
-
-exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err)
-{
-    exf_key_rule rule = {.sequences = sequences, .each = 1, .layer = layer, .stream = STREAM};
-    size_t floats = s->keys.cap * (size_t)s->d_model;
-    s->q = NULL;
-    memset(s->input, 0, floats * sizeof *s->input); /* of other ranks' tokens: they add theirs */
-    if (s->staged) memset(s->staged, 0, floats * sizeof *s->staged);
-    return exf_smallest_keys_choose(&s->keys, &rule, err);
-}
-
-/* ---- the first sweep ----------------------------------------------------------------------- */
-
-void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_moe_block *b)
-{
-    size_t h = (size_t)s->d_model, first = s->first_row + b->row;
-    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->keys.n; at++) {
-        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
-        if (row >= first + (size_t)b->n_tokens) break;
-        memcpy(s->input + i * h, b->moe_input + (row - first) * h, h * sizeof *s->input);
-    }
-}
-
-void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_block *b)
-{
-    size_t h = (size_t)s->d_model, first = s->first_row + b->row;
-    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->keys.n; at++) {
-        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
-        if (row >= first + (size_t)b->n_tokens) break;
-        s->b->gpu->carry(b->q, s->staged + i * h, b->moe_input + (row - first) * h, h * sizeof *s->staged);
-        s->q = b->q;
-    }
-}
-
-/* ---- between the sweeps --------------------------------------------------------------------- */
-
-exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, int helpers, exf_err *err)
-{
-    size_t floats = s->keys.n * (size_t)s->d_model;
-    const exf_ranks_array inputs = {s->input, floats * sizeof *s->input, EXF_RANKS_BITS};
-    exf_code rc = EXF_OK;
-    if (s->q) EXF_TRY(s->b->finish(s->q, err));
-    if (s->q) memcpy(s->input, s->staged, floats * sizeof *s->input);
-    if (ranks) EXF_TRY(exf_ranks_sum(ranks, &inputs, 1, err));
-    if (!ranks || exf_ranks_first(ranks))
-        EXF_TRY(exf_basis_find(s->basis, to->q, s->input, s->keys.n, s->d_model, 0, 0, (uint64_t)layer, helpers, err));
-    if (ranks) EXF_TRY(exf_ranks_broadcast(ranks, s->basis, (size_t)s->d_model * (size_t)to->q * sizeof *s->basis, err));
-    exf_norm_sums_set_basis(to, s->basis);
-out:
-    return rc;
-}
-
-/* ---- the last sweep -------------------------------------------------------------------------- */
 
 /* Computes V'x in fixed order. */
 static void project(double *to, const float *x, const double *basis, int h, int q)
@@ -127,6 +35,11 @@ static double mean_of(const float *logits, int n)
  * 2048 of them exactly; a slot with a larger number is added product by product. */
 static const double grid = 0x1p-12, largest = 0x1p9, refused = 0x1p31;
 enum { TOGETHER = 2048, MOST = EXF_NORM_MOST + EXF_NORM_BESIDE + 1 };
+
+static double on_grid(double v)
+{
+    return rint(v / grid) * grid;
+}
 
 /* A block's tokens, and the products of one expert's slots. */
 typedef struct {
@@ -174,7 +87,7 @@ static double read_slot(double *z, size_t *at, const norm_block *m, const exf_no
     exf_norm_features_of(z, m->projected + t * (size_t)to->q, to->q, logit - m->mean[t], (double)b->topk_weights[slot], m->norm[t]);
     z[n] = 0.5 * log(sq > 1e-20 ? sq : 1e-20);
     for (size_t i = 0; i <= n; i++) {
-        z[i] = rint(z[i] / grid) * grid;
+        z[i] = on_grid(z[i]);
         if (isnan(most) || fabs(z[i]) <= most) continue;
         most = fabs(z[i]);
         *at = i;
@@ -211,9 +124,11 @@ static exf_code add_expert(const exf_norm_sums *to, int expert, norm_block *m, c
     for (size_t slot = 0; slot < slots; slot++) {
         if (b->topk_ids[slot] != expert) continue;
         double most = read_slot(z, &at, m, to, b, slot);
-        if (!(most < refused))
-            return exf_fail(err, EXF_NUMERIC, "token %zu: feature %zu of the norm head is %g, outside the range of the sums",
-                            slot / (size_t)b->top_k, at, z[at]);
+        if (!(most < refused)) {
+            exf_code rc = exf_norm_fault(err, at, z[at]);
+            exf_err_prefix(err, "token %zu: ", slot / (size_t)b->top_k);
+            return rc;
+        }
         if (m->slots == TOGETHER || !(most < largest)) add_products(to, (size_t)expert, m);
         add_slot(m, z, n);
         if (!(most < largest)) add_products(to, (size_t)expert, m);
@@ -229,4 +144,19 @@ exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const e
     for (int e = 0; rc == EXF_OK && e < b->n_experts; e++) rc = add_expert(to, e, &m, b, err);
     free_block(&m);
     return rc;
+}
+
+void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe_block *b, size_t t)
+{
+    size_t h = (size_t)b->d_model, e = (size_t)b->n_experts, k = (size_t)b->top_k;
+    const float *x = b->moe_input + t * h, *logits = b->router_logits + t * e;
+    double projected[EXF_NORM_MOST], phi[MOST], mean = mean_of(logits, b->n_experts);
+    project(projected, x, basis, b->d_model, q);
+    exf_norm_features_of(phi, projected, q, 0, 1, sqrt(exf_dot(x, x, b->d_model)));
+    for (int i = 0; i < q; i++) to[i] = (float)on_grid(projected[i]);
+    to[q] = (float)on_grid(phi[q + 3]);
+    for (size_t i = 0; i < k; i++) {
+        int id = b->router_ids[t * k + i];
+        to[(size_t)q + 1 + i] = id < 0 ? 0 : (float)on_grid((double)logits[id] - mean);
+    }
 }

@@ -39,7 +39,7 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
     exf_layer_sums_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
                           .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input,
-                          .row = (int64_t)(b->row + at)};
+                          .sq = s->sq ? s->sq + slot : NULL, .row = (int64_t)(b->row + at)};
     s->b->gpu->layer_sums_add(b->q, s->sums, &c);
 }
 

@@ -40,6 +40,7 @@ typedef struct {
     size_t sequence;   /* sequence of the next row */
     int in_half;       /* 1: the terms since the last turn are of the half whose sums are kept */
     void *sums, *host; /* sums: in device memory; host: buffer for their copy */
+    double *sq;                /* [n, K] in device memory gets the squared norms of the next block's outputs; NULL: it does not */
     void *gram_matrices;       /* in device memory, for common input: products of exf_gram_tokens() tokens */
     const exf_batch *batch; /* of the last block, for messages */
     exf_queue *q;      /* queue of the last block */

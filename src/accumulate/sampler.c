@@ -1,5 +1,5 @@
 /* sampler.c - choosing and keeping tokens of a layer; see sampler.h. */
-#include "accumulate/sampler.h"
+#include "accumulate/accumulate_internal.h"
 
 #include "base/hash.h"
 #include "base/mem.h"
@@ -283,11 +283,12 @@ size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens)
     return (size_t)(wanted < n_tokens ? wanted : n_tokens);
 }
 
-exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, exf_err *err)
+exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, int q, exf_err *err)
 {
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_route_sample_new(&s->sample, tokens, top_k, err));
+    EXF_TRY(exf_route_sample_add_head(&s->sample, q, err));
     EXF_TRY(exf_smallest_keys_new(&s->keys, tokens, err));
 out:
     if (rc != EXF_OK) exf_route_sampler_free(s);
@@ -296,8 +297,8 @@ out:
 
 void exf_route_sampler_free(exf_route_sampler *s)
 {
-    void *device_arrays[] = {s->slot, s->ids, s->weights},
-         *host_arrays[] = {s->slot_host, s->ids_host, s->weights_host};
+    void *device_arrays[] = {s->slot, s->ids, s->weights, s->projected, s->norm, s->logits},
+         *host_arrays[] = {s->slot_host, s->ids_host, s->weights_host, s->projected_host, s->norm_host, s->logits_host};
     for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
     for (size_t i = 0; i < sizeof host_arrays / sizeof *host_arrays; i++) exf_mem_free(host_arrays[i]);
     exf_smallest_keys_free(&s->keys);
@@ -319,6 +320,7 @@ exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list 
     if (s->shared) {
         memset(s->sample.ids, 0, slots * sizeof *s->sample.ids);
         memset(s->sample.weights, 0, slots * sizeof *s->sample.weights);
+        if (s->sample.q) memset(s->sample.head, 0, s->sample.cap * exf_route_sample_head(&s->sample) * sizeof *s->sample.head);
     }
     s->sample.n = 0;
     EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, err));
@@ -335,20 +337,38 @@ static void keep_routes(exf_route_sampler *s, size_t i, const int32_t *ids, cons
     memcpy(s->sample.weights + i * k, weights, k * sizeof *weights);
 }
 
-void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b)
+void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b, const double *basis)
 {
-    size_t first = s->first_row + b->row;
+    size_t first = s->first_row + b->row, width = exf_route_sample_head(&s->sample);
     for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->sample.n; at++) {
         size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
         if (row >= first + (size_t)b->n_tokens) break;
         size_t slot = (row - first) * (size_t)b->top_k;
         keep_routes(s, i, b->router_ids + slot, b->router_weights + slot);
+        if (width) exf_norm_head_of_token(s->sample.head + i * width, basis, s->sample.q, b, row - first);
     }
 }
 
-uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k)
+uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k, int q)
 {
-    return (uint64_t)tokens * (sizeof(int32_t) + (uint64_t)top_k * (sizeof(int32_t) + sizeof(float)));
+    uint64_t k = (uint64_t)top_k, head = q ? (uint64_t)(q + 1) * sizeof(double) + k * sizeof(float) : 0;
+    return (uint64_t)tokens * (sizeof(int32_t) + k * (sizeof(int32_t) + sizeof(float)) + head);
+}
+
+/* Allocates what the norm head's features need. */
+static exf_code open_head(exf_route_sampler *s, exf_err *err)
+{
+    size_t n = s->sample.cap, k = (size_t)s->sample.top_k, q = (size_t)s->sample.q;
+    exf_code rc = EXF_OK;
+    if (!q) return EXF_OK;
+    EXF_TRY(s->b->alloc(&s->projected, n * q, sizeof *s->projected, "route sample", err));
+    EXF_TRY(s->b->alloc(&s->norm, n, sizeof *s->norm, "route sample", err));
+    EXF_TRY(s->b->alloc(&s->logits, n * k, sizeof *s->logits, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->projected_host, n * q, sizeof *s->projected_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->norm_host, n, sizeof *s->norm_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->logits_host, n * k, sizeof *s->logits_host, "route sample", err));
+out:
+    return rc;
 }
 
 exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *b, exf_err *err)
@@ -362,13 +382,25 @@ exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *
     EXF_TRY(exf_mem_new(&s->slot_host, n, sizeof *s->slot_host, "route sample", err));
     EXF_TRY(exf_mem_new(&s->ids_host, slots, sizeof *s->ids_host, "route sample", err));
     EXF_TRY(exf_mem_new(&s->weights_host, slots, sizeof *s->weights_host, "route sample", err));
+    EXF_TRY(open_head(s, err));
 out:
     return rc;
 }
 
-/* gather_rows() copies bits, so ids pass as floats.  Each token has a place of its own in slot_host, which copies still
- * read when this returns. */
-void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b)
+static void gather_head(const exf_route_sampler *s, const exf_device_block *b, const double *projected, const double *norm,
+                        size_t first, int n)
+{
+    int q = s->sample.q, k = b->top_k;
+    const int32_t *slot = s->slot + first;
+    float *to = (float *)(void *)(s->projected + first * (size_t)q), *to_norm = (float *)(void *)(s->norm + first);
+    s->b->gather_rows(b->q, to, (const float *)(const void *)projected, slot, n, 2 * q);
+    s->b->gather_rows(b->q, to_norm, (const float *)(const void *)norm, slot, n, 2);
+    s->b->gather_rows(b->q, s->logits + first * (size_t)k, b->slot_logits, slot, n, k);
+}
+
+/* gather_rows() copies bits, so ids pass as floats, and a double as two of them.  Each token has a place of its own in slot_host,
+ * which copies still read when this returns. */
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, const double *projected, const double *norm)
 {
     size_t row = s->first_row + b->row, k = (size_t)b->top_k;
     size_t first = exf_smallest_keys_first(&s->keys, row);
@@ -379,9 +411,29 @@ void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block 
     s->b->gather_rows(b->q, (float *)(void *)(s->ids + first * k), (const float *)(const void *)b->router_ids, s->slot + first,
                       (int)n, b->top_k);
     s->b->gather_rows(b->q, s->weights + first * k, b->router_weights, s->slot + first, (int)n, b->top_k);
+    if (s->sample.q) gather_head(s, b, projected, norm, first, (int)n);
     if (!s->q || first < s->first) s->first = first;
     if (!s->q || end > s->end) s->end = end;
     s->q = b->q;
+}
+
+/* Fetches the norm head's features of the gathered tokens. */
+static exf_code take_head(exf_route_sampler *s, exf_err *err)
+{
+    size_t k = (size_t)s->sample.top_k, q = (size_t)s->sample.q, first = s->first, n = s->end - first;
+    exf_code rc = EXF_OK;
+    if (!q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, s->projected_host + first * q, s->projected + first * q, n * q * sizeof *s->projected, err));
+    EXF_TRY(s->b->download(s->q, s->norm_host + first, s->norm + first, n * sizeof *s->norm, err));
+    EXF_TRY(s->b->download(s->q, s->logits_host + first * k, s->logits + first * k, n * k * sizeof *s->logits, err));
+    for (size_t at = first; at < s->end; at++) {
+        float *to = s->sample.head + s->keys.by_row[at] * exf_route_sample_head(&s->sample);
+        for (size_t i = 0; i < q; i++) to[i] = (float)s->projected_host[at * q + i];
+        to[q] = (float)s->norm_host[at];
+        memcpy(to + q + 1, s->logits_host + at * k, k * sizeof *to);
+    }
+out:
+    return rc;
 }
 
 exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err)
@@ -391,6 +443,7 @@ exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err)
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->download(s->q, s->ids_host + from, s->ids + from, slots * sizeof *s->ids, err));
     EXF_TRY(s->b->download(s->q, s->weights_host + from, s->weights + from, slots * sizeof *s->weights, err));
+    EXF_TRY(take_head(s, err));
     for (size_t at = s->first; at < s->end; at++)
         keep_routes(s, s->keys.by_row[at], s->ids_host + at * k, s->weights_host + at * k);
 out:

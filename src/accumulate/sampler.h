@@ -77,27 +77,32 @@ typedef struct {
     const exf_backend *b;    /* a device's; NULL: blocks come in host memory */
     int32_t *slot, *ids;     /* [cap], [cap, K] in device memory */
     float *weights;          /* [cap, K] in device memory */
+    double *projected, *norm; /* [cap, q], [cap] in device memory: of the sample's head, as the next one; NULL without one */
+    float *logits;           /* [cap, K] in device memory */
     int32_t *slot_host, *ids_host;
-    float *weights_host;
+    float *weights_host, *logits_host;
+    double *projected_host, *norm_host;
     size_t first, end;       /* tokens [first, end) of keys.by_row are in device memory and not fetched yet */
     struct exf_queue *q;     /* on which they were gathered */
 } exf_route_sampler;
 
 /* Returns how many of n_tokens tokens are kept where `wanted` are to be. */
 size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens);
-exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, exf_err *err) EXF_CHECKED;
+/* q: directions of the norm head, whose features of a token are kept too; 0: none. */
+exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, int q, exf_err *err) EXF_CHECKED;
 void exf_route_sampler_free(exf_route_sampler *s); /* accepts zeroed memory */
 /* Says that this is one rank of several, whose rows begin at first_row of the whole run. */
 void exf_route_sampler_share(exf_route_sampler *s, size_t first_row);
 /* Chooses the tokens of a layer. */
 exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
-/* Keeps the chosen tokens of a block; blocks may come from several threads. */
-void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b);
+/* Keeps the chosen tokens of a block; blocks may come from several threads.  basis [H, q]: of the norm head; NULL without one. */
+void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b, const double *basis);
 
-uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k);
+uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k, int q);
 exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
-/* Gathers the chosen tokens of a block in device memory, on its queue; blocks come in order of rows. */
-void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b);
+/* Gathers the chosen tokens of a block in device memory, on its queue; blocks come in order of rows.  projected [T, q], norm [T]:
+ * the features that the norm head's sums took of the block's tokens; NULL without one. */
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, const double *projected, const double *norm);
 /* Fetches what was gathered of a layer; waits for the queue. */
 exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err) EXF_CHECKED;
 #endif

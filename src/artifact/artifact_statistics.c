@@ -41,6 +41,8 @@
  *   /layers/<l>/routes/key         U64 [N]      rising; the N tokens of the smallest keys (statistics.h)
  *   /layers/<l>/routes/ids         I32 [N, K]   as the router chose; -1, of weight 0: an empty slot
  *   /layers/<l>/routes/weights     F32 [N, K]
+ *   /layers/<l>/routes/head        F32 [N, q + 1 + K]  in files with the fact accumulate.norm_head: V'x, log ||x|| and each slot's
+ *       logit less the mean of all, multiples of 2^-12 as in norm_sums.h
  *   /layers/<l>/empty_slots        U64 [1]      slots of the layer's tokens without an expert (a hash layer that names an
  *       expert twice for a token); absent: 0
  * Since version 5, in files that know their sequences; absent: not known:
@@ -68,7 +70,7 @@ static const exf_artifact of_common_input = {.kind = "statistics", .version = 5,
 
 /* ---- the datasets of a layer --------------------------------------------- */
 
-enum { PATH_LEN = 96, NAME_LEN = 48, MOST_SAMPLED = 1 << 24 };
+enum { PATH_LEN = 96, NAME_LEN = 48 };
 
 typedef struct {
     char path[PATH_LEN];
@@ -209,8 +211,7 @@ out:
 
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
 {
-    const exf_route_sample *routes = &s->routes;
-    int64_t e = w->shape.n_experts, n = (int64_t)routes->n;
+    int64_t e = w->shape.n_experts;
     double stream_sq = exf_exact_value(s->stream_sq);
     exf_code rc;
 #define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 2, err));
@@ -237,11 +238,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
         EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
     }
     if (*s->empty_slots) EXF_TRY(write_dataset(w->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
-    if (n) {
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "routes/key", EXF_DT_U64, n, 0, 0), routes->key, err));
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "routes/ids", EXF_DT_I32, n, routes->top_k, 0), routes->ids, err));
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "routes/weights", EXF_DT_F32, n, routes->top_k, 0), routes->weights, err));
-    }
+    rc = exf_route_sample_write(&s->routes, w->h, layer, err);
 out:
     return rc;
 }
@@ -415,38 +412,9 @@ out:
     return rc;
 }
 
-static exf_code get_sample(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
-{
-    dataset key = dataset_of(layer, "routes/key", EXF_DT_U64, 1, 0, 0);
-    char where[2 * PATH_LEN];
-    exf_tensor found;
-    exf_code rc;
-    EXF_TRY(exf_h5_describe(r->h, key.path, &found, err));
-    int64_t n = found.shape[0], k = r->shape.top_k;
-    if (found.rank != 1 || n < 1 || n > r->shape.n_tokens || n > MOST_SAMPLED) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: %s has %lld keys, expected 1 to the run's %lld tokens", exf_h5_path(r->h), key.path,
-                      (long long)n, (long long)r->shape.n_tokens);
-        goto out;
-    }
-    key.t.shape[0] = n;
-    EXF_TRY(expect_dataset(r->h, key, err));
-    if (s->routes.cap < (size_t)n || s->routes.top_k != (int)k) {
-        exf_route_sample_free(&s->routes);
-        EXF_TRY(exf_route_sample_new(&s->routes, (size_t)n, (int)k, err));
-    }
-    s->routes.n = (size_t)n;
-    EXF_TRY(read_dataset(r->h, key, s->routes.key, err));
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "routes/ids", EXF_DT_I32, n, k, 0), s->routes.ids, err));
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "routes/weights", EXF_DT_F32, n, k, 0), s->routes.weights, err));
-    snprintf(where, sizeof where, "%.90s: /layers/%d/routes", exf_h5_path(r->h), layer);
-    rc = exf_route_sample_check(&s->routes, (int)r->shape.n_experts, where, err);
-out:
-    return rc;
-}
-
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
 {
-    int layer = r->layer_number[i], has_stream, has_routes, has_empty_slots;
+    int layer = r->layer_number[i], has_stream, has_empty_slots;
     int64_t e = r->shape.n_experts;
     exf_code rc;
     exf_layer_statistics_zero(s);
@@ -461,11 +429,10 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_TRY(read_dataset(r->h, dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
     EXF_TRY(look_for(r->h, layer, "empty_slots", &has_empty_slots, err));
     EXF_TRY(look_for(r->h, layer, "stream", &has_stream, err));
-    EXF_TRY(look_for(r->h, layer, "routes", &has_routes, err));
     if (has_empty_slots)
         EXF_TRY(read_dataset(r->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
     if (has_stream) EXF_TRY(get_stream(r, layer, s, err));
-    if (has_routes) EXF_TRY(get_sample(r, layer, s, err));
+    EXF_TRY(exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err));
     EXF_TRY(check_counts(r, layer, s, err));
     if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
     if (r->has_halves) EXF_TRY(get_half(r, layer, s, err));

@@ -59,7 +59,7 @@ const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_r
 
 enum { PATH_LEN = 64 };
 /* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
+enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 7, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
@@ -139,12 +139,18 @@ static void add_budgets(listing *list, const exf_tables *t)
 {
     for (int i = 0; i < t->n_budgets; i++) {
         const exf_budget *b = &t->budget[i];
+        const exf_budget_price *p = &b->predicted;
+        int64_t columns = t->shape.top_k + 1 - exf_budget_least(b);
         char group[48];
         snprintf(group, sizeof group, "budgets.%.5g.%.8s", b->budget, b->rule);
         add_table(list, group, "lambda", view(EXF_DT_F64, 1, 1, 0, 0, &b->lambda));
         add_table(list, group, "scale", view(EXF_DT_F64, 1, t->n_layers, 0, 0, b->scale));
         add_table(list, group, "mean", view(EXF_DT_F64, 1, 1, 0, 0, &b->mean));
-        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k + 1 - exf_budget_least(b), 0, b->kept));
+        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, columns, 0, b->kept));
+        if (!p->kept) continue;
+        add_table(list, group, "predicted.lambda", view(EXF_DT_F64, 1, 1, 0, 0, &p->lambda));
+        add_table(list, group, "predicted.mean", view(EXF_DT_F64, 1, 1, 0, 0, &p->mean));
+        add_table(list, group, "predicted.kept", view(EXF_DT_U64, 2, t->n_layers, columns, 0, p->kept));
     }
 }
 

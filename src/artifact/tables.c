@@ -127,6 +127,7 @@ void exf_tables_free(exf_tables *t)
     for (int i = 0; i < t->n_budgets; i++) {
         exf_mem_free(t->budget[i].scale);
         exf_mem_free(t->budget[i].kept);
+        exf_mem_free(t->budget[i].predicted.kept);
     }
     exf_mem_free(t->budget);
     exf_norm_head_free(&t->norm_head);

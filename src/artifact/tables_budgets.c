@@ -4,6 +4,8 @@
  *   /budgets/<P>/<rule>/scale    F64 [L]  a layer's sensitivity a_l; 1 with top_p
  *   /budgets/<P>/<rule>/mean     F64 [1]  mean experts per token on the route sample
  *   /budgets/<P>/<rule>/kept     U64 [L, K]  sampled tokens of a layer that keep 1..K routes; skip: [L, K + 1] of 0..K
+ *   /budgets/<P>/<rule>/predicted/lambda, mean, kept  the same by norms that /norm_head predicts, over the same scale; not of
+ *       skip, which asks for no norms; absent without a head, or where the route sample lacks what it reads
  * With skip, lambda is the threshold and scale the factors, which add up to 1. */
 #include "artifact/tables.h"
 
@@ -61,11 +63,24 @@ out:
     return rc;
 }
 
+exf_code exf_budgets_add_predicted(const exf_tables *t, exf_budget *b, exf_err *err)
+{
+    return exf_mem_new(&b->predicted.kept, (size_t)t->n_layers * (size_t)count_columns(b, t), sizeof *b->predicted.kept, "budgets",
+                       err);
+}
+
+exf_budget_price exf_budget_price_of(const exf_budget *b, int predicted)
+{
+    if (predicted && place_of(b->rule) != EXF_RULE_SKIP) return b->predicted;
+    return (exf_budget_price){b->lambda, b->mean, b->kept};
+}
+
 void exf_budgets_remove(exf_tables *t, exf_budget *b)
 {
     size_t after = (size_t)(t->budget + t->n_budgets - (b + 1));
     exf_mem_free(b->scale);
     exf_mem_free(b->kept);
+    exf_mem_free(b->predicted.kept);
     memmove(b, b + 1, after * sizeof *b);
     t->n_budgets--;
 }
@@ -77,7 +92,7 @@ typedef struct {
     void *data;
 } part;
 
-enum { N_PARTS = 4 };
+enum { N_PARTS = 7, BY_MEAN_NORMS = 4 /* the first of them */ };
 
 static void list_parts(exf_budget *b, const exf_tables *t, part out[N_PARTS])
 {
@@ -85,6 +100,9 @@ static void list_parts(exf_budget *b, const exf_tables *t, part out[N_PARTS])
     out[1] = (part){"scale", EXF_DT_F64, t->n_layers, 0, b->scale};
     out[2] = (part){"mean", EXF_DT_F64, 1, 0, &b->mean};
     out[3] = (part){"kept", EXF_DT_U64, t->n_layers, count_columns(b, t), b->kept};
+    out[4] = (part){"predicted/lambda", EXF_DT_F64, 1, 0, &b->predicted.lambda};
+    out[5] = (part){"predicted/mean", EXF_DT_F64, 1, 0, &b->predicted.mean};
+    out[6] = (part){"predicted/kept", EXF_DT_U64, t->n_layers, count_columns(b, t), b->predicted.kept};
 }
 
 static exf_tensor tensor_of(const exf_budget *b, const part *p, char path[PATH_LEN])
@@ -100,7 +118,8 @@ exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err)
     for (int i = 0; i < t->n_budgets; i++) {
         part parts[N_PARTS];
         list_parts(&t->budget[i], t, parts);
-        for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
+        int n = t->budget[i].predicted.kept ? N_PARTS : BY_MEAN_NORMS;
+        for (int k = 0; rc == EXF_OK && k < n; k++) {
             char path[PATH_LEN];
             exf_tensor x = tensor_of(&t->budget[i], &parts[k], path);
             if (x.data) rc = exf_h5_write(h, &x, err);
@@ -122,6 +141,8 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
     listing *s = self;
     exf_budget *b;
     part parts[N_PARTS];
+    char group[PATH_LEN];
+    int predicted;
     exf_code rc;
     if (place_of(name) == EXF_BUDGET_RULES)
         return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured, top_p or skip",
@@ -129,8 +150,11 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
     if (s->t->n_budgets == MOST_BUDGETS)
         return exf_fail(err, EXF_FORMAT, "%s: more than %d budgets", exf_h5_path(s->h), MOST_BUDGETS);
     EXF_TRY(exf_budgets_add(s->t, s->budget, name, &b, err));
+    snprintf(group, sizeof group, "/budgets/%.9g/%s/predicted", s->budget, name);
+    EXF_TRY(exf_h5_exists(s->h, group, &predicted, err));
+    if (predicted) EXF_TRY(exf_budgets_add_predicted(s->t, b, err));
     list_parts(b, s->t, parts);
-    for (int k = 0; k < N_PARTS; k++) {
+    for (int k = 0; k < (predicted ? N_PARTS : BY_MEAN_NORMS); k++) {
         char path[PATH_LEN];
         exf_tensor x = tensor_of(b, &parts[k], path);
         x.data = NULL;
@@ -156,44 +180,62 @@ exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err)
     return exf_h5_members(h, "/budgets", read_budget, &s, err);
 }
 
-static exf_code refuse(const exf_budget *b, const char *path, const char *what, double value, const char *expected, exf_err *err)
+static exf_code refuse(const exf_budget *b, const char *path, const char *of, const char *what, double value, const char *expected,
+                       exf_err *err)
 {
-    return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s/%s is %g, expected %s", path, b->budget, b->rule, what, value,
+    return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s/%s%s is %g, expected %s", path, b->budget, b->rule, of, what, value,
                     expected);
 }
 
-/* Checks that the counts have the mean. */
-static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
+/* Checks that the counts have the mean; of: "" or "predicted/". */
+static exf_code check_kept(const exf_tables *t, const exf_budget *b, const exf_budget_price *p, const char *of, const char *path,
+                           exf_err *err)
 {
     size_t k = (size_t)count_columns(b, t), least = (size_t)exf_budget_least(b);
     uint64_t sum = 0, n = 0, tokens = 0; /* tokens: of one layer */
-    for (size_t i = 0; b->kept && i < (size_t)t->n_layers * k; i++) {
-        if (b->kept[i] > UINT32_MAX) return refuse(b, path, "kept", (double)b->kept[i], "tokens of a sample", err);
-        sum += b->kept[i] * (i % k + least);
-        n += b->kept[i];
-        tokens = (i % k ? tokens : 0) + b->kept[i];
+    for (size_t i = 0; p->kept && i < (size_t)t->n_layers * k; i++) {
+        if (p->kept[i] > UINT32_MAX) return refuse(b, path, of, "kept", (double)p->kept[i], "tokens of a sample", err);
+        sum += p->kept[i] * (i % k + least);
+        n += p->kept[i];
+        tokens = (i % k ? tokens : 0) + p->kept[i];
         if (tokens > (uint64_t)t->shape.n_tokens)
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d: /budgets/%.9g/%s/kept counts %llu tokens, n_tokens is %lld", path,
-                            (int)t->layer_number[i / k], b->budget, b->rule, (unsigned long long)tokens,
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: /budgets/%.9g/%s/%skept counts %llu tokens, n_tokens is %lld", path,
+                            (int)t->layer_number[i / k], b->budget, b->rule, of, (unsigned long long)tokens,
                             (long long)t->shape.n_tokens);
     }
-    if (b->kept && !(n && b->mean == (double)sum / (double)n))
-        return refuse(b, path, "mean", b->mean, "the mean of kept", err);
+    if (p->kept && !(n && p->mean == (double)sum / (double)n))
+        return refuse(b, path, of, "mean", p->mean, "the mean of kept", err);
     return EXF_OK;
+}
+
+static exf_code check_price(const exf_tables *t, const exf_budget *b, const exf_budget_price *p, const char *of, const char *path,
+                            exf_err *err)
+{
+    double k = (double)t->shape.top_k;
+    int top_p = strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0;
+    if (!(exf_budget_least(b) ? p->mean >= 1 : p->mean > 0) || p->mean > k)
+        return refuse(b, path, of, "mean", p->mean, "1 to the experts that a token has", err);
+    if (!(p->lambda >= 0 && isfinite(p->lambda)) || (top_p && p->lambda > 1))
+        return refuse(b, path, of, "lambda", p->lambda, top_p ? "a share" : "a number from 0", err);
+    return check_kept(t, b, p, of, path, err);
 }
 
 static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
 {
-    double k = (double)t->shape.top_k;
-    int top_p = strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0;
-    if (!(b->budget >= 1 && b->budget <= k)) return refuse(b, path, "", b->budget, "1 to the experts that a token has", err);
-    if (!(exf_budget_least(b) ? b->mean >= 1 : b->mean > 0) || b->mean > k)
-        return refuse(b, path, "mean", b->mean, "1 to the experts that a token has", err);
-    if (!(b->lambda >= 0 && isfinite(b->lambda)) || (top_p && b->lambda > 1))
-        return refuse(b, path, "lambda", b->lambda, top_p ? "a share" : "a number from 0", err);
+    const exf_budget_price mean = exf_budget_price_of(b, 0), *predicted = &b->predicted;
+    exf_code rc;
+    if (!(b->budget >= 1 && b->budget <= (double)t->shape.top_k))
+        return refuse(b, path, "", "", b->budget, "1 to the experts that a token has", err);
+    EXF_TRY(check_price(t, b, &mean, "", path, err));
     for (int l = 0; l < t->n_layers; l++)
-        if (!(b->scale[l] > 0 && isfinite(b->scale[l]))) return refuse(b, path, "scale", b->scale[l], "numbers above 0", err);
-    return check_kept(t, b, path, err);
+        if (!(b->scale[l] > 0 && isfinite(b->scale[l]))) return refuse(b, path, "", "scale", b->scale[l], "numbers above 0", err);
+    if (!predicted->kept) goto out;
+    if (!t->norm_head.q)
+        rc = exf_fail(err, EXF_FORMAT, "%s: has /budgets/%.9g/%s/predicted without /norm_head", path, b->budget, b->rule);
+    else
+        rc = check_price(t, b, predicted, "predicted/", path, err);
+out:
+    return rc;
 }
 
 exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err)

@@ -229,6 +229,8 @@ static void show_budgets(const exf_inspection *s)
         const exf_budget *b = &s->budget[i];
         printf("\nbudget of %g experts per token by %s: lambda %.6g, mean %.4f of the sampled tokens\n", b->budget, b->rule,
                b->lambda, b->mean);
+        if (b->predicted.kept)
+            printf("by predicted norms: lambda %.6g, mean %.4f\n", b->predicted.lambda, b->predicted.mean);
         printf("layer    mean  %% of tokens that keep 1, 2, ... %" PRId64 "\n", s->shape.top_k);
         for (int l = 0; l < s->n_layers; l++) show_kept(s, b, l);
     }

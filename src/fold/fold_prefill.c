@@ -66,7 +66,7 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
 exf_fold_budget_options exf_fold_budget_of(const exf_fold_rewriter *f, int index)
 {
     exf_fold_budget_options o = {.ridge = f->v->prefill_options.ridge};
-    double lambda = f->budget->lambda;
+    double lambda = f->lambda;
     if (f->v->budget == EXF_BUDGET_TOP_P) {
         o.rule = EXF_FOLD_BUDGET_TOP_P;
         o.share = lambda > 0 ? (float)fmin(lambda, 1) : 1e-30f;
@@ -91,7 +91,7 @@ double exf_fold_skip_factor(const exf_fold_rewriter *f, int index)
 
 double exf_fold_skip_threshold(const exf_fold_rewriter *f)
 {
-    return f->v->skip_budget ? f->budget->lambda : f->v->tau;
+    return f->v->skip_budget ? f->lambda : f->v->tau;
 }
 
 /* Drops routes below the threshold, but for the first `keep`; where keep is 0 a token whose routes are all below runs none. */

@@ -24,6 +24,7 @@ void exf_inspection_free(exf_inspection *s)
     for (int i = 0; i < s->n_budgets; i++) {
         exf_mem_free(s->budget[i].scale);
         exf_mem_free(s->budget[i].kept);
+        exf_mem_free(s->budget[i].predicted.kept);
     }
     exf_mem_free(s->budget);
     exf_sequence_list_free(&s->sequences);

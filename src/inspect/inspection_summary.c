@@ -204,6 +204,10 @@ void exf_budgets_json(exf_jw *w, const exf_inspection *s)
         exf_jw_text(w, "rule", b->rule);
         exf_jw_real(w, "lambda", b->lambda);
         exf_jw_real(w, "mean", b->mean);
+        if (b->predicted.kept) {
+            exf_jw_real(w, "predicted_lambda", b->predicted.lambda);
+            exf_jw_real(w, "predicted_mean", b->predicted.mean);
+        }
         exf_jw_open(w, "layers", '[');
         for (int l = 0; l < s->n_layers; l++) add_layer(w, s, b, l);
         exf_jw_close(w);

@@ -196,6 +196,23 @@ static void add_lambdas(exf_report *r)
     exf_report_addf(r, "</tr>\n");
 }
 
+/* Adds a row of lambdas by predicted norms, where a budget has one. */
+static void add_predicted_lambdas(exf_report *r)
+{
+    int any = 0;
+    for (int i = 0; i < r->s->n_budgets; i++) any |= r->s->budget[i].predicted.kept != NULL;
+    if (!any) return;
+    exf_report_addf(r, "<tr><th scope=\"row\">&lambda;, predicted norms</th>");
+    for (int i = 0; i < r->s->n_budgets; i++) {
+        const exf_budget_price p = exf_budget_price_of(&r->s->budget[i], 1);
+        if (p.mean > 0)
+            exf_report_addf(r, "<td>%.6g</td>", p.lambda);
+        else
+            exf_report_addf(r, "<td></td>");
+    }
+    exf_report_addf(r, "</tr>\n");
+}
+
 void exf_report_budgets(exf_report *r)
 {
     if (r->s->n_budgets == 0) {
@@ -210,6 +227,7 @@ void exf_report_budgets(exf_report *r)
     exf_report_addf(r, "</tbody>\n<tfoot>\n");
     add_means(r, -1);
     add_lambdas(r);
+    add_predicted_lambdas(r);
     exf_report_addf(r, "</tfoot>\n</table></div>\n<p class=\"note\">Mean number of a token's %d experts that the "
                     "layer's sampled tokens keep, by the rule of each column. &lambda; is the price of one more expert; of "
                     "top_p, the share of w rms that is kept.</p>\n", (int)r->s->shape.top_k);

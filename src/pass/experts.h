@@ -133,6 +133,7 @@ typedef struct exf_moe_layer {
     exf_route_set *routes;              /* routes by which experts run */
     const exf_route_set *router_routes; /* routes before rewriting; may be `routes` */
     const float *router_logits;         /* [T of the run, E] in host memory; NULL: nothing reads them */
+    float *slot_logits;                 /* [T of the run, K] in GPU memory, less their token's mean; NULL: nothing reads them */
     const exf_recorded *recorded;       /* of a replay; else NULL */
     exf_recorded_stage *stage;          /* sends the recorded rows to a GPU; NULL on the CPU */
     int layer, moe_index;    /* moe_index -1: dense */

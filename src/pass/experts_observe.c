@@ -103,7 +103,8 @@ exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
     const exf_observer *o = l->lane->observer;
     if (shown_on_device(l, l->sweep)) {
         exf_device_block b = device_block(l, v, m->outputs);
-        b.moe_input = m->input;
+        b.expert_input = m->x.p;
+        if (l->slot_logits) b.slot_logits = l->slot_logits + v->row * (size_t)b.top_k;
         b.stream = stream;
         b.stream_width = (int)exf_moe_row_width(l);
         return o->device_block(o->self, &b, err);

@@ -82,6 +82,7 @@ typedef struct {
     int scored;      /* 1: logits are scored on the GPU, which keeps the first lane's logits for comparison */
     int common_input;      /* tokens of each sequence on which all experts run */
     int sweeps;      /* times that a layer's experts run; 0 means 1 */
+    int slot_logits; /* 1: a GPU keeps the router's logit of every slot */
     int host_blocks; /* 1: an observer reads blocks in host memory, also in a pass on a GPU */
     uint64_t observers; /* bytes of GPU memory that observers and rewriters hold */
 } exf_demand;

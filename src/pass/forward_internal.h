@@ -42,6 +42,7 @@ typedef struct {
     float *mask_device, *mask;     /* [2, E] of a lane with retained experts: 0 or -infinity, and the router's bias plus that */
     float *logits[2];              /* [T, E] of the router, the first lane's and the present lane's; where demand.logits says so */
     float *bias;                   /* [E] the router's bias, fetched from a GPU; used with them */
+    float *slot_logits;            /* [T, K] on a GPU, less their token's mean; where demand.slot_logits says so */
     int32_t *tokens_device;        /* the batch's token ids in the backend's memory, on a GPU with a 0 after them; NULL: unknown */
 
     exf_workspace *space;          /* [n_spaces] one per worker; on a GPU one per CUDA stream of the mixers */
@@ -147,6 +148,7 @@ typedef struct {
     float *logits;       /* the router's, in host memory; NULL: nothing reads them */
     int joined;          /* 1: the first lane's routes are those of all lanes */
     int is_probe;        /* 1: routes are made for a probe by another lane's router */
+    const exf_observer *inputs; /* is shown what the router reads; NULL: nobody is */
     exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
 } exf_step;
 

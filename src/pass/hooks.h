@@ -41,6 +41,24 @@ typedef struct {
     const double *stream_sq;     /* [T] their squared norms, from a source without the stream itself (captures); else NULL */
 } exf_moe_block;
 
+/* What router and experts of one MoE layer read, of consecutive tokens of one sequence; before any expert runs. */
+typedef struct {
+    int layer;
+    size_t row; /* of the first token in the whole run */
+    int n_tokens, d_model, worker;
+    const float *moe_input; /* [T, H] in host memory */
+} exf_input_block;
+
+/* The same in GPU memory; see exf_device_block.  q is one of several queues: their blocks come in any order, and may overlap. */
+typedef struct {
+    int layer;
+    size_t row;
+    int n_tokens, d_model;
+    struct exf_queue *q;
+    const float *input; /* [T, H] float32, or as many bytes in two parts (rmsnorm_split of kernels/rows/rows.h) */
+    int split;          /* 1: in two parts */
+} exf_device_input;
+
 /* Consecutive tokens of the run in one MoE layer.  The arrays lie in GPU memory and are
  * computed on q; a reader queues its own work on q after them. */
 typedef struct {
@@ -49,15 +67,16 @@ typedef struct {
     size_t row; /* of the first token in the whole run; the tokens may belong to several sequences, or to a part of one */
     int n_tokens, n_experts, top_k, d_model;
     struct exf_queue *q;
-    const float *moe_input;     /* [T, H] the normed hidden states, for an observer that wants them */
+    const void *expert_input;   /* [T, H] what the experts read */
     const void *expert_outputs; /* [T, K, H] unweighted */
-    int rounded;                /* 1: expert_outputs is bfloat16, 0: float32 */
+    int rounded;                /* 1: both are bfloat16, 0: float32 */
     const int32_t *router_ids;   /* [T, K] as the router chose */
     const float *router_weights; /* [T, K] */
     const int32_t *topk_ids;    /* [T, K] after rewriting */
     const float *topk_weights;  /* [T, K] */
     const float *stream;        /* [T, stream_width], as exf_moe_block's */
     int stream_width;
+    const float *slot_logits;   /* [T, K] (kernels/statistics/norm_products.h) for an observer that wants them; else NULL */
 } exf_device_block;
 
 /* Some tokens of one sequence in one MoE layer with the outputs of every expert on them. */
@@ -138,8 +157,8 @@ typedef struct {
     void *self;
     int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 means 1 */
     int common_input_tokens; /* tokens of each sequence, evenly spaced, on which all experts run for `common_input` */
-    int wants_router_logits; /* 1: common input and blocks in host memory come with the router's logits */
-    int wants_input;         /* 1: blocks in GPU memory come with moe_input */
+    int wants_router_logits; /* 1: common input and blocks in host memory come with router_logits */
+    int wants_slot_logits;   /* 1: blocks come with slot_logits in GPU memory, with router_logits in host memory */
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     /* Called after begin in a pass on a GPU. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
@@ -147,7 +166,14 @@ typedef struct {
     uint64_t (*device_bytes)(const void *self, const struct exf_backend *b);
     int device_sweeps;     /* the first device_sweeps sweeps are shown to device_block, the others to block */
 
+    /* What router and experts of the whole run read is shown between inputs_begin and layer_begin, before any expert runs;
+     * inputs_end follows layer_begin.  All of them are set or none; never called in a replay, whose input comes block by
+     * block.  A pass on a GPU calls device_input, whose work is done when q is, of inputs_end. */
+    exf_code (*inputs_begin)(void *self, int layer, exf_err *err);
+    exf_code (*input)(void *self, const exf_input_block *b, exf_err *err); /* called concurrently */
+    exf_code (*device_input)(void *self, const exf_device_input *b, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
+    exf_code (*inputs_end)(void *self, int layer, struct exf_queue *q, exf_err *err); /* after layer_begin; q: NULL on the CPU */
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err); /* called concurrently */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     /* Tokens that all experts ran on, before the first sweep; in layers that route by token id too. */

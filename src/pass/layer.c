@@ -74,13 +74,14 @@ static exf_code run_experts(exf_step *s, exf_err *err)
 }
 
 /* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
- * routes, and the observer reads a single sweep. */
+ * routes, and the observer reads a single sweep
+ * and no input before it. */
 static int flows(const exf_step *s)
 {
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
     const exf_observer *o = s->p->lanes[s->lane].observer;
     if (s->moe.moe_index < 0 || s->p->recorded) return 1;
-    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !(o && (o->common_input || o->sweeps > 1));
+    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !(o && (o->common_input || o->sweeps > 1 || o->input));
 }
 
 /* Runs both halves of the layer for a group; of a replay the second. */
@@ -117,9 +118,12 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     int flowing = flows(&s), sweeps = o && o->sweeps > 1 && !flowing ? o->sweeps : 1;
     exf_code rc;
     if (moe_index >= 0) s.moe.router_logits = s.logits = logits_of(p, lane, joined);
+    if (o && o->input && !flowing) s.inputs = o;
+    if (o && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
     if (flowing) {
         EXF_TRY(exf_mask_load(&s, p->lanes[lane].rewriter, err));
     } else {
+        if (s.inputs) EXF_TRY(o->inputs_begin(o->self, layer, err));
         EXF_TRY(mix_lane(&s, joined, err));
         exf_pass_turn(p, EXF_WORK_ROUTE);
         if (lane == 0) EXF_TRY(exf_first_lane_share(&s, joined, err));
@@ -128,6 +132,7 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     }
     start = exf_clock();
     if (o && o->layer_begin) EXF_TRY(o->layer_begin(o->self, layer, moe_index, err));
+    if (s.inputs) EXF_TRY(o->inputs_end(o->self, layer, p->b->gpu ? p->space[0].q : NULL, err));
     *observe += exf_clock() - start;
     if (!flowing) {
         exf_pass_turn(p, EXF_WORK_COMMON);

@@ -162,6 +162,28 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
     w->times.flops += mixer_flops(s, span);
 }
 
+/* Shows the observer what the router read. */
+static exf_code show_input(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m, exf_err *err)
+{
+    const exf_observer *o = s->inputs;
+    int layer = s->moe.layer, n = span->n_tokens, h = s->p->model->arch.d_model;
+    exf_input_block host = {layer, span->offset, n, h, (int)(w - s->p->space), m->normed};
+    exf_device_input device = {layer, span->offset, n, h, w->q, m->normed, s->p->weights_now.router_split != NULL};
+    return w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
+}
+
+/* Shows rewriters what the router made of a sequence in host memory, and of what. */
+static exf_code show_routes(const exf_step *s, const exf_span *span, const exf_mixer_arrays *m, const float *logits, exf_err *err)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_route_set *routes = s->moe.routes;
+    size_t slot = span->offset * (size_t)a->top_k;
+    const exf_routed_block b = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens, .n_experts = a->n_experts,
+                                .top_k = a->top_k, .d_model = a->d_model, .input = m->normed, .logits = logits,
+                                .ids = routes->ids_device + slot, .weights = routes->weights_device + slot};
+    return exf_routes_show(s, &b, err);
+}
+
 /* Runs the router; where something reads the logits they are left in s->logits. */
 static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span,
                                const exf_mixer_arrays *m, exf_err *err)
@@ -176,6 +198,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     exf_matrix x = exf_f32(m->normed);
     size_t n_logits = (size_t)n * (size_t)a->n_experts;
     float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;
+    exf_code rc = EXF_OK;
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);
         w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
@@ -185,13 +208,13 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
                     s->mask, logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
-    if (!w->b->gpu) {
-        const exf_routed_block b = {.layer = s->moe.layer, .row = span->offset, .n_tokens = n, .n_experts = a->n_experts,
-                                    .top_k = a->top_k, .d_model = a->d_model, .input = m->normed, .logits = logits,
-                                    .ids = routes->ids_device + slot, .weights = routes->weights_device + slot};
-        return exf_routes_show(s, &b, err);
-    }
-    return to ? w->b->download(w->q, to, logits, n_logits * sizeof *to, err) : EXF_OK;
+    if (s->moe.slot_logits)
+        w->b->gpu->slot_logits(w->q, s->moe.slot_logits + slot, logits, routes->ids_device + slot, n, a->n_experts, a->top_k);
+    if (s->inputs) EXF_TRY(show_input(s, w, span, m, err));
+    if (!w->b->gpu) EXF_TRY(show_routes(s, span, m, logits, err));
+    if (to && w->b->gpu) EXF_TRY(w->b->download(w->q, to, logits, n_logits * sizeof *to, err));
+out:
+    return rc;
 }
 
 /* The parts of a layer's first half that run. */

@@ -200,6 +200,8 @@ static exf_code share_with_lane(const exf_step *s, size_t lane, exf_err *err)
     probe.moe.routes = &p->probe_routes[lane];
     probe.logits = NULL; /* a lane of another router wants none */
     probe.is_probe = 1;
+    probe.inputs = NULL;
+    probe.moe.slot_logits = NULL;
     EXF_TRY(exf_mask_load(&probe, r, err));
     if (probe.mask) {
         EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));

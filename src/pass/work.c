@@ -28,11 +28,12 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
         d.head |= o->logits != NULL;
         d.scored |= o->device_logits != NULL;
         if (b->gpu && o->device_bytes) d.observers += o->device_bytes(o->self, b);
-        d.host_blocks |= reads_host_blocks(o) || o->wants_input;
+        d.host_blocks |= reads_host_blocks(o);
+        d.slot_logits |= b->gpu && o->wants_slot_logits;
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && exf_lane_keeps_router_routes(&lanes[i]);
         if (o->common_input && o->common_input_tokens > d.common_input) d.common_input = o->common_input_tokens;
-        if (o->wants_router_logits && !d.logits) d.logits = 1;
+        if ((o->wants_router_logits || (o->wants_slot_logits && !b->gpu)) && !d.logits) d.logits = 1;
         if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
     }
     return d;

@@ -69,7 +69,7 @@ static const exf_opt key_rows[] = {
      "that the sums of its parts add; default: the run makes its own"},
     {"calibrate.norm_head", NULL, 0, EXF_OPT_INT, AT(norm_head), "0", "0..256", "Calibration",
      "principal directions of a layer's input from which, with the router's logit and weight, the norm of an expert's output on a "
-     "token is predicted (64 is plenty); adds a sweep over every layer; 0: no such head"},
+     "token is predicted (64 is plenty); 0: no such head"},
     {"calibrate.route_sample", NULL, 0, EXF_OPT_INT, AT(route_sample), "4096", "0..16777216", "Calibration",
      "tokens of a layer whose routes the statistics keep, from which budgets are solved; 0: none"},
     {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",

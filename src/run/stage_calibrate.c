@@ -128,8 +128,9 @@ static uint64_t numbers_of_a_pair(const exf_session *s, const exf_recipe *r)
 static exf_demand demand_of(const calibration *c)
 {
     const exf_accumulate_options *o = &c->options;
-    return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens, .logits = o->bare_router || o->norm_head,
-                        .host_blocks = o->norm_head > 0, .sweeps = exf_accumulate_sweeps(o),
+    int gpu = c->session.backend->gpu != NULL;
+    return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens, .logits = o->bare_router || (o->norm_head && !gpu),
+                        .slot_logits = o->norm_head && gpu, .sweeps = exf_accumulate_sweeps(o),
                         .observers = exf_accumulate_device_memory(c->session.backend, &c->session.shape, o)};
 }
 

@@ -1,9 +1,11 @@
 /* budgets.c - solves budgets per token from the route samples of all layers (docs/method.md, section 9).
  *
  * For each budget P and rule: the sensitivities a_l of the layers, and lambda, bisected until the mean number of
- * experts that kernels/fold/fold_cpu.h keeps of the sampled tokens is P. */
+ * experts that kernels/fold/fold_cpu.h keeps of the sampled tokens is P.  With a norm head, lambda a second time by the norms
+ * that it predicts for each of the sampled tokens. */
 #include "solve/solve_internal.h"
 
+#include "artifact/norm_sums.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
@@ -21,8 +23,10 @@ exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o,
             return exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, the model has %d", (long long)o->budgets[i],
                             b->top_k);
     EXF_TRY(exf_mem_new(&b->n, l, sizeof *b->n, "budgets", err));
-    EXF_TRY(exf_mem_new(&b->residual, l, sizeof *b->residual, "budgets", err));
-    EXF_TRY(exf_mem_new(&b->sum, l, sizeof *b->sum, "budgets", err));
+    for (int by = 0; by < 2; by++) {
+        EXF_TRY(exf_mem_new(&b->residual[by], l, sizeof *b->residual[by], "budgets", err));
+        EXF_TRY(exf_mem_new(&b->sum[by], l, sizeof *b->sum[by], "budgets", err));
+    }
     EXF_TRY(exf_mem_new(&b->weight, l, sizeof *b->weight, "budgets", err));
     EXF_TRY(exf_mem_new(&b->stream, l, sizeof *b->stream, "budgets", err));
     EXF_TRY(exf_mem_new(&b->output, l, sizeof *b->output, "budgets", err));
@@ -33,11 +37,13 @@ out:
 
 void exf_budget_inputs_free(exf_budget_inputs *b)
 {
-    for (int l = 0; b->residual && l < b->n_layers; l++) exf_mem_free(b->residual[l]);
-    for (int l = 0; b->sum && l < b->n_layers; l++) exf_mem_free(b->sum[l]);
+    for (int by = 0; by < 2; by++) {
+        for (int l = 0; b->residual[by] && l < b->n_layers; l++) exf_mem_free(b->residual[by][l]);
+        for (int l = 0; b->sum[by] && l < b->n_layers; l++) exf_mem_free(b->sum[by][l]);
+        exf_mem_free(b->residual[by]);
+        exf_mem_free(b->sum[by]);
+    }
     for (int l = 0; b->weight && l < b->n_layers; l++) exf_mem_free(b->weight[l]);
-    exf_mem_free(b->residual);
-    exf_mem_free(b->sum);
     exf_mem_free(b->weight);
     exf_mem_free(b->n);
     exf_mem_free(b->stream);
@@ -64,6 +70,71 @@ static void store_prediction(double *out, const double of[EXF_FOLD_MAX_K + 1], i
     for (int p = 1; p <= k; p++) out[p - 1] = of[p < n ? p : n];
 }
 
+/* Sets norms [E] of the experts of a sampled token to those that layer l's head predicts. */
+static exf_code predict_norms(float *norms, const exf_route_sample *r, size_t i, const exf_tables *t, int l, exf_err *err)
+{
+    const exf_norm_head *head = &t->norm_head;
+    size_t q = (size_t)r->q, k = (size_t)r->top_k, n = exf_norm_features(r->q);
+    const float *of = r->head + i * exf_route_sample_head(r), *theta = head->theta + (size_t)l * (size_t)t->shape.n_experts * n;
+    double projected[EXF_NORM_MOST], phi[EXF_NORM_MOST + EXF_NORM_BESIDE];
+    for (size_t j = 0; j < q; j++) projected[j] = (double)of[j];
+    for (size_t a = 0; a < k; a++) {
+        int id = r->ids[i * k + a];
+        double sum = 0;
+        if (id < 0) continue;
+        exf_norm_features_of(phi, projected, r->q, (double)of[q + 1 + a], (double)r->weights[i * k + a], exp((double)of[q]));
+        for (size_t j = 0; j < n; j++) sum += (double)theta[(size_t)id * n + j] * phi[j];
+        norms[id] = (float)exp(sum);
+        if (!(norms[id] > 0 && isfinite(norms[id])))
+            return exf_fail(err, EXF_NUMERIC, "layer %d, token %zu of the route sample: the norm head predicts %g for expert %d",
+                            (int)t->layer_number[l], i, (double)norms[id], id);
+    }
+    return EXF_OK;
+}
+
+/* Stores what a token would lose by keeping its first 1..K routes, and their w rms, by the tables' norms. */
+static void take_token(const exf_budget_inputs *b, int by, int l, size_t i, const exf_fold_routes *in, const exf_fold_tables *t)
+{
+    double of[EXF_FOLD_MAX_K + 1];
+    size_t k = (size_t)b->top_k;
+    int n = exf_fold_residuals(of, in, (int)i, t, 0);
+    store_prediction(b->residual[by][l] + i * k, of, n, b->top_k);
+    n = exf_fold_rms_sums(of, in, (int)i, t);
+    store_prediction(b->sum[by][l] + i * k, of, n, b->top_k);
+}
+
+static exf_code new_numbers(exf_budget_inputs *b, int by, int l, size_t slots, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&b->residual[by][l], slots, sizeof **b->residual[by], "budgets", err));
+    EXF_TRY(exf_mem_new(&b->sum[by][l], slots, sizeof **b->sum[by], "budgets", err));
+out:
+    return rc;
+}
+
+/* Takes the layer's numbers by predicted norms, where it has a head and the sample what that reads. */
+static exf_code take_predicted(exf_budget_inputs *b, const exf_route_sample *r, int l, const exf_tables *t,
+                               const exf_fold_routes *in, exf_fold_tables tables, exf_err *err)
+{
+    float *norms = NULL;
+    exf_code rc = EXF_OK;
+    if (!r->q || !t->norm_head.q) return EXF_OK;
+    if (r->q != t->norm_head.q)
+        return exf_fail(err, EXF_MODEL, "layer %d: tokens of the route sample have %d directions, the norm head has %d",
+                        (int)t->layer_number[l], r->q, t->norm_head.q);
+    EXF_TRY(exf_mem_new(&norms, (size_t)t->shape.n_experts, sizeof *norms, "budgets", err));
+    EXF_TRY(new_numbers(b, 1, l, r->n * (size_t)b->top_k, err));
+    tables.rms = norms;
+    for (size_t i = 0; i < r->n; i++) {
+        EXF_TRY(predict_norms(norms, r, i, t, l, err));
+        take_token(b, 1, l, i, in, &tables);
+    }
+    b->n_predicted++;
+out:
+    exf_mem_free(norms);
+    return rc;
+}
+
 exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics *s, int l, const exf_tables *t, exf_err *err)
 {
     const exf_route_sample *r = &s->routes;
@@ -80,20 +151,16 @@ exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics
                         EXF_FOLD_MAX_K);
     b->stream[l] = *s->stream_count ? exf_exact_value(s->stream_sq) / (double)*s->stream_count : 0;
     b->output[l] = mean_output_sq(s);
-    EXF_TRY(exf_mem_new(&b->residual[l], slots, sizeof **b->residual, "budgets", err));
-    EXF_TRY(exf_mem_new(&b->sum[l], slots, sizeof **b->sum, "budgets", err));
+    EXF_TRY(new_numbers(b, 0, l, slots, err));
     EXF_TRY(exf_mem_new(&b->weight[l], slots, sizeof **b->weight, "budgets", err));
     b->n[l] = r->n;
     for (size_t i = 0; i < r->n; i++) {
-        double of[EXF_FOLD_MAX_K + 1];
         exf_fold_ranked ranked;
-        int n = exf_fold_residuals(of, &in, (int)i, &tables, 0);
-        store_prediction(b->residual[l] + i * k, of, n, b->top_k);
-        n = exf_fold_rms_sums(of, &in, (int)i, &tables);
-        store_prediction(b->sum[l] + i * k, of, n, b->top_k);
+        take_token(b, 0, l, i, &in, &tables);
         exf_fold_rank_row(&ranked, &in, (int)i, &tables, EXF_FOLD_BY_SCORE);
         for (int p = 0; p < ranked.n; p++) b->weight[l][i * k + (size_t)p] = (double)ranked.w[p];
     }
+    rc = take_predicted(b, r, l, t, &in, tables, err);
 out:
     return rc;
 }
@@ -110,7 +177,7 @@ static double mean_residual(const exf_budget_inputs *b, int l)
 {
     size_t k = (size_t)b->top_k, half = k / 2 ? k / 2 : 1;
     double sum = 0;
-    for (size_t i = 0; i < b->n[l]; i++) sum += b->residual[l][i * k + half - 1];
+    for (size_t i = 0; i < b->n[l]; i++) sum += b->residual[0][l][i * k + half - 1];
     return b->n[l] ? sum / (double)b->n[l] : 0;
 }
 
@@ -158,10 +225,11 @@ static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *
 
 /* ---- lambda ---------------------------------------------------------------------------- */
 
-/* Returns the numbers of layer l by which the rule chooses: residuals, sums, or the weights themselves. */
-static const double *numbers_of(const exf_budget_inputs *b, const exf_budget *to, int l)
+/* Returns the numbers of layer l by which the rule chooses: residuals, sums, or the weights themselves; by: 1 for predicted
+ * norms. */
+static const double *numbers_of(const exf_budget_inputs *b, const exf_budget *to, int by, int l)
 {
-    return is_rule(to, EXF_RULE_TOP_P) ? b->sum[l] : is_rule(to, EXF_RULE_SKIP) ? b->weight[l] : b->residual[l];
+    return is_rule(to, EXF_RULE_TOP_P) ? b->sum[by][l] : is_rule(to, EXF_RULE_SKIP) ? b->weight[l] : b->residual[by][l];
 }
 
 /* Returns how many routes of falling weight w [K] reach the threshold. */
@@ -184,41 +252,50 @@ static int count_routes(const exf_budget_inputs *b, const exf_budget *to, const 
                                 : exf_fold_choose_by_residual(from_zero, b->top_k, (float)penalty, 1, b->top_k);
 }
 
+/* A search for lambda: of which budget, and by predicted norms or not. */
+typedef struct {
+    const exf_budget_inputs *b;
+    const exf_budget *of;
+    int by;
+    exf_budget_price *to;
+} search;
+
 /* Returns the mean number of routes that a lambda keeps. */
-static double mean_kept(const exf_budget_inputs *b, const exf_budget *to, double lambda)
+static double mean_kept(const search *s, double lambda)
 {
+    const exf_budget_inputs *b = s->b;
     uint64_t sum = 0, n = 0;
     size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
-        const double *of = numbers_of(b, to, l);
-        for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, to, of + i * k, lambda / to->scale[l]);
+        const double *of = numbers_of(b, s->of, s->by, l);
+        for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, s->of, of + i * k, lambda / s->of->scale[l]);
         n += b->n[l];
     }
     return (double)sum / (double)n;
 }
 
 /* Returns the mean that a lambda keeps; stores lambda if that comes nearer to the budget than any before. */
-static double try_lambda(const exf_budget_inputs *b, exf_budget *to, double lambda)
+static double try_lambda(const search *s, double lambda)
 {
-    double mean = mean_kept(b, to, lambda);
-    if (fabs(mean - to->budget) < fabs(to->mean - to->budget)) {
-        to->lambda = lambda;
-        to->mean = mean;
+    double mean = mean_kept(s, lambda), budget = s->of->budget;
+    if (fabs(mean - budget) < fabs(s->to->mean - budget)) {
+        s->to->lambda = lambda;
+        s->to->mean = mean;
     }
     return mean;
 }
 
 /* Bisects lambda between 0, which keeps all routes, and `high`, which keeps one; for top_p, between 0 and 1. */
-static void bisect_lambda(const exf_budget_inputs *b, exf_budget *to)
+static void bisect_lambda(const search *s)
 {
-    int rising = is_rule(to, EXF_RULE_TOP_P);
-    double low = 0, high = 1;
-    to->mean = HUGE_VAL;
-    try_lambda(b, to, 0);
-    for (int i = 0; !rising && i < 128 && try_lambda(b, to, high) > to->budget; i++) high *= 16;
-    for (int i = 0; i < 200 && to->mean != to->budget; i++) {
+    int rising = is_rule(s->of, EXF_RULE_TOP_P);
+    double low = 0, high = 1, budget = s->of->budget;
+    s->to->mean = HUGE_VAL;
+    try_lambda(s, 0);
+    for (int i = 0; !rising && i < 128 && try_lambda(s, high) > budget; i++) high *= 16;
+    for (int i = 0; i < 200 && s->to->mean != budget; i++) {
         double middle = rising || low == 0 || high / low < 4 ? (low + high) / 2 : sqrt(low * high);
-        if ((try_lambda(b, to, middle) > to->budget) == rising)
+        if ((try_lambda(s, middle) > budget) == rising)
             high = middle;
         else
             low = middle;
@@ -226,29 +303,43 @@ static void bisect_lambda(const exf_budget_inputs *b, exf_budget *to)
 }
 
 /* Counts how many tokens keep 1..K routes with the lambda that was found. */
-static void count_kept(const exf_budget_inputs *b, exf_budget *to)
+static void count_kept(const search *s)
 {
-    size_t k = (size_t)b->top_k, least = (size_t)exf_budget_least(to), columns = k + 1 - least;
-    for (int l = 0; l < b->n_layers; l++) {
-        const double *of = numbers_of(b, to, l);
-        for (size_t i = 0; i < b->n[l]; i++)
-            to->kept[(size_t)l * columns + (size_t)count_routes(b, to, of + i * k, to->lambda / to->scale[l]) - least]++;
+    size_t k = (size_t)s->b->top_k, least = (size_t)exf_budget_least(s->of), columns = k + 1 - least;
+    for (int l = 0; l < s->b->n_layers; l++) {
+        const double *of = numbers_of(s->b, s->of, s->by, l);
+        for (size_t i = 0; i < s->b->n[l]; i++)
+            s->to->kept[(size_t)l * columns + (size_t)count_routes(s->b, s->of, of + i * k, s->to->lambda / s->of->scale[l]) -
+                        least]++;
     }
+}
+
+static void find_price(const search *s)
+{
+    bisect_lambda(s);
+    count_kept(s);
+}
+
+static double distance_of(const exf_budget *b, const exf_budget_price *p)
+{
+    return fabs(p->mean - b->budget);
 }
 
 /* Leaves out a budget that no lambda reaches where the sample is all of the text: then there is too little of it.  Where the
  * sample is a part of the text, the recipe asked for too small a one. */
 static exf_code check_reached(const exf_budget_inputs *b, exf_budget *to, exf_tables *t, exf_err *err)
 {
+    exf_budget_price mean = exf_budget_price_of(to, 0), found = to->predicted.kept ? to->predicted : mean;
     size_t least = b->n[0];
+    if (distance_of(to, &mean) > distance_of(to, &found)) found = mean;
     for (int l = 1; l < b->n_layers; l++) least = b->n[l] < least ? b->n[l] : least;
-    if (fabs(to->mean - to->budget) <= 0.01 * to->budget) return EXF_OK;
+    if (distance_of(to, &found) <= 0.01 * to->budget) return EXF_OK;
     if ((int64_t)least < t->shape.n_tokens)
         return exf_fail(err, EXF_NUMERIC,
                         "budgets: %g experts per token by \"%s\": the nearest mean is %g with %zu sampled tokens a layer; raise "
-                        "calibrate.route_sample", to->budget, to->rule, to->mean, least);
+                        "calibrate.route_sample", to->budget, to->rule, found.mean, least);
     exf_log_warn("budget of %g experts per token by %s is left out: of the %zu tokens of text the nearest mean is %g; calibrate on "
-                 "more", to->budget, to->rule, least, to->mean);
+                 "more", to->budget, to->rule, least, found.mean);
     exf_budgets_remove(t, to);
     return EXF_OK;
 }
@@ -260,8 +351,14 @@ static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options
     exf_code rc;
     EXF_TRY(exf_budgets_add(t, budget, rule, &to, err));
     EXF_TRY(find_scale(b, o, t, to, err));
-    bisect_lambda(b, to);
-    count_kept(b, to);
+    exf_budget_price mean = {.kept = to->kept};
+    find_price(&(search){b, to, 0, &mean});
+    to->lambda = mean.lambda;
+    to->mean = mean.mean;
+    if (b->n_predicted == b->n_layers && !is_rule(to, EXF_RULE_SKIP)) {
+        EXF_TRY(exf_budgets_add_predicted(t, to, err));
+        find_price(&(search){b, to, 1, &to->predicted});
+    }
     rc = check_reached(b, to, t, err);
 out:
     return rc;

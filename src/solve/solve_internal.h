@@ -82,8 +82,9 @@ exf_code exf_coverage_facts(exf_tables *t, int halves, exf_err *err) EXF_CHECKED
 typedef struct {
     int n_layers, top_k;
     size_t *n;          /* [L] sampled tokens */
-    double **residual;  /* [L] [n, K] predicted residuals of keeping 1..K routes */
-    double **sum;       /* [L] [n, K] w rms of the first 1..K routes */
+    double **residual[2]; /* [L] [n, K] predicted residuals of keeping 1..K routes, by mean norms and by those of the head */
+    double **sum[2];    /* [L] [n, K] w rms of the first 1..K routes, the same */
+    int n_predicted;    /* layers with the latter */
     double **weight;    /* [L] [n, K] w of a token's routes, falling; 0 for empty slots */
     double *stream;     /* [L] mean squared norm of the residual stream after the layer; 0: unknown */
     double *output;     /* [L] mean squared norm of a routed expert output */
@@ -92,7 +93,7 @@ typedef struct {
 /* EXF_USAGE for a budget of more experts than a token of the tables' model has. */
 exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_budget_inputs_free(exf_budget_inputs *b); /* accepts zeroed memory */
-/* Takes layer l, whose cosine and rms are solved already. */
+/* Takes layer l, whose cosine, rms and norm head are solved already. */
 exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics *s, int l, const exf_tables *t,
                                 exf_err *err) EXF_CHECKED;
 /* Adds all budgets that o names to t.  EXF_MODEL where the statistics lack what a rule needs, EXF_NUMERIC where no lambda

@@ -75,6 +75,7 @@ static exf_accumulate_options what_of(const char *name)
     o.common_input_tokens = strcmp(name, "common") ? 0 : 64;
     o.lowrank = !strcmp(name, "lowrank") || !strcmp(name, "vectors");
     o.rank = 16;
+    o.norm_head = strcmp(name, "norms") ? 0 : 64;
     o.diagonal = !strcmp(name, "vectors") || !strcmp(name, "diagonal");
     return o;
 }
@@ -84,7 +85,7 @@ static int usage(void)
     fprintf(
         stderr,
         "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] "
-        "[io=pread|direct] [what=corouted|common|diagonal|lowrank|vectors]\n");
+        "[io=pread|direct] [what=corouted|common|diagonal|lowrank|vectors|norms]\n");
     return EXF_USAGE;
 }
 
@@ -169,7 +170,7 @@ int main(int argc, char **argv)
         return 0;
     }
     must(b->gpu->choose_tensor_cores(is.cores, &err));
-    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens,
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .slot_logits = is.what.norm_head > 0,
                          .sweeps = is.what.diagonal || is.what.lowrank ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));

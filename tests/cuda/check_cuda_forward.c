@@ -59,6 +59,12 @@ static void vector_options(int lowrank)
     options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = lowrank,
                                        .vector_pairs = 1 << 20, .samples = 300, .seed = 5, .rule = {1e-3, 1, -4, 4}, .helpers = 2};
 }
+
+static void norm_options(void)
+{
+    plain_options();
+    options.norm_head = 4;
+}
 static uint64_t held;  /* there, at most, by the last run */
 
 static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute,
@@ -221,6 +227,54 @@ START_TEST(a_limit_changes_no_result_of_common_input)
 {
     common_options();
     check_a_limit(_i);
+}
+END_TEST
+
+START_TEST(a_limit_changes_no_result_of_norm_heads)
+{
+    norm_options();
+    check_a_limit(_i);
+}
+END_TEST
+
+/* A product of an expert's sums: of numbers a and b of z, b <= a. */
+static double head_product(const exf_norm_sums *s, int expert, int a, int b)
+{
+    size_t n = exf_norm_features(s->q), i = (size_t)a;
+    const exf_exact *pp = s->pp + (size_t)expert * exf_norm_products(s->q), *py = s->py + (size_t)expert * n;
+    return exf_exact_value(i < n ? &pp[i * (i + 1) / 2 + (size_t)b] : b < a ? &py[b] : &s->yy[expert]);
+}
+
+/* Products of what is beside the directions one by one; of the directions, whose signs and order may differ, the energy. */
+START_TEST(norm_heads_are_near_the_cpus)
+{
+    golden_case c;
+    char digest[65];
+    norm_options();
+    golden_open(&c, golden_families[_i]);
+    exf_layer_statistics cpu = statistics_of(&c, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, digest);
+    exf_layer_statistics gpu = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_F32, digest);
+    const exf_norm_sums *s = &cpu.norms, *t = &gpu.norms;
+    double energy = 0, other = 0;
+    ck_assert_int_eq(s->q, 4);
+    ck_assert_int_eq(t->q, 4);
+    for (int i = 0; i < s->n_experts; i++) {
+        for (int a = s->q + 1; a <= s->q + EXF_NORM_BESIDE; a++)
+            for (int b = s->q + 1; b <= a; b++) {
+                double x = head_product(s, i, a, b), y = head_product(t, i, a, b);
+                double size = sqrt(head_product(s, i, a, a) * head_product(s, i, b, b)) + head_product(s, i, 0, 0);
+                ck_assert_msg(fabs(x - y) <= 1e-4 * size, "%s: expert %d, product of %d and %d: cpu %g, cuda %g", c.family, i, a, b,
+                              x, y);
+            }
+        for (int a = 1; a <= s->q; a++) {
+            energy += head_product(s, i, a, a);
+            other += head_product(t, i, a, a);
+        }
+    }
+    ck_assert_msg(energy > 0 && fabs(energy - other) <= 1e-3 * energy, "%s: energy: cpu %g, cuda %g", c.family, energy, other);
+    exf_layer_statistics_free(&cpu);
+    exf_layer_statistics_free(&gpu);
+    golden_close(&c);
 }
 END_TEST
 
@@ -457,6 +511,8 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, statistics_are_near_the_cpus, 0, golden_n_families());
     tcase_add_loop_test(t, a_limit_changes_no_result, 0, golden_n_families());
+    tcase_add_loop_test(t, norm_heads_are_near_the_cpus, 0, golden_n_families());
+    tcase_add_loop_test(t, a_limit_changes_no_result_of_norm_heads, 0, golden_n_families());
     tcase_add_loop_test(t, common_input_is_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, common_input_is_near_the_cpus, 0, golden_n_families());
     tcase_add_loop_test(t, a_limit_changes_no_result_of_common_input, 0, golden_n_families());

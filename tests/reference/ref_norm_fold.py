@@ -3,10 +3,11 @@
 usage: ref_norm_fold.py > norms_ppl.json        (numpy; a few minutes)
 
 A token's norms n[e] = exp(theta_e' phi) stand for rms everywhere: in the order of routes w n, in the Gram matrix cos n n' from
-which residuals and joint weights come, in a pool's importance (w n)^2.  A pool member that a token did not choose has its rms
-times what the norm of the expert it stands in for is over its own rms.
+which residuals and joint weights come, in a pool's importance (w n)^2.  An expert that is put in a slot's place has its rms
+times what the norm of the slot's own expert is over its rms.
 Rows: "mean" by rms, "predicted" by the head, each with lambda bisected on the calibration text; "matched" is predicted with lambda
-bisected on the scored text until it keeps as many experts as "mean" does there.
+bisected on the scored text until it keeps as many experts as "mean" does there, "crossed" predicted with the lambda of "mean".
+Of pools, "energy" puts the likest member in a slot's place, "router" the one that the router likes next.
 """
 import json
 import sys
@@ -97,7 +98,7 @@ def mean_scored(norms, lam):
 
 
 for P in (3, 2):
-    mean = None
+    mean = crossed = None
     for name, norms in (("mean", by_mean), ("predicted", by_head)):
         predicted = []
         for l, (x, ids, w, _, _) in enumerate(gathered):
@@ -105,15 +106,39 @@ for P in (3, 2):
             predicted.append(residuals(G, wo) / seen.stream[l])
         lam = bisect(lambda x: np.mean([choose(r, 1, x).mean() for r in predicted]), 1e-12, 1e6, P, 60)
         kept = report_budget(f"P{P}-stream-{name}", norms, lam)
-        mean = mean or kept
+        mean, crossed = mean or kept, crossed or lam
+    report_budget(f"P{P}-stream-crossed", by_head, crossed)
     lam = bisect(lambda x: mean_scored(by_head, x), lam / 1.3, lam * 1.3, mean, 7)
     report_budget(f"P{P}-stream-matched", by_head, lam)
+
+
+def fold_fixed(norms, P):
+    def experts(l, x, ids, w, scores):
+        ids, w, G = ordered(l, x, ids, w, norms)
+        return demo.plain(l, x, ids, joint_weights(G, w, P))
+
+    return experts
+
+
+keep("P2-fixed-predicted", evaluation.score(fold_fixed(by_head, 2)))
 
 
 # ---- decode pools --------------------------------------------------------------------------------------
 
 
-def decode(norms, size):
+def likest(l, ids, outside, member, scores):
+    return np.where(member[:, None, :], 1 - seen.cosine[l][ids] ** 2, np.inf).argmin(2), np.ones_like(outside)
+
+
+def next_of_router(l, ids, outside, member, scores):
+    """Members by falling score that the token does not hold, and which slots there is one for."""
+    free = member.copy()
+    np.put_along_axis(free, ids, False, 1)
+    order, place = order_falling(np.where(free, scores, -np.inf)), np.cumsum(outside, 1) - 1
+    return np.take_along_axis(order, np.maximum(place, 0), 1), ~outside | (place < free.sum(1, keepdims=True))
+
+
+def decode(norms, size, choose_target):
     def experts(l, x, ids, w, scores):
         S = len(ids) // BATCH
         n, rms, cosine = norms(l, x, ids, w), seen.rms[l], seen.cosine[l]
@@ -124,15 +149,15 @@ def decode(norms, size):
         np.put_along_axis(member, order_falling(importance)[:, :size], True, 1)
         member = (member & (importance > 0))[step]
         outside = ~np.take_along_axis(member, ids, 1)
-        target = np.where(member[:, None, :], 1 - cosine[ids] ** 2, np.inf).argmin(2)
-        new = np.where(outside, target, ids)
-        nn = np.where(outside, rms[target] * n / rms[ids], n)
+        target, there = choose_target(l, ids, outside, member, scores)
+        new = np.where(outside & there, target, ids)
+        nn = np.where(outside, rms[new] * n / rms[ids], n) * there
         kept = np.where(outside, 0, w)
         Gnn = cosine[new[:, :, None], new[:, None, :]] * nn[:, :, None] * nn[:, None, :]
         Gni = cosine[new[:, :, None], ids[:, None, :]] * nn[:, :, None] * n[:, None, :]
         right = (Gni @ w[:, :, None] - Gnn @ kept[:, :, None])[..., 0]
-        ridge = RIDGE * np.einsum("tkk->t", Gnn) / demo.K
-        solved = kept + np.linalg.solve(Gnn + ridge[:, None, None] * np.eye(demo.K), right[..., None])[..., 0]
+        ridge = np.where(there, (RIDGE * np.einsum("tkk->t", Gnn) / there.sum(1))[:, None], 1)
+        solved = (kept + np.linalg.solve(Gnn + ridge[:, :, None] * np.eye(demo.K), right[..., None])[..., 0]) * there
         return demo.plain(l, x, new, np.where(outside.any(1)[:, None], solved, w))
 
     return experts
@@ -140,6 +165,7 @@ def decode(norms, size):
 
 for D in (8, 4):
     for name, norms in (("mean", by_mean), ("predicted", by_head)):
-        keep(f"D{D}-energy-{name}", evaluation.score(decode(norms, D)))
+        keep(f"D{D}-energy-{name}", evaluation.score(decode(norms, D, likest)))
+        keep(f"D{D}-router-{name}", evaluation.score(decode(norms, D, next_of_router)))
 json.dump(rows, sys.stdout, indent=1)
 print()

@@ -147,6 +147,53 @@ START_TEST(a_file_with_a_damaged_sample_is_refused)
 }
 END_TEST
 
+/* What a norm head of 2 directions reads of a token: 5 numbers. */
+static void add_head(exf_route_sample *s, int q)
+{
+    ck_ok(exf_route_sample_add_head(s, q, &e), e);
+    for (size_t i = 0; i < s->n; i++)
+        for (size_t k = 0; k < exf_route_sample_head(s); k++)
+            s->head[i * exf_route_sample_head(s) + k] = (float)(s->key[i] % 1000) + 0.125f * (float)k;
+}
+
+START_TEST(what_a_norm_head_reads_goes_with_its_token)
+{
+    exf_route_sample all, even, odd;
+    exf_layer_statistics s, back;
+    fill_routes(&all, 12, 12, K, E, 1);
+    ck_ok(exf_route_sample_new(&even, 8, K, &e), e);
+    ck_ok(exf_route_sample_new(&odd, 8, K, &e), e);
+    for (size_t i = 0; i < 12; i++) {
+        exf_route_sample *to = i % 2 ? &odd : &even;
+        to->key[to->n] = all.key[i];
+        memcpy(to->ids + to->n * K, all.ids + i * K, K * sizeof *all.ids);
+        memcpy(to->weights + to->n++ * K, all.weights + i * K, K * sizeof *all.weights);
+    }
+    add_head(&even, 2);
+    add_head(&odd, 2);
+    exf_route_sample_merge(&even, &odd);
+    ck_assert_uint_eq(even.n, 8);
+    for (size_t i = 0; i < 8; i++)
+        for (int k = 0; k < 5; k++) ck_assert(even.head[i * 5 + (size_t)k] == (float)(even.key[i] % 1000) + 0.125f * (float)k);
+    /* and through a file */
+    ck_ok(exf_layer_statistics_new(&s, E, &e), e);
+    ck_ok(exf_layer_statistics_new(&back, E, &e), e);
+    fill_statistics(&s, &shape, 2);
+    s.routes = even;
+    ck_ok(write_layer("s.h5", &s, &e), e);
+    ck_ok(read_layer("s.h5", &back, &e), e);
+    ck_assert_int_eq(back.routes.q, 2);
+    ck_assert_mem_eq(back.routes.head, s.routes.head, 8 * 5 * sizeof(float));
+    s.routes.head[7] = INFINITY;
+    ck_ok(write_layer("s.h5", &s, &e), e);
+    ck_fails(read_layer("s.h5", &back, &e), EXF_FORMAT, e, "token 1: number 2 of head is not finite");
+    exf_layer_statistics_free(&s);
+    exf_layer_statistics_free(&back);
+    exf_route_sample_free(&all);
+    exf_route_sample_free(&odd);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("route_sample");
@@ -154,6 +201,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, any_split_and_order_keeps_the_same_tokens);
     tcase_add_test(t, a_damaged_sample_is_refused);
     tcase_add_test(t, statistics_hold_the_sample_and_the_stream);
+    tcase_add_test(t, what_a_norm_head_reads_goes_with_its_token);
     tcase_add_test(t, a_file_with_a_damaged_sample_is_refused);
     suite_add_tcase(s, t);
     return s;

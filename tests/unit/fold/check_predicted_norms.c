@@ -21,6 +21,10 @@ static void open_case(head_case *h, int prefill_tokens)
     ck_ok(exf_norm_head_new(&h->c.tables, Q, &err), err);
     for (size_t i = 0; i < F_TABLES * F_H * Q; i++) head->basis[i] = naive_number(91, i);
     for (size_t i = 0; i < F_TABLES * E * FEATURES; i++) head->theta[i] = 0.4f * naive_number(92, i);
+    for (int i = 0; i < F_BUDGETS; i++) {
+        exf_budget *b = &h->c.tables.budget[i];
+        b->predicted = (exf_budget_price){1.3 * b->lambda, b->mean, NULL};
+    }
     h->input = naive_numbers(F_TOKENS * F_H, 93, 1);
 }
 
@@ -88,6 +92,9 @@ static void expect_prefill(const head_case *h, const exf_fold_rewriter *f, exf_r
                             out = {.ids = ids, .weights = w, .rows = 1, .width = v->budget ? K : v->prefill_options.keep};
             exf_fold_budget_options b = {0};
             if (v->budget) b = exf_fold_budget_of(f, index);
+            if (v->budget == EXF_BUDGET_TOKEN)
+                ck_assert(b.penalty == (float)(v->prefill_norms ? f->budget->predicted.lambda / f->budget->scale[index]
+                                                                : f->budget->lambda / f->budget->scale[index]));
             exf_fold_status status = v->budget ? exf_fold_prefill_budget_cpu(&in, &out, NULL, &t, &b)
                                      : v->prefill_projector->apply == EXF_APPLY_JOINTLY
                                          ? exf_fold_prefill_joint_cpu(&in, &out, &t, &v->prefill_options)
@@ -226,6 +233,7 @@ START_TEST(a_head_of_means_folds_as_the_mean)
     snprintf(mean, sizeof mean, "%.*snorms=mean%s", (int)(at - texts[_i]), texts[_i], at + strlen("norms=predicted"));
     open_case(&h, 0);
     memset(h.c.tables.norm_head.theta, 0, F_TABLES * E * FEATURES * sizeof(float));
+    for (int i = 0; i < F_BUDGETS; i++) h.c.tables.budget[i].predicted.lambda = h.c.tables.budget[i].lambda;
     for (size_t i = 0; i < F_TABLES * E; i++) {
         h.c.tables.rms[i] = h.c.tables.expert_norms[i] = (float)(1 << i % 3);
         h.c.tables.norm_head.theta[i * FEATURES] = logf(h.c.tables.rms[i]);
@@ -261,6 +269,12 @@ START_TEST(what_cannot_be_predicted_is_refused)
     ck_assert_int_eq(exf_fold_rewriter_callbacks(f)->device_open(f, NULL, &err), EXF_USAGE);
     ck_assert_str_eq(err.msg, "variant \"P2:norms=predicted\": norms are predicted on the CPU alone; set runtime.backend to cpu");
     exf_fold_rewriter_free(f);
+    h.c.tables.budget[10].predicted.mean = 0; /* 2 by stream */
+    ck_ok(exf_variant_parse(&v, "P2:norms=predicted,budget=token", &err), err);
+    ck_assert_int_eq(exf_fold_rewriter_new(&f, &v, &h.c.tables, &h.c.arch, &h.c.schedule, &err), EXF_USAGE);
+    ck_assert_str_eq(err.msg, "variant \"P2:norms=predicted,budget=token\": the budget of 2 experts per token by \"stream\" has no "
+                              "lambda by predicted norms; calibrate again with calibrate.route_sample above 0");
+    ck_ok(exf_variant_parse(&v, "P2:norms=predicted", &err), err);
     exf_norm_head_free(&h.c.tables.norm_head);
     memset(&h.c.tables.norm_head, 0, sizeof h.c.tables.norm_head);
     ck_assert_int_eq(exf_fold_rewriter_new(&f, &v, &h.c.tables, &h.c.arch, &h.c.schedule, &err), EXF_USAGE);

@@ -231,6 +231,193 @@ START_TEST(tables_come_back)
 }
 END_TEST
 
+/* ---- norms that a head predicts ------------------------------------------------------------------ */
+
+enum { Q = 2, FEATURES = Q + 4, HEAD = Q + 1 + K };
+
+/* A head whose theta is log rms and, beside it, `size` times numbers of one place. */
+static void add_head(exf_tables *t, double size)
+{
+    ck_ok(exf_norm_head_new(t, Q, &e), e);
+    for (int i = 0; i < L * (int)shape.d_model * Q; i++) t->norm_head.basis[i] = i % 3 ? 0 : 1;
+    for (int i = 0; i < L * E; i++)
+        for (int k = 0; k < FEATURES; k++)
+            t->norm_head.theta[i * FEATURES + k] = k ? (float)(size * sin(3 * i + k)) : (float)log((double)t->rms[i]);
+}
+
+/* What the head reads of token i: number k. */
+static double head_number(int layer, int i, int k)
+{
+    return rint(4096 * cos(0.7 * i + 1.3 * k + layer)) / 4096;
+}
+
+static exf_code solve_predicted(exf_tables *t, const exf_solve_options *o, int q, exf_err *err)
+{
+    exf_budget_inputs b;
+    exf_code rc = exf_budget_inputs_new(&b, o, t, err);
+    for (int l = 0; rc == EXF_OK && l < L; l++) {
+        exf_layer_statistics s;
+        new_layer(&s, l, TOKENS);
+        ck_ok(exf_route_sample_add_head(&s.routes, q, &e), e);
+        for (int i = 0; i < TOKENS * (q + 1 + K); i++) s.routes.head[i] = (float)head_number(l, i / HEAD, i % HEAD);
+        rc = exf_budget_inputs_take(&b, &s, l, t, err);
+        exf_layer_statistics_free(&s);
+    }
+    if (rc == EXF_OK) rc = exf_budgets_solve(&b, o, t, err);
+    exf_budget_inputs_free(&b);
+    return rc;
+}
+
+/* One token's routes by falling w n, and their Gram matrix; docs/method.md, sections 9 and 13. */
+typedef struct {
+    double w[K], n[K], gram[K][K];
+} plain_token;
+
+static plain_token plain_of(const exf_tables *t, const exf_route_sample *r, int l, int i)
+{
+    plain_token p;
+    int id[K];
+    for (int a = 0; a < K; a++) {
+        const float *theta = t->norm_head.theta + (l * E + r->ids[i * K + a]) * FEATURES;
+        double w = (double)r->weights[i * K + a], sum = (double)theta[0], n;
+        for (int k = 0; k < Q; k++) sum += (double)theta[1 + k] * head_number(l, i, k);
+        sum += (double)theta[Q + 1] * head_number(l, i, Q + 1 + a) + (double)theta[Q + 2] * log(w) +
+               (double)theta[Q + 3] * head_number(l, i, Q);
+        n = exp(sum);
+        int at = a;
+        for (; at > 0 && p.w[at - 1] * p.n[at - 1] < w * n; at--) p.w[at] = p.w[at - 1], p.n[at] = p.n[at - 1], id[at] = id[at - 1];
+        p.w[at] = w, p.n[at] = n, id[at] = r->ids[i * K + a];
+    }
+    for (int a = 0; a < K; a++)
+        for (int b = 0; b < K; b++) p.gram[a][b] = (double)t->cosine[(l * E + id[a]) * E + id[b]] * p.n[a] * p.n[b];
+    return p;
+}
+
+/* Returns w_O' (M_OO - M_OB M_BB^-1 M_BO) w_O - ridge w_O' w_O, M = G + ridge I and ridge = 1e-2 mean(diag G), for the first `kept`
+ * routes, by elimination. */
+static double plain_residual(const plain_token *p, int kept)
+{
+    double a[K][K + 1] = {{0}}, all = 0, x[K], ridge = 0;
+    for (int i = 0; i < K; i++) ridge += 1e-2 * p->gram[i][i] / K;
+    for (int i = kept; i < K; i++)
+        for (int j = kept; j < K; j++) all += p->w[i] * p->gram[i][j] * p->w[j];
+    for (int i = 0; i < kept; i++) {
+        for (int j = 0; j < kept; j++) a[i][j] = p->gram[i][j] + (i == j ? ridge : 0);
+        for (int j = kept; j < K; j++) a[i][K] += p->gram[i][j] * p->w[j];
+        x[i] = a[i][K];
+    }
+    for (int i = 0; i < kept; i++)
+        for (int j = i + 1; j < kept; j++) {
+            double f = a[j][i] / a[i][i];
+            for (int k = i; k <= K; k++) a[j][k] -= f * a[i][k];
+        }
+    for (int i = kept - 1; i >= 0; i--) {
+        for (int j = i + 1; j < kept; j++) a[i][K] -= a[i][j] * a[j][K];
+        a[i][K] /= a[i][i];
+        all -= x[i] * a[i][K];
+    }
+    return all;
+}
+
+/* Returns how many of a token's routes a price keeps, with every choice tried. */
+static int plain_kept(const exf_budget *b, const plain_token *p, int l)
+{
+    double all = 0, sum = 0, best = HUGE_VAL;
+    int kept = K;
+    for (int a = 0; a < K; a++) all += p->w[a] * p->n[a];
+    for (int n = 1; n <= K; n++) {
+        sum += p->w[n - 1] * p->n[n - 1];
+        if (strcmp(b->rule, "top_p") == 0) {
+            if (sum >= b->predicted.lambda * all) return n;
+            continue;
+        }
+        double cost = plain_residual(p, n) + b->predicted.lambda / b->scale[l] * n;
+        if (cost < best) best = cost, kept = n;
+    }
+    return kept;
+}
+
+START_TEST(prices_by_predicted_norms_keep_their_mean)
+{
+    exf_tables t, back;
+    new_tables(&t);
+    solve_all_pools(&t);
+    add_head(&t, 0.4);
+    ck_ok(solve_predicted(&t, &options, Q, &e), e);
+    ck_assert_int_eq(t.n_budgets, 8);
+    for (int i = 0; i < 8; i++) {
+        const exf_budget *b = &t.budget[i];
+        uint64_t sum = 0, differ = 0;
+        ck_assert_msg(fabs(b->predicted.mean - b->budget) <= 0.01 * b->budget, "%s: %g", b->rule, b->predicted.mean);
+        ck_assert(b->predicted.lambda != b->lambda);
+        ck_assert(exf_budget_price_of(b, 1).lambda == b->predicted.lambda && exf_budget_price_of(b, 0).lambda == b->lambda);
+        for (int l = 0; l < L; l++) {
+            exf_layer_statistics s;
+            uint64_t kept[K] = {0};
+            new_layer(&s, l, TOKENS);
+            for (int k = 0; k < TOKENS; k++) {
+                plain_token p = plain_of(&t, &s.routes, l, k);
+                int n = plain_kept(b, &p, l);
+                kept[n - 1]++;
+                sum += (uint64_t)n;
+            }
+            for (int k = 0; k < K; k++) differ += (uint64_t)llabs((long long)(kept[k] - b->predicted.kept[l * K + k]));
+            exf_layer_statistics_free(&s);
+        }
+        ck_assert_msg(differ <= 4, "%s: %d tokens in other places", b->rule, (int)differ);
+        ck_assert_msg(fabs((double)sum / (L * TOKENS) - b->predicted.mean) <= 1e-3, "%s: mean %g, plainly %g", b->rule,
+                      b->predicted.mean, (double)sum / (L * TOKENS));
+    }
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
+    for (int i = 0; i < 8; i++) {
+        const exf_budget_price *a = &t.budget[i].predicted, *b = &back.budget[i].predicted;
+        ck_assert(a->lambda == b->lambda && a->mean == b->mean);
+        ck_assert_mem_eq(a->kept, b->kept, L * K * sizeof *a->kept);
+    }
+    exf_tables_free(&back);
+    t.budget[0].predicted.mean += 0.25;
+    ck_fails(exf_tables_check(&t, "t", &e), EXF_FORMAT, e, "/budgets/3/stream/predicted/mean");
+    t.budget[0].predicted.mean -= 0.25;
+    t.budget[0].predicted.lambda = -1;
+    ck_fails(exf_tables_check(&t, "t", &e), EXF_FORMAT, e, "/budgets/3/stream/predicted/lambda is -1");
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* A head of mean norms keeps what mean norms keep. */
+START_TEST(a_head_of_mean_norms_has_their_prices)
+{
+    exf_tables t;
+    new_tables(&t);
+    add_head(&t, 0);
+    ck_ok(solve_predicted(&t, &options, Q, &e), e);
+    for (int i = 0; i < t.n_budgets; i++) {
+        const exf_budget *b = &t.budget[i];
+        ck_assert_msg(fabs(b->predicted.lambda - b->lambda) <= 1e-4 * b->lambda && fabs(b->predicted.mean - b->mean) <= 2e-3,
+                      "%s: %g keeps %g, predicted %g keeps %g", b->rule, b->lambda, b->mean, b->predicted.lambda,
+                      b->predicted.mean);
+    }
+    exf_tables_free(&t);
+    new_tables(&t);
+    ck_ok(solve_predicted(&t, &options, Q, &e), e); /* tables without a head */
+    for (int i = 0; i < t.n_budgets; i++) ck_assert(!t.budget[i].predicted.kept && exf_budget_price_of(&t.budget[i], 1).mean == 0);
+    exf_tables_free(&t);
+    new_tables(&t);
+    add_head(&t, 0);
+    ck_ok(solve(&t, &options, TOKENS, 1, &e), e); /* a sample without what it reads */
+    for (int i = 0; i < t.n_budgets; i++) ck_assert(!t.budget[i].predicted.kept);
+    exf_tables_free(&t);
+    new_tables(&t);
+    add_head(&t, 0);
+    ck_fails(solve_predicted(&t, &options, Q + 1, &e), EXF_MODEL, e,
+             "tokens of the route sample have 3 directions, the norm head has 2");
+    t.norm_head.theta[0] = 1e30f;
+    ck_fails(solve_predicted(&t, &options, Q, &e), EXF_NUMERIC, e, "the norm head predicts inf for expert 0");
+    exf_tables_free(&t);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("budgets");
@@ -241,6 +428,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, budgets_that_all_of_the_text_does_not_reach_are_left_out);
     tcase_add_test(t, pools_have_the_experts_of_most);
     tcase_add_test(t, tables_come_back);
+    tcase_add_test(t, prices_by_predicted_norms_keep_their_mean);
+    tcase_add_test(t, a_head_of_mean_norms_has_their_prices);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,0 +1,144 @@
+/* accumulate_options.c - the options of an accumulation: which of them go together, the facts that they make, and what their sums
+ * take on disk and in memory. */
+#include "accumulate/accumulate_internal.h"
+
+int exf_wants_vectors(const exf_accumulate_options *o)
+{
+    return o->diagonal || o->lowrank;
+}
+
+int exf_wants_basis(const exf_accumulate_options *o)
+{
+    return exf_wants_vectors(o) || o->norm_head;
+}
+
+int exf_accumulate_sweeps(const exf_accumulate_options *o)
+{
+    return o->basis_only ? 1 : 1 + exf_wants_vectors(o);
+}
+
+exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
+{
+    if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
+        return exf_fail(err, EXF_USAGE,
+                        "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
+    if (o->bare_router && !o->common_input_tokens)
+        return exf_fail(err, EXF_USAGE, "calibrate.bare_router: its experts are not those that the model ran; it needs "
+                        "calibrate.pairs: common_input, where all run");
+    if (o->common_input_tokens && exf_wants_vectors(o))
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
+                        o->diagonal ? "diagonal" : "lowrank");
+    if (o->basis_only && o->partial)
+        return exf_fail(err, EXF_USAGE,
+                        "--basis-only: a basis is made from all of the data, --partial takes a part: give one of them");
+    if (o->basis_only && !exf_wants_basis(o))
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank, or set "
+                        "calibrate.norm_head");
+    return EXF_OK;
+}
+
+exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
+{
+    const char *weighting = o->weighting == EXF_WEIGHT_SOURCE_NORM ? "source_norm"
+                            : o->weighting == EXF_WEIGHT_ROUTER    ? "router"
+                                                                   : "none";
+    exf_code rc;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, EXF_ACCUMULATE_NUMBERS_FACT, "%d", EXF_ACCUMULATE_NUMBERS));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
+    if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
+    if (o->bare_router)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.bare_router", "%s", o->bare_router > 1 ? "renormalised" : "plain"));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
+    if (o->route_sample && !o->basis_only)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
+    if (o->norm_head) EXF_TRY(exf_provenance_add(p, err, EXF_NORM_HEAD_FACT, "%d", o->norm_head));
+    if (!exf_wants_vectors(o)) goto out;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "",
+                               o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
+    if (!o->lowrank) goto out;
+    if (o->rank) EXF_TRY(exf_provenance_add(p, err, EXF_RANK_FACT, "%d", o->rank));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
+    if (o->rule.clip)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
+    else
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "none"));
+out:
+    return rc;
+}
+
+static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_vector_rank(s, o), bytes = 0;
+    if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
+    if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
+    if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
+    return bytes;
+}
+
+int exf_head_directions(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return exf_norm_directions(o->norm_head, s->d_model);
+}
+
+static uint64_t norm_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    int q = exf_head_directions(s, o);
+    return o->basis_only ? (uint64_t)s->d_model * (uint64_t)q * sizeof(double)
+                         : exf_norm_sums_bytes(s->n_experts, s->d_model, q);
+}
+
+/* Returns the directions that each token of the route sample has. */
+static int sampled_directions(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return o->basis_only ? 0 : exf_head_directions(s, o);
+}
+
+static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t k = (uint64_t)s->top_k, q = (uint64_t)sampled_directions(s, o);
+    uint64_t each = sizeof(uint64_t) + k * (sizeof(int32_t) + sizeof(float)) + (q ? (q + 1 + k) * sizeof(float) : 0);
+    return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * each;
+}
+
+uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
+    if (o->basis_only) return vector_bytes(s, o) + norm_bytes(s, o);
+    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 3 * sizeof(exf_exact) + 3 * sizeof(uint64_t)) + sample_bytes(s, o) +
+           vector_bytes(s, o) + norm_bytes(s, o);
+}
+
+uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers)
+{
+    uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
+    uint64_t each = e * e * (13 * sizeof(exf_exact) + 4 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
+    if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
+    uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
+    uint64_t all = (uint64_t)n_workers * each + 3 * sample_bytes(s, o) + vector_bytes(s, o);
+    if (exf_wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
+    if (o->lowrank && !o->basis)
+        all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
+               exf_basis_bytes(exf_vector_rank(s, o), (int)h, (int)buffers);
+    if (o->norm_head && !o->basis)
+        all += exf_norm_sampler_bytes(s) + exf_basis_bytes(exf_head_directions(s, o), (int)h, (int)buffers);
+    return all + (uint64_t)(n_workers + 1) * exf_norm_sums_bytes(s->n_experts, s->d_model, exf_head_directions(s, o));
+}
+
+uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    int q = exf_head_directions(s, o);
+    uint64_t norms = o->basis_only ? 0 : exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
+    if (!b->gpu) return 0;
+    if (q && !o->basis) norms += exf_norm_sampler_device_bytes(s);
+    return norms + exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) +
+           exf_vector_accumulator_device_bytes(s, o) +
+           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k,
+                                          sampled_directions(s, o)) +
+           sizeof(exf_output_errors);
+}
