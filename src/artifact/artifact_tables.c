@@ -59,7 +59,7 @@ const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_r
 
 enum { PATH_LEN = 64 };
 /* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
+enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 7, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
