@@ -340,6 +340,7 @@ static int plain_kept(const exf_budget *b, const plain_token *p, int l)
 START_TEST(prices_by_predicted_norms_keep_their_mean)
 {
     exf_tables t, back;
+    int listed = 0;
     new_tables(&t);
     solve_all_pools(&t);
     add_head(&t, 0.4);
@@ -376,6 +377,11 @@ START_TEST(prices_by_predicted_norms_keep_their_mean)
         ck_assert_mem_eq(a->kept, b->kept, L * K * sizeof *a->kept);
     }
     exf_tables_free(&back);
+    exf_table_list list;
+    ck_ok(exf_table_list_make(&list, &t, 0, &e), e);
+    for (size_t i = 0; i < list.n; i++) listed += strstr(list.name[i], ".predicted.") != NULL;
+    ck_assert_int_eq(listed, 8 * 3);
+    exf_table_list_free(&list);
     t.budget[0].predicted.mean += 0.25;
     ck_fails(exf_tables_check(&t, "t", &e), EXF_FORMAT, e, "/budgets/3/stream/predicted/mean");
     t.budget[0].predicted.mean -= 0.25;
