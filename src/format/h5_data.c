@@ -105,41 +105,44 @@ static exf_code find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_r
     return EXF_OK;
 }
 
-static exf_code look_at(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
+static exf_code look_at(exf_h5 *h, const char *path, hid_t object, exf_h5i_rows *r, exf_err *err)
 {
-    hid_t object;
     memset(r, 0, sizeof *r);
-    exf_code rc = exf_h5i_open(h, path, &object, err);
-    if (rc != EXF_OK) return rc;
-    if (H5Iget_type(object) == H5I_DATASET)
-        rc = find_place(h, path, object, r, err);
-    else
-        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
-    H5Oclose(object);
-    return rc;
+    if (H5Iget_type(object) == H5I_DATASET) return find_place(h, path, object, r, err);
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
 }
 
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err)
 {
-    exf_h5i_rows r;
-    exf_code rc = look_at(h, path, &r, err);
+    exf_h5i_rows r = {.path = NULL};
+    hid_t object;
+    exf_code rc = exf_h5i_open(h, path, &object, err);
+    if (rc == EXF_OK) {
+        rc = look_at(h, path, object, &r, err);
+        H5Oclose(object);
+    }
     *t = r.shape;
     t->name = path;
     return rc;
 }
 
+/* Refuses another dtype or shape than is expected; `is` is a dataset's. */
+static exf_code compare_shapes(const exf_h5 *h, const exf_tensor *is, const exf_tensor *expected, exf_err *err)
+{
+    char text[256], want[256];
+    int same = is->dtype == expected->dtype && is->rank == expected->rank;
+    for (int i = 0; same && i < is->rank; i++) same = is->shape[i] == expected->shape[i];
+    if (same) return EXF_OK;
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(is->dtype),
+                    exf_shape_text(text, sizeof text, is->shape, is->rank), exf_dtype_name(expected->dtype),
+                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
+}
+
 exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 {
     exf_tensor t;
-    char is[256], want[256];
     exf_code rc = exf_h5_describe(h, expected->name, &t, err);
-    if (rc != EXF_OK) return rc;
-    int same = t.dtype == expected->dtype && t.rank == expected->rank;
-    for (int i = 0; same && i < t.rank; i++) same = t.shape[i] == expected->shape[i];
-    if (same) return EXF_OK;
-    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(t.dtype),
-                    exf_shape_text(is, sizeof is, t.shape, t.rank), exf_dtype_name(expected->dtype),
-                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
+    return rc == EXF_OK ? compare_shapes(h, &t, expected, err) : rc;
 }
 
 /* ---- checksums -------------------------------------------------------------- */
@@ -170,17 +173,17 @@ static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
     return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
 }
 
-static exf_code put_checksum(exf_h5 *h, const char *path, uint32_t crc, exf_err *err)
+static exf_code put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err)
 {
     char hex[9];
     snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
-    return exf_h5_put_text(h, path, EXF_H5_CHECKSUM, hex, err);
+    return exf_h5i_put_text(h, dataset, path, EXF_H5_CHECKSUM, hex, err);
 }
 
-static exf_code get_checksum(exf_h5 *h, const char *path, uint32_t *crc, exf_err *err)
+static exf_code get_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t *crc, exf_err *err)
 {
     char *text = NULL;
-    exf_code rc = exf_h5_get_text(h, path, EXF_H5_CHECKSUM, &text, err);
+    exf_code rc = exf_h5i_get_text(h, dataset, path, EXF_H5_CHECKSUM, &text, err);
     if (rc != EXF_OK) return rc;
     if (strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
         rc = exf_fail(err, exf_h5i_blame(h), "%s: %s: its attribute " EXF_H5_CHECKSUM " is no CRC-32 of 8 hexadecimal digits",
@@ -207,25 +210,14 @@ exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, voi
 
 /* ---- writing ---------------------------------------------------------------- */
 
-/* Makes a dataset and gives it its place in the file. */
-static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, exf_err *err)
+/* Creates a dataset that is not there yet, in an open group. */
+static exf_code create_dataset(exf_h5 *h, const exf_tensor *t, hid_t group, hid_t *dataset, exf_err *err)
 {
     hsize_t dims[EXF_MAX_RANK];
-    hid_t object;
-    int axis = find_bad_axis(t);
-    exf_code rc;
-    memset(r, 0, sizeof *r);
-    EXF_TRY(exf_h5i_writable(h, err));
-    if (type_of(t->dtype) < 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name,
-                        exf_dtype_name(t->dtype));
-    if (axis >= 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
-    EXF_TRY(exf_h5i_walk(h, t->name, strlen(t->name), 0, &object, err));
-    if (object >= 0) H5Oclose(object);
-    if (object >= 0) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
-    EXF_TRY(exf_h5i_walk(h, t->name, (size_t)(strrchr(t->name, '/') - t->name), 1, &object, err)); /* its parents */
-    H5Oclose(object);
+    const char *name = strrchr(t->name, '/') + 1;
+    htri_t exists = H5Lexists(group, name, H5P_DEFAULT);
+    if (exists < 0) return exf_h5i_fail(h, err, "cannot look up %s", t->name);
+    if (exists) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
     for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];
     hid_t space = t->rank ? H5Screate_simple(t->rank, dims, NULL) : H5Screate(H5S_SCALAR);
     hid_t lcpl = exf_h5i_utf8_links(), dcpl = H5Pcreate(H5P_DATASET_CREATE);
@@ -233,13 +225,33 @@ static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, ex
     H5Pset_layout(dcpl, H5D_CONTIGUOUS);
     H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(dcpl, H5D_FILL_TIME_NEVER); /* what nobody writes is a hole of the file */
-    hid_t dataset = H5Dcreate2(h->file, t->name, type_of(t->dtype), space, lcpl, dcpl, H5P_DEFAULT);
-    rc = dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : find_place(h, t->name, dataset, r, err);
-    if (dataset >= 0) H5Dclose(dataset);
+    *dataset = H5Dcreate2(group, name, type_of(t->dtype), space, lcpl, dcpl, H5P_DEFAULT);
+    exf_code rc = *dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : EXF_OK;
     H5Pclose(dcpl);
     H5Pclose(lcpl);
     H5Sclose(space);
+    return rc;
+}
+
+/* Makes a dataset, gives it its place in the file, and leaves it open; the caller closes *dataset, unless it is invalid. */
+static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, hid_t *dataset, exf_err *err)
+{
+    hid_t group = H5I_INVALID_HID;
+    int axis = find_bad_axis(t);
+    exf_code rc;
+    memset(r, 0, sizeof *r);
+    *dataset = H5I_INVALID_HID;
+    EXF_TRY(exf_h5i_writable(h, err));
+    if (type_of(t->dtype) < 0)
+        return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name,
+                        exf_dtype_name(t->dtype));
+    if (axis >= 0)
+        return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
+    EXF_TRY(exf_h5i_walk(h, t->name, (size_t)(strrchr(t->name, '/') - t->name), 1, &group, err));
+    EXF_TRY(create_dataset(h, t, group, dataset, err));
+    rc = find_place(h, t->name, *dataset, r, err);
 out:
+    if (group >= 0) H5Oclose(group);
     return rc;
 }
 
@@ -252,17 +264,20 @@ static exf_code write_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, con
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
+    hid_t dataset;
     exf_code rc;
-    EXF_TRY(make_dataset(h, t, &r, err));
+    EXF_TRY(make_dataset(h, t, &r, &dataset, err));
     if (r.bytes >= EXF_H5_LARGE) {
         rc = exf_h5i_do_pieces(h, &r, t->data, NULL, &r.crc, NULL, err);
-        if (rc != EXF_OK) return exf_h5i_break(h, err);
+        if (rc != EXF_OK) (void)exf_h5i_break(h, err);
+        if (rc != EXF_OK) goto out;
     } else {
         EXF_TRY(write_bytes(h, &r, 0, t->data, r.bytes, err));
         r.crc = add_to_crc(0, t->data, r.bytes);
     }
-    rc = put_checksum(h, t->name, r.crc, err);
+    rc = put_checksum(h, dataset, t->name, r.crc, err);
 out:
+    if (dataset >= 0) H5Dclose(dataset);
     return rc;
 }
 
@@ -289,23 +304,27 @@ out:
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
-    exf_code rc;
-    EXF_TRY(make_dataset(h, t, &r, err));
+    hid_t dataset;
+    exf_code rc = make_dataset(h, t, &r, &dataset, err);
+    if (dataset >= 0) H5Dclose(dataset);
+    if (rc != EXF_OK) return rc;
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;
     if (rc != EXF_OK) return exf_h5i_break(h, err);
     r.crc = crc_of_zeros(r.bytes);
-    rc = add_rows(h, t->name, &r, err);
-out:
-    return rc;
+    return add_rows(h, t->name, &r, err);
 }
 
 exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, exf_err *err)
 {
     exf_h5i_rows r;
+    hid_t dataset;
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(exf_h5_expect(h, t, err));
-    EXF_TRY(look_at(h, t->name, &r, err));
+    EXF_TRY(exf_h5i_open(h, t->name, &dataset, err));
+    rc = look_at(h, t->name, dataset, &r, err);
+    H5Oclose(dataset);
+    if (rc == EXF_OK) rc = compare_shapes(h, &r.shape, t, err);
+    if (rc != EXF_OK) goto out;
     r.anew = !rows_crc;
     r.crc = r.crc_stored = rows_crc ? *rows_crc : crc_of_zeros(r.bytes);
     if (rows_crc) EXF_TRY(exf_h5i_check_elements(h, t->name, &r, NULL, err));
@@ -350,26 +369,44 @@ exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < h->n_rows; i++) {
         const exf_h5i_rows *r = &h->rows[i];
+        hid_t dataset;
         if (r->anew && r->next < r->shape.shape[0])
             return exf_fail(err, EXF_INTERNAL, "%s: %s has %lld of %lld rows that were written anew", h->path, r->path,
                             (long long)r->next, (long long)r->shape.shape[0]);
-        rc = put_checksum(h, r->path, r->crc, err);
+        EXF_TRY(exf_h5i_open(h, r->path, &dataset, err));
+        rc = put_checksum(h, dataset, r->path, r->crc, err);
+        H5Oclose(dataset);
     }
+out:
     return rc;
 }
 
 /* ---- reading ------------------------------------------------------------------ */
 
-exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
+exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
 {
     const exf_h5i_rows *defined = h->out ? find_rows(h, path) : NULL;
     exf_code rc;
-    EXF_TRY(look_at(h, path, r, err));
+    EXF_TRY(look_at(h, path, dataset, r, err));
     if (defined)
         r->crc_stored = defined->crc;
     else
-        rc = get_checksum(h, path, &r->crc_stored, err);
+        rc = get_checksum(h, dataset, path, &r->crc_stored, err);
 out:
+    return rc;
+}
+
+/* Opens a dataset to find its elements; `expected` NULL: whatever their shape. */
+static exf_code find_to_read(exf_h5 *h, const char *path, const exf_tensor *expected, exf_h5i_rows *r, exf_err *err)
+{
+    hid_t dataset;
+    exf_code rc = exf_h5i_open(h, path, &dataset, err);
+    if (rc != EXF_OK) return rc;
+    EXF_TRY(look_at(h, path, dataset, r, err));
+    if (expected) EXF_TRY(compare_shapes(h, &r->shape, expected, err)); /* before a checksum that it may lack */
+    rc = exf_h5i_find_elements(h, path, dataset, r, err);
+out:
+    H5Oclose(dataset);
     return rc;
 }
 
@@ -379,7 +416,7 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
     exf_code rc;
     if (h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for writing", h->path);
     if (!r) {
-        EXF_TRY(exf_h5i_find_elements(h, path, &new, err));
+        EXF_TRY(find_to_read(h, path, NULL, &new, err));
         EXF_TRY(add_rows(h, path, &new, err));
         r = &h->rows[h->n_rows - 1];
     }
@@ -404,8 +441,7 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 {
     exf_h5i_rows r;
     exf_code rc;
-    EXF_TRY(exf_h5_expect(h, expected, err));
-    EXF_TRY(exf_h5i_find_elements(h, expected->name, &r, err));
+    EXF_TRY(find_to_read(h, expected->name, expected, &r, err));
     if (r.bytes >= EXF_H5_LARGE) {
         EXF_TRY(exf_h5i_do_pieces(h, &r, NULL, data, &r.crc, NULL, err));
     } else {
@@ -447,6 +483,6 @@ out:
 exf_code exf_h5_verify(exf_h5 *h, const char *path, exf_err *err)
 {
     exf_h5i_rows r;
-    exf_code rc = exf_h5i_find_elements(h, path, &r, err);
+    exf_code rc = find_to_read(h, path, NULL, &r, err);
     return rc == EXF_OK ? exf_h5i_check_elements(h, path, &r, NULL, err) : rc;
 }

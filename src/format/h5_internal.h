@@ -8,6 +8,8 @@
 
 #include <hdf5.h>
 
+enum { EXF_H5I_KEPT_PATH = 256 };
+
 /* A dataset of which rows are being written or read. */
 typedef struct {
     char *path;
@@ -31,6 +33,9 @@ struct exf_h5 {
     size_t n_rows, cap_rows;
     exf_hash *hash;      /* of a digest that has begun; NULL: none has */
     char *hashed;        /* the last object that it covers, with all before it in the walk */
+    hid_t group;         /* the group of the object that was opened last, kept open, since the next one is mostly in it too;
+                          * H5I_INVALID_HID: none */
+    char group_path[EXF_H5I_KEPT_PATH]; /* "" is the root */
 };
 
 /* Before every call of libhdf5 that may fail: memory for its own needs, and quiet for this thread. */
@@ -56,8 +61,11 @@ hid_t exf_h5i_utf8_links(void);
 
 /* Adds checksums to all defined datasets. */
 exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err) EXF_CHECKED;
-/* Looks where a dataset's elements are and which checksum they should have (crc_stored). */
-exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* Looks where an open dataset's elements are and which checksum they should have (crc_stored). */
+exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* exf_h5_put_text and exf_h5_get_text of an open object; `object` is its path. */
+exf_code exf_h5i_put_text(exf_h5 *h, hid_t o, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_get_text(exf_h5 *h, hid_t o, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED;
 /* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
 exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err) EXF_CHECKED;
 /* CRC-32 of n > 0 bytes; of bytes and n more, whose own is `next`. */
