@@ -1,4 +1,4 @@
-/* h5_data.c - the elements of datasets: where they are, writing and reading them, their checksums; see h5.h. */
+/* h5_data.c - the elements of datasets: where they are, their checksums, rows, reading; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/err.h"
@@ -11,8 +11,7 @@
 
 /* ---- a dataset's place --------------------------------------------------------- */
 
-/* HDF5's name of a dtype: an immutable id; negative for those not stored. */
-static hid_t type_of(exf_dtype t)
+hid_t exf_h5i_type(exf_dtype t)
 {
     switch (t) {
     case EXF_DT_U8: return H5T_STD_U8LE;
@@ -52,14 +51,13 @@ static int read_dtype(hid_t dataset, exf_dtype *out)
     int known = 0;
     for (int t = 0; t < EXF_DT_COUNT && type >= 0 && !known; t++) {
         *out = (exf_dtype)t;
-        known = type_of(*out) >= 0 && H5Tequal(type, type_of(*out)) > 0;
+        known = exf_h5i_type(*out) >= 0 && H5Tequal(type, exf_h5i_type(*out)) > 0;
     }
     if (type >= 0) H5Tclose(type);
     return known;
 }
 
-/* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
-static int find_bad_axis(const exf_tensor *t)
+int exf_h5i_bad_axis(const exf_tensor *t)
 {
     int64_t most = INT64_MAX / 16;
     for (int i = 0; i < t->rank; i++) {
@@ -79,11 +77,10 @@ static int read_shape(hid_t dataset, exf_tensor *t)
     if (space >= 0) H5Sclose(space);
     if (t->rank < 0 || t->rank > EXF_MAX_RANK) return 0;
     for (int i = 0; i < t->rank; i++) t->shape[i] = dims[i] > INT64_MAX ? -1 : (int64_t)dims[i];
-    return find_bad_axis(t) < 0;
+    return exf_h5i_bad_axis(t) < 0;
 }
 
-/* Finds where the elements of an open dataset are: all of them, plain, in one piece, within the file. */
-static exf_code find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
+exf_code exf_h5i_find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
 {
     const char *why = find_foreign_layout(dataset);
     if (why) return exf_fail(err, exf_h5i_blame(h), "%s: %s %s: not one of ours", h->path, path, why);
@@ -108,7 +105,7 @@ static exf_code find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_r
 static exf_code look_at(exf_h5 *h, const char *path, hid_t object, exf_h5i_rows *r, exf_err *err)
 {
     memset(r, 0, sizeof *r);
-    if (H5Iget_type(object) == H5I_DATASET) return find_place(h, path, object, r, err);
+    if (H5Iget_type(object) == H5I_DATASET) return exf_h5i_find_place(h, path, object, r, err);
     return exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
 }
 
@@ -168,12 +165,12 @@ uint32_t exf_h5i_join_crc(uint32_t crc, uint32_t next, size_t n)
     return (uint32_t)crc32_combine(crc, next, (z_off_t)n);
 }
 
-static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
+uint32_t exf_h5i_add_to_crc(uint32_t crc, const void *bytes, size_t n)
 {
     return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
 }
 
-static exf_code put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err)
+exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err)
 {
     char hex[9];
     snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
@@ -208,77 +205,10 @@ exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, voi
     return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
 }
 
-/* ---- writing ---------------------------------------------------------------- */
-
-/* Creates a dataset that is not there yet, in an open group. */
-static exf_code create_dataset(exf_h5 *h, const exf_tensor *t, hid_t group, hid_t *dataset, exf_err *err)
-{
-    hsize_t dims[EXF_MAX_RANK];
-    const char *name = strrchr(t->name, '/') + 1;
-    htri_t exists = H5Lexists(group, name, H5P_DEFAULT);
-    if (exists < 0) return exf_h5i_fail(h, err, "cannot look up %s", t->name);
-    if (exists) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
-    for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];
-    hid_t space = t->rank ? H5Screate_simple(t->rank, dims, NULL) : H5Screate(H5S_SCALAR);
-    hid_t lcpl = exf_h5i_utf8_links(), dcpl = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_obj_track_times(dcpl, 0);
-    H5Pset_layout(dcpl, H5D_CONTIGUOUS);
-    H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_EARLY);
-    H5Pset_fill_time(dcpl, H5D_FILL_TIME_NEVER); /* what nobody writes is a hole of the file */
-    *dataset = H5Dcreate2(group, name, type_of(t->dtype), space, lcpl, dcpl, H5P_DEFAULT);
-    exf_code rc = *dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : EXF_OK;
-    H5Pclose(dcpl);
-    H5Pclose(lcpl);
-    H5Sclose(space);
-    return rc;
-}
-
-/* Makes a dataset, gives it its place in the file, and leaves it open; the caller closes *dataset, unless it is invalid. */
-static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, hid_t *dataset, exf_err *err)
-{
-    hid_t group = H5I_INVALID_HID;
-    int axis = find_bad_axis(t);
-    exf_code rc;
-    memset(r, 0, sizeof *r);
-    *dataset = H5I_INVALID_HID;
-    EXF_TRY(exf_h5i_writable(h, err));
-    if (type_of(t->dtype) < 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name,
-                        exf_dtype_name(t->dtype));
-    if (axis >= 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
-    EXF_TRY(exf_h5i_walk(h, t->name, (size_t)(strrchr(t->name, '/') - t->name), 1, &group, err));
-    EXF_TRY(create_dataset(h, t, group, dataset, err));
-    rc = find_place(h, t->name, *dataset, r, err);
-out:
-    if (group >= 0) H5Oclose(group);
-    return rc;
-}
-
 static exf_code write_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, const void *bytes, size_t n, exf_err *err)
 {
     exf_code rc = exf_output_file_patch(h->out, r->at + from, bytes, n, err);
     return rc == EXF_OK ? rc : exf_h5i_break(h, err);
-}
-
-exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err)
-{
-    exf_h5i_rows r;
-    hid_t dataset;
-    exf_code rc;
-    EXF_TRY(make_dataset(h, t, &r, &dataset, err));
-    if (r.bytes >= EXF_H5_LARGE) {
-        rc = exf_h5i_do_pieces(h, &r, t->data, NULL, &r.crc, NULL, err);
-        if (rc != EXF_OK) (void)exf_h5i_break(h, err);
-        if (rc != EXF_OK) goto out;
-    } else {
-        EXF_TRY(write_bytes(h, &r, 0, t->data, r.bytes, err));
-        r.crc = add_to_crc(0, t->data, r.bytes);
-    }
-    rc = put_checksum(h, dataset, t->name, r.crc, err);
-out:
-    if (dataset >= 0) H5Dclose(dataset);
-    return rc;
 }
 
 /* ---- rows --------------------------------------------------------------------- */
@@ -305,7 +235,7 @@ exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
     hid_t dataset;
-    exf_code rc = make_dataset(h, t, &r, &dataset, err);
+    exf_code rc = exf_h5i_make_dataset(h, t, &r, &dataset, err);
     if (dataset >= 0) H5Dclose(dataset);
     if (rc != EXF_OK) return rc;
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;
@@ -350,7 +280,7 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
     EXF_TRY(check_rows(h, r, path, row, n_rows, err));
     uint64_t from = (uint64_t)row * row_bytes(r), n = (uint64_t)n_rows * row_bytes(r);
     EXF_TRY(write_bytes(h, r, from, data, n, err));
-    r->crc ^= shift_crc(add_to_crc(0, data, n) ^ crc_of_zeros(n), r->bytes - from - n);
+    r->crc ^= shift_crc(exf_h5i_add_to_crc(0, data, n) ^ crc_of_zeros(n), r->bytes - from - n);
     r->next += n_rows;
 out:
     return rc;
@@ -374,7 +304,7 @@ exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err)
             return exf_fail(err, EXF_INTERNAL, "%s: %s has %lld of %lld rows that were written anew", h->path, r->path,
                             (long long)r->next, (long long)r->shape.shape[0]);
         EXF_TRY(exf_h5i_open(h, r->path, &dataset, err));
-        rc = put_checksum(h, dataset, r->path, r->crc, err);
+        rc = exf_h5i_put_checksum(h, dataset, r->path, r->crc, err);
         H5Oclose(dataset);
     }
 out:
@@ -430,7 +360,7 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
                         (long long)r->next - 1);
     size_t n = (size_t)((uint64_t)n_rows * row_bytes(r));
     EXF_TRY(exf_h5i_read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
-    r->crc = add_to_crc(r->crc, data, n);
+    r->crc = exf_h5i_add_to_crc(r->crc, data, n);
     r->next += n_rows;
     if (r->next == r->shape.shape[0]) rc = compare_crc(h, path, r, r->crc, err);
 out:
@@ -446,7 +376,7 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
         EXF_TRY(exf_h5i_do_pieces(h, &r, NULL, data, &r.crc, NULL, err));
     } else {
         EXF_TRY(exf_h5i_read_bytes(h, &r, 0, data, r.bytes, err));
-        r.crc = add_to_crc(0, data, r.bytes);
+        r.crc = exf_h5i_add_to_crc(0, data, r.bytes);
     }
     rc = compare_crc(h, expected->name, &r, r.crc, err);
 out:
@@ -470,7 +400,7 @@ exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows 
         size_t n = r->bytes - at < most ? (size_t)(r->bytes - at) : most;
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_h5i_read_bytes(h, r, at, piece, n, err));
-        if (compared) crc = add_to_crc(crc, piece, n);
+        if (compared) crc = exf_h5i_add_to_crc(crc, piece, n);
         if (hash) EXF_TRY(exf_hash_add(hash, piece, n, err));
         at += n;
     }
