@@ -56,6 +56,7 @@
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/artifact_basis.h"
+#include "artifact/layer_datasets.h"
 #include "artifact/provenance.h"
 #include "artifact/statistics.h"
 
@@ -70,35 +71,20 @@ static const exf_artifact of_common_input = {.kind = "statistics", .version = 5,
 
 /* ---- the datasets of a layer --------------------------------------------- */
 
-enum { PATH_LEN = 96, NAME_LEN = 48 };
-
-typedef struct {
-    char path[PATH_LEN];
-    exf_tensor t;
-} dataset;
-
-/* Describes a dataset of shape [a], [a, b] or [a, b, c]; 0: no such axis. */
-static dataset dataset_of(int layer, const char *name, exf_dtype dtype, int64_t a, int64_t b, int64_t c)
-{
-    dataset d = {.t = {.dtype = dtype, .rank = b ? c ? 3 : 2 : 1, .shape = {a, b, c}}};
-    snprintf(d.path, sizeof d.path, "/layers/%d/%s", layer, name);
-    return d;
-}
-
-static exf_code write_dataset(exf_h5 *h, dataset d, const void *data, exf_err *err)
+static exf_code write_dataset(exf_h5 *h, exf_layer_dataset d, const void *data, exf_err *err)
 {
     d.t.name = d.path;
     d.t.data = data;
     return exf_h5_write(h, &d.t, err);
 }
 
-static exf_code read_dataset(exf_h5 *h, dataset d, void *to, exf_err *err)
+static exf_code read_dataset(exf_h5 *h, exf_layer_dataset d, void *to, exf_err *err)
 {
     d.t.name = d.path;
     return exf_h5_read(h, &d.t, to, err);
 }
 
-static exf_code expect_dataset(exf_h5 *h, dataset d, exf_err *err)
+static exf_code expect_dataset(exf_h5 *h, exf_layer_dataset d, exf_err *err)
 {
     d.t.name = d.path;
     return exf_h5_expect(h, &d.t, err);
@@ -107,16 +93,7 @@ static exf_code expect_dataset(exf_h5 *h, dataset d, exf_err *err)
 /* Looks whether a layer has a dataset or group of that name. */
 static exf_code look_for(exf_h5 *h, int layer, const char *name, int *found, exf_err *err)
 {
-    return exf_h5_exists(h, dataset_of(layer, name, EXF_DT_U8, 1, 0, 0).path, found, err);
-}
-
-/* Describes sums of shape [E] (rank 1) or [E, E] (rank 2): rounded, or exact with an axis of 3 words. */
-static dataset sums_of(int layer, const char *name, int rank, int64_t e, int exact)
-{
-    char of_exact[NAME_LEN];
-    snprintf(of_exact, sizeof of_exact, "exact/%s", name);
-    return exact ? dataset_of(layer, of_exact, EXF_DT_U64, e, rank == 2 ? e : 3, rank == 2 ? 3 : 0)
-                 : dataset_of(layer, name, EXF_DT_F64, e, rank == 2 ? e : 0, 0);
+    return exf_h5_exists(h, exf_layer_dataset_of(layer, name, EXF_DT_U8, 1, 0, 0).path, found, err);
 }
 
 /* *out [n]: the sums rounded to nearest; the caller frees them. */
@@ -176,68 +153,20 @@ out:
     return rc;
 }
 
-static exf_code put_sums(exf_statistics_writer *w, int layer, const char *name, const exf_exact *sum, int rank, exf_err *err)
-{
-    int64_t e = w->shape.n_experts;
-    double *rounded = NULL;
-    exf_code rc;
-    EXF_TRY(round_sums(&rounded, sum, (size_t)(rank == 2 ? e * e : e), err));
-    EXF_TRY(write_dataset(w->h, sums_of(layer, name, rank, e, 0), rounded, err));
-    rc = write_dataset(w->h, sums_of(layer, name, rank, e, 1), sum, err);
-out:
-    exf_mem_free(rounded);
-    return rc;
-}
-
-/* Describes sums of a half, which are stored exactly alone. */
-static dataset half_sums_of(int layer, const char *name, int64_t e)
-{
-    char of_half[NAME_LEN];
-    snprintf(of_half, sizeof of_half, "half/%s", name + strlen("half_"));
-    return dataset_of(layer, of_half, EXF_DT_U64, e, e, 3);
-}
-
-static exf_code put_half(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    int64_t e = w->shape.n_experts;
-    exf_code rc;
-#define X(name) EXF_TRY(write_dataset(w->h, half_sums_of(layer, #name, e), s->name, err));
-    EXF_HALF_SUMS(X)
-#undef X
-    rc = write_dataset(w->h, dataset_of(layer, "half/count", EXF_DT_U64, e, e, 0), s->half_count, err);
-out:
-    return rc;
-}
-
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
 {
-    int64_t e = w->shape.n_experts;
     double stream_sq = exf_exact_value(s->stream_sq);
     exf_code rc;
-#define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 2, err));
-    EXF_PAIR_SUMS(X)
-#undef X
-#define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 1, err));
-    EXF_EXPERT_SUMS_OF_VERSION_1(X)
-    if (!w->without_energies) X(energy_sum)
-#undef X
-    EXF_TRY(write_dataset(w->h, dataset_of(layer, "count", EXF_DT_U64, e, e, 0), s->count, err));
-    EXF_TRY(write_dataset(w->h, dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
-    if (w->by_sequence) {
-#define X(name) EXF_TRY(put_sums(w, layer, #name, s->name, 2, err));
-        EXF_SEQUENCE_SUMS(X)
-#undef X
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
-    }
-    if (w->halves) EXF_TRY(put_half(w, layer, s, err));
+    EXF_TRY(exf_layer_sums_write(w, layer, s, err));
     EXF_TRY(exf_bare_sums_write(w->h, layer, s, err));
     EXF_TRY(exf_norm_sums_write(&s->norms, w->h, layer, err));
     if (*s->stream_count) {
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
-        EXF_TRY(write_dataset(w->h, dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
+        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
+        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
+        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
     }
-    if (*s->empty_slots) EXF_TRY(write_dataset(w->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
+    if (*s->empty_slots)
+        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
     rc = exf_route_sample_write(&s->routes, w->h, layer, err);
 out:
     return rc;
@@ -307,7 +236,7 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
         EXF_TRY(exf_common_tokens_of(&r->common, &r->shape, &r->sequences, &r->provenance, path, err));
     EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
     /* The first layer's pair sums are looked at before anybody takes memory for layers of that many experts. */
-#define X(sum) EXF_TRY(expect_dataset(r->h, sums_of(r->layer_number[0], #sum, 2, r->shape.n_experts, 1), err));
+#define X(sum) EXF_TRY(expect_dataset(r->h, exf_layer_sums_dataset(r->layer_number[0], #sum, 2, r->shape.n_experts, 1), err));
     EXF_PAIR_SUMS(X)
 #undef X
     EXF_TRY(look_for(r->h, r->layer_number[0], "energy_sum", &r->has_energies, err));
@@ -322,10 +251,10 @@ static exf_code get_sums(exf_statistics_reader *r, int layer, const char *name, 
 {
     int64_t e = r->shape.n_experts;
     size_t n = (size_t)(rank == 2 ? e * e : e);
-    dataset d = sums_of(layer, name, rank, e, 0);
+    exf_layer_dataset d = exf_layer_sums_dataset(layer, name, rank, e, 0);
     double *rounded = NULL, *should = NULL;
     exf_code rc;
-    EXF_TRY(read_dataset(r->h, sums_of(layer, name, rank, e, 1), sum, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_sums_dataset(layer, name, rank, e, 1), sum, err));
     EXF_TRY(exf_mem_new(&rounded, n, sizeof *rounded, "rounded sums", err));
     EXF_TRY(read_dataset(r->h, d, rounded, err));
     EXF_TRY(round_sums(&should, sum, n, err));
@@ -341,7 +270,7 @@ out:
 
 static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
-    char pairs[PATH_LEN], experts[PATH_LEN];
+    char pairs[EXF_DATASET_PATH], experts[EXF_DATASET_PATH];
     snprintf(pairs, sizeof pairs, "/layers/%d/count[", layer);
     snprintf(experts, sizeof experts, "/layers/%d/norm_count[", layer);
     exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
@@ -368,7 +297,7 @@ static exf_code get_sequences(exf_statistics_reader *r, int layer, exf_layer_sta
 #define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 2, err));
     EXF_SEQUENCE_SUMS(X)
 #undef X
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
     rc = check_sequences(r, layer, s, err);
 out:
     return rc;
@@ -379,10 +308,10 @@ static exf_code get_half(exf_statistics_reader *r, int layer, exf_layer_statisti
 {
     int64_t e = r->shape.n_experts;
     exf_code rc;
-#define X(name) EXF_TRY(read_dataset(r->h, half_sums_of(layer, #name, e), s->name, err));
+#define X(name) EXF_TRY(read_dataset(r->h, exf_half_sums_dataset(layer, #name, e), s->name, err));
     EXF_HALF_SUMS(X)
 #undef X
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "half/count", EXF_DT_U64, e, e, 0), s->half_count, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "half/count", EXF_DT_U64, e, e, 0), s->half_count, err));
     for (int64_t i = 0; rc == EXF_OK && i < e * e; i++) {
         int64_t mirror = i % e * e + i / e;
         if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
@@ -398,9 +327,9 @@ static exf_code get_stream(exf_statistics_reader *r, int layer, exf_layer_statis
 {
     double rounded;
     exf_code rc;
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &rounded, err));
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &rounded, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
     if (!(rounded == exf_exact_value(s->stream_sq)))
         rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/stream/sq is %.17g, its exact sum is %.17g", exf_h5_path(r->h), layer,
                       rounded, exf_exact_value(s->stream_sq));
@@ -425,12 +354,12 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_EXPERT_SUMS_OF_VERSION_1(X)
     if (r->has_energies) X(energy_sum)
 #undef X
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "count", EXF_DT_U64, e, e, 0), s->count, err));
-    EXF_TRY(read_dataset(r->h, dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "count", EXF_DT_U64, e, e, 0), s->count, err));
+    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
     EXF_TRY(look_for(r->h, layer, "empty_slots", &has_empty_slots, err));
     EXF_TRY(look_for(r->h, layer, "stream", &has_stream, err));
     if (has_empty_slots)
-        EXF_TRY(read_dataset(r->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
+        EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
     if (has_stream) EXF_TRY(get_stream(r, layer, s, err));
     EXF_TRY(exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err));
     EXF_TRY(check_counts(r, layer, s, err));

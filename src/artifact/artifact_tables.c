@@ -228,7 +228,7 @@ static exf_code do_with_datasets(action what, const exf_tables *t, exf_h5 *h, ex
 
 /* ---- writing ----------------------------------------------------------------- */
 
-exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err)
+exf_code exf_tables_write(const exf_tables *t, const char *target, int force, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_code rc;
     exf_h5 *h = NULL;
@@ -240,6 +240,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
     EXF_TRY(exf_budgets_write(t, h, err));
     EXF_TRY(exf_norm_head_write(t, h, err));
     EXF_TRY(exf_vectors_write(t, h, err));
+    if (digest) EXF_TRY(exf_h5_digest(h, digest, err));
     rc = exf_h5_commit(h, err);
     h = NULL;
 out:

@@ -155,7 +155,9 @@ int exf_tables_of_common_input(const exf_tables *t);
 int exf_tables_index(const exf_tables *t, int layer);
 void exf_tables_free(exf_tables *t);
 
-exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* Writes a file of tables; its digest goes into `digest`, unless that is NULL. */
+exf_code exf_tables_write(const exf_tables *t, const char *target, int force, char digest[EXF_SHA256_HEX],
+                          exf_err *err) EXF_CHECKED;
 /* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms below 0, a norm of 0 of an
  * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (data.h), cosines and

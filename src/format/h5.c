@@ -98,7 +98,7 @@ static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
     quiet_thread();
     H5PLset_loading_state(0); /* no filter is loaded from disk because a file names one */
     EXF_TRY(exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err));
-    h->file = H5I_INVALID_HID;
+    h->file = h->group = H5I_INVALID_HID;
     EXF_TRY(exf_mem_strdup(&h->path, path, "HDF5 path", err));
     *out = h;
     return EXF_OK;
@@ -146,10 +146,19 @@ out:
     return rc;
 }
 
+/* Keeps an open group for the next walk, in place of the one that was kept; H5I_INVALID_HID: none. */
+static void keep_group(exf_h5 *h, hid_t group, const char *path, int len)
+{
+    if (h->group >= 0 && h->broken == EXF_OK) H5Oclose(h->group);
+    h->group = group;
+    snprintf(h->group_path, sizeof h->group_path, "%.*s", len, path);
+}
+
 /* Closes the structure, so that the disk has all of it. */
 static exf_code close_structure(exf_h5 *h, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    keep_group(h, H5I_INVALID_HID, "", 0);
     /* Flushing first, because an id whose H5Fclose failed must not be used again. */
     if (H5Fflush(h->file, H5F_SCOPE_GLOBAL) < 0 || H5Fclose(h->file) < 0) {
         rc = exf_h5i_fail(h, err, "cannot be completed");
@@ -223,6 +232,7 @@ void exf_h5_close(exf_h5 *h)
 {
     if (!h) return;
     quiet_thread();
+    keep_group(h, H5I_INVALID_HID, "", 0);
     if (h->file >= 0 && h->broken == EXF_OK) H5Fclose(h->file);
     exf_output_file_abort(h->out);
     exf_file_close(h->in);
@@ -398,22 +408,37 @@ static exf_code open_member(exf_h5 *h, const step *s, int make, hid_t *member, e
     return *member < 0 ? exf_h5i_fail(h, err, "cannot open %.*s", s->path_len, s->path) : EXF_OK;
 }
 
+/* Returns how much of a path leads to the group that is kept, 0 (the root is opened anew) where the path does not. */
+static size_t kept_part(const exf_h5 *h, const char *path, size_t len)
+{
+    size_t n = strlen(h->group_path);
+    return h->group >= 0 && n <= len && (n == len || path[n] == '/') && memcmp(path, h->group_path, n) == 0 ? n : 0;
+}
+
 exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *object, exf_err *err)
 {
     char *names = NULL, *rest = NULL;
+    size_t kept = kept_part(h, path, len);
     exf_code rc;
     *object = H5I_INVALID_HID;
     if (path[0] != '/') return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
     EXF_TRY(exf_h5i_enter(err));
     EXF_TRY(exf_mem_dup(&names, path, len, "object path", err));
-    *object = H5Gopen2(h->file, "/", H5P_DEFAULT);
+    *object = kept ? h->group : H5Gopen2(h->file, "/", H5P_DEFAULT);
     if (*object < 0) rc = exf_h5i_fail(h, err, "cannot open /");
-    for (char *name = strtok_r(names, "/", &rest); *object >= 0 && name; name = strtok_r(NULL, "/", &rest)) {
+    char *name = strtok_r(names + kept, "/", &rest), *next;
+    if (kept && !name) H5Iinc_ref(h->group); /* the caller closes it too */
+    for (; *object >= 0 && name; name = next) {
         int at = (int)(name - names);
         const step s = {*object, name, path, at > 1 ? at - 1 : 1, at + (int)strlen(name)};
+        next = strtok_r(NULL, "/", &rest);
         *object = H5I_INVALID_HID;
         rc = open_member(h, &s, make, object, err);
-        H5Oclose(s.group);
+        if (s.group == h->group) continue;
+        if (!next && *object >= 0 && at > 1 && at <= EXF_H5I_KEPT_PATH)
+            keep_group(h, s.group, path, at - 1);
+        else
+            H5Oclose(s.group);
     }
 out:
     exf_mem_free(names);

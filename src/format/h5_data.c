@@ -1,4 +1,4 @@
-/* h5_data.c - the elements of datasets: where they are, writing and reading them, their checksums; see h5.h. */
+/* h5_data.c - the elements of datasets: where they are, their checksums, rows, reading; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/err.h"
@@ -11,8 +11,7 @@
 
 /* ---- a dataset's place --------------------------------------------------------- */
 
-/* HDF5's name of a dtype: an immutable id; negative for those not stored. */
-static hid_t type_of(exf_dtype t)
+hid_t exf_h5i_type(exf_dtype t)
 {
     switch (t) {
     case EXF_DT_U8: return H5T_STD_U8LE;
@@ -52,14 +51,13 @@ static int read_dtype(hid_t dataset, exf_dtype *out)
     int known = 0;
     for (int t = 0; t < EXF_DT_COUNT && type >= 0 && !known; t++) {
         *out = (exf_dtype)t;
-        known = type_of(*out) >= 0 && H5Tequal(type, type_of(*out)) > 0;
+        known = exf_h5i_type(*out) >= 0 && H5Tequal(type, exf_h5i_type(*out)) > 0;
     }
     if (type >= 0) H5Tclose(type);
     return known;
 }
 
-/* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
-static int find_bad_axis(const exf_tensor *t)
+int exf_h5i_bad_axis(const exf_tensor *t)
 {
     int64_t most = INT64_MAX / 16;
     for (int i = 0; i < t->rank; i++) {
@@ -79,11 +77,10 @@ static int read_shape(hid_t dataset, exf_tensor *t)
     if (space >= 0) H5Sclose(space);
     if (t->rank < 0 || t->rank > EXF_MAX_RANK) return 0;
     for (int i = 0; i < t->rank; i++) t->shape[i] = dims[i] > INT64_MAX ? -1 : (int64_t)dims[i];
-    return find_bad_axis(t) < 0;
+    return exf_h5i_bad_axis(t) < 0;
 }
 
-/* Finds where the elements of an open dataset are: all of them, plain, in one piece, within the file. */
-static exf_code find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
+exf_code exf_h5i_find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
 {
     const char *why = find_foreign_layout(dataset);
     if (why) return exf_fail(err, exf_h5i_blame(h), "%s: %s %s: not one of ours", h->path, path, why);
@@ -105,41 +102,44 @@ static exf_code find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_r
     return EXF_OK;
 }
 
-static exf_code look_at(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
+static exf_code look_at(exf_h5 *h, const char *path, hid_t object, exf_h5i_rows *r, exf_err *err)
 {
-    hid_t object;
     memset(r, 0, sizeof *r);
-    exf_code rc = exf_h5i_open(h, path, &object, err);
-    if (rc != EXF_OK) return rc;
-    if (H5Iget_type(object) == H5I_DATASET)
-        rc = find_place(h, path, object, r, err);
-    else
-        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
-    H5Oclose(object);
-    return rc;
+    if (H5Iget_type(object) == H5I_DATASET) return exf_h5i_find_place(h, path, object, r, err);
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
 }
 
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err)
 {
-    exf_h5i_rows r;
-    exf_code rc = look_at(h, path, &r, err);
+    exf_h5i_rows r = {.path = NULL};
+    hid_t object;
+    exf_code rc = exf_h5i_open(h, path, &object, err);
+    if (rc == EXF_OK) {
+        rc = look_at(h, path, object, &r, err);
+        H5Oclose(object);
+    }
     *t = r.shape;
     t->name = path;
     return rc;
 }
 
+/* Refuses another dtype or shape than is expected; `is` is a dataset's. */
+static exf_code compare_shapes(const exf_h5 *h, const exf_tensor *is, const exf_tensor *expected, exf_err *err)
+{
+    char text[256], want[256];
+    int same = is->dtype == expected->dtype && is->rank == expected->rank;
+    for (int i = 0; same && i < is->rank; i++) same = is->shape[i] == expected->shape[i];
+    if (same) return EXF_OK;
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(is->dtype),
+                    exf_shape_text(text, sizeof text, is->shape, is->rank), exf_dtype_name(expected->dtype),
+                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
+}
+
 exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 {
     exf_tensor t;
-    char is[256], want[256];
     exf_code rc = exf_h5_describe(h, expected->name, &t, err);
-    if (rc != EXF_OK) return rc;
-    int same = t.dtype == expected->dtype && t.rank == expected->rank;
-    for (int i = 0; same && i < t.rank; i++) same = t.shape[i] == expected->shape[i];
-    if (same) return EXF_OK;
-    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(t.dtype),
-                    exf_shape_text(is, sizeof is, t.shape, t.rank), exf_dtype_name(expected->dtype),
-                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
+    return rc == EXF_OK ? compare_shapes(h, &t, expected, err) : rc;
 }
 
 /* ---- checksums -------------------------------------------------------------- */
@@ -165,22 +165,22 @@ uint32_t exf_h5i_join_crc(uint32_t crc, uint32_t next, size_t n)
     return (uint32_t)crc32_combine(crc, next, (z_off_t)n);
 }
 
-static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
+uint32_t exf_h5i_add_to_crc(uint32_t crc, const void *bytes, size_t n)
 {
     return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
 }
 
-static exf_code put_checksum(exf_h5 *h, const char *path, uint32_t crc, exf_err *err)
+exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err)
 {
     char hex[9];
     snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
-    return exf_h5_put_text(h, path, EXF_H5_CHECKSUM, hex, err);
+    return exf_h5i_put_text(h, dataset, path, EXF_H5_CHECKSUM, hex, err);
 }
 
-static exf_code get_checksum(exf_h5 *h, const char *path, uint32_t *crc, exf_err *err)
+static exf_code get_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t *crc, exf_err *err)
 {
     char *text = NULL;
-    exf_code rc = exf_h5_get_text(h, path, EXF_H5_CHECKSUM, &text, err);
+    exf_code rc = exf_h5i_get_text(h, dataset, path, EXF_H5_CHECKSUM, &text, err);
     if (rc != EXF_OK) return rc;
     if (strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
         rc = exf_fail(err, exf_h5i_blame(h), "%s: %s: its attribute " EXF_H5_CHECKSUM " is no CRC-32 of 8 hexadecimal digits",
@@ -205,65 +205,10 @@ exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, voi
     return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
 }
 
-/* ---- writing ---------------------------------------------------------------- */
-
-/* Makes a dataset and gives it its place in the file. */
-static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, exf_err *err)
-{
-    hsize_t dims[EXF_MAX_RANK];
-    hid_t object;
-    int axis = find_bad_axis(t);
-    exf_code rc;
-    memset(r, 0, sizeof *r);
-    EXF_TRY(exf_h5i_writable(h, err));
-    if (type_of(t->dtype) < 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name,
-                        exf_dtype_name(t->dtype));
-    if (axis >= 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
-    EXF_TRY(exf_h5i_walk(h, t->name, strlen(t->name), 0, &object, err));
-    if (object >= 0) H5Oclose(object);
-    if (object >= 0) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
-    EXF_TRY(exf_h5i_walk(h, t->name, (size_t)(strrchr(t->name, '/') - t->name), 1, &object, err)); /* its parents */
-    H5Oclose(object);
-    for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];
-    hid_t space = t->rank ? H5Screate_simple(t->rank, dims, NULL) : H5Screate(H5S_SCALAR);
-    hid_t lcpl = exf_h5i_utf8_links(), dcpl = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_obj_track_times(dcpl, 0);
-    H5Pset_layout(dcpl, H5D_CONTIGUOUS);
-    H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_EARLY);
-    H5Pset_fill_time(dcpl, H5D_FILL_TIME_NEVER); /* what nobody writes is a hole of the file */
-    hid_t dataset = H5Dcreate2(h->file, t->name, type_of(t->dtype), space, lcpl, dcpl, H5P_DEFAULT);
-    rc = dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : find_place(h, t->name, dataset, r, err);
-    if (dataset >= 0) H5Dclose(dataset);
-    H5Pclose(dcpl);
-    H5Pclose(lcpl);
-    H5Sclose(space);
-out:
-    return rc;
-}
-
 static exf_code write_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, const void *bytes, size_t n, exf_err *err)
 {
     exf_code rc = exf_output_file_patch(h->out, r->at + from, bytes, n, err);
     return rc == EXF_OK ? rc : exf_h5i_break(h, err);
-}
-
-exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err)
-{
-    exf_h5i_rows r;
-    exf_code rc;
-    EXF_TRY(make_dataset(h, t, &r, err));
-    if (r.bytes >= EXF_H5_LARGE) {
-        rc = exf_h5i_do_pieces(h, &r, t->data, NULL, &r.crc, NULL, err);
-        if (rc != EXF_OK) return exf_h5i_break(h, err);
-    } else {
-        EXF_TRY(write_bytes(h, &r, 0, t->data, r.bytes, err));
-        r.crc = add_to_crc(0, t->data, r.bytes);
-    }
-    rc = put_checksum(h, t->name, r.crc, err);
-out:
-    return rc;
 }
 
 /* ---- rows --------------------------------------------------------------------- */
@@ -289,23 +234,27 @@ out:
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
-    exf_code rc;
-    EXF_TRY(make_dataset(h, t, &r, err));
+    hid_t dataset;
+    exf_code rc = exf_h5i_make_dataset(h, t, &r, &dataset, err);
+    if (dataset >= 0) H5Dclose(dataset);
+    if (rc != EXF_OK) return rc;
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;
     if (rc != EXF_OK) return exf_h5i_break(h, err);
     r.crc = crc_of_zeros(r.bytes);
-    rc = add_rows(h, t->name, &r, err);
-out:
-    return rc;
+    return add_rows(h, t->name, &r, err);
 }
 
 exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, exf_err *err)
 {
     exf_h5i_rows r;
+    hid_t dataset;
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(exf_h5_expect(h, t, err));
-    EXF_TRY(look_at(h, t->name, &r, err));
+    EXF_TRY(exf_h5i_open(h, t->name, &dataset, err));
+    rc = look_at(h, t->name, dataset, &r, err);
+    H5Oclose(dataset);
+    if (rc == EXF_OK) rc = compare_shapes(h, &r.shape, t, err);
+    if (rc != EXF_OK) goto out;
     r.anew = !rows_crc;
     r.crc = r.crc_stored = rows_crc ? *rows_crc : crc_of_zeros(r.bytes);
     if (rows_crc) EXF_TRY(exf_h5i_check_elements(h, t->name, &r, NULL, err));
@@ -331,7 +280,7 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
     EXF_TRY(check_rows(h, r, path, row, n_rows, err));
     uint64_t from = (uint64_t)row * row_bytes(r), n = (uint64_t)n_rows * row_bytes(r);
     EXF_TRY(write_bytes(h, r, from, data, n, err));
-    r->crc ^= shift_crc(add_to_crc(0, data, n) ^ crc_of_zeros(n), r->bytes - from - n);
+    r->crc ^= shift_crc(exf_h5i_add_to_crc(0, data, n) ^ crc_of_zeros(n), r->bytes - from - n);
     r->next += n_rows;
 out:
     return rc;
@@ -350,26 +299,44 @@ exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < h->n_rows; i++) {
         const exf_h5i_rows *r = &h->rows[i];
+        hid_t dataset;
         if (r->anew && r->next < r->shape.shape[0])
             return exf_fail(err, EXF_INTERNAL, "%s: %s has %lld of %lld rows that were written anew", h->path, r->path,
                             (long long)r->next, (long long)r->shape.shape[0]);
-        rc = put_checksum(h, r->path, r->crc, err);
+        EXF_TRY(exf_h5i_open(h, r->path, &dataset, err));
+        rc = exf_h5i_put_checksum(h, dataset, r->path, r->crc, err);
+        H5Oclose(dataset);
     }
+out:
     return rc;
 }
 
 /* ---- reading ------------------------------------------------------------------ */
 
-exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err)
+exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
 {
     const exf_h5i_rows *defined = h->out ? find_rows(h, path) : NULL;
     exf_code rc;
-    EXF_TRY(look_at(h, path, r, err));
+    EXF_TRY(look_at(h, path, dataset, r, err));
     if (defined)
         r->crc_stored = defined->crc;
     else
-        rc = get_checksum(h, path, &r->crc_stored, err);
+        rc = get_checksum(h, dataset, path, &r->crc_stored, err);
 out:
+    return rc;
+}
+
+/* Opens a dataset to find its elements; `expected` NULL: whatever their shape. */
+static exf_code find_to_read(exf_h5 *h, const char *path, const exf_tensor *expected, exf_h5i_rows *r, exf_err *err)
+{
+    hid_t dataset;
+    exf_code rc = exf_h5i_open(h, path, &dataset, err);
+    if (rc != EXF_OK) return rc;
+    EXF_TRY(look_at(h, path, dataset, r, err));
+    if (expected) EXF_TRY(compare_shapes(h, &r->shape, expected, err)); /* before a checksum that it may lack */
+    rc = exf_h5i_find_elements(h, path, dataset, r, err);
+out:
+    H5Oclose(dataset);
     return rc;
 }
 
@@ -379,7 +346,7 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
     exf_code rc;
     if (h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for writing", h->path);
     if (!r) {
-        EXF_TRY(exf_h5i_find_elements(h, path, &new, err));
+        EXF_TRY(find_to_read(h, path, NULL, &new, err));
         EXF_TRY(add_rows(h, path, &new, err));
         r = &h->rows[h->n_rows - 1];
     }
@@ -393,7 +360,7 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
                         (long long)r->next - 1);
     size_t n = (size_t)((uint64_t)n_rows * row_bytes(r));
     EXF_TRY(exf_h5i_read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
-    r->crc = add_to_crc(r->crc, data, n);
+    r->crc = exf_h5i_add_to_crc(r->crc, data, n);
     r->next += n_rows;
     if (r->next == r->shape.shape[0]) rc = compare_crc(h, path, r, r->crc, err);
 out:
@@ -404,13 +371,12 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 {
     exf_h5i_rows r;
     exf_code rc;
-    EXF_TRY(exf_h5_expect(h, expected, err));
-    EXF_TRY(exf_h5i_find_elements(h, expected->name, &r, err));
+    EXF_TRY(find_to_read(h, expected->name, expected, &r, err));
     if (r.bytes >= EXF_H5_LARGE) {
         EXF_TRY(exf_h5i_do_pieces(h, &r, NULL, data, &r.crc, NULL, err));
     } else {
         EXF_TRY(exf_h5i_read_bytes(h, &r, 0, data, r.bytes, err));
-        r.crc = add_to_crc(0, data, r.bytes);
+        r.crc = exf_h5i_add_to_crc(0, data, r.bytes);
     }
     rc = compare_crc(h, expected->name, &r, r.crc, err);
 out:
@@ -434,7 +400,7 @@ exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows 
         size_t n = r->bytes - at < most ? (size_t)(r->bytes - at) : most;
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_h5i_read_bytes(h, r, at, piece, n, err));
-        if (compared) crc = add_to_crc(crc, piece, n);
+        if (compared) crc = exf_h5i_add_to_crc(crc, piece, n);
         if (hash) EXF_TRY(exf_hash_add(hash, piece, n, err));
         at += n;
     }
@@ -447,6 +413,6 @@ out:
 exf_code exf_h5_verify(exf_h5 *h, const char *path, exf_err *err)
 {
     exf_h5i_rows r;
-    exf_code rc = exf_h5i_find_elements(h, path, &r, err);
+    exf_code rc = find_to_read(h, path, NULL, &r, err);
     return rc == EXF_OK ? exf_h5i_check_elements(h, path, &r, NULL, err) : rc;
 }

@@ -1,5 +1,5 @@
-/* h5_internal.h - what h5.c (files, groups), h5_object.c (attributes, lists, the digest) and h5_data.c (elements) share; only
- * they include libhdf5's header. */
+/* h5_internal.h - what h5.c (files, groups), h5_object.c (attributes, lists, the digest), h5_data.c (elements), h5_write.c (whole
+ * datasets) and h5_pieces.c (large ones) share; only they include libhdf5's header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
 #include "format/h5.h"
@@ -7,6 +7,8 @@
 #include "base/file.h"
 
 #include <hdf5.h>
+
+enum { EXF_H5I_KEPT_PATH = 256 };
 
 /* A dataset of which rows are being written or read. */
 typedef struct {
@@ -31,6 +33,9 @@ struct exf_h5 {
     size_t n_rows, cap_rows;
     exf_hash *hash;      /* of a digest that has begun; NULL: none has */
     char *hashed;        /* the last object that it covers, with all before it in the walk */
+    hid_t group;         /* the group of the object that was opened last, kept open, since the next one is mostly in it too;
+                          * H5I_INVALID_HID: none */
+    char group_path[EXF_H5I_KEPT_PATH]; /* "" is the root */
 };
 
 /* Before every call of libhdf5 that may fail: memory for its own needs, and quiet for this thread. */
@@ -54,14 +59,29 @@ exf_code exf_h5i_check_group(exf_h5 *h, hid_t group, const char *path, int len, 
 /* A link creation list for UTF-8 names. */
 hid_t exf_h5i_utf8_links(void);
 
+/* Returns HDF5's name of a dtype: an immutable id; negative for those not stored. */
+hid_t exf_h5i_type(exf_dtype t);
+/* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
+int exf_h5i_bad_axis(const exf_tensor *t);
+/* Makes a dataset, gives it its place in the file, and leaves it open; the caller closes *dataset, unless it is invalid. */
+exf_code exf_h5i_make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, hid_t *dataset, exf_err *err) EXF_CHECKED;
+/* Finds where the elements of an open dataset are: all of them, plain, in one piece, within the file. */
+exf_code exf_h5i_find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* Writes the checksum of an open dataset. */
+exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err) EXF_CHECKED;
 /* Adds checksums to all defined datasets. */
 exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err) EXF_CHECKED;
-/* Looks where a dataset's elements are and which checksum they should have (crc_stored). */
-exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* Looks where an open dataset's elements are and which checksum they should have (crc_stored). */
+exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* exf_h5_put_text and exf_h5_get_text of an open object; `object` is its path. */
+exf_code exf_h5i_put_text(exf_h5 *h, hid_t o, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_get_text(exf_h5 *h, hid_t o, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED;
 /* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
 exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err) EXF_CHECKED;
 /* CRC-32 of n > 0 bytes; of bytes and n more, whose own is `next`. */
 uint32_t exf_h5i_crc(const void *bytes, size_t n);
+/* CRC-32 of bytes that have `crc` and of n more, which may be none. */
+uint32_t exf_h5i_add_to_crc(uint32_t crc, const void *bytes, size_t n);
 uint32_t exf_h5i_join_crc(uint32_t crc, uint32_t next, size_t n);
 /* Writes a large dataset's elements from `from`, or, with from NULL, reads them, into `to` unless it is NULL; several pieces at
  * once.  *crc becomes their checksum; a hash gets the digests of the pieces (exf_h5_digest). */

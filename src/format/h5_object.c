@@ -44,26 +44,32 @@ exf_code exf_h5_members(exf_h5 *h, const char *group, exf_h5_visit visit, void *
     return rc != EXF_OK ? rc : v.rc;
 }
 
-exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *self, exf_err *err)
+/* exf_h5_attrs of an open object. */
+static exf_code visit_attrs(exf_h5 *h, hid_t o, const char *object, exf_h5_visit visit, void *self, exf_err *err)
 {
     visitor v = {visit, self, err, EXF_OK};
+    if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_attr, &v) < 0)
+        return exf_h5i_fail(h, err, "cannot list the attributes of %s", object);
+    return v.rc;
+}
+
+exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *self, exf_err *err)
+{
     hid_t o;
     exf_code rc = exf_h5i_open(h, object, &o, err);
     if (rc != EXF_OK) return rc;
-    if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_attr, &v) < 0)
-        rc = exf_h5i_fail(h, err, "cannot list the attributes of %s", object);
+    rc = visit_attrs(h, o, object, visit, self, err);
     H5Oclose(o);
-    return rc != EXF_OK ? rc : v.rc;
+    return rc;
 }
 
 /* ---- writing attributes ---------------------------------------------------- */
 
-static exf_code write_attr(exf_h5 *h, const char *object, const char *name, hid_t type, const void *value, exf_err *err)
+static exf_code write_attr(exf_h5 *h, hid_t o, const char *object, const char *name, hid_t type, const void *value, exf_err *err)
 {
     exf_code rc;
-    hid_t o = H5I_INVALID_HID, attr = H5I_INVALID_HID, space = H5I_INVALID_HID, acpl = H5I_INVALID_HID;
+    hid_t attr = H5I_INVALID_HID, space = H5I_INVALID_HID, acpl = H5I_INVALID_HID;
     EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(exf_h5i_open(h, object, &o, err));
     htri_t exists = H5Aexists(o, name);
     if (exists != 0) {
         rc = exists < 0 ? exf_h5i_fail(h, err, "cannot look up attribute %s of %s", name, object)
@@ -79,11 +85,10 @@ out:
     if (attr >= 0 && H5Aclose(attr) < 0 && rc == EXF_OK) rc = exf_h5i_fail(h, err, "cannot close attribute %s of %s", name, object);
     if (space >= 0) H5Sclose(space);
     if (acpl >= 0) H5Pclose(acpl);
-    if (o >= 0) H5Oclose(o);
     return rc;
 }
 
-exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err)
+exf_code exf_h5i_put_text(exf_h5 *h, hid_t o, const char *object, const char *name, const char *value, exf_err *err)
 {
     size_t len = strlen(value), bad = exf_utf8_valid(value, len);
     if (bad != len)
@@ -95,14 +100,36 @@ exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const 
     H5Tset_size(type, len ? len : 1); /* there is no type of size 0; the NUL after value pads */
     H5Tset_strpad(type, H5T_STR_NULLPAD);
     H5Tset_cset(type, H5T_CSET_UTF8);
-    exf_code rc = write_attr(h, object, name, type, value, err);
+    exf_code rc = write_attr(h, o, object, name, type, value, err);
     H5Tclose(type);
+    return rc;
+}
+
+/* Opens an object to write to it. */
+static exf_code open_to_write(exf_h5 *h, const char *object, hid_t *o, exf_err *err)
+{
+    exf_code rc = exf_h5i_writable(h, err);
+    return rc == EXF_OK ? exf_h5i_open(h, object, o, err) : rc;
+}
+
+exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err)
+{
+    hid_t o;
+    exf_code rc = open_to_write(h, object, &o, err);
+    if (rc != EXF_OK) return rc;
+    rc = exf_h5i_put_text(h, o, object, name, value, err);
+    H5Oclose(o);
     return rc;
 }
 
 exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err)
 {
-    return write_attr(h, object, name, H5T_STD_I64LE, &value, err);
+    hid_t o;
+    exf_code rc = open_to_write(h, object, &o, err);
+    if (rc != EXF_OK) return rc;
+    rc = write_attr(h, o, object, name, H5T_STD_I64LE, &value, err);
+    H5Oclose(o);
+    return rc;
 }
 
 /* ---- reading attributes ---------------------------------------------------- */
@@ -141,13 +168,12 @@ static exf_code read_text(exf_h5 *h, const char *object, const char *name, hid_t
     return EXF_OK;
 }
 
-/* Reads an attribute of any kind; v->text is the caller's to free, also after an error. */
-static exf_code read_attr(exf_h5 *h, const char *object, const char *name, attr_value *v, exf_err *err)
+/* Reads an attribute of any kind of an open object; v->text is the caller's to free, also after an error. */
+static exf_code read_attr(exf_h5 *h, hid_t o, const char *object, const char *name, attr_value *v, exf_err *err)
 {
-    exf_code rc;
-    hid_t o = H5I_INVALID_HID, attr = H5I_INVALID_HID, type = H5I_INVALID_HID;
+    exf_code rc = EXF_OK;
+    hid_t attr = H5I_INVALID_HID, type = H5I_INVALID_HID;
     *v = (attr_value){.kind = ATTR_OTHER};
-    EXF_TRY(exf_h5i_open(h, object, &o, err));
     htri_t has = H5Aexists(o, name);
     if (has == 0) {
         rc = exf_fail(err, exf_h5i_blame(h), "%s: %s lacks the attribute %s", h->path, object, name);
@@ -166,14 +192,13 @@ static exf_code read_attr(exf_h5 *h, const char *object, const char *name, attr_
 out:
     if (type >= 0) H5Tclose(type);
     if (attr >= 0) H5Aclose(attr);
-    if (o >= 0) H5Oclose(o);
     return rc;
 }
 
 /* Reads an attribute that must be of that kind. */
-static exf_code read_kind(exf_h5 *h, const char *object, const char *name, attr_kind want, attr_value *v, exf_err *err)
+static exf_code read_kind(exf_h5 *h, hid_t o, const char *object, const char *name, attr_kind want, attr_value *v, exf_err *err)
 {
-    exf_code rc = read_attr(h, object, name, v, err);
+    exf_code rc = read_attr(h, o, object, name, v, err);
     if (rc == EXF_OK && v->kind != want)
         rc = exf_fail(err, exf_h5i_blame(h), "%s: attribute %s of %s is %s, expected %s", h->path, name, object,
                       kind_name[v->kind], kind_name[want]);
@@ -183,19 +208,34 @@ static exf_code read_kind(exf_h5 *h, const char *object, const char *name, attr_
     return rc;
 }
 
-exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err)
+exf_code exf_h5i_get_text(exf_h5 *h, hid_t o, const char *object, const char *name, char **value, exf_err *err)
 {
     attr_value v;
-    exf_code rc = read_kind(h, object, name, ATTR_TEXT, &v, err);
+    exf_code rc = read_kind(h, o, object, name, ATTR_TEXT, &v, err);
     *value = v.text;
+    return rc;
+}
+
+exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err)
+{
+    hid_t o;
+    exf_code rc = exf_h5i_open(h, object, &o, err);
+    *value = NULL;
+    if (rc != EXF_OK) return rc;
+    rc = exf_h5i_get_text(h, o, object, name, value, err);
+    H5Oclose(o);
     return rc;
 }
 
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err)
 {
     attr_value v;
-    exf_code rc = read_kind(h, object, name, ATTR_I64, &v, err);
+    hid_t o;
+    exf_code rc = exf_h5i_open(h, object, &o, err);
+    if (rc != EXF_OK) return rc;
+    rc = read_kind(h, o, object, name, ATTR_I64, &v, err);
     if (rc == EXF_OK) *value = v.i64;
+    H5Oclose(o);
     return rc;
 }
 
@@ -223,6 +263,7 @@ typedef struct {
     const char *after, *through; /* objects: the walk goes on after the one, and ends with the other; NULL: the whole walk */
     const char *path;
     int depth; /* 0: the root */
+    hid_t object; /* the one at path, while its attributes are hashed */
 } walk;
 
 typedef enum { EARLIER, AROUND, WITHIN, LATER } walk_place;
@@ -246,7 +287,7 @@ static exf_code hash_attr(void *self, const char *name, exf_err *err)
     exf_code rc;
     if (strcmp(name, EXF_H5_CHECKSUM) == 0) return EXF_OK; /* follows from the elements */
     if (w->depth == 0 && strcmp(name, EXF_H5_CONTAINER) == 0) return EXF_OK;
-    EXF_TRY(read_attr(w->h, w->path, name, &v, err));
+    EXF_TRY(read_attr(w->h, w->object, w->path, name, &v, err));
     EXF_TRY(exf_hash_add_text(w->hash, "attribute", err));
     EXF_TRY(exf_hash_add_text(w->hash, name, err));
     EXF_TRY(exf_hash_add_text(w->hash, kind_name[v.kind], err));
@@ -259,11 +300,11 @@ out:
     return rc;
 }
 
-static exf_code hash_dataset(walk *w, exf_err *err)
+static exf_code hash_dataset(const walk *w, exf_err *err)
 {
     exf_h5i_rows r;
     exf_code rc;
-    EXF_TRY(exf_h5i_find_elements(w->h, w->path, &r, err));
+    EXF_TRY(exf_h5i_find_elements(w->h, w->path, w->object, &r, err));
     EXF_TRY(exf_hash_add_text(w->hash, "elements", err));
     EXF_TRY(exf_hash_add_text(w->hash, exf_dtype_name(r.shape.dtype), err));
     EXF_TRY(exf_hash_add_u64(w->hash, (uint64_t)r.shape.rank, err));
@@ -291,26 +332,36 @@ static exf_code check_only_name(const walk *w, hid_t object, exf_err *err)
 
 static exf_code hash_member(void *self, const char *name, exf_err *err);
 
+/* Hashes what an object is beside the members of a group: path, kind, attributes, elements. */
+static exf_code hash_itself(walk *w, H5I_type_t *kind, exf_err *err)
+{
+    exf_code rc = exf_h5i_open(w->h, w->path, &w->object, err);
+    if (rc != EXF_OK) return rc;
+    *kind = H5Iget_type(w->object);
+    EXF_TRY(check_only_name(w, w->object, err));
+    if (*kind != H5I_GROUP && *kind != H5I_DATASET) {
+        rc = exf_fail(err, exf_h5i_blame(w->h), "%s: %s is neither a group nor a dataset", w->h->path, w->path);
+        goto out;
+    }
+    EXF_TRY(exf_hash_add_text(w->hash, "object", err));
+    EXF_TRY(exf_hash_add_text(w->hash, w->path, err));
+    EXF_TRY(exf_hash_add_text(w->hash, *kind == H5I_GROUP ? "group" : "dataset", err));
+    EXF_TRY(visit_attrs(w->h, w->object, w->path, hash_attr, w, err));
+    if (*kind == H5I_DATASET) rc = hash_dataset(w, err);
+out:
+    H5Oclose(w->object);
+    return rc;
+}
+
 static exf_code hash_object(walk *w, exf_err *err)
 {
     walk_place from_after = w->after ? place_of(w->path, w->after) : LATER;
-    hid_t object;
+    H5I_type_t kind = H5I_GROUP;
     exf_code rc = EXF_OK;
     if (from_after == EARLIER || from_after == WITHIN) return EXF_OK;
     if (w->through && place_of(w->path, w->through) == LATER) return EXF_OK;
-    if (from_after == AROUND) return exf_h5_members(w->h, w->path, hash_member, w, err); /* the group itself is hashed */
-    EXF_TRY(exf_h5i_open(w->h, w->path, &object, err));
-    H5I_type_t kind = H5Iget_type(object);
-    rc = check_only_name(w, object, err);
-    H5Oclose(object);
-    if (rc != EXF_OK) return rc;
-    if (kind != H5I_GROUP && kind != H5I_DATASET)
-        return exf_fail(err, exf_h5i_blame(w->h), "%s: %s is neither a group nor a dataset", w->h->path, w->path);
-    EXF_TRY(exf_hash_add_text(w->hash, "object", err));
-    EXF_TRY(exf_hash_add_text(w->hash, w->path, err));
-    EXF_TRY(exf_hash_add_text(w->hash, kind == H5I_GROUP ? "group" : "dataset", err));
-    EXF_TRY(exf_h5_attrs(w->h, w->path, hash_attr, w, err));
-    rc = kind == H5I_GROUP ? exf_h5_members(w->h, w->path, hash_member, w, err) : hash_dataset(w, err);
+    if (from_after != AROUND) EXF_TRY(hash_itself(w, &kind, err)); /* a group around it is hashed itself */
+    if (kind == H5I_GROUP) rc = exf_h5_members(w->h, w->path, hash_member, w, err);
 out:
     return rc;
 }
@@ -325,7 +376,7 @@ static exf_code hash_member(void *self, const char *name, exf_err *err)
         return exf_fail(err, EXF_FORMAT, "%s: %s is nested deeper than %d groups", up->h->path, up->path, DEPTH_MAX);
     exf_text_appendf(&path, "%s/%s", up->depth ? up->path : "", name);
     EXF_TRY(exf_text_end(&path, err));
-    walk w = {up->h, up->hash, up->after, up->through, path.s, up->depth + 1};
+    walk w = {up->h, up->hash, up->after, up->through, path.s, up->depth + 1, H5I_INVALID_HID};
     rc = hash_object(&w, err);
 out:
     exf_text_free(&path);
@@ -348,7 +399,7 @@ static exf_code go_on(exf_h5 *h, const char *through, exf_err *err)
         EXF_TRY(exf_hash_new(&h->hash, err));
         exf_hash_beside(h->hash);
     }
-    walk w = {h, h->hash, h->hashed, through, "/", 0};
+    walk w = {h, h->hash, h->hashed, through, "/", 0, H5I_INVALID_HID};
     rc = hash_object(&w, err);
 out:
     return rc;

@@ -203,8 +203,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     if (from_file) EXF_TRY(exf_sensitivities_record(&measured, t, err));
     EXF_TRY(report_coverage(t, r, err));
     EXF_TRY(read_old_digest(target, old, err));
-    EXF_TRY(exf_tables_write(t, target, r->force, err));
-    EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, out->digest, err));
+    EXF_TRY(exf_tables_write(t, target, r->force, out->digest, err));
     EXF_TRY(exf_announce_digest(target, out->digest, err));
     EXF_TRY(exf_path_dir(&directory, target, err));
     EXF_TRY(exf_derived_drop(directory, old, out->digest, exports ? &r->targets : NULL, err));

@@ -90,8 +90,8 @@ END_TEST
 
 /* ---- whole models ------------------------------------------------------------------------ */
 
-/* One matrix of a model, its tensors copied as the loader of a device copies them. */
-static void check_matrix(const exf_model *m, const char *name, size_t rows, size_t cols)
+/* One matrix of a model, or stack of them, its tensors copied as the loader of a device copies them. */
+static void check_matrix(const exf_model *m, void *weight)
 {
     static const exf_device_coding coding[] = {
         [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,   [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4, [EXF_CODED_INT4] = EXF_DEVICE_CODED_INT4,
@@ -100,8 +100,8 @@ static void check_matrix(const exf_model *m, const char *name, size_t rows, size
     exf_weight_source w;
     exf_raw_rows raw;
     void *on[EXF_STORED_KINDS] = {NULL};
-    int64_t shape[2] = {(int64_t)rows, (int64_t)cols};
-    ck_ok(exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, 2, EXF_LINEAR, &err), err);
+    size_t rows, cols;
+    saved_weight_find(&w, m, weight, &rows, &cols);
     char *buffer = test_memory(exf_weight_source_room(&w, 0, rows, cols), 1);
     float *want = test_memory(rows * cols, 4);
     ck_ok(exf_weight_source_raw(&w, 0, rows, cols, buffer, &raw, &err), err);
@@ -112,7 +112,7 @@ static void check_matrix(const exf_model *m, const char *name, size_t rows, size
                                .scales = on[EXF_STORED_SCALES], .rows = rows, .cols = cols, .block_rows = (size_t)w.block_rows,
                                .block_cols = (size_t)w.block_cols, .zeros = on[EXF_STORED_ZEROS], .zero_add = w.zero_add,
                                .groups = on[EXF_STORED_GROUPS], .factor = on[EXF_STORED_FACTOR], .divides = w.divides};
-    check_decoded(&c, want, name);
+    check_decoded(&c, want, exf_json_key(weight));
     for (int k = 0; k < EXF_STORED_KINDS; k++) d.b->free(on[k]);
     exf_mem_free(buffer);
     exf_mem_free(want);
@@ -128,10 +128,7 @@ START_TEST(every_matrix_is_the_cpus)
     ck_ok(exf_json_load(&doc, path, 1 << 20, &err), err);
     ck_ok(exf_model_open(&m, dir_of(_i), &err), err);
     const exf_json *weights = exf_json_get(doc, "weights");
-    for (void *it = exf_json_first(weights); it; it = exf_json_next(weights, it)) {
-        const exf_json *shape = exf_json_get(exf_json_value(it), "shape");
-        check_matrix(m, exf_json_key(it), (size_t)exf_json_int(exf_json_at(shape, 0)), (size_t)exf_json_int(exf_json_at(shape, 1)));
-    }
+    for (void *it = exf_json_first(weights); it; it = exf_json_next(weights, it)) check_matrix(m, it);
     exf_model_close(m);
     exf_json_free(doc);
 }

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     if (rc == EXF_OK) rc = exf_provenance_add(&t.provenance, &e, "model.layers", "%d", LAYERS);
     if (rc == EXF_OK) {
         fill(&t);
-        rc = exf_tables_write(&t, argv[1], 1, &e);
+        rc = exf_tables_write(&t, argv[1], 1, NULL, &e);
     }
     if (rc != EXF_OK) fprintf(stderr, "make_deepseek_v4: %s\n", e.msg);
     exf_tables_free(&t);

@@ -82,7 +82,7 @@ int main(int argc, char **argv)
     exf_err e = {.code = EXF_OK, .msg = ""};
     exf_tables t = {.n_layers = 0};
     exf_code rc = argc == 2 ? make(&t, &e) : exf_fail(&e, EXF_USAGE, "no file named");
-    if (rc == EXF_OK) rc = exf_tables_write(&t, argv[1], 1, &e);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, argv[1], 1, NULL, &e);
     if (rc != EXF_OK) fprintf(stderr, "make_wide_tables: %s\n", e.msg);
     exf_tables_free(&t);
     return (int)rc;

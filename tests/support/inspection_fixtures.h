@@ -108,7 +108,7 @@ static inline void small_files(const small_run *r, const char *statistics, const
                            .partial = r->shard != NULL};
     small_statistics(r, statistics);
     ck_ok(exf_solve(exf_scratch(statistics), &o, &t, &e), e);
-    ck_ok(exf_tables_write(&t, exf_scratch(tables), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch(tables), 1, NULL, &e), e);
     exf_tables_free(&t);
 }
 

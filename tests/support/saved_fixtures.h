@@ -91,10 +91,10 @@ static inline const char *saved_root(int *chosen)
 static inline void saved_find_in(const char *root)
 {
     exf_err err;
-    DIR *d = opendir(root);
-    for (struct dirent *e; d && (e = readdir(d)) && saved_n < SAVED_MODELS;)
+    DIR *listing = opendir(root);
+    for (struct dirent *e; listing && (e = readdir(listing)) && saved_n < SAVED_MODELS;)
         if (e->d_name[0] != '.' && exf_mem_strdup(&saved_name[saved_n], e->d_name, "name", &err) == EXF_OK) saved_n++;
-    if (d) closedir(d);
+    if (listing) closedir(listing);
     qsort(saved_name, (size_t)saved_n, sizeof *saved_name, saved_by_name);
 }
 
@@ -102,6 +102,23 @@ static inline void saved_find(void)
 {
     int chosen;
     saved_find_in(saved_root(&chosen));
+}
+
+/* Finds one of the "weights" of a quantized model's saved.json: a matrix [rows, cols], or MXFP4's stack [E, rows, cols / 32, 16],
+ * whose rows are then those of all experts.  Returns the matrices of a stack, 0 for a matrix. */
+static inline int saved_weight_find(exf_weight_source *w, const exf_model *m, void *weight, size_t *rows, size_t *cols)
+{
+    exf_err err;
+    const exf_json *shape = exf_json_get(exf_json_value(weight), "shape");
+    int64_t axes[4] = {0};
+    int rank = (int)exf_json_size(shape), stack = rank == 4;
+    ck_assert(rank == 2 || rank == 4);
+    for (int i = 0; i < rank; i++) axes[i] = exf_json_int(exf_json_at(shape, (size_t)i));
+    *rows = (size_t)(stack ? axes[0] * axes[1] : axes[0]);
+    *cols = (size_t)(stack ? 2 * axes[2] * axes[3] : axes[1]);
+    ck_ok(exf_weight_source_find(w, m->checkpoint, &m->quantization, m->config_path, exf_json_key(weight), axes, rank,
+                                 stack ? EXF_MXFP4 : EXF_LINEAR, &err), err);
+    return stack ? (int)axes[0] : 0;
 }
 
 /* Fails unless the perplexity of the model in dir on a backend in float32 is transformers' within `limit`; 1 in show prints it. */

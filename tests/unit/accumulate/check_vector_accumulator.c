@@ -480,7 +480,7 @@ static exf_code solve_all(exf_err *err)
     exf_solve_options o = {.rule = {.ridge = 1e-3}, .projectors = names, .n_projectors = 2, .ranks = ranks, .n_ranks = 1};
     exf_tables t;
     exf_code rc = exf_solve(exf_scratch("s.h5"), &o, &t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, err);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
     if (rc == EXF_OK) rc = exf_tables_read_vectors(&t, exf_scratch("t.h5"), err);
     exf_tables_free(&t);
     return rc;

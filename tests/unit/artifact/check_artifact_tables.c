@@ -77,7 +77,7 @@ static exf_code sample(exf_tables *t, exf_err *err)
 
 static void write_tables(const char *name, const exf_tables *t)
 {
-    ck_ok(exf_tables_write(t, exf_scratch(name), 1, &e), e);
+    ck_ok(exf_tables_write(t, exf_scratch(name), 1, NULL, &e), e);
 }
 
 static int same(const void *a, const void *b, size_t n)
@@ -229,7 +229,7 @@ START_TEST(an_existing_file_is_kept)
     write_tables("t.h5", &t);
     write_tables("u.h5", &t);
     t.coeff[1] = 3;
-    ck_fails(exf_tables_write(&t, exf_scratch("t.h5"), 0, &e), EXF_IO, e, "--force");
+    ck_fails(exf_tables_write(&t, exf_scratch("t.h5"), 0, NULL, &e), EXF_IO, e, "--force");
     ck_assert(same_files("t.h5", "u.h5"));
     exf_tables_free(&t);
 }
@@ -520,7 +520,7 @@ static exf_code write_sample(exf_err *err)
 {
     exf_tables t;
     exf_code rc = sample(&t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, err);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
     exf_tables_free(&t);
     return rc;
 }

@@ -49,7 +49,7 @@ static exf_code write_tables(exf_err *err)
 {
     exf_tables t = {.coeff = NULL};
     exf_code rc = sample(&t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, err);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
     exf_tables_free(&t);
     return rc;
 }

@@ -61,7 +61,7 @@ START_TEST(facts_of_a_file_are_printable)
     small_files(&run, "s.h5", "u.h5");
     ck_ok(exf_tables_read(&t, exf_scratch("u.h5"), &e), e);
     add_fact(&t.provenance, "zz.note", HOSTILE);
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     exf_tables_free(&t);
     const char *line = printed(exf_inspect_summary, "t.h5", 0, "zz.note");
     ck_assert_str_eq(line, "zz.note                    " SHOWN "\n");

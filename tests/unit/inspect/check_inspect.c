@@ -169,7 +169,7 @@ START_TEST(a_pair_of_too_few_tokens_is_unobserved)
     exf_tables_free(&t);
     o.min_pair_tokens = some + 1;
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     exf_tables_free(&t);
     exf_inspection alone = study_of("t.h5", NULL), both = study_of("t.h5", "s.h5");
     ck_assert(alone.count[1] == some && !exf_inspection_observed(&alone, 1) && !exf_inspection_observed(&alone, 0));

@@ -180,7 +180,7 @@ static void with_fact(const char *from, const char *to, const char *key, const c
     add_fact(&changed, key, value);
     exf_provenance_free(&t.provenance);
     t.provenance = changed;
-    ck_ok(exf_tables_write(&t, exf_scratch(to), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch(to), 1, NULL, &e), e);
     exf_tables_free(&t);
 }
 

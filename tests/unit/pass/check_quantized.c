@@ -51,16 +51,11 @@ START_TEST(every_matrix_is_the_librarys)
     ck_ok(exf_model_open(&m, dir_of(_i), &err), err);
     const exf_json *weights = exf_json_get(doc, "weights");
     for (void *it = exf_json_first(weights); it; it = exf_json_next(weights, it)) {
-        const exf_json *shape = exf_json_get(exf_json_value(it), "shape");
-        int64_t axes[4] = {0};
-        int rank = (int)exf_json_size(shape), stack = rank == 4; /* [E, rows, cols / 32, 16] */
-        for (int i = 0; i < rank && i < 4; i++) axes[i] = exf_json_int(exf_json_at(shape, (size_t)i));
-        size_t rows = (size_t)(stack ? axes[0] * axes[1] : axes[0]), cols = (size_t)(stack ? 2 * axes[2] * axes[3] : axes[1]);
         exf_weight_source w;
+        size_t rows, cols;
         float *v;
-        ck_ok(exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, exf_json_key(it), axes, rank,
-                                     stack ? EXF_MXFP4 : EXF_LINEAR, &err), err);
-        n += stack ? (size_t)axes[0] : 1;
+        int stack = saved_weight_find(&w, m, it, &rows, &cols);
+        n += (size_t)(stack ? stack : 1);
         ck_assert_int_ne(w.coding, EXF_CODED_PLAIN);
         ck_ok(exf_mem_new(&v, rows * cols, sizeof *v, "weights", &err), err);
         ck_ok(exf_weight_source_read(&w, 0, rows, cols, v, &err), err);

@@ -199,7 +199,7 @@ START_TEST(tables_come_back)
     new_tables(&t);
     solve_all_pools(&t);
     ck_ok(solve(&t, &options, TOKENS, 1, &e), e);
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
     ck_assert_int_eq(back.n_budgets, 8);
     for (int i = 0; i < 8; i++) {
@@ -216,15 +216,15 @@ START_TEST(tables_come_back)
     }
     exf_tables_free(&back);
     t.budget[2].scale[1] = 0;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "/budgets/3/measured/scale 0");
     t.budget[2].scale[1] = 1;
     ck_assert_uint_gt(t.budget[7].kept[0], 0);
     t.budget[7].kept[0]--;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "/budgets/2/top_p/mean");
     t.budget[7].kept[0] += 2;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e,
              "1 /budgets/2/top_p/kept 2101 n_tokens 2100");
     exf_tables_free(&t);
@@ -369,7 +369,7 @@ START_TEST(prices_by_predicted_norms_keep_their_mean)
         ck_assert_msg(fabs((double)sum / (L * TOKENS) - b->predicted.mean) <= 1e-3, "%s: mean %g, plainly %g", b->rule,
                       b->predicted.mean, (double)sum / (L * TOKENS));
     }
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
     for (int i = 0; i < 8; i++) {
         const exf_budget_price *a = &t.budget[i].predicted, *b = &back.budget[i].predicted;

@@ -297,7 +297,7 @@ static exf_code solve_and_write(exf_err *err)
     o.pools = pools;
     o.n_pools = 1;
     exf_code rc = exf_solve(exf_scratch("s.h5"), &o, &t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, err);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
     exf_tables_free(&t);
     return rc;
 }
@@ -324,7 +324,7 @@ static exf_code solve_from_memory(const char *target, const exf_solve_options *o
     EXF_TRY(exf_h5_digest(r.h, digest, &e));
     with.statistics_digest = digest;
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, &t, &e));
-    rc = exf_tables_write(&t, exf_scratch(target), 1, &e);
+    rc = exf_tables_write(&t, exf_scratch(target), 1, NULL, &e);
 out:
     exf_solver_free(solver);
     exf_tables_free(&t);
@@ -342,14 +342,14 @@ START_TEST(layers_in_memory_give_the_tables_of_the_file)
     o.projectors = layer;
     o.n_projectors = 2;
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
-    ck_ok(exf_tables_write(&t, exf_scratch("file.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("file.h5"), 1, NULL, &e), e);
     exf_tables_free(&t);
     ck_ok(solve_from_memory("memory.h5", &o), e);
     ck_assert(same_files("file.h5", "memory.h5"));
     o.projectors = global;
     o.n_projectors = 1;
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
-    ck_ok(exf_tables_write(&t, exf_scratch("file.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("file.h5"), 1, NULL, &e), e);
     exf_tables_free(&t);
     ck_ok(solve_from_memory("memory.h5", &o), e);
     ck_assert(same_files("file.h5", "memory.h5"));
