@@ -219,7 +219,7 @@ START_TEST(a_head_comes_back_bit_for_bit)
     exf_tables t = solved(in_file, 1), back;
     exf_table_list list;
     size_t found = 0;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
     ck_assert_int_eq(back.norm_head.q, Q);
     ck_assert_mem_eq(back.norm_head.basis, t.norm_head.basis, H * Q * sizeof(float));
@@ -241,7 +241,7 @@ END_TEST
 static void refused(const char *dataset, size_t at, float value, const char *part)
 {
     exf_tables t = solved(in_file, 1), back;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     damage("t.h5", dataset, at, &value);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, part);
     ck_assert_msg(strstr(e.msg, "t.h5") != NULL, "no file in \"%s\"", e.msg);
@@ -269,7 +269,7 @@ START_TEST(a_head_needs_rms)
     exf_tables t = solved(in_file, 1), back;
     exf_mem_free(t.rms);
     t.rms = NULL;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "has /norm_head without /rms");
     exf_tables_free(&t);
 }
@@ -279,7 +279,7 @@ END_TEST
 static void misshapen(const char *dataset, int rank, const hsize_t shape[3], const char *part)
 {
     exf_tables t = solved(in_file, 1), back;
-    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     hid_t f = H5Fopen(exf_scratch("t.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
     ck_assert_int_ge(H5Ldelete(f, dataset, H5P_DEFAULT), 0);
     if (rank) {
@@ -311,7 +311,7 @@ static exf_code write_head(exf_err *err)
     exf_norm_sums s = sums_of(in_file, 1);
     exf_tables t = tables_of(in_file, 1);
     exf_code rc = exf_solve_norm_head(&s, 0, &t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, err);
+    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
     exf_norm_sums_free(&s);
     exf_tables_free(&t);
     return rc;
