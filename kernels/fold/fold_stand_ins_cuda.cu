@@ -71,8 +71,8 @@ template <int W> static __device__ __forceinline__ float sum_of(float v, unsigne
 
 /* Returns the slot's weight; *all 1: kept slots have a new one too. */
 template <int W>
-static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_routes &io, const exf_fold_lane &s, int id, int moved,
-                                                      unsigned movers, const exf_fold_tables &t, double rho)
+static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_routes &io, const exf_fold_lane &s, int id,
+                                                      int moved, unsigned movers, const exf_fold_tables &t, double rho)
 {
     unsigned exist = exf_fold_vote<W>(id >= 0);
     float was = exf_fold_lane_norm(io, s, t.rms), norm = moved && id >= 0 ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
