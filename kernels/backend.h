@@ -14,6 +14,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/compressed.h"
 #include "kernels/fold/correction.h"
+#include "kernels/fold/norm_head.h"
 #include "kernels/fold/route_fold.h"
 #include "kernels/linear/linear.h"
 #include "kernels/moe/moe.h"
@@ -103,6 +104,7 @@ typedef struct {
     void (*slot_logits)(exf_queue *q, float *out, const float *logits, const int32_t *ids, int n_tokens, int n_experts, int top_k);
     /* correction.h */
     void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
+    void (*predict_norms)(exf_queue *q, const exf_norm_head_call *c); /* norm_head.h */
     /* route_fold.h */
     exf_fold_status (*prefill_routes)(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c);
     exf_fold_status (*step_routes)(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c);

@@ -127,6 +127,7 @@ static const exf_gpu_operations gpu = {
     .norm_products_add = exf_norm_products_add_cuda,
     .slot_logits = exf_slot_logits_cuda,
     .correct_routes = exf_correct_routes_cuda,
+    .predict_norms = exf_predict_norms_cuda,
     .prefill_routes = exf_prefill_routes_cuda,
     .step_routes = exf_step_routes_cuda,
     .count_row_experts = exf_count_row_experts_cuda,

@@ -18,7 +18,8 @@ typedef struct {
     float *weights;  /* [T, K] */
     size_t n_tokens; /* T */
     int top_k;       /* K */
-    const float *norms; /* [T, K] of each route as the router chose it; NULL: its expert's mean norm */
+    const float *norms; /* [T, K] of the routes as the router chose them; NULL: their experts' mean norms */
+    const int32_t *routed; /* [T, K] these routes' experts; NULL: those of ids, slot by slot.  Prefill takes ids for these. */
 } exf_run_routes;
 
 /* Return the rows of a tile, of which a call folds one after another, and the bytes of its workspace, which has room for a tile.

@@ -127,6 +127,16 @@ exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, c
 
 /* ---- decode ----------------------------------------------------------------------------------------- */
 
+/* Returns the norm of slot k of a row: of the router's route to the same expert, which has moved where prefill was folded. */
+static __device__ float norm_of(const exf_run_routes &of, size_t row, int k)
+{
+    size_t first = row * (size_t)of.top_k;
+    if (!of.routed) return of.norms[first + (size_t)k];
+    int slot = 0;
+    while (slot + 1 < of.top_k && of.routed[first + (size_t)slot] != of.ids[first + (size_t)k]) slot++;
+    return of.norms[first + (size_t)slot];
+}
+
 /* Copies the slots of row row[i] of the run to row i of `to`, with their norms where it has room for them. */
 static __global__ void __launch_bounds__(THREADS)
     gather(const exf_fold_routes to, float *norms, const exf_run_routes of, const size_t *row)
@@ -136,7 +146,7 @@ static __global__ void __launch_bounds__(THREADS)
     size_t from = row[i] * (size_t)to.width + slot % (unsigned)to.width;
     ((int32_t *)to.ids)[slot] = of.ids[from];
     ((float *)to.weights)[slot] = of.weights[from];
-    if (norms) norms[slot] = of.norms[from];
+    if (norms) norms[slot] = norm_of(of, row[i], (int)(slot % (unsigned)to.width));
 }
 
 /* Returns the factor that gives a row's weights w the sum of `before`, sums in order of slots. */

@@ -153,7 +153,7 @@ static void apply_gram(double *next, const double *gram, const double *g, int d,
     }
 }
 
-exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
+exf_code exf_basis_of_moments(double *q, int r, double *gram, const double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
                               int helpers, exf_err *err)
 {
     int k = r + EXTRA < d ? r + EXTRA : d;
@@ -164,12 +164,12 @@ exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_
     EXF_TRY(exf_mem_new(&next, width * columns, sizeof *next, "basis", err));
     EXF_TRY(exf_mem_new(&small, columns * columns, sizeof *small, "basis", err));
     EXF_TRY(exf_mem_new(&value, columns, sizeof *value, "basis", err));
-    for (size_t i = 0; n && i < width; i++)
+    for (size_t i = 0; sum && n && i < width; i++)
         for (size_t j = 0; j < width; j++) gram[i * width + j] -= sum[i] * (sum[j] / (double)n);
     EXF_TRY(first_subspace(g, d, k, seed, stream, err));
-    for (int i = 0; n && i < ITERATIONS; i++) { /* g becomes orth(gram g) */
+    for (int i = 0; n && i < ITERATIONS; i += 2) { /* g becomes orth(gram gram g) */
         apply_gram(next, gram, g, d, k, helpers);
-        memcpy(g, next, width * columns * sizeof *g);
+        apply_gram(g, gram, next, d, k, helpers);
         EXF_TRY(exf_linalg_orthonormalize(g, d, k, err));
         EXF_TRY(exf_stop_check(err));
     }

@@ -119,9 +119,9 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
  * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
 exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int centred, uint64_t seed, uint64_t stream,
                         int helpers, exf_err *err) EXF_CHECKED;
-/* The same from the moments of the rows: gram [d, d] their sum of x'x, sum [d] their sum, which both are overwritten.  The same
- * columns within the rounding of the moments. */
-exf_code exf_basis_of_moments(double *q, int r, double *gram, double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
+/* The same from the moments of the rows: gram [d, d] their sum of x'x, which is overwritten; sum [d] their sum, NULL: they are not
+ * centred.  The same columns within the rounding of the moments. */
+exf_code exf_basis_of_moments(double *q, int r, double *gram, const double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
                               int helpers, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);

@@ -54,7 +54,7 @@ uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape)
 
 exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err)
 {
-    size_t n = s->keys.cap, h = (size_t)s->d_model, rows = n * h * sizeof(float), moments = (h * h + h) * sizeof(double);
+    size_t n = s->keys.cap, h = (size_t)s->d_model, rows = n * h * sizeof(float), moments = h * h * sizeof(double);
     exf_code rc;
     s->b = b;
     EXF_TRY(b->alloc(&s->rows, n * h, sizeof *s->rows, "inputs of experts", err));
@@ -135,7 +135,7 @@ out:
 static exf_code find_on_device(exf_norm_sampler *s, int directions, int layer, exf_queue *q, int helpers, exf_err *err)
 {
     size_t h = (size_t)s->d_model, n = s->keys.n;
-    double *gram = (double *)(void *)s->staged, *sum = gram + h * h;
+    double *gram = (double *)(void *)s->staged;
     exf_residual_call c = {.source = {s->rows, EXF_NUMBER_F32}, .target = {s->rows, EXF_NUMBER_F32}, .place = s->row,
                            .scalar = s->scalar, .n = (int)n, .d_model = s->d_model, .rows = s->part, .product = s->product,
                            .gram = s->gram, .sum = s->sum};
@@ -147,8 +147,7 @@ static exf_code find_on_device(exf_norm_sampler *s, int directions, int layer, e
     s->b->gpu->residual_moments(q, &c);
     s->b->copy(q, gram, s->gram, h * h * sizeof *gram);
     EXF_TRY(s->b->finish(q, err));
-    memset(sum, 0, h * sizeof *sum); /* not centred */
-    rc = exf_basis_of_moments(s->basis, directions, gram, sum, n, s->d_model, 0, (uint64_t)layer, helpers, err);
+    rc = exf_basis_of_moments(s->basis, directions, gram, NULL, n, s->d_model, 0, (uint64_t)layer, helpers, err);
 out:
     return rc;
 }

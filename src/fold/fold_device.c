@@ -1,8 +1,9 @@
 /* fold_device.c - folds routes in GPU memory, and counts there what runs (kernels/fold/route_fold.h), so that the host waits for
  * neither.  What the kernels do not do is folded on the host: random prefill and prefill by vectors; in
- * decode sere, fold=random, targets=router and a static pool with joint weights; and folds by predicted norms. */
+ * decode sere, fold=random, targets=router and a static pool with joint weights. */
 #include "fold/fold_rewriter_internal.h"
 
+#include "artifact/norm_sums.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_internal.h"
 
@@ -33,7 +34,6 @@ int exf_fold_runs_on_device(const exf_fold_rewriter *f)
     const exf_variant *v = f->v;
     if (!v) return 1;
     if (v->prefill != EXF_PREFILL_NONE && (v->prefill == EXF_PREFILL_RANDOM || exf_variant_wants_vectors(v))) return 0;
-    if (exf_variant_wants_norms(v)) return 0;
     if (v->decode == EXF_DECODE_SERE || v->by_router || v->outside == EXF_OUTSIDE_RANDOM) return 0;
     return !(v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY);
 }
@@ -116,15 +116,36 @@ static size_t prefill_bytes(const exf_fold_rewriter *f)
     return folds_prefill(f->v) && f->schedule->prefill_tokens ? f->schedule->batch->n_tokens : 0;
 }
 
+/* The numbers of V and of theta in all layers of the tables. */
+static size_t basis_numbers(const exf_fold_rewriter *f)
+{
+    return (size_t)f->t->n_layers * (size_t)f->t->shape.d_model * (size_t)f->t->norm_head.q;
+}
+
+static size_t theta_numbers(const exf_fold_rewriter *f)
+{
+    return (size_t)f->t->n_layers * (size_t)f->t->shape.n_experts * exf_norm_features(f->t->norm_head.q);
+}
+
 static size_t count_bytes(const exf_fold_rewriter *f)
 {
     return (size_t)f->n_moe_layers * (1 + (size_t)f->n_counted) * sizeof(uint64_t);
+}
+
+/* Of the norm head of all layers, and of what it predicts. */
+static uint64_t head_bytes(const exf_fold_rewriter *f)
+{
+    const exf_norm_head *head = &f->t->norm_head;
+    uint64_t slots = (uint64_t)f->schedule->batch->n_tokens * (uint64_t)f->a->top_k;
+    if (!f->norms) return 0;
+    return (basis_numbers(f) + theta_numbers(f)) * sizeof *head->basis + slots * (sizeof(float) + sizeof(int32_t)) + sizeof(uint64_t);
 }
 
 uint64_t exf_fold_routes_bytes(const exf_fold_rewriter *f)
 {
     uint64_t bytes = workspace_bytes(f) + prefill_bytes(f) + count_bytes(f);
     if (workspace_bytes(f)) bytes += place_of(f, EXF_FOLD_LAYER_ARRAYS);
+    bytes += head_bytes(f);
     for (int i = 0; i < f->n_counted; i++) {
         const exf_decode_schedule *s = &f->counted[i];
         bytes += (s->n_steps + 1 + s->first[s->n_steps]) * sizeof *s->first;
@@ -140,6 +161,24 @@ static exf_code put(void *out, const exf_backend *b, exf_queue *q, const void *f
     memcpy(&to, out, sizeof to);
     b->upload(q, to, from, bytes);
     return EXF_OK;
+}
+
+/* Brings the norm head of all layers to the device. */
+static exf_code put_head(exf_fold_rewriter *f, exf_queue *q, exf_err *err)
+{
+    exf_device_fold *d = &f->device_fold;
+    const exf_norm_head *head = &f->t->norm_head;
+    size_t slots = f->schedule->batch->n_tokens * (size_t)f->a->top_k;
+    exf_code rc;
+    EXF_TRY(put((void *)&d->basis, d->b, q, head->basis, basis_numbers(f) * sizeof *head->basis, err));
+    EXF_TRY(put((void *)&d->theta, d->b, q, head->theta, theta_numbers(f) * sizeof *head->theta, err));
+    EXF_TRY(d->b->alloc(&d->norms, slots, sizeof *d->norms, "predicted norms", err));
+    EXF_TRY(d->b->alloc(&d->routed, slots, sizeof *d->routed, "predicted norms", err));
+    EXF_TRY(d->b->gpu->alloc_staging((void *)&d->bad, sizeof *d->bad, "predicted norms", err));
+    *d->bad = UINT64_MAX;
+    EXF_TRY(put((void *)&d->bad_there, d->b, q, d->bad, sizeof *d->bad, err));
+out:
+    return rc;
 }
 
 static exf_code put_schedules(exf_fold_rewriter *f, exf_queue *q, exf_err *err)
@@ -198,6 +237,7 @@ exf_code exf_fold_routes_open(exf_fold_rewriter *f, const exf_backend *b, exf_er
     EXF_TRY(b->open(&q, EXF_COMPUTE_F32, err));
     EXF_TRY(allocate(f, err));
     EXF_TRY(put_schedules(f, q, err));
+    if (f->norms) EXF_TRY(put_head(f, q, err));
     if (prefill_bytes(f)) EXF_TRY(put_prefill(f, q, err));
     EXF_TRY(b->finish(q, err));
 out:
@@ -213,10 +253,11 @@ void exf_fold_routes_close(exf_fold_rewriter *f)
         d->b->free((void *)(uintptr_t)d->steps[i].first);
         d->b->free((void *)(uintptr_t)d->steps[i].row);
     }
-    void *there[] = {d->tables, d->prefill, d->workspace, d->count};
+    void *there[] = {d->tables, d->prefill, d->workspace, d->count, d->basis, d->theta, d->norms, d->routed, d->bad_there};
     for (size_t i = 0; i < sizeof there / sizeof *there; i++) d->b->free(there[i]);
     if (d->sent) d->b->gpu->free_staging(d->sent);
     if (d->counted) d->b->gpu->free_staging(d->counted);
+    if (d->bad) d->b->gpu->free_staging(d->bad);
     exf_mem_free(d->steps);
     exf_mem_free(d->layers);
     memset(d, 0, sizeof *d);
@@ -224,9 +265,10 @@ void exf_fold_routes_close(exf_fold_rewriter *f)
 
 /* ---- folding ------------------------------------------------------------------------------------------- */
 
-static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device_routes *r, const exf_run_routes *routes, int index)
+static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device_routes *r, exf_run_routes routes, int index)
 {
     const exf_device_fold *d = &f->device_fold;
+    routes.norms = f->v->prefill_norms ? d->norms : NULL;
     exf_prefill_call c = {.form = EXF_PREFILL_BY_PAIR, .tables = tables_there(f, EXF_FOLD_PREFILL_COEFF, EXF_FOLD_PREFILL_LOSS),
                           .options = f->v->prefill_options, .keep = f->v->prefill_options.keep, .prefill = d->prefill,
                           .workspace = d->workspace, .widest = f->schedule->widest};
@@ -244,12 +286,14 @@ static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device
     } else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) {
         c.form = EXF_PREFILL_JOINED;
     }
-    return d->b->gpu->prefill_routes(r->q, routes, &c);
+    return d->b->gpu->prefill_routes(r->q, &routes, &c);
 }
 
-static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_routes *r, const exf_run_routes *routes)
+static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_routes *r, exf_run_routes routes)
 {
     const exf_device_fold *d = &f->device_fold;
+    routes.norms = f->v->decode_norms ? d->norms : NULL;
+    routes.routed = routes.norms ? d->routed : NULL;
     exf_steps_call c = {.form = EXF_STEPS_BY_PAIR, .steps = d->steps[own_schedule(f)],
                         .tables = tables_there(f, EXF_FOLD_DECODE_COEFF, EXF_FOLD_DECODE_LOSS), .options = f->v->decode_options,
                         .renorms = f->v->outside == EXF_OUTSIDE_RENORMALISED, .workspace = d->workspace};
@@ -261,7 +305,7 @@ static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_
     } else if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) {
         c.form = EXF_STEPS_JOINED;
     }
-    return d->b->gpu->step_routes(r->q, routes, &c);
+    return d->b->gpu->step_routes(r->q, &routes, &c);
 }
 
 /* ---- counting ------------------------------------------------------------------------------------------ */
@@ -304,10 +348,11 @@ exf_code exf_fold_routes_rewrite(void *self, const exf_device_routes *r, exf_err
     if (f->v && f->device_fold.workspace && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
         send_layer(f, r->q, index);
         if (folds_prefill(f->v) && (only < 0 || only == r->layer))
-            EXF_TRY(exf_fold_failed(f, fold_prefill(f, r, &routes, index), EXF_FOLD_PHASE_PREFILL, err));
+            EXF_TRY(exf_fold_failed(f, fold_prefill(f, r, routes, index), EXF_FOLD_PHASE_PREFILL, err));
         if (folds_decode(f->v))
-            EXF_TRY(exf_fold_failed(f, fold_decode(f, r, &routes), EXF_FOLD_PHASE_DECODE, err));
+            EXF_TRY(exf_fold_failed(f, fold_decode(f, r, routes), EXF_FOLD_PHASE_DECODE, err));
     }
+    if (f->device_fold.bad) f->device_fold.b->gpu->carry(r->q, f->device_fold.bad, f->device_fold.bad_there, sizeof(uint64_t));
     if (!r->probe) count_experts(f, r, &routes);
 out:
     return rc;

@@ -82,6 +82,24 @@ exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *
     return EXF_OK;
 }
 
+exf_code exf_fold_norms_queue(void *self, const exf_device_routed *b, exf_err *err)
+{
+    exf_fold_rewriter *f = self;
+    const exf_device_fold *d = &f->device_fold;
+    int index = f->table_of[b->layer], q = f->t->norm_head.q;
+    size_t k = (size_t)b->top_k, slot = b->row * k, at = (size_t)index;
+    (void)err;
+    if (index < 0) return EXF_OK;
+    const exf_norm_head_call c = {.n_tokens = b->n_tokens, .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model,
+                                  .directions = q, .x = b->input, .split = b->split,
+                                  .basis = d->basis + at * (size_t)b->d_model * (size_t)q,
+                                  .theta = d->theta + at * (size_t)b->n_experts * exf_norm_features(q), .logits = b->logits,
+                                  .ids = b->ids, .weights = b->weights, .norms = d->norms + slot, .routed = d->routed + slot,
+                                  .bad = d->bad_there, .row = f->schedule->first_row + b->row};
+    d->b->gpu->predict_norms(b->q, &c);
+    return EXF_OK;
+}
+
 void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k)
 {
     const int32_t *routed = f->routed_ids + row * k;

@@ -313,8 +313,8 @@ static exf_code open_device(void *self, const struct exf_backend *b, exf_err *er
 {
     exf_fold_rewriter *f = self;
     exf_code rc = EXF_OK;
-    if (f->norms)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\": norms are predicted on the CPU alone; set runtime.backend to cpu",
+    if (f->norms && !f->rewriter.device_rewrite)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": folds by predicted norms on the CPU alone; set runtime.backend to cpu",
                         f->v->name);
     if (f->rewriter.device_rewrite) EXF_TRY(exf_fold_routes_open(f, b, err));
     if (f->vector_of) EXF_TRY(exf_fold_device_open(f, b, err));
@@ -357,6 +357,7 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     if (f->norms) f->rewriter.routed = exf_fold_norms_predict;
     if (exf_fold_runs_on_device(f)) {
         f->rewriter.device_rewrite = exf_fold_routes_rewrite;
+        if (f->norms) f->rewriter.device_routed = exf_fold_norms_queue;
         f->rewriter.device_bytes = exf_fold_routes_bytes(f);
     }
     if (f->vector_of) {
@@ -384,6 +385,14 @@ exf_code exf_fold_rewriter_count(exf_fold_rewriter *f, const exf_decode_schedule
     f->n_counted = n;
     if (f->rewriter.device_rewrite) f->rewriter.device_bytes = exf_fold_routes_bytes(f);
     return exf_mem_new(&f->usage, (size_t)n * (size_t)f->n_moe_layers, sizeof *f->usage, "expert usage", err);
+}
+
+exf_code exf_fold_rewriter_check(const exf_fold_rewriter *f, exf_err *err)
+{
+    const uint64_t *bad = f->device_fold.bad;
+    if (!bad || *bad == UINT64_MAX) return EXF_OK;
+    return exf_fail(err, EXF_NUMERIC, "variant \"%s\": token %llu: the norm head predicts no finite norm above 0", f->v->name,
+                    (unsigned long long)*bad);
 }
 
 const exf_expert_usage *exf_fold_rewriter_usage(exf_fold_rewriter *f)

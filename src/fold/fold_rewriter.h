@@ -47,6 +47,8 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
 /* Has a new rewriter count the experts of the steps of n schedules, which are borrowed, in the place of its own. */
 exf_code exf_fold_rewriter_count(exf_fold_rewriter *f, const exf_decode_schedule *schedules, int n, exf_err *err) EXF_CHECKED;
+/* Refuses a pass on a GPU in which the norm head predicted what is no norm; the pass is done. */
+exf_code exf_fold_rewriter_check(const exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 /* Returns counts [schedules, MoE layers of the model] of the lane's own routes in the layers whose work is done; probes are not
  * counted. */
 const exf_expert_usage *exf_fold_rewriter_usage(exf_fold_rewriter *f);

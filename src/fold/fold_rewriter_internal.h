@@ -54,6 +54,10 @@ typedef struct {
     uint64_t *count;         /* [MoE layers, 1 + n_counted] distinct experts of all rows, and of the steps of each schedule */
     uint64_t *counted;       /* the same in staging memory: complete when the layer is */
     unsigned char *layers;   /* [MoE layers] 1: the layer was counted there */
+    float *basis, *theta;    /* the tables' norm head; NULL: no norms are predicted */
+    float *norms;            /* [T, K] that it predicts of the layer's routes, */
+    int32_t *routed;         /* [T, K] which are these */
+    uint64_t *bad, *bad_there; /* the smallest row with a norm that is none, in staging memory and on the device */
 } exf_device_fold;
 
 struct exf_fold_rewriter {
@@ -109,6 +113,8 @@ uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
 exf_code exf_fold_norms_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 /* Predicts the norms of a block's routes (exf_rewriter.routed). */
 exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *err) EXF_CHECKED;
+/* Queues the same of a block in GPU memory (exf_rewriter.device_routed). */
+exf_code exf_fold_norms_queue(void *self, const exf_device_routed *b, exf_err *err) EXF_CHECKED;
 /* Fills the norms [K] of a row of the run whose routes are now ids [K]: experts that the router chose, in any order, or none. */
 void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k);
 

@@ -221,6 +221,19 @@ typedef struct {
     const float *weights; /* [T, K] */
 } exf_routed_block;
 
+/* The same of a pass on a GPU: consecutive tokens of one sequence, all arrays in its memory. */
+typedef struct {
+    int layer;
+    size_t row; /* of the first token in the run */
+    int n_tokens, n_experts, top_k, d_model;
+    struct exf_queue *q;
+    const void *input;    /* [T, H] float32; with `split` [T, 2, H] bfloat16, whose sum it is */
+    int split;
+    const float *logits;  /* [T, E] */
+    const int32_t *ids;   /* [T, K] as the router chose */
+    const float *weights; /* [T, K] */
+} exf_device_routed;
+
 /* Routes of a run in GPU memory, as exf_routes; a rewriter queues its work on q. */
 typedef struct {
     int layer, moe_index;
@@ -241,8 +254,10 @@ typedef struct {
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
     const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
-    /* Shown every token of the routes that `rewrite` gets next, of a probe too.  Called concurrently; not in a pass on a GPU. */
+    /* Shown every token of the routes that `rewrite` gets next, of a probe too.  Called concurrently; in a pass on a GPU
+     * device_routed is called, which queues its work on b->q. */
     exf_code (*routed)(void *self, const exf_routed_block *b, exf_err *err);
+    exf_code (*device_routed)(void *self, const exf_device_routed *b, exf_err *err);
     /* Does the same on a GPU; NULL: the pass fetches the routes, calls `rewrite` and sends them back.  Its counters are complete
      * when the queue is. */
     exf_code (*device_rewrite)(void *self, const exf_device_routes *routes, exf_err *err);

@@ -172,16 +172,22 @@ static exf_code show_input(const exf_step *s, exf_workspace *w, const exf_span *
     return w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
 }
 
-/* Shows rewriters what the router made of a sequence in host memory, and of what. */
-static exf_code show_routes(const exf_step *s, const exf_span *span, const exf_mixer_arrays *m, const float *logits, exf_err *err)
+/* Shows rewriters what the router made of a sequence, and of what. */
+static exf_code show_routes(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m,
+                            const float *logits, exf_err *err)
 {
     const exf_architecture *a = &s->p->model->arch;
-    const exf_route_set *routes = s->moe.routes;
     size_t slot = span->offset * (size_t)a->top_k;
-    const exf_routed_block b = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens, .n_experts = a->n_experts,
-                                .top_k = a->top_k, .d_model = a->d_model, .input = m->normed, .logits = logits,
-                                .ids = routes->ids_device + slot, .weights = routes->weights_device + slot};
-    return exf_routes_show(s, &b, err);
+    const int32_t *ids = s->moe.routes->ids_device + slot;
+    const float *weights = s->moe.routes->weights_device + slot;
+    const exf_routed_block host = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens,
+                                   .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .input = m->normed,
+                                   .logits = logits, .ids = ids, .weights = weights};
+    const exf_device_routed device = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens,
+                                      .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = w->q,
+                                      .input = m->normed, .split = s->p->weights_now.router_split != NULL, .logits = logits,
+                                      .ids = ids, .weights = weights};
+    return exf_routes_show(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err);
 }
 
 /* Runs the router; where something reads the logits they are left in s->logits. */
@@ -211,7 +217,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     if (s->moe.slot_logits)
         w->b->gpu->slot_logits(w->q, s->moe.slot_logits + slot, logits, routes->ids_device + slot, n, a->n_experts, a->top_k);
     if (s->inputs) EXF_TRY(show_input(s, w, span, m, err));
-    if (!w->b->gpu) EXF_TRY(show_routes(s, span, m, logits, err));
+    EXF_TRY(show_routes(s, w, span, m, logits, err));
     if (to && w->b->gpu) EXF_TRY(w->b->download(w->q, to, logits, n_logits * sizeof *to, err));
 out:
     return rc;

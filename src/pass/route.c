@@ -123,14 +123,16 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
-exf_code exf_routes_show(const exf_step *s, const exf_routed_block *b, exf_err *err)
+exf_code exf_routes_show(const exf_step *s, const exf_routed_block *host, const exf_device_routed *device, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
         const exf_rewriter *r = p->lanes[i].rewriter;
         int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
-        if (r && r->routed && gets && !s->is_probe) rc = r->routed(r->self, b, err);
+        if (!r || !gets || s->is_probe) continue;
+        if (host && r->routed) rc = r->routed(r->self, host, err);
+        if (device && r->device_routed) rc = r->device_routed(r->self, device, err);
     }
     return rc;
 }

@@ -386,6 +386,7 @@ exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err 
     EXF_TRY(exf_mem_new(&widths, (size_t)job->n_schedules, sizeof *widths, "results", err));
     EXF_TRY(open_run(&r, err));
     EXF_TRY(exf_forward(job->model, job->batch, r.lanes, r.n, &job->forward, &out->report, err));
+    for (size_t i = 0; i < r.n; i++) EXF_TRY(exf_fold_rewriter_check(r.lane[i].rewriter, err));
     EXF_TRY(share_results(&r, widths, err));
     if (exf_ranks_first(job->forward.ranks)) EXF_TRY(sum_results(out, &r, widths, err));
 out:

@@ -8,6 +8,7 @@
 #include "tests/support/fixtures.h"
 
 #include <pthread.h>
+#include <math.h>
 #include <string.h>
 
 /* What is held, and by which address. */
@@ -279,6 +280,7 @@ static exf_fold_routes rows_of(int32_t *ids, float *weights, int rows, int width
 static void keep_row(int32_t *ids, float *weights, const exf_run_routes *r, const exf_prefill_call *c)
 {
     exf_fold_routes in = rows_of(ids, weights, 1, r->top_k);
+    if (r->norms) in.norms = r->norms + (ids - r->ids);
     exf_fold_ranked ranked;
     float all = 0, rest = 0;
     double sum = 0;
@@ -304,6 +306,7 @@ static exf_fold_status prefill_routes(exf_queue *q, const exf_run_routes *r, con
     for (size_t row = 0; row < r->n_tokens; row++) {
         size_t at = row * (size_t)r->top_k;
         exf_fold_routes in = rows_of(r->ids + at, r->weights + at, 1, r->top_k), out = rows_of(ids, weights, 1, c->keep);
+        if (r->norms) in.norms = r->norms + at;
         if (c->prefill && !c->prefill[row]) continue;
         if (c->form == EXF_PREFILL_KEPT || c->form == EXF_PREFILL_ABOVE) {
             keep_row(r->ids + at, r->weights + at, r, c);
@@ -336,18 +339,55 @@ static void put_row(const exf_run_routes *r, size_t row, const int32_t *ids, flo
     }
 }
 
+/* The norm of the router's route to the expert that is in slot k of a row now. */
+static float norm_now(const exf_run_routes *r, size_t row, int k)
+{
+    const int32_t *routed = (r->routed ? r->routed : r->ids) + row * (size_t)r->top_k, *ids = r->ids + row * (size_t)r->top_k;
+    int slot = 0;
+    while (slot + 1 < r->top_k && routed[slot] != ids[k]) slot++;
+    return r->norms[row * (size_t)r->top_k + (size_t)slot];
+}
+
+static void predict_norms(exf_queue *q, const exf_norm_head_call *c)
+{
+    const float *x = c->x;
+    (void)q;
+    ck_assert(!c->split);
+    for (int slot = 0; slot < c->n_tokens * c->top_k; slot++) {
+        int t = slot / c->top_k, id = c->ids[slot], first = t * c->top_k;
+        double square = 0, mean = 0, sum;
+        c->routed[slot] = id;
+        if (id < 0) continue;
+        while (c->ids[first] != id) first++;
+        const float *theta = c->theta + id * (c->directions + 4), *own = x + (size_t)t * (size_t)c->d_model;
+        for (int e = 0; e < c->n_experts; e++) mean += (double)c->logits[t * c->n_experts + e] / c->n_experts;
+        for (int i = 0; i < c->d_model; i++) square += (double)own[i] * (double)own[i];
+        sum = (double)theta[0] + (double)theta[c->directions + 1] * ((double)c->logits[t * c->n_experts + id] - mean) +
+              (double)theta[c->directions + 2] * log(fmax((double)c->weights[first], 1e-6)) +
+              (double)theta[c->directions + 3] * log(fmax(sqrt(square), 1e-10));
+        for (int i = 0; i < c->d_model; i++)
+            for (int k = 0; k < c->directions; k++)
+                sum += (double)theta[1 + k] * (double)own[i] * (double)c->basis[i * c->directions + k];
+        c->norms[slot] = (float)exp(sum);
+        uint64_t row = c->row + (uint64_t)t;
+        if ((!(c->norms[slot] > 0) || !isfinite(c->norms[slot])) && row < *c->bad) *c->bad = row;
+    }
+}
+
 static exf_fold_status step_routes(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c)
 {
     size_t k = (size_t)r->top_k;
     int32_t *ids = c->workspace;
-    float *weights = (float *)(void *)(ids + (size_t)c->steps.widest * k);
+    float *weights = (float *)(void *)(ids + (size_t)c->steps.widest * k), *norms = weights + (size_t)c->steps.widest * k;
     (void)q;
     for (size_t step = 0; step < c->steps.n_steps; step++) {
         size_t from = c->steps.first[step], n = c->steps.first[step + 1] - from;
         exf_fold_routes io = rows_of(ids, weights, (int)n, r->top_k);
+        if (r->norms) io.norms = norms;
         for (size_t i = 0; i < n; i++) {
             memcpy(ids + i * k, r->ids + c->steps.row[from + i] * k, k * sizeof *ids);
             memcpy(weights + i * k, r->weights + c->steps.row[from + i] * k, k * sizeof *weights);
+            for (size_t j = 0; r->norms && j < k; j++) norms[i * k + j] = norm_now(r, c->steps.row[from + i], (int)j);
         }
         exf_fold_status s = c->form == EXF_STEPS_REMAPPED
                                 ? exf_fold_decode_static_cpu(&io, c->target_ids, c->target_scale, c->tables.n_experts)
@@ -410,7 +450,8 @@ static const exf_gpu_operations gpu = {
     .watch_finite = watch_finite,
     .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
-    .prefill_routes = prefill_routes, .step_routes = step_routes, .count_row_experts = count_row_experts,
+    .predict_norms = predict_norms, .prefill_routes = prefill_routes, .step_routes = step_routes,
+    .count_row_experts = count_row_experts,
     .count_step_experts = count_step_experts, .count_slots = count_slots, .carry = carry,
 };
 

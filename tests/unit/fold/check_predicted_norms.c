@@ -1,72 +1,10 @@
 /* check_predicted_norms.c - folds by norms that the tables' head predicts: a rewriter beside the functions of exfold/fold.h, with
  * norms that are computed here from the formula. */
-#include "tests/support/fold_fixtures.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/norm_head_fixtures.h"
 
 #include "fold/fold_rewriter_internal.h"
 #include "kernels/fold/fold_cpu.h"
-
-enum { Q = 3, K = 4, E = 8, FEATURES = Q + 4 };
-
-typedef struct {
-    fold_case c;
-    float *input;              /* [T, H] */
-    float norms[F_TOKENS * K]; /* of the layer that was asked for last */
-} head_case;
-
-static void open_case(head_case *h, int prefill_tokens)
-{
-    exf_err err;
-    exf_norm_head *head = &h->c.tables.norm_head;
-    fold_open(&h->c, E, K, prefill_tokens, 2);
-    ck_ok(exf_norm_head_new(&h->c.tables, Q, &err), err);
-    for (size_t i = 0; i < F_TABLES * F_H * Q; i++) head->basis[i] = naive_number(91, i);
-    for (size_t i = 0; i < F_TABLES * E * FEATURES; i++) head->theta[i] = 0.4f * naive_number(92, i);
-    for (int i = 0; i < F_BUDGETS; i++) {
-        exf_budget *b = &h->c.tables.budget[i];
-        b->predicted = (exf_budget_price){1.3 * b->lambda, b->mean, NULL};
-    }
-    h->input = naive_numbers(F_TOKENS * F_H, 93, 1);
-}
-
-static void close_case(head_case *h)
-{
-    fold_close(&h->c);
-    exf_mem_free(h->input);
-}
-
-/* exp(theta' phi), from the formula. */
-static double predicted(const head_case *h, int index, size_t row, int k)
-{
-    const exf_norm_head *head = &h->c.tables.norm_head;
-    const float *x = h->input + row * F_H, *z = h->c.logits + row * E;
-    int id = h->c.ids[row * K + (size_t)k];
-    double phi[FEATURES] = {1}, square = 0, mean = 0, sum = 0;
-    for (int i = 0; i < F_H; i++) {
-        square += (double)x[i] * (double)x[i];
-        for (int q = 0; q < Q; q++) phi[1 + q] += (double)x[i] * (double)head->basis[(index * F_H + i) * Q + q];
-    }
-    for (int e = 0; e < E; e++) mean += (double)z[e] / E;
-    phi[Q + 1] = (double)z[id] - mean;
-    phi[Q + 2] = log((double)h->c.weights[row * K + (size_t)k]);
-    phi[Q + 3] = log(square) / 2;
-    for (int i = 0; i < FEATURES; i++) sum += phi[i] * (double)head->theta[(index * E + id) * FEATURES + i];
-    return exp(sum);
-}
-
-/* Shows the rewriter the routes of all sequences in a layer, last sequence first. */
-static exf_code show(const head_case *h, exf_fold_rewriter *f, int layer, exf_err *err)
-{
-    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
-    exf_code rc = EXF_OK;
-    for (int s = F_SEQUENCES - 1; rc == EXF_OK && s >= 0; s--) {
-        size_t row = h->c.span[s].offset;
-        const exf_routed_block b = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
-                                    .d_model = F_H, .input = h->input + row * F_H, .logits = h->c.logits + row * E,
-                                    .ids = h->c.ids + row * K, .weights = h->c.weights + row * K};
-        rc = w->routed(w->self, &b, err);
-    }
-    return rc;
-}
 
 /* The norm of an expert that the router chose for a token. */
 static float norm_of(const head_case *h, size_t row, int id)
@@ -161,17 +99,6 @@ static void expect_decode(const head_case *h, const exf_fold_rewriter *f, exf_ro
 
 /* ---- folds ----------------------------------------------------------------------------------- */
 
-static const char *const texts[] = {
-    "P2:norms=predicted", "P1:norms=predicted,rank=norm", "P2:norms=predicted,projector=layer",
-    "P2:norms=predicted,projector=joint", "P2:norms=predicted,projector=joint,rank=score", "P2:norms=predicted,budget=token",
-    "P3:norms=predicted,budget=topp", "D3:norms=predicted", "D3:norms=predicted,rank=energy",
-    "D3:norms=predicted,rank=energy,projector=joint", "D3:norms=predicted,rank=score,projector=joint",
-    "D3:norms=predicted,rank=energy,targets=router", "D2:norms=predicted,pool=static,projector=joint",
-    "P3:norms=predicted,projector=joint+D3:norms=predicted,rank=energy,projector=joint",
-    "P3:norms=predicted+D3:rank=energy", "P2:budget=token+D3:norms=predicted,rank=energy",
-};
-enum { TEXTS = sizeof texts / sizeof *texts };
-
 static size_t different_slots(const exf_routes *a, const exf_routes *b)
 {
     size_t n = 0;
@@ -211,7 +138,7 @@ START_TEST(routes_are_folded_by_the_norms_of_their_token)
         exf_variant v;
         open_case(&h, splits[s]);
         exf_fold_rewriter *f = f_folder(&h.c, &v, texts[_i]);
-        ck_assert(exf_fold_rewriter_callbacks(f)->routed && !exf_fold_rewriter_callbacks(f)->device_rewrite);
+        ck_assert(exf_fold_rewriter_callbacks(f)->routed);
         if (splits[s] < 1000 || v.prefill != EXF_PREFILL_NONE) {
             check_layer(&h, f, 1, 0);
             check_layer(&h, f, 3, 1);
@@ -253,6 +180,29 @@ START_TEST(a_head_of_means_folds_as_the_mean)
 }
 END_TEST
 
+/* The fake device has the host's functions: what is compared is which norms get where. */
+START_TEST(a_device_folds_by_the_same_norms)
+{
+    exf_err err;
+    const exf_backend *b = fake_device((uint64_t)1 << 40);
+    exf_queue *q;
+    ck_ok(b->open(&q, EXF_COMPUTE_F32, &err), err);
+    device_folds_by_predicted_norms(b, q, texts[_i]);
+    b->close(q);
+}
+END_TEST
+
+START_TEST(a_device_refuses_what_is_no_norm)
+{
+    exf_err err;
+    const exf_backend *b = fake_device((uint64_t)1 << 40);
+    exf_queue *q;
+    ck_ok(b->open(&q, EXF_COMPUTE_F32, &err), err);
+    device_refuses_what_is_no_norm(b, q);
+    b->close(q);
+}
+END_TEST
+
 START_TEST(what_cannot_be_predicted_is_refused)
 {
     exf_err err;
@@ -266,8 +216,11 @@ START_TEST(what_cannot_be_predicted_is_refused)
     ck_assert_msg(strstr(err.msg, "variant \"P2:norms=predicted\": layer 3, token ") && strstr(err.msg, "predicts inf for expert"),
                   "%s", err.msg);
     ck_ok(show(&h, f, 2, &err), err); /* no tables, nothing predicted */
+    exf_fold_rewriter_free(f);
+    f = f_folder(&h.c, &v, "D3:norms=predicted,targets=router");
     ck_assert_int_eq(exf_fold_rewriter_callbacks(f)->device_open(f, NULL, &err), EXF_USAGE);
-    ck_assert_str_eq(err.msg, "variant \"P2:norms=predicted\": norms are predicted on the CPU alone; set runtime.backend to cpu");
+    ck_assert_str_eq(err.msg, "variant \"D3:norms=predicted,targets=router\": folds by predicted norms on the CPU alone; set "
+                              "runtime.backend to cpu");
     exf_fold_rewriter_free(f);
     h.c.tables.budget[10].predicted.mean = 0; /* 2 by stream */
     ck_ok(exf_variant_parse(&v, "P2:norms=predicted,budget=token", &err), err);
@@ -288,6 +241,8 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("predicted_norms");
     TCase *c = tcase_create("all");
+    tcase_add_loop_test(c, a_device_folds_by_the_same_norms, 0, TEXTS);
+    tcase_add_test(c, a_device_refuses_what_is_no_norm);
     tcase_add_loop_test(c, routes_are_folded_by_the_norms_of_their_token, 0, TEXTS);
     tcase_add_loop_test(c, a_head_of_means_folds_as_the_mean, 0, TEXTS);
     tcase_add_test(c, what_cannot_be_predicted_is_refused);
