@@ -1,5 +1,5 @@
-/* norm_head.h - norms of routes that a layer's norm head predicts on a device, before any expert runs (exfold/fold.h; docs/method.md,
- * section 13): n = exp(theta[e] . phi), phi = [1, V'x, z[e] - mean(z), log max(w, 1e-6), log max(||x||, 1e-10)]. */
+/* norm_head.h - norms of routes that a layer's norm head predicts on a device, before any expert runs (exfold/fold.h;
+ * docs/method.md, section 13): n = exp(theta[e] . phi), phi = [1, V'x, z[e] - mean(z), log max(w, 1e-6), log max(||x||, 1e-10)]. */
 #ifndef EXF_KERNELS_NORM_HEAD_H
 #define EXF_KERNELS_NORM_HEAD_H
 #include "base/err.h"

@@ -1,5 +1,6 @@
 /* check_router_logits.c - the logits that a rewriter is shown are those that its lane's routes, or a
- * probe's, came from: the router's rules give the same ids and weights from them again. */
+ * probe's, came from: the router's rules give the same ids and weights from them again.  And what is shown before routes are
+ * rewritten is what the router read and chose, on a device too. */
 #include "tests/support/fake_device.h"
 #include "tests/support/lanes_fixtures.h"
 
@@ -97,6 +98,100 @@ START_TEST(one_lane_has_its_own)
 }
 END_TEST
 
+/* ---- what is shown before routes are rewritten ------------------------------------------------ */
+
+enum { SHOWN_ROWS = 1024 };
+typedef struct {
+    const golden_case *c;
+    int on_device;
+    float *square[GOLDEN_LAYERS]; /* [SHOWN_ROWS] squares of what the router read; 0: not shown yet */
+    atomic_size_t rewritten;
+} shown;
+
+/* Keeps the squares, and routes the logits again. */
+static void keep_shown(shown *s, const exf_routed_block *b)
+{
+    exf_router_rules rules = rules_of(&s->c->model->arch, NULL);
+    size_t k = (size_t)b->top_k, h = (size_t)b->d_model;
+    double scratch[3 * EXF_MAX_EXPERTS];
+    for (size_t t = 0; t < (size_t)b->n_tokens; t++) {
+        float *to = &s->square[b->layer][b->row + t];
+        int32_t ids[16];
+        float weights[16];
+        *to = 0;
+        for (size_t i = 0; i < h; i++) *to += b->input[t * h + i] * b->input[t * h + i];
+        if (is_hashed(s->c, b->layer) || rules.score != EXF_ROUTER_SOFTMAX) continue; /* the others' choice has a bias */
+        exf_router_cpu(ids, weights, b->logits + t * (size_t)b->n_experts, NULL, 1, &rules, scratch);
+        ck_assert_msg(memcmp(ids, b->ids + t * k, k * sizeof *ids) == 0 &&
+                          memcmp(weights, b->weights + t * k, k * sizeof *weights) == 0,
+                      "%s: layer %d, row %zu: other routes", s->c->family, b->layer, b->row + t);
+    }
+}
+
+static exf_code show_on_host(void *self, const exf_routed_block *b, exf_err *err)
+{
+    shown *s = self;
+    (void)err;
+    ck_assert(!s->on_device);
+    keep_shown(s, b);
+    return EXF_OK;
+}
+
+/* The fake device's memory is the host's. */
+static exf_code show_on_device(void *self, const exf_device_routed *d, exf_err *err)
+{
+    shown *s = self;
+    const exf_routed_block b = {.layer = d->layer, .row = d->row, .n_tokens = d->n_tokens, .n_experts = d->n_experts,
+                                .top_k = d->top_k, .d_model = d->d_model, .input = d->input, .logits = d->logits, .ids = d->ids,
+                                .weights = d->weights};
+    (void)err;
+    ck_assert(s->on_device && !d->split);
+    keep_shown(s, &b);
+    return EXF_OK;
+}
+
+/* All rows were shown, since the routes were rewritten last. */
+static exf_code rewrite_shown(void *self, exf_routes *r, exf_err *err)
+{
+    shown *s = self;
+    for (size_t row = 0; row < r->batch->n_tokens; row++)
+        ck_assert_msg(s->square[r->layer][row] > 0, "%s: layer %d, row %zu", s->c->family, r->layer, row);
+    atomic_fetch_add(&s->rewritten, 1);
+    return rewrite_oddly(NULL, r, err);
+}
+
+static void run_shown(shown *s, const golden_case *c, const exf_backend *b)
+{
+    lanes_run r = {.n = 2, .backend = b};
+    *s = (shown){.c = c, .on_device = b != NULL};
+    ck_assert_uint_le(c->batch.n_tokens, SHOWN_ROWS);
+    for (int l = 0; l < GOLDEN_LAYERS; l++) s->square[l] = room(SHOWN_ROWS);
+    r.rewriter[1] = (exf_rewriter){.self = s, .rewrite = rewrite_shown, .routed = show_on_host, .device_routed = show_on_device};
+    lanes_forward(&r, c, 1);
+    ck_assert_uint_gt(s->rewritten, 0);
+    lanes_free(&r);
+}
+
+START_TEST(a_device_shows_what_the_host_does)
+{
+    golden_case c;
+    shown cpu, fake;
+    golden_open(&c, golden_families[_i]);
+    run_shown(&cpu, &c, NULL);
+    run_shown(&fake, &c, fake_device((uint64_t)1 << 40));
+    ck_assert_uint_eq(cpu.rewritten, fake.rewritten);
+    for (int l = 0; l < GOLDEN_LAYERS; l++) {
+        for (size_t row = 0; row < c.batch.n_tokens; row++)
+            ck_assert_msg(fabsf(cpu.square[l][row] - fake.square[l][row]) <= 1e-3f * cpu.square[l][row],
+                          "%s: layer %d, row %zu: %g, on the host %g", c.family, l, row, (double)fake.square[l][row],
+                          (double)cpu.square[l][row]);
+        exf_mem_free(cpu.square[l]);
+        exf_mem_free(fake.square[l]);
+    }
+    golden_close(&c);
+}
+END_TEST
+
 START_TEST(plans_count_them)
 {
     exf_rewriter wants = {.rewrite = sees_none, .wants_logits = 1};
@@ -118,6 +213,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, routes_come_from_the_logits, 0, n);
     tcase_add_loop_test(t, routes_come_from_the_logits_on_a_device, 0, n);
     tcase_add_loop_test(t, one_lane_has_its_own, 0, n);
+    tcase_add_loop_test(t, a_device_shows_what_the_host_does, 0, n);
     tcase_add_test(t, plans_count_them);
     suite_add_tcase(s, t);
     return s;
