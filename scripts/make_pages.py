@@ -330,7 +330,7 @@ for all omitted experts together, from the mean Gram matrix, and is still router
 experts are never folded, hash-routed layers only as a runtime does that folds them (`serve.runtime`).
 
 With `norms=predicted` the norm of an expert is what the tables' norm head predicts for the token, not its mean; no public
-runtime folds so, and a validation only on the CPU.  Budgets have a lambda of their own by these.
+runtime folds so.  Budgets have a lambda of their own by these.
 
 A budget per token (`P4:budget=token`) keeps 4 routes in the mean, fewer where the kept ones say nearly
 everything; what it ran on the validation's text stands beside it as experts per token.  With

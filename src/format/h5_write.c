@@ -12,7 +12,7 @@ static exf_code create_dataset(exf_h5 *h, const exf_tensor *t, hid_t group, hid_
 {
     hsize_t dims[EXF_MAX_RANK];
     const char *name = strrchr(t->name, '/') + 1;
-    htri_t exists = H5Lexists(group, name, H5P_DEFAULT);
+    htri_t exists = *name ? H5Lexists(group, name, H5P_DEFAULT) : 1; /* "": the root itself */
     if (exists < 0) return exf_h5i_fail(h, err, "cannot look up %s", t->name);
     if (exists) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
     for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];

@@ -139,15 +139,19 @@ static exf_code ask_for_a_stop(void *self, size_t i, int worker, exf_err *err)
 {
     (void)worker;
     (void)err;
+    atomic_int *done = self;
     while (i > 5 && !exf_stop_requested()) sleep_ms(1); /* item 5 has been taken */
-    ((int *)self)[i]++;
+    for (size_t k = 0; i == 5 && k < 5; k++)
+        while (!atomic_load(&done[k])) sleep_ms(1); /* a thread that has taken it would see the stop before it runs it */
+    atomic_fetch_add(&done[i], 1);
     if (i == 5) exf_stop_request(SIGTERM);
     return EXF_OK;
 }
 
 START_TEST(a_stop_ends_the_loop_between_two_items)
 {
-    int done[ITEMS] = {0}, n = 0;
+    atomic_int done[ITEMS] = {0};
+    int n = 0;
     exf_err err = {.code = EXF_OK};
     ck_fails(run_loop(ITEMS, _i ? THREADS : 1, ask_for_a_stop, done, &err), EXF_SIGTERM, err, "");
     for (size_t i = 0; i < ITEMS; i++) n += done[i];
