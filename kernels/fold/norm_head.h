@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Directions at most: EXF_NORM_MOST of artifact/norm_sums.h. */
+/* Directions at most: V'x of 16 tokens is in the shared memory of a block. */
 enum { EXF_NORM_HEAD_MOST = 256 };
 
 /* Tokens of one layer; all arrays are in device memory. */

@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+_Static_assert((int)EXF_NORM_MOST <= (int)EXF_NORM_HEAD_MOST, "a device predicts by any head that tables hold");
+
 int exf_variant_wants_norms(const exf_variant *v)
 {
     return v->prefill_norms || v->decode_norms;
