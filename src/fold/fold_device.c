@@ -135,10 +135,9 @@ static size_t count_bytes(const exf_fold_rewriter *f)
 /* Of the norm head of all layers, and of what it predicts. */
 static uint64_t head_bytes(const exf_fold_rewriter *f)
 {
-    const exf_norm_head *head = &f->t->norm_head;
     uint64_t slots = (uint64_t)f->schedule->batch->n_tokens * (uint64_t)f->a->top_k;
-    if (!f->norms) return 0;
-    return (basis_numbers(f) + theta_numbers(f)) * sizeof *head->basis + slots * (sizeof(float) + sizeof(int32_t)) +
+    if (!f->norms) return 0; /* a rewriter that only counts has no tables either */
+    return (basis_numbers(f) + theta_numbers(f)) * sizeof(float) + slots * (sizeof(float) + sizeof(int32_t)) +
            sizeof(uint64_t);
 }
 
