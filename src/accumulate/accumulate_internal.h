@@ -139,7 +139,7 @@ typedef struct {
     int split;            /* 1: inputs come in two parts (pass/hooks.h) */
     size_t first, end;    /* tokens [first, end) by row have been gathered */
     int32_t *row_host;    /* [n] */
-    float *staged;        /* [n, H], or [H, H] and [H] of double, in staging memory; all that follow are in device memory */
+    float *staged;        /* [n, H], or [H, H] of double, in staging memory; all that follow are in device memory */
     float *rows;          /* [n, H] */
     int32_t *row;         /* [n] */
     double *scalar, *gram, *sum; /* [n], [H, H], [H] for the moments */

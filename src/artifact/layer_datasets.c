@@ -7,15 +7,22 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 
-enum { MOST_WRITTEN = 48 };
+/* Two datasets of each sum, and four counts. */
+#define X(name) +2
+enum { MOST_WRITTEN = 4 EXF_PAIR_SUMS(X) EXF_SEQUENCE_SUMS(X) EXF_EXPERT_SUMS(X) EXF_HALF_SUMS(X) };
+#undef X
 
 /* A layer's sums and counts, on their way to the file. */
 typedef struct {
     char path[MOST_WRITTEN][EXF_DATASET_PATH];
     exf_tensor t[MOST_WRITTEN];
-    const exf_exact *exact[MOST_WRITTEN]; /* what t is rounded from, by which its data is then filled; NULL: it has data */
-    double *rounded, *next;               /* room for all that is rounded */
-    size_t n;
+    struct {
+        const exf_exact *from;
+        double *to;
+        size_t n;
+    } rounding[MOST_WRITTEN]; /* to be rounded before t is written */
+    size_t n, n_roundings;
+    double *rounded, *next;   /* room for all that is rounded */
 } written;
 
 static void add_written(written *b, exf_layer_dataset d, const void *data)
@@ -28,9 +35,12 @@ static void add_written(written *b, exf_layer_dataset d, const void *data)
 
 static void add_sums(written *b, int layer, const char *name, const exf_exact *sum, int rank, int64_t e)
 {
-    b->exact[b->n] = sum;
+    size_t n = (size_t)(rank == 2 ? e * e : e), at = b->n_roundings++;
+    b->rounding[at].from = sum;
+    b->rounding[at].to = b->next;
+    b->rounding[at].n = n;
     add_written(b, exf_layer_sums_dataset(layer, name, rank, e, 0), b->next);
-    b->next += rank == 2 ? e * e : e;
+    b->next += n;
     add_written(b, exf_layer_sums_dataset(layer, name, rank, e, 1), sum);
 }
 
@@ -65,12 +75,9 @@ static void list_sums(written *b, const exf_statistics_writer *w, int layer, con
 /* Rounds the exact sums to nearest, several arrays at once. */
 static void round_written(const written *b)
 {
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(b->n, exf_background_threads() / 2))
-    for (size_t i = 0; i < b->n; i++) {
-        double *to = b->rounded + (b->exact[i] ? (const double *)b->t[i].data - b->rounded : 0);
-        size_t n = b->exact[i] ? exf_tensor_bytes(&b->t[i]) / sizeof *to : 0;
-        for (size_t k = 0; k < n; k++) to[k] = exf_exact_value(&b->exact[i][k]);
-    }
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(b->n_roundings, exf_background_threads() / 2))
+    for (size_t i = 0; i < b->n_roundings; i++)
+        for (size_t k = 0; k < b->rounding[i].n; k++) b->rounding[i].to[k] = exf_exact_value(&b->rounding[i].from[k]);
 }
 
 exf_code exf_layer_sums_write(const exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)

@@ -18,6 +18,13 @@ void exf_norm_features_of(double *phi, const double *projected, int q, double lo
     phi[q + 3] = log(norm > least_norm ? norm : least_norm);
 }
 
+float exf_norm_predicted(const float *theta, const double *phi, int q)
+{
+    double sum = 0;
+    for (size_t i = 0; i < exf_norm_features(q); i++) sum += (double)theta[i] * phi[i];
+    return (float)exp(sum);
+}
+
 /* ---- in memory ------------------------------------------------------------------------ */
 
 static size_t basis_elements(const exf_norm_sums *s)

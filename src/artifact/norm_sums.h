@@ -52,6 +52,9 @@ static inline int exf_norm_directions(int64_t q, int64_t d_model)
 /* Fills the features of a slot from V'x, which has q elements. */
 void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm);
 
+/* Returns exp(theta phi), the norm that a head predicts from the features of a slot. */
+float exf_norm_predicted(const float *theta, const double *phi, int q);
+
 exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, exf_err *err) EXF_CHECKED;
 void exf_norm_sums_zero(exf_norm_sums *s); /* the basis is then not known */
 void exf_norm_sums_free(exf_norm_sums *s); /* accepts zeroed memory */

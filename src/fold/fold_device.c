@@ -116,7 +116,7 @@ static size_t prefill_bytes(const exf_fold_rewriter *f)
     return folds_prefill(f->v) && f->schedule->prefill_tokens ? f->schedule->batch->n_tokens : 0;
 }
 
-/* The numbers of V and of theta in all layers of the tables. */
+/* Return how many numbers V, and theta, have in all layers of the tables. */
 static size_t basis_numbers(const exf_fold_rewriter *f)
 {
     return (size_t)f->t->n_layers * (size_t)f->t->shape.d_model * (size_t)f->t->norm_head.q;
@@ -132,7 +132,7 @@ static size_t count_bytes(const exf_fold_rewriter *f)
     return (size_t)f->n_moe_layers * (1 + (size_t)f->n_counted) * sizeof(uint64_t);
 }
 
-/* Of the norm head of all layers, and of what it predicts. */
+/* Returns the GPU memory of the norm head of all layers and of what it predicts. */
 static uint64_t head_bytes(const exf_fold_rewriter *f)
 {
     uint64_t slots = (uint64_t)f->schedule->batch->n_tokens * (uint64_t)f->a->top_k;

@@ -52,10 +52,9 @@ static void read_token(token *t, const float *x, const float *logits, const floa
 /* Returns exp(theta' phi) of a slot. */
 static float predict(const token *t, const float *theta, double logit, double weight, int q)
 {
-    double phi[EXF_NORM_MOST + EXF_NORM_BESIDE], sum = 0;
+    double phi[EXF_NORM_MOST + EXF_NORM_BESIDE];
     exf_norm_features_of(phi, t->projected, q, logit - t->mean, weight, t->norm);
-    for (size_t i = 0; i < exf_norm_features(q); i++) sum += (double)theta[i] * phi[i];
-    return (float)exp(sum);
+    return exf_norm_predicted(theta, phi, q);
 }
 
 exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *err)

@@ -74,8 +74,7 @@ static exf_code run_experts(exf_step *s, exf_err *err)
 }
 
 /* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
- * routes, and the observer reads a single sweep
- * and no input before it. */
+ * routes, and the observer reads a single sweep and no input before it. */
 static int flows(const exf_step *s)
 {
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;

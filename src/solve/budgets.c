@@ -80,11 +80,9 @@ static exf_code predict_norms(float *norms, const exf_route_sample *r, size_t i,
     for (size_t j = 0; j < q; j++) projected[j] = (double)of[j];
     for (size_t a = 0; a < k; a++) {
         int id = r->ids[i * k + a];
-        double sum = 0;
         if (id < 0) continue;
         exf_norm_features_of(phi, projected, r->q, (double)of[q + 1 + a], (double)r->weights[i * k + a], exp((double)of[q]));
-        for (size_t j = 0; j < n; j++) sum += (double)theta[(size_t)id * n + j] * phi[j];
-        norms[id] = (float)exp(sum);
+        norms[id] = exf_norm_predicted(theta + (size_t)id * n, phi, r->q);
         if (!(norms[id] > 0 && isfinite(norms[id])))
             return exf_fail(err, EXF_NUMERIC, "layer %d, token %zu of the route sample: the norm head predicts %g for expert %d",
                             (int)t->layer_number[l], i, (double)norms[id], id);
