@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <signal.h>
 #include <time.h>
 #include <zlib.h>
 
@@ -517,6 +518,29 @@ START_TEST(a_digest_that_begins_early_is_the_files)
 END_TEST
 
 /* A large dataset is hashed in pieces; what is written and read so is all there, and its checksum that of all bytes. */
+/* What a stopped run has still to note is small. */
+START_TEST(a_stop_lets_small_datasets_be_written)
+{
+    exf_err e;
+    float v[2][3] = {{1, 2, 3}, {4, 5, 6}}, back[3];
+    const exf_tensor t[2] = {{.name = "/a", .dtype = EXF_DT_F32, .rank = 1, .shape = {3}, .data = v[0]},
+                             {.name = "/g/b", .dtype = EXF_DT_F32, .rank = 1, .shape = {3}, .data = v[1]}};
+    exf_h5 *h = create("stopped.h5");
+    exf_stop_request(SIGTERM);
+    exf_code rc = exf_h5_write_all(h, t, 2, &e);
+    exf_stop_request(0);
+    ck_ok(rc, e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_h5_open(&h, exf_scratch("stopped.h5"), &e), e);
+    for (int i = 0; i < 2; i++) {
+        ck_ok(exf_h5_read(h, &t[i], back, &e), e);
+        ck_assert(memcmp(back, v[i], sizeof back) == 0);
+    }
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
 START_TEST(a_large_dataset_is_done_in_pieces)
 {
     enum { N = EXF_H5_LARGE + 5, PIECE = 4 << 20 };
@@ -584,6 +608,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, attributes_read_back);
     tcase_add_test(t, listing_is_by_name);
     tcase_add_test(t, rows_in_any_order);
+    tcase_add_test(t, a_stop_lets_small_datasets_be_written);
     tcase_add_test(t, misfits_are_named);
     tcase_add_test(t, rows_are_read_in_order);
     tcase_add_test(t, a_later_run_goes_on);
