@@ -307,9 +307,9 @@ typedef struct {
 
 /* The pool: members int32 [D], distinct and in [0, E) (others are ignored); or, where members is NULL, chosen from the
  * batch as exf_fold_decode does, which then changes nothing where at most D experts are routed to.
- * A row's slots outside of the pool take, in order of slots, the pool members of largest choice score that
- * the row does not hold already, each once, ties to the lower id.  Where none is left the slot
- * gets the pool's most important (or first) member with weight 0.
+ * A row's slots outside of the pool, those first whose own experts have the largest choice scores, take the pool members of
+ * largest choice score that the row does not hold already, each once, ties to the lower id: the order of slots is of no
+ * consequence.  Where none is left the slot gets the pool's most important (or first) member with weight 0.
  *   JOINT  as exf_fold_decode_joint, n being the ids of the slots that hold an expert now, and G_nn without the
  *          slots for which none was left
  *   GATE   a stand-in e weighs g(e) sum w / sum g(i), sums over the row's original slots; kept slots stay

@@ -287,6 +287,12 @@ EXF_FOLD_INLINE uint32_t exf_fold_score_key(float score)
     return score >= -3.402823466e38f ? (uint32_t)exf_fold_ordered(score) ^ 0x80000000u : 0;
 }
 
+/* Returns whether a route to expert a takes its stand-in before one to b, given the keys of their scores. */
+EXF_FOLD_INLINE int exf_fold_stands_before(uint32_t key_a, int a, uint32_t key_b, int b)
+{
+    return key_a > key_b || (key_a == key_b && a < b);
+}
+
 /* Returns the factor that makes a weight of a gate score: sum w over sum g of the original slots. */
 EXF_FOLD_INLINE float exf_fold_gate_factor(float weights, float gates)
 {

@@ -10,7 +10,6 @@ typedef struct {
 /* A row's slots that have an expert. */
 typedef struct {
     int n, slot[EXF_FOLD_MAX_K], old[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K]; /* id -1: no stand-in was left */
-    int moved;
 } row_slots;
 
 /* Returns 0 if a pool by batch holds all experts of the batch. */
@@ -32,14 +31,13 @@ static int choose_pool(pool_set *set, const exf_fold_routes *io, const int32_t *
 
 static void read_slots(row_slots *r, const pool_set *set, const exf_fold_routes *io, int64_t first, int n_experts)
 {
-    r->n = r->moved = 0;
+    r->n = 0;
     for (int k = 0; k < io->width; k++) {
         int e = exf_fold_expert(io, first + k, n_experts);
         if (e < 0) continue;
         r->slot[r->n] = k;
         r->old[r->n] = e;
         r->id[r->n++] = set->inside[e] ? e : -1;
-        r->moved += !set->inside[e];
     }
 }
 
@@ -63,6 +61,23 @@ static int next_best(const row_slots *r, const pool_set *set, const exf_fold_sco
         best = e;
     }
     return best;
+}
+
+/* Fills order with the slots outside of the pool, those first whose own experts have the largest scores, ties to the lower expert,
+ * and returns their number. */
+static int order_moved(int order[EXF_FOLD_MAX_K], const row_slots *r, const exf_fold_scores *s, int64_t first)
+{
+    uint32_t key[EXF_FOLD_MAX_K];
+    int n = 0;
+    for (int i = 0; i < r->n; i++) {
+        if (r->id[i] >= 0) continue;
+        int at = n++;
+        key[i] = exf_fold_score_key(exf_fold_real_at(s->choice, s->type, first + r->old[i]));
+        for (; at > 0 && exf_fold_stands_before(key[i], r->old[i], key[order[at - 1]], r->old[order[at - 1]]); at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    return n;
 }
 
 /* Writes the ids and weights w of the slots that moved, and the weights of the others if `all`. */
@@ -129,11 +144,12 @@ exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const e
     if (status != EXF_FOLD_OK || !choose_pool(&set, io, members, t, &settled)) return status;
     for (int row = 0; row < io->rows; row++) {
         int64_t first = (int64_t)row * io->width, first_score = (int64_t)row * t->n_experts;
+        int order[EXF_FOLD_MAX_K];
         row_slots r;
         read_slots(&r, &set, io, first, t->n_experts);
-        if (r.moved == 0) continue;
-        for (int i = 0; i < r.n; i++)
-            if (r.id[i] < 0) r.id[i] = next_best(&r, &set, s, first_score, t->n_experts);
+        int moved = order_moved(order, &r, s, first_score);
+        if (moved == 0) continue;
+        for (int i = 0; i < moved; i++) r.id[order[i]] = next_best(&r, &set, s, first_score, t->n_experts);
         if (settled.weights == EXF_FOLD_STAND_INS_JOINT)
             weigh_jointly(io, first, &r, set.first, t, settled.ridge);
         else

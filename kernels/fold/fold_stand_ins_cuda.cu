@@ -5,7 +5,7 @@
  * given members every block has some of the rows.
  *
  * Bytes of a row: its E scores, 2 or 4 each; 256 rows of E 128 are 131 KB in float32.  Measured 22.5 us of [256, 8] with half
- * of the experts, 2.58 times the joint form (docs/performance.md). */
+ * of the experts, 2.58 times the joint form (docs/performance.md), before slots were put in order by score. */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
@@ -55,6 +55,23 @@ static __device__ __forceinline__ int take_best(uint32_t (&key)[LOADS])
 #pragma unroll
     for (int j = 0; j < LOADS; j++) key[j] = e == lane + 32 * j ? 0 : key[j];
     return e;
+}
+
+/* Returns how many of the movers take their stand-ins before this lane's slot; see exf_fold_stands_before(). */
+template <int W>
+static __device__ __forceinline__ int place_of(const exf_fold_lane &s, unsigned movers, const exf_fold_scores &scores, int64_t row,
+                                               int n_experts)
+{
+    int place = 0, moved = movers >> s.lane & 1;
+    uint32_t key = moved ? exf_fold_score_key(exf_fold_real_at(scores.choice, scores.type, row * n_experts + s.id)) : 0;
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        uint32_t other_key = __shfl_sync(EXF_FOLD_WARP, key, k, W);
+        int other = __shfl_sync(EXF_FOLD_WARP, s.id, k, W);
+        int before = exf_fold_stands_before(other_key, other, key, s.id) || (other_key == key && other == s.id && k < s.lane);
+        place += (movers >> k & 1) && before;
+    }
+    return place;
 }
 
 /* Sums v over the lanes in `used`, in order; every lane gets the sum. */
@@ -109,11 +126,11 @@ static __device__ __forceinline__ void stand_in_row(const exf_fold_routes &io, i
     if (movers == 0) return;
     uint32_t key[LOADS];
     find_keys<W>(key, s, set, scores, row, t.n_experts);
+    int place = place_of<W>(s, movers, scores, row, t.n_experts);
 #pragma unroll 1
-    for (int k = 0; k < W; k++) {
-        if (!(movers >> k & 1)) continue;
+    for (int k = 0, n = __popc(movers); k < n; k++) {
         int best = take_best(key);
-        if (s.lane == k) id = best;
+        if (moved && place == k) id = best;
     }
     float w = o.weights == EXF_FOLD_STAND_INS_JOINT
                   ? weigh_jointly<W>(&all, io, s, id, moved, movers, t, o.ridge)

@@ -372,10 +372,18 @@ static void remap_jointly(naive_row *r, const int *pool, int d, const naive_laye
     }
 }
 
-/* Slots outside the pool take the members of largest choice score, each once. */
+/* Returns whether slot a's expert has the larger choice score, ties to the lower expert, then to the lower slot. */
+static int is_liked_more(const naive_row *r, int a, int b)
+{
+    double of_a = r->choice[r->id[a]], of_b = r->choice[r->id[b]];
+    if (of_a != of_b) return of_a > of_b;
+    return r->id[a] != r->id[b] ? r->id[a] < r->id[b] : a < b;
+}
+
+/* Slots outside the pool, by falling choice score, take the members of largest choice score, each once. */
 static void stand_in(naive_row *r, const int *pool, int d, const naive_layer *l, const exf_variant *v)
 {
-    int id[NAIVE_K], slot[NAIVE_K], old[NAIVE_K], used[NAIVE_E] = {0}, n = 0, moved = 0;
+    int id[NAIVE_K], slot[NAIVE_K], old[NAIVE_K], order[NAIVE_K], used[NAIVE_E] = {0}, n = 0, moved = 0, there = 0;
     double kept[NAIVE_K], x[NAIVE_K], before = 0, gates = 0, after = 0;
     naive_row was = *r;
     for (int k = 0; k < l->top_k; k++)
@@ -384,11 +392,13 @@ static void stand_in(naive_row *r, const int *pool, int d, const naive_layer *l,
             moved |= !is_in(pool, d, r->id[k]);
             before += r->w[k];
             gates += r->gate[r->id[k]];
+            int at = there++;
+            for (; at > 0 && is_liked_more(r, k, order[at - 1]); at--) order[at] = order[at - 1];
+            order[at] = k;
         }
     if (!moved) return;
-    for (int k = 0; k < l->top_k; k++) {
-        int best = -1, stays = was.id[k] >= 0 && is_in(pool, d, was.id[k]);
-        if (was.id[k] < 0) continue;
+    for (int o = 0; o < there; o++) {
+        int k = order[o], best = -1, stays = is_in(pool, d, was.id[k]);
         for (int i = 0; i < d; i++)
             if (!used[pool[i]] && (best < 0 || r->choice[pool[i]] > r->choice[best])) best = pool[i];
         r->id[k] = stays ? was.id[k] : best < 0 ? pool[0] : best;

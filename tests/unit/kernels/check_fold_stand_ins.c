@@ -61,22 +61,38 @@ static naive_row naive_slots(const exf_fold_routes *io, int row, int n_experts)
     return r;
 }
 
-/* Ids afterwards: candidates taken one by one, the largest score first. */
+static double naive_score(int row, int e, int n_experts)
+{
+    double score = (double)fold_score_at(scores.s.choice, scores.s.type, row * n_experts + e);
+    return isnan(score) ? -INFINITY : score;
+}
+
+/* Ids afterwards: slots and candidates taken one by one, the largest score first. */
 static void naive_choose(naive_row *r, const unsigned char *inside, int row, int n_experts)
 {
-    unsigned char taken[FOLD_E] = {0};
-    for (int i = 0; i < r->n; i++) taken[r->old[i]] = 1;
+    unsigned char taken[FOLD_E] = {0}, done[FOLD_K] = {0};
     for (int i = 0; i < r->n; i++) {
+        taken[r->old[i]] = 1;
+        done[i] = inside[r->old[i]];
+        r->id[i] = done[i] ? r->old[i] : -1;
+    }
+    for (int round = 0; round < r->n; round++) {
+        int slot = -1;
         double most = -INFINITY;
-        r->id[i] = inside[r->old[i]] ? r->old[i] : -1;
-        if (r->id[i] >= 0) continue;
+        for (int i = 0; i < r->n; i++) {
+            if (done[i]) continue;
+            double mine = naive_score(row, r->old[i], n_experts), best = slot < 0 ? 0 : naive_score(row, r->old[slot], n_experts);
+            if (slot < 0 || mine > best || (mine == best && r->old[i] < r->old[slot])) slot = i;
+        }
+        if (slot < 0) break;
+        done[slot] = 1;
         for (int e = 0; e < n_experts; e++) {
-            double score = (double)fold_score_at(scores.s.choice, scores.s.type, row * n_experts + e);
+            double score = naive_score(row, e, n_experts);
             if (!inside[e] || taken[e] || !(score > most)) continue;
             most = score;
-            r->id[i] = e;
+            r->id[slot] = e;
         }
-        if (r->id[i] >= 0) taken[r->id[i]] = 1;
+        if (r->id[slot] >= 0) taken[r->id[slot]] = 1;
     }
 }
 
@@ -202,6 +218,44 @@ START_TEST(random_batches_follow_the_formulas)
 }
 END_TEST
 
+/* Runtimes hand a token's routes over in any order: each of them gets the same stand-in, whose norm depends on whose place it
+ * takes. */
+START_TEST(the_order_of_slots_is_of_no_consequence)
+{
+    static fold_routes turned;
+    static float norms[FOLD_SLOTS], turned_norms[FOLD_SLOTS];
+    const shape *s = &shapes[_i];
+    fold_fill_tables(&tables, s->e, 300 + (uint64_t)_i, TABLES_REAL);
+    for (int v = 0; v < 12; v++) {
+        uint64_t seed = (uint64_t)(_i * 100 + v);
+        exf_fold_stand_in_options o = {.pool = 1 + s->e / 2, .weights = (exf_fold_stand_in_weights)(v % 3),
+                                       .importance = (exf_fold_importance)(v / 3 % 2)};
+        int32_t members[FOLD_E];
+        exf_fold_routes in = fold_room(&from, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32),
+                        back = fold_room(&turned, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32);
+        fold_fill_routes(&in, s->e, seed, ROUTES_PLAIN);
+        fold_fill_scores(&scores, s->rows, s->e, EXF_FOLD_F32, seed, (fold_scores_kind)(v % N_SCORES), 1);
+        draw_members(members, o.pool, s->e, seed);
+        for (int i = 0; i < s->rows * s->k; i++) {
+            int other = i / s->k * s->k + s->k - 1 - i % s->k;
+            norms[i] = turned_norms[other] = (float)exp(2 * fold_uniform(seed, 61, (uint64_t)i) - 1);
+            fold_put(&back, other, fold_id_at(&in, i), fold_weight_at(&in, i));
+        }
+        in.norms = norms;
+        back.norms = turned_norms;
+        const int32_t *given = v / 2 % 2 ? members : NULL;
+        ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&in, &scores.s, given, &tables.t, &o), EXF_FOLD_OK);
+        ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&back, &scores.s, given, &tables.t, &o), EXF_FOLD_OK);
+        for (int i = 0; i < s->rows * s->k; i++) {
+            int other = i / s->k * s->k + s->k - 1 - i % s->k;
+            ck_assert_msg(fold_id_at(&in, i) == fold_id_at(&back, other), "%d of %d, slot %d: expert %lld, turned round %lld", s->k,
+                          s->e, i, (long long)fold_id_at(&in, i), (long long)fold_id_at(&back, other));
+            ck_weight(&back, other, (double)fold_weight_at(&in, i), 1, 1e-4);
+        }
+    }
+}
+END_TEST
+
 /* ---- by hand ------------------------------------------------------------------------------------------ */
 
 static int32_t ids[4];
@@ -229,21 +283,21 @@ START_TEST(the_router_chooses_what_stands_in)
     exf_fold_scores s = {.choice = choice};
     exf_fold_stand_in_options o = {.pool = 4, .ridge = 1, .weights = EXF_FOLD_STAND_INS_JOINT};
     hand_tables();
-    /* 0 and 5 are outside; 3 is next best, then 1 (a tie with 4); 0 goes by a half into 3, over 1 + rho = 2; 2 stays */
+    /* 5 and 0 are outside; 3 is next best, for 5, then 1 (a tie with 4); 0 goes by a half into 3, over 1 + rho = 2; 2 stays */
     exf_fold_routes r = hand_row(3, (const int32_t[]){0, 2, 5}, (const float[]){.5f, .25f, .125f});
     ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&r, &s, members, &tables.t, &o), EXF_FOLD_OK);
-    ck_assert(ids[0] == 3 && ids[1] == 2 && ids[2] == 1);
-    ck_assert(weights[0] == .125f && weights[1] == .25f && weights[2] == 0);
+    ck_assert(ids[0] == 1 && ids[1] == 2 && ids[2] == 3);
+    ck_assert(weights[0] == 0 && weights[1] == .25f && weights[2] == .125f);
     /* gate weights: .875 of routes whose scores add up to 1.625 */
     o.weights = EXF_FOLD_STAND_INS_GATE;
     r = hand_row(3, (const int32_t[]){0, 2, 5}, (const float[]){.5f, .25f, .0625f});
     ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&r, &s, members, &tables.t, &o), EXF_FOLD_OK);
-    ck_assert(weights[0] == .375f && weights[1] == .25f && weights[2] == .125f); /* .8125 / 1.625 = .5 */
+    ck_assert(weights[0] == .125f && weights[1] == .25f && weights[2] == .375f); /* .8125 / 1.625 = .5 */
     o.weights = EXF_FOLD_STAND_INS_ROUTE;
     r = hand_row(3, (const int32_t[]){0, 2, 5}, (const float[]){.5f, .25f, .0625f});
     ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&r, &s, members, &tables.t, &o), EXF_FOLD_OK);
     float f = .8125f / .75f;
-    ck_assert(weights[0] == .375f * f && weights[1] == .25f * f && weights[2] == .125f * f);
+    ck_assert(weights[0] == .125f * f && weights[1] == .25f * f && weights[2] == .375f * f);
 }
 END_TEST
 
@@ -256,7 +310,7 @@ START_TEST(a_slot_without_a_stand_in_weighs_nothing)
     hand_tables();
     exf_fold_routes r = hand_row(4, (const int32_t[]){0, -1, 4, 5}, (const float[]){.5f, 9, .25f, .125f});
     ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&r, &s, members, &tables.t, &o), EXF_FOLD_OK);
-    ck_assert(ids[0] == 1 && ids[1] == -1 && ids[2] == 2 && ids[3] == 2);
+    ck_assert(ids[0] == 2 && ids[1] == -1 && ids[2] == 2 && ids[3] == 1); /* the router likes 5 most */
     ck_assert(weights[0] == 0 && weights[1] == 9 && weights[2] == 0 && weights[3] == 0);
     r = hand_row(2, (const int32_t[]){1, 3}, (const float[]){.5f, -0.0f}); /* all inside: untouched */
     ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&r, &s, members, &tables.t, &o), EXF_FOLD_OK);
@@ -304,6 +358,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("fold_stand_ins");
     TCase *t = tcase_create("stand-ins");
     tcase_add_loop_test(t, random_batches_follow_the_formulas, 0, N_SHAPES * N_TABLES);
+    tcase_add_loop_test(t, the_order_of_slots_is_of_no_consequence, 0, N_SHAPES);
     tcase_add_test(t, the_router_chooses_what_stands_in);
     tcase_add_test(t, a_slot_without_a_stand_in_weighs_nothing);
     tcase_add_test(t, contradictions_are_refused);
