@@ -210,6 +210,8 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json $(wildcard tests/reference/*_ppl.json)
 	$(Q)$(BUILD)/bin/exfold-inspect --json $(BUILD)/reference/tables.h5 >$(BUILD)/reference/inspect.json
 	$(Q)$(BUILD)/tests/reference/compare_reference --norm-head $(BUILD)/reference/inspect.json tests/reference/norm_head.json
+	$(Q)$(BUILD)/bin/exfold-export -q $(BUILD)/reference/tables.h5 --output $(BUILD)/reference \
+	    --set output.targets=safetensors >/dev/null
 	$(Q)if python3 -c 'import numpy' 2>/dev/null; then \
 	    python3 tests/reference/ref_norm_head.py $(BUILD)/reference/tables.safetensors; \
 	else echo "numpy is missing: predicted norms are not compared"; fi
