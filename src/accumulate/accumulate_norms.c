@@ -24,13 +24,6 @@ static void project(double *to, const float *x, const double *basis, int h, int 
     }
 }
 
-static double mean_of(const float *logits, int n)
-{
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += (double)logits[i];
-    return sum / n;
-}
-
 /* A slot's z = [phi, y] on the grid: multiples of 2^-12.  Below 2^9 a product of two has 42 bits, so that a double holds the sum of
  * 2048 of them exactly; a slot with a larger number is added product by product. */
 static const double grid = 0x1p-12, largest = 0x1p9, refused = 0x1p31;
@@ -70,7 +63,7 @@ static exf_code read_tokens(norm_block *m, const exf_norm_sums *to, const double
     for (size_t t = 0; t < tokens; t++) {
         const float *x = b->moe_input + t * h;
         m->norm[t] = sqrt(exf_dot(x, x, b->d_model));
-        m->mean[t] = mean_of(b->router_logits + t * (size_t)b->n_experts, b->n_experts);
+        m->mean[t] = exf_norm_logit_mean(b->router_logits + t * (size_t)b->n_experts, b->n_experts);
         project(m->projected + t * (size_t)to->q, x, basis, b->d_model, to->q);
     }
 out:
@@ -150,7 +143,7 @@ void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe
 {
     size_t h = (size_t)b->d_model, e = (size_t)b->n_experts, k = (size_t)b->top_k;
     const float *x = b->moe_input + t * h, *logits = b->router_logits + t * e;
-    double projected[EXF_NORM_MOST], phi[MOST], mean = mean_of(logits, b->n_experts);
+    double projected[EXF_NORM_MOST], phi[MOST], mean = exf_norm_logit_mean(logits, b->n_experts);
     project(projected, x, basis, b->d_model, q);
     exf_norm_features_of(phi, projected, q, 0, 1, sqrt(exf_dot(x, x, b->d_model)));
     for (int i = 0; i < q; i++) to[i] = (float)on_grid(projected[i]);

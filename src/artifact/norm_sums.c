@@ -9,6 +9,13 @@
 
 static const double least_weight = 1e-6, least_norm = 1e-10;
 
+double exf_norm_logit_mean(const float *logits, int n_experts)
+{
+    double sum = 0;
+    for (int e = 0; e < n_experts; e++) sum += (double)logits[e];
+    return sum / n_experts;
+}
+
 void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm)
 {
     phi[0] = 1;

@@ -49,6 +49,9 @@ static inline int exf_norm_directions(int64_t q, int64_t d_model)
     return (int)(q < d_model ? q : d_model);
 }
 
+/* Returns the mean of a token's router logits [E], which features take from the expert's own. */
+double exf_norm_logit_mean(const float *logits, int n_experts);
+
 /* Fills the features of a slot from V'x, which has q elements. */
 void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm);
 

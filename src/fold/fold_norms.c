@@ -36,7 +36,7 @@ typedef struct {
     double mean, norm;               /* of the router's logits, and of x */
 } token;
 
-static void read_token(token *t, const float *x, const float *logits, const float *basis, const exf_routed_block *b, int q)
+static void read_token(token *t, const float *x, const float *logits, const float *basis, const exf_input_block *b, int q)
 {
     memset(t->projected, 0, (size_t)q * sizeof *t->projected);
     for (int i = 0; i < b->d_model; i++) {
@@ -44,9 +44,7 @@ static void read_token(token *t, const float *x, const float *logits, const floa
         for (int k = 0; k < q; k++) t->projected[k] += (double)x[i] * (double)row[k];
     }
     t->norm = sqrt(exf_dot(x, x, b->d_model));
-    t->mean = 0;
-    for (int e = 0; e < b->n_experts; e++) t->mean += (double)logits[e];
-    t->mean /= b->n_experts;
+    t->mean = exf_norm_logit_mean(logits, b->n_experts);
 }
 
 /* Returns exp(theta' phi) of a slot. */
@@ -57,7 +55,7 @@ static float predict(const token *t, const float *theta, double logit, double we
     return exf_norm_predicted(theta, phi, q);
 }
 
-exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *err)
+exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     const exf_norm_head *head = &f->t->norm_head;
@@ -69,7 +67,7 @@ exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *
     for (size_t i = 0; i < (size_t)b->n_tokens; i++) {
         const float *logits = b->logits + i * e;
         token t;
-        read_token(&t, b->input + i * h, logits, basis, b, head->q);
+        read_token(&t, b->moe_input + i * h, logits, basis, b, head->q);
         for (size_t slot = i * k; slot < (i + 1) * k; slot++) {
             int id = b->ids[slot];
             if (id < 0) continue;
@@ -83,7 +81,7 @@ exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *
     return EXF_OK;
 }
 
-exf_code exf_fold_norms_queue(void *self, const exf_device_routed *b, exf_err *err)
+exf_code exf_fold_norms_queue(void *self, const exf_device_input *b, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     const exf_device_fold *d = &f->device_fold;

@@ -112,9 +112,9 @@ uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
 /* Allocates what norms=predicted needs; EXF_USAGE where the tables have no norm head. */
 exf_code exf_fold_norms_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 /* Predicts the norms of a block's routes (exf_rewriter.routed). */
-exf_code exf_fold_norms_predict(void *self, const exf_routed_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *err) EXF_CHECKED;
 /* Queues the same of a block in GPU memory (exf_rewriter.device_routed). */
-exf_code exf_fold_norms_queue(void *self, const exf_device_routed *b, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_norms_queue(void *self, const exf_device_input *b, exf_err *err) EXF_CHECKED;
 /* Fills the norms [K] of a row of the run whose routes are now ids [K]: experts that the router chose, in any order, or none. */
 void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k);
 

@@ -174,7 +174,7 @@ exf_code exf_route_group(exf_step *s, exf_err *err) EXF_CHECKED;
 exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err) EXF_CHECKED;
 /* Shows a sequence's routes, in host or GPU memory, to the rewriters that get them next: the lane's, and those of lanes that take
  * over the first lane's routes or probe them. */
-exf_code exf_routes_show(const exf_step *s, const exf_routed_block *host, const exf_device_routed *device,
+exf_code exf_routes_show(const exf_step *s, const exf_input_block *host, const exf_device_input *device,
                          exf_err *err) EXF_CHECKED;
 /* Rewrites the step's routes with its lane's rewriter; router_routes keeps the router's routes if a
  * correction reads them. */

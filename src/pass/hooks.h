@@ -41,22 +41,29 @@ typedef struct {
     const double *stream_sq;     /* [T] their squared norms, from a source without the stream itself (captures); else NULL */
 } exf_moe_block;
 
-/* What router and experts of one MoE layer read, of consecutive tokens of one sequence; before any expert runs. */
+/* What router and experts of one MoE layer read, and what the router made of it: consecutive tokens of one sequence, before any
+ * expert runs; all arrays are in host memory. */
 typedef struct {
     int layer;
     size_t row; /* of the first token in the whole run */
-    int n_tokens, d_model, worker;
-    const float *moe_input; /* [T, H] in host memory */
+    int n_tokens, n_experts, top_k, d_model, worker;
+    const float *moe_input; /* [T, H] */
+    const float *logits;    /* [T, E] */
+    const int32_t *ids;     /* [T, K] as the router chose */
+    const float *weights;   /* [T, K] */
 } exf_input_block;
 
 /* The same in GPU memory; see exf_device_block.  q is one of several queues: their blocks come in any order, and may overlap. */
 typedef struct {
     int layer;
     size_t row;
-    int n_tokens, d_model;
+    int n_tokens, n_experts, top_k, d_model;
     struct exf_queue *q;
     const float *input; /* [T, H] float32, or as many bytes in two parts (rmsnorm_split of kernels/rows/rows.h) */
     int split;          /* 1: in two parts */
+    const float *logits;
+    const int32_t *ids;
+    const float *weights;
 } exf_device_input;
 
 /* Consecutive tokens of the run in one MoE layer.  The arrays lie in GPU memory and are
@@ -210,30 +217,6 @@ typedef struct {
     const float *bias;   /* [E] that the router adds to its scores when it chooses; NULL: none, or no logits */
 } exf_routes;
 
-/* What the router made of consecutive tokens of one sequence in one MoE layer, and of what; in host memory. */
-typedef struct {
-    int layer;
-    size_t row; /* of the first token in the run */
-    int n_tokens, n_experts, top_k, d_model;
-    const float *input;   /* [T, H] the normed hidden states that router and experts read */
-    const float *logits;  /* [T, E] */
-    const int32_t *ids;   /* [T, K] as the router chose */
-    const float *weights; /* [T, K] */
-} exf_routed_block;
-
-/* The same of a pass on a GPU: consecutive tokens of one sequence, all arrays in its memory. */
-typedef struct {
-    int layer;
-    size_t row; /* of the first token in the run */
-    int n_tokens, n_experts, top_k, d_model;
-    struct exf_queue *q;
-    const void *input;    /* [T, H] float32; with `split` [T, 2, H] bfloat16, whose sum it is */
-    int split;
-    const float *logits;  /* [T, E] */
-    const int32_t *ids;   /* [T, K] as the router chose */
-    const float *weights; /* [T, K] */
-} exf_device_routed;
-
 /* Routes of a run in GPU memory, as exf_routes; a rewriter queues its work on q. */
 typedef struct {
     int layer, moe_index;
@@ -256,8 +239,8 @@ typedef struct {
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
     /* Shown every token of the routes that `rewrite` gets next, of a probe too.  Called concurrently; in a pass on a GPU
      * device_routed is called, which queues its work on b->q. */
-    exf_code (*routed)(void *self, const exf_routed_block *b, exf_err *err);
-    exf_code (*device_routed)(void *self, const exf_device_routed *b, exf_err *err);
+    exf_code (*routed)(void *self, const exf_input_block *b, exf_err *err);
+    exf_code (*device_routed)(void *self, const exf_device_input *b, exf_err *err);
     /* Does the same on a GPU; NULL: the pass fetches the routes, calls `rewrite` and sends them back.  Its counters are complete
      * when the queue is. */
     exf_code (*device_rewrite)(void *self, const exf_device_routes *routes, exf_err *err);

@@ -162,32 +162,25 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
     w->times.flops += mixer_flops(s, span);
 }
 
-/* Shows the observer what the router read. */
-static exf_code show_input(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m, exf_err *err)
-{
-    const exf_observer *o = s->inputs;
-    int layer = s->moe.layer, n = span->n_tokens, h = s->p->model->arch.d_model;
-    exf_input_block host = {layer, span->offset, n, h, (int)(w - s->p->space), m->normed};
-    exf_device_input device = {layer, span->offset, n, h, w->q, m->normed, s->p->weights_now.router_split != NULL};
-    return w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
-}
-
-/* Shows rewriters what the router made of a sequence, and of what. */
-static exf_code show_routes(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m,
-                            const float *logits, exf_err *err)
+/* Shows the observer and rewriters what the router read of a sequence, and what it made of it. */
+static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m,
+                              const float *logits, exf_err *err)
 {
     const exf_architecture *a = &s->p->model->arch;
+    const exf_observer *o = s->inputs;
+    const exf_route_set *routes = s->moe.routes;
     size_t slot = span->offset * (size_t)a->top_k;
-    const int32_t *ids = s->moe.routes->ids_device + slot;
-    const float *weights = s->moe.routes->weights_device + slot;
-    const exf_routed_block host = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens,
-                                   .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .input = m->normed,
-                                   .logits = logits, .ids = ids, .weights = weights};
-    const exf_device_routed device = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens,
-                                      .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = w->q,
-                                      .input = m->normed, .split = s->p->weights_now.router_split != NULL, .logits = logits,
-                                      .ids = ids, .weights = weights};
-    return exf_routes_show(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err);
+    const exf_input_block host = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens, .n_experts = a->n_experts,
+                                  .top_k = a->top_k, .d_model = a->d_model, .worker = (int)(w - s->p->space),
+                                  .moe_input = m->normed, .logits = logits, .ids = routes->ids_device + slot,
+                                  .weights = routes->weights_device + slot};
+    const exf_device_input device = {.layer = host.layer, .row = host.row, .n_tokens = host.n_tokens, .n_experts = host.n_experts,
+                                     .top_k = host.top_k, .d_model = host.d_model, .q = w->q, .input = m->normed,
+                                     .split = s->p->weights_now.router_split != NULL, .logits = logits, .ids = host.ids,
+                                     .weights = host.weights};
+    exf_code rc = EXF_OK;
+    if (o) rc = w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
+    return rc == EXF_OK ? exf_routes_show(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err) : rc;
 }
 
 /* Runs the router; where something reads the logits they are left in s->logits. */
@@ -216,8 +209,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
     if (s->moe.slot_logits)
         w->b->gpu->slot_logits(w->q, s->moe.slot_logits + slot, logits, routes->ids_device + slot, n, a->n_experts, a->top_k);
-    if (s->inputs) EXF_TRY(show_input(s, w, span, m, err));
-    EXF_TRY(show_routes(s, w, span, m, logits, err));
+    EXF_TRY(show_sequence(s, w, span, m, logits, err));
     if (to && w->b->gpu) EXF_TRY(w->b->download(w->q, to, logits, n_logits * sizeof *to, err));
 out:
     return rc;

@@ -123,7 +123,7 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
-exf_code exf_routes_show(const exf_step *s, const exf_routed_block *host, const exf_device_routed *device, exf_err *err)
+exf_code exf_routes_show(const exf_step *s, const exf_input_block *host, const exf_device_input *device, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;

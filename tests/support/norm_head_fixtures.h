@@ -62,8 +62,8 @@ static inline exf_code show(const head_case *h, exf_fold_rewriter *f, int layer,
     exf_code rc = EXF_OK;
     for (int s = F_SEQUENCES - 1; rc == EXF_OK && s >= 0; s--) {
         size_t row = h->c.span[s].offset;
-        const exf_routed_block b = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
-                                    .d_model = F_H, .input = h->input + row * F_H, .logits = h->c.logits + row * E,
+        const exf_input_block b = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
+                                    .d_model = F_H, .moe_input = h->input + row * F_H, .logits = h->c.logits + row * E,
                                     .ids = h->c.ids + row * K, .weights = h->c.weights + row * K};
         rc = w->routed(w->self, &b, err);
     }
@@ -94,7 +94,7 @@ static inline void device_show(const head_case *h, const exf_backend *b, exf_que
     int32_t *ids = device_fold_put(b, q, h->c.ids, F_TOKENS * K * sizeof *ids);
     for (int s = 0; s < F_SEQUENCES; s++) {
         size_t row = h->c.span[s].offset;
-        const exf_device_routed d = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
+        const exf_device_input d = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
                                      .d_model = F_H, .q = q, .input = input + row * F_H, .logits = logits + row * E,
                                      .ids = ids + row * K, .weights = weights + row * K};
         ck_ok(w->device_routed(w->self, &d, &err), err);

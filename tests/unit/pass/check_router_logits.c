@@ -109,7 +109,7 @@ typedef struct {
 } shown;
 
 /* Keeps the squares, and routes the logits again. */
-static void keep_shown(shown *s, const exf_routed_block *b)
+static void keep_shown(shown *s, const exf_input_block *b)
 {
     exf_router_rules rules = rules_of(&s->c->model->arch, NULL);
     size_t k = (size_t)b->top_k, h = (size_t)b->d_model;
@@ -119,7 +119,7 @@ static void keep_shown(shown *s, const exf_routed_block *b)
         int32_t ids[16];
         float weights[16];
         *to = 0;
-        for (size_t i = 0; i < h; i++) *to += b->input[t * h + i] * b->input[t * h + i];
+        for (size_t i = 0; i < h; i++) *to += b->moe_input[t * h + i] * b->moe_input[t * h + i];
         if (is_hashed(s->c, b->layer) || rules.score != EXF_ROUTER_SOFTMAX) continue; /* the others' choice has a bias */
         exf_router_cpu(ids, weights, b->logits + t * (size_t)b->n_experts, NULL, 1, &rules, scratch);
         ck_assert_msg(memcmp(ids, b->ids + t * k, k * sizeof *ids) == 0 &&
@@ -128,7 +128,7 @@ static void keep_shown(shown *s, const exf_routed_block *b)
     }
 }
 
-static exf_code show_on_host(void *self, const exf_routed_block *b, exf_err *err)
+static exf_code show_on_host(void *self, const exf_input_block *b, exf_err *err)
 {
     shown *s = self;
     (void)err;
@@ -138,11 +138,11 @@ static exf_code show_on_host(void *self, const exf_routed_block *b, exf_err *err
 }
 
 /* The fake device's memory is the host's. */
-static exf_code show_on_device(void *self, const exf_device_routed *d, exf_err *err)
+static exf_code show_on_device(void *self, const exf_device_input *d, exf_err *err)
 {
     shown *s = self;
-    const exf_routed_block b = {.layer = d->layer, .row = d->row, .n_tokens = d->n_tokens, .n_experts = d->n_experts,
-                                .top_k = d->top_k, .d_model = d->d_model, .input = d->input, .logits = d->logits, .ids = d->ids,
+    const exf_input_block b = {.layer = d->layer, .row = d->row, .n_tokens = d->n_tokens, .n_experts = d->n_experts,
+                                .top_k = d->top_k, .d_model = d->d_model, .moe_input = d->input, .logits = d->logits, .ids = d->ids,
                                 .weights = d->weights};
     (void)err;
     ck_assert(s->on_device && !d->split);
