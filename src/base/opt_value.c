@@ -241,7 +241,7 @@ static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *t
         trim(&p, &end);
         if (p == end) n = 0;
     }
-    int has_commas = memchr(p, ',', (size_t)(end - p)) != NULL;
+    int has_commas = p < end && memchr(p, ',', (size_t)(end - p)) != NULL;
     if (n) n = count_items(row, has_commas, p, end);
     EXF_TRY(allocate_items(out, row, n, err));
     for (size_t i = 0; i < n; i++) {

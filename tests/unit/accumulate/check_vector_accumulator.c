@@ -161,7 +161,7 @@ START_TEST(standard_errors_are_those_of_a_jackknife)
             continue;
         }
         units q = units_of(&x.tokens, i / E, i % E);
-        double aa = 0, ab = 0, bb = 0, all_a = 0, all_b = 0, first = 0, brute = 0, mean = 0, leave[SEQ_N];
+        double aa = 0, ab = 0, bb = 0, all_a = 0, all_b = 0, first = 0, brute = 0, mean = 0, leave[SEQ_N] = {0};
         for (int k = 0; k < SEQ_N; k++) {
             aa += q.a[k] * q.a[k], ab += q.a[k] * q.b[k], bb += q.b[k] * q.b[k];
             all_a += q.a[k], all_b += q.b[k];
