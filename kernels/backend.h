@@ -25,6 +25,7 @@
 #include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/lowrank_sums.h"
 #include "kernels/statistics/norm_products.h"
+#include "kernels/statistics/subspace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -99,6 +100,8 @@ typedef struct {
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
     void (*lowrank_add)(exf_queue *q, const exf_lowrank_sums *to, const exf_lowrank_call *c); /* lowrank_sums.h */
     void (*residual_moments)(exf_queue *q, const exf_residual_call *c);
+    void (*subspace_iterate)(exf_queue *q, const exf_subspace_call *c, int iterations); /* subspace.h */
+    void (*subspace_rotate)(exf_queue *q, const exf_subspace_call *c, const double *rotation, int r);
     /* norm_products.h */
     void (*norm_products_add)(exf_queue *q, const exf_norm_products_sums *to, const exf_norm_products_call *c);
     void (*slot_logits)(exf_queue *q, float *out, const float *logits, const int32_t *ids, int n_tokens, int n_experts, int top_k);

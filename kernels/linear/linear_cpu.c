@@ -149,8 +149,8 @@ void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const flo
 void dgeqrf_(const int *m, const int *n, double *a, const int *lda, double *tau, double *work, const int *lwork, int *info);
 void dorgqr_(const int *m, const int *n, const int *k, double *a, const int *lda, const double *tau, double *work, const int *lwork,
              int *info);
-void dsyev_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work, const int *lwork,
-            int *info, size_t, size_t);
+void dsyevd_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work, const int *lwork,
+             int *places, const int *lplaces, int *info, size_t, size_t);
 void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t);
 void dpotrs_(const char *uplo, const int *n, const int *nrhs, const double *a, const int *lda, double *b, const int *ldb, int *info,
              size_t);
@@ -215,16 +215,18 @@ out:
 
 exf_code exf_linalg_eigen(double *a, double *w, int n, exf_err *err)
 {
-    int info, work_n = 34 * (n > 0 ? n : 1);
+    int info, size = n > 0 ? n : 1, work_n = 1 + 6 * size + 2 * size * size, places_n = 3 + 5 * size; /* as LAPACK asks for */
     double *vectors = NULL, *work = NULL, *rising = NULL;
+    int *places = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&vectors, (size_t)n * (size_t)n, sizeof *vectors, "eigenvectors", err));
     EXF_TRY(exf_mem_new(&rising, (size_t)n, sizeof *rising, "eigenvalues", err));
     EXF_TRY(exf_mem_new(&work, (size_t)work_n, sizeof *work, "eigenvectors", err));
+    EXF_TRY(exf_mem_new(&places, (size_t)places_n, sizeof *places, "eigenvectors", err));
     memcpy(vectors, a, (size_t)n * (size_t)n * sizeof *a);
     use_one_thread();
-    dsyev_("V", "L", &n, vectors, &n, rising, work, &work_n, &info, 1, 1);
-    EXF_TRY(check_status(info, "dsyev", err));
+    dsyevd_("V", "L", &n, vectors, &n, rising, work, &work_n, places, &places_n, &info, 1, 1);
+    EXF_TRY(check_status(info, "dsyevd", err));
     for (int k = 0; k < n; k++) { /* LAPACK's k-th column is row k; eigenvalues rise */
         w[k] = rising[n - 1 - k];
         for (int i = 0; i < n; i++) a[(size_t)i * (size_t)n + (size_t)k] = vectors[(size_t)(n - 1 - k) * (size_t)n + (size_t)i];

@@ -46,22 +46,24 @@ typedef struct {
 
 void exf_lowrank_add_cuda(exf_queue *q, const exf_lowrank_sums *to, const exf_lowrank_call *c);
 
-/* ---- second moments of residuals ---------------------------------------------------------------
+/* ---- second moments of residuals, and of rows ----------------------------------------------------
  *
  *   x_i = float(u_i - s_i v_i),  gram = sum x_i' x_i [H, H],  sum = sum x_i [H]
  *
+ * Without a target x_i is the row u_i, of which the source may have two parts: hidden states that rmsnorm_split() wrote (rows.h).
  * A product of EXF_RESIDUAL_ROWS samples accumulates in float32 (cuBLAS); such products, and the sums of columns, are added in
  * double. */
 enum { EXF_RESIDUAL_ROWS = 2048 };
 
 typedef struct {
-    exf_matrix source, target; /* [rows, H] */
-    const int32_t *place;      /* [n] the row in both of sample i; -1: it is left out */
-    const double *scalar;      /* [n] s */
+    exf_matrix source, target; /* [rows, H]; target.p NULL: source [rows, parts, H] alone */
+    int parts;                 /* of a row without a target: 1, or 2 whose sum it is */
+    const int32_t *place;      /* [n] the row in both of sample i; -1, with a target: it is left out */
+    const double *scalar;      /* [n] s, with a target */
     int n, d_model;
     float *rows;               /* [EXF_RESIDUAL_ROWS, H] scratch */
     float *product;            /* [H, H] scratch */
-    double *gram, *sum;        /* overwritten */
+    double *gram, *sum;        /* overwritten; sum NULL: it is not wanted */
 } exf_residual_call;
 
 void exf_residual_moments_cuda(exf_queue *q, const exf_residual_call *c);

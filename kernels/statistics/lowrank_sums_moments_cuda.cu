@@ -22,6 +22,15 @@ template <class T> static __global__ void take_residuals(exf_residual_call c, co
     }
 }
 
+/* A row itself, of which the source has one part or two. */
+template <class T> static __global__ void take_rows(exf_residual_call c, const T *source, int at)
+{
+    const T *from = source + (size_t)c.place[at + blockIdx.x] * c.parts * c.d_model;
+    float *row = c.rows + (size_t)blockIdx.x * c.d_model;
+    for (int j = threadIdx.x; j < c.d_model; j += blockDim.x)
+        row[j] = exf_element(from[j]) + (c.parts == 2 ? exf_element(from[c.d_model + j]) : 0.0f);
+}
+
 /* Sums of 32 columns: thread (x, y) adds rows y, y + 8, ... of column x in order, then thread (x, 0) those of all y in order. */
 enum { SUM_COLUMNS = 32, SUM_ROWS = 8 };
 static __global__ void add_columns(exf_residual_call c, int n_rows)
@@ -49,7 +58,7 @@ static void add_rows(exf_queue *q, const exf_residual_call *c, int n)
     float one = 1, zero = 0;
     int h = c->d_model;
     size_t cells = (size_t)h * h;
-    EXF_LAUNCH(q, "residuals: columns", add_columns, exf_blocks((size_t)h, SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS, 0, *c, n);
+    if (c->sum) EXF_LAUNCH(q, "residuals: columns", add_columns, exf_blocks((size_t)h, SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS, 0, *c, n);
     if (!exf_cublas_ready(q)) return;
     exf_cublas_note(q,
                     q->cublas->gemm(q->blas, CUBLAS_OP_N, CUBLAS_OP_T, h, h, n, &one, c->rows, CUDA_R_32F, h, c->rows, CUDA_R_32F,
@@ -63,7 +72,10 @@ template <class T> static void add_samples(exf_queue *q, const exf_residual_call
     const T *source = static_cast<const T *>(c->source.p), *target = static_cast<const T *>(c->target.p);
     for (int at = 0; at < c->n; at += EXF_RESIDUAL_ROWS) {
         int n = c->n - at < EXF_RESIDUAL_ROWS ? c->n - at : EXF_RESIDUAL_ROWS;
-        EXF_LAUNCH(q, "residuals", take_residuals<T>, (unsigned)n, 256, 0, *c, source, target, at);
+        if (target)
+            EXF_LAUNCH(q, "residuals", take_residuals<T>, (unsigned)n, 256, 0, *c, source, target, at);
+        else
+            EXF_LAUNCH(q, "rows", take_rows<T>, (unsigned)n, 256, 0, *c, source, at);
         add_rows(q, c, n);
     }
 }
@@ -72,7 +84,7 @@ void exf_residual_moments_cuda(exf_queue *q, const exf_residual_call *c)
 {
     size_t h = (size_t)c->d_model;
     if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(c->gram, 0, h * h * sizeof *c->gram, q->stream), "residuals");
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(c->sum, 0, h * sizeof *c->sum, q->stream), "residuals");
+    if (q->err.code == EXF_OK && c->sum) exf_cuda_note(q, cudaMemsetAsync(c->sum, 0, h * sizeof *c->sum, q->stream), "residuals");
     if (c->source.number == EXF_NUMBER_BF16)
         add_samples<uint16_t>(q, c);
     else

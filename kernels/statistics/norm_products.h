@@ -13,6 +13,12 @@
 #include "kernels/operation.h"
 #include "kernels/statistics/layer_sums.h"
 
+#ifdef __CUDACC__
+#define EXF_NORM_INLINE static __host__ __device__ inline
+#else
+#define EXF_NORM_INLINE static inline
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,18 +28,37 @@ enum { EXF_NORM_AFTER = 4 };
 /* Signed words of a sum: digits of 2^32 of it in units of 2^-24, of both signs and not carried. */
 enum { EXF_NORM_WORDS = 3 };
 
+/* Counters apart: each in a sector of the cache of its own, since a sector takes one atomic addition at a time. */
+enum { EXF_NORM_APART = 8 };
+
+/* V in device memory is of double, with rows and columns of 0 up to multiples of these.  Of 16 rows number 4 i + j is V's row 4 j + i,
+ * for i and j from 0 to 3. */
+enum { EXF_NORM_BASIS_ROWS = 32, EXF_NORM_BASIS_COLUMNS = 64 };
+
+EXF_NORM_INLINE int exf_norm_basis_columns(int directions)
+{
+    return (directions + EXF_NORM_BASIS_COLUMNS - 1) / EXF_NORM_BASIS_COLUMNS * EXF_NORM_BASIS_COLUMNS;
+}
+
+/* Returns the row of a matrix of V in device memory that has V's row i. */
+EXF_NORM_INLINE size_t exf_norm_basis_row(size_t i)
+{
+    return i / 16 * 16 + i % 4 * 4 + i % 16 / 4;
+}
+
 /* The sums of a layer; all arrays are in device memory. */
 typedef struct {
     int n_experts, directions; /* E; q */
     int tokens;                /* that the scratch arrays hold; a call has at most so many */
     uint64_t *cells;           /* [E, n (n + 1) / 2, EXF_NORM_WORDS] */
-    float *basis;              /* [H, q] V */
+    double *basis;             /* [H, q] V, laid out as above */
     double *projected;         /* [tokens, q] scratch: V'x on the grid */
     double *norm;              /* [tokens] scratch: log ||x|| on the grid */
+    double *most;              /* [q / EXF_NORM_BASIS_COLUMNS rounded up, tokens] scratch: the largest magnitudes in `projected` */
     double *after;             /* [tokens, K, EXF_NORM_AFTER] scratch: the rest of z */
     int32_t *list;             /* [E, tokens] scratch: slots of each expert, in any order */
     int32_t *large;            /* [tokens, K] scratch: slots with a larger number */
-    int32_t *found;            /* [E + 1] scratch: how many each of them has */
+    int32_t *found;            /* [E + 1, EXF_NORM_APART] scratch: how many each of them has, in the first of a row */
     exf_sums_fault *bad;       /* of the smallest row with a number outside 2^31: expert, place in z and the number */
 } exf_norm_products_sums;
 

@@ -48,7 +48,8 @@ static exf_code begin_pass(void *self, int n_workers, exf_err *err)
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
     for (int i = 1; i < n_workers; i++)
         EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, exf_head_directions(&a->shape, o), err));
-    if (o->norm_head && !o->basis) EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, a->first_row, err));
+    if (o->norm_head && !o->basis)
+        EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, exf_head_directions(&a->shape, o), a->ranks != NULL, a->first_row, err));
     if (o->norm_head && a->ranks)
         EXF_TRY(exf_mem_new(&a->sent_norms, (size_t)a->shape.d_model * (size_t)exf_head_directions(&a->shape, o),
                             sizeof *a->sent_norms, "norm head", err));
@@ -74,7 +75,7 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
                                  a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
-    if (a->norms.input) EXF_TRY(exf_norm_sampler_open_device(&a->norms, b, err));
+    if (a->norms.basis) EXF_TRY(exf_norm_sampler_open_device(&a->norms, b, err));
     if (a->options.norm_head && !a->options.basis_only)
         EXF_TRY(exf_device_norms_open(&a->device_norms, b, (int)a->shape.n_experts, (int)a->shape.top_k, (int)a->shape.d_model,
                                       exf_head_directions(&a->shape, &a->options), err));
@@ -92,10 +93,19 @@ static int accumulates(const exf_accumulator *a, int layer)
     return all;
 }
 
+/* Returns the next layer that is accumulated, -1: there is none. */
+static int layer_after(const exf_accumulator *a, int layer)
+{
+    int next = -1;
+    for (int i = 0; i < a->n_layers; i++)
+        if (a->layer_number[i] > layer && (next < 0 || a->layer_number[i] < next)) next = a->layer_number[i];
+    return next;
+}
+
 static exf_code begin_inputs(void *self, int layer, exf_err *err)
 {
     exf_accumulator *a = self;
-    return accumulates(a, layer) ? exf_norm_sampler_begin(&a->norms, &a->sequences, layer, err) : EXF_OK;
+    return accumulates(a, layer) ? exf_norm_sampler_begin(&a->norms, &a->sequences, layer, layer_after(a, layer), err) : EXF_OK;
 }
 
 static exf_code keep_input(void *self, const exf_input_block *b, exf_err *err)
@@ -164,9 +174,9 @@ static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
         a->tracker[i].open = a->tracker[i].in_half = 0;
     }
     if (!a->active) return EXF_OK;
-    if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, err));
+    if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, layer_after(a, layer), err));
     if (a->options.norm_head && a->options.basis) EXF_TRY(take_directions(a, layer, err));
-    if (a->vectors) rc = exf_vector_accumulator_begin(a->vectors, layer, err);
+    if (a->vectors) rc = exf_vector_accumulator_begin(a->vectors, layer, layer_after(a, layer), err);
 out:
     return rc;
 }

@@ -15,7 +15,6 @@
 
 enum {
     EXTRA = 16,     /* columns beyond those wanted */
-    ITERATIONS = 6, /* of the subspace */
     ROWS = 512,     /* converted to double at a time */
     PARTS = 16      /* of the rows, added up separately: the same for any number of threads */
 };
@@ -85,15 +84,17 @@ out:
     return rc;
 }
 
-/* Makes g [d, k] random orthonormal columns. */
-static exf_code first_subspace(double *g, int d, int k, uint64_t seed, uint64_t stream, exf_err *err)
+int exf_basis_columns(int r, int d)
 {
-    for (size_t i = 0; i < (size_t)d * (size_t)k; i++) g[i] = (double)exf_rng_below(1u << 20, seed, stream, i) / (1u << 19) - 1;
-    return exf_linalg_orthonormalize(g, d, k, err);
+    return r + EXTRA < d ? r + EXTRA : d;
 }
 
-/* Makes the largest element of each column of q [d, r], the first of equals, positive. */
-static void choose_signs(double *q, int r, int d)
+void exf_basis_start(double *g, int d, int k, uint64_t seed, uint64_t stream)
+{
+    for (size_t i = 0; i < (size_t)d * (size_t)k; i++) g[i] = (double)exf_rng_below(1u << 20, seed, stream, i) / (1u << 19) - 1;
+}
+
+void exf_basis_choose_signs(double *q, int r, int d)
 {
     for (double *column = q; column < q + r; column++) {
         int largest = 0;
@@ -106,14 +107,14 @@ static void choose_signs(double *q, int r, int d)
 
 uint64_t exf_basis_bytes(int r, int d, int helpers)
 {
-    uint64_t k = (uint64_t)(r + EXTRA < d ? r + EXTRA : d), n = (uint64_t)(helpers < PARTS ? helpers : PARTS), width = (uint64_t)d;
+    uint64_t k = (uint64_t)exf_basis_columns(r, d), n = (uint64_t)(helpers < PARTS ? helpers : PARTS), width = (uint64_t)d;
     return sizeof(double) * (width + n * ROWS * (width + k) + (1 + PARTS) * width * k);
 }
 
 exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int centred, uint64_t seed, uint64_t stream,
                         int helpers, exf_err *err)
 {
-    search s = {.x = x, .n = n, .d = d, .k = r + EXTRA < d ? r + EXTRA : d, .n_helpers = helpers < PARTS ? helpers : PARTS};
+    search s = {.x = x, .n = n, .d = d, .k = exf_basis_columns(r, d), .n_helpers = helpers < PARTS ? helpers : PARTS};
     exf_code rc;
     size_t width = (size_t)d, columns = (size_t)s.k, at_once = (size_t)s.n_helpers * ROWS;
     EXF_TRY(exf_mem_new(&s.mean, width, sizeof *s.mean, "basis", err));
@@ -124,64 +125,19 @@ exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int c
     for (size_t i = 0; centred && i < n; i++)
         for (size_t j = 0; j < width; j++) s.mean[j] += (double)x[i * width + j];
     for (size_t j = 0; n && j < width; j++) s.mean[j] /= (double)n;
-    EXF_TRY(first_subspace(s.g, d, s.k, seed, stream, err));
-    for (int i = 0; n && i < ITERATIONS; i++) { /* g becomes orth(X' X g) */
+    exf_basis_start(s.g, d, s.k, seed, stream);
+    EXF_TRY(exf_linalg_orthonormalize(s.g, d, s.k, err));
+    for (int i = 0; n && i < EXF_BASIS_ITERATIONS; i++) { /* g becomes orth(X' X g) */
         EXF_TRY(add_parts(&s, 0, s.g, width * columns, err));
         EXF_TRY(exf_linalg_orthonormalize(s.g, d, s.k, err));
     }
     EXF_TRY(order_columns(&s, q, r, err));
-    choose_signs(q, r, d);
+    exf_basis_choose_signs(q, r, d);
 out:
     exf_mem_free(s.mean);
     exf_mem_free(s.rows);
     exf_mem_free(s.image);
     exf_mem_free(s.g);
     exf_mem_free(s.next);
-    return rc;
-}
-
-/* ---- from moments ------------------------------------------------------------------------------- */
-
-/* Makes next [d, k] = gram g, in fixed parts of the rows. */
-static void apply_gram(double *next, const double *gram, const double *g, int d, int k, int helpers)
-{
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, helpers))
-    for (size_t p = 0; p < PARTS; p++) {
-        size_t from = p * (size_t)d / PARTS, end = (p + 1) * (size_t)d / PARTS;
-        if (end > from)
-            exf_linalg_xw(next + from * (size_t)k, k, gram + from * (size_t)d, d, g, k, (int)(end - from), k, d, 1, 0);
-    }
-}
-
-exf_code exf_basis_of_moments(double *q, int r, double *gram, const double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
-                              int helpers, exf_err *err)
-{
-    int k = r + EXTRA < d ? r + EXTRA : d;
-    size_t width = (size_t)d, columns = (size_t)k;
-    double *g = NULL, *next = NULL, *small = NULL, *value = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&g, width * columns, sizeof *g, "basis", err));
-    EXF_TRY(exf_mem_new(&next, width * columns, sizeof *next, "basis", err));
-    EXF_TRY(exf_mem_new(&small, columns * columns, sizeof *small, "basis", err));
-    EXF_TRY(exf_mem_new(&value, columns, sizeof *value, "basis", err));
-    for (size_t i = 0; sum && n && i < width; i++)
-        for (size_t j = 0; j < width; j++) gram[i * width + j] -= sum[i] * (sum[j] / (double)n);
-    EXF_TRY(first_subspace(g, d, k, seed, stream, err));
-    for (int i = 0; n && i < ITERATIONS; i += 2) { /* g becomes orth(gram gram g) */
-        apply_gram(next, gram, g, d, k, helpers);
-        apply_gram(g, gram, next, d, k, helpers);
-        EXF_TRY(exf_linalg_orthonormalize(g, d, k, err));
-        EXF_TRY(exf_stop_check(err));
-    }
-    apply_gram(next, gram, g, d, k, helpers);
-    exf_linalg_xtw(small, k, g, k, next, k, k, k, d, 1, 0);
-    EXF_TRY(exf_linalg_eigen(small, value, k, err));
-    exf_linalg_xw(q, r, g, k, small, k, d, r, k, 1, 0);
-    choose_signs(q, r, d);
-out:
-    exf_mem_free(g);
-    exf_mem_free(next);
-    exf_mem_free(small);
-    exf_mem_free(value);
     return rc;
 }

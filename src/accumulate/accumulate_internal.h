@@ -2,14 +2,16 @@
  *
  *   accumulate.c            the observer: blocks of a layer to its sums; accumulate_options.c: which of them
  *   accumulate_sequences.c  what each sequence added to the sums; the residual stream's energy
- *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_basis.c: what low-rank sums are over; accumulate_pairs.c:
- *                           one block's terms of a pair
+ *   accumulate_vectors.c    vector sums, in two sweeps; accumulate_pairs.c: one block's terms of a pair
+ *   accumulate_basis.c      what low-rank sums and norm heads are over: the principal directions of rows in host memory;
+ *                           device_basis.c: in device memory
  *   accumulate_norms.c      sums of the norm head; accumulate_norm_sample.c: what they are over
  *   accumulate_sinks.c      where a layer's sums go: the statistics file, now, later or by way of rank 0
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
+#include "accumulate/device_basis.h"
 #include "accumulate/device_norms.h"
 #include "accumulate/device_sums.h"
 #include "accumulate/device_vectors.h"
@@ -95,8 +97,8 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
 /* Returns the bytes of device memory that the accumulator takes. */
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
 
-/* Called before the first sweep of a layer. */
-exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err) EXF_CHECKED;
+/* Called before the first sweep of a layer; next: the layer after it, -1: there is none. */
+exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, int next, exf_err *err) EXF_CHECKED;
 /* Takes samples from a block of the first sweep; concurrent. */
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b);
 void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b);
@@ -119,12 +121,15 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
  * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
 exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int centred, uint64_t seed, uint64_t stream,
                         int helpers, exf_err *err) EXF_CHECKED;
-/* The same from the moments of the rows: gram [d, d] their sum of x'x, which is overwritten; sum [d] their sum, NULL: they are not
- * centred.  The same columns within the rounding of the moments. */
-exf_code exf_basis_of_moments(double *q, int r, double *gram, const double *sum, size_t n, int d, uint64_t seed, uint64_t stream,
-                              int helpers, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
+/* What the search on a device (device_basis.h) shares: steps of the subspace, its columns for r directions of d, the columns that it
+ * starts from, and the sign of a direction. */
+enum { EXF_BASIS_ITERATIONS = 6 };
+int exf_basis_columns(int r, int d);
+void exf_basis_start(double *g, int d, int k, uint64_t seed, uint64_t stream);
+/* Makes the largest element of each column of q [d, r], the first of equals, positive. */
+void exf_basis_choose_signs(double *q, int r, int d);
 
 /* ---- accumulate_norm_sample.c ---------------------------------------------------------------------- */
 
@@ -133,26 +138,29 @@ typedef struct {
     exf_smallest_keys keys;
     size_t first_row;     /* row in the whole run of the first row that blocks count from: of a rank's part */
     int d_model;
-    float *input;         /* [n, H] by rising key; 0 where another rank has the token */
+    int directions;       /* q */
+    float *input;         /* [n, H] by rising key; 0 where another rank has the token; NULL: rows stay on the device */
     double *basis;        /* [H, q] */
+    int shared;           /* 1: this is one of several ranks, whose inputs are added up in `input` */
     const exf_backend *b; /* a device's; NULL: blocks come in host memory */
     int split;            /* 1: inputs come in two parts (pass/hooks.h) */
     size_t first, end;    /* tokens [first, end) by row have been gathered */
     int32_t *row_host;    /* [n] */
-    float *staged;        /* [n, H], or [H, H] of double, in staging memory; all that follow are in device memory */
-    float *rows;          /* [n, H] */
-    int32_t *row;         /* [n] */
-    double *scalar, *gram, *sum; /* [n], [H, H], [H] for the moments */
-    float *part, *product;       /* [EXF_RESIDUAL_ROWS, H], [H, H] */
+    float *rows;          /* [n, H] in device memory */
+    int32_t *row;         /* [n] in device memory */
+    exf_device_basis search;
 } exf_norm_sampler;
 
 uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape);
-uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape);
-exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, size_t first_row, exf_err *err) EXF_CHECKED;
+uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape, int directions);
+/* shared: this is one of several ranks, whose rows begin at first_row of the whole run. */
+exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, int directions, int shared, size_t first_row,
+                              exf_err *err) EXF_CHECKED;
 void exf_norm_sampler_free(exf_norm_sampler *s); /* accepts zeroed memory */
 exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
-/* Chooses the tokens of a layer. */
-exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
+/* Chooses the tokens of a layer; next: the layer after it, -1: there is none. */
+exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, int next,
+                                exf_err *err) EXF_CHECKED;
 /* Keeps the chosen tokens of a block; blocks in host memory may come from several threads. */
 void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_input_block *b);
 void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b);

@@ -20,24 +20,22 @@ uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape)
     return (uint64_t)sampled_tokens(shape) * (uint64_t)shape->d_model * sizeof(float);
 }
 
-exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, size_t first_row, exf_err *err)
+exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, int directions, int shared, size_t first_row,
+                              exf_err *err)
 {
     exf_code rc;
-    size_t floats;
-    *s = (exf_norm_sampler){.first_row = first_row, .d_model = (int)shape->d_model};
+    *s = (exf_norm_sampler){.first_row = first_row, .d_model = (int)shape->d_model, .directions = directions, .shared = shared};
     EXF_TRY(exf_smallest_keys_new(&s->keys, sampled_tokens(shape), err));
-    EXF_TRY(exf_mem_mul(&floats, s->keys.cap, (size_t)shape->d_model, "inputs of experts", err));
-    EXF_TRY(exf_mem_new(&s->input, floats, sizeof *s->input, "inputs of experts", err));
-    EXF_TRY(exf_mem_new(&s->basis, (size_t)shape->d_model * EXF_NORM_MOST, sizeof *s->basis, "norm head", err));
+    EXF_TRY(exf_mem_new(&s->basis, (size_t)shape->d_model * (size_t)directions, sizeof *s->basis, "norm head", err));
 out:
     return rc;
 }
 
 void exf_norm_sampler_free(exf_norm_sampler *s)
 {
-    void *device_arrays[] = {s->rows, s->row, s->scalar, s->part, s->product, s->gram, s->sum};
-    for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
-    if (s->b) s->b->gpu->free_staging(s->staged);
+    if (s->b) s->b->free(s->rows);
+    if (s->b) s->b->free(s->row);
+    exf_device_basis_free(&s->search);
     exf_mem_free(s->row_host);
     exf_smallest_keys_free(&s->keys);
     exf_mem_free(s->input);
@@ -45,37 +43,36 @@ void exf_norm_sampler_free(exf_norm_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
-uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape)
+uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape, int directions)
 {
     uint64_t n = sampled_tokens(shape), h = (uint64_t)shape->d_model;
-    return n * (h * sizeof(float) + sizeof(int32_t) + sizeof(double)) + EXF_RESIDUAL_ROWS * h * sizeof(float) +
-           h * h * (sizeof(float) + sizeof(double)) + h * sizeof(double);
+    return n * (h * sizeof(float) + sizeof(int32_t)) + exf_device_basis_bytes((int)h, directions);
 }
 
 exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err)
 {
-    size_t n = s->keys.cap, h = (size_t)s->d_model, rows = n * h * sizeof(float), moments = h * h * sizeof(double);
+    size_t n = s->keys.cap, h = (size_t)s->d_model;
     exf_code rc;
     s->b = b;
     EXF_TRY(b->alloc(&s->rows, n * h, sizeof *s->rows, "inputs of experts", err));
     EXF_TRY(b->alloc(&s->row, n, sizeof *s->row, "inputs of experts", err));
-    EXF_TRY(b->alloc(&s->scalar, n, sizeof *s->scalar, "inputs of experts", err));
-    EXF_TRY(b->alloc(&s->part, EXF_RESIDUAL_ROWS * h, sizeof *s->part, "inputs of experts", err));
-    EXF_TRY(b->alloc(&s->product, h * h, sizeof *s->product, "inputs of experts", err));
-    EXF_TRY(b->alloc(&s->gram, h * h, sizeof *s->gram, "inputs of experts", err));
-    EXF_TRY(b->alloc(&s->sum, h, sizeof *s->sum, "inputs of experts", err));
-    EXF_TRY(b->gpu->alloc_staging((void *)&s->staged, rows > moments ? rows : moments, "inputs of experts", err));
     EXF_TRY(exf_mem_new(&s->row_host, n, sizeof *s->row_host, "inputs of experts", err));
+    rc = exf_device_basis_open(&s->search, b, s->d_model, s->directions, 0, err);
 out:
     return rc;
 }
 
-exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err)
+exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, int next, exf_err *err)
 {
     exf_key_rule rule = {.sequences = sequences, .each = 1, .layer = layer, .stream = STREAM};
+    size_t floats = s->keys.cap * (size_t)s->d_model;
+    exf_code rc = EXF_OK;
     s->first = s->end = 0;
-    memset(s->input, 0, s->keys.cap * (size_t)s->d_model * sizeof *s->input); /* of other ranks' tokens: they add theirs */
-    return exf_smallest_keys_choose(&s->keys, &rule, err);
+    if (!s->input && (s->shared || !s->b)) EXF_TRY(exf_mem_new(&s->input, floats, sizeof *s->input, "inputs of experts", err));
+    if (s->shared) memset(s->input, 0, floats * sizeof *s->input); /* other ranks add their tokens */
+    rc = exf_smallest_keys_choose(&s->keys, &rule, next, err);
+out:
+    return rc;
 }
 
 /* ---- before the experts ---------------------------------------------------------------------- */
@@ -105,51 +102,39 @@ void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b
     if (end > s->end) s->end = end;
 }
 
-static inline float widened(uint16_t half)
-{
-    union { uint32_t u; float f; } v = {(uint32_t)half << 16};
-    return v.f;
-}
-
 /* Copies the gathered rows to s->input; of two parts their sum. */
 static exf_code fetch_rows(exf_norm_sampler *s, exf_queue *q, int helpers, exf_err *err)
 {
     size_t h = (size_t)s->d_model, n = s->end - s->first;
+    float *raw = NULL;
     exf_code rc;
-    s->b->copy(q, s->staged, s->rows + s->first * h, n * h * sizeof *s->rows);
-    EXF_TRY(s->b->finish(q, err));
+    EXF_TRY(exf_mem_raw(&raw, n, h * sizeof *raw, "inputs of experts", err));
+    EXF_TRY(s->b->download(q, raw, s->rows + s->first * h, n * h * sizeof *raw, err));
 #pragma omp parallel for schedule(static) num_threads(exf_team(n, helpers))
     for (size_t k = 0; k < n; k++) {
-        const uint16_t *parts = (const uint16_t *)(const void *)(s->staged + k * h);
+        const uint16_t *parts = (const uint16_t *)(const void *)(raw + k * h);
         float *to = s->input + s->keys.by_row[s->first + k] * h;
-        if (!s->split) memcpy(to, s->staged + k * h, h * sizeof *to);
-        for (size_t i = 0; s->split && i < h; i++) to[i] = widened(parts[i]) + widened(parts[h + i]);
+        if (!s->split) memcpy(to, raw + k * h, h * sizeof *to);
+        for (size_t i = 0; s->split && i < h; i++) to[i] = exf_bf16_to_f32(parts[i]) + exf_bf16_to_f32(parts[h + i]);
     }
 out:
+    exf_mem_free(raw);
     return rc;
 }
 
 /* ---- the directions -------------------------------------------------------------------------- */
 
-/* Finds them from moments that the device computes, of the rows by rising key. */
-static exf_code find_on_device(exf_norm_sampler *s, int directions, int layer, exf_queue *q, int helpers, exf_err *err)
+/* Finds them on the device, of the rows by rising key: those that it has gathered, or all ranks' from s->input. */
+static exf_code find_on_device(exf_norm_sampler *s, exf_queue *q, exf_err *err)
 {
     size_t h = (size_t)s->d_model, n = s->keys.n;
-    double *gram = (double *)(void *)s->staged;
-    exf_residual_call c = {.source = {s->rows, EXF_NUMBER_F32}, .target = {s->rows, EXF_NUMBER_F32}, .place = s->row,
-                           .scalar = s->scalar, .n = (int)n, .d_model = s->d_model, .rows = s->part, .product = s->product,
-                           .gram = s->gram, .sum = s->sum};
-    exf_code rc;
-    for (size_t i = 0; i < n; i++) s->row_host[i] = (int32_t)i;
-    s->b->upload(q, s->rows, s->input, n * h * sizeof *s->rows);
+    exf_residual_call c = {.source = {s->rows, EXF_NUMBER_F32}, .parts = 1, .place = s->row, .n = (int)n};
+    if (s->input) s->b->upload(q, s->rows, s->input, n * h * sizeof *s->rows);
+    if (!s->input && s->split) c.source.number = EXF_NUMBER_BF16;
+    if (!s->input && s->split) c.parts = 2;
+    for (size_t at = 0; at < n; at++) s->row_host[s->input ? at : s->keys.by_row[at]] = (int32_t)at;
     s->b->upload(q, s->row, s->row_host, n * sizeof *s->row);
-    s->b->zero(q, s->scalar, n * sizeof *s->scalar); /* a residual is then the row itself */
-    s->b->gpu->residual_moments(q, &c);
-    s->b->copy(q, gram, s->gram, h * h * sizeof *gram);
-    EXF_TRY(s->b->finish(q, err));
-    rc = exf_basis_of_moments(s->basis, directions, gram, NULL, n, s->d_model, 0, (uint64_t)layer, helpers, err);
-out:
-    return rc;
+    return exf_device_basis_find(&s->search, s->basis, q, c, n, 0, err);
 }
 
 exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, exf_queue *q, int helpers,
@@ -158,11 +143,11 @@ exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer
     size_t floats = s->keys.n * (size_t)s->d_model, n = (size_t)s->d_model * (size_t)to->q;
     const exf_ranks_array inputs = {s->input, floats * sizeof *s->input, EXF_RANKS_BITS};
     exf_code rc = EXF_OK;
-    if (q) EXF_TRY(fetch_rows(s, q, helpers, err));
+    if (q && s->input) EXF_TRY(fetch_rows(s, q, helpers, err));
     if (ranks) EXF_TRY(exf_ranks_sum(ranks, &inputs, 1, err));
     if (!ranks || exf_ranks_first(ranks)) {
         if (q)
-            EXF_TRY(find_on_device(s, to->q, layer, q, helpers, err));
+            EXF_TRY(find_on_device(s, q, err));
         else
             EXF_TRY(exf_basis_find(s->basis, to->q, s->input, s->keys.n, s->d_model, 0, 0, (uint64_t)layer, helpers, err));
         for (size_t i = 0; i < n; i++) s->basis[i] = (double)(float)s->basis[i]; /* as tables hold them */

@@ -135,7 +135,7 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
     int q = exf_head_directions(s, o);
     uint64_t norms = o->basis_only ? 0 : exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
     if (!b->gpu) return 0;
-    if (q && !o->basis) norms += exf_norm_sampler_device_bytes(s);
+    if (q && !o->basis) norms += exf_norm_sampler_device_bytes(s, q);
     return norms + exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) +
            exf_vector_accumulator_device_bytes(s, o) +
            exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k,

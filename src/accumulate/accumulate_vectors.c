@@ -105,7 +105,7 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     int k = (int)shape->top_k, h = (int)shape->d_model, rank = exf_vector_rank(shape, o);
-    uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h) : 0;
+    uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h, rank) : 0;
     if (!o->diagonal && !o->lowrank) return 0;
     return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
 }
@@ -115,7 +115,8 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
     const exf_run_shape *s = &m->shape;
     const exf_accumulate_options *o = m->options;
     exf_code rc = EXF_OK;
-    if (takes_samples(o)) EXF_TRY(exf_device_samples_open(&m->samples, b, most_samples(s, o), (int)s->d_model, err));
+    if (takes_samples(o))
+        EXF_TRY(exf_device_samples_open(&m->samples, b, most_samples(s, o), (int)s->d_model, exf_vector_rank(s, o), o->seed, err));
     if (!o->basis_only)
         rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
                                      exf_vector_rank(s, o), o->weighting, err);
@@ -125,7 +126,7 @@ out:
 
 /* ---- the first sweep -------------------------------------------------------------------------------- */
 
-exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
+exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, int next, exf_err *err)
 {
     exf_code rc = EXF_OK;
     exf_vector_sums_free(&m->sums);
@@ -134,7 +135,7 @@ exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_
     if (!m->sampler.source && (m->ranks || !m->samples.b)) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
     if (rc != EXF_OK) return rc;
     if (m->ranks) exf_sampler_clear(&m->sampler, (int)m->shape.d_model);
-    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
+    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, next, m->options->seed, err);
 }
 
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b)
@@ -238,10 +239,9 @@ static size_t take_residuals(exf_vector_accumulator *m, const exf_layer_statisti
     return n;
 }
 
-/* Makes the basis from the moments of residuals, which the device has. */
-static exf_code find_on_device(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, int helpers, exf_err *err)
+/* Makes the basis from the residuals of samples, which the device has. */
+static exf_code find_on_device(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
 {
-    size_t h = (size_t)m->shape.d_model, n = 0;
     double *scalar = NULL;
     exf_code rc;
     if (m->ranks)
@@ -249,13 +249,8 @@ static exf_code find_on_device(exf_vector_accumulator *m, const exf_layer_statis
     else
         EXF_TRY(exf_device_samples_fetch(&m->samples, &m->sampler, 0, err));
     EXF_TRY(exf_mem_new(&scalar, m->sampler.n, sizeof *scalar, "samples", err));
-    for (size_t i = 0; i < m->sampler.n; i++) {
-        scalar[i] = scalar_of_sample(m, s, i);
-        n += !isnan(scalar[i]);
-    }
-    EXF_TRY(exf_device_samples_moments(&m->samples, &m->sampler, scalar, err));
-    rc = exf_basis_of_moments(m->sums.basis, m->sums.rank, m->samples.host, m->samples.host + h * h, n, (int)h, m->options->seed,
-                              (uint64_t)layer, helpers, err);
+    for (size_t i = 0; i < m->sampler.n; i++) scalar[i] = scalar_of_sample(m, s, i);
+    rc = exf_device_samples_basis(&m->samples, m->sums.basis, &m->sampler, scalar, err);
 out:
     exf_mem_free(scalar);
     return rc;
@@ -268,7 +263,7 @@ static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics
     if (rc != EXF_OK || !m->sums.basis) return rc;
     exf_vector_sums_choose_grids(&m->sums, s);
     int helpers = m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers;
-    if (m->samples.b) return find_on_device(m, s, layer, helpers, err);
+    if (m->samples.b) return find_on_device(m, s, err);
     size_t n = take_residuals(m, s);
     return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, 1,
                           m->options->seed, (uint64_t)layer, helpers, err);

@@ -12,6 +12,13 @@ static size_t sums_each(int q)
     return n * (n + 1) / 2;
 }
 
+/* Returns the elements of V in device memory. */
+static size_t basis_elements(size_t d_model, int q)
+{
+    size_t rows = (d_model + EXF_NORM_BASIS_ROWS - 1) / EXF_NORM_BASIS_ROWS * EXF_NORM_BASIS_ROWS;
+    return rows * (size_t)exf_norm_basis_columns(q);
+}
+
 static size_t cells_bytes(const exf_norm_products_sums *s)
 {
     return (size_t)s->n_experts * sums_each(s->directions) * EXF_NORM_WORDS * sizeof(uint64_t);
@@ -26,13 +33,14 @@ static exf_code allocate_arrays(exf_device_norms *s, uint64_t *bytes, size_t e, 
         void *out;
         size_t n, size;
     } all[] = {{&o->sums.cells, e * sums_each(q), EXF_NORM_WORDS * sizeof *o->sums.cells},
-               {&o->sums.basis, h * directions, sizeof *o->sums.basis},
+               {&o->sums.basis, basis_elements(h, q), sizeof *o->sums.basis},
                {&o->sums.projected, t * directions, sizeof *o->sums.projected},
                {&o->sums.norm, t, sizeof *o->sums.norm},
+               {&o->sums.most, (size_t)exf_norm_basis_columns(q) / EXF_NORM_BASIS_COLUMNS * t, sizeof *o->sums.most},
                {&o->sums.after, t * k, EXF_NORM_AFTER * sizeof *o->sums.after},
                {&o->sums.list, e * t, sizeof *o->sums.list},
                {&o->sums.large, t * k, sizeof *o->sums.large},
-               {&o->sums.found, e + 1, sizeof *o->sums.found},
+               {&o->sums.found, e + 1, EXF_NORM_APART * sizeof *o->sums.found},
                {&o->sums.bad, 1, sizeof *o->sums.bad},
                {&o->sq, t * k, sizeof *o->sq}};
     exf_code rc = EXF_OK;
@@ -60,7 +68,9 @@ exf_code exf_device_norms_open(exf_device_norms *s, const exf_backend *b, int n_
     *s = (exf_device_norms){.b = b, .d_model = d_model,
                             .sums = {.n_experts = n_experts, .directions = q, .tokens = EXF_NORM_TOKENS}};
     EXF_TRY(allocate_arrays(s, &bytes, (size_t)n_experts, (size_t)top_k, (size_t)d_model, q, err));
-    EXF_TRY(b->gpu->alloc_staging((void *)&s->basis_host, (size_t)d_model * (size_t)q * sizeof *s->basis_host, "norm head", err));
+    size_t basis = basis_elements((size_t)d_model, q) * sizeof *s->basis_host;
+    EXF_TRY(b->gpu->alloc_staging((void *)&s->basis_host, basis, "norm head", err));
+    memset(s->basis_host, 0, basis);
     EXF_TRY(b->gpu->alloc_staging((void *)&s->host, cells_bytes(&s->sums), "norm head", err));
 out:
     return rc;
@@ -68,7 +78,7 @@ out:
 
 void exf_device_norms_free(exf_device_norms *s)
 {
-    void *all[] = {s->sums.cells, s->sums.basis, s->sums.projected, s->sums.norm, s->sums.after,
+    void *all[] = {s->sums.cells, s->sums.basis, s->sums.projected, s->sums.norm, s->sums.most, s->sums.after,
                    s->sums.list, s->sums.large, s->sums.found, s->sums.bad, s->sq};
     for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
     if (s->b) s->b->gpu->free_staging(s->basis_host);
@@ -79,8 +89,9 @@ void exf_device_norms_free(exf_device_norms *s)
 /* The last layer's upload is done: its sums were taken. */
 void exf_device_norms_begin(exf_device_norms *s, const double *basis)
 {
-    size_t n = (size_t)s->d_model * (size_t)s->sums.directions;
-    for (size_t i = 0; i < n; i++) s->basis_host[i] = (float)basis[i];
+    size_t q = (size_t)s->sums.directions, width = (size_t)exf_norm_basis_columns(s->sums.directions);
+    for (size_t i = 0; i < (size_t)s->d_model; i++)
+        memcpy(s->basis_host + exf_norm_basis_row(i) * width, basis + i * q, q * sizeof *basis);
     s->q = NULL;
 }
 
@@ -91,7 +102,7 @@ void exf_device_norms_add(exf_device_norms *s, const exf_device_block *b)
                                 .x = {b->expert_input, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .sq = s->sq,
                                 .ids = b->topk_ids, .weights = b->topk_weights, .logits = b->slot_logits, .row = (int64_t)b->row};
     if (!s->q) {
-        s->b->upload(b->q, to->basis, s->basis_host, (size_t)s->d_model * (size_t)to->directions * sizeof *to->basis);
+        s->b->upload(b->q, to->basis, s->basis_host, basis_elements((size_t)s->d_model, to->directions) * sizeof *to->basis);
         s->b->zero(b->q, to->cells, cells_bytes(to));
         s->b->zero(b->q, to->bad, sizeof *to->bad);
     }
@@ -134,6 +145,7 @@ exf_code exf_device_norms_take(exf_device_norms *s, const exf_norm_sums *to, int
         exf_err_prefix(err, "layer %d, ", layer);
         goto out;
     }
+#pragma omp parallel for schedule(static) num_threads(exf_team((size_t)to->n_experts, exf_background_threads()))
     for (size_t e = 0; e < (size_t)to->n_experts; e++) add_expert(to, e, s->host + e * each);
 out:
     s->q = NULL;

@@ -7,14 +7,14 @@
 #include "pass/hooks.h"
 
 /* The most tokens that are added at a time. */
-enum { EXF_NORM_TOKENS = 8192 };
+enum { EXF_NORM_TOKENS = 16384 };
 
 typedef struct {
     const exf_backend *b;       /* NULL: there are none */
     int d_model;
     exf_norm_products_sums sums;
     double *sq;                 /* [EXF_NORM_TOKENS, K] in device memory: squared norms of the outputs of the next tokens */
-    float *basis_host;          /* [H, q] staging memory, as host */
+    double *basis_host;          /* [H, q] staging memory, as host */
     uint64_t *host;             /* the sums of the layer that was taken last */
     const exf_batch *batch;     /* of the last block, for messages */
     exf_queue *q;               /* of the last block; NULL: none came */

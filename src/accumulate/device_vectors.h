@@ -3,6 +3,7 @@
  * crosses to the host, once a layer. */
 #ifndef EXF_ACCUMULATE_DEVICE_VECTORS_H
 #define EXF_ACCUMULATE_DEVICE_VECTORS_H
+#include "accumulate/device_basis.h"
 #include "accumulate/sampler.h"
 #include "artifact/vector_sums.h"
 #include "kernels/backend.h"
@@ -52,17 +53,16 @@ typedef struct {
     int32_t *slot, *ids;        /* [2, cap] in device memory: of sources, of targets */
     int32_t *place;             /* [cap], as scalar, for the moments */
     double *scalar;
-    float *rows, *product;
-    double *gram, *sum;
+    exf_device_basis search;
     int32_t *slot_host, *ids_host;
-    double *host;               /* [H, H] and [H] staging memory: moments of the layer that was taken last */
     size_t first, end;          /* samples [first, end) by row have been gathered */
     exf_queue *q;               /* on which they were; NULL: none */
     exf_queue *last;            /* of the last block */
 } exf_device_samples;
 
-uint64_t exf_device_samples_bytes(uint64_t samples, int d_model); /* bytes of device memory */
-exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model,
+/* Returns bytes of device memory.  rank: columns of the basis. */
+uint64_t exf_device_samples_bytes(uint64_t samples, int d_model, int rank);
+exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model, int rank, uint64_t seed,
                                  exf_err *err) EXF_CHECKED;
 void exf_device_samples_begin(exf_device_samples *s); /* called before a layer */
 /* Gathers the chosen samples of a block, on its queue; blocks come in order of rows. */
@@ -72,8 +72,9 @@ void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const
 exf_code exf_device_samples_fetch(exf_device_samples *s, const exf_sampler *to, int with_rows, exf_err *err) EXF_CHECKED;
 /* Puts the sampler's outputs on the device, in place of what was gathered there; after a block. */
 void exf_device_samples_put(exf_device_samples *s, const exf_sampler *from);
-/* Computes the moments of the samples' residuals in the sampler's order, in s->host: [H, H] and [H].  scalar [n]: of each sample;
- * NaN: it is left out.  Overwrites scalar. */
-exf_code exf_device_samples_moments(exf_device_samples *s, const exf_sampler *of, double *scalar, exf_err *err) EXF_CHECKED;
+/* Computes the basis [H, rank] of the samples' residuals in the sampler's order, less their mean.  scalar [n]: of each sample; NaN:
+ * it is left out.  Overwrites scalar. */
+exf_code exf_device_samples_basis(exf_device_samples *s, double *basis, const exf_sampler *of, double *scalar,
+                                  exf_err *err) EXF_CHECKED;
 void exf_device_samples_free(exf_device_samples *s); /* accepts zeroed memory */
 #endif

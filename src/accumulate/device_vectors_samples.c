@@ -8,14 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-uint64_t exf_device_samples_bytes(uint64_t samples, int d_model)
+uint64_t exf_device_samples_bytes(uint64_t samples, int d_model, int rank)
 {
-    uint64_t h = (uint64_t)d_model;
-    return samples * (2 * h * sizeof(float) + 5 * sizeof(int32_t) + sizeof(double)) + EXF_RESIDUAL_ROWS * h * sizeof(float) +
-           h * h * (sizeof(float) + sizeof(double)) + h * sizeof(double);
+    return samples * (2 * (uint64_t)d_model * sizeof(float) + 5 * sizeof(int32_t) + sizeof(double)) +
+           exf_device_basis_bytes(d_model, rank);
 }
 
-exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model, exf_err *err)
+exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model, int rank, uint64_t seed,
+                                 exf_err *err)
 {
     size_t n = samples, h = (size_t)d_model;
     exf_code rc;
@@ -26,22 +26,18 @@ exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, si
     EXF_TRY(b->alloc(&s->ids, n, 2 * sizeof *s->ids, "samples", err));
     EXF_TRY(b->alloc(&s->place, n, sizeof *s->place, "samples", err));
     EXF_TRY(b->alloc(&s->scalar, n, sizeof *s->scalar, "samples", err));
-    EXF_TRY(b->alloc(&s->rows, EXF_RESIDUAL_ROWS * h, sizeof *s->rows, "samples", err));
-    EXF_TRY(b->alloc(&s->product, h * h, sizeof *s->product, "samples", err));
-    EXF_TRY(b->alloc(&s->gram, h * h, sizeof *s->gram, "samples", err));
-    EXF_TRY(b->alloc(&s->sum, h, sizeof *s->sum, "samples", err));
     EXF_TRY(exf_mem_new(&s->slot_host, n, 2 * sizeof *s->slot_host, "samples", err));
     EXF_TRY(exf_mem_new(&s->ids_host, n, 2 * sizeof *s->ids_host, "samples", err));
-    EXF_TRY(b->gpu->alloc_staging(&s->host, (h * h + h) * sizeof *s->host, "samples", err));
+    rc = exf_device_basis_open(&s->search, b, d_model, rank, seed, err);
 out:
     return rc;
 }
 
 void exf_device_samples_free(exf_device_samples *s)
 {
-    void *device_arrays[] = {s->source, s->target, s->slot, s->ids, s->place, s->scalar, s->rows, s->product, s->gram, s->sum};
+    void *device_arrays[] = {s->source, s->target, s->slot, s->ids, s->place, s->scalar};
     for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
-    if (s->b) s->b->gpu->free_staging(s->host);
+    exf_device_basis_free(&s->search);
     exf_mem_free(s->slot_host);
     exf_mem_free(s->ids_host);
     memset(s, 0, sizeof *s);
@@ -143,31 +139,24 @@ void exf_device_samples_put(exf_device_samples *s, const exf_sampler *from)
     s->end = from->n;
 }
 
-exf_code exf_device_samples_moments(exf_device_samples *s, const exf_sampler *of, double *scalar, exf_err *err)
+exf_code exf_device_samples_basis(exf_device_samples *s, double *basis, const exf_sampler *of, double *scalar, exf_err *err)
 {
     const exf_backend *b = s->b;
-    size_t h = (size_t)s->d_model, n = of->n;
+    size_t n = s->q ? of->n : 0, left = 0;
     exf_residual_call c = {.source = {s->source, s->number}, .target = {s->target, s->number}, .place = s->place,
-                           .scalar = s->scalar, .n = (int)n, .d_model = s->d_model, .rows = s->rows, .product = s->product,
-                           .gram = s->gram, .sum = s->sum};
+                           .scalar = s->scalar, .n = (int)n};
     int32_t *place = s->slot_host; /* whose copies are done */
     exf_code rc;
-    if (!s->q) {
-        memset(s->host, 0, (h * h + h) * sizeof *s->host);
-        return EXF_OK;
-    }
     for (size_t at = 0; at < n; at++) place[of->keys.by_row[at]] = (int32_t)at;
-    for (size_t i = 0; i < n; i++)
-        if (isnan(scalar[i])) {
-            place[i] = -1;
-            scalar[i] = 0;
-        }
-    b->upload(s->q, s->place, place, n * sizeof *place);
-    b->upload(s->q, s->scalar, scalar, n * sizeof *scalar);
-    b->gpu->residual_moments(s->q, &c);
-    b->copy(s->q, s->host, s->gram, h * h * sizeof *s->host);
-    b->copy(s->q, s->host + h * h, s->sum, h * sizeof *s->host);
-    rc = b->finish(s->q, err);
+    for (size_t i = 0; i < n; i++) {
+        left += !isnan(scalar[i]);
+        if (!isnan(scalar[i])) continue;
+        place[i] = -1;
+        scalar[i] = 0;
+    }
+    b->upload(s->last, s->place, place, n * sizeof *place);
+    b->upload(s->last, s->scalar, scalar, n * sizeof *scalar);
+    rc = exf_device_basis_find(&s->search, basis, s->last, c, left, 1, err);
     s->q = NULL;
     return rc;
 }

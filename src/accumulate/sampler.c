@@ -24,8 +24,21 @@ out:
     return rc;
 }
 
+/* The keys of a layer that has not begun. */
+struct exf_keys_ahead {
+    exf_smallest_keys keys;
+    exf_key_rule rule;
+    exf_background work;
+    int begun; /* 1: keys are, or soon will be, the rule's */
+};
+
 void exf_smallest_keys_free(exf_smallest_keys *s)
 {
+    if (s->ahead) {
+        exf_background_end(&s->ahead->work);
+        exf_smallest_keys_free(&s->ahead->keys);
+    }
+    exf_mem_free(s->ahead);
     exf_mem_free(s->chosen);
     exf_mem_free(s->by_row);
     memset(s, 0, sizeof *s);
@@ -40,6 +53,7 @@ enum { PARTS = 64 }; /* of the sequences, listed in parallel */
 
 typedef struct {
     const exf_key_rule *rule;
+    int helpers;             /* threads */
     uint64_t limit;          /* the largest key that is listed */
     size_t first[PARTS + 1]; /* sequences [first[i], first[i + 1]) are part i */
     size_t row[PARTS];       /* row of a part's first token */
@@ -95,7 +109,7 @@ static exf_code list_all(candidates *c, listing *l, exf_err *err)
     exf_loop loop = EXF_LOOP;
     exf_code rc;
     c->n = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, exf_background_threads()))
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, l->helpers))
     for (size_t i = 0; i < PARTS; i++) {
         exf_err e;
         if (exf_loop_takes(&loop, i) && list_part(l, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
@@ -113,13 +127,14 @@ out:
 }
 
 /* Lists the candidates below a limit under which about the wanted number lies, and doubles the limit while they are too few. */
-static exf_code list_enough(candidates *c, const exf_key_rule *rule, double total, size_t wanted, exf_err *err)
+static exf_code list_enough(candidates *c, const exf_key_rule *rule, double total, size_t wanted, int helpers, exf_err *err)
 {
     double share;
     listing *l = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&l, 1, sizeof *l, what, err));
     l->rule = rule;
+    l->helpers = helpers;
     cut_into_parts(l);
     for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
         l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
@@ -167,7 +182,7 @@ static exf_code index_rows(exf_smallest_keys *s, exf_err *err)
     return EXF_OK;
 }
 
-exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, exf_err *err)
+static exf_code choose(exf_smallest_keys *s, const exf_key_rule *rule, int helpers, exf_err *err)
 {
     candidates c = {NULL, 0, 0};
     double total = 0;
@@ -175,13 +190,62 @@ exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule
     s->n = 0;
     for (size_t i = 0; i < rule->sequences->n; i++) total += (double)rule->sequences->length[i] * rule->each;
     if (s->cap == 0 || total == 0) return EXF_OK;
-    EXF_TRY(list_enough(&c, rule, total, s->cap, err));
+    EXF_TRY(list_enough(&c, rule, total, s->cap, helpers, err));
     qsort(c.all, c.n, sizeof *c.all, by_key);
     s->n = c.n < s->cap ? c.n : s->cap;
     memcpy(s->chosen, c.all, s->n * sizeof *s->chosen);
     rc = index_rows(s, err);
 out:
     exf_mem_free(c.all);
+    return rc;
+}
+
+static exf_code choose_ahead(void *self, exf_err *err)
+{
+    struct exf_keys_ahead *a = self;
+    return choose(&a->keys, &a->rule, 1, err);
+}
+
+/* Begins to choose the keys of layer `next`. */
+static exf_code begin_ahead(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (next < 0 || s->cap == 0) return EXF_OK;
+    if (!s->ahead) {
+        EXF_TRY(exf_mem_new(&s->ahead, 1, sizeof *s->ahead, what, err));
+        EXF_TRY(exf_smallest_keys_new(&s->ahead->keys, s->cap, err));
+    }
+    s->ahead->rule = *rule;
+    s->ahead->rule.layer = next;
+    s->ahead->begun = 1;
+    rc = exf_background_start(&s->ahead->work, choose_ahead, s->ahead, err);
+out:
+    return rc;
+}
+
+static int same_rule(const exf_key_rule *a, const exf_key_rule *b)
+{
+    return a->sequences == b->sequences && a->each == b->each && a->layer == b->layer && a->seed == b->seed &&
+           a->stream == b->stream;
+}
+
+exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err)
+{
+    struct exf_keys_ahead *a = s->ahead;
+    exf_code rc;
+    if (a && a->begun) {
+        a->begun = 0;
+        EXF_TRY(exf_background_wait(&a->work, err));
+        if (same_rule(rule, &a->rule)) {
+            exf_smallest_keys old = *s, chosen = a->keys;
+            *s = (exf_smallest_keys){.n = chosen.n, .cap = chosen.cap, .chosen = chosen.chosen, .by_row = chosen.by_row, .ahead = a};
+            a->keys = (exf_smallest_keys){.cap = old.cap, .chosen = old.chosen, .by_row = old.by_row};
+            return begin_ahead(s, rule, next, err);
+        }
+    }
+    EXF_TRY(choose(s, rule, exf_background_threads(), err));
+    rc = begin_ahead(s, rule, next, err);
+out:
     return rc;
 }
 
@@ -234,13 +298,14 @@ void exf_sampler_free(exf_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
-exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err)
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, int next, uint64_t seed,
+                            exf_err *err)
 {
     exf_key_rule rule = {.sequences = sequences, .each = top_k, .layer = layer, .seed = seed, .stream = 0};
     exf_code rc;
     s->keys.n = s->n = 0;
     if (top_k < 2) return EXF_OK;
-    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, err));
+    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, next, err));
     s->n = s->keys.n;
     for (size_t i = 0; i < s->n; i++) {
         const exf_keyed_candidate *c = &s->keys.chosen[i];
@@ -312,7 +377,7 @@ void exf_route_sampler_share(exf_route_sampler *s, size_t first_row)
     s->first_row = first_row;
 }
 
-exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err)
+exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, int next, exf_err *err)
 {
     exf_key_rule rule = {.sequences = sequences, .each = 1, .layer = layer, .seed = STREAM, .stream = STREAM};
     size_t slots = s->sample.cap * (size_t)s->sample.top_k;
@@ -323,7 +388,7 @@ exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list 
         if (s->sample.q) memset(s->sample.head, 0, s->sample.cap * exf_route_sample_head(&s->sample) * sizeof *s->sample.head);
     }
     s->sample.n = 0;
-    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, err));
+    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, next, err));
     s->sample.n = s->keys.n;
     for (size_t i = 0; i < s->keys.n; i++) s->sample.key[i] = s->keys.chosen[i].key;
 out:

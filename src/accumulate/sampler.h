@@ -32,12 +32,14 @@ typedef struct {
     size_t n, cap;               /* chosen in this layer; that fit */
     exf_keyed_candidate *chosen; /* [n] by rising key */
     size_t *by_row;              /* [n] their indices by rising row and place */
+    struct exf_keys_ahead *ahead; /* those of the next layer, which a thread of its own chooses; NULL: none were asked for */
 } exf_smallest_keys;
 
 exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err) EXF_CHECKED;
 void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
-/* Chooses cap candidates, or all where there are fewer; lists them on several threads. */
-exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, exf_err *err) EXF_CHECKED;
+/* Chooses cap candidates, or all where there are fewer, and begins to choose those of layer `next` by the same rule, -1: none: a GPU
+ * has nothing to do meanwhile.  The rule's sequences are borrowed until the next call or free. */
+exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err) EXF_CHECKED;
 /* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
 size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
 
@@ -58,8 +60,8 @@ exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *e
 /* Allocates memory for the outputs of a sampler that was made without. */
 exf_code exf_sampler_make_room(exf_sampler *s, int d_model, exf_err *err) EXF_CHECKED;
 void exf_sampler_free(exf_sampler *s);
-/* Chooses the samples of one layer. */
-exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed,
+/* Chooses the samples of one layer; next: the layer after it, -1: there is none. */
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, int next, uint64_t seed,
                             exf_err *err) EXF_CHECKED;
 /* Zeroes all samples, for a rank that keeps only some. */
 void exf_sampler_clear(const exf_sampler *s, int d_model);
@@ -93,8 +95,9 @@ exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, i
 void exf_route_sampler_free(exf_route_sampler *s); /* accepts zeroed memory */
 /* Says that this is one rank of several, whose rows begin at first_row of the whole run. */
 void exf_route_sampler_share(exf_route_sampler *s, size_t first_row);
-/* Chooses the tokens of a layer. */
-exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
+/* Chooses the tokens of a layer; next: the layer after it, -1: there is none. */
+exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, int next,
+                                  exf_err *err) EXF_CHECKED;
 /* Keeps the chosen tokens of a block; blocks may come from several threads.  basis [H, q]: of the norm head; NULL without one. */
 void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b, const double *basis);
 

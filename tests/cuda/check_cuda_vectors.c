@@ -1,8 +1,9 @@
 /* check_cuda_vectors.c - what vectors are solved from, on the GPU: diagonal and low-rank sums against plain ones, the same bits
- * where products are exact and wherever calls are cut; samples against the host's, and the moments of their residuals. */
-#include "accumulate/device_vectors.h"
+ * where products are exact and wherever calls are cut; samples against the host's, and the basis of their residuals. */
+#include "accumulate/accumulate_internal.h"
 #include "kernels/linear/linear.h"
 #include "tests/support/sequence_fixtures.h"
+#include "tests/support/basis_fixtures.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
 static exf_err e;
@@ -438,44 +439,31 @@ END_TEST
 
 /* ---- samples ---------------------------------------------------------------------------- */
 
-/* Moments of the residuals of the host's samples, plainly; scalar NaN: the sample is left out. */
-static void plain_moments(double *gram, double *sum, double *size, const exf_sampler *s, const double *scalar)
+/* The basis of residuals, against the host's of the same rows; scalar NaN: the sample is left out. */
+static void check_basis(exf_device_samples *s, const exf_sampler *host)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        float x[SEQ_H];
+    enum { R = 3 };
+    double *scalar = test_memory(host->n, sizeof *scalar), *again = test_memory(host->n, sizeof *again);
+    double found[SEQ_H * R], put[SEQ_H * R], expected[SEQ_H * R];
+    float *x = test_memory(host->n * SEQ_H, sizeof *x);
+    size_t n = 0;
+    for (size_t i = 0; i < host->n; i++) {
+        scalar[i] = again[i] = i % 7 == 3 ? NAN : (double)real_at(61, i, 1);
         if (isnan(scalar[i])) continue;
         for (size_t k = 0; k < SEQ_H; k++)
-            x[k] = (float)((double)s->source[i * SEQ_H + k] - scalar[i] * (double)s->target[i * SEQ_H + k]);
-        for (size_t k = 0; k < SEQ_H; k++) {
-            sum[k] += (double)x[k];
-            for (size_t m = 0; m < SEQ_H; m++) {
-                gram[k * SEQ_H + m] += (double)x[k] * (double)x[m];
-                size[k * SEQ_H + m] += fabs((double)x[k] * (double)x[m]);
-            }
-        }
+            x[n * SEQ_H + k] = (float)((double)host->source[i * SEQ_H + k] - scalar[i] * (double)host->target[i * SEQ_H + k]);
+        n++;
     }
-}
-
-static void check_moments(exf_device_samples *s, const exf_sampler *host)
-{
-    enum { CELLS = SEQ_H * SEQ_H };
-    double *scalar = test_memory(host->n, sizeof *scalar), *again = test_memory(host->n, sizeof *again);
-    double gram[CELLS] = {0}, sum[SEQ_H] = {0}, size[CELLS] = {0}, *gathered;
-    for (size_t i = 0; i < host->n; i++) scalar[i] = again[i] = i % 7 == 3 ? NAN : (double)real_at(61, i, 1);
-    plain_moments(gram, sum, size, host, scalar);
-    ck_ok(exf_device_samples_moments(s, host, scalar, &e), e);
-    for (int i = 0; i < CELLS; i++)
-        ck_assert_msg(fabs(s->host[i] - gram[i]) <= 1e-5 * size[i], "gram[%d]: %g, expected %g", i, s->host[i], gram[i]);
-    for (int i = 0; i < SEQ_H; i++)
-        ck_assert_msg(fabs(s->host[CELLS + i] - sum[i]) <= 1e-9 * size[0], "sum[%d]: %g, expected %g", i, s->host[CELLS + i],
-                      sum[i]);
-    gathered = copy_of(s->host, CELLS + SEQ_H, sizeof *gathered);
+    ck_ok(exf_basis_find(expected, R, x, n, SEQ_H, 1, 1, 2, 1, &e), e);
+    ck_ok(exf_device_samples_basis(s, found, host, scalar, &e), e);
+    ck_assert_msg(fabs(energy_in(found, x, n, SEQ_H, R) / energy_in(expected, x, n, SEQ_H, R) - 1) < 1e-4, "energy %g, expected %g",
+                  energy_in(found, x, n, SEQ_H, R), energy_in(expected, x, n, SEQ_H, R));
     exf_device_samples_put(s, host); /* as rank 0 does with all ranks' samples: the same bits */
-    ck_ok(exf_device_samples_moments(s, host, again, &e), e);
-    ck_assert_mem_eq(gathered, s->host, (CELLS + SEQ_H) * sizeof *gathered);
-    exf_mem_free(gathered);
+    ck_ok(exf_device_samples_basis(s, put, host, again, &e), e);
+    ck_assert_mem_eq(found, put, sizeof put);
     exf_mem_free(scalar);
     exf_mem_free(again);
+    exf_mem_free(x);
 }
 
 /* More of them than one product adds up, blocks that have none. */
@@ -492,9 +480,9 @@ START_TEST(samples_are_the_hosts)
     for (size_t i = 0; i < n; i++) seen[i] = rounded ? of_bf16(to_bf16(r.outputs[i])) : r.outputs[i];
     ck_ok(exf_sampler_new(&on_host, (size_t)wanted, SEQ_H, &e), e);
     ck_ok(exf_sampler_new(&on_device, (size_t)wanted, SEQ_H, &e), e);
-    ck_ok(exf_sampler_choose(&on_host, &list, SEQ_K, 2, 9, &e), e);
-    ck_ok(exf_sampler_choose(&on_device, &list, SEQ_K, 2, 9, &e), e);
-    ck_ok(exf_device_samples_open(&s, d.b, (size_t)wanted, SEQ_H, &e), e);
+    ck_ok(exf_sampler_choose(&on_host, &list, SEQ_K, 2, -1, 9, &e), e);
+    ck_ok(exf_sampler_choose(&on_device, &list, SEQ_K, 2, -1, 9, &e), e);
+    ck_ok(exf_device_samples_open(&s, d.b, (size_t)wanted, SEQ_H, 3, 9, &e), e);
     exf_device_samples_begin(&s);
     for (int at = 0; at < r.n; at += piece) {
         size_t slot = (size_t)(at * r.top_k);
@@ -512,7 +500,7 @@ START_TEST(samples_are_the_hosts)
     ck_assert_mem_eq(on_host.source, on_device.source, on_host.n * SEQ_H * sizeof *on_host.source);
     ck_assert_mem_eq(on_host.target, on_device.target, on_host.n * SEQ_H * sizeof *on_host.target);
     ck_assert_mem_eq(on_host.pair, on_device.pair, on_host.n * 2 * sizeof *on_host.pair);
-    check_moments(&s, &on_host);
+    check_basis(&s, &on_host);
     exf_device_samples_free(&s);
     exf_sampler_free(&on_host);
     exf_sampler_free(&on_device);

@@ -36,7 +36,7 @@ static exf_smallest_keys choose(const exf_key_rule *r, size_t cap)
 {
     exf_smallest_keys s;
     ck_ok(exf_smallest_keys_new(&s, cap, &e), e);
-    ck_ok(exf_smallest_keys_choose(&s, r, &e), e);
+    ck_ok(exf_smallest_keys_choose(&s, r, -1, &e), e);
     return s;
 }
 
@@ -102,6 +102,30 @@ START_TEST(the_order_of_the_data_changes_rows_only)
 }
 END_TEST
 
+/* Layers chosen ahead, one that was not foreseen, and one after it: each has the keys of a choice by itself. */
+START_TEST(those_chosen_ahead_are_the_same)
+{
+    static const struct { int layer, next;
+    } calls[] = {{2, 3}, {3, 7}, {4, 5}, {5, -1}, {6, -1}};
+    exf_sequence_list list = seq_list(0, SEQ_N);
+    exf_smallest_keys s;
+    ck_ok(exf_smallest_keys_new(&s, 300, &e), e);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        exf_key_rule r = {.sequences = &list, .each = SEQ_K, .layer = calls[i].layer, .seed = 9};
+        ck_ok(exf_smallest_keys_choose(&s, &r, calls[i].next, &e), e);
+        exf_smallest_keys alone = choose(&r, 300);
+        ck_assert_uint_eq(s.n, alone.n);
+        for (size_t k = 0; k < s.n; k++) {
+            ck_assert_uint_eq(s.chosen[k].key, alone.chosen[k].key);
+            ck_assert_uint_eq(s.chosen[k].row, alone.chosen[k].row);
+            ck_assert_uint_eq(s.by_row[k], alone.by_row[k]);
+        }
+        exf_smallest_keys_free(&alone);
+    }
+    exf_smallest_keys_free(&s);
+}
+END_TEST
+
 START_TEST(of_nothing_nothing_is_chosen)
 {
     exf_sequence_list none = {0};
@@ -118,6 +142,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("smallest_keys");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, they_are_the_smallest_of_all, 0, 8);
+    tcase_add_test(t, those_chosen_ahead_are_the_same);
     tcase_add_test(t, rows_are_indexed);
     tcase_add_test(t, the_order_of_the_data_changes_rows_only);
     tcase_add_test(t, of_nothing_nothing_is_chosen);

@@ -161,47 +161,6 @@ START_TEST(a_basis_has_the_leading_directions)
 END_TEST
 
 /* Fewer directions than columns, and no row at all: still orthonormal columns. */
-/* Sums of products and of rows x [n, D]. */
-static void moments_of(double gram[D * D], double sum[D], const float *x, size_t n)
-{
-    memset(gram, 0, D * D * sizeof *gram);
-    memset(sum, 0, D * sizeof *sum);
-    for (size_t r = 0; r < n; r++)
-        for (int i = 0; i < D; i++) {
-            sum[i] += (double)x[r * D + (size_t)i];
-            for (int j = 0; j < D; j++) gram[i * D + j] += (double)x[r * D + (size_t)i] * (double)x[r * D + (size_t)j];
-        }
-}
-
-/* The same whatever the helpers, and complete where there are no rows. */
-START_TEST(moments_give_the_basis_of_the_rows)
-{
-    static double gram[D * D], sum[D];
-    double axis[D * D], q[D * R], of_moments[D * R], again[D * R];
-    float *x = NULL;
-    ck_ok(exf_mem_new(&x, ROWS * D, sizeof *x, "rows", &e), e);
-    fill(axis, D * D, 12);
-    ck_ok(exf_linalg_orthonormalize(axis, D, D, &e), e);
-    make_rows(x, axis, D);
-    ck_ok(exf_basis_find(q, R, x, ROWS, D, 1, 1, 2, 1, &e), e);
-    moments_of(gram, sum, x, ROWS);
-    ck_ok(exf_basis_of_moments(of_moments, R, gram, sum, ROWS, D, 1, 2, 1, &e), e);
-    for (int i = 0; i < D * R; i++) ck_close(of_moments[i], q[i], 1e-6, "direction of the moments");
-    moments_of(gram, sum, x, ROWS);
-    ck_ok(exf_basis_of_moments(again, R, gram, sum, ROWS, D, 1, 2, 3, &e), e);
-    ck_assert_mem_eq(of_moments, again, sizeof again);
-    moments_of(gram, sum, x, 0);
-    ck_ok(exf_basis_of_moments(again, R, gram, sum, 0, D, 1, 2, 3, &e), e);
-    for (int c = 0; c < R; c++)
-        for (int d = 0; d < R; d++) {
-            double dot = 0;
-            for (int i = 0; i < D; i++) dot += again[i * R + c] * again[i * R + d];
-            ck_close(dot, c == d, 1e-12, "product of columns without rows");
-        }
-    exf_mem_free(x);
-}
-END_TEST
-
 START_TEST(a_basis_is_completed)
 {
     double axis[D * D] = {0}, q[D * R];
@@ -253,7 +212,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, eigenvalues_fall);
     tcase_add_test(t, positive_systems_are_solved);
     tcase_add_test(t, a_basis_has_the_leading_directions);
-    tcase_add_test(t, moments_give_the_basis_of_the_rows);
     tcase_add_test(t, a_basis_is_completed);
     tcase_add_test(t, searching_survives_every_failing_allocation);
     suite_add_tcase(s, t);
