@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Directions at most: V'x of 16 tokens is in the shared memory of a block. */
+/* Directions at most: V'x of 32 tokens is in the shared memory of a block. */
 enum { EXF_NORM_HEAD_MOST = 256 };
 
 /* Tokens of one layer; all arrays are in device memory. */
@@ -28,7 +28,7 @@ typedef struct {
     uint64_t row;         /* of the first token */
 } exf_norm_head_call;
 
-/* V'x is summed in float32 over 32 columns, and in double over these. */
+/* V'x is a product of numbers that are cut to 22 bits each, summed in float32 over 128 columns, and in double over these. */
 void exf_predict_norms_cuda(exf_queue *q, const exf_norm_head_call *c);
 
 #ifdef __cplusplus

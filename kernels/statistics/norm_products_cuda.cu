@@ -285,11 +285,11 @@ static __device__ inline size_t triangle(int n)
     return (size_t)n * (n + 1) / 2;
 }
 
-/* Adds x, a multiple of 2^-24 of magnitude below 2^38, to a sum. */
+/* Adds x, a multiple of 2^-24 of magnitude below 2^38, to a sum: of a small one the first digit is all. */
 static __device__ inline void add_units(unsigned long long *cell, double x)
 {
-    long long v = __double2ll_rn(x * 0x1p24), high = v >> 32;
-    if (v & 0xffffffff) atomicAdd(cell, (unsigned long long)(v & 0xffffffff));
+    long long v = __double2ll_rn(x * 0x1p24), low = (int)v, high = (v - low) >> 32;
+    if (low) atomicAdd(cell, (unsigned long long)low);
     if (high) atomicAdd(cell + 1, (unsigned long long)high);
 }
 

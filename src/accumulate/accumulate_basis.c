@@ -94,14 +94,18 @@ void exf_basis_start(double *g, int d, int k, uint64_t seed, uint64_t stream)
     for (size_t i = 0; i < (size_t)d * (size_t)k; i++) g[i] = (double)exf_rng_below(1u << 20, seed, stream, i) / (1u << 19) - 1;
 }
 
+/* Walks along rows, as q lies in memory: up to SIGNED columns at a time. */
 void exf_basis_choose_signs(double *q, int r, int d)
 {
-    for (double *column = q; column < q + r; column++) {
-        int largest = 0;
-        for (int i = 1; i < d; i++)
-            if (fabs(column[i * r]) > fabs(column[largest * r])) largest = i;
-        double sign = column[largest * r] < 0 ? -1 : 1;
-        for (int i = 0; i < d; i++) column[i * r] *= sign;
+    enum { SIGNED = 64 };
+    for (int from = 0; from < r; from += SIGNED) {
+        double largest[SIGNED] = {0};
+        int n = r - from < SIGNED ? r - from : SIGNED;
+        for (double *row = q + from; row < q + (size_t)d * (size_t)r; row += r)
+            for (int c = 0; c < n; c++) largest[c] = fabs(row[c]) > fabs(largest[c]) ? row[c] : largest[c];
+        for (int c = 0; c < n; c++) largest[c] = largest[c] < 0 ? -1 : 1;
+        for (double *row = q + from; row < q + (size_t)d * (size_t)r; row += r)
+            for (int c = 0; c < n; c++) row[c] *= largest[c];
     }
 }
 
