@@ -177,6 +177,7 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, const char *
     EXF_TRY(temporary ? exf_output_file_begin_at(&h->out, target, force, temporary, 0, err)
                       : exf_output_file_begin(&h->out, target, force, err));
     EXF_TRY(open_structure(h, 1, err));
+    EXF_TRY(exf_h5i_begin_made(h, err));
     *out = h;
     return EXF_OK;
 out:
@@ -212,6 +213,7 @@ out:
 exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
 {
     exf_code rc;
+    exf_worker_close(&h->hashing); /* of a digest that nobody asked for */
     EXF_TRY(exf_h5i_writable(h, err));
     EXF_TRY(exf_h5i_put_checksums(h, err));
     EXF_TRY(close_structure(h, err));
@@ -232,14 +234,13 @@ void exf_h5_close(exf_h5 *h)
 {
     if (!h) return;
     quiet_thread();
+    exf_h5i_end_made(h);
     keep_group(h, H5I_INVALID_HID, "", 0);
     if (h->file >= 0 && h->broken == EXF_OK) H5Fclose(h->file);
     exf_output_file_abort(h->out);
     exf_file_close(h->in);
     for (size_t i = 0; i < h->n_rows; i++) exf_mem_free(h->rows[i].path);
     exf_mem_free(h->rows);
-    exf_hash_free(h->hash);
-    exf_mem_free(h->hashed);
     exf_mem_free(h->path);
     exf_mem_free(h);
 }
@@ -374,7 +375,14 @@ static exf_code make_group(exf_h5 *h, const step *s, hid_t *group, exf_err *err)
     hid_t lcpl = exf_h5i_utf8_links(), gcpl = H5Pcreate(H5P_GROUP_CREATE);
     keep_compact(gcpl);
     *group = H5Gcreate2(s->group, s->name, lcpl, gcpl, H5P_DEFAULT);
-    if (*group < 0) rc = exf_h5i_fail(h, err, "cannot make group %.*s", s->path_len, s->path);
+    if (*group < 0)
+        rc = exf_h5i_fail(h, err, "cannot make group %.*s", s->path_len, s->path);
+    else
+        rc = exf_h5i_note_made(h, s->path, s->path_len, NULL, err);
+    if (rc != EXF_OK && *group >= 0) {
+        H5Gclose(*group);
+        *group = H5I_INVALID_HID;
+    }
     H5Pclose(gcpl);
     H5Pclose(lcpl);
     return rc;

@@ -45,7 +45,8 @@ exf_code exf_h5i_make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, h
         return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
     EXF_TRY(exf_h5i_walk(h, t->name, (size_t)(strrchr(t->name, '/') - t->name), 1, &group, err));
     EXF_TRY(create_dataset(h, t, group, dataset, err));
-    rc = exf_h5i_find_place(h, t->name, *dataset, r, err);
+    EXF_TRY(exf_h5i_find_place(h, t->name, *dataset, r, err));
+    rc = exf_h5i_note_made(h, t->name, (int)strlen(t->name), r, err);
 out:
     if (group >= 0) H5Oclose(group);
     return rc;
