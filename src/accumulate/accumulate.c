@@ -365,6 +365,9 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
+    exf_worker_open(&a->work);
+    exf_worker_open(&a->giving);
+    exf_worker_open(&a->recording);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
@@ -416,10 +419,14 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_background_end(&a->work);
-    exf_vector_sums_free(&a->before_vectors);
+    exf_worker_close(&a->work);
+    exf_worker_close(&a->giving);
+    exf_worker_close(&a->recording);
     exf_statistics_abort(&a->writer);
-    exf_layer_statistics_free(&a->before);
+    for (int i = 0; i < EXF_MOST_WAITING; i++) {
+        exf_vector_sums_free(&a->waiting[i].vectors);
+        exf_layer_statistics_free(&a->waiting[i].sums);
+    }
     exf_device_sums_free(&a->device);
     exf_stream_energy_free(&a->stream);
     exf_route_sampler_free(&a->routes);
