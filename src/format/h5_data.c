@@ -237,7 +237,9 @@ exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
     hid_t dataset;
-    exf_code rc = exf_h5i_make_dataset(h, t, &r, &dataset, err);
+    exf_code rc = exf_h5i_writable(h, err);
+    if (rc != EXF_OK) return rc;
+    rc = exf_h5i_make_dataset(h, t, &r, &dataset, err);
     if (dataset >= 0) H5Dclose(dataset);
     if (rc != EXF_OK) return rc;
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;

@@ -123,6 +123,11 @@ static exf_h5i_made *find_made(const exf_h5 *h, const char *path)
     return found ? h->made[at] : NULL;
 }
 
+int exf_h5i_is_made(const exf_h5 *h, const char *path)
+{
+    return find_made(h, path) != NULL;
+}
+
 exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err)
 {
     exf_h5i_made *m = find_made(h, object);

@@ -66,24 +66,13 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 
 static exf_code write_attr(exf_h5 *h, hid_t o, const char *object, const char *name, hid_t type, const void *value, exf_err *err)
 {
-    exf_code rc;
-    hid_t attr = H5I_INVALID_HID, space = H5I_INVALID_HID, acpl = H5I_INVALID_HID;
-    EXF_TRY(exf_h5i_writable(h, err));
+    exf_code rc = EXF_OK;
     htri_t exists = H5Aexists(o, name);
-    if (exists != 0) {
-        rc = exists < 0 ? exf_h5i_fail(h, err, "cannot look up attribute %s of %s", name, object)
-                        : exf_fail(err, EXF_INTERNAL, "%s: %s has an attribute %s already", h->path, object, name);
-        goto out;
-    }
-    acpl = H5Pcreate(H5P_ATTRIBUTE_CREATE);
-    H5Pset_char_encoding(acpl, H5T_CSET_UTF8);
-    space = H5Screate(H5S_SCALAR);
-    attr = H5Acreate2(o, name, type, space, acpl, H5P_DEFAULT);
+    if (exists < 0) return exf_h5i_fail(h, err, "cannot look up attribute %s of %s", name, object);
+    if (exists) return exf_fail(err, EXF_INTERNAL, "%s: %s has an attribute %s already", h->path, object, name);
+    hid_t attr = H5Acreate2(o, name, type, h->lists.scalar, h->lists.attr, H5P_DEFAULT);
     if (attr < 0 || H5Awrite(attr, type, value) < 0) rc = exf_h5i_fail(h, err, "cannot write attribute %s of %s", name, object);
-out:
     if (attr >= 0 && H5Aclose(attr) < 0 && rc == EXF_OK) rc = exf_h5i_fail(h, err, "cannot close attribute %s of %s", name, object);
-    if (space >= 0) H5Sclose(space);
-    if (acpl >= 0) H5Pclose(acpl);
     return rc;
 }
 

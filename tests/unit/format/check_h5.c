@@ -251,6 +251,44 @@ START_TEST(rows_are_read_in_order)
 }
 END_TEST
 
+/* More groups than are kept open, one within another, with long names and short, come in turn. */
+START_TEST(groups_come_in_turn)
+{
+    enum { GROUPS = 9, TURNS = 5 };
+    exf_err e;
+    char group[GROUPS][400], path[4000], hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX];
+    float v[1], back[1];
+    exf_h5 *h = create("turns.h5");
+    for (int g = 0; g < GROUPS; g++) {
+        int width = g < 6 ? 1 : 60; /* the last ones' paths are long */
+        snprintf(group[g], sizeof group[g], "%s/g%0*d", g % 3 ? group[g - 1] : "", width, g);
+    }
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int g = 0; g <= GROUPS; g++) { /* the last is the root */
+            snprintf(path, sizeof path, "%s/d%d", g < GROUPS ? group[g] : "", turn);
+            v[0] = (float)(10 * g + turn);
+            put_floats(h, path, 1, 1, v);
+            ck_ok(exf_h5_put_i64(h, g % 2 && g < GROUPS ? group[g] : path, (char[]){(char)('a' + turn), 0}, g, &e), e);
+        }
+    exf_tensor again = tensor(path, EXF_DT_F32, 2, 1, 1, 0, v);
+    ck_fails(exf_h5_write(h, &again, &e), EXF_INTERNAL, e, "turns.h5 /d4");
+    ck_ok(exf_h5_digest(h, hex, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(digest_of("turns.h5", want, &e), e);
+    ck_assert_str_eq(hex, want);
+    ck_ok(exf_h5_open(&h, exf_scratch("turns.h5"), &e), e);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int g = 0; g <= GROUPS; g++) {
+            snprintf(path, sizeof path, "%s/d%d", g < GROUPS ? group[g] : "", turn);
+            exf_tensor t = tensor(path, EXF_DT_F32, 2, 1, 1, 0, NULL);
+            ck_ok(exf_h5_read(h, &t, back, &e), e);
+            ck_assert(back[0] == (float)(10 * g + turn));
+        }
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
 /* ---- files that a later run goes on with ------------------------------------------ */
 
 enum { LAYERS = 3, ROWS_EACH = 40, COLUMNS = 1000 };
@@ -689,6 +727,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, attributes_read_back);
     tcase_add_test(t, listing_is_by_name);
     tcase_add_test(t, rows_in_any_order);
+    tcase_add_test(t, groups_come_in_turn);
     tcase_add_test(t, a_stop_lets_small_datasets_be_written);
     tcase_add_test(t, misfits_are_named);
     tcase_add_test(t, rows_are_read_in_order);
