@@ -60,8 +60,10 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 #define EXF_H5_CHECKSUM "crc32" /* the attribute */
 /* The whole array from t->data. */
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err) EXF_CHECKED;
-/* The same of n arrays, whose elements are written by several threads. */
-exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err) EXF_CHECKED;
+/* Makes the elements of array i, on the thread that writes them next. */
+typedef void (*exf_h5_fill)(void *self, size_t i);
+/* The same of n arrays, whose elements are made, unless fill is NULL, and written by several threads. */
+exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_h5_fill fill, void *self, exf_err *err) EXF_CHECKED;
 /* dtype, rank and shape of a dataset (data stays NULL, name is the caller's path). */
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err) EXF_CHECKED;
 /* EXF_FORMAT unless the dataset has this dtype and shape: before memory is taken for it. */

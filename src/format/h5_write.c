@@ -65,8 +65,10 @@ typedef struct {
     hid_t dataset;
 } made_dataset;
 
-/* Writes the elements of all datasets and computes their checksums: small ones side by side, large ones a piece at a time. */
-static exf_code write_elements(exf_h5 *h, made_dataset *made, const exf_tensor *t, size_t n, exf_err *err)
+/* Makes and writes the elements of all datasets and computes their checksums: small ones side by side, large ones a piece at a
+ * time. */
+static exf_code write_elements(exf_h5 *h, made_dataset *made, const exf_tensor *t, size_t n, exf_h5_fill fill, void *self,
+                               exf_err *err)
 {
     exf_loop loop = EXF_LOOP;
     exf_code rc = EXF_OK;
@@ -74,6 +76,7 @@ static exf_code write_elements(exf_h5 *h, made_dataset *made, const exf_tensor *
     for (size_t i = 0; i < n; i++) {
         exf_h5i_rows *r = &made[i].r;
         exf_err e;
+        if (fill) fill(self, i);
         if (r->bytes >= EXF_H5_LARGE) continue;
         if (exf_output_file_patch(h->out, r->at, t[i].data, r->bytes, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
         r->crc = exf_h5i_add_to_crc(0, t[i].data, r->bytes);
@@ -86,7 +89,7 @@ out:
     return rc == EXF_OK ? rc : exf_h5i_break(h, err);
 }
 
-exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err)
+exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_h5_fill fill, void *self, exf_err *err)
 {
     made_dataset *made = NULL;
     size_t open = 0;
@@ -97,7 +100,7 @@ exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err
         open = i + 1;
         EXF_TRY(exf_h5i_make_dataset(h, &t[i], &made[i].r, &made[i].dataset, err));
     }
-    EXF_TRY(write_elements(h, made, t, n, err));
+    EXF_TRY(write_elements(h, made, t, n, fill, self, err));
     for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5i_put_checksum(h, made[i].dataset, t[i].name, made[i].r.crc, err));
 out:
     for (size_t i = 0; i < open; i++)
@@ -108,5 +111,5 @@ out:
 
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
-    return exf_h5_write_all(h, t, 1, err);
+    return exf_h5_write_all(h, t, 1, NULL, NULL, err);
 }

@@ -634,6 +634,38 @@ START_TEST(groups_too_deep_have_no_digest)
 }
 END_TEST
 
+/* Fills array i of 40. */
+static void fill_array(void *self, size_t i)
+{
+    for (int k = 0; k < 3; k++) ((float *)self)[3 * i + (size_t)k] = (float)(10 * i) + (float)k;
+}
+
+/* Elements may be made by the thread that writes them, each once. */
+START_TEST(elements_are_made_as_they_are_written)
+{
+    enum { ARRAYS = 40 };
+    exf_err e;
+    float v[ARRAYS][3] = {{0}}, back[3], want[ARRAYS][3];
+    char name[ARRAYS][16];
+    exf_tensor t[ARRAYS];
+    exf_h5 *h = create("filled.h5");
+    for (size_t i = 0; i < ARRAYS; i++) {
+        snprintf(name[i], sizeof name[i], "/%s%zu", i % 2 ? "g/" : "", i);
+        t[i] = tensor(name[i], EXF_DT_F32, 1, 3, 0, 0, v[i]);
+        fill_array(want, i);
+    }
+    ck_ok(exf_h5_write_all(h, t, ARRAYS, fill_array, v, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_h5_open(&h, exf_scratch("filled.h5"), &e), e);
+    for (int i = 0; i < ARRAYS; i++) {
+        ck_ok(exf_h5_read(h, &t[i], back, &e), e);
+        ck_assert(memcmp(back, want[i], sizeof back) == 0);
+    }
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
 /* What a stopped run has still to note is small. */
 START_TEST(a_stop_lets_small_datasets_be_written)
 {
@@ -643,7 +675,7 @@ START_TEST(a_stop_lets_small_datasets_be_written)
                              {.name = "/g/b", .dtype = EXF_DT_F32, .rank = 1, .shape = {3}, .data = v[1]}};
     exf_h5 *h = create("stopped.h5");
     exf_stop_request(SIGTERM);
-    exf_code rc = exf_h5_write_all(h, t, 2, &e);
+    exf_code rc = exf_h5_write_all(h, t, 2, NULL, NULL, &e);
     exf_stop_request(0);
     ck_ok(rc, e);
     ck_ok(exf_h5_commit(h, &e), e);
@@ -728,6 +760,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, listing_is_by_name);
     tcase_add_test(t, rows_in_any_order);
     tcase_add_test(t, groups_come_in_turn);
+    tcase_add_test(t, elements_are_made_as_they_are_written);
     tcase_add_test(t, a_stop_lets_small_datasets_be_written);
     tcase_add_test(t, misfits_are_named);
     tcase_add_test(t, rows_are_read_in_order);
