@@ -347,11 +347,9 @@ out:
     return rc;
 }
 
-static exf_code finish_layers(void *self, int done, exf_err *err)
+static exf_code settle_layers(void *self, int done, exf_err *err)
 {
-    exf_accumulator *a = self;
-    (void)done;
-    return a->sink->finish(a, err);
+    return exf_accumulator_settle(self, done, err);
 }
 
 /* ---- making an accumulator ------------------------------------------------------------------------ */
@@ -372,6 +370,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->shape = *plan->shape;
     a->resume = plan->resume;
     a->consumer = plan->consumer;
+    a->records_later = exf_accumulator_records_later(a);
     a->ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
@@ -379,7 +378,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
         .begin = begin_pass, .layer_begin = begin_layer,
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
-        .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
+        .settle = settle_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,
         .device_sweeps = sweeps};
     if (o->norm_head && !o->basis) {

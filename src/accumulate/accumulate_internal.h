@@ -260,6 +260,10 @@ exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_pl
 exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+/* Returns 1 if layers have their records when the first point is saved, 0: when they are written. */
+int exf_accumulator_records_later(const exf_accumulator *a);
+/* Ends what was taken, and writes the records of layers below `done` that have none. */
+exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err) EXF_CHECKED;
 /* Copies the layers that the resume point has done to the file. */
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 
@@ -322,6 +326,7 @@ struct exf_accumulator {
     char *target;                /* NULL: none is written */
     exf_statistics_writer writer;
     exf_resume *resume;          /* NULL: no resume point */
+    int records_later;           /* 1: no point was saved yet, and no layer has a record */
     exf_layer_consumer consumer; /* gets the sums of each layer that is written */
     exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
 };

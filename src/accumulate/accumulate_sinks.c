@@ -58,14 +58,14 @@ static exf_code write_record(void *self, exf_err *err)
     return exf_layer_record_put(l->a->resume, l->layer, l->s, l->v, err);
 }
 
-/* Writes a layer to the file, solves it and writes it to the resume point, all at once: each takes as long as a GPU may need
- * for a layer. */
+/* Writes a layer to the file, solves it and, once a point was saved, writes it to the resume point, all at once: each takes as long
+ * as a GPU may need for a layer. */
 static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
 {
     finished_layer l = {.a = a, .layer = layer, .s = s, .v = v};
     exf_err ignored;
     exf_code rc = a->consumer.consume ? exf_worker_give(&a->giving, &l.giving, give_sums, &l, err) : EXF_OK;
-    if (rc == EXF_OK && a->resume) rc = exf_worker_give(&a->recording, &l.recording, write_record, &l, err);
+    if (rc == EXF_OK && a->resume && !a->records_later) rc = exf_worker_give(&a->recording, &l.recording, write_record, &l, err);
     if (rc == EXF_OK) rc = write_to_file(&l, err);
     exf_code given = exf_worker_wait(&a->giving, 0, rc == EXF_OK ? err : &ignored);
     if (rc == EXF_OK) rc = given;
@@ -242,6 +242,40 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
         EXF_TRY(exf_accumulator_make_sample(a, &a->waiting[i].sums, err));
     }
 out:
+    return rc;
+}
+
+/* ---- records of the resume point ---------------------------------------------------------------------
+ * A run of seconds ends before its first point is due, and a record is as many bytes as the layer is in the file: none is written
+ * until then.  The first point's come from the file that is being written, where this is as quick as from memory. */
+
+int exf_accumulator_records_later(const exf_accumulator *a)
+{
+    const exf_accumulate_options *o = &a->options;
+    return a->resume && !exf_resume_start(a->resume)->layers_done && !exf_wants_basis(o) && !o->common_input_tokens;
+}
+
+/* Writes the records of layers below `done`, which are in the file. */
+static exf_code write_records(const exf_accumulator *a, int done, exf_err *err)
+{
+    exf_layer_statistics s = a->n_waiting ? a->waiting[0].sums : a->sums[0]; /* a set that is free */
+    exf_code rc = EXF_OK;
+    s.routes = (exf_route_sample){.cap = 0};
+    for (int i = 0; i < a->n_layers && a->layer_number[i] < done; i++) {
+        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, err));
+        EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, NULL, err));
+    }
+out:
+    exf_layer_statistics_zero(&s);
+    exf_route_sample_free(&s.routes);
+    return rc;
+}
+
+exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err)
+{
+    exf_code rc = a->sink->finish(a, err);
+    if (rc == EXF_OK && a->records_later && a->target) rc = write_records(a, done, err);
+    a->records_later = 0;
     return rc;
 }
 

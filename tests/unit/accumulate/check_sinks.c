@@ -7,10 +7,11 @@
 
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { E = 4, K = 2, H = 8, N = 3, TOKENS = 40, LAYERS = 12, NONE = -1 };
+enum { E = 4, K = 2, H = 8, N = 3, TOKENS = 42, LAYERS = 12, NONE = -1 };
 
 static exf_err e; /* of the last call */
 
@@ -26,10 +27,12 @@ static exf_code take(void *self, int i, const exf_layer_statistics *s, exf_err *
     taker *t = self;
     pthread_mutex_lock(&t->gate);
     pthread_mutex_unlock(&t->gate);
-    ck_assert_uint_eq(s->norm_count[0], (uint64_t)(i + 1)); /* its own sums */
+    ck_assert(exf_exact_value(&s->norm_sum[0]) == 1.5 * i); /* its own sums */
     t->layer[t->n++] = i;
     return i == t->fails ? exf_fail(err, EXF_NUMERIC, "expert %d cannot be solved", E) : EXF_OK;
 }
+
+static exf_resume *resume; /* of the next accumulator; NULL: none */
 
 static exf_accumulator *new_accumulator(const char *name, taker *t, const exf_accumulate_options *o, int device)
 {
@@ -41,7 +44,8 @@ static exf_accumulator *new_accumulator(const char *name, taker *t, const exf_ac
     exf_run_shape shape = {E, K, H, N, TOKENS};
     exf_facts_part part = {.path = "run", .provenance = &p, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = numbers,
-                                 .n_layers = LAYERS, .parts = &part, .n_parts = 1, .options = o, .consumer = {t, take}};
+                                 .n_layers = LAYERS, .parts = &part, .n_parts = 1, .options = o, .resume = resume,
+                                 .consumer = {t, take}};
     for (int i = 0; i < LAYERS; i++) numbers[i] = i;
     ck_ok(exf_sequence_list_new(&sequences, N, &e), e);
     for (int i = 0; i < N; i++) {
@@ -68,12 +72,26 @@ static exf_code end_layer(exf_accumulator *a, int layer)
     for (int i = 0; i < E; i++) {
         ck_assert_uint_eq(s->norm_count[i], 0); /* a set that waited comes back as zeros */
         exf_exact_add(&s->norm_sum[i], 1.5 * layer + i);
-        s->norm_count[i] = (uint64_t)(layer + 1);
+        s->norm_count[i] = TOKENS * K / E;
     }
     for (int i = 0; i < E * E; i++) {
         exf_exact_add(&s->dot[i], layer - 0.25 * i);
-        s->count[i] = (uint64_t)(layer + 1);
+        exf_exact_add(&s->half_dot[i], layer - 0.5 * i);
+        if (i % (E + 1) == 0) continue; /* an expert with itself */
+        s->count[i] = TOKENS * K / E / (E - 1);
+        s->half_count[i] = 1;
+        s->sequences[i] = 2;
     }
+    s->routes.n = s->routes.cap;
+    for (size_t i = 0; i < s->routes.n; i++) {
+        s->routes.key[i] = 10 * i + (size_t)layer;
+        for (int k = 0; k < K; k++) {
+            s->routes.ids[i * K + (size_t)k] = (layer + k) % E;
+            s->routes.weights[i * K + (size_t)k] = 0.5f;
+        }
+    }
+    s->stream_count[0] = TOKENS;
+    exf_exact_add(s->stream_sq, layer + 1);
     return a->sink->take(a, layer, &e);
 }
 
@@ -200,6 +218,87 @@ START_TEST(layers_that_wait_are_dropped_with_the_run)
 }
 END_TEST
 
+/* ---- records ----------------------------------------------------------------------------------------- */
+
+/* Begins a run whose point is in that directory. */
+static exf_accumulator *begin_with_point(const char *point, const exf_accumulate_options *o, taker *t, int device)
+{
+    exf_provenance facts = {0};
+    char file[64];
+    exf_resume_options options = {.directory = exf_scratch(point), .facts = &facts, .every_seconds = 1e6};
+    ck_ok(exf_resume_open(&resume, &options, &e), e);
+    snprintf(file, sizeof file, "%s.h5", point);
+    return new_accumulator(file, t, o, device);
+}
+
+static void end_with_point(exf_accumulator *a)
+{
+    exf_accumulator_free(a);
+    ck_ok(exf_resume_remove(resume, &e), e);
+    exf_resume_free(resume);
+    resume = NULL;
+}
+
+/* Returns a record, which the caller frees; NULL: there is none. */
+static char *record_of(const char *point, int layer, size_t *n)
+{
+    char file[64], *bytes;
+    snprintf(file, sizeof file, "%s/sums-%d.safetensors", point, layer);
+    if (access(exf_scratch(file), F_OK) != 0) return NULL;
+    ck_ok(exf_file_slurp(exf_scratch(file), 1 << 26, &bytes, n, &e), e);
+    return bytes;
+}
+
+/* Until the first point no layer has a record; then each has one, the same as if it had been written at once. */
+START_TEST(records_are_written_from_the_first_point_on)
+{
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .route_sample = 8};
+    for (int device = 0; device < 2; device++) {
+        taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE}, u = t;
+        exf_accumulator *a = begin_with_point("late", &o, &t, device);
+        exf_resume *of_a = resume;
+        for (int l = 0; l < 6; l++) ck_ok(end_layer(a, l), e);
+        for (int l = 0; l < 6; l++) ck_assert(!record_of("late", l, &(size_t){0}));
+        ck_ok(a->observer.settle(a, 6, &e), e);
+        ck_ok(end_layer(a, 6), e);
+        ck_ok(a->sink->finish(a, &e), e);
+        exf_accumulator *b = begin_with_point("early", &o, &u, device);
+        ck_ok(b->observer.settle(b, 0, &e), e);
+        for (int l = 0; l <= 6; l++) ck_ok(end_layer(b, l), e);
+        ck_ok(b->sink->finish(b, &e), e);
+        for (int l = 0; l <= 6; l++) {
+            size_t n[2];
+            char *bytes[2] = {record_of("late", l, &n[0]), record_of("early", l, &n[1])};
+            ck_assert(bytes[0] && bytes[1] && n[0] == n[1] && memcmp(bytes[0], bytes[1], n[0]) == 0);
+            for (int i = 0; i < 2; i++) exf_mem_free(bytes[i]);
+        }
+        ck_ok(end_layer(b, 7), e); /* sets are zeros again, and a sample has its size */
+        ck_ok(end_layer(b, 8), e);
+        end_with_point(b);
+        resume = of_a;
+        ck_ok(end_layer(a, 7), e);
+        ck_ok(end_layer(a, 8), e);
+        end_with_point(a);
+    }
+}
+END_TEST
+
+/* Sums that the file does not have, or of which there is too much to read it back, are written at once. */
+START_TEST(other_records_are_written_at_once)
+{
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_input_tokens = 2};
+    taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE};
+    size_t n;
+    exf_accumulator *a = begin_with_point("once", &o, &t, 1);
+    ck_ok(end_layer(a, 0), e);
+    ck_ok(a->sink->finish(a, &e), e);
+    char *bytes = record_of("once", 0, &n);
+    ck_assert(bytes != NULL);
+    exf_mem_free(bytes);
+    end_with_point(a);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("sinks");
@@ -211,6 +310,11 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_failure_of_a_layer_that_waits_is_reported);
     tcase_add_test(t, a_layer_that_cannot_be_written_is_reported);
     tcase_add_test(t, layers_that_wait_are_dropped_with_the_run);
+    suite_add_tcase(s, t);
+    t = tcase_create("records");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, records_are_written_from_the_first_point_on);
+    tcase_add_test(t, other_records_are_written_at_once);
     suite_add_tcase(s, t);
     return s;
 }
