@@ -89,13 +89,22 @@ static exf_code list_part(listing *l, size_t p, exf_err *err)
     return rc;
 }
 
+/* Returns how many threads list that many candidates: a team is waited for longer than a few are listed, where all cores are busy
+ * with reading the weights of a layer that begins. */
+static int listing_team(double total)
+{
+    enum { EACH = 1 << 17 }; /* about half a millisecond */
+    int most = exf_background_threads();
+    return exf_team(PARTS, total / EACH < most ? (int)(total / EACH) + 1 : most);
+}
+
 /* Lists the candidates with a key of at most the limit. */
-static exf_code list_all(candidates *c, listing *l, exf_err *err)
+static exf_code list_all(candidates *c, listing *l, double total, exf_err *err)
 {
     exf_loop loop = EXF_LOOP;
     exf_code rc;
     c->n = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, exf_background_threads()))
+#pragma omp parallel for schedule(dynamic) num_threads(listing_team(total))
     for (size_t i = 0; i < PARTS; i++) {
         exf_err e;
         if (exf_loop_takes(&loop, i) && list_part(l, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
@@ -123,7 +132,7 @@ static exf_code list_enough(candidates *c, const exf_key_rule *rule, double tota
     cut_into_parts(l);
     for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
         l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
-        EXF_TRY(list_all(c, l, err));
+        EXF_TRY(list_all(c, l, total, err));
         if (c->n >= wanted || l->limit == UINT64_MAX) break;
     }
 out:
