@@ -334,6 +334,10 @@ bench-budget: deps $(BUILD)/bench/bench_budget
 bench-mixers: deps $(BUILD)/bench/bench_mixers
 	$(Q)$(BUILD)/bench/bench_mixers
 
+## bench-sinks: how long a pass on a GPU waits for its statistics; needs no GPU (tests/bench/bench_sinks.c)
+bench-sinks: deps $(BUILD)/bench/bench_sinks
+	$(Q)for i in 1 2 3 4 5; do $(BUILD)/bench/bench_sinks $(BUILD)/bench/sinks.h5 13 10 || exit 1; done; rm -f $(BUILD)/bench/sinks.h5
+
 ## check-layers: no #include points up or sideways; no two files share a name
 check-layers:
 	$(Q)scripts/check-layers.sh
@@ -506,6 +510,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(FOLD_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
+.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers bench-sinks check-layers docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

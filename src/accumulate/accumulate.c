@@ -357,11 +357,9 @@ out:
     return rc;
 }
 
-static exf_code finish_layers(void *self, int done, exf_err *err)
+static exf_code settle_layers(void *self, int done, exf_err *err)
 {
-    exf_accumulator *a = self;
-    (void)done;
-    return a->sink->finish(a, err);
+    return exf_accumulator_settle(self, done, err);
 }
 
 /* ---- making an accumulator ------------------------------------------------------------------------ */
@@ -375,10 +373,14 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
+    exf_worker_open(&a->work);
+    exf_worker_open(&a->giving);
+    exf_worker_open(&a->recording);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
     a->consumer = plan->consumer;
+    a->records_later = exf_accumulator_records_later(a);
     a->ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){
@@ -386,7 +388,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
         .begin = begin_pass, .layer_begin = begin_layer,
         .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
-        .settle = finish_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
+        .settle = settle_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
         .device_common_input = common_input ? add_device_common_input : NULL,
         .device_sweeps = sweeps};
     if (o->norm_head && !o->basis) {
@@ -426,10 +428,14 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_background_end(&a->work);
-    exf_vector_sums_free(&a->before_vectors);
+    exf_worker_close(&a->work);
+    exf_worker_close(&a->giving);
+    exf_worker_close(&a->recording);
     exf_statistics_abort(&a->writer);
-    exf_layer_statistics_free(&a->before);
+    for (int i = 0; i < EXF_MOST_WAITING; i++) {
+        exf_vector_sums_free(&a->waiting[i].vectors);
+        exf_layer_statistics_free(&a->waiting[i].sums);
+    }
     exf_device_sums_free(&a->device);
     exf_stream_energy_free(&a->stream);
     exf_route_sampler_free(&a->routes);

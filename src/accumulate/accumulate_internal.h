@@ -17,7 +17,7 @@
 #include "accumulate/device_vectors.h"
 #include "accumulate/sampler.h"
 #include "base/hash.h"
-#include "base/parallel.h"
+#include "base/worker.h"
 
 #include <pthread.h>
 
@@ -268,8 +268,29 @@ exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_pl
 exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+/* Returns 1 if layers have their records when the first point is saved, 0: when they are written. */
+int exf_accumulator_records_later(const exf_accumulator *a);
+/* Ends what was taken, and writes the records of layers below `done` that have none. */
+exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err) EXF_CHECKED;
 /* Copies the layers that the resume point has done to the file. */
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+
+/* A finished layer whose sums wait to be written, or are being written or sent. */
+typedef struct {
+    exf_accumulator *a;
+    int layer;
+    exf_layer_statistics sums;
+    exf_vector_sums vectors; /* its vector sums, not written yet, or on their way to rank 0 */
+    exf_job job;
+} exf_waiting_layer;
+
+/* So many layers may wait while the next one adds up: a slow write of one does not stop the pass. */
+enum { EXF_MOST_WAITING = 2 };
+/* Returns the layers that wait where a pass runs on a device. */
+static inline int exf_waiting_layers(const exf_accumulate_options *o)
+{
+    return exf_wants_vectors(o) ? 1 : EXF_MOST_WAITING;
+}
 
 struct exf_accumulator {
     exf_observer observer;
@@ -299,19 +320,21 @@ struct exf_accumulator {
 
     /* The layers before it. */
     const exf_sink *sink;        /* NULL: the pass has not begun */
-    exf_layer_statistics before; /* sums of layer before_layer, which are not written yet */
-    exf_vector_sums before_vectors; /* its vector sums, not written yet, or on their way to rank 0 */
-    int before_layer;
-    int before_pending;          /* 1: before_vectors are on their way */
+    exf_waiting_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
+    int n_waiting;               /* how many there are; 0: layers are written at once */
+    int turn;                    /* the set that the next layer takes */
+    int vectors_sent;            /* 1: those of the first set are on their way to rank 0 */
     exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */
     int sent_layer;
     double *sent_norms;          /* [H, q] basis of its norm head; NULL: it has none */
-    exf_background work;         /* writes or sends `before` while the next layer runs */
+    exf_worker work;             /* writes or sends waiting layers while the next one runs */
+    exf_worker giving, recording; /* give a layer to the consumer, and write it to the resume point, while it is written */
 
     /* The file. */
     char *target;                /* NULL: none is written */
     exf_statistics_writer writer;
     exf_resume *resume;          /* NULL: no resume point */
+    int records_later;           /* 1: no point was saved yet, and no layer has a record */
     exf_layer_consumer consumer; /* gets the sums of each layer that is written */
     exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
 };

@@ -1,15 +1,15 @@
 /* accumulate_sinks.c - where the sums of finished layers go: into the statistics file, by one of three sinks.
  *
  *   now                  written before the next layer begins: passes on the CPU
- *   while the next runs  on a thread of its own, while the next layer adds up in the other set of sums: passes on a GPU.
- *                        Vector sums, up to a gigabyte, have one set in host memory: they are written before the GPU's next
- *                        are copied there
+ *   while the next runs  on a thread of its own, while the next layers add up in other sets of sums: passes on a GPU.  Two
+ *                        layers may wait, so that one whose write takes long does not stop the pass.  Vector sums, up to a
+ *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
  *   by way of rank 0     sent to rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
  *                        Vector sums are not copied: what is sent are the layer's own, and they have arrived, and are
  *                        written, before the next layer makes its own between its sweeps
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
- * start of a->work until the wait for it no other thread uses the file. */
+ * first job of a->work until the wait for its last no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
 
 #include <string.h>
@@ -22,6 +22,7 @@ typedef struct {
     int layer;
     const exf_layer_statistics *s;
     const exf_vector_sums *v;
+    exf_job giving, recording;
 } finished_layer;
 
 static exf_code write_to_file(const finished_layer *l, exf_err *err)
@@ -39,7 +40,7 @@ out:
     return rc;
 }
 
-/* Gives the layer's sums to the consumer, if there is one. */
+/* Gives the layer's sums to the consumer. */
 static exf_code give_sums(void *self, exf_err *err)
 {
     const finished_layer *l = self;
@@ -48,29 +49,27 @@ static exf_code give_sums(void *self, exf_err *err)
     int i = 0;
     s.vectors = l->v;
     while (l->a->layer_number[i] != l->layer) i++;
-    return to->consume ? to->consume(to->self, i, &s, err) : EXF_OK;
+    return to->consume(to->self, i, &s, err);
 }
 
 static exf_code write_record(void *self, exf_err *err)
 {
     const finished_layer *l = self;
-    return l->a->resume ? exf_layer_record_put(l->a->resume, l->layer, l->s, l->v, err) : EXF_OK;
+    return exf_layer_record_put(l->a->resume, l->layer, l->s, l->v, err);
 }
 
-/* Writes a layer to the file, solves it and writes it to the resume point, all at once: each takes as long as a GPU may need
- * for a layer. */
+/* Writes a layer to the file, solves it and, once a point was saved, writes it to the resume point, all at once: each takes as long
+ * as a GPU may need for a layer. */
 static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
 {
-    finished_layer l = {a, layer, s, v};
-    exf_background giving = {0}, recording = {0};
+    finished_layer l = {.a = a, .layer = layer, .s = s, .v = v};
     exf_err ignored;
-    exf_code rc = exf_background_start(&giving, give_sums, &l, err), written;
-    if (rc == EXF_OK) rc = exf_background_start(&recording, write_record, &l, err);
-    written = rc == EXF_OK ? write_to_file(&l, err) : EXF_OK;
-    if (rc == EXF_OK) rc = written;
-    exf_code given = exf_background_wait(&giving, rc == EXF_OK ? err : &ignored);
+    exf_code rc = a->consumer.consume ? exf_worker_give(&a->giving, &l.giving, give_sums, &l, err) : EXF_OK;
+    if (rc == EXF_OK && a->resume && !a->records_later) rc = exf_worker_give(&a->recording, &l.recording, write_record, &l, err);
+    if (rc == EXF_OK) rc = write_to_file(&l, err);
+    exf_code given = exf_worker_wait(&a->giving, 0, rc == EXF_OK ? err : &ignored);
     if (rc == EXF_OK) rc = given;
-    exf_code recorded = exf_background_wait(&recording, rc == EXF_OK ? err : &ignored);
+    exf_code recorded = exf_worker_wait(&a->recording, 0, rc == EXF_OK ? err : &ignored);
     return rc == EXF_OK ? recorded : rc;
 }
 
@@ -82,9 +81,9 @@ exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < a->n_layers && a->layer_number[i] < exf_resume_start(a->resume)->layers_done; i++) {
         EXF_TRY(exf_layer_record_get(a->resume, a->layer_number[i], &s, vectors, (int)a->shape.d_model, err));
-        finished_layer l = {a, a->layer_number[i], &s, vectors};
+        finished_layer l = {.a = a, .layer = a->layer_number[i], .s = &s, .v = vectors};
         EXF_TRY(write_to_file(&l, err));
-        EXF_TRY(give_sums(&l, err));
+        if (a->consumer.consume) EXF_TRY(give_sums(&l, err));
         exf_vector_sums_free(&v);
     }
 out:
@@ -103,46 +102,49 @@ static exf_code write_now(exf_accumulator *a, int layer, exf_err *err)
 
 /* ---- while the next layer runs --------------------------------------------------------------------- */
 
-/* Makes the layer's sums those of the layer before, and gives the other set to the next layer. */
-static void swap_sums(exf_accumulator *a, int layer)
+/* Puts the layer's sums among those that wait, in place of a set of zeros, which is then the next layer's. */
+static exf_waiting_layer *set_aside(exf_accumulator *a, int layer)
 {
+    exf_waiting_layer *w = &a->waiting[a->turn];
     exf_layer_statistics sums = a->sums[0];
-    a->sums[0] = a->before;
-    a->before = sums;
-    a->before_layer = layer;
+    a->turn = (a->turn + 1) % a->n_waiting;
+    a->sums[0] = w->sums;
+    w->sums = sums;
+    w->layer = layer;
+    return w;
 }
 
-/* Writes a->before and zeroes it, on a thread of its own: rounding, writing and solving a layer takes about as long as a
- * GPU may need for one. */
-static exf_code write_before(void *self, exf_err *err)
+/* Takes the vector sums of the accumulator, which makes others for the next layer. */
+static void take_vectors(exf_accumulator *a, exf_waiting_layer *w)
 {
-    exf_accumulator *a = self;
-    exf_code rc = write_layer(a, a->before_layer, &a->before, a->vectors ? &a->before_vectors : NULL, err);
-    exf_layer_statistics_zero(&a->before);
-    exf_vector_sums_free(&a->before_vectors);
+    exf_vector_sums *v = exf_vector_accumulator_sums(a->vectors);
+    w->vectors = *v;
+    *v = (exf_vector_sums){.n_pairs = 0};
+}
+
+/* Writes a waiting layer and zeroes it, on a thread of its own: rounding, writing and solving a layer takes about as long as a
+ * GPU may need for one. */
+static exf_code write_waiting(void *self, exf_err *err)
+{
+    exf_waiting_layer *w = self;
+    exf_code rc = write_layer(w->a, w->layer, &w->sums, w->a->vectors ? &w->vectors : NULL, err);
+    exf_layer_statistics_zero(&w->sums);
+    exf_vector_sums_free(&w->vectors);
     return rc;
 }
 
 static exf_code finish_work(exf_accumulator *a, exf_err *err)
 {
-    return exf_background_wait(&a->work, err);
-}
-
-/* Takes the vector sums of the accumulator, which makes others for the next layer. */
-static void take_vectors(exf_accumulator *a)
-{
-    exf_vector_sums *v = exf_vector_accumulator_sums(a->vectors);
-    a->before_vectors = *v;
-    *v = (exf_vector_sums){.n_pairs = 0};
+    return exf_worker_wait(&a->work, 0, err);
 }
 
 static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *err)
 {
-    exf_code rc = finish_work(a, err);
+    exf_code rc = exf_worker_wait(&a->work, (size_t)a->n_waiting - 1, err); /* the set whose turn it is has been written */
     if (rc != EXF_OK) return rc;
-    swap_sums(a, layer);
-    if (a->vectors) take_vectors(a);
-    return exf_background_start(&a->work, write_before, a, err);
+    exf_waiting_layer *w = set_aside(a, layer);
+    if (a->vectors) take_vectors(a, w);
+    return exf_worker_give(&a->work, &w->job, write_waiting, w, err);
 }
 
 /* ---- by way of rank 0 ------------------------------------------------------------------------------- */
@@ -152,16 +154,17 @@ static exf_code receive_sums(exf_accumulator *a, exf_err *err)
 {
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     exf_ranks_sums *sent = a->sent;
+    exf_waiting_layer *w = &a->waiting[0];
     exf_code rc;
-    EXF_TRY(exf_background_wait(&a->work, err));
+    EXF_TRY(finish_work(a, err));
     if (!sent) goto out;
     a->sent = NULL;
-    EXF_TRY(exf_ranks_sum_finish(sent, list, exf_layer_rank_arrays(list, &a->before, NULL), err));
+    EXF_TRY(exf_ranks_sum_finish(sent, list, exf_layer_rank_arrays(list, &w->sums, NULL), err));
     if (!a->target) goto out;
-    a->before.routes.n = a->before.routes.cap; /* full: a sample is no larger than the run */
-    a->before_layer = a->sent_layer;
-    if (a->sent_norms) exf_norm_sums_set_basis(&a->before.norms, a->sent_norms);
-    rc = exf_background_start(&a->work, write_before, a, err);
+    w->sums.routes.n = w->sums.routes.cap; /* full: a sample is no larger than the run */
+    w->layer = a->sent_layer;
+    if (a->sent_norms) exf_norm_sums_set_basis(&w->sums.norms, a->sent_norms);
+    rc = exf_worker_give(&a->work, &w->job, write_waiting, w, err);
 out:
     return rc;
 }
@@ -181,32 +184,32 @@ static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
 static exf_code finish_sums(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = receive_sums(a, err);
-    return rc == EXF_OK ? exf_background_wait(&a->work, err) : rc;
+    return rc == EXF_OK ? finish_work(a, err) : rc;
 }
 
 /* Adds up the vector sums on rank 0, piece by piece, on a thread of its own. */
 static exf_code add_vectors(void *self, exf_err *err)
 {
-    exf_accumulator *a = self;
+    exf_waiting_layer *w = self;
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    return exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &a->before, &a->before_vectors), err);
+    return exf_ranks_sum_beside(w->a->ranks, list, exf_layer_rank_arrays(list, &w->sums, &w->vectors), err);
 }
 
 static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
 {
-    take_vectors(a);
-    a->before_pending = 1;
-    swap_sums(a, layer);
-    return exf_background_start(&a->work, add_vectors, a, err);
+    exf_waiting_layer *w = set_aside(a, layer);
+    take_vectors(a, w);
+    a->vectors_sent = 1;
+    return exf_worker_give(&a->work, &w->job, add_vectors, w, err);
 }
 
 static exf_code receive_vectors(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = exf_background_wait(&a->work, err);
-    if (rc == EXF_OK && a->before_pending && a->target)
-        rc = write_layer(a, a->before_layer, &a->before, &a->before_vectors, err);
-    exf_vector_sums_free(&a->before_vectors);
-    a->before_pending = 0;
+    exf_waiting_layer *w = &a->waiting[0];
+    exf_code rc = finish_work(a, err);
+    if (rc == EXF_OK && a->vectors_sent && a->target) rc = write_layer(a, w->layer, &w->sums, &w->vectors, err);
+    exf_vector_sums_free(&w->vectors);
+    a->vectors_sent = 0;
     return rc;
 }
 
@@ -231,10 +234,48 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
     int on_device = a->device.b != NULL;
     exf_code rc = EXF_OK;
     a->sink = a->ranks ? a->vectors ? &VECTORS_TO_RANK_0 : &SUMS_TO_RANK_0 : on_device && a->target ? &WHILE_NEXT_RUNS : &NOW;
-    if (a->sink == &NOW || a->before.dot) return EXF_OK;
-    EXF_TRY(exf_layer_statistics_new(&a->before, (int)a->shape.n_experts, err));
-    rc = exf_accumulator_make_sample(a, &a->before, err);
+    if (a->sink == &NOW || a->n_waiting) return EXF_OK;
+    a->n_waiting = a->sink == &WHILE_NEXT_RUNS ? exf_waiting_layers(&a->options) : 1;
+    for (int i = 0; i < a->n_waiting; i++) {
+        a->waiting[i].a = a;
+        EXF_TRY(exf_layer_statistics_new(&a->waiting[i].sums, (int)a->shape.n_experts, err));
+        EXF_TRY(exf_accumulator_make_sample(a, &a->waiting[i].sums, err));
+    }
 out:
+    return rc;
+}
+
+/* ---- records of the resume point ---------------------------------------------------------------------
+ * A run of seconds ends before its first point is due, and a record is as many bytes as the layer is in the file: none is written
+ * until then.  The first point's come from the file that is being written, where this is as quick as from memory. */
+
+int exf_accumulator_records_later(const exf_accumulator *a)
+{
+    const exf_accumulate_options *o = &a->options;
+    return a->resume && !exf_resume_start(a->resume)->layers_done && !exf_wants_basis(o) && !o->common_input_tokens;
+}
+
+/* Writes the records of layers below `done`, which are in the file. */
+static exf_code write_records(const exf_accumulator *a, int done, exf_err *err)
+{
+    exf_layer_statistics s = a->n_waiting ? a->waiting[0].sums : a->sums[0]; /* a set that is free */
+    exf_code rc = EXF_OK;
+    s.routes = (exf_route_sample){.cap = 0};
+    for (int i = 0; i < a->n_layers && a->layer_number[i] < done; i++) {
+        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, err));
+        EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, NULL, err));
+    }
+out:
+    exf_layer_statistics_zero(&s);
+    exf_route_sample_free(&s.routes);
+    return rc;
+}
+
+exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err)
+{
+    exf_code rc = a->sink->finish(a, err);
+    if (rc == EXF_OK && a->records_later && a->target) rc = write_records(a, done, err);
+    a->records_later = 0;
     return rc;
 }
 

@@ -1,11 +1,11 @@
 /* layer_datasets.c - writes what a layer of statistics has of every pair and expert; see layer_datasets.h.
  *
  * A layer of 128 experts is 6.1 MB, which a GPU's pass has every 25 ms: rounding, writing and checksums are shared out among
- * threads, and libhdf5, which serves one, makes the datasets before and adds the checksums after. */
+ * threads, each of which rounds what it writes next, and libhdf5, which serves one, makes the datasets before and adds the
+ * checksums after. */
 #include "artifact/layer_datasets.h"
 
 #include "base/mem.h"
-#include "base/parallel.h"
 
 /* Two datasets of each sum, and four counts. */
 #define X(name) +2
@@ -17,12 +17,12 @@ typedef struct {
     char path[MOST_WRITTEN][EXF_DATASET_PATH];
     exf_tensor t[MOST_WRITTEN];
     struct {
-        const exf_exact *from;
+        const exf_exact *from; /* NULL: t has its elements */
         double *to;
         size_t n;
-    } rounding[MOST_WRITTEN]; /* to be rounded before t is written */
-    size_t n, n_roundings;
-    double *rounded, *next;   /* room for all that is rounded */
+    } rounding[MOST_WRITTEN];  /* gives t its elements before it is written */
+    size_t n;
+    double *rounded, *next;    /* room for all that is rounded */
 } written;
 
 static void add_written(written *b, exf_layer_dataset d, const void *data)
@@ -35,10 +35,10 @@ static void add_written(written *b, exf_layer_dataset d, const void *data)
 
 static void add_sums(written *b, int layer, const char *name, const exf_exact *sum, int rank, int64_t e)
 {
-    size_t n = (size_t)(rank == 2 ? e * e : e), at = b->n_roundings++;
-    b->rounding[at].from = sum;
-    b->rounding[at].to = b->next;
-    b->rounding[at].n = n;
+    size_t n = (size_t)(rank == 2 ? e * e : e);
+    b->rounding[b->n].from = sum;
+    b->rounding[b->n].to = b->next;
+    b->rounding[b->n].n = n;
     add_written(b, exf_layer_sums_dataset(layer, name, rank, e, 0), b->next);
     b->next += n;
     add_written(b, exf_layer_sums_dataset(layer, name, rank, e, 1), sum);
@@ -72,12 +72,12 @@ static void list_sums(written *b, const exf_statistics_writer *w, int layer, con
     if (w->halves) add_half(b, layer, s, e);
 }
 
-/* Rounds the exact sums to nearest, several arrays at once. */
-static void round_written(const written *b)
+/* Rounds the exact sums of a dataset to nearest, where it has rounded ones. */
+static void round_dataset(void *self, size_t i)
 {
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(b->n_roundings, exf_background_threads() / 2))
-    for (size_t i = 0; i < b->n_roundings; i++)
-        for (size_t k = 0; k < b->rounding[i].n; k++) b->rounding[i].to[k] = exf_exact_value(&b->rounding[i].from[k]);
+    const written *b = self;
+    const exf_exact *from = b->rounding[i].from;
+    for (size_t k = 0; k < b->rounding[i].n; k++) b->rounding[i].to[k] = exf_exact_value(&from[k]);
 }
 
 exf_code exf_layer_sums_write(const exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
@@ -95,9 +95,8 @@ exf_code exf_layer_sums_write(const exf_statistics_writer *w, int layer, const e
     EXF_TRY(exf_mem_raw(&b->rounded, most, sizeof *b->rounded, "rounded sums", err));
     b->next = b->rounded;
     list_sums(b, w, layer, s);
-    round_written(b);
     EXF_TRY(exf_stop_check(err));
-    rc = exf_h5_write_all(w->h, b->t, b->n, err);
+    rc = exf_h5_write_all(w->h, b->t, b->n, round_dataset, b, err);
 out:
     if (b) exf_mem_free(b->rounded);
     exf_mem_free(b);

@@ -7,8 +7,11 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/resource.h>
+#endif
 
-enum { MOST_THREADS = 4096, MOST_BACKGROUND = 8 };
+enum { MOST_THREADS = 4096, MOST_BACKGROUND = 8, NICER = 10 };
 
 /* ---- the team of a loop ------------------------------------------------------------------ */
 
@@ -132,6 +135,13 @@ int exf_background_threads(void)
 {
     int n = exf_default_threads();
     return n < MOST_BACKGROUND ? n : MOST_BACKGROUND;
+}
+
+void exf_lower_priority(void)
+{
+#ifdef __linux__
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + NICER); /* 0: this thread; beyond the lowest is the lowest */
+#endif
 }
 
 /* ---- background -------------------------------------------------------------------------------- */

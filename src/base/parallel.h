@@ -57,6 +57,10 @@ int exf_processors_of(long pid);
 /* Returns a number that processes have in common which may run on the same processors; 0 where the system does not say. */
 uint64_t exf_processor_set(void);
 
+/* Lets the calling thread run after others where processors are short: 10 steps nicer, on Linux, where each thread has a priority.
+ * Where that is refused, as by a sandbox, and on other systems, the thread runs like all others: only times depend on it. */
+void exf_lower_priority(void);
+
 /* Runs one function on a thread of its own, while the thread that starts it goes on. */
 
 typedef exf_code (*exf_background_fn)(void *self, exf_err *err);

@@ -1,4 +1,4 @@
-/* h5.c - HDF5 files and their groups: opens, closes and goes on with files, finds objects, tells why libhdf5 failed; see h5.h. */
+/* h5.c - HDF5 files: opens, closes and goes on with files, tells why libhdf5 failed; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
@@ -98,7 +98,8 @@ static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
     quiet_thread();
     H5PLset_loading_state(0); /* no filter is loaded from disk because a file names one */
     EXF_TRY(exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err));
-    h->file = h->group = H5I_INVALID_HID;
+    h->file = H5I_INVALID_HID;
+    for (int i = 0; i < EXF_H5I_KEPT; i++) h->kept[i].group = H5I_INVALID_HID;
     EXF_TRY(exf_mem_strdup(&h->path, path, "HDF5 path", err));
     *out = h;
     return EXF_OK;
@@ -120,14 +121,36 @@ static hid_t access_list(void)
     return fapl;
 }
 
-/* Links and attributes stay in their object's header, which has a checksum; an index of them outside it has crashed
- * libhdf5 1.10 when it was damaged. */
-static void keep_compact(hid_t creation_list)
+void exf_h5i_keep_compact(hid_t creation_list)
 {
     enum { MOST = 65535 };
     H5Pset_link_phase_change(creation_list, MOST, 0);
     H5Pset_attr_phase_change(creation_list, MOST, 0);
     H5Pset_obj_track_times(creation_list, 0);
+}
+
+/* Makes what says how objects are made: links and texts are UTF-8, and elements are one run, with a place from the start. */
+static void make_lists(exf_h5 *h)
+{
+    exf_h5i_lists *l = &h->lists;
+    if (l->made) return;
+    *l = (exf_h5i_lists){1, H5Pcreate(H5P_LINK_CREATE), H5Pcreate(H5P_DATASET_CREATE), H5Pcreate(H5P_ATTRIBUTE_CREATE),
+                         H5Screate(H5S_SCALAR)};
+    H5Pset_char_encoding(l->link, H5T_CSET_UTF8);
+    H5Pset_char_encoding(l->attr, H5T_CSET_UTF8);
+    H5Pset_obj_track_times(l->dataset, 0);
+    H5Pset_layout(l->dataset, H5D_CONTIGUOUS);
+    H5Pset_alloc_time(l->dataset, H5D_ALLOC_TIME_EARLY);
+    H5Pset_fill_time(l->dataset, H5D_FILL_TIME_NEVER); /* what nobody writes is a hole of the file */
+}
+
+static void close_lists(exf_h5i_lists *l)
+{
+    if (!l->made) return;
+    H5Pclose(l->link);
+    H5Pclose(l->dataset);
+    H5Pclose(l->attr);
+    H5Sclose(l->scalar);
 }
 
 /* Makes the structure of a file that is written, or opens that which it has. */
@@ -137,7 +160,8 @@ static exf_code open_structure(exf_h5 *h, int makes, exf_err *err)
     hid_t fapl = access_list(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     exf_code rc;
     EXF_TRY(exf_output_file_check_name(h->out, err));
-    keep_compact(fcpl);
+    make_lists(h);
+    exf_h5i_keep_compact(fcpl);
     h->file = makes ? H5Fcreate(path, H5F_ACC_TRUNC, fcpl, fapl) : H5Fopen(path, H5F_ACC_RDWR, fapl);
     if (h->file < 0) rc = exf_h5i_fail(h, err, makes ? "cannot start an HDF5 file" : "is no HDF5 file that can be gone on with");
 out:
@@ -146,19 +170,11 @@ out:
     return rc;
 }
 
-/* Keeps an open group for the next walk, in place of the one that was kept; H5I_INVALID_HID: none. */
-static void keep_group(exf_h5 *h, hid_t group, const char *path, int len)
-{
-    if (h->group >= 0 && h->broken == EXF_OK) H5Oclose(h->group);
-    h->group = group;
-    snprintf(h->group_path, sizeof h->group_path, "%.*s", len, path);
-}
-
 /* Closes the structure, so that the disk has all of it. */
 static exf_code close_structure(exf_h5 *h, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    keep_group(h, H5I_INVALID_HID, "", 0);
+    exf_h5i_drop_kept(h);
     /* Flushing first, because an id whose H5Fclose failed must not be used again. */
     if (H5Fflush(h->file, H5F_SCOPE_GLOBAL) < 0 || H5Fclose(h->file) < 0) {
         rc = exf_h5i_fail(h, err, "cannot be completed");
@@ -177,6 +193,7 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, const char *
     EXF_TRY(temporary ? exf_output_file_begin_at(&h->out, target, force, temporary, 0, err)
                       : exf_output_file_begin(&h->out, target, force, err));
     EXF_TRY(open_structure(h, 1, err));
+    EXF_TRY(exf_h5i_begin_made(h, err));
     *out = h;
     return EXF_OK;
 out:
@@ -212,6 +229,7 @@ out:
 exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
 {
     exf_code rc;
+    exf_worker_close(&h->hashing); /* of a digest that nobody asked for */
     EXF_TRY(exf_h5i_writable(h, err));
     EXF_TRY(exf_h5i_put_checksums(h, err));
     EXF_TRY(close_structure(h, err));
@@ -232,14 +250,14 @@ void exf_h5_close(exf_h5 *h)
 {
     if (!h) return;
     quiet_thread();
-    keep_group(h, H5I_INVALID_HID, "", 0);
+    exf_h5i_end_made(h);
+    exf_h5i_drop_kept(h);
     if (h->file >= 0 && h->broken == EXF_OK) H5Fclose(h->file);
+    close_lists(&h->lists);
     exf_output_file_abort(h->out);
     exf_file_close(h->in);
     for (size_t i = 0; i < h->n_rows; i++) exf_mem_free(h->rows[i].path);
     exf_mem_free(h->rows);
-    exf_hash_free(h->hash);
-    exf_mem_free(h->hashed);
     exf_mem_free(h->path);
     exf_mem_free(h);
 }
@@ -348,127 +366,5 @@ exf_code exf_h5_continue_at(exf_h5 **out, const char *target, int force, const c
     return EXF_OK;
 out:
     exf_h5_close(h);
-    return rc;
-}
-
-/* ---- finding objects ----------------------------------------------------- */
-
-hid_t exf_h5i_utf8_links(void)
-{
-    hid_t lcpl = H5Pcreate(H5P_LINK_CREATE);
-    H5Pset_char_encoding(lcpl, H5T_CSET_UTF8);
-    return lcpl;
-}
-
-/* A step of a path: a member of an open group. */
-typedef struct {
-    hid_t group;
-    const char *name, *path;
-    int group_len, path_len; /* how much of the path leads to the group, and to its member, for messages */
-} step;
-
-/* HDF5 can make parents itself, but not without times in them. */
-static exf_code make_group(exf_h5 *h, const step *s, hid_t *group, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    hid_t lcpl = exf_h5i_utf8_links(), gcpl = H5Pcreate(H5P_GROUP_CREATE);
-    keep_compact(gcpl);
-    *group = H5Gcreate2(s->group, s->name, lcpl, gcpl, H5P_DEFAULT);
-    if (*group < 0) rc = exf_h5i_fail(h, err, "cannot make group %.*s", s->path_len, s->path);
-    H5Pclose(gcpl);
-    H5Pclose(lcpl);
-    return rc;
-}
-
-exf_code exf_h5i_check_group(exf_h5 *h, hid_t group, const char *path, int len, exf_err *err)
-{
-    H5G_info_t info;
-    if (H5Gget_info(group, &info) < 0) return exf_h5i_fail(h, err, "cannot list %.*s", len, path);
-    if (info.storage_type != H5G_STORAGE_TYPE_DENSE) return EXF_OK;
-    return exf_fail(err, exf_h5i_blame(h), "%s: %.*s keeps its members in an index, expected them in its header: not one of ours",
-                    h->path, len, path);
-}
-
-/* Opens the member, or makes it a group; leaves *member invalid if there is none.  What only a soft or external link leads to
- * is refused: one to another file could make us read anything. */
-static exf_code open_member(exf_h5 *h, const step *s, int make, hid_t *member, exf_err *err)
-{
-    H5L_info_t link;
-    int is_group = H5Iget_type(s->group) == H5I_GROUP;
-    exf_code rc = is_group ? exf_h5i_check_group(h, s->group, s->path, s->group_len, err) : EXF_OK;
-    if (rc != EXF_OK) return rc;
-    htri_t exists = is_group ? H5Lexists(s->group, s->name, H5P_DEFAULT) : 0;
-    if (exists < 0 || (exists && H5Lget_info(s->group, s->name, &link, H5P_DEFAULT) < 0))
-        return exf_h5i_fail(h, err, "cannot look up %.*s", s->path_len, s->path);
-    if (!exists) return make ? make_group(h, s, member, err) : EXF_OK;
-    if (link.type != H5L_TYPE_HARD)
-        return exf_fail(err, exf_h5i_blame(h), "%s: %.*s is a soft or external link, which is not followed", h->path, s->path_len,
-                        s->path);
-    *member = H5Oopen(s->group, s->name, H5P_DEFAULT);
-    return *member < 0 ? exf_h5i_fail(h, err, "cannot open %.*s", s->path_len, s->path) : EXF_OK;
-}
-
-/* Returns how much of a path leads to the group that is kept, 0 (the root is opened anew) where the path does not. */
-static size_t kept_part(const exf_h5 *h, const char *path, size_t len)
-{
-    size_t n = strlen(h->group_path);
-    return h->group >= 0 && n <= len && (n == len || path[n] == '/') && memcmp(path, h->group_path, n) == 0 ? n : 0;
-}
-
-exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *object, exf_err *err)
-{
-    char *names = NULL, *rest = NULL;
-    size_t kept = kept_part(h, path, len);
-    exf_code rc;
-    *object = H5I_INVALID_HID;
-    if (path[0] != '/') return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
-    EXF_TRY(exf_h5i_enter(err));
-    EXF_TRY(exf_mem_dup(&names, path, len, "object path", err));
-    *object = kept ? h->group : H5Gopen2(h->file, "/", H5P_DEFAULT);
-    if (*object < 0) rc = exf_h5i_fail(h, err, "cannot open /");
-    char *name = strtok_r(names + kept, "/", &rest), *next;
-    if (kept && !name) H5Iinc_ref(h->group); /* the caller closes it too */
-    for (; *object >= 0 && name; name = next) {
-        int at = (int)(name - names);
-        const step s = {*object, name, path, at > 1 ? at - 1 : 1, at + (int)strlen(name)};
-        next = strtok_r(NULL, "/", &rest);
-        *object = H5I_INVALID_HID;
-        rc = open_member(h, &s, make, object, err);
-        if (s.group == h->group) continue;
-        if (!next && *object >= 0 && at > 1 && at <= EXF_H5I_KEPT_PATH)
-            keep_group(h, s.group, path, at - 1);
-        else
-            H5Oclose(s.group);
-    }
-out:
-    exf_mem_free(names);
-    return rc;
-}
-
-exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err)
-{
-    exf_code rc = exf_h5i_walk(h, path, strlen(path), 0, object, err);
-    if (rc != EXF_OK || *object >= 0) return rc;
-    return exf_fail(err, exf_h5i_blame(h), "%s: %s is missing", h->path, path);
-}
-
-exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
-{
-    hid_t object;
-    exf_code rc = exf_h5i_walk(h, path, strlen(path), 0, &object, err);
-    *found = object >= 0;
-    if (*found) H5Oclose(object);
-    return rc;
-}
-
-exf_code exf_h5_group(exf_h5 *h, const char *group, exf_err *err)
-{
-    hid_t object;
-    exf_code rc;
-    EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(exf_h5i_walk(h, group, strlen(group), 1, &object, err));
-    if (H5Iget_type(object) != H5I_GROUP) rc = exf_fail(err, EXF_INTERNAL, "%s: %s is a dataset, expected a group", h->path, group);
-    H5Oclose(object);
-out:
     return rc;
 }

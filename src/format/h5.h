@@ -17,7 +17,7 @@
  * Text attributes are fixed-length UTF-8 strings of at most 16 MiB, NUL-padded, without a NUL inside.
  * HDF5's own error printing is off; its innermost message goes into ours.
  * A mismatch in a file that is being written is EXF_INTERNAL: it is then between two parts of ExFold.
- * Not thread-safe but for exf_h5_sync(): the caller serialises.  Paths are absolute ("/layers/3/dot"). */
+ * Not thread-safe but for exf_h5_sync(): the caller serialises.  Paths are absolute ("/layers/3/dot"), without empty names. */
 #ifndef EXF_FORMAT_H5_H
 #define EXF_FORMAT_H5_H
 #include "base/hash.h"
@@ -60,8 +60,10 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 #define EXF_H5_CHECKSUM "crc32" /* the attribute */
 /* The whole array from t->data. */
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, exf_err *err) EXF_CHECKED;
-/* The same of n arrays, whose elements are written by several threads. */
-exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err) EXF_CHECKED;
+/* Makes the elements of array i, on the thread that writes them next. */
+typedef void (*exf_h5_fill)(void *self, size_t i);
+/* The same of n arrays, whose elements are made, unless fill is NULL, and written by several threads. */
+exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_h5_fill fill, void *self, exf_err *err) EXF_CHECKED;
 /* dtype, rank and shape of a dataset (data stays NULL, name is the caller's path). */
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err) EXF_CHECKED;
 /* EXF_FORMAT unless the dataset has this dtype and shape: before memory is taken for it. */
@@ -126,8 +128,9 @@ exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, e
  * cover: an object with two names, groups nested more than 32 deep. */
 enum { EXF_H5_LARGE = 64 << 20 };
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
-/* Hashes, of a file that is being written, all that comes in the walk until the object at `path` and the object itself, so that
- * the next exf_h5_digest() need only go on from there.  Nothing of it is written, and nothing is added to it, any more.  Calls
- * come in the order of the walk. */
+/* Lets a thread of its own hash, of a file that exf_h5_create() began, all that comes in the walk until the object at `path` and
+ * the object itself, beside other calls on the file: the next exf_h5_digest() waits for it and goes on from there.  Nothing of it
+ * is written, and nothing is added to it, any more: EXF_INTERNAL.  Calls come in the order of the walk.  Returns the failure of
+ * what was hashed since the call before. */
 exf_code exf_h5_digest_through(exf_h5 *h, const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -174,7 +174,9 @@ exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32
 {
     char hex[9];
     snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
-    return exf_h5i_put_text(h, dataset, path, EXF_H5_CHECKSUM, hex, err);
+    exf_code rc = exf_h5i_put_text(h, dataset, path, EXF_H5_CHECKSUM, hex, err);
+    if (rc == EXF_OK) exf_h5i_note_checksum(h, path, crc);
+    return rc;
 }
 
 static exf_code get_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t *crc, exf_err *err)
@@ -213,7 +215,7 @@ static exf_code write_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, con
 
 /* ---- rows --------------------------------------------------------------------- */
 
-static exf_h5i_rows *find_rows(exf_h5 *h, const char *path)
+exf_h5i_rows *exf_h5i_find_rows(exf_h5 *h, const char *path)
 {
     for (size_t i = 0; i < h->n_rows; i++)
         if (strcmp(h->rows[i].path, path) == 0) return &h->rows[i];
@@ -235,7 +237,9 @@ exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
 {
     exf_h5i_rows r;
     hid_t dataset;
-    exf_code rc = exf_h5i_make_dataset(h, t, &r, &dataset, err);
+    exf_code rc = exf_h5i_writable(h, err);
+    if (rc != EXF_OK) return rc;
+    rc = exf_h5i_make_dataset(h, t, &r, &dataset, err);
     if (dataset >= 0) H5Dclose(dataset);
     if (rc != EXF_OK) return rc;
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;
@@ -275,7 +279,7 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
 {
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
-    exf_h5i_rows *r = find_rows(h, path);
+    exf_h5i_rows *r = exf_h5i_find_rows(h, path);
     if (!r) return exf_fail(err, EXF_INTERNAL, "%s: %s was not defined: its rows cannot be written", h->path, path);
     EXF_TRY(check_rows(h, r, path, row, n_rows, err));
     uint64_t from = (uint64_t)row * row_bytes(r), n = (uint64_t)n_rows * row_bytes(r);
@@ -288,7 +292,7 @@ out:
 
 exf_code exf_h5_checksum(exf_h5 *h, const char *path, uint32_t *crc, exf_err *err)
 {
-    const exf_h5i_rows *r = find_rows(h, path);
+    const exf_h5i_rows *r = exf_h5i_find_rows(h, path);
     if (!r) return exf_fail(err, EXF_INTERNAL, "%s: %s was not defined", h->path, path);
     *crc = r->crc;
     return EXF_OK;
@@ -315,7 +319,7 @@ out:
 
 exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err)
 {
-    const exf_h5i_rows *defined = h->out ? find_rows(h, path) : NULL;
+    const exf_h5i_rows *defined = h->out ? exf_h5i_find_rows(h, path) : NULL;
     exf_code rc;
     EXF_TRY(look_at(h, path, dataset, r, err));
     if (defined)
@@ -342,7 +346,7 @@ out:
 
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err)
 {
-    exf_h5i_rows *r = find_rows(h, path), new;
+    exf_h5i_rows *r = exf_h5i_find_rows(h, path), new;
     exf_code rc;
     if (h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for writing", h->path);
     if (!r) {
@@ -385,7 +389,7 @@ out:
 
 exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err)
 {
-    enum { MOST_BYTES = 16 << 20 };
+    enum { MOST_BYTES = 256 << 10 }; /* which a core's cache holds until they are hashed */
     size_t most = r->bytes < MOST_BYTES ? (size_t)r->bytes : MOST_BYTES;
     uint32_t crc = 0;
     int compared = !hash || !h->out; /* of what this process has just written, who reads it next compares the checksum */

@@ -1,14 +1,30 @@
-/* h5_internal.h - what h5.c (files, groups), h5_object.c (attributes, lists, the digest), h5_data.c (elements), h5_write.c (whole
- * datasets) and h5_pieces.c (large ones) share; only they include libhdf5's header. */
+/* h5_internal.h - what h5.c (files), h5_find.c (objects by their paths), h5_object.c (attributes, lists), h5_data.c (elements),
+ * h5_write.c (whole datasets), h5_pieces.c (large ones), h5_digest.c (the digest) and h5_made.c (that of a file that is created)
+ * share; only they include libhdf5's header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
 #include "format/h5.h"
 
 #include "base/file.h"
+#include "base/worker.h"
 
 #include <hdf5.h>
 
-enum { EXF_H5I_KEPT_PATH = 256 };
+enum { EXF_H5I_DEPTH_MAX = 32 /* groups within groups that have a digest */, EXF_H5I_KEPT = 4 };
+
+/* A group that is kept open for the next walk, since most objects lie in few groups. */
+typedef struct {
+    hid_t group; /* H5I_INVALID_HID: none */
+    size_t len;  /* of its path; 0: the root */
+    char path[128];
+} exf_h5i_kept;
+
+/* How objects are made. */
+typedef struct {
+    int made;
+    hid_t link, dataset, attr; /* property lists */
+    hid_t scalar;              /* the space of an attribute */
+} exf_h5i_lists;
 
 /* A dataset of which rows are being written or read. */
 typedef struct {
@@ -21,6 +37,16 @@ typedef struct {
     uint32_t crc_stored; /* what elements that are read must have */
 } exf_h5i_rows;
 
+/* The value of an attribute. */
+typedef enum { EXF_H5I_OTHER, EXF_H5I_TEXT, EXF_H5I_I64 } exf_h5i_attr_kind;
+typedef struct {
+    exf_h5i_attr_kind kind; /* OTHER: nothing was read */
+    int64_t i64;
+    char *text; /* caller frees; NULL unless TEXT */
+} exf_h5i_attr_value;
+
+typedef struct exf_h5i_made exf_h5i_made; /* an object of a file that is created */
+
 struct exf_h5 {
     char *path;
     hid_t file;          /* H5I_INVALID_HID: closed */
@@ -31,11 +57,15 @@ struct exf_h5 {
     exf_err why;
     exf_h5i_rows *rows;
     size_t n_rows, cap_rows;
-    exf_hash *hash;      /* of a digest that has begun; NULL: none has */
-    char *hashed;        /* the last object that it covers, with all before it in the walk */
-    hid_t group;         /* the group of the object that was opened last, kept open, since the next one is mostly in it too;
-                          * H5I_INVALID_HID: none */
-    char group_path[EXF_H5I_KEPT_PATH]; /* "" is the root */
+    exf_h5i_made **made; /* [n_made] the objects in the digest's order; none: the file was not created here */
+    size_t n_made, cap_made;
+    size_t n_given;      /* the first of them, which were given to be hashed */
+    char *hashed;        /* the last object until which they were; NULL: none was */
+    exf_hash *hash;      /* of a digest that has begun, which the worker adds to; NULL: none has */
+    exf_worker hashing;
+    exf_h5i_kept kept[EXF_H5I_KEPT];
+    int next_kept;       /* the one that the next group replaces */
+    exf_h5i_lists lists; /* of a file that is written */
 };
 
 /* Before every call of libhdf5 that may fail: memory for its own needs, and quiet for this thread. */
@@ -49,6 +79,11 @@ exf_code exf_h5i_blame(const exf_h5 *h);
 /* Refuses a file that is open for reading, and one in which a write failed. */
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err) EXF_CHECKED;
 
+/* Keeps links and attributes in their object's header, which has a checksum; an index of them outside it has crashed
+ * libhdf5 1.10 when it was damaged. */
+void exf_h5i_keep_compact(hid_t creation_list);
+/* Closes the groups that are kept open. */
+void exf_h5i_drop_kept(exf_h5 *h);
 /* Opens the object to which the first `len` bytes of a path lead, over hard links alone; `make` makes the groups that are
  * missing.  *object is H5I_INVALID_HID where there is none; the caller closes it with H5Oclose. */
 exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *object, exf_err *err) EXF_CHECKED;
@@ -56,24 +91,27 @@ exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *
 exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err) EXF_CHECKED;
 /* Refuses a group whose members are in an index, see h5.c; len: of its path. */
 exf_code exf_h5i_check_group(exf_h5 *h, hid_t group, const char *path, int len, exf_err *err) EXF_CHECKED;
-/* A link creation list for UTF-8 names. */
-hid_t exf_h5i_utf8_links(void);
+/* Opens the group of the object at a path, or makes it, and keeps it; the caller closes it too. */
+exf_code exf_h5i_open_parent(exf_h5 *h, const char *path, hid_t *group, exf_err *err) EXF_CHECKED;
 
 /* Returns HDF5's name of a dtype: an immutable id; negative for those not stored. */
 hid_t exf_h5i_type(exf_dtype t);
 /* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
 int exf_h5i_bad_axis(const exf_tensor *t);
-/* Makes a dataset, gives it its place in the file, and leaves it open; the caller closes *dataset, unless it is invalid. */
+/* Makes a dataset, gives it its place in the file, and leaves it open; the caller closes *dataset, unless it is invalid.  Called
+ * after exf_h5i_writable(), once for many. */
 exf_code exf_h5i_make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, hid_t *dataset, exf_err *err) EXF_CHECKED;
 /* Finds where the elements of an open dataset are: all of them, plain, in one piece, within the file. */
 exf_code exf_h5i_find_place(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+/* Returns the rows of a dataset that was defined, or is read row by row; NULL: it was not. */
+exf_h5i_rows *exf_h5i_find_rows(exf_h5 *h, const char *path);
 /* Writes the checksum of an open dataset. */
 exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err) EXF_CHECKED;
 /* Adds checksums to all defined datasets. */
 exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Looks where an open dataset's elements are and which checksum they should have (crc_stored). */
 exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
-/* exf_h5_put_text and exf_h5_get_text of an open object; `object` is its path. */
+/* exf_h5_put_text and exf_h5_get_text of an open object; `object` is its path.  put: called after exf_h5i_writable(). */
 exf_code exf_h5i_put_text(exf_h5 *h, hid_t o, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5i_get_text(exf_h5 *h, hid_t o, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED;
 /* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
@@ -89,4 +127,33 @@ exf_code exf_h5i_do_pieces(exf_h5 *h, const exf_h5i_rows *r, const void *from, v
                            exf_err *err) EXF_CHECKED;
 /* Reads all elements a piece at a time, into the hash unless it is NULL, and compares their checksum. */
 exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err) EXF_CHECKED;
+/* Lists an open object's attributes; reads one of any kind, whose v->text is the caller's to free, also after an error. */
+exf_code exf_h5i_visit_attrs(exf_h5 *h, hid_t o, const char *object, exf_h5_visit visit, void *self, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_read_attr(exf_h5 *h, hid_t o, const char *object, const char *name, exf_h5i_attr_value *v,
+                           exf_err *err) EXF_CHECKED;
+const char *exf_h5i_kind_name(exf_h5i_attr_kind kind);
+
+/* ---- the digest ----------------------------------------------------------------- */
+
+/* Returns whether the digest covers an attribute. */
+int exf_h5i_in_digest(const char *object, const char *attr);
+/* Hash an object's path and kind, an attribute, a dataset's type, shape and elements. */
+exf_code exf_h5i_hash_object(exf_hash *hash, const char *path, int is_dataset, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_hash_attr(exf_hash *hash, const char *name, const exf_h5i_attr_value *v, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_hash_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err) EXF_CHECKED;
+/* Refuses a group at the first `len` bytes of a path, in too many others. */
+exf_code exf_h5i_fail_depth(const exf_h5 *h, const char *path, int len, exf_err *err);
+
+/* Begins the list of what is made in a file that is created: until then, and in other files, nothing is noted. */
+exf_code exf_h5i_begin_made(exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Notes an object at the first `len` bytes of a path, a dataset with its rows, NULL: a group; an attribute; a checksum. */
+exf_code exf_h5i_note_made(exf_h5 *h, const char *path, int len, const exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err) EXF_CHECKED;
+void exf_h5i_note_checksum(exf_h5 *h, const char *path, uint32_t crc);
+/* Returns whether an object is noted. */
+int exf_h5i_is_made(const exf_h5 *h, const char *path);
+/* exf_h5_digest() of a file whose objects are noted. */
+exf_code exf_h5i_digest_made(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+/* Ends the worker, and frees the list. */
+void exf_h5i_end_made(exf_h5 *h);
 #endif

@@ -6,6 +6,8 @@
  *
  * A chunk that is copied as stored is read in slices, so that what a reader writes is still in its core's cache when the next
  * slice overwrites it; whole chunks of 4 MB went to memory and back, so that readers had three quarters of that rate.
+ * Readers run at a lower priority than the threads that launch kernels, copy, and write statistics, which need a core at once and
+ * for a short time.
  * Four copies of a slice keep the bus busy.  More would delay the pass, whose own small copies to the device wait for all
  * that were queued before them. */
 #include "weights/weight_loader_internal.h"
@@ -172,6 +174,7 @@ static void *read_chunks(void *self)
     exf_err err = {.code = EXF_OK};
     exf_code rc = pin_buffers(r, &err);
     size_t load, chunk;
+    exf_lower_priority(); /* the threads that launch kernels and that write statistics go first */
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
         exf_note_failure(s, 0, 0, &err);

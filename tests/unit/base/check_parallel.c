@@ -14,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/resource.h>
+#endif
 #include <time.h>
 
 enum { THREADS = 4, ITEMS = 1000 };
@@ -246,6 +249,29 @@ START_TEST(threads_that_cannot_be_created_are_done_without)
 END_TEST
 #endif
 
+#ifdef __linux__
+static void *lower(void *priority)
+{
+    for (int i = 0; i < 4; i++) {
+        exf_lower_priority();
+        ((int *)priority)[i] = getpriority(PRIO_PROCESS, 0);
+    }
+    return NULL;
+}
+
+/* It is the thread's alone, and ends at the lowest there is. */
+START_TEST(a_thread_lowers_its_own_priority)
+{
+    int before = getpriority(PRIO_PROCESS, 0), now[4];
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, lower, now), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(now[i], before + 10 * (i + 1) < 19 ? before + 10 * (i + 1) : 19);
+    ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), before);
+}
+END_TEST
+#endif
+
 START_TEST(a_team_is_no_larger_than_its_loop)
 {
     ck_assert(exf_team(0, THREADS) == 1 && exf_team(1, THREADS) == 1 && exf_team(2, THREADS) == 2 && exf_team(ITEMS, -1) == 1);
@@ -289,6 +315,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, several_threads_run_loops_at_the_same_time);
 #if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
     tcase_add_test(t, threads_that_cannot_be_created_are_done_without);
+#endif
+#ifdef __linux__
+    tcase_add_test(t, a_thread_lowers_its_own_priority);
 #endif
     tcase_add_test(t, a_team_is_no_larger_than_its_loop);
     tcase_add_test(t, the_environment_and_the_affinity_say_how_many);

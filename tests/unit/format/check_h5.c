@@ -251,6 +251,44 @@ START_TEST(rows_are_read_in_order)
 }
 END_TEST
 
+/* More groups than are kept open, one within another, with long names and short, come in turn. */
+START_TEST(groups_come_in_turn)
+{
+    enum { GROUPS = 9, TURNS = 5 };
+    exf_err e;
+    char group[GROUPS][400], path[4000], hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX];
+    float v[1], back[1];
+    exf_h5 *h = create("turns.h5");
+    for (int g = 0; g < GROUPS; g++) {
+        int width = g < 6 ? 1 : 60; /* the last ones' paths are long */
+        snprintf(group[g], sizeof group[g], "%s/g%0*d", g % 3 ? group[g - 1] : "", width, g);
+    }
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int g = 0; g <= GROUPS; g++) { /* the last is the root */
+            snprintf(path, sizeof path, "%s/d%d", g < GROUPS ? group[g] : "", turn);
+            v[0] = (float)(10 * g + turn);
+            put_floats(h, path, 1, 1, v);
+            ck_ok(exf_h5_put_i64(h, g % 2 && g < GROUPS ? group[g] : path, (char[]){(char)('a' + turn), 0}, g, &e), e);
+        }
+    exf_tensor again = tensor(path, EXF_DT_F32, 2, 1, 1, 0, v);
+    ck_fails(exf_h5_write(h, &again, &e), EXF_INTERNAL, e, "turns.h5 /d4");
+    ck_ok(exf_h5_digest(h, hex, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(digest_of("turns.h5", want, &e), e);
+    ck_assert_str_eq(hex, want);
+    ck_ok(exf_h5_open(&h, exf_scratch("turns.h5"), &e), e);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int g = 0; g <= GROUPS; g++) {
+            snprintf(path, sizeof path, "%s/d%d", g < GROUPS ? group[g] : "", turn);
+            exf_tensor t = tensor(path, EXF_DT_F32, 2, 1, 1, 0, NULL);
+            ck_ok(exf_h5_read(h, &t, back, &e), e);
+            ck_assert(back[0] == (float)(10 * g + turn));
+        }
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
 /* ---- files that a later run goes on with ------------------------------------------ */
 
 enum { LAYERS = 3, ROWS_EACH = 40, COLUMNS = 1000 };
@@ -517,7 +555,117 @@ START_TEST(a_digest_that_begins_early_is_the_files)
 }
 END_TEST
 
-/* A large dataset is hashed in pieces; what is written and read so is all there, and its checksum that of all bytes. */
+/* The digest of a file that is being written is known without libhdf5: in whatever order its objects and attributes are made, and
+ * as often as it is asked for. */
+START_TEST(a_digest_is_the_same_before_and_after)
+{
+    static const char *const data[] = {"/b/z", "/a.b", "/a/b/c", "/a-b", "/a/a", "/\xc3\xa9/x", "/origin/d", "/originals/d", "/ab"};
+    exf_err e;
+    char hex[2][EXF_SHA256_HEX], want[EXF_SHA256_HEX];
+    float v[6] = {1, 2, 3, 4, 5, 6};
+    exf_h5 *h = create("both.h5");
+    ck_ok(exf_h5_put_text(h, "/", "zeta", "", &e), e);
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) put_floats(h, data[i], 2, 3, v);
+    exf_tensor rows = tensor("/a/rows", EXF_DT_F32, 2, 2, 3, 0, NULL), one = tensor("/one", EXF_DT_I64, 0, 0, 0, 0, &(int64_t){7}),
+               none = tensor("/none", EXF_DT_F64, 1, 0, 0, 0, NULL);
+    ck_ok(exf_h5_define(h, &rows, &e), e);
+    ck_ok(exf_h5_write(h, &one, &e), e);
+    ck_ok(exf_h5_write(h, &none, &e), e);
+    ck_ok(exf_h5_group(h, "/empty/group", &e), e);
+    ck_ok(exf_h5_put_i64(h, "/a.b", "of a dataset", INT64_MIN, &e), e);
+    ck_ok(exf_h5_put_text(h, "/", "alpha", "\xc3\xa9", &e), e);
+    ck_ok(exf_h5_put_i64(h, "/", EXF_H5_CONTAINER, 9, &e), e);
+    ck_ok(exf_h5_put_text(h, "/origin", "of no digest", "x", &e), e);
+    ck_ok(exf_h5_put_text(h, "/empty", EXF_H5_CONTAINER, "of the root alone", &e), e);
+    ck_ok(exf_h5_write_rows(h, "/a/rows", 1, 1, v, &e), e);
+    for (int i = 0; i < 2; i++) ck_ok(exf_h5_digest(h, hex[i], &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(digest_of("both.h5", want, &e), e);
+    ck_assert_str_eq(hex[0], want);
+    ck_assert_str_eq(hex[1], want);
+    nothing_left(1);
+}
+END_TEST
+
+/* What comes after the digest came by its place would be in the file and in no digest. */
+START_TEST(what_is_hashed_takes_no_more)
+{
+    exf_err e;
+    float v[1] = {1};
+    exf_h5 *h = create("late.h5");
+    exf_tensor t = tensor("/layers/0/e", EXF_DT_F32, 1, 1, 0, 0, v);
+    put_floats(h, "/layers/0/d", 1, 1, v);
+    put_floats(h, "/layers/1/d", 1, 1, v);
+    ck_ok(exf_h5_digest_through(h, "/layers/0", &e), e);
+    ck_fails(exf_h5_write(h, &t, &e), EXF_INTERNAL, e, "late.h5 /layers/0/e digest");
+    ck_fails(exf_h5_put_i64(h, "/layers/0", "n", 1, &e), EXF_INTERNAL, e, "late.h5 /layers/0 digest");
+    ck_fails(exf_h5_group(h, "/a", &e), EXF_INTERNAL, e, "late.h5 /a digest");
+    ck_ok(exf_h5_put_i64(h, "/layers/1", "n", 1, &e), e);
+    exf_h5_close(h); /* while it may be hashed */
+    h = create("late.h5");
+    put_floats(h, "/d", 1, 1, v);
+    ck_ok(exf_h5_digest_through(h, "/d", &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_h5_open(&h, exf_scratch("late.h5"), &e), e);
+    ck_fails(exf_h5_digest_through(h, "/d", &e), EXF_INTERNAL, e, "late.h5");
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
+/* A digest that would not be found in the file that is read is not given to the one that is written. */
+START_TEST(groups_too_deep_have_no_digest)
+{
+    exf_err e;
+    char path[128] = "", hex[EXF_SHA256_HEX];
+    float v[1] = {1};
+    exf_h5 *h = create("deep.h5");
+    for (int i = 0; i < 31; i++) strcat(path, "/g");
+    strcat(path, "/d");
+    put_floats(h, path, 1, 1, v);
+    ck_ok(exf_h5_digest(h, hex, &e), e);
+    path[strlen(path) - 1] = 'g';
+    strcat(path, "/d");
+    put_floats(h, path, 1, 1, v);
+    ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "deep.h5 32");
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_fails(digest_of("deep.h5", hex, &e), EXF_FORMAT, e, "deep.h5 32");
+    nothing_left(1);
+}
+END_TEST
+
+/* Fills array i of 40. */
+static void fill_array(void *self, size_t i)
+{
+    for (int k = 0; k < 3; k++) ((float *)self)[3 * i + (size_t)k] = (float)(10 * i) + (float)k;
+}
+
+/* Elements may be made by the thread that writes them, each once. */
+START_TEST(elements_are_made_as_they_are_written)
+{
+    enum { ARRAYS = 40 };
+    exf_err e;
+    float v[ARRAYS][3] = {{0}}, back[3], want[ARRAYS][3];
+    char name[ARRAYS][16];
+    exf_tensor t[ARRAYS];
+    exf_h5 *h = create("filled.h5");
+    for (size_t i = 0; i < ARRAYS; i++) {
+        snprintf(name[i], sizeof name[i], "/%s%zu", i % 2 ? "g/" : "", i);
+        t[i] = tensor(name[i], EXF_DT_F32, 1, 3, 0, 0, v[i]);
+        fill_array(want, i);
+    }
+    ck_ok(exf_h5_write_all(h, t, ARRAYS, fill_array, v, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_h5_open(&h, exf_scratch("filled.h5"), &e), e);
+    for (int i = 0; i < ARRAYS; i++) {
+        ck_ok(exf_h5_read(h, &t[i], back, &e), e);
+        ck_assert(memcmp(back, want[i], sizeof back) == 0);
+    }
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
 /* What a stopped run has still to note is small. */
 START_TEST(a_stop_lets_small_datasets_be_written)
 {
@@ -527,7 +675,7 @@ START_TEST(a_stop_lets_small_datasets_be_written)
                              {.name = "/g/b", .dtype = EXF_DT_F32, .rank = 1, .shape = {3}, .data = v[1]}};
     exf_h5 *h = create("stopped.h5");
     exf_stop_request(SIGTERM);
-    exf_code rc = exf_h5_write_all(h, t, 2, &e);
+    exf_code rc = exf_h5_write_all(h, t, 2, NULL, NULL, &e);
     exf_stop_request(0);
     ck_ok(rc, e);
     ck_ok(exf_h5_commit(h, &e), e);
@@ -541,17 +689,19 @@ START_TEST(a_stop_lets_small_datasets_be_written)
 }
 END_TEST
 
+/* A large dataset is hashed in pieces; what is written and read so is all there, and its checksum that of all bytes. */
 START_TEST(a_large_dataset_is_done_in_pieces)
 {
     enum { N = EXF_H5_LARGE + 5, PIECE = 4 << 20 };
     exf_err e;
-    char hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX], piece[EXF_SHA256_HEX];
+    char hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX], piece[EXF_SHA256_HEX], early[EXF_SHA256_HEX];
     unsigned char *v = malloc(N), *back = malloc(N);
     exf_hash *s;
     for (int i = 0; i < N; i++) v[i] = (unsigned char)(i ^ i >> 13);
     exf_tensor t = {.name = "/v", .dtype = EXF_DT_U8, .rank = 1, .shape = {N}, .data = v};
     exf_h5 *h = create("large.h5");
     ck_ok(exf_h5_write(h, &t, &e), e);
+    ck_ok(exf_h5_digest(h, early, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     ck_ok(exf_h5_open(&h, exf_scratch("large.h5"), &e), e);
     ck_ok(exf_h5_read(h, &t, back, &e), e);
@@ -571,6 +721,7 @@ START_TEST(a_large_dataset_is_done_in_pieces)
     }
     ck_ok(exf_hash_end(s, want, &e), e);
     ck_assert_str_eq(hex, want);
+    ck_assert_str_eq(early, want);
     free(v);
     free(back);
     nothing_left(1);
@@ -608,6 +759,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, attributes_read_back);
     tcase_add_test(t, listing_is_by_name);
     tcase_add_test(t, rows_in_any_order);
+    tcase_add_test(t, groups_come_in_turn);
+    tcase_add_test(t, elements_are_made_as_they_are_written);
     tcase_add_test(t, a_stop_lets_small_datasets_be_written);
     tcase_add_test(t, misfits_are_named);
     tcase_add_test(t, rows_are_read_in_order);
@@ -620,6 +773,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, digest_sees_the_payload_and_nothing_else);
     tcase_add_test(t, digest_is_as_specified);
     tcase_add_test(t, a_digest_that_begins_early_is_the_files);
+    tcase_add_test(t, a_digest_is_the_same_before_and_after);
+    tcase_add_test(t, what_is_hashed_takes_no_more);
+    tcase_add_test(t, groups_too_deep_have_no_digest);
     tcase_add_test(t, a_large_dataset_is_done_in_pieces);
     tcase_add_test(t, digest_streams_long_rows);
     suite_add_tcase(s, t);

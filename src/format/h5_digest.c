@@ -1,0 +1,162 @@
+/* h5_digest.c - the digest over all objects of a file: its records, and the walk over a file that is read or gone on with; see
+ * h5.h, and h5_made.c for files that this process created. */
+#include "format/h5_internal.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <string.h>
+
+/* ---- records --------------------------------------------------------------------
+ * Every record of the hash starts with a word that says what follows, so that no two payloads give the same bytes. */
+
+int exf_h5i_in_digest(const char *object, const char *attr)
+{
+    if (strcmp(attr, EXF_H5_CHECKSUM) == 0) return 0; /* follows from the elements */
+    return strcmp(object, "/") != 0 || strcmp(attr, EXF_H5_CONTAINER) != 0;
+}
+
+exf_code exf_h5i_hash_object(exf_hash *hash, const char *path, int is_dataset, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_hash_add_text(hash, "object", err));
+    EXF_TRY(exf_hash_add_text(hash, path, err));
+    rc = exf_hash_add_text(hash, is_dataset ? "dataset" : "group", err);
+out:
+    return rc;
+}
+
+exf_code exf_h5i_hash_attr(exf_hash *hash, const char *name, const exf_h5i_attr_value *v, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_hash_add_text(hash, "attribute", err));
+    EXF_TRY(exf_hash_add_text(hash, name, err));
+    EXF_TRY(exf_hash_add_text(hash, exf_h5i_kind_name(v->kind), err));
+    rc = v->kind == EXF_H5I_TEXT ? exf_hash_add_text(hash, v->text, err) : exf_hash_add_u64(hash, (uint64_t)v->i64, err);
+out:
+    return rc;
+}
+
+exf_code exf_h5i_hash_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_hash_add_text(hash, "elements", err));
+    EXF_TRY(exf_hash_add_text(hash, exf_dtype_name(r->shape.dtype), err));
+    EXF_TRY(exf_hash_add_u64(hash, (uint64_t)r->shape.rank, err));
+    for (int i = 0; i < r->shape.rank; i++) EXF_TRY(exf_hash_add_u64(hash, (uint64_t)r->shape.shape[i], err));
+    rc = exf_h5i_check_elements(h, path, r, hash, err);
+out:
+    return rc;
+}
+
+exf_code exf_h5i_fail_depth(const exf_h5 *h, const char *path, int len, exf_err *err)
+{
+    return exf_fail(err, EXF_FORMAT, "%s: %.*s is nested deeper than %d groups", h->path, len, path, EXF_H5I_DEPTH_MAX);
+}
+
+/* ---- the walk --------------------------------------------------------------------- */
+
+/* The place of a digest's walk. */
+typedef struct {
+    exf_h5 *h;
+    exf_hash *hash;
+    const char *path;
+    int depth; /* 0: the root */
+    hid_t object; /* the one at path, while its attributes are hashed */
+} walk;
+
+static exf_code hash_attr(void *self, const char *name, exf_err *err)
+{
+    walk *w = self;
+    exf_h5i_attr_value v;
+    exf_code rc;
+    if (!exf_h5i_in_digest(w->path, name)) return EXF_OK;
+    EXF_TRY(exf_h5i_read_attr(w->h, w->object, w->path, name, &v, err));
+    if (v.kind == EXF_H5I_OTHER)
+        rc = exf_fail(err, exf_h5i_blame(w->h), "%s: attribute %s of %s is neither a text nor one I64", w->h->path, name, w->path);
+    else
+        rc = exf_h5i_hash_attr(w->hash, name, &v, err);
+out:
+    exf_mem_free(v.text);
+    return rc;
+}
+
+/* Refuses an object with two names: it could be its own ancestor, and has no one place in the walk; we never write such. */
+static exf_code check_only_name(const walk *w, hid_t object, exf_err *err)
+{
+#if H5_VERSION_GE(1, 12, 0)
+    H5O_info2_t info;
+    herr_t status = H5Oget_info3(object, &info, H5O_INFO_BASIC);
+#else
+    H5O_info_t info;
+    herr_t status = H5Oget_info2(object, &info, H5O_INFO_BASIC);
+#endif
+    if (status < 0) return exf_h5i_fail(w->h, err, "cannot look at %s", w->path);
+    if (info.rc == 1) return EXF_OK;
+    return exf_fail(err, exf_h5i_blame(w->h), "%s: %s is one object under %u names, expected 1", w->h->path, w->path,
+                    (unsigned)info.rc);
+}
+
+/* Hashes what an object is beside the members of a group: path, kind, attributes, elements. */
+static exf_code hash_itself(walk *w, H5I_type_t *kind, exf_err *err)
+{
+    exf_h5i_rows r;
+    exf_code rc = exf_h5i_open(w->h, w->path, &w->object, err);
+    if (rc != EXF_OK) return rc;
+    *kind = H5Iget_type(w->object);
+    EXF_TRY(check_only_name(w, w->object, err));
+    if (*kind != H5I_GROUP && *kind != H5I_DATASET) {
+        rc = exf_fail(err, exf_h5i_blame(w->h), "%s: %s is neither a group nor a dataset", w->h->path, w->path);
+        goto out;
+    }
+    EXF_TRY(exf_h5i_hash_object(w->hash, w->path, *kind == H5I_DATASET, err));
+    EXF_TRY(exf_h5i_visit_attrs(w->h, w->object, w->path, hash_attr, w, err));
+    if (*kind != H5I_DATASET) goto out;
+    EXF_TRY(exf_h5i_find_elements(w->h, w->path, w->object, &r, err));
+    rc = exf_h5i_hash_elements(w->h, w->path, &r, w->hash, err);
+out:
+    H5Oclose(w->object);
+    return rc;
+}
+
+static exf_code hash_member(void *self, const char *name, exf_err *err);
+
+static exf_code hash_object(walk *w, exf_err *err)
+{
+    H5I_type_t kind;
+    exf_code rc = hash_itself(w, &kind, err);
+    return rc == EXF_OK && kind == H5I_GROUP ? exf_h5_members(w->h, w->path, hash_member, w, err) : rc;
+}
+
+static exf_code hash_member(void *self, const char *name, exf_err *err)
+{
+    const walk *up = self;
+    exf_text path = {0};
+    exf_code rc;
+    if (up->depth == 0 && strcmp(name, EXF_H5_ORIGIN) == 0) return EXF_OK;
+    if (up->depth == EXF_H5I_DEPTH_MAX) return exf_h5i_fail_depth(up->h, up->path, (int)strlen(up->path), err);
+    exf_text_appendf(&path, "%s/%s", up->depth ? up->path : "", name);
+    EXF_TRY(exf_text_end(&path, err));
+    walk w = {up->h, up->hash, path.s, up->depth + 1, H5I_INVALID_HID};
+    rc = hash_object(&w, err);
+out:
+    exf_text_free(&path);
+    return rc;
+}
+
+exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_hash *hash = NULL, *whole;
+    exf_code rc;
+    if (h->n_made) return exf_h5i_digest_made(h, hex, err);
+    EXF_TRY(exf_hash_new(&hash, err));
+    exf_hash_beside(hash);
+    walk w = {h, hash, "/", 0, H5I_INVALID_HID};
+    EXF_TRY(hash_object(&w, err));
+    whole = hash;
+    hash = NULL;
+    rc = exf_hash_end(whole, hex, err);
+out:
+    exf_hash_free(hash);
+    return rc;
+}
