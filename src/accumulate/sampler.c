@@ -238,7 +238,8 @@ exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule
         EXF_TRY(exf_background_wait(&a->work, err));
         if (same_rule(rule, &a->rule)) {
             exf_smallest_keys old = *s, chosen = a->keys;
-            *s = (exf_smallest_keys){.n = chosen.n, .cap = chosen.cap, .chosen = chosen.chosen, .by_row = chosen.by_row, .ahead = a};
+            *s = chosen;
+            s->ahead = a;
             a->keys = (exf_smallest_keys){.cap = old.cap, .chosen = old.chosen, .by_row = old.by_row};
             return begin_ahead(s, rule, next, err);
         }

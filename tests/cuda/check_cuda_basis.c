@@ -52,7 +52,8 @@ static void find(double *basis, const float *x, int n, int h, int r, int parts, 
     void *rows = parts == 2 ? device_put(&d, halves, (size_t)(2 * n * h + 1) * sizeof *halves)
                             : device_put(&d, turned, (size_t)(n * h + 1) * sizeof *turned);
     int32_t *places = device_put(&d, place, (size_t)(n + 1) * sizeof *place);
-    exf_residual_call c = {.source = {rows, parts == 2 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .parts = parts, .place = places, .n = n};
+    exf_residual_call c = {.source = {rows, parts == 2 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
+                           .parts = parts, .place = places, .n = n};
     double *again = test_memory((size_t)(h * r), sizeof *again);
     ck_ok(exf_device_basis_open(&s, d.b, h, r, 7, &e), e);
     ck_ok(exf_device_basis_find(&s, basis, d.q, c, (size_t)n, about_mean, &e), e);
