@@ -1,8 +1,9 @@
 /* norm_head_cuda.cu - predicts the norms of routes; see norm_head.h.
  *
- * A block has 32 tokens, 16 threads each.  Its two halves take half of the columns of x each, in steps of 32 through shared memory:
- * 64 directions at a time, of which warp w of a half computes those of 16 tokens from 16 (w % 4) on, by mma.sync on numbers that are
- * the sum of two of 11 bits.  Then the 16 threads of a token share out its logits, and the q + 4 features of one slot after the other.
+ * A block has 32 tokens, 16 threads each.  Its two halves take half of the columns of x each, in steps of 32 through shared
+ * memory: 64 directions at a time, of which warp w of a half computes those of 16 tokens from 16 (w % 4) on, by mma.sync on
+ * numbers that are the sum of two of 11 bits.  Then the 16 threads of a token share out its logits, and the q + 4 features of one
+ * slot after the other.
  *
  * T 4096, H 2048, q 64: 3.2 GFLOP on tensor cores, 9 us at 350 TFLOP/s; x once, 33.5 MB (11 us), and V for every 32 tokens, 67 MB
  * from the cache. */
@@ -67,8 +68,8 @@ static __device__ inline void multiply_step(float (&part)[TILES][4], const head_
 #endif
 }
 
-/* Sums directions [first, first + COLUMNS) of the block's tokens into `to` [TOKENS, q], of both halves of x, and, where `squares` is
- * not NULL, the squares of x into it [TOKENS, 2]. */
+/* Sums directions [first, first + COLUMNS) of the block's tokens into `to` [TOKENS, q], of both halves of x, and, where `squares`
+ * is not NULL, the squares of x into it [TOKENS, 2]. */
 static __device__ inline void project(const exf_norm_head_call &c, double *to, double (*squares)[2], int first)
 {
     __shared__ head_step steps[2];
@@ -102,7 +103,8 @@ static __device__ inline void project(const exf_norm_head_call &c, double *to, d
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < TILES * 4 && half == turn; i++) {
-            int t = 16 * (warp / 4) + lane / 4 + i % 4 / 2 * 8, r = first + 8 * TILES * (warp % 4) + i / 4 * 8 + lane % 4 * 2 + i % 2;
+            int t = 16 * (warp / 4) + lane / 4 + i % 4 / 2 * 8;
+            int r = first + 8 * TILES * (warp % 4) + i / 4 * 8 + lane % 4 * 2 + i % 2;
             if (r < c.directions) to[t * c.directions + r] = (turn ? to[t * c.directions + r] : 0) + sum[i / 4][i % 4];
         }
     }

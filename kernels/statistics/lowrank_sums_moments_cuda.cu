@@ -58,7 +58,8 @@ static void add_rows(exf_queue *q, const exf_residual_call *c, int n)
     float one = 1, zero = 0;
     int h = c->d_model;
     size_t cells = (size_t)h * h;
-    if (c->sum) EXF_LAUNCH(q, "residuals: columns", add_columns, exf_blocks((size_t)h, SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS, 0, *c, n);
+    if (c->sum)
+        EXF_LAUNCH(q, "residuals: columns", add_columns, exf_blocks((size_t)h, SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS, 0, *c, n);
     if (!exf_cublas_ready(q)) return;
     exf_cublas_note(q,
                     q->cublas->gemm(q->blas, CUBLAS_OP_N, CUBLAS_OP_T, h, h, n, &one, c->rows, CUDA_R_32F, h, c->rows, CUDA_R_32F,

@@ -31,8 +31,8 @@ enum { EXF_NORM_WORDS = 3 };
 /* Counters apart: each in a sector of the cache of its own, since a sector takes one atomic addition at a time. */
 enum { EXF_NORM_APART = 8 };
 
-/* V in device memory is of double, with rows and columns of 0 up to multiples of these.  Of 16 rows number 4 i + j is V's row 4 j + i,
- * for i and j from 0 to 3. */
+/* V in device memory is of double, with rows and columns of 0 up to multiples of these.  Of 16 rows number 4 i + j is V's row 4 j
+ * + i, for i and j from 0 to 3. */
 enum { EXF_NORM_BASIS_ROWS = 32, EXF_NORM_BASIS_COLUMNS = 64 };
 
 EXF_NORM_INLINE int exf_norm_basis_columns(int directions)

@@ -42,8 +42,9 @@ static __device__ inline void multiply_small(double &c0, double &c1, double a, d
 }
 #endif
 
-/* c += a b of 16 x 16 and 16 x 8: a[2 k + i] is of row lane / 4 + 8 i and column 4 k + lane % 4, b[k] of row 4 k + lane % 4 and column
- * lane / 4, c[2 i + j] of row lane / 4 + 8 i and column 2 (lane % 4) + j.  Hopper has it in one instruction, at twice the rate. */
+/* c += a b of 16 x 16 and 16 x 8: a[2 k + i] is of row lane / 4 + 8 i and column 4 k + lane % 4, b[k] of row 4 k + lane % 4 and
+ * column lane / 4, c[2 i + j] of row lane / 4 + 8 i and column 2 (lane % 4) + j.  Hopper has it in one instruction, at twice the
+ * rate. */
 static __device__ inline void multiply(double (&c)[4], const double (&a)[8], const double (&b)[4])
 {
 #if __CUDA_ARCH__ >= 900
@@ -90,8 +91,8 @@ template <int LEFT> static __device__ inline void wait_for_groups()
 }
 
 /* ---- V'x and log ||x|| ----------------------------------------------------------------------------
- * Warp w of 8 computes rows 16 (w % 4) .. + 15 and all columns of the block's, over one half of each step; the halves are added up at
- * the end.  A lane's four neighbours of a row of x are columns 4 k + its
+ * Warp w of 8 computes rows 16 (w % 4) .. + 15 and all columns of the block's, over one half of each step; the halves are added
+ * up at the end.  A lane's four neighbours of a row of x are columns 4 k + its
  * own place of the products' operand, k from 0 to 3; V lies in that order (norm_products.h).  Rows in shared memory are longer than
  * they need be, which puts what is read at a time into different banks. */
 
@@ -165,7 +166,8 @@ static __device__ inline void multiply_step(double (&sum)[COLUMNS / 8][4], doubl
     }
 }
 
-/* Adds the second half's sums to the first's, through shared memory that has been read; returns 1 to the warps that then have them. */
+/* Adds the second half's sums to the first's, through shared memory that has been read; returns 1 to the warps that then have
+ * them. */
 static __device__ inline bool add_halves(double (&sum)[COLUMNS / 8][4], double (&sq)[2], double *memory)
 {
     double *own = memory + (threadIdx.x % (THREADS / HALVES));
@@ -299,8 +301,8 @@ static __device__ inline int number_at(int place, int q)
     return place < q ? place + 1 : place == q ? 0 : place;
 }
 
-/* Begins to load a step's slots, of which n are left: a warp a slot.  Places after the last number are 0, and the place of the 1 has it,
- * before the first step; of slots after the last all places are 0. */
+/* Begins to load a step's slots, of which n are left: a warp a slot.  Places after the last number are 0, and the place of the 1
+ * has it, before the first step; of slots after the last all places are 0. */
 static __device__ inline void load_slots(double *z, const exf_norm_products_sums &to, int top_k, const int *slot, int n, int width)
 {
     int lane = threadIdx.x & 31, q = to.directions;
@@ -450,7 +452,7 @@ static void project_tokens(exf_queue *q, const exf_norm_products_sums *to, const
 void exf_norm_products_add_cuda(exf_queue *q, const exf_norm_products_sums *to, const exf_norm_products_call *c)
 {
     int rows = tile_rows(to->directions), tiles = rows * (rows + 1) / 2;
-    size_t each = (size_t)c->n_tokens * c->top_k / to->n_experts + 1; /* slots of an expert, on average: most blocks have one part */
+    size_t each = (size_t)c->n_tokens * c->top_k / to->n_experts + 1; /* slots of an expert on average: most blocks have a part */
     dim3 products(2 * exf_blocks(each, SLOTS), (unsigned)to->n_experts, exf_blocks((size_t)tiles, WARPS * TILES));
     size_t bytes = (size_t)SLOT_STEP * (rows * TILE + PAD) * sizeof(double);
     int buffers = 2 * bytes <= 44 << 10 ? 2 : 1; /* with the list of slots what every GPU gives a block unasked */

@@ -24,9 +24,9 @@ typedef struct {
     double *diagonal;         /* [1] scratch */
 } exf_subspace_call;
 
-/* Makes `subspace` orthonormal columns whose span is that of gram^iterations start, and `small` their subspace' gram subspace, whose
- * eigenvectors are the rotation to the eigenvectors of gram.  gram gets a multiple of the identity, 1e-12 of its mean diagonal, which
- * changes no eigenvector: where the rows are fewer than k, other columns complete theirs. */
+/* Makes `subspace` orthonormal columns whose span is that of gram^iterations start, and `small` their subspace' gram subspace,
+ * whose eigenvectors are the rotation to the eigenvectors of gram.  gram gets a multiple of the identity, 1e-12 of its mean
+ * diagonal, which changes no eigenvector: where the rows are fewer than k, other columns complete theirs. */
 void exf_subspace_iterate_cuda(exf_queue *q, const exf_subspace_call *c, int iterations);
 /* Makes image [H, r] = subspace rotation; rotation [k, r] may be `factor`. */
 void exf_subspace_rotate_cuda(exf_queue *q, const exf_subspace_call *c, const double *rotation, int r);

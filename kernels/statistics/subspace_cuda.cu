@@ -1,10 +1,10 @@
 /* subspace_cuda.cu - subspace iteration on second moments; see subspace.h.
  *
- * Products are cuBLAS's in double; a matrix of rows [m, n] here is one of columns [n, m] there.  The factorisation of [k, k] is one
- * block's, a step a column.
+ * Products are cuBLAS's in double; a matrix of rows [m, n] here is one of columns [n, m] there.  The factorisation of [k, k] is
+ * one block's, a step a column.
  *
- * Floor of an iteration: 2 H^2 k + 4 H k^2 operations in double.  H 2048, k 80, at 60 TFLOP/s: 12 us; gram is read once, 33.5 MB, 10
- * us.  The factorisation takes k steps, each a barrier and a division in double. */
+ * Floor of an iteration: 2 H^2 k + 4 H k^2 operations in double.  H 2048, k 80, at 60 TFLOP/s: 12 us; gram is read once, 33.5 MB,
+ * 10 us.  The factorisation takes k steps, each a barrier and a division in double. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_rows.cuh"
 #include "kernels/statistics/subspace.h"
@@ -39,9 +39,9 @@ static __global__ void centre(exf_subspace_call c)
 
 /* ---- orthonormal columns ---------------------------------------------------------------------------- */
 
-/* Both kernels that follow factor S [k, k], scaled to a unit diagonal and with `shift` added to it, as L D L', and make `out` the matrix
- * by which columns with the products S become orthonormal: the scale, times the transpose of (L D^1/2)^-1.  One matrix has what is left
- * of S, to the right of the present column, and what L^-1 has so far, to its left. */
+/* Both kernels that follow factor S [k, k], scaled to a unit diagonal and with `shift` added to it, as L D L', and make `out` the
+ * matrix by which columns with the products S become orthonormal: the scale, times the transpose of (L D^1/2)^-1.  One matrix has
+ * what is left of S, to the right of the present column, and what L^-1 has so far, to its left. */
 
 static __device__ inline double pivot_of(double p)
 {
@@ -50,8 +50,8 @@ static __device__ inline double pivot_of(double p)
 
 enum { WARPS = THREADS / 32, EACH = 3, IN_REGISTERS = 32 * EACH };
 
-/* Up to IN_REGISTERS columns: a lane has elements [warp + WARPS i, lane + 32 j] of the matrix, and the row of the present pivot goes
- * through shared memory. */
+/* Up to IN_REGISTERS columns: a lane has elements [warp + WARPS i, lane + 32 j] of the matrix, and the row of the present pivot
+ * goes through shared memory. */
 static __global__ void __launch_bounds__(THREADS) factor_in_registers(const double *s, double *out, int k, double shift)
 {
     __shared__ double scale[IN_REGISTERS], pivot[IN_REGISTERS], rows[2][IN_REGISTERS], over[2];
@@ -108,7 +108,8 @@ static __global__ void __launch_bounds__(THREADS) factor_in_place(double *m, dou
     int all = k * k, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = threadIdx.x; i < k; i += THREADS) scale[i] = m[(size_t)i * k + i] > 0 ? rsqrt(m[(size_t)i * k + i]) : 0;
     __syncthreads();
-    for (int at = threadIdx.x; at < all; at += THREADS) m[at] = at / k == at % k ? 1 + shift : m[at] * scale[at / k] * scale[at % k];
+    for (int at = threadIdx.x; at < all; at += THREADS)
+        m[at] = at / k == at % k ? 1 + shift : m[at] * scale[at / k] * scale[at % k];
     for (int j = 0; j < k; j++) {
         __syncthreads();
         double p = pivot_of(m[(size_t)j * k + j]), over = 1 / p;
@@ -133,10 +134,11 @@ static __global__ void __launch_bounds__(THREADS) factor_in_place(double *m, dou
 static void factor(exf_queue *q, const exf_subspace_call *c, double shift)
 {
     int k = c->columns;
+    size_t bytes = 3 * (size_t)k * sizeof(double);
     if (k <= IN_REGISTERS)
         EXF_LAUNCH(q, "subspace: factor", factor_in_registers, 1, THREADS, 0, c->small, c->factor, k, shift);
     else
-        EXF_LAUNCH(q, "subspace: factor", factor_in_place, 1, THREADS, 3 * (size_t)k * sizeof(double), c->small, c->factor, k, shift);
+        EXF_LAUNCH(q, "subspace: factor", factor_in_place, 1, THREADS, bytes, c->small, c->factor, k, shift);
 }
 
 /* Makes y [m, n] = x' w with x [k, m] if `transposed`, else x w with x [m, k]; w [k, n]. */

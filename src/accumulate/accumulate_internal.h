@@ -123,8 +123,8 @@ exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int c
                         int helpers, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of working memory of exf_basis_find(). */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
-/* What the search on a device (device_basis.h) shares: steps of the subspace, its columns for r directions of d, the columns that it
- * starts from, and the sign of a direction. */
+/* What the search on a device (device_basis.h) shares: steps of the subspace, its columns for r directions of d, the columns that
+ * it starts from, and the sign of a direction. */
 enum { EXF_BASIS_ITERATIONS = 6 };
 int exf_basis_columns(int r, int d);
 void exf_basis_start(double *g, int d, int k, uint64_t seed, uint64_t stream);

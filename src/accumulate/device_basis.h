@@ -20,8 +20,8 @@ typedef struct {
 uint64_t exf_device_basis_bytes(int d_model, int directions); /* bytes of device memory */
 exf_code exf_device_basis_open(exf_device_basis *s, const exf_backend *b, int d_model, int directions, uint64_t seed,
                                exf_err *err) EXF_CHECKED;
-/* Computes basis [H, r] of the rows that c names, as exf_basis_find() does within the rounding of the moments; waits.  Of c the source,
- * target, parts, place, scalar and n are set.  n: rows that are not left out; about_mean: less their mean. */
+/* Computes basis [H, r] of the rows that c names, as exf_basis_find() does within the rounding of the moments; waits.  Of c the
+ * source, target, parts, place, scalar and n are set.  n: rows that are not left out; about_mean: less their mean. */
 exf_code exf_device_basis_find(exf_device_basis *s, double *basis, exf_queue *q, exf_residual_call c, size_t n, int about_mean,
                                exf_err *err) EXF_CHECKED;
 void exf_device_basis_free(exf_device_basis *s); /* accepts zeroed memory */

@@ -37,8 +37,8 @@ typedef struct {
 
 exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err) EXF_CHECKED;
 void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
-/* Chooses cap candidates, or all where there are fewer, and begins to choose those of layer `next` by the same rule, -1: none, since
- * a GPU has nothing to do meanwhile.  The rule's sequences are borrowed until the next call or free. */
+/* Chooses cap candidates, or all where there are fewer, and begins to choose those of layer `next` by the same rule, -1: none,
+ * since a GPU has nothing to do meanwhile.  The rule's sequences are borrowed until the next call or free. */
 exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err) EXF_CHECKED;
 /* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
 size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
