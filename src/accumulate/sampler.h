@@ -1,47 +1,13 @@
 /* sampler.h - chooses tokens of a layer and keeps what experts or router gave for them: the samples from which the low-rank
  * basis is made, and the routes from which budgets per token are solved (artifact/statistics.h).
  *
- * Candidates get keys, and those of the smallest keys are chosen.  A key is a pure function of the digest of the token's own
- * sequence, the layer, and the candidate's place in the sequence: the choice and its order depend on no thread, and not on
- * how the data is cut into files or ordered.  Equal keys belong to equal sequences; the lower row comes first. */
+ * Which tokens they are smallest_keys.h says. */
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
-#include "artifact/data.h"
+#include "accumulate/smallest_keys.h"
 #include "artifact/statistics.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"
-
-/* ---- the smallest keys --------------------------------------------------------------------------- */
-
-/* The rule by which a layer's candidates get their keys. */
-typedef struct {
-    const exf_sequence_list *sequences;
-    int each;              /* candidates of a token */
-    int layer;
-    uint64_t seed, stream; /* of random numbers (base/hash.h) */
-} exf_key_rule;
-
-typedef struct {
-    uint64_t key;
-    uint64_t own;   /* the sequence's number in this layer, from which further random numbers can be drawn */
-    uint64_t place; /* of the candidate in its sequence: position * each + slot */
-    size_t row;     /* of the token in the whole run */
-} exf_keyed_candidate;
-
-typedef struct {
-    size_t n, cap;               /* chosen in this layer; that fit */
-    exf_keyed_candidate *chosen; /* [n] by rising key */
-    size_t *by_row;              /* [n] their indices by rising row and place */
-    struct exf_keys_ahead *ahead; /* those of the next layer, which a thread of its own chooses; NULL: none were asked for */
-} exf_smallest_keys;
-
-exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err) EXF_CHECKED;
-void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
-/* Chooses cap candidates, or all where there are fewer, and begins to choose those of layer `next` by the same rule, -1: none,
- * since a GPU has nothing to do meanwhile.  The rule's sequences are borrowed until the next call or free. */
-exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err) EXF_CHECKED;
-/* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
-size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
 
 /* ---- samples of the low-rank basis ------------------------------------------------------------------- */
 

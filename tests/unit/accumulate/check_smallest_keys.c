@@ -1,7 +1,7 @@
 /* check_smallest_keys.c - candidates of the smallest keys, against sorting all of them, whatever the order of the data. */
 #include "tests/support/sequence_fixtures.h"
 
-#include "accumulate/sampler.h"
+#include "accumulate/smallest_keys.h"
 #include "base/hash.h"
 
 #include <stdlib.h>

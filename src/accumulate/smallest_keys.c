@@ -1,0 +1,262 @@
+/* smallest_keys.c - chooses the tokens, or pairs of slots, of a layer's samples; see smallest_keys.h. */
+#include "accumulate/smallest_keys.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char what[] = "samples";
+
+exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err)
+{
+    exf_code rc;
+    *s = (exf_smallest_keys){.cap = cap};
+    EXF_TRY(exf_mem_new(&s->chosen, cap, sizeof *s->chosen, what, err));
+    EXF_TRY(exf_mem_new(&s->by_row, cap, sizeof *s->by_row, what, err));
+out:
+    if (rc != EXF_OK) exf_smallest_keys_free(s);
+    return rc;
+}
+
+/* The keys of a layer that has not begun. */
+struct exf_keys_ahead {
+    exf_smallest_keys keys;
+    exf_key_rule rule;
+    exf_background work;
+    int begun; /* 1: keys are, or soon will be, the rule's */
+};
+
+void exf_smallest_keys_free(exf_smallest_keys *s)
+{
+    if (s->ahead) {
+        exf_background_end(&s->ahead->work);
+        exf_smallest_keys_free(&s->ahead->keys);
+    }
+    exf_mem_free(s->ahead);
+    exf_mem_free(s->chosen);
+    exf_mem_free(s->by_row);
+    memset(s, 0, sizeof *s);
+}
+
+typedef struct {
+    exf_keyed_candidate *all;
+    size_t n, cap;
+} candidates;
+
+enum { PARTS = 64 }; /* of the sequences, listed in parallel */
+
+typedef struct {
+    const exf_key_rule *rule;
+    int helpers;             /* threads */
+    uint64_t limit;          /* the largest key that is listed */
+    size_t first[PARTS + 1]; /* sequences [first[i], first[i + 1]) are part i */
+    size_t row[PARTS];       /* row of a part's first token */
+    candidates part[PARTS];
+} listing;
+
+/* Cuts the sequences into parts of about the same number. */
+static void cut_into_parts(listing *l)
+{
+    const exf_sequence_list *q = l->rule->sequences;
+    size_t row = 0;
+    for (size_t p = 0; p < PARTS; p++) {
+        l->first[p] = q->n * p / PARTS;
+        l->first[p + 1] = q->n * (p + 1) / PARTS;
+        l->row[p] = row;
+        for (size_t i = l->first[p]; i < l->first[p + 1]; i++) row += (size_t)q->length[i];
+    }
+}
+
+/* Lists the candidates of sequence i, whose first token has that row. */
+static exf_code list_sequence(candidates *c, const listing *l, size_t i, size_t row, exf_err *err)
+{
+    const exf_key_rule *r = l->rule;
+    uint64_t own, each = (uint64_t)r->each, end = (uint64_t)r->sequences->length[i] * each;
+    exf_code rc = EXF_OK;
+    memcpy(&own, r->sequences->sha256[i], sizeof own);
+    own = exf_rng_u64(own, r->seed, (uint64_t)r->layer);
+    for (uint64_t place = 0; place < end; place++) {
+        uint64_t key = exf_rng_u64(own, r->stream, place);
+        if (key > l->limit) continue;
+        if (c->n == c->cap) EXF_TRY(exf_mem_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all, what, err));
+        c->all[c->n++] = (exf_keyed_candidate){key, own, place, row + (size_t)(place / each)};
+    }
+out:
+    return rc;
+}
+
+static exf_code list_part(listing *l, size_t p, exf_err *err)
+{
+    size_t row = l->row[p];
+    exf_code rc = EXF_OK;
+    l->part[p].n = 0;
+    for (size_t i = l->first[p]; rc == EXF_OK && i < l->first[p + 1]; i++) {
+        rc = list_sequence(&l->part[p], l, i, row, err);
+        row += (size_t)l->rule->sequences->length[i];
+    }
+    return rc;
+}
+
+/* Lists the candidates with a key of at most the limit. */
+static exf_code list_all(candidates *c, listing *l, exf_err *err)
+{
+    exf_loop loop = EXF_LOOP;
+    exf_code rc;
+    c->n = 0;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, l->helpers))
+    for (size_t i = 0; i < PARTS; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && list_part(l, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    EXF_TRY(exf_loop_end(&loop, err));
+    for (size_t p = 0; p < PARTS; p++) {
+        size_t n = l->part[p].n;
+        if (n == 0) continue;
+        if (c->n + n > c->cap) EXF_TRY(exf_mem_grow(&c->all, &c->cap, c->n + n, sizeof *c->all, what, err));
+        memcpy(c->all + c->n, l->part[p].all, n * sizeof *c->all);
+        c->n += n;
+    }
+out:
+    return rc;
+}
+
+/* Lists the candidates below a limit under which about the wanted number lies, and doubles the limit while they are too few. */
+static exf_code list_enough(candidates *c, const exf_key_rule *rule, double total, size_t wanted, int helpers, exf_err *err)
+{
+    double share;
+    listing *l = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&l, 1, sizeof *l, what, err));
+    l->rule = rule;
+    l->helpers = helpers;
+    cut_into_parts(l);
+    for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
+        l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
+        EXF_TRY(list_all(c, l, err));
+        if (c->n >= wanted || l->limit == UINT64_MAX) break;
+    }
+out:
+    for (size_t p = 0; l && p < PARTS; p++) exf_mem_free(l->part[p].all);
+    exf_mem_free(l);
+    return rc;
+}
+
+static int compare(uint64_t x, uint64_t y)
+{
+    return (x > y) - (x < y);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const exf_keyed_candidate *x = a, *y = b;
+    if (x->key != y->key) return compare(x->key, y->key);
+    return x->row != y->row ? compare(x->row, y->row) : compare(x->place, y->place);
+}
+
+typedef struct {
+    uint64_t place;
+    size_t row, index;
+} indexed;
+
+static int by_row(const void *a, const void *b)
+{
+    const indexed *x = a, *y = b;
+    return x->row != y->row ? compare(x->row, y->row) : compare(x->place, y->place);
+}
+
+static exf_code index_rows(exf_smallest_keys *s, exf_err *err)
+{
+    indexed *all = NULL;
+    exf_code rc = exf_mem_new(&all, s->n, sizeof *all, what, err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < s->n; i++) all[i] = (indexed){s->chosen[i].place, s->chosen[i].row, i};
+    qsort(all, s->n, sizeof *all, by_row);
+    for (size_t i = 0; i < s->n; i++) s->by_row[i] = all[i].index;
+    exf_mem_free(all);
+    return EXF_OK;
+}
+
+static exf_code choose(exf_smallest_keys *s, const exf_key_rule *rule, int helpers, exf_err *err)
+{
+    candidates c = {NULL, 0, 0};
+    double total = 0;
+    exf_code rc;
+    s->n = 0;
+    for (size_t i = 0; i < rule->sequences->n; i++) total += (double)rule->sequences->length[i] * rule->each;
+    if (s->cap == 0 || total == 0) return EXF_OK;
+    EXF_TRY(list_enough(&c, rule, total, s->cap, helpers, err));
+    qsort(c.all, c.n, sizeof *c.all, by_key);
+    s->n = c.n < s->cap ? c.n : s->cap;
+    memcpy(s->chosen, c.all, s->n * sizeof *s->chosen);
+    rc = index_rows(s, err);
+out:
+    exf_mem_free(c.all);
+    return rc;
+}
+
+static exf_code choose_ahead(void *self, exf_err *err)
+{
+    struct exf_keys_ahead *a = self;
+    return choose(&a->keys, &a->rule, 1, err);
+}
+
+/* Begins to choose the keys of layer `next`. */
+static exf_code begin_ahead(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (next < 0 || s->cap == 0) return EXF_OK;
+    if (!s->ahead) {
+        EXF_TRY(exf_mem_new(&s->ahead, 1, sizeof *s->ahead, what, err));
+        EXF_TRY(exf_smallest_keys_new(&s->ahead->keys, s->cap, err));
+    }
+    s->ahead->rule = *rule;
+    s->ahead->rule.layer = next;
+    s->ahead->begun = 1;
+    rc = exf_background_start(&s->ahead->work, choose_ahead, s->ahead, err);
+out:
+    return rc;
+}
+
+static int same_rule(const exf_key_rule *a, const exf_key_rule *b)
+{
+    return a->sequences == b->sequences && a->each == b->each && a->layer == b->layer && a->seed == b->seed &&
+           a->stream == b->stream;
+}
+
+exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err)
+{
+    struct exf_keys_ahead *a = s->ahead;
+    exf_code rc;
+    if (a && a->begun) {
+        a->begun = 0;
+        EXF_TRY(exf_background_wait(&a->work, err));
+        if (same_rule(rule, &a->rule)) {
+            exf_smallest_keys old = *s, chosen = a->keys;
+            *s = chosen;
+            s->ahead = a;
+            a->keys = (exf_smallest_keys){.cap = old.cap, .chosen = old.chosen, .by_row = old.by_row};
+            return begin_ahead(s, rule, next, err);
+        }
+    }
+    EXF_TRY(choose(s, rule, exf_background_threads(), err));
+    rc = begin_ahead(s, rule, next, err);
+out:
+    return rc;
+}
+
+size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row)
+{
+    size_t low = 0, high = s->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (s->chosen[s->by_row[middle]].row < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
