@@ -47,13 +47,16 @@ static exf_code choose_backend(exf_session *s, const exf_recipe *r, exf_err *err
     return EXF_OK;
 }
 
-/* Opens a queue and closes it, which initialises a GPU. */
-static exf_code open_queue(void *self, exf_err *err)
+/* Opens a queue and closes it, which initialises a GPU: its driver alone takes longer than a large model's headers.  A failure is
+ * left to choose_backend() and to the pass, which opens queues of its own. */
+static exf_code warm_up_gpu(void *self, exf_err *err)
 {
-    const exf_session *s = self;
     exf_queue *q = NULL;
-    exf_code rc = s->backend->open(&q, s->compute, err);
-    if (rc == EXF_OK) s->backend->close(q);
+    const exf_backend *b = exf_backend_cuda(err);
+    (void)self;
+    if (!b) return err->code;
+    exf_code rc = b->open(&q, EXF_COMPUTE_F32, err);
+    if (rc == EXF_OK) b->close(q);
     return rc;
 }
 
@@ -152,16 +155,15 @@ exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err)
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
 {
     exf_background warm_up = {.running = 0};
-    exf_err left_to_the_pass;
+    exf_err ignored;
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_recipe_check_model(r, err));
     if (!r->moe_inputs) EXF_TRY(exf_recipe_check_data(r, err));
-    EXF_TRY(choose_backend(s, r, err));
-    /* A GPU initialises while the host opens files; a failure is left to the pass, which opens queues of its own. */
-    if (s->backend->gpu && exf_background_start(&warm_up, open_queue, s, &left_to_the_pass) != EXF_OK)
-        left_to_the_pass.code = EXF_OK;
+    if (r->backend != EXF_BACKEND_CPU) (void)exf_background_start(&warm_up, warm_up_gpu, s, &ignored);
     EXF_TRY(open_model(s, r, err));
+    exf_background_end(&warm_up);
+    EXF_TRY(choose_backend(s, r, err));
     if (r->moe_inputs) {
         EXF_TRY(open_recording(s, r, layers, err));
     } else {
