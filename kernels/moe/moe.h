@@ -108,6 +108,9 @@ typedef struct {
     const float *shared_weights; /* [T]; NULL: all are 1 */
     float *routed, *block;       /* NULL: not wanted */
     float *hidden;               /* NULL: not wanted */
+    uint64_t *least;             /* becomes the smallest index of an element of hidden that is not finite, if that is smaller than
+                                  * it was; base: the index of hidden's first element.  NULL: not wanted; a device's alone */
+    uint64_t base;
 } exf_moe_sum_call;
 
 void exf_moe_sum_cpu(const exf_moe_sum_call *c); /* matrices are float32 */

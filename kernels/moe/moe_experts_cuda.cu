@@ -53,13 +53,18 @@ static __global__ void count_slots(int32_t *counts, const int32_t *ids, int n_sl
  * the expert's rows and tile[e + 1] to its tiles. */
 static __global__ void total_slots(exf_buckets b, int n_chunks, int n_experts)
 {
+    enum { AT_ONCE = 16 }; /* loads on their way */
     int e = blockIdx.x * blockDim.x + threadIdx.x, sum = 0;
     if (e >= n_experts) return;
-    for (int c = 0; c < n_chunks; c++) {
-        int32_t *n = &b.counts[(size_t)c * n_experts + e];
-        int count = *n;
-        *n = sum;
-        sum += count;
+    for (int c = 0; c < n_chunks; c += AT_ONCE) {
+        int count[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) count[i] = c + i < n_chunks ? b.counts[(size_t)(c + i) * n_experts + e] : 0;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (c + i < n_chunks) b.counts[(size_t)(c + i) * n_experts + e] = sum;
+            sum += count[i];
+        }
     }
     b.first[e + 1] = sum;
     b.tile[e + 1] = (sum + EXF_TILE_ROWS - 1) / EXF_TILE_ROWS;
@@ -162,12 +167,15 @@ size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x)
     return p.x + p.act + p.buckets;
 }
 
-/* Zeroes the outputs of slots without an expert, a warp for each slot; width in units of 2 bytes. */
+/* Zeroes the outputs of slots without an expert: a warp looks at 32 slots, and then clears those; width in units of 2 bytes. */
 static __global__ void clear_unused(uint16_t *out, const int32_t *ids, size_t n_slots, size_t width)
 {
-    size_t slot = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) / 32;
-    if (slot >= n_slots || ids[slot] >= 0) return;
-    for (size_t i = threadIdx.x & 31; i < width; i += 32) out[slot * width + i] = 0;
+    size_t own = blockIdx.x * (size_t)blockDim.x + threadIdx.x, first = own - threadIdx.x % 32;
+    unsigned empty = __ballot_sync(0xffffffffu, own < n_slots && ids[own] < 0);
+    for (; empty; empty &= empty - 1) {
+        size_t slot = first + (size_t)(__ffs((int)empty) - 1);
+        for (size_t i = threadIdx.x & 31; i < width; i += 32) out[slot * width + i] = 0;
+    }
 }
 
 static void *output_of(exf_matrix outputs)
@@ -215,7 +223,7 @@ void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int3
     if (rows == 0 || !check_call(q, outputs, x, m, s)) return;
     exf_bucket_cuda(q, &b, ids, (int)rows, s->n_experts, s->first);
     if (!s->keep)
-        EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(32 * rows, 256), 256, 0,
+        EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(rows, 256), 256, 0,
                    static_cast<uint16_t *>(output_of(outputs)), ids, rows, width);
     if (m->gate.number == EXF_NUMBER_BF16 && fits_tensor_cores(s) && is_plain(m, s)) {
         use_tensor_cores(q, outputs, x, m, s, memory, &p, &b);

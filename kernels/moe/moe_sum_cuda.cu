@@ -33,6 +33,13 @@ static __device__ inline bool find_term(const exf_moe_sum_call &c, exf_matrix *m
     return from != EXF_SOURCE_NONE;
 }
 
+/* Notes a hidden state that is not finite. */
+static __device__ inline void watch(const exf_moe_sum_call &c, float v, size_t at)
+{
+    if (c.least && (__float_as_uint(v) & 0x7f800000u) == 0x7f800000u)
+        atomicMin(reinterpret_cast<unsigned long long *>(c.least), (unsigned long long)c.base + at);
+}
+
 static __global__ void sum_eights(exf_moe_sum_call c)
 {
     size_t t = blockIdx.x, row = t * c.d_model;
@@ -58,6 +65,8 @@ static __global__ void sum_eights(exf_moe_sum_call c)
             exf_load8(v, c.hidden + to);
             add_scaled(v, 1.0f, sum);
             exf_store8(c.hidden + to, v);
+#pragma unroll
+            for (int k = 0; k < 8; k++) watch(c, v[k], to + k);
         }
     }
 }
@@ -82,7 +91,10 @@ static __global__ void sum_ones(exf_moe_sum_call c)
         if (c.routed) c.routed[to] = sum;
         if (c.shared.p) sum = __fadd_rn(sum, __fmul_rn(c.shared_weights ? c.shared_weights[t] : 1.0f, load_one(c.shared, to)));
         if (c.block) c.block[to] = sum;
-        if (c.hidden) c.hidden[to] = __fadd_rn(c.hidden[to], sum);
+        if (!c.hidden) continue;
+        float v = __fadd_rn(c.hidden[to], sum);
+        c.hidden[to] = v;
+        watch(c, v, to);
     }
 }
 
@@ -97,7 +109,7 @@ static bool aligned(const exf_moe_sum_call *c)
 void exf_moe_sum_cuda(exf_queue *q, const exf_moe_sum_call *c)
 {
     int columns = aligned(c) ? c->d_model / 8 : c->d_model, threads = columns < THREADS ? (columns + 31) / 32 * 32 : THREADS;
-    if (c->n_tokens == 0) return;
+    if (c->n_tokens == 0 || (!c->routed && !c->block && !c->hidden)) return;
     if (aligned(c))
         EXF_LAUNCH(q, "moe_sum", sum_eights, c->n_tokens, threads, 0, *c);
     else

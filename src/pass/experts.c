@@ -135,6 +135,12 @@ static exf_moe_sum_call sum_of(const exf_moe_layer *l, int n)
     return (exf_moe_sum_call){.n_tokens = n, .top_k = l->model->arch.top_k, .d_model = l->model->arch.d_model};
 }
 
+/* Returns 1 if the sum of a block adds to the hidden states: in the last sweep, where there is one residual stream. */
+static int sums_hidden(const exf_moe_layer *l, const float *hidden)
+{
+    return hidden && l->last && l->model->arch.residual.streams == 1;
+}
+
 /* Computes the block output and, with one residual stream, adds it to the hidden states; `begun`:
  * m->routed is summed already. */
 static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, size_t row, int n,
@@ -152,7 +158,9 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
         c.shared_weights = l->moe_index >= 0 && l->weights->w[EXF_W_SHARED_SWITCH] ? m->shared_weights : NULL;
     }
     c.block = m->block;
-    if (hidden && l->last && l->model->arch.residual.streams == 1) c.hidden = hidden;
+    if (sums_hidden(l, hidden)) c.hidden = hidden;
+    if (c.hidden && w->b->gpu) c.least = l->not_finite;
+    c.base = row * (size_t)c.d_model;
     w->b->moe_sum(w->q, &c);
 }
 
@@ -234,7 +242,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_stage_end(w->clock, w->q, &w->times.observe, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
-    if (l->last) EXF_TRY(watch_finite(l, w, row, n, hidden ? hidden : m.block, err));
+    if (l->last && !(w->b->gpu && sums_hidden(l, hidden))) EXF_TRY(watch_finite(l, w, row, n, hidden ? hidden : m.block, err));
     exf_add_time(w, &w->times.observe, shown - computed);
     exf_add_time(w, &w->times.experts,
                  computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown));

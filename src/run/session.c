@@ -160,7 +160,8 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_recipe_check_model(r, err));
     if (!r->moe_inputs) EXF_TRY(exf_recipe_check_data(r, err));
-    if (r->backend != EXF_BACKEND_CPU) (void)exf_background_start(&warm_up, warm_up_gpu, s, &ignored);
+    if (r->backend != EXF_BACKEND_CPU && exf_background_start(&warm_up, warm_up_gpu, s, &ignored) != EXF_OK)
+        ignored.code = EXF_OK;
     EXF_TRY(open_model(s, r, err));
     exf_background_end(&warm_up);
     EXF_TRY(choose_backend(s, r, err));

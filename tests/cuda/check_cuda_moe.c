@@ -185,6 +185,32 @@ START_TEST(sums_have_the_cpus_bits)
 END_TEST
 
 /* Sources of two number types, one and no slots, many tokens, none. */
+/* Of three infinite and undefined elements the first is found, whatever was found before it; none where all are finite. */
+START_TEST(hidden_states_that_are_not_finite_are_noted)
+{
+    static const size_t bad[] = {17, 5, 23}, base = 1000;
+    for (int aligned = 0; aligned < 2; aligned++) {
+        size_t width = aligned ? 64 : 27, n = 3 * width;
+        float *hidden = reals(n, 1, 3), *block = reals(n, 2, 3);
+        for (int finite = 0; finite < 2; finite++) {
+            uint64_t none = UINT64_MAX, *least;
+            for (int i = 0; i < 3 && !finite; i++) hidden[width + bad[i]] = i == 1 ? NAN : INFINITY;
+            for (int i = 0; i < 3 && finite; i++) hidden[width + bad[i]] = 1;
+            void *of[] = {device_put(&d, hidden, n * 4), device_put(&d, block, n * 4), device_put(&d, &none, sizeof none)};
+            exf_moe_sum_call c = {.n_tokens = 3, .d_model = (int)width, .start = of[1], .hidden = of[0], .least = of[2],
+                                  .base = base};
+            d.b->moe_sum(d.q, &c);
+            least = device_get(&d, of[2], sizeof none);
+            ck_assert_uint_eq(*least, finite ? none : base + width + 5);
+            exf_mem_free(least);
+            for (int i = 0; i < 3; i++) d.b->free(of[i]);
+        }
+        exf_mem_free(hidden);
+        exf_mem_free(block);
+    }
+}
+END_TEST
+
 START_TEST(sums_of_other_shapes)
 {
     static const struct { int t, k, w; } shapes[] = {{1, 1, 8}, {1, 1, 3}, {2, 0, 8}, {5000, 8, 64}, {777, 3, 65}};
@@ -404,6 +430,7 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_have_the_cpus_bits, 0, COUNT(sum_widths));
+    tcase_add_test(t, hidden_states_that_are_not_finite_are_noted);
     tcase_add_test(t, sums_of_other_shapes);
     tcase_add_loop_test(t, reused_outputs_have_the_cpus_bytes, 0, COUNT(reuses));
     tcase_add_loop_test(t, errors_of_integers_are_exact, 0, COUNT(errors));
