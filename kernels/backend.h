@@ -159,7 +159,7 @@ typedef struct exf_backend {
     /* ---- parts, each in the header of its name ---------------------------------- */
     void (*rope)(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
     size_t (*attention_workspace)(const exf_attention_shape *s); /* floats */
-    void (*attention)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+    void (*attention)(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                       float *workspace);
     size_t (*causal_conv_workspace)(int channels, int width); /* floats */
     void (*causal_conv_silu)(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,

@@ -109,7 +109,7 @@ WITHOUT_QUEUE(gather_rows, (exf_queue * q, float *out, const float *x, const int
 WITHOUT_QUEUE(rope_apply, (exf_queue * q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine),
               (x, s, cosine, sine))
 WITHOUT_QUEUE(attention,
-              (exf_queue * q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+              (exf_queue * q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                float *workspace),
               (out, query, k, v, s, workspace))
 WITHOUT_QUEUE(causal_conv_silu,

@@ -1,7 +1,7 @@
 /* attention.h - causal softmax attention over one sequence, grouped queries; and the rotation of queries and keys.
  *
  * q [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
- * with rows its own ld floats apart.  Query head h uses key-value head
+ * with rows its own ld elements apart, floats, or bfloat16 in an out of rounded_out.  Query head h uses key-value head
  * h / (n_heads / n_kv).  score = scale * q.k; token t sees tokens 0..t, with a window those
  * of the last `window`, itself among them.  A sink is a score of a head that enters the sum of the
  * softmax and has no value.
@@ -39,14 +39,15 @@ typedef struct {
     float scale;
     int window;         /* 0: all tokens before */
     const float *sinks; /* [n_heads], in the backend's memory; NULL: none */
+    int rounded_out;    /* 1: out is uint16_t, bfloat16 of what it would be, ties to even; CUDA in BF16 mode only */
 } exf_attention_shape;
 
 /* Floats of workspace that a sequence of n_tokens needs. */
 size_t exf_attention_workspace(int n_tokens);
 void exf_attention_cpu(float *out, const float *q, const float *k, const float *v, const exf_attention_shape *s, float *workspace);
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s); /* floats */
-void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v,
-                        const exf_attention_shape *s, float *workspace);
+void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                        float *workspace);
 
 /* ---- rotary position embedding -----------------------------------------------------------
  * Half-rotation (NeoX) pairs (i, i + d/2), interleaved (GPT-J) pairs (2i, 2i + 1):

@@ -27,7 +27,7 @@ static void attend_wide(exf_queue *q, const exf_causal_view &w, float *workspace
     exf_round(q, v, w.v, s.ldv, s.n_tokens, s.dv, WIDE_DV, s.n_kv, apart);
     exf_attention_wide<exf_causal_view, WIDE_D, WIDE_DV, false>(q, w, {k, v, apart}, s.d, s.dv, s.scale, s.n_tokens, s.n_heads,
                                                                 exf_aligned16(w.query, s.ldq) && s.d % 4 == 0,
-                                                                exf_aligned16(w.out, s.ldo) && s.dv % 4 == 0);
+                                                                exf_wide_output(w.out, &s));
 }
 
 /* The kernels on tensor cores know no window and no sink. */
@@ -36,7 +36,7 @@ static bool is_plain(const exf_attention_shape *s)
     return !s->window && !s->sinks;
 }
 
-void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                         float *workspace)
 {
     exf_causal_view w = {out, query, k, v, *s};
@@ -44,8 +44,10 @@ void exf_attention_cuda(exf_queue *q, float *out, const float *query, const floa
     if (s->d > WIDE_D || s->dv > WIDE_DV)
         exf_fail(&q->err, EXF_DEVICE, "CUDA: attention: heads of %d and %d, the kernels go to %d and %d", s->d, s->dv, WIDE_D,
                  WIDE_DV);
+    else if (s->rounded_out && !exf_rounds(q))
+        exf_fail(&q->err, EXF_INTERNAL, "attention of a float32 queue with a rounded output");
     else if (is_plain(s) && !exf_rounds(q) && exf_attention_split_fits(s))
-        exf_attention_split(q, out, query, k, v, s, workspace);
+        exf_attention_split(q, static_cast<float *>(out), query, k, v, s, workspace);
     else if (is_plain(s) && exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
         exf_attention_tiles(q, out, query, k, v, s, workspace);
     else if (is_plain(s) && exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))

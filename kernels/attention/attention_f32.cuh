@@ -171,11 +171,11 @@ static __device__ void exf_f32_store(const float (&o)[4][DV / 16], const View &w
     sum = exf_f32_sum16(sum);
     if (r >= w.n_rows()) return;
     float sink = w.sink(r), inverse = 1 / (sum + (sink == -INFINITY ? 0 : expf(sink - top)));
-    float *out = w.out_row(r);
+    long long at = w.out_at(r);
 #pragma unroll
     for (int c = 0; c < DV / 16; c++) {
         int column = c / 4 * 64 + 4 * (threadIdx.x % 16) + c % 4;
-        if (column < dv) out[column] = o[i][c] * inverse;
+        if (column < dv) exf_set_output(w.out, at + column, o[i][c] * inverse, w.rounds());
     }
 }
 

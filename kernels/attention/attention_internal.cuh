@@ -4,16 +4,17 @@
 #ifndef EXF_KERNELS_ATTENTION_INTERNAL_CUH
 #define EXF_KERNELS_ATTENTION_INTERNAL_CUH
 #include "kernels/attention/attention.h"
+#include "kernels/device/cuda_rows.cuh"
 #include "kernels/device/hopper.cuh"
 
 /* Attention on tensor cores for heads of at most 256: floats of workspace, 0 if it does not
  * support the shape; and the operation. */
 size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
-void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+void exf_attention_tiles(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 
 /* The same on the tensor cores of any GPU since compute capability 8.0, of the same shapes and in the same workspace. */
-void exf_attention_mma(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+void exf_attention_mma(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                        float *workspace);
 
 /* The same in float32 mode; operands are sums of two float16. */
@@ -30,7 +31,7 @@ enum { EXF_TILED_ROWS = 128, EXF_TILED_CONSUMERS = 256, EXF_TILED_THREADS = EXF_
 enum { EXF_TILED_PRODUCER_REGISTERS = 24, EXF_TILED_CONSUMER_REGISTERS = 240 };
 
 struct exf_tiled_attention {
-    float *out;
+    void *out; /* float32, or bfloat16 if s.rounded_out */
     const float *query, *k, *v;
     char *tiles; /* [n_kv, key tiles, keys | values] */
     exf_attention_shape s;
@@ -50,21 +51,29 @@ struct exf_tiled_attention {
     {
         return v + (size_t)t * s.ldv + head * s.dv;
     }
-    __device__ float *out_row(int t, size_t head) const
+    /* Returns where the row's output begins in `out`, in elements. */
+    __device__ long long out_at(int t, size_t head) const
     {
-        return out + (size_t)t * s.ldo + head * s.dv;
+        return (long long)((size_t)t * s.ldo + head * s.dv);
     }
 };
 
+/* 1 if rows of the output allow 16 bytes at a time. */
+static inline bool exf_wide_output(const void *out, const exf_attention_shape *s)
+{
+    int each = s->rounded_out ? 8 : 4;
+    return (uintptr_t)out % 16 == 0 && s->ldo % each == 0 && s->dv % each == 0;
+}
+
 /* The arrays of a call; tiles of bn keys. */
-static inline exf_tiled_attention exf_tiled_call(float *out, const float *query, const float *k, const float *v,
+static inline exf_tiled_attention exf_tiled_call(void *out, const float *query, const float *k, const float *v,
                                                  const exf_attention_shape *s, int bn, float *workspace)
 {
     exf_tiled_attention p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, (s->n_tokens + bn - 1) / bn};
     p.wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0;
     p.wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
     p.wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0;
-    p.wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
+    p.wide_o = exf_wide_output(out, s);
     return p;
 }
 
@@ -96,7 +105,7 @@ template <class Size, int N> static int exf_tiled_size(const Size (&sizes)[N], c
 
 /* A view names the rows and keys of one grid row (blockIdx.y): a query head. */
 struct exf_causal_view {
-    float *out;
+    void *out; /* float32, or bfloat16 if s.rounded_out */
     const float *query, *k, *v;
     exf_attention_shape s;
 
@@ -112,9 +121,14 @@ struct exf_causal_view {
     {
         return query + (size_t)r * s.ldq + (size_t)blockIdx.y * s.d;
     }
-    __device__ float *out_row(int r) const
+    /* Return where a row's output begins in `out`, in elements, and whether these are bfloat16. */
+    __device__ long long out_at(int r) const
     {
-        return out + (size_t)r * s.ldo + (size_t)blockIdx.y * s.dv;
+        return (long long)((size_t)r * s.ldo + (size_t)blockIdx.y * s.dv);
+    }
+    __device__ bool rounds() const
+    {
+        return s.rounded_out;
     }
     /* Row access of the wide kernel: loads eight of a query's columns as float16; stores a
      * thread's part of its two output rows, times inverse[]. */
@@ -165,6 +179,15 @@ struct exf_causal_view {
         return s.sinks ? s.sinks[blockIdx.y] : -INFINITY;
     }
 };
+
+/* Sets element `at` of an output to x, rounded if the output is bfloat16. */
+static __device__ __forceinline__ void exf_set_output(void *out, long long at, float x, bool rounded)
+{
+    if (rounded)
+        exf_set_element(static_cast<uint16_t *>(out) + at, x);
+    else
+        exf_set_element(static_cast<float *>(out) + at, x);
+}
 
 /* Exponentials are powers of two: scores are multiplied by it. */
 #define EXF_LOG2_E 1.44269504f
@@ -250,14 +273,71 @@ static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const
     }
 }
 
-/* Stores rows `row` and `row` + 8 of a view whose output is float32. */
+/* The same rounded to bfloat16.  Lanes exchange with two others, so that a pair of them writes 16 bytes of either row and
+ * the other pair the 16 after those; wide: rows are aligned for that. */
+template <int N>
+static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], uint16_t *const (&out)[2],
+                                                      int column, int n, bool wide)
+{
+    static_assert(N % 8 == 0, "16 columns at a time");
+    int lane = threadIdx.x % 4, odd = lane % 2, upper = lane / 2;
+    uint16_t *to = odd ? out[1] : out[0];
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        uint32_t four[2][2]; /* of this lane's row: four columns of the first eight, four of the second */
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int j = 8 * i + 4 * k;
+            uint32_t a = exf_narrow2(o[j] * inverse[0], o[j + 1] * inverse[0]),
+                     b = exf_narrow2(o[j + 2] * inverse[1], o[j + 3] * inverse[1]);
+            uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1);
+            four[k][0] = odd ? other : a;
+            four[k][1] = odd ? b : other;
+        }
+        uint32_t x = __shfl_xor_sync(0xffffffffu, upper ? four[0][0] : four[1][0], 2),
+                 y = __shfl_xor_sync(0xffffffffu, upper ? four[0][1] : four[1][1], 2);
+        uint32_t eight[4] = {upper ? x : four[0][0], upper ? y : four[0][1], upper ? four[1][0] : x, upper ? four[1][1] : y};
+        int at = column + 16 * i + 8 * upper;
+        if (!to) continue;
+        if (wide && at + 8 <= n) {
+            *reinterpret_cast<uint4 *>(to + at) = make_uint4(eight[0], eight[1], eight[2], eight[3]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (at + e < n) to[at + e] = (uint16_t)(eight[e / 2] >> e % 2 * 16);
+        }
+    }
+}
+
+/* Stores this thread's two rows as exf_store_rows() does, in an output of T; at[]: where they begin, -1 past the end. */
+template <class T, int N>
+static __device__ __forceinline__ void exf_store_as(const float (&o)[N], const float (&inverse)[2], void *out,
+                                                    const long long (&at)[2], int column, int n, bool wide)
+{
+    T *rows[2];
+    for (int r = 0; r < 2; r++) rows[r] = at[r] < 0 ? nullptr : static_cast<T *>(out) + at[r];
+    exf_store_rows(o, inverse, rows, column, n, wide);
+}
+
+/* The same in an output of float32, or of bfloat16 if it is rounded. */
+template <int N>
+static __device__ __forceinline__ void exf_store_output(const float (&o)[N], const float (&inverse)[2], void *out,
+                                                        const long long (&at)[2], bool rounded, int column, int n, bool wide)
+{
+    if (rounded)
+        exf_store_as<uint16_t>(o, inverse, out, at, column, n, wide);
+    else
+        exf_store_as<float>(o, inverse, out, at, column, n, wide);
+}
+
+/* Stores rows `row` and `row` + 8 of a view. */
 template <class View, int N>
 static __device__ __forceinline__ void exf_store_view(const View &w, const float (&o)[N], const float (&inverse)[2], int row,
                                                      int column, int n, bool quads)
 {
-    float *out[2];
-    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < w.n_rows() ? w.out_row(row + 8 * r) : nullptr;
-    exf_store_rows(o, inverse, out, column, n, quads);
+    long long at[2];
+    for (int r = 0; r < 2; r++) at[r] = row + 8 * r < w.n_rows() ? w.out_at(row + 8 * r) : -1;
+    exf_store_output(o, inverse, w.out, at, w.rounds(), column, n, quads);
 }
 
 /* Returns the sum over the four lanes that share a row. */
@@ -267,14 +347,15 @@ static __device__ __forceinline__ float exf_sum4(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Stores rows `row` and `row` + 8 of a head, divided by the sums of their weights. */
+/* Stores rows `row` and `row` + 8 of a head, divided by the sums of their weights; rounded: the output is bfloat16. */
 template <int DV>
 static __device__ __forceinline__ void exf_tiled_store(const float (&o)[DV / 2], const float (&sum)[2],
-                                                       const exf_tiled_attention &p, int head, int row)
+                                                       const exf_tiled_attention &p, int head, int row, bool rounded)
 {
-    float inverse[2] = {1 / exf_sum4(sum[0]), 1 / exf_sum4(sum[1])}, *out[2];
-    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < p.s.n_tokens ? p.out_row(row + 8 * r, head) : nullptr;
-    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
+    float inverse[2] = {1 / exf_sum4(sum[0]), 1 / exf_sum4(sum[1])};
+    long long at[2];
+    for (int r = 0; r < 2; r++) at[r] = row + 8 * r < p.s.n_tokens ? p.out_at(row + 8 * r, head) : -1;
+    exf_store_output(o, inverse, p.out, at, rounded, 0, p.s.dv, p.wide_o);
 }
 #endif
 #endif

@@ -173,7 +173,7 @@ template <int D, int DV, int M> static __global__ void __launch_bounds__(THREADS
         }
     }
 #pragma unroll
-    for (int m = 0; m < M; m++) exf_tiled_store<DV>(o[m], state[m].sum, p, head, row + 16 * m);
+    for (int m = 0; m < M; m++) exf_tiled_store<DV>(o[m], state[m].sum, p, head, row + 16 * m, p.s.rounded_out);
 #endif
 }
 
@@ -199,7 +199,7 @@ static const struct {
              {192, 128, launch<192, 128, 1>, launch<192, 128, 2>},
              {256, 256, launch<256, 256, 1>, launch<256, 256, 1>}};
 
-void exf_attention_mma(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+void exf_attention_mma(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                        float *workspace)
 {
     const auto &size = sizes[exf_tiled_size(sizes, s)];

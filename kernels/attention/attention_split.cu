@@ -152,7 +152,7 @@ static __device__ void consume(const ring<D, DV> &m, const problem &p, int head,
         exf_split_weights<BN>(high, low, down, s);
         weigh<D, DV>(o, m, high, low, w.rescale, down, i + V_LOW);
     }
-    exf_tiled_store<DV>(o, w.sum, p, head, row);
+    exf_tiled_store<DV>(o, w.sum, p, head, row, false);
 }
 #endif
 

@@ -138,7 +138,7 @@ template <int D, int DV, int KN> static __global__ void __launch_bounds__(THREAD
         exf_split_weights<KN>(high, low, down, s);
         weigh<DV, KN>(o, high, low, w.rescale, down, v_low);
     }
-    exf_tiled_store<DV>(o, w.sum, p, head, first + r);
+    exf_tiled_store<DV>(o, w.sum, p, head, first + r, false);
 #endif
 }
 

@@ -8,8 +8,9 @@
  *
  * Cost: 2 (d + dv) FLOP for each of T^2 / 2 scores of a head; 32 heads of 128 and T 4096 are 137 GFLOP, 0.17 ms at 794
  * TFLOP/s; measured 0.290 (474 TFLOP/s); 16 heads of 256 0.280 (491), 16 latent heads of 192 and 128 0.205 (419).  Bytes:
- * queries read, outputs written, 134 MB together, keys and values of 4 heads 17 MB read and half of that written rounded,
- * 0.04 ms at 4.2 TB/s; tiles come from the cache after that.  Registers: 24 a loading thread, 240 a multiplying one. */
+ * queries read, 67 MB, outputs written, 67 MB or half of that rounded, keys and values of 4 heads 17 MB read and half of that
+ * written rounded, 0.04 ms or 0.03 at 4.2 TB/s; tiles come from the cache after that.  Registers: 24 a loading thread, 240 a
+ * multiplying one. */
 #include "kernels/attention/attention_internal.cuh"
 
 enum { TURN = 3 }; /* the first of two named barriers */
@@ -148,7 +149,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
     weigh<DV, BN>(o, weights, m.v(n - 1));
     exf_wgmma_wait<0>();
     exf_settle(o);
-    exf_tiled_store<DV>(o, w.sum, p, head, row);
+    exf_tiled_store<DV>(o, w.sum, p, head, row, p.s.rounded_out);
 }
 #endif
 
@@ -207,7 +208,7 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
     return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers per float */
 }
 
-void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+void exf_attention_tiles(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace)
 {
     const auto &size = sizes[exf_tiled_size(sizes, s)];

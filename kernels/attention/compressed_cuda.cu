@@ -48,9 +48,13 @@ struct view {
     {
         return query + (size_t)row * s.d;
     }
-    __device__ float *out_row(int row) const
+    __device__ long long out_at(int row) const
     {
-        return out + (size_t)row * s.d;
+        return (long long)row * s.d;
+    }
+    __device__ bool rounds() const
+    {
+        return false;
     }
     __device__ int n_keys(int first) const
     {

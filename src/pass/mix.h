@@ -70,6 +70,12 @@ static inline int exf_products_round(const exf_mixer_call *c)
     return c->input16 != NULL;
 }
 
+/* Returns the operand of a product that an attention of such a shape has written to p. */
+static inline exf_matrix exf_mixer_heads(const exf_attention_shape *s, const float *p)
+{
+    return s->rounded_out ? exf_bf16((const uint16_t *)(const void *)p) : exf_f32(p);
+}
+
 typedef struct {
     const char *name;
     /* Runs one sequence.  With arena->base NULL it only takes from the arena what a sequence of

@@ -48,6 +48,7 @@ static void run_mixer(const exf_mixer_call *c)
     if (!c->arena->base) return;
     shape.window = s->window[c->layer];
     shape.sinks = c->w[EXF_W_HEAD_SINK];
+    shape.rounded_out = exf_products_round(c) && !s->gated; /* a gate reads float32 */
     project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
     project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);
     project(c, v, EXF_W_V, EXF_W_V_BIAS, dkv);
@@ -57,7 +58,7 @@ static void run_mixer(const exf_mixer_call *c)
     if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
     c->b->attention(c->q, heads, packed, k, v, &shape, scores);
     if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
-    exf_mixer_output(c, 0, exf_f32(heads), EXF_W_O, t, dout);
+    exf_mixer_output(c, 0, exf_mixer_heads(&shape, heads), EXF_W_O, t, dout);
     if (c->w[EXF_W_O_BIAS]) c->b->add_bias(c->q, c->out, c->w[EXF_W_O_BIAS], t, a->d_model);
 }
 

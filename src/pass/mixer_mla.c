@@ -13,7 +13,7 @@ typedef struct {
     float *q;      /* [T, heads, nope + rope] */
     float *latent; /* [T, kv_rank + rope]: the latent, the shared key */
     float *k, *v;  /* [T, group, nope + rope], [T, group, v_dim] */
-    float *heads;  /* [T, heads, v_dim] */
+    float *heads;  /* [T, heads, v_dim], bfloat16 if products round */
     float *scores;
 } mla_space;
 
@@ -32,7 +32,8 @@ static exf_attention_shape shape_of(const exf_mixer_call *c, int n)
     const exf_mla_spec *s = &c->a->mla;
     int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
     return (exf_attention_shape){.n_tokens = c->n_tokens, .n_heads = n, .n_kv = n, .d = dk, .dv = dv, .ldq = s->n_heads * dk,
-                                 .ldk = group * dk, .ldv = group * dv, .ldo = s->n_heads * dv, .scale = (float)s->score_scale};
+                                 .ldk = group * dk, .ldv = group * dv, .ldo = s->n_heads * dv, .scale = (float)s->score_scale,
+                                 .rounded_out = exf_products_round(c)};
 }
 
 static void carve_arrays(mla_space *m, const exf_mixer_call *c)
@@ -106,8 +107,10 @@ static void attend_heads(const mla_space *m, const exf_mixer_call *c, int first)
     const exf_mla_spec *s = &c->a->mla;
     int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, left = s->n_heads - first, n = left < group_of(c) ? left : group_of(c);
     exf_attention_shape shape = shape_of(c, n);
+    exf_matrix all = exf_mixer_heads(&shape, m->heads);
+    char *out = (char *)m->heads + (size_t)first * (size_t)dv * exf_number_bytes(all.number);
     expand_heads(m, c, first, n);
-    c->b->attention(c->q, m->heads + (size_t)first * (size_t)dv, m->q + (size_t)first * (size_t)dk, m->k, m->v, &shape, m->scores);
+    c->b->attention(c->q, out, m->q + (size_t)first * (size_t)dk, m->k, m->v, &shape, m->scores);
 }
 
 static void run_mixer(const exf_mixer_call *c)
@@ -119,7 +122,8 @@ static void run_mixer(const exf_mixer_call *c)
     make_queries(&m, c);
     make_latent(&m, c);
     for (int head = 0; head < s->n_heads; head += group_of(c)) attend_heads(&m, c, head);
-    exf_mixer_output(c, 0, exf_f32(m.heads), EXF_W_O, c->n_tokens, s->n_heads * s->v_dim);
+    exf_attention_shape shape = shape_of(c, group_of(c));
+    exf_mixer_output(c, 0, exf_mixer_heads(&shape, m.heads), EXF_W_O, c->n_tokens, s->n_heads * s->v_dim);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)

@@ -32,7 +32,7 @@ static void attend(int i, exf_compute compute, float size)
     int t = causal[i].t, heads = causal[i].heads, kv = causal[i].kv, d = causal[i].d, dv = causal[i].dv, gap = causal[i].gap;
     exf_attention_shape shape = {
         t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d)), 0,
-        NULL};
+        NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, size), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1e30f);
@@ -64,7 +64,7 @@ END_TEST
 START_TEST(means_of_integers_are_exact)
 {
     enum { T = 128, HEADS = 4, D = 64 };
-    exf_attention_shape shape = {T, HEADS, 1, D, D, HEADS * D, D, D, HEADS * D, 0.5f, 0, NULL};
+    exf_attention_shape shape = {T, HEADS, 1, D, D, HEADS * D, D, D, HEADS * D, 0.5f, 0, NULL, 0};
     pair_array q = pair_reals(&p, T * HEADS * D, 1, 0), k = pair_integers(&p, T * D, 2), v = pair_integers(&p, T * D, 3);
     pair_array out = pair_reals(&p, T * HEADS * D, 4, 1);
     pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1);
@@ -90,7 +90,7 @@ START_TEST(bits_do_not_depend_on_later_tokens)
 {
     int all = followed[_i].t, heads = followed[_i].heads, kv = followed[_i].kv, dk = followed[_i].d, dv = followed[_i].dv;
     exf_attention_shape shape = {all, heads, kv, dk, dv, heads * dk, kv * dk, kv * dv, heads * dv, (float)(1 / sqrt(dk)), 0,
-                                 NULL};
+                                 NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(all * shape.ldq), 1, 4), k = pair_reals(&p, (size_t)(all * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(all * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(all * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
@@ -114,9 +114,73 @@ START_TEST(bits_do_not_depend_on_later_tokens)
 }
 END_TEST
 
+/* A bfloat16 output has the bits of the float32 one rounded, between the rows too; with a window and with sinks by the kernel
+ * without tensor cores. */
+static void attend_rounded(int t, int heads, int kv, int d, int dv, int gap)
+{
+    exf_attention_shape shape = {
+        t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d)), 0,
+        NULL, 0};
+    size_t n = (size_t)(t * shape.ldo), halves = (n + 1) / 2;
+    pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, 2), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2),
+               v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), sinks = pair_reals(&p, (size_t)heads, 4, 3),
+               space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
+    char *got[2];
+    exf_err err;
+    for (int s = 0; s < 2; s++) ck_ok(exf_mem_new(&got[s], halves, sizeof(float), "test", &err), err);
+    pair_compute(&p, EXF_COMPUTE_BF16);
+    for (int kind = 0; kind < 3; kind++) {
+        pair_array out = pair_reals(&p, n, 6, 1), rounded[2] = {pair_reals(&p, halves, 7, 1), pair_reals(&p, halves, 7, 1)};
+        shape.window = kind == 1 ? 20 : 0;
+        shape.sinks = kind == 2 ? sinks.f[1] : NULL;
+        shape.rounded_out = 0;
+        p.b[1]->attention(p.q[1], out.f[1], q.f[1], k.f[1], v.f[1], &shape, space.f[1]);
+        p.b[1]->gpu->round_rows(p.q[1], (uint16_t *)(void *)rounded[0].f[1], shape.ldo, out.f[1], shape.ldo, t, heads * dv);
+        shape.rounded_out = 1;
+        p.b[1]->attention(p.q[1], rounded[1].f[1], q.f[1], k.f[1], v.f[1], &shape, space.f[1]);
+        for (int s = 0; s < 2; s++) ck_ok(p.b[1]->download(p.q[1], got[s], rounded[s].f[1], halves * sizeof(float), &err), err);
+        ck_assert_msg(memcmp(got[0], got[1], halves * sizeof(float)) == 0, "%d tokens, heads of %d and %d, kind %d: bits differ", t,
+                      d, dv, kind);
+        ck_assert_msg(memcmp(got[1], rounded[1].f[0], (size_t)(heads * dv) * sizeof(uint16_t)) != 0, "nothing was written");
+        pair_free(&out);
+        for (int s = 0; s < 2; s++) pair_free(&rounded[s]);
+    }
+    for (int s = 0; s < 2; s++) exf_mem_free(got[s]);
+    pair_array *arrays[] = {&q, &k, &v, &sinks, &space};
+    for (int i = 0; i < 5; i++) pair_free(arrays[i]);
+}
+
+START_TEST(rounded_output_has_the_bits)
+{
+    attend_rounded(causal[_i].t, causal[_i].heads, causal[_i].kv, causal[_i].d, causal[_i].dv, causal[_i].gap);
+}
+END_TEST
+
+START_TEST(rounded_output_has_the_bits_in_large_blocks)
+{
+    attend_rounded(followed[_i].t, followed[_i].heads, followed[_i].kv, followed[_i].d, followed[_i].dv, 0);
+}
+END_TEST
+
+START_TEST(rounded_output_is_refused_in_float32)
+{
+    exf_attention_shape shape = {.n_tokens = 1, .n_heads = 1, .n_kv = 1, .d = 64, .dv = 64, .ldq = 64, .ldk = 64, .ldv = 64,
+                                 .ldo = 64, .scale = 1, .rounded_out = 1};
+    pair_array x = pair_reals(&p, 64, 1, 1), out = pair_reals(&p, 64, 2, 1),
+               space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 3, 1);
+    exf_err err;
+    pair_compute(&p, EXF_COMPUTE_F32);
+    p.b[1]->attention(p.q[1], out.f[1], x.f[1], x.f[1], x.f[1], &shape, space.f[1]);
+    ck_fails(p.b[1]->finish(p.q[1], &err), EXF_INTERNAL, err, "rounded output");
+    pair_free(&x);
+    pair_free(&out);
+    pair_free(&space);
+}
+END_TEST
+
 START_TEST(nothing_is_attended_without_tokens)
 {
-    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1, 0, NULL};
+    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1, 0, NULL, 0};
     pair_array x = pair_integers(&p, 8, 1), out = pair_integers(&p, 8, 2);
     pair_compute(&p, (exf_compute)_i);
     ON_BOTH(p, B->attention(Q, out.f[s], x.f[s], x.f[s], x.f[s], &shape, x.f[s]));
@@ -249,6 +313,9 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, compressed_is_near_when_rounded, 0, COUNT(compressed));
     tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
     tcase_add_loop_test(t, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
+    tcase_add_loop_test(t, rounded_output_has_the_bits, 0, COUNT(causal));
+    tcase_add_loop_test(t, rounded_output_has_the_bits_in_large_blocks, 0, COUNT(followed));
+    tcase_add_test(t, rounded_output_is_refused_in_float32);
     suite_add_tcase(s, t);
     TCase *mma = tcase_create("mma");
     tcase_set_timeout(mma, 300);
@@ -261,6 +328,9 @@ Suite *exf_suite(void)
     tcase_add_loop_test(mma, compressed_is_near_when_rounded, 0, COUNT(compressed));
     tcase_add_loop_test(mma, whole_heads_are_near, 0, COUNT(whole));
     tcase_add_loop_test(mma, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
+    tcase_add_loop_test(mma, rounded_output_has_the_bits, 0, COUNT(causal));
+    tcase_add_loop_test(mma, rounded_output_has_the_bits_in_large_blocks, 0, COUNT(followed));
+    tcase_add_test(mma, rounded_output_is_refused_in_float32);
     suite_add_tcase(s, mma);
     return s;
 }
