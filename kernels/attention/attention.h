@@ -72,11 +72,16 @@ void exf_rope_yarn_frequencies(float *inv_freq, int d, double theta, const exf_y
 void exf_rope_table(float *cosine, float *sine, const float *inv_freq, int d, int n_positions, double amplitude);
 
 /* The rows that are rotated: d floats from `offset` of each of n_heads heads (head_dim
- * apart) of each of n_tokens rows (ld apart); row t at position t * step. */
+ * apart) of each of n_tokens rows (ld apart); row t at position t * step.  Before that the first `normed` floats of every
+ * head become rmsnorm (rows/rows.h) of themselves, with the weights `norm` and eps: the bits are those of rmsnorm in place
+ * and a rotation after it, for one pass over memory. */
 typedef struct {
     int n_tokens, n_heads, head_dim, ld;
     int d, offset, step;
     int interleaved, inverse; /* inverse: the rotation is undone (sin -> -sin) */
+    int normed;               /* 0: no norm */
+    const float *norm;        /* [normed], in the backend's memory; NULL: ones */
+    double eps;
 } exf_rope_shape;
 /* In place. */
 void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine);

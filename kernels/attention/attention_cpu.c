@@ -2,6 +2,7 @@
 #include "kernels/attention/attention.h"
 
 #include "kernels/linear/linear.h"
+#include "kernels/rows/rows.h"
 #include "kernels/rows/simd.h"
 
 #include <math.h>
@@ -121,8 +122,10 @@ EXF_SIMD_CLONES void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const
     float sign = s->inverse ? -1.0f : 1.0f;
     for (int t = 0; t < s->n_tokens; t++) {
         size_t at = (size_t)t * (size_t)s->step * (size_t)half;
+        float *row = x + (size_t)t * (size_t)s->ld;
+        if (s->normed) exf_rmsnorm_cpu(row, s->head_dim, row, s->head_dim, s->norm, s->n_heads, s->normed, s->eps);
         for (int h = 0; h < s->n_heads; h++) {
-            float *head = x + (size_t)t * (size_t)s->ld + (size_t)h * (size_t)s->head_dim + s->offset;
+            float *head = row + (size_t)h * (size_t)s->head_dim + s->offset;
             if (s->interleaved)
                 rotate(head, half, 1, 2, sign, cosine + at, sine + at);
             else

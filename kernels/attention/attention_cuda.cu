@@ -1,6 +1,8 @@
 /* attention_cuda.cu - chooses the kernel of a causal attention and launches it; rotates queries and keys; see attention.h. */
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_wide.cuh"
+#include "kernels/device/cuda_rows.cuh"
+#include "kernels/rows/rows.h"
 
 /* ---- attention -------------------------------------------------------------------------------- */
 
@@ -61,13 +63,25 @@ void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float
 
 /* ---- rotation ---------------------------------------------------------------------------------
  * A thread a pair, or four pairs where arrays lie on 16-byte boundaries.  Bytes: the rotated floats read and written, 8 each;
- * 36 heads of 128 and 4096 tokens are 151 MB, 0.036 ms at 4.2 TB/s; it reaches 75 to 94 % of a copy's rate. */
+ * 36 heads of 128 and 4096 tokens are 151 MB, 0.036 ms at 4.2 TB/s; it reaches 75 to 94 % of a copy's rate.
+ *
+ * With a norm: heads of at most 512 floats, four quads a lane: 8 lanes a head of 128, 16 of 256, a warp of 512.  A head is
+ * read once and written once, so the bytes, and the floor, are those of the rotation alone; a norm before it took as many
+ * again.  Interleaved pairs, and halves of a whole head of 128, 256 or 512, lie in one lane; other halves meet in shared
+ * memory.  Heads that are wider, or not on 16-byte boundaries, or rotated beyond what is normed, take two kernels. */
+
+/* Returns x turned towards its partner: s is the sine, negative for the first of a pair.  One rounding of the product and one
+ * of the sum, whichever kernel asks. */
+static __device__ __forceinline__ float turned(float x, float partner, float c, float s)
+{
+    return __fmaf_rn(x, c, __fmul_rn(partner, s));
+}
 
 static __device__ __forceinline__ void rotate(float &a, float &b, float c, float s)
 {
     float was = a;
-    a = was * c - b * s;
-    b = b * c + was * s;
+    a = turned(was, b, c, -s);
+    b = turned(b, was, c, s);
 }
 
 static __global__ void rope(float *x, exf_rope_shape s, const float *cosine, const float *sine, size_t total)
@@ -108,11 +122,176 @@ static __global__ void rope_quads(float *x, exf_rope_shape s, const float4 *cosi
     h[second] = b;
 }
 
+/* ---- norm and rotation ------------------------------------------------------------------------ */
+
+/* NORM_HELD: quads of a head that a lane keeps in registers. */
+enum { NORM_THREADS = 128, NORM_HELD = 4 };
+
+/* The cosines of a quad of a head and its sines, negative for the first of a pair. */
+typedef struct {
+    float4 c, s;
+} turn;
+
+/* Loads the turn of the quad `at` of the rotated part: the tables of its token begin at c and s. */
+static __device__ __forceinline__ turn load_turn(const exf_rope_shape &s, const float *cosine, const float *sine, int at)
+{
+    int half = s.d / 8;
+    float sign = s.inverse ? -1.0f : 1.0f;
+    if (s.interleaved) {
+        float2 c = reinterpret_cast<const float2 *>(cosine)[at], sn = reinterpret_cast<const float2 *>(sine)[at];
+        return {make_float4(c.x, c.x, c.y, c.y), make_float4(-sign * sn.x, sign * sn.x, -sign * sn.y, sign * sn.y)};
+    }
+    if (at < half) sign = -sign;
+    else at -= half;
+    float4 c = reinterpret_cast<const float4 *>(cosine)[at], sn = reinterpret_cast<const float4 *>(sine)[at];
+    return {c, make_float4(sign * sn.x, sign * sn.y, sign * sn.z, sign * sn.w)};
+}
+
+/* Returns the sum of squares of a head, to every lane of the GROUP that hold it: lane l the quads l + GROUP k.  Terms are paired as
+ * rmsnorm_quads<32> pairs them, where lane l holds the quads l + 32 k, so the bits are the same. */
+template <int GROUP> static __device__ __forceinline__ double square_sum(const float4 (&a)[NORM_HELD])
+{
+    double b[NORM_HELD], sum;
+#pragma unroll
+    for (int k = 0; k < NORM_HELD; k++) b[k] = exf_square_sum(a[k]);
+    sum = GROUP == 32 ? ((b[0] + b[1]) + b[2]) + b[3] : (b[0] + b[2]) + (b[1] + b[3]);
+#pragma unroll
+    for (int step = GROUP / 2; step > 0; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+
+/* Rotates a head that has been normed: t holds the turns of a lane's quads.  Halves meet in row. */
+template <int GROUP>
+static __device__ __forceinline__ void rotate_anywhere(float4 (&a)[NORM_HELD], const turn (&t)[NORM_HELD], float4 *row, int lane,
+                                                       const exf_rope_shape &s)
+{
+    int first = s.offset / 4, half = s.d / 8;
+#pragma unroll
+    for (int k = 0; k < NORM_HELD; k++)
+        if (!s.interleaved) row[lane + GROUP * k] = a[k];
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < NORM_HELD; k++) {
+        int i = lane + GROUP * k, at = i - first;
+        if (at < 0 || at >= 2 * half) continue;
+        float4 b = s.interleaved ? make_float4(a[k].y, a[k].x, a[k].w, a[k].z) : row[at < half ? i + half : i - half];
+        a[k] = make_float4(turned(a[k].x, b.x, t[k].c.x, t[k].s.x), turned(a[k].y, b.y, t[k].c.y, t[k].s.y),
+                           turned(a[k].z, b.z, t[k].c.z, t[k].s.z), turned(a[k].w, b.w, t[k].c.w, t[k].s.w));
+    }
+}
+
+/* The same where the halves of a whole head are rotated, 8 GROUP floats each: partners lie in one lane. */
+static __device__ __forceinline__ void rotate_whole(float4 (&a)[NORM_HELD], const turn (&t)[NORM_HELD])
+{
+#pragma unroll
+    for (int k = 0; k < NORM_HELD / 2; k++) {
+        float4 &b = a[k + NORM_HELD / 2];
+        rotate(a[k].x, b.x, t[k].c.x, -t[k].s.x);
+        rotate(a[k].y, b.y, t[k].c.y, -t[k].s.y);
+        rotate(a[k].z, b.z, t[k].c.z, -t[k].s.z);
+        rotate(a[k].w, b.w, t[k].c.w, -t[k].s.w);
+    }
+}
+
+/* Norms and rotates heads of at most 16 GROUP floats, GROUP lanes each; n_all heads.  All arrays are aligned to 16 bytes, and so
+ * are their parts. */
+template <int GROUP, bool WHOLE>
+static __global__ void __launch_bounds__(NORM_THREADS, WHOLE ? 8 : 5)
+    norm_rope_quads(float *x, exf_rope_shape s, const float *cosine, const float *sine, unsigned n_all)
+{
+    __shared__ float4 rows[WHOLE ? 1 : NORM_THREADS * NORM_HELD];
+    unsigned head = blockIdx.x * (NORM_THREADS / GROUP) + threadIdx.x / GROUP, token = head / (unsigned)s.n_heads;
+    int lane = threadIdx.x % GROUP, n = head < n_all ? s.normed / 4 : 0;
+    float4 *h = reinterpret_cast<float4 *>(x + (size_t)token * s.ld + (size_t)(head % (unsigned)s.n_heads) * s.head_dim);
+    const float4 *weight = reinterpret_cast<const float4 *>(s.norm);
+    size_t table = (size_t)token * s.step * (s.d / 2);
+    float4 a[NORM_HELD];
+    turn t[NORM_HELD];
+#pragma unroll
+    for (int k = 0; k < NORM_HELD; k++) {
+        int i = lane + GROUP * k;
+        a[k] = i < n ? h[i] : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int k = 0; k < (WHOLE ? NORM_HELD / 2 : NORM_HELD); k++) { /* while the head is on its way */
+        int i = lane + GROUP * k, at = i - s.offset / 4;
+        if (i < n && at >= 0 && at < s.d / 4) t[k] = load_turn(s, cosine + table, sine + table, at);
+    }
+    float scale = (float)(1.0 / sqrt(square_sum<GROUP>(a) / s.normed + s.eps));
+#pragma unroll
+    for (int k = 0; k < NORM_HELD; k++) {
+        int i = lane + GROUP * k;
+        float4 b = s.norm && i < n ? weight[i] : make_float4(1, 1, 1, 1);
+        a[k] = make_float4(b.x * (a[k].x * scale), b.y * (a[k].y * scale), b.z * (a[k].z * scale), b.w * (a[k].w * scale));
+    }
+    if (WHOLE)
+        rotate_whole(a, t);
+    else
+        rotate_anywhere<GROUP>(a, t, rows + threadIdx.x / GROUP * (GROUP * NORM_HELD), lane, s);
+#pragma unroll
+    for (int k = 0; k < NORM_HELD; k++) {
+        int i = lane + GROUP * k;
+        if (i < n) h[i] = a[k];
+    }
+}
+
+/* Returns true if heads and tables lie on 16-byte boundaries, and so do the rotated parts and their halves. */
+static bool lies_in_quads(const float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
+{
+    return s->d % 8 == 0 && s->head_dim % 4 == 0 && s->offset % 4 == 0 && exf_aligned16(x, s->ld) && exf_aligned16(cosine, 0) &&
+           exf_aligned16(sine, 0);
+}
+
+static bool norm_fits(const exf_rope_shape *s)
+{
+    return s->normed <= 32 * 4 * NORM_HELD && s->normed % 4 == 0 && s->offset + s->d <= s->normed && exf_aligned16(s->norm, 0) &&
+           (size_t)s->n_tokens * s->n_heads < 0x7fffffff;
+}
+
+template <int GROUP>
+static void launch_norm(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
+{
+    unsigned n = (unsigned)s->n_tokens * (unsigned)s->n_heads, blocks = exf_blocks(n, NORM_THREADS / GROUP);
+    bool whole = s->normed == 4 * NORM_HELD * GROUP && s->d == s->normed && !s->interleaved;
+    if (whole)
+        EXF_LAUNCH(q, "norm_rope", (norm_rope_quads<GROUP, true>), blocks, NORM_THREADS, 0, x, *s, cosine, sine, n);
+    else
+        EXF_LAUNCH(q, "norm_rope", (norm_rope_quads<GROUP, false>), blocks, NORM_THREADS, 0, x, *s, cosine, sine, n);
+}
+
+static void norm_and_rotate(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
+{
+    if (s->normed <= 8 * 4 * NORM_HELD)
+        launch_norm<8>(q, x, s, cosine, sine);
+    else if (s->normed <= 16 * 4 * NORM_HELD)
+        launch_norm<16>(q, x, s, cosine, sine);
+    else
+        launch_norm<32>(q, x, s, cosine, sine);
+}
+
+/* Norms heads, by one launch where heads of all tokens are as far apart. */
+static void norm_heads(exf_queue *q, float *x, const exf_rope_shape *s)
+{
+    if (s->ld == s->n_heads * s->head_dim) {
+        exf_rmsnorm_cuda(q, x, s->head_dim, x, s->head_dim, s->norm, s->n_tokens * s->n_heads, s->normed, s->eps);
+        return;
+    }
+    for (int h = 0; h < s->n_heads; h++) {
+        float *head = x + (size_t)h * s->head_dim;
+        exf_rmsnorm_cuda(q, head, s->ld, head, s->ld, s->norm, s->n_tokens, s->normed, s->eps);
+    }
+}
+
 void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
 {
     size_t total = (size_t)s->n_tokens * s->n_heads * (s->d / 2);
-    bool wide = s->d % 8 == 0 && s->head_dim % 4 == 0 && s->offset % 4 == 0 && exf_aligned16(x, s->ld) &&
-                exf_aligned16(cosine, 0) && exf_aligned16(sine, 0);
+    bool wide = lies_in_quads(x, s, cosine, sine);
+    if (s->n_tokens == 0 || s->n_heads == 0) return;
+    if (s->normed && wide && norm_fits(s)) {
+        norm_and_rotate(q, x, s, cosine, sine);
+        return;
+    }
+    if (s->normed) norm_heads(q, x, s);
     if (total == 0) return;
     if (wide && total / 4 < 0x7fffffff)
         EXF_LAUNCH(q, "rope", rope_quads, exf_blocks(total / 4, 256), 256, 0, x, *s, reinterpret_cast<const float4 *>(cosine),

@@ -19,7 +19,8 @@ static void cut(const exf_mixer_call *c, float *x, int n)
     if (clip > 0) c->b->clamp(c->q, x, (size_t)c->n_tokens * (size_t)n, (float)clip);
 }
 
-/* Norms, cuts and rotates the heads of x, each of width d; a token has ld floats.  A norm over the whole row has no gates in it. */
+/* Norms, cuts and rotates the heads of x, each of width d; a token has ld floats.  A norm over the whole row has no gates in it.
+ * A norm of heads and the rotation are one pass, unless the cut comes between them. */
 static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf_mixer_call *c, const float *norm)
 {
     const exf_architecture *a = c->a;
@@ -27,7 +28,10 @@ static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf
     exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld,
                             .d = a->rope[EXF_ROPE_MAIN].dim, .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
     if (norm && whole) c->b->rmsnorm(c->q, x, ld, x, ld, norm, c->n_tokens, n_heads * d, a->norm_eps);
-    if (norm && !whole) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
+    if (norm && !whole && a->attention.clip > 0)
+        c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
+    else if (norm && !whole)
+        shape.normed = d, shape.norm = norm, shape.eps = a->norm_eps;
     cut(c, x, ld);
     c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }

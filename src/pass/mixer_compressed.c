@@ -51,6 +51,17 @@ static void rotate(float *x, const rotation *t, const exf_mixer_call *c)
     c->b->rope(c->q, x, &shape, cosine, sine);
 }
 
+/* Norms heads and rotates them; weights may be NULL. */
+static void norm_and_rotate(float *x, const float *weights, const rotation *t, const exf_mixer_call *c)
+{
+    const float *cosine = NULL, *sine = NULL;
+    exf_rope_shape shape = rope_of(t, c, &cosine, &sine);
+    shape.normed = t->d;
+    shape.norm = weights;
+    shape.eps = c->a->norm_eps;
+    c->b->rope(c->q, x, &shape, cosine, sine);
+}
+
 /* Returns the tokens in complete windows. */
 static size_t whole_tokens(const exf_architecture *a, int layer, int n_tokens)
 {
@@ -85,8 +96,7 @@ static void make_entries(float *entries, const compressor_part *part, const exf_
     exf_mixer_product(c, kv, exf_mixer_input(c, 0), part->kv, whole, width, a->d_model);
     exf_mixer_product(c, gate, exf_mixer_input(c, 0), part->gate, whole, width, a->d_model);
     c->b->compressor(c->q, entries, kv, gate, c->w[part->ape], &shape);
-    c->b->rmsnorm(c->q, entries, part->d, entries, part->d, c->w[part->norm], n, part->d, a->norm_eps);
-    rotate(entries, &(rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
+    norm_and_rotate(entries, c->w[part->norm], &(rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
 }
 
 /* ---- indexer --------------------------------------------------------------------------------- */
@@ -212,8 +222,7 @@ static void make_keys(const space *s, const exf_mixer_call *c)
     int d = a->compressed.head_dim;
     compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
     exf_mixer_product(c, s->tokens, exf_mixer_input(c, 0), EXF_W_KV, c->n_tokens, d, a->d_model);
-    c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
-    rotate(s->tokens, &(rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
+    norm_and_rotate(s->tokens, c->w[EXF_W_KV_NORM], &(rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
     if (entry_count(a, c->layer, c->n_tokens)) make_entries(s->entries, &part, c, s->pooled);
     make_index_keys(&s->index, c, s->pooled);
 }
@@ -231,7 +240,6 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
 /* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
 static exf_matrix attend_heads(const space *s, const exf_mixer_call *c, const exf_compressed_keys *keys, int first, int n)
 {
-    const exf_compressed_spec *p = &c->a->compressed;
     exf_compressed_attention_shape shape = shape_of(c, first, n);
     rotation turn = heads_turn(c, first, n);
     if (s->rounded && exf_products_round(c)) {
@@ -241,8 +249,7 @@ static exf_matrix attend_heads(const space *s, const exf_mixer_call *c, const ex
         c->b->gpu->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
         return exf_bf16(out);
     }
-    c->b->rmsnorm(c->q, s->q, p->head_dim, s->q, p->head_dim, NULL, n * p->n_heads, p->head_dim, c->a->norm_eps);
-    rotate(s->q, &turn, c);
+    norm_and_rotate(s->q, NULL, &turn, c);
     c->b->compressed_attention(c->q, s->q, s->q, keys, &shape, s->scores);
     turn.inverse = 1;
     rotate(s->q, &turn, c);

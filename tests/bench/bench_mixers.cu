@@ -248,8 +248,10 @@ static void rows(void)
     size_t n = (size_t)T * HEADS * D, wide = (size_t)T * CHANNELS;
     auto x = copies(n), y = copies(n);
     float *w = reals(CHANNELS), *c = reals((size_t)T * D / 2), *s = reals((size_t)T * D / 2);
-    exf_rope_shape neox = {T, HEADS, D, HEADS * D, D, 0, 1, 0, 0}, paired = neox;
+    exf_rope_shape neox = {T, HEADS, D, HEADS * D, D, 0, 1, 0, 0, 0, nullptr, 0}, paired = neox, normed = neox;
     paired.interleaved = 1;
+    normed.normed = D;
+    normed.eps = 1e-6;
     moving("rmsnorm 4096 x 4096", 8.0 * n, [=](int i) { B->rmsnorm(Q[0], y[i], 4096, x[i], 4096, w, T, 4096, 1e-6); });
     x = copies(n), y = copies(n), w = reals(CHANNELS);
     moving("rmsnorm heads of 128, in place", 8.0 * n, [=](int i) { B->rmsnorm(Q[0], x[i], D, x[i], D, w, T * HEADS, D, 1e-6); });
@@ -257,6 +259,8 @@ static void rows(void)
     moving("rope 32 heads of 128", 8.0 * n, [=](int i) { B->rope(Q[0], x[i], &neox, c, s); });
     x = copies(n), c = reals((size_t)T * D / 2), s = reals((size_t)T * D / 2);
     moving("rope interleaved", 8.0 * n, [=](int i) { B->rope(Q[0], x[i], &paired, c, s); });
+    x = copies(n), c = reals((size_t)T * D / 2), s = reals((size_t)T * D / 2), normed.norm = reals(D);
+    moving("norm and rope 32 heads of 128", 8.0 * n, [=](int i) { B->rope(Q[0], x[i], &normed, c, s); });
     x = copies(n);
     moving("l2norm heads of 128", 8.0 * n, [=](int i) { B->l2norm_heads(Q[0], x[i], HEADS * D, T, HEADS, D, 1e-6, 1); });
     x = copies(n), y = copies(2 * n);

@@ -230,29 +230,6 @@ START_TEST(not_finite_is_found)
 }
 END_TEST
 
-START_TEST(rotations_are_near)
-{
-    enum { T = 6, HEADS = 3, D = 16, ROTATED = 8 };
-    float angle[2][(T * 2) * (ROTATED / 2)];
-    for (int i = 0; i < T * 2 * ROTATED / 2; i++) {
-        angle[0][i] = cosf((float)i);
-        angle[1][i] = sinf((float)i);
-    }
-    pair_array cosine = pair_of(&p, angle[0], T * 2 * ROTATED / 2), sine = pair_of(&p, angle[1], T * 2 * ROTATED / 2);
-    for (int kind = 0; kind < 8; kind++) {
-        exf_rope_shape shape = {.n_tokens = T, .n_heads = HEADS, .head_dim = D, .ld = HEADS * D, .d = ROTATED,
-                                .offset = kind & 4 ? D - ROTATED : 0,
-                                .step = 1 + (kind >> 2), .interleaved = kind & 1, .inverse = kind >> 1 & 1};
-        pair_array x = pair_reals(&p, T * HEADS * D, 12, 1);
-        ON_BOTH(p, B->rope(Q, x.f[s], &shape, cosine.f[s], sine.f[s]));
-        pair_near(&x, 3e-7, "rope");
-        pair_free(&x);
-    }
-    pair_free(&cosine);
-    pair_free(&sine);
-}
-END_TEST
-
 static const struct {
     int t, heads, kv, d, dv;
 } attentions[] = {{1, 1, 1, 4, 4},   {2, 4, 2, 16, 16},   {127, 4, 1, 32, 16},
@@ -392,7 +369,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, rows_are_moved_exactly, 0, COUNT(widths));
     tcase_add_loop_test(t, elementwise_is_near, 0, COUNT(widths));
     tcase_add_test(t, not_finite_is_found);
-    tcase_add_test(t, rotations_are_near);
     tcase_add_loop_test(t, attention_is_near, 0, COUNT(attentions));
     tcase_add_loop_test(t, routing_is_the_same, 0, COUNT(routers));
     tcase_add_loop_test(t, routing_of_nan_names_experts, 0, COUNT(routers));

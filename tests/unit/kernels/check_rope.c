@@ -2,6 +2,7 @@
  * against a plain double version in every layout. */
 #include "base/mem.h"
 #include "kernels/attention/attention.h"
+#include "kernels/rows/rows.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 
@@ -240,6 +241,56 @@ START_TEST(scores_depend_on_the_distance_only)
 }
 END_TEST
 
+/* ---- with a norm ------------------------------------------------------------------------- */
+
+/* Rotated by layout _i after the first floats of each head are normed: the bits of rmsnorm and of a rotation after it. */
+static void check_norm(exf_rope_shape s, int normed, const float *norm)
+{
+    size_t n = (size_t)s.n_tokens * (size_t)s.ld;
+    float *x = naive_numbers(n, 6, 2), *apart = naive_numbers(n, 6, 2);
+    make_tables(s.d);
+    for (int t = 0; t < s.n_tokens; t++) {
+        float *row = apart + (size_t)t * (size_t)s.ld;
+        exf_rmsnorm_cpu(row, s.head_dim, row, s.head_dim, norm, s.n_heads, normed, 1e-3);
+    }
+    exf_rope_apply_cpu(apart, &s, cosine, sine);
+    s.normed = normed;
+    s.norm = norm;
+    s.eps = 1e-3;
+    exf_rope_apply_cpu(x, &s, cosine, sine);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_msg(memcmp(&x[i], &apart[i], sizeof *x) == 0, "norm of %d: float %zu is %.9g, %.9g by two operations", normed, i,
+                      (double)x[i], (double)apart[i]);
+    exf_mem_free(x);
+    exf_mem_free(apart);
+}
+
+START_TEST(a_norm_comes_before_the_rotation)
+{
+    const exf_rope_shape *s = &layouts[_i];
+    float *norm = naive_numbers((size_t)s->head_dim, 7, 1);
+    check_norm(*s, s->head_dim, norm);
+    check_norm(*s, s->head_dim, NULL);
+    check_norm(*s, s->head_dim / 2, norm);
+    exf_mem_free(norm);
+}
+END_TEST
+
+/* 3 and 4 have a root mean square of 5 / sqrt(2); position 1 turns by one radian. */
+START_TEST(a_norm_and_a_rotation_by_hand)
+{
+    float x[4] = {3, 4, 3, 4}, norm[2] = {1, 2};
+    double a = 3 * sqrt(2) / 5, b = 8 * sqrt(2) / 5;
+    exf_rope_shape s = {.n_tokens = 2, .n_heads = 1, .head_dim = 2, .ld = 2, .d = 2, .step = 1, .normed = 2, .norm = norm};
+    make_tables(2);
+    exf_rope_apply_cpu(x, &s, cosine, sine);
+    ck_assert_double_eq_tol((double)x[0], a, 1e-6);
+    ck_assert_double_eq_tol((double)x[1], b, 1e-6);
+    ck_assert_double_eq_tol((double)x[2], a * cos(1) - b * sin(1), 1e-6);
+    ck_assert_double_eq_tol((double)x[3], b * cos(1) + a * sin(1), 1e-6);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("rope");
@@ -255,6 +306,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, turns_the_first_axis_towards_the_second);
     tcase_add_test(t, layouts_are_permutations_of_each_other);
     tcase_add_loop_test(t, scores_depend_on_the_distance_only, 0, 2);
+    tcase_add_loop_test(t, a_norm_comes_before_the_rotation, 0, N_LAYOUTS);
+    tcase_add_test(t, a_norm_and_a_rotation_by_hand);
     suite_add_tcase(s, t);
     return s;
 }
