@@ -5,11 +5,45 @@
 
 #include <math.h>
 
+/* Where the numbers of a token's q, k and v are: each in rows of its own, or all in one. */
+typedef struct {
+    float *q, *k, *v;
+    int ldq, ldk, ldv;
+} places;
+
 /* Computes y [T, n] = input w^T, plus the bias if the layer has one. */
 static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role bias, int n)
 {
     exf_mixer_product(c, y, exf_mixer_input(c, 0), weight, c->n_tokens, n, c->a->d_model);
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
+}
+
+/* Returns 1 if the matrices of q, k and v are rows of one, as a device's weights lie, and nothing is done to whole rows of q or k. */
+static int are_one_matrix(const exf_mixer_call *c, int dq, int dkv)
+{
+    exf_matrix q = exf_mixer_weight(c, EXF_W_Q), k = exf_mixer_weight(c, EXF_W_K), v = exf_mixer_weight(c, EXF_W_V);
+    size_t h = (size_t)c->a->d_model;
+    if (!exf_products_round(c) || c->a->attention.gated || c->a->attention.clip > 0) return 0;
+    if (c->w[EXF_W_Q_BIAS] || c->w[EXF_W_K_BIAS] || c->w[EXF_W_V_BIAS] || c->a->traits[c->layer] & EXF_T_QK_NORM_ROW) return 0;
+    return q.number == k.number && q.number == v.number && exf_matrix_at(q, (size_t)dq * h).p == k.p &&
+           exf_matrix_at(k, (size_t)dkv * h).p == v.p;
+}
+
+/* Computes q, k and v in room for all three; as one product where they can be, of which the narrow ones would leave most of a
+ * device idle. */
+static places project_all(const exf_mixer_call *c, float *room, int dq, int dkv)
+{
+    size_t t = (size_t)c->n_tokens;
+    int all = dq + 2 * dkv;
+    places p = {room, room + t * (size_t)dq, room + t * (size_t)(dq + dkv), dq, dkv, dkv};
+    if (are_one_matrix(c, dq, dkv)) {
+        exf_mixer_product(c, room, exf_mixer_input(c, 0), EXF_W_Q, c->n_tokens, all, c->a->d_model);
+        return (places){room, room + dq, room + dq + dkv, all, all, all};
+    }
+    project(c, p.q, EXF_W_Q, EXF_W_Q_BIAS, dq);
+    project(c, p.k, EXF_W_K, EXF_W_K_BIAS, dkv);
+    project(c, p.v, EXF_W_V, EXF_W_V_BIAS, dkv);
+    return p;
 }
 
 /* Cuts x, n floats a token, where the model says so. */
@@ -43,25 +77,26 @@ static void run_mixer(const exf_mixer_call *c)
     int t = c->n_tokens, d = s->head_dim;
     int stride = s->gated ? 2 * d : d; /* a query head and its gate after it */
     int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
-    float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
-    float *v = exf_arena_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);
+    float *room = exf_arena_take(c->arena, (size_t)t * (size_t)(dq + 2 * dkv));
+    float *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);
     exf_attention_shape shape = {.n_tokens = t, .n_heads = s->n_heads, .n_kv = s->n_kv_heads, .d = d, .dv = d, .ldq = dout,
                                  .ldk = dkv, .ldv = dkv, .ldo = dout, .scale = (float)(1.0 / sqrt((double)d))};
     float *scores = exf_arena_take(c->arena, c->b->attention_workspace(&shape));
-    float *packed = s->gated ? exf_arena_take(c->arena, (size_t)t * (size_t)dout) : q;
+    float *packed = s->gated ? exf_arena_take(c->arena, (size_t)t * (size_t)dout) : room;
     if (!c->arena->base) return;
     shape.window = s->window[c->layer];
     shape.sinks = c->w[EXF_W_HEAD_SINK];
     shape.rounded_out = exf_products_round(c) && !s->gated; /* a gate reads float32 */
-    project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
-    project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);
-    project(c, v, EXF_W_V, EXF_W_V_BIAS, dkv);
-    cut(c, v, dkv);
-    norm_and_rotate(q, s->n_heads, dq, stride, c, c->w[EXF_W_Q_NORM]);
-    norm_and_rotate(k, s->n_kv_heads, dkv, d, c, c->w[EXF_W_K_NORM]);
-    if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
-    c->b->attention(c->q, heads, packed, k, v, &shape, scores);
-    if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
+    const places p = project_all(c, room, dq, dkv);
+    if (!s->gated) shape.ldq = p.ldq;
+    shape.ldk = p.ldk;
+    shape.ldv = p.ldv;
+    cut(c, p.v, dkv);
+    norm_and_rotate(p.q, s->n_heads, p.ldq, stride, c, c->w[EXF_W_Q_NORM]);
+    norm_and_rotate(p.k, s->n_kv_heads, p.ldk, d, c, c->w[EXF_W_K_NORM]);
+    if (s->gated) c->b->copy_columns(c->q, packed, d, p.q, stride, t * s->n_heads, d);
+    c->b->attention(c->q, heads, packed, p.k, p.v, &shape, scores);
+    if (s->gated) c->b->sigmoid_gate(c->q, heads, p.q + d, t * s->n_heads, d, stride);
     exf_mixer_output(c, 0, exf_mixer_heads(&shape, heads), EXF_W_O, t, dout);
     if (c->w[EXF_W_O_BIAS]) c->b->add_bias(c->q, c->out, c->w[EXF_W_O_BIAS], t, a->d_model);
 }
