@@ -229,6 +229,15 @@ static const exf_sink WHILE_NEXT_RUNS = {
 static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
 static const exf_sink VECTORS_TO_RANK_0 = {.take = send_vectors, .between = add_up_scalars, .finish = receive_vectors};
 
+/* Writes a new set for the first time, before a layer waits for the system to give its memory: 20 MB where there are 256 experts. */
+static exf_code touch_waiting(void *self, exf_err *err)
+{
+    exf_waiting_layer *w = self;
+    (void)err;
+    exf_layer_statistics_zero(&w->sums);
+    return EXF_OK;
+}
+
 exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
 {
     int on_device = a->device.b != NULL;
@@ -240,6 +249,7 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
         a->waiting[i].a = a;
         EXF_TRY(exf_layer_statistics_new(&a->waiting[i].sums, (int)a->shape.n_experts, err));
         EXF_TRY(exf_accumulator_make_sample(a, &a->waiting[i].sums, err));
+        EXF_TRY(exf_worker_give(&a->work, &a->waiting[i].job, touch_waiting, &a->waiting[i], err));
     }
 out:
     return rc;
