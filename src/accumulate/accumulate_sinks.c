@@ -229,7 +229,8 @@ static const exf_sink WHILE_NEXT_RUNS = {
 static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
 static const exf_sink VECTORS_TO_RANK_0 = {.take = send_vectors, .between = add_up_scalars, .finish = receive_vectors};
 
-/* Writes a new set for the first time, before a layer waits for the system to give its memory: 20 MB where there are 256 experts. */
+/* Writes a new set for the first time, before a layer waits for the system to give its memory: 20 MB where there are 256
+ * experts. */
 static exf_code touch_waiting(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;

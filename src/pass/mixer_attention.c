@@ -18,7 +18,8 @@ static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
-/* Returns 1 if the matrices of q, k and v are rows of one, as a device's weights lie, and nothing is done to whole rows of q or k. */
+/* Returns 1 if the matrices of q, k and v are rows of one, as a device's weights lie, and nothing is done to whole rows of q or
+ * k. */
 static int are_one_matrix(const exf_mixer_call *c, int dq, int dkv)
 {
     exf_matrix q = exf_mixer_weight(c, EXF_W_Q), k = exf_mixer_weight(c, EXF_W_K), v = exf_mixer_weight(c, EXF_W_V);
