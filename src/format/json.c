@@ -8,8 +8,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,60 +22,19 @@ static exf_json *wrap(json_t *j)
     return (exf_json *)j;
 }
 
-/* ---- the memory of a document ----------------------------------------------------------
- * jansson takes some twenty pieces of memory for a tensor of a safetensors header, and would give each back by itself: a third of
- * the time of opening a checkpoint of 19,000.  A document's pieces lie one after the other in blocks, which are freed with it. */
-
-typedef struct block {
-    struct block *next;
-    size_t n, used; /* of bytes */
-    max_align_t bytes[];
-} block;
-
-typedef struct document {
-    block *blocks; /* the first one has room */
-    size_t each;   /* bytes of a block */
-    json_t *root;
-    struct document *next;
-} document;
-
-static _Thread_local document *parsed; /* the document that this thread parses; NULL: none, and jansson's memory is malloc's */
-static document *documents;            /* those that were parsed and not freed */
-static pthread_mutex_t documents_lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* jansson says of a failed allocation that the text is wrong, so it allocates here. */
 static _Thread_local size_t refused; /* bytes of the last allocation that failed */
 
-static void *take_from(document *d, size_t n)
-{
-    block *b = d->blocks;
-    n = (n + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
-    if (!b || n > b->n - b->used) {
-        size_t bytes = n > d->each ? n : d->each;
-        b = malloc(sizeof *b + bytes);
-        if (!b) return NULL;
-        *b = (block){.next = d->blocks, .n = bytes};
-        d->blocks = b;
-    }
-    b->used += n;
-    return (char *)b->bytes + b->used - n;
-}
-
 static void *get_memory(size_t n)
 {
-    void *p = n > SIZE_MAX / 2 ? NULL : parsed ? take_from(parsed, n) : malloc(n);
+    void *p = malloc(n);
     if (!p) refused = n;
     return p;
 }
 
-static void give_memory(void *p)
-{
-    if (!parsed) free(p);
-}
-
 static void route_memory(void)
 {
-    json_set_alloc_funcs(get_memory, give_memory);
+    json_set_alloc_funcs(get_memory, free);
 }
 
 static void watch_memory(void)
@@ -85,47 +42,6 @@ static void watch_memory(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, route_memory);
     refused = 0;
-}
-
-static void free_document(document *d)
-{
-    for (block *b = d->blocks, *next; b; b = next) {
-        next = b->next;
-        free(b);
-    }
-    free(d);
-}
-
-/* Makes a document for a text of `len` bytes; NULL: memory was refused. */
-static document *new_document(size_t len)
-{
-    enum { LEAST = 4 << 10, MOST = 1 << 20 };
-    document *d = calloc(1, sizeof *d);
-    if (d)
-        d->each = len < LEAST ? LEAST : len < MOST ? len : MOST;
-    else
-        refused = sizeof *d;
-    return d;
-}
-
-static void enter_document(document *d)
-{
-    pthread_mutex_lock(&documents_lock);
-    d->next = documents;
-    documents = d;
-    pthread_mutex_unlock(&documents_lock);
-}
-
-/* Takes the document of that root out of the list. */
-static document *leave_document(const json_t *root)
-{
-    pthread_mutex_lock(&documents_lock);
-    document **at = &documents;
-    while (*at && (*at)->root != root) at = &(*at)->next;
-    document *d = *at;
-    if (d) *at = d->next;
-    pthread_mutex_unlock(&documents_lock);
-    return d;
 }
 
 /* ---- the memory that a text will take, reckoned before it is parsed ------------------
@@ -209,43 +125,31 @@ static exf_code widen_integers(exf_text *out, const char *bytes, size_t len, exf
     return exf_text_end(out, err);
 }
 
-static json_t *parse(document *d, const char *bytes, size_t len, json_error_t *e)
+static json_t *parse(const char *bytes, size_t len, json_error_t *e)
 {
     watch_memory();
-    parsed = d;
-    json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
-    parsed = NULL;
-    return root;
+    return json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
 }
 
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
 {
     json_error_t e;
-    exf_text wide = {0};
-    document *d = NULL;
     *out = NULL;
     exf_code rc = exf_json_budget(bytes, len, EXF_JSON_MEMORY, where, err);
     if (rc != EXF_OK) return rc;
-    refused = 0;
-    d = new_document(len);
-    if (d) d->root = parse(d, bytes, len, &e);
-    if (d && !d->root && !refused && json_error_code(&e) == json_error_numeric_overflow) {
-        EXF_TRY(widen_integers(&wide, bytes, len, err));
-        d->root = parse(d, wide.s, wide.len, &e);
+    *out = wrap(parse(bytes, len, &e));
+    if (!*out && !refused && json_error_code(&e) == json_error_numeric_overflow) {
+        exf_text wide = {0};
+        rc = widen_integers(&wide, bytes, len, err);
+        if (rc == EXF_OK) *out = wrap(parse(wide.s, wide.len, &e));
+        exf_text_free(&wide);
+        if (rc != EXF_OK) return rc;
     }
-    if (d && d->root && !refused) {
-        enter_document(d);
-        *out = wrap(d->root);
-        d = NULL;
-    } else if (refused) { /* jansson may then return texts that lack characters */
-        rc = exf_fail(err, EXF_NOSPACE, "%s: out of memory: %zu bytes for its JSON", where, refused);
-    } else {
-        rc = exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
-    }
-out:
-    exf_text_free(&wide);
-    if (d) free_document(d);
-    return rc;
+    if (*out && !refused) return EXF_OK;
+    exf_json_free(*out); /* where memory was refused jansson may return texts that lack characters */
+    *out = NULL;
+    if (refused) return exf_fail(err, EXF_NOSPACE, "%s: out of memory: %zu bytes for its JSON", where, refused);
+    return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
 }
 
 exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err *err)
@@ -261,7 +165,7 @@ exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err
 
 void exf_json_free(exf_json *doc)
 {
-    if (doc) free_document(leave_document(unwrap(doc)));
+    if (doc) json_decref(unwrap(doc));
 }
 
 exf_json_kind exf_json_type(const exf_json *j)
