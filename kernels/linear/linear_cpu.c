@@ -233,6 +233,7 @@ exf_code exf_linalg_eigen(double *a, double *w, int n, exf_err *err)
     }
 out:
     exf_mem_free(vectors);
+    exf_mem_free(places);
     exf_mem_free(rising);
     exf_mem_free(work);
     return rc;
