@@ -77,7 +77,7 @@ WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-proto
 OPENMP   = -fopenmp
 INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
-SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all -DEXF_SANITIZED)
 DEFINES  = -DEXF_HAVE_CUDA=$(CUDA)
 # What makes an error of memory an end instead of an attack: canaries, probed stacks, checked copies, addresses that
 # are random, tables of functions that are read-only.  It changes no result.  Copies are checked in optimised code alone;

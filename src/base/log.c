@@ -130,6 +130,12 @@ void exf_log_error(const exf_err *err)
     say_error((int)err->code, "%s", err->msg[0] ? err->msg : exf_code_text(err->code));
 }
 
+void exf_log_last(const exf_err *err)
+{
+    exf_log_error(err);
+    _exit((int)err->code);
+}
+
 /* ---- the machine ------------------------------------------------------------------------ */
 
 double exf_clock(void)

@@ -26,7 +26,8 @@ extern "C" {
 #endif
 
 /* Returns the number of threads for a loop over n items that may have `wanted`: at most n, at least 1, 1 within an item of
- * another loop, and no more than the system creates now. */
+ * another loop, and no more than the system creates now.  Where the calling thread has no memory for a team, which OpenMP's
+ * runtime cannot report, this says so and ends the process with EXF_NOSPACE. */
 int exf_team(size_t n, int wanted);
 
 /* What became of a loop's items. */

@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #endif
 #include <time.h>
+#include <unistd.h>
 
 enum { THREADS = 4, ITEMS = 1000 };
 
@@ -247,6 +248,25 @@ START_TEST(threads_that_cannot_be_created_are_done_without)
     ck_assert_int_eq(c.most_at_once, 1);
 }
 END_TEST
+
+#ifndef EXF_SANITIZED /* a sanitizer ends the process where it gets no memory */
+/* A thread's first loop asks OpenMP's runtime for memory, also where the loop stays on that thread; the runtime would end the
+ * process with status 1.  Nothing is freed, so that no arena has a byte left. */
+START_TEST(a_loop_without_memory_ends_the_program_as_any_lack_of_memory_does)
+{
+    struct rlimit none = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+    counts c = {.wrong_worker = 0};
+    exf_err err = {.code = EXF_OK};
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &none), 0);
+    none.rlim_cur = 1 << 20;
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &none), 0);
+    for (size_t n = 1 << 20; n >= 8; n /= 2)
+        while (malloc(n)) continue;
+    (void)run_loop(_i ? ITEMS : 1, THREADS, count, &c, &err);
+    _exit(0);
+}
+END_TEST
+#endif
 #endif
 
 #ifdef __linux__
@@ -315,6 +335,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, several_threads_run_loops_at_the_same_time);
 #if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
     tcase_add_test(t, threads_that_cannot_be_created_are_done_without);
+#ifndef EXF_SANITIZED
+    tcase_add_loop_exit_test(t, a_loop_without_memory_ends_the_program_as_any_lack_of_memory_does, EXF_NOSPACE, 0, 2);
+#endif
 #endif
 #ifdef __linux__
     tcase_add_test(t, a_thread_lowers_its_own_priority);
