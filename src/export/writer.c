@@ -52,8 +52,7 @@ static exf_code check_origin(const exf_writer *w, const exf_tables *t, exf_err *
 
 exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(exf_tables_check(t, path, err));
+    exf_code rc = EXF_OK;
     if (w->wants_vectors && t->vectors.n_pairs) EXF_TRY(exf_vectors_check(t, path, err));
     rc = check_origin(w, t, err);
     if (rc == EXF_OK && w->accepts) rc = w->accepts(t, err);
@@ -80,12 +79,6 @@ exf_code exf_writer_check_export(const exf_writer *w, const exf_export *x, const
     rc = w->allows(x, err);
     if (rc != EXF_OK) exf_err_prefix(err, "target %s: ", w->name);
     return rc;
-}
-
-exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err)
-{
-    exf_code rc = exf_writer_check_export(w, x, path, err);
-    return rc == EXF_OK ? w->write(x, path, force, err) : rc;
 }
 
 /* ---- layers without evidence ------------------------------------------------------------------ */

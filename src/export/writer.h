@@ -73,7 +73,8 @@ typedef struct {
     /* EXF_THRESHOLD if they fold layers of which the tables have no pair; by_token: they fold layers that route by token id
      * too.  NULL: they fold nothing. */
     exf_code (*covers)(const exf_tables *t, int by_token, exf_err *err);
-    exf_code (*write)(const exf_export *x, const char *path, int force, exf_err *err); /* call exf_writer_write */
+    /* Writes the file or directory at path, of what exf_writer_check_export() accepted. */
+    exf_code (*write)(const exf_export *x, const char *path, int force, exf_err *err);
 } exf_writer;
 
 const exf_writer *exf_writer_find(const char *name); /* NULL: unknown */
@@ -85,11 +86,9 @@ exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *e
 exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err) EXF_CHECKED;
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err) EXF_CHECKED;
 exf_code exf_writer_check_settings(const exf_writer *w, const exf_export_settings *s, exf_err *err) EXF_CHECKED;
-/* Refuses, without writing, tables that break a rule of tables.h (exf_tables_check), that
- * are of a model that the target cannot serve, or whose numbers its readers refuse. */
+/* Refuses tables that are of a model that the target cannot serve, or whose numbers its readers refuse; t keeps the rules of
+ * tables.h, as exf_tables_read() and exf_tables_check() see to. */
 exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks likewise, and the settings of the export. */
 exf_code exf_writer_check_export(const exf_writer *w, const exf_export *x, const char *path, exf_err *err) EXF_CHECKED;
-/* Checks likewise, then writes the file or directory at path. */
-exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err) EXF_CHECKED;
 #endif

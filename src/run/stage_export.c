@@ -62,7 +62,7 @@ out:
 
 static exf_code write_target(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
 {
-    exf_code rc = exf_writer_write(w, x, path, r->force, err);
+    exf_code rc = w->write(x, path, r->force, err);
     return rc == EXF_OK ? exf_announce(path, err) : rc;
 }
 
@@ -252,7 +252,9 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         wants_vectors |= w && w->wants_vectors;
         wants_model |= w && w->wants_model;
     }
-    if (!made) {
+    if (made) {
+        EXF_TRY(exf_tables_check(&made->tables, tables, err));
+    } else {
         EXF_TRY(exf_tables_read(&read.tables, tables, err));
         if (wants_vectors) EXF_TRY(exf_tables_read_vectors(&read.tables, tables, err));
         EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, read.digest, err));

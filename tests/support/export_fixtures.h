@@ -149,10 +149,18 @@ out:
     return rc;
 }
 
-/* The tables to scratch/name by the target. */
+/* Checks an export and writes it to scratch/name by the target. */
+static inline exf_code write_export(const char *target, const exf_export *x, const char *name, int force, exf_err *err)
+{
+    const exf_writer *w = exf_writer_find(target);
+    exf_code rc = exf_writer_check_export(w, x, exf_scratch(name), err);
+    return rc == EXF_OK ? w->write(x, exf_scratch(name), force, err) : rc;
+}
+
+/* The same of tables alone. */
 static inline exf_code write_target(const char *target, const exf_tables *t, const char *name, int force, exf_err *err)
 {
     const exf_export x = {.tables = t, .targets = &target, .n_targets = 1};
-    return exf_writer_write(exf_writer_find(target), &x, exf_scratch(name), force, err);
+    return write_export(target, &x, name, force, err);
 }
 #endif

@@ -20,7 +20,7 @@ static char *card_of(const exf_export *x)
 {
     char *text = NULL;
     size_t n;
-    ck_ok(exf_writer_write(exf_writer_find("card"), x, exf_scratch("README.md"), 1, &e), e);
+    ck_ok(write_export("card", x, "README.md", 1, &e), e);
     ck_ok(exf_file_slurp(exf_scratch("README.md"), 1 << 20, &text, &n, &e), e);
     return text;
 }
@@ -99,7 +99,7 @@ START_TEST(a_validation_is_quoted_as_it_stands)
     exf_provenance_free(&facts);
     unlink(exf_scratch("README.md"));
     exf_write_file(exf_scratch("validation.md"), "\xff", 1);
-    ck_fails(exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, &e), EXF_FORMAT, e,
+    ck_fails(write_export("card", &x, "README.md", 1, &e), EXF_FORMAT, e,
              "validation.md UTF-8");
     ck_assert_int_eq(files_left(), 1);
     exf_tables_free(&t);
@@ -168,7 +168,7 @@ static exf_code write_again(exf_err *err)
     exf_code rc = sample_tables(&t, 1, err);
     exf_export x = sample_export(&t);
     x.base_model = "org/model";
-    if (rc == EXF_OK) rc = exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, err);
+    if (rc == EXF_OK) rc = write_export("card", &x, "README.md", 1, err);
     exf_tables_free(&t);
     return rc;
 }
