@@ -1,4 +1,4 @@
-/* model.c - opens a model, finds and reads tensors by role, counts bytes; see model.h. */
+/* model.c - finds and reads tensors by role, counts bytes; see model.h. */
 #include "model/model.h"
 
 #include "base/mem.h"
@@ -46,92 +46,6 @@ static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int lay
             exf_rule_opened(m, &m->family->rules[i]))
             return &m->family->rules[i];
     return NULL;
-}
-
-/* Returns 1 if the family has stacks of experts in MXFP4. */
-static int has_mxfp4(const exf_family *f)
-{
-    for (size_t i = 0; i < f->n_rules; i++)
-        if (f->rules[i].how & EXF_MXFP4) return 1;
-    return 0;
-}
-
-static exf_code load_config(exf_model *m, exf_err *err)
-{
-    enum { CONFIG_LIMIT = 16 << 20 };
-    exf_code rc;
-    const char *model_type;
-    EXF_TRY(exf_path_join(&m->config_path, m->dir, "config.json", err));
-    EXF_TRY(exf_json_load(&m->config, m->config_path, CONFIG_LIMIT, err));
-    EXF_TRY(exf_hash_file(m->config_path, m->config_sha256, err));
-    if (exf_json_type(m->config) != EXF_JSON_OBJECT) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected an object", m->config_path, exf_json_type_name(m->config));
-        goto out;
-    }
-    exf_config c = {m->config, m->config_path};
-    EXF_TRY(exf_config_text_or(&c, "model_type", NULL, &model_type, err));
-    rc = exf_family_require(model_type ? model_type : "", &m->family, err);
-    if (rc != EXF_OK) {
-        exf_err_prefix(err, "%s: ", m->config_path);
-        goto out;
-    }
-    EXF_TRY(exf_quantization_read(&c, &m->quantization, err));
-    if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4 && !has_mxfp4(m->family))
-        EXF_TRY(exf_quantization_refuse(&c, "mxfp4", err));
-    EXF_TRY(m->family->configure(&c, &m->arch, err));
-out:
-    return rc;
-}
-
-static exf_code open_weights(exf_model *m, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
-    EXF_TRY(exf_model_check_tensors(m, err));
-    EXF_TRY(exf_model_check_tables(m, err));
-    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* what the checks read is not the run's */
-out:
-    return rc;
-}
-
-exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err)
-{
-    return exf_model_open_part(out, dir, EXF_MODEL_ALL, err);
-}
-
-exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part part, exf_err *err)
-{
-    exf_code rc;
-    exf_model *m = NULL;
-    *out = NULL;
-    EXF_TRY(exf_model_check_path(dir, err));
-    EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "model", err));
-    m->part = part;
-    EXF_TRY(exf_mem_strdup(&m->dir, dir, "model path", err));
-    EXF_TRY(load_config(m, err));
-    EXF_TRY(part == EXF_MODEL_CONFIG ? exf_checkpoint_empty(&m->checkpoint, err) : exf_checkpoint_open(&m->checkpoint, dir, err));
-    exf_architecture_finish(&m->arch);
-    EXF_TRY(exf_model_choose_layout(m, err));
-    if (part != EXF_MODEL_CONFIG) EXF_TRY(open_weights(m, err));
-out:
-    if (rc != EXF_OK)
-        exf_model_close(m);
-    else
-        *out = m;
-    return rc;
-}
-
-void exf_model_close(exf_model *m)
-{
-    if (!m) return;
-    exf_checkpoint_close(m->checkpoint);
-    exf_weight_identity_free(m->identity);
-    exf_mem_free(m->beyond_bf16);
-    exf_mem_free(m->spelling);
-    exf_json_free(m->config);
-    exf_mem_free(m->config_path);
-    exf_mem_free(m->dir);
-    exf_mem_free(m);
 }
 
 int exf_model_copies(const exf_model *m, exf_role role, int layer)

@@ -1,5 +1,5 @@
 /* weight_source.c - reads rows of a weight, decoded or as stored; see weight_source.h. */
-#include "model/weight_source_internal.h"
+#include "model/weight_source.h"
 
 #include "base/mem.h"
 
@@ -12,6 +12,18 @@ static const char *name_of(const exf_stored_tensor *s)
 }
 
 /* ---- where the bytes are --------------------------------------------------------- */
+
+/* Returns the stored rows from one row of the weight to the next. */
+static size_t rows_apart(const exf_weight_source *w)
+{
+    return w->how & EXF_INTERLEAVED ? 2 : 1;
+}
+
+/* Returns the stored rows before the weight's first. */
+static size_t rows_before(const exf_weight_source *w)
+{
+    return w->how & EXF_ODD_ROWS ? 1 : 0;
+}
 
 /* Returns 1 for codes that lie the other way round: rows of the weight are columns of the file. */
 static int is_turned(const exf_weight_source *w)
@@ -27,7 +39,7 @@ static size_t groups_of(const exf_weight_source *w, size_t cols)
 /* Bytes of a row of codes, of a tensor that is not turned; rows that lie in turn with another role's come with these. */
 static size_t row_bytes(const exf_weight_source *w, size_t cols)
 {
-    cols *= exf_rows_apart(w);
+    cols *= rows_apart(w);
     switch (w->coding) {
     case EXF_CODED_FP4: return cols / 2;
     case EXF_CODED_INT4: return (cols + 7) / 8 * 4;
@@ -57,7 +69,7 @@ static stored_range range_of(const exf_weight_source *w, exf_stored_kind kind, s
     if (kind == EXF_STORED_CODES) return range_of_blocks(row, n_rows, 1, row_bytes(w, cols));
     if (kind == EXF_STORED_ZEROS) return range_of_blocks(row, n_rows, 8, groups_of(w, cols) * 4);
     return range_of_blocks(row, n_rows, (size_t)w->block_rows,
-                           exf_rows_apart(w) * groups_of(w, cols) * exf_dtype_bits(w->scale_dtype) / 8);
+                           rows_apart(w) * groups_of(w, cols) * exf_dtype_bits(w->scale_dtype) / 8);
 }
 
 size_t exf_weight_source_stored_bytes(const exf_weight_source *w, exf_stored_kind kind, size_t row, size_t n_rows, size_t cols)
@@ -185,6 +197,56 @@ out:
     return rc;
 }
 
+/* ---- rearranged --------------------------------------------------------------------
+ * Plain stacks of experts whose rows lie otherwise in the file than in the forward pass (EXF_REARRANGED): two roles' rows in turn,
+ * and rows as columns.  Where two roles' rows alternate, each role's read takes both, so that they cross the disk twice; the second
+ * time they come from the system's cache, if that has room. */
+
+/* Every other row of those that are stored, or all. */
+static void widen_rows(const exf_weight_source *w, const char *codes, size_t n_rows, size_t cols, float *dst)
+{
+    exf_dtype dtype = exf_weight_source_dtype(w);
+    size_t apart = rows_apart(w), width = cols * exf_dtype_bits(dtype) / 8;
+    codes += rows_before(w) * width;
+    for (size_t r = 0; r < n_rows; r++) exf_dtype_to_f32(dst + r * cols, codes + r * apart * width, cols, dtype);
+}
+
+/* One expert's rows that are stored as columns; some of them at a time, so that dst is written in whole lines. */
+static exf_code transpose_rows(const exf_weight_source *w, const char *codes, size_t cols, float *dst, exf_err *err)
+{
+    enum { LINE = 16 };
+    exf_dtype dtype = exf_weight_source_dtype(w);
+    size_t apart = rows_apart(w), before = rows_before(w), n = apart * w->each, width = exf_dtype_bits(dtype) / 8;
+    float *some = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&some, LINE * n, sizeof *some, "weights", err));
+    for (size_t c = 0; c < cols; c += LINE) {
+        size_t have = cols - c < LINE ? cols - c : LINE;
+        exf_dtype_to_f32(some, codes + c * n * width, have * n, dtype);
+        for (size_t r = 0; r < w->each; r++)
+            for (size_t i = 0; i < have; i++) dst[r * cols + c + i] = some[i * n + apart * r + before];
+    }
+out:
+    exf_mem_free(some);
+    return rc;
+}
+
+static exf_code decode_rearranged(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
+                                  float *dst, exf_err *err)
+{
+    const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
+    const char *codes = raw->of[EXF_STORED_CODES];
+    exf_code rc = EXF_OK;
+    if (!w->each) widen_rows(w, codes, n_rows, cols, dst);
+    for (size_t at = 0; rc == EXF_OK && w->each && at < n_rows; at += w->each)
+        rc = transpose_rows(w, codes + exf_weight_source_stored_bytes(w, EXF_STORED_CODES, row, at, cols), cols, dst + at * cols,
+                            err);
+    size_t bad = rc == EXF_OK ? exf_first_not_finite(dst, n_rows * cols) : n_rows * cols;
+    if (bad == n_rows * cols) return rc;
+    return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu of row %zu of its experts' rows is not finite",
+                    exf_st_path(s->file), s->tensor->view.name, bad % cols, row + bad / cols);
+}
+
 /* ---- decoded --------------------------------------------------------------------- */
 
 /* Says which of code and scale made element `at` of the decoded rows what it is. */
@@ -231,7 +293,7 @@ static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw
     float *scales = NULL;
     exf_code rc;
     EXF_TRY(widen_scales(w, raw, range_of(w, EXF_STORED_SCALES, row, n_rows, cols).n, &scales, err));
-    size_t apart = exf_rows_apart(w), before = exf_rows_before(w);
+    size_t apart = rows_apart(w), before = rows_before(w);
     const uint8_t *codes = (const uint8_t *)raw->of[EXF_STORED_CODES] + before * (row_bytes(w, cols) / apart);
     exf_coded_rows c = {.codes = codes, .scales = scales + before * groups_of(w, cols), .rows = n_rows, .cols = cols,
                         .row_in_block = row_in_block(w, row), .block_rows = (size_t)w->block_rows,
@@ -296,7 +358,7 @@ exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows
     size_t n = n_rows * cols;
     const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
     if (w->coding != EXF_CODED_PLAIN) return decode_coded(w, raw, row, n_rows, cols, dst, err);
-    if (w->how & EXF_REARRANGED) return exf_decode_rearranged(w, raw, row, n_rows, cols, dst, err);
+    if (w->how & EXF_REARRANGED) return decode_rearranged(w, raw, row, n_rows, cols, dst, err);
     exf_dtype_to_f32(dst, raw->of[EXF_STORED_CODES], n, s->tensor->view.dtype);
     if (exf_first_not_finite(dst, n) < n) {
         exf_code rc = exf_weight_source_read(w, row, n_rows, cols, dst, err); /* for its message */

@@ -5,6 +5,7 @@
 #include "artifact/data.h"
 #include "artifact/norm_sums.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "base/text.h"
@@ -168,13 +169,70 @@ exf_code exf_solver_read_file(exf_solver *s, exf_statistics_reader *r, exf_err *
     return rc;
 }
 
+/* ---- the settings, in the provenance of the tables (read back by solve_again.c) ------------- */
+
+static void add_numbers(exf_text *list, const int64_t *number, size_t n)
+{
+    for (size_t i = 0; i < n; i++) exf_text_appendf(list, "%s%lld", i ? "," : "", (long long)number[i]);
+}
+
+static exf_code add_list(exf_provenance *p, const char *key, const exf_text *list, exf_err *err)
+{
+    exf_code rc = exf_text_end(list, err);
+    return rc == EXF_OK ? exf_provenance_add(p, err, key, "%s", list->s ? list->s : "") : rc;
+}
+
+/* Adds the facts of tables to t: those of their statistics, and the settings by which they were solved; o has the digest of
+ * the statistics. */
+static exf_code add_facts(exf_tables *t, const exf_provenance *of, const exf_solve_options *o, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance *p = &t->provenance;
+    exf_text names = {0}, ranks = {0}, budgets = {0}, rules = {0};
+    int ranked = 0;
+    EXF_TRY(exf_provenance_copy(p, of, err));
+    EXF_TRY(exf_provenance_add(p, err, "solve.program", "exfold-solve"));
+    EXF_TRY(exf_provenance_add(p, err, "solve.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "solve.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, "solve.statistics_digest", "%s", o->statistics_digest));
+    EXF_TRY(exf_provenance_add(p, err, "solve.ridge", "%.17g", o->rule.ridge));
+    if (o->rule.clip)
+        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
+    else
+        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "none"));
+    exf_text_appendf(&names, "pair");
+    for (size_t i = 0; i < o->n_projectors; i++) {
+        if (strcmp(o->projectors[i], exf_projector_pair.name) != 0) exf_text_appendf(&names, ",%s", o->projectors[i]);
+        ranked |= exf_projector_find(o->projectors[i])->ranked;
+    }
+    EXF_TRY(add_list(p, "solve.projectors", &names, err));
+    add_numbers(&ranks, o->ranks, o->n_ranks);
+    if (ranked) EXF_TRY(add_list(p, "solve.ranks", &ranks, err));
+    if (o->n_budgets) {
+        add_numbers(&budgets, o->budgets, o->n_budgets);
+        for (size_t i = 0; i < o->n_rules; i++) exf_text_appendf(&rules, "%s%s", i ? "," : "", o->rules[i]);
+        EXF_TRY(add_list(p, "solve.budgets", &budgets, err));
+        EXF_TRY(add_list(p, "solve.budget_rules", &rules, err));
+    }
+    if (o->min_pair_tokens > 1)
+        EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
+out:
+    exf_text_free(&names);
+    exf_text_free(&ranks);
+    exf_text_free(&budgets);
+    exf_text_free(&rules);
+    return rc;
+}
+
+/* ---- the end, after all layers --------------------------------------------------------------- */
+
 exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t, exf_err *err)
 {
     exf_code rc;
     if (s->norm_layers && s->norm_layers != s->tables.n_layers)
         return exf_fail(err, EXF_MODEL, "the statistics have the sums of a norm head in %d layers of %d", s->norm_layers,
                         s->tables.n_layers);
-    EXF_TRY(exf_solve_facts(&s->tables, of, o, err));
+    EXF_TRY(add_facts(&s->tables, of, o, err));
     EXF_TRY(exf_coverage_facts(&s->tables, s->has_halves, err));
     if (o->n_budgets) EXF_TRY(exf_budgets_solve(&s->budgets, o, &s->tables, err));
     *t = s->tables;

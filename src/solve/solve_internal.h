@@ -3,12 +3,6 @@
 #define EXF_SOLVE_SOLVE_INTERNAL_H
 #include "solve/solve.h"
 
-/* ---- solve_settings.c ---------------------------------------------------------------------- */
-
-/* Adds the facts of tables to t: those of their statistics, and the settings by which they were solved; o has the digest of
- * the statistics. */
-exf_code exf_solve_facts(exf_tables *t, const exf_provenance *of, const exf_solve_options *o, exf_err *err) EXF_CHECKED;
-
 /* ---- projector.c: what closed forms share -------------------------------------------------- */
 
 /* Returns 1 if pair i = s * E + t of a layer has enough tokens. */

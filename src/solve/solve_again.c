@@ -1,66 +1,10 @@
-/* solve_settings.c - the settings of a solution: written to the provenance of tables, and read back to solve them again. */
+/* solve_again.c - reads the settings of a solution back from the provenance of tables, and solves them again; see solve.h. */
 #include "solve/solve_internal.h"
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 
 #include <string.h>
-
-/* ---- written ------------------------------------------------------------------------------- */
-
-static void add_numbers(exf_text *list, const int64_t *number, size_t n)
-{
-    for (size_t i = 0; i < n; i++) exf_text_appendf(list, "%s%lld", i ? "," : "", (long long)number[i]);
-}
-
-static exf_code add_list(exf_provenance *p, const char *key, const exf_text *list, exf_err *err)
-{
-    exf_code rc = exf_text_end(list, err);
-    return rc == EXF_OK ? exf_provenance_add(p, err, key, "%s", list->s ? list->s : "") : rc;
-}
-
-exf_code exf_solve_facts(exf_tables *t, const exf_provenance *of, const exf_solve_options *o, exf_err *err)
-{
-    exf_code rc;
-    exf_provenance *p = &t->provenance;
-    exf_text names = {0}, ranks = {0}, budgets = {0}, rules = {0};
-    int ranked = 0;
-    EXF_TRY(exf_provenance_copy(p, of, err));
-    EXF_TRY(exf_provenance_add(p, err, "solve.program", "exfold-solve"));
-    EXF_TRY(exf_provenance_add(p, err, "solve.version", "%s", exf_release()));
-    EXF_TRY(exf_provenance_add(p, err, "solve.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, "solve.statistics_digest", "%s", o->statistics_digest));
-    EXF_TRY(exf_provenance_add(p, err, "solve.ridge", "%.17g", o->rule.ridge));
-    if (o->rule.clip)
-        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
-    else
-        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "none"));
-    exf_text_appendf(&names, "pair");
-    for (size_t i = 0; i < o->n_projectors; i++) {
-        if (strcmp(o->projectors[i], exf_projector_pair.name) != 0) exf_text_appendf(&names, ",%s", o->projectors[i]);
-        ranked |= exf_projector_find(o->projectors[i])->ranked;
-    }
-    EXF_TRY(add_list(p, "solve.projectors", &names, err));
-    add_numbers(&ranks, o->ranks, o->n_ranks);
-    if (ranked) EXF_TRY(add_list(p, "solve.ranks", &ranks, err));
-    if (o->n_budgets) {
-        add_numbers(&budgets, o->budgets, o->n_budgets);
-        for (size_t i = 0; i < o->n_rules; i++) exf_text_appendf(&rules, "%s%s", i ? "," : "", o->rules[i]);
-        EXF_TRY(add_list(p, "solve.budgets", &budgets, err));
-        EXF_TRY(add_list(p, "solve.budget_rules", &rules, err));
-    }
-    if (o->min_pair_tokens > 1)
-        EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
-out:
-    exf_text_free(&names);
-    exf_text_free(&ranks);
-    exf_text_free(&budgets);
-    exf_text_free(&rules);
-    return rc;
-}
-
-/* ---- read back ----------------------------------------------------------------------------- */
 
 /* The settings, with the lists that exf_solve_options borrows. */
 typedef struct {
