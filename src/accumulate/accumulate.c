@@ -12,17 +12,6 @@
 
 /* ---- before the first layer --------------------------------------------------------------------- */
 
-exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
-{
-    size_t tokens = a->routes.sample.cap;
-    exf_code rc = EXF_OK;
-    if (tokens) EXF_TRY(exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err));
-    if (tokens) EXF_TRY(exf_route_sample_add_head(&s->routes, a->routes.sample.q, err));
-    rc = exf_norm_sums_new(&s->norms, s->n_experts, (int)a->shape.d_model, exf_head_directions(&a->shape, &a->options), err);
-out:
-    return rc;
-}
-
 static exf_code begin_pass(void *self, int n_workers, exf_err *err)
 {
     exf_accumulator *a = self;

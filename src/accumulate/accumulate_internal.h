@@ -264,10 +264,10 @@ typedef struct {
 
 /* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
 exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
-/* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device. */
-exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+/* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device. */
+exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Returns 1 if layers have their records when the first point is saved, 0: when they are written. */
 int exf_accumulator_records_later(const exf_accumulator *a);
 /* Ends what was taken, and writes the records of layers below `done` that have none. */

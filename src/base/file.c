@@ -317,6 +317,20 @@ exf_code exf_path_absolute(char **out, const char *path, exf_err *err)
     return !*path || strcmp(path, ".") == 0 ? exf_mem_strdup(out, here, "path", err) : exf_path_join(out, here, path, err);
 }
 
+exf_code exf_path_beside_program(exf_text *out, int up, const char *rest, exf_err *err)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    for (int i = 0; i <= up; i++) {
+        char *slash = strrchr(self, '/');
+        if (!slash) return EXF_OK;
+        *slash = 0;
+    }
+    exf_text_appendf(out, "%s/%s", self, rest);
+    return exf_text_end(out, err);
+}
+
 exf_code exf_path_real(char **out, const char *path, exf_err *err)
 {
     char there[PATH_MAX], *parent = NULL, *real_parent = NULL;

@@ -107,28 +107,6 @@ static exf_code refuse_bytes(const head *h)
 
 /* ---- JSON lines ---------------------------------------------------------- */
 
-/* Returns 1 for a list of turns, {"role": ..., "content": ...} or {"from": ..., "value": ...}. */
-static int is_conversation(const exf_json *member)
-{
-    const exf_json *turn = exf_json_type(member) == EXF_JSON_ARRAY ? exf_json_at(member, 0) : NULL;
-    if (!turn || exf_json_type(turn) != EXF_JSON_OBJECT) return 0;
-    return exf_json_get(turn, exf_json_get(turn, "role") ? "content" : "from") != NULL;
-}
-
-exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err)
-{
-    for (void *it = exf_json_first(object); it; it = exf_json_next(object, it)) {
-        const char *name = exf_json_key(it);
-        if (!is_conversation(exf_json_value(it))) continue;
-        int is_usual = strcmp(name, "messages") == 0;
-        return exf_fail(err, EXF_MODEL,
-                        "%s: \"%s\" is a conversation, which becomes text by the model's own chat template: python3 "
-                        "scripts/render_chat.py MODEL %s OUT.jsonl%s%s; then give OUT.jsonl",
-                        place, name, path, is_usual ? "" : " --messages ", is_usual ? "" : name);
-    }
-    return EXF_OK;
-}
-
 /* Returns the first line that is not blank; *number counts from 1. */
 static const char *first_line(const head *h, size_t *len, int *number)
 {

@@ -44,6 +44,28 @@ void exf_tensor_names(const exf_st_file *f, exf_text *out)
     append_rest(out, n);
 }
 
+/* Returns 1 for a list of turns, {"role": ..., "content": ...} or {"from": ..., "value": ...}. */
+static int is_conversation(const exf_json *member)
+{
+    const exf_json *turn = exf_json_type(member) == EXF_JSON_ARRAY ? exf_json_at(member, 0) : NULL;
+    if (!turn || exf_json_type(turn) != EXF_JSON_OBJECT) return 0;
+    return exf_json_get(turn, exf_json_get(turn, "role") ? "content" : "from") != NULL;
+}
+
+exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err)
+{
+    for (void *it = exf_json_first(object); it; it = exf_json_next(object, it)) {
+        const char *name = exf_json_key(it);
+        if (!is_conversation(exf_json_value(it))) continue;
+        int is_usual = strcmp(name, "messages") == 0;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"%s\" is a conversation, which becomes text by the model's own chat template: python3 "
+                        "scripts/render_chat.py MODEL %s OUT.jsonl%s%s; then give OUT.jsonl",
+                        place, name, path, is_usual ? "" : " --messages ", is_usual ? "" : name);
+    }
+    return EXF_OK;
+}
+
 /* ---- one document ----------------------------------------------------------------------------------------- */
 
 /* Cuts ids[first..], a document, into chunks of max_tokens; removes the last one if it is too short. */

@@ -3,6 +3,7 @@
  * program.h. */
 #include "cli/program.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/registry.h"
 #include "kernels/linear/linear.h"
@@ -174,39 +175,6 @@ exf_opt_scope exf_program_scope(const exf_program *p)
     return (exf_opt_scope){p, scope_takes, exf_programs_taking};
 }
 
-/* ---- what lies beside a program ------------------------------------------------------ */
-
-enum { MAX_PATH = 4096 };
-
-/* Appends the directory of this program's file and what follows it; nothing where the system does not say where that is. */
-static exf_code add_beside(exf_text *out, int up, const char *rest, exf_err *err)
-{
-    char self[MAX_PATH];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    for (int i = 0; i <= up; i++) {
-        char *slash = strrchr(self, '/');
-        if (!slash) return EXF_OK;
-        *slash = 0;
-    }
-    exf_text_appendf(out, "%s/%s", self, rest);
-    return exf_text_end(out, err);
-}
-
-exf_code exf_program_schema(const char *kind, exf_text *out, exf_err *err)
-{
-    char rest[64];
-    exf_text path = {0};
-    snprintf(rest, sizeof rest, "share/exfold/schema/%s.json", kind);
-    exf_code rc = add_beside(&path, 1, rest, err);
-    if (rc == EXF_OK && path.len && access(path.s, R_OK) == 0 && !path.s[strcspn(path.s, " \t\n\r")])
-        exf_text_appendf(out, "# yaml-language-server: $schema=%s\n", path.s);
-    else if (rc == EXF_OK)
-        exf_text_appendf(out, "# exfold-inspect schema %s prints the JSON Schema of this file\n", kind);
-    exf_text_free(&path);
-    return rc == EXF_OK ? exf_text_end(out, err) : rc;
-}
-
 /* ---- `exfold PROGRAM ARGUMENT ...` ---------------------------------------------------- */
 
 /* Runs the program beside this one's file or, where the system does not say where that is or none lies there, on PATH. */
@@ -214,7 +182,7 @@ static exf_code exec_program(const exf_program *p, char **argv, exf_err *err)
 {
     exf_text path = {0};
     exf_code rc;
-    EXF_TRY(add_beside(&path, 0, p->name, err));
+    EXF_TRY(exf_path_beside_program(&path, 0, p->name, err));
     errno = ENOENT;
     if (path.len) execv(path.s, argv);
     if (errno == ENOENT) execvp(p->name, argv);

@@ -57,11 +57,6 @@ exf_code exf_program_require(const char *word, const exf_program **out, exf_err 
  * Returns only if that fails: EXF_USAGE for an unknown word, naming the nearest, EXF_IO. */
 exf_code exf_program_become(int argc, char **argv, exf_err *err) EXF_CHECKED;
 
-/* Appends the line by which an editor finds the JSON Schema of a "recipe" or "manifest" that begins with it: that of
- * ../share/exfold/schema, seen from this program's file.  Where none lies there, or a blank would end its path, the line says
- * which command prints it. */
-exf_code exf_program_schema(const char *kind, exf_text *out, exf_err *err) EXF_CHECKED;
-
 /* The groups in which programs are listed, in their order, up to a name of NULL. */
 typedef struct {
     const char *name, *heading;
@@ -124,8 +119,8 @@ exf_code exf_help_json(exf_text *out, exf_err *err) EXF_CHECKED;
 /* Writes r->init_path, a recipe with every key, its comment from the option table: keys that
  * exf_default_settings_set() or the command line set stand as they are, all others commented out with
  * their defaults.  Beside it NAME-manifest.yaml: the files of --text; without --text those of a released
- * model, and its held-out text in NAME-validation-manifest.yaml.  All begin with the line of
- * exf_program_schema().  Reads of the model config.json alone.
+ * model, and its held-out text in NAME-validation-manifest.yaml.  All begin with the line
+ * by which an editor finds their JSON Schema.  Reads of the model config.json alone.
  * EXF_USAGE without --text for a model that is not released, EXF_IO for a file that exists, unless --force. */
 exf_code exf_init_recipe(exf_recipe *r, exf_err *err) EXF_CHECKED;
 #endif

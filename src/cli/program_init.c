@@ -9,7 +9,9 @@
 #include "recipe/recipe.h"
 #include "recipe/run_directory.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* One file to be written beside the recipe; path NULL: none. */
 typedef struct {
@@ -66,6 +68,25 @@ out:
     return rc;
 }
 
+/* ---- the line of the schema -------------------------------------------------------------- */
+
+/* Appends the line by which an editor finds the JSON Schema of a "recipe" or "manifest" that begins with it: that of
+ * ../share/exfold/schema, seen from this program's file.  Where none lies there, or a blank would end its path, the line says
+ * which command prints it. */
+static exf_code append_schema(const char *kind, exf_text *out, exf_err *err)
+{
+    char rest[64];
+    exf_text path = {0};
+    snprintf(rest, sizeof rest, "share/exfold/schema/%s.json", kind);
+    exf_code rc = exf_path_beside_program(&path, 1, rest, err);
+    if (rc == EXF_OK && path.len && access(path.s, R_OK) == 0 && !path.s[strcspn(path.s, " \t\n\r")])
+        exf_text_appendf(out, "# yaml-language-server: $schema=%s\n", path.s);
+    else if (rc == EXF_OK)
+        exf_text_appendf(out, "# exfold-inspect schema %s prints the JSON Schema of this file\n", kind);
+    exf_text_free(&path);
+    return rc == EXF_OK ? exf_text_end(out, err) : rc;
+}
+
 /* ---- manifests ------------------------------------------------------------------------- */
 
 /* Appends the text with every `from` replaced. */
@@ -91,7 +112,7 @@ static exf_code copy_manifest(const init *s, const exf_yaml *recipe, const char 
         return exf_fail(err, EXF_INTERNAL, "%s: %s.manifest is no path from its folder", s->released->recipe, section);
     const char *name = node->text + strlen(up);
     EXF_TRY(exf_released_file(&text[0], name, err));
-    EXF_TRY(exf_program_schema("manifest", &out->text, err));
+    EXF_TRY(append_schema("manifest", &out->text, err));
     EXF_TRY(add_replaced(&text[1], text[0].s, "../corpora/", "corpora/", err));
     EXF_TRY(add_replaced(&text[2], text[1].s, name, out->path, err));
     rc = add_replaced(&out->text, text[2].s, "models/MODEL", s->recipe->model_path, err);
@@ -120,7 +141,7 @@ static exf_code make_manifests(init *s, exf_err *err)
     exf_code rc;
     if (s->recipe->texts.n == 0) return copy_manifests(s, err);
     EXF_TRY(exf_text_inputs_make(&s->inputs, s->recipe, s->manifest.path, err));
-    EXF_TRY(exf_program_schema("manifest", &s->manifest.text, err));
+    EXF_TRY(append_schema("manifest", &s->manifest.text, err));
     exf_text_appendf(&s->manifest.text, "%s", s->inputs.manifest.s);
     rc = exf_text_end(&s->manifest.text, err);
 out:
@@ -272,7 +293,7 @@ static exf_code make_files(init *s, exf_err *err)
     EXF_TRY(name_files(s, err));
     EXF_TRY(make_manifests(s, err));
     EXF_TRY(set_paths(s, err));
-    EXF_TRY(exf_program_schema("recipe", &s->file.text, err));
+    EXF_TRY(append_schema("recipe", &s->file.text, err));
     add_head(s, &s->file.text);
     EXF_TRY(add_keys(s, &s->file.text, err));
 out:
