@@ -91,8 +91,17 @@ struct exf_fold_rewriter {
     unsigned char *seen;          /* [E] scratch of the expert usage */
 };
 
+/* ---- fold_status.c ----------------------------------------------------------------------------------- */
+
 /* Returns one layer's tables in the form that kernels take. */
 exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, const float *coeff, const float *loss);
+/* Turns a status of exfold/fold.h into an error with the values that disagree: EXF_MODEL or
+ * EXF_USAGE naming the limit, EXF_INTERNAL for inconsistent arguments, EXF_DEVICE for a failed
+ * launch. */
+typedef enum { EXF_FOLD_PHASE_PREFILL, EXF_FOLD_PHASE_DECODE } exf_fold_phase;
+exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf_fold_phase phase, exf_err *err) EXF_CHECKED;
+
+/* ---- fold_prefill.c, fold_decode.c, fold_vectors.c ------------------------------------------------------ */
 
 /* Rewrites the prefill positions, or the decode positions, of all routes. */
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
@@ -136,10 +145,4 @@ exf_fold_budget_options exf_fold_budget_of(const exf_fold_rewriter *f, int index
 /* Return the layer's factor of skip, and its threshold. */
 double exf_fold_skip_factor(const exf_fold_rewriter *f, int index);
 double exf_fold_skip_threshold(const exf_fold_rewriter *f);
-
-/* Turns a status of exfold/fold.h into an error with the values that disagree: EXF_MODEL or
- * EXF_USAGE naming the limit, EXF_INTERNAL for inconsistent arguments, EXF_DEVICE for a failed
- * launch. */
-typedef enum { EXF_FOLD_PHASE_PREFILL, EXF_FOLD_PHASE_DECODE } exf_fold_phase;
-exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf_fold_phase phase, exf_err *err) EXF_CHECKED;
 #endif

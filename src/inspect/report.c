@@ -4,10 +4,7 @@
 
 #include "base/mem.h"
 
-#include <stdarg.h>
 #include <string.h>
-
-enum { FLUSH = 1 << 18 };
 
 static const unsigned char html[] = {
 #include "gen/report_html.inc"
@@ -18,41 +15,6 @@ static const unsigned char css[] = {
 static const unsigned char js[] = {
 #include "gen/report_js.inc"
 };
-
-/* ---- text ------------------------------------------------------------------------------- */
-
-/* Writes the text to the file. */
-static void flush_text(exf_report *r)
-{
-    if (r->rc == EXF_OK) r->rc = exf_text_end(&r->text, r->err);
-    if (r->rc == EXF_OK && r->text.len) r->rc = exf_output_file_write(r->file, r->text.s, r->text.len, r->err);
-    r->text.len = 0;
-}
-
-void exf_report_addf(exf_report *r, const char *fmt, ...)
-{
-    va_list va;
-    va_start(va, fmt);
-    exf_text_appendv(&r->text, fmt, va);
-    va_end(va);
-    if (r->text.len > FLUSH) flush_text(r);
-}
-
-void exf_report_text(exf_report *r, const char *text)
-{
-    static const struct {
-        char c;
-        const char *entity;
-    } special[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-    if (r->rc == EXF_OK && exf_utf8_valid(text, strlen(text)) != strlen(text))
-        r->rc = exf_fail(r->err, EXF_FORMAT, "a text of the report is not valid UTF-8");
-    for (; *text; text++) {
-        const char *entity = NULL;
-        for (size_t i = 0; i < sizeof special / sizeof *special; i++)
-            if (*text == special[i].c) entity = special[i].entity;
-        exf_text_append(&r->text, entity ? entity : text, entity ? strlen(entity) : 1);
-    }
-}
 
 /* ---- places ---------------------------------------------------------------------------- */
 
@@ -111,7 +73,7 @@ static exf_code fill_page(exf_report *r)
         EXF_TRY(fill_place(r, open + 2, (size_t)(close - open) - 2));
         at = (size_t)(close - page) + 2;
     }
-    flush_text(r);
+    exf_report_flush(r);
     rc = r->rc;
 out:
     return rc;

@@ -22,6 +22,9 @@ void exf_report_addf(exf_report *r, const char *fmt, ...) EXF_PRINTF(2, 3);
 /* Adds text with &, <, > and quotes as HTML wants them; bytes that are no UTF-8 are EXF_FORMAT. */
 void exf_report_text(exf_report *r, const char *text);
 
+/* Writes what is not yet in the file. */
+void exf_report_flush(exf_report *r);
+
 /* Add the parts that are HTML (report_tables.c). */
 void exf_report_cards(exf_report *r);
 void exf_report_layers(exf_report *r);
