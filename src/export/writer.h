@@ -15,7 +15,7 @@ typedef struct {
     const char *validation;     /* validation.md of these tables, for a card; NULL: none */
     const exf_provenance *validated; /* the facts of that validation, its text and settings; NULL: not known */
     int has_recipe;             /* exfold_recipe.yaml stands beside what is exported */
-    const char *const *targets; /* names of the targets that a card tells of: of this export, and what lies beside it */
+    const struct exf_writer *const *targets; /* those that a card tells of: of this export, and what lies beside it */
     size_t n_targets;
     const char *base_model;     /* the model's name on a hub; NULL: not given */
     const char *revision;       /* of base_model; NULL: not given */
@@ -51,7 +51,7 @@ typedef struct {
     const char *code;
 } exf_snippet;
 
-typedef struct {
+typedef struct exf_writer {
     const char *name; /* as in the recipe's output.targets */
     const char *file; /* name of the file or directory it writes */
     int is_directory;

@@ -244,17 +244,28 @@ static void add_files(exf_text *out, const exf_export *x)
 {
     exf_text_appendf(out, "\n## Files\n\n| file | |\n|---|---|\n");
     for (size_t i = 0; i < x->n_targets; i++) {
-        const exf_writer *w = exf_writer_find(x->targets[i]);
-        if (w && strcmp(w->name, "card") != 0)
+        const exf_writer *w = x->targets[i];
+        if (strcmp(w->name, "card") != 0)
             exf_text_appendf(out, "| `%s%s` | %s |\n", w->file, w->is_directory ? "/" : "", w->about);
     }
     if (x->has_recipe) exf_text_appendf(out, "| `exfold_recipe.yaml` | the recipe of the run, as resolved |\n");
 }
 
-static void add_snippet(exf_text *out, const char *target)
+/* ---- how to load ------------------------------------------------------------------------------ */
+
+const exf_snippet exf_snippet_hdf5 = {
+    "hdf5", "HDF5, with h5py",
+    "import h5py\n"
+    "\n"
+    "with h5py.File(\"tables.h5\") as f:\n"
+    "    family = f[\"provenance\"].attrs[\"model.family\"].decode()  # text attributes are bytes\n"
+    "    coeff, loss = f[\"coeff\"][:], f[\"loss\"][:]\n"
+    "target = loss[0, 3].argmin()\n"
+    "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"};
+
+static void add_snippet(exf_text *out, const exf_snippet *s)
 {
-    const exf_snippet *s = exf_snippet_find(target);
-    if (s) exf_text_appendf(out, "\n%s:\n\n```python\n%s```\n", s->title, s->code);
+    if (s->code) exf_text_appendf(out, "\n%s:\n\n```python\n%s```\n", s->title, s->code);
 }
 
 static exf_code write_card(const exf_export *x, const char *path, int force, exf_err *err)
@@ -271,9 +282,9 @@ static exf_code write_card(const exf_export *x, const char *path, int force, exf
     EXF_TRY(add_validation(&text, x, err));
     add_files(&text, x);
     exf_text_appendf(&text, "\n## How to load\n");
-    for (size_t i = 0; i < x->n_targets; i++) add_snippet(&text, x->targets[i]);
+    for (size_t i = 0; i < x->n_targets; i++) add_snippet(&text, &x->targets[i]->load);
     exf_text_appendf(&text, "\nWhere the whole run is published, `tables.h5` and `statistics.h5` are HDF5.\n");
-    add_snippet(&text, "hdf5");
+    add_snippet(&text, &exf_snippet_hdf5);
     if (x->digest) EXF_TRY(exf_made_from_comment(&text, x->digest, err));
     EXF_TRY(exf_text_end(&text, err));
     rc = exf_output_file_whole(path, force, text.s, text.len, err);

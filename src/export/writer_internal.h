@@ -1,4 +1,4 @@
-/* writer_internal.h - what the writers share: facts and layers without evidence (writer.c), the tables of plugins
+/* writer_internal.h - what the writers share: facts and layers without evidence (table_facts.c), the tables of plugins
  * (runtime_tables.c), models without some of their experts (pruned.c), evidence for model cards (writer_card.c). */
 #ifndef EXF_EXPORT_WRITER_INTERNAL_H
 #define EXF_EXPORT_WRITER_INTERNAL_H
@@ -102,9 +102,9 @@ void exf_pruned_tensors_free(exf_pruned_tensors *p);
 
 /* ---- for model cards --------------------------------------------------------------------------- */
 
-/* Returns the lines of Python that load an export target, or "hdf5", tables.h5; NULL: there are none.  The tests compare
- * them with tests/interop/load_*.py, which are run. */
-const exf_snippet *exf_snippet_find(const char *target);
+/* The lines of Python that load tables.h5, which is no target.  The tests compare these and those of the targets with
+ * tests/interop/load_*.py, which are run. */
+extern const exf_snippet exf_snippet_hdf5;
 
 /* How many pairs of a layer were observed on how many tokens.  Medians are the lower of two in the middle. */
 typedef struct {

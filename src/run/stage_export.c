@@ -163,17 +163,17 @@ out:
 /* The targets that a card tells of: those of this export, and those of an earlier one whose files lie beside it. */
 typedef struct {
     const char *directory, *digest; /* of the tables */
-    const char **name;
+    const exf_writer **target;
     size_t n, cap;
 } told_targets;
 
-static exf_code add_target(told_targets *t, const char *name, exf_err *err)
+static exf_code add_target(told_targets *t, const exf_writer *w, exf_err *err)
 {
     exf_code rc;
     for (size_t i = 0; i < t->n; i++)
-        if (strcmp(t->name[i], name) == 0) return EXF_OK;
-    EXF_TRY(exf_mem_grow(&t->name, &t->cap, t->n + 1, sizeof *t->name, "targets", err));
-    t->name[t->n++] = name;
+        if (t->target[i] == w) return EXF_OK;
+    EXF_TRY(exf_mem_grow(&t->target, &t->cap, t->n + 1, sizeof(const exf_writer *), "targets", err));
+    t->target[t->n++] = w;
 out:
     return rc;
 }
@@ -188,7 +188,7 @@ static exf_code add_beside(void *self, const exf_derived_file *f, exf_err *err)
     if (!w) return EXF_OK;
     EXF_TRY(exf_path_join(&marked, t->directory, f->marked, err));
     EXF_TRY(exf_made_from(marked, hex, err));
-    if (strcmp(hex, t->digest) == 0) rc = add_target(t, w->name, err);
+    if (strcmp(hex, t->digest) == 0) rc = add_target(t, w, err);
 out:
     exf_mem_free(marked);
     return rc;
@@ -196,16 +196,16 @@ out:
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp((*(const exf_writer *const *)a)->name, (*(const exf_writer *const *)b)->name);
 }
 
 /* Lists them by name, so that a card does not depend on what was exported when. */
 static exf_code list_targets(told_targets *t, const exf_recipe *r, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; i < r->targets.n; i++) EXF_TRY(add_target(t, r->targets.item[i], err));
+    for (size_t i = 0; i < r->targets.n; i++) EXF_TRY(add_target(t, exf_writer_find(r->targets.item[i]), err));
     EXF_TRY(exf_derived_each(t->directory, add_beside, t, err));
-    if (t->n) qsort(t->name, t->n, sizeof *t->name, by_name);
+    if (t->n) qsort(t->target, t->n, sizeof(const exf_writer *), by_name);
 out:
     return rc;
 }
@@ -270,7 +270,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         .validation = validation,
         .validated = validated.n ? &validated : NULL,
         .has_recipe = has_recipe,
-        .targets = told.name,
+        .targets = told.target,
         .n_targets = told.n,
         .base_model = r->base_model && *r->base_model ? r->base_model : NULL,
         .revision = r->revision && *r->revision ? r->revision : NULL,
@@ -290,7 +290,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
 out:
     exf_mem_free(validation);
     exf_provenance_free(&validated);
-    exf_mem_free(told.name);
+    exf_mem_free(told.target);
     exf_text_free(&other);
     exf_model_close(model);
     exf_tables_free(&read.tables);

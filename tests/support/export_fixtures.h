@@ -160,7 +160,8 @@ static inline exf_code write_export(const char *target, const exf_export *x, con
 /* The same of tables alone. */
 static inline exf_code write_target(const char *target, const exf_tables *t, const char *name, int force, exf_err *err)
 {
-    const exf_export x = {.tables = t, .targets = &target, .n_targets = 1};
+    const exf_writer *w = exf_writer_find(target);
+    const exf_export x = {.tables = t, .targets = &w, .n_targets = 1};
     return write_export(target, &x, name, force, err);
 }
 #endif

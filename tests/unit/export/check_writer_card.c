@@ -6,14 +6,17 @@
 
 static exf_err e; /* of the last call */
 
-static const char *const targets[] = {"safetensors", "exfold-qwen3", "npy", "card"};
+enum { TARGETS = 4 };
+static const char *const names[TARGETS] = {"safetensors", "exfold-qwen3", "npy", "card"};
 static const char *const datasets[] = {"org/it's: data", "org/more"};
 
 static const char validation[] = "| variant | PPL |\n|---|---|\n| P4 | 3.4 |"; /* without a line's end */
 
 static exf_export sample_export(const exf_tables *t)
 {
-    return (exf_export){.tables = t, .targets = targets, .n_targets = 4};
+    static const exf_writer *targets[TARGETS];
+    for (int i = 0; i < TARGETS; i++) targets[i] = exf_writer_find(names[i]);
+    return (exf_export){.tables = t, .targets = targets, .n_targets = TARGETS};
 }
 
 static char *card_of(const exf_export *x)
@@ -107,16 +110,15 @@ START_TEST(a_validation_is_quoted_as_it_stands)
 END_TEST
 
 /* tests/interop/load_<name>.py, which check-interop runs. */
-static void ck_snippet(const char *target, const char *title)
+static void ck_snippet(const exf_snippet *s, const char *target)
 {
-    const exf_snippet *s = exf_snippet_find(target);
     char path[80], *file, *doc;
     size_t n, m;
-    ck_assert_msg(s != NULL, "%s has no snippet", target);
+    ck_assert_msg(s->code != NULL, "%s has no snippet", target);
     snprintf(path, sizeof path, "tests/interop/load_%s.py", s->name);
     ck_ok(exf_file_slurp(path, 1 << 16, &file, &n, &e), e);
     ck_assert_str_eq(s->code, file);
-    ck_assert(*title);
+    ck_assert(*s->title);
     ck_ok(exf_file_slurp("docs/serving.md", 1 << 20, &doc, &m, &e), e);
     ck_assert_msg(strstr(doc, file) != NULL, "docs/serving.md does not quote %s", path);
     exf_mem_free(file);
@@ -128,12 +130,12 @@ START_TEST(every_snippet_is_one_that_is_run)
     for (size_t i = 0; exf_writer_at(i); i++) {
         const exf_writer *w = exf_writer_at(i);
         if (w->allows) /* of experts to keep, and no tables */
-            ck_assert_ptr_null(exf_snippet_find(w->name));
+            ck_assert_ptr_null(w->load.code);
         else if (strcmp(w->name, "card") != 0)
-            ck_snippet(w->name, w->about);
+            ck_snippet(&w->load, w->name);
     }
-    ck_snippet("hdf5", "x");
-    ck_assert_ptr_null(exf_snippet_find("card"));
+    ck_snippet(&exf_snippet_hdf5, "hdf5");
+    ck_assert_ptr_null(exf_writer_find("card")->load.code);
 }
 END_TEST
 
