@@ -398,7 +398,6 @@ $(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
 $(BUILD)/$(1)/$(4).o: $(BUILD)/gen/$(2).inc
 endef
-$(eval $(call registry,src/artifact,artifact,_,artifact))
 $(eval $(call registry,src/model,family,_,family))
 $(eval $(call registry,src/solve,projector,_,projector))
 $(eval $(call registry,src/export,writer,_,writer))

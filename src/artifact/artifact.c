@@ -9,10 +9,13 @@
 
 #include <string.h>
 
+const exf_artifact exf_artifact_basis = {.kind = "basis", .version = 3, .min_reader = 3};
+const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 4, .min_reader = 1};
+const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 5, .min_reader = 1};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_reader = 1};
+
 EXF_REGISTRY_BEGIN
-#define X(name) &exf_artifact_##name,
-#include "gen/artifact.inc"
-#undef X
+&exf_artifact_basis, &exf_artifact_capture, &exf_artifact_statistics, &exf_artifact_tables,
 EXF_REGISTRY_END(artifact)
 EXF_REGISTRY_FIND(artifact)
 

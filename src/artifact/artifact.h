@@ -11,8 +11,8 @@
  * which every reader compares with the elements; no digest covers it.  A reader of version R refuses a file whose
  * exfold_min_reader is above R, and files of container version 1 with the program that makes them again. */
 
-/* A registry: one file src/artifact/artifact_<kind>.c per kind; the comment on its top is the
- * format's specification. */
+/* The kinds and their versions stand in artifact.c; src/artifact/artifact_<kind>.c reads and writes one, and the comment on its
+ * top is the format's specification. */
 #ifndef EXF_ARTIFACT_ARTIFACT_H
 #define EXF_ARTIFACT_ARTIFACT_H
 #include "artifact/provenance.h"

@@ -25,8 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_basis = {.kind = "basis", .version = 3, .min_reader = 3};
-
 exf_code exf_basis_hash(exf_hash *h, int layer_number, const exf_vector_sums *v, exf_err *err)
 {
     size_t p = (size_t)v->n_pairs, r = (size_t)v->rank, d = (size_t)v->d_model;

@@ -22,8 +22,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 4, .min_reader = 1};
-
 enum { N_PARTS = EXF_CAPTURE_PARTS, STREAM_SQ = 3, PATH_LEN = 64 };
 
 static const struct { const char *name; exf_dtype dtype; int rank; } parts[N_PARTS] = {

@@ -65,7 +65,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 5, .min_reader = 1};
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
 static const exf_artifact of_common_input = {.kind = "statistics", .version = 5, .min_reader = 2};
 

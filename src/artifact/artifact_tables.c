@@ -53,8 +53,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_reader = 1};
-
 /* ---- the tables by name ---------------------------------------------------- */
 
 enum { PATH_LEN = 64 };

@@ -225,6 +225,8 @@ const exf_vector_array *exf_vectors_basis(const exf_vectors *v); /* NULL: none *
 enum { EXF_VECTOR_NAME = 40 };
 void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator);
 void exf_vectors_free(exf_vectors *v);
+/* What a projector stores (artifact/projector.h); the array without a name ends each list. */
+extern const exf_stored_array exf_stored_diagonal[], exf_stored_lowrank[];
 const exf_stored_array *exf_stored_array_find(const char *name); /* NULL: no projector stores it */
 /* Adds the array of that name at its place in t->vectors, whose pairs are listed, or returns the one
  * that exists; rank: R, or 0 if the shape has none.  EXF_INTERNAL: no projector stores such a name. */
@@ -236,6 +238,8 @@ static inline int exf_stored_by_pair(exf_stored_shape shape)
 {
     return shape == EXF_STORED_PAIRS || shape == EXF_STORED_RANKS;
 }
+
+/* ---- vectors in files (tables_vectors_file.c) ----------------------------- */
 
 /* Writes the vectors; nothing for tables without any. */
 exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;

@@ -117,8 +117,8 @@ exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err) EXF_C
 exf_code exf_path_absolute(char **out, const char *path, exf_err *err) EXF_CHECKED;
 /* The absolute path without links that a path has or, where nothing is there yet, would have.  Caller frees. */
 exf_code exf_path_real(char **out, const char *path, exf_err *err) EXF_CHECKED;
-/* Appends the directory that is `up` levels above that of this program's file, and rest; nothing where the system does not say where
- * that is. */
+/* Appends the directory that is `up` levels above that of this program's file, and rest; nothing where the system does not say
+ * where that is. */
 exf_code exf_path_beside_program(exf_text *out, int up, const char *rest, exf_err *err) EXF_CHECKED;
 typedef enum { EXF_PATH_NOTHING, EXF_PATH_FILE, EXF_PATH_DIRECTORY, EXF_PATH_OTHER } exf_path_kind;
 /* Looks what has that name, links not followed (OTHER). */

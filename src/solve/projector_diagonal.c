@@ -91,10 +91,8 @@ static exf_code find_form(exf_projector_form *out, const exf_tables *t, int rank
     return EXF_OK;
 }
 
-static const exf_stored_array stored[] = {
-    {"diagonal", EXF_STORED_PAIRS}, {"diagonal_loss", EXF_STORED_LOSSES}, {NULL, EXF_STORED_PAIRS}};
-
 const exf_projector exf_projector_diagonal = {.name = "diagonal", .words = "a diagonal per pair",
                                               .place = 40, .apply = EXF_APPLY_VECTORS,
                                               .observes = EXF_OBSERVES_ELEMENTS,
-                                              .begin = add_arrays, .layer = solve_layer, .stored = stored, .form = find_form};
+                                              .begin = add_arrays, .layer = solve_layer,
+                                              .stored = exf_stored_diagonal, .form = find_form};

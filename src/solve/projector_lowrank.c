@@ -187,9 +187,8 @@ static exf_code find_form(exf_projector_form *out, const exf_tables *t, int rank
     return EXF_OK;
 }
 
-static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank", EXF_STORED_RANKS}, {NULL, EXF_STORED_PAIRS}};
-
 const exf_projector exf_projector_lowrank = {.name = "lowrank", .words = "a low-rank map per pair",
                                              .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1,
                                              .observes = EXF_OBSERVES_BASIS,
-                                             .begin = add_arrays, .layer = solve_layer, .stored = stored, .form = find_form};
+                                             .begin = add_arrays, .layer = solve_layer,
+                                             .stored = exf_stored_lowrank, .form = find_form};

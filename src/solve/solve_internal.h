@@ -3,7 +3,7 @@
 #define EXF_SOLVE_SOLVE_INTERNAL_H
 #include "solve/solve.h"
 
-/* ---- projector.c: what closed forms share -------------------------------------------------- */
+/* ---- closed_forms.c ------------------------------------------------------------------------- */
 
 /* Returns 1 if pair i = s * E + t of a layer has enough tokens. */
 int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i);
