@@ -1,8 +1,8 @@
-/* tokenizer_internal.h - what the chapters of the tokenizer offer each other: parts of tokenizer.json (tokenizer.c), the normalizer
- * (tokenizer_normalize.c, tokenizer_nfc.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the pre-tokenizer and
- * its patterns (tokenizer_split.c, tokenizer_split_load.c, tokenizer_regex.c) or its blanks (tokenizer_metaspace.c), byte-pair
- * encoding (tokenizer_bpe.c, tokenizer_bpe_load.c), added tokens (tokenizer_added.c) and tiktoken's files
- * (tokenizer_tiktoken.c). */
+/* tokenizer_internal.h - what the chapters of the tokenizer offer each other: values of tokenizer.json (tokenizer_part.c), the
+ * normalizer (tokenizer_normalize.c, tokenizer_nfc.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the
+ * pre-tokenizer and its patterns (tokenizer_split.c, tokenizer_split_load.c, tokenizer_regex.c) or its blanks
+ * (tokenizer_metaspace.c), byte-pair encoding (tokenizer_bpe.c, tokenizer_bpe_load.c), added tokens (tokenizer_added.c) and
+ * tiktoken's files (tokenizer_tiktoken.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #include "base/hash.h"

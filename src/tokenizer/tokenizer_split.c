@@ -11,6 +11,33 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* ---- memory ------------------------------------------------------------ */
+
+static void *get_memory(PCRE2_SIZE size, void *unused)
+{
+    void *p;
+    (void)unused;
+    return exf_mem_new(&p, size, 1, "PCRE2", NULL) == EXF_OK ? p : NULL;
+}
+
+static void give_memory(void *p, void *unused)
+{
+    (void)unused;
+    exf_mem_free(p);
+}
+
+pcre2_general_context *exf_split_memory(void)
+{
+    return pcre2_general_context_create(get_memory, give_memory, NULL);
+}
+
+exf_code exf_split_no_memory(exf_err *err)
+{
+    return exf_fail(err, EXF_NOSPACE, "out of memory in PCRE2");
+}
+
+/* ---- one text's budget ------------------------------------------------- */
+
 /* A place of a text is first tried with FREE_STEPS steps, as PCRE2 counts them, on a window that reaches WINDOW characters
  * ahead.  A place for which this does not do is hard: it is tried again by code that reports every item of the pattern, and
  * what that does is paid from the text's budget, a step for an item and one for every SCANNED characters that an item has read. */
@@ -72,6 +99,8 @@ void exf_split_work_free(exf_split_work *w)
     exf_mem_free(w->class);
     exf_mem_free(w);
 }
+
+/* ---- cutting ----------------------------------------------------------- */
 
 typedef struct {
     const exf_splitter *s;

@@ -1,5 +1,5 @@
-/* tokenizer_split_internal.h - what loading the steps of a pre-tokenizer (tokenizer_split_load.c) and cutting text by them
- * (tokenizer_split.c) share; the only header that includes PCRE2's. */
+/* tokenizer_split_internal.h - what cutting text by the steps of a pre-tokenizer (tokenizer_split.c) and loading them
+ * (tokenizer_split_load.c) share; the only header that includes PCRE2's. */
 #ifndef EXF_TOKENIZER_SPLIT_INTERNAL_H
 #define EXF_TOKENIZER_SPLIT_INTERNAL_H
 #include "tokenizer/tokenizer_internal.h"

@@ -7,29 +7,6 @@
 
 #include <string.h>
 
-static void *get_memory(PCRE2_SIZE size, void *unused)
-{
-    void *p;
-    (void)unused;
-    return exf_mem_new(&p, size, 1, "PCRE2", NULL) == EXF_OK ? p : NULL;
-}
-
-static void give_memory(void *p, void *unused)
-{
-    (void)unused;
-    exf_mem_free(p);
-}
-
-pcre2_general_context *exf_split_memory(void)
-{
-    return pcre2_general_context_create(get_memory, give_memory, NULL);
-}
-
-exf_code exf_split_no_memory(exf_err *err)
-{
-    return exf_fail(err, EXF_NOSPACE, "out of memory in PCRE2");
-}
-
 /* ---- steps ---------------------------------------------------------- */
 
 static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const exf_text *bytes, uint32_t options, uint32_t jit,
