@@ -1,88 +1,10 @@
-/* h5.c - HDF5 files: opens, closes and goes on with files, tells why libhdf5 failed; see h5.h. */
+/* h5.c - HDF5 files: opens, closes and goes on with them; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- failures ----------------------------------------------------------- */
-
-typedef struct {
-    char text[256];
-    int errnum, no_space;
-} reason;
-
-static herr_t note_innermost(unsigned n, const H5E_error2_t *e, void *self)
-{
-    reason *r = self;
-    if (n > 0 || !e->desc) return 0;
-    snprintf(r->text, sizeof r->text, "%s", e->desc);
-    /* errno itself may be overwritten by now; HDF5 quotes it. */
-    const char *number = strstr(e->desc, "errno = ");
-    if (number) r->errnum = atoi(number + strlen("errno = "));
-    if (strstr(e->desc, "stat info")) r->errnum = EIO; /* of an open file: the disk's failure, whose number HDF5 drops */
-    r->no_space = e->min_num == H5E_NOSPACE || e->min_num == H5E_CANTALLOC || e->maj_num == H5E_RESOURCE;
-    return 0;
-}
-
-exf_code exf_h5i_blame(const exf_h5 *h)
-{
-    return h->out ? EXF_INTERNAL : EXF_FORMAT;
-}
-
-exf_code exf_h5i_break(exf_h5 *h, const exf_err *err)
-{
-    if (h->out && h->broken == EXF_OK) {
-        h->broken = err->code;
-        h->why = *err;
-    }
-    return err->code;
-}
-
-exf_code exf_h5i_fail(exf_h5 *h, exf_err *err, const char *fmt, ...)
-{
-    if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
-    reason r = {.text = "libhdf5 gives no reason", .no_space = 1}; /* it then cannot even note why */
-    char what[sizeof err->msg];
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, note_innermost, &r);
-    va_list va;
-    va_start(va, fmt);
-    vsnprintf(what, sizeof what, fmt, va);
-    va_end(va);
-    if (r.errnum <= 0)
-        return exf_fail(err, r.no_space ? EXF_NOSPACE : exf_h5i_blame(h), "%s: %s: %s%s", h->path, what,
-                        r.no_space ? "out of memory: " : "", r.text);
-    (void)exf_fail_errno(err, r.errnum, "%s: %s", h->path, what);
-    return exf_h5i_break(h, err);
-}
-
-/* libhdf5 prints its errors unless each thread says otherwise. */
-static void quiet_thread(void)
-{
-    static _Thread_local int done;
-    if (!done) H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    done = 1;
-}
-
-exf_code exf_h5i_enter(exf_err *err)
-{
-    exf_code rc = exf_mem_reserve("libhdf5", err);
-    if (rc == EXF_OK) quiet_thread();
-    return rc;
-}
-
-exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
-{
-    exf_code rc = exf_h5i_enter(err);
-    if (rc != EXF_OK) return rc;
-    if (!h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
-    if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
-    return EXF_OK;
-}
 
 /* ---- opening and closing ------------------------------------------------- */
 
@@ -95,7 +17,7 @@ static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
     EXF_TRY(exf_mem_reserve("libhdf5", err));
     if (!once) H5dont_atexit(); /* which would print */
     once = 1;
-    quiet_thread();
+    exf_h5i_quiet();
     H5PLset_loading_state(0); /* no filter is loaded from disk because a file names one */
     EXF_TRY(exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err));
     h->file = H5I_INVALID_HID;
@@ -119,14 +41,6 @@ static hid_t access_list(void)
     H5Pset_file_locking(fapl, 0, 1);
 #endif
     return fapl;
-}
-
-void exf_h5i_keep_compact(hid_t creation_list)
-{
-    enum { MOST = 65535 };
-    H5Pset_link_phase_change(creation_list, MOST, 0);
-    H5Pset_attr_phase_change(creation_list, MOST, 0);
-    H5Pset_obj_track_times(creation_list, 0);
 }
 
 /* Makes what says how objects are made: links and texts are UTF-8, and elements are one run, with a place from the start. */
@@ -249,7 +163,7 @@ exf_code exf_h5_sync(const exf_h5 *h, exf_err *err)
 void exf_h5_close(exf_h5 *h)
 {
     if (!h) return;
-    quiet_thread();
+    exf_h5i_quiet();
     exf_h5i_end_made(h);
     exf_h5i_drop_kept(h);
     if (h->file >= 0 && h->broken == EXF_OK) H5Fclose(h->file);

@@ -5,6 +5,14 @@
 
 #include <string.h>
 
+void exf_h5i_keep_compact(hid_t creation_list)
+{
+    enum { MOST = 65535 };
+    H5Pset_link_phase_change(creation_list, MOST, 0);
+    H5Pset_attr_phase_change(creation_list, MOST, 0);
+    H5Pset_obj_track_times(creation_list, 0);
+}
+
 /* A step of a path: a member of an open group. */
 typedef struct {
     hid_t group;

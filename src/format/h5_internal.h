@@ -1,6 +1,6 @@
-/* h5_internal.h - what h5.c (files), h5_find.c (objects by their paths), h5_object.c (attributes, lists), h5_data.c (elements),
- * h5_write.c (whole datasets), h5_pieces.c (large ones), h5_digest.c (the digest) and h5_made.c (that of a file that is created)
- * share; only they include libhdf5's header. */
+/* h5_internal.h - what h5_fail.c (failures), h5_find.c (objects by their paths), h5_object.c (attributes, lists), h5_data.c
+ * (elements), h5_write.c (whole datasets), h5_pieces.c (large ones), h5_digest.c (the digest), h5_made.c (that of a file that is
+ * created) and h5.c (files) share; only they include libhdf5's header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
 #include "format/h5.h"
@@ -68,6 +68,10 @@ struct exf_h5 {
     exf_h5i_lists lists; /* of a file that is written */
 };
 
+/* ---- before and after a call of libhdf5 (h5_fail.c) ------------------------------ */
+
+/* Keeps libhdf5 from printing its errors, which it does unless each thread says otherwise. */
+void exf_h5i_quiet(void);
 /* Before every call of libhdf5 that may fail: memory for its own needs, and quiet for this thread. */
 exf_code exf_h5i_enter(exf_err *err) EXF_CHECKED;
 /* Fills err after a failed call: "FILE: <fmt>: <HDF5's innermost message>", or the system's message, or the earlier failure. */
@@ -79,6 +83,8 @@ exf_code exf_h5i_blame(const exf_h5 *h);
 /* Refuses a file that is open for reading, and one in which a write failed. */
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err) EXF_CHECKED;
 
+/* ---- objects ---------------------------------------------------------------------- */
+
 /* Keeps links and attributes in their object's header, which has a checksum; an index of them outside it has crashed
  * libhdf5 1.10 when it was damaged. */
 void exf_h5i_keep_compact(hid_t creation_list);
@@ -89,7 +95,7 @@ void exf_h5i_drop_kept(exf_h5 *h);
 exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *object, exf_err *err) EXF_CHECKED;
 /* The same, of an object that must be there. */
 exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err) EXF_CHECKED;
-/* Refuses a group whose members are in an index, see h5.c; len: of its path. */
+/* Refuses a group whose members are in an index, see exf_h5i_keep_compact; len: of its path. */
 exf_code exf_h5i_check_group(exf_h5 *h, hid_t group, const char *path, int len, exf_err *err) EXF_CHECKED;
 /* Opens the group of the object at a path, or makes it, and keeps it; the caller closes it too. */
 exf_code exf_h5i_open_parent(exf_h5 *h, const char *path, hid_t *group, exf_err *err) EXF_CHECKED;
