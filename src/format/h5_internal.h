@@ -1,6 +1,6 @@
-/* h5_internal.h - what h5_fail.c (failures), h5_find.c (objects by their paths), h5_object.c (attributes, lists), h5_data.c
- * (elements), h5_write.c (whole datasets), h5_pieces.c (large ones), h5_digest.c (the digest), h5_made.c (that of a file that is
- * created) and h5.c (files) share; only they include libhdf5's header. */
+/* h5_internal.h - what h5_fail.c (failures), h5_made.c (the record of a file that is created), h5_find.c (objects by their paths),
+ * h5_object.c (attributes, lists), h5_data.c (elements), h5_write.c (whole datasets), h5_pieces.c (large ones), h5_digest.c (the
+ * digest) and h5.c (files) share; only they include libhdf5's header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
 #include "format/h5.h"
@@ -45,7 +45,20 @@ typedef struct {
     char *text; /* caller frees; NULL unless TEXT */
 } exf_h5i_attr_value;
 
-typedef struct exf_h5i_made exf_h5i_made; /* an object of a file that is created */
+/* An object of a file that is created, and an attribute of it. */
+typedef struct {
+    char *name;
+    exf_h5i_attr_value value;
+} exf_h5i_made_attr;
+typedef struct {
+    exf_h5 *h;
+    char *path;              /* "" is the root */
+    int is_dataset, given;   /* 1: it was given to be hashed */
+    exf_h5i_rows r;          /* of a dataset */
+    exf_h5i_made_attr *attr; /* by name */
+    size_t n_attrs, cap_attrs;
+    exf_job job;             /* its hashing */
+} exf_h5i_made;
 
 struct exf_h5 {
     char *path;
@@ -82,6 +95,25 @@ exf_code exf_h5i_break(exf_h5 *h, const exf_err *err);
 exf_code exf_h5i_blame(const exf_h5 *h);
 /* Refuses a file that is open for reading, and one in which a write failed. */
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err) EXF_CHECKED;
+
+/* ---- the record of the objects that were made (h5_made.c) -------------------------- */
+
+/* Begins the list of what is made in a file that is created: until then, and in other files, nothing is noted. */
+exf_code exf_h5i_begin_made(exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Notes an object at the first `len` bytes of a path, a dataset with its rows, NULL: a group; an attribute; a checksum. */
+exf_code exf_h5i_note_made(exf_h5 *h, const char *path, int len, const exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err) EXF_CHECKED;
+void exf_h5i_note_checksum(exf_h5 *h, const char *path, uint32_t crc);
+/* Returns whether an object is noted. */
+int exf_h5i_is_made(const exf_h5 *h, const char *path);
+/* Returns whether the first n characters of a path lead to another object or within it. */
+int exf_h5i_is_within(const char *path, size_t n, const char *other);
+/* Returns whether the digest's walk comes by that object until it leaves `through`. */
+int exf_h5i_is_through(const char *path, size_t n, const char *through);
+/* Returns whether the digest covers an attribute. */
+int exf_h5i_in_digest(const char *object, const char *attr);
+/* Ends the worker, and frees the list. */
+void exf_h5i_end_made(exf_h5 *h);
 
 /* ---- objects ---------------------------------------------------------------------- */
 
@@ -138,28 +170,4 @@ exf_code exf_h5i_visit_attrs(exf_h5 *h, hid_t o, const char *object, exf_h5_visi
 exf_code exf_h5i_read_attr(exf_h5 *h, hid_t o, const char *object, const char *name, exf_h5i_attr_value *v,
                            exf_err *err) EXF_CHECKED;
 const char *exf_h5i_kind_name(exf_h5i_attr_kind kind);
-
-/* ---- the digest ----------------------------------------------------------------- */
-
-/* Returns whether the digest covers an attribute. */
-int exf_h5i_in_digest(const char *object, const char *attr);
-/* Hash an object's path and kind, an attribute, a dataset's type, shape and elements. */
-exf_code exf_h5i_hash_object(exf_hash *hash, const char *path, int is_dataset, exf_err *err) EXF_CHECKED;
-exf_code exf_h5i_hash_attr(exf_hash *hash, const char *name, const exf_h5i_attr_value *v, exf_err *err) EXF_CHECKED;
-exf_code exf_h5i_hash_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err) EXF_CHECKED;
-/* Refuses a group at the first `len` bytes of a path, in too many others. */
-exf_code exf_h5i_fail_depth(const exf_h5 *h, const char *path, int len, exf_err *err);
-
-/* Begins the list of what is made in a file that is created: until then, and in other files, nothing is noted. */
-exf_code exf_h5i_begin_made(exf_h5 *h, exf_err *err) EXF_CHECKED;
-/* Notes an object at the first `len` bytes of a path, a dataset with its rows, NULL: a group; an attribute; a checksum. */
-exf_code exf_h5i_note_made(exf_h5 *h, const char *path, int len, const exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
-exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err) EXF_CHECKED;
-void exf_h5i_note_checksum(exf_h5 *h, const char *path, uint32_t crc);
-/* Returns whether an object is noted. */
-int exf_h5i_is_made(const exf_h5 *h, const char *path);
-/* exf_h5_digest() of a file whose objects are noted. */
-exf_code exf_h5i_digest_made(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
-/* Ends the worker, and frees the list. */
-void exf_h5i_end_made(exf_h5 *h);
 #endif

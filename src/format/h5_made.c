@@ -1,30 +1,14 @@
-/* h5_made.c - the objects of a file that this process created, and their digest; see h5.h.
+/* h5_made.c - the record of the objects that this process made in a file that it created; see h5.h.
  *
  * Such a file has no object that was not made here.  A record of each is kept, in the order of the digest's walk, so that the
- * digest needs no word of libhdf5, which serves one thread: a worker hashes the records and reads elements from their places in
- * the file, while the next objects are made. */
+ * digest needs no word of libhdf5, which serves one thread (h5_digest.c). */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-typedef struct {
-    char *name;
-    exf_h5i_attr_value value;
-} made_attr;
-
-struct exf_h5i_made {
-    exf_h5 *h;
-    char *path;            /* "" is the root */
-    int is_dataset, given; /* 1: it was given to be hashed */
-    exf_h5i_rows r;        /* of a dataset */
-    made_attr *attr;       /* by name */
-    size_t n_attrs, cap_attrs;
-    exf_job job;           /* its hashing */
-};
-
-/* ---- records --------------------------------------------------------------------- */
+/* ---- places in the walk -------------------------------------------------------- */
 
 /* Returns the rank of a character of a path: the shorter of two names comes first, with all that is in its group. */
 static int rank_of(char c)
@@ -56,18 +40,24 @@ static size_t find_place(const exf_h5 *h, const char *path, size_t n, int *found
     return low;
 }
 
-/* Returns whether the first n characters of a path lead to another object or within it. */
-static int is_within(const char *path, size_t n, const char *other)
+int exf_h5i_is_within(const char *path, size_t n, const char *other)
 {
     size_t m = strlen(other);
     return n >= m && memcmp(path, other, m) == 0 && (n == m || path[m] == '/');
 }
 
-/* Returns whether the walk comes by that object until it leaves `through`. */
-static int is_through(const char *path, size_t n, const char *through)
+int exf_h5i_is_through(const char *path, size_t n, const char *through)
 {
-    return compare_paths(path, n, through) <= 0 || is_within(path, n, through);
+    return compare_paths(path, n, through) <= 0 || exf_h5i_is_within(path, n, through);
 }
+
+int exf_h5i_in_digest(const char *object, const char *attr)
+{
+    if (strcmp(attr, EXF_H5_CHECKSUM) == 0) return 0; /* follows from the elements */
+    return strcmp(object, "/") != 0 || strcmp(attr, EXF_H5_CONTAINER) != 0;
+}
+
+/* ---- records --------------------------------------------------------------------- */
 
 static exf_code fail_late(const exf_h5 *h, const char *path, int n, exf_err *err)
 {
@@ -100,7 +90,7 @@ exf_code exf_h5i_note_made(exf_h5 *h, const char *path, int len, const exf_h5i_r
     if (!h->hashing.open) return EXF_OK;
     at = find_place(h, path, n, &found);
     if (found) return exf_fail(err, EXF_INTERNAL, "%s: %.*s was made before", h->path, len, path);
-    if (h->hashed && is_through(path, n, h->hashed)) return fail_late(h, path, len, err);
+    if (h->hashed && exf_h5i_is_through(path, n, h->hashed)) return fail_late(h, path, len, err);
     EXF_TRY(exf_mem_grow(&h->made, &h->cap_made, h->n_made + 1, sizeof *h->made, "objects", err));
     EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "object", err));
     EXF_TRY(exf_mem_dup(&m->path, path, n, "object path", err));
@@ -131,7 +121,7 @@ int exf_h5i_is_made(const exf_h5 *h, const char *path)
 exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err)
 {
     exf_h5i_made *m = find_made(h, object);
-    made_attr a = {.value = {.kind = v->kind, .i64 = v->i64}};
+    exf_h5i_made_attr a = {.value = {.kind = v->kind, .i64 = v->i64}};
     size_t at = 0;
     exf_code rc;
     if (!m || !exf_h5i_in_digest(object, name)) return EXF_OK;
@@ -161,74 +151,4 @@ void exf_h5i_end_made(exf_h5 *h)
     exf_mem_free(h->made);
     exf_mem_free(h->hashed);
     exf_hash_free(h->hash);
-}
-
-/* ---- the digest ------------------------------------------------------------------- */
-
-static exf_code hash_made(void *self, exf_err *err)
-{
-    exf_h5i_made *m = self;
-    exf_hash *hash = m->h->hash;
-    exf_code rc;
-    EXF_TRY(exf_h5i_hash_object(hash, m->path[0] ? m->path : "/", m->is_dataset, err));
-    for (size_t i = 0; i < m->n_attrs; i++) EXF_TRY(exf_h5i_hash_attr(hash, m->attr[i].name, &m->attr[i].value, err));
-    if (m->is_dataset) rc = exf_h5i_hash_elements(m->h, m->path, &m->r, hash, err);
-out:
-    return rc;
-}
-
-static exf_code check_depth(const exf_h5i_made *m, exf_err *err)
-{
-    int depth = 0;
-    for (const char *c = m->path; *c; c++)
-        if (*c == '/' && depth++ == EXF_H5I_DEPTH_MAX) return exf_h5i_fail_depth(m->h, m->path, (int)(c - m->path), err);
-    return EXF_OK;
-}
-
-/* Gives the worker all objects until the one at `through` and those within it; NULL: all. */
-static exf_code give_made(exf_h5 *h, const char *through, exf_err *err)
-{
-    exf_code rc = h->hash ? EXF_OK : exf_hash_new(&h->hash, err);
-    for (; rc == EXF_OK && h->n_given < h->n_made; h->n_given++) {
-        exf_h5i_made *m = h->made[h->n_given];
-        const exf_h5i_rows *defined = m->is_dataset ? exf_h5i_find_rows(h, m->path) : NULL;
-        if (through && !is_through(m->path, strlen(m->path), through)) break;
-        if (is_within(m->path, strlen(m->path), "/" EXF_H5_ORIGIN)) continue;
-        if (defined) m->r.crc_stored = defined->crc;
-        EXF_TRY(check_depth(m, err));
-        m->given = 1;
-        rc = exf_worker_give(&h->hashing, &m->job, hash_made, m, err);
-    }
-out:
-    return rc;
-}
-
-exf_code exf_h5_digest_through(exf_h5 *h, const char *path, exf_err *err)
-{
-    char *hashed = NULL;
-    exf_code rc;
-    if (!h->n_made) return exf_fail(err, EXF_INTERNAL, "%s: was not begun here, and is hashed when it is complete", h->path);
-    EXF_TRY(exf_mem_strdup(&hashed, path, "path of an object", err));
-    exf_mem_free(h->hashed);
-    h->hashed = hashed;
-    rc = give_made(h, path, err);
-out:
-    return rc;
-}
-
-exf_code exf_h5i_digest_made(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err)
-{
-    exf_hash *whole;
-    exf_code rc;
-    EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(give_made(h, NULL, err));
-    EXF_TRY(exf_worker_wait(&h->hashing, 0, err));
-    whole = h->hash;
-    h->hash = NULL;
-    exf_mem_free(h->hashed);
-    h->hashed = NULL;
-    for (; h->n_given > 0; h->n_given--) h->made[h->n_given - 1]->given = 0; /* another digest begins anew */
-    rc = exf_hash_end(whole, hex, err);
-out:
-    return rc;
 }
