@@ -1,6 +1,6 @@
-/* h5_internal.h - what h5_fail.c (failures), h5_made.c (the record of a file that is created), h5_find.c (objects by their paths),
- * h5_object.c (attributes, lists), h5_bytes.c (elements as bytes), h5_data.c (datasets), h5_digest.c (the digest) and h5.c (files)
- * share; only they include libhdf5's header. */
+/* h5_internal.h - what h5_fail.c (failures), h5_made.c (the record of a file that is created), h5_object.c (objects), h5_bytes.c
+ * (elements as bytes), h5_data.c (datasets), h5_digest.c (the digest) and h5.c (files) share; only they include libhdf5's
+ * header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
 #include "format/h5.h"
@@ -115,20 +115,15 @@ int exf_h5i_in_digest(const char *object, const char *attr);
 /* Ends the worker, and frees the list. */
 void exf_h5i_end_made(exf_h5 *h);
 
-/* ---- objects ---------------------------------------------------------------------- */
+/* ---- objects (h5_object.c) ---------------------------------------------------------- */
 
 /* Keeps links and attributes in their object's header, which has a checksum; an index of them outside it has crashed
  * libhdf5 1.10 when it was damaged. */
 void exf_h5i_keep_compact(hid_t creation_list);
 /* Closes the groups that are kept open. */
 void exf_h5i_drop_kept(exf_h5 *h);
-/* Opens the object to which the first `len` bytes of a path lead, over hard links alone; `make` makes the groups that are
- * missing.  *object is H5I_INVALID_HID where there is none; the caller closes it with H5Oclose. */
-exf_code exf_h5i_walk(exf_h5 *h, const char *path, size_t len, int make, hid_t *object, exf_err *err) EXF_CHECKED;
-/* The same, of an object that must be there. */
+/* Opens an object that must be there; the caller closes it with H5Oclose. */
 exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err) EXF_CHECKED;
-/* Refuses a group whose members are in an index, see exf_h5i_keep_compact; len: of its path. */
-exf_code exf_h5i_check_group(exf_h5 *h, hid_t group, const char *path, int len, exf_err *err) EXF_CHECKED;
 /* Opens the group of the object at a path, or makes it, and keeps it; the caller closes it too. */
 exf_code exf_h5i_open_parent(exf_h5 *h, const char *path, hid_t *group, exf_err *err) EXF_CHECKED;
 
