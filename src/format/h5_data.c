@@ -1,7 +1,6 @@
 /* h5_data.c - datasets: describes and makes them, writes and reads them, whole or row by row; see h5.h. */
 #include "format/h5_internal.h"
 
-#include "base/err.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 
