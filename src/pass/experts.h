@@ -21,7 +21,8 @@
 #include "base/parallel.h"
 #include "model/model.h"
 #include "pass/hooks.h"
-#include "pass/mix.h"
+#include "pass/mixer.h"
+#include "pass/residual.h"
 #include "pass/route.h"
 #include "pass/workspace.h"
 

@@ -1,7 +1,7 @@
 /* mixer_attention.c - grouped-query attention: q/k/v/o with or without biases, RMS
  * norm of each q and k head or of the whole rows, a cut of q, k and v, RoPE on the first dimensions of a head, causal
  * softmax, over a window and with sinks where the layer has them, an optional sigmoid gate per head element, output projection. */
-#include "pass/mix.h"
+#include "pass/mixer.h"
 
 #include <math.h>
 

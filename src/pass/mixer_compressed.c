@@ -5,7 +5,7 @@
  * The queries of all heads are a sequence's largest array by far, so they are computed in
  * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
  * of a few rows would leave it idle. */
-#include "pass/mix.h"
+#include "pass/mixer.h"
 
 #include <math.h>
 

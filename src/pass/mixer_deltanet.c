@@ -1,7 +1,7 @@
 /* mixer_deltanet.c - gated delta rule: one projection to q, k and v, a short
  * causal convolution with SiLU over all of them, l2-normalised q and k, the
  * recurrence, an RMS norm of each head gated by silu(z), output projection. */
-#include "pass/mix.h"
+#include "pass/mixer.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
  * long sequences cost fewer operations.  Heads are expanded a group at a time, since the
  * expansion of all is as large as q and the output together: one head on the CPU, as many as
  * keep a GPU busy on a GPU. */
-#include "pass/mix.h"
+#include "pass/mixer.h"
 
 typedef struct {
     float *q_low;  /* [T, q_rank] */

@@ -4,7 +4,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "pass/mix.h"
+#include "pass/mixer.h"
 
 #include <math.h>
 #include <string.h>

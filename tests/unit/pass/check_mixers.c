@@ -1,7 +1,7 @@
 /* check_mixers.c - whole mixers against plain double versions, in shapes that no
  * golden has, and what a mixer promises about its scratch and its operations. */
 #include "base/mem.h"
-#include "pass/mix.h"
+#include "pass/mixer.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 

@@ -2,7 +2,7 @@
  * opening, closing and collapsing against naive double versions. */
 #include "tests/support/fixtures.h"
 
-#include "pass/mix.h"
+#include "pass/residual.h"
 #include "base/hash.h"
 #include "kernels/residual/hyper_connections.h"
 

@@ -1,11 +1,10 @@
-/* mix.h - mixers, and the residual streams that mixers and experts read and update.
+/* mixer.h - mixers, which mix the tokens of one sequence: attention of some kind.
  *
- * A mixer mixes the tokens of one sequence: attention of some kind.  There is one file src/pass/mixer_<kind>.c per kind; mix.c
- * has the table in order of exf_mixer_kind.  A mixer takes the normed hidden states of one sequence and computes what is
- * added to the residual.  It finds its weights by role and reads its sizes from the architecture; it does not know the
- * family. */
-#ifndef EXF_PASS_MIX_H
-#define EXF_PASS_MIX_H
+ * There is one file src/pass/mixer_<kind>.c per kind; mixer.c has the table in order of exf_mixer_kind.  A mixer takes the
+ * normed hidden states of one sequence and computes what is added to the residual.  It finds its weights by role and reads its
+ * sizes from the architecture; it does not know the family. */
+#ifndef EXF_PASS_MIXER_H
+#define EXF_PASS_MIXER_H
 #include "base/err.h"
 #include "base/mem.h"
 #include "kernels/backend.h"
@@ -89,47 +88,4 @@ extern const exf_mixer exf_mixer_attention, exf_mixer_mla, exf_mixer_deltanet, e
 
 /* Returns the mixer of a kind; NULL if the kind has none. */
 const exf_mixer *exf_mixer_of(exf_mixer_kind kind);
-
-/* ---- residual streams ------------------------------------------------------------------------ */
-
-/* A site (mixer or feed-forward part) reads and updates the hidden states, `streams` residual streams of H floats per token,
- * stream after stream; with one stream the update is the plain h + f(norm(h)).
- *
- * Several streams are manifold-constrained hyper-connections.  From the flattened
- * streams f of a token, with r = 1/sqrt(mean(f^2) + norm_eps) and mix = r (fn f):
- *   pre_j  = sigmoid(mix[j] scale[0] + base[j]) + eps
- *   post_j = 2 sigmoid(mix[S+j] scale[1] + base[S+j])
- *   C      = Sinkhorn(softmax over k of (mix[2S+jS+k] scale[2] + base[..]) + eps)
- *   u      = sum_j pre_j X_j                    the input of the site's norm
- *   X'_k   = post_k v + sum_j C[j][k] X_j       v = the site's output */
-
-/* Weights of one site; all NULL with one stream. */
-typedef struct {
-    const float *fn;    /* [(2 + S) S, S H] */
-    const float *base;  /* [(2 + S) S] */
-    const float *scale; /* [3] */
-} exf_residual_site;
-
-/* Returns those of a site of a layer, by role. */
-static inline exf_residual_site exf_residual_site_of(const exf_layer_weights *lw, exf_role fn, exf_role base, exf_role scale)
-{
-    return (exf_residual_site){lw->w[fn], lw->w[base], lw->w[scale]};
-}
-
-/* Returns the floats of a token's hidden state: streams * H. */
-size_t exf_row_width(const exf_architecture *a);
-/* Returns the floats of mixing coefficients per token: pre [S], post [S], C [S, S]; 0 with one stream. */
-int exf_residual_mixing(const exf_architecture *a);
-
-/* Returns the site's input [T, H] for n_tokens rows of hidden: hidden itself with one
- * stream, else u.  Fills mixing [T, exf_residual_mixing] from hidden, for exf_residual_update(). */
-const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
-                               const float *hidden, int n_tokens, float *u, float *mixing);
-/* Updates hidden with the site's output v [T, H]. */
-void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
-                        const float *mixing);
-/* Returns the weighted sum of the streams [T, H] before the final norm: hidden itself with
- * one stream, else u.  site holds the head's fn [S, S H], base [S], scale [1]. */
-const float *exf_residual_collapse(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
-                                   const float *hidden, int n_tokens, float *u);
 #endif

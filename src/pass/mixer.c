@@ -1,0 +1,67 @@
+/* mixer.c - the table of mixers, and the tables of the rotations that mixers apply to heads; see mixer.h. */
+#include "pass/mixer.h"
+
+#include "base/mem.h"
+#include "kernels/attention/attention.h"
+
+#include <string.h>
+
+/* ---- mixers ----------------------------------------------------------------------------------- */
+
+static const exf_mixer *const mixers[EXF_MIXER_KINDS] = {
+    [EXF_MIXER_ATTENTION] = &exf_mixer_attention,
+    [EXF_MIXER_MLA] = &exf_mixer_mla,
+    [EXF_MIXER_DELTANET] = &exf_mixer_deltanet,
+    [EXF_MIXER_COMPRESSED] = &exf_mixer_compressed,
+};
+
+const exf_mixer *exf_mixer_of(exf_mixer_kind kind)
+{
+    return mixers[kind];
+}
+
+/* ---- rope tables ------------------------------------------------------------------------------- */
+
+static exf_code make_table(exf_rope_tables *p, int kind, const exf_backend *b, exf_queue *q, const exf_rope_spec *s, int max_tokens,
+                           exf_err *err)
+{
+    exf_code rc;
+    size_t half = (size_t)s->dim / 2, n = half * (size_t)max_tokens;
+    float *inv_freq = NULL, *table = NULL; /* table: cosines, then sines */
+    exf_yarn yarn = {s->factor, s->beta_fast, s->beta_slow, s->original_length, s->truncate};
+    EXF_TRY(exf_mem_new(&inv_freq, half, sizeof(float), "RoPE frequencies", err));
+    EXF_TRY(exf_mem_new(&table, 2 * n, sizeof(float), "RoPE table", err));
+    EXF_TRY(b->alloc(&p->cosine[kind], n, sizeof(float), "RoPE table", err));
+    EXF_TRY(b->alloc(&p->sine[kind], n, sizeof(float), "RoPE table", err));
+    if (s->yarn)
+        exf_rope_yarn_frequencies(inv_freq, s->dim, s->theta, &yarn);
+    else
+        exf_rope_frequencies(inv_freq, s->dim, s->theta);
+    exf_rope_table(table, table + n, inv_freq, s->dim, max_tokens, s->amplitude > 0 ? s->amplitude : 1);
+    b->upload(q, p->cosine[kind], table, n * sizeof(float));
+    b->upload(q, p->sine[kind], table + n, n * sizeof(float));
+    EXF_TRY(b->finish(q, err));
+out:
+    exf_mem_free(inv_freq);
+    exf_mem_free(table);
+    return rc;
+}
+
+exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,
+                             exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    memset(p, 0, sizeof *p);
+    for (int i = 0; rc == EXF_OK && i < EXF_ROPES; i++)
+        if (a->rope[i].dim) rc = make_table(p, i, b, q, &a->rope[i], max_tokens, err);
+    return rc;
+}
+
+void exf_rope_tables_free(exf_rope_tables *p, const exf_backend *b)
+{
+    for (int i = 0; b && i < EXF_ROPES; i++) {
+        b->free(p->cosine[i]);
+        b->free(p->sine[i]);
+    }
+    memset(p, 0, sizeof *p);
+}
