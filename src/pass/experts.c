@@ -6,128 +6,6 @@
 #include "base/err.h"
 #include "base/log.h"
 
-size_t exf_moe_row_width(const exf_moe_layer *l)
-{
-    return l->recorded ? (size_t)l->model->arch.d_model : exf_row_width(&l->model->arch);
-}
-
-float *exf_moe_rows(const exf_moe_layer *l, size_t row)
-{
-    return l->rows + (row - l->group.row) * exf_row_width(&l->model->arch);
-}
-
-exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err)
-{
-    return l->timed ? w->b->finish(w->q, err) : EXF_OK;
-}
-
-int exf_moe_wants_host_routes(const exf_moe_layer *l)
-{
-    const exf_observer *o = l->lane->observer;
-    int last = o && o->sweeps > 1 ? o->sweeps - 1 : 0;
-    return exf_moe_shown_on_host(l, last) || (o && o->common_input && !o->device_common_input);
-}
-
-/* ---- finite hidden states ------------------------------------------------------------------------ */
-
-exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err)
-{
-    size_t sequence = exf_sequence_of(l->batch, 0, row);
-    return exf_fail(err, EXF_NUMERIC, "layer %d: the %s of sequence %zu at position %d is not finite", l->layer,
-                    l->recorded ? "output" : "hidden state", sequence, (int)(row - l->batch->span[sequence].offset));
-}
-
-exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err)
-{
-    uint64_t none = ~(uint64_t)0;
-    exf_code rc = b->alloc(not_finite, 1, sizeof none, "finite check", err);
-    if (rc != EXF_OK) return rc;
-    b->upload(q, *not_finite, &none, sizeof none);
-    return b->finish(q, err);
-}
-
-/* Looks for hidden states of n rows that are not finite: on the CPU at once, on a GPU exf_moe_check_finite() does. */
-static exf_code watch_finite(const exf_moe_layer *l, exf_workspace *w, size_t row, int n, const float *rows, exf_err *err)
-{
-    size_t width = exf_moe_row_width(l);
-    int64_t at;
-    if (w->b->gpu) {
-        w->b->gpu->watch_finite(w->q, l->not_finite, rows, (size_t)n * width, row * width);
-        return EXF_OK;
-    }
-    exf_code rc = w->b->first_not_finite(w->q, rows, (size_t)n * width, &at, err);
-    return rc != EXF_OK || at < 0 ? rc : exf_moe_not_finite(l, row + (size_t)at / width, err);
-}
-
-exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err)
-{
-    const exf_workspace *w = &l->space[0];
-    uint64_t at;
-    if (!w->b->gpu) return EXF_OK;
-    exf_code rc = w->b->download(w->q, &at, l->not_finite, sizeof at, err);
-    return rc != EXF_OK || at == ~(uint64_t)0 ? rc : exf_moe_not_finite(l, (size_t)at / exf_moe_row_width(l), err);
-}
-
-/* ---- experts ---------------------------------------------------------------------------- */
-
-static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gate, exf_role up, exf_role down)
-{
-    return (exf_expert_matrices){.gate = exf_matrix_of(lw, gate), .up = exf_matrix_of(lw, up), .down = exf_matrix_of(lw, down)};
-}
-
-exf_expert_matrices exf_routed_matrices(const exf_layer_weights *lw)
-{
-    exf_expert_matrices m = matrices_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
-    m.gate_bias = lw->w[EXF_W_EXPERT_GATE_BIAS];
-    m.up_bias = lw->w[EXF_W_EXPERT_UP_BIAS];
-    m.down_bias = lw->w[EXF_W_EXPERT_DOWN_BIAS];
-    return m;
-}
-
-exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
-                             const int32_t *ids, int n, int keep, exf_err *err)
-{
-    const exf_architecture *a = &l->model->arch;
-    int step = l->parts.part_experts ? l->parts.part_experts : a->n_experts;
-    exf_code rc = EXF_OK;
-    for (int first = 0; first < a->n_experts; first += step) {
-        exf_expert_shape shape =
-            exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
-        shape.first = first;
-        shape.keep = keep;
-        if (l->parts.part_experts) { /* the next part overwrites the part before, whose products end first */
-            EXF_TRY(w->b->finish(w->q, err));
-            EXF_TRY(l->parts.next(l->parts.self, err));
-        }
-        exf_expert_matrices routed = exf_routed_matrices(l->weights);
-        w->b->experts(w->q, outputs, m->x, ids, &routed, &shape, m->experts);
-    }
-out:
-    return rc;
-}
-
-static int has_shared(const exf_moe_layer *l)
-{
-    return l->moe_index < 0 || exf_matrix_of(l->weights, EXF_W_SHARED_GATE).p != NULL;
-}
-
-/* Runs the SwiGLU network of a dense layer, or the shared experts of an MoE layer as one, into m->shared. */
-static void run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, int n)
-{
-    const exf_architecture *a = &l->model->arch;
-    const exf_layer_weights *lw = l->weights;
-    int dense = l->moe_index < 0, width = dense ? a->d_ffn : a->d_shared;
-    exf_expert_matrices network = dense ? matrices_of(lw, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN)
-                                        : matrices_of(lw, EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN);
-    exf_expert_shape shape = exf_expert_shape_of(a, n, 1, 1, width);
-    const float *gate = lw->w[EXF_W_SHARED_SWITCH];
-    if (!has_shared(l)) return;
-    w->b->zero(w->q, m->only, (size_t)n * sizeof *m->only);
-    w->b->experts(w->q, m->shared, m->x, m->only, &network, &shape, m->experts);
-    w->times.flops += 6.0 * n * a->d_model * width;
-    if (!dense && gate) w->b->switch_weights(w->q, m->shared_weights, m->input, gate, n, a->d_model);
-}
-
 /* ---- sums ------------------------------------------------------------------------------- */
 
 static exf_moe_sum_call sum_of(const exf_moe_layer *l, int n)
@@ -153,7 +31,7 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
         c.weights = l->routes->weights_device + row * (size_t)c.top_k;
         c.routed = m->routed;
     }
-    if (has_shared(l)) {
+    if (exf_moe_has_shared(l)) {
         c.shared = m->shared;
         c.shared_weights = l->moe_index >= 0 && l->weights->w[EXF_W_SHARED_SWITCH] ? m->shared_weights : NULL;
     }
@@ -230,7 +108,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_stage_begin(w->clock, w->q);
     if (!l->recorded) exf_moe_norm_input(l, w, &m, hidden, n);
     if (l->moe_index >= 0) EXF_TRY(run_routed(l, &view, &m, err));
-    run_shared(l, w, &m, n);
+    exf_moe_run_shared(l, w, &m, n);
     sum_block(l, w, &m, hidden, row, n, l->moe_index >= 0 && interrupts(l));
     exf_stage_end(w->clock, w->q, &w->times.experts, l->work, n);
     if (w->clock) w->times.experts -= parts_waited(l) - waited; /* the GPU waited for weights */
@@ -242,7 +120,8 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_stage_end(w->clock, w->q, &w->times.observe, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
-    if (l->last && !(w->b->gpu && sums_hidden(l, hidden))) EXF_TRY(watch_finite(l, w, row, n, hidden ? hidden : m.block, err));
+    if (l->last && !(w->b->gpu && sums_hidden(l, hidden)))
+        EXF_TRY(exf_moe_watch_finite(l, w, row, n, hidden ? hidden : m.block, err));
     exf_add_time(w, &w->times.observe, shown - computed);
     exf_add_time(w, &w->times.experts,
                  computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown));
@@ -251,17 +130,6 @@ out:
 }
 
 /* ---- a group's tokens, cut into blocks -------------------------------------------------------------- */
-
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err)
-{
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
-    for (size_t i = 0; i < l->group.n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && fn(l, l->group.first + i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
-}
 
 /* Runs the block of the sequence that begins at position `at`. */
 static exf_code run_block_at(const exf_moe_layer *l, size_t sequence, int at, int worker, exf_err *err)

@@ -26,7 +26,7 @@
 #include "pass/route.h"
 #include "pass/workspace.h"
 
-/* ---- the arrays of one call, T tokens, in the backend's memory (experts_input.c) -------------------- */
+/* ---- the arrays of one call, T tokens, in the backend's memory (experts_arrays.c) ------------------- */
 
 /* Arrays that a pass needs from a block besides the updated hidden states. */
 typedef struct {
@@ -77,7 +77,7 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
 size_t exf_moe_arrays_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
                              const exf_moe_needs *needs);
 
-/* ---- a layer ------------------------------------------------------------------------------------- */
+/* ---- a layer (experts_layer.c) ------------------------------------------------------------------- */
 
 /* Tokens [row, row + n) of the run under some routes; `sequence` is the sequence of the first token. */
 typedef struct {
@@ -145,33 +145,52 @@ typedef struct exf_moe_layer {
     float *rows;             /* [group.n_rows, streams, H] their hidden states, in the backend's memory; NULL in a replay */
 } exf_moe_layer;
 
-/* Runs one sweep over the layer's group. */
-exf_code exf_moe_run(exf_moe_layer *l, exf_err *err) EXF_CHECKED;
-/* Called after all groups of the last sweep: EXF_NUMERIC if hidden states of the run are not finite (on the CPU
- * exf_moe_run() has reported it). */
-exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err) EXF_CHECKED;
-/* Allocates exf_moe_layer.not_finite in GPU memory, all ones: every hidden state is finite so far. */
-exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err) EXF_CHECKED;
-
 /* Returns the floats of a row that the block updates or, in a replay, only computes. */
 size_t exf_moe_row_width(const exf_moe_layer *l);
 /* Returns the hidden states from a row of the run on; the row belongs to the layer's group. */
 float *exf_moe_rows(const exf_moe_layer *l, size_t row);
-/* Returns 1 if the lane's observer reads routes in host memory. */
-int exf_moe_wants_host_routes(const exf_moe_layer *l);
 /* Waits for the queue if the pass is timed. */
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
+typedef exf_code (*exf_sequence_fn)(exf_moe_layer *l, size_t sequence, int worker, exf_err *err);
+/* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
+exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err) EXF_CHECKED;
+/* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
+exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
+/* Allocates exf_moe_layer.not_finite in GPU memory, all ones: every hidden state is finite so far. */
+exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err) EXF_CHECKED;
+/* Looks for hidden states of n rows that are not finite: on the CPU at once, on a GPU exf_moe_check_finite() does. */
+exf_code exf_moe_watch_finite(const exf_moe_layer *l, exf_workspace *w, size_t row, int n, const float *rows,
+                              exf_err *err) EXF_CHECKED;
+/* Called after all groups of the last sweep: EXF_NUMERIC if hidden states of the run are not finite (on the CPU
+ * exf_moe_run() has reported it). */
+exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err) EXF_CHECKED;
+
+/* ---- products (experts_products.c) --------------------------------------------------------------- */
+
 /* Returns the matrices and biases of the routed experts that are loaded. */
 exf_expert_matrices exf_routed_matrices(const exf_layer_weights *lw);
 /* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]; keep: slots without
  * an expert stay as they are. */
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
                              const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
-typedef exf_code (*exf_sequence_fn)(exf_moe_layer *l, size_t sequence, int worker, exf_err *err);
-/* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err) EXF_CHECKED;
-/* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
-exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
+/* Returns 1 if the layer has shared experts, or is dense. */
+int exf_moe_has_shared(const exf_moe_layer *l);
+/* Runs the SwiGLU network of a dense layer, or the shared experts of an MoE layer as one, into m->shared. */
+void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, int n);
+
+/* ---- what the hooks see of a block (experts_observe.c) ------------------------------------------- */
+
+/* Returns 1 if the lane's observer reads routes in host memory. */
+int exf_moe_wants_host_routes(const exf_moe_layer *l);
+/* Shows the block to the lane's observer; stream: its updated hidden states, NULL if it has none or before the last sweep. */
+exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
+                      exf_err *err) EXF_CHECKED;
+/* Adds the rewriter's correction, if it has one, to routed. */
+exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
+                         exf_err *err) EXF_CHECKED;
+/* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err) EXF_CHECKED;
 
 /* ---- a block's input (experts_input.c) ------------------------------------------------------------- */
 
@@ -186,20 +205,6 @@ exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, ex
 void exf_recorded_stage_close(exf_recorded_stage *s);
 /* Returns the bytes of GPU memory that a stage holds; it holds as many of pinned memory. */
 uint64_t exf_recorded_stage_bytes(size_t rows, size_t width);
-
-/* ---- what the hooks see of a block (experts_observe.c) ------------------------------------------- */
-
-/* Shows the block to the lane's observer; stream: its updated hidden states, NULL if it has none or before the last sweep. */
-exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
-                      exf_err *err) EXF_CHECKED;
-/* Returns 1 if the observer reads a sweep's blocks in host memory. */
-int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep);
-/* Adds the rewriter's correction, if it has one, to routed. */
-exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
-                         exf_err *err) EXF_CHECKED;
-/* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
-exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
-                           exf_err *err) EXF_CHECKED;
 
 /* ---- common input (experts_common_input.c) --------------------------------------------------------- */
 
@@ -226,4 +231,9 @@ void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend 
                       int n_tokens);
 /* Returns the floats that common input needs at least in a worker's arena. */
 size_t exf_common_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a);
+
+/* ---- the block (experts.c) ------------------------------------------------------------------------- */
+
+/* Runs one sweep over the layer's group. */
+exf_code exf_moe_run(exf_moe_layer *l, exf_err *err) EXF_CHECKED;
 #endif

@@ -14,10 +14,17 @@ static int shown_on_device(const exf_moe_layer *l, int sweep)
     return l->space[0].b->gpu && o && o->device_block && sweep < o->device_sweeps;
 }
 
-int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep)
+static int shown_on_host(const exf_moe_layer *l, int sweep)
 {
     const exf_observer *o = l->lane->observer;
     return o && o->block && !shown_on_device(l, sweep);
+}
+
+int exf_moe_wants_host_routes(const exf_moe_layer *l)
+{
+    const exf_observer *o = l->lane->observer;
+    int last = o && o->sweeps > 1 ? o->sweeps - 1 : 0;
+    return shown_on_host(l, last) || (o && o->common_input && !o->device_common_input);
 }
 
 /* Returns a block with every member set but the arrays that the backend computes. */
@@ -109,7 +116,7 @@ exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
         b.stream_width = (int)exf_moe_row_width(l);
         return o->device_block(o->self, &b, err);
     }
-    return exf_moe_shown_on_host(l, l->sweep) ? show_on_host(l, v, m, stream, err) : EXF_OK;
+    return shown_on_host(l, l->sweep) ? show_on_host(l, v, m, stream, err) : EXF_OK;
 }
 
 /* ---- corrections and probes -------------------------------------------------------------------- */
