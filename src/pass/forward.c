@@ -9,45 +9,6 @@
 
 #include <string.h>
 
-const exf_backend *exf_backend_of(const exf_forward_options *o)
-{
-    return o->backend ? o->backend : &exf_backend_cpu;
-}
-
-static int workers_of(const exf_backend *b, size_t most, int threads)
-{
-    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
-    return b->gpu ? 1 : (int)(n < most ? n : most);
-}
-
-int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
-{
-    return workers_of(backend, batch->n_sequences, threads);
-}
-
-int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
-{
-    return workers_of(b, exf_moe_blocks(batch), threads);
-}
-
-size_t exf_pass_run_tokens(const exf_pass *p)
-{
-    return p->options->run_tokens ? p->options->run_tokens : p->batch->n_tokens;
-}
-
-void exf_pass_turn(const exf_pass *p, int kind)
-{
-    exf_progress_turn(p->b->gpu ? EXF_WORK_REST : kind);
-}
-
-exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
-    exf_stage_clock_read(p->clock);
-    return rc;
-}
-
 /* ---- opening ---------------------------------------------------------------------------- */
 
 static void read_clock(void *clock)

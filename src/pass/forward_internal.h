@@ -54,43 +54,43 @@ typedef struct {
     uint64_t *slots_run;           /* the same */
 } exf_pass;
 
+/* One layer of one lane. */
+typedef struct {
+    exf_pass *p;
+    size_t lane;
+    const float *mask;   /* p->mask_device, or NULL */
+    float *logits;       /* the router's, in host memory; NULL: nothing reads them */
+    int joined;          /* 1: the first lane's routes are those of all lanes */
+    int is_probe;        /* 1: routes are made for a probe by another lane's router */
+    const exf_observer *inputs; /* is shown what the router reads; NULL: nobody is */
+    exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
+} exf_step;
+
+/* ---- state.c: what all files of a pass ask of it -------------------------------------------------------- */
+
 /* Returns the backend of a pass with these options. */
 const exf_backend *exf_backend_of(const exf_forward_options *o);
-/* Waits for all queues and reports a failure on any of them. */
-exf_code exf_pass_finish(const exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Returns the number of layers that the pass's resume point has done; 0 if it has none. */
+int exf_pass_layers_done(const exf_forward_options *o);
+/* Returns the tokens of the whole run, of which the pass may be a part. */
+size_t exf_pass_run_tokens(const exf_pass *p);
 /* Says which kind of work (forward.h) the host's threads begin; on a GPU the kinds that it computes are credited
  * by its own clock. */
 void exf_pass_turn(const exf_pass *p, int kind);
-/* Returns the tokens of the whole run, of which the pass may be a part. */
-size_t exf_pass_run_tokens(const exf_pass *p);
+/* Waits for all queues and reports a failure on any of them. */
+exf_code exf_pass_finish(const exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Calls fn for every group of the lane in order, with s->moe.group and s->moe.rows set. */
+typedef exf_code (*exf_sequence_group_fn)(exf_step *s, exf_err *err);
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err) EXF_CHECKED;
 
-/* ---- footprint.c: what a pass holds ---------------------------------------------------------------- */
+/* ---- work.c: what the lanes require, and how much work that is ---------------------------------------- */
 
-/* A plan for little GPU memory has fewer CUDA streams for the mixers, fewer tokens through the experts at a time, hidden
- * states in pinned host memory, or one weight slot instead of two (reading then waits for computing).  If a single layer is
- * too large, its experts are loaded in parts, which every block of tokens reads anew. */
-typedef struct {
-    exf_weight_loader_options loader;
-    exf_moe_needs needs;
-    int n_queues;        /* workspaces: one per worker; on a GPU, one per CUDA stream of the mixers */
-    int block_tokens;    /* the most tokens through the experts at a time */
-    int reads;           /* times that routed experts are read: more than 1 only if they are loaded in parts */
-    size_t window;       /* tokens whose hidden states are in GPU memory at a time; 0: all (hidden.h) */
-    size_t floats;       /* of a worker's arena */
-    size_t mirror;       /* floats of a worker's host copy */
-    uint64_t bytes;      /* GPU memory, including observers' memory for the statistics of one layer; 0 on the CPU */
-    uint64_t host_bytes; /* on a GPU pinned memory and routes; on the CPU everything */
-} exf_pass_plan;
+/* Returns the number of route sets that a pass holds for such lanes. */
+size_t exf_demand_route_sets(const exf_demand *d);
+/* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
+int exf_lane_keeps_router_routes(const exf_lane *lane);
 
-/* Makes the fastest plan of a pass over n_layers layers, or of a replay (recorded not NULL), within the options'
- * max_device_memory, or within the GPU's free memory less a reserve.  EXF_NOSPACE names the least memory that suffices if
- * no plan fits. */
-exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                            const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err) EXF_CHECKED;
-/* Returns what the lane of a replay requires. */
-exf_demand exf_replay_demand(const exf_observer *observer, const exf_backend *b);
-
-/* ---- workspace.c: what a workspace holds ------------------------------------------------------------ */
+/* ---- workspace_sizes.c: what a workspace holds ------------------------------------------------------ */
 
 /* Arrays of the first half of a layer, T tokens.  The mixer's own arrays follow them in the arena. */
 typedef struct {
@@ -119,12 +119,31 @@ size_t exf_mirror_floats(const exf_backend *b, const exf_architecture *a, int bl
 /* Returns the tokens of a MoE block on the CPU. */
 int exf_host_block(int max_tokens);
 
-/* ---- work.c: what the lanes require, and how much work that is ---------------------------------------- */
+/* ---- footprint.c: what a pass holds ---------------------------------------------------------------- */
 
-/* Returns the number of route sets that a pass holds for such lanes. */
-size_t exf_demand_route_sets(const exf_demand *d);
-/* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
-int exf_lane_keeps_router_routes(const exf_lane *lane);
+/* A plan for little GPU memory has fewer CUDA streams for the mixers, fewer tokens through the experts at a time, hidden
+ * states in pinned host memory, or one weight slot instead of two (reading then waits for computing).  If a single layer is
+ * too large, its experts are loaded in parts, which every block of tokens reads anew. */
+typedef struct {
+    exf_weight_loader_options loader;
+    exf_moe_needs needs;
+    int n_queues;        /* workspaces: one per worker; on a GPU, one per CUDA stream of the mixers */
+    int block_tokens;    /* the most tokens through the experts at a time */
+    int reads;           /* times that routed experts are read: more than 1 only if they are loaded in parts */
+    size_t window;       /* tokens whose hidden states are in GPU memory at a time; 0: all (hidden.h) */
+    size_t floats;       /* of a worker's arena */
+    size_t mirror;       /* floats of a worker's host copy */
+    uint64_t bytes;      /* GPU memory, including observers' memory for the statistics of one layer; 0 on the CPU */
+    uint64_t host_bytes; /* on a GPU pinned memory and routes; on the CPU everything */
+} exf_pass_plan;
+
+/* Makes the fastest plan of a pass over n_layers layers, or of a replay (recorded not NULL), within the options'
+ * max_device_memory, or within the GPU's free memory less a reserve.  EXF_NOSPACE names the least memory that suffices if
+ * no plan fits. */
+exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
+                            const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err) EXF_CHECKED;
+/* Returns what the lane of a replay requires. */
+exf_demand exf_replay_demand(const exf_observer *observer, const exf_backend *b);
 
 /* ---- read.c: weights and embeddings ------------------------------------------------------------------ */
 
@@ -138,29 +157,6 @@ double exf_pass_waited(const exf_pass *p);
 /* Fills the first lane's hidden states with the embeddings of the tokens; the other lanes copy them at the first router. */
 exf_code exf_pass_embed(exf_pass *p, exf_err *err) EXF_CHECKED;
 
-/* ---- layer.c: one layer of all lanes, and the head ----------------------------------------------------- */
-
-/* One layer of one lane. */
-typedef struct {
-    exf_pass *p;
-    size_t lane;
-    const float *mask;   /* p->mask_device, or NULL */
-    float *logits;       /* the router's, in host memory; NULL: nothing reads them */
-    int joined;          /* 1: the first lane's routes are those of all lanes */
-    int is_probe;        /* 1: routes are made for a probe by another lane's router */
-    const exf_observer *inputs; /* is shown what the router reads; NULL: nobody is */
-    exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
-} exf_step;
-
-/* Runs every lane's hidden states through the layer whose weights are loaded. */
-exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
-/* Calls fn for every group of the lane in order, with s->moe.group and s->moe.rows set. */
-typedef exf_code (*exf_sequence_group_fn)(exf_step *s, exf_err *err);
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err) EXF_CHECKED;
-/* Computes the final norm and the logits of every lane whose observer reads logits.  The logits of the same rows are shown
- * lane after lane on the same worker, so that observers can compare them without storing them. */
-exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
-
 /* ---- mix.c: the first half of a layer ----------------------------------------------------------------- */
 
 /* Run mixer and router over the step's group (a dense layer has no router), or the router alone: h = residual(h, mixer(norm(h))),
@@ -168,14 +164,10 @@ exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
 exf_code exf_mix_group(exf_step *s, exf_err *err) EXF_CHECKED;
 exf_code exf_route_group(exf_step *s, exf_err *err) EXF_CHECKED;
 
-/* ---- route.c: rewriters, between the two halves ------------------------------------------------------- */
+/* ---- rewrite.c: rewriters, between the two halves ----------------------------------------------------- */
 
 /* Sets s->mask for a lane whose rewriter retains only some experts; sets NULL otherwise. */
 exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err) EXF_CHECKED;
-/* Shows a sequence's routes, in host or GPU memory, to the rewriters that get them next: the lane's, and those of lanes that take
- * over the first lane's routes or probe them. */
-exf_code exf_routes_show(const exf_step *s, const exf_input_block *host, const exf_device_input *device,
-                         exf_err *err) EXF_CHECKED;
 /* Rewrites the step's routes with its lane's rewriter; router_routes keeps the router's routes if a
  * correction reads them. */
 exf_code exf_routes_rewrite(exf_step *s, exf_err *err) EXF_CHECKED;
@@ -183,10 +175,25 @@ exf_code exf_routes_rewrite(exf_step *s, exf_err *err) EXF_CHECKED;
  * copies the hidden states to every other lane, since lanes differ from this layer on. */
 exf_code exf_first_lane_share(exf_step *s, int joined, exf_err *err) EXF_CHECKED;
 
-/* ---- save.c, save_hidden.c: resume points -------------------------------------------------------------- */
+/* ---- layer.c: one layer of all lanes, and the head ----------------------------------------------------- */
 
-/* Returns the number of layers that the pass's resume point has done; 0 if it has none. */
-int exf_pass_layers_done(const exf_forward_options *o);
+/* Runs every lane's hidden states through the layer whose weights are loaded. */
+exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
+/* Computes the final norm and the logits of every lane whose observer reads logits.  The logits of the same rows are shown
+ * lane after lane on the same worker, so that observers can compare them without storing them. */
+exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
+
+/* ---- save_hidden.c: hidden states in a resume point --------------------------------------------------- */
+
+/* Returns the bytes of the point's file of hidden states. */
+uint64_t exf_pass_file_bytes(const exf_pass *p);
+/* Writes all rows of this pass to the file that was begun or joined; collective. */
+exf_code exf_pass_hidden_put(exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Reads them back from the open file. */
+exf_code exf_pass_hidden_get(exf_pass *p, const exf_file *file, exf_err *err) EXF_CHECKED;
+
+/* ---- save.c: resume points ------------------------------------------------------------------------------ */
+
 /* Fills the hidden states of all lanes from the resume point, in place of exf_pass_embed(). */
 exf_code exf_pass_restore(exf_pass *p, exf_err *err) EXF_CHECKED;
 /* Saves the pass after `done` layers if a save is due or a stop was requested; after a requested
@@ -197,11 +204,4 @@ exf_code exf_pass_votes_begin(exf_pass *p, int first, exf_err *err) EXF_CHECKED;
 exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err) EXF_CHECKED;
 /* Adds all ranks' floating-point operations up, on rank 0. */
 exf_code exf_pass_sum_flops(struct exf_ranks *ranks, double *flops, exf_err *err) EXF_CHECKED;
-
-/* Returns the bytes of the point's file of hidden states. */
-uint64_t exf_pass_file_bytes(const exf_pass *p);
-/* Writes all rows of this pass to the file that was begun or joined; collective. */
-exf_code exf_pass_hidden_put(exf_pass *p, exf_err *err) EXF_CHECKED;
-/* Reads them back from the open file. */
-exf_code exf_pass_hidden_get(exf_pass *p, const exf_file *file, exf_err *err) EXF_CHECKED;
 #endif

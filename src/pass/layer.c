@@ -27,21 +27,6 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
     return s;
 }
 
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err)
-{
-    exf_hidden *h = &s->p->hidden;
-    exf_queue *q = s->p->space[0].q;
-    exf_code rc = EXF_OK;
-    if (s->p->recorded) return fn(s, err); /* the whole run is one group, without hidden states */
-    for (size_t i = 0; rc == EXF_OK && i < h->n_groups; i++) {
-        s->moe.group = h->group[i];
-        s->moe.rows = exf_hidden_take(h, s->lane, i, use, q);
-        rc = fn(s, err);
-        exf_hidden_give(h, s->lane, i, use, q);
-    }
-    return rc;
-}
-
 /* ---- one lane ------------------------------------------------------------------------------------- */
 
 /* Runs mixer and router of one lane.  While the lanes are joined only the first lane mixes; another

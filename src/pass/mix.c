@@ -43,6 +43,22 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
     w->times.flops += mixer_flops(s, span);
 }
 
+/* Shows a sequence's routes, in host or GPU memory, to the rewriters that get them next: the lane's, and those of lanes that take
+ * over the first lane's routes or probe them. */
+static exf_code show_routes(const exf_step *s, const exf_input_block *host, const exf_device_input *device, exf_err *err)
+{
+    const exf_pass *p = s->p;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
+        const exf_rewriter *r = p->lanes[i].rewriter;
+        int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
+        if (!r || !gets || s->is_probe) continue;
+        if (host && r->routed) rc = r->routed(r->self, host, err);
+        if (device && r->device_routed) rc = r->device_routed(r->self, device, err);
+    }
+    return rc;
+}
+
 /* Shows the observer and rewriters what the router read of a sequence, and what it made of it. */
 static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m,
                               const float *logits, exf_err *err)
@@ -61,7 +77,7 @@ static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_spa
                                      .weights = host.weights};
     exf_code rc = EXF_OK;
     if (o) rc = w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
-    return rc == EXF_OK ? exf_routes_show(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err) : rc;
+    return rc == EXF_OK ? show_routes(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err) : rc;
 }
 
 /* Runs the router; where something reads the logits they are left in s->logits. */

@@ -13,11 +13,6 @@ uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch,
     return (uint64_t)batch->n_tokens * exf_row_width(a) * sizeof(float) * n_lanes;
 }
 
-int exf_pass_layers_done(const exf_forward_options *o)
-{
-    return o->resume ? exf_resume_start(o->resume)->layers_done : 0;
-}
-
 /* ---- the record of the weights ------------------------------------------------------------------- */
 
 #define NAME "weights"

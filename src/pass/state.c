@@ -1,0 +1,68 @@
+/* state.c - what all files of a pass ask of its options and of its state: the backend, workers and tokens, the layers that are
+ * done, the groups of a lane's sequences; and what they tell it: which work begins, that queues must end. */
+#include "pass/forward_internal.h"
+
+#include "base/parallel.h"
+
+/* ---- options ------------------------------------------------------------------------------------ */
+
+const exf_backend *exf_backend_of(const exf_forward_options *o)
+{
+    return o->backend ? o->backend : &exf_backend_cpu;
+}
+
+static int workers_of(const exf_backend *b, size_t most, int threads)
+{
+    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
+    return b->gpu ? 1 : (int)(n < most ? n : most);
+}
+
+int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
+{
+    return workers_of(backend, batch->n_sequences, threads);
+}
+
+int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
+{
+    return workers_of(b, exf_moe_blocks(batch), threads);
+}
+
+int exf_pass_layers_done(const exf_forward_options *o)
+{
+    return o->resume ? exf_resume_start(o->resume)->layers_done : 0;
+}
+
+/* ---- a pass that runs --------------------------------------------------------------------------- */
+
+size_t exf_pass_run_tokens(const exf_pass *p)
+{
+    return p->options->run_tokens ? p->options->run_tokens : p->batch->n_tokens;
+}
+
+void exf_pass_turn(const exf_pass *p, int kind)
+{
+    exf_progress_turn(p->b->gpu ? EXF_WORK_REST : kind);
+}
+
+exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
+    exf_stage_clock_read(p->clock);
+    return rc;
+}
+
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err)
+{
+    exf_hidden *h = &s->p->hidden;
+    exf_queue *q = s->p->space[0].q;
+    exf_code rc = EXF_OK;
+    if (s->p->recorded) return fn(s, err); /* the whole run is one group, without hidden states */
+    for (size_t i = 0; rc == EXF_OK && i < h->n_groups; i++) {
+        s->moe.group = h->group[i];
+        s->moe.rows = exf_hidden_take(h, s->lane, i, use, q);
+        rc = fn(s, err);
+        exf_hidden_give(h, s->lane, i, use, q);
+    }
+    return rc;
+}
