@@ -3,6 +3,7 @@
 #define EXF_PASS_RESUME_INTERNAL_H
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "pass/resume.h"
 
 #include <pthread.h>
@@ -50,7 +51,7 @@ exf_code exf_resume_directory_prune(const exf_resume_directory *d, int (*keep)(c
  * something else meanwhile. */
 exf_code exf_resume_directory_remove(exf_resume_directory *d, exf_err *err) EXF_CHECKED;
 
-/* ---- resume.c, resume_point.c ------------------------------------------------------------------- */
+/* ---- a resume point ------------------------------------------------------------------------------ */
 
 /* A file that belongs to a point. */
 typedef struct {
@@ -90,10 +91,22 @@ struct exf_resume {
     void *sync_self;
 };
 
-void exf_resume_hidden_free(exf_resume_hidden *h);
+/* ---- resume_record.c: the list of records -------------------------------------------------------- */
+
+/* Returns the record of a file; NULL if there is none. */
+exf_resume_record *exf_resume_record_find(const exf_resume *r, const char *file);
 /* Adds a record or replaces the one of the same file. */
 exf_code exf_resume_record_set(exf_resume *r, const char *file, int layer, const char *sha256, exf_err *err) EXF_CHECKED;
 
+/* ---- resume_point.c: resume.json ------------------------------------------------------------------ */
+
+/* Writes the text of resume.json for the point of `h` and all records of its layers. */
+exf_code exf_resume_point_text(const exf_resume *r, const exf_resume_hidden *h, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Reads resume.json into r: EXF_VERSION for another schema, EXF_MODEL where a fact differs. */
 exf_code exf_resume_point_read(exf_resume *r, exf_err *err) EXF_CHECKED;
+
+/* ---- resume_hidden.c: hidden states --------------------------------------------------------------- */
+
+/* Frees what h holds, and drops a file that is being written. */
+void exf_resume_hidden_free(exf_resume_hidden *h);
 #endif
