@@ -3,11 +3,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/parallel.h"
 #include "kernels/linear/linear.h"
 #include "ranks/ranks.h"
-
-#include <string.h>
 
 /* ---- opening ---------------------------------------------------------------------------- */
 

@@ -2,7 +2,6 @@
 #include "pass/forward_internal.h"
 
 #include "base/err.h"
-#include "base/mem.h"
 
 #include <omp.h>
 
