@@ -158,7 +158,7 @@ checks: deps deps-checks $(CHECKS_CPU)
 
 ## check: two minutes: the house's rules, documentation, unit tests and programs from the outside but those of tests/slow.txt
 check: export TIER = fast
-check: check-layers check-units check-cli docs-check-quick
+check: check-layers check-calls check-units check-cli docs-check-quick
 
 ## check-slow: the unit tests and programs from the outside that check leaves out (tests/slow.txt)
 check-slow: export TIER = slow
@@ -342,6 +342,10 @@ bench-sinks: deps $(BUILD)/bench/bench_sinks
 check-layers:
 	$(Q)scripts/check-layers.sh
 
+## check-calls: no source files call each other in a circle
+check-calls: $(LIB_O)
+	$(Q)scripts/check-calls.sh $(LIB_O)
+
 ## docs: the generated parts of README.md and docs (scripts/make-docs.sh)
 docs: all
 	$(Q)BUILD='$(BUILD)' scripts/make-docs.sh
@@ -509,6 +513,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(FOLD_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers bench-sinks check-layers docs docs-check docs-check-quick clean help \
+.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers bench-sinks check-layers check-calls docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:
