@@ -2,36 +2,20 @@
  * each followed by experts beside a gated shared one; see config.h. */
 #include "model/config.h"
 
-#include <string.h>
-
-static exf_code mixer_of_type(const exf_config *c, const exf_json *type, int layer, exf_mixer_kind *kind, exf_err *err)
-{
-    const char *name = exf_json_string(type, NULL);
-    int linear = name && strcmp(name, "linear_attention") == 0;
-    *kind = linear ? EXF_MIXER_DELTANET : EXF_MIXER_ATTENTION;
-    if (linear || (name && strcmp(name, "full_attention") == 0)) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" says %s of layer %d, expected linear_attention or full_attention", c->path,
-                    name ? name : exf_json_type_name(type), layer);
-}
-
 /* layer_types, or else full attention in every full_attention_interval-th layer. */
 static exf_code configure_mixers(const exf_config *c, exf_architecture *a, exf_err *err)
 {
+    static const char *const words[] = {"linear_attention", "full_attention", NULL};
     exf_code rc;
     const exf_json *types;
     int interval;
-    EXF_TRY(exf_config_find(c, "layer_types", &types, err));
-    if (types && exf_json_type(types) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" is %s, expected an array", c->path, exf_json_type_name(types));
-    if (types && exf_json_size(types) != (size_t)a->n_layers)
-        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", c->path,
-                        exf_json_size(types), a->n_layers);
+    EXF_TRY(exf_config_layer_list(c, "layer_types", a->n_layers, 0, &types, err));
     EXF_TRY(exf_config_int_or(c, "full_attention_interval", 1, EXF_MAX_LAYERS, 4, &interval, err));
-    for (int l = 0; l < a->n_layers; l++)
-        if (types)
-            EXF_TRY(mixer_of_type(c, exf_json_at(types, (size_t)l), l, &a->mixer[l], err));
-        else
-            a->mixer[l] = (l + 1) % interval == 0 ? EXF_MIXER_ATTENTION : EXF_MIXER_DELTANET;
+    for (int l = 0; l < a->n_layers; l++) {
+        int attends = (l + 1) % interval == 0;
+        if (types) EXF_TRY(exf_config_layer_word(c, "layer_types", types, l, words, &attends, err));
+        a->mixer[l] = attends ? EXF_MIXER_ATTENTION : EXF_MIXER_DELTANET;
+    }
 out:
     return rc;
 }

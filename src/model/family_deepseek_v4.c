@@ -21,25 +21,11 @@ typedef struct {
     int long_ratio;                 /* what "heavily" stands for in `types` */
 } schedule;
 
-/* A list with an element for every layer, or NULL; elements beyond belong to
- * prediction layers that are ignored. */
-static exf_code list_of(const exf_config *c, const char *field, int n_layers, const exf_json **list, exf_err *err)
-{
-    exf_code rc = exf_config_find(c, field, list, err);
-    if (rc != EXF_OK || !*list) return rc;
-    if (exf_json_type(*list) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected an array", c->path, field, exf_json_type_name(*list));
-    if (exf_json_size(*list) < (size_t)n_layers)
-        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has %zu elements for %d layers", c->path, field, exf_json_size(*list),
-                        n_layers);
-    return EXF_OK;
-}
-
 static exf_code read_schedule(const exf_config *c, int n_layers, schedule *s, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(list_of(c, "compress_ratios", n_layers, &s->ratios, err));
-    EXF_TRY(list_of(c, "layer_types", n_layers, &s->types, err));
+    EXF_TRY(exf_config_layer_list(c, "compress_ratios", n_layers, 1, &s->ratios, err));
+    EXF_TRY(exf_config_layer_list(c, "layer_types", n_layers, 1, &s->types, err));
     EXF_TRY(exf_config_must_be(c, "compress_rates.compressed_sparse_attention|compress_rate_csa", "4", err));
     EXF_TRY(exf_config_int_or(c, "compress_rates.heavily_compressed_attention|compress_rate_hca", SHORT_RATIO + 1, MOST_RATIO, 128,
                               &s->long_ratio, err));
@@ -65,19 +51,12 @@ static exf_code ratio_by_number(const exf_config *c, const schedule *s, int laye
 
 static exf_code ratio_by_type(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
 {
-    const char *type = exf_json_string(exf_json_at(s->types, (size_t)layer), NULL);
-    if (type && strcmp(type, "sliding_attention") == 0)
-        *ratio = 0;
-    else if (type && strcmp(type, "compressed_sparse_attention") == 0)
-        *ratio = SHORT_RATIO;
-    else if (type && strcmp(type, "heavily_compressed_attention") == 0)
-        *ratio = s->long_ratio;
-    else
-        return exf_fail(err, EXF_MODEL,
-                        "%s: \"layer_types\"[%d] is %s, expected sliding_attention, compressed_sparse_attention or "
-                        "heavily_compressed_attention",
-                        c->path, layer, type ? type : "no string");
-    return EXF_OK;
+    static const char *const words[] = {"sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention", NULL};
+    const int ratios[] = {0, SHORT_RATIO, s->long_ratio};
+    int which;
+    exf_code rc = exf_config_layer_word(c, "layer_types", s->types, layer, words, &which, err);
+    if (rc == EXF_OK) *ratio = ratios[which];
+    return rc;
 }
 
 static exf_code ratio_of(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
@@ -127,19 +106,17 @@ out:
 
 static exf_code configure_routing(const exf_config *c, exf_architecture *a, exf_err *err)
 {
+    static const char *const words[] = {"hash_moe", "moe", NULL};
     exf_code rc;
     const exf_json *types;
     int n_hash;
-    EXF_TRY(list_of(c, "mlp_layer_types", a->n_layers, &types, err));
+    EXF_TRY(exf_config_layer_list(c, "mlp_layer_types", a->n_layers, 1, &types, err));
     EXF_TRY(exf_config_int_or(c, "num_hash_layers", 0, EXF_MAX_LAYERS, 3, &n_hash, err));
     for (int l = 0; l < a->n_layers; l++) {
-        const char *type = types ? exf_json_string(exf_json_at(types, (size_t)l), NULL) : l < n_hash ? "hash_moe" : "moe";
-        int hashed = type && strcmp(type, "hash_moe") == 0;
-        if (!type || (!hashed && strcmp(type, "moe") != 0))
-            return exf_fail(err, EXF_MODEL, "%s: \"mlp_layer_types\"[%d] is %s, expected hash_moe or moe", c->path, l,
-                            type ? type : "no string");
+        int scored = l >= n_hash;
+        if (types) EXF_TRY(exf_config_layer_word(c, "mlp_layer_types", types, l, words, &scored, err));
         a->is_moe[l] = 1;
-        a->traits[l] |= EXF_T_SHARED | (hashed ? EXF_T_HASHED : EXF_T_SCORED);
+        a->traits[l] |= EXF_T_SHARED | (scored ? EXF_T_SCORED : EXF_T_HASHED);
     }
 out:
     return rc;

@@ -6,27 +6,19 @@
  * experts as MXFP4, transformers as [E, in, out]; in both, rows of gate and up take turns. */
 #include "model/rules.h"
 
-#include <string.h>
-
 /* layer_types, or else a window in every other layer, the first among them. */
 static exf_code configure_windows(const exf_config *c, exf_architecture *a, exf_err *err)
 {
+    static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     const exf_json *types;
     int window;
     exf_code rc;
     EXF_TRY(exf_config_int(c, "sliding_window", 1, 1 << 24, &window, err));
-    EXF_TRY(exf_config_find(c, "layer_types", &types, err));
-    if (types && (exf_json_type(types) != EXF_JSON_ARRAY || exf_json_size(types) != (size_t)a->n_layers))
-        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" is %s of %zu, \"num_hidden_layers\" is %d", c->path,
-                        exf_json_type_name(types), exf_json_size(types), a->n_layers);
+    EXF_TRY(exf_config_layer_list(c, "layer_types", a->n_layers, 0, &types, err));
     for (int l = 0; l < a->n_layers; l++) {
-        const exf_json *type = types ? exf_json_at(types, (size_t)l) : NULL;
-        const char *name = type ? exf_json_string(type, NULL) : l % 2 ? "full_attention" : "sliding_attention";
-        int slides = name && strcmp(name, "sliding_attention") == 0;
+        int slides = l % 2 == 0;
+        if (types) EXF_TRY(exf_config_layer_word(c, "layer_types", types, l, words, &slides, err));
         a->attention.window[l] = slides ? window : 0;
-        if (!slides && !(name && strcmp(name, "full_attention") == 0))
-            return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" says %s of layer %d, expected sliding_attention or full_attention",
-                            c->path, name ? name : exf_json_type_name(type), l);
     }
 out:
     return rc;

@@ -1,10 +1,10 @@
 /* experts.c - runs the experts of a layer: cuts the group's tokens into blocks, and computes a block; see experts.h. */
 #include "pass/experts.h"
 
-#include <omp.h>
-
 #include "base/err.h"
 #include "base/log.h"
+
+#include <omp.h>
 
 /* ---- sums ------------------------------------------------------------------------------- */
 

@@ -2,9 +2,10 @@
  * whether hidden states are finite; see experts.h. */
 #include "pass/experts.h"
 
-#include <omp.h>
-
 #include "base/err.h"
+#include "base/parallel.h"
+
+#include <omp.h>
 
 size_t exf_moe_row_width(const exf_moe_layer *l)
 {

@@ -6,9 +6,9 @@
  * the bus once.  A layer of a replay is the second half alone. */
 #include "pass/forward_internal.h"
 
-#include <omp.h>
-
 #include "base/parallel.h"
+
+#include <omp.h>
 
 /* Returns the layer of one lane, whose weights are loaded. */
 static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)

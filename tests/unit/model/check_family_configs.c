@@ -44,7 +44,7 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"qwen3_next", "\"partial_rotary_factor\": 0.25,", "", "\"partial_rotary_factor"},
     {"qwen3_next", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "\"norm_topk_prob\" false"},
     {"qwen3_next", "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]", "\"mlp_only_layers\" 1"},
-    {"gpt_oss", "\"full_attention\"", "\"chunked_attention\"", "\"layer_types\" chunked_attention 1"},
+    {"gpt_oss", "\"full_attention\"", "\"chunked_attention\"", "\"layer_types\"[1] chunked_attention"},
     {"gpt_oss", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "\"layer_types\" 4 \"num_hidden_layers\" 5"},
     {"gpt_oss", "\"sliding_window\": 8", "\"sliding_window\": 0", "\"sliding_window\" 0"},
     {"gpt_oss", "\"sliding_window\": 8,", "", "\"sliding_window\""},

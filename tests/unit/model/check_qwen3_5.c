@@ -203,9 +203,10 @@ END_TEST
 /* ---- what is refused ------------------------------------------------------------------ */
 
 static const struct { const char *from, *to, *part; } refused[] = {
-    {"\"full_attention\"", "\"sliding_attention\"", "\"layer_types\" says sliding_attention of layer 3"},
-    {"\"full_attention\"", "7", "\"layer_types\" says an integer of layer 3"},
-    {"\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "\"layer_types\" has 4 entries, \"num_hidden_layers\" is 5"},
+    {"\"full_attention\"", "\"sliding_attention\"",
+     "\"layer_types\"[3] is sliding_attention, expected linear_attention or full_attention"},
+    {"\"full_attention\"", "7", "\"layer_types\"[3] is an integer"},
+    {"\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "\"layer_types\" has 4 elements, \"num_hidden_layers\" is 5"},
     {"\"linear_num_value_heads\": 4", "\"linear_num_value_heads\": 5", "\"linear_num_value_heads\" is 5, no multiple"},
     {"\"linear_conv_kernel_dim\": 4", "\"linear_conv_kernel_dim\": 3", "conv1d.weight\" is [128, 1, 4]"},
     {"\"partial_rotary_factor\": 0.25,", "", "partial_rotary_factor"},
