@@ -16,15 +16,6 @@ int exf_ranks_built(void)
     return 1;
 }
 
-exf_code exf_mpi_ok(int status, const char *what, exf_err *err)
-{
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int n;
-    if (status == MPI_SUCCESS) return EXF_OK;
-    MPI_Error_string(status, text, &n);
-    return exf_fail(err, EXF_IO, "MPI cannot do %s: %s", what, text);
-}
-
 /* ---- places --------------------------------------------------------------------------------- */
 
 /* Fills the place but for the node's number. */

@@ -8,6 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
+exf_code exf_mpi_ok(int status, const char *what, exf_err *err)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    if (status == MPI_SUCCESS) return EXF_OK;
+    MPI_Error_string(status, text, &n);
+    return exf_fail(err, EXF_IO, "MPI cannot do %s: %s", what, text);
+}
+
 /* Waits for n requests.  counts: 1 adds the time spent waiting to r->waited, on threads of the run's work; 0 on those that run
  * while it computes. */
 static exf_code wait_for(exf_ranks *r, MPI_Request *q, int n, int counts, const char *what, exf_err *err)
