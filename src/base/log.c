@@ -130,7 +130,7 @@ void exf_log_error(const exf_err *err)
     say_error((int)err->code, "%s", err->msg[0] ? err->msg : exf_code_text(err->code));
 }
 
-void exf_log_last(const exf_err *err)
+void exf_log_error_and_exit(const exf_err *err)
 {
     exf_log_error(err);
     _exit((int)err->code);

@@ -31,8 +31,8 @@ void exf_log_debug(const char *fmt, ...) EXF_PRINTF(1, 2);
 void exf_log_event(const char *fmt, ...) EXF_PRINTF(1, 2);
 /* Writes "exfold-x: error: sentence", whatever the level; main calls it last. */
 void exf_log_error(const exf_err *err);
-/* The same, and ends the process with the error's code at once, for what a library would end it for with a code of its own. */
-__attribute__((noreturn)) void exf_log_last(const exf_err *err);
+/* Logs the error and ends the process with its code at once: for a failure at which a library would end the process itself. */
+__attribute__((noreturn)) void exf_log_error_and_exit(const exf_err *err);
 
 /* Return what was set up: the program's name, seconds since the first setup, and how progress is told (NONE if the
  * program is quiet). */

@@ -36,18 +36,18 @@ static int try_threads(int n)
     return made;
 }
 
-/* OpenMP's runtime allocates for every team, of one thread too, and where it cannot ends the process with status 1.  A loop on a
- * thread that has no memory left ends it here instead, with the status and the sentence of any lack of memory.  The block is
- * freed for the runtime, which asks the same arena a moment later. */
-static void end_without_memory(int n_threads)
+/* Ends the process with EXF_NOSPACE if this thread has no memory for a team.  OpenMP's runtime allocates for every team, of one
+ * thread too, and where it cannot ends the process itself, with status 1.  The block is freed for the runtime, which asks the
+ * same arena a moment later. */
+static void require_team_memory(int n_threads)
 {
     enum { OF_TEAM = 8 << 10, OF_THREAD = 512 }; /* more than libgomp and libomp take */
     size_t n = OF_TEAM + (size_t)n_threads * OF_THREAD;
     void *volatile p = malloc(n); /* volatile: else the compiler leaves it out */
     exf_err err;
     if (!p) {
-        (void)exf_fail(&err, EXF_NOSPACE, "out of memory: %.1f MiB for the threads of a loop", (double)n / 1048576.0);
-        exf_log_last(&err);
+        (void)exf_fail(&err, EXF_NOSPACE, "out of memory: %zu bytes for the threads of a loop", n);
+        exf_log_error_and_exit(&err);
     }
     free(p);
 }
@@ -60,7 +60,7 @@ int exf_team(size_t n, int wanted)
     if (wanted > MOST_THREADS) wanted = MOST_THREADS;
     if (wanted > 0 && n < (size_t)wanted) wanted = (int)n;
     if (wanted < 1 || omp_in_parallel()) wanted = 1;
-    end_without_memory(wanted);
+    require_team_memory(wanted);
     if (wanted == 1) return 1;
     int inner = omp_get_level() > 0, have = inner ? 1 : kept;
     if (wanted > have) {

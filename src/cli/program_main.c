@@ -397,7 +397,7 @@ static exf_code close_stdout(exf_err *err)
 void exf_program_end_early(const exf_program *p, const exf_err *err)
 {
     exf_log_setup(p->name, EXF_LOG_INFO, progress_before_main());
-    exf_log_last(err);
+    exf_log_error_and_exit(err);
 }
 
 /* ---- main --------------------------------------------------------------------------- */
