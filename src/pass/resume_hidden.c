@@ -89,6 +89,20 @@ static size_t chunk_of(const range *k, size_t i)
     return k->n - at < EXF_RESUME_CHUNK ? k->n - at : EXF_RESUME_CHUNK;
 }
 
+typedef exf_code (*chunk_step)(const range *k, size_t i, exf_err *err);
+
+static exf_code each_chunk(const range *k, chunk_step step, int n_threads, exf_err *err)
+{
+    size_t n = (k->n + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK;
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, n_threads))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && step(k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
+}
+
 static exf_code write_chunk(const range *k, size_t i, exf_err *err)
 {
     uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
@@ -100,21 +114,10 @@ out:
     return rc;
 }
 
-static size_t chunks_of(size_t n)
-{
-    return (n + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK;
-}
-
 exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads, exf_err *err)
 {
     range k = {.h = &r->next, .offset = offset, .bytes = (char *)(uintptr_t)bytes, .n = n};
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(chunks_of(n), n_threads))
-    for (size_t i = 0; i < chunks_of(n); i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && write_chunk(&k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
+    return each_chunk(&k, write_chunk, n_threads, err);
 }
 
 /* ---- reading hidden states ---------------------------------------------------------------------------- */
@@ -152,13 +155,7 @@ exf_code exf_resume_hidden_get(const exf_resume *r, const exf_file *f, uint64_t 
                                exf_err *err)
 {
     range k = {.h = &r->now, .in = f, .offset = offset, .bytes = to, .n = n};
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(chunks_of(n), n_threads))
-    for (size_t i = 0; i < chunks_of(n); i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && read_chunk(&k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
+    return each_chunk(&k, read_chunk, n_threads, err);
 }
 
 /* ---- saving ------------------------------------------------------------------------------ */
