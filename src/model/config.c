@@ -1,8 +1,8 @@
-/* config.c - reads fields of config.json, and from them what several families share of an architecture; see config.h. */
+/* config.c - reads fields of config.json: numbers, words, lists with an element for each layer; see config.h. */
 #include "model/config.h"
 
-#include <inttypes.h>
-#include <math.h>
+#include "base/text.h"
+
 #include <string.h>
 
 enum { FIELD_MAX = 64 };
@@ -180,292 +180,35 @@ exf_code exf_config_must_be(const exf_config *c, const char *fields, const char 
     return rc;
 }
 
-/* ---- what families share ------------------------------------------------------------ */
+/* ---- lists with an element for each layer ------------------------------------------ */
 
-exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err)
+exf_code exf_config_layer_list(const exf_config *c, const char *field, int n_layers, int may_go_on, const exf_json **list,
+                               exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(exf_config_int(c, "hidden_size", 1, 1 << 20, &a->d_model, err));
-    EXF_TRY(exf_config_int(c, "num_hidden_layers", 1, EXF_MAX_LAYERS, &a->n_layers, err));
-    EXF_TRY(exf_config_int(c, "vocab_size", 1, 1 << 24, &a->vocab, err));
-    EXF_TRY(exf_config_real_or(c, "rms_norm_eps", 1e-6, &a->norm_eps, err));
-    EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
-    EXF_TRY(exf_config_must_be(c, "hidden_act", "silu", err));
-out:
-    return rc;
-}
-
-exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, const char *width, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_config_int(c, "num_experts|num_local_experts|n_routed_experts", 2, EXF_MAX_EXPERTS, &a->n_experts, err));
-    EXF_TRY(exf_config_int(c, "num_experts_per_tok", 1, EXF_MAX_TOP_K, &a->top_k, err));
-    EXF_TRY(exf_config_int(c, width, 1, 1 << 20, &a->d_expert, err));
-    if (a->top_k > a->n_experts)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, but only %d experts", c->path, a->top_k, a->n_experts);
-out:
-    return rc;
-}
-
-/* A rope_scaling that is no object, or does not say of what kind it is, must not
- * pass for none. */
-static exf_code check_rope_scaling(const exf_config *c, exf_err *err)
-{
-    const exf_json *scaling, *kind;
-    exf_code rc = exf_config_find(c, "rope_scaling", &scaling, err);
-    if (rc == EXF_OK) rc = exf_config_find(c, "rope_scaling.type|rope_scaling.rope_type", &kind, err);
-    if (rc != EXF_OK || !scaling || kind) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
-}
-
-exf_code exf_configure_rotary_part(const exf_config *c, double fallback, double *part, exf_err *err)
-{
-    static const char inner[] = "rope_parameters.partial_rotary_factor", outer[] = "partial_rotary_factor";
-    const exf_json *said;
-    exf_code rc = exf_config_find(c, inner, &said, err);
-    if (rc == EXF_OK) rc = exf_config_real_or(c, said ? inner : outer, fallback, part, err);
-    if (rc != EXF_OK || (*part > 0 && *part <= 1)) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, expected a number above 0, at most 1", c->path, *part);
-}
-
-/* 0.1 k ln s + 1, the YaRN amplitude law. */
-static double yarn_law(double factor, double k)
-{
-    return factor > 1 ? 0.1 * k * log(factor) + 1 : 1;
-}
-
-#define ORIGINAL_LENGTH "rope_scaling.original_max_position_embeddings|rope_parameters.original_max_position_embeddings"
-
-exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
-{
-    exf_code rc;
-    const exf_json *original;
-    const char *kind;
-    double amplitude, mscale, mscale_all;
-    EXF_TRY(check_rope_scaling(c, err));
-    EXF_TRY(exf_config_text_or(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", &kind, err));
-    if (strcmp(kind, "default") == 0) return EXF_OK;
-    if (strcmp(kind, "yarn") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: rope scaling \"%s\" is not supported (supported: default, yarn)", c->path, kind);
-    r->yarn = 1;
-    EXF_TRY(exf_config_real(c, "rope_scaling.factor|rope_parameters.factor", &r->factor, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_fast|rope_parameters.beta_fast", 32, &r->beta_fast, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.beta_slow|rope_parameters.beta_slow", 1, &r->beta_slow, err));
-    EXF_TRY(exf_config_find(c, ORIGINAL_LENGTH, &original, err));
-    EXF_TRY(exf_config_real(c, original ? ORIGINAL_LENGTH : "max_position_embeddings", &r->original_length, err));
-    EXF_TRY(exf_config_bool_or(c, "rope_scaling.truncate|rope_parameters.truncate", 1, &r->truncate, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.attention_factor|rope_parameters.attention_factor", 0, &amplitude, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale|rope_parameters.mscale", 0, &mscale, err));
-    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err));
-    if (amplitude > 0)
-        r->amplitude = amplitude;
-    else
-        r->amplitude =
-            mscale > 0 && mscale_all > 0 ? yarn_law(r->factor, mscale) / yarn_law(r->factor, mscale_all) : yarn_law(r->factor, 1);
-out:
-    return rc;
-}
-
-exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_attention_spec *s = &a->attention;
-    exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
-    double part;
-    EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
-    EXF_TRY(exf_config_int_or(c, "num_key_value_heads", 1, 1024, s->n_heads, &s->n_kv_heads, err));
-    EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
-    EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
-    EXF_TRY(exf_configure_rotary_part(c, 1.0, &part, err));
-    EXF_TRY(exf_configure_yarn(c, r, err));
-    r->dim = (int)(s->head_dim * part);
-    if (s->n_heads % s->n_kv_heads)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d key-value heads", c->path, s->n_heads,
-                      s->n_kv_heads);
-    else if (s->head_dim % 2)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"head_dim\" is %d, expected an even number", c->path, s->head_dim);
-    else if (s->head_dim < 2 || r->dim < 2 || r->dim % 2 || r->dim > s->head_dim)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in heads of %d, expected an even number within", c->path, r->dim,
-                      s->head_dim);
-    a->dim[EXF_DIM_Q] = a->dim[EXF_DIM_O] = s->n_heads * s->head_dim;
-    a->dim[EXF_DIM_KV] = s->n_kv_heads * s->head_dim;
-    a->dim[EXF_DIM_HEAD] = s->head_dim;
-    a->dim[EXF_DIM_HEADS] = s->n_heads;
-out:
-    return rc;
-}
-
-exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture *a, exf_err *err)
-{
-    const exf_router_spec *r = &a->router;
-    int size = a->n_experts / r->n_groups, scored = r->group_score == EXF_GROUP_TOP2_SUM ? 2 : 1;
-    if (a->n_experts % r->n_groups || r->top_groups > r->n_groups || size < scored)
-        return exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts,
-                        r->n_groups, r->top_groups);
-    if (a->top_k > r->top_groups * size)
-        return exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
-                        r->top_groups * size);
+    exf_code rc = exf_config_find(c, field, list, err);
+    if (rc != EXF_OK || !*list) return rc;
+    if (exf_json_type(*list) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected an array", c->path, field, exf_json_type_name(*list));
+    size_t n = exf_json_size(*list);
+    if (n < (size_t)n_layers || (n > (size_t)n_layers && !may_go_on))
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has %zu elements, \"num_hidden_layers\" is %d", c->path, field, n, n_layers);
     return EXF_OK;
 }
 
-exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err)
+exf_code exf_config_layer_word(const exf_config *c, const char *field, const exf_json *list, int layer, const char *const *words,
+                               int *which, exf_err *err)
 {
+    const exf_json *element = exf_json_at(list, (size_t)layer);
+    const char *word = exf_json_string(element, NULL);
+    exf_text known = {0};
     exf_code rc;
-    int first = 0, step, n_moe = 0;
-    EXF_TRY(exf_config_int_or(c, "first_k_dense_replace", 0, EXF_MAX_LAYERS, 0, &first, err));
-    EXF_TRY(exf_config_int_or(c, "moe_layer_freq", 1, EXF_MAX_LAYERS, 1, &step, err));
-    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l] = l >= first && l % step == 0;
-    if (first >= a->n_layers)
-        rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense: none is a mixture of experts", c->path, first,
-                      a->n_layers);
-    else if (n_moe == 0)
-        rc = exf_fail(err, EXF_MODEL,
-                      "%s: the first %d of %d layers are dense and \"moe_layer_freq\" is %d: none is a mixture of experts", c->path,
-                      first, a->n_layers, step);
-    else if (first || step > 1)
-        rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
+    for (*which = 0; word && words[*which]; ++*which)
+        if (strcmp(word, words[*which]) == 0) return EXF_OK;
+    for (int i = 0; words[i]; i++) exf_text_appendf(&known, "%s%s", i == 0 ? "" : words[i + 1] ? ", " : " or ", words[i]);
+    EXF_TRY(exf_text_end(&known, err));
+    rc = exf_fail(err, EXF_MODEL, "%s: \"%s\"[%d] is %s, expected %s", c->path, field, layer,
+                  word ? word : exf_json_type_name(element), known.s);
 out:
+    exf_text_free(&known);
     return rc;
-}
-
-static exf_code configure_sparse_layers(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    int step, n_moe = 0;
-    const exf_json *dense;
-    exf_code rc = exf_config_int_or(c, "decoder_sparse_step", 1, EXF_MAX_LAYERS, 1, &step, err);
-    if (rc == EXF_OK) rc = exf_config_find(c, "mlp_only_layers", &dense, err);
-    if (rc != EXF_OK) return rc;
-    if (dense && exf_json_type(dense) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" is %s, expected an array", c->path, exf_json_type_name(dense));
-    for (int l = 0; l < a->n_layers; l++) a->is_moe[l] = (l + 1) % step == 0;
-    for (size_t i = 0; i < exf_json_size(dense); i++) {
-        const exf_json *number = exf_json_at(dense, i);
-        if (exf_json_type(number) != EXF_JSON_INT)
-            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %s, expected layer numbers", c->path,
-                            exf_json_type_name(number));
-        int64_t l = exf_json_int(number);
-        if (l < 0 || l >= a->n_layers)
-            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %" PRId64 ", expected layers 0 to %d", c->path, l,
-                            a->n_layers - 1);
-        a->is_moe[l] = 0;
-    }
-    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l];
-    if (n_moe == 0) return exf_fail(err, EXF_MODEL, "%s: none of the %d layers is a mixture of experts", c->path, a->n_layers);
-    return n_moe < a->n_layers ? exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err) : EXF_OK;
-}
-
-exf_code exf_configure_qwen_moe(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_configure_attention(c, a, err));
-    EXF_TRY(exf_config_must_be(c, "use_sliding_window", "false", err));
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 0, &a->router.renormalise, err));
-    rc = configure_sparse_layers(c, a, err);
-out:
-    return rc;
-}
-
-exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    int n = 0;
-    exf_code rc = exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n, err);
-    if (rc != EXF_OK || n == 0) return rc;
-    a->d_shared = n * a->d_expert;
-    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SHARED;
-    return EXF_OK;
-}
-
-exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_router_spec *r = &a->router;
-    r->score = EXF_ROUTER_SIGMOID;
-    r->group_score = EXF_GROUP_TOP2_SUM;
-    r->epsilon = 1e-20;
-    EXF_TRY(exf_config_int_or(c, "n_group", 1, EXF_MAX_EXPERTS, 1, &r->n_groups, err));
-    EXF_TRY(exf_config_int_or(c, "topk_group", 1, EXF_MAX_EXPERTS, 1, &r->top_groups, err));
-    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 1, &r->renormalise, err));
-    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1, &r->scaling, err));
-    rc = exf_configure_check_groups(c, a, err);
-out:
-    return rc;
-}
-
-/* Without rotary scaling 1/sqrt(d); YaRN's share of the softmax temperature, m^2, is kept out of the
- * rotation so that it reaches the unrotated part of a head too. */
-static exf_code score_scale(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    double mscale_all;
-    exf_code rc = exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err);
-    if (rc != EXF_OK) return rc;
-    const exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
-    double m = r->yarn ? yarn_law(r->factor, mscale_all) : 1;
-    a->mla.score_scale = m * m / sqrt((double)(a->mla.nope_dim + a->mla.rope_dim));
-    return EXF_OK;
-}
-
-static void mla_dims(exf_architecture *a)
-{
-    const exf_mla_spec *s = &a->mla;
-    a->dim[EXF_DIM_Q] = s->n_heads * (s->nope_dim + s->rope_dim);
-    a->dim[EXF_DIM_O] = s->n_heads * s->v_dim;
-    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
-    a->dim[EXF_DIM_KV_RANK] = s->kv_rank;
-    a->dim[EXF_DIM_KV_A] = s->kv_rank + s->rope_dim;
-    a->dim[EXF_DIM_KV_B] = s->n_heads * (s->nope_dim + s->v_dim);
-    for (int l = 0; l < a->n_layers; l++) {
-        a->mixer[l] = EXF_MIXER_MLA;
-        a->traits[l] |= s->q_rank ? EXF_T_Q_LORA : EXF_T_NO_Q_LORA;
-    }
-}
-
-exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_mla_spec *s = &a->mla;
-    exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
-    EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
-    EXF_TRY(exf_config_int_or(c, "q_lora_rank", 1, 1 << 16, 0, &s->q_rank, err));
-    EXF_TRY(exf_config_int(c, "kv_lora_rank", 1, 1 << 16, &s->kv_rank, err));
-    EXF_TRY(exf_config_int(c, "qk_nope_head_dim", 1, 4096, &s->nope_dim, err));
-    EXF_TRY(exf_config_int(c, "qk_rope_head_dim", 2, 4096, &s->rope_dim, err));
-    EXF_TRY(exf_config_int(c, "v_head_dim", 1, 4096, &s->v_dim, err));
-    EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
-    EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
-    EXF_TRY(exf_configure_yarn(c, r, err));
-    r->dim = s->rope_dim;
-    r->interleaved = 1;
-    EXF_TRY(score_scale(c, a, err));
-    if (s->rope_dim % 2)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"qk_rope_head_dim\" is %d, expected an even number", c->path, s->rope_dim);
-    mla_dims(a);
-out:
-    return rc;
-}
-
-void exf_architecture_finish(exf_architecture *a)
-{
-    static const unsigned mixer_trait[EXF_MIXER_KINDS] = {EXF_T_ATTENTION, EXF_T_MLA, EXF_T_DELTANET, EXF_T_COMPRESSED};
-    a->n_moe_layers = 0;
-    for (int l = 0; l < a->n_layers; l++) {
-        a->traits[l] |= mixer_trait[a->mixer[l]] | (a->is_moe[l] ? EXF_T_MOE : EXF_T_DENSE);
-        if (!a->tied_embeddings) a->traits[l] |= EXF_T_UNTIED;
-        a->n_moe_layers += a->is_moe[l];
-    }
-    a->model_traits |= a->tied_embeddings ? 0 : EXF_T_UNTIED;
-    if (a->residual.streams == 0) a->residual.streams = 1;
-    if (a->router.scaling == 0) a->router.scaling = 1;
-    if (a->router.n_groups == 0) a->router.n_groups = a->router.top_groups = 1;
-    a->dim[EXF_DIM_ONE] = 1;
-    a->dim[EXF_DIM_THREE] = 3;
-    a->dim[EXF_DIM_H] = a->d_model;
-    a->dim[EXF_DIM_VOCAB] = a->vocab;
-    a->dim[EXF_DIM_FFN] = a->d_ffn;
-    a->dim[EXF_DIM_E] = a->n_experts;
-    a->dim[EXF_DIM_K] = a->top_k;
-    a->dim[EXF_DIM_I] = a->d_expert;
-    a->dim[EXF_DIM_SHARED] = a->d_shared;
 }

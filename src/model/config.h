@@ -35,15 +35,16 @@ exf_code exf_config_text_or(const exf_config *c, const char *fields, const char 
  * exactly this text form ("false", "null", "silu", "1"); EXF_MODEL otherwise. */
 exf_code exf_config_must_be(const exf_config *c, const char *fields, const char *only, exf_err *err) EXF_CHECKED;
 
-/* ---- what families share ------------------------------------------------ */
-
 /* Finds a list with an element for each layer; *list NULL: the field is absent or null.  may_go_on: 1 if elements may follow, of
- * prediction layers (config_layers.c). */
+ * prediction layers. */
 exf_code exf_config_layer_list(const exf_config *c, const char *field, int n_layers, int may_go_on, const exf_json **list,
                                exf_err *err) EXF_CHECKED;
 /* Finds which of `words`, up to a NULL, a layer's element of the list is; EXF_MODEL names them all where it is none. */
 exf_code exf_config_layer_word(const exf_config *c, const char *field, const exf_json *list, int layer, const char *const *words,
                                int *which, exf_err *err) EXF_CHECKED;
+
+/* ---- what families share (config_families.c, config_hybrid.c) ------------------ */
+
 /* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */
 exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Experts and top-k, under every spelling; expert width, in the field `width`. */
