@@ -15,7 +15,7 @@ const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 5
 const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 5, .min_reader = 1};
 
 EXF_REGISTRY_BEGIN
-&exf_artifact_basis, &exf_artifact_capture, &exf_artifact_statistics, &exf_artifact_tables,
+    &exf_artifact_basis, &exf_artifact_capture, &exf_artifact_statistics, &exf_artifact_tables,
 EXF_REGISTRY_END(artifact)
 EXF_REGISTRY_FIND(artifact)
 
