@@ -12,7 +12,7 @@ static void close_queue(exf_queue *q)
     if (!q) return;
     if (q->stream) cudaStreamSynchronize(q->stream);
     if (q->blas) q->cublas->destroy(q->blas);
-    cudaFree(q->rounded);
+    cudaFree(q->buffer);
     if (q->stream) cudaStreamDestroy(q->stream);
     free(q);
 }
@@ -105,6 +105,7 @@ static const exf_gpu_operations gpu = {
     .widen = exf_widen_cuda,
     .rmsnorm_rounded = exf_rmsnorm_rounded_cuda,
     .rmsnorm_split = exf_rmsnorm_split_cuda,
+    .split_rows = exf_split_rows_cuda,
     .gate_heads_rounded = exf_gate_heads_rounded_cuda,
     .conv_delta_rule_workspace = exf_conv_delta_rule_workspace_cuda,
     .conv_delta_rule = exf_conv_delta_rule_cuda,

@@ -35,6 +35,13 @@ int exf_cublas_ready(exf_queue *q)
            exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
 }
 
+uint16_t *exf_queue_buffer(exf_queue *q)
+{
+    if (q->err.code != EXF_OK) return nullptr;
+    if (!q->buffer) exf_cuda_note(q, cudaMalloc((void **)&q->buffer, EXF_BUFFER_BYTES + EXF_BUFFER_TAIL), "queue's buffer");
+    return q->buffer;
+}
+
 exf_code exf_finish_cuda(exf_queue *q, exf_err *err)
 {
     exf_cuda_note(q, cudaStreamSynchronize(q->stream), "finish");

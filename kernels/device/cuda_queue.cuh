@@ -34,12 +34,16 @@ struct exf_queue {
     cublasHandle_t blas;
     cublasComputeType_t products; /* CUBLAS_COMPUTE_32F_FAST_16BF where the mixers' products are rounded */
     int multiprocessors;
-    uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until a product needs it */
-    exf_err err;       /* code EXF_OK: none yet */
+    uint16_t *buffer; /* what exf_queue_buffer() gives; NULL until it is asked for */
+    exf_err err;      /* code EXF_OK: none yet */
 };
 
-enum { EXF_ROUNDED_BYTES = 64 << 20 };
+/* EXF_BUFFER_TAIL more are for the alignment of what lies in the buffer. */
+enum { EXF_BUFFER_BYTES = 64 << 20, EXF_BUFFER_TAIL = 1024 };
 
+/* Returns the queue's memory for what one operation keeps between its launches (terms of a product's operands, partial sums): the next
+ * operation writes over it.  Allocates it at the first call; NULL after a failure. */
+uint16_t *exf_queue_buffer(exf_queue *q);
 /* Creates the queue's cuBLAS handle at its first product; 1 if it has one. */
 int exf_cublas_ready(exf_queue *q);
 /* Waits for the queue; returns its first failure and forgets it. */

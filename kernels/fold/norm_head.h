@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Directions at most: V'x of 32 tokens is in the shared memory of a block. */
+/* Directions at most: V'x of 16 tokens is in the shared memory of a block. */
 enum { EXF_NORM_HEAD_MOST = 256 };
 
 /* Tokens of one layer; all arrays are in device memory. */
@@ -17,7 +17,8 @@ typedef struct {
     int n_tokens, n_experts, top_k, d_model, directions; /* T, E, K, H, q */
     const void *x;        /* [T, H] float32; with `split` [T, 2, H] bfloat16, whose sum it is */
     int split;
-    const float *basis;   /* [H, q] V */
+    const uint16_t *basis; /* V [H, q] in bfloat16 terms (split_rows of kernels/rows/rows.h), */
+    size_t apart;          /* which are so many elements apart: a multiple of 8 */
     const float *theta;   /* [E, q + 4] */
     const float *logits;  /* [T, E] z */
     const int32_t *ids;   /* [T, K] as the router chose; -1: an empty slot */
@@ -28,7 +29,8 @@ typedef struct {
     uint64_t row;         /* of the first token */
 } exf_norm_head_call;
 
-/* V'x is a product of numbers that are cut to 22 bits each, summed in float32 over 128 columns, and in double over these. */
+/* V'x is a product of bfloat16 terms, two of each operand with `split`, else three: 16 and 22 significant bits of x and V at least.
+ * It is summed in float32 over 512 columns, and in double over these. */
 void exf_predict_norms_cuda(exf_queue *q, const exf_norm_head_call *c);
 
 #ifdef __cplusplus

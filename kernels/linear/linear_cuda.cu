@@ -25,21 +25,10 @@ static void gemm(exf_queue *q, cublasOperation_t op, float *y, int ldy, const vo
                     "gemm");
 }
 
-/* Bytes after the buffer for the alignment of terms. */
-enum { ALIGNMENT_BYTES = 1024 };
-
-/* Allocates the buffer for rounded rows at the first product that needs it. */
-static bool have_buffer(exf_queue *q)
-{
-    if (q->err.code != EXF_OK) return false;
-    if (q->rounded) return true;
-    return exf_cuda_note(q, cudaMalloc((void **)&q->rounded, EXF_ROUNDED_BYTES + ALIGNMENT_BYTES), "product workspace");
-}
-
 /* Rows of `width` numbers that the buffer holds: whole tiles of 128 where it holds one. */
 static int rows_at_a_time(int width, int terms)
 {
-    size_t most = EXF_ROUNDED_BYTES / 2 / (size_t)terms / (size_t)(width > 0 ? width : 1);
+    size_t most = EXF_BUFFER_BYTES / 2 / (size_t)terms / (size_t)(width > 0 ? width : 1);
     int rows = most > 1 << 30 ? 1 << 30 : (int)most;
     return rows > 128 ? rows / 128 * 128 : rows;
 }
@@ -60,23 +49,23 @@ static size_t apart_of(size_t n)
 static void write_terms(exf_queue *q, const float *x, int ldx, int rows, int width)
 {
     if (exf_rounds(q))
-        exf_round_rows_cuda(q, q->rounded, width, x, ldx, rows, width);
+        exf_round_rows_cuda(q, q->buffer, width, x, ldx, rows, width);
     else
-        exf_split_rows_cuda(q, q->rounded, apart_of((size_t)rows * (size_t)width), x, ldx, rows, width);
+        exf_split_rows_cuda(q, q->buffer, apart_of((size_t)rows * (size_t)width), x, ldx, rows, width);
 }
 
 static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, const void *w, int ldw, int m, int n, int k,
                          float alpha, float beta)
 {
     int terms = terms_of(q), most = rows_at_a_time(k, terms);
-    if (m == 0 || n == 0 || !have_buffer(q)) return;
+    if (m == 0 || n == 0 || !exf_queue_buffer(q)) return;
     if (most < 1) exf_fail(&q->err, EXF_INTERNAL, "product over %d columns: a row is too long", k);
     for (int at = 0; at < m && most > 0; at += most) {
         int rows = m - at < most ? m - at : most;
         size_t apart = apart_of((size_t)rows * (size_t)k);
         write_terms(q, x + (size_t)at * ldx, ldx, rows, k);
         for (int term = terms - 1; term >= 0; term--)
-            gemm(q, CUBLAS_OP_T, y + (size_t)at * ldy, ldy, q->rounded + term * apart, k, w, ldw, CUDA_R_16BF, rows, n, k, alpha,
+            gemm(q, CUBLAS_OP_T, y + (size_t)at * ldy, ldy, q->buffer + term * apart, k, w, ldw, CUDA_R_16BF, rows, n, k, alpha,
                  term == terms - 1 ? beta : 1);
     }
 }
@@ -98,8 +87,8 @@ int exf_has_bf16_products_cuda(void)
 static void gemm_widened(exf_queue *q, float *y, int ldy, const float *x, int ldx, const uint16_t *w, int ldw, int m, int n, int k,
                          float alpha, float beta)
 {
-    float *wide = reinterpret_cast<float *>(q->rounded);
-    int most = (int)(EXF_ROUNDED_BYTES / sizeof *wide / (size_t)(ldw > 0 ? ldw : 1));
+    float *wide = reinterpret_cast<float *>(q->buffer);
+    int most = (int)(EXF_BUFFER_BYTES / sizeof *wide / (size_t)(ldw > 0 ? ldw : 1));
     if (most < 1) exf_fail(&q->err, EXF_INTERNAL, "product over %d columns: a row is too long", k);
     for (int at = 0; at < n && most > 0; at += most) {
         int rows = n - at < most ? n - at : most;
@@ -114,7 +103,7 @@ void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx
     if (x.number == w.number)
         gemm(q, CUBLAS_OP_T, y, ldy, x.p, ldx, w.p, ldw, w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, m, n, k, alpha,
              beta);
-    else if (w.number == EXF_NUMBER_BF16 && !exf_rounds(q) && !exf_has_bf16_products_cuda() && have_buffer(q))
+    else if (w.number == EXF_NUMBER_BF16 && !exf_rounds(q) && !exf_has_bf16_products_cuda() && exf_queue_buffer(q))
         gemm_widened(q, y, ldy, static_cast<const float *>(x.p), ldx, static_cast<const uint16_t *>(w.p), ldw, m, n, k, alpha,
                      beta);
     else if (w.number == EXF_NUMBER_BF16)
@@ -140,13 +129,13 @@ static void gemm_many_rounded(exf_queue *q, float *y, int ldy, const float *x, i
                               const exf_product_steps *s, int m, int n, int k)
 {
     int width = (s->count - 1) * s->x + k, terms = terms_of(q), most = rows_at_a_time(width, terms);
-    if (!have_buffer(q)) return;
+    if (!exf_queue_buffer(q)) return;
     for (int at = 0; at < m; at += most) {
         int rows = m - at < most ? m - at : most;
         size_t apart = apart_of((size_t)rows * (size_t)width);
         write_terms(q, x + (size_t)at * ldx, ldx, rows, width);
         for (int term = terms - 1; term >= 0; term--)
-            gemm_many(q, y + (size_t)at * ldy, ldy, exf_bf16(q->rounded + term * apart), width, w, ldw, s, rows, n, k,
+            gemm_many(q, y + (size_t)at * ldy, ldy, exf_bf16(q->buffer + term * apart), width, w, ldw, s, rows, n, k,
                       term < terms - 1);
     }
 }

@@ -1,5 +1,6 @@
 /* check_cuda_route_fold.c - variants folded in GPU memory (kernels/fold/route_fold.h): the host's routes and counts, bit for bit,
  * for each form that is folded there; more steps than a launch takes, and small copies. */
+#include "kernels/rows/rows.h"
 #include "tests/support/device_fixtures.h"
 #include "tests/support/norm_head_fixtures.h"
 
@@ -27,7 +28,8 @@ END_TEST
 START_TEST(norms_are_those_of_the_head)
 {
     static const struct { int tokens, experts, top_k, width, directions; } shapes[] = {
-        {1, 4, 2, 8, 1}, {17, 8, 3, 33, 5}, {200, 16, 4, 96, 64}, {100, 128, 8, 256, 100}, {40, 64, 6, 130, 256}};
+        {1, 4, 2, 8, 1}, {17, 8, 3, 33, 5}, {200, 16, 4, 96, 64}, {100, 128, 8, 256, 100}, {40, 64, 6, 130, 256},
+        {70, 32, 8, 1544, 72}};
     int n = shapes[_i].tokens, n_experts = shapes[_i].experts, k = shapes[_i].top_k;
     int width = shapes[_i].width, q = shapes[_i].directions;
     size_t slots = (size_t)(n * k), inputs = (size_t)(n * width), features = (size_t)q + 4;
@@ -54,8 +56,11 @@ START_TEST(norms_are_those_of_the_head)
                      device_put(&d, theta, (size_t)n_experts * features * 4), device_put(&d, logits, (size_t)(n * n_experts) * 4),
                      device_put(&d, ids, slots * 4), device_put(&d, weights, slots * 4), device_put(&d, NULL, slots * 4),
                      device_put(&d, NULL, slots * 4), device_put(&d, &none, sizeof none)};
+    size_t apart = (size_t)(width * q + 7) / 8 * 8;
+    uint16_t *terms = device_put(&d, NULL, EXF_SPLIT_TERMS * apart * 2);
+    d.b->gpu->split_rows(d.q, terms, apart, there[2], q, width, q);
     for (int split = 0; split < 2; split++) {
-        exf_norm_head_call c = {n, n_experts, k, width, q, there[split], split, there[2], there[3], there[4], there[5], there[6],
+        exf_norm_head_call c = {n, n_experts, k, width, q, there[split], split, terms, apart, there[3], there[4], there[5], there[6],
                                 there[7], there[8], there[9], 0};
         d.b->gpu->predict_norms(d.q, &c);
         ck_ok(d.b->finish(d.q, &e), e);
@@ -84,6 +89,7 @@ START_TEST(norms_are_those_of_the_head)
         exf_mem_free(is);
         exf_mem_free(routed);
     }
+    d.b->free(terms);
     for (size_t i = 0; i < sizeof there / sizeof *there; i++) d.b->free(there[i]);
     void *here[] = {x, basis, weights, theta, logits, parts, ids};
     for (size_t i = 0; i < sizeof here / sizeof *here; i++) exf_mem_free(here[i]);
@@ -177,7 +183,7 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_device_folds_as_the_host, 0, DEVICE_FOLD_TEXTS);
     tcase_add_loop_test(t, a_device_folds_by_predicted_norms, 0, TEXTS);
-    tcase_add_loop_test(t, norms_are_those_of_the_head, 0, 5);
+    tcase_add_loop_test(t, norms_are_those_of_the_head, 0, 6);
     tcase_add_loop_test(t, many_steps_are_those_of_the_host, 0, 2);
     tcase_add_test(t, small_copies_arrive);
     suite_add_tcase(s, t);
