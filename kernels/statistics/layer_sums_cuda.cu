@@ -53,8 +53,19 @@ static __device__ inline void set_entry(double *gram, int k, int i, int j, doubl
     gram[j * k + i] = gram[i * k + j];
 }
 
+/* Loads a step of a row of a token, whose rows have less than 2^31 elements.  WHOLE: rows have whole steps, and no branch
+ * stands between the loads and what uses them. */
+template <class T, bool WHOLE> static __device__ inline void load_step(float (&v)[STEP], const T *rows, int row, int c, int h)
+{
+    if (WHOLE)
+        exf_load8(v, rows + (row * h + c));
+    else
+        exf_load_step(v, rows + row * h, c, h);
+}
+
 /* Adds a segment's products of rows [a0, a0 + 4) and [b0, b0 + 8). */
-template <class T> static __device__ void gram_block(double *gram, const T *rows, int k, int h, int a0, int b0, int from, int lane)
+template <class T, bool WHOLE>
+static __device__ void gram_block(double *gram, const T *rows, int k, int h, int a0, int b0, int from, int lane)
 {
     float sum[4][8] = {};
     double wide[32];
@@ -62,10 +73,10 @@ template <class T> static __device__ void gram_block(double *gram, const T *rows
     for (int c = from + lane * STEP; c < end; c += 32 * STEP) {
         float a[4][STEP], b[STEP];
 #pragma unroll
-        for (int i = 0; i < 4; i++) exf_load_step(a[i], rows + (size_t)min(a0 + i, k - 1) * h, c, h);
+        for (int i = 0; i < 4; i++) load_step<T, WHOLE>(a[i], rows, min(a0 + i, k - 1), c, h);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            exf_load_step(b, rows + (size_t)min(b0 + j, k - 1) * h, c, h);
+            load_step<T, WHOLE>(b, rows, min(b0 + j, k - 1), c, h);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -79,7 +90,7 @@ template <class T> static __device__ void gram_block(double *gram, const T *rows
 }
 
 /* Adds a segment's products of up to eight rows, each of which is read once. */
-template <class T> static __device__ void gram_eight(double *gram, const T *rows, int k, int h, int from, int lane)
+template <class T, bool WHOLE> static __device__ void gram_eight(double *gram, const T *rows, int k, int h, int from, int lane)
 {
     float sum[36] = {};
     double wide[32];
@@ -87,13 +98,13 @@ template <class T> static __device__ void gram_eight(double *gram, const T *rows
     for (int c = from + lane * STEP; c < end; c += 32 * STEP) {
         float v[8][STEP];
 #pragma unroll
-        for (int i = 0; i < 8; i++) exf_load_step(v[i], rows + (size_t)min(i, k - 1) * h, c, h);
+        for (int i = 0; i < 8; i++) load_step<T, WHOLE>(v[i], rows, min(i, k - 1), c, h);
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int e = 0; e < STEP; e++)
 #pragma unroll
-            for (int j = 0; j <= i; j++)
+            for (int i = 0; i < 8; i++)
 #pragma unroll
-                for (int e = 0; e < STEP; e++) sum[i * (i + 1) / 2 + j] = fmaf(v[i][e], v[j][e], sum[i * (i + 1) / 2 + j]);
+                for (int j = 0; j <= i; j++) sum[i * (i + 1) / 2 + j] = fmaf(v[i][e], v[j][e], sum[i * (i + 1) / 2 + j]);
     }
 #pragma unroll
     for (int i = 0; i < 32; i++) wide[i] = (double)sum[i];
@@ -101,18 +112,19 @@ template <class T> static __device__ void gram_eight(double *gram, const T *rows
     int r = triangle_row(lane);
     set_entry(gram, k, r, lane - r * (r + 1) / 2, mine, from == 0);
 #pragma unroll
-    for (int i = 32; i < 36; i++) {
-        double all = exf_warp_sum((double)sum[i]);
-        if (lane == 0) set_entry(gram, k, 7, i - 28, all, from == 0);
+    for (int i = 0; i < 4; i++) {
+        double all = exf_warp_sum((double)sum[32 + i]);
+        if (lane == i) mine = all;
     }
+    if (lane < 4) set_entry(gram, k, 7, 4 + lane, mine, from == 0);
 }
 
-template <class T> static __device__ inline void gram_of_token(double *gram, const T *rows, int k, int h, int lane)
+template <class T, bool WHOLE> static __device__ inline void gram_of_token(double *gram, const T *rows, int k, int h, int lane)
 {
     for (int from = 0; from < h; from += SEGMENT) {
-        if (k <= 8) gram_eight(gram, rows, k, h, from, lane);
+        if (k <= 8) gram_eight<T, WHOLE>(gram, rows, k, h, from, lane);
         for (int a = 0; k > 8 && a < k; a += 4)
-            for (int b = 0; b < k; b += 8) gram_block(gram, rows, k, h, a, b, from, lane);
+            for (int b = 0; b < k; b += 8) gram_block<T, WHOLE>(gram, rows, k, h, a, b, from, lane);
         __syncwarp();
     }
 }
@@ -219,7 +231,10 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
     const int32_t *id = c.ids + t * k;
     const float *weight = c.weights + t * k;
     unsigned long long *pairs = reinterpret_cast<unsigned long long *>(top + 1);
-    gram_of_token(gram, outputs + t * k * c.d_model, k, c.d_model, lane);
+    if (c.d_model % STEP == 0)
+        gram_of_token<T, true>(gram, outputs + t * k * c.d_model, k, c.d_model, lane);
+    else
+        gram_of_token<T, false>(gram, outputs + t * k * c.d_model, k, c.d_model, lane);
     for (int a = lane; a < k; a += 32) {
         norm[a] = sqrt(gram[a * k + a]);
         if (c.sq) c.sq[t * k + a] = gram[a * k + a];
