@@ -69,6 +69,10 @@ void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c)
 
 /* ---- sums ------------------------------------------------------------------------------ */
 
+/* Words at a time of the cells that a lane adds to; words from one cell's line to the next in shared memory, whose banks are
+ * different ones for neighbouring lanes. */
+enum { AT_ONCE = 8, PITCH = LINE + 1 };
+
 /* The tokens that a block loops over, and their weights. */
 typedef struct {
     int first, n_tokens;
@@ -188,27 +192,37 @@ static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram
     }
 }
 
-/* Adds one sum of each of a warp's 32 neighbouring cells, by way of shared memory, so that
+/* Adds to one line of each of a warp's 32 neighbouring cells the digits of its lane's sums, by way of shared memory, so that
  * neighbouring lanes access neighbouring words.  No other warp adds to these cells. */
-static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *exchange, const exf_exact_registers &sum,
-                                       int which, int lane)
+template <bool NEAR>
+static __device__ inline void give_line(unsigned long long *cells, unsigned long long *exchange,
+                                        const exf_exact_registers (&sum)[PAIR_SUMS], unsigned long long count, int lane)
 {
-    unsigned long long digit[DIGITS], add[DIGITS], old[DIGITS];
-    exf_exact_registers_digits(digit, sum);
-    __syncwarp();
+    __syncwarp(); /* the line before has been read */
+    exchange[lane * PITCH] = NEAR ? count : 0;
 #pragma unroll
-    for (int i = 0; i < DIGITS; i++) exchange[lane * DIGITS + i] = digit[i];
-    __syncwarp();
+    for (int s = 0; s < PAIR_SUMS; s++) {
+        unsigned long long digit[DIGITS];
+        exf_exact_registers_digits(digit, sum[s]);
 #pragma unroll
-    for (int i = 0; i < DIGITS; i++) {
-        int at = i * COLUMNS + lane;
-        add[i] = exchange[at];
-        if (add[i]) old[i] = cells[at / DIGITS * WORDS + which * DIGITS + at % DIGITS];
+        for (int d = 0; d < DIGITS; d++)
+            if (digit_is_near(d) == NEAR) exchange[lane * PITCH + word_of(s, d) % LINE] = digit[d];
     }
+    __syncwarp();
+    unsigned long long *line = cells + (NEAR ? 0 : LINE);
+    for (int from = lane; from < COLUMNS * LINE; from += AT_ONCE * 32) {
+        unsigned long long add[AT_ONCE], old[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < DIGITS; i++) {
-        int at = i * COLUMNS + lane;
-        if (add[i]) cells[at / DIGITS * WORDS + which * DIGITS + at % DIGITS] = old[i] + add[i];
+        for (int i = 0; i < AT_ONCE; i++) {
+            int at = from + i * 32;
+            add[i] = exchange[at / LINE * PITCH + at % LINE];
+            if (add[i]) old[i] = line[at / LINE * WORDS + at % LINE];
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int at = from + i * 32;
+            if (add[i]) line[at / LINE * WORDS + at % LINE] = old[i] + add[i];
+        }
     }
 }
 
@@ -216,7 +230,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     add_common(header *top, gram_matrices g, walk k, const int32_t *row, int64_t row_offset)
 {
     __shared__ exf_exact_registers rows[ROWS][2];
-    __shared__ unsigned long long exchange[ROWS][COLUMNS * DIGITS];
+    __shared__ unsigned long long exchange[ROWS][COLUMNS * PITCH];
     int lane = threadIdx.x % COLUMNS, warp = threadIdx.x / COLUMNS, e = g.n_experts, t = blockIdx.x * COLUMNS + lane;
     int s = blockIdx.y * ROWS + (warp == ROWS ? lane : warp);
     exf_exact_registers sum[3] = {};
@@ -232,10 +246,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (warp == ROWS || s >= e) return;
     unsigned long long *cells = reinterpret_cast<unsigned long long *>(top + 1) + ((size_t)s * e + blockIdx.x * COLUMNS) * WORDS;
     bool mine = t < e && s != t;
-    const exf_exact_registers none = {0, 0, 0}, all[PAIR_SUMS] = {sum[0], sum[1], rows[warp][0], sum[2], rows[warp][1]};
-#pragma unroll
-    for (int i = 0; i < PAIR_SUMS; i++) give_sum(cells, exchange[warp], mine ? all[i] : none, i, lane);
-    if (mine) cells[lane * WORDS + COUNT] += (unsigned long long)k.n_tokens;
+    const exf_exact_registers none = {0, 0, 0}, source_sq = rows[warp][0], sq0 = rows[warp][1];
+    const exf_exact_registers all[PAIR_SUMS] = {mine ? sum[0] : none, mine ? sum[1] : none, mine ? source_sq : none,
+                                                mine ? sum[2] : none, mine ? sq0 : none};
+    unsigned long long count = mine ? (unsigned long long)k.n_tokens : 0;
+    give_line<true>(cells, exchange[warp], all, count, lane);
+    give_line<false>(cells, exchange[warp], all, count, lane);
 }
 
 void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c)

@@ -1,29 +1,42 @@
 /* layer_sums_fetch_cuda.cu - ends a sequence by adding to the sequence sums, turns to the sequences of the other half, and
  * ends a layer by copying all sums to the host; see layer_sums.h and layer_sums_internal.cuh.
  *
- * A thread per cell, or per word where a cell's words are on their own.  Ending a sequence reads and writes two cells of 256
- * bytes of each pair that it touched; E 128: at most 8.4 MB read and half of it written, 3 us at 4.2 TB/s.  Turning, between
- * sequences of different halves, reads 160 bytes of each pair's cell and of the half's, and writes the latter: 7.9 MB, as
- * long.  Collecting reads and zeroes all cells. */
+ * Ending a sequence: half a warp a pair, a lane a word, so that a warp reads and writes whole lines of 128 bytes, and no read
+ * waits for another.  It reads the two cells of 256 bytes of each pair, and writes one of those that it touched; E 128: 8.4 MB
+ * read and at most half of it written, 4 us at 2960 GB/s.  Turning, between sequences of different halves: a thread a word,
+ * 12.6 MB, as long.  Collecting: a thread a cell; it reads and zeroes all cells. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/statistics/layer_sums_internal.cuh"
 
-
 #include <cstring>
+
+enum { CLOSE_THREADS = 128 };
 
 size_t exf_layer_sums_bytes_cuda(int n_experts)
 {
     return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_layer_sums_host_bytes(n_experts);
 }
 
+/* Carries six digits into a 192-bit integer. */
+static __device__ inline exf_exact carried(const unsigned long long (&digit)[DIGITS])
+{
+    exf_exact out = {{0, 0, 0}};
+    long long carry = 0;
+#pragma unroll
+    for (int d = 0; d < DIGITS; d++) {
+        long long v = (long long)digit[d] + carry;
+        out.limb[d / 2] |= ((unsigned long long)v & 0xffffffffu) << 32 * (d & 1);
+        carry = v >> 32;
+    }
+    return out;
+}
+
 /* ---- sequences ------------------------------------------------------------------------ */
 
-/* Returns bits [from, from + 64) of a. */
-static __device__ inline unsigned long long window(const exf_exact &a, int from)
+/* Returns x * 2^(e - 96), of the nearest double to x, half to even. */
+static __device__ inline double scaled(unsigned long long x, int e)
 {
-    int word = from >> 6, bit = from & 63;
-    unsigned long long low = a.limb[word] >> bit;
-    return bit && word < 2 ? low | a.limb[word + 1] << (64 - bit) : low;
+    return (double)x * __hiloint2double((1023 - 96 + e) << 20, 0);
 }
 
 /* Returns the nearest double, half to even, like exf_exact_value(). */
@@ -31,44 +44,62 @@ static __device__ inline double value_of(exf_exact a)
 {
     bool negative = a.limb[2] >> 63;
     if (negative) exf_exact_negate(&a);
-    int bits = a.limb[2]   ? 192 - __clzll((long long)a.limb[2])
-               : a.limb[1] ? 128 - __clzll((long long)a.limb[1])
-                           : 64 - __clzll((long long)a.limb[0]);
-    int drop = bits - 53;
-    double v;
-    if (drop <= 0) {
-        v = ldexp((double)a.limb[0], -96);
-    } else {
-        unsigned long long m = window(a, drop) & ((1ull << 53) - 1), half = window(a, drop - 1) & 1, rest = 0;
-        for (int i = 0; i < 3; i++) {
-            int in_limb = drop - 1 - 64 * i;
-            if (in_limb > 0) rest |= a.limb[i] & (in_limb >= 64 ? ~0ull : (1ull << in_limb) - 1);
-        }
-        if (half && (rest || (m & 1))) m++;
-        v = ldexp((double)m, drop - 96);
-    }
+    unsigned long long high = a.limb[2], middle = a.limb[1], low = a.limb[0];
+    int e = 128;
+    for (int i = 0; i < 2 && high == 0; i++, e -= 64) high = middle, middle = low, low = 0;
+    int shift = __clzll((long long)(high | 1)); /* of 0, too, less than 64 */
+    unsigned long long top = high << shift | middle >> 1 >> (63 - shift), rest = middle << shift | low;
+    double v = scaled(top | (rest != 0), e - shift); /* a bit below the half's place tells that there is more */
     return negative ? -v : v;
 }
 
-static __global__ void close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, int n_experts,
-                                      double scale, unsigned long long sequence)
+/* The words of one cell that a lane of a half warp has. */
+typedef struct {
+    unsigned long long near, far;
+} lane_words;
+
+/* Returns the value of a sum of the cell that the calling half warp, the lanes of `mask`, has. */
+static __device__ inline double sum_in_lanes(unsigned mask, lane_words w, int sum)
 {
-    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    unsigned long long digit[DIGITS];
+#pragma unroll
+    for (int d = 0; d < DIGITS; d++)
+        digit[d] = __shfl_sync(mask, digit_is_near(d) ? w.near : w.far, word_of(sum, d) % LINE, LINE);
+    return value_of(carried(digit));
+}
+
+/* Half a warp has a pair: a lane its word of both lines of both cells, whose layouts agree.  Even lanes make the value of dot,
+ * odd ones that of target_sq, and each lane adds its digit of its sum's term. */
+static __global__ void __launch_bounds__(CLOSE_THREADS)
+    close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, int n_experts, double scale,
+                   unsigned long long sequence)
+{
+    size_t i = blockIdx.x * (size_t)(CLOSE_THREADS / LINE) + threadIdx.x / LINE;
+    int word = threadIdx.x % LINE;
+    unsigned mask = 0xffffu << (threadIdx.x & LINE);
     if (i >= (size_t)n_experts * n_experts) return;
-    const unsigned long long *now = pairs + i * WORDS; /* dot, target_sq, ..., count */
-    unsigned long long *cell = cells + i * WORDS;
-    if (now[COUNT] == cell[OLD_COUNT]) return;
-    double a = scale * value_of(carried(now, cell + OLD_DOT)), b = scale * value_of(carried(now + DIGITS, cell + OLD_TARGET));
+    const unsigned long long *pair = pairs + i * WORDS + word;
+    unsigned long long *cell = cells + i * WORDS + word;
+    lane_words now = {pair[0], pair[LINE]}, old = {cell[0], cell[LINE]}, added = {now.near - old.near, now.far - old.far};
+    if (__shfl_sync(mask, added.near, COUNT, LINE) == 0) return; /* all lanes: the sequence has no such pair */
+    double own = scale * sum_in_lanes(mask, added, word & 1), other = __shfl_xor_sync(mask, own, 1);
+    double a = word & 1 ? other : own, b = word & 1 ? own : other;
     if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b)) {
-        note_fault(&top->sequence, sequence, (int)(i / n_experts), (int)(i % n_experts), a / scale, b / scale);
+        if (word == COUNT)
+            note_fault(&top->sequence, sequence, (int)(i / n_experts), (int)(i % n_experts), a / scale, b / scale);
         return;
     }
-    add_term(cell + SUM_AA, a * a);
-    add_term(cell + SUM_AB, a * b);
-    add_term(cell + SUM_BB, b * b);
-    cell[SEQUENCES]++;
-    for (int d = 0; d < 2 * DIGITS; d++) cell[d] = now[d];
-    cell[OLD_COUNT] = now[COUNT];
+    line_word mine = line_word_of(word);
+    bool near;
+    long long digit = digit_in_place(mine.sum == SUM_AA ? a * a : mine.sum == SUM_AB ? a * b : b * b, mine.place, &near);
+    if (word == COUNT) {
+        now.far = old.far + 1; /* SEQUENCES */
+    } else if (mine.sum >= SUM_AA) {
+        now.near = old.near + (near ? digit : 0);
+        now.far = old.far + (near ? 0 : digit);
+    }
+    cell[0] = now.near;
+    cell[LINE] = now.far;
 }
 
 static unsigned long long *cells_of(void *sums)
@@ -83,21 +114,18 @@ static unsigned long long *sequence_cells_of(void *sums, int n_experts)
 
 void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
 {
-    size_t pairs = (size_t)n_experts * n_experts;
-    EXF_LAUNCH(q, "layer sums: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums),
-               cells_of(sums), sequence_cells_of(sums, n_experts), n_experts, scale, (unsigned long long)sequence);
+    unsigned blocks = exf_blocks((size_t)n_experts * n_experts, CLOSE_THREADS / LINE);
+    EXF_LAUNCH(q, "layer sums: sequence", close_sequence, blocks, CLOSE_THREADS, 0, static_cast<header *>(sums), cells_of(sums),
+               sequence_cells_of(sums, n_experts), n_experts, scale, (unsigned long long)sequence);
 }
 
 /* ---- halves ----------------------------------------------------------------------------- */
 
-/* A thread per word: dot, target_sq, source_sq and count.  Digits of differences are as those of sums: not carried, and as far from
- * an overflow. */
+/* A thread per word.  Digits of differences are as those of sums: not carried, and as far from an overflow. */
 static __global__ void turn_half(unsigned long long *half, const unsigned long long *pairs, size_t words, int add)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    int word = (int)(i % WORDS);
-    if (i >= words || (word >= HALF_SUMS * DIGITS && word != COUNT)) return;
-    half[i] += add ? pairs[i] : 0 - pairs[i];
+    if (i < words) half[i] += add ? pairs[i] : 0 - pairs[i];
 }
 
 static unsigned long long *half_cells_of(void *sums, int n_experts)
@@ -114,25 +142,19 @@ void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int 
 
 /* ---- fetching ------------------------------------------------------------------------ */
 
-/* Copies cells to arrays, sum after sum, and zeroes the cells. */
-static __global__ void collect(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n, int n_sums)
+/* Copies n_sums sums of each cell, from first_sum on, to arrays, sum after sum, and a count, and zeroes the cells. */
+static __global__ void collect(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n, int first_sum,
+                               int n_sums, int count_word)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i >= n) return;
-    unsigned long long *cell = cells + i * WORDS;
-    for (int s = 0; s < n_sums; s++) exact[s * n + i] = carried(cell + s * DIGITS, nullptr);
-    count[i] = cell[COUNT];
-    for (int w = 0; w < WORDS; w++) cell[w] = 0;
-}
-
-/* Does the same for sequence cells. */
-static __global__ void collect_sequences(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n)
-{
-    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    unsigned long long *cell = cells + i * WORDS;
-    for (int s = 0; s < SEQUENCE_SUMS; s++) exact[s * n + i] = carried(cell + SUM_AA + s * DIGITS, nullptr);
-    count[i] = cell[SEQUENCES];
+    unsigned long long *cell = cells + i * WORDS, digit[DIGITS];
+    for (int s = 0; s < n_sums; s++) {
+#pragma unroll
+        for (int d = 0; d < DIGITS; d++) digit[d] = cell[word_of(first_sum + s, d)];
+        exact[s * n + i] = carried(digit);
+    }
+    count[i] = cell[count_word];
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
@@ -207,15 +229,15 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
     exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
     unsigned long long *over_count = reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs);
     exf_exact *half = reinterpret_cast<exf_exact *>(over_count + pairs);
-    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs,
-               (int)PAIR_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs, 0,
+               (int)PAIR_SUMS, (int)COUNT);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS,
-               e, (int)EXPERT_SUMS);
-    EXF_LAUNCH(q, "layer sums: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over, over_count,
-               sequence_cells_of(sums, n_experts), pairs);
+               e, 0, (int)EXPERT_SUMS, (int)COUNT);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, over, over_count,
+               sequence_cells_of(sums, n_experts), pairs, (int)SUM_AA, (int)SEQUENCE_SUMS, (int)SEQUENCES);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, half,
-               reinterpret_cast<unsigned long long *>(half + HALF_SUMS * pairs), half_cells_of(sums, n_experts), pairs,
-               (int)HALF_SUMS);
+               reinterpret_cast<unsigned long long *>(half + HALF_SUMS * pairs), half_cells_of(sums, n_experts), pairs, 0,
+               (int)HALF_SUMS, (int)COUNT);
 }
 
 /* The message of what was noted while sums were added. */

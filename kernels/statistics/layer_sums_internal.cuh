@@ -5,17 +5,48 @@
 #include "kernels/statistics/layer_sums.h"
 
 /* ---- cells: the layout of the sums while terms are added --------------------------------------
- * Every ordered pair and every expert has a cell of 32 words.  Each sum has six signed words in it, digits of 2^32 of its
- * fixed-point value (base/exact.h), of both signs and not carried; word 30 counts.  2^31 terms fit before a digit
- * overflows; carries are taken when a value is needed.  A second cell per pair has dot, target_sq and count as they were at
- * the end of the last sequence, and the sums over sequences.  A third one has the sums and the count of one half, at the words that
- * the pair's cell has them.  The header counts the slots without an expert. */
+ * Every ordered pair and every expert has a cell of 32 words: five sums, each of six signed digits of 2^32 of its fixed-point
+ * value (base/exact.h), of both signs and not carried, and a count.  2^31 terms fit before a digit overflows; carries are taken
+ * when a value is needed.
+ *
+ * A cell has two lines of 128 bytes.  Word 0 of the near line counts; of the other 15 words each line has five for each of three
+ * places, one word a sum.  The near line has digits 1, 2, 3 in places 0, 1, 2, and the far one 4, 5, 0.  So any three digits in
+ * a row are in different places: 16 lanes, one for the count and one for each sum and place, add any terms to a cell by one
+ * instruction.  Terms from 2^-12 to below 2^32 touch the near line alone.
+ *
+ * A second cell per pair has, as its sums 0 and 1 and its count, dot, target_sq and count as they were at the end of the last
+ * sequence, as its other sums those over sequences, and their number as word 0 of the far line, which other cells do not use.
+ * A third one has the sums and the count of one half.  The header counts the slots without an expert. */
 
-enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3, HALF_SUMS = 3 };
+enum { WORDS = 32, LINE = 16, DIGITS = 6, CELL_SUMS = 5, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3, HALF_SUMS = 3 };
+enum { COUNT = 0, SEQUENCES = LINE };
+/* Sums of a sequence cell, after dot and target_sq, which are as in the pair's cell. */
+enum { SUM_AA = 2, SUM_AB = 3, SUM_BB = 4 };
 /* The second expert of a fault in an output of common input, which has no router weight. */
 enum { ALL_EXPERTS = 1 };
-/* Words of a sequence cell. */
-enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SUM_BB = 25, SEQUENCES = 31 };
+
+static __device__ constexpr bool digit_is_near(int digit)
+{
+    return digit >= 1 && digit <= 3;
+}
+
+/* The word of a cell that has a digit of a sum. */
+static __device__ constexpr int word_of(int sum, int digit)
+{
+    return 1 + (digit + 2) % 3 * CELL_SUMS + sum + (digit_is_near(digit) ? 0 : LINE);
+}
+
+/* Which digits a word of either line has: those of `sum` in `place`.  The count is a sum of terms 1, whose digit 3 is 1. */
+typedef struct {
+    int sum, place;
+} line_word;
+
+static __device__ inline line_word line_word_of(int word)
+{
+    line_word w = {(word - 1) % CELL_SUMS, (word - 1) / CELL_SUMS};
+    if (word == COUNT) w = {CELL_SUMS, 2};
+    return w;
+}
 
 typedef struct {
     exf_sums_fault output;   /* of the smallest row that could not be added */
@@ -30,42 +61,28 @@ static inline size_t n_cells(int n_experts)
     return 3 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
 }
 
-/* Adds x to a sum, rounded to the grid; x has at most three digits of 32 bits that are not 0. */
-static __device__ inline void add_term(unsigned long long *sum, double x)
+/* Returns the signed digit in `place` of x, rounded to the grid; *near tells which line has it.  x has at most three digits
+ * that are not 0, in a row: one in each place. */
+static __device__ inline long long digit_in_place(double x, int place, bool *near)
 {
-    unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull;
-    int biased = (int)(u >> 52 & 0x7ff), shift = (biased ? biased : 1) - 1075 + 96;
-    if (biased) m |= 1ull << 52;
+    unsigned long long u = (unsigned long long)__double_as_longlong(x);
+    unsigned long long m = (u & 0xfffffffffffffull) | 1ull << 52; /* also where there is no such bit: that is far below the grid */
+    int shift = (int)(u >> 52 & 0x7ff) - 1075 + 96;
     if (shift < 0) { /* to the grid, half to even, as exf_exact_place() */
-        int drop = -shift;
-        if (drop > 54) return;
+        int drop = -shift < 55 ? -shift : 55; /* below half a unit: a mantissa has 53 bits */
         unsigned long long half = 1ull << (drop - 1), rest = m & ((half << 1) - 1);
         m >>= drop;
         m += rest > half || (rest == half && (m & 1));
         shift = 0;
     }
-    int bit = shift & 31;
-    long long low = (long long)(m << bit & 0xffffffffu), middle = (long long)(m >> (32 - bit)), sign = (long long)u >> 63;
-    long long high = middle >> 32;
-    middle &= 0xffffffff;
-    sum += shift >> 5;
-    if (low) atomicAdd(sum, (unsigned long long)((low ^ sign) - sign));
-    if (middle) atomicAdd(sum + 1, (unsigned long long)((middle ^ sign) - sign));
-    if (high) atomicAdd(sum + 2, (unsigned long long)((high ^ sign) - sign));
-}
-
-/* Carries six digits, less those of `old` if it is not NULL, into a 192-bit integer. */
-static __device__ inline exf_exact carried(const unsigned long long *digit, const unsigned long long *old)
-{
-    exf_exact out = {{0, 0, 0}};
-    long long carry = 0;
-#pragma unroll
-    for (int d = 0; d < DIGITS; d++) {
-        long long v = (long long)(digit[d] - (old ? old[d] : 0)) + carry;
-        out.limb[d / 2] |= ((unsigned long long)v & 0xffffffffu) << 32 * (d & 1);
-        carry = v >> 32;
-    }
-    return out;
+    int up = place + 1 - (shift >> 5); /* from the lowest of the three to the near line's digit; the far one is three off */
+    *near = up >= 0 && up < 3;
+    up = up < 0 ? up + 3 : up; /* 3 is the lowest one, on the far line */
+    unsigned low = (unsigned)m, high = (unsigned)(m >> 32);
+    unsigned below = up == 1 ? low : up == 2 ? high : 0, at = up == 1 ? high : up == 2 ? 0 : low;
+    long long digit = (long long)__funnelshift_l(below, at, (unsigned)shift); /* by the lower five bits of shift */
+    long long sign = (long long)u >> 63;
+    return (digit ^ sign) - sign;
 }
 
 /* ---- faults: see exf_sums_fault ---------------------------------------------------------- */
