@@ -63,8 +63,7 @@ typedef struct {
     void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
-    void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
-    void (*split_rows)(exf_queue *q, uint16_t *out, size_t apart, const float *x, int ldx, int n_rows, int n);
+    void (*rmsnorm_split)(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n, double eps);
     void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n,
                                double eps);
     /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
@@ -108,7 +107,9 @@ typedef struct {
     void (*slot_logits)(exf_queue *q, float *out, const float *logits, const int32_t *ids, int n_tokens, int n_experts, int top_k);
     /* correction.h */
     void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
-    void (*predict_norms)(exf_queue *q, const exf_norm_head_call *c); /* norm_head.h */
+    /* norm_head.h */
+    void (*norm_head_rows)(exf_queue *q, uint16_t *rows, const float *basis, int n_layers, int d_model, int directions);
+    void (*predict_norms)(exf_queue *q, const exf_norm_head_call *c);
     /* route_fold.h */
     exf_fold_status (*prefill_routes)(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c);
     exf_fold_status (*step_routes)(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c);

@@ -9,16 +9,23 @@
 extern "C" {
 #endif
 
-/* Directions at most: V'x of 16 tokens is in the shared memory of a block. */
+/* Directions at most: V'x of 4 tokens is in the shared memory of a block. */
 enum { EXF_NORM_HEAD_MOST = 256 };
+/* Elements of rows for one of V. */
+enum { EXF_NORM_HEAD_ROWS = 4 };
+
+/* Writes V of each layer, basis [n_layers, H, q], as rows for a product with x in two bfloat16 terms: rows [n_layers, 2 q, 2 H], of
+ * which the first q have V' rounded twice side by side, and the others its remainder before zeros. */
+void exf_norm_head_rows_cuda(exf_queue *q, uint16_t *rows, const float *basis, int n_layers, int d_model, int directions);
 
 /* Tokens of one layer; all arrays are in device memory. */
 typedef struct {
     int n_tokens, n_experts, top_k, d_model, directions; /* T, E, K, H, q */
     const void *x;        /* [T, H] float32; with `split` [T, 2, H] bfloat16, whose sum it is */
     int split;
-    const uint16_t *basis; /* V [H, q] in bfloat16 terms (split_rows of kernels/rows/rows.h), */
-    size_t apart;          /* which are so many elements apart: a multiple of 8 */
+    const float *squares; /* [T] ||x||^2; with `split` only, else they are computed from x */
+    const float *basis;   /* [H, q] V; without `split` */
+    const uint16_t *rows; /* of exf_norm_head_rows; with `split` */
     const float *theta;   /* [E, q + 4] */
     const float *logits;  /* [T, E] z */
     const int32_t *ids;   /* [T, K] as the router chose; -1: an empty slot */
@@ -29,8 +36,7 @@ typedef struct {
     uint64_t row;         /* of the first token */
 } exf_norm_head_call;
 
-/* V'x is a product of bfloat16 terms, two of each operand with `split`, else three: 16 and 22 significant bits of x and V at least.
- * It is summed in float32 over 512 columns, and in double over these. */
+/* V'x is a product in float32, or with `split` of 16 significant bits each of x and V, summed in float32. */
 void exf_predict_norms_cuda(exf_queue *q, const exf_norm_head_call *c);
 
 #ifdef __cplusplus

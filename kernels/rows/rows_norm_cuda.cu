@@ -130,11 +130,11 @@ void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float
         EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, THREADS, 0, y2, full, x4, w4, n / 4, eps);
 }
 
-static __global__ void rmsnorm_split(uint16_t *y, const float *x, const float *w, int n, double eps)
+static __global__ void rmsnorm_split(uint16_t *y, float *squares, const float *x, const float *w, int n, double eps)
 {
     const float *in = x + (size_t)blockIdx.x * n;
     uint16_t *out = y + (size_t)blockIdx.x * n * 2;
-    double sum = 0;
+    double sum = 0, squared = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += (double)in[i] * (double)in[i];
     float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
@@ -142,14 +142,18 @@ static __global__ void rmsnorm_split(uint16_t *y, const float *x, const float *w
         uint16_t high = exf_narrow(v);
         out[i] = high;
         out[n + i] = exf_narrow(v - exf_widen(high));
+        squared += (double)v * (double)v;
     }
+    if (!squares) return;
+    squared = exf_block_sum(squared);
+    if (threadIdx.x == 0) squares[blockIdx.x] = (float)squared;
 }
 
-static __global__ void rmsnorm_split_fours(uint16_t *y, const float *x, const float *w, int n, double eps)
+static __global__ void rmsnorm_split_fours(uint16_t *y, float *squares, const float *x, const float *w, int n, double eps)
 {
     const float4 *in = reinterpret_cast<const float4 *>(x + (size_t)blockIdx.x * n), *weight = reinterpret_cast<const float4 *>(w);
     uint2 *out = reinterpret_cast<uint2 *>(y + (size_t)blockIdx.x * n * 2);
-    double sum = 0;
+    double sum = 0, squared = 0;
     for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
         float4 v = in[i];
         sum += (double)v.x * v.x + (double)v.y * v.y + (double)v.z * v.z + (double)v.w * v.w;
@@ -162,16 +166,20 @@ static __global__ void rmsnorm_split_fours(uint16_t *y, const float *x, const fl
         for (int k = 0; k < 4; k++) rest[k] = a[k] - exf_widen(exf_narrow(a[k]));
         out[i] = make_uint2(exf_narrow2(a[0], a[1]), exf_narrow2(a[2], a[3]));
         out[n / 4 + i] = make_uint2(exf_narrow2(rest[0], rest[1]), exf_narrow2(rest[2], rest[3]));
+        if (squares) squared += exf_square_sum(make_float4(a[0], a[1], a[2], a[3]));
     }
+    if (!squares) return;
+    squared = exf_block_sum(squared);
+    if (threadIdx.x == 0) squares[blockIdx.x] = (float)squared;
 }
 
-void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps)
+void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n, double eps)
 {
     if (n_rows == 0) return;
     if (n % 4)
-        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split, n_rows, THREADS, 0, y, x, w, n, eps);
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split, n_rows, THREADS, 0, y, squares, x, w, n, eps);
     else
-        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split_fours, n_rows, THREADS, 0, y, x, w, n, eps);
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split_fours, n_rows, THREADS, 0, y, squares, x, w, n, eps);
 }
 
 /* ---- heads of the delta rule: norm and gate, rounded ---------------------------------------- */

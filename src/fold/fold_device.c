@@ -6,7 +6,6 @@
 #include "artifact/norm_sums.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_internal.h"
-#include "kernels/rows/rows.h"
 
 #include <string.h>
 
@@ -117,16 +116,10 @@ static size_t prefill_bytes(const exf_fold_rewriter *f)
     return folds_prefill(f->v) && f->schedule->prefill_tokens ? f->schedule->batch->n_tokens : 0;
 }
 
-/* Return how many numbers V, and theta, have in all layers of the tables.  V's float32 are there until its terms are. */
+/* Return how many numbers V, and theta, have in all layers of the tables. */
 static size_t basis_numbers(const exf_fold_rewriter *f)
 {
     return (size_t)f->t->n_layers * (size_t)f->t->shape.d_model * (size_t)f->t->norm_head.q;
-}
-
-/* Returns how many elements the bfloat16 terms of V are apart. */
-static size_t basis_apart(const exf_fold_rewriter *f)
-{
-    return (basis_numbers(f) + 7) / 8 * 8;
 }
 
 static size_t theta_numbers(const exf_fold_rewriter *f)
@@ -144,7 +137,7 @@ static uint64_t head_bytes(const exf_fold_rewriter *f)
 {
     uint64_t slots = (uint64_t)f->schedule->batch->n_tokens * (uint64_t)f->a->top_k;
     if (!f->norms) return 0; /* a rewriter that only counts has no tables either */
-    return EXF_SPLIT_TERMS * basis_apart(f) * sizeof(uint16_t) + (basis_numbers(f) + theta_numbers(f)) * sizeof(float) +
+    return basis_numbers(f) * (sizeof(float) + EXF_NORM_HEAD_ROWS * sizeof(uint16_t)) + theta_numbers(f) * sizeof(float) +
            slots * (sizeof(float) + sizeof(int32_t)) + sizeof(uint64_t);
 }
 
@@ -170,24 +163,6 @@ static exf_code put(void *out, const exf_backend *b, exf_queue *q, const void *f
     return EXF_OK;
 }
 
-/* Brings V of all layers to the device, in terms. */
-static exf_code put_basis(exf_fold_rewriter *f, exf_queue *q, exf_err *err)
-{
-    exf_device_fold *d = &f->device_fold;
-    const exf_norm_head *head = &f->t->norm_head;
-    size_t n = basis_numbers(f);
-    float *v = NULL;
-    exf_code rc;
-    EXF_TRY(put((void *)&v, d->b, q, head->basis, n * sizeof *v, err));
-    d->basis_apart = basis_apart(f);
-    EXF_TRY(d->b->alloc(&d->basis, EXF_SPLIT_TERMS * d->basis_apart, sizeof *d->basis, "folding", err));
-    d->b->gpu->split_rows(q, d->basis, d->basis_apart, v, head->q, (int)(n / (size_t)head->q), head->q);
-    EXF_TRY(d->b->finish(q, err));
-out:
-    d->b->free(v);
-    return rc;
-}
-
 /* Brings the norm head of all layers to the device. */
 static exf_code put_head(exf_fold_rewriter *f, exf_queue *q, exf_err *err)
 {
@@ -195,7 +170,9 @@ static exf_code put_head(exf_fold_rewriter *f, exf_queue *q, exf_err *err)
     const exf_norm_head *head = &f->t->norm_head;
     size_t slots = f->schedule->batch->n_tokens * (size_t)f->a->top_k;
     exf_code rc;
-    EXF_TRY(put_basis(f, q, err));
+    EXF_TRY(put((void *)&d->basis, d->b, q, head->basis, basis_numbers(f) * sizeof *head->basis, err));
+    EXF_TRY(d->b->alloc(&d->rows, basis_numbers(f), EXF_NORM_HEAD_ROWS * sizeof *d->rows, "folding", err));
+    d->b->gpu->norm_head_rows(q, d->rows, d->basis, f->t->n_layers, f->t->shape.d_model, head->q);
     EXF_TRY(put((void *)&d->theta, d->b, q, head->theta, theta_numbers(f) * sizeof *head->theta, err));
     EXF_TRY(d->b->alloc(&d->norms, slots, sizeof *d->norms, "predicted norms", err));
     EXF_TRY(d->b->alloc(&d->routed, slots, sizeof *d->routed, "predicted norms", err));
@@ -278,7 +255,7 @@ void exf_fold_routes_close(exf_fold_rewriter *f)
         d->b->free((void *)(uintptr_t)d->steps[i].first);
         d->b->free((void *)(uintptr_t)d->steps[i].row);
     }
-    void *there[] = {d->tables, d->prefill, d->workspace, d->count, d->basis, d->theta, d->norms, d->routed, d->bad_there};
+    void *there[] = {d->tables, d->prefill, d->workspace, d->count, d->basis, d->rows, d->theta, d->norms, d->routed, d->bad_there};
     for (size_t i = 0; i < sizeof there / sizeof *there; i++) d->b->free(there[i]);
     if (d->sent) d->b->gpu->free_staging(d->sent);
     if (d->counted) d->b->gpu->free_staging(d->counted);

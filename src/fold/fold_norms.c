@@ -90,8 +90,9 @@ exf_code exf_fold_norms_queue(void *self, const exf_device_input *b, exf_err *er
     (void)err;
     if (index < 0) return EXF_OK;
     const exf_norm_head_call c = {.n_tokens = b->n_tokens, .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model,
-                                  .directions = q, .x = b->input, .split = b->split,
-                                  .basis = d->basis + at * (size_t)b->d_model * (size_t)q, .apart = d->basis_apart,
+                                  .directions = q, .x = b->input, .split = b->split, .squares = b->squares,
+                                  .basis = d->basis + at * (size_t)b->d_model * (size_t)q,
+                                  .rows = d->rows + at * (size_t)b->d_model * (size_t)q * EXF_NORM_HEAD_ROWS,
                                   .theta = d->theta + at * (size_t)b->n_experts * exf_norm_features(q), .logits = b->logits,
                                   .ids = b->ids, .weights = b->weights, .norms = d->norms + slot, .routed = d->routed + slot,
                                   .bad = d->bad_there, .row = f->schedule->first_row + b->row};

@@ -54,9 +54,8 @@ typedef struct {
     uint64_t *count;         /* [MoE layers, 1 + n_counted] distinct experts of all rows, and of the steps of each schedule */
     uint64_t *counted;       /* the same in staging memory: complete when the layer is */
     unsigned char *layers;   /* [MoE layers] 1: the layer was counted there */
-    uint16_t *basis;         /* V of the tables' norm head in bfloat16 terms, */
-    size_t basis_apart;      /* so many elements apart; NULL: no norms are predicted */
-    float *theta;            /* of that head */
+    float *basis, *theta;    /* the tables' norm head; NULL: no norms are predicted */
+    uint16_t *rows;          /* V as rows (norm_head.h) */
     float *norms;            /* [T, K] that it predicts of the layer's routes, */
     int32_t *routed;         /* [T, K] which are these */
     uint64_t *bad, *bad_there; /* the smallest row with a norm that is none, in staging memory and on the device */

@@ -72,11 +72,20 @@ static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_spa
                                   .weights = routes->weights_device + slot};
     const exf_device_input device = {.layer = host.layer, .row = host.row, .n_tokens = host.n_tokens, .n_experts = host.n_experts,
                                      .top_k = host.top_k, .d_model = host.d_model, .q = w->q, .input = m->normed,
-                                     .split = s->p->weights_now.router_split != NULL, .logits = logits, .ids = host.ids,
+                                     .split = s->p->weights_now.router_split != NULL, .squares = m->squares,
+                                     .logits = logits, .ids = host.ids,
                                      .weights = host.weights};
     exf_code rc = EXF_OK;
     if (o) rc = w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
     return rc == EXF_OK ? show_routes(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err) : rc;
+}
+
+/* Returns 1 if a rewriter is shown routes in GPU memory, which reads the norms of the router's input. */
+static int shows_routes(const exf_pass *p)
+{
+    for (size_t i = 0; i < p->n_lanes; i++)
+        if (p->lanes[i].rewriter && p->lanes[i].rewriter->device_routed) return 1;
+    return 0;
 }
 
 /* Runs the router; where something reads the logits they are left in s->logits. */
@@ -96,7 +105,8 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     exf_code rc = EXF_OK;
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);
-        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, shows_routes(s->p) ? m->squares : NULL, u,
+                                 lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
     } else {
         w->b->rmsnorm(w->q, m->normed, a->d_model, u, a->d_model, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
     }

@@ -12,6 +12,7 @@ void exf_mixer_carve(exf_mixer_arrays *s, exf_arena *arena, const exf_architectu
     s->u = exf_arena_take(arena, a->residual.streams > 1 ? t * h : 0);
     s->mixing = exf_arena_take(arena, t * (size_t)exf_residual_mixing(a));
     s->normed = exf_arena_take(arena, t * h);
+    s->squares = exf_arena_take(arena, t);
     s->mixed = exf_arena_take(arena, t * h);
     s->logits = exf_arena_take(arena, t * (size_t)a->n_experts);
 }

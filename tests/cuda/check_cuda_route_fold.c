@@ -1,6 +1,5 @@
 /* check_cuda_route_fold.c - variants folded in GPU memory (kernels/fold/route_fold.h): the host's routes and counts, bit for bit,
  * for each form that is folded there; more steps than a launch takes, and small copies. */
-#include "kernels/rows/rows.h"
 #include "tests/support/device_fixtures.h"
 #include "tests/support/norm_head_fixtures.h"
 
@@ -24,6 +23,13 @@ START_TEST(a_device_folds_by_predicted_norms)
 }
 END_TEST
 
+static double sum_of_squares(const float *x, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
 /* Norms of many tokens and directions, from inputs of either form, by the formula in double. */
 START_TEST(norms_are_those_of_the_head)
 {
@@ -35,6 +41,7 @@ START_TEST(norms_are_those_of_the_head)
     size_t slots = (size_t)(n * k), inputs = (size_t)(n * width), features = (size_t)q + 4;
     float *x = test_memory(inputs, 4), *basis = test_memory((size_t)(width * q), 4), *weights = test_memory(slots, 4);
     float *theta = test_memory((size_t)n_experts * features, 4), *logits = test_memory((size_t)(n * n_experts), 4);
+    float *squares = test_memory((size_t)n, 4);
     uint16_t *parts = test_memory(2 * inputs, 2);
     int32_t *ids = test_memory(slots, 4);
     d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
@@ -43,6 +50,7 @@ START_TEST(norms_are_those_of_the_head)
         parts[i / (size_t)width * 2 * (size_t)width + i % (size_t)width] = to_bf16(x[i]);
         parts[(i / (size_t)width * 2 + 1) * (size_t)width + i % (size_t)width] = to_bf16(x[i] - of_bf16(to_bf16(x[i])));
     }
+    for (int t = 0; t < n; t++) squares[t] = (float)sum_of_squares(x + (size_t)t * (size_t)width, width);
     for (size_t i = 0; i < (size_t)(width * q); i++) basis[i] = real_at(22, i, 0.1f);
     for (size_t i = 0; i < (size_t)n_experts * features; i++) theta[i] = real_at(23, i, 0.3f);
     for (size_t i = 0; i < (size_t)(n * n_experts); i++) logits[i] = real_at(24, i, 2);
@@ -56,11 +64,11 @@ START_TEST(norms_are_those_of_the_head)
                      device_put(&d, theta, (size_t)n_experts * features * 4), device_put(&d, logits, (size_t)(n * n_experts) * 4),
                      device_put(&d, ids, slots * 4), device_put(&d, weights, slots * 4), device_put(&d, NULL, slots * 4),
                      device_put(&d, NULL, slots * 4), device_put(&d, &none, sizeof none)};
-    size_t apart = (size_t)(width * q + 7) / 8 * 8;
-    uint16_t *terms = device_put(&d, NULL, EXF_SPLIT_TERMS * apart * 2);
-    d.b->gpu->split_rows(d.q, terms, apart, there[2], q, width, q);
+    uint16_t *rows = device_put(&d, NULL, (size_t)(width * q) * EXF_NORM_HEAD_ROWS * 2);
+    float *squares_there = device_put(&d, squares, (size_t)n * 4);
+    d.b->gpu->norm_head_rows(d.q, rows, there[2], 1, width, q);
     for (int split = 0; split < 2; split++) {
-        exf_norm_head_call c = {n, n_experts, k, width, q, there[split], split, terms, apart, there[3], there[4], there[5], there[6],
+        exf_norm_head_call c = {n, n_experts, k, width, q, there[split], split, squares_there, there[2], rows, there[3], there[4], there[5], there[6],
                                 there[7], there[8], there[9], 0};
         d.b->gpu->predict_norms(d.q, &c);
         ck_ok(d.b->finish(d.q, &e), e);
@@ -68,16 +76,15 @@ START_TEST(norms_are_those_of_the_head)
         int32_t *routed = device_get(&d, there[8], slots * 4);
         for (size_t i = 0; i < slots; i++) {
             size_t t = i / (size_t)k, first = t * (size_t)k;
-            double square = 0, mean = 0, sum;
+            double mean = 0, sum;
             ck_assert_int_eq(routed[i], ids[i]);
             if (ids[i] < 0) continue;
             while (ids[first] != ids[i]) first++;
             const float *th = theta + (size_t)ids[i] * features;
             const float *own = x + t * (size_t)width;
-            for (int j = 0; j < width; j++) square += (double)own[j] * (double)own[j];
             for (int j = 0; j < n_experts; j++) mean += (double)logits[t * (size_t)n_experts + (size_t)j] / n_experts;
             sum = (double)th[0] + (double)th[q + 1] * ((double)logits[t * (size_t)n_experts + (size_t)ids[i]] - mean) +
-                  (double)th[q + 2] * log((double)weights[first]) + (double)th[q + 3] * log(square) / 2;
+                  (double)th[q + 2] * log((double)weights[first]) + (double)th[q + 3] * log(sum_of_squares(own, width)) / 2;
             for (int r = 0; r < q; r++) {
                 double p = 0;
                 for (int j = 0; j < width; j++) p += (double)own[j] * (double)basis[j * q + r];
@@ -89,9 +96,10 @@ START_TEST(norms_are_those_of_the_head)
         exf_mem_free(is);
         exf_mem_free(routed);
     }
-    d.b->free(terms);
+    d.b->free(rows);
+    d.b->free(squares_there);
     for (size_t i = 0; i < sizeof there / sizeof *there; i++) d.b->free(there[i]);
-    void *here[] = {x, basis, weights, theta, logits, parts, ids};
+    void *here[] = {x, squares, basis, weights, theta, logits, parts, ids};
     for (size_t i = 0; i < sizeof here / sizeof *here; i++) exf_mem_free(here[i]);
     device_close(&d);
 }

@@ -3,7 +3,6 @@
 
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
-#include "kernels/rows/rows.h"
 #include "model/architecture.h"
 #include "model/dequantize.h"
 #include "tests/support/fixtures.h"
@@ -144,18 +143,6 @@ static void round_rows(exf_queue *q, uint16_t *out, int ldo, const float *x, int
 {
     (void)q;
     for (int r = 0; r < n_rows; r++) narrow(out + (size_t)r * (size_t)ldo, x + (size_t)r * (size_t)ldx, (size_t)n);
-}
-
-static void split_rows(exf_queue *q, uint16_t *out, size_t apart, const float *x, int ldx, int n_rows, int n)
-{
-    (void)q;
-    for (size_t i = 0; i < (size_t)n_rows * (size_t)n; i++) {
-        float left = x[i / (size_t)n * (size_t)ldx + i % (size_t)n];
-        for (size_t term = 0; term < EXF_SPLIT_TERMS; term++) {
-            narrow(out + term * apart + i, &left, 1);
-            left -= exf_bf16_to_f32(out[term * apart + i]);
-        }
-    }
 }
 
 static void unpack(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *r, int *bad)
@@ -361,6 +348,14 @@ static float norm_now(const exf_run_routes *r, size_t row, int k)
     return r->norms[row * (size_t)r->top_k + (size_t)slot];
 }
 
+/* Nothing reads rows here: x is never in two parts. */
+static void norm_head_rows(exf_queue *q, uint16_t *rows, const float *basis, int n_layers, int d_model, int directions)
+{
+    (void)q;
+    (void)basis;
+    memset(rows, 0xff, (size_t)n_layers * (size_t)d_model * (size_t)directions * EXF_NORM_HEAD_ROWS * sizeof *rows);
+}
+
 static void predict_norms(exf_queue *q, const exf_norm_head_call *c)
 {
     const float *x = c->x;
@@ -380,9 +375,7 @@ static void predict_norms(exf_queue *q, const exf_norm_head_call *c)
               (double)theta[c->directions + 3] * log(fmax(sqrt(square), 1e-10));
         for (int i = 0; i < c->d_model; i++)
             for (int k = 0; k < c->directions; k++)
-                for (size_t term = 0; term < EXF_SPLIT_TERMS; term++)
-                    sum += (double)theta[1 + k] * (double)own[i] *
-                           (double)exf_bf16_to_f32(c->basis[term * c->apart + (size_t)(i * c->directions + k)]);
+                sum += (double)theta[1 + k] * (double)own[i] * (double)c->basis[i * c->directions + k];
         c->norms[slot] = (float)exp(sum);
         uint64_t row = c->row + (uint64_t)t;
         if ((!(c->norms[slot] > 0) || !isfinite(c->norms[slot])) && row < *c->bad) *c->bad = row;
@@ -461,12 +454,11 @@ static const exf_gpu_operations gpu = {
     .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .pin = pin, .unpin = unpin,
     .memory = memory, .memory_reset_peak = memory_reset_peak,
     .memory_left = memory_left,
-    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .round_rows = round_rows,
-    .split_rows = split_rows, .check_bf16 = check_bf16, .embed = embed,
+    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .round_rows = round_rows, .check_bf16 = check_bf16, .embed = embed,
     .watch_finite = watch_finite,
     .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
-    .predict_norms = predict_norms, .prefill_routes = prefill_routes, .step_routes = step_routes,
+    .norm_head_rows = norm_head_rows, .predict_norms = predict_norms, .prefill_routes = prefill_routes, .step_routes = step_routes,
     .count_row_experts = count_row_experts,
     .count_step_experts = count_step_experts, .count_slots = count_slots, .carry = carry,
 };
