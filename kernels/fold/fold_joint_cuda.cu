@@ -15,18 +15,6 @@
 
 enum { PREFILL_THREADS = 128 };
 
-/* Sums v, or its squares, over lanes 0 .. n-1 in order; every lane gets the sum. */
-template <int W> static __device__ float sum_of(float v, int n, exf_fold_rescale rescale)
-{
-    float sum = 0, mine = rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(v, v) : v;
-#pragma unroll
-    for (int i = 0; i < W; i++) {
-        float other = __shfl_sync(EXF_FOLD_WARP, mine, i, W);
-        if (i < n) sum = exf_addf(sum, other);
-    }
-    return sum;
-}
-
 template <int W>
 static __global__ void __launch_bounds__(PREFILL_THREADS)
     prefill_joint(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
@@ -44,7 +32,8 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
         if (solved && valid != kept && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
     }
     if (o.rescale != EXF_FOLD_RESCALE_NONE) {
-        float before = sum_of<W>(s.w, __popc(valid), o.rescale), after = sum_of<W>(w, __popc(kept), o.rescale);
+        float before = exf_fold_lane_sum<W>(s.w, __popc(valid), o.rescale),
+              after = exf_fold_lane_sum<W>(w, __popc(kept), o.rescale);
         if (kept >> s.lane & 1) w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
     }
     if (row >= in.rows || s.lane >= o.keep) return;

@@ -18,16 +18,17 @@ struct exf_fold_lane {
     float norm;  /* what the caller gives for the route; 0: nothing is given */
 };
 
-/* Reads a row; one beyond the last has no experts. */
+/* Reads a row; one beyond the last has no experts.  All loads are on their way before the first of them is looked at. */
 template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fold_routes &in, int64_t row, int n_experts)
 {
-    exf_fold_lane s = {(int)threadIdx.x % W, -1, 0, -1, 0};
+    exf_fold_lane s = {(int)(threadIdx.x % W), -1, 0, -1, 0};
     if (s.lane >= in.width || row >= in.rows) return s;
     int64_t slot = row * in.width + s.lane;
     s.raw = exf_fold_raw_id(&in, slot);
-    s.id = s.raw >= 0 && s.raw < n_experts && exf_fold_counts(&in, row) ? (int)s.raw : -1;
     s.w = exf_fold_weight(&in, slot);
     if (in.norms) s.norm = __ldg(in.norms + slot);
+    int counts = exf_fold_counts(&in, row);
+    s.id = counts && s.raw >= 0 && s.raw < n_experts ? (int)s.raw : -1;
     return s;
 }
 
@@ -43,21 +44,39 @@ template <int W> __device__ inline unsigned exf_fold_vote(int yes)
     return __ballot_sync(EXF_FOLD_WARP, yes) >> (threadIdx.x % 32 / W * W) & (0xffffffffu >> (32 - W));
 }
 
+/* Returns the lane that holds the route of rank `lane`: by falling key, ties to the lower lane.  Ranks are counted; three or four
+ * votes on their bits then say whose is this lane's own. */
+template <int W> __device__ inline int exf_fold_holder(int lane, int32_t key)
+{
+    int rank = 0;
+    unsigned holders = EXF_FOLD_WARP;
+#pragma unroll
+    for (int k = 0; k < W; k++) rank += __shfl_sync(EXF_FOLD_WARP, key, k, W) + (k < lane) > key; /* no key is INT32_MAX */
+#pragma unroll
+    for (int bit = 1; bit < W; bit *= 2) holders &= __ballot_sync(EXF_FOLD_WARP, rank & bit) ^ (lane & bit ? 0 : EXF_FOLD_WARP);
+    return __ffs((int)(holders >> (threadIdx.x % 32 / W * W) & (0xffffffffu >> (32 - W)))) - 1;
+}
+
 /* Sorts the routes by falling key, ties to the lower lane. */
 template <int W> __device__ inline void exf_fold_permute(exf_fold_lane *s, int32_t key)
 {
-    int rank = 0, from = 0;
-#pragma unroll
-    for (int k = 0; k < W; k++) {
-        int32_t other = __shfl_sync(EXF_FOLD_WARP, key, k, W);
-        rank += other > key || (other == key && k < s->lane);
-    }
-#pragma unroll
-    for (int k = 0; k < W; k++) from = __shfl_sync(EXF_FOLD_WARP, rank, k, W) == s->lane ? k : from;
+    int from = exf_fold_holder<W>(s->lane, key);
     s->id = __shfl_sync(EXF_FOLD_WARP, s->id, from, W);
     s->w = __shfl_sync(EXF_FOLD_WARP, s->w, from, W);
     s->raw = __shfl_sync(EXF_FOLD_WARP, s->raw, from, W);
     s->norm = __shfl_sync(EXF_FOLD_WARP, s->norm, from, W);
+}
+
+/* Sums v, or its squares, over lanes 0 .. n-1 in order; every lane gets the sum. */
+template <int W> __device__ inline float exf_fold_lane_sum(float v, int n, exf_fold_rescale rescale)
+{
+    float sum = 0, mine = rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(v, v) : v;
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        float other = __shfl_sync(EXF_FOLD_WARP, mine, i, W);
+        if (i < n) sum = exf_addf(sum, other);
+    }
+    return sum;
 }
 
 /* ---- systems ------------------------------------------------------------------------ */
