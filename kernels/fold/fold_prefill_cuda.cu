@@ -1,13 +1,16 @@
-/* fold_prefill_cuda.cu - see exfold/fold.h: a thread per token, its routes in registers.
- * Rows are read and written 16 bytes at a time if their alignment allows; independent
- * lookups are started together.  Sums run in order of rank, as in the reference.
+/* fold_prefill_cuda.cu - see exfold/fold.h: a sub-warp of 8 or 16 lanes per token, a lane per route while they are ranked, then
+ * a lane per pair of an omitted route with a kept one.  256 threads a block, 32 tokens of 8 lanes.
  *
  * Bytes of a token: K ids and weights read, P written, 8 (K + P) at int32 and float32; 8192 tokens of 8 to 4 are 0.8 MB, 0.2
- * us at 4.2 TB/s.  Losses and coefficients, at most P + 1 for each of K - P, come from tables of 4 E E that stay in the
- * cache. */
-#include "kernels/fold/fold_cuda.cuh"
+ * us at 4.2 TB/s.  Losses, P for each of K - P, and a coefficient of each come from tables of 4 E E that stay in the cache:
+ * 20 sectors of 32 bytes at 8 to 4.
+ *
+ * The time is that of three latencies, routes, losses and coefficients, one after the other, and of what gathers cost; each
+ * lane has few instructions, and the warps of a scheduler hide each other's.  Pairs of one omitted route are neighbouring lanes, so
+ * that a load finds several of its row's losses in one line; the sum of a kept route stays in the lanes of its rank. */
+#include "kernels/fold/fold_lanes.cuh"
 
-enum { MOST_THREADS = 128 };
+enum { THREADS = 256 };
 
 template <exf_fold_int I> struct id_of {
     typedef int32_t type;
@@ -15,264 +18,121 @@ template <exf_fold_int I> struct id_of {
 template <> struct id_of<EXF_FOLD_I64> {
     typedef int64_t type;
 };
-template <exf_fold_real R> struct real_of {
-    typedef uint16_t type;
-};
-template <> struct real_of<EXF_FOLD_F32> {
-    typedef float type;
-};
 
-/* A row of at most W elements, accessed in units of 16 bytes, of 8 bytes, or one by one. */
-template <class T, int W> union row_of {
-    T one[W];
-    uint2 eight[W * sizeof(T) / 8];
-    uint4 sixteen[W * sizeof(T) / 16];
-};
-
-template <class T, int W> static __device__ row_of<T, W> load_row(const void *base, int64_t row, int width)
+/* Sorts a token's routes by rank; those without an expert come last.  Routers often give routes by falling score: ranked by it,
+ * they are exchanged only if a token of the warp needs it. */
+template <int W, class Id>
+static __device__ __forceinline__ void sort(exf_fold_lane *s, const exf_fold_routes &in, const float *means, exf_fold_rank rank)
 {
-    row_of<T, W> r;
-    const T *from = (const T *)base + row * width;
-    if (width == W && (uintptr_t)base % 16 == 0) {
-#pragma unroll
-        for (int i = 0; i < (int)(W * sizeof(T) / 16); i++) r.sixteen[i] = __ldg((const uint4 *)from + i);
+    int32_t key;
+    if (rank == EXF_FOLD_BY_SCORE) {
+        key = s->id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(EXF_FOLD_BY_SCORE, s->w, 0);
+        int32_t next = __shfl_down_sync(EXF_FOLD_WARP, key, 1, W); /* of the last lane: its own */
+        if (__builtin_expect(!__any_sync(EXF_FOLD_WARP, key < next), 1)) return;
     } else {
-#pragma unroll
-        for (int i = 0; i < W; i++) r.one[i] = i < width ? __ldg(from + i) : (T)-1;
+        float h = exf_fold_lane_norm(in, *s, means);
+        key = s->id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, s->w, h);
     }
-    return r;
+    int from = exf_fold_holder<W>(s->lane, key);
+    s->id = __shfl_sync(EXF_FOLD_WARP, s->id, from, W);
+    s->w = __shfl_sync(EXF_FOLD_WARP, s->w, from, W);
+    s->raw = __shfl_sync(EXF_FOLD_WARP, (Id)s->raw, from, W);
 }
 
-template <class T, int W> static __device__ void store_row(void *base, int64_t row, int width, const row_of<T, W> &r)
+/* Returns the weight of this lane's route, if it is kept, with what omitted ones give it; *spread: the weight that confidence
+ * leaves over.  LEAST: `keep` itself up to 4; 5 for up to 8, 9 for up to 16.
+ *
+ * Lanes are ordered in groups of KEPT: lane g KEPT + i has the pair of kept route i with omitted route keep + g, then keep + g +
+ * GROUPS and so on.  All loads of a kind are started together. */
+template <int W, int LEAST>
+static __device__ __forceinline__ float fold_pairs(float *spread, const exf_fold_lane &s, const exf_fold_tables &t,
+                                                   const exf_fold_prefill_options &o)
 {
-    T *to = (T *)base + row * width;
-    int bytes = width * (int)sizeof(T);
-    if (bytes % 16 == 0 && (uintptr_t)base % 16 == 0) {
+    enum { KEPT = LEAST == 3 ? 4 : LEAST > 8 ? 16 : LEAST > 4 ? 8 : LEAST, GROUPS = W / KEPT };
+    enum { ROUNDS = (W - LEAST + GROUPS - 1) / GROUPS };
+    const int keep = LEAST < 5 ? LEAST : o.keep;
+    int i = (int)(threadIdx.x % KEPT), first = keep + (int)(threadIdx.x % W / KEPT), id[ROUNDS], at[ROUNDS], takes[ROUNDS];
+    int kept = __shfl_sync(EXF_FOLD_WARP, s.id, i, W);
+    unsigned before = ((1u << i) - 1) << (threadIdx.x % 32 - i); /* the group's lanes before this one */
+    float loss[ROUNDS], coeff[ROUNDS], mine[ROUNDS], w = s.w;
 #pragma unroll
-        for (int i = 0; i < (int)(W * sizeof(T) / 16); i++)
-            if (i * 16 < bytes) ((uint4 *)to)[i] = r.sixteen[i];
-    } else if (bytes % 8 == 0 && (uintptr_t)base % 8 == 0) {
-#pragma unroll
-        for (int i = 0; i < (int)(W * sizeof(T) / 8); i++)
-            if (i * 8 < bytes) ((uint2 *)to)[i] = r.eight[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            if (i < width) to[i] = r.one[i];
-    }
-}
-
-static __device__ float widen(float v, exf_fold_real)
-{
-    return v;
-}
-static __device__ float widen(uint16_t v, exf_fold_real type)
-{
-    return type == EXF_FOLD_BF16 ? exf_from_bf16(v) : exf_from_f16(v);
-}
-static __device__ void narrow(float *to, float v, exf_fold_real)
-{
-    *to = v;
-}
-static __device__ void narrow(uint16_t *to, float v, exf_fold_real type)
-{
-    *to = type == EXF_FOLD_BF16 ? exf_to_bf16(v) : exf_to_f16(v);
-}
-
-/* A token's routes, sorted; slots without an expert, and slots beyond K, come last. */
-template <class Id, int W> struct token {
-    row_of<Id, W> raw;
-    int32_t key[W];
-    int id[W], n; /* id 0 if the slot has no expert: valid for lookups */
-    float w[W];
-};
-
-template <class Id, int W>
-static __device__ __forceinline__ void rank(token<Id, W> *s, const exf_fold_routes &in, int64_t row, const exf_fold_tables &t,
-                                            const exf_fold_prefill_options &o)
-{
-    float h[W];
-    int counts = exf_fold_counts(&in, row);
-    s->n = 0;
-#pragma unroll
-    for (int i = 0; i < W; i++) {
-        int valid = counts && s->raw.one[i] >= 0 && s->raw.one[i] < t.n_experts;
-        s->id[i] = valid ? (int)s->raw.one[i] : -1;
-        s->n += valid;
-        h[i] = 0;
-    }
-    if (o.rank != EXF_FOLD_BY_SCORE && in.norms) {
-        row_of<float, W> own = load_row<float, W>(in.norms, row, in.width);
-#pragma unroll
-        for (int i = 0; i < W; i++) h[i] = own.one[i];
-    } else if (o.rank != EXF_FOLD_BY_SCORE) {
-#pragma unroll
-        for (int i = 0; i < W; i++) h[i] = exf_fold_load_if(t.norms + max(s->id[i], 0), s->id[i] >= 0, 0);
+    for (int r = 0; r < ROUNDS; r++) {
+        id[r] = __shfl_sync(EXF_FOLD_WARP, s.id, first + r * GROUPS, W);
+        if (first + r * GROUPS >= W) id[r] = -1;
+        at[r] = id[r] * t.n_experts + kept;
+        loss[r] = exf_fold_load_if(t.loss + at[r], id[r] >= 0 && i < keep, EXF_FOLD_NEVER);
     }
 #pragma unroll
-    for (int i = 0; i < W; i++) s->key[i] = s->id[i] < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s->w[i], h[i]);
-}
-
-template <class Id, int W> static __device__ __forceinline__ void swap_if_less(token<Id, W> *s, int i)
-{
-    int less = s->key[i] < s->key[i + 1];
-    int32_t key = s->key[i];
-    Id raw = s->raw.one[i];
-    float w = s->w[i];
-    s->key[i] = less ? s->key[i + 1] : key;
-    s->raw.one[i] = less ? s->raw.one[i + 1] : raw;
-    s->w[i] = less ? s->w[i + 1] : w;
-    s->key[i + 1] = less ? key : s->key[i + 1];
-    s->raw.one[i + 1] = less ? raw : s->raw.one[i + 1];
-    s->w[i + 1] = less ? w : s->w[i + 1];
-}
-
-/* Sorts by falling key, equal keys in the order of slots.  Neighbours are exchanged in rounds until
- * the whole warp is sorted; a router's routes often are from the start. */
-template <class Id, int W> static __device__ __forceinline__ void sort(token<Id, W> *s)
-{
-#pragma unroll 1
-    for (;;) {
-        int less = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        float own = fminf(loss[r], EXF_FOLD_NEVER); /* of NaN: NEVER */
+        loss[r] = own;
 #pragma unroll
-        for (int i = 0; i + 1 < W; i++) less |= s->key[i] < s->key[i + 1];
-        if (!__any_sync(0xffffffffu, less)) break;
-#pragma unroll
-        for (int i = 0; i + 1 < W; i += 2) swap_if_less(s, i);
-#pragma unroll
-        for (int i = 1; i + 1 < W; i += 2) swap_if_less(s, i);
+        for (int step = 1; step < KEPT; step *= 2) loss[r] = fminf(loss[r], __shfl_xor_sync(EXF_FOLD_WARP, loss[r], step));
+        takes[r] = own == loss[r] && exf_fold_may_take(own, o.max_loss);
+        if (KEPT > 1) takes[r] = takes[r] & !(__ballot_sync(EXF_FOLD_WARP, takes[r]) & before); /* ties to the earlier */
+        coeff[r] = exf_fold_load_if(t.coeff + at[r], takes[r], 0);
+        mine[r] = __shfl_sync(EXF_FOLD_WARP, s.w, first + r * GROUPS, W);
     }
 #pragma unroll
-    for (int i = 0; i < W; i++) s->id[i] = i < s->n ? (int)s->raw.one[i] : 0;
-}
-
-template <int W> static __device__ __forceinline__ float sum_of(const float (&w)[W], int n, exf_fold_rescale rescale)
-{
-    float sum = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        float c = !exf_fold_may_take(loss[r], o.max_loss) ? 0.0f : o.confidence ? exf_fold_confidence(loss[r]) : 1.0f;
+        float part = takes[r] ? exf_mulf(exf_mulf(mine[r], coeff[r]), c) : -0.0f; /* adding -0 changes nothing */
+        w = exf_addf(w, part);
 #pragma unroll
-    for (int i = 0; i < W; i++) sum = exf_addf(sum, i >= n ? 0.0f : rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(w[i], w[i]) : w[i]);
-    return sum;
-}
-
-/* Finds targets of GROUP omitted routes from rank FIRST on, with all lookups of a kind at once.
- * KEEP: o.keep if it is a compile-time constant, else 0. */
-template <class Id, int W, int KEEP, int GROUP, int FIRST>
-static __device__ __forceinline__ void fold_some(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
-                                                 const exf_fold_prefill_options &o)
-{
-    const int keep = KEEP > 0 ? KEEP : o.keep;
-    float loss[GROUP][W], least[GROUP], coeff[GROUP];
-    int to[GROUP], target[GROUP];
-    if (FIRST + GROUP <= keep) return;
+        for (int g = 1; g < GROUPS; g++) w = exf_addf(w, __shfl_sync(EXF_FOLD_WARP, part, i + g * KEPT, W));
+        if (o.confidence) {
+            float rest = id[r] >= 0 ? exf_mulf(mine[r], exf_addf(1.0f, -c)) : 0.0f;
 #pragma unroll
-    for (int g = 0; g < GROUP; g++)
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            loss[g][i] = i >= FIRST + g || (KEEP > 0 && i >= KEEP)
-                             ? EXF_FOLD_NEVER
-                             : exf_fold_load_if(t.loss + (s.id[FIRST + g] * t.n_experts + s.id[i]), FIRST + g >= keep && i < keep,
-                                                EXF_FOLD_NEVER);
-#pragma unroll
-    for (int g = 0; g < GROUP; g++) {
-        least[g] = EXF_FOLD_NEVER;
-        to[g] = -1;
-        target[g] = 0;
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            int less = loss[g][i] < least[g];
-            least[g] = less ? loss[g][i] : least[g];
-            to[g] = less ? i : to[g];
-            target[g] = less ? s.id[i] : target[g];
+            for (int g = 0; g < GROUPS; g++) *spread = exf_addf(*spread, __shfl_sync(EXF_FOLD_WARP, rest, g * KEPT, W));
         }
-        coeff[g] = exf_fold_load_if(t.coeff + (s.id[FIRST + g] * t.n_experts + target[g]), FIRST + g >= keep, 0);
     }
-#pragma unroll
-    for (int g = 0; g < GROUP; g++) {
-        int omitted = FIRST + g >= keep && FIRST + g < s.n,
-            folds = omitted && to[g] >= 0 && least[g] <= o.max_loss; /* false: no target is allowed */
-        float mine = s.w[FIRST + g], c = !folds ? 0.0f : o.confidence ? exf_fold_confidence(least[g]) : 1.0f;
-        float part = exf_mulf(exf_mulf(mine, coeff[g]), c);
-        *spread = exf_addf(*spread, omitted ? exf_mulf(mine, exf_addf(1.0f, -c)) : 0.0f);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            if (i < (KEEP > 0 ? KEEP : FIRST + g))
-                w[i] = exf_addf(w[i], folds && i == to[g] ? part : -0.0f); /* no indexing by `to`: w stays in registers */
-    }
-}
-
-/* Folds every omitted route in order of rank; narrow rows have code for each KEEP from 1 on. */
-template <class Id, int W, int KEEP>
-static __device__ __forceinline__ void fold(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
-                                            const exf_fold_prefill_options &o)
-{
-    if constexpr (W > 8) {
-        fold_some<Id, W, 0, 5, 1>(w, spread, s, t, o);
-        fold_some<Id, W, 0, 5, 6>(w, spread, s, t, o);
-        fold_some<Id, W, 0, 5, 11>(w, spread, s, t, o);
-    } else if constexpr (KEEP < W) {
-        if (o.keep == KEEP)
-            fold_some<Id, W, KEEP, W - KEEP, KEEP>(w, spread, s, t, o);
-        else
-            fold<Id, W, KEEP + 1>(w, spread, s, t, o);
-    }
+    return w;
 }
 
 /* Gives the weight that confidence left over to the kept routes, in proportion to their original weights. */
-template <class Id, int W>
-static __device__ __forceinline__ void spread_over(float (&w)[W], float spread, const token<Id, W> &s,
-                                                   const exf_fold_prefill_options &o)
+template <int W>
+static __device__ __forceinline__ float spread_over(float w, float spread, const exf_fold_lane &s, int n, int keep)
 {
-    if (!o.confidence || s.n <= o.keep) return;
-    float sum = sum_of(s.w, o.keep, EXF_FOLD_RESCALE_SUM);
-    if (!(sum > 0)) return;
-    spread = exf_divf(spread, sum);
-#pragma unroll
-    for (int i = 0; i < W; i++) w[i] = exf_addf(w[i], exf_mulf(s.w[i], spread));
+    float sum = exf_fold_lane_sum<W>(s.w, keep, EXF_FOLD_RESCALE_SUM);
+    return n > keep && sum > 0 ? exf_addf(w, exf_mulf(s.w, exf_divf(spread, sum))) : w;
 }
 
-template <exf_fold_int I, exf_fold_real R, int W>
-static __global__ void __launch_bounds__(MOST_THREADS)
-    prefill(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
+template <exf_fold_int I, exf_fold_real R, int W, int LEAST>
+static __global__ void __launch_bounds__(THREADS)
+    prefill(const exf_fold_routes routes, const exf_fold_routes folded, const exf_fold_tables t, const exf_fold_prefill_options o)
 {
-    typedef typename id_of<I>::type Id;
-    typedef typename real_of<R>::type Real;
-    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int beyond = row >= in.rows; /* such a thread still takes part in its warp's votes */
-    if (beyond) row = in.rows - 1;
-    token<Id, W> s;
-    row_of<Real, W> weights = load_row<Real, W>(in.weights, row, in.width);
-    s.raw = load_row<Id, W>(in.ids, row, in.width);
-    float w[W], spread = 0;
-#pragma unroll
-    for (int i = 0; i < W; i++) s.w[i] = widen(weights.one[i], R);
-    rank(&s, in, row, t, o);
-    sort(&s);
-#pragma unroll
-    for (int i = 0; i < W; i++) w[i] = s.w[i];
-    fold<Id, W, 1>(w, &spread, s, t, o);
-    spread_over(w, spread, s, o);
-    if (o.rescale != EXF_FOLD_RESCALE_NONE) {
-        int kept = min(s.n, o.keep);
-        float f = exf_fold_rescale_factor(o.rescale, sum_of(s.w, s.n, o.rescale), sum_of(w, kept, o.rescale));
-#pragma unroll
-        for (int i = 0; i < W; i++) w[i] = i < kept ? exf_mulf(w[i], f) : w[i];
+    const exf_fold_routes in = exf_fold_typed<I, R>(routes), out = exf_fold_typed<I, R>(folded);
+    int64_t row = blockIdx.x * (THREADS / W) + threadIdx.x / W;
+    exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
+    sort<W, typename id_of<I>::type>(&s, in, t.norms, o.rank);
+    float spread = 0, w = fold_pairs<W, LEAST>(&spread, s, t, o);
+    if (o.confidence || o.rescale != EXF_FOLD_RESCALE_NONE) {
+        int n = __popc(exf_fold_vote<W>(s.id >= 0)), kept = min(n, o.keep);
+        if (o.confidence) w = spread_over<W>(w, spread, s, n, o.keep);
+        float before = exf_fold_lane_sum<W>(s.w, n, o.rescale), after = exf_fold_lane_sum<W>(w, kept, o.rescale);
+        if (o.rescale != EXF_FOLD_RESCALE_NONE && s.lane < kept)
+            w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
     }
-#pragma unroll
-    for (int i = 0; i < W; i++) narrow(&weights.one[i], w[i], R);
-    if (beyond) return;
-    store_row(out.ids, row, o.keep, s.raw);
-    store_row(out.weights, row, o.keep, weights);
+    if (row >= in.rows || s.lane >= o.keep) return;
+    exf_fold_set_id(&out, row * o.keep + s.lane, s.raw);
+    exf_fold_set_weight(&out, row * o.keep + s.lane, w);
 }
 
 exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                       const exf_fold_prefill_options *o, void *stream)
 {
     typedef void (*kernel)(exf_fold_routes, exf_fold_routes, exf_fold_tables, exf_fold_prefill_options);
-    static const kernel narrow_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 8), wide_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 16);
+    static const kernel narrow[][2][3] = {EXF_FOLD_BY_TYPE(prefill, 8, 1), EXF_FOLD_BY_TYPE(prefill, 8, 2),
+                                          EXF_FOLD_BY_TYPE(prefill, 8, 3), EXF_FOLD_BY_TYPE(prefill, 8, 4),
+                                          EXF_FOLD_BY_TYPE(prefill, 8, 5)},
+                        wide[][2][3] = {EXF_FOLD_BY_TYPE(prefill, 16, 1), EXF_FOLD_BY_TYPE(prefill, 16, 2),
+                                        EXF_FOLD_BY_TYPE(prefill, 16, 3), EXF_FOLD_BY_TYPE(prefill, 16, 4),
+                                        EXF_FOLD_BY_TYPE(prefill, 16, 5), EXF_FOLD_BY_TYPE(prefill, 16, 9)};
     exf_fold_prefill_options settled;
     exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 0);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
-    kernel k = (in->width <= 8 ? narrow_rows : wide_rows)[in->id_type][in->weight_type];
-    unsigned threads = in->rows <= 16384 ? 64 : MOST_THREADS; /* with few tokens, small blocks occupy more multiprocessors */
-    return exf_fold_launch(k, ((unsigned)in->rows + threads - 1) / threads, threads, 1, stream, *in, *out, *t, settled);
+    int is_wide = in->width > 8, code = settled.keep <= 4 ? settled.keep - 1 : settled.keep <= 8 ? 4 : 5;
+    kernel k = (is_wide ? wide : narrow)[code][in->id_type][in->weight_type];
+    unsigned rows = THREADS / (is_wide ? 16 : 8); /* of a block */
+    return exf_fold_launch(k, ((unsigned)in->rows + rows - 1) / rows, THREADS, 1, stream, *in, *out, *t, settled);
 }
