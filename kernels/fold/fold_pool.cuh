@@ -241,12 +241,12 @@ __device__ inline int exf_fold_nearest(const float (&value)[LOADS], const int (&
     float least = INFINITY, costs[LOADS];
 #pragma unroll
     for (int j = 0; j < LOADS; j++) {
-        costs[j] = position[j] < n_pool ? cost(value[j]) : INFINITY;
+        float own = cost(value[j]);
+        costs[j] = position[j] < n_pool ? own : INFINITY;
         least = fminf(least, costs[j]);
     }
 #pragma unroll
-    for (int j = 0; j < LOADS; j++)
-        if (costs[j] == least) nearest = min(nearest, (unsigned)position[j]);
+    for (int j = 0; j < LOADS; j++) nearest = min(nearest, costs[j] == least ? (unsigned)position[j] : (unsigned)EXF_FOLD_MAX_E);
     unsigned own = (unsigned)exf_fold_ordered(least) ^ 0x80000000u, all = exf_fold_warp_min(own);
     return (int)exf_fold_warp_min(own == all ? nearest : (unsigned)EXF_FOLD_MAX_E);
 }
