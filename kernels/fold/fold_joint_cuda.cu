@@ -7,7 +7,8 @@
  * products and exchanges of a system.
  *
  * Decode: every block of a cluster of eight reads the whole batch and chooses the same pool; targets and rows are shared out
- * among the blocks.  No block writes before all have read.  256 rows of 8: 8.7 us at E 128. */
+ * among the blocks, and blocks send each other the targets.  While these are on their way a row's cosines are fetched that no
+ * target changes; no block writes before it has all, and so before all have read.  256 rows of 8: 8.7 us at E 128. */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
@@ -27,8 +28,8 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     float w = s.w;
     if (__any_sync(EXF_FOLD_WARP, valid != kept)) {
         float norm = exf_fold_lane_norm(in, s, t.rms);
-        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, norm, kept);
-        int solved = exf_fold_solve(&y, s.id, norm, s.w, valid & ~kept, o.ridge);
+        exf_fold_system<W> y = exf_fold_begin<W>(s, s.id, norm, kept);
+        int solved = exf_fold_solve(&y, t, s.id, norm, s.w, valid & ~kept, o.ridge);
         if (solved && valid != kept && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
     }
     if (o.rescale != EXF_FOLD_RESCALE_NONE) {
@@ -134,9 +135,10 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     int n = __popc(valid), p = 0;
     float w = s.w;
     if (__any_sync(EXF_FOLD_WARP, n > 0)) {
-        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, s.norm, valid);
-        float value[W], own = exf_fold_triangle(value, y);
-        int factored = exf_fold_factor_raised<W, 0>(&y, value, own, o.ridge);
+        exf_fold_system<W> y = exf_fold_begin<W>(s, s.id, s.norm, valid);
+        exf_fold_cosines<W> cosines = {};
+        exf_fold_fetch(&cosines, t, y.id, y.id >= 0 ? valid & ((1u << y.lane) - 1) : 0, y.id >= 0);
+        int factored = exf_fold_factor_raised<W, 0>(&y, cosines, o.ridge);
         p = o.rule == EXF_FOLD_BUDGET_TOKEN ? choose_by_residual<W>(y, s.w, factored, n, o) : choose_by_share<W>(s, y.norm, n, o);
         float joined = join_omitted<W>(y, s.w, p, n);
         if (factored && p < n) w = joined;
@@ -166,34 +168,59 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
 
 enum { CLUSTER = 8 };
 
-/* Stores target[e] in every block of the cluster if e is outside the pool; its row of cosines is loaded. */
+/* Sends target[e] to every block of the cluster; its row of cosines is loaded.  Of an expert in the pool it is -1.  The warp has
+ * one e; the vote shows the compiler that its lanes go the same way. */
 template <int LOADS>
-static __device__ __forceinline__ void find_target(int16_t *target, int e, const exf_fold_block_pool *pool,
+static __device__ __forceinline__ void send_target(int *target, exf_fold_mail *mail, int e, const exf_fold_block_pool *pool,
                                                    const int (&position)[LOADS], const float (&cosine)[LOADS], int n_pool)
 {
     int own = pool->position[e], to = -1;
-    if (own < n_pool || own == EXF_FOLD_MAX_E) return;
-    int nearest = exf_fold_nearest(cosine, position, n_pool, [](float c) { return c != c ? 0.0f : -fabsf(c); });
-#pragma unroll
-    for (int j = 0; j < LOADS; j++) to = position[j] == nearest ? (int)threadIdx.x % 32 + 32 * j : to; /* true in one lane, once */
-    if (to >= 0) exf_fold_store_in_all(target + e, (int16_t)to);
+    if (__any_sync(EXF_FOLD_WARP, own >= n_pool && own != EXF_FOLD_MAX_E))
+        to = pool->expert[exf_fold_nearest(cosine, position, n_pool, [](float c) { return fminf(-fabsf(c), 0); })]; /* NaN: 0 */
+    exf_fold_mail_send(mail, target + e, to);
+}
+
+/* A row while targets are on their way. */
+template <int W> struct begun_row {
+    exf_fold_cosines<W> cosines;
+    unsigned used, movers;
+    int moved;
+    float was; /* the norm of the slot's expert */
+};
+
+/* Starts loading the cosines of a row that no target changes. */
+template <int W>
+static __device__ __forceinline__ begun_row<W> begin_row(const exf_fold_routes &io, const exf_fold_lane &s,
+                                                         const exf_fold_block_pool *pool, int n_pool, const exf_fold_tables &t)
+{
+    begun_row<W> r = {};
+    r.moved = s.id >= 0 && pool->position[s.id] >= n_pool;
+    r.used = exf_fold_vote<W>(s.id >= 0);
+    r.movers = exf_fold_vote<W>(r.moved);
+    if (!__any_sync(EXF_FOLD_WARP, r.movers)) return r;
+    int stays = s.id >= 0 && !r.moved;
+    r.was = exf_fold_lane_norm(io, s, t.rms);
+    exf_fold_fetch(&r.cosines, t, s.id, stays ? r.used & ~r.movers & ((1u << s.lane) - 1) : 0, stays);
+    exf_fold_fetch_away(&r.cosines, t, s.id, stays, s.id, r.movers);
+    return r;
 }
 
 /* Rewrites the row's slots, one in each lane: remapped slots take their targets, and all get new weights. */
 template <int W>
-static __device__ __forceinline__ void join_row(const exf_fold_routes &io, const exf_fold_lane &s, int64_t row,
-                                                const int16_t *target, int moved, const exf_fold_tables &t, double rho)
+static __device__ __forceinline__ void join_row(const exf_fold_routes &io, const exf_fold_lane &s, begun_row<W> *r, int64_t row,
+                                                const int *target, const exf_fold_tables &t, double rho)
 {
-    unsigned movers = exf_fold_vote<W>(moved), used = exf_fold_vote<W>(s.id >= 0);
-    int id = moved ? target[s.id] : s.id;
-    if (!__any_sync(EXF_FOLD_WARP, movers)) return;
-    float was = exf_fold_lane_norm(io, s, t.rms), norm = moved ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
-    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, norm, used);
-    int solved = exf_fold_solve(&y, s.id, was, s.w, movers, rho); /* the kept slots' own terms cancel */
-    if (s.id < 0 || movers == 0) return;
-    double w = moved ? 0 : s.w;
-    if (moved) exf_fold_set_id(&io, row * io.width + s.lane, id);
-    if (moved || solved) exf_fold_set_weight(&io, row * io.width + s.lane, (float)(solved ? exf_addd(w, y.right) : w));
+    if (!__any_sync(EXF_FOLD_WARP, r->movers)) return;
+    int id = r->moved ? target[s.id] : s.id;
+    exf_fold_fetch(&r->cosines, t, id, s.id < 0 ? 0 : (r->moved ? r->used : r->movers) & ((1u << s.lane) - 1), r->moved);
+    exf_fold_fetch_away(&r->cosines, t, id, r->moved, s.id, r->movers);
+    float norm = r->moved ? exf_fold_stand_in_norm(&io, &t, id, s.id, r->was) : r->was;
+    exf_fold_system<W> y = exf_fold_begin<W>(s, id, norm, r->used);
+    int solved = exf_fold_solve_fetched(&y, r->cosines, r->was, s.w, r->movers, rho); /* the kept slots' own terms cancel */
+    if (s.id < 0 || r->movers == 0) return;
+    double w = r->moved ? 0 : s.w;
+    if (r->moved) exf_fold_set_id(&io, row * io.width + s.lane, id);
+    if (r->moved || solved) exf_fold_set_weight(&io, row * io.width + s.lane, (float)(solved ? exf_addd(w, y.right) : w));
 }
 
 /* This thread's first row of the batch: warps of rows go to the blocks in turns, so that all multiprocessors solve. */
@@ -221,36 +248,42 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
 {
     const exf_fold_routes io = exf_fold_batch(routes, batches);
     __shared__ exf_fold_block_pool pool;
-    __shared__ int16_t target[EXF_FOLD_MAX_E];
+    __shared__ exf_fold_mail mail;
+    __shared__ int target[EXF_FOLD_MAX_E];
     exf_fold_slots<HELD> slots;
     exf_fold_rows<ROWS, LOADS> cosine;
     exf_fold_routes common;
+    exf_fold_mail_open(&mail, t.n_experts);
     exf_fold_cluster_arrive_reader(); /* this block runs, so others may write to its shared memory */
     if (are_common(&common, io))
         slots.read(common, t.n_experts);
     else
         slots.read(io, t.n_experts);
     if (ROWS > 1) cosine.load(t.cosine, t.n_experts, exf_fold_first_expert());
-    int n_union = exf_fold_block_choose(&pool, slots, io, t, o), position[LOADS], row = first_row<W>();
+    int position[LOADS], row = first_row<W>();
+    exf_fold_lane s = exf_fold_read_lane<W>(io, row, t.n_experts);
+    int n_union = exf_fold_block_choose(&pool, slots, io, t, o);
     exf_fold_cluster_wait();
     if (n_union == 0) return; /* true in every block or none */
     exf_fold_positions(position, &pool, t.n_experts);
 #pragma unroll
     for (int q = 0; q < ROWS && ROWS > 1; q++) {
         int e = exf_fold_first_expert() + q * exf_fold_expert_stride();
-        if (e < t.n_experts) find_target(target, e, &pool, position, cosine.value[q], o.pool);
+        if (__any_sync(EXF_FOLD_WARP, e < t.n_experts)) send_target(target, &mail, e, &pool, position, cosine.value[q], o.pool);
     }
-    for (int e = exf_fold_first_expert(); e < t.n_experts && ROWS == 1; e += exf_fold_expert_stride()) {
+    for (int e = exf_fold_first_expert(); ROWS == 1 && __any_sync(EXF_FOLD_WARP, e < t.n_experts); e += exf_fold_expert_stride()) {
         cosine.load(t.cosine, t.n_experts, e);
-        find_target(target, e, &pool, position, cosine.value[0], o.pool);
+        send_target(target, &mail, e, &pool, position, cosine.value[0], o.pool);
     }
-    exf_fold_lane s = exf_fold_read_lane<W>(io, row, t.n_experts);
-    exf_fold_cluster_sync(); /* the slots are read, the targets stored */
+    exf_fold_mail_sent();
     while (__any_sync(EXF_FOLD_WARP, row < io.rows)) {
-        join_row<W>(io, s, row, target, s.id >= 0 && pool.position[s.id] >= o.pool, t, o.ridge);
+        begun_row<W> r = begin_row<W>(io, s, &pool, o.pool, t);
+        exf_fold_mail_wait(&mail); /* then every block has sent, and so has read, all */
+        join_row<W>(io, s, &r, row, target, t, o.ridge);
         row += (int)gridDim.x * EXF_FOLD_THREADS / W;
         s = exf_fold_read_lane<W>(io, row, t.n_experts);
     }
+    exf_fold_mail_wait(&mail); /* others may write to this block's memory until it has its mail */
 }
 
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,

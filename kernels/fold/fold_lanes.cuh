@@ -83,8 +83,7 @@ template <int W> __device__ inline float exf_fold_lane_sum(float v, int n, exf_f
 
 /* A system of up to W unknowns.  A lane that is not `used` has zeros and no row. */
 template <int W> struct exf_fold_system {
-    const float *cosine; /* [E, E] */
-    int n_experts, lane, id;
+    int lane, id;
     unsigned used;
     double norm;        /* of id, a float: shuffling its double is cheaper than converting it in every lane */
     double a[W], right; /* row `lane`: a[j] for j <= lane */
@@ -93,13 +92,9 @@ template <int W> struct exf_fold_system {
 };
 
 /* norm: of `id` on the token. */
-template <int W>
-__device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_tables &t, const exf_fold_lane &s, int id, float norm,
-                                                    unsigned used)
+template <int W> __device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_lane &s, int id, float norm, unsigned used)
 {
     exf_fold_system<W> y = {};
-    y.cosine = t.cosine;
-    y.n_experts = t.n_experts;
     y.lane = s.lane;
     y.used = used;
     y.id = used >> s.lane & 1 ? id : -1;
@@ -107,49 +102,78 @@ __device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_tables &t, co
     return y;
 }
 
-/* Starts loading value[j], the cosine of this lane's expert with lane j's `id`, for the lanes in `columns`. */
-template <int W> __device__ inline void exf_fold_cosines(float (&value)[W], const exf_fold_system<W> &y, int id, unsigned columns)
+/* What a row of a system reads of the table of cosines, 0 where nothing is loaded: of its expert with itself, with those of the
+ * lanes before it, and with each omitted route's in order. */
+template <int W> struct exf_fold_cosines {
+    float own, before[W], away[W];
+};
+
+/* Starts loading cosines of this lane's expert `id` with that of every lane in `columns`, and if `whole` with itself. */
+template <int W>
+__device__ inline void exf_fold_fetch(exf_fold_cosines<W> *c, const exf_fold_tables &t, int id, unsigned columns, int whole)
 {
-    const float *row = y.cosine + (y.id < 0 ? 0 : y.id) * y.n_experts;
-    int other[W];
+    int row = id * t.n_experts;
+    c->own = exf_fold_load_if(t.cosine + (row + id), whole, c->own);
 #pragma unroll
-    for (int j = 0; j < W; j++) other[j] = __shfl_sync(EXF_FOLD_WARP, id, j, W);
-    columns = y.id < 0 ? 0 : columns;
-#pragma unroll
-    for (int j = 0; j < W; j++) value[j] = exf_fold_load_if(row + max(other[j], 0), columns >> j & 1, 0);
+    for (int j = 0; j + 1 < W; j++) {
+        int other = __shfl_sync(EXF_FOLD_WARP, id, j, W);
+        c->before[j] = exf_fold_load_if(t.cosine + (row + other), columns >> j & 1, c->before[j]);
+    }
 }
 
-/* Starts loading the cosines of a system's lower triangle; returns that of this lane's expert with itself. */
-template <int W> __device__ inline float exf_fold_triangle(float (&value)[W], const exf_fold_system<W> &y)
+/* Starts loading if `whole` cosines of this lane's expert `id` with those in `from` of the lanes in `omitted`. */
+template <int W>
+__device__ inline void exf_fold_fetch_away(exf_fold_cosines<W> *c, const exf_fold_tables &t, int id, int whole, int from,
+                                           unsigned omitted)
 {
-    exf_fold_cosines(value, y, y.id, y.used & ((1u << y.lane) - 1));
-    return exf_fold_load_if(y.cosine + (y.id < 0 ? 0 : y.id) * (y.n_experts + 1), y.id >= 0, 0);
+    int row = id * t.n_experts;
+#pragma unroll
+    for (int m = 0; m < W; m++, omitted &= omitted - 1) {
+        if (!__any_sync(EXF_FOLD_WARP, omitted)) break;
+        int other = __shfl_sync(EXF_FOLD_WARP, from, __ffs((int)omitted) - 1, W);
+        c->away[m] = exf_fold_load_if(t.cosine + (row + other), whole && omitted, c->away[m]);
+    }
 }
 
-/* Factors a into L and D of L D L', and L' above, where `wanted`; returns 0 if it is not or a pivot is not above
- * `least`.  Operations and order are the reference's.  SOLVES: `right` becomes L^-1 right beside it. */
-template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double least, int wanted)
+/* Returns v, which the compiler does not compute anew at each of its uses. */
+__device__ __forceinline__ double exf_fold_once(double v)
 {
+    asm("" : "+d"(v));
+    return v;
+}
+
+/* Factors a into D and, above the diagonal, L' of L D L'; returns 0 if a pivot is not above `least`.  Below the diagonal a is
+ * spent.  Operations and order are the reference's.  SOLVES: `right` becomes L^-1 right beside it.
+ *
+ * The chain is that of pivots.  Every lane computes the next one from two numbers of its row, and what a step needs of other
+ * lanes is exchanged while 1/D is computed, if registers allow.  The pivot of a lane that is not used is 1 and its column 0. */
+template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double least)
+{
+    enum { EARLY = W <= 8 && SOLVES };
+    double pivot = __shfl_sync(EXF_FOLD_WARP, y->a[0], 0, W);
+    int factored = 1;
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        double pivot = __shfl_sync(EXF_FOLD_WARP, y->a[k], k, W), column = y->a[k];
-        double known = SOLVES ? __shfl_sync(EXF_FOLD_WARP, y->right, k, W) : 0;
+        const int next = k + 1 < W ? k + 1 : k;
         int has = (int)(y->used >> k & 1);
-        wanted = wanted && (!has || pivot > least);
-        has = has && wanted;
-        double inverse = __drcp_rn(pivot), mine = exf_muld(column, inverse); /* of a lane that is not used the pivot is 1 */
-        if (has && y->lane == k) y->d = pivot;
+        double column = y->a[k], known = SOLVES ? __shfl_sync(EXF_FOLD_WARP, y->right, k, W) : 0, other[W];
+        double diagonal = k < next ? __shfl_sync(EXF_FOLD_WARP, y->a[next], next, W) : 0;
+#pragma unroll
+        for (int j = next; k < next && j < (EARLY ? W : next + 1); j++) other[j] = __shfl_sync(EXF_FOLD_WARP, column, j, W);
+        double own = pivot, inverse = __drcp_rn(own), mine = exf_fold_once(exf_muld(column, inverse));
+        if (k < next) pivot = exf_addd(diagonal, -exf_muld(exf_muld(other[next], inverse), other[next]));
+        factored = factored && (!has || own > least);
+        if (has && y->lane == k) y->d = own;
         if (has && y->lane == k) y->inverse = inverse;
-        if (has && y->lane > k) y->a[k] = mine; /* above the diagonal the column is done */
         if (SOLVES && has && y->lane > k) y->right = exf_addd(y->right, -exf_muld(mine, known));
 #pragma unroll
         for (int j = k + 1; j < W; j++) {
-            double other = __shfl_sync(EXF_FOLD_WARP, column, j, W); /* 0 in lanes that are not used */
-            if (has && y->lane >= j) y->a[j] = exf_addd(y->a[j], -exf_muld(mine, other));
-            if (has && y->lane == k) y->a[j] = exf_muld(other, inverse);
+            if (!EARLY && j > next) other[j] = __shfl_sync(EXF_FOLD_WARP, column, j, W);
+            if (has && y->lane > k) y->a[j] = exf_addd(y->a[j], -exf_muld(mine, other[j])); /* beyond its diagonal: no matter */
+            if (has && y->lane == k) y->a[j] = exf_muld(other[j], inverse);
         }
     }
-    return wanted;
+    return factored;
 }
 
 /* Returns v / n.  By a power of two, which most widths are, the product is the quotient, both rounded once. */
@@ -159,60 +183,83 @@ __device__ inline double exf_fold_divide(double v, int n)
     return __ddiv_rn(v, n);
 }
 
-/* Factors G + rho mean(diag G) I, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0.  G's
- * lower triangle is made of the cosines in `value`, its diagonal of `own`. */
+/* Factors G + rho mean(diag G) I into L and D, and L' above, rho raised as fold.h says; returns 0 if that does not help or the
+ * mean diagonal is 0.  G is made of the cosines `c`.  A token that is done goes along unchanged while others of its warp are not:
+ * its own rho gives the same numbers again. */
 template <int W, int SOLVES>
-__device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const float (&value)[W], float own, double rho)
+__device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const exf_fold_cosines<W> &c, double rho)
 {
-    double mean = 0, diagonal = exf_muld(exf_muld(own, y->norm), y->norm), right = y->right;
+    double mean = 0, diagonal = exf_muld(exf_muld(c.own, y->norm), y->norm), right = y->right;
     int done = 0;
 #pragma unroll
-    for (int k = 0; k < W; k++) {
-        double other = __shfl_sync(EXF_FOLD_WARP, diagonal, k, W);
-        if (y->used >> k & 1) mean = exf_addd(mean, other);
-    }
+    for (int k = 0; k < W; k++) mean = exf_addd(mean, __shfl_sync(EXF_FOLD_WARP, diagonal, k, W)); /* not used: 0 */
     mean = exf_fold_divide(mean, __popc(y->used));
-    int wanted = mean > 0;
 #pragma unroll 1
-    for (int tries = 0; tries <= EXF_FOLD_RAISES && __any_sync(EXF_FOLD_WARP, wanted); tries++, rho = exf_fold_raise(rho)) {
-        if (wanted) y->ridge = exf_muld(rho, mean);
-        if (wanted) y->right = right;
+    for (int tries = 0; tries <= EXF_FOLD_RAISES && __any_sync(EXF_FOLD_WARP, mean > 0 && !done); tries++) {
+        y->ridge = exf_muld(rho, mean);
+        y->right = right;
         double raised = y->id < 0 ? 1 : exf_addd(diagonal, y->ridge);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            double other = __shfl_sync(EXF_FOLD_WARP, y->norm, j, W);
-            double gram = exf_muld(exf_muld(value[j], y->norm), other);
-            y->a[j] = !wanted ? y->a[j] : j < y->lane ? gram : j == y->lane ? raised : 0;
+            double other = j + 1 < W ? __shfl_sync(EXF_FOLD_WARP, y->norm, j, W) : 0;
+            double gram = j + 1 < W ? exf_muld(exf_muld(c.before[j], y->norm), other) : 0; /* 0 from the diagonal on */
+            y->a[j] = j == y->lane ? raised : gram;
         }
-        int factored = exf_fold_factor<W, SOLVES>(y, exf_muld(EXF_FOLD_PIVOT, mean), wanted);
-        done |= factored;
-        wanted = wanted && !factored;
+        done = exf_fold_factor<W, SOLVES>(y, exf_muld(EXF_FOLD_PIVOT, mean)) && mean > 0;
+        rho = done ? rho : exf_fold_raise(rho);
     }
     return done;
 }
 
-/* Fills `right` with the terms of the routes (id, norm, w) of the lanes in `omitted`, in order, and solves
- * right := (G + rho mean(diag G) I)^-1 right; returns 0 if there is no solution.  All that a row reads of
- * the tables is on its way before the first of it is used: one latency, not four. */
-template <int W>
-__device__ inline int exf_fold_solve(exf_fold_system<W> *y, int id, float norm, float w, unsigned omitted, double rho)
+/* right := L'^-1 D^-1 right, two rows at a time: what the second one lacks of the first is computed by every lane. */
+template <int W> __device__ inline void exf_fold_substitute_back(exf_fold_system<W> *y)
 {
-    float value[W], away[W], own = exf_fold_triangle(value, *y);
-    exf_fold_cosines(away, *y, id, omitted);
-    double theirs = norm, weight = w;
-#pragma unroll
-    for (int j = 0; j < W; j++) {
-        double other = __shfl_sync(EXF_FOLD_WARP, theirs, j, W), moved = __shfl_sync(EXF_FOLD_WARP, weight, j, W);
-        double gram = exf_muld(exf_muld(away[j], y->norm), other);
-        if (omitted >> j & 1) y->right = exf_addd(y->right, exf_muld(gram, moved));
-    }
-    int solved = exf_fold_factor_raised<W, 1>(y, value, own, rho);
     y->right = exf_muld(y->right, y->inverse);
 #pragma unroll
-    for (int k = W - 1; k >= 0; k--) {
-        double known = __shfl_sync(EXF_FOLD_WARP, y->right, k, W);
-        if ((y->used >> k & 1) && y->lane < k) y->right = exf_addd(y->right, -exf_muld(y->a[k], known));
+    for (int k = W - 1; k >= 1; k -= 2) {
+        int has = (int)(y->used >> k & 1), has_second = (int)(y->used >> (k - 1) & 1);
+        double first = __shfl_sync(EXF_FOLD_WARP, y->right, k, W);
+        if (k > 1) {
+            double second = __shfl_sync(EXF_FOLD_WARP, y->right, k - 1, W), link = __shfl_sync(EXF_FOLD_WARP, y->a[k], k - 1, W);
+            if (has) second = exf_addd(second, -exf_muld(link, first));
+            if (has && y->lane < k) y->right = exf_addd(y->right, -exf_muld(y->a[k], first));
+            if (has_second && y->lane < k - 1) y->right = exf_addd(y->right, -exf_muld(y->a[k - 1], second));
+        } else if (has && y->lane < k) {
+            y->right = exf_addd(y->right, -exf_muld(y->a[k], first));
+        }
     }
+}
+
+/* Fills `right` with the terms of the routes of that norm and weight in the lanes of `omitted`, in order, and solves
+ * right := (G + rho mean(diag G) I)^-1 right; returns 0 if there is no solution. */
+template <int W>
+__device__ inline int exf_fold_solve_fetched(exf_fold_system<W> *y, const exf_fold_cosines<W> &c, float norm, float w,
+                                             unsigned omitted, double rho)
+{
+    double theirs = norm, weight = w;
+#pragma unroll
+    for (int m = 0; m < W; m++, omitted &= omitted - 1) {
+        if (!__any_sync(EXF_FOLD_WARP, omitted)) break;
+        int from = __ffs((int)omitted) - 1;
+        double other = __shfl_sync(EXF_FOLD_WARP, theirs, from, W), moved = __shfl_sync(EXF_FOLD_WARP, weight, from, W);
+        double gram = exf_muld(exf_muld(c.away[m], y->norm), other);
+        if (omitted) y->right = exf_addd(y->right, exf_muld(gram, moved));
+    }
+    int solved = exf_fold_factor_raised<W, 1>(y, c, rho);
+    exf_fold_substitute_back(y);
     return solved;
+}
+
+/* Fetches and solves at once; `from` are the experts of the routes.  All that a row reads of the table is on its way before the
+ * first of it is used: one latency, not four. */
+template <int W>
+__device__ inline int exf_fold_solve(exf_fold_system<W> *y, const exf_fold_tables &t, int from, float norm, float w,
+                                     unsigned omitted, double rho)
+{
+    exf_fold_cosines<W> c = {};
+    int has = y->id >= 0;
+    exf_fold_fetch(&c, t, y->id, has ? y->used & ((1u << y->lane) - 1) : 0, has);
+    exf_fold_fetch_away(&c, t, y->id, has, from, omitted);
+    return exf_fold_solve_fetched(y, c, norm, w, omitted, rho);
 }
 #endif

@@ -93,8 +93,8 @@ static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_r
 {
     unsigned exist = exf_fold_vote<W>(id >= 0);
     float was = exf_fold_lane_norm(io, s, t.rms), norm = moved && id >= 0 ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
-    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, norm, exist);
-    *all = exf_fold_solve(&y, s.id, was, s.w, movers, rho);
+    exf_fold_system<W> y = exf_fold_begin<W>(s, id, norm, exist);
+    *all = exf_fold_solve(&y, t, s.id, was, s.w, movers, rho);
     double k = moved ? 0 : s.w;
     return (float)(id >= 0 && *all ? exf_addd(k, y.right) : k);
 }
