@@ -123,15 +123,16 @@ __device__ inline void exf_fold_cluster_wait(void)
 }
 
 /* What a block awaits of its cluster: a number of integers that the blocks send into one another's shared memory.  There is no
- * fence and no barrier of all threads: each integer counts itself where it arrives.  Without clusters the grid is one block. */
-typedef uint64_t exf_fold_mail;
+ * fence and no barrier of all threads: each integer counts itself where it arrives.  CLUSTER 0: the kernel is launched in blocks
+ * that are alone, where such sending is no legal instruction; a block's own barrier does. */
+typedef uint64_t exf_fold_mbarrier;
 
 /* Awaits n integers; every thread calls it before the cluster's barrier. */
-__device__ inline void exf_fold_mail_open(exf_fold_mail *mail, int n)
+template <int CLUSTER> __device__ inline void exf_fold_mbarrier_init(exf_fold_mbarrier *b, int n)
 {
 #if __CUDA_ARCH__ >= 900
-    unsigned own = (unsigned)__cvta_generic_to_shared(mail);
-    if (threadIdx.x != 0) return;
+    unsigned own = (unsigned)__cvta_generic_to_shared(b);
+    if (!CLUSTER || threadIdx.x != 0) return;
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(own) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(own), "r"(4 * n) : "memory");
@@ -139,47 +140,47 @@ __device__ inline void exf_fold_mail_open(exf_fold_mail *mail, int n)
 }
 
 /* Stores v, which is the same in each lane of the warp, to *p, the same variable in each of the cluster's blocks. */
-__device__ inline void exf_fold_mail_send(exf_fold_mail *mail, int *p, int v)
+template <int CLUSTER> __device__ inline void exf_fold_store_async(exf_fold_mbarrier *b, int *p, int v)
 {
     unsigned block = threadIdx.x % 32;
-    if (block >= gridDim.x) return;
+    if (block >= (CLUSTER ? gridDim.x : 1)) return;
+    if (!CLUSTER) {
+        *p = v;
+        return;
+    }
 #if __CUDA_ARCH__ >= 900
     unsigned to, counter;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"((unsigned)__cvta_generic_to_shared(p)), "r"(block));
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(counter)
-                 : "r"((unsigned)__cvta_generic_to_shared(mail)), "r"(block));
+                 : "r"((unsigned)__cvta_generic_to_shared(b)), "r"(block));
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(v), "r"(counter)
                  : "memory");
-#else
-    *p = v;
 #endif
 }
 
 /* Every thread calls it after its warp's last sending. */
-__device__ inline void exf_fold_mail_sent(void)
+template <int CLUSTER> __device__ inline void exf_fold_stored_async(void)
 {
-#if __CUDA_ARCH__ < 900
-    __syncthreads();
-#endif
+    if (!CLUSTER) __syncthreads();
 }
 
 /* Waits until all has come; every lane of the warp calls it, and may do so again.  The vote shows the compiler that the lanes go
  * on together. */
-__device__ inline void exf_fold_mail_wait(exf_fold_mail *mail)
+template <int CLUSTER> __device__ inline void exf_fold_mbarrier_wait(exf_fold_mbarrier *b)
 {
 #if __CUDA_ARCH__ >= 900
-    int come;
-    do {
+    int come = !CLUSTER;
+    while (!__all_sync(0xffffffffu, come)) {
         asm volatile("{\n\t"
                      ".reg .pred come;\n\t"
                      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 come, [%1], 0;\n\t"
                      "selp.s32 %0, 1, 0, come;\n\t"
                      "}"
                      : "=r"(come)
-                     : "r"((unsigned)__cvta_generic_to_shared(mail))
+                     : "r"((unsigned)__cvta_generic_to_shared(b))
                      : "memory");
-    } while (!__all_sync(0xffffffffu, come));
+    }
 #endif
 }
 #endif

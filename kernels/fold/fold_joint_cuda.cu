@@ -170,14 +170,14 @@ enum { CLUSTER = 8 };
 
 /* Sends target[e] to every block of the cluster; its row of cosines is loaded.  Of an expert in the pool it is -1.  The warp has
  * one e; the vote shows the compiler that its lanes go the same way. */
-template <int LOADS>
-static __device__ __forceinline__ void send_target(int *target, exf_fold_mail *mail, int e, const exf_fold_block_pool *pool,
+template <int CLUSTERED, int LOADS>
+static __device__ __forceinline__ void send_target(int *target, exf_fold_mbarrier *stored, int e, const exf_fold_block_pool *pool,
                                                    const int (&position)[LOADS], const float (&cosine)[LOADS], int n_pool)
 {
     int own = pool->position[e], to = -1;
     if (__any_sync(EXF_FOLD_WARP, own >= n_pool && own != EXF_FOLD_MAX_E))
         to = pool->expert[exf_fold_nearest(cosine, position, n_pool, [](float c) { return fminf(-fabsf(c), 0); })]; /* NaN: 0 */
-    exf_fold_mail_send(mail, target + e, to);
+    exf_fold_store_async<CLUSTERED>(stored, target + e, to);
 }
 
 /* A row while targets are on their way. */
@@ -247,13 +247,14 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
                  const exf_fold_batches batches)
 {
     const exf_fold_routes io = exf_fold_batch(routes, batches);
+    enum { CLUSTERED = ROWS > 1 };
     __shared__ exf_fold_block_pool pool;
-    __shared__ exf_fold_mail mail;
+    __shared__ exf_fold_mbarrier stored;
     __shared__ int target[EXF_FOLD_MAX_E];
     exf_fold_slots<HELD> slots;
     exf_fold_rows<ROWS, LOADS> cosine;
     exf_fold_routes common;
-    exf_fold_mail_open(&mail, t.n_experts);
+    exf_fold_mbarrier_init<CLUSTERED>(&stored, t.n_experts);
     exf_fold_cluster_arrive_reader(); /* this block runs, so others may write to its shared memory */
     if (are_common(&common, io))
         slots.read(common, t.n_experts);
@@ -269,21 +270,21 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
 #pragma unroll
     for (int q = 0; q < ROWS && ROWS > 1; q++) {
         int e = exf_fold_first_expert() + q * exf_fold_expert_stride();
-        if (__any_sync(EXF_FOLD_WARP, e < t.n_experts)) send_target(target, &mail, e, &pool, position, cosine.value[q], o.pool);
+        if (__any_sync(EXF_FOLD_WARP, e < t.n_experts)) send_target<CLUSTERED>(target, &stored, e, &pool, position, cosine.value[q], o.pool);
     }
     for (int e = exf_fold_first_expert(); ROWS == 1 && __any_sync(EXF_FOLD_WARP, e < t.n_experts); e += exf_fold_expert_stride()) {
         cosine.load(t.cosine, t.n_experts, e);
-        send_target(target, &mail, e, &pool, position, cosine.value[0], o.pool);
+        send_target<CLUSTERED>(target, &stored, e, &pool, position, cosine.value[0], o.pool);
     }
-    exf_fold_mail_sent();
+    exf_fold_stored_async<CLUSTERED>();
     while (__any_sync(EXF_FOLD_WARP, row < io.rows)) {
         begun_row<W> r = begin_row<W>(io, s, &pool, o.pool, t);
-        exf_fold_mail_wait(&mail); /* then every block has sent, and so has read, all */
+        exf_fold_mbarrier_wait<CLUSTERED>(&stored); /* then every block has sent, and so has read, all */
         join_row<W>(io, s, &r, row, target, t, o.ridge);
         row += (int)gridDim.x * EXF_FOLD_THREADS / W;
         s = exf_fold_read_lane<W>(io, row, t.n_experts);
     }
-    exf_fold_mail_wait(&mail); /* others may write to this block's memory until it has its mail */
+    exf_fold_mbarrier_wait<CLUSTERED>(&stored); /* others may write to this block's memory until all has come */
 }
 
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
