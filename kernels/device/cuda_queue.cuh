@@ -41,8 +41,8 @@ struct exf_queue {
 /* EXF_BUFFER_TAIL more are for the alignment of what lies in the buffer. */
 enum { EXF_BUFFER_BYTES = 64 << 20, EXF_BUFFER_TAIL = 1024 };
 
-/* Returns the queue's memory for what one operation keeps between its launches (terms of a product's operands, partial sums): the next
- * operation writes over it.  Allocates it at the first call; NULL after a failure. */
+/* Returns the queue's memory for what one operation keeps between its launches (terms of a product's operands, products): the
+ * next operation writes over it.  Allocates it at the first call; NULL after a failure. */
 uint16_t *exf_queue_buffer(exf_queue *q);
 /* Creates the queue's cuBLAS handle at its first product; 1 if it has one. */
 int exf_cublas_ready(exf_queue *q);

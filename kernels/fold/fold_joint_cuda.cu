@@ -3,12 +3,12 @@
  *
  * Prefill: four tokens of 8 lanes a warp, 128 threads a block.  Bytes of a token: K ids and weights read, P written, and
  * K (K + 1) / 2 cosines from a table of 4 E E that stays in the cache; 8192 tokens of K 8 to 4 are 0.8 MB, 0.2 us at
- * 4.2 TB/s.  It takes 6.27 us (E 128, docs/performance.md), a budget of mean 4 6.39: the rest is the chain of double
+ * 4.2 TB/s.  It takes 5.86 us (E 128, docs/performance.md), an empty kernel 1.15: the rest is the chain of double
  * products and exchanges of a system.
  *
  * Decode: every block of a cluster of eight reads the whole batch and chooses the same pool; targets and rows are shared out
  * among the blocks, and blocks send each other the targets.  While these are on their way a row's cosines are fetched that no
- * target changes; no block writes before it has all, and so before all have read.  256 rows of 8: 8.7 us at E 128. */
+ * target changes; no block writes before it has all, and so before all have read.  256 rows of 8: 7.55 us at E 128. */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
@@ -270,7 +270,8 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
 #pragma unroll
     for (int q = 0; q < ROWS && ROWS > 1; q++) {
         int e = exf_fold_first_expert() + q * exf_fold_expert_stride();
-        if (__any_sync(EXF_FOLD_WARP, e < t.n_experts)) send_target<CLUSTERED>(target, &stored, e, &pool, position, cosine.value[q], o.pool);
+        if (__any_sync(EXF_FOLD_WARP, e < t.n_experts))
+            send_target<CLUSTERED>(target, &stored, e, &pool, position, cosine.value[q], o.pool);
     }
     for (int e = exf_fold_first_expert(); ROWS == 1 && __any_sync(EXF_FOLD_WARP, e < t.n_experts); e += exf_fold_expert_stride()) {
         cosine.load(t.cosine, t.n_experts, e);

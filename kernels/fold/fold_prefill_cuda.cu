@@ -3,7 +3,7 @@
  *
  * Bytes of a token: K ids and weights read, P written, 8 (K + P) at int32 and float32; 8192 tokens of 8 to 4 are 0.8 MB, 0.2
  * us at 4.2 TB/s.  Losses, P for each of K - P, and a coefficient of each come from tables of 4 E E that stay in the cache:
- * 20 sectors of 32 bytes at 8 to 4.
+ * 20 sectors of 32 bytes at 8 to 4.  Measured 3.37 us (E 128), an empty kernel 1.15.
  *
  * The time is that of three latencies, routes, losses and coefficients, one after the other, and of what gathers cost; each
  * lane has few instructions, and the warps of a scheduler hide each other's.  Pairs of one omitted route are neighbouring lanes, so

@@ -1,10 +1,11 @@
 /* norm_head_cuda.cu - predicts the norms of routes; see norm_head.h.
  *
- * V'x is a product of the matrix library.  With x in two bfloat16 terms it is one over 2 H columns and 2 q rows, as the router's is:
- * V rounded meets both terms of x, and its remainder the first.
+ * V'x is a product of the matrix library.  With x in two bfloat16 terms it is one over 2 H columns and 2 q rows, as the router's
+ * is: V rounded meets both terms of x, and its remainder the first.
  *
- * predict: a block has 4 tokens of two warps; eight threads add up q directions of a slot, and a thread finishes it.  T 4096, E 128,
- * K 8, q 64: products 2.1 MB, logits 2.1 MB and theta from the cache are 0.004 GB, 2 us at 2960 GB/s; the rest is latency. */
+ * predict: a block has 4 tokens of two warps; eight threads add up q directions of a slot, and a thread finishes it.  T 4096,
+ * E 128, K 8, q 64: products and logits are 4.2 MB, 1 us at 4.2 TB/s, theta comes from the cache; measured 8.0: four reads that
+ * wait for one another, and double arithmetic. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_rows.cuh"
 #include "kernels/fold/norm_head.h"
@@ -155,8 +156,8 @@ static void predict_some(exf_queue *q, const exf_norm_head_call &c, float *produ
 {
     int n = c.n_tokens, h = c.d_model, d = c.directions;
     if (c.split)
-        exf_product_xwt_cuda(q, products, 2 * d, exf_bf16(static_cast<const uint16_t *>(c.x)), 2 * h, exf_bf16(c.rows), 2 * h, n, 2 * d,
-                             2 * h, 1, 0);
+        exf_product_xwt_cuda(q, products, 2 * d, exf_bf16(static_cast<const uint16_t *>(c.x)), 2 * h, exf_bf16(c.rows), 2 * h, n,
+                             2 * d, 2 * h, 1, 0);
     else
         exf_gemm_xw_cuda(q, products, d, static_cast<const float *>(c.x), h, c.basis, d, n, d, h, 1, 0);
     EXF_LAUNCH(q, "predict norms", predict, exf_blocks((size_t)n, PREDICT_TOKENS), PREDICT_THREADS, tokens_bytes(d, c.top_k), c,

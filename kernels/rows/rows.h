@@ -73,9 +73,10 @@ void exf_widen_cuda(exf_queue *q, float *out, const uint16_t *x, size_t n);
 /* y = round(rmsnorm(x)), n_rows rows of n; y32, where not NULL, gets the same before rounding. */
 void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
 /* The same in two parts, [n_rows, 2 n]: the rounded value, then the rounded remainder: together 16 significant bits,
- * which a product with bfloat16 weights keeps.  squares [n_rows], where not NULL, gets the sums of squares of what both parts add up
- * to, before rounding. */
-void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n, double eps);
+ * which a product with bfloat16 weights keeps.  squares [n_rows], where not NULL, gets the rows' sums of squares before
+ * rounding. */
+void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n,
+                            double eps);
 /* y = round(silu(gate) * rmsnorm(x)) row by row; y, x, gate [n_rows, n]. */
 void exf_gate_heads_rounded_cuda(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n,
                                  double eps);

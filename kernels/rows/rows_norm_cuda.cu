@@ -173,7 +173,8 @@ static __global__ void rmsnorm_split_fours(uint16_t *y, float *squares, const fl
     if (threadIdx.x == 0) squares[blockIdx.x] = (float)squared;
 }
 
-void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n, double eps)
+void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n,
+                            double eps)
 {
     if (n_rows == 0) return;
     if (n % 4)

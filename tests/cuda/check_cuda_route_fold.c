@@ -68,8 +68,10 @@ START_TEST(norms_are_those_of_the_head)
     float *squares_there = device_put(&d, squares, (size_t)n * 4);
     d.b->gpu->norm_head_rows(d.q, rows, there[2], 1, width, q);
     for (int split = 0; split < 2; split++) {
-        exf_norm_head_call c = {n, n_experts, k, width, q, there[split], split, squares_there, there[2], rows, there[3], there[4], there[5], there[6],
-                                there[7], there[8], there[9], 0};
+        exf_norm_head_call c = {.n_tokens = n, .n_experts = n_experts, .top_k = k, .d_model = width, .directions = q,
+                                .x = there[split], .split = split, .squares = squares_there, .basis = there[2], .rows = rows,
+                                .theta = there[3], .logits = there[4], .ids = there[5], .weights = there[6], .norms = there[7],
+                                .routed = there[8], .bad = there[9]};
         d.b->gpu->predict_norms(d.q, &c);
         ck_ok(d.b->finish(d.q, &e), e);
         float *is = device_get(&d, there[7], slots * 4);
