@@ -39,6 +39,12 @@ static __device__ __forceinline__ uint32_t exf_narrow2(float a, float b)
     return u;
 }
 
+/* Returns true for the bits of an infinity or a NaN. */
+static __device__ __forceinline__ bool exf_not_finite(uint32_t bits)
+{
+    return (bits & 0x7f800000u) == 0x7f800000u;
+}
+
 /* ---- elements of a row of either number type ------------------------------------------- */
 
 static __device__ __forceinline__ float exf_element(float x)

@@ -234,7 +234,7 @@ static __device__ inline float value_at(const exf_device_coded_rows &c, size_t r
 
 static __device__ inline bool finite_bits(float v)
 {
-    return (__float_as_uint(v) & 0x7f800000u) != 0x7f800000u;
+    return !exf_not_finite(__float_as_uint(v));
 }
 
 template <class T> static __global__ void unpack_any(T *to, exf_device_coded_rows c, int *bad)
@@ -352,7 +352,7 @@ static __global__ void check_words(const uint4 *x, size_t n, int *bad)
         uint32_t u[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            found |= (u[k] & 0x7f800000u) == 0x7f800000u || (u[k] & 0x7f80u) == 0x7f80u;
+            found |= exf_not_finite(u[k]) || (u[k] & 0x7f80u) == 0x7f80u;
     }
     if (found) *bad = 1;
 }

@@ -36,7 +36,7 @@ static __device__ inline bool find_term(const exf_moe_sum_call &c, exf_matrix *m
 /* Notes a hidden state that is not finite. */
 static __device__ inline void watch(const exf_moe_sum_call &c, float v, size_t at)
 {
-    if (c.least && (__float_as_uint(v) & 0x7f800000u) == 0x7f800000u)
+    if (c.least && exf_not_finite(__float_as_uint(v)))
         atomicMin(reinterpret_cast<unsigned long long *>(c.least), (unsigned long long)c.base + at);
 }
 

@@ -208,7 +208,7 @@ static __global__ void watch(unsigned long long *least, const float *x, size_t n
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += step)
-        if ((__float_as_uint(x[i]) & 0x7f800000u) == 0x7f800000u) {
+        if (exf_not_finite(__float_as_uint(x[i]))) {
             atomicMin(least, base + i);
             return;
         }
@@ -222,7 +222,7 @@ static __global__ void watch_fours(unsigned long long *least, const uint4 *x, si
         uint32_t u[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            if ((u[k] & 0x7f800000u) == 0x7f800000u) atomicMin(least, base + 4 * i + k);
+            if (exf_not_finite(u[k])) atomicMin(least, base + 4 * i + k);
     }
 }
 

@@ -21,7 +21,7 @@ typedef struct {
     const double *start;      /* [H, k] any columns that are independent */
     double *subspace, *image; /* [H, k] */
     double *small, *factor;   /* [k, k] */
-    double *diagonal;         /* [1] scratch */
+    double *ridge;            /* [1] scratch: what is added to the diagonal */
 } exf_subspace_call;
 
 /* Makes `subspace` orthonormal columns whose span is that of gram^iterations start, and `small` their subspace' gram subspace,

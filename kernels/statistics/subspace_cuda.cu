@@ -14,7 +14,7 @@ enum { THREADS = 1024 };
 /* ---- the moments ---------------------------------------------------------------------------------- */
 
 /* The mean of the diagonal times 1e-12, or 1 where that is no positive number: one block, in fixed order. */
-static __global__ void take_diagonal(double *to, const double *gram, int h)
+static __global__ void take_ridge(double *to, const double *gram, int h)
 {
     __shared__ double part[THREADS];
     double sum = 0;
@@ -34,7 +34,7 @@ static __global__ void centre(exf_subspace_call c)
     if (i >= h) return;
     double v = c.gram[at];
     if (c.sum && c.n > 0) v -= c.sum[i] * (c.sum[j] / (double)c.n);
-    c.gram[at] = i == j ? v + *c.diagonal : v;
+    c.gram[at] = i == j ? v + *c.ridge : v;
 }
 
 /* ---- orthonormal columns ---------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ void exf_subspace_iterate_cuda(exf_queue *q, const exf_subspace_call *c, int ite
     int k = c->columns, h = c->d_model;
     size_t cells = (size_t)h * (size_t)h;
     const double *from = c->start;
-    EXF_LAUNCH(q, "subspace: diagonal", take_diagonal, 1, THREADS, 0, c->diagonal, c->gram, h);
+    EXF_LAUNCH(q, "subspace: ridge", take_ridge, 1, THREADS, 0, c->ridge, c->gram, h);
     EXF_LAUNCH(q, "subspace: moments", centre, exf_blocks(cells, 256), 256, 0, *c);
     for (int i = 0; i < iterations; i++) {
         multiply(q, c->image, c->gram, 0, from, h, k, h);

@@ -24,7 +24,7 @@ static exf_code allocate_arrays(exf_device_basis *s, uint64_t *bytes, size_t h, 
                {&o->image, h * k, sizeof *o->image},
                {&o->small, k * k, sizeof *o->small},
                {&o->factor, k * k, sizeof *o->factor},
-               {&o->diagonal, 1, sizeof *o->diagonal}};
+               {&o->ridge, 1, sizeof *o->ridge}};
     exf_code rc = EXF_OK;
     *bytes = 0;
     for (size_t i = 0; rc == EXF_OK && i < sizeof all / sizeof *all; i++) {
@@ -56,7 +56,7 @@ out:
 
 void exf_device_basis_free(exf_device_basis *s)
 {
-    void *all[] = {s->rows, s->product, s->gram, s->sum, s->start, s->subspace, s->image, s->small, s->factor, s->diagonal};
+    void *all[] = {s->rows, s->product, s->gram, s->sum, s->start, s->subspace, s->image, s->small, s->factor, s->ridge};
     for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
     if (s->b) s->b->gpu->free_staging(s->host);
     memset(s, 0, sizeof *s);
@@ -106,7 +106,7 @@ exf_code exf_device_basis_find(exf_device_basis *s, double *basis, exf_queue *q,
 {
     exf_subspace_call to = {.d_model = s->d_model, .columns = s->columns, .n = (int64_t)n, .gram = s->gram,
                             .sum = about_mean ? s->sum : NULL, .start = s->start, .subspace = s->subspace, .image = s->image,
-                            .small = s->small, .factor = s->factor, .diagonal = s->diagonal};
+                            .small = s->small, .factor = s->factor, .ridge = s->ridge};
     c.d_model = s->d_model;
     c.rows = s->rows;
     c.product = s->product;

@@ -13,7 +13,7 @@ typedef struct {
     double *gram, *sum;               /* [H, H], [H] */
     double *start, *subspace, *image; /* [H, k] */
     double *small, *factor;           /* [k, k] */
-    double *diagonal;
+    double *ridge;
     double *host;                     /* staging memory: [k, k] and [H, k] */
 } exf_device_basis;
 
