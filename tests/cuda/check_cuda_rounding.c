@@ -214,21 +214,31 @@ START_TEST(norms_of_rows)
     for (size_t i = 0; i < n; i++) x[i] = real_at(6, i, 3);
     for (int i = 0; i < w; i++) norm[i] = real_at(7, (size_t)i, 1);
     float *xt = device_put(&d, x, n * 4), *nt = device_put(&d, norm, (size_t)w * 4), *full = device_put(&d, NULL, n * 4);
-    uint16_t *half = device_put(&d, NULL, n * 2);
+    float *squares_there = device_put(&d, NULL, T * 4);
+    uint16_t *half = device_put(&d, NULL, n * 2), *both = device_put(&d, NULL, 2 * n * 2);
     d.b->gpu->rmsnorm_rounded(d.q, half, full, xt, nt, T, w, 1e-6);
-    float *f = device_get(&d, full, n * 4);
-    uint16_t *h = device_get(&d, half, n * 2);
+    d.b->gpu->rmsnorm_split(d.q, both, squares_there, xt, nt, T, w, 1e-6);
+    float *f = device_get(&d, full, n * 4), *squares = device_get(&d, squares_there, T * 4);
+    uint16_t *h = device_get(&d, half, n * 2), *parts = device_get(&d, both, 2 * n * 2);
     for (int t = 0; t < T; t++) {
-        double sq = 0;
+        double sq = 0, normed = 0;
         for (int i = 0; i < w; i++) sq += (double)x[t * w + i] * (double)x[t * w + i];
         for (int i = 0; i < w; i++) {
             double want = (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
+            double sum = (double)of_bf16(parts[2 * t * w + i]) + (double)of_bf16(parts[(2 * t + 1) * w + i]);
             ck_assert(fabs((double)f[t * w + i] - want) <= 4e-7 * (1 + fabs(want)));
             ck_assert_int_eq(h[t * w + i], to_bf16(f[t * w + i]));
+            ck_assert(fabs(sum - want) <= 0x1p-16 * fabs(want) + 1e-30);
+            normed += want * want;
         }
+        ck_assert(fabs((double)squares[t] / normed - 1) <= 1e-6);
     }
     exf_mem_free(f);
     exf_mem_free(h);
+    exf_mem_free(squares);
+    exf_mem_free(parts);
+    d.b->free(squares_there);
+    d.b->free(both);
     exf_mem_free(x);
     exf_mem_free(norm);
     d.b->free(xt);
