@@ -89,7 +89,7 @@ void exf_mpi_listen(exf_ranks *r);
 /* Starts and ends the watch. */
 exf_code exf_mpi_watch(exf_ranks *r, exf_err *err) EXF_CHECKED;
 void exf_mpi_unwatch(exf_ranks *r);
-/* Sleeps a little, longer the more often nothing had happened. */
-void exf_mpi_pause(int turn);
+/* Sleeps for so long, less than a second, since other threads and ranks compute. */
+void exf_mpi_pause(long nanoseconds);
 #endif
 #endif

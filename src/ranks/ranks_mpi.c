@@ -177,7 +177,7 @@ static int all_ended(exf_ranks *r)
 /* Waits for the ends of all ranks, and returns the failure of the lowest of them. */
 static exf_code speak_for_all(exf_ranks *r, exf_err *err)
 {
-    for (int turn = 0; !all_ended(r); turn++) exf_mpi_pause(turn);
+    while (!all_ended(r)) exf_mpi_pause(50000);
     const exf_note *which = r->own.code ? &r->own : r->lowest.code ? &r->lowest : &r->failure;
     return exf_mpi_failure(r, which, err);
 }
@@ -217,7 +217,7 @@ void exf_ranks_abort(exf_code rc)
     if (!joined) return;
     fflush(NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    for (int turn = 0; rank && turn < 300; turn++) exf_mpi_pause(1 << 20); /* rank 0 ends all; half a minute at most */
+    for (int turn = 0; rank && turn < 300; turn++) exf_mpi_pause(100000000); /* rank 0 ends all; half a minute at most */
     MPI_Abort(MPI_COMM_WORLD, (int)rc);
 }
 

@@ -12,10 +12,9 @@
 #include <string.h>
 #include <time.h>
 
-/* Sleeps for a microsecond at first, and longer with each turn, since other threads and ranks compute. */
-void exf_mpi_pause(int turn)
+void exf_mpi_pause(long nanoseconds)
 {
-    struct timespec t = {0, turn < 50 ? 1000 : turn < 500 ? 50000 : turn < 1 << 20 ? 1000000 : 100000000};
+    struct timespec t = {0, nanoseconds};
     nanosleep(&t, NULL);
 }
 
@@ -240,7 +239,7 @@ static void *watch(void *self)
         tell_death(r);
         end = r->end_watch;
         pthread_mutex_unlock(&r->lock);
-        exf_mpi_pause(600);
+        exf_mpi_pause(1000000);
     }
     return NULL;
 }
