@@ -322,7 +322,7 @@ bench: all
 bench-gpu: all $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/bench/bench_forward $(BUILD)/bench/bench_validate $(BUILD)/bench/bench_replay $(BUILD)/bench/make_checkpoint
 	$(Q)BUILD=$(BUILD) scripts/bench_gpu.sh
 
-## bench-ranks: a whole calibration on one and two GPUs of this machine, with what a dry run predicts (scripts/bench_ranks.sh)
+## bench-ranks: whole calibrations on one and two GPUs of this machine, with what a dry run predicts (scripts/bench_ranks.sh: more)
 bench-ranks: all $(BUILD)/bench/make_checkpoint
 	$(Q)BUILD=$(BUILD) scripts/bench_ranks.sh
 
@@ -454,7 +454,7 @@ $(BUILD)/gen/suites_$(notdir $(1)).inc: FORCE | $(BUILD)/gen
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
 $(BUILD)/$(1)/suites.o: tests/support/suite_main.c $(BUILD)/gen/suites_$(notdir $(1)).inc $(BUILD)/gen/pic
 	@mkdir -p $$(@D); echo "  CC   $(1)/suites"
-	$$(Q)$$(CC) $$(COMPILE) $$(CHECK_CFLAGS) -DEXF_SUITES='"gen/suites_$(notdir $(1)).inc"' -MMD -MP -c -o $$@ $$<
+	$$(Q)$$(CC) $$(COMPILE) $$(CHECK_CFLAGS) -DEXF_SUITES='"gen/suites_$(notdir $(1)).inc"' -MMD -MP -MQ $$@ -c -o $$@ $$<
 $(BUILD)/checks/$(notdir $(1)): $(patsubst %.c,$(BUILD)/%.o,$(filter $(1)/%,$(CHECK_C))) $(BUILD)/$(1)/suites.o $(CHECK_O) $(LIBRARY)
 	$$(call link,$$(LDLIBS) $$(CHECK_LIBS))
 endef
@@ -476,7 +476,7 @@ $(LIBRARY) $(BUILD)/cudart/lib/exfold/libexfold.so: $(LIB_O)
 	$(Q)$(LINK_SO) -Wl,-soname,$(@F),-Bsymbolic -o $@ $^ $(if $(filter $(BUILD)/cudart/%,$@),$(subst -lcudart_static,-lcudart,$(LDLIBS)),$(LDLIBS))
 $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/cli/main.c $(BUILD)/gen/pic
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(COMPILE) -DEXF_PROGRAM=exf_program_$(subst exfold-,,$*) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(COMPILE) -DEXF_PROGRAM=exf_program_$(subst exfold-,,$*) -MMD -MP -MQ $@ -c -o $@ $<
 # Programs show their function that OpenBLAS calls while it is loaded (src/cli/main.c).
 $(BUILD)/bin/%: $(BUILD)/main/%.o $(LIBRARY)
 	$(call link,-rdynamic)
@@ -504,7 +504,7 @@ $(MUTANTS): tests/mutants/mutants.c
 $(BUILD)/%.o: %.c $(BUILD)/gen/pic
 	@mkdir -p $(@D); echo "  CC   $<"
 	$(Q)$(CC) $(COMPILE) $(if $(filter tests/%,$<),$(CHECK_CFLAGS) $(if $(filter check_%,$(@F)),-Dexf_suite=exf_suite_$(basename $(@F)))) \
-	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
+	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -MQ $@ -c -o $@ $<
 $(BUILD)/%.o: %.cu $(BUILD)/gen/pic
 	@mkdir -p $(@D); echo "  NVCC $<"
 	$(Q)$(NVCC) -std=c++17 -O2 $(if $(filter $<,$(FOLD_CU)),,-g -lineinfo) $(GENCODE) $(addprefix -Xcompiler ,$(PIC) $(OPENMP) $(SANFLAGS)) $(INCLUDE) -MMD -MP -c -o $@ $<
