@@ -14,11 +14,13 @@ build=${BUILD:-build} ranks=${RANKS:-1 2} runs=${RUNS:-3} backend=${BACKEND:-cud
 what=${WHAT:-calibrate}
 [ $# -eq 4 ] || set -- tests/configs/qwen3-30b-a3b 48 512 2048
 case $what in
-calibrate) projectors=pair result=out/statistics.h5 ;;
-lowrank) projectors=pair,lowrank result=out/statistics.h5 ;;
-validate) projectors=pair result=scores ;;
+calibrate) sums='{projectors: [pair]}' result=out/statistics.h5 ;;
+lowrank) sums='{projectors: [pair, lowrank], ranks: [8]}' result=out/statistics.h5 ;;
+validate) sums='{projectors: [pair]}' result=scores ;;
 *) echo "bench_ranks.sh: WHAT is calibrate, lowrank or validate, not $what" >&2; exit 2 ;;
 esac
+[ -z "${KILL:-}" ] || [ "${ranks##* }" -gt 1 ] || { echo "bench_ranks.sh: KILL wants two ranks or more, not ${ranks##* }" >&2; exit 2; }
+[ -z "${KILL:-}" ] || [ "$what" != validate ] || { echo "bench_ranks.sh: KILL is of a calibration, not of WHAT=validate" >&2; exit 2; }
 dir=$(mktemp -d "${MEMORY:-/dev/shm}/exfold-bench.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT
@@ -57,7 +59,7 @@ median() { # COLUMN RANKS
     awk -v c="$1" -v n="$2" '$1 == n { print $c }' "$dir/times" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
 
-# A process that mpirun started: of all, that of the highest number.
+# Prints the child of a process that has the highest number.
 child_of() { # PID
     cat /proc/[0-9]*/stat 2>/dev/null |
         awk -v parent="$1" '{ pid = $1 + 0; sub(/.*\) /, ""); if ($2 == parent && pid > last + 0) last = pid } END { print last }'
@@ -69,7 +71,7 @@ kill_one() { # RANKS
     job=$!
     sleep "$(median 2 "$1" | awk '{ print $1 / 2 }')"
     victim=$(child_of "$job")
-    kill -9 "$victim"
+    [ -z "$victim" ] || kill -9 "$victim"
     wait "$job" && { echo "the run of $1 ranks ended before one of them was killed" >&2; exit 1; }
     (program calibrate "$(($1 / 2))" --set runtime.checkpoint.every_layers=1 --resume require -o "$dir/killed" >"$dir/said" 2>"$dir/log") ||
         { cat "$dir/log" >&2; exit 1; }
@@ -83,16 +85,15 @@ model=$(cd "$model" && pwd)
 python3 scripts/make_random_tokens.py "$dir" "$3" "$4" "$(number vocab_size "$model/config.json")"
 cat >"$dir/recipe.yaml" <<END
 schema: exfold-recipe/1
-model: {path: $model}
+model: {path: "$model"}
 data: {manifest: manifest.yaml, max_tokens: $4}
-calibrate: {projectors: [$projectors], ranks: [8]}
+calibrate: $sums
 validate:
   manifest: manifest.yaml
   variants: [P4, "P4:projector=joint", "top4:renorm", D64, "D64:projector=joint", "D64:pool=static", P6+D96, reap64]
 pools: [64]
 output: {directory: out}
 END
-[ "$what" = lowrank ] || sed -i 's/, ranks: \[8\]//' "$dir/recipe.yaml"
 [ "$what" != validate ] || (program calibrate 1 --quiet)
 for n in $ranks; do
     [ "$what" != validate ] || break

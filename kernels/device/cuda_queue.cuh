@@ -38,7 +38,7 @@ struct exf_queue {
     exf_err err;      /* code EXF_OK: none yet */
 };
 
-/* EXF_BUFFER_TAIL more are for the alignment of what lies in the buffer. */
+/* Bytes of a queue's buffer, and bytes after them that the alignment of what lies in it may take. */
 enum { EXF_BUFFER_BYTES = 64 << 20, EXF_BUFFER_TAIL = 1024 };
 
 /* Returns the queue's memory for what one operation keeps between its launches (terms of a product's operands, products): the

@@ -122,17 +122,17 @@ __device__ inline void exf_fold_cluster_wait(void)
 #endif
 }
 
-/* What a block awaits of its cluster: a number of integers that the blocks send into one another's shared memory.  There is no
- * fence and no barrier of all threads: each integer counts itself where it arrives.  CLUSTER 0: the kernel is launched in blocks
- * that are alone, where such sending is no legal instruction; a block's own barrier does. */
+/* A barrier in shared memory at which a block awaits integers that the blocks of its cluster store into one another's shared
+ * memory.  No fence and no barrier of all threads is needed: each store counts itself where it arrives.  CLUSTERED 0: the kernel
+ * is launched without clusters, where such a store is no legal instruction; the block's own barrier takes its place. */
 typedef uint64_t exf_fold_mbarrier;
 
 /* Awaits n integers; every thread calls it before the cluster's barrier. */
-template <int CLUSTER> __device__ inline void exf_fold_mbarrier_init(exf_fold_mbarrier *b, int n)
+template <int CLUSTERED> __device__ inline void exf_fold_mbarrier_init(exf_fold_mbarrier *b, int n)
 {
 #if __CUDA_ARCH__ >= 900
     unsigned own = (unsigned)__cvta_generic_to_shared(b);
-    if (!CLUSTER || threadIdx.x != 0) return;
+    if (!CLUSTERED || threadIdx.x != 0) return;
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(own) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(own), "r"(4 * n) : "memory");
@@ -140,11 +140,11 @@ template <int CLUSTER> __device__ inline void exf_fold_mbarrier_init(exf_fold_mb
 }
 
 /* Stores v, which is the same in each lane of the warp, to *p, the same variable in each of the cluster's blocks. */
-template <int CLUSTER> __device__ inline void exf_fold_store_async(exf_fold_mbarrier *b, int *p, int v)
+template <int CLUSTERED> __device__ inline void exf_fold_store_async(exf_fold_mbarrier *b, int *p, int v)
 {
     unsigned block = threadIdx.x % 32;
-    if (block >= (CLUSTER ? gridDim.x : 1)) return;
-    if (!CLUSTER) {
+    if (block >= (CLUSTERED ? gridDim.x : 1)) return;
+    if (!CLUSTERED) {
         *p = v;
         return;
     }
@@ -159,18 +159,18 @@ template <int CLUSTER> __device__ inline void exf_fold_store_async(exf_fold_mbar
 #endif
 }
 
-/* Every thread calls it after its warp's last sending. */
-template <int CLUSTER> __device__ inline void exf_fold_stored_async(void)
+/* Ends the stores; every thread calls it after its warp's last one. */
+template <int CLUSTERED> __device__ inline void exf_fold_end_stores(void)
 {
-    if (!CLUSTER) __syncthreads();
+    if (!CLUSTERED) __syncthreads();
 }
 
 /* Waits until all has come; every lane of the warp calls it, and may do so again.  The vote shows the compiler that the lanes go
  * on together. */
-template <int CLUSTER> __device__ inline void exf_fold_mbarrier_wait(exf_fold_mbarrier *b)
+template <int CLUSTERED> __device__ inline void exf_fold_mbarrier_wait(exf_fold_mbarrier *b)
 {
 #if __CUDA_ARCH__ >= 900
-    int come = !CLUSTER;
+    int come = !CLUSTERED;
     while (!__all_sync(0xffffffffu, come)) {
         asm volatile("{\n\t"
                      ".reg .pred come;\n\t"

@@ -277,7 +277,7 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
         cosine.load(t.cosine, t.n_experts, e);
         send_target<CLUSTERED>(target, &stored, e, &pool, position, cosine.value[0], o.pool);
     }
-    exf_fold_stored_async<CLUSTERED>();
+    exf_fold_end_stores<CLUSTERED>();
     while (__any_sync(EXF_FOLD_WARP, row < io.rows)) {
         begun_row<W> r = begin_row<W>(io, s, &pool, o.pool, t);
         exf_fold_mbarrier_wait<CLUSTERED>(&stored); /* then every block has sent, and so has read, all */

@@ -11,7 +11,7 @@ extern "C" {
 
 /* Directions at most: V'x of 4 tokens is in the shared memory of a block. */
 enum { EXF_NORM_HEAD_MOST = 256 };
-/* Elements of rows for one of V. */
+/* Elements that exf_norm_head_rows_cuda() writes for each element of V. */
 enum { EXF_NORM_HEAD_ROWS = 4 };
 
 /* Writes V of each layer, basis [n_layers, H, q], as rows for a product with x in two bfloat16 terms: rows [n_layers, 2 q, 2 H], of
@@ -25,7 +25,7 @@ typedef struct {
     int split;
     const float *squares; /* [T] ||x||^2; with `split` only, else they are computed from x */
     const float *basis;   /* [H, q] V; without `split` */
-    const uint16_t *rows; /* of exf_norm_head_rows; with `split` */
+    const uint16_t *rows; /* of exf_norm_head_rows_cuda(); with `split` */
     const float *theta;   /* [E, q + 4] */
     const float *logits;  /* [T, E] z */
     const int32_t *ids;   /* [T, K] as the router chose; -1: an empty slot */
@@ -36,7 +36,8 @@ typedef struct {
     uint64_t row;         /* of the first token */
 } exf_norm_head_call;
 
-/* V'x is a product in float32, or with `split` of 16 significant bits each of x and V, summed in float32. */
+/* Predicts the norms of all slots.  V'x is a product in float32; with `split` its operands have 16 significant bits each, and its
+ * sums are float32. */
 void exf_predict_norms_cuda(exf_queue *q, const exf_norm_head_call *c);
 
 #ifdef __cplusplus

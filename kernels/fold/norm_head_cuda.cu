@@ -19,7 +19,7 @@ static __global__ void write_rows(uint16_t *rows, const float *basis, int h, int
     int i = blockIdx.x * blockDim.x + threadIdx.x, c = i % h, r = i / h;
     if (r >= q) return;
     float v = basis[(size_t)blockIdx.y * h * q + (size_t)c * q + r];
-    uint16_t high = exf_narrow(v), *row = rows + (size_t)blockIdx.y * 4 * h * q + (size_t)r * 2 * h + c;
+    uint16_t high = exf_narrow(v), *row = rows + (size_t)blockIdx.y * EXF_NORM_HEAD_ROWS * h * q + (size_t)r * 2 * h + c;
     row[0] = row[h] = high;
     row += (size_t)q * 2 * h;
     row[0] = exf_narrow(v - exf_widen(high));
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void write_norm(const head_tokens &s, const ex
         atomicMin(reinterpret_cast<unsigned long long *>(c.bad), (unsigned long long)(c.row + (unsigned long long)t));
 }
 
-/* Bytes of shared memory that `s` points to. */
+/* Returns the bytes of shared memory that arrays of head_tokens take. */
 static size_t tokens_bytes(int q, int top_k)
 {
     size_t slots = PREDICT_TOKENS * (size_t)top_k;
@@ -164,7 +164,7 @@ static void predict_some(exf_queue *q, const exf_norm_head_call &c, float *produ
                products);
 }
 
-/* Tokens of a call: a fixed number, since a matrix library's sums depend on the rows of a product. */
+/* Tokens of a product at most: a fixed number, since a matrix library's sums depend on the rows of a product. */
 enum { TOKENS_AT_ONCE = 16384 };
 static_assert((size_t)TOKENS_AT_ONCE * 2 * EXF_NORM_HEAD_MOST * sizeof(float) <= EXF_BUFFER_BYTES, "products fit the buffer");
 

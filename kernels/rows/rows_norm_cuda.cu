@@ -130,6 +130,14 @@ void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float
         EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, THREADS, 0, y2, full, x4, w4, n / 4, eps);
 }
 
+/* Writes the sum of a block's row, if sums are wanted. */
+static __device__ inline void write_square(float *squares, double squared)
+{
+    if (!squares) return;
+    squared = exf_block_sum(squared);
+    if (threadIdx.x == 0) squares[blockIdx.x] = (float)squared;
+}
+
 static __global__ void rmsnorm_split(uint16_t *y, float *squares, const float *x, const float *w, int n, double eps)
 {
     const float *in = x + (size_t)blockIdx.x * n;
@@ -144,9 +152,7 @@ static __global__ void rmsnorm_split(uint16_t *y, float *squares, const float *x
         out[n + i] = exf_narrow(v - exf_widen(high));
         squared += (double)v * (double)v;
     }
-    if (!squares) return;
-    squared = exf_block_sum(squared);
-    if (threadIdx.x == 0) squares[blockIdx.x] = (float)squared;
+    write_square(squares, squared);
 }
 
 static __global__ void rmsnorm_split_fours(uint16_t *y, float *squares, const float *x, const float *w, int n, double eps)
@@ -168,9 +174,7 @@ static __global__ void rmsnorm_split_fours(uint16_t *y, float *squares, const fl
         out[n / 4 + i] = make_uint2(exf_narrow2(rest[0], rest[1]), exf_narrow2(rest[2], rest[3]));
         if (squares) squared += exf_square_sum(make_float4(a[0], a[1], a[2], a[3]));
     }
-    if (!squares) return;
-    squared = exf_block_sum(squared);
-    if (threadIdx.x == 0) squares[blockIdx.x] = (float)squared;
+    write_square(squares, squared);
 }
 
 void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n,

@@ -61,7 +61,7 @@ typedef struct {
     struct exf_queue *q;
     const float *input; /* [T, H] float32, or as many bytes in two parts (rmsnorm_split of kernels/rows/rows.h) */
     int split;          /* 1: in two parts */
-    const float *squares; /* [T] sums of squares of the rows, for device_routed where they are in two parts */
+    const float *squares; /* [T] the rows' sums of squares; device_routed has them if `split` is 1, others do not */
     const float *logits;
     const int32_t *ids;
     const float *weights;

@@ -80,8 +80,8 @@ static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_spa
     return rc == EXF_OK ? show_routes(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err) : rc;
 }
 
-/* Returns 1 if a rewriter is shown routes in GPU memory, which reads the norms of the router's input. */
-static int shows_routes(const exf_pass *p)
+/* Returns 1 if a rewriter reads the sums of squares of the router's input (exf_device_input). */
+static int needs_squares(const exf_pass *p)
 {
     for (size_t i = 0; i < p->n_lanes; i++)
         if (p->lanes[i].rewriter && p->lanes[i].rewriter->device_routed) return 1;
@@ -105,7 +105,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     exf_code rc = EXF_OK;
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);
-        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, shows_routes(s->p) ? m->squares : NULL, u,
+        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, needs_squares(s->p) ? m->squares : NULL, u,
                                  lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
     } else {
         w->b->rmsnorm(w->q, m->normed, a->d_model, u, a->d_model, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);

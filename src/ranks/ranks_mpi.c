@@ -177,7 +177,7 @@ static int all_ended(exf_ranks *r)
 /* Waits for the ends of all ranks, and returns the failure of the lowest of them. */
 static exf_code speak_for_all(exf_ranks *r, exf_err *err)
 {
-    while (!all_ended(r)) exf_mpi_pause(50000);
+    while (!all_ended(r)) exf_mpi_pause(1000000);
     const exf_note *which = r->own.code ? &r->own : r->lowest.code ? &r->lowest : &r->failure;
     return exf_mpi_failure(r, which, err);
 }
