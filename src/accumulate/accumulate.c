@@ -30,15 +30,15 @@ static exf_code begin_pass(void *self, int n_workers, exf_err *err)
         o->common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
     if (exf_wants_vectors(o))
-        EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, o, &a->sequences, n_workers, a->ranks, a->first_row, err));
+        EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, o, &a->sequences, n_workers, a->ranks, a->own, err));
     EXF_TRY(exf_stream_energy_new(&a->stream, n_workers, err));
     if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, o->basis_only ? 0 : exf_head_directions(&a->shape, o), err));
-    if (a->ranks) exf_route_sampler_share(&a->routes, a->first_row);
+    if (a->ranks) exf_route_sampler_share(&a->routes, a->own.first);
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
     for (int i = 1; i < n_workers; i++)
         EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, exf_head_directions(&a->shape, o), err));
     if (o->norm_head && !o->basis)
-        EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, exf_head_directions(&a->shape, o), a->ranks != NULL, a->first_row, err));
+        EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, exf_head_directions(&a->shape, o), a->own, err));
     if (o->norm_head && a->ranks)
         EXF_TRY(exf_mem_new(&a->sent_norms, (size_t)a->shape.d_model * (size_t)exf_head_directions(&a->shape, o),
                             sizeof *a->sent_norms, "norm head", err));
@@ -64,7 +64,7 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
                                  a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
-    if (a->norms.basis) EXF_TRY(exf_norm_sampler_open_device(&a->norms, b, err));
+    if (a->norms.basis) EXF_TRY(exf_norm_sampler_open_device(&a->norms, a->ranks, b, err));
     if (a->options.norm_head && !a->options.basis_only)
         EXF_TRY(exf_device_norms_open(&a->device_norms, b, (int)a->shape.n_experts, (int)a->shape.top_k, (int)a->shape.d_model,
                                       exf_head_directions(&a->shape, &a->options), err));
@@ -371,7 +371,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->consumer = plan->consumer;
     a->records_later = exf_accumulator_records_later(a);
     a->ranks = plan->ranks;
-    a->first_row = plan->first_row;
+    a->own = plan->own;
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
@@ -390,7 +390,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
     EXF_TRY(exf_facts_join_sequences(&a->sequences, plan->parts, plan->n_parts, err));
-    for (size_t row = 0; a->sequences.length && row < a->first_row;) row += (size_t)a->sequences.length[a->first_sequence++];
+    for (size_t row = 0; a->sequences.length && row < a->own.first;) row += (size_t)a->sequences.length[a->first_sequence++];
     if (exf_wants_vectors(o) && !a->sequences.length) {
         rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
                       plan->target ? plan->target : "captures");

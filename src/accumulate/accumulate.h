@@ -8,6 +8,7 @@
  * them, so that a sequence's own sums are known at its end: they are the units of the jackknife. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_H
 #define EXF_ACCUMULATE_ACCUMULATE_H
+#include "accumulate/smallest_keys.h"
 #include "artifact/artifact_basis.h"
 #include "artifact/artifact_capture.h"
 #include "artifact/data.h"
@@ -79,9 +80,9 @@ typedef struct {
     const exf_facts_part *parts;
     size_t n_parts;
     const exf_accumulate_options *options;
-    exf_ranks *ranks;   /* of which the pass is one, with rows from first_row of the parts on; NULL: one process.  Only
+    exf_ranks *ranks;   /* of which the pass is one, with rows `own` of the parts; NULL: one process.  Only
                          * rank 0 has a target; the observer's ends of sweeps and layers are then collective */
-    size_t first_row;
+    exf_run_rows own;
     exf_resume *resume; /* the run's resume point, from which finished layers are taken; NULL: none */
     exf_layer_consumer consumer; /* used on the rank that writes the file */
 } exf_accumulator_plan;

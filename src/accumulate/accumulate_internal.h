@@ -86,10 +86,10 @@ typedef struct exf_vector_accumulator exf_vector_accumulator;
 /* Chooses the grids of v's pairs from the layer's scalar sums. */
 void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s);
 
-/* Makes an accumulator; borrows options and sequences.  ranks: it is one of theirs, with rows from first_row of the run on:
+/* Makes an accumulator; borrows options and sequences.  ranks: it is one of theirs, whose rows are own:
  * pairs and basis are rank 0's for all, and prepare is collective; the sums are this rank's own.  NULL: one process. */
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
-                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, size_t first_row,
+                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, exf_run_rows own,
                                     exf_err *err) EXF_CHECKED;
 void exf_vector_accumulator_free(exf_vector_accumulator *m); /* NULL is allowed */
 /* Prepares a pass on a device, which takes the samples and adds up the sums: no block is copied to the host. */
@@ -136,12 +136,11 @@ void exf_basis_choose_signs(double *q, int r, int d);
 /* Keeps the inputs of a sample of a layer's tokens, and finds their principal directions.  The keys depend on no seed. */
 typedef struct {
     exf_smallest_keys keys;
-    size_t first_row;     /* row in the whole run of the first row that blocks count from: of a rank's part */
+    exf_run_rows own;     /* of a rank, whose blocks count from the first of them */
     int d_model;
     int directions;       /* q */
-    float *input;         /* [n, H] by rising key; 0 where another rank has the token; NULL: rows stay on the device */
+    float *input;         /* [n, H] by rising key; NULL: rows stay on the device */
     double *basis;        /* [H, q] */
-    int shared;           /* 1: this is one of several ranks, whose inputs are added up in `input` */
     const exf_backend *b; /* a device's; NULL: blocks come in host memory */
     int split;            /* 1: inputs come in two parts (pass/hooks.h) */
     size_t first, end;    /* tokens [first, end) by row have been gathered */
@@ -149,15 +148,16 @@ typedef struct {
     float *rows;          /* [n, H] in device memory */
     int32_t *row;         /* [n] in device memory */
     exf_device_basis search;
+    exf_device_gatherer gatherer; /* of several ranks */
 } exf_norm_sampler;
 
 uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape);
 uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape, int directions);
-/* shared: this is one of several ranks, whose rows begin at first_row of the whole run. */
-exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, int directions, int shared, size_t first_row,
+/* own: the rows of this rank, if it is one of several. */
+exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, int directions, exf_run_rows own,
                               exf_err *err) EXF_CHECKED;
 void exf_norm_sampler_free(exf_norm_sampler *s); /* accepts zeroed memory */
-exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, exf_ranks *ranks, const exf_backend *b, exf_err *err) EXF_CHECKED;
 /* Chooses the tokens of a layer; next: the layer after it, -1: there is none. */
 exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *sequences, int layer, int next,
                                 exf_err *err) EXF_CHECKED;
@@ -300,7 +300,7 @@ struct exf_accumulator {
     int32_t *layer_number;
     int n_layers;
     exf_ranks *ranks;            /* NULL: one process */
-    size_t first_row;            /* of this rank's part of the run */
+    exf_run_rows own;            /* of this rank */
     size_t first_sequence;       /* the same part's first sequence */
 
     /* The present layer. */
@@ -323,7 +323,6 @@ struct exf_accumulator {
     exf_waiting_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
     int n_waiting;               /* how many there are; 0: layers are written at once */
     int turn;                    /* the set that the next layer takes */
-    int vectors_sent;            /* 1: those of the first set are on their way to rank 0 */
     exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */
     int sent_layer;
     double *sent_norms;          /* [H, q] basis of its norm head; NULL: it has none */

@@ -20,11 +20,11 @@ uint64_t exf_norm_sampler_bytes(const exf_run_shape *shape)
     return (uint64_t)sampled_tokens(shape) * (uint64_t)shape->d_model * sizeof(float);
 }
 
-exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, int directions, int shared, size_t first_row,
+exf_code exf_norm_sampler_new(exf_norm_sampler *s, const exf_run_shape *shape, int directions, exf_run_rows own,
                               exf_err *err)
 {
     exf_code rc;
-    *s = (exf_norm_sampler){.first_row = first_row, .d_model = (int)shape->d_model, .directions = directions, .shared = shared};
+    *s = (exf_norm_sampler){.own = own, .d_model = (int)shape->d_model, .directions = directions};
     EXF_TRY(exf_smallest_keys_new(&s->keys, sampled_tokens(shape), err));
     EXF_TRY(exf_mem_new(&s->basis, (size_t)shape->d_model * (size_t)directions, sizeof *s->basis, "norm head", err));
 out:
@@ -35,6 +35,7 @@ void exf_norm_sampler_free(exf_norm_sampler *s)
 {
     if (s->b) s->b->free(s->rows);
     if (s->b) s->b->free(s->row);
+    exf_device_gatherer_free(&s->gatherer);
     exf_device_basis_free(&s->search);
     exf_mem_free(s->row_host);
     exf_smallest_keys_free(&s->keys);
@@ -49,7 +50,7 @@ uint64_t exf_norm_sampler_device_bytes(const exf_run_shape *shape, int direction
     return n * (h * sizeof(float) + sizeof(int32_t)) + exf_device_basis_bytes((int)h, directions);
 }
 
-exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b, exf_err *err)
+exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, exf_ranks *ranks, const exf_backend *b, exf_err *err)
 {
     size_t n = s->keys.cap, h = (size_t)s->d_model;
     exf_code rc;
@@ -57,6 +58,7 @@ exf_code exf_norm_sampler_open_device(exf_norm_sampler *s, const exf_backend *b,
     EXF_TRY(b->alloc(&s->rows, n * h, sizeof *s->rows, "inputs of experts", err));
     EXF_TRY(b->alloc(&s->row, n, sizeof *s->row, "inputs of experts", err));
     EXF_TRY(exf_mem_new(&s->row_host, n, sizeof *s->row_host, "inputs of experts", err));
+    EXF_TRY(exf_device_gatherer_open(&s->gatherer, ranks, b, err));
     rc = exf_device_basis_open(&s->search, b, s->d_model, s->directions, 0, err);
 out:
     return rc;
@@ -68,8 +70,7 @@ exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *se
     size_t floats = s->keys.cap * (size_t)s->d_model;
     exf_code rc = EXF_OK;
     s->first = s->end = 0;
-    if (!s->input && (s->shared || !s->b)) EXF_TRY(exf_mem_new(&s->input, floats, sizeof *s->input, "inputs of experts", err));
-    if (s->shared) memset(s->input, 0, floats * sizeof *s->input); /* other ranks add their tokens */
+    if (!s->input && !s->b) EXF_TRY(exf_mem_new(&s->input, floats, sizeof *s->input, "inputs of experts", err));
     rc = exf_smallest_keys_choose(&s->keys, &rule, next, err);
 out:
     return rc;
@@ -79,7 +80,7 @@ out:
 
 void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_input_block *b)
 {
-    size_t h = (size_t)s->d_model, first = s->first_row + b->row;
+    size_t h = (size_t)s->d_model, first = s->own.first + b->row;
     for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->keys.n; at++) {
         size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
         if (row >= first + (size_t)b->n_tokens) break;
@@ -91,7 +92,7 @@ void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_input_block *b)
  * in two parts is as wide as one of float32. */
 void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b)
 {
-    size_t h = (size_t)s->d_model, row = s->first_row + b->row, first = exf_smallest_keys_first(&s->keys, row);
+    size_t h = (size_t)s->d_model, row = s->own.first + b->row, first = exf_smallest_keys_first(&s->keys, row);
     size_t end = exf_smallest_keys_first(&s->keys, row + (size_t)b->n_tokens), n = end - first;
     s->split = b->split;
     if (n == 0) return;
@@ -102,37 +103,15 @@ void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b
     if (end > s->end) s->end = end;
 }
 
-/* Copies the gathered rows to s->input; of two parts their sum. */
-static exf_code fetch_rows(exf_norm_sampler *s, exf_queue *q, int helpers, exf_err *err)
-{
-    size_t h = (size_t)s->d_model, n = s->end - s->first;
-    float *raw = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_raw(&raw, n, h * sizeof *raw, "inputs of experts", err));
-    EXF_TRY(s->b->download(q, raw, s->rows + s->first * h, n * h * sizeof *raw, err));
-#pragma omp parallel for schedule(static) num_threads(exf_team(n, helpers))
-    for (size_t k = 0; k < n; k++) {
-        const uint16_t *parts = (const uint16_t *)(const void *)(raw + k * h);
-        float *to = s->input + s->keys.by_row[s->first + k] * h;
-        if (!s->split) memcpy(to, raw + k * h, h * sizeof *to);
-        for (size_t i = 0; s->split && i < h; i++) to[i] = exf_bf16_to_f32(parts[i]) + exf_bf16_to_f32(parts[h + i]);
-    }
-out:
-    exf_mem_free(raw);
-    return rc;
-}
-
 /* ---- the directions -------------------------------------------------------------------------- */
 
-/* Finds them on the device, of the rows by rising key: those that it has gathered, or all ranks' from s->input. */
+/* Finds them on the device, of the rows by rising key. */
 static exf_code find_on_device(exf_norm_sampler *s, exf_queue *q, exf_err *err)
 {
-    size_t h = (size_t)s->d_model, n = s->keys.n;
-    exf_residual_call c = {.source = {s->rows, EXF_NUMBER_F32}, .parts = 1, .place = s->row, .n = (int)n};
-    if (s->input) s->b->upload(q, s->rows, s->input, n * h * sizeof *s->rows);
-    if (!s->input && s->split) c.source.number = EXF_NUMBER_BF16;
-    if (!s->input && s->split) c.parts = 2;
-    for (size_t at = 0; at < n; at++) s->row_host[s->input ? at : s->keys.by_row[at]] = (int32_t)at;
+    size_t n = s->keys.n;
+    exf_residual_call c = {.source = {s->rows, s->split ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .parts = s->split ? 2 : 1,
+                           .place = s->row, .n = (int)n};
+    for (size_t at = 0; at < n; at++) s->row_host[s->keys.by_row[at]] = (int32_t)at;
     s->b->upload(q, s->row, s->row_host, n * sizeof *s->row);
     return exf_device_basis_find(&s->search, s->basis, q, c, n, 0, err);
 }
@@ -140,11 +119,10 @@ static exf_code find_on_device(exf_norm_sampler *s, exf_queue *q, exf_err *err)
 exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, exf_queue *q, int helpers,
                                exf_err *err)
 {
-    size_t floats = s->keys.n * (size_t)s->d_model, n = (size_t)s->d_model * (size_t)to->q;
-    const exf_ranks_array inputs = {s->input, floats * sizeof *s->input, EXF_RANKS_BITS};
-    exf_code rc = EXF_OK;
-    if (q && s->input) EXF_TRY(fetch_rows(s, q, helpers, err));
-    if (ranks) EXF_TRY(exf_ranks_sum(ranks, &inputs, 1, err));
+    size_t n = (size_t)s->d_model * (size_t)to->q, bytes = (size_t)s->d_model * sizeof(float);
+    exf_code rc;
+    EXF_TRY(q ? exf_device_gather(&s->gatherer, q, s->first, s->end, s->keys.n, s->rows, bytes, err)
+              : exf_gather_samples(ranks, &s->keys, s->own, s->input, bytes, err));
     if (!ranks || exf_ranks_first(ranks)) {
         if (q)
             EXF_TRY(find_on_device(s, q, err));

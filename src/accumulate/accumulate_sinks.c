@@ -6,7 +6,7 @@
  *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
  *   by way of rank 0     sent to rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
  *                        Vector sums are not copied: what is sent are the layer's own, and they have arrived, and are
- *                        written, before the next layer makes its own between its sweeps
+ *                        written, before the next layer makes its own: between its sweeps, on a GPU after the second
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
  * first job of a->work until the wait for its last no other thread uses the file. */
@@ -187,37 +187,31 @@ static exf_code finish_sums(exf_accumulator *a, exf_err *err)
     return rc == EXF_OK ? finish_work(a, err) : rc;
 }
 
-/* Adds up the vector sums on rank 0, piece by piece, on a thread of its own. */
-static exf_code add_vectors(void *self, exf_err *err)
+/* Adds up the vector sums on rank 0, which writes the layer, on a thread of its own. */
+static exf_code add_and_write(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;
+    exf_accumulator *a = w->a;
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    return exf_ranks_sum_beside(w->a->ranks, list, exf_layer_rank_arrays(list, &w->sums, &w->vectors), err);
+    exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, &w->vectors), err);
+    if (rc == EXF_OK && a->target) rc = write_layer(a, w->layer, &w->sums, &w->vectors, err);
+    exf_vector_sums_free(&w->vectors);
+    return rc;
 }
 
 static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_waiting_layer *w = set_aside(a, layer);
     take_vectors(a, w);
-    a->vectors_sent = 1;
-    return exf_worker_give(&a->work, &w->job, add_vectors, w, err);
+    return exf_worker_give(&a->work, &w->job, add_and_write, w, err);
 }
 
-static exf_code receive_vectors(exf_accumulator *a, exf_err *err)
-{
-    exf_waiting_layer *w = &a->waiting[0];
-    exf_code rc = finish_work(a, err);
-    if (rc == EXF_OK && a->vectors_sent && a->target) rc = write_layer(a, w->layer, &w->sums, &w->vectors, err);
-    exf_vector_sums_free(&w->vectors);
-    a->vectors_sent = 0;
-    return rc;
-}
-
-/* The scalar sums of all ranks are needed at once: rank 0 chooses from them what the second sweep adds up. */
+/* The scalar sums of all ranks are needed at once: rank 0 chooses from them what the second sweep adds up.  In host memory the
+ * next vector sums are made now. */
 static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 {
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = receive_vectors(a, err);
+    exf_code rc = a->device.b ? EXF_OK : finish_work(a, err);
     return rc == EXF_OK ? exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err) : rc;
 }
 
@@ -227,7 +221,8 @@ static const exf_sink NOW = {.take = write_now, .finish = finish_work};
 static const exf_sink WHILE_NEXT_RUNS = {
     .take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
 static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
-static const exf_sink VECTORS_TO_RANK_0 = {.take = send_vectors, .between = add_up_scalars, .finish = receive_vectors};
+static const exf_sink VECTORS_TO_RANK_0 = {
+    .take = send_vectors, .between = add_up_scalars, .ready = finish_work, .finish = finish_work};
 
 /* Writes a new set for the first time, before a layer waits for the system to give its memory: 20 MB where there are 256
  * experts. */

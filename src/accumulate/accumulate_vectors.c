@@ -51,7 +51,7 @@ int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o)
 }
 
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
-                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, size_t first_row,
+                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, exf_run_rows own,
                                     exf_err *err)
 {
     exf_code rc;
@@ -68,7 +68,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
     if (takes_samples(o)) EXF_TRY(exf_sampler_new(&m->sampler, most_samples(shape, o), 0, err));
-    m->sampler.first_row = first_row;
+    m->sampler.rows = own;
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
     EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));
@@ -116,7 +116,8 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
     const exf_accumulate_options *o = m->options;
     exf_code rc = EXF_OK;
     if (takes_samples(o))
-        EXF_TRY(exf_device_samples_open(&m->samples, b, most_samples(s, o), (int)s->d_model, exf_vector_rank(s, o), o->seed, err));
+        EXF_TRY(exf_device_samples_open(&m->samples, m->ranks, b, most_samples(s, o), (int)s->d_model, exf_vector_rank(s, o),
+                                        o->seed, err));
     if (!o->basis_only)
         rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
                                      exf_vector_rank(s, o), o->weighting, err);
@@ -132,9 +133,8 @@ exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, int 
     exf_vector_sums_free(&m->sums);
     if (!takes_samples(m->options)) return EXF_OK;
     exf_device_samples_begin(&m->samples);
-    if (!m->sampler.source && (m->ranks || !m->samples.b)) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
+    if (!m->sampler.source && !m->samples.b) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
     if (rc != EXF_OK) return rc;
-    if (m->ranks) exf_sampler_clear(&m->sampler, (int)m->shape.d_model);
     return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, next, m->options->seed, err);
 }
 
@@ -244,10 +244,6 @@ static exf_code find_on_device(exf_vector_accumulator *m, const exf_layer_statis
 {
     double *scalar = NULL;
     exf_code rc;
-    if (m->ranks)
-        exf_device_samples_put(&m->samples, &m->sampler);
-    else
-        EXF_TRY(exf_device_samples_fetch(&m->samples, &m->sampler, 0, err));
     EXF_TRY(exf_mem_new(&scalar, m->sampler.n, sizeof *scalar, "samples", err));
     for (size_t i = 0; i < m->sampler.n; i++) scalar[i] = scalar_of_sample(m, s, i);
     rc = exf_device_samples_basis(&m->samples, m->sums.basis, &m->sampler, scalar, err);
@@ -325,18 +321,15 @@ out:
     return rc;
 }
 
-/* Has rank 0 make pairs, basis and grids from the samples of all ranks, of which each zeroed those that it does not keep. */
+/* Makes pairs, basis and grids from the samples of all ranks, on rank 0, for all. */
 static exf_code share_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
 {
-    const exf_sampler *k = &m->sampler;
-    size_t floats = k->n * (size_t)m->shape.d_model;
-    const exf_ranks_array samples[] = {{k->source, floats * sizeof *k->source, EXF_RANKS_BITS},
-                                       {k->target, floats * sizeof *k->target, EXF_RANKS_BITS},
-                                       {k->pair, k->n * 2 * sizeof *k->pair, EXF_RANKS_BITS}};
-    exf_code rc;
-    if (m->samples.b) EXF_TRY(exf_device_samples_fetch(&m->samples, k, 1, err));
-    if (takes_samples(m->options)) EXF_TRY(exf_ranks_sum(m->ranks, samples, sizeof samples / sizeof *samples, err));
+    exf_code rc = EXF_OK;
+    if (takes_samples(m->options))
+        EXF_TRY(m->samples.b ? exf_device_samples_gather(&m->samples, &m->sampler, err)
+                             : exf_sampler_gather(&m->sampler, m->ranks, (int)m->shape.d_model, err));
     if (exf_ranks_first(m->ranks)) EXF_TRY(make_basis(m, s, layer, err));
+    if (!m->ranks) goto out;
     EXF_TRY(broadcast_choice(m, err));
     if (!exf_ranks_first(m->ranks)) index_pairs(m);
 out:
@@ -349,7 +342,7 @@ exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_lay
     if (m->options->basis)
         EXF_TRY(take_basis(m, s, layer, err));
     else
-        EXF_TRY(m->ranks ? share_basis(m, s, layer, err) : make_basis(m, s, layer, err));
+        EXF_TRY(share_basis(m, s, layer, err));
     if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums);
 out:
     return rc;

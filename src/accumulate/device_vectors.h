@@ -54,6 +54,7 @@ typedef struct {
     int32_t *place;             /* [cap], as scalar, for the moments */
     double *scalar;
     exf_device_basis search;
+    exf_device_gatherer gatherer; /* of several ranks */
     int32_t *slot_host, *ids_host;
     size_t first, end;          /* samples [first, end) by row have been gathered */
     exf_queue *q;               /* on which they were; NULL: none */
@@ -62,16 +63,13 @@ typedef struct {
 
 /* Returns bytes of device memory.  rank: columns of the basis. */
 uint64_t exf_device_samples_bytes(uint64_t samples, int d_model, int rank);
-exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, size_t samples, int d_model, int rank, uint64_t seed,
-                                 exf_err *err) EXF_CHECKED;
+exf_code exf_device_samples_open(exf_device_samples *s, exf_ranks *ranks, const exf_backend *b, size_t samples, int d_model,
+                                 int rank, uint64_t seed, exf_err *err) EXF_CHECKED;
 void exf_device_samples_begin(exf_device_samples *s); /* called before a layer */
 /* Gathers the chosen samples of a block, on its queue; blocks come in order of rows. */
 void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b);
-/* Waits, and fetches the experts of the gathered samples into the sampler's pairs; with_rows: outputs too, for which it has
- * room. */
-exf_code exf_device_samples_fetch(exf_device_samples *s, const exf_sampler *to, int with_rows, exf_err *err) EXF_CHECKED;
-/* Puts the sampler's outputs on the device, in place of what was gathered there; after a block. */
-void exf_device_samples_put(exf_device_samples *s, const exf_sampler *from);
+/* Waits, and gathers on rank 0 what all ranks' blocks gave: experts in the sampler's pairs, outputs on its device. */
+exf_code exf_device_samples_gather(exf_device_samples *s, const exf_sampler *to, exf_err *err) EXF_CHECKED;
 /* Computes the basis [H, rank] of the samples' residuals in the sampler's order, less their mean.  scalar [n]: of each sample; NaN:
  * it is left out.  Overwrites scalar. */
 exf_code exf_device_samples_basis(exf_device_samples *s, double *basis, const exf_sampler *of, double *scalar,

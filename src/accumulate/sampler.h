@@ -8,6 +8,25 @@
 #include "artifact/statistics.h"
 #include "kernels/backend.h"
 #include "pass/forward.h"
+#include "ranks/ranks.h"
+
+/* ---- samples of several ranks --------------------------------------------------------------------------- */
+
+/* Gathers on rank 0 what each rank has kept of its rows: values [n, bytes] of the chosen candidates, by rising key.  Collective. */
+exf_code exf_gather_samples(exf_ranks *r, const exf_smallest_keys *keys, exf_run_rows own, void *values, size_t bytes,
+                            exf_err *err) EXF_CHECKED;
+/* The same of values in device memory. */
+typedef struct {
+    exf_ranks *ranks; /* NULL: one process, for which nothing is gathered */
+    const exf_backend *b;
+    char *staging;
+} exf_device_gatherer;
+
+exf_code exf_device_gatherer_open(exf_device_gatherer *g, exf_ranks *ranks, const exf_backend *b, exf_err *err) EXF_CHECKED;
+void exf_device_gatherer_free(exf_device_gatherer *g); /* accepts zeroed memory */
+/* Gathers values [n, bytes] by rising row, of which this rank has [first, end).  Waits for the queue. */
+exf_code exf_device_gather(const exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
+                           size_t bytes, exf_err *err) EXF_CHECKED;
 
 /* ---- samples of the low-rank basis ------------------------------------------------------------------- */
 
@@ -18,7 +37,7 @@ typedef struct {
     int32_t *slot;            /* [n, 2] slots a, b */
     float *source, *target;   /* [n, H] outputs u, v */
     int32_t *pair;            /* [n, 2] experts */
-    size_t first_row;         /* row in the whole run of the first row that blocks count from: of a rank's part */
+    exf_run_rows rows;        /* of a rank, whose blocks count from the first of them */
 } exf_sampler;
 
 /* Allocates memory for `samples` samples of width d_model; 0: without their outputs. */
@@ -29,10 +48,10 @@ void exf_sampler_free(exf_sampler *s);
 /* Chooses the samples of one layer; next: the layer after it, -1: there is none. */
 exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, int next, uint64_t seed,
                             exf_err *err) EXF_CHECKED;
-/* Zeroes all samples, for a rank that keeps only some. */
-void exf_sampler_clear(const exf_sampler *s, int d_model);
 /* Copies the chosen samples of a block; blocks may come from several threads. */
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
+/* Gathers on rank 0 what all ranks have kept. */
+exf_code exf_sampler_gather(const exf_sampler *s, exf_ranks *ranks, int d_model, exf_err *err) EXF_CHECKED;
 
 /* ---- routes -------------------------------------------------------------------------------------- */
 

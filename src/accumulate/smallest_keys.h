@@ -22,6 +22,11 @@ typedef struct {
     size_t row;     /* of the token in the whole run */
 } exf_keyed_candidate;
 
+/* The rows of the whole run that are one rank's; zeroed: all. */
+typedef struct {
+    size_t first, n;
+} exf_run_rows;
+
 typedef struct {
     size_t n, cap;               /* chosen in this layer; that fit */
     exf_keyed_candidate *chosen; /* [n] by rising key */

@@ -260,6 +260,13 @@ exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_g
     return exf_one_gather(bytes, n, out, err);
 }
 
+exf_code exf_ranks_gather_parts(exf_ranks *r, const void *own, size_t n, size_t offset, void *all, exf_err *err)
+{
+    (void)r, (void)err;
+    if (n && (const char *)own != (char *)all + offset) memcpy((char *)all + offset, own, n);
+    return EXF_OK;
+}
+
 exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err)
 {
     (void)r, (void)text, (void)err;

@@ -185,7 +185,7 @@ static exf_code write_statistics(calibration *c, const exf_recipe *r, char diges
     exf_accumulate_options o = c->options;
     exf_accumulator_plan plan = {.target = c->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = c->resume,
-                                 .ranks = s->ranks, .first_row = s->first_row};
+                                 .ranks = s->ranks, .own = {s->first_row, s->part.n_tokens}};
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));

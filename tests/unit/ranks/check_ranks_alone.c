@@ -92,6 +92,11 @@ START_TEST(bytes_are_gathered)
     ck_ok(exf_ranks_gather(NULL, NULL, 0, &g, &err), err);
     ck_assert_uint_eq(g.offset[1], 0);
     exf_ranks_gathered_free(&g);
+    char all[8] = "-------", own[] = "abc";
+    ck_ok(exf_ranks_gather_parts(NULL, own, 3, 2, all, &err), err);
+    ck_assert_str_eq(all, "--abc--");
+    ck_ok(exf_ranks_gather_parts(NULL, all + 2, 3, 2, all, &err), err);
+    ck_assert_str_eq(all, "--abc--");
 }
 END_TEST
 
