@@ -65,15 +65,19 @@ child_of() { # PID
         awk -v parent="$1" '{ pid = $1 + 0; sub(/.*\) /, ""); if ($2 == parent && pid > last + 0) last = pid } END { print last }'
 }
 
-# Kills a rank of the most when half of their time is over; half as many then go on.
+# Kills a rank of the most as soon as a resume point is there; half as many then go on.
 kill_one() { # RANKS
     (program calibrate "$1" --set runtime.checkpoint.every_layers=1 -o "$dir/killed" --quiet >"$dir/log" 2>&1) &
     job=$!
-    sleep "$(median 2 "$1" | awk '{ print $1 / 2 }')"
+    turns=0
+    while [ "$turns" -lt 3000 ] && [ ! -f "$dir/killed/.exfold-resume-calibrate/resume.json" ]; do
+        turns=$((turns + 1))
+        sleep 0.1
+    done
     victim=$(child_of "$job")
     [ -z "$victim" ] || kill -9 "$victim"
     wait "$job" && { echo "the run of $1 ranks ended before one of them was killed" >&2; exit 1; }
-    (program calibrate "$(($1 / 2))" --set runtime.checkpoint.every_layers=1 --resume require -o "$dir/killed" >"$dir/said" 2>"$dir/log") ||
+    (program calibrate "$(($1 / 2))" --resume require -o "$dir/killed" >"$dir/said" 2>"$dir/log") ||
         { cat "$dir/log" >&2; exit 1; }
     sed -n 's/.*\(going on after layer.*\)/    \1/p' "$dir/log" | head -n 1
     echo "one of $1 ranks killed, $(($1 / 2)) went on: $(digest "$dir/killed/statistics.h5")"

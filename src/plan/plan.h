@@ -55,15 +55,16 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
 
 /* The time of a planned run on several ranks and nodes is predicted from rates that were measured here or are given.
  * A run's seconds are of these kinds:
- *   start       from the start of the programs to that of the pass: opening model, data and GPU; of several ranks 0.7 s
- *               more, unless mpirun started the dry run too, which then has measured it
+ *   start       from the start of the programs to that of the pass: opening model, data and GPU; of several ranks 1.5 s
+ *               more for mpirun, and unless it started the dry run too, which then has measured it, 0.4 s for joining and 0.18
+ *               for each further GPU of a node
  *   once        opening the pass, the first weights; every rank takes them
  *   tokens      mixers, experts, statistics: divided by ranks on GPUs, by nodes on CPUs, whose ranks share the cores;
  *               the rank of most tokens counts
  *   weights     reading, hashing and sending them: each node does it once, whatever its number of ranks; on a GPU while
  *               tokens are computed
- *   sums        adding up each layer's sums over all ranks: within a node in log2(ranks) steps at 2.4 GB/s, over nodes
- *               2 (N - 1) / N times their bytes at the network's rate; while the next layer runs
+ *   sums        adding up each layer's sums over all ranks: within a node of R ranks 2 (R - 1) / R times their bytes at
+ *               2.8 GB/s, over N nodes 2 (N - 1) / N times at the network's rate; while the next layer runs
  *   ends        layers' ends on rank 0: not divided
  * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights are added.  What
  * a plan does not count is not in them. */
