@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench_ranks.sh - a calibration or a validation on 1, 2, ... GPUs of this machine: whole run, forward, bytes read by each rank,
-# the digest of what it computed, and what --dry-run predicts of a calibration, which counts neither writing nor solving.
+# the digest of what it computed, and what --dry-run predicts of a calibration, which does not count solving.
 # usage: bench_ranks.sh [CONFIG_DIR LAYERS SEQUENCES TOKENS]     default: Qwen3-30B-A3B's shape, 48 512 2048
 #        (BUILD=build; MEMORY=/dev/shm; RANKS="1 2"; RUNS=3; BACKEND=cuda, or cpu: ranks then share the cores;
 #        MPIRUN="mpirun --bind-to none"; MODEL: a checkpoint to take instead of writing one;

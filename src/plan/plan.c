@@ -103,6 +103,8 @@ static void print_scale(const exf_scale *s, int measured)
     printf("           weights %.3g s a node, sums of all ranks %.3g s (network %.3g GB/s%s), start and opening %.3g s, "
            "layers' ends %.3g s\n",
            s->weights, s->sums, s->rates.network / 1e9, s->assumed_network ? ", assumed" : "", s->start + s->once, s->ends);
+    printf("           writing statistics %.3g s, other files %.3g s (%.3g GB/s%s)\n", s->statistics, s->files,
+           s->rates.write / 1e9, s->assumed_write ? ", assumed" : "");
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
@@ -122,6 +124,10 @@ static void add_scale(exf_jw *w, const exf_scale *s)
     exf_jw_real(w, "ends_seconds", s->ends);
     exf_jw_real(w, "network_bytes_per_second", s->rates.network);
     exf_jw_bool(w, "network_assumed", s->assumed_network);
+    exf_jw_real(w, "statistics_seconds", s->statistics);
+    exf_jw_real(w, "files_seconds", s->files);
+    exf_jw_real(w, "write_bytes_per_second", s->rates.write);
+    exf_jw_bool(w, "write_assumed", s->assumed_write);
     exf_jw_close(w);
 }
 

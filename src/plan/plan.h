@@ -29,6 +29,7 @@ typedef struct {
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
+    uint64_t beside;          /* of disk, what is written while the pass runs */
     const char *note;         /* ends the line of the tokens: ", 40 layers recorded"; "" for nothing */
     const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
     /* Results of exf_plan_measure(). */
@@ -65,9 +66,11 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *               tokens are computed
  *   sums        adding up each layer's sums over all ranks: within a node of R ranks 2 (R - 1) / R times their bytes at
  *               2.8 GB/s, over N nodes 2 (N - 1) / N times at the network's rate; while the next layer runs
+ *   files       writing them on rank 0, at 0.85 GB/s unless --rates gives another: statistics beside the next layer's work,
+ *               after their sums; the others after the pass
  *   ends        layers' ends on rank 0: not divided
- * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights are added.  What
- * a plan does not count is not in them. */
+ * seconds = start + once + max(tokens, weights, sums + statistics) + ends + the last layer's sums and statistics + other files;
+ * on a CPU weights and statistics are added.  Solving is not in them. */
 
 /* Rates; 0: as measured, or assumed. */
 typedef struct {
@@ -75,17 +78,18 @@ typedef struct {
     double read;    /* bytes/s at which a node reads and hashes weights */
     double copy;    /* bytes/s at which weights reach one GPU */
     double network; /* bytes/s of a node; 0: 12.5e9, a link of 100 Gbit/s */
+    double write;   /* bytes/s at which a file is written, with its checksum and digest; 0: 0.85e9, that of a RAM disk */
 } exf_scale_rates;
 
 typedef struct {
     int ranks, nodes;
     exf_scale_rates rates;
-    int assumed_network; /* 1: no rate of the network was given */
+    int assumed_network, assumed_write; /* 1: no rate was given */
     double most_tokens;  /* the largest part of all tokens that a rank has */
-    double start, once, tokens, weights, sums, ends, seconds;
+    double start, once, tokens, weights, sums, statistics, files, ends, seconds; /* files: those after the pass */
 } exf_scale;
 
-/* Reads "compute=400T", "read=20G", "copy=50G", "network=12.5G"; suffixes K, M, G, T are powers of 1000. EXF_USAGE. */
+/* Reads "compute=400T", "read=20G", "copy=50G", "network=12.5G", "write=2G"; suffixes K, M, G, T are powers of 1000. EXF_USAGE. */
 exf_code exf_scale_rates_parse(exf_scale_rates *out, const exf_text_list *text, exf_err *err) EXF_CHECKED;
 /* Refuses what does not go together: EXF_USAGE for --nodes or --rates without --ranks, any of them without --dry-run,
  * ranks that do not divide into the nodes. */

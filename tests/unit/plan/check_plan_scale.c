@@ -18,6 +18,8 @@ static exf_text_list list_of(char **items, size_t n)
 /* Seconds of the run that no rank shares: its start; by which ranks start later, and those on further GPUs. */
 static const double alone = 3, mpi = 1.9, gpus = 0.18;
 
+static uint64_t written, others; /* bytes of statistics, and of files after the pass */
+
 /* A run of 16 equal sequences: 100 s of tokens' work, 10 of weights, 1 of opening, 2 of layers' ends; 4 layers that
  * have 0.7 GB of sums together. */
 static exf_scale predict(const exf_backend *b, int ranks, int nodes, int measured, exf_text_list rates)
@@ -28,7 +30,7 @@ static exf_scale predict(const exf_backend *b, int ranks, int nodes, int measure
     exf_batch batch = {NULL, span, N, N * LENGTH, LENGTH};
     m.arch.n_layers = 4;
     exf_plan p = {.model = &m, .batch = &batch, .options = {.backend = b}, .flops = 4e15, .weight_bytes = 200000000000,
-                  .reduced = 700000000, .seconds = 40, .measured = measured};
+                  .reduced = 700000000, .beside = written, .disk = written + others, .seconds = 40, .measured = measured};
     exf_recipe r = {.plan_ranks = ranks, .plan_nodes = nodes, .plan_rates = rates, .dry_run = 1};
     exf_scale s;
     if (measured) p.part.once = 1, p.part.tokens = 100, p.part.weights = 10, p.part.ends = 2;
@@ -98,10 +100,29 @@ START_TEST(given_rates_count)
 }
 END_TEST
 
+/* Rank 0 adds a layer's sums up, then writes them, while the next layer runs; tables follow the pass. */
+START_TEST(files_are_written_by_one_rank)
+{
+    char write[] = "write=100M", *item = write;
+    const exf_backend *gpu = fake_device(1 << 20);
+    written = 1700000000, others = 850000000; /* bytes */
+    exf_scale four = predict(gpu, 4, 1, 1, none), slow = predict(gpu, 4, 1, 1, list_of(&item, 1));
+    exf_scale host = predict(&exf_backend_cpu, 1, 1, 1, none);
+    written = others = 0;
+    ck_seconds(four.statistics, 2);
+    ck_seconds(four.files, 1);
+    ck_assert_int_eq(four.assumed_write, 1);
+    ck_seconds(four.seconds, alone + mpi + 3 * gpus + 1 + 25 + 2 + 2.375 / 4 + 1);
+    ck_assert_int_eq(slow.assumed_write, 0);
+    ck_seconds(slow.seconds - slow.start, 1 + 17.375 * 1.25 + 2 + 8.5 + fmax(0, 25 - 17.375));
+    ck_seconds(host.seconds, alone + 1 + 100 + 10 + 2 + 2 + 1);
+}
+END_TEST
+
 START_TEST(mistakes_are_refused)
 {
     static const char *const bad[] = {"compute", "compute=", "compute=0", "compute=-1", "compute=1X", "compute=1GG",
-                                      "speed=1", "copy=nan", "read=inf"};
+                                      "speed=1", "copy=nan", "write=inf"};
     exf_recipe r = {.plan_nodes = 2, .dry_run = 1};
     exf_scale_rates rates;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -125,6 +146,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, ranks_on_processors_divide_by_nodes);
     tcase_add_test(t, the_fullest_rank_counts);
     tcase_add_test(t, given_rates_count);
+    tcase_add_test(t, files_are_written_by_one_rank);
     tcase_add_test(t, mistakes_are_refused);
     suite_add_tcase(s, t);
     return s;
