@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench_ranks.sh - a calibration or a validation on 1, 2, ... GPUs of this machine: whole run, forward, bytes read by each rank,
-# the digest of what it computed, and what --dry-run predicts of a calibration, which does not count solving.
+# the digest of what it computed, and what --dry-run predicts, which does not count solving.
 # usage: bench_ranks.sh [CONFIG_DIR LAYERS SEQUENCES TOKENS]     default: Qwen3-30B-A3B's shape, 48 512 2048
 #        (BUILD=build; MEMORY=/dev/shm; RANKS="1 2"; RUNS=3; BACKEND=cuda, or cpu: ranks then share the cores;
 #        MPIRUN="mpirun --bind-to none"; MODEL: a checkpoint to take instead of writing one;
@@ -100,8 +100,11 @@ output: {directory: out}
 END
 [ "$what" != validate ] || (program calibrate 1 --quiet)
 for n in $ranks; do
-    [ "$what" != validate ] || break
-    (program calibrate 1 --dry-run --quiet --json - --ranks "$n") >"$dir/plan"
+    if [ "$what" = validate ]; then
+        (program validate 1 --tables "$dir/out/tables.h5" -o "$dir/scores" --dry-run --quiet --json - --ranks "$n") >"$dir/plan"
+    else
+        (program calibrate 1 --dry-run --quiet --json - --ranks "$n") >"$dir/plan"
+    fi
     echo "$n $(sed -n 's/.*"scale": *{[^}]*"seconds": *\([-+.0-9e]*\), "most.*/\1/p' "$dir/plan")" >>"$dir/plans"
 done
 i=0

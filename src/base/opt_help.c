@@ -97,6 +97,7 @@ exf_code exf_opts_help_line(const char *left, const char *right, size_t column, 
 {
     size_t used = strlen(left);
     exf_text_appendf(out, "%s", left);
+    if (used + GAP > column && used + GAP + strlen(right) <= WIDTH) column = used + GAP;
     if (used && used + GAP > column && *right) {
         exf_text_appendf(out, "\n");
         used = 0;

@@ -18,6 +18,7 @@ typedef exf_code (*exf_plan_pass)(void *self, const exf_batch *batch, const exf_
 typedef struct {
     const exf_model *model;
     const exf_batch *batch;   /* ids NULL: the tokens are not known */
+    const size_t *group_of;   /* [sequences] that ranks do not part, as exf_deal() takes it; NULL: each goes where it likes */
     exf_forward_options options;
     int workers;
     double flops;             /* of the whole run */

@@ -235,12 +235,12 @@ exf_code exf_scale_check(const exf_recipe *r, exf_err *err)
 }
 
 /* Finds the largest part of all tokens that a rank is dealt. */
-static exf_code find_most_tokens(exf_scale *s, const exf_batch *batch, exf_err *err)
+static exf_code find_most_tokens(exf_scale *s, const exf_batch *batch, const size_t *group_of, exf_err *err)
 {
     size_t n = (size_t)s->ranks, *first = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&first, n + 1, sizeof *first, "ranks", err));
-    rc = exf_deal(first, batch, NULL, n, err);
+    rc = exf_deal(first, batch, group_of, n, err);
     if (rc == EXF_USAGE) exf_err_prefix(err, "--ranks %d: ", s->ranks);
     for (size_t i = 0; rc == EXF_OK && i < n; i++) {
         double tokens = 0;
@@ -267,7 +267,7 @@ exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *
     if (out->assumed_network) rates->network = usual_network;
     out->assumed_write = rates->write == 0;
     if (out->assumed_write) rates->write = usual_write;
-    EXF_TRY(find_most_tokens(out, p->batch, err));
+    EXF_TRY(find_most_tokens(out, p->batch, p->group_of, err));
     int on_gpu = p->options.backend->gpu != NULL || rates->compute > 0;
     if (p->measured && out->ranks > 1) out->start += launching;
     if (p->measured && out->ranks > 1 && !r->job) out->start += joining + (on_gpu ? next_gpu * (of_node - 1) : 0);

@@ -61,6 +61,7 @@ typedef struct {
     const exf_demand *demand;
     const exf_observer *observer; /* of a recording: reads blocks as the run's own does */
     int n_layers;        /* layers that run */
+    const size_t *group_of; /* of the plan: sequences that ranks do not part; NULL: none */
     uint64_t beside;     /* bytes of disk that are written while the pass runs */
     uint64_t reduced;    /* bytes of sums that ranks would add up, of all layers; 0: the run makes no statistics */
     uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */

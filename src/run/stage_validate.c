@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "plan/plan.h"
 #include "recipe/recipe.h"
 #include "run/session.h"
 #include "run/validation.h"
@@ -32,6 +33,7 @@ typedef struct {
     exf_quality_gate *gates;
     size_t n_gates;
     exf_validate_decision decision;
+    size_t *group_of; /* [sequences] its decode batch: a rank takes whole ones */
     int32_t *domain_of;
     int64_t *document_of;
     exf_decode_schedule *schedule; /* of each size of decode batches */
@@ -198,18 +200,18 @@ static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
 {
     const exf_corpus *c = s->session.corpus;
     const exf_int_list *size = &r->decode_batch;
-    size_t n = c->n_sequences, *group_of = NULL;
+    size_t n = c->n_sequences;
     int threads = exf_forward_workers(&exf_backend_cpu, &s->session.batch, (int)r->threads);
     exf_code rc;
-    EXF_TRY(exf_mem_new(&group_of, n, sizeof *group_of, "decode batches", err));
+    EXF_TRY(exf_mem_new(&s->group_of, n, sizeof *s->group_of, "decode batches", err));
     EXF_TRY(exf_mem_new(&s->domain_of, n, sizeof *s->domain_of, "domains", err));
     EXF_TRY(exf_mem_new(&s->document_of, n, sizeof *s->document_of, "documents", err));
     for (size_t i = 0; i < n; i++) {
         s->domain_of[i] = c->sequence[i].domain;
         s->document_of[i] = c->sequence[i].document;
     }
-    exf_batches_group(group_of, n, size->item, size->n);
-    rc = exf_session_deal(&s->session, r, group_of, err);
+    exf_batches_group(s->group_of, n, size->item, size->n);
+    rc = exf_session_deal(&s->session, r, s->group_of, err);
     if (rc == EXF_USAGE)
         exf_err_prefix(err, "validate.decode_batch: a rank takes whole batches; start fewer ranks or give more sequences: ");
     if (rc != EXF_OK) goto out;
@@ -222,7 +224,6 @@ static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
     for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
 out:
-    exf_mem_free(group_of);
     return rc;
 }
 
@@ -316,6 +317,7 @@ static void close_validation(validation *s, int failed)
 {
     for (size_t i = 0; s->schedule && i < s->recipe.decode_batch.n; i++) exf_decode_schedule_free(&s->schedule[i]);
     exf_mem_free(s->schedule);
+    exf_mem_free(s->group_of);
     exf_mem_free(s->domain_of);
     exf_mem_free(s->document_of);
     exf_mem_free(s->names);
@@ -411,7 +413,7 @@ static exf_code plan_validation(const validation *s, const exf_recipe *r, exf_va
     EXF_TRY(exf_validate_demand(&d, job, err));
     exf_session_request request = {.demand = &d, .n_layers = s->session.model->arch.n_layers,
                                    .host = exf_validate_memory(job, workers), .disk = disk_of(s),
-                                   .output = r->output_directory, .pass = run_sample, .self = job};
+                                   .group_of = s->group_of, .output = r->output_directory, .pass = run_sample, .self = job};
     rc = exf_session_plan(&s->session, r, &request, err);
 out:
     return rc;
@@ -456,6 +458,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     validation s = {.n_variants = 0};
     exf_session *session = &s.session;
     exf_code rc;
+    EXF_TRY(exf_scale_check(r, err));
     EXF_TRY(take_texts(&s, r, err));
     EXF_TRY(make_recipe(&s, r, err));
     EXF_TRY(exf_validate_decision_read(&s.decision, r, err));
