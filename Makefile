@@ -122,6 +122,7 @@ FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuz
 FAULTY_CUDA := $(addprefix $(BUILD)/cudart/bin/,exfold-calibrate exfold-validate)
 PRELOADED   := $(addprefix $(BUILD)/tests/,kill/kill_at_call.so kill/slow_names.so faults/fault_at_call.so foreign/trace_calls.so)
 FAKE_NODES  := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/fake_nodes.so)
+RANK_SUMS   := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/sums)
 MUTANTS     := $(BUILD)/tests/mutants/mutants
 FORGE       := $(BUILD)/tests/cli/forge
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
@@ -194,7 +195,7 @@ check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh tests/cli/cases/* tests/bad/*.cases
 
 ## check-ranks: runs of several processes under mpirun (tests/cli/ranks); a build without MPI says so and passes
-check-ranks: all $(PRELOADED) $(FAKE_NODES)
+check-ranks: all $(PRELOADED) $(FAKE_NODES) $(RANK_SUMS)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh tests/cli/ranks/*
 .PHONY: check-ranks
 
