@@ -92,17 +92,16 @@ void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const
 
 exf_code exf_device_samples_gather(exf_device_samples *s, const exf_sampler *to, exf_err *err)
 {
-    size_t first = s->q ? s->first : 0, n = s->q ? s->end - first : 0;
-    exf_ranks *r = s->gatherer.ranks;
+    size_t first = s->q ? s->first : 0, n = s->q ? s->end - first : 0, bytes = row_bytes(s);
     exf_code rc;
     for (size_t side = 0; side < 2; side++) {
-        void *rows = side ? s->target : s->source;
-        int32_t *ids = s->ids_host + side * s->cap, *own = ids + first;
-        if (n) EXF_TRY(s->b->download(s->q, own, s->ids + side * s->cap + first, n * sizeof *ids, err));
-        EXF_TRY(exf_ranks_gather_parts(r, own, n * sizeof *ids, first * sizeof *ids, ids, err));
-        for (size_t k = 0; exf_ranks_first(r) && k < to->n; k++) to->pair[2 * to->keys.by_row[k] + side] = ids[k];
-        EXF_TRY(exf_device_gather(&s->gatherer, s->last, first, first + n, to->n, rows, row_bytes(s), err));
+        int32_t *ids = s->ids_host + side * s->cap + first;
+        if (n) EXF_TRY(s->b->download(s->q, ids, s->ids + side * s->cap + first, n * sizeof *ids, err));
+        for (size_t k = 0; k < n; k++) to->pair[2 * to->keys.by_row[first + k] + side] = ids[k];
     }
+    EXF_TRY(exf_gather_samples(s->gatherer.ranks, &to->keys, to->rows, to->pair, 2 * sizeof *to->pair, err));
+    EXF_TRY(exf_device_gather(&s->gatherer, s->last, first, first + n, to->n, s->source, bytes, err));
+    EXF_TRY(exf_device_gather(&s->gatherer, s->last, first, first + n, to->n, s->target, bytes, err));
     s->q = s->last; /* rank 0 has those of others, if none of its own */
 out:
     return rc;

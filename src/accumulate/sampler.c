@@ -20,9 +20,9 @@ exf_code exf_gather_samples(exf_ranks *r, const exf_smallest_keys *keys, exf_run
     for (size_t at = first; at < end; at++) memcpy(by_row + (at - from) * bytes, value + keys->by_row[at] * bytes, bytes);
     EXF_TRY(exf_ranks_gather_parts(r, by_row + (first - from) * bytes, (end - first) * bytes, first * bytes, by_row, err));
     for (size_t at = 0; exf_ranks_first(r) && at < n; at++) memcpy(value + keys->by_row[at] * bytes, by_row + at * bytes, bytes);
-out:
     exf_mem_free(by_row);
-    return rc;
+out:
+    return rc; /* after a failure by_row stays (ranks.h) */
 }
 
 enum { STAGING = 1 << 25 };
@@ -40,7 +40,7 @@ void exf_device_gatherer_free(exf_device_gatherer *g)
 }
 
 /* By way of staging memory, a piece at a time. */
-exf_code exf_device_gather(const exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
+exf_code exf_device_gather(exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
                            size_t bytes, exf_err *err)
 {
     size_t most = STAGING / bytes;
@@ -50,7 +50,9 @@ exf_code exf_device_gather(const exf_device_gatherer *g, exf_queue *q, size_t fi
         size_t own = from < to ? (to - from) * bytes : 0, offset = own ? (from - at) * bytes : 0;
         char *there = g->staging + offset, *piece = (char *)values + at * bytes;
         if (own) EXF_TRY(g->b->download(q, there, piece + offset, own, err));
-        EXF_TRY(exf_ranks_gather_parts(g->ranks, there, own, offset, g->staging, err));
+        rc = exf_ranks_gather_parts(g->ranks, there, own, offset, g->staging, err);
+        if (rc != EXF_OK) g->staging = NULL; /* stays (ranks.h) */
+        if (rc != EXF_OK) goto out;
         if (!exf_ranks_first(g->ranks)) continue;
         g->b->copy(q, piece, g->staging, (stop - at) * bytes);
         EXF_TRY(g->b->finish(q, err));

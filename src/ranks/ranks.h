@@ -123,7 +123,8 @@ typedef struct {
 exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_gathered *out, exf_err *err) EXF_CHECKED;
 void exf_ranks_gathered_free(exf_ranks_gathered *g);
 /* Gathers an array of which each rank has a part: puts its n bytes at `offset` of rank 0's `all`; on the others `all` is not used.
- * Rank 0's own may lie there already.  All ranks send at once. */
+ * Rank 0's own may lie there already.  All ranks send at once.  After a failure own and all must stay until the process ends: MPI
+ * may still read and write them. */
 exf_code exf_ranks_gather_parts(exf_ranks *r, const void *own, size_t n, size_t offset, void *all, exf_err *err) EXF_CHECKED;
 /* EXF_MODEL on every rank if one's text, of several lines, is not that of rank 0; names both ranks and hosts and
  * what each has in the first line that differs: of a long line, the part that does. */

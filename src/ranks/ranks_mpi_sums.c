@@ -152,16 +152,17 @@ exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, 
  * of every piece for all, and rank 0 gathers the slices. */
 enum { PIECE = 1 << 23 }; /* bytes */
 
-/* A piece of an array that is being summed, and its slices. */
+/* A piece of an array that is being summed, and its slices.  Messages are of copies, since MPI may still read and write them after
+ * a failure, when the caller frees what it had; they then stay until the process ends. */
 typedef struct {
     exf_ranks *r;
     MPI_Comm comm;
-    int counts;          /* of wait_for() */
+    int counts;      /* of wait_for() */
     exf_ranks_kind kind;
-    char *data;
-    size_t n;            /* elements */
-    char *sum, *others;  /* of this rank's slice; [ranks - 1] slices that came */
-    MPI_Request *q;      /* [2 ranks] */
+    size_t n;        /* elements */
+    char *copy;      /* of the piece, then the sums */
+    char *others;    /* [ranks - 1] slices that came */
+    MPI_Request *q;  /* [2 ranks] */
 } summed_piece;
 
 enum { TAG_SLICE = 1, TAG_SUM = 2 };
@@ -206,57 +207,52 @@ static exf_code add_own_slice(const summed_piece *p, exf_err *err)
         size_t there = slice_start(p, i), m = slice_start(p, i + 1) - there;
         if (i == own) continue;
         EXF_TRY(start_message(p, 0, p->others + (size_t)(i - (i > own)) * n, n, i, TAG_SLICE, p->q + used++, err));
-        EXF_TRY(start_message(p, 1, p->data + there, m, i, TAG_SLICE, p->q + used++, err));
+        EXF_TRY(start_message(p, 1, p->copy + there, m, i, TAG_SLICE, p->q + used++, err));
     }
     EXF_TRY(wait_for(p->r, p->q, used, p->counts, "a sum", err));
-    if (p->sum != p->data + start && n) memcpy(p->sum, p->data + start, n);
-    for (int i = 0; i < size - 1; i++) add_elements(p->kind, p->sum, p->others + (size_t)i * n, n);
+    for (int i = 0; i < size - 1; i++) add_elements(p->kind, p->copy + start, p->others + (size_t)i * n, n);
 out:
     return rc;
 }
 
-/* Gathers the slices in rank 0's data. */
+/* Gathers the slices on rank 0. */
 static exf_code gather_slices(const summed_piece *p, exf_err *err)
 {
-    int own = p->r->place.rank, used = 0;
-    exf_code rc;
-    if (own) EXF_TRY(start_message(p, 1, p->sum, slice_start(p, own + 1) - slice_start(p, own), 0, TAG_SUM, p->q + used++, err));
-    for (int i = 1; !own && i < p->r->place.size; i++) {
-        size_t there = slice_start(p, i);
-        EXF_TRY(start_message(p, 0, p->data + there, slice_start(p, i + 1) - there, i, TAG_SUM, p->q + used++, err));
+    int own = p->r->place.rank, size = p->r->place.size, used = 0;
+    exf_code rc = EXF_OK;
+    for (int i = own ? own : 1; i < (own ? own + 1 : size); i++) {
+        size_t there = slice_start(p, i), n = slice_start(p, i + 1) - there;
+        EXF_TRY(start_message(p, own > 0, p->copy + there, n, own ? 0 : i, TAG_SUM, p->q + used++, err));
     }
     rc = wait_for(p->r, p->q, used, p->counts, "a sum", err);
 out:
     return rc;
 }
 
-/* Adds up a piece at a time, so that what came from others stays small.  A sum that failed keeps its memory until the process
- * ends: MPI may still write to it. */
+/* Adds up a piece at a time, so that copies stay small. */
 static exf_code sum_pieces(exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     summed_piece p = {.r = r, .counts = !beside};
-    char *sum = NULL;
-    size_t ranks, slice;
     exf_code rc = EXF_OK;
     if (!r || r->place.size == 1) return EXF_OK;
+    size_t ranks = (size_t)r->place.size;
     p.comm = beside ? r->beside : r->sums;
-    ranks = (size_t)r->place.size;
-    slice = PIECE / ranks + 2 * sizeof(exf_exact);
-    EXF_TRY(exf_mem_raw(&sum, slice, 1, "sums of ranks", err));
-    EXF_TRY(exf_mem_raw(&p.others, slice, ranks - 1, "sums of ranks", err));
+    EXF_TRY(exf_mem_raw(&p.copy, PIECE, 1, "sums of ranks", err));
+    EXF_TRY(exf_mem_raw(&p.others, PIECE / ranks + sizeof(exf_exact), ranks - 1, "sums of ranks", err));
     EXF_TRY(exf_mem_new(&p.q, 2 * ranks, sizeof *p.q, "sums of ranks", err));
     for (size_t i = 0; i < n; i++) {
         size_t each = element_bytes(arrays[i].kind), most = PIECE / each;
         for (size_t k = 0; k < arrays[i].n; k += most) {
+            char *data = (char *)arrays[i].data + k * each;
             p.kind = arrays[i].kind;
-            p.data = (char *)arrays[i].data + k * each;
             p.n = arrays[i].n - k < most ? arrays[i].n - k : most;
-            p.sum = r->place.rank ? sum : p.data;
+            memcpy(p.copy, data, p.n * each);
             EXF_TRY(add_own_slice(&p, err));
             EXF_TRY(gather_slices(&p, err));
+            if (!r->place.rank) memcpy(data, p.copy, p.n * each);
         }
     }
-    exf_mem_free(sum);
+    exf_mem_free(p.copy);
     exf_mem_free(p.others);
     exf_mem_free(p.q);
 out:
