@@ -48,18 +48,26 @@ exf_code exf_ranks_barrier(exf_ranks *r, exf_err *err)
 
 enum { MOST_BYTES = 1 << 28 };
 
+/* After a failure MPI goes on with what was started, while callers free their memory: what is sent and received are copies, which
+ * then stay until the process ends. */
 exf_code exf_ranks_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    for (size_t at = 0; r && at < n; at += MOST_BYTES) {
+    char *copy = NULL;
+    exf_code rc;
+    if (!r) return EXF_OK;
+    EXF_TRY(exf_mem_raw(&copy, n, 1, "a broadcast", err));
+    if (!r->place.rank && n) memcpy(copy, bytes, n);
+    for (size_t at = 0; at < n; at += MOST_BYTES) {
         MPI_Request q;
         int piece = (int)(n - at < MOST_BYTES ? n - at : MOST_BYTES);
         pthread_mutex_lock(&r->lock);
-        int status = MPI_Ibcast((char *)bytes + at, piece, MPI_BYTE, 0, r->world, &q);
+        int status = MPI_Ibcast(copy + at, piece, MPI_BYTE, 0, r->world, &q);
         pthread_mutex_unlock(&r->lock);
         EXF_TRY(exf_mpi_ok(status, "a broadcast", err));
         EXF_TRY(exf_mpi_wait(r, &q, 1, "a broadcast", err));
     }
+    if (r->place.rank && n) memcpy(bytes, copy, n);
+    exf_mem_free(copy);
 out:
     return rc;
 }
@@ -67,22 +75,25 @@ out:
 /* Gives rank 0 every rank's number of bytes. */
 static exf_code gather_sizes(exf_ranks *r, uint64_t own, exf_ranks_gathered *out, exf_err *err)
 {
-    uint64_t *sizes = NULL;
+    size_t n = (size_t)r->place.size;
+    uint64_t *sizes = NULL; /* [ranks], then this rank's */
     MPI_Request q;
     exf_code rc;
-    EXF_TRY(exf_mem_new(&sizes, (size_t)r->place.size, sizeof *sizes, "gathered bytes", err));
+    EXF_TRY(exf_mem_new(&sizes, n + 1, sizeof *sizes, "gathered bytes", err));
+    sizes[n] = own;
     pthread_mutex_lock(&r->lock);
-    int status = MPI_Igather(&own, 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, r->world, &q);
+    int status = MPI_Igather(&sizes[n], 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, r->world, &q);
     pthread_mutex_unlock(&r->lock);
     EXF_TRY(exf_mpi_ok(status, "a gathering", err));
     EXF_TRY(exf_mpi_wait(r, &q, 1, "a gathering", err));
-    if (r->place.rank) goto out;
-    EXF_TRY(exf_mem_new(&out->offset, (size_t)r->place.size + 1, sizeof *out->offset, "gathered bytes", err));
-    for (int i = 0; i < r->place.size; i++) out->offset[i + 1] = out->offset[i] + (size_t)sizes[i];
-    EXF_TRY(exf_mem_raw(&out->data, out->offset[r->place.size], 1, "gathered bytes", err));
-    out->size = r->place.size;
-out:
+    if (!r->place.rank) {
+        EXF_TRY(exf_mem_new(&out->offset, n + 1, sizeof *out->offset, "gathered bytes", err));
+        for (size_t i = 0; i < n; i++) out->offset[i + 1] = out->offset[i] + (size_t)sizes[i];
+        EXF_TRY(exf_mem_raw(&out->data, out->offset[n], 1, "gathered bytes", err));
+        out->size = r->place.size;
+    }
     exf_mem_free(sizes);
+out:
     return rc;
 }
 
@@ -136,16 +147,20 @@ out:
 exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_gathered *out, exf_err *err)
 {
     part_of_array *parts = NULL;
+    char *copy = NULL;
     exf_code rc;
     if (!r) return exf_one_gather(bytes, n, out, err);
     *out = (exf_ranks_gathered){.data = NULL};
     EXF_TRY(gather_sizes(r, n, out, err));
-    if (!r->place.rank && n) memcpy(out->data, bytes, n);
+    if (r->place.rank) EXF_TRY(exf_mem_raw(&copy, n, 1, "gathered bytes", err));
+    if (n) memcpy(r->place.rank ? copy : out->data, bytes, n);
     EXF_TRY(exf_mem_new(&parts, (size_t)out->size, sizeof *parts, "gathered bytes", err));
     for (int i = 0; i < out->size; i++) parts[i] = (part_of_array){out->offset[i], out->offset[i + 1] - out->offset[i]};
-    rc = move_parts(r, bytes, n, parts, out->data, err);
+    EXF_TRY(move_parts(r, copy, n, parts, out->data, err));
+    exf_mem_free(copy);
 out:
     exf_mem_free(parts);
+    if (rc != EXF_OK) *out = (exf_ranks_gathered){.data = NULL};
     return rc;
 }
 
