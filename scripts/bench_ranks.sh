@@ -37,13 +37,13 @@ program() { # NAME RANKS OPTION ...
     exec $launcher "$build/bin/exfold-$name" "$dir/recipe.yaml" --backend "$backend" "$@"
 }
 
-timed() { # RANKS OPTION ... : the run that is measured
-    n=$1
+run() { # RANKS OPTION ... : what is measured
+    on=$1
     shift
     if [ "$what" = validate ]; then
-        (program validate "$n" --tables "$dir/out/tables.h5" -o "$dir/scores" --force "$@")
+        (program validate "$on" --tables "$dir/out/tables.h5" -o "$dir/scores" --force "$@")
     else
-        (program calibrate "$n" --force "$@")
+        (program calibrate "$on" --force "$@")
     fi
 }
 
@@ -100,11 +100,7 @@ output: {directory: out}
 END
 [ "$what" != validate ] || (program calibrate 1 --quiet)
 for n in $ranks; do
-    if [ "$what" = validate ]; then
-        (program validate 1 --tables "$dir/out/tables.h5" -o "$dir/scores" --dry-run --quiet --json - --ranks "$n") >"$dir/plan"
-    else
-        (program calibrate 1 --dry-run --quiet --json - --ranks "$n") >"$dir/plan"
-    fi
+    run 1 --dry-run --quiet --json - --ranks "$n" >"$dir/plan"
     echo "$n $(sed -n 's/.*"scale": *{[^}]*"seconds": *\([-+.0-9e]*\), "most.*/\1/p' "$dir/plan")" >>"$dir/plans"
 done
 i=0
@@ -112,7 +108,7 @@ while [ "$i" -lt "$runs" ]; do
     i=$((i + 1))
     for n in $ranks; do
         start=$(date +%s.%N)
-        timed "$n" --progress=json >"$dir/said" 2>"$dir/log" || { cat "$dir/log" >&2; exit 1; }
+        run "$n" --progress=json >"$dir/said" 2>"$dir/log" || { cat "$dir/log" >&2; exit 1; }
         echo "$n $start $(date +%s.%N) $(number seconds "$dir/log")" | awk '{ print $1, $3 - $2, $4 }' >>"$dir/times"
         tail -n 1 "$dir/times" | awk '{ printf "%d ranks: whole %.2f s, forward %.2f s", $1, $2, $3 }'
         echo ", $(digest "$dir/$result")"
@@ -120,10 +116,9 @@ while [ "$i" -lt "$runs" ]; do
     done
 done
 for n in $ranks; do
-    echo "$n $(median 2 "$n") $(median 3 "$n") $(awk -v n="$n" '$1 == n { print $2 }' "$dir/plans" 2>/dev/null)"
+    echo "$n $(median 2 "$n") $(median 3 "$n") $(awk -v n="$n" '$1 == n { print $2 }' "$dir/plans")"
 done | awk '
     NR == 1 { whole = $2; forward = $3 }
-    { printf "%d ranks, medians: whole %.2f s (%.2f times), forward %.2f s (%.2f times)", $1, $2, whole / $2, $3, forward / $3
-      if ($4) printf "; predicted %.2f s (%+.0f %%)", $4, 100 * ($4 / $2 - 1)
-      print "" }'
+    { printf "%d ranks, medians: whole %.2f s (%.2f times), forward %.2f s (%.2f times); predicted %.2f s (%+.0f %%)\n",
+             $1, $2, whole / $2, $3, forward / $3, $4, 100 * ($4 / $2 - 1) }'
 [ -z "${KILL:-}" ] || kill_one "${ranks##* }"

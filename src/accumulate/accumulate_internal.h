@@ -136,7 +136,7 @@ void exf_basis_choose_signs(double *q, int r, int d);
 /* Keeps the inputs of a sample of a layer's tokens, and finds their principal directions.  The keys depend on no seed. */
 typedef struct {
     exf_smallest_keys keys;
-    exf_run_rows own;     /* of a rank, whose blocks count from the first of them */
+    exf_run_rows own;     /* of this rank, whose blocks count from the first of them */
     int d_model;
     int directions;       /* q */
     float *input;         /* [n, H] by rising key; NULL: rows stay on the device */

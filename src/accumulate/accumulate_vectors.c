@@ -68,7 +68,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
     if (takes_samples(o)) EXF_TRY(exf_sampler_new(&m->sampler, most_samples(shape, o), 0, err));
-    m->sampler.rows = own;
+    m->sampler.own = own;
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
     EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));

@@ -70,7 +70,7 @@ void exf_device_samples_begin(exf_device_samples *s)
 /* Each sample has a place of its own in slot_host, which copies still read when this returns. */
 void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b)
 {
-    size_t row = of->rows.first + b->row, first = exf_smallest_keys_first(&of->keys, row);
+    size_t row = of->own.first + b->row, first = exf_smallest_keys_first(&of->keys, row);
     size_t end = exf_smallest_keys_first(&of->keys, row + (size_t)b->n_tokens), n = end - first;
     s->last = b->q;
     s->number = b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
@@ -99,7 +99,7 @@ exf_code exf_device_samples_gather(exf_device_samples *s, const exf_sampler *to,
         if (n) EXF_TRY(s->b->download(s->q, ids, s->ids + side * s->cap + first, n * sizeof *ids, err));
         for (size_t k = 0; k < n; k++) to->pair[2 * to->keys.by_row[first + k] + side] = ids[k];
     }
-    EXF_TRY(exf_gather_samples(s->gatherer.ranks, &to->keys, to->rows, to->pair, 2 * sizeof *to->pair, err));
+    EXF_TRY(exf_gather_samples(s->gatherer.ranks, &to->keys, to->own, to->pair, 2 * sizeof *to->pair, err));
     EXF_TRY(exf_device_gather(&s->gatherer, s->last, first, first + n, to->n, s->source, bytes, err));
     EXF_TRY(exf_device_gather(&s->gatherer, s->last, first, first + n, to->n, s->target, bytes, err));
     s->q = s->last; /* rank 0 has those of others, if none of its own */

@@ -118,7 +118,7 @@ out:
 
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
 {
-    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->rows.first + b->row;
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->own.first + b->row;
     for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->n; at++) {
         size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
         if (row >= first + (size_t)b->n_tokens) break;
@@ -134,9 +134,9 @@ exf_code exf_sampler_gather(const exf_sampler *s, exf_ranks *ranks, int d_model,
 {
     size_t bytes = (size_t)d_model * sizeof *s->source;
     exf_code rc;
-    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->rows, s->pair, 2 * sizeof *s->pair, err));
-    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->rows, s->source, bytes, err));
-    rc = exf_gather_samples(ranks, &s->keys, s->rows, s->target, bytes, err);
+    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->own, s->pair, 2 * sizeof *s->pair, err));
+    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->own, s->source, bytes, err));
+    rc = exf_gather_samples(ranks, &s->keys, s->own, s->target, bytes, err);
 out:
     return rc;
 }

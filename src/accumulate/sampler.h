@@ -15,7 +15,7 @@
 /* Gathers on rank 0 what each rank has kept of its rows: values [n, bytes] of the chosen candidates, by rising key.  Collective. */
 exf_code exf_gather_samples(exf_ranks *r, const exf_smallest_keys *keys, exf_run_rows own, void *values, size_t bytes,
                             exf_err *err) EXF_CHECKED;
-/* The same of values in device memory. */
+/* Gathers values that lie in device memory, by way of pinned memory. */
 typedef struct {
     exf_ranks *ranks; /* NULL: one process, for which nothing is gathered */
     const exf_backend *b;
@@ -24,7 +24,7 @@ typedef struct {
 
 exf_code exf_device_gatherer_open(exf_device_gatherer *g, exf_ranks *ranks, const exf_backend *b, exf_err *err) EXF_CHECKED;
 void exf_device_gatherer_free(exf_device_gatherer *g); /* accepts zeroed memory */
-/* Gathers values [n, bytes] by rising row, of which this rank has [first, end).  Waits for the queue. */
+/* Gathers on rank 0 values [n, bytes] by rising row, of which this rank has [first, end).  Collective; waits for the queue. */
 exf_code exf_device_gather(exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
                            size_t bytes, exf_err *err) EXF_CHECKED;
 
@@ -37,7 +37,7 @@ typedef struct {
     int32_t *slot;            /* [n, 2] slots a, b */
     float *source, *target;   /* [n, H] outputs u, v */
     int32_t *pair;            /* [n, 2] experts */
-    exf_run_rows rows;        /* of a rank, whose blocks count from the first of them */
+    exf_run_rows own;         /* of this rank, whose blocks count from the first of them */
 } exf_sampler;
 
 /* Allocates memory for `samples` samples of width d_model; 0: without their outputs. */

@@ -119,8 +119,8 @@ exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *e
 exf_code exf_opts_help_keys(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Appends the flags of all rows, one after the other in lines of at most 80: "  -q, --quiet  -v, ...". */
 exf_code exf_opts_help_flags(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Appends one line of two columns, the second from `column` on and wrapped; a long left part, unless both fit,
- * stands on a line of its own. */
+/* Appends one line of two columns, the second from `column` on and wrapped; a long left part stands on a line of its own,
+ * unless the line has room for both. */
 exf_code exf_opts_help_line(const char *left, const char *right, size_t column, exf_text *out, exf_err *err) EXF_CHECKED;
 /* The parts of a row's line, for manual pages: the placeholder of its value
  * ("DIR", "auto|cpu|cuda"), and the right column as one line ("help (default X; recipe: KEY)"). */

@@ -18,7 +18,7 @@ typedef exf_code (*exf_plan_pass)(void *self, const exf_batch *batch, const exf_
 typedef struct {
     const exf_model *model;
     const exf_batch *batch;   /* ids NULL: the tokens are not known */
-    const size_t *group_of;   /* [sequences] that ranks do not part, as exf_deal() takes it; NULL: each goes where it likes */
+    const size_t *group_of;   /* [n_sequences] as exf_deal() takes it: a rank gets whole groups; NULL: each sequence is one */
     exf_forward_options options;
     int workers;
     double flops;             /* of the whole run */
@@ -30,7 +30,7 @@ typedef struct {
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
-    uint64_t beside;          /* of disk, what is written while the pass runs */
+    uint64_t statistics;      /* bytes of disk that are written while the pass runs */
     const char *note;         /* ends the line of the tokens: ", 40 layers recorded"; "" for nothing */
     const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
     /* Results of exf_plan_measure(). */

@@ -32,7 +32,7 @@ static void free_sample(plan_sample *s)
 /* Operations of a layer that one thread of a CPU is given, and tokens that a GPU is given at first: some tenths of a second. */
 static const double cpu_flops = 1e10;
 enum { GPU_TOKENS = 65536, LEAST_TOKENS = 64 };
-/* Seconds that a GPU computes then: after some tenths its clock falls to what its power allows. */
+/* Seconds that the last pass of a GPU's sample takes, about: after some tenths the clock falls to what the power allows. */
 static const double sustained = 1.5;
 
 /* Returns the tokens of which a layer takes some tenths of a second on a CPU. */
@@ -279,8 +279,8 @@ exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *
     out->weights = rates->read > 0 ? bytes / rates->read : p->part.weights;
     if (rates->copy > 0) out->weights = fmax(out->weights, bytes / rates->copy);
     out->sums = 2 * (double)p->reduced * ((of_node - 1) / of_node / rate_in_node + (n - 1) / n / rates->network);
-    out->statistics = (double)p->beside / rates->write;
-    out->files = (double)(p->disk - p->beside) / rates->write;
+    out->statistics = (double)p->statistics / rates->write;
+    out->files = (double)(p->disk - p->statistics) / rates->write;
     chain = out->sums + out->statistics;
     out->seconds = out->start + out->once + out->ends + out->files +
                    (on_gpu ? fmax(fmax(out->tokens, out->weights), chain) + chain / layers

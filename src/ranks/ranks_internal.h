@@ -73,6 +73,11 @@ struct exf_ranks {
 exf_code exf_mpi_ok(int status, const char *what, exf_err *err) EXF_CHECKED;
 /* Waits for n requests, which are then MPI_REQUEST_NULL; returns another rank's failure instead if there is one. */
 exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err) EXF_CHECKED;
+/* Starts to send n bytes to another rank, or to receive them from it; *q is then waited for. */
+exf_code exf_mpi_message(exf_ranks *r, MPI_Comm comm, int sends, void *bytes, size_t n, int other, MPI_Request *q, const char *what,
+                         exf_err *err) EXF_CHECKED;
+/* Waits for all ranks of comm. */
+exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err *err) EXF_CHECKED;
 /* Returns a note as a failure: "rank 2 on HOST, layer 3: MESSAGE". */
 exf_code exf_mpi_failure(const exf_ranks *r, const exf_note *note, exf_err *err) EXF_CHECKED;
 /* Returns the failure that is known, if there is one; the caller has the lock. */

@@ -225,13 +225,7 @@ void exf_ranks_abort(exf_code rc)
 
 exf_code exf_ranks_node_barrier(exf_ranks *r, exf_err *err)
 {
-    MPI_Request q;
-    if (!r) return EXF_OK;
-    pthread_mutex_lock(&r->lock);
-    int status = MPI_Ibarrier(r->node, &q);
-    pthread_mutex_unlock(&r->lock);
-    exf_code rc = exf_mpi_ok(status, "a barrier of the node", err);
-    return rc == EXF_OK ? exf_mpi_wait(r, &q, 1, "a barrier of the node", err) : rc;
+    return r ? exf_mpi_barrier(r, r->node, "a barrier of the node", err) : EXF_OK;
 }
 
 /* The lowest rank of the node allocates all of it; the others ask where it lies. */

@@ -37,13 +37,7 @@ exf_code exf_ranks_vote_finish(exf_ranks *r, int *largest, exf_err *err)
 
 exf_code exf_ranks_barrier(exf_ranks *r, exf_err *err)
 {
-    MPI_Request q;
-    if (!r) return EXF_OK;
-    pthread_mutex_lock(&r->lock);
-    int status = MPI_Ibarrier(r->world, &q);
-    pthread_mutex_unlock(&r->lock);
-    exf_code rc = exf_mpi_ok(status, "a barrier", err);
-    return rc == EXF_OK ? exf_mpi_wait(r, &q, 1, "a barrier", err) : rc;
+    return r ? exf_mpi_barrier(r, r->world, "a barrier", err) : EXF_OK;
 }
 
 enum { MOST_BYTES = 1 << 28 };
@@ -97,8 +91,6 @@ out:
     return rc;
 }
 
-enum { TAG_BYTES = 1 };
-
 static size_t calls_of(size_t n)
 {
     return (n + MOST_BYTES - 1) / MOST_BYTES;
@@ -109,12 +101,8 @@ static exf_code start_moving(exf_ranks *r, char *bytes, size_t n, int other, MPI
 {
     exf_code rc = EXF_OK;
     for (size_t at = 0; at < n; at += MOST_BYTES) {
-        int m = (int)(n - at < MOST_BYTES ? n - at : MOST_BYTES);
-        pthread_mutex_lock(&r->lock);
-        int status = r->place.rank ? MPI_Isend(bytes + at, m, MPI_BYTE, other, TAG_BYTES, r->world, q + *used)
-                                   : MPI_Irecv(bytes + at, m, MPI_BYTE, other, TAG_BYTES, r->world, q + *used);
-        pthread_mutex_unlock(&r->lock);
-        EXF_TRY(exf_mpi_ok(status, "a gathering", err));
+        size_t m = n - at < MOST_BYTES ? n - at : MOST_BYTES;
+        EXF_TRY(exf_mpi_message(r, r->world, r->place.rank > 0, bytes + at, m, other, q + *used, "a gathering", err));
         ++*used;
     }
 out:

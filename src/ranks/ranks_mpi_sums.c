@@ -1,4 +1,4 @@
-/* ranks_mpi_sums.c - waiting for MPI, and sums over ranks; see ranks.h. */
+/* ranks_mpi_sums.c - waiting for MPI, messages and barriers, and sums over ranks; see ranks.h. */
 #include "ranks/ranks_internal.h"
 
 #if EXF_HAVE_MPI
@@ -18,13 +18,13 @@ exf_code exf_mpi_ok(int status, const char *what, exf_err *err)
     return exf_fail(err, EXF_IO, "MPI cannot do %s: %s", what, text);
 }
 
-/* Seconds without a pause, and tests after which pauses, of some 50 us at the least, become longer. */
+/* Seconds of waiting without a pause, and tests after which pauses, of 50 us or so at first, become longer. */
 static const double eager = 0.02;
 enum { EAGER_TURNS = 20000 };
 
-/* Waits for n requests.  MPI moves data in small pieces, and only while a rank tests: of one message 7 GB/s without pauses, 1.5
- * with them.  counts: 1 adds the time spent waiting to r->waited, on threads
- * of the run's work; 0 on those that run while it computes. */
+/* Waits for n requests.  MPI moves data in small pieces, and only while a rank tests: a large message at 7 GB/s without pauses, at
+ * 1.5 with them.  counts: 1 adds the time spent waiting to r->waited, on threads of the run's work; 0 on those that run while it
+ * computes. */
 static exf_code wait_for(exf_ranks *r, MPI_Request *q, int n, int counts, const char *what, exf_err *err)
 {
     double began = exf_clock();
@@ -50,6 +50,27 @@ static exf_code wait_for(exf_ranks *r, MPI_Request *q, int n, int counts, const 
 exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err)
 {
     return wait_for(r, q, n, 1, what, err);
+}
+
+exf_code exf_mpi_message(exf_ranks *r, MPI_Comm comm, int sends, void *bytes, size_t n, int other, MPI_Request *q, const char *what,
+                         exf_err *err)
+{
+    enum { TAG = 1 }; /* of all messages: those between two ranks come in the order in which they were started */
+    pthread_mutex_lock(&r->lock);
+    int status = sends ? MPI_Isend(bytes, (int)n, MPI_BYTE, other, TAG, comm, q)
+                       : MPI_Irecv(bytes, (int)n, MPI_BYTE, other, TAG, comm, q);
+    pthread_mutex_unlock(&r->lock);
+    return exf_mpi_ok(status, what, err);
+}
+
+exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err *err)
+{
+    MPI_Request q;
+    pthread_mutex_lock(&r->lock);
+    int status = MPI_Ibarrier(comm, &q);
+    pthread_mutex_unlock(&r->lock);
+    exf_code rc = exf_mpi_ok(status, what, err);
+    return rc == EXF_OK ? exf_mpi_wait(r, &q, 1, what, err) : rc;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------- */
@@ -165,21 +186,9 @@ typedef struct {
     MPI_Request *q;  /* [2 ranks] */
 } summed_piece;
 
-enum { TAG_SLICE = 1, TAG_SUM = 2 };
-
 static size_t slice_start(const summed_piece *p, int rank)
 {
     return p->n * (size_t)rank / (size_t)p->r->place.size * element_bytes(p->kind);
-}
-
-static exf_code start_message(const summed_piece *p, int sends, char *bytes, size_t n, int other, int tag, MPI_Request *q,
-                              exf_err *err)
-{
-    pthread_mutex_lock(&p->r->lock);
-    int status = sends ? MPI_Isend(bytes, (int)n, MPI_BYTE, other, tag, p->comm, q)
-                       : MPI_Irecv(bytes, (int)n, MPI_BYTE, other, tag, p->comm, q);
-    pthread_mutex_unlock(&p->r->lock);
-    return exf_mpi_ok(status, "a sum", err);
 }
 
 /* Adds n bytes of elements to `to`. */
@@ -206,8 +215,8 @@ static exf_code add_own_slice(const summed_piece *p, exf_err *err)
     for (int i = 0; i < size; i++) {
         size_t there = slice_start(p, i), m = slice_start(p, i + 1) - there;
         if (i == own) continue;
-        EXF_TRY(start_message(p, 0, p->others + (size_t)(i - (i > own)) * n, n, i, TAG_SLICE, p->q + used++, err));
-        EXF_TRY(start_message(p, 1, p->copy + there, m, i, TAG_SLICE, p->q + used++, err));
+        EXF_TRY(exf_mpi_message(p->r, p->comm, 0, p->others + (size_t)(i - (i > own)) * n, n, i, p->q + used++, "a sum", err));
+        EXF_TRY(exf_mpi_message(p->r, p->comm, 1, p->copy + there, m, i, p->q + used++, "a sum", err));
     }
     EXF_TRY(wait_for(p->r, p->q, used, p->counts, "a sum", err));
     for (int i = 0; i < size - 1; i++) add_elements(p->kind, p->copy + start, p->others + (size_t)i * n, n);
@@ -222,7 +231,7 @@ static exf_code gather_slices(const summed_piece *p, exf_err *err)
     exf_code rc = EXF_OK;
     for (int i = own ? own : 1; i < (own ? own + 1 : size); i++) {
         size_t there = slice_start(p, i), n = slice_start(p, i + 1) - there;
-        EXF_TRY(start_message(p, own > 0, p->copy + there, n, own ? 0 : i, TAG_SUM, p->q + used++, err));
+        EXF_TRY(exf_mpi_message(p->r, p->comm, own > 0, p->copy + there, n, own ? 0 : i, p->q + used++, "a sum", err));
     }
     rc = wait_for(p->r, p->q, used, p->counts, "a sum", err);
 out:

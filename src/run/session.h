@@ -61,9 +61,8 @@ typedef struct {
     const exf_demand *demand;
     const exf_observer *observer; /* of a recording: reads blocks as the run's own does */
     int n_layers;        /* layers that run */
-    const size_t *group_of; /* of the plan: sequences that ranks do not part; NULL: none */
-    uint64_t beside;     /* bytes of disk that are written while the pass runs */
-    uint64_t reduced;    /* bytes of sums that ranks would add up, of all layers; 0: the run makes no statistics */
+    const size_t *group_of; /* of the plan (plan/plan.h) */
+    uint64_t reduced;    /* bytes of all layers' sums, which ranks would add up and rank 0 writes; 0: the run makes no statistics */
     uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
     uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
     int no_resume;       /* the run saves no resume point, whatever the recipe says */

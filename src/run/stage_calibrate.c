@@ -147,7 +147,7 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
                                  .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL) +
                                          exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors,
-                                 .reduced = sums * l, .beside = sums * l, .records = l * sums,
+                                 .reduced = sums * l, .records = l * sums,
                                  /* statistics, tables and one export */
                                  .disk = l * (sums + e * e * (2 * 28 + 16) + vectors) +
                                          2 * exf_norm_head_bytes(&s->shape, s->layers.n, q),

@@ -56,7 +56,7 @@ static void check_sums(int beside, size_t numbers, size_t exact, size_t bytes)
     for (size_t i = 0; i < bytes; i++) z[i] = byte_of(rank, i);
     const exf_ranks_array list[] = {{x, numbers, EXF_RANKS_U64}, {y, exact, EXF_RANKS_EXACT}, {z, bytes, EXF_RANKS_BITS}};
     ck((beside ? exf_ranks_sum_beside(ranks, list, 3, &e) : exf_ranks_sum(ranks, list, 3, &e)) == EXF_OK, "sum");
-    int from = rank ? rank : 0, to = rank ? rank + 1 : size;
+    int from = rank, to = rank ? rank + 1 : size;
     for (size_t i = 0; i < numbers; i++) {
         uint64_t sum = 0;
         for (int r = from; r < to; r++) sum += number_of(r, i);

@@ -30,7 +30,7 @@ static exf_scale predict(const exf_backend *b, int ranks, int nodes, int measure
     exf_batch batch = {NULL, span, N, N * LENGTH, LENGTH};
     m.arch.n_layers = 4;
     exf_plan p = {.model = &m, .batch = &batch, .options = {.backend = b}, .flops = 4e15, .weight_bytes = 200000000000,
-                  .reduced = 700000000, .beside = written, .disk = written + others, .seconds = 40, .measured = measured};
+                  .reduced = 700000000, .statistics = written, .disk = written + others, .seconds = 40, .measured = measured};
     exf_recipe r = {.plan_ranks = ranks, .plan_nodes = nodes, .plan_rates = rates, .dry_run = 1};
     exf_scale s;
     if (measured) p.part.once = 1, p.part.tokens = 100, p.part.weights = 10, p.part.ends = 2;
@@ -122,7 +122,7 @@ END_TEST
 START_TEST(mistakes_are_refused)
 {
     static const char *const bad[] = {"compute", "compute=", "compute=0", "compute=-1", "compute=1X", "compute=1GG",
-                                      "speed=1", "copy=nan", "write=inf"};
+                                      "speed=1", "copy=nan", "read=inf", "write=inf"};
     exf_recipe r = {.plan_nodes = 2, .dry_run = 1};
     exf_scale_rates rates;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
