@@ -12,6 +12,7 @@
 typedef struct {
     const exf_tables *tables;
     const char *digest;         /* of the tables; NULL: not known */
+    char *sha256;               /* [EXF_SHA256_HEX] gets that of the file, where its writer hashes it; NULL: nobody asks */
     const char *validation;     /* validation.md of these tables, for a card; NULL: none */
     const exf_provenance *validated; /* the facts of that validation, its text and settings; NULL: not known */
     int has_recipe;             /* exfold_recipe.yaml stands beside what is exported */

@@ -27,7 +27,7 @@ static exf_code write_tables(const exf_export *x, const char *path, int force, e
     EXF_TRY(exf_mem_new(&meta, facts.n, sizeof *meta, "metadata", err));
     for (size_t i = 0; i < facts.n; i++) meta[i] = (exf_st_meta){facts.key[i], facts.value[i]};
     use_signed_counts(&list);
-    EXF_TRY(exf_st_write(path, force, list.tensor, list.n, meta, facts.n, err));
+    EXF_TRY(exf_st_write(path, force, list.tensor, list.n, meta, facts.n, x->sha256, err));
 out:
     exf_mem_free(meta);
     exf_provenance_free(&facts);

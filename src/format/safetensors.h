@@ -87,7 +87,7 @@ void exf_st_writer_abort(exf_st_writer *w);                                /* NU
 exf_code exf_st_header(exf_text *header, size_t *order, const char *target, const exf_tensor *tensors, size_t n_tensors,
                        const exf_st_meta *meta, size_t n_meta, exf_err *err) EXF_CHECKED;
 
-/* All at once, from tensors[i].data. */
+/* All at once, from tensors[i].data.  sha256: gets that of the file, hashed beside the writing; NULL: nobody wants it. */
 exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta,
-                      size_t n_meta, exf_err *err) EXF_CHECKED;
+                      size_t n_meta, char sha256[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 #endif

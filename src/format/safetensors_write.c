@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/parallel.h"
 #include "format/json.h"
 
 #include <inttypes.h>
@@ -174,27 +175,35 @@ void exf_st_writer_abort(exf_st_writer *w)
     free_writer(w);
 }
 
-exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force, const exf_tensor *tensors, size_t n_tensors,
-                             const exf_st_meta *meta, size_t n_meta, exf_err *err)
+/* Begins a file and writes its header; gives the caller the header and the tensors in the order of their data, to free. */
+static exf_code begin(exf_st_writer **out, exf_text *header, const exf_tensor ***order, const char *target, int force,
+                      const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta, size_t n_meta, exf_err *err)
 {
     exf_code rc;
     exf_st_writer *w = NULL;
-    exf_text header = {0};
-    const exf_tensor **order = NULL;
-    *out = NULL;
     EXF_TRY(exf_mem_new(&w, 1, sizeof *w, target, err));
     w->n = n_tensors;
     EXF_TRY(exf_mem_strdup(&w->target, target, target, err));
     EXF_TRY(exf_mem_new(&w->slot, n_tensors, sizeof *w->slot, target, err));
-    EXF_TRY(build_header(&header, w, &order, tensors, meta, n_meta, err));
+    EXF_TRY(build_header(header, w, order, tensors, meta, n_meta, err));
     EXF_TRY(exf_output_file_begin(&w->file, target, force, err));
-    EXF_TRY(exf_output_file_write(w->file, header.s, header.len, err));
+    EXF_TRY(exf_output_file_write(w->file, header->s, header->len, err));
     *out = w;
     w = NULL;
 out:
+    exf_st_writer_abort(w);
+    return rc;
+}
+
+exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force, const exf_tensor *tensors, size_t n_tensors,
+                             const exf_st_meta *meta, size_t n_meta, exf_err *err)
+{
+    exf_text header = {0};
+    const exf_tensor **order = NULL;
+    *out = NULL;
+    exf_code rc = begin(out, &header, &order, target, force, tensors, n_tensors, meta, n_meta, err);
     exf_mem_free(order);
     exf_text_free(&header);
-    exf_st_writer_abort(w);
     return rc;
 }
 
@@ -230,15 +239,77 @@ exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err)
     return rc;
 }
 
-exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta,
-                      size_t n_meta, exf_err *err)
-{
+/* ---- a whole file --------------------------------------------------------------
+ * Tables with low-rank corrections are gigabytes: threads write pieces of them, while one thread hashes all of it in order. */
+
+enum { PIECE_BYTES = 4 << 20 };
+
+typedef struct {
     exf_st_writer *w;
-    exf_code rc = exf_st_writer_begin(&w, target, force, tensors, n_tensors, meta, n_meta, err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < n_tensors && rc == EXF_OK; i++)
-        rc = exf_st_writer_put(w, i, 0, tensors[i].data, (size_t)w->slot[i].nbytes, err);
-    if (rc == EXF_OK) return exf_st_writer_commit(w, err);
-    exf_st_writer_abort(w);
+    exf_text header;
+    const exf_tensor *tensors;
+    const exf_tensor **order; /* pointers to the tensors, in the order of their data */
+    char *sha256;
+} whole_file;
+
+static exf_code check_data(const whole_file *f, exf_err *err)
+{
+    for (size_t i = 0; i < f->w->n; i++)
+        if (!f->tensors[i].data && f->w->slot[i].nbytes)
+            return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %" PRIu64 " bytes", f->w->target, f->tensors[i].name,
+                            f->w->slot[i].nbytes);
+    return EXF_OK;
+}
+
+static exf_code hash_all(void *self, exf_err *err)
+{
+    const whole_file *f = self;
+    exf_hash *h = NULL;
+    exf_code rc;
+    EXF_TRY(exf_hash_new(&h, err));
+    EXF_TRY(exf_hash_add(h, f->header.s, f->header.len, err));
+    for (size_t i = 0; i < f->w->n; i++) {
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(exf_hash_add(h, f->order[i]->data, (size_t)f->w->slot[f->order[i] - f->tensors].nbytes, err));
+    }
+    rc = exf_hash_end(h, f->sha256, err);
+    h = NULL;
+out:
+    exf_hash_free(h);
+    return rc;
+}
+
+static exf_code put_pieces(exf_st_writer *w, size_t tensor, const char *bytes, exf_err *err)
+{
+    size_t size = (size_t)w->slot[tensor].nbytes, n = (size + PIECE_BYTES - 1) / PIECE_BYTES;
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, exf_background_threads()))
+    for (size_t i = 0; i < n; i++) {
+        size_t at = i * PIECE_BYTES, some = size - at < PIECE_BYTES ? size - at : PIECE_BYTES;
+        exf_err e;
+        if (!exf_loop_takes(&loop, i)) continue;
+        if (exf_st_writer_put(w, tensor, at, bytes + at, some, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
+}
+
+exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta,
+                      size_t n_meta, char sha256[EXF_SHA256_HEX], exf_err *err)
+{
+    whole_file f = {.tensors = tensors, .sha256 = sha256};
+    exf_background hashing = {.running = 0};
+    exf_code rc;
+    EXF_TRY(begin(&f.w, &f.header, &f.order, target, force, tensors, n_tensors, meta, n_meta, err));
+    EXF_TRY(check_data(&f, err));
+    if (sha256) EXF_TRY(exf_background_start(&hashing, hash_all, &f, err));
+    for (size_t i = 0; i < n_tensors; i++) EXF_TRY(put_pieces(f.w, i, tensors[i].data, err));
+    EXF_TRY(exf_background_wait(&hashing, err));
+    rc = exf_st_writer_commit(f.w, err);
+    f.w = NULL;
+out:
+    exf_background_end(&hashing);
+    exf_st_writer_abort(f.w);
+    exf_mem_free(f.order);
+    exf_text_free(&f.header);
     return rc;
 }

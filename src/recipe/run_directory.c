@@ -219,6 +219,11 @@ exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err)
     return print_written(path, "digest", digest, err);
 }
 
+exf_code exf_announce_sha256(const char *path, const char *sha256, exf_err *err)
+{
+    return print_written(path, "sha256", sha256, err);
+}
+
 exf_code exf_announce_short(const char *path, exf_err *err)
 {
     return print_written(path, NULL, NULL, err);

@@ -38,8 +38,9 @@ void exf_run_directory_close(exf_run_directory *d, int failed);
 /* Prints "wrote PATH  1.2 MB  digest ..." of an artifact, as exfold-inspect digest prints it; "wrote PATH  1.2 MB  sha256 ..."
  * of any other file, as sha256sum prints it; of a directory a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
-/* The same of an artifact whose digest is known. */
+/* The same of an artifact whose digest is known, and of another file whose SHA-256 is. */
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;
+exf_code exf_announce_sha256(const char *path, const char *sha256, exf_err *err) EXF_CHECKED;
 /* Prints "wrote PATH  1.2 MB" of a file, on a screen that shall not be wider. */
 exf_code exf_announce_short(const char *path, exf_err *err) EXF_CHECKED;
 /* Reports "wrote PATH" on stderr, for a program whose stdout is a result. */

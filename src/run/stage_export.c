@@ -62,8 +62,12 @@ out:
 
 static exf_code write_target(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
 {
-    exf_code rc = w->write(x, path, r->force, err);
-    return rc == EXF_OK ? exf_announce(path, err) : rc;
+    char sha256[EXF_SHA256_HEX] = "";
+    exf_export told = *x;
+    told.sha256 = sha256;
+    exf_code rc = w->write(&told, path, r->force, err);
+    if (rc != EXF_OK) return rc;
+    return sha256[0] ? exf_announce_sha256(path, sha256, err) : exf_announce(path, err);
 }
 
 /* Refuses a runtime that does not serve the model, of that family and with so many experts per token, and then targets without

@@ -46,7 +46,7 @@ static inline void put_ids(const char *name, const char *tensor, int64_t rows, i
     int32_t *id = malloc((size_t)(rows * len) * sizeof *id + 1);
     for (int64_t i = 0; i < rows * len; i++) id[i] = (int32_t)(i / len + i % len);
     exf_tensor t = {.name = tensor, .dtype = EXF_DT_I32, .rank = 2, .shape = {rows, len}, .data = id};
-    ck_ok(exf_st_write(exf_scratch(name), 1, &t, 1, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch(name), 1, &t, 1, NULL, 0, NULL, &e), e);
     free(id);
 }
 

@@ -133,7 +133,7 @@ static inline void small_write_part(const small_model *m, const char *file, int 
         encode(bytes[i], m->value[i], (size_t)exf_tensor_count(x), m->dtype[i]);
         x->data = bytes[i];
     }
-    ck_ok(exf_st_write(exf_scratch(file), 1, t, (size_t)(to - from), &meta, 1, &e), e);
+    ck_ok(exf_st_write(exf_scratch(file), 1, t, (size_t)(to - from), &meta, 1, NULL, &e), e);
     for (int i = from; i < to; i++) exf_mem_free(bytes[i]);
 }
 

@@ -50,7 +50,7 @@ static exf_code read_sample(exf_err *err)
 
 static void write_sample(void)
 {
-    ck_ok(exf_st_write(exf_scratch("t.safetensors"), 1, tensor, n_tensors, fact, n_facts, &e), e);
+    ck_ok(exf_st_write(exf_scratch("t.safetensors"), 1, tensor, n_tensors, fact, n_facts, NULL, &e), e);
 }
 
 /* The sample as it was changed is refused with this object named; the sample is then as it was. */

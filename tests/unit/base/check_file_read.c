@@ -180,7 +180,7 @@ START_TEST(tensors_askew)
     uint16_t got[1000];
     unsigned char c[3];
     for (int i = 0; i < 3000; i++) wide[i] = (uint16_t)(i * 17);
-    ck_ok(exf_st_write(exf_scratch("askew.safetensors"), 1, t, 3, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("askew.safetensors"), 1, t, 3, NULL, 0, NULL, &e), e);
     ck_ok(exf_st_open(&f, exf_scratch("askew.safetensors"), &e), e);
     if (exf_st_use(f, ways[_i], &e) == EXF_OK) {
         ck_ok(exf_st_read(f, exf_st_find(f, "a"), 2000, got, 2000, &e), e);

@@ -73,7 +73,7 @@ START_TEST(every_integer_dtype_gives_the_same_ids)
         {EXF_DT_I32, i32}, {EXF_DT_U32, i32}, {EXF_DT_I64, i64}, {EXF_DT_U64, i64}};
     for (size_t i = 0; i < sizeof kind / sizeof kind[0]; i++) {
         exf_tensor t = {.name = "x", .dtype = kind[i].dtype, .rank = 2, .shape = {2, 2}, .data = kind[i].data};
-        ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+        ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, NULL, &e), e);
         exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens, tensor: x}\n");
         exf_corpus *c = load(&q);
         ck_assert_uint_eq(c->n_sequences, 2);
@@ -93,7 +93,7 @@ START_TEST(bad_tensors_are_refused)
                             {.name = "flat", .dtype = EXF_DT_I32, .rank = 1, .shape = {8}, .data = zeros},
                             {.name = "real", .dtype = EXF_DT_F32, .rank = 2, .shape = {2, 4}, .data = reals},
                             {.name = "thin", .dtype = EXF_DT_I32, .rank = 2, .shape = {4, 0}, .data = zeros}};
-    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, t, 5, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, t, 5, NULL, 0, NULL, &e), e);
 #define FROM(tensor) HEAD "  - {path: ids.safetensors, format: tokens, domain: d" tensor "}\n"
     refused_manifest(FROM(""), EXF_MODEL, "source 1 (ids.safetensors, domain \"d\"): the file has 5 tensors, \"tensor\" must name");
     refused_manifest(FROM(", tensor: calib.d"), EXF_MODEL,
@@ -115,16 +115,16 @@ START_TEST(ids_outside_the_vocabulary_are_refused)
     exf_tensor t = {.name = "x", .dtype = EXF_DT_I64, .rank = 2, .shape = {4, 20}, .data = id};
     exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens}\n");
     id[3][17] = 1000; /* beyond max_tokens: still a contradiction */
-    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, NULL, &e), e);
     q.vocab = 1000;
     refused(&q, EXF_MODEL, "row 3, position 17: token id 1000, the vocabulary has 1000");
     q.vocab = 1001;
     exf_corpus_free(load(&q));
     id[2][0] = -1;
-    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, NULL, &e), e);
     refused(&q, EXF_MODEL, "row 2, position 0: token id -1, the vocabulary has 1001");
     t.dtype = EXF_DT_U64;
-    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, NULL, &e), e);
     refused(&q, EXF_MODEL, "row 2, position 0: token id 18446744073709551615,");
 }
 END_TEST

@@ -133,7 +133,7 @@ static const char *tensors(const char *name, size_t n)
     exf_tensor t[] = {{.name = "real", .dtype = EXF_DT_F32, .rank = 2, .shape = {2, 2}, .data = reals},
                       {.name = "ids", .dtype = EXF_DT_I32, .rank = 2, .shape = {2, 2}, .data = ids},
                       {.name = "more", .dtype = EXF_DT_I32, .rank = 2, .shape = {1, 4}, .data = ids}};
-    ck_ok(exf_st_write(exf_scratch(name), 1, t, n, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch(name), 1, t, n, NULL, 0, NULL, &e), e);
     return exf_scratch(name);
 }
 

@@ -347,7 +347,7 @@ START_TEST(reading_survives_every_refused_allocation)
     exf_err e;
     const exf_tensor two[] = {{"a", EXF_DT_U8, 1, {3}, "abc"}, {"b", EXF_DT_F32, 0, {0}, "1234"}};
     const exf_st_meta meta[] = {{"format", "pt"}};
-    ck_ok(exf_st_write(path, 0, two, 2, meta, 1, &e), e);
+    ck_ok(exf_st_write(path, 0, two, 2, meta, 1, NULL, &e), e);
     size_t n = 0, asked;
     exf_code rc;
     do {
@@ -369,7 +369,7 @@ static double seconds_to_find(const exf_tensor *t, size_t n)
 {
     exf_err e;
     const char *path = exf_scratch("many.safetensors");
-    ck_ok(exf_st_write(path, 1, t, n, NULL, 0, &e), e);
+    ck_ok(exf_st_write(path, 1, t, n, NULL, 0, NULL, &e), e);
     clock_t begin = clock();
     exf_st_file *f = opened(path);
     size_t found = 0;

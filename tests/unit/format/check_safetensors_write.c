@@ -65,7 +65,7 @@ START_TEST(what_is_written_is_read)
 {
     exf_err e;
     const char *path = exf_scratch("mixed.safetensors");
-    ck_ok(exf_st_write(path, 0, mixed, N_MIXED, meta, 3, &e), e);
+    ck_ok(exf_st_write(path, 0, mixed, N_MIXED, meta, 3, NULL, &e), e);
     exf_st_file *f = opened(path);
     ck_assert_uint_eq(exf_st_count(f), N_MIXED);
     for (int i = 0; i < N_MIXED; i++) {
@@ -100,7 +100,7 @@ START_TEST(the_layout_is_the_reference_writers)
     char *bytes;
     size_t len, n = (sizeof json - 1 + 7) / 8 * 8;
     const char *path = exf_scratch("layout.safetensors");
-    ck_ok(exf_st_write(path, 0, t, 5, meta, 1, &e), e);
+    ck_ok(exf_st_write(path, 0, t, 5, meta, 1, NULL, &e), e);
     ck_ok(exf_file_slurp(path, 4096, &bytes, &len, &e), e);
     ck_assert_uint_eq(len, 8 + n + 59);
     ck_assert_uint_eq((unsigned char)bytes[0] + 256u * (unsigned char)bytes[1], n);
@@ -110,7 +110,7 @@ START_TEST(the_layout_is_the_reference_writers)
     ck_assert_mem_eq(bytes + 8 + n + 8, f32s, 24);
     ck_assert_mem_eq(bytes + 8 + n + 56, bytes3, 3);
     exf_mem_free(bytes);
-    ck_ok(exf_st_write(path, 1, NULL, 0, NULL, 0, &e), e);
+    ck_ok(exf_st_write(path, 1, NULL, 0, NULL, 0, NULL, &e), e);
     ck_ok(exf_file_slurp(path, 4096, &bytes, &len, &e), e);
     ck_assert_uint_eq(len, 16);
     ck_assert_mem_eq(bytes, "\10\0\0\0\0\0\0\0{}      ", 16);
@@ -125,8 +125,8 @@ START_TEST(equal_inputs_give_equal_bytes)
     const exf_st_meta meta_back[] = {meta[2], meta[0], meta[1]};
     const char *a = exf_scratch("a.safetensors"), *b = exf_scratch("b.safetensors");
     for (int i = 0; i < N_MIXED; i++) back[i] = mixed[N_MIXED - 1 - i];
-    ck_ok(exf_st_write(a, 0, mixed, N_MIXED, meta, 3, &e), e);
-    ck_ok(exf_st_write(b, 0, back, N_MIXED, meta_back, 3, &e), e);
+    ck_ok(exf_st_write(a, 0, mixed, N_MIXED, meta, 3, NULL, &e), e);
+    ck_ok(exf_st_write(b, 0, back, N_MIXED, meta_back, 3, NULL, &e), e);
     same_bytes(a, b);
 }
 END_TEST
@@ -136,7 +136,7 @@ START_TEST(bytes_may_come_in_any_order)
     exf_err e;
     exf_st_writer *w;
     const char *a = exf_scratch("ordered.safetensors"), *b = exf_scratch("unordered.safetensors");
-    ck_ok(exf_st_write(a, 0, mixed, N_MIXED, meta, 3, &e), e);
+    ck_ok(exf_st_write(a, 0, mixed, N_MIXED, meta, 3, NULL, &e), e);
     ck_ok(exf_st_writer_begin(&w, b, 0, mixed, N_MIXED, meta, 3, &e), e);
     ck_assert(!exf_path_exists(b));
     for (int i = N_MIXED - 1; i >= 0; i--) {
@@ -212,9 +212,32 @@ START_TEST(commit_counts_the_bytes)
     exf_st_writer_abort(NULL);
     exf_tensor bare = mixed[2];
     bare.data = NULL;
-    ck_fails(exf_st_write(path, 0, &bare, 1, NULL, 0, &e), EXF_INTERNAL, e, "\"w.b\" 24");
+    ck_fails(exf_st_write(path, 0, &bare, 1, NULL, 0, NULL, &e), EXF_INTERNAL, e, "\"w.b\" 24");
     ck_assert(!exf_path_exists(path));
     ck_assert_int_eq(partials(), 0);
+}
+END_TEST
+
+START_TEST(large_tensors_are_hashed_beside_their_pieces)
+{
+    enum { N = (9 << 20) + 5 };
+    exf_err e;
+    char sha256[EXF_SHA256_HEX], of_file[EXF_SHA256_HEX], *large, *back;
+    const char *path = exf_scratch("large.safetensors");
+    exf_st_file *f;
+    ck_ok(exf_mem_raw(&large, N, 1, "test", &e), e);
+    ck_ok(exf_mem_raw(&back, N, 1, "test", &e), e);
+    for (size_t i = 0; i < N; i++) large[i] = (char)(i * 2654435761u >> 13);
+    exf_tensor t[] = {{.name = "large", .dtype = EXF_DT_U8, .rank = 1, .shape = {N}, .data = large}, mixed[2]};
+    ck_ok(exf_st_write(path, 0, t, 2, NULL, 0, sha256, &e), e);
+    ck_ok(exf_hash_file(path, of_file, &e), e);
+    ck_assert_str_eq(sha256, of_file);
+    ck_ok(exf_st_open(&f, path, &e), e);
+    ck_ok(exf_st_read(f, exf_st_find(f, "large"), 0, back, N, &e), e);
+    ck_assert_int_eq(memcmp(large, back, N), 0);
+    exf_st_close(f);
+    exf_mem_free(large);
+    exf_mem_free(back);
 }
 END_TEST
 
@@ -224,7 +247,7 @@ START_TEST(a_target_that_exists_is_kept)
     exf_st_writer *w;
     const char *path = exf_scratch("kept.safetensors");
     exf_write_file(path, "old", 3);
-    ck_fails(exf_st_write(path, 0, mixed, 1, NULL, 0, &e), EXF_IO, e, "kept.safetensors");
+    ck_fails(exf_st_write(path, 0, mixed, 1, NULL, 0, NULL, &e), EXF_IO, e, "kept.safetensors");
     ck_ok(exf_st_writer_begin(&w, path, 1, mixed, 1, NULL, 0, &e), e);
     exf_st_writer_abort(w);
     char *bytes;
@@ -232,9 +255,9 @@ START_TEST(a_target_that_exists_is_kept)
     ck_ok(exf_file_slurp(path, 100, &bytes, &len, &e), e);
     ck_assert_str_eq(bytes, "old");
     exf_mem_free(bytes);
-    ck_ok(exf_st_write(path, 1, mixed, 1, NULL, 0, &e), e);
+    ck_ok(exf_st_write(path, 1, mixed, 1, NULL, 0, NULL, &e), e);
     exf_st_close(opened(path));
-    ck_fails(exf_st_write("/nowhere/x.safetensors", 0, mixed, 1, NULL, 0, &e), EXF_IO, e, "/nowhere/x.safetensors");
+    ck_fails(exf_st_write("/nowhere/x.safetensors", 0, mixed, 1, NULL, 0, NULL, &e), EXF_IO, e, "/nowhere/x.safetensors");
     ck_assert_int_eq(partials(), 0);
 }
 END_TEST
@@ -291,7 +314,7 @@ START_TEST(writing_survives_every_refused_allocation)
     do {
         unlink(path);
         exf_mem_fail_at(++n);
-        rc = exf_st_write(path, 0, mixed, N_MIXED, meta, 3, &e);
+        rc = exf_st_write(path, 0, mixed, N_MIXED, meta, 3, NULL, &e);
         asked = exf_mem_fail_at(0);
         ck_assert_msg(rc == EXF_OK ? asked < n : rc == EXF_NOSPACE, "allocation %zu of %zu: %s", n, asked, e.msg);
         ck_assert_int_eq(partials(), 0);
@@ -312,6 +335,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, bytes_may_come_in_any_order);
     tcase_add_test(t, threads_may_put);
     tcase_add_test(t, commit_counts_the_bytes);
+    tcase_add_test(t, large_tensors_are_hashed_beside_their_pieces);
     tcase_add_test(t, a_target_that_exists_is_kept);
     tcase_add_test(t, what_the_reader_refuses_is_not_written);
     tcase_add_test(t, writing_survives_every_refused_allocation);

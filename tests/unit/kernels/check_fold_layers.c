@@ -40,7 +40,7 @@ START_TEST(an_exported_file_is_opened)
     const exf_st_meta meta[] = {{"layer_numbers", "[3, 7]"}, {"recipe", "a \"quoted\" \\ text\n"}};
     const char *path = exf_scratch("tables.safetensors");
     fill();
-    ck_ok(exf_st_write(path, 1, tensors, COUNT(tensors), meta, COUNT(meta), &err), err);
+    ck_ok(exf_st_write(path, 1, tensors, COUNT(tensors), meta, COUNT(meta), NULL, &err), err);
     ck_assert_msg(exf_fold_layers_load(&l, path, why, sizeof why) == EXF_FOLD_OK, "%s", why);
     ck_assert(l.n_layers == L && l.n_experts == E && !l.cosine && !l.rms && why[0] == '\0');
     ck_assert(!memcmp(l.coeff, coeff, sizeof coeff) && !memcmp(l.loss, loss, sizeof loss) && !memcmp(l.norms, norms, sizeof norms));

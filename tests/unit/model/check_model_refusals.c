@@ -59,7 +59,7 @@ static exf_code reopen(const specimen *s, exf_err *e)
     ck_ok(exf_file_slurp(s->model->config_path, 1 << 20, &config, &len, e), *e);
     exf_write_file(exf_scratch("config.json"), config, len);
     exf_mem_free(config);
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, s->tensor, s->n, NULL, 0, e), *e);
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, s->tensor, s->n, NULL, 0, NULL, e), *e);
     exf_code rc = exf_model_open(&m, exf_scratch("."), e);
     if (rc == EXF_OK) exf_model_close(m);
     return rc;

@@ -144,7 +144,7 @@ static exf_code read_tensors(const exf_quantization *q, const exf_tensor *t, siz
     exf_checkpoint *c;
     exf_weight_source w;
     int64_t shape[2] = {16, 64};
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, e), *e);
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, NULL, e), *e);
     ck_ok(exf_checkpoint_open(&c, exf_scratch("."), e), *e);
     exf_code rc = exf_weight_source_find(&w, c, q, "config.json", "a.weight", shape, 2, EXF_LINEAR, e);
     if (rc == EXF_OK) rc = exf_weight_source_read(&w, 0, 16, 64, values, e);

@@ -84,7 +84,7 @@ static void write_tensors(const char *prefix, int unstack)
         else
             add(&r, name, &t->view, *data);
     }
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, r.tensor, r.n, NULL, 0, &err), err);
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, r.tensor, r.n, NULL, 0, NULL, &err), err);
     for (size_t i = 0; i < r.n_held; i++) exf_mem_free(r.held[i]);
     exf_st_close(f);
 }

@@ -20,7 +20,7 @@ static exf_code open_weight(exf_checkpoint **c, exf_weight_source *w, const exf_
                             unsigned how)
 {
     static const exf_quantization q = {.quantizer = EXF_QUANTIZER_MXFP4, .formats = EXF_FORMAT_MXFP4};
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, NULL, &e), e);
     ck_ok(exf_checkpoint_open(c, exf_scratch("."), &e), e);
     return exf_weight_source_find(w, *c, &q, "config.json", t[0].name, shape, rank, how, &e);
 }

@@ -27,7 +27,7 @@ static exf_checkpoint *checkpoint_of(const exf_tensor *t, size_t n)
 {
     exf_err e;
     exf_checkpoint *c;
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, NULL, &e), e);
     ck_ok(exf_checkpoint_open(&c, exf_scratch("."), &e), e);
     return c;
 }

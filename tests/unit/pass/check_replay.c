@@ -75,7 +75,7 @@ static const char *write_recording(const recording *r, const char *name)
 {
     exf_err e;
     const char *path = exf_scratch(name);
-    ck_ok(exf_st_write(path, 1, r->tensor, r->n, NULL, 0, &e), e);
+    ck_ok(exf_st_write(path, 1, r->tensor, r->n, NULL, 0, NULL, &e), e);
     return path;
 }
 
@@ -167,7 +167,7 @@ START_TEST(routers_and_experts_are_enough)
     ck_ok(exf_file_slurp(whole->config_path, 1 << 20, &config, &len, &e), e);
     exf_write_file(exf_scratch("config.json"), config, len);
     exf_mem_free(config);
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, &e), e);
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, NULL, &e), e);
     ck_fails(exf_model_open(&m, exf_scratch("."), &e), EXF_MODEL, e, "/config.json \"model.embed_tokens.weight\"");
     m = open_experts(exf_scratch("."));
     ck_assert_int_eq(exf_model_copies(m, EXF_W_Q, 0), 0);
@@ -177,7 +177,7 @@ START_TEST(routers_and_experts_are_enough)
     near_golden(&s);
     golden_free(&s);
     exf_model_close(m);
-    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t + 1, n - 1, NULL, 0, &e), e); /* an expert's matrix short */
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t + 1, n - 1, NULL, 0, NULL, &e), e); /* an expert's matrix short */
     ck_fails(exf_model_open_part(&m, exf_scratch("."), EXF_MODEL_EXPERTS, &e), EXF_MODEL, e, t[0].name);
     for (size_t i = 0; i < n; i++) exf_mem_free(data[i]);
     exf_model_close(whole);
