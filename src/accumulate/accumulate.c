@@ -363,6 +363,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
     exf_worker_open(&a->work);
+    exf_worker_open(&a->writing);
     exf_worker_open(&a->giving);
     exf_worker_open(&a->recording);
     a->options = *o;
@@ -418,6 +419,7 @@ void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
     exf_worker_close(&a->work);
+    exf_worker_close(&a->writing);
     exf_worker_close(&a->giving);
     exf_worker_close(&a->recording);
     exf_statistics_abort(&a->writer);

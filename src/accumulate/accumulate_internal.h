@@ -281,15 +281,16 @@ typedef struct {
     int layer;
     exf_layer_statistics sums;
     exf_vector_sums vectors; /* its vector sums, not written yet, or on their way to rank 0 */
-    exf_job job;
+    exf_job job, written;
 } exf_waiting_layer;
 
-/* So many layers may wait while the next one adds up: a slow write of one does not stop the pass. */
 enum { EXF_MOST_WAITING = 2 };
-/* Returns the layers that wait where a pass runs on a device. */
-static inline int exf_waiting_layers(const exf_accumulate_options *o)
+/* Returns how many layers wait while the next one adds up, where a pass runs on a device or on several ranks.  A slow write of scalar
+ * sums does not stop the pass; vector sums, which are large, wait alone, but where one layer's are written while the next one's come
+ * from other ranks. */
+static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ranks)
 {
-    return exf_wants_vectors(o) ? 1 : EXF_MOST_WAITING;
+    return exf_wants_vectors(o) == has_ranks ? EXF_MOST_WAITING : 1;
 }
 
 struct exf_accumulator {
@@ -327,6 +328,7 @@ struct exf_accumulator {
     int sent_layer;
     double *sent_norms;          /* [H, q] basis of its norm head; NULL: it has none */
     exf_worker work;             /* writes or sends waiting layers while the next one runs */
+    exf_worker writing;          /* writes layers whose vector sums came from other ranks */
     exf_worker giving, recording; /* give a layer to the consumer, and write it to the resume point, while it is written */
 
     /* The file. */

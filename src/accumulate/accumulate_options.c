@@ -114,15 +114,17 @@ uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_option
            vector_bytes(s, o) + norm_bytes(s, o);
 }
 
-uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers, int on_device)
+uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers, int on_device,
+                               int has_ranks)
 {
     uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
     uint64_t sums = e * e * (13 * sizeof(exf_exact) + 4 * sizeof(uint64_t)), each = sums, samples = (uint64_t)o->samples;
-    uint64_t waiting = on_device ? (uint64_t)exf_waiting_layers(o) : 1;
+    uint64_t waiting = on_device || has_ranks ? (uint64_t)exf_waiting_layers(o, has_ranks) : 1;
     if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
     uint64_t all = (uint64_t)n_workers * each + (2 + waiting) * sample_bytes(s, o) + vector_bytes(s, o);
-    if (on_device) all += waiting * sums;
+    if (on_device || has_ranks) all += waiting * sums;
+    if (on_device && has_ranks) all += vector_bytes(s, o);
     if (exf_wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
     if (o->lowrank && !o->basis)
         all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +

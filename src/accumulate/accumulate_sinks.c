@@ -187,14 +187,16 @@ static exf_code finish_sums(exf_accumulator *a, exf_err *err)
     return rc == EXF_OK ? finish_work(a, err) : rc;
 }
 
-/* Adds up the vector sums on rank 0, which writes the layer, on a thread of its own. */
-static exf_code add_and_write(void *self, exf_err *err)
+/* Adds up the vector sums on rank 0, on a thread of its own, which gives them to another one to be written: each takes as long as
+ * several GPUs may need for a layer.  The set is free when the layer after it has been added up and this one is written. */
+static exf_code add_on_rank_0(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;
     exf_accumulator *a = w->a;
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, &w->vectors), err);
-    if (rc == EXF_OK && a->target) rc = write_layer(a, w->layer, &w->sums, &w->vectors, err);
+    if (rc == EXF_OK && a->target) rc = exf_worker_wait(&a->writing, 0, err);
+    if (rc == EXF_OK && a->target) return exf_worker_give(&a->writing, &w->written, write_waiting, w, err);
     exf_vector_sums_free(&w->vectors);
     return rc;
 }
@@ -203,7 +205,13 @@ static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_waiting_layer *w = set_aside(a, layer);
     take_vectors(a, w);
-    return exf_worker_give(&a->work, &w->job, add_and_write, w, err);
+    return exf_worker_give(&a->work, &w->job, add_on_rank_0, w, err);
+}
+
+static exf_code finish_vectors(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = finish_work(a, err);
+    return rc == EXF_OK ? exf_worker_wait(&a->writing, 0, err) : rc;
 }
 
 /* The scalar sums of all ranks are needed at once: rank 0 chooses from them what the second sweep adds up.  In host memory the
@@ -211,7 +219,7 @@ static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
 static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 {
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = a->device.b ? EXF_OK : finish_work(a, err);
+    exf_code rc = a->device.b ? EXF_OK : finish_vectors(a, err);
     return rc == EXF_OK ? exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err) : rc;
 }
 
@@ -222,7 +230,7 @@ static const exf_sink WHILE_NEXT_RUNS = {
     .take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
 static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
 static const exf_sink VECTORS_TO_RANK_0 = {
-    .take = send_vectors, .between = add_up_scalars, .ready = finish_work, .finish = finish_work};
+    .take = send_vectors, .between = add_up_scalars, .ready = finish_work, .finish = finish_vectors};
 
 /* Writes a new set for the first time, before a layer waits for the system to give its memory: 20 MB where there are 256
  * experts. */
@@ -251,7 +259,7 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
     exf_code rc = EXF_OK;
     a->sink = a->ranks ? a->vectors ? &VECTORS_TO_RANK_0 : &SUMS_TO_RANK_0 : on_device && a->target ? &WHILE_NEXT_RUNS : &NOW;
     if (a->sink == &NOW || a->n_waiting) return EXF_OK;
-    a->n_waiting = a->sink == &WHILE_NEXT_RUNS ? exf_waiting_layers(&a->options) : 1;
+    a->n_waiting = exf_waiting_layers(&a->options, a->ranks != NULL);
     for (int i = 0; i < a->n_waiting; i++) {
         a->waiting[i].a = a;
         EXF_TRY(exf_layer_statistics_new(&a->waiting[i].sums, (int)a->shape.n_experts, err));
@@ -269,20 +277,23 @@ out:
 int exf_accumulator_records_later(const exf_accumulator *a)
 {
     const exf_accumulate_options *o = &a->options;
-    return a->resume && !exf_resume_start(a->resume)->layers_done && !exf_wants_basis(o) && !o->common_input_tokens;
+    return a->resume && !exf_resume_start(a->resume)->layers_done && !o->basis_only && !o->common_input_tokens;
 }
 
 /* Writes the records of layers below `done`, which are in the file. */
 static exf_code write_records(const exf_accumulator *a, int done, exf_err *err)
 {
     exf_layer_statistics s = a->n_waiting ? a->waiting[0].sums : a->sums[0]; /* a set that is free */
+    exf_vector_sums v = {.n_pairs = 0}, *vectors = a->vectors ? &v : NULL;
     exf_code rc = EXF_OK;
     s.routes = (exf_route_sample){.cap = 0};
     for (int i = 0; i < a->n_layers && a->layer_number[i] < done; i++) {
-        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, err));
-        EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, NULL, err));
+        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, vectors, err));
+        EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, vectors, err));
+        exf_vector_sums_free(&v);
     }
 out:
+    exf_vector_sums_free(&v);
     exf_layer_statistics_zero(&s);
     exf_route_sample_free(&s.routes);
     return rc;

@@ -120,7 +120,7 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
                                         o->seed, err));
     if (!o->basis_only)
         rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
-                                     exf_vector_rank(s, o), o->weighting, err);
+                                     exf_vector_rank(s, o), o->weighting, m->ranks && exf_ranks_first(m->ranks) ? 2 : 1, err);
 out:
     return rc;
 }

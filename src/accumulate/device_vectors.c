@@ -64,13 +64,13 @@ static size_t sums_bytes(const exf_device_vectors *s, size_t n)
 }
 
 exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, size_t pairs, int top_k, int d_model, int diagonal,
-                                 int rank, exf_weighting weighting, exf_err *err)
+                                 int rank, exf_weighting weighting, int lent, exf_err *err)
 {
     uint64_t bytes;
     exf_code rc;
     *s = (exf_device_vectors){.b = b, .d_model = d_model, .rank = rank, .weighting = weighting, .pairs = pairs};
     EXF_TRY(allocate_arrays(s, &bytes, pairs, (size_t)top_k, (size_t)d_model, diagonal, (size_t)rank, err));
-    EXF_TRY(b->gpu->alloc_staging(&s->host, sums_bytes(s, pairs) + 1, "vector sums", err));
+    for (int i = 0; i < lent; i++) EXF_TRY(b->gpu->alloc_staging(&s->host[i], sums_bytes(s, pairs) + 1, "vector sums", err));
     s->diagonal.pair = s->lowrank.pair = s->pair;
     s->lowrank.grid = s->grid;
     s->lowrank.basis = s->basis;
@@ -85,7 +85,8 @@ void exf_device_vectors_free(exf_device_vectors *s)
                    s->lowrank.zz, s->lowrank.zu, s->lowrank.zv, s->lowrank.slots, s->lowrank.found, s->lowrank.weight, s->lowrank.z,
                    s->lowrank.bad};
     for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
-    if (s->b) s->b->gpu->free_staging(s->host);
+    for (int i = 0; s->b && i < 2; i++)
+        if (s->host[i]) s->b->gpu->free_staging(s->host[i]);
     memset(s, 0, sizeof *s);
 }
 
@@ -188,7 +189,7 @@ out:
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err)
 {
     size_t p = (size_t)sums->n_pairs, h = (size_t)s->d_model, r = (size_t)s->rank, bytes = sums_bytes(s, p), n;
-    char *at = s->host;
+    char *host = s->host[s->turn], *at = host;
     const struct {
         void *to, *from;
         size_t bytes;
@@ -197,6 +198,7 @@ exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, e
                {&sums->zv, s->lowrank.zv, p * r * h * sizeof(int64_t)}};
     exf_code rc = EXF_OK;
     if (p == 0) return EXF_OK;
+    if (s->host[1]) s->turn ^= 1;
     sums->borrowed = 1;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!all[i].from) continue;
@@ -206,7 +208,7 @@ exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, e
         at += n;
     }
     if (!s->q) {
-        memset(s->host, 0, bytes); /* no block came */
+        memset(host, 0, bytes); /* no block came */
         return EXF_OK;
     }
     EXF_TRY(s->b->finish(s->q, err));

@@ -371,13 +371,14 @@ out:
 }
 
 exf_code exf_statistics_get_back(const exf_statistics_writer *w, int layer, const exf_sequence_list *sequences,
-                                 exf_layer_statistics *s, exf_err *err)
+                                 exf_layer_statistics *s, exf_vector_sums *v, exf_err *err)
 {
     int32_t number = layer;
     exf_statistics_reader r = {.h = w->h, .shape = w->shape, .n_layers = 1, .layer_number = &number,
                                .has_energies = !w->without_energies, .has_halves = w->halves};
     if (w->by_sequence) r.sequences = *sequences; /* borrowed */
-    return exf_statistics_get(&r, 0, s, err);
+    exf_code rc = exf_statistics_get(&r, 0, s, err);
+    return rc == EXF_OK && v ? exf_statistics_get_vectors(&r, 0, v, err) : rc;
 }
 
 exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err)

@@ -140,10 +140,10 @@ exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, 
 exf_code exf_statistics_order_layers(exf_statistics_writer *w, const exf_statistics_header *head, exf_err *err) EXF_CHECKED;
 /* Says that all of a layer is written; its bytes are hashed for the digest of the commit as soon as those before it are. */
 exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
-/* Reads back a layer that was put, but for vector sums, as exf_statistics_get() does, in a file of co-routed pairs; sequences:
- * those of the file. */
+/* Reads back a layer that was put, as exf_statistics_get() does, in a file of co-routed pairs; sequences: those of the file.
+ * v: gets its vector sums, which the caller frees; NULL: it has none. */
 exf_code exf_statistics_get_back(const exf_statistics_writer *w, int layer_number, const exf_sequence_list *sequences,
-                                 exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+                                 exf_layer_statistics *s, exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place.  digest: gets that of the file's payload, for which every layer must be done; may be NULL.  Ends w,

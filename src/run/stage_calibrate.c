@@ -145,7 +145,7 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     if (pairs > (uint64_t)r->vector_pairs) pairs = (uint64_t)r->vector_pairs;
     vectors = pairs * numbers_of_a_pair(s, r) * sizeof(float);
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
-                                 .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL) +
+                                 .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL, s->ranks != NULL) +
                                          exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors,
                                  .reduced = sums * l, .records = l * sums,
                                  /* statistics, tables and one export */

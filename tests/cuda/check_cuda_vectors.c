@@ -107,7 +107,7 @@ static exf_code add_up(exf_vector_sums *v, const routed *r, const exf_batch *bat
     exf_device_vectors s = {.b = NULL};
     tokens_device t = send(r, rounded);
     exf_code rc;
-    EXF_TRY(exf_device_vectors_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, 1, v->rank, w, err));
+    EXF_TRY(exf_device_vectors_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, 1, v->rank, w, 1, err));
     for (int twice = 0; twice < 2; twice++) { /* a layer leaves nothing to the next */
         exf_device_vectors_begin(&s, v);
         for (int at = 0; at < r->n; at += piece) {
@@ -408,7 +408,7 @@ START_TEST(a_weight_without_a_root_is_refused)
     r.weights[27 * 3 + 1] = -0.25f;
     exf_device_vectors s = {.b = NULL};
     tokens_device t = send(&r, 0);
-    ck_ok(exf_device_vectors_open(&s, d.b, (size_t)v.n_pairs, 3, 10, 0, 3, EXF_WEIGHT_ROUTER, &e), e);
+    ck_ok(exf_device_vectors_open(&s, d.b, (size_t)v.n_pairs, 3, 10, 0, 3, EXF_WEIGHT_ROUTER, 1, &e), e);
     exf_device_vectors_begin(&s, &v);
     exf_device_block b = {.batch = &batch, .n_tokens = 40, .n_experts = 6, .top_k = 3, .d_model = 10, .q = d.q, .topk_ids = t.ids,
                           .topk_weights = t.weights, .expert_outputs = t.outputs};

@@ -139,7 +139,7 @@ START_TEST(the_pass_is_two_layers_ahead)
 }
 END_TEST
 
-/* Vector sums, which may be a gigabyte, have one set; the plan counts what there is. */
+/* Vector sums, which may be a gigabyte, have one set, and two where they come from several ranks; the plan counts what there is. */
 START_TEST(sets_are_counted)
 {
     exf_accumulate_options scalars = {.weighting = EXF_WEIGHT_SOURCE_NORM},
@@ -155,8 +155,12 @@ START_TEST(sets_are_counted)
     ck_assert_int_eq(a->n_waiting, 1);
     ck_assert(a->waiting[0].sums.dot && !a->waiting[1].sums.dot);
     exf_accumulator_free(a);
-    ck_assert_uint_eq(exf_accumulate_memory(&shape, &scalars, 1, 1) - exf_accumulate_memory(&shape, &scalars, 1, 0), 2 * set);
-    ck_assert_uint_eq(exf_accumulate_memory(&shape, &vectors, 1, 1) - exf_accumulate_memory(&shape, &vectors, 1, 0), set);
+    uint64_t once = exf_accumulate_memory(&shape, &scalars, 1, 0, 0), with_vectors = exf_accumulate_memory(&shape, &vectors, 1, 0, 0);
+    ck_assert_uint_eq(exf_accumulate_memory(&shape, &scalars, 1, 1, 0) - once, 2 * set);
+    ck_assert_uint_eq(exf_accumulate_memory(&shape, &vectors, 1, 1, 0) - with_vectors, set);
+    ck_assert_uint_eq(exf_accumulate_memory(&shape, &scalars, 1, 1, 1) - once, set);
+    ck_assert_uint_eq(exf_accumulate_memory(&shape, &vectors, 1, 0, 1) - with_vectors, 2 * set);
+    ck_assert_uint_eq(exf_accumulate_memory(&shape, &vectors, 1, 1, 1) - with_vectors, 2 * set + 3 * 2 * H * sizeof(exf_exact));
 }
 END_TEST
 
