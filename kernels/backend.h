@@ -83,12 +83,11 @@ typedef struct {
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
     void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
     /* layer_sums.h.  sums: layer_sums_bytes() of alloc's memory; adding from several queues
-     * at a time is allowed.  layer_sums_take waits, adds the sums to `to` and zeroes
-     * them; host: exf_layer_sums_host_bytes() of any memory. */
+     * at a time is allowed.  layer_sums_take waits, copies the sums to `to` and zeroes them. */
     size_t (*layer_sums_bytes)(int n_experts);
     void (*layer_sums_add)(exf_queue *q, void *sums, const exf_layer_sums_call *c);
     exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
-                                void *host, exf_sums_place *place, exf_err *err); /* over NULL: not wanted */
+                                exf_sums_place *place, exf_err *err); /* over NULL: not wanted */
     /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
     /* Adds the pair sums so far to those of the half, or takes them from these. */

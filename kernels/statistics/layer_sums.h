@@ -101,20 +101,13 @@ typedef struct {
     uint64_t *half_count;    /* [E, E] */
 } exf_sequence_sums;
 
-/* Bytes of host memory that layer_sums_take (backend.h) needs. */
-static inline size_t exf_layer_sums_host_bytes(int n_experts)
-{
-    size_t e = (size_t)n_experts;
-    return (11 * e * e + 5 * e) * sizeof(exf_exact) + (3 * e * e + e) * sizeof(uint64_t);
-}
-
 /* Bytes of GPU memory for the sums of a layer; zero them before the first call. */
 size_t exf_layer_sums_bytes_cuda(int n_experts);
 void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c);
-/* Waits, adds the sums to `to` and, where not NULL, `over`, and zeroes them; host: exf_layer_sums_host_bytes().  EXF_NUMERIC,
+/* Waits, copies the sums to `to` and, where not NULL, `over`, at the bus's rate if these are pinned, and zeroes them.  EXF_NUMERIC,
  * naming experts, where a term was out of range; *place then says where. */
 exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over,
-                                  int n_experts, void *host, exf_sums_place *place, exf_err *err) EXF_CHECKED;
+                                  int n_experts, exf_sums_place *place, exf_err *err) EXF_CHECKED;
 /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
 void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 /* Adds (add 1) the pair sums so far to those of the half, or takes them from these (add 0): called with 0 before a run of sequences

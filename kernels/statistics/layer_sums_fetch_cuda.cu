@@ -4,17 +4,24 @@
  * Ending a sequence: half a warp a pair, a lane a word, so that a warp reads and writes whole lines of 128 bytes, and no read
  * waits for another.  It reads the two cells of 256 bytes of each pair, and writes one of those that it touched; E 128: 8.4 MB
  * read and at most half of it written, 3 us at 4.0 TB/s; measured 6.6.  Turning, between sequences of different halves: a thread a
- * word, 12.6 MB, 3 us; measured 5.2.  Collecting: a thread a cell; it reads and zeroes all cells. */
+ * word, 12.6 MB, 3 us; measured 5.2.  Collecting: a thread a cell; it reads and zeroes all cells.  Each array then goes to its
+ * place on the host, at the bus's rate where that is pinned: no thread of the host reads them on the way. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/statistics/layer_sums_internal.cuh"
 
-#include <cstring>
-
 enum { CLOSE_THREADS = 128 };
+
+/* Bytes of the sums and counts that cross. */
+static size_t collected_bytes(int n_experts)
+{
+    size_t e = (size_t)n_experts;
+    size_t sums = (PAIR_SUMS + SEQUENCE_SUMS + HALF_SUMS) * e * e + EXPERT_SUMS * e;
+    return sums * sizeof(exf_exact) + (3 * e * e + e) * sizeof(uint64_t);
+}
 
 size_t exf_layer_sums_bytes_cuda(int n_experts)
 {
-    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_layer_sums_host_bytes(n_experts);
+    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + collected_bytes(n_experts);
 }
 
 /* Carries six digits into a 192-bit integer. */
@@ -158,64 +165,36 @@ static __global__ void collect(exf_exact *exact, unsigned long long *count, unsi
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
-/* An array of the host copy and the sums it is added to: exact sums or counts. */
-struct part {
-    exf_exact *sum; /* NULL: counts */
-    uint64_t *count;
+/* Queues the copies of collected sums, which lie in `from` one after the other, to the arrays of the host. */
+typedef struct {
+    exf_queue *q;
     const char *from;
-    size_t n;
-};
+} copier;
 
-static void merge_part(const part *p)
+static void copy_next(copier *c, void *to, size_t bytes)
 {
-    for (size_t i = 0; i < p->n; i++) {
-        exf_exact x;
-        uint64_t c;
-        if (p->sum) {
-            memcpy(&x, p->from + i * sizeof x, sizeof x);
-            exf_exact_merge(&p->sum[i], &x);
-        } else {
-            memcpy(&c, p->from + i * sizeof c, sizeof c);
-            p->count[i] += c;
-        }
-    }
+    if (c->q->err.code == EXF_OK && to)
+        exf_cuda_note(c->q, cudaMemcpyAsync(to, c->from, bytes, cudaMemcpyDeviceToHost, c->q->stream), "layer sums");
+    c->from += bytes;
 }
 
-struct parts {
-    part p[PAIR_SUMS + EXPERT_SUMS + SEQUENCE_SUMS + HALF_SUMS + 4];
-    size_t n;
-    const char *at;
-};
-
-static void list_part(parts *all, exf_exact *sum, uint64_t *count, size_t n)
-{
-    all->p[all->n++] = {sum, count, all->at, n};
-    all->at += n * (sum ? sizeof *sum : sizeof *count);
-}
-
-/* Adds the collected sums in `host` (pairs' sums and counts, the experts', those over sequences, those of the half) to
- * m and over.  One thread does it: a team would wait for processors that readers of weights have. */
-static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e)
+/* Queues the copies of what collect_all() puts into `from`; over NULL: nobody wants what is over sequences. */
+static void copy_all(exf_queue *q, const exf_layer_sums *m, const exf_sequence_sums *over, const char *from, size_t e)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
-    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum,
-                                            m->energy_sum};
-    parts all = {{}, 0, host};
-    for (int s = 0; s < PAIR_SUMS; s++) list_part(&all, pair[s], nullptr, e * e);
-    list_part(&all, nullptr, m->count, e * e);
-    for (int s = 0; s < EXPERT_SUMS; s++) list_part(&all, expert[s], nullptr, e);
-    list_part(&all, nullptr, m->norm_count, e);
-    if (over) {
-        list_part(&all, over->aa, nullptr, e * e);
-        list_part(&all, over->ab, nullptr, e * e);
-        list_part(&all, over->bb, nullptr, e * e);
-        list_part(&all, nullptr, over->sequences, e * e);
-        list_part(&all, over->half_dot, nullptr, e * e);
-        list_part(&all, over->half_target_sq, nullptr, e * e);
-        list_part(&all, over->half_source_sq, nullptr, e * e);
-        list_part(&all, nullptr, over->half_count, e * e);
-    }
-    for (size_t i = 0; i < all.n; i++) merge_part(&all.p[i]);
+    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum, m->energy_sum};
+    copier c = {q, from};
+    for (int s = 0; s < PAIR_SUMS; s++) copy_next(&c, pair[s], e * e * sizeof *pair[s]);
+    copy_next(&c, m->count, e * e * sizeof *m->count);
+    for (int s = 0; s < EXPERT_SUMS; s++) copy_next(&c, expert[s], e * sizeof *expert[s]);
+    copy_next(&c, m->norm_count, e * sizeof *m->norm_count);
+    if (!over) return;
+    exf_exact *const sequences[SEQUENCE_SUMS] = {over->aa, over->ab, over->bb};
+    exf_exact *const half[HALF_SUMS] = {over->half_dot, over->half_target_sq, over->half_source_sq};
+    for (int s = 0; s < SEQUENCE_SUMS; s++) copy_next(&c, sequences[s], e * e * sizeof *sequences[s]);
+    copy_next(&c, over->sequences, e * e * sizeof *over->sequences);
+    for (int s = 0; s < HALF_SUMS; s++) copy_next(&c, half[s], e * e * sizeof *half[s]);
+    copy_next(&c, over->half_count, e * e * sizeof *over->half_count);
 }
 
 /* Queues the collecting of all cells into `out`. */
@@ -251,21 +230,18 @@ static exf_code refuse_fault(const header *was, exf_sums_place *place, exf_err *
 }
 
 exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
-                                  void *host, exf_sums_place *place, exf_err *err)
+                                  exf_sums_place *place, exf_err *err)
 {
     header *top = static_cast<header *>(sums), was = {};
     char *out = reinterpret_cast<char *>(cells_of(sums) + n_cells(n_experts) * WORDS);
     collect_all(q, sums, out, n_experts);
-    if (q->err.code == EXF_OK)
-        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream),
-                      "layer sums");
+    copy_all(q, to, over, out, (size_t)n_experts);
     if (q->err.code == EXF_OK)
         exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "layer sums");
     if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "layer sums");
     exf_code rc = exf_finish_cuda(q, err);
     if (rc != EXF_OK) return rc;
     if (was.output.place || was.sequence.place) return refuse_fault(&was, place, err);
-    *to->empty_slots += was.empty_slots;
-    merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts);
+    *to->empty_slots = was.empty_slots;
     return EXF_OK;
 }

@@ -68,7 +68,7 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     if (a->options.norm_head && !a->options.basis_only)
         EXF_TRY(exf_device_norms_open(&a->device_norms, b, (int)a->shape.n_experts, (int)a->shape.top_k, (int)a->shape.d_model,
                                       exf_head_directions(&a->shape, &a->options), err));
-    rc = exf_sink_open(a, err);
+    rc = exf_sink_open_device(a, err);
 out:
     return rc;
 }

@@ -266,8 +266,10 @@ typedef struct {
 exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device. */
+/* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device, whose sums all sets then take
+ * in pinned memory. */
 exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Returns 1 if layers have their records when the first point is saved, 0: when they are written. */
 int exf_accumulator_records_later(const exf_accumulator *a);
 /* Ends what was taken, and writes the records of layers below `done` that have none. */
@@ -284,10 +286,10 @@ typedef struct {
     exf_job job, written;
 } exf_waiting_layer;
 
-enum { EXF_MOST_WAITING = 2 };
-/* Returns how many layers wait while the next one adds up, where a pass runs on a device or on several ranks.  A slow write of scalar
- * sums does not stop the pass; vector sums, which are large, wait alone, but where one layer's are written while the next one's come
- * from other ranks. */
+enum { EXF_MOST_WAITING = EXF_PINNED_SETS - 1 };
+/* Returns how many layers wait while the next one adds up, where a pass runs on a device or on several ranks.  A slow write of
+ * scalar sums does not stop the pass; vector sums, which are large, wait alone, but where one layer's are written while the next
+ * one's come from other ranks. */
 static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ranks)
 {
     return exf_wants_vectors(o) == has_ranks ? EXF_MOST_WAITING : 1;

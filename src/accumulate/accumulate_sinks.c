@@ -232,16 +232,6 @@ static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums
 static const exf_sink VECTORS_TO_RANK_0 = {
     .take = send_vectors, .between = add_up_scalars, .ready = finish_work, .finish = finish_vectors};
 
-/* Writes a new set for the first time, before a layer waits for the system to give its memory: 20 MB where there are 256
- * experts. */
-static exf_code touch_waiting(void *self, exf_err *err)
-{
-    exf_waiting_layer *w = self;
-    (void)err;
-    exf_layer_statistics_zero(&w->sums);
-    return EXF_OK;
-}
-
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
 {
     size_t tokens = a->routes.sample.cap;
@@ -264,9 +254,24 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
         a->waiting[i].a = a;
         EXF_TRY(exf_layer_statistics_new(&a->waiting[i].sums, (int)a->shape.n_experts, err));
         EXF_TRY(exf_accumulator_make_sample(a, &a->waiting[i].sums, err));
-        EXF_TRY(exf_worker_give(&a->work, &a->waiting[i].job, touch_waiting, &a->waiting[i], err));
     }
 out:
+    return rc;
+}
+
+/* Pins the memory of a set, 20 MB where there are 256 experts, on a thread of its own, before a layer waits for it. */
+static exf_code pin_waiting(void *self, exf_err *err)
+{
+    exf_waiting_layer *w = self;
+    return exf_device_sums_pin(&w->a->device, 1 + (int)(w - w->a->waiting), &w->sums, err);
+}
+
+exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = exf_sink_open(a, err);
+    if (rc == EXF_OK) rc = exf_device_sums_pin(&a->device, 0, &a->sums[0], err);
+    for (int i = 0; rc == EXF_OK && i < a->n_waiting; i++)
+        rc = exf_worker_give(&a->work, &a->waiting[i].job, pin_waiting, &a->waiting[i], err);
     return rc;
 }
 

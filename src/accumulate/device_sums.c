@@ -25,9 +25,15 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
         .b = b, .n_experts = n_experts, .weighting = weighting, .sequences = sequences->length ? sequences : NULL,
         .first_sequence = first_sequence, .common_input = common_input};
     EXF_TRY(b->alloc(&s->sums, b->gpu->layer_sums_bytes(n_experts), 1, "statistics", err));
-    EXF_TRY(b->gpu->alloc_staging(&s->host, exf_layer_sums_host_bytes(n_experts), "statistics", err));
     if (common_input) EXF_TRY(b->alloc(&s->gram_matrices, gram_bytes(b, n_experts), 1, "products of common input", err));
 out:
+    return rc;
+}
+
+exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err)
+{
+    exf_code rc = s->b->gpu->alloc_staging(&s->pinned[i], exf_layer_statistics_bytes(s->n_experts), "statistics", err);
+    if (rc == EXF_OK) exf_layer_statistics_move(to, s->pinned[i]);
     return rc;
 }
 
@@ -96,7 +102,7 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
     exf_code rc = EXF_OK;
     if (s->q && s->in_half) s->b->gpu->layer_sums_turn_half(s->q, s->sums, s->n_experts, 1);
     s->in_half = 0;
-    if (s->q) rc = s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->sequences ? &over : NULL, s->n_experts, s->host, &bad, err);
+    if (s->q) rc = s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->sequences ? &over : NULL, s->n_experts, &bad, err);
     if (bad.row >= 0) exf_fault_prefix_row(err, s->batch, (size_t)bad.row, EXF_MOE_BLOCK, 1);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     s->q = NULL;
@@ -107,7 +113,7 @@ void exf_device_sums_free(exf_device_sums *s)
 {
     if (s->b) s->b->free(s->sums);
     if (s->b) s->b->free(s->gram_matrices);
-    if (s->b) s->b->gpu->free_staging(s->host);
+    for (int i = 0; s->b && i < EXF_PINNED_SETS; i++) s->b->gpu->free_staging(s->pinned[i]);
     memset(s, 0, sizeof *s);
 }
 

@@ -30,6 +30,9 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
 
 /* ---- layer sums --------------------------------------------------------------------------------- */
 
+/* A pass has a set of sums that it takes, and two that wait to be written. */
+enum { EXF_PINNED_SETS = 3 };
+
 typedef struct {
     const exf_backend *b;
     int n_experts;
@@ -39,7 +42,8 @@ typedef struct {
     int common_input;        /* 1: pairs are those of common input; blocks give the experts' own sums only */
     size_t sequence;   /* sequence of the next row */
     int in_half;       /* 1: the terms since the last turn are of the half whose sums are kept */
-    void *sums, *host; /* sums: in device memory; host: buffer for their copy */
+    void *sums;        /* in device memory */
+    void *pinned[EXF_PINNED_SETS]; /* memory of sets on the host; NULL: it is the set's own */
     double *sq;                /* [n, K] in device memory gets the squared norms of the next block's outputs; NULL: it does not */
     void *gram_matrices;       /* in device memory, for common input: products of exf_gram_tokens() tokens */
     const exf_batch *batch; /* of the last block, for messages */
@@ -52,12 +56,15 @@ uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_i
 exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting,
                               const exf_sequence_list *sequences, size_t first_sequence, int common_input,
                               exf_err *err) EXF_CHECKED;
+/* Moves the i-th set of a layer's sums, zeroed, into pinned memory that s keeps, so that take copies at the bus's rate.  Sets may
+ * be moved by several threads. */
+exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err) EXF_CHECKED;
 /* Queues the block's terms.  Blocks come in order of rows, each row once a layer. */
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
 /* Queues the terms of common input. */
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b);
-/* Waits and adds the terms since the last call to `to`; does nothing if no block came.  EXF_NUMERIC names layer, sequence, token
- * and expert, or the pair of a sequence, whose terms are out of range. */
+/* Waits and gives `to` the sums of the terms since the last call; does nothing if no block came.  EXF_NUMERIC names layer,
+ * sequence, token and expert, or the pair of a sequence, whose terms are out of range. */
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
 void exf_device_sums_free(exf_device_sums *s); /* accepts zeroed memory */
 

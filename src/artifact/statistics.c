@@ -8,53 +8,66 @@
 
 /* ---- the sums of a layer ---------------------------------------------------------- */
 
-exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
+/* Counts of a set's arrays: of pairs, of experts, and single ones. */
+#define X(name) +1
+enum {
+    PAIR_ARRAYS = 0 EXF_PAIR_SUMS(X) EXF_SEQUENCE_SUMS(X) EXF_HALF_SUMS(X),
+    EXPERT_ARRAYS = 0 EXF_EXPERT_SUMS(X) EXF_BARE_SUMS(X)
+};
+#undef X
+
+size_t exf_layer_statistics_bytes(int n_experts)
 {
-    exf_code rc;
     size_t e = (size_t)n_experts;
-    memset(s, 0, sizeof *s);
-    s->n_experts = n_experts;
-#define X(name) EXF_TRY(exf_mem_new(&s->name, e * e, sizeof *s->name, "pair sums", err));
+    return (PAIR_ARRAYS * e * e + EXPERT_ARRAYS * e + 1) * sizeof(exf_exact) + (3 * e * e + 2 * e + 2) * sizeof(uint64_t);
+}
+
+/* Points the arrays into the memory of a set, one after the other: all are of words. */
+static void place_arrays(exf_layer_statistics *s, void *memory)
+{
+    size_t e = (size_t)s->n_experts;
+    exf_exact *sums = memory;
+#define X(name) s->name = sums, sums += e * e;
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
     EXF_HALF_SUMS(X)
-    X(sequences)
-    X(half_count)
 #undef X
-#define X(name) EXF_TRY(exf_mem_new(&s->name, e, sizeof *s->name, "expert sums", err));
+#define X(name) s->name = sums, sums += e;
     EXF_EXPERT_SUMS(X)
     EXF_BARE_SUMS(X)
 #undef X
-    EXF_TRY(exf_mem_new(&s->count, e * e, sizeof *s->count, "pair counts", err));
-    EXF_TRY(exf_mem_new(&s->norm_count, e, sizeof *s->norm_count, "expert counts", err));
-    EXF_TRY(exf_mem_new(&s->bare_count, e, sizeof *s->bare_count, "expert counts", err));
-    EXF_TRY(exf_mem_new(&s->empty_slots, 1, sizeof *s->empty_slots, "expert counts", err));
-    EXF_TRY(exf_mem_new(&s->stream_sq, 1, sizeof *s->stream_sq, "energy of the stream", err));
-    EXF_TRY(exf_mem_new(&s->stream_count, 1, sizeof *s->stream_count, "energy of the stream", err));
+    s->stream_sq = sums++;
+    s->count = (void *)sums;
+    s->sequences = s->count + e * e;
+    s->half_count = s->sequences + e * e;
+    s->norm_count = s->half_count + e * e;
+    s->bare_count = s->norm_count + e;
+    s->empty_slots = s->bare_count + e;
+    s->stream_count = s->empty_slots + 1;
+}
+
+exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
+{
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    s->n_experts = n_experts;
+    EXF_TRY(exf_mem_new(&s->own, exf_layer_statistics_bytes(n_experts), 1, "sums of a layer", err));
+    place_arrays(s, s->own);
 out:
-    if (rc != EXF_OK) exf_layer_statistics_free(s);
     return rc;
+}
+
+void exf_layer_statistics_move(exf_layer_statistics *s, void *memory)
+{
+    memset(memory, 0, exf_layer_statistics_bytes(s->n_experts));
+    exf_mem_free(s->own);
+    s->own = NULL;
+    place_arrays(s, memory);
 }
 
 void exf_layer_statistics_zero(exf_layer_statistics *s)
 {
-    size_t e = (size_t)s->n_experts;
-#define X(name) memset(s->name, 0, e *e * sizeof *s->name);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-    X(sequences)
-    X(count)
-    X(half_count)
-#undef X
-#define X(name) memset(s->name, 0, e * sizeof *s->name);
-    EXF_EXPERT_SUMS(X)
-    EXF_BARE_SUMS(X)
-    X(norm_count)
-    X(bare_count)
-#undef X
-    memset(s->stream_sq, 0, sizeof *s->stream_sq);
-    *s->stream_count = *s->empty_slots = 0;
+    memset(s->dot, 0, exf_layer_statistics_bytes(s->n_experts)); /* dot is the first of the arrays */
     s->routes.n = 0;
     exf_norm_sums_zero(&s->norms);
 }
@@ -114,21 +127,7 @@ out:
 
 void exf_layer_statistics_free(exf_layer_statistics *s)
 {
-#define X(name) exf_mem_free(s->name);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-    X(sequences)
-    X(half_count)
-    EXF_EXPERT_SUMS(X)
-    EXF_BARE_SUMS(X)
-    X(count)
-    X(norm_count)
-    X(bare_count)
-    X(empty_slots)
-    X(stream_sq)
-    X(stream_count)
-#undef X
+    exf_mem_free(s->own);
     exf_route_sample_free(&s->routes);
     exf_norm_sums_free(&s->norms);
     memset(s, 0, sizeof *s);

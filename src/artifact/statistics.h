@@ -77,10 +77,15 @@ typedef struct {
     exf_norm_sums norms;     /* q 0: none */
     int n_experts;
     const exf_vector_sums *vectors; /* borrowed; NULL: none, or not read */
+    void *own;                      /* the memory of all arrays; NULL: it is another owner's */
 } exf_layer_statistics;
 
+/* Returns the bytes of the arrays of sums and counts, which lie in one piece of memory. */
+size_t exf_layer_statistics_bytes(int n_experts);
 /* Allocates the sums, but no route sample and no sums of a norm head: exf_route_sample_new() and exf_norm_sums_new() do. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
+/* Moves the arrays, zeroed, into memory of another owner, which a GPU copies to at full speed. */
+void exf_layer_statistics_move(exf_layer_statistics *s, void *memory);
 void exf_layer_statistics_zero(exf_layer_statistics *s);
 /* Adds `from` to `to`, exactly, and merges the samples if `to` has one.  EXF_FORMAT naming the sum and both terms
  * where a sum would wrap, which only forged ones do; `to` is then undefined. */

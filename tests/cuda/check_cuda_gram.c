@@ -115,7 +115,6 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     exf_layer_statistics s;
     int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_INPUT_UNIT : places;
     device_products t = device_products_new(x->n_experts, x->d_model, places, rounded);
-    void *host = test_memory(exf_layer_sums_host_bytes(x->n_experts), 1);
     for (int at = 0; at < x->n; at += most) {
         int n = x->n - at < most ? x->n - at : most;
         add(&t, x, at, n, scattered ? (5 * at + 3) % (places - n + 1) : 0, w);
@@ -123,8 +122,7 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
     exf_layer_sums m = moments_of(&s);
     exf_sums_place place;
-    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x->n_experts, host, &place, &e), e);
-    exf_mem_free(host);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x->n_experts, &place, &e), e);
     device_products_free(&t);
     return s;
 }
@@ -210,7 +208,6 @@ START_TEST(an_output_out_of_range_names_its_token)
     exf_layer_statistics s;
     static const float bad[] = {NAN, INFINITY, 1e8f};
     shown x = integers(2);
-    void *host = test_memory(exf_layer_sums_host_bytes(x.n_experts), 1);
     ck_ok(exf_layer_statistics_new(&s, x.n_experts, &e), e);
     for (int i = 0; i < 6; i++) {
         device_products t = device_products_new(x.n_experts, x.d_model, 32, i % 2);
@@ -219,13 +216,12 @@ START_TEST(an_output_out_of_range_names_its_token)
         add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
         exf_layer_sums m = moments_of(&s);
         exf_sums_place place;
-        ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, host, &place, &e), EXF_NUMERIC, e,
+        ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, &place, &e), EXF_NUMERIC, e,
                  "57");
         ck_assert_ptr_null(strstr(e.msg, "router weight"));
         ck_assert_int_eq(place.row, 13);
         device_products_free(&t);
     }
-    exf_mem_free(host);
     exf_layer_statistics_free(&s);
     routed_free(&x.r);
 }

@@ -22,6 +22,27 @@ static exf_layer_statistics on_cpu(const routed *r, exf_weighting w)
 /* The same on the GPU, in pieces of `piece` tokens dealt to n_queues queues. */
 static int experts_only; /* of the calls */
 
+/* Nothing is left to be taken twice. */
+static void nothing_is_left(void *sums, int n_experts)
+{
+    exf_layer_statistics zeros, left;
+    exf_sums_place place;
+    ck_ok(exf_layer_statistics_new(&zeros, n_experts, &e), e);
+    ck_ok(exf_layer_statistics_new(&left, n_experts, &e), e);
+    memset(left.own, 0xff, exf_layer_statistics_bytes(n_experts));
+    memset(left.stream_sq, 0, sizeof *left.stream_sq);
+    memset(left.bare_norm_sum, 0, (size_t)n_experts * sizeof *left.bare_norm_sum);
+    memset(left.bare_contribution_sum, 0, (size_t)n_experts * sizeof *left.bare_contribution_sum);
+    memset(left.bare_count, 0, (size_t)n_experts * sizeof *left.bare_count);
+    *left.stream_count = 0;
+    exf_layer_sums m = moments_of(&left);
+    exf_sequence_sums over = exf_sequence_sums_of(&left);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, &over, n_experts, &place, &e), e);
+    ck_assert_mem_eq(left.own, zeros.own, exf_layer_statistics_bytes(n_experts));
+    exf_layer_statistics_free(&zeros);
+    exf_layer_statistics_free(&left);
+}
+
 static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, int n_queues, int rounded)
 {
     exf_layer_statistics s;
@@ -32,7 +53,7 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     char *outputs = rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4);
     int32_t *ids = device_put(&d, r->ids, slots * 4);
     float *weights = device_put(&d, r->weights, slots * 4);
-    void *sums, *host = test_memory(exf_layer_sums_host_bytes(r->n_experts), 1);
+    void *sums;
     ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(r->n_experts), 1, "sums", &e), e);
     for (int i = 1; i < n_queues; i++) ck_ok(d.b->open(&q[i], EXF_COMPUTE_F32, &e), e);
     for (int at = 0, i = 0; at < r->n; at += piece, i++) {
@@ -48,15 +69,13 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
     exf_layer_sums m = moments_of(&s);
     exf_sums_place place;
-    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &place, &e), e);
-    /* Nothing is left to be added twice. */
-    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &place, &e), e);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, &place, &e), e);
+    nothing_is_left(sums, r->n_experts);
     for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
     d.b->free(outputs);
     d.b->free(ids);
     d.b->free(weights);
     d.b->free(sums);
-    exf_mem_free(host);
     exf_mem_free(half);
     return s;
 }
@@ -142,7 +161,7 @@ START_TEST(a_norm_out_of_range_names_its_token)
     r.outputs[(9 * 3 + 1) * 16 + 5] = NAN;
     float *outputs = device_put(&d, r.outputs, 20 * 3 * 16 * 4), *weights = device_put(&d, r.weights, 20 * 3 * 4);
     int32_t *ids = device_put(&d, r.ids, 20 * 3 * 4);
-    void *sums, *host = test_memory(exf_layer_sums_host_bytes(6), 1);
+    void *sums;
     ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
     exf_layer_sums_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids,
                              .weights = weights, .row = 100};
@@ -154,7 +173,7 @@ START_TEST(a_norm_out_of_range_names_its_token)
     ck_assert_int_eq(
         exf_layer_sums_add_cpu(&m, 6, 3, 16, 20, r.outputs, r.ids, r.weights, EXF_WEIGHT_SOURCE_NORM, scratch, &on_host),
         EXF_NUMERIC);
-    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &place, &e), EXF_NUMERIC, e, "");
+    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e, "");
     ck_assert_int_eq(place.row, 107);
     ck_assert_int_eq(place.sequence, -1);
     ck_assert_str_eq(on_host.msg + strlen("token 7: "), e.msg); /* one sentence */
@@ -162,7 +181,6 @@ START_TEST(a_norm_out_of_range_names_its_token)
     d.b->free(weights);
     d.b->free(ids);
     d.b->free(sums);
-    exf_mem_free(host);
     exf_layer_statistics_free(&s);
     routed_free(&r);
 }
@@ -182,7 +200,7 @@ START_TEST(a_half_has_the_sums_of_its_sequences)
     size_t slots = (size_t)(r.n * r.top_k), cells = (size_t)(r.n_experts * r.n_experts);
     float *outputs = device_put(&d, r.outputs, slots * (size_t)r.d_model * 4), *weights = device_put(&d, r.weights, slots * 4);
     int32_t *ids = device_put(&d, r.ids, slots * 4);
-    void *sums, *host = test_memory(exf_layer_sums_host_bytes(r.n_experts), 1);
+    void *sums;
     int in_half = 0;
     ck_ok(exf_layer_statistics_new(&want, r.n_experts, &e), e);
     ck_ok(exf_layer_statistics_new(&s, r.n_experts, &e), e);
@@ -203,8 +221,8 @@ START_TEST(a_half_has_the_sums_of_its_sequences)
     exf_layer_sums m = moments_of(&s);
     exf_sequence_sums over = exf_sequence_sums_of(&s);
     exf_sums_place place;
-    for (int twice = 0; twice < 2; twice++) /* nothing is left to be added twice */
-        ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, &over, r.n_experts, host, &place, &e), e);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, &over, r.n_experts, &place, &e), e);
+    nothing_is_left(sums, r.n_experts);
     ck_assert_mem_eq(s.half_dot, want.dot, cells * sizeof *s.dot);
     ck_assert_mem_eq(s.half_target_sq, want.target_sq, cells * sizeof *s.dot);
     ck_assert_mem_eq(s.half_source_sq, want.source_sq, cells * sizeof *s.dot);
@@ -213,7 +231,6 @@ START_TEST(a_half_has_the_sums_of_its_sequences)
     d.b->free(weights);
     d.b->free(ids);
     d.b->free(sums);
-    exf_mem_free(host);
     exf_layer_statistics_free(&want);
     exf_layer_statistics_free(&s);
     routed_free(&r);
@@ -230,7 +247,7 @@ START_TEST(a_sequence_out_of_range_names_its_pair)
     for (int i = 0; i < 4; i++) r.ids[i] = (int32_t[]){4, 1, 5, 2}[i];
     float *outputs = device_put(&d, r.outputs, 2 * 2 * 16 * 4), *weights = device_put(&d, r.weights, 2 * 2 * 4);
     int32_t *ids = device_put(&d, r.ids, 2 * 2 * 4);
-    void *sums, *host = test_memory(exf_layer_sums_host_bytes(6), 1);
+    void *sums;
     ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
     for (int t = 0; t < 2; t++) {
         exf_layer_sums_call c = {.n_experts = 6, .top_k = 2, .d_model = 16, .n_tokens = 1, .outputs = exf_f32(outputs + t * 32),
@@ -240,7 +257,7 @@ START_TEST(a_sequence_out_of_range_names_its_pair)
     }
     exf_layer_sums m = moments_of(&s);
     exf_sums_place place;
-    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &place, &e), EXF_NUMERIC, e,
+    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e,
              "31 2 -> 5 2.68435e+08 2.68435e+08");
     ck_assert_int_eq(place.row, -1);
     ck_assert_int_eq(place.sequence, 31);
@@ -248,7 +265,6 @@ START_TEST(a_sequence_out_of_range_names_its_pair)
     d.b->free(weights);
     d.b->free(ids);
     d.b->free(sums);
-    exf_mem_free(host);
     exf_layer_statistics_free(&s);
     routed_free(&r);
 }

@@ -155,7 +155,8 @@ START_TEST(sets_are_counted)
     ck_assert_int_eq(a->n_waiting, 1);
     ck_assert(a->waiting[0].sums.dot && !a->waiting[1].sums.dot);
     exf_accumulator_free(a);
-    uint64_t once = exf_accumulate_memory(&shape, &scalars, 1, 0, 0), with_vectors = exf_accumulate_memory(&shape, &vectors, 1, 0, 0);
+    uint64_t once = exf_accumulate_memory(&shape, &scalars, 1, 0, 0);
+    uint64_t with_vectors = exf_accumulate_memory(&shape, &vectors, 1, 0, 0);
     ck_assert_uint_eq(exf_accumulate_memory(&shape, &scalars, 1, 1, 0) - once, 2 * set);
     ck_assert_uint_eq(exf_accumulate_memory(&shape, &vectors, 1, 1, 0) - with_vectors, set);
     ck_assert_uint_eq(exf_accumulate_memory(&shape, &scalars, 1, 1, 1) - once, set);
