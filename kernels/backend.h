@@ -25,6 +25,7 @@
 #include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/lowrank_sums.h"
 #include "kernels/statistics/norm_products.h"
+#include "kernels/statistics/shared_sums.h"
 #include "kernels/statistics/subspace.h"
 
 #ifdef __cplusplus
@@ -98,6 +99,12 @@ typedef struct {
     void (*layer_sums_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
     void (*lowrank_add)(exf_queue *q, const exf_lowrank_sums *to, const exf_lowrank_call *c); /* lowrank_sums.h */
+    /* shared_sums.h */
+    exf_code (*share_memory)(exf_memory_handle *out, void *memory, exf_err *err);
+    exf_code (*open_memory)(void **out, const exf_memory_handle *h, exf_err *err);
+    void (*close_memory)(void *opened);
+    void (*add_exact)(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n);
+    void (*add_integers)(exf_queue *q, int64_t *to, const int64_t *from, size_t n);
     void (*residual_moments)(exf_queue *q, const exf_residual_call *c);
     void (*subspace_iterate)(exf_queue *q, const exf_subspace_call *c, int iterations); /* subspace.h */
     void (*subspace_rotate)(exf_queue *q, const exf_subspace_call *c, const double *rotation, int r);

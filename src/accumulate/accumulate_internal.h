@@ -110,6 +110,8 @@ exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_blo
 void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b);
 /* Called after the second sweep: copies sums on a device to the host. */
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err) EXF_CHECKED;
+/* Returns 1 if rank 0 then has the sums of all ranks, whose GPUs share their memory, and the others have none. */
+int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m);
 /* Returns the layer's sums, which the next layer frees; a caller that wants to keep them copies and zeroes *sums. */
 exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
 

@@ -193,8 +193,9 @@ static exf_code add_on_rank_0(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;
     exf_accumulator *a = w->a;
+    const exf_vector_sums none = {.n_pairs = 0}, *v = exf_vector_accumulator_adds_ranks(a->vectors) ? &none : &w->vectors;
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, &w->vectors), err);
+    exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, v), err);
     if (rc == EXF_OK && a->target) rc = exf_worker_wait(&a->writing, 0, err);
     if (rc == EXF_OK && a->target) return exf_worker_give(&a->writing, &w->written, write_waiting, w, err);
     exf_vector_sums_free(&w->vectors);

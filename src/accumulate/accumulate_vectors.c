@@ -29,6 +29,7 @@ struct exf_vector_accumulator {
     exf_ranks *ranks;             /* NULL: one process */
     exf_device_samples samples;   /* on a device, where the run makes a basis of its own */
     exf_device_vectors device;    /* on a device, where the run has a second sweep */
+    int is_last;                  /* 1: no layer comes after the present one */
 };
 
 /* Returns 1 if the run makes a low-rank basis of its own. */
@@ -120,7 +121,7 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
                                         o->seed, err));
     if (!o->basis_only)
         rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
-                                     exf_vector_rank(s, o), o->weighting, m->ranks && exf_ranks_first(m->ranks) ? 2 : 1, err);
+                                     exf_vector_rank(s, o), o->weighting, m->ranks, err);
 out:
     return rc;
 }
@@ -130,6 +131,7 @@ out:
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, int next, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    m->is_last = next < 0;
     exf_vector_sums_free(&m->sums);
     if (!takes_samples(m->options)) return EXF_OK;
     exf_device_samples_begin(&m->samples);
@@ -343,7 +345,7 @@ exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_lay
         EXF_TRY(take_basis(m, s, layer, err));
     else
         EXF_TRY(share_basis(m, s, layer, err));
-    if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums);
+    if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums, m->is_last);
 out:
     return rc;
 }
@@ -385,6 +387,11 @@ void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_devi
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
 {
     return m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
+}
+
+int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m)
+{
+    return m->device.ranks != NULL;
 }
 
 exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)

@@ -11,6 +11,8 @@
 
 /* ---- sums (device_vectors.c) ----------------------------------------------------------------------- */
 
+enum { EXF_VECTOR_ARRAYS = 5 }; /* vu, vv, zz, zu, zv */
+
 typedef struct {
     const exf_backend *b;
     int d_model, rank;
@@ -24,22 +26,28 @@ typedef struct {
     double *root;               /* [EXF_MOE_BLOCK, K] */
     void *host[2];              /* staging memory: the sums of the layers that were taken last; NULL: it is not there */
     int turn;                   /* which the next take fills */
+    exf_ranks *ranks;           /* whose GPUs share their sums; NULL: they do not */
+    void **peer;                /* [ranks, EXF_VECTOR_ARRAYS] the sums of the others' GPUs, on rank 0; NULL: none is open */
+    int is_last;                /* 1: no layer comes after this one */
     size_t sequence;            /* of the next row */
     const exf_batch *batch;     /* of the last block, for messages */
     exf_queue *q;               /* of the last block; NULL: none came */
 } exf_device_vectors;
 
-/* diagonal: 1 for their sums; rank: R, 0: no low-rank sums; lent: of how many layers sums may be lent at a time, 1 or 2. */
+/* diagonal: 1 for their sums; rank: R, 0: no low-rank sums.  ranks: NULL or those of the run, collective: where they are on one
+ * host and its GPUs can read each other's memory, take adds all ranks' sums up; rank 0 lends the sums of two layers at a time. */
 uint64_t exf_device_vectors_bytes(uint64_t pairs, int top_k, int d_model, int diagonal, int rank);
 exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, size_t pairs, int top_k, int d_model, int diagonal,
-                                 int rank, exf_weighting weighting, int lent, exf_err *err) EXF_CHECKED;
-/* Sets the layer's pairs, basis and grids, before its blocks; borrows them: at most as many pairs as were allocated. */
-void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums);
+                                 int rank, exf_weighting weighting, exf_ranks *ranks, exf_err *err) EXF_CHECKED;
+/* Sets the layer's pairs, basis and grids, before its blocks; borrows them: at most as many pairs as were allocated.  is_last: no
+ * layer comes after it. */
+void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums, int is_last);
 /* Queues the block's terms.  Blocks come in order of rows; the unit of diagonal sums is that of the host, EXF_MOE_BLOCK tokens of a
  * sequence, that of low-rank sums a token, however blocks are cut. */
 void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b);
-/* Waits; lends sums the arrays with the terms added since the beginning, until the next take, or the one after it.  EXF_NUMERIC
- * names sequence, block and pair of a sum that is out of range, or a weight without a root. */
+/* Waits; lends sums the arrays with the terms added since the beginning, until the next take, or the one after it.  Of ranks that
+ * share their sums collective: rank 0 gets those of all, the others none.  EXF_NUMERIC names sequence, block and pair of a sum that
+ * is out of range, or a weight without a root. */
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
 void exf_device_vectors_free(exf_device_vectors *s); /* accepts zeroed memory */
 

@@ -107,9 +107,9 @@ static exf_code add_up(exf_vector_sums *v, const routed *r, const exf_batch *bat
     exf_device_vectors s = {.b = NULL};
     tokens_device t = send(r, rounded);
     exf_code rc;
-    EXF_TRY(exf_device_vectors_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, 1, v->rank, w, 1, err));
+    EXF_TRY(exf_device_vectors_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, 1, v->rank, w, NULL, err));
     for (int twice = 0; twice < 2; twice++) { /* a layer leaves nothing to the next */
-        exf_device_vectors_begin(&s, v);
+        exf_device_vectors_begin(&s, v, 0);
         for (int at = 0; at < r->n; at += piece) {
             size_t slot = (size_t)(at * r->top_k);
             exf_device_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece,
@@ -408,8 +408,8 @@ START_TEST(a_weight_without_a_root_is_refused)
     r.weights[27 * 3 + 1] = -0.25f;
     exf_device_vectors s = {.b = NULL};
     tokens_device t = send(&r, 0);
-    ck_ok(exf_device_vectors_open(&s, d.b, (size_t)v.n_pairs, 3, 10, 0, 3, EXF_WEIGHT_ROUTER, 1, &e), e);
-    exf_device_vectors_begin(&s, &v);
+    ck_ok(exf_device_vectors_open(&s, d.b, (size_t)v.n_pairs, 3, 10, 0, 3, EXF_WEIGHT_ROUTER, NULL, &e), e);
+    exf_device_vectors_begin(&s, &v, 0);
     exf_device_block b = {.batch = &batch, .n_tokens = 40, .n_experts = 6, .top_k = 3, .d_model = 10, .q = d.q, .topk_ids = t.ids,
                           .topk_weights = t.weights, .expert_outputs = t.outputs};
     exf_device_vectors_add(&s, &b);
@@ -434,6 +434,60 @@ START_TEST(a_sum_out_of_range_is_refused)
     ck_assert(source == r.ids[27 * 3 + 1] || target == r.ids[27 * 3 + 1]);
     exf_vector_sums_free(&v);
     routed_free(&r);
+}
+END_TEST
+
+/* ---- sums of several GPUs ----------------------------------------------------------------- */
+
+START_TEST(sums_of_gpus_add_as_on_the_host)
+{
+    enum { N = 1000 };
+    exf_exact a[N], b[N];
+    int64_t x[N], y[N];
+    for (uint64_t i = 0; i < N; i++) {
+        a[i] = (exf_exact){{~i, UINT64_MAX, i & 1 ? UINT64_MAX : i}}; /* carries, and both signs */
+        b[i] = (exf_exact){{i << 40, i % 3, i % 5 ? 7 : UINT64_MAX}};
+        x[i] = (int64_t)(i * 0x9e3779b97f4a7c15u);
+        y[i] = (int64_t)(~i << 31);
+    }
+    exf_exact *to = device_put(&d, a, sizeof a), *from = device_put(&d, b, sizeof b);
+    int64_t *sum = device_put(&d, x, sizeof x), *term = device_put(&d, y, sizeof y);
+    d.b->gpu->add_exact(d.q, to, from, N - 1);
+    d.b->gpu->add_integers(d.q, sum, term, N - 1);
+    ck_ok(d.b->finish(d.q, &e), e);
+    for (int i = 0; i < N - 1; i++) {
+        exf_exact_merge(&a[i], &b[i]);
+        x[i] = (int64_t)((uint64_t)x[i] + (uint64_t)y[i]);
+    }
+    exf_exact *got = device_get(&d, to, sizeof a);
+    int64_t *integers = device_get(&d, sum, sizeof x);
+    ck_assert_mem_eq(got, a, sizeof a);
+    ck_assert_mem_eq(integers, x, sizeof x);
+    exf_mem_free(got);
+    exf_mem_free(integers);
+    d.b->free(to);
+    d.b->free(from);
+    d.b->free(sum);
+    d.b->free(term);
+}
+END_TEST
+
+/* A process opens what others share, not its own; what is refused leaves the queue as it was. */
+START_TEST(memory_is_opened_by_other_processes)
+{
+    exf_memory_handle h;
+    int64_t *sum = device_put(&d, (int64_t[]){5}, sizeof *sum);
+    void *opened;
+    ck_ok(d.b->gpu->share_memory(&h, sum, &e), e);
+    ck_fails(d.b->gpu->open_memory(&opened, &h, &e), EXF_DEVICE, e, "processes");
+    ck_assert_ptr_null(opened);
+    d.b->gpu->close_memory(opened);
+    d.b->gpu->add_integers(d.q, sum, sum, 1);
+    ck_ok(d.b->finish(d.q, &e), e);
+    int64_t *got = device_get(&d, sum, sizeof *sum);
+    ck_assert_int_eq(*got, 10);
+    exf_mem_free(got);
+    d.b->free(sum);
 }
 END_TEST
 
@@ -535,6 +589,8 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, cuts_change_no_bit_of_lowrank_sums, 0, 8);
     tcase_add_loop_test(t, empty_slots_add_nothing, 0, 2);
     tcase_add_test(t, a_weight_without_a_root_is_refused);
+    tcase_add_test(t, sums_of_gpus_add_as_on_the_host);
+    tcase_add_test(t, memory_is_opened_by_other_processes);
     tcase_add_loop_test(t, a_sum_out_of_range_is_refused, 0, 2);
     tcase_add_loop_test(t, samples_are_the_hosts, 0, 6);
     suite_add_tcase(s, t);
