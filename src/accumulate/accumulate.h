@@ -49,9 +49,10 @@ int exf_accumulate_sweeps(const exf_accumulate_options *o);
 int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Returns the most pairs of a layer that have vectors. */
 uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
-/* Return the bytes that one layer's statistics take on disk, and that one layer takes in memory while it is observed; has_ranks: on
- * rank 0 of several, which takes most. */
+/* Return the bytes that one layer's statistics take on disk, those of its vector sums alone, and what one layer takes in memory
+ * while it is observed; has_ranks: on rank 0 of several, which takes most. */
 uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
+uint64_t exf_accumulate_vectors_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
 uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers, int on_device,
                                int has_ranks);
 /* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */

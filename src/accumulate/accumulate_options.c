@@ -72,7 +72,7 @@ out:
     return rc;
 }
 
-static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+uint64_t exf_accumulate_vectors_disk(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_vector_rank(s, o), bytes = 0;
     if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
@@ -109,9 +109,9 @@ static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_option
 uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
-    if (o->basis_only) return vector_bytes(s, o) + norm_bytes(s, o);
+    if (o->basis_only) return exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
     return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 3 * sizeof(exf_exact) + 3 * sizeof(uint64_t)) + sample_bytes(s, o) +
-           vector_bytes(s, o) + norm_bytes(s, o);
+           exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
 }
 
 uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers, int on_device,
@@ -122,9 +122,9 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     uint64_t waiting = on_device || has_ranks ? (uint64_t)exf_waiting_layers(o, has_ranks) : 1;
     if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
-    uint64_t all = (uint64_t)n_workers * each + (2 + waiting) * sample_bytes(s, o) + vector_bytes(s, o);
+    uint64_t all = (uint64_t)n_workers * each + (2 + waiting) * sample_bytes(s, o) + exf_accumulate_vectors_disk(s, o);
     if (on_device || has_ranks) all += waiting * sums;
-    if (on_device && has_ranks) all += vector_bytes(s, o);
+    if (on_device && has_ranks) all += exf_accumulate_vectors_disk(s, o);
     if (exf_wants_vectors(o) && !o->basis_only) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
     if (o->lowrank && !o->basis)
         all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +

@@ -29,7 +29,7 @@ static const exf_opt rows[] = {
      "with --ranks, how many nodes they are on; 0: one"},
     {NULL, "rates", 0, EXF_OPT_TEXT_LIST, offsetof(exf_recipe, plan_rates), "[]", "LIST", "Run",
      "with --ranks, rates in place of measured ones; compute=X FLOP/s of a rank, read=X bytes/s of a node, copy=X bytes/s to a "
-     "GPU, network=X bytes/s of a node (else 12.5G is assumed), write=X bytes/s to a file (else 0.85G), such as "
+     "GPU, network=X bytes/s of a node (else 12.5G is assumed), write=X bytes/s to a file (else 1.25G), such as "
      "compute=400T,read=50G"},
     {NULL, "list-inputs", 0, EXF_OPT_FLAG, offsetof(exf_recipe, list_inputs), "false", NULL, "Run",
      "print the SHA-256 of every file that a run reads; of its validation's too, and do nothing else"},

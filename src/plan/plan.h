@@ -30,6 +30,7 @@ typedef struct {
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
+    uint64_t by_gpus;         /* those of them that the GPUs of one host add up among themselves */
     uint64_t statistics;      /* bytes of disk that are written while the pass runs */
     const char *note;         /* ends the line of the tokens: ", 40 layers recorded"; "" for nothing */
     const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
@@ -66,12 +67,14 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *   weights     reading, hashing and sending them: each node does it once, whatever its number of ranks; on a GPU while
  *               tokens are computed
  *   sums        adding up each layer's sums over all ranks: within a node of R ranks 2 (R - 1) / R times their bytes at
- *               2.8 GB/s, over N nodes 2 (N - 1) / N times at the network's rate; while the next layer runs
- *   files       writing them on rank 0, at 0.85 GB/s unless --rates gives another: statistics beside the next layer's work,
- *               after their sums; the others after the pass
+ *               2.8 GB/s, over N nodes 2 (N - 1) / N times at the network's rate; while the next layer runs.  Vector sums on the
+ *               GPUs of one node take none
+ *   files       writing them on rank 0, at 1.25 GB/s unless --rates gives another: statistics beside the next layer's work,
+ *               and beside the next layer's sums; the others after the pass
  *   ends        layers' ends on rank 0: not divided
- * seconds = start + once + max(tokens, weights, sums + statistics) + ends + the last layer's sums and statistics + other files;
- * on a CPU weights and statistics are added.  Solving is not in them. */
+ * On a GPU, work = max(tokens, weights) and beside = max(sums, statistics) run at the same time, and disturb each other:
+ * seconds = start + once + max(work, beside) + 0.15 min(work, beside) + ends + the last layer's sums and statistics + other files.
+ * On a CPU weights and statistics are added.  Solving is not in them. */
 
 /* Rates; 0: as measured, or assumed. */
 typedef struct {
@@ -79,7 +82,7 @@ typedef struct {
     double read;    /* bytes/s at which a node reads and hashes weights */
     double copy;    /* bytes/s at which weights reach one GPU */
     double network; /* bytes/s of a node; 0: 12.5e9, a link of 100 Gbit/s */
-    double write;   /* bytes/s at which a file is written, with its checksum and digest; 0: 0.85e9, that of a RAM disk */
+    double write;   /* bytes/s at which a file is written, with its checksum and digest; 0: 1.25e9, that of a RAM disk */
 } exf_scale_rates;
 
 typedef struct {

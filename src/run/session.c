@@ -292,8 +292,9 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
 {
     char note[512] = "";
     exf_plan p = {.model = s->model, .batch = &s->batch, .options = exf_session_options(s, r, 0), .host = request->host,
-                  .disk = request->disk, .reduced = request->reduced, .statistics = request->reduced, .output = request->output,
-                  .is_file = request->is_file, .group_of = request->group_of, .note = note, .not_counted = request->not_counted};
+                  .disk = request->disk, .reduced = request->reduced, .by_gpus = request->by_gpus, .statistics = request->reduced,
+                  .output = request->output, .is_file = request->is_file, .group_of = request->group_of, .note = note,
+                  .not_counted = request->not_counted};
     double begun = exf_log_elapsed();
     exf_code rc;
     if (s->recorded) {

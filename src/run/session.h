@@ -63,6 +63,7 @@ typedef struct {
     int n_layers;        /* layers that run */
     const size_t *group_of; /* of the plan (plan/plan.h) */
     uint64_t reduced;    /* bytes of all layers' sums, which ranks would add up and rank 0 writes; 0: the run makes no statistics */
+    uint64_t by_gpus;    /* those of them that the GPUs of one host add up among themselves */
     uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
     uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
     int no_resume;       /* the run saves no resume point, whatever the recipe says */

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "export/writer.h"
 #include "recipe/recipe.h"
 #include "run/session.h"
 
@@ -125,6 +126,14 @@ static uint64_t numbers_of_a_pair(const exf_session *s, const exf_recipe *r)
     return all;
 }
 
+/* Returns 1 if one of the recipe's targets holds vectors as tables.h5 does. */
+static int exports_vectors(const exf_recipe *r)
+{
+    int any = 0;
+    for (size_t i = 0; i < r->targets.n; i++) any |= exf_writer_find(r->targets.item[i])->wants_vectors;
+    return any;
+}
+
 static exf_demand demand_of(const calibration *c)
 {
     const exf_accumulate_options *o = &c->options;
@@ -147,9 +156,9 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
                                  .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL, s->ranks != NULL) +
                                          exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors,
-                                 .reduced = sums * l, .records = l * sums,
+                                 .reduced = sums * l, .by_gpus = exf_accumulate_vectors_disk(&s->shape, o) * l, .records = l * sums,
                                  /* statistics, tables and one export */
-                                 .disk = l * (sums + e * e * (2 * 28 + 16) + vectors) +
+                                 .disk = l * (sums + e * e * (2 * 28 + 16) + vectors * (uint64_t)(1 + exports_vectors(r))) +
                                          2 * exf_norm_head_bytes(&s->shape, s->layers.n, q),
                                  .not_counted = r->basis_only ? "writing the basis"
                                                 : r->n_shards ? "writing statistics"
