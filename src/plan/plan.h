@@ -73,7 +73,7 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *               and beside the next layer's sums; the others after the pass
  *   ends        layers' ends on rank 0: not divided
  * On a GPU, work = max(tokens, weights) and beside = max(sums, statistics) run at the same time, and disturb each other:
- * seconds = start + once + max(work, beside) + 0.15 min(work, beside) + ends + the last layer's sums and statistics + other files.
+ * seconds = start + once + max(work, beside) + 0.3 min(work, beside) + ends + the last layer's sums and statistics + other files.
  * On a CPU weights and statistics are added.  Solving is not in them. */
 
 /* Rates; 0: as measured, or assumed. */

@@ -183,7 +183,7 @@ static const double rate_in_node = 2.8e9, usual_network = 12.5e9;
 /* Bytes a second at which one process writes statistics to a RAM disk: 281 MB a layer in 0.22 s. */
 static const double usual_write = 1.25e9;
 /* What runs beside the tokens' work needs the host's memory too: the shorter of both takes so much of its time from the longer. */
-static const double disturbance = 0.15;
+static const double disturbance = 0.3;
 /* Seconds that mpirun takes to start and to end (1.0 and 0.3 to 0.5 where a node has 64 processors), that ranks take to join, and
  * that each further GPU of a node takes to open. */
 static const double launching = 1.5, joining = 0.4, next_gpu = 0.18;

@@ -18,7 +18,7 @@ static exf_text_list list_of(char **items, size_t n)
 /* Seconds of the run that no rank shares: its start; by which ranks start later, and those on further GPUs. */
 static const double alone = 3, mpi = 1.9, gpus = 0.18;
 /* What the shorter of the tokens' work and of sums and files beside it takes from the longer one. */
-static const double disturbed = 0.15;
+static const double disturbed = 0.3;
 
 static uint64_t written, others; /* bytes of statistics, and of files after the pass */
 static uint64_t shared;          /* bytes of sums that GPUs of one host add up among themselves */
