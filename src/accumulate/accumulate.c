@@ -371,6 +371,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->resume = plan->resume;
     a->consumer = plan->consumer;
     a->records_later = exf_accumulator_records_later(a);
+    a->leisure = 2.5;
     a->ranks = plan->ranks;
     a->own = plan->own;
     a->observer = (exf_observer){

@@ -285,6 +285,8 @@ typedef struct {
     int layer;
     exf_layer_statistics sums;
     exf_vector_sums vectors; /* its vector sums, not written yet, or on their way to rank 0 */
+    int is_recorded;         /* 1: it is written to the resume point too */
+    double seconds;          /* that writing the layer took which was last in this set */
     exf_job job, written;
 } exf_waiting_layer;
 
@@ -340,6 +342,9 @@ struct exf_accumulator {
     exf_statistics_writer writer;
     exf_resume *resume;          /* NULL: no resume point */
     int records_later;           /* 1: no point was saved yet, and no layer has a record */
+    int first_record;            /* layers below it have none, though others may have; 0: all have */
+    double taken;                /* when the last layer was taken (exf_clock) */
+    double leisure;              /* a layer is recorded with its writing if it took so many times as long as the writing of one */
     exf_layer_consumer consumer; /* gets the sums of each layer that is written */
     exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
 };

@@ -5,12 +5,14 @@
  *                        layers may wait, so that one whose write takes long does not stop the pass.  Vector sums, up to a
  *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
  *   by way of rank 0     sent to rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
- *                        Vector sums are not copied: what is sent are the layer's own, and they have arrived, and are
- *                        written, before the next layer makes its own: between its sweeps, on a GPU after the second
+ *                        Vector sums are not copied: what is sent are the layer's own, and they have arrived before the next
+ *                        layer makes its own: between its sweeps, on a GPU after the second; rank 0 writes them meanwhile
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
  * first job of a->work until the wait for its last no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
+
+#include "base/log.h"
 
 #include <string.h>
 
@@ -58,14 +60,15 @@ static exf_code write_record(void *self, exf_err *err)
     return exf_layer_record_put(l->a->resume, l->layer, l->s, l->v, err);
 }
 
-/* Writes a layer to the file, solves it and, once a point was saved, writes it to the resume point, all at once: each takes as long
- * as a GPU may need for a layer. */
-static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
+/* Writes a layer to the file, solves it and, if it is recorded, writes it to the resume point, all at once: each takes as long as
+ * a GPU may need for a layer. */
+static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, int is_recorded,
+                            exf_err *err)
 {
     finished_layer l = {.a = a, .layer = layer, .s = s, .v = v};
     exf_err ignored;
     exf_code rc = a->consumer.consume ? exf_worker_give(&a->giving, &l.giving, give_sums, &l, err) : EXF_OK;
-    if (rc == EXF_OK && a->resume && !a->records_later) rc = exf_worker_give(&a->recording, &l.recording, write_record, &l, err);
+    if (rc == EXF_OK && is_recorded) rc = exf_worker_give(&a->recording, &l.recording, write_record, &l, err);
     if (rc == EXF_OK) rc = write_to_file(&l, err);
     exf_code given = exf_worker_wait(&a->giving, 0, rc == EXF_OK ? err : &ignored);
     if (rc == EXF_OK) rc = given;
@@ -97,10 +100,25 @@ out:
 static exf_code write_now(exf_accumulator *a, int layer, exf_err *err)
 {
     if (!a->target) return EXF_OK;
-    return write_layer(a, layer, &a->sums[0], a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL, err);
+    return write_layer(a, layer, &a->sums[0], a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL,
+                       a->resume && !a->records_later, err);
 }
 
 /* ---- while the next layer runs --------------------------------------------------------------------- */
+
+/* Says whether a layer is recorded when it is written.  If none was yet, it is if the pass took long for it, beside the writing of
+ * the layer that was in its set before. */
+static void choose_record(exf_accumulator *a, exf_waiting_layer *w, int layer)
+{
+    double now = exf_clock();
+    if (a->records_later && w->seconds > 0 && now - a->taken > a->leisure * w->seconds) {
+        a->records_later = 0;
+        a->first_record = layer;
+    }
+    a->taken = now;
+    w->layer = layer;
+    w->is_recorded = a->resume && !a->records_later;
+}
 
 /* Puts the layer's sums among those that wait, in place of a set of zeros, which is then the next layer's. */
 static exf_waiting_layer *set_aside(exf_accumulator *a, int layer)
@@ -110,7 +128,7 @@ static exf_waiting_layer *set_aside(exf_accumulator *a, int layer)
     a->turn = (a->turn + 1) % a->n_waiting;
     a->sums[0] = w->sums;
     w->sums = sums;
-    w->layer = layer;
+    choose_record(a, w, layer);
     return w;
 }
 
@@ -127,9 +145,11 @@ static void take_vectors(exf_accumulator *a, exf_waiting_layer *w)
 static exf_code write_waiting(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;
-    exf_code rc = write_layer(w->a, w->layer, &w->sums, w->a->vectors ? &w->vectors : NULL, err);
+    double begun = exf_clock();
+    exf_code rc = write_layer(w->a, w->layer, &w->sums, w->a->vectors ? &w->vectors : NULL, w->is_recorded, err);
     exf_layer_statistics_zero(&w->sums);
     exf_vector_sums_free(&w->vectors);
+    w->seconds = exf_clock() - begun;
     return rc;
 }
 
@@ -162,7 +182,7 @@ static exf_code receive_sums(exf_accumulator *a, exf_err *err)
     EXF_TRY(exf_ranks_sum_finish(sent, list, exf_layer_rank_arrays(list, &w->sums, NULL), err));
     if (!a->target) goto out;
     w->sums.routes.n = w->sums.routes.cap; /* full: a sample is no larger than the run */
-    w->layer = a->sent_layer;
+    choose_record(a, w, a->sent_layer);
     if (a->sent_norms) exf_norm_sums_set_basis(&w->sums.norms, a->sent_norms);
     rc = exf_worker_give(&a->work, &w->job, write_waiting, w, err);
 out:
@@ -278,7 +298,8 @@ exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err)
 
 /* ---- records of the resume point ---------------------------------------------------------------------
  * A run of seconds ends before its first point is due, and a record is as many bytes as the layer is in the file: none is written
- * until then.  The first point's come from the file that is being written, where this is as quick as from memory. */
+ * until then, unless layers take so long that writing has the time.  The records that the first point lacks come from the file that
+ * is being written. */
 
 int exf_accumulator_records_later(const exf_accumulator *a)
 {
@@ -286,7 +307,7 @@ int exf_accumulator_records_later(const exf_accumulator *a)
     return a->resume && !exf_resume_start(a->resume)->layers_done && !o->basis_only && !o->common_input_tokens;
 }
 
-/* Writes the records of layers below `done`, which are in the file. */
+/* Writes the records that layers below `done` lack; these are in the file. */
 static exf_code write_records(const exf_accumulator *a, int done, exf_err *err)
 {
     exf_layer_statistics s = a->n_waiting ? a->waiting[0].sums : a->sums[0]; /* a set that is free */
@@ -294,6 +315,7 @@ static exf_code write_records(const exf_accumulator *a, int done, exf_err *err)
     exf_code rc = EXF_OK;
     s.routes = (exf_route_sample){.cap = 0};
     for (int i = 0; i < a->n_layers && a->layer_number[i] < done; i++) {
+        if (!a->records_later && a->layer_number[i] >= a->first_record) continue;
         EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, vectors, err));
         EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, vectors, err));
         exf_vector_sums_free(&v);
@@ -308,8 +330,8 @@ out:
 exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err)
 {
     exf_code rc = a->sink->finish(a, err);
-    if (rc == EXF_OK && a->records_later && a->target) rc = write_records(a, done, err);
-    a->records_later = 0;
+    if (rc == EXF_OK && a->target) rc = write_records(a, done, err);
+    a->records_later = a->first_record = 0;
     return rc;
 }
 

@@ -274,8 +274,15 @@ out:
     return rc;
 }
 
-/* Adds the sums of all GPUs up on rank 0's.  Ranks wait for each other: before, until all sums are complete, and after, since the
- * next layer's go to the same memory, and after the last one it is freed, which nobody may have open then. */
+/* Waits until rank 0 needs this layer's sums no longer: the next layer's go to the same memory, and after the last one it is freed,
+ * which nobody may have open then. */
+static exf_code let_go(exf_device_vectors *s, exf_err *err)
+{
+    if (s->is_last) close_peers(s);
+    return exf_ranks_barrier(s->ranks, err);
+}
+
+/* Adds the sums of all GPUs up on rank 0's, when all are complete. */
 static exf_code add_peers(exf_device_vectors *s, size_t pairs, exf_err *err)
 {
     summed sums[EXF_VECTOR_ARRAYS];
@@ -291,8 +298,7 @@ static exf_code add_peers(exf_device_vectors *s, size_t pairs, exf_err *err)
             if (sums[i].from && sums[i].size == sizeof(int64_t)) s->b->gpu->add_integers(s->q, sums[i].from, peer, sums[i].n);
         }
     EXF_TRY(s->b->finish(s->q, err));
-    if (s->is_last) close_peers(s);
-    rc = exf_ranks_barrier(s->ranks, err);
+    rc = let_go(s, err);
 out:
     return rc;
 }
@@ -318,7 +324,7 @@ static void fetch_sums(exf_device_vectors *s, exf_vector_sums *sums)
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    if (sums->n_pairs == 0) return EXF_OK;
+    if (sums->n_pairs == 0) return s->ranks ? let_go(s, err) : EXF_OK;
     sums->borrowed = 1;
     if (s->ranks && !s->q) return exf_fail(err, EXF_INTERNAL, "a rank has no block of a layer with vector sums");
     if (s->ranks) EXF_TRY(add_peers(s, (size_t)sums->n_pairs, err));

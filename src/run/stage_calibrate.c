@@ -143,6 +143,12 @@ static exf_demand demand_of(const calibration *c)
                         .observers = exf_accumulate_device_memory(c->session.backend, &c->session.shape, o)};
 }
 
+/* Returns the bytes of vector sums that the first resume point reads back from the file. */
+static uint64_t read_back(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o)
+{
+    return r->checkpoint_layers > 0 || r->checkpoint_seconds > 0 ? exf_accumulate_vectors_disk(&s->shape, o) : 0;
+}
+
 static exf_session_request request_of(calibration *c, const exf_recipe *r, const exf_demand *demand)
 {
     const exf_session *s = &c->session;
@@ -155,7 +161,7 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     vectors = pairs * numbers_of_a_pair(s, r) * sizeof(float);
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
                                  .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL, s->ranks != NULL) +
-                                         exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors,
+                                         exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors + read_back(s, r, o),
                                  .reduced = sums * l, .by_gpus = exf_accumulate_vectors_disk(&s->shape, o) * l, .records = l * sums,
                                  /* statistics, tables and one export */
                                  .disk = l * (sums + e * e * (2 * 28 + 16) + vectors * (uint64_t)(1 + exports_vectors(r))) +

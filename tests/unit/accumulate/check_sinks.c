@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -262,6 +263,7 @@ START_TEST(records_are_written_from_the_first_point_on)
         taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE}, u = t;
         exf_accumulator *a = begin_with_point("late", &o, &t, device);
         exf_resume *of_a = resume;
+        a->leisure = HUGE_VAL;
         for (int l = 0; l < 6; l++) ck_ok(end_layer(a, l), e);
         for (int l = 0; l < 6; l++) ck_assert(!record_of("late", l, &(size_t){0}));
         ck_ok(a->observer.settle(a, 6, &e), e);
@@ -285,6 +287,31 @@ START_TEST(records_are_written_from_the_first_point_on)
         ck_ok(end_layer(a, 8), e);
         end_with_point(a);
     }
+}
+END_TEST
+
+/* Where layers take long beside their writing, those from the third on are recorded with it; the first point adds the others. */
+START_TEST(slow_layers_are_recorded_as_they_are_written)
+{
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .route_sample = 8};
+    taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE};
+    size_t n;
+    exf_accumulator *a = begin_with_point("slow", &o, &t, 1);
+    a->leisure = 0;
+    for (int l = 0; l < 5; l++) ck_ok(end_layer(a, l), e);
+    ck_ok(a->sink->finish(a, &e), e);
+    for (int l = 0; l < 5; l++) {
+        char *bytes = record_of("slow", l, &n);
+        ck_assert_int_eq(bytes != NULL, l >= 2);
+        exf_mem_free(bytes);
+    }
+    ck_ok(a->observer.settle(a, 5, &e), e);
+    for (int l = 0; l < 5; l++) {
+        char *bytes = record_of("slow", l, &n);
+        ck_assert_ptr_nonnull(bytes);
+        exf_mem_free(bytes);
+    }
+    end_with_point(a);
 }
 END_TEST
 
@@ -319,6 +346,7 @@ Suite *exf_suite(void)
     t = tcase_create("records");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, records_are_written_from_the_first_point_on);
+    tcase_add_test(t, slow_layers_are_recorded_as_they_are_written);
     tcase_add_test(t, other_records_are_written_at_once);
     suite_add_tcase(s, t);
     return s;
