@@ -61,6 +61,19 @@ static void record_name(char out[NAME_LEN], const char *name, int layer)
     snprintf(out, NAME_LEN, "%s-%d.safetensors", name, layer);
 }
 
+/* Writes bytes piece by piece, each of which a thread of the hash's own takes while the next one is written. */
+static exf_code write_bytes(exf_output_file *f, exf_hash *h, const char *bytes, size_t n, exf_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    exf_code rc = EXF_OK;
+    for (size_t at = 0; rc == EXF_OK && at < n; at += PIECE) {
+        size_t some = n - at < PIECE ? n - at : PIECE;
+        rc = exf_output_file_write(f, bytes + at, some, err);
+        if (rc == EXF_OK) rc = exf_hash_add(h, bytes + at, some, err);
+    }
+    return rc;
+}
+
 /* Writes a safetensors file, and the digest of the bytes that were written. */
 static exf_code write_record(exf_output_file *f, const exf_tensor *tensors, size_t n, char sha256[EXF_SHA256_HEX], exf_err *err)
 {
@@ -71,15 +84,14 @@ static exf_code write_record(exf_output_file *f, const exf_tensor *tensors, size
     exf_code rc;
     EXF_TRY(exf_mem_new(&order, n, sizeof *order, "record", err));
     EXF_TRY(exf_hash_new(&h, err));
+    exf_hash_beside(h);
     EXF_TRY(exf_st_header(&header, order, path, tensors, n, NULL, 0, err));
-    EXF_TRY(exf_output_file_write(f, header.s, header.len, err));
-    EXF_TRY(exf_hash_add(h, header.s, header.len, err));
+    EXF_TRY(write_bytes(f, h, header.s, header.len, err));
     for (size_t i = 0; i < n; i++) {
         const exf_tensor *t = &tensors[order[i]];
         uint64_t bytes;
         EXF_TRY(exf_st_check(path, t, &bytes, err));
-        EXF_TRY(exf_output_file_write(f, t->data, (size_t)bytes, err));
-        EXF_TRY(exf_hash_add(h, t->data, (size_t)bytes, err));
+        EXF_TRY(write_bytes(f, h, t->data, (size_t)bytes, err));
     }
     rc = exf_hash_end(h, sha256, err);
     h = NULL;
