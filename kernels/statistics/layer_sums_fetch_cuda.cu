@@ -165,15 +165,16 @@ static __global__ void collect(exf_exact *exact, unsigned long long *count, unsi
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
-/* Queues the copies of collected sums, which lie in `from` one after the other, to the arrays of the host. */
+/* The place among the collected sums, whose arrays lie one after the other. */
 typedef struct {
     exf_queue *q;
     const char *from;
 } copier;
 
+/* Queues the copy of the next array to the host. */
 static void copy_next(copier *c, void *to, size_t bytes)
 {
-    if (c->q->err.code == EXF_OK && to)
+    if (c->q->err.code == EXF_OK)
         exf_cuda_note(c->q, cudaMemcpyAsync(to, c->from, bytes, cudaMemcpyDeviceToHost, c->q->stream), "layer sums");
     c->from += bytes;
 }

@@ -1,4 +1,4 @@
-/* shared_sums.h - memory of one GPU that processes on other GPUs of the host read, and sums that are added up over it.
+/* shared_sums.h - lets the processes of one host read each other's GPU memory, and adds up the sums that lie in it.
  *
  * A process shares what it allocated; another one opens it by the handle, whose bytes reach it in any way, and reads it over
  * NVLink or PCIe.  Neither waits for the other: callers agree on when memory is complete, and when it may change again. */
@@ -24,7 +24,7 @@ exf_code exf_share_memory_cuda(exf_memory_handle *out, void *memory, exf_err *er
 exf_code exf_open_memory_cuda(void **out, const exf_memory_handle *h, exf_err *err) EXF_CHECKED;
 void exf_close_memory_cuda(void *opened); /* NULL is allowed */
 
-/* Add from[i] to to[i]: exact sums (base/exact.h), and integers in two's complement. */
+/* Add from[i] to to[i], of n exact sums (base/exact.h) or integers in two's complement; `from` may be opened memory. */
 void exf_add_exact_cuda(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n);
 void exf_add_integers_cuda(exf_queue *q, int64_t *to, const int64_t *from, size_t n);
 #ifdef __cplusplus

@@ -370,8 +370,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->shape = *plan->shape;
     a->resume = plan->resume;
     a->consumer = plan->consumer;
-    a->records_later = exf_accumulator_records_later(a);
-    a->leisure = 2.5;
+    a->first_record = exf_accumulator_first_record(a);
+    a->record_ratio = 2.5;
     a->ranks = plan->ranks;
     a->own = plan->own;
     a->observer = (exf_observer){

@@ -268,12 +268,13 @@ typedef struct {
 exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Chooses the sink, when the sums are allocated and again when the pass turns out to run on a device, whose sums all sets then take
- * in pinned memory. */
+/* Chooses the sink when the sums are allocated.  The second chooses again when the pass turns out to run on a device, and pins the
+ * memory of all sets. */
 exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-/* Returns 1 if layers have their records when the first point is saved, 0: when they are written. */
-int exf_accumulator_records_later(const exf_accumulator *a);
+/* Returns the first layer that is recorded as it is written, at the beginning of a run: 0, or INT_MAX if the first point records
+ * all. */
+int exf_accumulator_first_record(const exf_accumulator *a);
 /* Ends what was taken, and writes the records of layers below `done` that have none. */
 exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err) EXF_CHECKED;
 /* Copies the layers that the resume point has done to the file. */
@@ -286,7 +287,7 @@ typedef struct {
     exf_layer_statistics sums;
     exf_vector_sums vectors; /* its vector sums, not written yet, or on their way to rank 0 */
     int is_recorded;         /* 1: it is written to the resume point too */
-    double seconds;          /* that writing the layer took which was last in this set */
+    double seconds;          /* how long the last write of this set took; 0: it had none */
     exf_job job, written;
 } exf_waiting_layer;
 
@@ -341,10 +342,9 @@ struct exf_accumulator {
     char *target;                /* NULL: none is written */
     exf_statistics_writer writer;
     exf_resume *resume;          /* NULL: no resume point */
-    int records_later;           /* 1: no point was saved yet, and no layer has a record */
-    int first_record;            /* layers below it have none, though others may have; 0: all have */
+    int first_record;            /* layers below it get their records when a point is saved, all others as they are written */
     double taken;                /* when the last layer was taken (exf_clock) */
-    double leisure;              /* a layer is recorded with its writing if it took so many times as long as the writing of one */
+    double record_ratio;         /* a layer that took so many times as long as a write is recorded as it is written */
     exf_layer_consumer consumer; /* gets the sums of each layer that is written */
     exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
 };

@@ -9,11 +9,12 @@
  *                        layer makes its own: between its sweeps, on a GPU after the second; rank 0 writes them meanwhile
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
- * first job of a->work until the wait for its last no other thread uses the file. */
+ * first job of a->work, or of a->writing, until the wait for its last no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/log.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* ---- a layer in the file --------------------------------------------------------------------------- */
@@ -95,29 +96,32 @@ out:
     return rc;
 }
 
+/* Returns 1 if the layer is written to the resume point too, as it is written to the file. */
+static int is_recorded(const exf_accumulator *a, int layer)
+{
+    return a->resume && layer >= a->first_record;
+}
+
 /* ---- now ------------------------------------------------------------------------------------------- */
 
 static exf_code write_now(exf_accumulator *a, int layer, exf_err *err)
 {
     if (!a->target) return EXF_OK;
     return write_layer(a, layer, &a->sums[0], a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL,
-                       a->resume && !a->records_later, err);
+                       is_recorded(a, layer), err);
 }
 
 /* ---- while the next layer runs --------------------------------------------------------------------- */
 
-/* Says whether a layer is recorded when it is written.  If none was yet, it is if the pass took long for it, beside the writing of
- * the layer that was in its set before. */
+/* Decides whether a layer is recorded as it is written.  Until a point was saved none is; but where the pass took long for a layer,
+ * measured by the last write of its set, this one is and all after it. */
 static void choose_record(exf_accumulator *a, exf_waiting_layer *w, int layer)
 {
     double now = exf_clock();
-    if (a->records_later && w->seconds > 0 && now - a->taken > a->leisure * w->seconds) {
-        a->records_later = 0;
-        a->first_record = layer;
-    }
+    if (a->first_record > layer && w->seconds > 0 && now - a->taken > a->record_ratio * w->seconds) a->first_record = layer;
     a->taken = now;
     w->layer = layer;
-    w->is_recorded = a->resume && !a->records_later;
+    w->is_recorded = is_recorded(a, layer);
 }
 
 /* Puts the layer's sums among those that wait, in place of a set of zeros, which is then the next layer's. */
@@ -301,21 +305,21 @@ exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err)
  * until then, unless layers take so long that writing has the time.  The records that the first point lacks come from the file that
  * is being written. */
 
-int exf_accumulator_records_later(const exf_accumulator *a)
+int exf_accumulator_first_record(const exf_accumulator *a)
 {
     const exf_accumulate_options *o = &a->options;
-    return a->resume && !exf_resume_start(a->resume)->layers_done && !o->basis_only && !o->common_input_tokens;
+    int can_read_back = !o->basis_only && !o->common_input_tokens;
+    return a->resume && !exf_resume_start(a->resume)->layers_done && can_read_back ? INT_MAX : 0;
 }
 
-/* Writes the records that layers below `done` lack; these are in the file. */
-static exf_code write_records(const exf_accumulator *a, int done, exf_err *err)
+/* Writes the records of layers below `end`, which are in the file. */
+static exf_code write_records(const exf_accumulator *a, int end, exf_err *err)
 {
     exf_layer_statistics s = a->n_waiting ? a->waiting[0].sums : a->sums[0]; /* a set that is free */
     exf_vector_sums v = {.n_pairs = 0}, *vectors = a->vectors ? &v : NULL;
     exf_code rc = EXF_OK;
     s.routes = (exf_route_sample){.cap = 0};
-    for (int i = 0; i < a->n_layers && a->layer_number[i] < done; i++) {
-        if (!a->records_later && a->layer_number[i] >= a->first_record) continue;
+    for (int i = 0; i < a->n_layers && a->layer_number[i] < end; i++) {
         EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, vectors, err));
         EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, vectors, err));
         exf_vector_sums_free(&v);
@@ -329,9 +333,10 @@ out:
 
 exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err)
 {
+    int end = done < a->first_record ? done : a->first_record;
     exf_code rc = a->sink->finish(a, err);
-    if (rc == EXF_OK && a->target) rc = write_records(a, done, err);
-    a->records_later = a->first_record = 0;
+    if (rc == EXF_OK && a->target && end > 0) rc = write_records(a, end, err);
+    a->first_record = 0;
     return rc;
 }
 

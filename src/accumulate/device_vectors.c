@@ -172,8 +172,7 @@ void exf_device_vectors_free(exf_device_vectors *s)
                    s->lowrank.bad};
     close_peers(s);
     for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
-    for (int i = 0; s->b && i < 2; i++)
-        if (s->host[i]) s->b->gpu->free_staging(s->host[i]);
+    for (int i = 0; s->b && i < 2; i++) s->b->gpu->free_staging(s->host[i]);
     memset(s, 0, sizeof *s);
 }
 
@@ -276,7 +275,7 @@ out:
 
 /* Waits until rank 0 needs this layer's sums no longer: the next layer's go to the same memory, and after the last one it is freed,
  * which nobody may have open then. */
-static exf_code let_go(exf_device_vectors *s, exf_err *err)
+static exf_code release_sums(exf_device_vectors *s, exf_err *err)
 {
     if (s->is_last) close_peers(s);
     return exf_ranks_barrier(s->ranks, err);
@@ -289,16 +288,18 @@ static exf_code add_peers(exf_device_vectors *s, size_t pairs, exf_err *err)
     exf_code rc;
     list_sums(sums, s, pairs);
     EXF_TRY(s->b->finish(s->q, err));
-    EXF_TRY(look_for_fault(s, err));
     EXF_TRY(exf_ranks_barrier(s->ranks, err));
     for (int r = 1; s->peer && r < exf_ranks_place(s->ranks).size; r++)
         for (int i = 0; i < EXF_VECTOR_ARRAYS; i++) {
             void *peer = s->peer[r * EXF_VECTOR_ARRAYS + i];
-            if (sums[i].from && sums[i].size == sizeof(exf_exact)) s->b->gpu->add_exact(s->q, sums[i].from, peer, sums[i].n);
-            if (sums[i].from && sums[i].size == sizeof(int64_t)) s->b->gpu->add_integers(s->q, sums[i].from, peer, sums[i].n);
+            if (!sums[i].from) continue;
+            if (sums[i].size == sizeof(exf_exact))
+                s->b->gpu->add_exact(s->q, sums[i].from, peer, sums[i].n);
+            else
+                s->b->gpu->add_integers(s->q, sums[i].from, peer, sums[i].n);
         }
     EXF_TRY(s->b->finish(s->q, err));
-    rc = let_go(s, err);
+    rc = release_sums(s, err);
 out:
     return rc;
 }
@@ -324,7 +325,7 @@ static void fetch_sums(exf_device_vectors *s, exf_vector_sums *sums)
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    if (sums->n_pairs == 0) return s->ranks ? let_go(s, err) : EXF_OK;
+    if (sums->n_pairs == 0) return s->ranks ? release_sums(s, err) : EXF_OK;
     sums->borrowed = 1;
     if (s->ranks && !s->q) return exf_fail(err, EXF_INTERNAL, "a rank has no block of a layer with vector sums");
     if (s->ranks) EXF_TRY(add_peers(s, (size_t)sums->n_pairs, err));

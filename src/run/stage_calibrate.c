@@ -154,11 +154,9 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
     const exf_session *s = &c->session;
     const exf_accumulate_options *o = &c->options;
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
-    uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, pairs = e * (e - 1);
-    uint64_t sums = exf_accumulate_disk(&s->shape, o), vectors;
+    uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, sums = exf_accumulate_disk(&s->shape, o);
+    uint64_t vectors = exf_vector_pairs(&s->shape, o) * numbers_of_a_pair(s, r) * sizeof(float);
     int q = exf_norm_directions(o->norm_head, s->shape.d_model);
-    if (pairs > (uint64_t)r->vector_pairs) pairs = (uint64_t)r->vector_pairs;
-    vectors = pairs * numbers_of_a_pair(s, r) * sizeof(float);
     return (exf_session_request){.demand = demand, .n_layers = s->layers.last + 1,
                                  .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL, s->ranks != NULL) +
                                          exf_solver_memory(&s->shape, s->layers.n, q) + l * vectors + read_back(s, r, o),

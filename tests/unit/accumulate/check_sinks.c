@@ -263,7 +263,7 @@ START_TEST(records_are_written_from_the_first_point_on)
         taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE}, u = t;
         exf_accumulator *a = begin_with_point("late", &o, &t, device);
         exf_resume *of_a = resume;
-        a->leisure = HUGE_VAL;
+        a->record_ratio = HUGE_VAL;
         for (int l = 0; l < 6; l++) ck_ok(end_layer(a, l), e);
         for (int l = 0; l < 6; l++) ck_assert(!record_of("late", l, &(size_t){0}));
         ck_ok(a->observer.settle(a, 6, &e), e);
@@ -297,7 +297,7 @@ START_TEST(slow_layers_are_recorded_as_they_are_written)
     taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE};
     size_t n;
     exf_accumulator *a = begin_with_point("slow", &o, &t, 1);
-    a->leisure = 0;
+    a->record_ratio = 0;
     for (int l = 0; l < 5; l++) ck_ok(end_layer(a, l), e);
     ck_ok(a->sink->finish(a, &e), e);
     for (int l = 0; l < 5; l++) {
