@@ -42,10 +42,16 @@ out:
     return rc;
 }
 
-/* Returns 1 for a chunk that the host decodes and the device rounds; its values are checked later, with the whole part. */
+/* Returns 1 for a chunk that the host decodes and the device rounds. */
 static int is_rounded(const exf_weight_chunk *p)
 {
     return !p->raw && p->number == EXF_NUMBER_BF16;
+}
+
+/* Returns 1 for a chunk whose values are checked with the whole part: what dequantizes the others has looked at them. */
+static int is_checked_later(const exf_weight_chunk *p)
+{
+    return is_rounded(p) || exf_chunk_copied_as_stored(p);
 }
 
 /* Returns where in a buffer the float32 are that the host made of a chunk. */
@@ -100,21 +106,22 @@ out:
 
 /* ---- a whole load ------------------------------------------------------------------------------------ */
 
-/* Checks all values of a part that were copied as stored. */
+/* Checks all values of a part that were copied as stored, or rounded. */
 static exf_code check_values(const exf_weight_loader *s, const exf_chunk_copy *c, const exf_weight_plan *p, const char *slot,
                              exf_err *err)
 {
     const exf_backend *b = s->b;
+    unsigned char checked[EXF_W_COUNT] = {0};
     int bad = 0;
     exf_code rc = EXF_OK;
+    for (size_t i = 0; i < p->n; i++) checked[p->chunk[i].role] |= (unsigned char)is_checked_later(&p->chunk[i]);
     for (int role = 0; role < EXF_W_COUNT; role++) {
-        int stored = p->present[role] && p->number[role] == EXF_NUMBER_BF16;
-        size_t n = stored ? exf_weight_plan_elements(s->model, (exf_role)role, &p->of) : 0;
+        size_t n = checked[role] ? exf_weight_plan_elements(s->model, (exf_role)role, &p->of) : 0;
         b->gpu->check_bf16(c->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, c->bad);
     }
     EXF_TRY(b->download(c->q, &bad, c->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
-        if (p->chunk[i].raw || is_rounded(&p->chunk[i])) {
+        if (is_checked_later(&p->chunk[i])) {
             rc = name_bad_weight(s, &p->chunk[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }

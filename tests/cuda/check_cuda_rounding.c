@@ -7,7 +7,8 @@ static const struct { exf_device_coding coding; size_t rows, cols, block_rows, b
 } coded[] = {
     {EXF_DEVICE_CODED_FP8, 300, 256, 128, 128, EXF_DT_F32},     {EXF_DEVICE_CODED_FP8, 7, 13, 4, 5, EXF_DT_BF16},
     {EXF_DEVICE_CODED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0}, {EXF_DEVICE_CODED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0},
-    {EXF_DEVICE_CODED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},
+    {EXF_DEVICE_CODED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},       {EXF_DEVICE_CODED_FP4, 33, 144, 1, 16, EXF_DT_F8_E8M0},
+    {EXF_DEVICE_CODED_FP8, 61, 144, 1, 144, EXF_DT_F32},
 };
 
 START_TEST(stored_weights_are_decoded_as_on_the_cpu)
@@ -64,7 +65,8 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
 }
 END_TEST
 
-static int bad_after(const void *codes, size_t bytes, const exf_device_coded_rows *rows, int check_only)
+/* Returns what becomes of *bad when rows are decoded to a number, or, if check_only, are checked as bfloat16. */
+static int bad_after(const void *codes, size_t bytes, const exf_device_coded_rows *rows, exf_number number, int check_only)
 {
     int *bad = device_put(&d, &(int){0}, sizeof(int));
     void *on_device = device_put(&d, codes, bytes), *out = device_put(&d, NULL, rows->rows * rows->cols * 4);
@@ -73,7 +75,7 @@ static int bad_after(const void *codes, size_t bytes, const exf_device_coded_row
     if (check_only)
         d.b->gpu->check_bf16(d.q, on_device, rows->rows * rows->cols, bad);
     else
-        d.b->gpu->dequantize(d.q, out, EXF_NUMBER_BF16, &r, bad);
+        d.b->gpu->dequantize(d.q, out, number, &r, bad);
     int *found = device_get(&d, bad, sizeof(int)), is = *found;
     exf_mem_free(found);
     d.b->free(bad);
@@ -87,16 +89,44 @@ START_TEST(what_is_not_finite_is_noticed)
     enum { N = 1003 };
     uint16_t *half = bf16_reals(N, 3, 2);
     exf_device_coded_rows rows = {.coding = EXF_DEVICE_CODED_PLAIN, .dtype = EXF_DT_BF16, .rows = 1, .cols = N};
-    ck_assert_int_eq(bad_after(half, N * 2, &rows, 0), 0);
-    ck_assert_int_eq(bad_after(half, N * 2, &rows, 1), 0);
+    ck_assert_int_eq(bad_after(half, N * 2, &rows, EXF_NUMBER_BF16, 0), 0);
+    ck_assert_int_eq(bad_after(half, N * 2, &rows, EXF_NUMBER_BF16, 1), 0);
     for (size_t at = 0; at < N; at += 167) {
         uint16_t was = half[at];
         half[at] = at % 2 ? 0x7f80 : 0xffc1;
-        ck_assert_int_eq(bad_after(half, N * 2, &rows, 0), 1);
-        ck_assert_int_eq(bad_after(half, N * 2, &rows, 1), 1);
+        ck_assert_int_eq(bad_after(half, N * 2, &rows, EXF_NUMBER_BF16, 0), 1);
+        ck_assert_int_eq(bad_after(half, N * 2, &rows, EXF_NUMBER_BF16, 1), 1);
         half[at] = was;
     }
     exf_mem_free(half);
+}
+END_TEST
+
+/* The least float32 that no bfloat16 is near, and the largest that one is: FP8 and integers of 1 under such a scale. */
+START_TEST(what_is_beyond_bfloat16_is_noticed)
+{
+    const float scale[] = {0x1.fefffep127f, 0x1.ffp127f};
+    uint8_t ones[16];
+    memset(ones, 0x38, sizeof ones);
+    const uint32_t nines = 0x99999999;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        float *there = device_put(&d, &scale[beyond], sizeof(float));
+        exf_device_coded_rows plain = {.coding = EXF_DEVICE_CODED_PLAIN, .dtype = EXF_DT_F32, .rows = 1, .cols = 1};
+        exf_device_coded_rows fp8 = {.coding = EXF_DEVICE_CODED_FP8, .scale_dtype = EXF_DT_F32, .scales = there, .rows = 1,
+                                     .cols = 16, .block_rows = 1, .block_cols = 16};
+        exf_device_coded_rows few = fp8, integers = fp8;
+        few.cols = 3;
+        integers.coding = EXF_DEVICE_CODED_INT4;
+        integers.cols = 8;
+        for (int number = 0; number < 2; number++) {
+            int want = beyond && number == EXF_NUMBER_BF16;
+            ck_assert_int_eq(bad_after(&scale[beyond], sizeof(float), &plain, (exf_number)number, 0), want);
+            ck_assert_int_eq(bad_after(ones, 16, &fp8, (exf_number)number, 0), want);
+            ck_assert_int_eq(bad_after(ones, 3, &few, (exf_number)number, 0), want);
+            ck_assert_int_eq(bad_after(&nines, sizeof nines, &integers, (exf_number)number, 0), want);
+        }
+        d.b->free(there);
+    }
 }
 END_TEST
 
@@ -280,6 +310,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
     tcase_add_loop_test(t, stored_weights_are_decoded_as_on_the_cpu, 0, COUNT(coded));
     tcase_add_test(t, what_is_not_finite_is_noticed);
+    tcase_add_test(t, what_is_beyond_bfloat16_is_noticed);
     tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));
     tcase_add_loop_test(t, products_side_by_side_round_as_single_ones, 0, 2);
     tcase_add_loop_test(t, gated_heads_are_near, 0, COUNT(head_widths));
