@@ -39,9 +39,6 @@ static exf_code begin_pass(void *self, int n_workers, exf_err *err)
         EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, exf_head_directions(&a->shape, o), err));
     if (o->norm_head && !o->basis)
         EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, exf_head_directions(&a->shape, o), a->own, err));
-    if (o->norm_head && a->ranks)
-        EXF_TRY(exf_mem_new(&a->sent_norms, (size_t)a->shape.d_model * (size_t)exf_head_directions(&a->shape, o),
-                            sizeof *a->sent_norms, "norm head", err));
     if (o->norm_head) EXF_TRY(exf_blas_reserve_cpu(n_workers > o->helpers ? n_workers : o->helpers, err));
     EXF_TRY(exf_sink_open(a, err));
     if (a->resume && a->target) EXF_TRY(exf_accumulator_restore(a, err));
@@ -159,7 +156,7 @@ static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
     a->active = accumulates(a, layer);
     a->first_done = 0;
     for (int i = 0; i < a->n_workers; i++) {
-        if (!a->sink->gives_zeros) exf_layer_statistics_zero(&a->sums[i]);
+        if (i || !a->sink->gives_zeros) exf_layer_statistics_zero(&a->sums[i]);
         a->tracker[i].open = a->tracker[i].in_half = 0;
     }
     if (!a->active) return EXF_OK;
@@ -433,7 +430,6 @@ void exf_accumulator_free(exf_accumulator *a)
     exf_route_sampler_free(&a->routes);
     exf_norm_sampler_free(&a->norms);
     exf_device_norms_free(&a->device_norms);
-    exf_mem_free(a->sent_norms);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);

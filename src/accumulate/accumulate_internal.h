@@ -261,7 +261,7 @@ typedef struct {
     exf_code (*between)(exf_accumulator *a, exf_err *err);
     /* Waits until all that was taken is written; collective. */
     exf_code (*finish)(exf_accumulator *a, exf_err *err);
-    int gives_zeros; /* 1: a->sums[0] is zero after take, else the next layer zeroes it */
+    int gives_zeros; /* 1: a->sums[0] is zero after take; else the next layer zeroes it */
 } exf_sink;
 
 /* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
@@ -293,11 +293,11 @@ typedef struct {
 
 enum { EXF_MOST_WAITING = EXF_PINNED_SETS - 1 };
 /* Returns how many layers wait while the next one adds up, where a pass runs on a device or on several ranks.  A slow write of
- * scalar sums does not stop the pass; vector sums, which are large, wait alone, but where one layer's are written while the next
- * one's come from other ranks. */
+ * scalar sums does not stop the pass; vector sums, which are large, wait alone.  Of several ranks one layer is written while the
+ * next one is added up. */
 static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ranks)
 {
-    return exf_wants_vectors(o) == has_ranks ? EXF_MOST_WAITING : 1;
+    return has_ranks || !exf_wants_vectors(o) ? EXF_MOST_WAITING : 1;
 }
 
 struct exf_accumulator {
@@ -331,11 +331,8 @@ struct exf_accumulator {
     exf_waiting_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
     int n_waiting;               /* how many there are; 0: layers are written at once */
     int turn;                    /* the set that the next layer takes */
-    exf_ranks_sums *sent;        /* sums of layer sent_layer, on their way to rank 0; NULL: none */
-    int sent_layer;
-    double *sent_norms;          /* [H, q] basis of its norm head; NULL: it has none */
-    exf_worker work;             /* writes or sends waiting layers while the next one runs */
-    exf_worker writing;          /* writes layers whose vector sums came from other ranks */
+    exf_worker work;             /* writes waiting layers, or adds up those of ranks, while the next one runs */
+    exf_worker writing;          /* writes layers that were added up over ranks */
     exf_worker giving, recording; /* give a layer to the consumer, and write it to the resume point, while it is written */
 
     /* The file. */

@@ -4,9 +4,10 @@
  *   while the next runs  on a thread of its own, while the next layers add up in other sets of sums: passes on a GPU.  Two
  *                        layers may wait, so that one whose write takes long does not stop the pass.  Vector sums, up to a
  *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
- *   by way of rank 0     sent to rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
- *                        Vector sums are not copied: what is sent are the layer's own, and they have arrived before the next
- *                        layer makes its own: between its sweeps, on a GPU after the second; rank 0 writes them meanwhile
+ *   by way of rank 0     added up on rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
+ *                        Two layers are set aside for it.  Where there are vector sums, the scalar sums of all ranks are needed
+ *                        between the sweeps, and are added up there; vector sums that ranks on CPUs have must have left before
+ *                        the next layer makes its own
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
  * first job of a->work, or of a->writing, until the wait for its last no other thread uses the file. */
@@ -173,69 +174,45 @@ static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *er
 
 /* ---- by way of rank 0 ------------------------------------------------------------------------------- */
 
-/* Takes the totals of the layer that was sent last, and starts to write them. */
-static exf_code receive_sums(exf_accumulator *a, exf_err *err)
-{
-    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_ranks_sums *sent = a->sent;
-    exf_waiting_layer *w = &a->waiting[0];
-    exf_code rc;
-    EXF_TRY(finish_work(a, err));
-    if (!sent) goto out;
-    a->sent = NULL;
-    EXF_TRY(exf_ranks_sum_finish(sent, list, exf_layer_rank_arrays(list, &w->sums, NULL), err));
-    if (!a->target) goto out;
-    w->sums.routes.n = w->sums.routes.cap; /* full: a sample is no larger than the run */
-    choose_record(a, w, a->sent_layer);
-    if (a->sent_norms) exf_norm_sums_set_basis(&w->sums.norms, a->sent_norms);
-    rc = exf_worker_give(&a->work, &w->job, write_waiting, w, err);
-out:
-    return rc;
-}
-
-/* Sends a copy of the layer's sums. */
-static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
-{
-    const exf_norm_sums *norms = &a->sums[0].norms;
-    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = receive_sums(a, err);
-    if (rc != EXF_OK) return rc;
-    a->sent_layer = layer;
-    if (a->sent_norms) memcpy(a->sent_norms, norms->basis, (size_t)norms->q * (size_t)norms->d_model * sizeof *a->sent_norms);
-    return exf_ranks_sum_start(&a->sent, a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err);
-}
-
-static exf_code finish_sums(exf_accumulator *a, exf_err *err)
-{
-    exf_code rc = receive_sums(a, err);
-    return rc == EXF_OK ? finish_work(a, err) : rc;
-}
-
-/* Adds up the vector sums on rank 0, on a thread of its own, which gives them to another one to be written: each takes as long as
- * several GPUs may need for a layer.  The set is free when the layer after it has been added up and this one is written. */
+/* Adds up the layer on rank 0, on a thread of its own, which gives it to another one to be written: each takes as long as several
+ * GPUs may need for a layer.  The set is free when the layer after it has been added up and, on rank 0, this one is written. */
 static exf_code add_on_rank_0(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;
     exf_accumulator *a = w->a;
-    const exf_vector_sums none = {.n_pairs = 0}, *v = exf_vector_accumulator_adds_ranks(a->vectors) ? &none : &w->vectors;
+    const exf_vector_sums none = {.n_pairs = 0}, *v = &w->vectors;
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, v), err);
+    if (a->vectors && exf_vector_accumulator_adds_ranks(a->vectors)) v = &none;
+    exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, a->vectors ? v : NULL), err);
     if (rc == EXF_OK && a->target) rc = exf_worker_wait(&a->writing, 0, err);
     if (rc == EXF_OK && a->target) return exf_worker_give(&a->writing, &w->written, write_waiting, w, err);
+    exf_layer_statistics_zero(&w->sums);
     exf_vector_sums_free(&w->vectors);
     return rc;
 }
 
-static exf_code send_vectors(exf_accumulator *a, int layer, exf_err *err)
+/* Waits until the layers before have been added up: for rank 0's own file, and then for other ranks. */
+static exf_code finish_adding(exf_accumulator *a, exf_err *err)
 {
+    exf_code rc = exf_worker_wait(&a->writing, 0, err);
+    double begun = exf_clock();
+    if (rc == EXF_OK) rc = finish_work(a, err);
+    exf_ranks_waited(a->ranks, exf_clock() - begun);
+    return rc;
+}
+
+static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_code rc = finish_adding(a, err);
+    if (rc != EXF_OK) return rc;
     exf_waiting_layer *w = set_aside(a, layer);
-    take_vectors(a, w);
+    if (a->vectors) take_vectors(a, w);
     return exf_worker_give(&a->work, &w->job, add_on_rank_0, w, err);
 }
 
-static exf_code finish_vectors(exf_accumulator *a, exf_err *err)
+static exf_code finish_sums(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = finish_work(a, err);
+    exf_code rc = finish_adding(a, err);
     return rc == EXF_OK ? exf_worker_wait(&a->writing, 0, err) : rc;
 }
 
@@ -244,7 +221,7 @@ static exf_code finish_vectors(exf_accumulator *a, exf_err *err)
 static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 {
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = a->device.b ? EXF_OK : finish_vectors(a, err);
+    exf_code rc = a->device.b ? EXF_OK : finish_sums(a, err);
     return rc == EXF_OK ? exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err) : rc;
 }
 
@@ -253,9 +230,8 @@ static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 static const exf_sink NOW = {.take = write_now, .finish = finish_work};
 static const exf_sink WHILE_NEXT_RUNS = {
     .take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
-static const exf_sink SUMS_TO_RANK_0 = {.take = send_sums, .finish = finish_sums};
-static const exf_sink VECTORS_TO_RANK_0 = {
-    .take = send_vectors, .between = add_up_scalars, .ready = finish_work, .finish = finish_vectors};
+static const exf_sink TO_RANK_0 = {
+    .take = send_sums, .between = add_up_scalars, .ready = finish_adding, .finish = finish_sums, .gives_zeros = 1};
 
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
 {
@@ -272,7 +248,7 @@ exf_code exf_sink_open(exf_accumulator *a, exf_err *err)
 {
     int on_device = a->device.b != NULL;
     exf_code rc = EXF_OK;
-    a->sink = a->ranks ? a->vectors ? &VECTORS_TO_RANK_0 : &SUMS_TO_RANK_0 : on_device && a->target ? &WHILE_NEXT_RUNS : &NOW;
+    a->sink = a->ranks ? &TO_RANK_0 : on_device && a->target ? &WHILE_NEXT_RUNS : &NOW;
     if (a->sink == &NOW || a->n_waiting) return EXF_OK;
     a->n_waiting = exf_waiting_layers(&a->options, a->ranks != NULL);
     for (int i = 0; i < a->n_waiting; i++) {

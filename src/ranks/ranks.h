@@ -71,6 +71,8 @@ exf_code exf_ranks_agree(exf_ranks *r, exf_code rc, exf_err *err) EXF_CHECKED;
 /* Tells rank 0 that this rank has finished a layer (counted from 0; -1: a pass begins) and its seconds, of which those
  * spent waiting for others are subtracted. */
 void exf_ranks_layer(exf_ranks *r, int layer, double seconds);
+/* Tells that this rank's work stood still for so many seconds, because of others. */
+void exf_ranks_waited(exf_ranks *r, double seconds);
 /* Describes, on rank 0, the rank that took longest for its last layer, if it stands out: "rank 3 on HOST, 4.1 s for
  * layer 7"; else the text is empty. */
 enum { EXF_STRAGGLER_TEXT = 128 };
@@ -92,14 +94,9 @@ typedef struct {
 
 /* Adds all ranks' arrays up into rank 0's; the others' keep what they have. */
 exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-/* The same on a thread that runs while the rank computes: its waiting is not counted as the rank's.  A family of its own. */
+/* The same on a thread that runs while the rank computes: its waiting is not counted as the rank's, which is what
+ * exf_ranks_waited() is told of the work that stood still for it.  A family of its own. */
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-/* The same while other work goes on.  start copies the arrays, so that they can be used again at once; finish writes the
- * sums to arrays of the same kinds and lengths on rank 0, and frees the started sum, also on failure.  Several may be
- * under way; all ranks start them in one order.  For a process of its own, *out is NULL and finish writes nothing. */
-typedef struct exf_ranks_sums exf_ranks_sums;
-exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
 
 /* ---- votes --------------------------------------------------------------------------------- */
 

@@ -48,8 +48,6 @@ struct exf_ranks {
     exf_place *all;  /* [size] */
     unsigned char *watched; /* [size] 1: a process of this node that this one can see */
     MPI_Comm world, sums, beside, votes, notes, node;
-    MPI_Datatype exact;
-    MPI_Op add_exact;
     pthread_mutex_t lock;
     pthread_t watch;
     int watching, end_watch, closing;

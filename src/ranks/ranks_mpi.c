@@ -76,12 +76,6 @@ exf_place exf_ranks_place_of(const exf_ranks *r, int rank)
 
 /* ---- joining and leaving ---------------------------------------------------------------------- */
 
-static void add_exact(void *from, void *to, int *n, MPI_Datatype *type)
-{
-    (void)type;
-    for (int i = 0; i < *n; i++) exf_exact_merge((exf_exact *)to + i, (const exf_exact *)from + i);
-}
-
 static exf_code make_communicators(exf_ranks *r, exf_err *err)
 {
     exf_code rc;
@@ -91,9 +85,6 @@ static exf_code make_communicators(exf_ranks *r, exf_err *err)
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->beside), "opening the job", err));
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->votes), "opening the job", err));
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->notes), "opening the job", err));
-    EXF_TRY(exf_mpi_ok(MPI_Type_contiguous(3, MPI_UINT64_T, &r->exact), "describing exact sums", err));
-    EXF_TRY(exf_mpi_ok(MPI_Type_commit(&r->exact), "describing exact sums", err));
-    EXF_TRY(exf_mpi_ok(MPI_Op_create(add_exact, 1, &r->add_exact), "describing exact sums", err));
 out:
     return rc;
 }

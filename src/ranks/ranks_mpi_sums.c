@@ -73,105 +73,16 @@ exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err 
     return rc == EXF_OK ? exf_mpi_wait(r, &q, 1, what, err) : rc;
 }
 
-/* ---- sums -------------------------------------------------------------------------------------- */
+/* ---- sums ----------------------------------------------------------------------------------------
+ * An MPI_Ireduce moves 32 KB at a test, and took a second for 64 MB.  So sums are made of messages: each rank adds up a slice of
+ * every piece for all, and rank 0 gathers the slices. */
 
-enum { MOST_ELEMENTS = 1 << 24 }; /* of one MPI call */
-
-struct exf_ranks_sums {
-    exf_ranks *r;
-    char *copy; /* of all arrays, one after the other */
-    MPI_Request *request;
-    int n_requests;
-};
+enum { PIECE = 1 << 23 }; /* bytes */
 
 static size_t element_bytes(exf_ranks_kind kind)
 {
     return kind == EXF_RANKS_EXACT ? sizeof(exf_exact) : kind == EXF_RANKS_U64 ? sizeof(uint64_t) : 1;
 }
-
-static size_t bytes_of(const exf_ranks_array *a, size_t n)
-{
-    size_t all = 0;
-    for (size_t i = 0; i < n; i++) all += a[i].n * element_bytes(a[i].kind);
-    return all;
-}
-
-static int start_reduction(const exf_ranks_sums *s, void *at, size_t n, exf_ranks_kind kind, MPI_Request *q)
-{
-    const exf_ranks *r = s->r;
-    MPI_Datatype type = kind == EXF_RANKS_EXACT ? r->exact : kind == EXF_RANKS_U64 ? MPI_UINT64_T : MPI_BYTE;
-    MPI_Op op = kind == EXF_RANKS_EXACT ? r->add_exact : kind == EXF_RANKS_U64 ? MPI_SUM : MPI_BOR;
-    int root = r->place.rank == 0;
-    return MPI_Ireduce(root ? MPI_IN_PLACE : at, root ? at : NULL, (int)n, type, op, 0, r->sums, q);
-}
-
-static exf_code start_reductions(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
-{
-    char *at = s->copy;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; i < n; i++) {
-        size_t each = element_bytes(arrays[i].kind);
-        if (arrays[i].n) memcpy(at, arrays[i].data, arrays[i].n * each);
-        for (size_t k = 0; k < arrays[i].n; k += MOST_ELEMENTS) {
-            size_t m = arrays[i].n - k < MOST_ELEMENTS ? arrays[i].n - k : MOST_ELEMENTS;
-            pthread_mutex_lock(&s->r->lock);
-            int status = start_reduction(s, at + k * each, m, arrays[i].kind, &s->request[s->n_requests++]);
-            pthread_mutex_unlock(&s->r->lock);
-            EXF_TRY(exf_mpi_ok(status, "a sum", err));
-        }
-        at += arrays[i].n * each;
-    }
-out:
-    return rc;
-}
-
-exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
-{
-    exf_ranks_sums *s = NULL;
-    size_t calls = 0;
-    exf_code rc;
-    *out = NULL;
-    if (!r) return EXF_OK;
-    for (size_t i = 0; i < n; i++) calls += arrays[i].n / MOST_ELEMENTS + 1;
-    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "sums of ranks", err));
-    s->r = r;
-    EXF_TRY(exf_mem_raw(&s->copy, bytes_of(arrays, n), 1, "sums of ranks", err));
-    EXF_TRY(exf_mem_new(&s->request, calls, sizeof *s->request, "sums of ranks", err));
-    EXF_TRY(start_reductions(s, arrays, n, err));
-    *out = s;
-out:
-    if (rc != EXF_OK && s && !s->n_requests) {
-        exf_mem_free(s->copy);
-        exf_mem_free(s->request);
-        exf_mem_free(s);
-    }
-    return rc;
-}
-
-/* A sum that failed keeps its copy until the process ends: MPI may still write to it. */
-exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
-{
-    exf_code rc;
-    if (!s) return EXF_OK;
-    rc = exf_mpi_wait(s->r, s->request, s->n_requests, "a sum", err);
-    if (rc != EXF_OK) return rc;
-    const char *at = s->copy;
-    for (size_t i = 0; s->r->place.rank == 0 && i < n; i++) {
-        size_t bytes = arrays[i].n * element_bytes(arrays[i].kind);
-        if (bytes) memcpy(arrays[i].data, at, bytes);
-        at += bytes;
-    }
-    exf_mem_free(s->copy);
-    exf_mem_free(s->request);
-    exf_mem_free(s);
-    return EXF_OK;
-}
-
-/* ---- large sums ---------------------------------------------------------------------------------- */
-
-/* An MPI_Ireduce moves 32 KB at a test, and took a second for 64 MB.  So these sums are made of messages: each rank adds up a slice
- * of every piece for all, and rank 0 gathers the slices. */
-enum { PIECE = 1 << 23 }; /* bytes */
 
 /* A piece of an array that is being summed, and its slices.  Messages are of copies, since MPI may still read and write them after
  * a failure, when the caller frees what it had; they then stay until the process ends. */

@@ -144,6 +144,14 @@ void exf_mpi_listen(exf_ranks *r)
 
 /* ---- layers -------------------------------------------------------------------------------------- */
 
+void exf_ranks_waited(exf_ranks *r, double seconds)
+{
+    if (!r) return;
+    pthread_mutex_lock(&r->lock);
+    r->waited += seconds;
+    pthread_mutex_unlock(&r->lock);
+}
+
 void exf_ranks_layer(exf_ranks *r, int layer, double seconds)
 {
     exf_note note = {.layer = layer};

@@ -196,6 +196,11 @@ void exf_ranks_layer(exf_ranks *r, int layer, double seconds)
     (void)r, (void)layer, (void)seconds;
 }
 
+void exf_ranks_waited(exf_ranks *r, double seconds)
+{
+    (void)r, (void)seconds;
+}
+
 void exf_ranks_straggler(exf_ranks *r, char text[EXF_STRAGGLER_TEXT])
 {
     (void)r;
@@ -211,19 +216,6 @@ exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, ex
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     return exf_ranks_sum(r, arrays, n, err);
-}
-
-exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
-{
-    (void)r, (void)arrays, (void)n, (void)err;
-    *out = NULL;
-    return EXF_OK;
-}
-
-exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
-{
-    (void)s, (void)arrays, (void)n, (void)err;
-    return EXF_OK;
 }
 
 static int vote;

@@ -59,12 +59,11 @@ START_TEST(sums_and_votes_are_ones_own)
 {
     uint64_t x[2] = {3, UINT64_MAX};
     exf_ranks_array a = {x, 2, EXF_RANKS_U64};
-    exf_ranks_sums *s;
     exf_err err = {.code = EXF_OK, .msg = "kept"};
     int largest = 0;
     ck_ok(exf_ranks_sum(NULL, &a, 1, &err), err);
-    ck_ok(exf_ranks_sum_start(&s, NULL, &a, 1, &err), err);
-    ck_ok(exf_ranks_sum_finish(s, &a, 1, &err), err);
+    ck_ok(exf_ranks_sum_beside(NULL, &a, 1, &err), err);
+    exf_ranks_waited(NULL, 1);
     ck_assert(x[0] == 3 && x[1] == UINT64_MAX);
     ck_ok(exf_ranks_vote_start(NULL, 7, &err), err);
     ck_ok(exf_ranks_vote_finish(NULL, &largest, &err), err);
