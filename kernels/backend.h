@@ -187,6 +187,7 @@ typedef struct exf_backend {
                     const exf_indexer_shape *s, float *workspace);
     void (*hyper_pre)(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
     void (*hyper_post)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+    void (*hyper_input)(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s);
     void (*hyper_head)(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
     void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                    const exf_router_rules *r, double *scratch);

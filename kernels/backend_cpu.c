@@ -137,6 +137,8 @@ WITHOUT_QUEUE(indexer,
 WITHOUT_QUEUE(hyper_pre, (exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s), (u, mixing, x, s))
 WITHOUT_QUEUE(hyper_post, (exf_queue * q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s),
               (x, v, mixing, s))
+WITHOUT_QUEUE(hyper_input, (exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s),
+              (u, mixing, x, s))
 WITHOUT_QUEUE(hyper_head, (exf_queue *q, float *u, const float *x, const exf_hyper_shape *s), (u, x, s))
 WITHOUT_QUEUE(router,
               (exf_queue * q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
@@ -198,6 +200,7 @@ const exf_backend exf_backend_cpu = {
     .indexer = indexer_queued,
     .hyper_pre = hyper_pre_queued,
     .hyper_post = hyper_post_queued,
+    .hyper_input = hyper_input_queued,
     .hyper_head = hyper_head_queued,
     .router = router_queued,
     .experts_workspace = experts_workspace,

@@ -187,6 +187,7 @@ static const exf_backend table = {
     .indexer = exf_indexer_cuda,
     .hyper_pre = exf_hyper_pre_cuda,
     .hyper_post = exf_hyper_post_cuda,
+    .hyper_input = exf_hyper_input_cuda,
     .hyper_head = exf_hyper_head_cuda,
     .router = exf_router_cuda,
     .experts_workspace = exf_experts_workspace_cuda,

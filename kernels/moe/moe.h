@@ -103,6 +103,7 @@ typedef struct {
     const int32_t *source;       /* [T, K] the slot of outputs that a slot's term is read from, EXF_SOURCE_OTHER: the
                                   * same slot of `other`, EXF_SOURCE_NONE: no term; NULL: its own slot of outputs */
     exf_matrix other;            /* [T, K, H] of the number type of outputs */
+    const int32_t *ids;          /* [T, K] a slot with -1 has no term, and its outputs are not read; NULL: all slots have one */
     const float *weights;        /* [T, K]; NULL: all are 1 */
     exf_matrix shared;           /* [T, H]; p NULL: no term */
     const float *shared_weights; /* [T]; NULL: all are 1 */

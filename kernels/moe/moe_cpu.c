@@ -155,7 +155,7 @@ static const float *row_of(exf_matrix m, size_t row, size_t width)
 static const float *term_of(const exf_moe_sum_call *c, size_t slot, size_t h)
 {
     int32_t from = c->source ? c->source[slot] : (int32_t)slot;
-    if (from == EXF_SOURCE_NONE) return NULL;
+    if (from == EXF_SOURCE_NONE || (c->ids && c->ids[slot] < 0)) return NULL;
     return from == EXF_SOURCE_OTHER ? row_of(c->other, slot, h) : row_of(c->outputs, (size_t)from, h);
 }
 

@@ -27,6 +27,7 @@ static __device__ inline void add_scaled(float (&sum)[8], float w, const float (
 /* The matrix and slot of a slot's term; false: it has none. */
 static __device__ inline bool find_term(const exf_moe_sum_call &c, exf_matrix *m, size_t *slot)
 {
+    if (c.ids && c.ids[*slot] < 0) return false;
     int32_t from = c.source ? c.source[*slot] : (int32_t)*slot;
     *m = from == EXF_SOURCE_OTHER ? c.other : c.outputs;
     if (from >= 0) *slot = (size_t)from;

@@ -138,6 +138,13 @@ void exf_hyper_pre_cpu(float *u, float *mixing, const float *x, const exf_hyper_
     open_all(u, mixing, x, s);
 }
 
+void exf_hyper_input_cpu(float *u, const float *mixing, const float *x, const exf_hyper_shape *s)
+{
+    size_t h = (size_t)s->width, n = (size_t)((2 + s->streams) * s->streams);
+    for (size_t t = 0; t < (size_t)s->n_tokens; t++)
+        gather_streams(u + t * h, x + t * (size_t)s->streams * h, mixing + t * n, s->streams, s->width);
+}
+
 void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s)
 {
     open_all(u, NULL, x, s);

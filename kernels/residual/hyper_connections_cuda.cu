@@ -270,9 +270,26 @@ static __device__ void coefficients(double *mix, int n, const exf_hyper_shape &s
     sinkhorn(mix + 2 * S, S, s.iterations, s.eps);
 }
 
+/* The sum of the streams, by all threads of a block. */
+static __device__ void gather_token(float *u, const float *row, const float *pre, int streams, int width)
+{
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float sum = 0;
+        for (int j = 0; j < streams; j++) sum += pre[j] * row[(size_t)j * width + i];
+        u[i] = sum;
+    }
+}
+
+static __global__ void gather_any(float *u, const float *mixing, const float *x, int streams, int width)
+{
+    size_t t = blockIdx.x;
+    gather_token(u + t * width, x + t * streams * width, mixing + t * ((2 + streams) * streams), streams, width);
+}
+
 static __global__ void open_token(float *u, float *mixing, const float *x, exf_hyper_shape s, int n_mix)
 {
     __shared__ double mix[(2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX];
+    __shared__ float pre[EXF_HYPER_STREAMS_MAX];
     int width = s.streams * s.width;
     size_t t = blockIdx.x;
     const float *row = x + t * width;
@@ -288,11 +305,9 @@ static __global__ void open_token(float *u, float *mixing, const float *x, exf_h
     if (threadIdx.x == 0) coefficients(mix, n_mix, s);
     __syncthreads();
     for (int m = threadIdx.x; mixing && m < n_mix; m += blockDim.x) mixing[t * n_mix + m] = (float)mix[m];
-    for (int i = threadIdx.x; i < s.width; i += blockDim.x) {
-        float sum = 0;
-        for (int j = 0; j < s.streams; j++) sum += (float)mix[j] * row[(size_t)j * s.width + i];
-        u[t * s.width + i] = sum;
-    }
+    if (threadIdx.x < (unsigned)s.streams) pre[threadIdx.x] = (float)mix[threadIdx.x];
+    __syncthreads();
+    gather_token(u + t * s.width, row, pre, s.streams, s.width);
 }
 
 void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s)
@@ -301,6 +316,16 @@ void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, c
         mix_and_gather(q, u, mixing, x, s, (2 + s->streams) * s->streams);
     else if (s->n_tokens)
         EXF_LAUNCH(q, "hyper_pre", open_token, s->n_tokens, THREADS, 0, u, mixing, x, *s, (2 + s->streams) * s->streams);
+}
+
+void exf_hyper_input_cuda(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s)
+{
+    int n_mix = (2 + s->streams) * s->streams;
+    if (s->n_tokens == 0) return;
+    if (mix_fits(x, s)) /* as exf_hyper_pre_cuda() chose */
+        EXF_LAUNCH(q, "streams", gather, s->n_tokens, 256, 0, u, mixing, n_mix, x, s->streams, s->width / 4);
+    else
+        EXF_LAUNCH(q, "streams", gather_any, s->n_tokens, THREADS, 0, u, mixing, x, s->streams, s->width);
 }
 
 void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s)

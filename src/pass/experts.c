@@ -13,6 +13,14 @@ static exf_moe_sum_call sum_of(const exf_moe_layer *l, int n)
     return (exf_moe_sum_call){.n_tokens = n, .top_k = l->model->arch.top_k, .d_model = l->model->arch.d_model};
 }
 
+/* Returns 1 if outputs of slots without an expert are neither cleared nor read: rewriters leave many out, and nothing but the sum
+ * reads outputs. */
+static int skips_slots(const exf_moe_layer *l)
+{
+    const exf_rewriter *r = l->lane->rewriter;
+    return r && r->rewrite && !exf_moe_outputs_are_read(l);
+}
+
 /* Returns 1 if the sum of a block adds to the hidden states: in the last sweep, where there is one residual stream. */
 static int sums_hidden(const exf_moe_layer *l, const float *hidden)
 {
@@ -28,6 +36,7 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
     if (begun) c.start = m->routed;
     if (l->moe_index >= 0 && !begun) {
         c.outputs = m->outputs;
+        c.ids = skips_slots(l) ? l->routes->ids_device + row * (size_t)c.top_k : NULL;
         c.weights = l->routes->weights_device + row * (size_t)c.top_k;
         c.routed = m->routed;
     }
@@ -71,11 +80,12 @@ static exf_code run_routed(const exf_moe_layer *l, const exf_moe_view *v, const 
     const exf_architecture *a = &l->model->arch;
     size_t slot = v->row * (size_t)a->top_k;
     exf_code rc;
-    EXF_TRY(exf_moe_run_experts(l, w, m, m->outputs, l->routes->ids_device + slot, v->n, 0, err));
+    EXF_TRY(exf_moe_run_experts(l, w, m, m->outputs, l->routes->ids_device + slot, v->n, skips_slots(l), err));
     w->times.flops += 6.0 * (double)slots_with_experts(l, w, v->row, v->n) * a->d_model * a->d_expert;
     if (!interrupts(l)) return EXF_OK;
     exf_moe_sum_call sum = sum_of(l, v->n);
     sum.outputs = m->outputs;
+    sum.ids = skips_slots(l) ? l->routes->ids_device + slot : NULL;
     sum.weights = l->routes->weights_device + slot;
     sum.routed = m->routed;
     w->b->moe_sum(w->q, &sum);
@@ -106,14 +116,15 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_moe_carve(&m, &arena, w->b, w->compute, a, n, &l->needs);
     if (l->recorded) EXF_TRY(exf_moe_recorded_input(l, w, &m, row, n, err));
     exf_stage_begin(w->clock, w->q);
-    if (!l->recorded) exf_moe_norm_input(l, w, &m, hidden, n);
+    if (!l->recorded) exf_moe_norm_input(l, w, &m, hidden, row, n);
     if (l->moe_index >= 0) EXF_TRY(run_routed(l, &view, &m, err));
     exf_moe_run_shared(l, w, &m, n);
     sum_block(l, w, &m, hidden, row, n, l->moe_index >= 0 && interrupts(l));
     exf_stage_end(w->clock, w->q, &w->times.experts, l->work, n);
     if (w->clock) w->times.experts -= parts_waited(l) - waited; /* the GPU waited for weights */
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
-    if (hidden && l->last && a->residual.streams > 1) exf_residual_update(w->b, w->q, a, hidden, m.block, n, m.mixing);
+    if (hidden && l->last && a->residual.streams > 1)
+        exf_residual_update(w->b, w->q, a, hidden, m.block, n, exf_moe_mixing(l, row));
     computed = exf_clock();
     exf_stage_begin(w->clock, w->q);
     if (l->moe_index >= 0) EXF_TRY(exf_moe_show(l, &view, &m, l->last ? hidden : NULL, err));

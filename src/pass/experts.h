@@ -41,7 +41,7 @@ typedef struct {
 
 /* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */
 typedef struct {
-    float *u, *mixing;     /* [T, H], [T, exf_residual_mixing()]; used with several residual streams */
+    float *u;              /* [T, H]; used with several residual streams */
     float *input;          /* [T, H] normed hidden states; see exf_moe_needs */
     exf_matrix x;          /* [T, H] of N: operand of the products; equals input in float32 */
     exf_matrix outputs;    /* [T, K, H] of N */
@@ -135,6 +135,8 @@ typedef struct exf_moe_layer {
     const exf_route_set *router_routes; /* routes before rewriting; may be `routes` */
     const float *router_logits;         /* [T of the run, E] in host memory; NULL: nothing reads them */
     float *slot_logits;                 /* [T of the run, K] in GPU memory, less their token's mean; NULL: nothing reads them */
+    float *mixing;                      /* [T of the run, exf_residual_mixing()] of this site, which the router's half leaves for
+                                         * the block's; NULL with one residual stream */
     const exf_recorded *recorded;       /* of a replay; else NULL */
     exf_recorded_stage *stage;          /* sends the recorded rows to a GPU; NULL on the CPU */
     int layer, moe_index;    /* moe_index -1: dense */
@@ -149,6 +151,8 @@ typedef struct exf_moe_layer {
 size_t exf_moe_row_width(const exf_moe_layer *l);
 /* Returns the hidden states from a row of the run on; the row belongs to the layer's group. */
 float *exf_moe_rows(const exf_moe_layer *l, size_t row);
+/* Returns the mixing coefficients from a row of the run on; NULL with one residual stream. */
+float *exf_moe_mixing(const exf_moe_layer *l, size_t row);
 /* Waits for the queue if the pass is timed. */
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
 typedef exf_code (*exf_sequence_fn)(exf_moe_layer *l, size_t sequence, int worker, exf_err *err);
@@ -180,6 +184,8 @@ void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_
 
 /* ---- what the hooks see of a block (experts_observe.c) ------------------------------------------- */
 
+/* Returns 1 if the lane's observer or correction reads the outputs of all slots, those without an expert included. */
+int exf_moe_outputs_are_read(const exf_moe_layer *l);
 /* Returns 1 if the lane's observer reads routes in host memory. */
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 /* Shows the block to the lane's observer; stream: its updated hidden states, NULL if it has none or before the last sweep. */
@@ -194,8 +200,8 @@ exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const
 
 /* ---- a block's input (experts_input.c) ------------------------------------------------------------- */
 
-/* Norms the block's hidden states into m->x and m->input. */
-void exf_moe_norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, int n);
+/* Norms the block's hidden states, from `row` of the run on, into m->x and m->input. */
+void exf_moe_norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, size_t row, int n);
 /* Fills m->input and m->x from the recording, and computes the routes if they are not recorded. */
 exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n,
                                 exf_err *err) EXF_CHECKED;

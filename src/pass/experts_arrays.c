@@ -42,7 +42,6 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     exf_number number = exf_moe_number(compute);
     int streams = a->residual.streams > 1, wide = number == EXF_NUMBER_F32;
     m->u = exf_arena_take(arena, streams ? t * h : 0);
-    m->mixing = exf_arena_take(arena, t * (size_t)exf_residual_mixing(a));
     m->input = !needs->sent && (wide || needs->input) ? exf_arena_take(arena, t * h) : NULL;
     m->x = wide ? exf_f32(m->input) : exf_take_matrix(arena, t * h, number);
     m->outputs = exf_take_matrix(arena, t * k * h, number);

@@ -7,11 +7,16 @@
 
 /* ---- hidden states of the pass ----------------------------------------------------------------- */
 
-void exf_moe_norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, int n)
+void exf_moe_norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, size_t row, int n)
 {
     const exf_architecture *a = &l->model->arch;
+    float *mixing = exf_moe_mixing(l, row);
     exf_residual_site site = exf_residual_site_of(l->weights, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing), *norm = l->weights->w[EXF_W_FFN_NORM];
+    const float *norm = l->weights->w[EXF_W_FFN_NORM], *u;
+    if (l->moe_index >= 0) /* the router has read them */
+        u = exf_residual_read_again(w->b, w->q, a, &site, hidden, n, m->u, mixing);
+    else
+        u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, mixing);
     if (m->x.number == EXF_NUMBER_BF16)
         w->b->gpu->rmsnorm_rounded(w->q, exf_moe_data(m->x), m->input, u, norm, n, a->d_model, a->norm_eps);
     else

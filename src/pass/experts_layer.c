@@ -17,6 +17,11 @@ float *exf_moe_rows(const exf_moe_layer *l, size_t row)
     return l->rows + (row - l->group.row) * exf_row_width(&l->model->arch);
 }
 
+float *exf_moe_mixing(const exf_moe_layer *l, size_t row)
+{
+    return l->mixing ? l->mixing + row * (size_t)exf_residual_mixing(&l->model->arch) : NULL;
+}
+
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err)
 {
     return l->timed ? w->b->finish(w->q, err) : EXF_OK;

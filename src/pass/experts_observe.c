@@ -20,6 +20,12 @@ static int shown_on_host(const exf_moe_layer *l, int sweep)
     return o && o->block && !shown_on_device(l, sweep);
 }
 
+int exf_moe_outputs_are_read(const exf_moe_layer *l)
+{
+    const exf_rewriter *r = l->lane->rewriter;
+    return shown_on_device(l, l->sweep) || shown_on_host(l, l->sweep) || (r && r->correct);
+}
+
 int exf_moe_wants_host_routes(const exf_moe_layer *l)
 {
     const exf_observer *o = l->lane->observer;

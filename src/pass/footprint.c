@@ -39,7 +39,8 @@ typedef struct {
     uint64_t fixed_host;
 } plan_inputs;
 
-/* Sets the bytes that are the same in every plan: routes, tokens, RoPE tables, readers, what observers and rewriters hold. */
+/* Sets the bytes that are the same in every plan: routes, tokens, RoPE tables, mixing coefficients, readers, what observers and
+ * rewriters hold. */
 static void count_fixed(plan_inputs *w)
 {
     const exf_architecture *a = &w->m->arch;
@@ -48,8 +49,9 @@ static void count_fixed(plan_inputs *w)
     uint64_t rotary = sizeof(float) * (uint64_t)w->batch->max_tokens *
                       (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     uint64_t logits = w->d->slot_logits ? sizeof(float) * n_tokens * (uint64_t)a->top_k : 0;
+    uint64_t mixing = w->replay ? 0 : sizeof(float) * n_tokens * (uint64_t)exf_residual_mixing(a);
     uint64_t scores = w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0;
-    w->fixed = routes + tokens + (w->replay ? 0 : rotary) + scores + logits + queue_bytes + w->d->observers +
+    w->fixed = routes + tokens + (w->replay ? 0 : rotary) + mixing + scores + logits + queue_bytes + w->d->observers +
                exf_weight_loader_device_bytes(w->m);
     w->fixed_host = routes + (w->replay ? tokens : 0) + exf_demand_logits_bytes(w->d, n_tokens, a->n_experts) +
                     exf_weight_loader_host_bytes(w->m, &w->loader);

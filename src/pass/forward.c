@@ -111,6 +111,8 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     else if (b->gpu)
         EXF_TRY(exf_recorded_stage_open(&p->stage, b, p->compute, (size_t)plan.block_tokens, (size_t)a->d_model,
                                         p->options->threads, err));
+    size_t mixing = p->recorded ? 0 : (size_t)exf_residual_mixing(a) * sizeof *p->mixing;
+    if (mixing) EXF_TRY(b->alloc(&p->mixing, p->batch->n_tokens, mixing, "residual streams", err));
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_router(p, err));
     EXF_TRY(open_tokens(p, err));
@@ -171,6 +173,7 @@ static void close_pass(exf_pass *p)
     exf_route_set_free(&p->routes);
     exf_route_set_free(&p->router_routes);
     exf_route_set_free(&p->first);
+    p->b->free(p->mixing);
     p->b->free(p->mask_device);
     p->b->free(p->slot_logits);
     p->b->free(p->not_finite);

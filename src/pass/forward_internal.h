@@ -31,6 +31,7 @@ typedef struct {
     exf_rope_tables rope_tables;
     exf_hidden hidden;             /* hidden states of all lanes; a replay has none */
     exf_recorded_stage stage;      /* of a replay on a GPU */
+    float *mixing;                 /* [T, exf_residual_mixing()] of the site after the mixer (experts.h); NULL with one stream */
     int joined;                    /* 1: no router has run yet, so all lanes share the first lane's hidden states */
 
     exf_route_set routes;          /* routes of the present lane */

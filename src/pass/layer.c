@@ -19,7 +19,7 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
         .space = p->space, .n_workers = p->n_workers, .needs = p->needs, .block_tokens = p->block_tokens,
         .timed = p->options->timed, .not_finite = p->not_finite, .slots_run = p->slots_run, .lane = &p->lanes[lane],
         .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0,
-        .routes = &p->routes, .router_routes = &p->routes,
+        .routes = &p->routes, .router_routes = &p->routes, .mixing = p->mixing,
         .recorded = p->recorded, .stage = p->recorded && p->b->gpu ? &p->stage : NULL, .layer = layer, .moe_index = moe_index,
         .group = {0, p->batch->n_sequences, 0, p->batch->n_tokens}, .last = 1,
         .work = moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE, .common_work = EXF_WORK_COMMON,

@@ -98,7 +98,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     int n = span->n_tokens;
     size_t slot = span->offset * (size_t)a->top_k;
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, exf_moe_mixing(&s->moe, span->offset));
     exf_matrix x = exf_f32(m->normed);
     size_t n_logits = (size_t)n * (size_t)a->n_experts;
     float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;

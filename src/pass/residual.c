@@ -41,6 +41,15 @@ const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_arc
     return u;
 }
 
+const float *exf_residual_read_again(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
+                                     const float *hidden, int n_tokens, float *u, const float *mixing)
+{
+    if (a->residual.streams == 1) return hidden;
+    exf_hyper_shape shape = shape_of(a, site, n_tokens);
+    b->hyper_input(q, u, mixing, hidden, &shape);
+    return u;
+}
+
 void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
                         const float *mixing)
 {

@@ -35,6 +35,9 @@ int exf_residual_mixing(const exf_architecture *a);
  * stream, else u.  Fills mixing [T, exf_residual_mixing] from hidden, for exf_residual_update(). */
 const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
                                const float *hidden, int n_tokens, float *u, float *mixing);
+/* Returns the same from mixing as exf_residual_read() filled it from the same hidden. */
+const float *exf_residual_read_again(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
+                                     const float *hidden, int n_tokens, float *u, const float *mixing);
 /* Updates hidden with the site's output v [T, H]. */
 void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
                         const float *mixing);

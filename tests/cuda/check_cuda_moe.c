@@ -101,13 +101,13 @@ static void drop_source(source *s)
 /* ---- moe_sum -------------------------------------------------------------------------------- */
 
 enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SHARED_WEIGHTS = 32, ROUTED = 64, BLOCK = 128,
-      HIDDEN = 256, COMBINATIONS = 512 };
+      HIDDEN = 256, SOME = 512, COMBINATIONS = 1024 };
 
 /* Sources and results of one shape. */
 typedef struct {
     int n_tokens, top_k, width;
     source outputs, shared;
-    placed start, weights, shared_weights, result[3]; /* routed, block, hidden */
+    placed start, weights, ids, shared_weights, result[3]; /* routed, block, hidden */
     float *before[3];
 } sum_case;
 
@@ -120,6 +120,10 @@ static sum_case make_sums(int n_tokens, int top_k, int width, exf_number number,
     m.shared = make_source(n, 5, number, shifted);
     m.start = put(start, n * 4, shift);
     m.weights = put(weights, t * k * 4, 0);
+    int32_t *ids = test_memory(t * k, sizeof *ids);
+    for (size_t i = 0; i < t * k; i++) ids[i] = i % 3 ? (int32_t)i : -1;
+    m.ids = put(ids, t * k * 4, 0);
+    exf_mem_free(ids);
     m.shared_weights = put(shared_weights, t * 4, 0);
     for (int i = 0; i < 3; i++) {
         m.before[i] = reals(n, 6 + (uint64_t)i, 3);
@@ -137,6 +141,7 @@ static void drop_sums(sum_case *m)
     drop_source(&m->shared);
     drop(&m->start);
     drop(&m->weights);
+    drop(&m->ids);
     drop(&m->shared_weights);
     for (int i = 0; i < 3; i++) {
         drop(&m->result[i]);
@@ -152,6 +157,7 @@ static exf_moe_sum_call sum_call(const sum_case *m, unsigned which, int gpu)
     if (which & START) c.start = at(which & START_IS_ROUTED ? &m->result[0] : &m->start);
     if (which & OUTPUTS) c.outputs = gpu ? matrix_there(&m->outputs) : exf_f32(m->outputs.wide);
     if (which & WEIGHTS) c.weights = at(&m->weights);
+    if (which & SOME) c.ids = at(&m->ids);
     if (which & SHARED) c.shared = gpu ? matrix_there(&m->shared) : exf_f32(m->shared.wide);
     if (which & SHARED_WEIGHTS) c.shared_weights = at(&m->shared_weights);
     if (which & ROUTED) c.routed = at(&m->result[0]);

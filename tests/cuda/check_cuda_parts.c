@@ -1,6 +1,7 @@
 /* check_cuda_parts.c - what stands around compressed attention in the CUDA backend:
  * indexer, compressor, residual streams, rotations and norms of whole quads, against
  * the CPU's. */
+#include "base/mem.h"
 #include "tests/support/pair_fixtures.h"
 
 #include <math.h>
@@ -101,6 +102,24 @@ static const struct {
     {33, 3, 16}, {18, 16, 32}, {7, 1, 64}, {19, 4, 33},   {3, 4, 4096},
 };
 
+/* From the coefficients alone the input has the bits that it had. */
+static void check_input_again(int s, const exf_hyper_shape *shape, const pair_array *u, const pair_array *mixing,
+                              const pair_array *x)
+{
+    exf_err err;
+    size_t bytes = u->n * sizeof(float);
+    float *first, *again;
+    ck_ok(exf_mem_new(&first, u->n, sizeof *first, "test", &err), err);
+    ck_ok(exf_mem_new(&again, u->n, sizeof *again, "test", &err), err);
+    ck_ok(p.b[s]->download(p.q[s], first, u->f[s], bytes, &err), err);
+    p.b[s]->zero(p.q[s], u->f[s], bytes);
+    p.b[s]->hyper_input(p.q[s], u->f[s], mixing->f[s], x->f[s], shape);
+    ck_ok(p.b[s]->download(p.q[s], again, u->f[s], bytes, &err), err);
+    ck_assert(memcmp(first, again, bytes) == 0);
+    exf_mem_free(first);
+    exf_mem_free(again);
+}
+
 START_TEST(streams_are_near)
 {
     int t = stream_cases[_i].t, streams = stream_cases[_i].streams, width = stream_cases[_i].width, mix = (2 + streams) * streams;
@@ -116,6 +135,10 @@ START_TEST(streams_are_near)
     }
     pair_near(&u, 1e-5, "hyper_pre");
     pair_near(&mixing, 1e-5, "coefficients");
+    for (int s = 0; s < 2; s++) {
+        exf_hyper_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
+        check_input_again(s, &shape, &u, &mixing, &x);
+    }
     for (int s = 0; s < 2; s++) {
         exf_hyper_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
         p.b[s]->hyper_post(p.q[s], x.f[s], v.f[s], mixing.f[s], &shape);

@@ -293,7 +293,7 @@ END_TEST
 
 /* Bits of a combination; START_IS_ROUTED: start is the array that routed is written to. */
 enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SHARED_WEIGHTS = 32, ROUTED = 64, BLOCK = 128,
-      HIDDEN = 256, COMBINATIONS = 512 };
+      HIDDEN = 256, SOME = 512, COMBINATIONS = 1024 };
 enum { SUM_TOKENS = 3, SUM_K = 3 };
 
 /* The formulas of moe.h, element by element; arrays that are NULL in c are not written. */
@@ -305,6 +305,7 @@ static void naive_sum(const exf_moe_sum_call *c)
             int at = t * c->d_model + i;
             float sum = c->start ? c->start[at] : 0;
             for (int k = 0; outputs && k < c->top_k; k++) {
+                if (c->ids && c->ids[t * c->top_k + k] < 0) continue;
                 float product = (c->weights ? c->weights[t * c->top_k + k] : 1) * outputs[(t * c->top_k + k) * c->d_model + i];
                 sum = sum + product;
             }
@@ -318,6 +319,8 @@ static void naive_sum(const exf_moe_sum_call *c)
         }
 }
 
+static int32_t some_ids[SUM_TOKENS * SUM_K]; /* every third slot has no expert */
+
 /* A call of this combination whose results lie in `results` [3, T, H]: routed, block, hidden. */
 static exf_moe_sum_call sum_call(int which, int h, float *results, float *const *in)
 {
@@ -326,6 +329,7 @@ static exf_moe_sum_call sum_call(int which, int h, float *results, float *const 
     if (which & START) c.start = which & START_IS_ROUTED ? results : in[0];
     if (which & OUTPUTS) c.outputs = exf_f32(in[1]);
     if (which & WEIGHTS) c.weights = in[2];
+    if (which & SOME) c.ids = some_ids;
     if (which & SHARED) c.shared = exf_f32(in[3]);
     if (which & SHARED_WEIGHTS) c.shared_weights = in[4];
     if (which & ROUTED) c.routed = results;
@@ -342,6 +346,7 @@ START_TEST(sums_are_plain_floats)
     size_t n = (size_t)(SUM_TOKENS * h);
     float *in[] = {naive_numbers(n, 21, 3), naive_numbers(n * SUM_K, 22, 2), naive_numbers(SUM_TOKENS * SUM_K, 23, 1),
                    naive_numbers(n, 24, 2), naive_numbers(SUM_TOKENS, 25, 1)};
+    for (int i = 0; i < SUM_TOKENS * SUM_K; i++) some_ids[i] = i % 3 ? i : -1;
     for (int which = 0; which < COMBINATIONS; which++) {
         if (which & START_IS_ROUTED && !(which & START && which & ROUTED)) continue;
         float *got = naive_numbers(3 * n, 26, 3), *want = naive_numbers(3 * n, 26, 3);

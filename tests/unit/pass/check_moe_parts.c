@@ -248,7 +248,6 @@ static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_comp
     int streams = a->residual.streams > 1, wide = number == EXF_NUMBER_F32;
     exf_expert_shape routed = exf_expert_shape_of(a, (int)t, a->n_experts, a->top_k, a->d_expert);
     note(&s, "u", m->u, streams ? t * h * 4 : 0);
-    note(&s, "mixing", m->mixing, t * (size_t)exf_residual_mixing(a) * 4);
     note(&s, "input", m->input, wide || needs->input ? t * h * 4 : 0);
     note(&s, "x", m->x.p, wide ? 0 : t * h * each);
     note(&s, "outputs", m->outputs.p, t * k * h * each);

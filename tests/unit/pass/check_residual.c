@@ -125,12 +125,14 @@ static const int widths[] = {1, 7, 64, 65, 130};
 START_TEST(open_and_close_match_naive)
 {
     static residual_case c;
-    static float before[T * S * H_MAX];
+    static float before[T * S * H_MAX], again[T * H_MAX];
     int h = widths[_i];
     make_case(&c, h);
     memcpy(before, c.hidden, sizeof before);
     ck_assert_int_eq(exf_residual_mixing(&c.a), MIX);
     ck_assert_ptr_eq(exf_residual_read(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden, T, c.u, c.mixing), c.u);
+    exf_residual_read_again(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden, T, again, c.mixing);
+    ck_assert_mem_eq(again, c.u, (size_t)(T * h) * sizeof *again);
     exf_residual_update(&exf_backend_cpu, NULL, &c.a, c.hidden, c.v, T, c.mixing);
     for (int t = 0; t < T; t++) {
         const float *x = before + t * S * h;
@@ -170,7 +172,7 @@ START_TEST(collapse_matches_naive)
 }
 END_TEST
 
-/* Router and experts open the same rows in blocks of other sizes. */
+/* Common input opens rows of a sequence that the router opened all at once. */
 START_TEST(bits_do_not_depend_on_the_block)
 {
     static residual_case c;
