@@ -90,6 +90,7 @@ static const char *device_name(void)
 static const exf_gpu_operations gpu = {
     .has_bf16 = exf_has_bf16_products_cuda,
     .choose_tensor_cores = exf_choose_tensor_cores_cuda,
+    .warm_up_products = exf_warm_up_products_cuda,
     .alloc_staging = exf_alloc_staging_cuda,
     .free_staging = exf_free_staging_cuda,
     .pin = exf_pin_cuda,

@@ -60,26 +60,33 @@ template <class F> static bool find_function(void *library, const char *name, F 
     return *f != nullptr;
 }
 
-const exf_cublas *exf_cublas_load(exf_err *err)
+/* Finds the functions, or says in *err why not. */
+static bool load_cublas(exf_cublas *table, exf_err *err)
 {
-    static exf_cublas table;
-    static bool loaded;
     char name[64];
-    if (loaded) return &table;
     snprintf(name, sizeof name, "libcublas.so.%d", CUBLAS_VER_MAJOR);
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         exf_fail(err, EXF_DEVICE, "cuBLAS cannot be loaded: %s", dlerror());
-        return nullptr;
+        return false;
     }
-    loaded = find_function(library, "cublasCreate_v2", &table.create) &&
-             find_function(library, "cublasDestroy_v2", &table.destroy) &&
-             find_function(library, "cublasSetStream_v2", &table.set_stream) &&
-             find_function(library, "cublasGetStatusString", &table.status_string) &&
-             find_function(library, "cublasGemmEx", &table.gemm) &&
-             find_function(library, "cublasGemmStridedBatchedEx", &table.gemm_batched);
+    bool found = find_function(library, "cublasCreate_v2", &table->create) &&
+                 find_function(library, "cublasDestroy_v2", &table->destroy) &&
+                 find_function(library, "cublasSetStream_v2", &table->set_stream) &&
+                 find_function(library, "cublasGetStatusString", &table->status_string) &&
+                 find_function(library, "cublasGemmEx", &table->gemm) &&
+                 find_function(library, "cublasGemmStridedBatchedEx", &table->gemm_batched);
+    if (!found) exf_fail(err, EXF_DEVICE, "%s lacks a function that is needed", name);
+    return found;
+}
+
+const exf_cublas *exf_cublas_load(exf_err *err)
+{
+    static exf_cublas table;
+    static exf_err why_not;
+    static const bool loaded = load_cublas(&table, &why_not); /* by the first of the threads that ask */
     if (loaded) return &table;
-    exf_fail(err, EXF_DEVICE, "%s lacks a function that is needed", name);
+    *err = why_not;
     return nullptr;
 }
 

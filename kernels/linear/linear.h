@@ -47,6 +47,9 @@ void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx,
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
                       float alpha, float beta);
 
+/* Multiplies zeros in the queue's buffer: cuBLAS takes 0.06 s for a process's first products, which then need not wait for it. */
+void exf_warm_up_products_cuda(exf_queue *q);
+
 /* ---- weights as a checkpoint stores them, decoded on a device ----------------------------
  *
  *   plain   BF16, F16 or F32 [rows, cols], plus `add` (1 for norms stored as w - 1)

@@ -160,6 +160,17 @@ void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, in
                              exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
 }
 
+void exf_warm_up_products_cuda(exf_queue *q)
+{
+    enum { M = 2048, N = 4096, K = 1024 };
+    uint16_t *x = exf_queue_buffer(q), *w = x + M * K;
+    float *y = reinterpret_cast<float *>(w + N * K);
+    static_assert((M * K + N * K) * sizeof(uint16_t) + (size_t)M * N * sizeof(float) <= EXF_BUFFER_BYTES, "the buffer holds it");
+    if (!x || !exf_has_bf16_products_cuda()) return;
+    exf_cuda_note(q, cudaMemsetAsync(x, 0, EXF_BUFFER_BYTES, q->stream), "zero");
+    for (int beta = 0; beta < 2; beta++) gemm(q, CUBLAS_OP_T, y, N, x, K, w, K, CUDA_R_16BF, M, N, K, 1, (float)beta);
+}
+
 void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
                        float alpha, float beta)
 {

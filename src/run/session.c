@@ -47,8 +47,8 @@ static exf_code choose_backend(exf_session *s, const exf_recipe *r, exf_err *err
     return EXF_OK;
 }
 
-/* Opens a queue and closes it, which initialises a GPU: its driver alone takes longer than a large model's headers.  A failure is
- * left to choose_backend() and to the pass, which opens queues of its own. */
+/* Initialises a GPU: its driver takes longer than a large model's headers, and its first products as long as the weights of a
+ * layer.  A failure is left to choose_backend() and to the pass, which opens queues of its own. */
 static exf_code warm_up_gpu(void *self, exf_err *err)
 {
     exf_queue *q = NULL;
@@ -56,7 +56,10 @@ static exf_code warm_up_gpu(void *self, exf_err *err)
     (void)self;
     if (!b) return err->code;
     exf_code rc = b->open(&q, EXF_COMPUTE_F32, err);
-    if (rc == EXF_OK) b->close(q);
+    if (rc != EXF_OK) return rc;
+    b->gpu->warm_up_products(q);
+    rc = b->finish(q, err);
+    b->close(q);
     return rc;
 }
 
@@ -154,16 +157,14 @@ exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err)
 
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
 {
-    exf_background warm_up = {.running = 0};
     exf_err ignored;
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_recipe_check_model(r, err));
     if (!r->moe_inputs) EXF_TRY(exf_recipe_check_data(r, err));
-    if (r->backend != EXF_BACKEND_CPU && exf_background_start(&warm_up, warm_up_gpu, s, &ignored) != EXF_OK)
+    if (r->backend != EXF_BACKEND_CPU && exf_background_start(&s->warm_up, warm_up_gpu, s, &ignored) != EXF_OK)
         ignored.code = EXF_OK;
     EXF_TRY(open_model(s, r, err));
-    exf_background_end(&warm_up);
     EXF_TRY(choose_backend(s, r, err));
     if (r->moe_inputs) {
         EXF_TRY(open_recording(s, r, layers, err));
@@ -174,12 +175,12 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
     }
     s->part = s->batch;
 out:
-    exf_background_end(&warm_up);
     return rc;
 }
 
 void exf_session_close(exf_session *s)
 {
+    exf_background_end(&s->warm_up);
     if (!s->recorded) exf_mem_free((void *)(uintptr_t)s->batch.span);
     exf_shared_chunks_close(s->shared);
     if (s->shares) exf_ranks_window_free(&s->window, s->shares);

@@ -30,6 +30,7 @@ typedef struct {
     exf_ranks_window window;  /* memory of the node's ranks, in which weights are read once */
     exf_ranks *shares;        /* borrowed; the ranks of the window; NULL: there is none */
     struct exf_shared_chunks *shared; /* weights/shared_chunks.h; NULL: none */
+    exf_background warm_up;   /* initialises a GPU */
 } exf_session;
 
 /* Refuses --text - where several ranks run: mpirun and srun pipe into the first one alone. */
