@@ -28,8 +28,8 @@ typedef struct {
     int n_rows, n, first;
     float *log_p;        /* [R, n] */
     int32_t *top;        /* [R] */
-    float *nll, *kl;     /* [R] -log q[next]; KL(original || this) */
-    int32_t *same;       /* [R] 1 where both have the same largest logit */
+    float *nll, *kl;     /* [R] -log q[next]; KL(original || this); these and same may be pinned memory of the host */
+    unsigned char *same; /* [R] 1 where both have the same largest logit */
 } exf_score_call;
 
 void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);

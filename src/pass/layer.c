@@ -204,11 +204,11 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
     double ran = exf_clock();
     exf_add_time(w, &w->times.head, ran - start);
-    exf_stage_end(w->clock, w->q, &w->times.head, -1, 0);
+    exf_stage_end(w->clock, w->q, &w->times.head, EXF_WORK_HEAD, n);
     exf_stage_begin(w->clock, w->q);
     exf_code rc = show_logits(p, lane, w, &b, h.logits, err);
-    exf_stage_end(w->clock, w->q, &w->times.observe, -1, 0);
-    exf_progress_add(n);
+    exf_stage_end(w->clock, w->q, &w->times.observe, EXF_WORK_HEAD, 0);
+    if (!w->b->gpu) exf_progress_add(n);
     exf_add_time(w, &w->times.observe, exf_clock() - ran);
     return rc;
 }
@@ -230,7 +230,7 @@ exf_code exf_head_step(exf_pass *p, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
-    exf_progress_turn(EXF_WORK_HEAD);
+    exf_pass_turn(p, EXF_WORK_HEAD);
 #pragma omp parallel for schedule(dynamic) num_threads(exf_team(p->batch->n_sequences, p->n_workers))
     for (size_t i = 0; i < p->batch->n_sequences; i++) {
         exf_err e;

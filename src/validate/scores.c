@@ -23,13 +23,13 @@ typedef struct {
     int *top;         /* [rows] */
 } worker_block;
 
-/* The same in device memory, and a lane's scores of the block. */
+/* The same in device memory.  All lanes' arrays are then in pinned memory, to which the device writes. */
 typedef struct {
     const exf_backend *b; /* NULL: the pass does not run on a device */
-    float *log_p;         /* [rows, vocab] in device memory; the other arrays have 4 bytes a row */
-    int32_t *top, *same;
-    float *nll, *kl;
-    float *scores;        /* [3, rows] in host memory: nll, kl, same as copied from the device */
+    float *log_p;         /* [rows, vocab] */
+    int32_t *top;         /* [rows] */
+    char *pinned;
+    size_t bytes;         /* of pinned */
 } device_block;
 
 struct exf_scores {
@@ -72,17 +72,23 @@ static void free_device(device_block *d)
     if (!d->b) return;
     d->b->free(d->log_p);
     d->b->free(d->top);
-    d->b->free(d->nll);
-    exf_mem_free(d->scores);
+    if (d->pinned) d->b->gpu->free_staging(d->pinned);
+}
+
+/* Frees a lane's array, unless it is a part of pinned memory. */
+static void free_array(const exf_scores *s, void *array)
+{
+    const device_block *d = &s->device;
+    if (!d->pinned || (char *)array < d->pinned || (char *)array >= d->pinned + d->bytes) exf_mem_free(array);
 }
 
 void exf_scores_free(exf_scores *s)
 {
     if (!s) return;
     for (size_t i = 0; s->lane && i < s->n_lanes; i++) {
-        exf_mem_free(s->lane[i].nll);
-        exf_mem_free(s->lane[i].kl);
-        exf_mem_free(s->lane[i].same);
+        free_array(s, s->lane[i].nll);
+        free_array(s, s->lane[i].kl);
+        free_array(s, s->lane[i].same);
     }
     for (int i = 0; s->worker && i < s->n_workers; i++) {
         exf_mem_free(s->worker[i].log_p);
@@ -116,6 +122,30 @@ out:
     return rc;
 }
 
+/* Moves all lanes' arrays, which are zero, to pinned memory. */
+static exf_code pin_lanes(exf_scores *s, exf_err *err)
+{
+    device_block *d = &s->device;
+    size_t n = s->batch->n_tokens, each;
+    void *pinned;
+    exf_code rc;
+    EXF_TRY(exf_mem_mul(&each, n, 2 * sizeof(float) + 1, "scores", err));
+    EXF_TRY(exf_mem_mul(&d->bytes, each, s->n_lanes, "scores", err));
+    EXF_TRY(d->b->gpu->alloc_staging(&pinned, d->bytes, "scores", err));
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        lane_scores *l = &s->lane[i];
+        free_array(s, l->nll);
+        free_array(s, l->kl);
+        free_array(s, l->same);
+        l->nll = (float *)pinned + 2 * i * n;
+        l->kl = l->nll + n;
+        l->same = (unsigned char *)((float *)pinned + 2 * s->n_lanes * n) + i * n;
+    }
+    d->pinned = pinned;
+out:
+    return rc;
+}
+
 exf_code exf_scores_device_open(exf_scores *s, const exf_backend *b, exf_err *err)
 {
     device_block *d = &s->device;
@@ -125,10 +155,7 @@ exf_code exf_scores_device_open(exf_scores *s, const exf_backend *b, exf_err *er
     EXF_TRY(exf_mem_mul(&n, rows, (size_t)s->vocab, "log-probabilities", err));
     EXF_TRY(b->alloc(&d->log_p, n, sizeof(float), "log-probabilities", err));
     EXF_TRY(b->alloc(&d->top, rows, sizeof *d->top, "scores", err));
-    EXF_TRY(b->alloc(&d->nll, 3 * rows, sizeof *d->nll, "scores", err));
-    d->kl = d->nll + rows;
-    d->same = (int32_t *)(void *)(d->kl + rows);
-    EXF_TRY(exf_mem_new(&d->scores, 3 * rows, sizeof *d->scores, "scores", err));
+    rc = pin_lanes(s, err);
 out:
     return rc;
 }
@@ -164,38 +191,27 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
     return EXF_OK;
 }
 
-/* Scores the block's rows on the device and copies the scores to the host in one transfer. */
-exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err)
+/* Queues the scores of the block's rows. */
+void exf_scores_device_logits(void *lane, const exf_device_logits *b)
 {
-    lane_scores *l = lane;
+    const lane_scores *l = lane;
     const device_block *d = &l->all->device;
     const exf_span *span = &l->all->batch->span[b->sequence];
     size_t left = span->offset + (size_t)span->n_tokens - 1 - b->row, n = left < (size_t)b->n_tokens ? left : (size_t)b->n_tokens;
-    size_t rows = (size_t)exf_head_rows(d->b);
     exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = (int)n, .n = b->vocab, .first = l->number == 0,
-                        .log_p = d->log_p, .top = d->top, .nll = d->nll, .kl = d->kl, .same = d->same};
+                        .log_p = d->log_p, .top = d->top, .nll = l->nll + b->row, .kl = l->kl + b->row, .same = l->same + b->row};
     d->b->gpu->score_rows(b->q, &c);
-    exf_code rc = d->b->download(b->q, d->scores, d->nll, 3 * rows * sizeof *d->scores, err);
-    if (rc != EXF_OK) return rc;
-    memcpy(l->nll + b->row, d->scores, n * sizeof *l->nll);
-    memcpy(l->kl + b->row, d->scores + rows, n * sizeof *l->kl);
-    for (size_t i = 0; i < n; i++) {
-        int32_t same;
-        memcpy(&same, d->scores + 2 * rows + i, sizeof same);
-        l->same[b->row + i] = (unsigned char)same;
-    }
-    return EXF_OK;
 }
 
 /* ---- of several ranks ------------------------------------------------------------------ */
 
 /* Replaces a lane's array by that of all ranks. */
-static exf_code gather_array(void **array, size_t bytes, exf_ranks *ranks, exf_err *err)
+static exf_code gather_array(const exf_scores *s, void **array, size_t bytes, exf_ranks *ranks, exf_err *err)
 {
     exf_ranks_gathered g;
     exf_code rc = exf_ranks_gather(ranks, *array, bytes, &g, err);
     if (rc != EXF_OK || !g.size) return rc;
-    exf_mem_free(*array);
+    free_array(s, *array);
     *array = g.data;
     g.data = NULL;
     exf_ranks_gathered_free(&g);
@@ -209,9 +225,9 @@ exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *who
     if (!ranks) return EXF_OK;
     for (size_t i = 0; i < s->n_lanes; i++) {
         lane_scores *l = &s->lane[i];
-        EXF_TRY(gather_array((void **)&l->nll, n * sizeof *l->nll, ranks, err));
-        EXF_TRY(gather_array((void **)&l->kl, n * sizeof *l->kl, ranks, err));
-        EXF_TRY(gather_array((void **)&l->same, n * sizeof *l->same, ranks, err));
+        EXF_TRY(gather_array(s, (void **)&l->nll, n * sizeof *l->nll, ranks, err));
+        EXF_TRY(gather_array(s, (void **)&l->kl, n * sizeof *l->kl, ranks, err));
+        EXF_TRY(gather_array(s, (void **)&l->same, n * sizeof *l->same, ranks, err));
     }
     if (exf_ranks_first(ranks)) s->batch = whole;
 out:

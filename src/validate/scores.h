@@ -31,7 +31,7 @@ void *exf_scores_lane(exf_scores *s, size_t lane);
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_device_open(exf_scores *s, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
-exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err) EXF_CHECKED;
+void exf_scores_device_logits(void *lane, const exf_device_logits *b); /* the scores are there when b->q is done */
 /* Gives rank 0 the scores of all ranks, each of which scored a part of `whole`, in order: there they are of all of it. */
 exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *whole, exf_err *err) EXF_CHECKED;
 /* Sums a lane's scores over the sequences with group[i] == which, or over all if which is -1
