@@ -1,5 +1,6 @@
 /* check_scores.c - validate/scores and validate/layer_errors: logits in, the numbers of a
  * validation out, against plain double computations. */
+#include "tests/support/fake_device.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/naive.h"
 
@@ -435,11 +436,37 @@ START_TEST(outputs_beyond_the_sums_are_refused)
 }
 END_TEST
 
+/* On a device all lanes' scores lie in memory of its own, and are freed there. */
+START_TEST(scores_of_a_device_are_the_same)
+{
+    sample x;
+    exf_err e;
+    exf_scores *s, *own;
+    open_sample(&x);
+    own = scored(&x, 2, 64);
+    ck_ok(exf_scores_new(&s, &x.batch, LANES, V, &e), e);
+    ck_ok(exf_scores_device_open(s, fake_device(1 << 24), &e), e);
+    feed(s, &x, 2, 64);
+    for (size_t l = 0; l < LANES; l++) {
+        exf_quality there, here;
+        memset(&there, 0, sizeof there);
+        memset(&here, 0, sizeof here);
+        ck_ok(exf_scores_sum(s, l, NULL, -1, &there, &e), e);
+        ck_ok(exf_scores_sum(own, l, NULL, -1, &here, &e), e);
+        ck_assert(memcmp(&there, &here, sizeof here) == 0);
+    }
+    exf_scores_free(s);
+    exf_scores_free(own);
+    close_sample(&x);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("scores");
     TCase *t = tcase_create("all");
     tcase_add_test(t, scores_are_the_formulas);
+    tcase_add_test(t, scores_of_a_device_are_the_same);
     tcase_add_test(t, clusters_add_up);
     tcase_add_test(t, the_first_lane_is_no_way_from_itself);
     tcase_add_test(t, workers_and_blocks_change_no_bit);
