@@ -156,7 +156,7 @@ static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
     a->active = accumulates(a, layer);
     a->first_done = 0;
     for (int i = 0; i < a->n_workers; i++) {
-        if (i || !a->sink->gives_zeros) exf_layer_statistics_zero(&a->sums[i]);
+        if (i) exf_layer_statistics_zero(&a->sums[i]); /* the first worker's are: the sink took what they had */
         a->tracker[i].open = a->tracker[i].in_half = 0;
     }
     if (!a->active) return EXF_OK;

@@ -253,7 +253,7 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 
 /* Where the sums of finished layers go.  The pass chooses one when it opens (exf_sink_open). */
 typedef struct {
-    /* Takes the layer's sums from a->sums[0] and a->vectors; a->sums[0] is then for the next layer. */
+    /* Takes the layer's sums from a->sums[0] and a->vectors; a->sums[0] is then zero, for the next layer. */
     exf_code (*take)(exf_accumulator *a, int layer, exf_err *err);
     /* Called before the layer's vector sums are made in host memory: those of the layer before are then written; NULL: they are. */
     exf_code (*ready)(exf_accumulator *a, exf_err *err);
@@ -261,7 +261,6 @@ typedef struct {
     exf_code (*between)(exf_accumulator *a, exf_err *err);
     /* Waits until all that was taken is written; collective. */
     exf_code (*finish)(exf_accumulator *a, exf_err *err);
-    int gives_zeros; /* 1: a->sums[0] is zero after take; else the next layer zeroes it */
 } exf_sink;
 
 /* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */

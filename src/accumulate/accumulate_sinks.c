@@ -5,9 +5,9 @@
  *                        layers may wait, so that one whose write takes long does not stop the pass.  Vector sums, up to a
  *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
  *   by way of rank 0     added up on rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
- *                        Two layers are set aside for it.  Where there are vector sums, the scalar sums of all ranks are needed
- *                        between the sweeps, and are added up there; vector sums that ranks on CPUs have must have left before
- *                        the next layer makes its own
+ *                        Two layers are set aside for it.  Where there are vector sums, the scalar sums are added up between the
+ *                        sweeps, since rank 0 chooses pairs by them; on CPUs a layer's vector sums are then written before the
+ *                        next layer makes its own
  *
  * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
  * first job of a->work, or of a->writing, until the wait for its last no other thread uses the file. */
@@ -107,9 +107,10 @@ static int is_recorded(const exf_accumulator *a, int layer)
 
 static exf_code write_now(exf_accumulator *a, int layer, exf_err *err)
 {
-    if (!a->target) return EXF_OK;
-    return write_layer(a, layer, &a->sums[0], a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL,
-                       is_recorded(a, layer), err);
+    const exf_vector_sums *v = a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL;
+    exf_code rc = a->target ? write_layer(a, layer, &a->sums[0], v, is_recorded(a, layer), err) : EXF_OK;
+    exf_layer_statistics_zero(&a->sums[0]);
+    return rc;
 }
 
 /* ---- while the next layer runs --------------------------------------------------------------------- */
@@ -175,7 +176,7 @@ static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *er
 /* ---- by way of rank 0 ------------------------------------------------------------------------------- */
 
 /* Adds up the layer on rank 0, on a thread of its own, which gives it to another one to be written: each takes as long as several
- * GPUs may need for a layer.  The set is free when the layer after it has been added up and, on rank 0, this one is written. */
+ * GPUs may need for a layer. */
 static exf_code add_on_rank_0(void *self, exf_err *err)
 {
     exf_waiting_layer *w = self;
@@ -184,21 +185,20 @@ static exf_code add_on_rank_0(void *self, exf_err *err)
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     if (a->vectors && exf_vector_accumulator_adds_ranks(a->vectors)) v = &none;
     exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, a->vectors ? v : NULL), err);
-    if (rc == EXF_OK && a->target) rc = exf_worker_wait(&a->writing, 0, err);
     if (rc == EXF_OK && a->target) return exf_worker_give(&a->writing, &w->written, write_waiting, w, err);
     exf_layer_statistics_zero(&w->sums);
     exf_vector_sums_free(&w->vectors);
     return rc;
 }
 
-/* Waits until the layers before have been added up: for rank 0's own file, and then for other ranks. */
+/* Waits until the layer before has been added up, which is waiting for other ranks, and then until the layers before it are
+ * written, which is not: the set whose turn it is is free. */
 static exf_code finish_adding(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = exf_worker_wait(&a->writing, 0, err);
     double begun = exf_clock();
-    if (rc == EXF_OK) rc = finish_work(a, err);
+    exf_code rc = finish_work(a, err);
     exf_ranks_waited(a->ranks, exf_clock() - begun);
-    return rc;
+    return rc == EXF_OK ? exf_worker_wait(&a->writing, (size_t)a->n_waiting - 1, err) : rc;
 }
 
 static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
@@ -228,10 +228,9 @@ static exf_code add_up_scalars(exf_accumulator *a, exf_err *err)
 /* ---- the choice -------------------------------------------------------------------------------------- */
 
 static const exf_sink NOW = {.take = write_now, .finish = finish_work};
-static const exf_sink WHILE_NEXT_RUNS = {
-    .take = write_while_next_runs, .ready = finish_work, .finish = finish_work, .gives_zeros = 1};
+static const exf_sink WHILE_NEXT_RUNS = {.take = write_while_next_runs, .ready = finish_work, .finish = finish_work};
 static const exf_sink TO_RANK_0 = {
-    .take = send_sums, .between = add_up_scalars, .ready = finish_adding, .finish = finish_sums, .gives_zeros = 1};
+    .take = send_sums, .between = add_up_scalars, .ready = finish_adding, .finish = finish_sums};
 
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
 {

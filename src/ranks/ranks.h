@@ -71,7 +71,7 @@ exf_code exf_ranks_agree(exf_ranks *r, exf_code rc, exf_err *err) EXF_CHECKED;
 /* Tells rank 0 that this rank has finished a layer (counted from 0; -1: a pass begins) and its seconds, of which those
  * spent waiting for others are subtracted. */
 void exf_ranks_layer(exf_ranks *r, int layer, double seconds);
-/* Tells that this rank's work stood still for so many seconds, because of others. */
+/* Adds seconds for which this rank's work stood still, waiting for others, to those that exf_ranks_layer() subtracts. */
 void exf_ranks_waited(exf_ranks *r, double seconds);
 /* Describes, on rank 0, the rank that took longest for its last layer, if it stands out: "rank 3 on HOST, 4.1 s for
  * layer 7"; else the text is empty. */
@@ -94,8 +94,8 @@ typedef struct {
 
 /* Adds all ranks' arrays up into rank 0's; the others' keep what they have. */
 exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-/* The same on a thread that runs while the rank computes: its waiting is not counted as the rank's, which is what
- * exf_ranks_waited() is told of the work that stood still for it.  A family of its own. */
+/* The same on a thread that runs while the rank computes.  Its waiting is not counted as the rank's; where the rank's work stands
+ * still until the sum is done, exf_ranks_waited() counts that.  A family of its own. */
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
 
 /* ---- votes --------------------------------------------------------------------------------- */
