@@ -13,6 +13,7 @@
 typedef struct {
     float *nll, *kl;     /* [T] */
     unsigned char *same; /* [T] */
+    int is_pinned;       /* 1: these arrays are parts of the device's pinned memory */
     struct exf_scores *all;
     size_t number;
 } lane_scores;
@@ -28,8 +29,7 @@ typedef struct {
     const exf_backend *b; /* NULL: the pass does not run on a device */
     float *log_p;         /* [rows, vocab] */
     int32_t *top;         /* [rows] */
-    char *pinned;
-    size_t bytes;         /* of pinned */
+    void *pinned;
 } device_block;
 
 struct exf_scores {
@@ -75,21 +75,18 @@ static void free_device(device_block *d)
     if (d->pinned) d->b->gpu->free_staging(d->pinned);
 }
 
-/* Frees a lane's array, unless it is a part of pinned memory. */
-static void free_array(const exf_scores *s, void *array)
+static void free_arrays(const lane_scores *l)
 {
-    const device_block *d = &s->device;
-    if (!d->pinned || (char *)array < d->pinned || (char *)array >= d->pinned + d->bytes) exf_mem_free(array);
+    if (l->is_pinned) return;
+    exf_mem_free(l->nll);
+    exf_mem_free(l->kl);
+    exf_mem_free(l->same);
 }
 
 void exf_scores_free(exf_scores *s)
 {
     if (!s) return;
-    for (size_t i = 0; s->lane && i < s->n_lanes; i++) {
-        free_array(s, s->lane[i].nll);
-        free_array(s, s->lane[i].kl);
-        free_array(s, s->lane[i].same);
-    }
+    for (size_t i = 0; s->lane && i < s->n_lanes; i++) free_arrays(&s->lane[i]);
     for (int i = 0; s->worker && i < s->n_workers; i++) {
         exf_mem_free(s->worker[i].log_p);
         exf_mem_free(s->worker[i].p);
@@ -126,22 +123,21 @@ out:
 static exf_code pin_lanes(exf_scores *s, exf_err *err)
 {
     device_block *d = &s->device;
-    size_t n = s->batch->n_tokens, each;
-    void *pinned;
+    size_t n = s->batch->n_tokens, bytes;
     exf_code rc;
-    EXF_TRY(exf_mem_mul(&each, n, 2 * sizeof(float) + 1, "scores", err));
-    EXF_TRY(exf_mem_mul(&d->bytes, each, s->n_lanes, "scores", err));
-    EXF_TRY(d->b->gpu->alloc_staging(&pinned, d->bytes, "scores", err));
+    EXF_TRY(exf_mem_mul(&bytes, n, 2 * sizeof(float) + 1, "scores", err));
+    EXF_TRY(exf_mem_mul(&bytes, bytes, s->n_lanes, "scores", err));
+    EXF_TRY(d->b->gpu->alloc_staging(&d->pinned, bytes, "scores", err));
+    float *numbers = d->pinned;
+    unsigned char *same = (unsigned char *)(numbers + 2 * s->n_lanes * n);
     for (size_t i = 0; i < s->n_lanes; i++) {
         lane_scores *l = &s->lane[i];
-        free_array(s, l->nll);
-        free_array(s, l->kl);
-        free_array(s, l->same);
-        l->nll = (float *)pinned + 2 * i * n;
+        free_arrays(l);
+        l->nll = numbers + 2 * i * n;
         l->kl = l->nll + n;
-        l->same = (unsigned char *)((float *)pinned + 2 * s->n_lanes * n) + i * n;
+        l->same = same + i * n;
+        l->is_pinned = 1;
     }
-    d->pinned = pinned;
 out:
     return rc;
 }
@@ -205,17 +201,26 @@ void exf_scores_device_logits(void *lane, const exf_device_logits *b)
 
 /* ---- of several ranks ------------------------------------------------------------------ */
 
-/* Replaces a lane's array by that of all ranks. */
-static exf_code gather_array(const exf_scores *s, void **array, size_t bytes, exf_ranks *ranks, exf_err *err)
+enum { ARRAYS = 3 };
+
+/* Replaces a lane's arrays, on rank 0, by those of all ranks. */
+static exf_code gather_lane(lane_scores *l, size_t n, exf_ranks *ranks, exf_err *err)
 {
-    exf_ranks_gathered g;
-    exf_code rc = exf_ranks_gather(ranks, *array, bytes, &g, err);
-    if (rc != EXF_OK || !g.size) return rc;
-    free_array(s, *array);
-    *array = g.data;
-    g.data = NULL;
-    exf_ranks_gathered_free(&g);
-    return EXF_OK;
+    exf_ranks_gathered g[ARRAYS] = {{.data = NULL}};
+    exf_code rc;
+    EXF_TRY(exf_ranks_gather(ranks, l->nll, n * sizeof *l->nll, &g[0], err));
+    EXF_TRY(exf_ranks_gather(ranks, l->kl, n * sizeof *l->kl, &g[1], err));
+    EXF_TRY(exf_ranks_gather(ranks, l->same, n * sizeof *l->same, &g[2], err));
+    if (!exf_ranks_first(ranks)) goto out;
+    free_arrays(l);
+    l->nll = (void *)g[0].data;
+    l->kl = (void *)g[1].data;
+    l->same = (void *)g[2].data;
+    l->is_pinned = 0;
+    for (int i = 0; i < ARRAYS; i++) g[i].data = NULL;
+out:
+    for (int i = 0; i < ARRAYS; i++) exf_ranks_gathered_free(&g[i]);
+    return rc;
 }
 
 exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *whole, exf_err *err)
@@ -223,12 +228,7 @@ exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *who
     size_t n = s->batch->n_tokens;
     exf_code rc = EXF_OK;
     if (!ranks) return EXF_OK;
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        lane_scores *l = &s->lane[i];
-        EXF_TRY(gather_array(s, (void **)&l->nll, n * sizeof *l->nll, ranks, err));
-        EXF_TRY(gather_array(s, (void **)&l->kl, n * sizeof *l->kl, ranks, err));
-        EXF_TRY(gather_array(s, (void **)&l->same, n * sizeof *l->same, ranks, err));
-    }
+    for (size_t i = 0; i < s->n_lanes; i++) EXF_TRY(gather_lane(&s->lane[i], n, ranks, err));
     if (exf_ranks_first(ranks)) s->batch = whole;
 out:
     return rc;
