@@ -40,7 +40,7 @@ typedef struct {
     /* Chooses by which instructions kernels multiply, before the first queue opens; EXF_DEVICE where the device or this build
      * has them not.  The device's name then says mma.sync. */
     exf_code (*choose_tensor_cores)(exf_tensor_cores choice, exf_err *err);
-    /* Has the matrix library read what a process's first products wait for. */
+    /* Multiplies zeros, so that the matrix library is loaded when a pass makes its first products. */
     void (*warm_up_products)(exf_queue *q);
     /* Host memory that copies run from at full speed and beside the queues. */
     exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);

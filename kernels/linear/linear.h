@@ -47,7 +47,7 @@ void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx,
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
                       float alpha, float beta);
 
-/* Multiplies zeros in the queue's buffer: cuBLAS takes 0.06 s for a process's first products, which then need not wait for it. */
+/* Multiplies zeros in the queue's buffer.  A process's first products take cuBLAS 0.06 s more than later ones: it loads itself. */
 void exf_warm_up_products_cuda(exf_queue *q);
 
 /* ---- weights as a checkpoint stores them, decoded on a device ----------------------------

@@ -15,17 +15,17 @@
  * 0.15 on an H200. */
 enum { SCORE_THREADS = 512, AHEAD = 2 };
 
-/* W logits, side by side. */
-template <int W> struct some_logits {
+/* W logits that a thread loads at once. */
+template <int W> struct logit_group {
     float v[W];
 };
 
-static __device__ inline void load_some(some_logits<1> &s, const float *x, int i)
+static __device__ inline void load_group(logit_group<1> &s, const float *x, int i)
 {
     s.v[0] = x[i];
 }
 
-static __device__ inline void load_some(some_logits<4> &s, const float *x, int i)
+static __device__ inline void load_group(logit_group<4> &s, const float *x, int i)
 {
     float4 a = reinterpret_cast<const float4 *>(x)[i];
     s = {{a.x, a.y, a.z, a.w}};
@@ -36,15 +36,15 @@ template <int W, class F> static __device__ inline void each_group(const float *
 {
     int i = threadIdx.x, groups = n / W;
     for (; i + (AHEAD - 1) * SCORE_THREADS < groups; i += AHEAD * SCORE_THREADS) {
-        some_logits<W> s[AHEAD];
+        logit_group<W> s[AHEAD];
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) load_some(s[k], x, i + k * SCORE_THREADS);
+        for (int k = 0; k < AHEAD; k++) load_group(s[k], x, i + k * SCORE_THREADS);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) each(i + k * SCORE_THREADS, s[k]);
     }
     for (; i < groups; i += SCORE_THREADS) {
-        some_logits<W> s;
-        load_some(s, x, i);
+        logit_group<W> s;
+        load_group(s, x, i);
         each(i, s);
     }
 }
@@ -61,7 +61,7 @@ template <int W> static __device__ double log_sum_exp(const float *x, int n, int
     float most = -INFINITY;
     double sum = 0;
     int at = 0;
-    each_group<W>(x, n, [&](int i, const some_logits<W> &s) {
+    each_group<W>(x, n, [&](int i, const logit_group<W> &s) {
         float here = s.v[0];
 #pragma unroll
         for (int k = 1; k < W; k++) here = fmaxf(here, s.v[k]);
@@ -84,9 +84,9 @@ template <int W> static __device__ double log_sum_exp(const float *x, int n, int
 template <int W> static __device__ double compare(float *log_p, const float *x, int n, float log_sum, int first)
 {
     double gap = 0;
-    each_group<W>(x, n, [&](int i, const some_logits<W> &s) {
-        some_logits<W> p = {};
-        if (!first) load_some(p, log_p, i);
+    each_group<W>(x, n, [&](int i, const logit_group<W> &s) {
+        logit_group<W> p = {};
+        if (!first) load_group(p, log_p, i);
 #pragma unroll
         for (int k = 0; k < W; k++) {
             float log_q = s.v[k] - log_sum;

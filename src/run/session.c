@@ -47,8 +47,8 @@ static exf_code choose_backend(exf_session *s, const exf_recipe *r, exf_err *err
     return EXF_OK;
 }
 
-/* Initialises a GPU: its driver takes longer than a large model's headers, and its first products as long as the weights of a
- * layer.  A failure is left to choose_backend() and to the pass, which opens queues of its own. */
+/* Initialises a GPU.  Starting its driver takes longer than opening a large model's headers, and its first products take as long
+ * as loading two layers.  A failure is left to choose_backend() and to the pass, which opens queues of its own. */
 static exf_code warm_up_gpu(void *self, exf_err *err)
 {
     exf_queue *q = NULL;
