@@ -261,6 +261,7 @@ static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int
     if (rc != EXF_OK) return rc;
     if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
     for (int kind = 0; kind < EXF_STORED_KINDS; kind++) mark_used(v, w.of[kind]);
+    mark_used(v, w.shape);
     return EXF_OK;
 }
 

@@ -98,6 +98,7 @@ enum { FIELD = 256 };
 typedef struct {
     const char *name, *type, *strategy;
     int bits, group, symmetric;
+    exf_column_order order;
 } weights_group;
 
 static const char *field_of(char out[FIELD], const weights_group *g, const char *field)
@@ -109,23 +110,61 @@ static const char *field_of(char out[FIELD], const weights_group *g, const char 
 static exf_code refuse_group(const exf_config *c, const weights_group *g, exf_err *err)
 {
     return exf_fail(err, EXF_MODEL,
-                    "%s: \"quantization_config.config_groups.%s.weights\" is %s of %d bits, %s, groups of %d, a scheme that is not "
-                    "read; read are int of 4 bits (group, channel), float of 8 bits (tensor, channel, block), float of 4 bits in "
-                    "groups of 16 (tensor_group) or 32 (group)", c->path, g->name, g->type, g->bits, g->strategy, g->group);
+                    "%s: \"quantization_config.config_groups.%s.weights\" is %s%s of %d bits, %s, groups of %d, a scheme that is "
+                    "not read; read are int of 4 bits (group, channel), float of 8 bits (tensor, channel, block), float of 4 bits "
+                    "in groups of 16 (tensor_group) or 32 (group)",
+                    c->path, g->name, g->symmetric ? "" : "asymmetric ", g->type, g->bits, g->strategy, g->group);
+}
+
+/* Reads "actorder": true and "dynamic" are older words for "group", "static" for "weight", which leaves columns in order. */
+static exf_code read_order(const exf_config *c, const char *fields, exf_column_order *order, exf_err *err)
+{
+    const exf_json *found;
+    const char *word;
+    exf_code rc = exf_config_find(c, fields, &found, err);
+    if (rc != EXF_OK || !found) return rc;
+    if (exf_json_type(found) == EXF_JSON_BOOL) {
+        *order = exf_json_true(found) ? EXF_ORDER_STORED : EXF_ORDER_FREE;
+        return EXF_OK;
+    }
+    rc = read_word(c, fields, "", "group|dynamic|weight|static", &word, err);
+    if (rc == EXF_OK) *order = *word == 'g' || *word == 'd' ? EXF_ORDER_STORED : EXF_ORDER_FREE;
+    return rc;
 }
 
 /* Takes the settings of 4-bit integers; all groups that have them must have the same. */
 static exf_code take_int4(const exf_config *c, exf_quantization *q, const weights_group *g, exf_err *err)
 {
     int group = strcmp(g->strategy, "channel") == 0 ? 0 : g->group;
-    if (q->formats & EXF_FORMAT_INT4 && (q->group_cols != group || q->zeros == g->symmetric))
+    if (q->formats & EXF_FORMAT_INT4 && (q->group_cols != group || q->zeros == g->symmetric || q->order != g->order))
         return exf_fail(err, EXF_MODEL,
-                        "%s: \"quantization_config.config_groups.%s\" has 4-bit integers of group_size %d, symmetric %d; a group "
-                        "before it has %d, %d: one kind is supported", c->path, g->name, group, g->symmetric, q->group_cols,
-                        !q->zeros);
+                        "%s: \"quantization_config.config_groups.%s\" has 4-bit integers of group_size %d, symmetric %d, actorder "
+                        "%d; a group before it has %d, %d, %d: one kind is supported", c->path, g->name, group, g->symmetric,
+                        g->order == EXF_ORDER_STORED, q->group_cols, !q->zeros, q->order == EXF_ORDER_STORED);
     q->formats |= EXF_FORMAT_INT4;
     q->group_cols = group;
     q->zeros = !g->symmetric;
+    q->order = g->order;
+    return EXF_OK;
+}
+
+/* Takes the size of FP8's blocks; all groups that have them must have the same. */
+static exf_code take_blocks(const exf_config *c, exf_quantization *q, const weights_group *g, exf_err *err)
+{
+    exf_quantization blocks = {0};
+    char field[FIELD];
+    exf_code rc = read_block(c, field_of(field, g, "weights.block_structure"), &blocks, err);
+    if (rc != EXF_OK) return rc;
+    if (!blocks.block_rows)
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"quantization_config.config_groups.%s.weights\" has strategy \"block\", but no \"block_structure\"",
+                        c->path, g->name);
+    if (q->block_rows && (q->block_rows != blocks.block_rows || q->block_cols != blocks.block_cols))
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"quantization_config.config_groups.%s\" has blocks of %d x %d; a group before it has %d x %d: one "
+                        "size is supported", c->path, g->name, blocks.block_rows, blocks.block_cols, q->block_rows, q->block_cols);
+    q->block_rows = blocks.block_rows;
+    q->block_cols = blocks.block_cols;
     return EXF_OK;
 }
 
@@ -133,7 +172,6 @@ static exf_code take_group(const exf_config *c, exf_quantization *q, const weigh
 {
     int is_int = strcmp(g->type, "int") == 0, grouped = strcmp(g->strategy, "group") == 0;
     int channel = strcmp(g->strategy, "channel") == 0, whole = strcmp(g->strategy, "tensor") == 0;
-    char field[FIELD];
     if (is_int && g->bits == 4 && (channel || (grouped && g->group > 0))) return take_int4(c, q, g, err);
     if (is_int || strcmp(g->type, "float") != 0 || !g->symmetric) return refuse_group(c, g, err);
     if (g->bits == 4 && strcmp(g->strategy, "tensor_group") == 0 && g->group == EXF_NVFP4_BLOCK) {
@@ -148,7 +186,7 @@ static exf_code take_group(const exf_config *c, exf_quantization *q, const weigh
     if (g->bits != 8 || !(channel || whole || block)) return refuse_group(c, g, err);
     q->formats |= EXF_FORMAT_FP8;
     q->whole_scales = whole;
-    return block ? read_block(c, field_of(field, g, "weights.block_structure"), q, err) : EXF_OK;
+    return block ? take_blocks(c, q, g, err) : EXF_OK;
 }
 
 #define FORMATS "pack-quantized|float-quantized|naive-quantized|nvfp4-pack-quantized|mxfp4-pack-quantized|mixed-precision|dense"
@@ -167,6 +205,7 @@ static exf_code read_group(const exf_config *c, exf_quantization *q, const char 
     EXF_TRY(exf_config_text_or(c, field_of(field, &g, "weights.type"), "int", &g.type, err));
     EXF_TRY(exf_config_bool_or(c, field_of(field, &g, "weights.symmetric"), 1, &g.symmetric, err));
     EXF_TRY(exf_config_int_or(c, field_of(field, &g, "weights.group_size"), -1, 1 << 20, 0, &g.group, err));
+    EXF_TRY(read_order(c, field_of(field, &g, "weights.actorder"), &g.order, err));
     const char *usual = g.group > 0 ? "group" : g.group < 0 ? "channel" : "tensor";
     EXF_TRY(exf_config_text_or(c, field_of(field, &g, "weights.strategy"), usual, &g.strategy, err));
     rc = take_group(c, q, &g, err);
@@ -227,6 +266,9 @@ static exf_code read_modelopt(const exf_config *c, exf_quantization *q, exf_err 
         exf_config of_layer = {exf_json_value(it), c->path};
         EXF_TRY(take_algorithm(&of_layer, q, "quant_algo", err));
     }
+    if (!q->formats)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_algo\" is \"MIXED_PRECISION\", but "
+                      "\"quantization_config.quantized_layers\" has no layer", c->path);
 out:
     return rc;
 }
@@ -255,17 +297,66 @@ out:
     return rc;
 }
 
-/* Before checkpoint_format "gptq_v2" a zero is stored less 1. */
+/* What GPTQ says of all weights, or "dynamic" of some; desc_act and sym are -1 where it does not. */
+typedef struct {
+    int bits, group_cols, desc_act, sym;
+} gptq_settings;
+
+/* Refuses weights that have settings of their own. */
+static exf_code refuse_own_settings(const exf_config *c, const gptq_settings *all, const char *name, const exf_json *given,
+                                    exf_err *err)
+{
+    exf_config of_some = {given, c->path};
+    gptq_settings s;
+    exf_code rc;
+    EXF_TRY(exf_config_int_or(&of_some, "bits", 1, 64, all->bits, &s.bits, err));
+    EXF_TRY(exf_config_int_or(&of_some, "group_size", -1, 1 << 20, all->group_cols, &s.group_cols, err));
+    EXF_TRY(exf_config_bool_or(&of_some, "desc_act", all->desc_act, &s.desc_act, err));
+    EXF_TRY(exf_config_bool_or(&of_some, "sym", all->sym, &s.sym, err));
+    if (s.group_cols < 0) s.group_cols = 0;
+    if (memcmp(&s, all, sizeof s) != 0)
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: \"quantization_config.dynamic\" gives \"%s\" bits %d, group_size %d, desc_act %d, sym %d; other weights "
+                      "have %d, %d, %d, %d: one kind is supported", c->path, name, s.bits, s.group_cols, s.desc_act, s.sym,
+                      all->bits, all->group_cols, all->desc_act, all->sym);
+out:
+    return rc;
+}
+
+/* Reads "dynamic": settings by expression, of which those that begin with "-:" are exempt. */
+static exf_code read_dynamic(const exf_config *c, const gptq_settings *all, exf_quantization *q, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_config_find(c, "quantization_config.dynamic", &q->exempt, err));
+    if (q->exempt && exf_json_type(q->exempt) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.dynamic\" is %s, expected an object", c->path,
+                        exf_json_type_name(q->exempt));
+    for (void *it = exf_json_first(q->exempt); it; it = exf_json_next(q->exempt, it))
+        if (!exf_starts_with(exf_json_key(it), "-:"))
+            EXF_TRY(refuse_own_settings(c, all, exf_json_key(it), exf_json_value(it), err));
+out:
+    return rc;
+}
+
+/* Before checkpoint_format "gptq_v2" a zero is stored less 1.  Quantizers disagree about what an absent desc_act is. */
 static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err)
 {
     const char *format;
+    gptq_settings all = {.bits = 4};
     exf_code rc;
     EXF_TRY(read_bits(c, q, err));
     EXF_TRY(exf_config_must_be(c, "quantization_config.is_marlin_format", "false", err));
-    EXF_TRY(read_word(c, "quantization_config.checkpoint_format", "gptq", "gptq|gptq_v2", &format, err));
-    EXF_TRY(exf_config_find(c, "quantization_config.dynamic", &q->exempt, err));
+    EXF_TRY(exf_config_must_be(c, "quantization_config.pack_dtype", "int32", err));
+    EXF_TRY(exf_config_must_be(c, "quantization_config.rotation", "null", err));
+    EXF_TRY(read_word(c, "quantization_config.checkpoint_format|quantization_config.format", "gptq", "gptq|gptq_v2", &format, err));
+    EXF_TRY(exf_config_bool_or(c, "quantization_config.desc_act", -1, &all.desc_act, err));
+    EXF_TRY(exf_config_bool_or(c, "quantization_config.sym", -1, &all.sym, err));
+    all.group_cols = q->group_cols;
     q->zeros = 1;
     q->zero_add = strcmp(format, "gptq") == 0;
+    q->zeros_are_8 = all.sym == 1;
+    q->order = all.desc_act == 0 ? EXF_ORDER_SEQUENCE : EXF_ORDER_STORED;
+    rc = read_dynamic(c, &all, q, err);
 out:
     return rc;
 }

@@ -18,6 +18,13 @@ typedef enum {
 /* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side. */
 enum { EXF_FORMAT_INT4 = 1, EXF_FORMAT_FP8 = 2, EXF_FORMAT_NVFP4 = 4, EXF_FORMAT_MXFP4 = 8 };
 
+/* Which group of columns a column of 4-bit integers is of: desc_act, actorder. */
+typedef enum {
+    EXF_ORDER_FREE,     /* as the group numbers say, or in order where there are none */
+    EXF_ORDER_SEQUENCE, /* in order, and group numbers say nothing else */
+    EXF_ORDER_STORED    /* as the group numbers say, which must be there */
+} exf_column_order;
+
 typedef struct {
     exf_quantizer quantizer;
     int fp8;                    /* quantizer FP8: E4M3 weights with a scale per block may occur */
@@ -26,6 +33,8 @@ typedef struct {
     unsigned formats;           /* of the other quantizers */
     int group_cols;             /* 4-bit integers: columns of a group; 0: a row is one */
     int zeros;                  /* 4-bit integers: 1 if groups have zero points */
+    int zeros_are_8;            /* and all of these must be 8: GPTQ's "sym" */
+    exf_column_order order;     /* 4-bit integers */
     unsigned zero_add;          /* what is added to them (exf_coded_rows) */
     /* For planning only; what is read is told by its dtype. */
     int fp4_experts;            /* the routed experts' matrices are FP4 */

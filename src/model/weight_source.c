@@ -126,22 +126,81 @@ static float factor_of(const exf_weight_source *w, const exf_raw_rows *raw)
     return factor;
 }
 
-/* Refuses what a decoder could not follow: the number of a group that is not there, a factor that is no positive number. */
-static exf_code check_raw(const exf_weight_source *w, const exf_raw_rows *raw, size_t cols, exf_err *err)
+static exf_code check_factor(const exf_weight_source *w, const exf_raw_rows *raw, exf_err *err)
 {
-    const exf_stored_tensor *groups = w->of[EXF_STORED_GROUPS], *factor = w->of[EXF_STORED_FACTOR];
+    const exf_stored_tensor *factor = w->of[EXF_STORED_FACTOR];
     float v = factor_of(w, raw);
-    if (factor && !(v > 0 && isfinite(v)))
-        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" is %g, expected a number above 0", exf_st_path(factor->file),
-                        name_of(factor), (double)v);
+    if (!factor || (v > 0 && isfinite(v))) return EXF_OK;
+    return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" is %g, expected a number above 0", exf_st_path(factor->file),
+                    name_of(factor), (double)v);
+}
+
+/* Refuses the number of a group that is not there, and one by which a column is not in order where the config says that it is:
+ * some libraries then follow the numbers, others the config. */
+static exf_code check_groups(const exf_weight_source *w, const exf_raw_rows *raw, size_t cols, exf_err *err)
+{
+    const exf_stored_tensor *groups = w->of[EXF_STORED_GROUPS];
     for (size_t i = 0; groups && i < cols; i++) {
         int32_t g;
         memcpy(&g, (const char *)raw->of[EXF_STORED_GROUPS] + i * sizeof g, sizeof g);
         if (g < 0 || (size_t)g >= groups_of(w, cols))
             return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": column %zu is of group %d, expected 0 to %zu",
                             exf_st_path(groups->file), name_of(groups), i, (int)g, groups_of(w, cols) - 1);
+        if (w->order == EXF_ORDER_SEQUENCE && (size_t)g != i / (size_t)w->block_cols)
+            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": column %zu is of group %d, but \"desc_act\": false says group %zu",
+                            exf_st_path(groups->file), name_of(groups), i, (int)g, i / (size_t)w->block_cols);
     }
     return EXF_OK;
+}
+
+/* Refuses a zero point that is not 8 where the config says that all are: some libraries then take the stored one, others 8. */
+static exf_code check_zeros(const exf_weight_source *w, const exf_raw_rows *raw, size_t cols, exf_err *err)
+{
+    const exf_stored_tensor *zeros = w->of[EXF_STORED_ZEROS];
+    const uint8_t *bytes = raw->of[EXF_STORED_ZEROS];
+    size_t n = w->zeros_are_8 ? groups_of(w, cols) * w->rows : 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned stored = bytes[i / 2] >> i % 2 * 4 & 15;
+        if (((stored + w->zero_add) & 15) != 8)
+            return exf_fail(err, EXF_MODEL,
+                            "%s: tensor \"%s\": the zero point of group %zu, row %zu is stored as %u, but \"sym\": true says that "
+                            "all are 8, stored as %u", exf_st_path(zeros->file), name_of(zeros), i / w->rows, i % w->rows, stored,
+                            8 - w->zero_add);
+    }
+    return EXF_OK;
+}
+
+/* Refuses a shape that is written beside the codes and is not the weight's. */
+static exf_code check_written_shape(const exf_weight_source *w, size_t cols, exf_err *err)
+{
+    const exf_stored_tensor *s = w->shape;
+    char bytes[2 * sizeof(int64_t)];
+    int64_t axis[2];
+    exf_code rc;
+    EXF_TRY(exf_st_read(s->file, s->tensor, 0, bytes, (size_t)s->tensor->nbytes, err));
+    for (size_t i = 0; i < 2; i++) {
+        int32_t narrow;
+        memcpy(&narrow, bytes + i * sizeof narrow, sizeof narrow);
+        memcpy(&axis[i], bytes + i * sizeof axis[i], sizeof axis[i]);
+        if (s->tensor->view.dtype == EXF_DT_I32) axis[i] = narrow;
+    }
+    if (axis[0] != (int64_t)w->rows || axis[1] != (int64_t)cols)
+        rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" holds [%lld, %lld], but the weight is [%zu, %zu]", exf_st_path(s->file),
+                      name_of(s), (long long)axis[0], (long long)axis[1], w->rows, cols);
+out:
+    return rc;
+}
+
+/* Refuses what a decoder could not follow, and what contradicts the config. */
+static exf_code check_raw(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t cols, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(check_factor(w, raw, err));
+    EXF_TRY(check_groups(w, raw, cols, err));
+    EXF_TRY(check_zeros(w, raw, cols, err));
+    if (w->shape && row == 0) rc = check_written_shape(w, cols, err);
+out:
+    return rc;
 }
 
 /* Reads the bytes of one of the tensors and hashes them. */
@@ -165,7 +224,7 @@ exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_
         EXF_TRY(read_piece(w, w->of[kind], r, to, &out->of[kind], out->digest[kind], err));
         to += room_for(r.n);
     }
-    rc = check_raw(w, out, cols, err);
+    rc = check_raw(w, out, row, cols, err);
 out:
     return rc;
 }

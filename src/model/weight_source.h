@@ -8,7 +8,7 @@
  *   fp8                 FP4     X.weight I8 [out, in / 2]        X.scale F8_E8M0                        32 columns of a row
  *   compressed-tensors  FP8     X.weight F8_E4M3 [out, in]       X.weight_scale                         matrix, row or block
  *                       INT4    X.weight_packed I32              X.weight_scale, X.weight_zero_point    group of a row
- *                               [out, in / 8]                    I32 [out / 8, groups], X.weight_g_idx
+ *                               [out, in / 8], X.weight_shape    I32 [out / 8, groups], X.weight_g_idx
  *                       NVFP4   X.weight_packed U8 [out, in / 2] X.weight_scale F8_E4M3 divided by
  *                                                                X.weight_global_scale F32              16 columns of a row
  *                       MXFP4   X.weight_packed U8               X.weight_scale U8, an E8M0             32 columns of a row
@@ -46,6 +46,9 @@ typedef struct {
     exf_dtype scale_dtype;            /* what the bytes of scales are */
     int divides;                      /* 1: scales are divided by the factor; 0: multiplied */
     unsigned zero_add;                /* exf_coded_rows */
+    int zeros_are_8;                  /* exf_quantization: a zero point that is not 8 is refused, */
+    exf_column_order order;           /* and a group number of another column than the order's */
+    const exf_stored_tensor *shape;   /* which says rows and columns again, and is not hashed; NULL: there is none */
     size_t rows;                      /* of the tensor, if it is coded */
     int block_rows, block_cols;       /* elements of the weight that share a scale */
     int piece_block;                  /* pieces have a multiple of so many rows, but for the last */
@@ -70,7 +73,7 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
 
 /* 1 if the checkpoint has a tensor of that name, or its codes under another. */
 int exf_weight_source_present(const exf_checkpoint *c, const char *name);
-/* 1 for a tensor beside the weights that decoding does not need: scales of activations and of the key-value cache, shapes. */
+/* 1 for a tensor beside the weights that decoding does not need: scales of activations and of the key-value cache. */
 int exf_weight_source_ignores(const exf_quantization *q, const char *name);
 
 /* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row, one block of rows, one
@@ -93,7 +96,8 @@ typedef struct {
 size_t exf_weight_source_stored_bytes(const exf_weight_source *w, exf_stored_kind kind, size_t row, size_t n_rows, size_t cols);
 /* Bytes of the buffer for exf_weight_source_raw(), a multiple of EXF_FILE_ALIGN. */
 size_t exf_weight_source_room(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols);
-/* Reads them; out points into the buffer.  EXF_MODEL if a group's number or a factor is one that cannot be.  A piece from
+/* Reads them; out points into the buffer.  EXF_MODEL if a group's number, a zero point or the shape is not what the config says,
+ * EXF_NUMERIC if a factor is none.  A piece from
  * the first row on, or from the first of any other piece, is one of the weights' identity. */
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *buffer, exf_raw_rows *out,
                                exf_err *err) EXF_CHECKED;

@@ -47,7 +47,7 @@ int exf_weight_source_present(const exf_checkpoint *c, const char *name)
 int exf_weight_source_ignores(const exf_quantization *q, const char *name)
 {
     static const char *const endings[] = {".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale",
-                                          ".q_scale", ".weight_shape"};
+                                          ".q_scale"};
     for (size_t i = 0; q->quantizer != EXF_QUANTIZER_NONE && i < sizeof endings / sizeof *endings; i++)
         if (exf_ends_with(name, endings[i])) return 1;
     return 0;
@@ -167,7 +167,7 @@ typedef struct {
 
 static const char *const words_of[EXF_STORED_KINDS] = {"codes", "scales", "zero points", "group numbers", "factor of its scales"};
 
-static exf_code check_dtype(const search *f, const exf_stored_tensor *s, exf_stored_kind kind, unsigned dtypes)
+static exf_code check_dtype(const search *f, const exf_stored_tensor *s, const char *what, unsigned dtypes)
 {
     exf_dtype t = s->tensor->view.dtype;
     char expected[64] = "";
@@ -177,7 +177,7 @@ static exf_code check_dtype(const search *f, const exf_stored_tensor *s, exf_sto
             size_t n = strlen(expected);
             snprintf(expected + n, sizeof expected - n, "%s%s", n ? " or " : "", exf_dtype_name((exf_dtype)d));
         }
-    return exf_fail(f->err, EXF_MODEL, "%s: %s \"%s\" are %s, expected %s", exf_st_path(s->file), words_of[kind], name_of(s),
+    return exf_fail(f->err, EXF_MODEL, "%s: %s \"%s\" are %s, expected %s", exf_st_path(s->file), what, name_of(s),
                     exf_dtype_name(t), expected);
 }
 
@@ -194,7 +194,7 @@ static exf_code find_companion(const search *f, exf_weight_source *w, exf_stored
 {
     const exf_stored_tensor *s = find_beside(f->c, f->name, c->ending);
     if (!s) return must ? missing_beside(f, kind, c->ending) : EXF_OK;
-    exf_code rc = check_dtype(f, s, kind, c->dtypes);
+    exf_code rc = check_dtype(f, s, words_of[kind], c->dtypes);
     if (rc == EXF_OK) rc = check_shape(f, s, c->shape, c->rank, c->why);
     w->of[kind] = s;
     if (kind == EXF_STORED_SCALES) w->scale_dtype = s->tensor->view.dtype;
@@ -206,7 +206,7 @@ static exf_code find_factor(const search *f, exf_weight_source *w, const char *e
 {
     const exf_stored_tensor *s = find_beside(f->c, f->name, ending);
     if (!s) return missing_beside(f, EXF_STORED_FACTOR, ending);
-    exf_code rc = check_dtype(f, s, EXF_STORED_FACTOR, 1 << EXF_DT_F32);
+    exf_code rc = check_dtype(f, s, words_of[EXF_STORED_FACTOR], 1 << EXF_DT_F32);
     w->of[EXF_STORED_FACTOR] = s;
     w->divides = divides;
     if (rc != EXF_OK || exf_tensor_count(&s->tensor->view) == 1) return rc;
@@ -246,14 +246,14 @@ static exf_code find_mxfp4_stack(const search *f, exf_weight_source *w, const in
     if (f->q->quantizer != EXF_QUANTIZER_MXFP4)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is MXFP4, but %s has no \"quantization_config\" of \"mxfp4\"",
                         exf_st_path(f->s->file), name_of(f->s), f->config_path);
-    EXF_TRY(check_dtype(f, f->s, EXF_STORED_CODES, 1 << EXF_DT_U8));
+    EXF_TRY(check_dtype(f, f->s, words_of[EXF_STORED_CODES], 1 << EXF_DT_U8));
     EXF_TRY(check_shape(f, f->s, shape, rank, " (32 FP4 in 16 bytes)"));
     snprintf(name, sizeof name, "%.*sscales", (int)(strlen(f->name) - strlen("blocks")), f->name);
     const exf_stored_tensor *s = exf_checkpoint_find(f->c, name);
     if (!s)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\": its scales \"%s\" are missing from the checkpoint",
                         exf_st_path(f->s->file), name_of(f->s), name);
-    EXF_TRY(check_dtype(f, s, EXF_STORED_SCALES, 1 << EXF_DT_U8));
+    EXF_TRY(check_dtype(f, s, words_of[EXF_STORED_SCALES], 1 << EXF_DT_U8));
     w->coding = EXF_CODED_FP4;
     w->block_cols = EXF_FP4_BLOCK;
     w->of[EXF_STORED_SCALES] = s;
@@ -293,6 +293,34 @@ out:
     return rc;
 }
 
+/* Finds the number of each column's group.  Without them a row of one group can be read, and columns that are in order. */
+static exf_code find_groups(const search *f, exf_weight_source *w, const char *ending, int64_t cols)
+{
+    companion order = {ending, 1 << EXF_DT_I32, {cols}, 1, " (the group of a column)"};
+    char name[EXF_ST_MAX_NAME + 1];
+    exf_code rc = find_companion(f, w, EXF_STORED_GROUPS, &order, 0);
+    w->order = f->q->order;
+    if (rc != EXF_OK || w->of[EXF_STORED_GROUPS] || w->order != EXF_ORDER_STORED || cols <= w->block_cols) return rc;
+    name_beside(name, f->name, ending);
+    return exf_fail(f->err, EXF_MODEL,
+                    "%s: tensor \"%s\" is %s, its group numbers \"%s\" are missing from the checkpoint; columns are in order only "
+                    "where %s is in %s", exf_st_path(f->s->file), name_of(f->s), exf_dtype_name(f->s->tensor->view.dtype), name,
+                    f->q->quantizer == EXF_QUANTIZER_GPTQ ? "\"desc_act\": false" : "\"actorder\": null", f->config_path);
+}
+
+/* Finds the shape that compressed-tensors writes beside packed integers; what it holds is compared when these are read. */
+static exf_code find_written_shape(const search *f, exf_weight_source *w)
+{
+    const int64_t shape[1] = {2};
+    exf_code rc = EXF_OK;
+    w->shape = find_beside(f->c, f->name, "weight_shape");
+    if (!w->shape) return EXF_OK;
+    EXF_TRY(check_dtype(f, w->shape, "rows and columns", 1 << EXF_DT_I64 | 1 << EXF_DT_I32));
+    rc = check_shape(f, w->shape, shape, 1, " (rows and columns)");
+out:
+    return rc;
+}
+
 /* 4-bit integers, whose files the three quantizers turn differently. */
 static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *shape)
 {
@@ -304,20 +332,21 @@ static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *
     companion scales = {turned ? "scales" : "weight_scale", FLOATS, {turned ? groups : rows, turned ? rows : groups}, 2, why};
     companion zeros = {turned ? "qzeros" : "weight_zero_point", 1 << EXF_DT_I32,
                        {turned ? groups : (rows + 7) / 8, turned ? rows / 8 : groups}, 2, " (eight rows in a word)"};
-    companion order = {turned ? "g_idx" : "weight_g_idx", 1 << EXF_DT_I32, {cols}, 1, " (the group of a column)"};
     exf_code rc;
     w->coding = !turned ? EXF_CODED_INT4 : awq ? EXF_CODED_AWQ : EXF_CODED_GPTQ;
     w->block_rows = 1;
     w->block_cols = (int)group;
     w->piece_block = 8; /* zeros of eight rows share a word */
     w->zero_add = q->zero_add;
+    w->zeros_are_8 = q->zeros_are_8;
     if (turned && (rows % 8 || (!awq && cols % 8)))
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed by eights, but %s says a matrix of %lld x %lld",
                         exf_st_path(f->s->file), name_of(f->s), f->config_path, (long long)rows, (long long)cols);
     EXF_TRY(check_shape(f, f->s, codes, 2, " (eight 4-bit integers in a word)"));
     EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
     if (q->zeros) EXF_TRY(find_companion(f, w, EXF_STORED_ZEROS, &zeros, 1));
-    if (!awq) EXF_TRY(find_companion(f, w, EXF_STORED_GROUPS, &order, 0));
+    if (!awq) EXF_TRY(find_groups(f, w, turned ? "g_idx" : "weight_g_idx", cols));
+    if (!turned) EXF_TRY(find_written_shape(f, w));
 out:
     return rc;
 }

@@ -121,6 +121,19 @@ static inline int saved_weight_find(exf_weight_source *w, const exf_model *m, vo
     return stack ? (int)axes[0] : 0;
 }
 
+/* Returns 1 if the decoded values of one of the "weights" have its SHA-256; the sign of zeros, which does not count, is lost. */
+static inline int saved_weight_is(void *weight, float *v, size_t n)
+{
+    exf_err err;
+    exf_hash *h;
+    char hex[EXF_SHA256_HEX];
+    for (size_t i = 0; i < n; i++) v[i] += 0;
+    ck_ok(exf_hash_new(&h, &err), err);
+    ck_ok(exf_hash_add(h, v, n * sizeof *v, &err), err);
+    ck_ok(exf_hash_end(h, hex, &err), err);
+    return strcmp(hex, exf_json_string(exf_json_get(exf_json_value(weight), "sha256"), NULL)) == 0;
+}
+
 /* Fails unless the perplexity of the model in dir on a backend in float32 is transformers' within `limit`; 1 in show prints it. */
 static inline void saved_check_in(const char *dir, const exf_backend *backend, double limit, int show)
 {

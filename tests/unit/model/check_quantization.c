@@ -53,10 +53,13 @@ START_TEST(schemes_that_are_read)
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64, \"version\": \"gemm\", \"zero_point\": false",
          {.formats = EXF_FORMAT_INT4, .group_cols = 64}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": -1, \"desc_act\": true",
-         {.formats = EXF_FORMAT_INT4, .zeros = 1, .zero_add = 1}},
+         {.formats = EXF_FORMAT_INT4, .zeros = 1, .zero_add = 1, .order = EXF_ORDER_STORED}},
+        {"\"quant_method\": \"gptq\", \"bits\": 4, \"desc_act\": false, \"sym\": true",
+         {.formats = EXF_FORMAT_INT4, .group_cols = 128, .zeros = 1, .zero_add = 1, .zeros_are_8 = 1,
+          .order = EXF_ORDER_SEQUENCE}},
         {"\"quant_method\": \"mxfp4\", \"modules_to_not_convert\": [\"lm_head\"]", {.formats = EXF_FORMAT_MXFP4}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"",
-         {.formats = EXF_FORMAT_INT4, .group_cols = 128, .zeros = 1}},
+         {.formats = EXF_FORMAT_INT4, .group_cols = 128, .zeros = 1, .order = EXF_ORDER_STORED}},
     };
     exf_err e;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -74,6 +77,7 @@ START_TEST(schemes_that_are_refused_by_name)
         {GROUP("\"num_bits\": 8, \"type\": \"int\", \"strategy\": \"channel\""), "group_0.weights\" is int of 8 bits, channel"},
         {GROUP("\"num_bits\": 2, \"type\": \"int\", \"group_size\": 32"), "int of 2 bits, group, groups of 32"},
         {GROUP(FLOAT(8, "\"strategy\": \"group\", \"group_size\": 32")), "float of 8 bits, group, groups of 32"},
+        {GROUP("\"num_bits\": 8, \"type\": \"float\", \"symmetric\": false"), "asymmetric float of 8 bits, tensor"},
         {GROUP(FLOAT(6, "\"strategy\": \"group\", \"group_size\": 32")), "float of 6 bits"},
         {GROUP(FLOAT(4, "\"strategy\": \"group\", \"group_size\": 16")), "float of 4 bits, group, groups of 16"},
         {GROUP(FLOAT(8, "\"strategy\": \"block\", \"block_structure\": [64]")), "block_structure\" is an array of 1"},
@@ -84,14 +88,15 @@ START_TEST(schemes_that_are_refused_by_name)
         {CT "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}", "sparsity_config.format\" is \"sparse-24-bitmask\""},
         {CT "\"transform_config\": {\"config_groups\": {\"u\": {}}}", "transform_config\" rotates weights (u)"},
         {CT "\"config_groups\": {\"a\": {\"weights\": {" INT4("\"group_size\": 32") "}}, \"b\": {\"weights\": {" INT4(
-             "\"group_size\": 128") "}}}", "config_groups.b\" has 4-bit integers of group_size 128, symmetric 1; a group before"},
+             "\"group_size\": 128") "}}}",
+         "config_groups.b\" has 4-bit integers of group_size 128, symmetric 1, actorder 0; a group"},
         {"\"quant_method\": \"modelopt\", \"quant_algo\": \"W4A8_AWQ\"", "quant_algo\" is \"W4A8_AWQ\""},
         {"\"quant_method\": \"modelopt\"", "quant_algo\" is \"missing\""},
         {"\"quant_method\": \"awq\", \"bits\": 8", "only 4 is supported"},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\"", "version\" is \"gemv\""},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 0", "is 0, expected columns of a group"},
         {"\"quant_method\": \"gptq\", \"bits\": 3", "only 4 is supported"},
-        {"\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"marlin\"", "checkpoint_format\" is \"marlin\""},
+        {"\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"marlin\"", "format\" is \"marlin\""},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"is_marlin_format\": true", "is_marlin_format"},
         {"\"quant_method\": \"bitsandbytes\"", "packed by bitsandbytes, which is not read; calibrate on the release"},
         {"\"quant_method\": \"auto-round\"", "packed by AutoRound"},
@@ -225,6 +230,21 @@ START_TEST(values_that_cannot_be)
 }
 END_TEST
 
+/* AWQ without zero points has none stored, and all are 8. */
+START_TEST(awq_without_zero_points)
+{
+    exf_err e;
+    uint16_t scales[32];
+    exf_quantization q = awq;
+    exf_tensor t[] = {T("qweight", I32, 64, 2), T("scales", BF16, 2, 16)};
+    q.zeros = 0;
+    for (int i = 0; i < 32; i++) scales[i] = (uint16_t)(0x3f80 + i / 16 * 0x80); /* 1 and 2 */
+    t[1].data = scales;
+    ck_ok(read_tensors(&q, t, 2, &e), e);
+    for (int i = 0; i < 16 * 64; i++) ck_assert(values[i] == (i % 64 < 32 ? -8 : -16));
+}
+END_TEST
+
 /* weight_g_idx, which older versions of compressed-tensors write, is GPTQ's g_idx. */
 START_TEST(columns_of_any_order)
 {
@@ -252,6 +272,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, modules_that_are_exempt);
     tcase_add_test(t, tensors_that_do_not_fit);
     tcase_add_test(t, values_that_cannot_be);
+    tcase_add_test(t, awq_without_zero_points);
     tcase_add_test(t, columns_of_any_order);
     suite_add_tcase(s, t);
     return s;
