@@ -95,6 +95,9 @@ typedef struct {
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
     /* Adds the pair sums so far to those of the half, or takes them from these. */
     void (*layer_sums_turn_half)(exf_queue *q, void *sums, int n_experts, int add);
+    /* Copy cells before the terms of some tokens are added, and give what was added to them since. */
+    void (*layer_sums_cells_before)(exf_queue *q, const void *sums, const exf_cells_call *c);
+    void (*layer_sums_cells_added)(exf_queue *q, const void *sums, const exf_cells_call *c);
     size_t (*gram_matrices_bytes)(int n_experts, int n_products);
     void (*gram_matrices)(exf_queue *q, const exf_gram_call *c);
     /* Must not run while another queue adds to the same sums. */
@@ -105,8 +108,8 @@ typedef struct {
     exf_code (*share_memory)(exf_memory_handle *out, void *memory, exf_err *err);
     exf_code (*open_memory)(void **out, const exf_memory_handle *h, exf_err *err);
     void (*close_memory)(void *opened);
-    void (*add_exact)(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n);
-    void (*add_integers)(exf_queue *q, int64_t *to, const int64_t *from, size_t n);
+    void (*add_exact)(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n, uint64_t *wrapped);
+    void (*add_integers)(exf_queue *q, int64_t *to, const int64_t *from, size_t n, uint64_t *wrapped);
     void (*residual_moments)(exf_queue *q, const exf_residual_call *c);
     void (*subspace_iterate)(exf_queue *q, const exf_subspace_call *c, int iterations); /* subspace.h */
     void (*subspace_rotate)(exf_queue *q, const exf_subspace_call *c, const double *rotation, int r);

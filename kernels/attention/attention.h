@@ -14,10 +14,10 @@
  * scale sum |q_i k_i|, and |error| <= (2 delta + (20 + T / 32) 2^-22) max |v|, as long as the
  * largest number of each row lies within 2^-90 .. 2^90.  Elsewhere: float32 throughout, in
  * another order.  BF16 mode, on tensor cores: q, k, v and the weights are rounded to float16, which
- * these take at bfloat16's speed with three bits more (relative error 2^-12; beyond 65504 they
+ * these take at bfloat16's speed with three bits more (relative error 2^-11; beyond 65504 they
  * become infinite, and the output is found not to be finite); products are added in
  * float32, weights in float32 before they are rounded.  With delta the largest error
- * of a score, at most 2^-11 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.
+ * of a score, at most 2^-10 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.
  * Windows and sinks: in float32 without tensor cores (attention_f32.cuh), in either mode.
  * Larger heads: by wgmma rounded in BF16 mode, to 576 and 512; by mma.sync in float32, as
  * are those of F32 mode that the GPU's shared memory does not hold (attention_split_mma.cu). */

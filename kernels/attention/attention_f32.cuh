@@ -228,11 +228,12 @@ template <class View, int DV>
 static void exf_run_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k, bool wide_v)
 {
     int depth = (d + EXF_F32_DEPTH - 1) / EXF_F32_DEPTH * EXF_F32_DEPTH;
-    bool whole = exf_f32_bytes(depth, DV) + sizeof(exf_f32_keys) + EXF_F32_TILE * sizeof(float *) <= exf_most_shared_bytes();
+    size_t most = exf_most_shared_bytes() - sizeof(exf_f32_keys) - EXF_F32_TILE * sizeof(float *);
+    bool whole = exf_f32_bytes(depth, DV) <= most;
     int bytes = (int)exf_f32_bytes(whole ? depth : EXF_F32_DEPTH, DV);
     if (q->err.code != EXF_OK) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_f32<View, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                  "attention");
+    exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_f32<View, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most),
+                  "attention"); /* the same for any d, since other threads may launch another at the same time */
     EXF_LAUNCH(q, "attention", (exf_attend_f32<View, DV>),
                dim3((unsigned)(n_rows + EXF_F32_TILE - 1) / EXF_F32_TILE, (unsigned)n_heads), 256, bytes, w, d, dv, scale, wide_k,
                wide_v, whole);

@@ -110,12 +110,18 @@ static __device__ __forceinline__ void exf_store8(uint16_t *p, const float (&v)[
         make_uint4(exf_narrow2(v[0], v[1]), exf_narrow2(v[2], v[3]), exf_narrow2(v[4], v[5]), exf_narrow2(v[6], v[7]));
 }
 
+/* Cuts x at limit and at -limit; what is no number stays, which fminf() and fmaxf() would take for the limit. */
+static __device__ __forceinline__ float exf_cut(float x, float limit)
+{
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
 /* swiglu of rows.h, of one element. */
 static __device__ __forceinline__ float exf_swiglu(float g, float u, float limit)
 {
     if (limit > 0) {
-        g = fminf(g, limit);
-        u = fminf(fmaxf(u, -limit), limit);
+        g = g > limit ? limit : g;
+        u = exf_cut(u, limit);
     }
     return g / (1.0f + expf(-g)) * u;
 }
@@ -124,8 +130,8 @@ static __device__ __forceinline__ float exf_swiglu(float g, float u, float limit
 static __device__ __forceinline__ float exf_swiglu_scaled(float g, float u, float limit, float slope, float shift)
 {
     if (limit > 0) {
-        g = fminf(g, limit);
-        u = fminf(fmaxf(u, -limit), limit);
+        g = g > limit ? limit : g;
+        u = exf_cut(u, limit);
     }
     return g / (1.0f + expf(-slope * g)) * (u + shift);
 }

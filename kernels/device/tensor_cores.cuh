@@ -81,13 +81,20 @@ static __device__ __forceinline__ uint32_t exf_tf32(float x)
     return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
 }
 
-/* N numbers rounded to tf32 and, where EXACT, the rounded remainders. */
+/* The same of what may be a NaN, and then is one of tf32: the NaN that a GPU computes has all bits but the sign, and would carry
+ * into it. */
+static __device__ __forceinline__ uint32_t exf_tf32_or_nan(float x)
+{
+    return ((uint32_t)min(__float_as_int(x), 0x7fffefff) + 0x1000u) & 0xffffe000u;
+}
+
+/* N numbers rounded to tf32 and, where EXACT, the rounded remainders, which are NaN where the numbers are not finite. */
 template <int N, bool EXACT> struct exf_tf32_parts {
     uint32_t high[N], low[N];
     __device__ __forceinline__ void set(int i, float x)
     {
-        high[i] = exf_tf32(x);
-        if (EXACT) low[i] = exf_tf32(x - __uint_as_float(high[i]));
+        high[i] = EXACT ? exf_tf32(x) : exf_tf32_or_nan(x);
+        if (EXACT) low[i] = exf_tf32_or_nan(x - __uint_as_float(high[i]));
     }
 };
 

@@ -85,7 +85,7 @@ typedef struct {
 /* to [rows, cols] of `number`, fewer than 2^31 elements; *bad (the GPU's) becomes 1 where a value is not finite, or rounds to an
  * infinite bfloat16. */
 void exf_dequantize_cuda(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *c, int *bad);
-/* *bad becomes 1 where one of n bfloat16 is not finite. */
+/* *bad becomes 1 where one of n bfloat16, which start on a 16-byte boundary, is not finite. */
 void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);
 #ifdef __cplusplus
 }

@@ -219,7 +219,8 @@ template <bool SWIGLU, int PLANES> static void launch(exf_queue *q, const CUtens
 {
     size_t bytes = shared_bytes(w.n_experts);
     auto kernel = grouped<SWIGLU, PLANES>;
-    if (!exf_cuda_note(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "experts")) return;
+    int most = (int)shared_bytes(EXF_TENSOR_CORE_EXPERTS); /* whatever other threads launch meanwhile */
+    if (!exf_cuda_note(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), "experts")) return;
     EXF_LAUNCH(q, "experts", kernel, q->multiprocessors, THREADS, bytes, w0, w1, w);
 }
 

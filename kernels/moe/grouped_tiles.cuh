@@ -73,8 +73,8 @@ static __device__ inline void exf_transpose_quad(uint32_t (&v)[4], int q)
 template <int PLANES> static __device__ inline float exf_gated(float g, float u, float limit)
 {
     if (limit > 0) {
-        g = fminf(g, limit);
-        u = fminf(fmaxf(u, -limit), limit);
+        g = g > limit ? limit : g;
+        u = exf_cut(u, limit);
     }
     return PLANES == 1 ? __fdividef(g, 1.0f + __expf(-g)) * u : g / (1.0f + expf(-g)) * u;
 }

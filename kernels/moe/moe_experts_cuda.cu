@@ -123,7 +123,7 @@ void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int
 /* ---- the operation ---------------------------------------------------------------------------- */
 
 /* Limits: experts whose bounds fit into shared memory, and slots that an int can count. */
-enum { TENSOR_CORE_EXPERTS = 4096, MOST_EXPERTS = 12288, MOST_SLOTS = 1 << 30 };
+enum { MOST_EXPERTS = 12288, MOST_SLOTS = 1 << 30 };
 
 static size_t rows_of(const exf_expert_shape *s)
 {
@@ -138,7 +138,7 @@ static size_t align_256(size_t bytes)
 /* Returns true if tensor cores can run a call of this shape with bfloat16 matrices. */
 static bool fits_tensor_cores(const exf_expert_shape *s)
 {
-    return exf_uses_tensor_cores(0) && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= TENSOR_CORE_EXPERTS;
+    return exf_uses_tensor_cores(0) && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= EXF_TENSOR_CORE_EXPERTS;
 }
 
 /* Returns true if matrices have no biases and the SwiGLU is the plain one, which kernels on tensor cores know alone. */

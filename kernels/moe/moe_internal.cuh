@@ -7,6 +7,8 @@
 #include "kernels/moe/moe.h"
 
 enum { EXF_TILE_ROWS = 128, EXF_BUCKET_CHUNK = 1024 };
+/* The most experts whose bounds fit into the shared memory of the kernels on tensor cores. */
+enum { EXF_TENSOR_CORE_EXPERTS = 4096 };
 
 /* Slots sorted by expert, in device memory: rows [first[e], first[e + 1]) of the sorted order
  * are expert e's, in order of slot, and are cut into tiles of EXF_TILE_ROWS rows, numbered

@@ -5,9 +5,13 @@
  * A token takes K passes over its E choices in shared memory, and E exponentials in double. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_rows.cuh"
+#include "kernels/device/hopper.cuh"
 #include "kernels/moe/moe.h"
 
 #include <cfloat>
+
+/* Experts of the largest model that the programs take: the most for which shared memory is requested. */
+enum { MOST_ROUTED = 4096 };
 
 /* Finds the largest value over the lanes, ties to the lower index; every lane gets both. */
 static __device__ void warp_argmax(double *value, int *index)
@@ -81,11 +85,11 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
     }
     __syncwarp();
     if (r.n_groups > 1) keep_groups(choice, group, r, lane);
-    for (int k = 0; k < r.top_k; k++) {
+    for (int k = 0; k < r.top_k; k++) { /* NaN: taken; -infinity: to be taken where nothing else is left */
         double best = -INFINITY;
         int at = r.n_experts;
         for (int e = lane; e < r.n_experts; e += 32)
-            if (choice[e] > best) {
+            if (choice[e] > best || (at == r.n_experts && !isnan(choice[e]))) {
                 best = choice[e];
                 at = e;
             }
@@ -93,7 +97,7 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
         __syncwarp(); /* all lanes have read before one writes */
         if (lane == 0) {
             ids[k] = at;
-            choice[at] = -INFINITY;
+            choice[at] = NAN;
         }
         __syncwarp();
     }
@@ -161,7 +165,10 @@ void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *lo
     (void)scratch;
     size_t bytes = 3 * (size_t)r->n_experts * sizeof(double);
     if (n_tokens == 0 || q->err.code != EXF_OK) return;
-    if (bytes > 48 * 1024) /* more than the default must be requested */
-        exf_cuda_note(q, cudaFuncSetAttribute(route, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "router");
+    if (bytes > 48 * 1024) { /* more than the default must be requested, whatever other threads launch */
+        size_t most = 3 * (size_t)MOST_ROUTED * sizeof(double), here = exf_most_shared_bytes();
+        exf_cuda_note(q, cudaFuncSetAttribute(route, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(most < here ? most : here)),
+                      "router");
+    }
     EXF_LAUNCH(q, "router", route, n_tokens, 32, bytes, ids, weights, logits, tokens, *r);
 }

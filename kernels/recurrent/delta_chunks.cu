@@ -60,7 +60,7 @@ static __device__ void sum_logs(double *logs, float *beta, const problem &p, int
         int t = first + threadIdx.x;
         size_t at = (size_t)t * p.s.n_value_heads + h;
         bool valid = t < p.s.n_tokens;
-        logs[threadIdx.x] = valid ? log((double)fmaxf(p.decay[at], 1e-38f)) : 0;
+        logs[threadIdx.x] = valid ? exf_delta_log(p.decay[at]) : 0;
         beta[threadIdx.x] = valid ? p.beta[at] : 0;
     }
     __syncthreads();

@@ -38,7 +38,7 @@ static __device__ void sum_logs(double *logs, float *beta, double *end, const ex
     if (i < C) {
         size_t at = (size_t)t * p.s.n_value_heads + h;
         bool valid = t < p.s.n_tokens;
-        sum = valid ? log((double)fmaxf(p.decay[at], 1e-38f)) : 0;
+        sum = valid ? exf_delta_log(p.decay[at]) : 0;
         beta[i] = valid ? p.beta[at] : 0;
         for (int step = 1; step < 32; step <<= 1) {
             double before = __shfl_up_sync(0xffffffffu, sum, step);

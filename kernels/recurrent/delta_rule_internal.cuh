@@ -12,6 +12,12 @@
 
 enum { EXF_DELTA_MOST_KEY = 128 };
 
+/* The logarithm of a decay, one below 1e-38 counting as that; of a NaN one. */
+static __device__ __forceinline__ double exf_delta_log(float decay)
+{
+    return log((double)(decay < 1e-38f ? 1e-38f : decay));
+}
+
 /* Returns 1 if this shape can be computed in chunks in float32; floats of workspace.  s->key_dim is at most
  * EXF_DELTA_MOST_KEY. */
 int exf_delta_chunks_fit(const exf_delta_shape *s);

@@ -31,13 +31,13 @@ static int mix_bytes(int n_mix)
     return (WARPS * TOKENS * LD + TOKENS * n_mix) * (int)sizeof(double);
 }
 
-/* Returns 1 if this device and shape are supported: u can hold a token's pre, and x consists of groups of 16 floats on
- * 16-byte boundaries. */
-static bool mix_fits(const float *x, const exf_hyper_shape *s)
+/* Returns 1 if this device and shape are supported: u can hold a token's pre, and u and x consist of groups of 4 and 16 floats
+ * on 16-byte boundaries. */
+static bool mix_fits(const float *u, const float *x, const exf_hyper_shape *s, int n_mix)
 {
     int width = s->streams * s->width;
-    return exf_uses_tensor_cores((size_t)mix_bytes(OUTPUTS)) && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 &&
-           exf_aligned16(x, width) && exf_aligned16(s->fn, width);
+    return exf_uses_tensor_cores((size_t)mix_bytes(n_mix)) && s->width >= s->streams && width % 16 == 0 &&
+           exf_aligned16(u, s->width) && exf_aligned16(x, width) && exf_aligned16(s->fn, width);
 }
 
 #ifdef EXF_MMA
@@ -220,13 +220,20 @@ static __global__ void gather(float *u, const float *mixing, int ld, const float
     }
 }
 
+/* The most that a launch of mix_tokens is allowed: of any shape, since other threads may launch another at the same time. */
+static int most_mix_bytes(void)
+{
+    size_t most = (size_t)mix_bytes((2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX), here = exf_most_shared_bytes();
+    return (int)(most < here ? most : here);
+}
+
 /* mixing [T, n_mix]: pre, and with n_mix > S post and C; u [T, H] from pre.  mixing NULL: only u is wanted, and n_mix is S. */
 static void mix_and_gather(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s, int n_mix)
 {
     int bytes = mix_bytes(n_mix), ld = mixing ? n_mix : s->width;
     if (!mixing) mixing = u;
     if (q->err.code != EXF_OK || s->n_tokens == 0) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "streams");
+    exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, most_mix_bytes()), "streams");
     EXF_LAUNCH(q, "streams", mix_tokens, (s->n_tokens + TOKENS - 1) / TOKENS, MIX_THREADS, bytes, mixing, ld, x, *s, n_mix);
     EXF_LAUNCH(q, "streams", gather, s->n_tokens, 256, 0, u, mixing, ld, x, s->streams, s->width / 4);
 }
@@ -312,17 +319,18 @@ static __global__ void open_token(float *u, float *mixing, const float *x, exf_h
 
 void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
-    if (mix_fits(x, s))
-        mix_and_gather(q, u, mixing, x, s, (2 + s->streams) * s->streams);
+    int n_mix = (2 + s->streams) * s->streams;
+    if (mix_fits(u, x, s, n_mix))
+        mix_and_gather(q, u, mixing, x, s, n_mix);
     else if (s->n_tokens)
-        EXF_LAUNCH(q, "hyper_pre", open_token, s->n_tokens, THREADS, 0, u, mixing, x, *s, (2 + s->streams) * s->streams);
+        EXF_LAUNCH(q, "hyper_pre", open_token, s->n_tokens, THREADS, 0, u, mixing, x, *s, n_mix);
 }
 
 void exf_hyper_input_cuda(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s)
 {
     int n_mix = (2 + s->streams) * s->streams;
     if (s->n_tokens == 0) return;
-    if (mix_fits(x, s)) /* as exf_hyper_pre_cuda() chose */
+    if (mix_fits(u, x, s, n_mix)) /* as exf_hyper_pre_cuda() chose */
         EXF_LAUNCH(q, "streams", gather, s->n_tokens, 256, 0, u, mixing, n_mix, x, s->streams, s->width / 4);
     else
         EXF_LAUNCH(q, "streams", gather_any, s->n_tokens, THREADS, 0, u, mixing, x, s->streams, s->width);
@@ -330,7 +338,7 @@ void exf_hyper_input_cuda(exf_queue *q, float *u, const float *mixing, const flo
 
 void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s)
 {
-    if (mix_fits(x, s))
+    if (mix_fits(u, x, s, s->streams))
         mix_and_gather(q, u, nullptr, x, s, s->streams);
     else if (s->n_tokens)
         EXF_LAUNCH(q, "hyper_head", open_token, s->n_tokens, THREADS, 0, u, (float *)nullptr, x, *s, s->streams);
@@ -354,7 +362,7 @@ static __global__ void close_token(float *x, const float *v, const float *mixing
     }
 }
 
-/* Four streams, a quad a thread.  Grid: quads of a token, tokens. */
+/* Four streams, a quad a thread.  Grid: quads of all tokens. */
 static __global__ void close_quads(float4 *x, const float4 *v, const float *mixing, int quads, unsigned total)
 {
     enum { S = 4 };

@@ -26,7 +26,7 @@ void exf_add_cuda(exf_queue *q, float *y, const float *x, size_t n)
 static __global__ void clamp(float *y, size_t n, float limit)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    if (i < n) y[i] = y[i] > limit ? limit : y[i] < -limit ? -limit : y[i];
+    if (i < n) y[i] = exf_cut(y[i], limit);
 }
 
 void exf_clamp_cuda(exf_queue *q, float *y, size_t n, float limit)

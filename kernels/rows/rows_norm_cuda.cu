@@ -180,11 +180,12 @@ static __global__ void rmsnorm_split_fours(uint16_t *y, float *squares, const fl
 void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, float *squares, const float *x, const float *w, int n_rows, int n,
                             double eps)
 {
+    bool wide = n % 4 == 0 && (((uintptr_t)x | (uintptr_t)w) & 15) == 0 && ((uintptr_t)y & 7) == 0;
     if (n_rows == 0) return;
-    if (n % 4)
-        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split, n_rows, THREADS, 0, y, squares, x, w, n, eps);
-    else
+    if (wide)
         EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split_fours, n_rows, THREADS, 0, y, squares, x, w, n, eps);
+    else
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split, n_rows, THREADS, 0, y, squares, x, w, n, eps);
 }
 
 /* ---- heads of the delta rule: norm and gate, rounded ---------------------------------------- */

@@ -114,6 +114,20 @@ void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts,
  * of that half and with 1 after it, it leaves their sums there. */
 void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int add);
 
+/* Cells of the sums before and after the terms of a few tokens are added: what was added is their difference, exactly.  A row of
+ * experts has a cell for each pair of them and one for each expert. */
+enum { EXF_CELL_VALUES = 6, EXF_CELL_WORDS = 32 };
+typedef struct {
+    int n_experts, n_rows, width;
+    const int32_t *ids; /* [n_rows, width] distinct within a row; -1: no expert, whose cells give 0 */
+    uint64_t *before;   /* [n_rows, width, width, EXF_CELL_WORDS] scratch in device memory */
+    double *added;      /* [n_rows, width, width, EXF_CELL_VALUES] in device memory: [i, a, b] gets dot, target_sq, source_sq,
+                         * dot0, sq0 and count of source a and target b; [i, a, a] norm_sum, sq_sum, route_weight_sum,
+                         * contribution_sum, energy_sum and norm_count of expert a */
+} exf_cells_call;
+void exf_layer_sums_cells_before_cuda(exf_queue *q, const void *sums, const exf_cells_call *c);
+void exf_layer_sums_cells_added_cuda(exf_queue *q, const void *sums, const exf_cells_call *c);
+
 /* ---- pair sums of common input: of tokens on which all E experts of a layer ran, every ordered pair ---- */
 
 /* Tokens of a sequence whose terms are added in double before they are added exactly. */

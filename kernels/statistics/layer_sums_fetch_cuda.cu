@@ -109,6 +109,8 @@ static __global__ void __launch_bounds__(CLOSE_THREADS)
     cell[LINE] = now.far;
 }
 
+static_assert(WORDS == EXF_CELL_WORDS && CELL_SUMS + 1 == EXF_CELL_VALUES, "exf_cells_call has cells of this layout");
+
 static unsigned long long *cells_of(void *sums)
 {
     return reinterpret_cast<unsigned long long *>(static_cast<header *>(sums) + 1);
@@ -145,6 +147,70 @@ void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int 
     size_t words = (size_t)n_experts * n_experts * WORDS;
     EXF_LAUNCH(q, "layer sums: half", turn_half, exf_blocks(words, 256), 256, 0, half_cells_of(sums, n_experts), cells_of(sums),
                words, add);
+}
+
+/* ---- cells before and after a few tokens --------------------------------------------------- */
+
+/* Returns the cell of source a and target b of a row, or of expert a if they are one; NULL: there is none. */
+static __device__ inline const unsigned long long *cell_of(const unsigned long long *cells, const exf_cells_call &c, size_t i)
+{
+    size_t w = (size_t)c.width, e = (size_t)c.n_experts, row = i / (w * w);
+    int a = (int)(i / w % w), b = (int)(i % w), source = c.ids[row * w + a], target = c.ids[row * w + b];
+    if (source < 0 || target < 0) return nullptr;
+    return cells + (a == b ? e * e + (size_t)source : (size_t)source * e + (size_t)target) * WORDS;
+}
+
+/* A thread per word. */
+static __global__ void copy_cells(const unsigned long long *cells, exf_cells_call c, size_t n_cells)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n_cells * WORDS) return;
+    const unsigned long long *cell = cell_of(cells, c, i / WORDS);
+    c.before[i] = cell ? cell[i % WORDS] : 0;
+}
+
+/* A thread per value. */
+static __global__ void subtract_cells(const unsigned long long *cells, exf_cells_call c, size_t n_cells)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, at = i / EXF_CELL_VALUES;
+    int s = (int)(i % EXF_CELL_VALUES);
+    if (at >= n_cells) return;
+    const unsigned long long *cell = cell_of(cells, c, at);
+    const uint64_t *before = c.before + at * WORDS;
+    unsigned long long digit[DIGITS];
+    if (!cell) {
+        c.added[i] = 0;
+        return;
+    }
+    if (s == CELL_SUMS) {
+        c.added[i] = (double)(cell[COUNT] - before[COUNT]);
+        return;
+    }
+#pragma unroll
+    for (int d = 0; d < DIGITS; d++) digit[d] = cell[word_of(s, d)] - before[word_of(s, d)];
+    c.added[i] = value_of(carried(digit));
+}
+
+static size_t cells_of_rows(const exf_cells_call *c)
+{
+    return (size_t)c->n_rows * (size_t)c->width * (size_t)c->width;
+}
+
+static const unsigned long long *cells_in(const void *sums)
+{
+    return reinterpret_cast<const unsigned long long *>(static_cast<const header *>(sums) + 1);
+}
+
+void exf_layer_sums_cells_before_cuda(exf_queue *q, const void *sums, const exf_cells_call *c)
+{
+    size_t n = cells_of_rows(c);
+    EXF_LAUNCH(q, "cells before", copy_cells, exf_blocks(n * WORDS, 256), 256, 0, cells_in(sums), *c, n);
+}
+
+void exf_layer_sums_cells_added_cuda(exf_queue *q, const void *sums, const exf_cells_call *c)
+{
+    size_t n = cells_of_rows(c);
+    EXF_LAUNCH(q, "cells added", subtract_cells, exf_blocks(n * EXF_CELL_VALUES, 256), 256, 0, cells_in(sums), *c, n);
 }
 
 /* ---- fetching ------------------------------------------------------------------------ */

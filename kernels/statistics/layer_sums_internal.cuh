@@ -87,20 +87,20 @@ static __device__ inline long long digit_in_place(double x, int place, bool *nea
 
 /* ---- faults: see exf_sums_fault ---------------------------------------------------------- */
 
-/* Returns true if the noted fault is of an earlier place, or of the same and of no later a and b. */
+/* Returns true if the noted fault is of an earlier place, or of the same and of no later a and b.  The caller has the lock. */
 static __device__ inline bool fault_is_before(const volatile exf_sums_fault *f, unsigned long long place, int a, int b)
 {
     unsigned long long noted = f->place;
-    __threadfence();
     return noted > place || (noted == place && (f->a < a || (f->a == a && f->b <= b)));
 }
 
 /* Notes the fault unless an earlier one is noted: the same one whatever the order of threads.  The writers hold a spin
- * lock, one thread at a time; a thread of a warp leaves the loop when it has held it. */
+ * lock, one thread at a time; a thread of a warp leaves the loop when it has held it.  Without the lock a thread reads only
+ * the place, which never falls: a and b may be halfway to those of another fault. */
 static __device__ __noinline__ void note_fault(exf_sums_fault *f, unsigned long long at, int a, int b, double x, double y)
 {
     volatile exf_sums_fault *noted = f;
-    for (bool done = fault_is_before(f, ~at, a, b); !done;) {
+    for (bool done = noted->place > ~at; !done;) {
         if (atomicCAS(&f->lock, 0, 1) != 0) continue;
         __threadfence();
         if (!fault_is_before(f, ~at, a, b)) {

@@ -24,9 +24,10 @@ exf_code exf_share_memory_cuda(exf_memory_handle *out, void *memory, exf_err *er
 exf_code exf_open_memory_cuda(void **out, const exf_memory_handle *h, exf_err *err) EXF_CHECKED;
 void exf_close_memory_cuda(void *opened); /* NULL is allowed */
 
-/* Add from[i] to to[i], of n exact sums (base/exact.h) or integers in two's complement; `from` may be opened memory. */
-void exf_add_exact_cuda(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n);
-void exf_add_integers_cuda(exf_queue *q, int64_t *to, const int64_t *from, size_t n);
+/* Add from[i] to to[i], of n exact sums (base/exact.h) or integers in two's complement; `from` may be opened memory.  *wrapped, in
+ * device memory, zero or of an earlier call, becomes the complement of the smallest i whose sum left the range and wrapped. */
+void exf_add_exact_cuda(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n, uint64_t *wrapped);
+void exf_add_integers_cuda(exf_queue *q, int64_t *to, const int64_t *from, size_t n, uint64_t *wrapped);
 #ifdef __cplusplus
 }
 #endif

@@ -38,26 +38,32 @@ void exf_close_memory_cuda(void *opened)
     if (opened) cudaIpcCloseMemHandle(opened);
 }
 
-static __global__ void add_exact(exf_exact *to, const exf_exact *from, size_t n)
+static __global__ void add_exact(exf_exact *to, const exf_exact *from, size_t n, unsigned long long *wrapped)
 {
     size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
-    if (i < n) exf_exact_merge(&to[i], &from[i]);
+    if (i < n && exf_exact_merge(&to[i], &from[i])) atomicMax(wrapped, ~(unsigned long long)i);
 }
 
-static __global__ void add_integers(unsigned long long *to, const unsigned long long *from, size_t n)
+static __global__ void add_integers(unsigned long long *to, const unsigned long long *from, size_t n, unsigned long long *wrapped)
 {
     size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
-    if (i < n) to[i] += from[i];
+    if (i >= n) return;
+    unsigned long long was = to[i], term = from[i], sum = was + term;
+    to[i] = sum;
+    if ((~(was ^ term) & (was ^ sum)) >> 63) atomicMax(wrapped, ~(unsigned long long)i); /* equal signs gave the other */
 }
 
-void exf_add_exact_cuda(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n)
+void exf_add_exact_cuda(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n, uint64_t *wrapped)
 {
-    if (n) EXF_LAUNCH(q, "sums of ranks", add_exact, exf_blocks(n, THREADS), THREADS, 0, to, from, n);
+    if (n)
+        EXF_LAUNCH(q, "sums of ranks", add_exact, exf_blocks(n, THREADS), THREADS, 0, to, from, n,
+                   reinterpret_cast<unsigned long long *>(wrapped));
 }
 
-void exf_add_integers_cuda(exf_queue *q, int64_t *to, const int64_t *from, size_t n)
+void exf_add_integers_cuda(exf_queue *q, int64_t *to, const int64_t *from, size_t n, uint64_t *wrapped)
 {
     if (n)
         EXF_LAUNCH(q, "sums of ranks", add_integers, exf_blocks(n, THREADS), THREADS, 0,
-                   reinterpret_cast<unsigned long long *>(to), reinterpret_cast<const unsigned long long *>(from), n);
+                   reinterpret_cast<unsigned long long *>(to), reinterpret_cast<const unsigned long long *>(from), n,
+                   reinterpret_cast<unsigned long long *>(wrapped));
 }

@@ -24,6 +24,7 @@ static exf_code allocate_arrays(exf_device_vectors *s, uint64_t *bytes, size_t p
         void *out;
         size_t n, size;
     } all[] = {{&o->pair, p, 2 * sizeof *o->pair},
+               {&o->wrapped, EXF_VECTOR_ARRAYS, sizeof *o->wrapped},
                {&o->diagonal.vu, d, sizeof(exf_exact)},
                {&o->diagonal.vv, d, sizeof(exf_exact)},
                {&o->diagonal.open, 2 * d, sizeof(double)},
@@ -169,7 +170,7 @@ void exf_device_vectors_free(exf_device_vectors *s)
 {
     void *all[] = {s->pair, s->grid, s->basis, s->root, s->diagonal.vu, s->diagonal.vv, s->diagonal.open, s->diagonal.bad,
                    s->lowrank.zz, s->lowrank.zu, s->lowrank.zv, s->lowrank.slots, s->lowrank.found, s->lowrank.weight, s->lowrank.z,
-                   s->lowrank.bad};
+                   s->lowrank.bad, s->wrapped};
     close_peers(s);
     for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
     for (int i = 0; s->b && i < 2; i++) s->b->gpu->free_staging(s->host[i]);
@@ -281,24 +282,55 @@ static exf_code release_sums(exf_device_vectors *s, exf_err *err)
     return exf_ranks_barrier(s->ranks, err);
 }
 
+/* Refuses sum number `at`, which wrapped when a rank's was added to it, in the words of a merge of files. */
+static exf_code refuse_sum(const exf_device_vectors *s, const summed *to, const void *peer, size_t at, int rank, exf_err *err)
+{
+    exf_exact sum = {{0, 0, 0}}, term = {{0, 0, 0}}, before;
+    int is_exact = to->size == sizeof sum;
+    exf_code rc;
+    EXF_TRY(s->b->download(s->q, &sum, (const char *)to->from + at * to->size, to->size, err));
+    EXF_TRY(s->b->download(s->q, &term, (const char *)peer + at * to->size, to->size, err));
+    before = term;
+    exf_exact_negate(&before);
+    (void)exf_exact_merge(&before, &sum);
+    rc = exf_fail(err, EXF_NUMERIC,
+                  "rank %d: vector sums of %.17g and %.17g in the ranks before are more together than a sum holds", rank,
+                  is_exact ? exf_exact_value(&term) : (double)(int64_t)term.limb[0],
+                  is_exact ? exf_exact_value(&before) : (double)(int64_t)before.limb[0]);
+out:
+    return rc;
+}
+
+exf_code exf_device_vectors_add_peer(const exf_device_vectors *s, size_t pairs, int rank, void *const peer[EXF_VECTOR_ARRAYS],
+                                     exf_err *err)
+{
+    summed sums[EXF_VECTOR_ARRAYS];
+    uint64_t wrapped[EXF_VECTOR_ARRAYS];
+    exf_code rc;
+    list_sums(sums, s, pairs);
+    s->b->zero(s->q, s->wrapped, sizeof wrapped);
+    for (int i = 0; i < EXF_VECTOR_ARRAYS; i++) {
+        if (!sums[i].from) continue;
+        if (sums[i].size == sizeof(exf_exact))
+            s->b->gpu->add_exact(s->q, sums[i].from, peer[i], sums[i].n, s->wrapped + i);
+        else
+            s->b->gpu->add_integers(s->q, sums[i].from, peer[i], sums[i].n, s->wrapped + i);
+    }
+    EXF_TRY(s->b->download(s->q, wrapped, s->wrapped, sizeof wrapped, err));
+    for (int i = 0; rc == EXF_OK && i < EXF_VECTOR_ARRAYS; i++)
+        if (wrapped[i]) rc = refuse_sum(s, &sums[i], peer[i], (size_t)~wrapped[i], rank, err);
+out:
+    return rc;
+}
+
 /* Adds the sums of all GPUs up on rank 0's, when all are complete. */
 static exf_code add_peers(exf_device_vectors *s, size_t pairs, exf_err *err)
 {
-    summed sums[EXF_VECTOR_ARRAYS];
     exf_code rc;
-    list_sums(sums, s, pairs);
     EXF_TRY(s->b->finish(s->q, err));
     EXF_TRY(exf_ranks_barrier(s->ranks, err));
     for (int r = 1; s->peer && r < exf_ranks_place(s->ranks).size; r++)
-        for (int i = 0; i < EXF_VECTOR_ARRAYS; i++) {
-            void *peer = s->peer[r * EXF_VECTOR_ARRAYS + i];
-            if (!sums[i].from) continue;
-            if (sums[i].size == sizeof(exf_exact))
-                s->b->gpu->add_exact(s->q, sums[i].from, peer, sums[i].n);
-            else
-                s->b->gpu->add_integers(s->q, sums[i].from, peer, sums[i].n);
-        }
-    EXF_TRY(s->b->finish(s->q, err));
+        EXF_TRY(exf_device_vectors_add_peer(s, pairs, r, s->peer + r * EXF_VECTOR_ARRAYS, err));
     rc = release_sums(s, err);
 out:
     return rc;

@@ -28,6 +28,7 @@ typedef struct {
     int turn;                   /* which the next take fills */
     exf_ranks *ranks;           /* whose GPUs share their sums; NULL: they do not */
     void **peer;                /* [ranks, EXF_VECTOR_ARRAYS] the sums of the others' GPUs, on rank 0; NULL: none is open */
+    uint64_t *wrapped;          /* [EXF_VECTOR_ARRAYS] of which sum left its range when another rank's were added (shared_sums.h) */
     int is_last;                /* 1: no layer comes after this one */
     size_t sequence;            /* of the next row */
     const exf_batch *batch;     /* of the last block, for messages */
@@ -49,6 +50,10 @@ void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b);
  * share their sums collective: rank 0 gets those of all, the others none.  EXF_NUMERIC names sequence, block and pair of a sum that
  * is out of range, or a weight without a root. */
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
+/* For take, and tests: adds a rank's sums of these pairs, and waits.  peer: its arrays, as opened memory or another's.  EXF_NUMERIC
+ * names two sums that are more together than one holds. */
+exf_code exf_device_vectors_add_peer(const exf_device_vectors *s, size_t pairs, int rank, void *const peer[EXF_VECTOR_ARRAYS],
+                                     exf_err *err) EXF_CHECKED;
 void exf_device_vectors_free(exf_device_vectors *s); /* accepts zeroed memory */
 
 /* ---- samples of the low-rank basis (device_vectors_samples.c) ------------------------------------------- */

@@ -102,19 +102,21 @@ static size_t slice_start(const summed_piece *p, int rank)
     return p->n * (size_t)rank / (size_t)p->r->place.size * element_bytes(p->kind);
 }
 
-/* Adds n bytes of elements to `to`. */
-static void add_elements(exf_ranks_kind kind, char *to, const char *from, size_t n)
+/* Adds n bytes of elements to `to`; returns 1 if an exact sum left its range. */
+static int add_elements(exf_ranks_kind kind, char *to, const char *from, size_t n)
 {
+    int wrapped = 0;
     uint64_t *sum = (void *)to;
     const uint64_t *x = (const void *)from;
     exf_exact *exact = (void *)to;
     const exf_exact *term = (const void *)from;
     if (kind == EXF_RANKS_EXACT)
-        for (size_t i = 0; i < n / sizeof *term; i++) exf_exact_merge(exact + i, term + i);
+        for (size_t i = 0; i < n / sizeof *term; i++) wrapped |= exf_exact_merge(exact + i, term + i);
     else if (kind == EXF_RANKS_U64)
         for (size_t i = 0; i < n / sizeof *x; i++) sum[i] += x[i];
     else
         for (size_t i = 0; i < n; i++) to[i] |= from[i];
+    return wrapped;
 }
 
 /* Gives every rank the slice that is its own, of all ranks, and adds it up. */
@@ -130,7 +132,9 @@ static exf_code add_own_slice(const summed_piece *p, exf_err *err)
         EXF_TRY(exf_mpi_message(p->r, p->comm, 1, p->copy + there, m, i, p->q + used++, "a sum", err));
     }
     EXF_TRY(wait_for(p->r, p->q, used, p->counts, "a sum", err));
-    for (int i = 0; i < size - 1; i++) add_elements(p->kind, p->copy + start, p->others + (size_t)i * n, n);
+    for (int i = 0; rc == EXF_OK && i < size - 1; i++)
+        if (add_elements(p->kind, p->copy + start, p->others + (size_t)i * n, n))
+            rc = exf_fail(err, EXF_NUMERIC, "the sums of ranks %d and %d are more together than a sum holds", own, i + (i >= own));
 out:
     return rc;
 }

@@ -1,7 +1,10 @@
 /* check_cuda_fold.c - exfold/fold.h on the device: the CPU's ids and weights, bit for bit,
- * over random and adversarial routes and tables, with padding and without, by mean norms and by norms
- * of each route, also out of a captured graph and from two streams at once. */
-#include "tests/support/fold_scores_fixtures.h"
+ * at shapes made from the kernels' constants, over random and adversarial routes and tables, with padding
+ * and without, by mean norms and by norms of each route, also out of a captured graph and from two streams
+ * at once. */
+#include "base/mem.h"
+#include "tests/support/pairwise.h"
+#include "tests/support/fold_scores_fixtures.h" /* after it: the device's arrays are called d */
 
 #if EXF_HAVE_CUDA
 #include <cuda_runtime_api.h>
@@ -193,13 +196,77 @@ static void ck_same(const exf_fold_routes *a, const exf_fold_routes *b, int ids_
                      (long long)fold_id_at(b, i), (double)fold_weight_at(b, i));
 }
 
+/* KEEP: P, and the width of a budget's output.  POOL 0: one expert, 1: half of them, 2: all but one, 3: all.  TYPES: ids of 64
+ * bits where it is odd, and a third of it the type of weights. */
+enum { EXPERTS, TOP_K, ROWS, KEEP, POOL, TYPES, DIMENSIONS };
+static const dimension dimensions[] = {{"experts", 3, 512}, {"top-k", 1, 16}, {"rows", 1, 2049},
+                                       {"kept", 1, 16},     {"pool", 0, 3},   {"types", 0, 5}};
+
+static const boundary boundaries[] = {
+    {"fold/fold_pool.cuh", "EXF_FOLD_WARPS", EXPERTS, 16 * 2}, /* two rows of a table each, in one block */
+    {"fold/fold_pool.cuh", "groups * share", EXPERTS, 64}, /* four experts a group, 32 lanes, 16, 8, 4 */
+    {"fold/fold_pool.cuh", "groups * share", EXPERTS, 128},
+    {"fold/fold_decode_cuda.cu", "t->n_experts > 256", EXPERTS, 256},
+    {"fold/fold_joint_cuda.cu", "t->n_experts > 256", EXPERTS, 256},
+    {"fold/fold_pool.cuh", "EXF_FOLD_THREADS", EXPERTS, 512},
+    {"fold/fold_decode_cuda.cu", "LOADS", EXPERTS, 16 * 32},
+    {"fold/fold_stand_ins_cuda.cu", "LOADS", EXPERTS, 16 * 32},
+    {"fold/fold_internal.h", "EXF_FOLD_MAX_E", EXPERTS, 512},
+    {"fold/fold_internal.h", "EXF_FOLD_MIN_E", EXPERTS, 3},
+    {"fold/fold_prefill_cuda.cu", "in->width > 8", TOP_K, 8},
+    {"fold/fold_lanes.cuh", "EARLY", TOP_K, 8},
+    {"fold/fold_internal.h", "EXF_FOLD_MAX_K", TOP_K, 16},
+    {"fold/fold_prefill_cuda.cu", "KEPT", KEEP, 2},
+    {"fold/fold_prefill_cuda.cu", "settled.keep <= 4", KEEP, 4},
+    {"fold/fold_prefill_cuda.cu", "settled.keep <= 8", KEEP, 8},
+    {"fold/fold_prefill_cuda.cu", "GROUPS", KEEP, 8}, /* one group of 8 lanes, two of 16 */
+    {"fold/fold_prefill_cuda.cu", "ROUNDS", KEEP, 16},
+    {"fold/fold_joint_cuda.cu", "PREFILL_THREADS", ROWS, 128 / 8}, /* of 8 lanes each */
+    {"fold/fold_prefill_cuda.cu", "THREADS", ROWS, 256 / 16},
+    {"fold/fold_prefill_cuda.cu", "THREADS", ROWS, 256 / 8},
+    {"fold/fold_decode_cuda.cu", "STATIC_THREADS", ROWS, 256}, /* of one slot */
+    {"fold/fold_stand_ins_cuda.cu", "CLUSTER", ROWS, 8 * 16}, /* a warp of a cluster each */
+    {"fold/fold_joint_cuda.cu", "CLUSTER", ROWS, 8 * 512 / 16}, /* 16 lanes of a cluster each */
+    {"fold/fold_pool.cuh", "EXF_FOLD_HELD_SLOTS", ROWS, 2048 / 16},
+    {"fold/fold_pool.cuh", "EXF_FOLD_HELD_SLOTS", ROWS, 2048 / 8},
+    {"fold/fold_pool.cuh", "EXF_FOLD_HELD_SLOTS", ROWS, 2048},
+    {"fold/fold_pool.cuh", "EXF_FOLD_HELD", ROWS, 4 * 512}, /* of one slot, a thread's four */
+    {"fold/fold_pool.cuh", "n_union <= o.pool", POOL, 1},
+    {"fold/fold_joint_cuda.cu", "own >= n_pool", POOL, 2},
+    {"fold/fold_cuda.cuh", "kernel<EXF_FOLD_I32, EXF_FOLD_BF16", TYPES, 1},
+    {"fold/fold_cuda.cuh", "kernel<EXF_FOLD_I64, EXF_FOLD_BF16", TYPES, 3},
+    {"fold/fold_cuda.cuh", "kernel<EXF_FOLD_I64, EXF_FOLD_F16", TYPES, 5},
+};
+
+static int is_valid(const shape *s)
+{
+    return s->at[TOP_K] <= s->at[EXPERTS] && s->at[KEEP] <= s->at[TOP_K];
+}
+
+/* Rows of a given pool's stand-ins, of which a warp has two. */
+static const dimension many_dimensions[] = {{"experts", 3, 63}, {"top-k", 1, 3}, {"rows", 16383, 16385},
+                                            {"kept", 1, 3},     {"pool", 0, 3},  {"types", 0, 5}};
+static const boundary many_boundaries[] = {
+    {"fold/fold_stand_ins_cuda.cu", "MOST_BLOCKS", ROWS, 1024 * 16},
+    {"fold/fold_cuda.cuh", "kernel<EXF_FOLD_I32, EXF_FOLD_BF16", TYPES, 1},
+    {"fold/fold_cuda.cuh", "kernel<EXF_FOLD_I64, EXF_FOLD_BF16", TYPES, 4},
+};
+
+static pairwise cases, many_cases;
+
+/* keep, pool 0: drawn. */
 typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5},     {3, 3, 1},      {5, 2, 129},    {8, 2, 33},    {16, 4, 100}, {33, 7, 31},
-                               {60, 6, 63},   {64, 8, 1},     {128, 8, 256},  {256, 8, 256}, {257, 9, 40}, {384, 8, 77},
-                               {512, 10, 50}, {512, 16, 300}, {128, 8, 1025}, {256, 16, 513}};
-static const shape large[] = {{128, 8, 8192}, {512, 16, 4096}, {3, 1, 65536}, {512, 13, 5000}};
+    int e, k, rows, keep, pool;
+} routes_shape;
+
+/* Tables and weights of odd numbers are tried at these. */
+static const routes_shape shapes[] = {{3, 1, 5, 0, 0},      {3, 3, 1, 0, 0},      {5, 2, 129, 0, 0},    {8, 2, 33, 0, 0},
+                                      {16, 4, 100, 0, 0},   {33, 7, 31, 0, 0},    {60, 6, 63, 0, 0},    {64, 8, 1, 0, 0},
+                                      {128, 8, 256, 0, 0},  {256, 8, 256, 0, 0},  {257, 9, 40, 0, 0},   {384, 8, 77, 0, 0},
+                                      {512, 10, 50, 0, 0},  {512, 16, 300, 0, 0}, {128, 8, 1025, 0, 0}, {256, 16, 513, 0, 0}};
+/* As many slots as a pool is chosen among (EXF_FOLD_MAX_SLOTS), rows of 8 lanes of a cluster each (512). */
+static const routes_shape large[] = {{128, 8, 8192, 0, 0}, {512, 16, 4096, 0, 0},  {3, 1, 65536, 0, 0},   {512, 13, 5000, 0, 0},
+                                     {64, 8, 511, 0, 0},   {300, 8, 512, 0, 0},    {64, 8, 513, 0, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_LARGE = sizeof large / sizeof *large };
 
 static exf_fold_int int_of(int i)
@@ -212,9 +279,9 @@ static exf_fold_real real_of(int i)
     return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
 }
 
-static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+static void prefill_once(const routes_shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
-    exf_fold_prefill_options o = {.keep = 1 + fold_below(s->k, seed, 1, 0),
+    exf_fold_prefill_options o = {.keep = s->keep ? s->keep : 1 + fold_below(s->k, seed, 1, 0),
                                   .rank = (exf_fold_rank)(v % 3),
                                   .rescale = (exf_fold_rescale)(v / 3 % 3),
                                   .confidence = v / 9 % 2,
@@ -233,14 +300,14 @@ static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_ta
     ck_assert(fold_same(&is, &in.r));
 }
 
-static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+static void decode_once(const routes_shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
-    exf_fold_decode_options o = {.pool = 1 + fold_below(s->e, seed, 1, 0),
+    exf_fold_decode_options o = {.pool = s->pool ? s->pool : 1 + fold_below(s->e, seed, 1, 0),
                                  .importance = (exf_fold_importance)(v / 5 % 3),
                                  .drop = v % 7 == 0,
                                  .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
     o.max_loss = v % 4 == 0 ? 0.4f : v % 8 == 1 ? EXF_FOLD_ZERO : 0;
-    if (v % 6 == 5) o.pool = s->e / 2;
+    if (v % 6 == 5 && !s->pool) o.pool = s->e / 2;
     int joint = v % 3 == 2;
     if (!joint) {
         o.fallback = v % 5 == 3;
@@ -255,13 +322,13 @@ static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tab
 }
 
 /* Decode into a pool fixed beforehand, with repetitions and strangers among its members; v % 6 == 5: no expert at all. */
-static void members_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+static void members_once(const routes_shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     static const int32_t strangers[] = {-1, INT32_MIN, 1 << 20};
     int32_t members[FOLD_E];
     exf_fold_decode_options o = EXF_FOLD_DECODE_INIT, there;
     int joint = v % 2;
-    o.pool = v % 5 == 4 ? s->e : 1 + fold_below(s->e, seed, 31, 0);
+    o.pool = s->pool ? s->pool : v % 5 == 4 ? s->e : 1 + fold_below(s->e, seed, 31, 0);
     o.max_loss = v % 4 == 0 ? 0.4f : EXF_FOLD_NO_LIMIT;
     o.drop = v % 7 == 6;
     o.fallback = !joint && v % 3 == 2;
@@ -302,10 +369,10 @@ static void static_once(int e)
     ck_same(&is, &io, 0, "decode_static");
 }
 
-static void budget_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+static void budget_once(const routes_shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     static int32_t count[FOLD_SLOTS], is_count[FOLD_SLOTS];
-    int width = 1 + fold_below(s->k, seed, 11, 0);
+    int width = s->keep ? s->keep : 1 + fold_below(s->k, seed, 11, 0);
     exf_fold_budget_options o = {.rule = (exf_fold_budget_rule)(v % 2),
                                  .least = v % 3 ? 0 : 1 + fold_below(width, seed, 12, 0),
                                  .repeat = v / 2 % 2,
@@ -327,10 +394,11 @@ static void budget_once(const shape *s, int v, uint64_t seed, const exf_fold_tab
     for (int i = 0; i < s->rows; i++) ck_assert_int_eq(is_count[i], count[i]);
 }
 
-static void stand_ins_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+static void stand_ins_once(const routes_shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     int32_t members[FOLD_E];
-    exf_fold_stand_in_options o = {.pool = v % 6 == 4 ? 1 + fold_below(s->k, seed, 21, 0) : 1 + fold_below(s->e, seed, 22, 0),
+    int drawn = v % 6 == 4 ? 1 + fold_below(s->k, seed, 21, 0) : 1 + fold_below(s->e, seed, 22, 0);
+    exf_fold_stand_in_options o = {.pool = s->pool ? s->pool : drawn,
                                    .importance = (exf_fold_importance)(v / 5 % 2),
                                    .weights = (exf_fold_stand_in_weights)(v % 3),
                                    .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
@@ -351,36 +419,60 @@ static void stand_ins_once(const shape *s, int v, uint64_t seed, const exf_fold_
     ck_same(&is, &io, ids_only, given ? "stand-ins of a given pool" : "stand-ins");
 }
 
-static void every_form(const shape *s, fold_tables_kind kind, int variants, uint64_t seed)
+/* One call of every form with variant v of the options; the tables are on the device. */
+static void one_of_every_form(const routes_shape *s, fold_tables_kind kind, int v, uint64_t seed, const exf_fold_tables *on_device)
+{
+    exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), real_of(v / 2));
+    late = (size_t)(v / 6 % 2);
+    fold_fill_routes(&r, s->e, seed, kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
+    pad(&in.r, v, seed);
+    give_norms(&in.r, v, seed, kind == TABLES_EXACT);
+    prefill_once(s, v, seed, on_device, 0);
+    decode_once(s, v, seed, on_device, 0);
+    members_once(s, v, seed, on_device, 0);
+    budget_once(s, v, seed, on_device, 0);
+    stand_ins_once(s, v, seed, on_device, 0);
+    if (v % 4 == 0) static_once(s->e);
+}
+
+static void every_form(const routes_shape *s, fold_tables_kind kind, int variants, uint64_t seed)
 {
     fold_fill_tables(&tables, s->e, seed, kind);
     exf_fold_tables on_device = send_tables();
-    for (int v = 0; v < variants; v++) {
-        exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), real_of(v / 2));
-        late = v / 6 % 2;
-        fold_fill_routes(&r, s->e, seed * 100 + (uint64_t)v,
-                         kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
-        pad(&in.r, v, seed * 100 + (uint64_t)v);
-        give_norms(&in.r, v, seed * 100 + (uint64_t)v, kind == TABLES_EXACT);
-        prefill_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
-        decode_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
-        members_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
-        budget_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
-        stand_ins_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
-        if (v % 4 == 0) static_once(s->e);
-    }
+    for (int v = 0; v < variants; v++) one_of_every_form(s, kind, v, seed * 100 + (uint64_t)v, &on_device);
 }
 
+/* Three variants of six with the shape's types, so that all of them come in turn. */
 START_TEST(every_form_equals_the_cpu)
 {
-    every_form(&shapes[_i % N_SHAPES], (fold_tables_kind)(_i / N_SHAPES), 18, 300 + (uint64_t)_i);
+    const shape *s = &cases.shapes[_i];
+    int e = s->at[EXPERTS], pools[] = {1, e / 2, e - 1, e};
+    const routes_shape r = {e, s->at[TOP_K], s->at[ROWS], s->at[KEEP], pools[s->at[POOL]]};
+    fold_tables_kind kind = (fold_tables_kind)(_i % N_TABLES);
+    fold_fill_tables(&tables, e, 300 + (uint64_t)_i, kind);
+    exf_fold_tables on_device = send_tables();
+    for (int i = 0; i < 3; i++)
+        one_of_every_form(&r, kind, s->at[TYPES] + 6 * ((_i / N_TABLES + 2 * i) % 6), 30000 + 10 * (uint64_t)_i + (uint64_t)i,
+                          &on_device);
+}
+END_TEST
+
+/* By variants in which stand_ins_once() gives the members. */
+START_TEST(many_rows_equal_the_cpu)
+{
+    const shape *s = &many_cases.shapes[_i];
+    int e = s->at[EXPERTS], types = s->at[TYPES], pools[] = {1, e / 2, e - 1, e};
+    const routes_shape r = {e, s->at[TOP_K], s->at[ROWS], s->at[KEEP], pools[s->at[POOL]]};
+    fold_fill_tables(&tables, e, 350 + (uint64_t)_i, TABLES_REAL);
+    exf_fold_tables on_device = send_tables();
+    one_of_every_form(&r, TABLES_REAL, types / 2 == 1 ? types : types + 6, 35000 + (uint64_t)_i, &on_device);
 }
 END_TEST
 
 START_TEST(large_batches_equal_the_cpu)
 {
-    every_form(&large[_i], TABLES_REAL, 6, 400 + (uint64_t)_i);
-    every_form(&large[_i], TABLES_EXACT, 6, 500 + (uint64_t)_i);
+    every_form(&large[_i], TABLES_REAL, 4, 400 + (uint64_t)_i); /* two of stand-ins with given members */
+    every_form(&large[_i], TABLES_EXACT, 2, 500 + (uint64_t)_i);
 }
 END_TEST
 
@@ -389,7 +481,7 @@ static const float odd[] = {NAN, INFINITY, -INFINITY, -0.0f, 0, 3e38f, -3e38f, 1
 
 START_TEST(odd_numbers_choose_the_same_experts)
 {
-    const shape *s = &shapes[_i];
+    const routes_shape *s = &shapes[_i];
     fold_fill_tables(&tables, s->e, 7, TABLES_REAL);
     for (int i = 0; i < s->e * s->e; i += 1 + fold_below(9, 71, 0, (uint64_t)i)) {
         tables.loss[i] = odd[fold_below(11, 72, 0, (uint64_t)i)];
@@ -577,6 +669,11 @@ START_TEST(bad_arguments_are_refused_before_the_device)
     ck_assert_int_eq(exf_fold_decode_joint_cuda(&none, &on_device, &o, NULL), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_static_cuda(&none, d.target, d.scale, 16, NULL), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_static_cuda(&io, NULL, d.scale, 16, NULL), EXF_FOLD_BAD_ARGUMENT);
+    exf_fold_routes many = io;
+    many.rows = FOLD_SLOTS + 1;
+    many.width = 1;
+    ck_assert_int_eq(exf_fold_decode_cuda(&many, &on_device, &o, NULL), EXF_FOLD_UNSUPPORTED);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&many, &on_device, &o, NULL), EXF_FOLD_UNSUPPORTED);
     o.pool = 0;
     ck_assert_int_eq(exf_fold_decode_cuda(&io, &on_device, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
     ck_assert_int_eq(exf_fold_decode_joint_cuda(&io, &on_device, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
@@ -593,11 +690,17 @@ Suite *exf_suite(void)
 #if EXF_HAVE_CUDA
     TCase *every = tcase_create("every"), *large_ones = tcase_create("large"), *odd_ones = tcase_create("odd"),
           *few = tcase_create("few");
+    pairwise_shapes(&cases, "folds", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
+    pairwise_shapes(&many_cases, "folds of many rows", many_boundaries, COUNT(many_boundaries), many_dimensions, DIMENSIONS,
+                    is_valid);
+    tcase_set_timeout(every, 120);
+    tcase_set_timeout(large_ones, 120);
     tcase_add_unchecked_fixture(every, open_device, close_device);
     tcase_add_unchecked_fixture(large_ones, open_device, close_device);
     tcase_add_unchecked_fixture(odd_ones, open_device, close_device);
     tcase_add_unchecked_fixture(few, open_device, close_device); /* CK_RUN_CASE=few is what racecheck can do in a minute */
-    tcase_add_loop_test(every, every_form_equals_the_cpu, 0, N_SHAPES * N_TABLES);
+    tcase_add_loop_test(every, every_form_equals_the_cpu, 0, cases.n_shapes);
+    tcase_add_loop_test(large_ones, many_rows_equal_the_cpu, 0, many_cases.n_shapes);
     tcase_add_loop_test(large_ones, large_batches_equal_the_cpu, 0, N_LARGE);
     tcase_add_loop_test(odd_ones, odd_numbers_choose_the_same_experts, 0, N_SHAPES);
     tcase_add_loop_test(few, a_captured_step_can_be_replayed, 0, 2);

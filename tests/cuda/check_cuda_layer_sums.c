@@ -3,13 +3,52 @@
  * bits however tokens are split over calls and queues. */
 #include "tests/support/device_sums_fixtures.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
+#include "tests/support/pairwise.h"
 
 #include "accumulate/device_sums.h"
 
 static exf_err e;
 
-static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},     {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
-                                                     {200, 128, 8, 2048}, {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}};
+enum { N, E, K, H, DIMENSIONS };
+static const dimension dimensions[] = {{"tokens", 1, 40}, {"experts", 2, 129}, {"top-k", 1, 64}, {"hidden", 3, 4097}};
+
+static const boundary boundaries[] = {
+    {"statistics/layer_sums_cuda.cu", "STEP", H, 8}, /* of a vector load */
+    {"statistics/layer_sums_cuda.cu", "32 * STEP", H, 32 * 8}, /* of a warp's loads */
+    {"statistics/layer_sums_cuda.cu", "SEGMENT", H, 2048},
+    {"statistics/layer_sums_cuda.cu", "SEGMENT", H, 2 * 2048},
+    {"statistics/layer_sums_cuda.cu", "k <= 8", K, 8},
+    {"statistics/layer_sums_cuda.cu", "a += 4", K, 4}, /* rows of a block */
+    {"statistics/layer_sums_cuda.cu", "a += 4", K, 12},
+    {"statistics/layer_sums_cuda.cu", "b += 8", K, 16}, /* columns of a block */
+    {"statistics/layer_sums_cuda.cu", "a += 32", K, 32}, /* slots of a warp's loop */
+    {"statistics/layer_sums_internal.cuh", "LINE", K, 2}, /* half a warp has a cell */
+    {"model/architecture.h", "EXF_MAX_TOP_K", K, 64},
+    {"statistics/layer_sums_fetch_cuda.cu", "CLOSE_THREADS", E, 11}, /* 121 and 144 cells */
+    {"statistics/layer_sums_fetch_cuda.cu", "CLOSE_THREADS", E, 128},
+};
+
+/* The CPU's reference takes a tenth of a second at most. */
+static int is_valid(const shape *s)
+{
+    return s->at[K] <= s->at[E] && (int64_t)s->at[N] * s->at[K] * s->at[K] * s->at[H] < 1 << 26;
+}
+
+static pairwise cases;
+
+static routed routed_of(const shape *s, int integers, uint64_t seed)
+{
+    return integers ? routed_integers(s->at[N], s->at[E], s->at[K], s->at[H], seed)
+                    : routed_reals(s->at[N], s->at[E], s->at[K], s->at[H], seed);
+}
+
+static char about[320]; /* what a failure names */
+
+static const char *named(const char *what, const shape *s)
+{
+    snprintf(about, sizeof about, "%s, %s", what, pairwise_name(dimensions, DIMENSIONS, s));
+    return about;
+}
 
 static exf_layer_statistics on_cpu(const routed *r, exf_weighting w)
 {
@@ -83,26 +122,24 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
 /* Slots without an expert add nothing but to their count. */
 START_TEST(empty_slots_add_nothing)
 {
-    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 11);
+    routed r = routed_of(&cases.shapes[_i], 1, 11);
     routed_with_empty_slots(&r);
-    for (int w = 0; w < 3; w++)
-        for (int rounded = 0; rounded < 2; rounded++) {
-            exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, 7, 2, rounded);
-            compare_sums(&a, &b, 0, "integers, with empty slots");
-            exf_layer_statistics_free(&a);
-            exf_layer_statistics_free(&b);
-        }
+    exf_weighting w = (exf_weighting)(_i % 3);
+    exf_layer_statistics a = on_cpu(&r, w), b = on_gpu(&r, w, 7, 2, _i % 2);
+    compare_sums(&a, &b, 0, named("integers, with empty slots", &cases.shapes[_i]));
+    exf_layer_statistics_free(&a);
+    exf_layer_statistics_free(&b);
     routed_free(&r);
 }
 END_TEST
 
 START_TEST(exact_where_products_are)
 {
-    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 11);
+    routed r = routed_of(&cases.shapes[_i], 1, 11);
     for (int w = 0; w < 3; w++)
         for (int rounded = 0; rounded < 2; rounded++) {
             exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, rounded);
-            compare_sums(&a, &b, 0, "integers");
+            compare_sums(&a, &b, 0, named("integers", &cases.shapes[_i]));
             exf_layer_statistics_free(&a);
             exf_layer_statistics_free(&b);
         }
@@ -112,10 +149,10 @@ END_TEST
 
 START_TEST(reals_are_within_the_bound)
 {
-    routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 12);
+    routed r = routed_of(&cases.shapes[_i], 0, 12);
     for (int w = 0; w < 3; w++) {
         exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, 0);
-        compare_sums(&a, &b, 0x1p-17, "reals"); /* a weight and what it multiplies may both be off */
+        compare_sums(&a, &b, 0x1p-17, named("reals", &cases.shapes[_i])); /* a weight and what it multiplies may both be off */
         exf_layer_statistics_free(&a);
         exf_layer_statistics_free(&b);
     }
@@ -125,9 +162,9 @@ END_TEST
 
 START_TEST(splits_give_the_same_bits)
 {
-    routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 13);
+    routed r = routed_of(&cases.shapes[_i], 0, 13);
     exf_layer_statistics a = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, r.n, 1, 0), b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 4, 0);
-    compare_sums(&a, &b, 0, "split");
+    compare_sums(&a, &b, 0, named("split", &cases.shapes[_i]));
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
@@ -137,7 +174,7 @@ END_TEST
 /* Beside common input, whose pairs come from elsewhere. */
 START_TEST(experts_alone_leave_pairs_alone)
 {
-    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 15);
+    routed r = routed_of(&cases.shapes[_i], 1, 15);
     exf_layer_statistics a;
     ck_ok(exf_layer_statistics_new(&a, r.n_experts, &e), e);
     exf_layer_sums m = moments_of(&a);
@@ -145,7 +182,7 @@ START_TEST(experts_alone_leave_pairs_alone)
     experts_only = 1;
     exf_layer_statistics b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 1, 1);
     experts_only = 0;
-    compare_sums(&a, &b, 0, "experts");
+    compare_sums(&a, &b, 0, named("experts", &cases.shapes[_i]));
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
@@ -195,7 +232,7 @@ static int is_of_half(int sequence)
 START_TEST(a_half_has_the_sums_of_its_sequences)
 {
     enum { LENGTH = 7 };
-    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 13);
+    routed r = routed_of(&cases.shapes[_i], 1, 13);
     exf_layer_statistics want, s;
     size_t slots = (size_t)(r.n * r.top_k), cells = (size_t)(r.n_experts * r.n_experts);
     float *outputs = device_put(&d, r.outputs, slots * (size_t)r.d_model * 4), *weights = device_put(&d, r.weights, slots * 4);
@@ -273,15 +310,16 @@ END_TEST
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_layer_sums");
+    pairwise_shapes(&cases, "layer sums", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
-    tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
-    tcase_add_loop_test(t, empty_slots_add_nothing, 0, COUNT(shapes));
-    tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
-    tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));
-    tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, COUNT(shapes));
-    tcase_add_loop_test(t, a_half_has_the_sums_of_its_sequences, 0, COUNT(shapes));
+    tcase_add_loop_test(t, exact_where_products_are, 0, cases.n_shapes);
+    tcase_add_loop_test(t, empty_slots_add_nothing, 0, cases.n_shapes);
+    tcase_add_loop_test(t, reals_are_within_the_bound, 0, cases.n_shapes);
+    tcase_add_loop_test(t, splits_give_the_same_bits, 0, cases.n_shapes);
+    tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, cases.n_shapes);
+    tcase_add_loop_test(t, a_half_has_the_sums_of_its_sequences, 0, cases.n_shapes);
     tcase_add_test(t, a_norm_out_of_range_names_its_token);
     tcase_add_test(t, a_sequence_out_of_range_names_its_pair);
     suite_add_tcase(s, t);

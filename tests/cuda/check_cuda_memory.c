@@ -1,6 +1,7 @@
 /* check_cuda_memory.c - queues that follow each other, copies to and from pinned memory,
  * and what the device says of its memory. */
 #include "tests/support/device_fixtures.h"
+#include "tests/support/pairwise.h"
 
 enum { N = 2048, ROUNDS = 40, LONG = N * N };
 
@@ -73,13 +74,81 @@ START_TEST(memory_is_counted)
 }
 END_TEST
 
+/* ---- staging memory of every size ------------------------------------------------------------ */
+
+enum { BYTES, AT, DIMENSIONS };
+static const dimension dimensions[] = {{"bytes", 1, 5 << 20}, {"at", 0, 1}};
+
+static const boundary boundaries[] = {
+    {"device/cuda_queue.cu", "PAGE", BYTES, 4096},
+    {"device/cuda_queue.cu", "PAGE", BYTES, 2 * 4096},
+    {"device/cuda_queue.cu", "HUGE_PAGE", BYTES, 2 << 20},
+    {"device/cuda_queue.cu", "HUGE_PAGE", BYTES, 4 << 20},
+};
+
+static pairwise cases;
+
+/* It is zeros at first, and its bytes reach the device and come back; those before `at` and after the last stay. */
+START_TEST(staging_memory_is_whole)
+{
+    size_t n = (size_t)cases.shapes[_i].at[BYTES], at = (size_t)cases.shapes[_i].at[AT], wrong = 0;
+    const char *what = pairwise_name(dimensions, DIMENSIONS, &cases.shapes[_i]);
+    exf_err err;
+    device d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
+    unsigned char *out, *back;
+    ck_ok(d.b->gpu->alloc_staging((void *)&out, n, "test", &err), err);
+    ck_ok(d.b->gpu->alloc_staging((void *)&back, n, "test", &err), err);
+    while (wrong < n && !out[wrong] && !back[wrong]) wrong++;
+    ck_assert_msg(wrong == n, "%s: byte %zu is not 0", what, wrong);
+    for (size_t i = 0; i < n; i++) out[i] = (unsigned char)exf_rng_u64(1, 7, i), back[i] = 0xa5;
+    void *there = device_put(&d, NULL, n);
+    d.b->copy(d.q, there, out + at, n - at);
+    d.b->copy(d.q, back + at, there, n - at);
+    ck_ok(d.b->finish(d.q, &err), err);
+    for (wrong = 0; wrong < n && back[wrong] == (wrong < at ? 0xa5 : out[wrong]);) wrong++;
+    ck_assert_msg(wrong == n, "%s: byte %zu", what, wrong);
+    d.b->free(there);
+    d.b->gpu->free_staging(out);
+    d.b->gpu->free_staging(back);
+    device_close(&d);
+}
+END_TEST
+
+START_TEST(allocations_are_zeros_or_refused)
+{
+    static const size_t sizes[] = {0, 1, 255, 256, 257, (2 << 20) - 1, 2 << 20, (2 << 20) + 1};
+    exf_err err;
+    device d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_AUTO);
+    void *p, *old = device_put(&d, NULL, 2 << 20);
+    d.b->free(old);
+    for (int k = 0; k < COUNT(sizes); k++) {
+        ck_ok(d.b->alloc(&p, sizes[k], 1, "test", &err), err);
+        unsigned char *got = device_get(&d, p, sizes[k]);
+        for (size_t i = 0; i < sizes[k]; i++)
+            if (got[i]) ck_abort_msg("byte %zu of %zu is not 0", i, sizes[k]);
+        exf_mem_free(got);
+        d.b->free(p);
+    }
+    ck_assert_int_eq(d.b->alloc(&p, SIZE_MAX / 2 + 1, 2, "test", &err), EXF_NOSPACE);
+    ck_assert_ptr_null(p);
+    ck_assert_int_eq(d.b->alloc(&p, (size_t)1 << 50, 1, "test", &err), EXF_NOSPACE);
+    ck_assert_ptr_null(p);
+    ck_ok(d.b->alloc(&p, 1, 1, "test", &err), err);
+    d.b->free(p);
+    device_close(&d);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_memory");
+    pairwise_shapes(&cases, "staging", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, NULL);
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, a_queue_follows_another);
     tcase_add_test(t, memory_is_counted);
+    tcase_add_loop_test(t, staging_memory_is_whole, 0, cases.n_shapes);
+    tcase_add_test(t, allocations_are_zeros_or_refused);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,6 +1,8 @@
 /* check_cuda_moe.c - the MoE block's sums and reused outputs on the GPU, bit for bit the
- * CPU's, and the sums of output errors beside exact ones on the host. */
-#include "tests/support/one_device_fixtures.h"
+ * CPU's, at shapes made from the kernels' constants, and the sums of output errors beside
+ * exact ones on the host. */
+#include "tests/support/pairwise.h"
+#include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
 #include <stdio.h>
 
@@ -176,7 +178,7 @@ static void assert_same_sums(const sum_case *m, unsigned which, const char *what
         ck_assert_msg(same(&m->result[i]), "%s: width %d, combination %#x: result %d differs", what, m->width, which, i);
 }
 
-static const int sum_widths[] = {1, 7, 8, 72, 130, 1028, 2048, 2056, 7168};
+static const int sum_widths[] = {7, 72, 130}; /* of every combination; sum_cases have the shapes */
 
 START_TEST(sums_have_the_cpus_bits)
 {
@@ -190,7 +192,6 @@ START_TEST(sums_have_the_cpus_bits)
 }
 END_TEST
 
-/* Sources of two number types, one and no slots, many tokens, none. */
 /* Of three infinite and undefined elements the first is found, whatever was found before it; none where all are finite. */
 START_TEST(hidden_states_that_are_not_finite_are_noted)
 {
@@ -217,73 +218,121 @@ START_TEST(hidden_states_that_are_not_finite_are_noted)
 }
 END_TEST
 
-START_TEST(sums_of_other_shapes)
+/* KIND: bfloat16 where it is odd, arrays that begin an element late from 2 on. */
+enum { TOKENS, TOP_K, COLUMNS, KIND, SUM_DIMENSIONS };
+static const dimension sum_dimensions[] = {{"tokens", 1, 65536}, {"top-k", 0, 8}, {"width", 1, 2049}, {"kind", 0, 3}};
+
+static const boundary sum_boundaries[] = {
+    {"moe/moe_sum_cuda.cu", "c->d_model % 8 == 0", COLUMNS, 8},
+    {"moe/moe_sum_cuda.cu", "(columns + 31) / 32 * 32", COLUMNS, 32},
+    {"moe/moe_sum_cuda.cu", "THREADS", COLUMNS, 256}, /* of one column each; and a warp of eights */
+    {"moe/moe_sum_cuda.cu", "blockDim.x * 8", COLUMNS, 256 * 8},
+    {"moe/moe_sum_cuda.cu", "k < c.top_k", TOP_K, 1},
+    {"moe/moe_sum_cuda.cu", "c->n_tokens", TOKENS, 65535}, /* blocks of a grid's other axes */
+    {"moe/moe_sum_cuda.cu", "m.number == EXF_NUMBER_BF16", KIND, 1},
+    {"moe/moe_sum_cuda.cu", "(all & 15) == 0", KIND, 2},
+};
+
+static int sum_is_small(const shape *s)
 {
-    static const struct { int t, k, w; } shapes[] = {{1, 1, 8}, {1, 1, 3}, {2, 0, 8}, {5000, 8, 64}, {777, 3, 65}};
+    return (int64_t)s->at[TOKENS] * (s->at[TOP_K] + 4) * s->at[COLUMNS] < 1 << 22;
+}
+
+static pairwise sum_cases, reuse_cases;
+
+START_TEST(sums_of_any_shape)
+{
+    const shape *s = &sum_cases.shapes[_i];
+    int kind = s->at[KIND];
     unsigned all = START | OUTPUTS | WEIGHTS | SHARED | SHARED_WEIGHTS | ROUTED | BLOCK | HIDDEN;
-    for (int i = 0; i < COUNT(shapes); i++) {
-        sum_case m = make_sums(shapes[i].t, shapes[i].k, shapes[i].w, EXF_NUMBER_BF16, 0);
-        source wide = make_source((size_t)shapes[i].t * (size_t)shapes[i].w, 9, EXF_NUMBER_F32, 0), half = m.shared;
-        assert_same_sums(&m, all, "shape");
-        m.shared = wide;
-        assert_same_sums(&m, all, "shape, shared in float32");
-        m.shared = half;
-        m.n_tokens = 0;
-        assert_same_sums(&m, all, "no tokens");
-        drop_source(&wide);
-        drop_sums(&m);
-    }
+    const char *what = pairwise_name(sum_dimensions, SUM_DIMENSIONS, s);
+    sum_case m = make_sums(s->at[TOKENS], s->at[TOP_K], s->at[COLUMNS], kind & 1 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32, kind >> 1);
+    source wide = make_source((size_t)s->at[TOKENS] * (size_t)s->at[COLUMNS], 9, EXF_NUMBER_F32, kind >> 1), own = m.shared;
+    assert_same_sums(&m, all, what);
+    m.shared = wide;
+    assert_same_sums(&m, all | SOME, what);
+    m.shared = own;
+    m.n_tokens = 0;
+    assert_same_sums(&m, all, "no tokens");
+    drop_source(&wide);
+    drop_sums(&m);
 }
 END_TEST
 
 /* ---- reuse_outputs ------------------------------------------------------------------------------ */
 
-static const struct {
-    int t, k, w;
-} reuses[] = {{0, 2, 8}, {1, 1, 1}, {1, 1, 8}, {37, 4, 7}, {37, 4, 8}, {200, 8, 129}, {64, 6, 2048}, {5, 3, 5002}};
+/* A call has SLOTS / TOP_K tokens. */
+enum { SLOTS, REUSE_DIMENSIONS = SUM_DIMENSIONS };
+static const dimension reuse_dimensions[] = {{"slots", 1, 257}, {"top-k", 1, 6}, {"width", 1, 2049}, {"kind", 0, 3}};
+
+static const boundary reuse_boundaries[] = {
+    {"moe/moe_sum_cuda.cu", "exf_blocks((size_t)slots, 256), 256", SLOTS, 256},
+    {"moe/moe_sum_cuda.cu", "k = c.top_k - 1", TOP_K, 2},
+    {"moe/moe_sum_cuda.cu", "row % 16 == 0", COLUMNS, 8}, /* elements of bfloat16 */
+    {"moe/moe_sum_cuda.cu", "words < 256", COLUMNS, 128}, /* words of 2 bytes in float32 */
+    {"moe/moe_sum_cuda.cu", "words < 256", COLUMNS, 256}, /* in bfloat16 */
+    {"moe/moe_sum_cuda.cu", "words < 256", COLUMNS, 4 * 256}, /* words of 16 bytes in float32 */
+    {"moe/moe_sum_cuda.cu", "words < 256", COLUMNS, 8 * 256},
+    {"moe/moe_sum_cuda.cu", "copy_rows<uint4>", KIND, 1},
+    {"moe/moe_sum_cuda.cu", "copy_rows<uint16_t>", KIND, 2},
+};
+
+static int reuse_is_small(const shape *s)
+{
+    return s->at[SLOTS] % s->at[TOP_K] == 0;
+}
 
 START_TEST(reused_outputs_have_the_cpus_bytes)
 {
-    int t = reuses[_i].t, k = reuses[_i].k, w = reuses[_i].w;
+    const shape *s = &reuse_cases.shapes[_i];
+    const char *what = pairwise_name(reuse_dimensions, REUSE_DIMENSIONS, s);
+    int t = s->at[SLOTS] / s->at[TOP_K], k = s->at[TOP_K], w = s->at[COLUMNS];
     size_t slots = (size_t)(t * k), n = slots * (size_t)w;
     int32_t *ids[2] = {test_memory(slots, 4), test_memory(slots, 4)};
     for (size_t i = 0; i < 2 * slots; i++)
         ids[i / slots][i % slots] = (int32_t)(exf_rng_u64(11, 7, i) % 7) - 1; /* ids repeat, some are -1 */
-    for (int kind = 0; kind < 4; kind++) {
-        exf_number number = kind & 1 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
-        size_t each = exf_number_bytes(number), shift = kind >> 1 ? each : 0;
-        uint16_t *from = bf16_reals(2 * n, 12, 3),
-                 *to = bf16_reals(2 * n, 13, 3); /* also as float32: what the bits mean does not matter */
-        placed a = put(from, n * each, shift), b = put(to, n * each, 0), wanted = put(ids[0], slots * 4, 0),
-               ran = put(ids[1], slots * 4, 0), missing = put(ids[1], slots * 4, 0), sources = put(ids[1], slots * 4, 0),
-               sum = put(to, (size_t)(t * w) * 4, 0);
-        exf_reuse_call gpu = {
-            t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&sources), there(&missing)};
-        exf_reuse_call cpu = {
-            t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&sources), here(&missing)};
-        if (kind == 2) gpu.to.p = cpu.to.p = NULL;
-        d.b->reuse_outputs(d.q, &gpu);
-        exf_reuse_outputs_cpu(&cpu);
-        exf_moe_sum_call sum_gpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = gpu.from, .source = gpu.source,
-                                    .other = {there(&b), number}, .routed = there(&sum)};
-        exf_moe_sum_call sum_cpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = cpu.from, .source = cpu.source,
-                                    .other = {here(&b), number}, .routed = here(&sum)};
-        if (number == EXF_NUMBER_F32) {
-            d.b->moe_sum(d.q, &sum_gpu);
-            exf_moe_sum_cpu(&sum_cpu);
-            ck_assert_msg(same(&sum), "kind %d: sums by source differ", kind);
-        }
-        ck_assert_msg(same(&sources), "kind %d: sources differ", kind);
-        ck_assert_msg(same(&b), "kind %d: outputs differ", kind);
-        ck_assert_msg(same(&missing), "kind %d: missing ids differ", kind);
-        ck_assert(same(&a) && same(&wanted) && same(&ran));
-        placed *all[] = {&a, &b, &wanted, &ran, &missing, &sources, &sum};
-        for (int i = 0; i < COUNT(all); i++) drop(all[i]);
-        exf_mem_free(from);
-        exf_mem_free(to);
+    int kind = s->at[KIND];
+    exf_number number = kind & 1 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
+    size_t each = exf_number_bytes(number), shift = kind >> 1 ? each : 0;
+    uint16_t *from = bf16_reals(2 * n, 12, 3),
+             *to = bf16_reals(2 * n, 13, 3); /* also as float32: what the bits mean does not matter */
+    placed a = put(from, n * each, shift), b = put(to, n * each, 0), wanted = put(ids[0], slots * 4, 0),
+           ran = put(ids[1], slots * 4, 0), missing = put(ids[1], slots * 4, 0), sources = put(ids[1], slots * 4, 0),
+           sum = put(to, (size_t)(t * w) * 4, 0);
+    exf_reuse_call gpu = {
+        t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&sources), there(&missing)};
+    exf_reuse_call cpu = {
+        t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&sources), here(&missing)};
+    if (_i % 5 == 4) gpu.to.p = cpu.to.p = NULL;
+    d.b->reuse_outputs(d.q, &gpu);
+    exf_reuse_outputs_cpu(&cpu);
+    exf_moe_sum_call sum_gpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = gpu.from, .source = gpu.source,
+                                .other = {there(&b), number}, .routed = there(&sum)};
+    exf_moe_sum_call sum_cpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = cpu.from, .source = cpu.source,
+                                .other = {here(&b), number}, .routed = here(&sum)};
+    if (number == EXF_NUMBER_F32) {
+        d.b->moe_sum(d.q, &sum_gpu);
+        exf_moe_sum_cpu(&sum_cpu);
+        ck_assert_msg(same(&sum), "%s: sums by source differ", what);
     }
-    exf_mem_free(ids[0]);
-    exf_mem_free(ids[1]);
+    ck_assert_msg(same(&sources), "%s: sources differ", what);
+    ck_assert_msg(same(&b), "%s: outputs differ", what);
+    ck_assert_msg(same(&missing), "%s: missing ids differ", what);
+    ck_assert(same(&a) && same(&wanted) && same(&ran));
+    placed *all[] = {&a, &b, &wanted, &ran, &missing, &sources, &sum};
+    for (int i = 0; i < COUNT(all); i++) drop(all[i]);
+    exf_mem_free(from);
+    exf_mem_free(to);
+    for (int i = 0; i < 2; i++) exf_mem_free(ids[i]);
+}
+END_TEST
+
+START_TEST(nothing_to_reuse)
+{
+    exf_reuse_call c = {.top_k = 2, .d_model = 8};
+    exf_err err;
+    d.b->reuse_outputs(d.q, &c);
+    ck_ok(d.b->finish(d.q, &err), err);
 }
 END_TEST
 
@@ -433,12 +482,16 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_moe");
     TCase *t = tcase_create("all");
+    pairwise_shapes(&sum_cases, "moe sum", sum_boundaries, COUNT(sum_boundaries), sum_dimensions, SUM_DIMENSIONS, sum_is_small);
+    pairwise_shapes(&reuse_cases, "reuse outputs", reuse_boundaries, COUNT(reuse_boundaries), reuse_dimensions, REUSE_DIMENSIONS,
+                    reuse_is_small);
     tcase_set_timeout(t, 300);
-    tcase_add_checked_fixture(t, open_device_f32, close_device);
+    tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_have_the_cpus_bits, 0, COUNT(sum_widths));
     tcase_add_test(t, hidden_states_that_are_not_finite_are_noted);
-    tcase_add_test(t, sums_of_other_shapes);
-    tcase_add_loop_test(t, reused_outputs_have_the_cpus_bytes, 0, COUNT(reuses));
+    tcase_add_loop_test(t, sums_of_any_shape, 0, sum_cases.n_shapes);
+    tcase_add_test(t, nothing_to_reuse);
+    tcase_add_loop_test(t, reused_outputs_have_the_cpus_bytes, 0, reuse_cases.n_shapes);
     tcase_add_loop_test(t, errors_of_integers_are_exact, 0, COUNT(errors));
     tcase_add_loop_test(t, errors_do_not_depend_on_order, 0, COUNT(errors));
     tcase_add_test(t, rows_out_of_range_are_counted);

@@ -181,34 +181,6 @@ START_TEST(rows_are_moved_exactly)
 }
 END_TEST
 
-START_TEST(elementwise_is_near)
-{
-    enum { ROWS = 5 };
-    int w = widths[_i];
-    size_t n = (size_t)(ROWS * w);
-    pair_array x = pair_reals(&p, n, 8, 4), y = pair_reals(&p, n, 9, 4), norm = pair_reals(&p, (size_t)w, 10, 1),
-               wide = pair_reals(&p, 3 * n, 11, 4);
-    ON_BOTH(p, B->rmsnorm(Q, y.f[s], w, x.f[s], w, norm.f[s], ROWS, w, 1e-6));
-    pair_near(&y, 4e-7, "rmsnorm"); /* one rounding of the scale, two of the products */
-    ON_BOTH(p, B->swiglu(Q, y.f[s], x.f[s], n, 0));
-    pair_near(&y, 4e-6, "swiglu");
-    ON_BOTH(p, B->swiglu(Q, y.f[s], x.f[s], n, 1.5f));
-    pair_near(&y, 4e-6, "swiglu with a limit");
-    ON_BOTH(p, B->copy_columns(Q, y.f[s], w, wide.f[s], 3 * w, ROWS, w));
-    pair_equal(&y, "copy_columns");
-    ON_BOTH(p, B->repeat_columns(Q, wide.f[s], 3 * w, 2, 2 * w, x.f[s], w, ROWS, w));
-    pair_equal(&wide, "repeat_columns");
-    ON_BOTH(p, B->sigmoid_gate(Q, y.f[s], wide.f[s], ROWS, w, 3 * w));
-    pair_near(&y, 2e-6, "sigmoid_gate");
-    ON_BOTH(p, B->clamp(Q, x.f[s], n, 1.5f));
-    pair_equal(&x, "clamp");
-    pair_free(&x);
-    pair_free(&y);
-    pair_free(&norm);
-    pair_free(&wide);
-}
-END_TEST
-
 START_TEST(not_finite_is_found)
 {
     static const size_t places[] = {0, 5, 999};
@@ -367,7 +339,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, products_with_bfloat16_weights_lose_nothing, 0, COUNT(narrow_products));
     tcase_add_loop_test(t, products_with_bfloat16_weights_are_near, 0, COUNT(products));
     tcase_add_loop_test(t, rows_are_moved_exactly, 0, COUNT(widths));
-    tcase_add_loop_test(t, elementwise_is_near, 0, COUNT(widths));
     tcase_add_test(t, not_finite_is_found);
     tcase_add_loop_test(t, attention_is_near, 0, COUNT(attentions));
     tcase_add_loop_test(t, routing_is_the_same, 0, COUNT(routers));

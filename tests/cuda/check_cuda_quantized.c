@@ -1,5 +1,6 @@
-/* check_cuda_quantized.c - number formats of quantizers on the GPU: matrices are decoded to the bits that the CPU gives, in both
- * operand types, and forwards of whole models (check_quantized.c) are transformers'. */
+/* check_cuda_quantized.c - number formats of quantizers on the GPU: matrices of whole models (check_quantized.c) are decoded to
+ * the bits that the CPU gives, in both operand types, and forwards are transformers'.  check_cuda_linear_shapes.c has matrices of
+ * any shape. */
 #include "model/dequantize.h"
 #include "tests/support/one_device_fixtures.h"
 #include "tests/support/saved_fixtures.h"
@@ -35,58 +36,6 @@ static void check_decoded(exf_device_coded_rows *c, const float *want, const cha
     exf_mem_free(found);
     d.b->free(bad);
 }
-
-/* ---- matrices of any shape ------------------------------------------------------------ */
-
-static const struct { exf_coding coding; exf_device_coding device; size_t rows, cols, group; int zeros, order; exf_dtype scales;
-} shapes[] = {
-    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 264, 1024, 32, 0, 0, EXF_DT_BF16},
-    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 264, 1024, 128, 1, 0, EXF_DT_F16},
-    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 13, 43, 43, 1, 0, EXF_DT_F32},
-    {EXF_CODED_INT4, EXF_DEVICE_CODED_INT4, 64, 256, 32, 0, 1, EXF_DT_BF16},
-    {EXF_CODED_GPTQ, EXF_DEVICE_CODED_GPTQ, 264, 1024, 128, 1, 0, EXF_DT_F16},
-    {EXF_CODED_GPTQ, EXF_DEVICE_CODED_GPTQ, 768, 2048, 128, 1, 1, EXF_DT_F16},
-    {EXF_CODED_AWQ, EXF_DEVICE_CODED_AWQ, 264, 1024, 128, 1, 0, EXF_DT_F16},
-    {EXF_CODED_AWQ, EXF_DEVICE_CODED_AWQ, 2048, 768, 32, 0, 0, EXF_DT_F16},
-};
-
-static uint8_t *random_bytes(size_t n, uint64_t seed)
-{
-    uint8_t *bytes = test_memory(n, 1);
-    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)exf_rng_u64(1, seed, i);
-    return bytes;
-}
-
-START_TEST(integers_are_decoded_as_on_the_cpu)
-{
-    size_t rows = shapes[_i].rows, cols = shapes[_i].cols, group = shapes[_i].group, groups = (cols + group - 1) / group;
-    size_t width = exf_dtype_bits(shapes[_i].scales) / 8, n = rows * cols;
-    size_t n_codes = rows * ((cols + 7) / 8) * 4, n_zeros = (rows + 7) / 8 * 4 * groups;
-    uint8_t *codes = random_bytes(n_codes, 3), *zeros = random_bytes(n_zeros, 4), *raw = random_bytes(rows * groups * width, 5);
-    float *scales = test_memory(rows * groups, 4), *want = test_memory(n, 4);
-    int32_t *order = test_memory(cols, 4);
-    for (size_t i = 0; i < rows * groups; i++) /* of moderate size, whichever of the three types it is */
-        raw[(i + 1) * width - 1] = (uint8_t)(0x38 + raw[(i + 1) * width - 1] % 6);
-    for (size_t i = 0; i < cols; i++) order[i] = (int32_t)(exf_rng_u64(1, 6, i) % groups);
-    exf_dtype_to_f32(scales, raw, rows * groups, shapes[_i].scales);
-    exf_coded_rows host = {.codes = codes, .scales = scales, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = group,
-                           .step = 1, .zeros = shapes[_i].zeros ? zeros : NULL, .zero_add = _i % 2,
-                           .groups = shapes[_i].order ? (uint8_t *)order : NULL, .all_rows = rows};
-    exf_dequantize(want, shapes[_i].coding, &host);
-    exf_device_coded_rows c = {.coding = shapes[_i].device, .scale_dtype = shapes[_i].scales,
-                               .codes = device_put(&d, codes, n_codes), .scales = device_put(&d, raw, rows * groups * width),
-                               .rows = rows, .cols = cols, .block_rows = 1, .block_cols = group, .zero_add = _i % 2,
-                               .zeros = shapes[_i].zeros ? device_put(&d, zeros, n_zeros) : NULL,
-                               .groups = shapes[_i].order ? device_put(&d, order, cols * 4) : NULL};
-    char what[32];
-    snprintf(what, sizeof what, "case %d", _i);
-    check_decoded(&c, want, what);
-    const void *held[] = {c.codes, c.scales, c.zeros, c.groups};
-    for (int k = 0; k < 4; k++) d.b->free((void *)(uintptr_t)held[k]);
-    void *made[] = {codes, zeros, raw, scales, want, order};
-    for (int k = 0; k < 6; k++) exf_mem_free(made[k]);
-}
-END_TEST
 
 /* ---- whole models ------------------------------------------------------------------------ */
 
@@ -147,7 +96,6 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
     saved_find_in(root);
-    tcase_add_loop_test(t, integers_are_decoded_as_on_the_cpu, 0, (int)(sizeof shapes / sizeof *shapes));
     tcase_add_loop_test(t, every_matrix_is_the_cpus, 0, saved_n);
     tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
     suite_add_tcase(s, t);

@@ -1,69 +1,6 @@
-/* check_cuda_rounding.c - what turns stored weights and activations into operands:
- * unpacking, rounding, norms, the sum of routed outputs, and products of two types. */
-#include "model/dequantize.h"
+/* check_cuda_rounding.c - what turns stored weights and activations into operands: what is not finite or rounds to an infinity,
+ * products of two types, heads with large gates.  Shapes are in check_cuda_linear_shapes.c and check_cuda_rows_shapes.c. */
 #include "tests/support/one_device_fixtures.h"
-
-static const struct { exf_device_coding coding; size_t rows, cols, block_rows, block_cols; exf_dtype scales;
-} coded[] = {
-    {EXF_DEVICE_CODED_FP8, 300, 256, 128, 128, EXF_DT_F32},     {EXF_DEVICE_CODED_FP8, 7, 13, 4, 5, EXF_DT_BF16},
-    {EXF_DEVICE_CODED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0}, {EXF_DEVICE_CODED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0},
-    {EXF_DEVICE_CODED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},       {EXF_DEVICE_CODED_FP4, 33, 144, 1, 16, EXF_DT_F8_E8M0},
-    {EXF_DEVICE_CODED_FP8, 61, 144, 1, 144, EXF_DT_F32},
-};
-
-START_TEST(stored_weights_are_decoded_as_on_the_cpu)
-{
-    size_t rows = coded[_i].rows, cols = coded[_i].cols, n = rows * cols, width = exf_dtype_bits(coded[_i].scales) / 8;
-    size_t grid =
-        ((rows + coded[_i].block_rows - 1) / coded[_i].block_rows) * ((cols + coded[_i].block_cols - 1) / coded[_i].block_cols);
-    int fp8 = coded[_i].coding == EXF_DEVICE_CODED_FP8;
-    size_t n_codes = fp8 ? n : n / 2;
-    uint8_t *codes = test_memory(n_codes, 1), *raw = test_memory(grid, width);
-    float *scales = test_memory(grid, 4), *want = test_memory(n, 4);
-    for (size_t i = 0; i < n_codes; i++) {
-        codes[i] = (uint8_t)exf_rng_u64(1, 7, i);
-        if (fp8 && (codes[i] & 0x7f) == 0x7f) codes[i] ^= 1;
-    }
-    for (size_t i = 0; i < grid; i++) {
-        float v = 0.01f + fabsf(real_at(2, i, 1));
-        uint16_t half = to_bf16(v);
-        if (width == 4) memcpy(raw + i * 4, &v, 4);
-        if (width == 2) memcpy(raw + i * 2, &half, 2);
-        if (width == 1) raw[i] = (uint8_t)(i == 0 ? 0 : 120 + i % 12);
-    }
-    exf_dtype_to_f32(scales, raw, grid, coded[_i].scales);
-    exf_coded_rows host = {.codes = codes, .scales = scales, .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
-                           .block_cols = coded[_i].block_cols, .step = 1};
-    exf_dequantize(want, fp8 ? EXF_CODED_FP8 : EXF_CODED_FP4, &host);
-    int *bad = device_put(&d, &(int){0}, sizeof(int));
-    exf_device_coded_rows on_device = {.coding = coded[_i].coding, .scale_dtype = coded[_i].scales,
-                                       .codes = device_put(&d, codes, n_codes),
-                             .scales = device_put(&d, raw, grid * width), .rows = rows, .cols = cols,
-                             .block_rows = coded[_i].block_rows, .block_cols = coded[_i].block_cols};
-    for (int number = 0; number < 2; number++) {
-        void *out = device_put(&d, NULL, n * 4);
-        d.b->gpu->dequantize(d.q, out, (exf_number)number, &on_device, bad);
-        void *got = device_get(&d, out, n * exf_number_bytes((exf_number)number));
-        for (size_t i = 0; i < n; i++) {
-            float is = number == EXF_NUMBER_BF16 ? of_bf16(((uint16_t *)got)[i]) : ((float *)got)[i];
-            float should = number == EXF_NUMBER_BF16 ? of_bf16(to_bf16(want[i])) : want[i];
-            ck_assert_msg(is == should, "case %d element %zu: %.9g, the CPU has %.9g", _i, i, (double)is, (double)should);
-        }
-        exf_mem_free(got);
-        d.b->free(out);
-    }
-    int *found = device_get(&d, bad, sizeof(int));
-    ck_assert_int_eq(*found, 0);
-    exf_mem_free(found);
-    d.b->free(bad);
-    d.b->free((void *)(uintptr_t)on_device.codes);
-    d.b->free((void *)(uintptr_t)on_device.scales);
-    exf_mem_free(codes);
-    exf_mem_free(raw);
-    exf_mem_free(scales);
-    exf_mem_free(want);
-}
-END_TEST
 
 /* Returns what becomes of *bad when rows are decoded to a number, or, if check_only, are checked as bfloat16. */
 static int bad_after(const void *codes, size_t bytes, const exf_device_coded_rows *rows, exf_number number, int check_only)
@@ -233,89 +170,17 @@ START_TEST(gated_heads_are_near)
 }
 END_TEST
 
-static const int widths[] = {8, 72, 2048, 3000, 4096, 5120, 7, 9000};
-
-START_TEST(norms_of_rows)
-{
-    enum { T = 5 };
-    int w = widths[_i];
-    size_t n = (size_t)(T * w);
-    float *x = test_memory(n, 4), *norm = test_memory((size_t)w, 4);
-    for (size_t i = 0; i < n; i++) x[i] = real_at(6, i, 3);
-    for (int i = 0; i < w; i++) norm[i] = real_at(7, (size_t)i, 1);
-    float *xt = device_put(&d, x, n * 4), *nt = device_put(&d, norm, (size_t)w * 4), *full = device_put(&d, NULL, n * 4);
-    float *squares_there = device_put(&d, NULL, T * 4);
-    uint16_t *half = device_put(&d, NULL, n * 2), *both = device_put(&d, NULL, 2 * n * 2);
-    d.b->gpu->rmsnorm_rounded(d.q, half, full, xt, nt, T, w, 1e-6);
-    d.b->gpu->rmsnorm_split(d.q, both, squares_there, xt, nt, T, w, 1e-6);
-    float *f = device_get(&d, full, n * 4), *squares = device_get(&d, squares_there, T * 4);
-    uint16_t *h = device_get(&d, half, n * 2), *parts = device_get(&d, both, 2 * n * 2);
-    for (int t = 0; t < T; t++) {
-        double sq = 0, normed = 0;
-        for (int i = 0; i < w; i++) sq += (double)x[t * w + i] * (double)x[t * w + i];
-        for (int i = 0; i < w; i++) {
-            double want = (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
-            double sum = (double)of_bf16(parts[2 * t * w + i]) + (double)of_bf16(parts[(2 * t + 1) * w + i]);
-            ck_assert(fabs((double)f[t * w + i] - want) <= 4e-7 * (1 + fabs(want)));
-            ck_assert_int_eq(h[t * w + i], to_bf16(f[t * w + i]));
-            ck_assert(fabs(sum - want) <= 0x1p-16 * fabs(want) + 1e-30);
-            normed += want * want;
-        }
-        ck_assert(fabs((double)squares[t] / normed - 1) <= 1e-6);
-    }
-    exf_mem_free(f);
-    exf_mem_free(h);
-    exf_mem_free(squares);
-    exf_mem_free(parts);
-    d.b->free(squares_there);
-    d.b->free(both);
-    exf_mem_free(x);
-    exf_mem_free(norm);
-    d.b->free(xt);
-    d.b->free(nt);
-    d.b->free(full);
-    d.b->free(half);
-}
-END_TEST
-
-START_TEST(the_first_that_is_not_finite_is_kept)
-{
-    enum { N = 50000 };
-    float *x = test_memory(N, 4);
-    uint64_t none = ~(uint64_t)0;
-    x[49000] = NAN;
-    x[777] = INFINITY;
-    x[40001] = NAN;
-    float *on_device = device_put(&d, x, N * 4);
-    uint64_t *least = device_put(&d, &none, sizeof none);
-    d.b->gpu->watch_finite(d.q, least, on_device, 700, 5);
-    uint64_t *got = device_get(&d, least, sizeof none);
-    ck_assert(*got == none);
-    exf_mem_free(got);
-    d.b->gpu->watch_finite(d.q, least, on_device, N, 5);
-    got = device_get(&d, least, sizeof none);
-    ck_assert_int_eq((int)*got, 782);
-    exf_mem_free(got);
-    exf_mem_free(x);
-    d.b->free(on_device);
-    d.b->free(least);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_rounding");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
-    tcase_add_loop_test(t, stored_weights_are_decoded_as_on_the_cpu, 0, COUNT(coded));
     tcase_add_test(t, what_is_not_finite_is_noticed);
     tcase_add_test(t, what_is_beyond_bfloat16_is_noticed);
     tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));
     tcase_add_loop_test(t, products_side_by_side_round_as_single_ones, 0, 2);
     tcase_add_loop_test(t, gated_heads_are_near, 0, COUNT(head_widths));
-    tcase_add_loop_test(t, norms_of_rows, 0, COUNT(widths));
-    tcase_add_test(t, the_first_that_is_not_finite_is_kept);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,5 +1,5 @@
-/* check_cuda_scores.c - rows of logits scored on the GPU against the CPU's functions, and
- * the scores of a whole pass against the CPU's pass. */
+/* check_cuda_scores.c - rows of logits on the GPU that are equal or are no numbers, and the scores of a whole pass against the
+ * CPU's pass.  check_cuda_scores_shapes.c has rows of all widths. */
 #include "tests/support/fixtures.h"
 #include "tests/support/golden_run.h"
 #include "tests/support/pair_fixtures.h"
@@ -56,37 +56,6 @@ static void tokens(int32_t next[ROWS], int n)
 {
     for (int i = 0; i < ROWS; i++) next[i] = (int32_t)((int64_t)n * i / ROWS);
 }
-
-START_TEST(rows_are_scored_as_on_the_cpu)
-{
-    int n = widths[_i];
-    pair_array a = pair_reals(&p, (size_t)ROWS * (size_t)n, 1, 9), b = pair_reals(&p, (size_t)ROWS * (size_t)n, 2, 2);
-    int32_t next[ROWS];
-    float *log_p, *prob;
-    exf_err e;
-    ck_ok(exf_mem_new(&log_p, (size_t)n, sizeof *log_p, "test", &e), e);
-    ck_ok(exf_mem_new(&prob, (size_t)n, sizeof *prob, "test", &e), e);
-    tokens(next, n);
-    for (size_t i = 0; i < (size_t)ROWS * (size_t)n; i++) b.f[0][i] += a.f[0][i]; /* near it */
-    scored own = score(a.f[0], NULL, next, n), other = score(a.f[0], b.f[0], next, n);
-    for (int r = 0; r < ROWS; r++) {
-        int top, second;
-        double log_sum, kl;
-        const float *x = a.f[0] + (size_t)r * (size_t)n, *y = b.f[0] + (size_t)r * (size_t)n;
-        exf_log_softmax_cpu(log_p, prob, x, n, &top);
-        kl = exf_divergence_cpu(log_p, prob, y, n, &log_sum, &second);
-        ck_assert_float_eq_tol(own.nll[r], -log_p[next[r]], 4e-6f);
-        ck_assert(own.kl[r] == 0 && own.same[r] == 1);
-        ck_assert_float_eq_tol(other.nll[r], (float)(log_sum - (double)y[next[r]]), 4e-6f);
-        ck_assert_float_eq_tol(other.kl[r], (float)(kl > 0 ? kl : 0), 2e-6f);
-        ck_assert_int_eq(other.same[r], top == second);
-    }
-    exf_mem_free(log_p);
-    exf_mem_free(prob);
-    pair_free(&a);
-    pair_free(&b);
-}
-END_TEST
 
 /* A row against itself is at distance 0 exactly; equal logits are a fair choice, and of
  * equal ones the first is the top. */
@@ -221,7 +190,6 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
-    tcase_add_loop_test(t, rows_are_scored_as_on_the_cpu, 0, WIDTHS);
     tcase_add_loop_test(t, equal_rows_are_at_no_distance, 0, WIDTHS);
     tcase_add_test(t, what_is_no_number_stays_none);
     tcase_add_loop_test(t, a_pass_is_scored_as_on_the_cpu, 0, golden_n_families());

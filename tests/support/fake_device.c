@@ -249,10 +249,131 @@ static void output_errors(exf_queue *q, exf_output_errors *sums, const float *a,
     }
 }
 
+static void add_exact(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n, uint64_t *wrapped)
+{
+    (void)q;
+    for (size_t i = 0; i < n; i++)
+        if (exf_exact_merge(&to[i], &from[i]) && ~(uint64_t)i > *wrapped) *wrapped = ~(uint64_t)i;
+}
+
+static void add_integers(exf_queue *q, int64_t *to, const int64_t *from, size_t n, uint64_t *wrapped)
+{
+    (void)q;
+    for (size_t i = 0; i < n; i++)
+        if (__builtin_add_overflow(to[i], from[i], &to[i]) && ~(uint64_t)i > *wrapped) *wrapped = ~(uint64_t)i;
+}
+
+/* ---- layer sums, by the CPU's functions: the arrays of exf_layer_sums in one piece of memory ---- */
+
 static size_t layer_sums_bytes(int n_experts)
 {
-    (void)n_experts;
-    return 0;
+    size_t e = (size_t)n_experts;
+    return (5 * e * e + 5 * e) * sizeof(exf_exact) + (e * e + e + 1) * sizeof(uint64_t);
+}
+
+static exf_layer_sums layer_sums_in(void *sums, int n_experts)
+{
+    size_t e = (size_t)n_experts;
+    exf_exact *pair = sums, *expert = pair + 5 * e * e;
+    uint64_t *count = (uint64_t *)(void *)(expert + 5 * e);
+    return (exf_layer_sums){pair, pair + e * e, pair + 2 * e * e, pair + 3 * e * e, pair + 4 * e * e, count, expert, expert + e,
+                            expert + 2 * e, expert + 3 * e, expert + 4 * e, count + e * e, count + e * e + e};
+}
+
+static void layer_sums_add(exf_queue *q, void *sums, const exf_layer_sums_call *c)
+{
+    exf_layer_sums m = layer_sums_in(sums, c->n_experts);
+    double scratch[64 * 64];
+    exf_err err;
+    (void)q;
+    ck_assert_int_eq(c->outputs.number, EXF_NUMBER_F32);
+    if (c->experts_only)
+        ck_ok(exf_layer_sums_add_experts_cpu(&m, c->top_k, c->d_model, c->n_tokens, c->outputs.p, c->ids, c->weights, &err), err);
+    else
+        ck_ok(exf_layer_sums_add_cpu(&m, c->n_experts, c->top_k, c->d_model, c->n_tokens, c->outputs.p, c->ids, c->weights,
+                                     c->weighting, scratch, &err), err);
+}
+
+static void layer_sums_add_common_input(exf_queue *q, void *sums, const exf_common_input_call *c)
+{
+    const exf_gram_call *g = c->of;
+    exf_layer_sums m = layer_sums_in(sums, g->n_experts);
+    size_t row = (size_t)g->n_experts * (size_t)g->d_model;
+    double *scratch;
+    exf_err err;
+    (void)q;
+    size_t room = exf_layer_sums_common_input_scratch(g->n_experts, g->d_model);
+    ck_ok(exf_mem_new(&scratch, room, sizeof *scratch, "scratch", &err), err);
+    const float *outputs = (const float *)g->outputs.p + (size_t)c->first * row;
+    ck_ok(exf_layer_sums_add_common_input_cpu(&m, g->n_experts, g->d_model, c->n_tokens, outputs, c->weighting, scratch, &err),
+          err);
+    exf_mem_free(scratch);
+}
+
+/* Sums over sequences and of halves are not kept. */
+static void close_sequence(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
+{
+    (void)q, (void)sums, (void)n_experts, (void)scale, (void)sequence;
+}
+
+static void turn_half(exf_queue *q, void *sums, int n_experts, int add)
+{
+    (void)q, (void)sums, (void)n_experts, (void)add;
+}
+
+static void gram_matrices(exf_queue *q, const exf_gram_call *c)
+{
+    (void)q, (void)c;
+}
+
+static exf_code layer_sums_take(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
+                                exf_sums_place *place, exf_err *err)
+{
+    exf_layer_sums m = layer_sums_in(sums, n_experts);
+    size_t e = (size_t)n_experts;
+    (void)q, (void)over, (void)err;
+    *place = (exf_sums_place){-1, -1};
+    memcpy(to->dot, m.dot, e * e * sizeof *m.dot);
+    memcpy(to->count, m.count, e * e * sizeof *m.count);
+    memcpy(to->norm_sum, m.norm_sum, e * sizeof *m.norm_sum);
+    memset(sums, 0, layer_sums_bytes(n_experts));
+    return EXF_OK;
+}
+
+/* The values of a cell; of what was added, *before less. */
+static void cell_values(exf_exact out[6], void *sums, const exf_cells_call *c, size_t i)
+{
+    exf_layer_sums m = layer_sums_in(sums, c->n_experts);
+    size_t w = (size_t)c->width, row = i / w / w * w;
+    int a = c->ids[row + i / w % w], b = c->ids[row + i % w];
+    size_t at = (size_t)a * (size_t)c->n_experts + (size_t)b;
+    memset(out, 0, 6 * sizeof *out);
+    if (a < 0 || b < 0) return;
+    const exf_exact *pair[] = {m.dot, m.target_sq, m.source_sq, m.dot0, m.sq0};
+    const exf_exact *expert[] = {m.norm_sum, m.sq_sum, m.route_weight_sum, m.contribution_sum, m.energy_sum};
+    for (int s = 0; s < 5; s++) out[s] = a == b ? expert[s][a] : pair[s][at];
+    out[5] = exf_exact_from((double)(a == b ? m.norm_count[a] : m.count[at]));
+}
+
+static void cells_before(exf_queue *q, const void *sums, const exf_cells_call *c)
+{
+    (void)q;
+    for (size_t i = 0, n = (size_t)(c->n_rows * c->width * c->width); i < n; i++)
+        cell_values((exf_exact *)(void *)(c->before + i * EXF_CELL_WORDS), (void *)(uintptr_t)sums, c, i);
+}
+
+static void cells_added(exf_queue *q, const void *sums, const exf_cells_call *c)
+{
+    (void)q;
+    for (size_t i = 0, n = (size_t)(c->n_rows * c->width * c->width); i < n; i++) {
+        exf_exact now[6], *before = (exf_exact *)(void *)(c->before + i * EXF_CELL_WORDS);
+        cell_values(now, (void *)(uintptr_t)sums, c, i);
+        for (int s = 0; s < 6; s++) {
+            exf_exact_negate(&before[s]);
+            (void)exf_exact_merge(&now[s], &before[s]);
+            c->added[i * EXF_CELL_VALUES + (size_t)s] = exf_exact_value(&now[s]);
+        }
+    }
 }
 
 static size_t gram_matrices_bytes(int n_experts, int n_tokens)
@@ -456,8 +577,13 @@ static const exf_gpu_operations gpu = {
     .memory_left = memory_left,
     .stamp = stamp, .wait_for = follow, .dequantize = unpack, .round_rows = round_rows, .check_bf16 = check_bf16, .embed = embed,
     .watch_finite = watch_finite,
-    .output_errors = output_errors,
-    .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
+    .output_errors = output_errors, .add_exact = add_exact, .add_integers = add_integers,
+    .layer_sums_bytes = layer_sums_bytes, .layer_sums_add = layer_sums_add, .layer_sums_take = layer_sums_take,
+    .layer_sums_close_sequence = close_sequence,
+    .layer_sums_turn_half = turn_half,
+    .layer_sums_cells_before = cells_before, .layer_sums_cells_added = cells_added, .gram_matrices = gram_matrices,
+    .layer_sums_add_common_input = layer_sums_add_common_input, .gram_matrices_bytes = gram_matrices_bytes,
+    .correct_routes = correct_routes,
     .norm_head_rows = norm_head_rows, .predict_norms = predict_norms, .prefill_routes = prefill_routes, .step_routes = step_routes,
     .count_row_experts = count_row_experts,
     .count_step_experts = count_step_experts, .count_slots = count_slots, .carry = carry,
