@@ -64,7 +64,7 @@ extern "C" {
 /* The release that this header came with; what it adds needs a new release, never a new ABI. */
 #define EXF_FOLD_VERSION_MAJOR 0
 #define EXF_FOLD_VERSION_MINOR 1
-#define EXF_FOLD_VERSION_PATCH 0
+#define EXF_FOLD_VERSION_PATCH 1
 #define EXF_FOLD_VERSION (EXF_FOLD_VERSION_MAJOR * 10000 + EXF_FOLD_VERSION_MINOR * 100 + EXF_FOLD_VERSION_PATCH)
 
 /* What this page describes.  A minor version adds: what was compiled or written for an earlier one goes on as it was. */

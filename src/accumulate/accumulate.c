@@ -60,6 +60,7 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_open_device(&a->routes, b, err));
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
                                  a->options.common_input_tokens > 0, err));
+    if (a->options.cross_check) EXF_TRY(exf_device_sums_check(&a->device, (int)a->shape.top_k, (int)a->shape.d_model, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
     if (a->norms.basis) EXF_TRY(exf_norm_sampler_open_device(&a->norms, a->ranks, b, err));
     if (a->options.norm_head && !a->options.basis_only)
@@ -350,6 +351,19 @@ static exf_code settle_layers(void *self, int done, exf_err *err)
 
 /* ---- making an accumulator ------------------------------------------------------------------------ */
 
+/* Finds the sequence with which this rank's rows begin. */
+static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
+{
+    const exf_sequence_list *s = &a->sequences;
+    size_t row = 0, i = 0;
+    if (!s->length) return EXF_OK;
+    while (row < a->own.first && i < s->n) row += (size_t)s->length[i++];
+    a->first_sequence = i;
+    if (row == a->own.first) return EXF_OK;
+    return exf_fail(err, EXF_INTERNAL, "rows from %zu on begin no sequence of the run, whose %zu sequences have %lld tokens",
+                    a->own.first, s->n, (long long)a->shape.n_tokens);
+}
+
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err)
 {
     exf_code rc;
@@ -389,7 +403,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
     EXF_TRY(exf_facts_join_sequences(&a->sequences, plan->parts, plan->n_parts, err));
-    for (size_t row = 0; a->sequences.length && row < a->own.first;) row += (size_t)a->sequences.length[a->first_sequence++];
+    EXF_TRY(find_first_sequence(a, err));
     if (exf_wants_vectors(o) && !a->sequences.length) {
         rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
                       plan->target ? plan->target : "captures");

@@ -36,13 +36,15 @@ typedef struct {
     int norm_head;         /* directions of the norm head, found before a layer's experts run; 0: none */
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
     int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
+    int cross_check;       /* 1: a GPU's sums of a few tokens of each layer are made again on the CPU (cross_check.h) */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 
 /* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
-/* Adds the facts of the accumulate stage. */
-exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Adds the facts of the accumulate stage to those of the capture stage. */
+exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, int64_t top_k, int64_t d_model,
+                              exf_err *err) EXF_CHECKED;
 /* Returns how often a pass shows each layer. */
 int exf_accumulate_sweeps(const exf_accumulate_options *o);
 /* Returns the columns of the basis of lowrank, never more than the model's width; 0 without lowrank. */

@@ -119,6 +119,8 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
     size_t n_open = 0;
     exf_run_shape shape;
     exf_accumulator *a = NULL;
+    exf_accumulate_options on_cpu = *o;
+    on_cpu.cross_check = 0; /* the sums are the CPU's, wherever the outputs were made */
     if (o->common_input_tokens)
         return exf_fail(
             err, EXF_USAGE,
@@ -142,7 +144,7 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
     EXF_TRY(exf_shards_check(c.part, n_paths, o->partial, err));
     EXF_TRY(join_shapes(&c, &shape, err));
     exf_accumulator_plan plan = {.target = target, .force = force, .shape = &shape, .layer_number = c.file[0].layer_number,
-                                 .n_layers = c.file[0].n_layers, .parts = c.part, .n_parts = n_paths, .options = o};
+                                 .n_layers = c.file[0].n_layers, .parts = c.part, .n_parts = n_paths, .options = &on_cpu};
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(show_layers(&c, exf_accumulator_observer(a), err));
     EXF_TRY(exf_accumulator_commit(a, digest, err));

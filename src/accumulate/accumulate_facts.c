@@ -26,7 +26,8 @@ static const struct { const char *key, *name; } of_part[] = {
     {"data.manifest_sha256", "manifest_sha256"}, {"data.shard", "shard"},
     {"data.seed", "seed"}, {"data.max_tokens", "max_tokens"}, {"data.min_tokens", "min_tokens"},
     {"capture.version", "capture.version"}, {"capture.commit", "capture.commit"},
-    {"accumulate.version", "accumulate.version"}, {"accumulate.commit", "accumulate.commit"}};
+    {"accumulate.version", "accumulate.version"}, {"accumulate.commit", "accumulate.commit"},
+    {EXF_CROSS_CHECK_FACT, EXF_CROSS_CHECK_FACT}};
 enum { N_NAMES = 4, N_OF_PART = sizeof of_part / sizeof *of_part };
 
 static int is_of_part(const char *key)

@@ -287,29 +287,41 @@ int exf_accumulator_first_record(const exf_accumulator *a)
     return a->resume && !exf_resume_start(a->resume)->layers_done && can_read_back ? INT_MAX : 0;
 }
 
-/* Writes the records of layers below `end`, which are in the file. */
-static exf_code write_records(const exf_accumulator *a, int end, exf_err *err)
+/* Writes the records of layers below `end`, which are in the file.  They are read into a set of sums that is free, but for their
+ * samples of routes. */
+static exf_code write_records(exf_accumulator *a, int end, exf_err *err)
 {
-    exf_layer_statistics s = a->n_waiting ? a->waiting[0].sums : a->sums[0]; /* a set that is free */
+    exf_layer_statistics *s = a->n_waiting ? &a->waiting[0].sums : &a->sums[0];
+    exf_route_sample kept = s->routes;
     exf_vector_sums v = {.n_pairs = 0}, *vectors = a->vectors ? &v : NULL;
     exf_code rc = EXF_OK;
-    s.routes = (exf_route_sample){.cap = 0};
+    s->routes = (exf_route_sample){.cap = 0};
     for (int i = 0; i < a->n_layers && a->layer_number[i] < end; i++) {
-        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, &s, vectors, err));
-        EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], &s, vectors, err));
+        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, s, vectors, err));
+        EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], s, vectors, err));
         exf_vector_sums_free(&v);
     }
 out:
     exf_vector_sums_free(&v);
-    exf_layer_statistics_zero(&s);
-    exf_route_sample_free(&s.routes);
+    exf_layer_statistics_zero(s);
+    exf_route_sample_free(&s->routes);
+    s->routes = kept;
     return rc;
+}
+
+/* Waits until all layers are written, and their sums have passed the cross-check of a GPU. */
+static exf_code finish_layers(exf_accumulator *a, exf_err *err)
+{
+    exf_err ignored;
+    exf_code rc = a->sink ? a->sink->finish(a, err) : EXF_OK;
+    exf_code checked = exf_cross_check_finish(&a->device.check, rc == EXF_OK ? err : &ignored);
+    return rc == EXF_OK ? checked : rc;
 }
 
 exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err)
 {
     int end = done < a->first_record ? done : a->first_record;
-    exf_code rc = a->sink->finish(a, err);
+    exf_code rc = finish_layers(a, err);
     if (rc == EXF_OK && a->target && end > 0) rc = write_records(a, end, err);
     a->first_record = 0;
     return rc;
@@ -333,7 +345,7 @@ exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_pl
     exf_sequence_list sorted = {.n = 0};
     EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
     EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
-    EXF_TRY(exf_accumulate_facts(&own, &a->options, err));
+    EXF_TRY(exf_accumulate_facts(&own, &a->options, a->shape.top_k, a->shape.d_model, err));
     exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
                                   .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
                                   .origin = &origin, .is_basis = a->options.basis_only};
@@ -348,7 +360,7 @@ out:
 
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
 {
-    exf_code rc = a->sink ? a->sink->finish(a, err) : EXF_OK;
+    exf_code rc = finish_layers(a, err);
     if (rc != EXF_OK || !a->target) return rc;
     if (a->options.basis)
         rc = exf_model_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
@@ -374,7 +386,7 @@ out:
 
 exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
 {
-    exf_code rc = a->sink ? a->sink->finish(a, err) : EXF_OK;
+    exf_code rc = finish_layers(a, err);
     if (rc != EXF_OK || !a->target) return rc;
     rc = add_basis_fact(a, err);
     return rc == EXF_OK ? exf_statistics_commit(&a->writer, digest, err) : rc;

@@ -5,6 +5,18 @@
 
 #include <string.h>
 
+/* Returns the sequence of a row: the last one that begins at or before it. */
+static size_t sequence_of(const exf_batch *batch, size_t row)
+{
+    size_t lo = 0, hi = batch->n_sequences;
+    while (hi - lo > 1) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (batch->span[mid].offset <= row) lo = mid;
+        else hi = mid;
+    }
+    return lo;
+}
+
 /* ---- layer sums --------------------------------------------------------------------------------- */
 
 static size_t gram_bytes(const exf_backend *b, int n_experts)
@@ -30,6 +42,11 @@ out:
     return rc;
 }
 
+exf_code exf_device_sums_check(exf_device_sums *s, int top_k, int d_model, exf_err *err)
+{
+    return exf_cross_check_open(&s->check, s->b, s->n_experts, top_k, d_model, s->common_input, s->weighting, err);
+}
+
 exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err)
 {
     exf_code rc = s->b->gpu->alloc_staging(&s->pinned[i], exf_layer_statistics_bytes(s->n_experts), "statistics", err);
@@ -37,8 +54,8 @@ exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to
     return rc;
 }
 
-/* Queues the terms of tokens [at, at + n) of the block. */
-static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t at, int n)
+/* Queues the terms of tokens [at, at + n) of the block; part: the checked one that they are, or NULL. */
+static void add_tokens(exf_device_sums *s, const exf_device_block *b, size_t at, int n, exf_checked_part *part)
 {
     size_t slot = at * (size_t)b->top_k;
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
@@ -46,7 +63,20 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
                           .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input,
                           .sq = s->sq ? s->sq + slot : NULL, .row = (int64_t)(b->row + at)};
+    if (part) exf_cross_check_before(&s->check, part, b->q, s->sums, &c);
     s->b->gpu->layer_sums_add(b->q, s->sums, &c);
+    if (part) exf_cross_check_after(&s->check, part, b->q, s->sums);
+}
+
+static void add_part(exf_device_sums *s, const exf_device_block *b, size_t at, int n)
+{
+    while (n > 0) {
+        exf_checked_part *part;
+        int now = exf_cross_check_next(&s->check, b, at, n, &part);
+        add_tokens(s, b, at, now, part);
+        at += (size_t)now;
+        n -= now;
+    }
 }
 
 /* Queues what ends or begins a run of sequences of one half, before terms of a sequence. */
@@ -65,15 +95,35 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
         add_part(s, b, 0, b->n_tokens);
         return;
     }
-    if (b->row == 0) s->sequence = 0;
+    if (b->row != s->next_row) s->out_of_order = 1;
+    s->next_row = b->row + (size_t)b->n_tokens;
     for (size_t at = 0, n = (size_t)b->n_tokens; at < n;) {
-        const exf_span *span = &b->batch->span[s->sequence];
+        size_t sequence = sequence_of(b->batch, b->row + at);
+        const exf_span *span = &b->batch->span[sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
-        enter_sequence(s, b->q, s->sequence);
+        enter_sequence(s, b->q, sequence);
         add_part(s, b, at, (int)part);
-        if (part == left) s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
+        if (part == left) s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, sequence);
         at += part;
     }
+}
+
+/* Queues the terms of part i of common input; its first unit may be checked, and is then added by a call of its own, which
+ * changes no bit. */
+static void add_common(exf_device_sums *s, const exf_device_common_input *b, int i, exf_common_input_call c)
+{
+    exf_checked_part *part = exf_cross_check_next_common(&s->check, b, i);
+    exf_common_input_call unit = c;
+    if (part) {
+        unit.n_tokens = part->n_tokens;
+        exf_cross_check_before_common(&s->check, part, b->q, s->sums, &unit);
+        s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &unit);
+        exf_cross_check_after(&s->check, part, b->q, s->sums);
+        c.first += unit.n_tokens;
+        c.n_tokens -= unit.n_tokens;
+        c.row += unit.n_tokens;
+    }
+    if (c.n_tokens) s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
 }
 
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b)
@@ -88,7 +138,7 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
                                    .row = b->row + p->first,
                              .row_offset = (int64_t)b->row_offset};
         if (s->sequences) enter_sequence(s, b->q, p->sequence);
-        s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
+        add_common(s, b, i, c);
         if (p->ends && s->sequences)
             s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
@@ -100,17 +150,23 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
     exf_sequence_sums over = exf_sequence_sums_of(to);
     exf_sums_place bad = {-1, -1};
     exf_code rc = EXF_OK;
+    if (s->out_of_order)
+        return exf_fail(err, EXF_INTERNAL, "layer %d: blocks came in another order than their rows, by which sequences are told",
+                        layer);
+    s->next_row = 0;
     if (s->q && s->in_half) s->b->gpu->layer_sums_turn_half(s->q, s->sums, s->n_experts, 1);
     s->in_half = 0;
     if (s->q) rc = s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->sequences ? &over : NULL, s->n_experts, &bad, err);
     if (bad.row >= 0) exf_fault_prefix_row(err, s->batch, (size_t)bad.row, EXF_MOE_BLOCK, 1);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
+    if (rc == EXF_OK && s->q) rc = exf_cross_check_layer(&s->check, layer, err);
     s->q = NULL;
     return rc;
 }
 
 void exf_device_sums_free(exf_device_sums *s)
 {
+    exf_cross_check_close(&s->check);
     if (s->b) s->b->free(s->sums);
     if (s->b) s->b->free(s->gram_matrices);
     for (int i = 0; s->b && i < EXF_PINNED_SETS; i++) s->b->gpu->free_staging(s->pinned[i]);
@@ -118,18 +174,6 @@ void exf_device_sums_free(exf_device_sums *s)
 }
 
 /* ---- where a fault is ----------------------------------------------------------------------------- */
-
-/* Returns the sequence of a row: the last one that begins at or before it. */
-static size_t sequence_of(const exf_batch *batch, size_t row)
-{
-    size_t lo = 0, hi = batch->n_sequences;
-    while (hi - lo > 1) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (batch->span[mid].offset <= row) lo = mid;
-        else hi = mid;
-    }
-    return lo;
-}
 
 void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int block, int token)
 {

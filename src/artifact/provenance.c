@@ -205,3 +205,29 @@ exf_code exf_made_from_comment(exf_text *out, const char *hex, exf_err *err)
     exf_text_appendf(out, "<!-- %s: %s -->\n", EXF_MADE_FROM, hex);
     return exf_text_end(out, err);
 }
+
+/* ---- sums that are known to be wrong ------------------------------------------------------------ */
+
+static int fact_is(const exf_provenance *p, const char *key, const char *text)
+{
+    const char *value = exf_provenance_get(p, key);
+    return value && strcmp(value, text) == 0;
+}
+
+int exf_sums_version(const exf_provenance *p, int64_t top_k, int64_t d_model)
+{
+    int by_gpu = exf_provenance_get(p, "capture.backend") && !fact_is(p, "capture.backend", "cpu");
+    return by_gpu && fact_is(p, "accumulate.pairs", "corouted") && top_k > 8 && d_model > 2048 ? 2 : 1;
+}
+
+exf_code exf_sums_check_version(const exf_provenance *p, const char *path, int64_t top_k, int64_t d_model, exf_err *err)
+{
+    const char *made = exf_provenance_get(p, EXF_ACCUMULATE_NUMBERS_FACT);
+    if (exf_sums_version(p, top_k, d_model) == 1 || (made && strcmp(made, "1") != 0)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: its sums of pairs, made on a GPU by ExFold %s, are wrong: for %lld experts per token (above 8) of %lld "
+                    "elements (above 2048) that release added products twice; make it again: exfold-calibrate "
+                    "exfold_recipe.yaml --force",
+                    path, exf_provenance_get(p, "accumulate.version") ? exf_provenance_get(p, "accumulate.version") : "0.1.0",
+                    (long long)top_k, (long long)d_model);
+}

@@ -22,10 +22,13 @@
 #include "format/h5.h"
 
 /* The versions of the numbers that a forward pass gives, and of the sums that are made of them.  A commit that changes them for
- * equal inputs raises the version; parts of one version add up whichever commits made them (accumulate_facts.c). */
+ * equal inputs raises the version, of sums where they change alone (exf_sums_version); parts of one version add up whichever
+ * commits made them (accumulate_facts.c). */
 #define EXF_CAPTURE_NUMBERS_FACT "capture.numbers"
 #define EXF_ACCUMULATE_NUMBERS_FACT "accumulate.numbers"
-enum { EXF_CAPTURE_NUMBERS = 1, EXF_ACCUMULATE_NUMBERS = 1 };
+enum { EXF_CAPTURE_NUMBERS = 1 };
+/* Tokens of each layer whose sums a GPU's run made again on the CPU (accumulate/cross_check.h); absent: none. */
+#define EXF_CROSS_CHECK_FACT "accumulate.cross_check"
 
 /* Ownership: zero-initialise, exf_provenance_free(). */
 typedef struct {
@@ -94,6 +97,17 @@ exf_code exf_weights_facts_difference(exf_text *out, const exf_provenance *a, co
  * same tokens twice are refused.  One part: a copy. */
 exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
                              exf_err *err) EXF_CHECKED;
+
+/* ---- sums that are known to be wrong (CHANGELOG.md) ----
+ *
+ * Version 1 of a GPU's sums of co-routed pairs has dot and dot0 of many pairs twice or more where a token has more than 8 experts
+ * of more than 2048 elements.  Version 2 is of such files alone: all others are as they were. */
+
+/* Returns the version of the sums that this program makes, from the facts capture.backend and accumulate.pairs. */
+int exf_sums_version(const exf_provenance *p, int64_t top_k, int64_t d_model);
+/* EXF_FORMAT naming the file, its shape and how to make it again, if its facts say that its sums are wrong. */
+exf_code exf_sums_check_version(const exf_provenance *p, const char *path, int64_t top_k, int64_t d_model,
+                                exf_err *err) EXF_CHECKED;
 
 /* ---- of which tables a file was made -------------------------------------------
  *

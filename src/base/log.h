@@ -45,7 +45,7 @@ double exf_clock(void);
 /* Largest resident set so far, bytes; 0 if the system does not say. */
 uint64_t exf_peak_rss(void);
 
-const char *exf_release(void); /* "0.1.0" */
+const char *exf_release(void); /* "0.1.1" */
 const char *exf_commit(void);  /* first 12 digits of the source's commit, "unknown" outside git */
 int exf_built_with_cuda(void);
 

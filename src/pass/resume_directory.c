@@ -40,13 +40,13 @@ static int has_line(const exf_resume_directory *d, const char *line)
 }
 
 /* Returns 1 if the journal names a file of the directory. */
-static int is_named(const exf_resume_directory *d, const char *name)
+static int is_named(exf_resume_directory *d, const char *name)
 {
     char line[NAME_MAX + sizeof "file "];
     snprintf(line, sizeof line, "file %s", name);
-    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&d->lock);
+    pthread_mutex_lock(&d->lock);
     int named = has_line(d, line);
-    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&d->lock);
+    pthread_mutex_unlock(&d->lock);
     return named;
 }
 
@@ -190,7 +190,7 @@ static exf_code open_directory(exf_resume_directory *d, exf_err *err)
 }
 
 /* Copies to name the first entry that is neither the journal nor named in it; "" if there is none. */
-static exf_code find_stranger(const exf_resume_directory *d, char name[NAME_MAX + 1], exf_err *err)
+static exf_code find_stranger(exf_resume_directory *d, char name[NAME_MAX + 1], exf_err *err)
 {
     int copy = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
@@ -210,7 +210,7 @@ static exf_code find_stranger(const exf_resume_directory *d, char name[NAME_MAX 
     return rc;
 }
 
-static exf_code refuse_strangers(const exf_resume_directory *d, exf_err *err)
+static exf_code refuse_strangers(exf_resume_directory *d, exf_err *err)
 {
     char name[NAME_MAX + 1];
     exf_code rc = find_stranger(d, name, err);
@@ -322,7 +322,7 @@ void exf_resume_directory_close(exf_resume_directory *d)
 /* ---- files ---------------------------------------------------------------------------------- */
 
 /* Refuses a name that a file has which no run of this point made: once the journal had the name, a run would remove the file. */
-static exf_code refuse_taken(const exf_resume_directory *d, const char *name, exf_err *err)
+static exf_code refuse_taken(exf_resume_directory *d, const char *name, exf_err *err)
 {
     int found;
     exf_code rc = exf_resume_directory_look(d, name, &found, err);
@@ -424,7 +424,7 @@ out:
     return rc;
 }
 
-exf_code exf_resume_directory_drop(const exf_resume_directory *d, const char *name, exf_err *err)
+exf_code exf_resume_directory_drop(exf_resume_directory *d, const char *name, exf_err *err)
 {
     return is_named(d, name) ? remove_in(d->fd, d->path, name, err) : EXF_OK;
 }

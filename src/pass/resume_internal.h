@@ -43,7 +43,7 @@ exf_code exf_resume_directory_look(const exf_resume_directory *d, const char *na
  * made so far are on the disk. */
 exf_code exf_resume_directory_replace(exf_resume_directory *d, const char *from, const char *to, exf_err *err) EXF_CHECKED;
 /* Removes a file that the journal names; EXF_OK if it is gone, and nothing happens if the journal does not name it. */
-exf_code exf_resume_directory_drop(const exf_resume_directory *d, const char *name, exf_err *err) EXF_CHECKED;
+exf_code exf_resume_directory_drop(exf_resume_directory *d, const char *name, exf_err *err) EXF_CHECKED;
 /* Removes each file of the journal in the directory for which keep returns 0; keep NULL: each. */
 exf_code exf_resume_directory_prune(const exf_resume_directory *d, int (*keep)(const void *self, const char *name),
                                     const void *self, exf_err *err) EXF_CHECKED;

@@ -99,6 +99,9 @@ static const exf_opt key_rows[] = {
     {"runtime.tensor_cores", NULL, 0, EXF_OPT_CHOICE, AT(tensor_cores), "auto", "auto|wgmma|mma", "Runtime",
      "instructions by which a GPU's own kernels multiply; wgmma, of Hopper alone; mma (mma.sync), of GPUs since compute capability "
      "8.0; they differ in the last bits; auto: wgmma where the GPU has it"},
+    {"runtime.cross_check", NULL, 0, EXF_OPT_FLAG, AT(cross_check), "true", NULL, "Runtime",
+     "make a GPU's sums of eight tokens of each layer again on the CPU, from the same outputs, and stop with status 9 where they "
+     "differ"},
     {"runtime.max_gpu_memory", "max-gpu-memory", 0, EXF_OPT_BYTES, AT(max_gpu_memory), "0", "SIZE", "Runtime",
      "most that a run holds in GPU memory; such as 8GiB; a limit that cannot be met is refused with the least that "
      "can; 0: what is free"},

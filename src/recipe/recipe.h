@@ -62,6 +62,7 @@ typedef struct {
     int wants_sensitivities; /* --sensitivities of exfold-validate */
     int backend, compute, io; /* EXF_BACKEND_*; EXF_COMPUTE_IS_*; exf_io */
     int tensor_cores;         /* exf_tensor_cores */
+    int cross_check;
     int64_t threads, readers, streams;
     uint64_t max_gpu_memory;
     int resume; /* exf_resume_mode */

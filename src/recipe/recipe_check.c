@@ -290,6 +290,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .route_sample = r->route_sample,
         .rule = solve.rule,
         .basis_only = r->basis_only,
+        .cross_check = r->cross_check,
         .partial = r->partial,
     };
     return exf_recipe_blame(r, exf_accumulate_check(o, err), err);

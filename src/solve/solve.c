@@ -282,6 +282,7 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_solve_check(o, err));
     EXF_TRY(exf_statistics_open(&r, statistics_path, err));
+    EXF_TRY(exf_sums_check_version(&r.provenance, statistics_path, r.shape.top_k, r.shape.d_model, err));
     exf_facts_part file = {.path = statistics_path, .provenance = &r.provenance, .origin = &r.origin};
     EXF_TRY(exf_shards_check(&file, 1, o->partial, err));
     if (!o->statistics_digest) {

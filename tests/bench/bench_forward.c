@@ -1,7 +1,7 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
  * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct]
- *        [cores=mma] [what=WHAT]
+ *        [cores=mma] [what=WHAT] [check=0]
  *        WHAT: corouted, common (64 tokens of a sequence), diagonal, lowrank (rank 16) or vectors (both) of 1024 pairs a layer
  *
  * Passes over random tokens whose observer is the accumulator: one to warm
@@ -70,7 +70,7 @@ static void passes(exf_forward_report *r, const exf_model *m, const exf_batch *b
 static exf_accumulate_options what_of(const char *name)
 {
     exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42,
-                                .rule = {1e-3, 1, -4, 4},
+                                .rule = {1e-3, 1, -4, 4}, .cross_check = 1,
                                 .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     o.common_input_tokens = strcmp(name, "common") ? 0 : 64;
     o.lowrank = !strcmp(name, "lowrank") || !strcmp(name, "vectors");
@@ -85,7 +85,7 @@ static int usage(void)
     fprintf(
         stderr,
         "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] "
-        "[io=pread|direct] [what=corouted|common|diagonal|lowrank|vectors|norms]\n");
+        "[io=pread|direct] [what=corouted|common|diagonal|lowrank|vectors|norms] [check=0]\n");
     return EXF_USAGE;
 }
 
@@ -104,6 +104,8 @@ static int set(settings *is, const char *text)
         is->cores = EXF_TENSOR_CORES_MMA;
     else if (strncmp(text, "what=", 5) == 0)
         is->what = what_of(text + 5);
+    else if (strcmp(text, "check=0") == 0) /* no cross-check; after `what` */
+        is->what.cross_check = 0;
     else
         return 0;
     return 1;

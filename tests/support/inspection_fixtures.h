@@ -14,6 +14,8 @@
 typedef struct {
     int l, e, k, n;
     const char *shard; /* "I/N of DIGEST"; NULL: the data are no shard */
+    int d_model;       /* that the file names; 0: 2 */
+    const char *const *facts; /* further ones, key and value after each other, NULL at the end; NULL: none */
 } small_run;
 
 static inline void small_output(int e, int token, double out[2])
@@ -71,7 +73,7 @@ static inline void small_layer(const small_run *r, int layer, exf_layer_statisti
 static inline void small_statistics(const small_run *r, const char *name)
 {
     exf_err e;
-    exf_run_shape shape = {r->e, r->k, 2, 3, r->n};
+    exf_run_shape shape = {r->e, r->k, r->d_model ? r->d_model : 2, 3, r->n};
     exf_provenance p = {0}, origin = {0};
     exf_statistics_writer w;
     exf_layer_statistics s;
@@ -84,6 +86,7 @@ static inline void small_statistics(const small_run *r, const char *name)
     add_fact(&p, "data.sequences", "3");
     add_fact(&p, "data.tokens", tokens);
     add_fact(&p, "accumulate.pairs", "corouted");
+    for (const char *const *f = r->facts; f && *f; f += 2) add_fact(&p, f[0], f[1]);
     ck_ok(exf_layer_statistics_new(&s, r->e, &e), e);
     if (r->shard) add_fact(&origin, "part.0.tokens_digest", "of the shard");
     if (r->shard) add_fact(&origin, "part.0.shard", r->shard);

@@ -319,6 +319,30 @@ START_TEST(accumulating_survives_every_failing_allocation)
 }
 END_TEST
 
+/* A rank's rows begin with a sequence of the run, or there is none whose sums they could be. */
+START_TEST(rows_of_a_rank_begin_a_sequence)
+{
+    enum { SEQUENCES = 3, TOKENS = 4 };
+    static const struct { size_t first; exf_code code; } cases[] = {
+        {0, EXF_OK}, {2 * TOKENS, EXF_OK}, {SEQUENCES * TOKENS, EXF_OK}, {TOKENS + 1, EXF_INTERNAL},
+        {SEQUENCES * TOKENS + 1, EXF_INTERNAL}, {1000, EXF_INTERNAL}};
+    const exf_run_shape shape = {4, 2, 8, SEQUENCES, SEQUENCES * TOKENS};
+    const int32_t layer = 0;
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_NONE};
+    exf_sequence_list list;
+    exf_provenance facts = {0};
+    ck_ok(exf_sequence_list_new(&list, SEQUENCES, &e), e);
+    for (int i = 0; i < SEQUENCES; i++) list.length[i] = TOKENS, list.sha256[i][0] = (unsigned char)i;
+    exf_facts_part part = {.path = "run", .provenance = &facts, .sequences = &list};
+    exf_accumulator_plan plan = {.shape = &shape, .layer_number = &layer, .n_layers = 1, .parts = &part, .n_parts = 1,
+                                 .options = &o, .own = {cases[_i].first, 0}};
+    exf_accumulator *a = NULL;
+    ck_assert_int_eq(exf_accumulator_new(&a, &plan, &e), cases[_i].code);
+    exf_accumulator_free(a);
+    exf_sequence_list_free(&list);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("accumulate");
@@ -337,6 +361,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, damaged_captures_are_named);
     tcase_add_test(c, a_captured_weight_beyond_the_range_is_refused);
     tcase_add_test(c, accumulating_survives_every_failing_allocation);
+    tcase_add_loop_test(t, rows_of_a_rank_begin_a_sequence, 0, 6);
     suite_add_tcase(s, c);
     return s;
 }

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static const small_run run = {2, 6, 2, 60, NULL};
+static const small_run run = {.l = 2, .e = 6, .k = 2, .n = 60};
 static exf_err e; /* of the last call */
 
 static exf_inspection study_of(const char *path, const char *beside)

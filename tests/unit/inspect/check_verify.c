@@ -1,9 +1,10 @@
 /* check_verify.c - exf_verify: whole files pass, each fault is found and named. */
 #include "tests/support/inspection_fixtures.h"
 
+#include "accumulate/accumulate.h"
 #include "inspect/verify.h"
 
-static const small_run run = {2, 6, 2, 60, NULL};
+static const small_run run = {.l = 2, .e = 6, .k = 2, .n = 60};
 static exf_err e; /* of the last call */
 static int n_held;
 static char last_held[512];
@@ -300,6 +301,53 @@ START_TEST(settings_that_cannot_be_read)
 }
 END_TEST
 
+/* ---- sums that are known to be wrong ------------------------------------------------------------- */
+
+#define ON_GPU "capture.backend", "cuda"
+
+/* Version 1 of a GPU's sums, or of a program that names none, of more than 8 experts of more than 2048 elements. */
+static const struct { int k, d_model, wrong; const char *facts[9]; } made[] = {
+    {9, 2049, 1, {ON_GPU, "accumulate.numbers", "1", NULL}}, {10, 4096, 1, {ON_GPU, NULL}},
+    {10, 4096, 0, {ON_GPU, "accumulate.numbers", "2", NULL}}, {10, 4096, 0, {"capture.backend", "cpu", NULL}},
+    {8, 4096, 0, {ON_GPU, "accumulate.numbers", "1", NULL}}, {10, 2048, 0, {ON_GPU, "accumulate.numbers", "1", NULL}}};
+
+START_TEST(wrong_sums_are_refused)
+{
+    const small_run wide = {.l = 1, .e = 12, .k = made[_i].k, .n = 60, .d_model = made[_i].d_model, .facts = made[_i].facts};
+    exf_solve_options o = {.rule = {.ridge = 1e-3}};
+    const char *const path[] = {exf_scratch("w.h5")};
+    char said[64], merged[512];
+    exf_tables t;
+    snprintf(merged, sizeof merged, "%s", exf_scratch("m.h5"));
+    snprintf(said, sizeof said, "w.h5 %d %d exfold-calibrate", made[_i].k, made[_i].d_model);
+    small_statistics(&wide, "w.h5");
+    if (!made[_i].wrong) {
+        ck_ok(verify("w.h5", NULL, &e), e);
+        ck_ok(exf_solve(path[0], &o, &t, &e), e);
+        exf_tables_free(&t);
+        ck_ok(exf_merge_statistics(path, 1, merged, 1, 0, NULL, &e), e);
+        return;
+    }
+    ck_fails(verify("w.h5", NULL, &e), EXF_FORMAT, e, said);
+    ck_fails(exf_solve(path[0], &o, &t, &e), EXF_FORMAT, e, said);
+    ck_fails(exf_merge_statistics(path, 1, merged, 1, 0, NULL, &e), EXF_FORMAT, e, said);
+}
+END_TEST
+
+START_TEST(verification_tells_of_the_cross_check)
+{
+    static const char *const facts[] = {ON_GPU, "accumulate.cross_check", "8", NULL};
+    const small_run checked = {.l = 1, .e = 6, .k = 2, .n = 60, .facts = facts};
+    const small_run not_checked = {.l = 1, .e = 6, .k = 2, .n = 60, .facts = facts + 4};
+    small_statistics(&not_checked, "n.h5");
+    ck_ok(verify("n.h5", NULL, &e), e);
+    int without = n_held;
+    small_statistics(&checked, "c.h5");
+    ck_ok(verify("c.h5", NULL, &e), e);
+    ck_assert_int_eq(n_held, without + 1);
+}
+END_TEST
+
 START_TEST(a_file_that_is_none_is_refused)
 {
     exf_write_file(exf_scratch("x.h5"), "no file of ours", 15);
@@ -315,7 +363,7 @@ static exf_code verify_both(exf_err *err)
 
 START_TEST(verification_survives_every_failing_allocation)
 {
-    static const small_run least = {1, 3, 2, 4, NULL};
+    static const small_run least = {.l = 1, .e = 3, .k = 2, .n = 4};
     small_files(&least, "s.h5", "t.h5");
     fail_each_allocation(verify_both, left_behind, 2);
 }
@@ -348,6 +396,8 @@ Suite *exf_suite(void)
     tcase_add_test(c, tables_hold_the_counts_and_norms_of_their_statistics);
     tcase_add_test(c, one_changed_scalar_is_found);
     tcase_add_test(c, settings_that_cannot_be_read);
+    tcase_add_loop_test(c, wrong_sums_are_refused, 0, COUNT(made));
+    tcase_add_test(c, verification_tells_of_the_cross_check);
     tcase_add_test(c, a_file_that_is_none_is_refused);
     tcase_add_test(c, verification_survives_every_failing_allocation);
     suite_add_tcase(s, c);
