@@ -13,7 +13,7 @@ typedef struct {
     size_t n;
 } array_list;
 
-static void add_array(array_list *a, int kind, const char *name, exf_dtype dtype, int rank, const int64_t shape[3],
+static void add_array(array_list *a, int kind, const char *name, exf_dtype dtype, int rank, const int64_t *shape,
                       const void *data)
 {
     if (!data) return;
@@ -23,30 +23,15 @@ static void add_array(array_list *a, int kind, const char *name, exf_dtype dtype
     a->kind[a->n++] = kind;
 }
 
-static void list_sums(array_list *a, const exf_layer_statistics *s)
+/* Lists the arrays of exf_layer_statistics; only_stream: of these what the last sweep adds. */
+static void list_sums(array_list *a, const exf_layer_statistics *s, int only_stream)
 {
-    int64_t e = s->n_experts, pairs[3] = {e, e, 3}, experts[3] = {e, 3};
-#define X(name) add_array(a, EXF_RANKS_EXACT, #name, EXF_DT_U64, 3, pairs, s->name);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-#undef X
-#define X(name) add_array(a, EXF_RANKS_EXACT, #name, EXF_DT_U64, 2, experts, s->name);
-    EXF_EXPERT_SUMS(X)
-    EXF_BARE_SUMS(X)
-#undef X
-    add_array(a, EXF_RANKS_U64, "sequences", EXF_DT_U64, 2, pairs, s->sequences);
-    add_array(a, EXF_RANKS_U64, "count", EXF_DT_U64, 2, pairs, s->count);
-    add_array(a, EXF_RANKS_U64, "half_count", EXF_DT_U64, 2, pairs, s->half_count);
-    add_array(a, EXF_RANKS_U64, "norm_count", EXF_DT_U64, 1, experts, s->norm_count);
-    add_array(a, EXF_RANKS_U64, "bare_count", EXF_DT_U64, 1, experts, s->bare_count);
-    add_array(a, EXF_RANKS_U64, "empty_slots", EXF_DT_U64, 1, (int64_t[3]){1}, s->empty_slots);
-}
-
-static void list_stream(array_list *a, const exf_layer_statistics *s)
-{
-    add_array(a, EXF_RANKS_EXACT, "stream_sq", EXF_DT_U64, 2, (int64_t[3]){1, 3}, s->stream_sq);
-    add_array(a, EXF_RANKS_U64, "stream_count", EXF_DT_U64, 1, (int64_t[3]){1}, s->stream_count);
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *row = &exf_layer_arrays[i];
+        exf_tensor t = exf_layer_array_tensor(row, s->n_experts, exf_layer_array_at(row, s));
+        if (only_stream && row->part != EXF_PART_STREAM) continue;
+        add_array(a, row->element == EXF_ELEMENT_EXACT ? EXF_RANKS_EXACT : EXF_RANKS_U64, t.name, t.dtype, t.rank, t.shape, t.data);
+    }
 }
 
 /* Lists n tokens.  All ranks chose the same; each has the routes of its own, and zeros for the others. */
@@ -89,11 +74,10 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 {
     array_list a = {.n = 0};
     size_t n = 0;
-    list_stream(&a, s);
+    list_sums(&a, s, v != NULL);
     if (v) {
         list_vectors(&a, v);
     } else {
-        list_sums(&a, s);
         list_norms(&a, &s->norms);
         list_routes(&a, &s->routes, s->routes.cap);
     }
@@ -114,8 +98,7 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
 {
     array_list a = {.n = 0};
-    list_sums(&a, s);
-    list_stream(&a, s);
+    list_sums(&a, s, 0);
     list_routes(&a, &s->routes, s->routes.n);
     list_norms(&a, &s->norms);
     if (v) list_vectors(&a, v);
@@ -165,8 +148,7 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
     array_list a = {.n = 0};
     exf_code rc;
     EXF_TRY(exf_resume_get(r, NAME, layer, &f, err));
-    list_sums(&a, s);
-    list_stream(&a, s);
+    list_sums(&a, s, 0);
     EXF_TRY(new_routes(s, f, err));
     list_routes(&a, &s->routes, s->routes.n);
     EXF_TRY(new_norms(s, f, d_model, err));

@@ -45,6 +45,7 @@ typedef struct {
     int in_half; /* 1: the present sequence is of the half whose sums are kept */
 } exf_sequence_tracker;
 
+size_t exf_sequence_tracker_bytes(int n_experts);
 exf_code exf_sequence_tracker_new(exf_sequence_tracker *k, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_sequence_tracker_free(exf_sequence_tracker *k);
 /* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half). */
@@ -246,7 +247,7 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
 
 /* Lists the arrays that ranks add up, and returns how many.  v NULL: all sums of s.  Else what the sweeps after the first add:
  * the sums of v and the energy of the residual stream. */
-enum { EXF_MOST_LAYER_ARRAYS = 48 };
+enum { EXF_MOST_LAYER_ARRAYS = EXF_N_LAYER_ARRAYS + 16 };
 size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const exf_layer_statistics *s, const exf_vector_sums *v);
 
 /* ---- accumulate_sinks.c --------------------------------------------------------------------------- */

@@ -113,17 +113,16 @@ static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_option
 
 uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
     if (o->basis_only) return exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
-    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 3 * sizeof(exf_exact) + 3 * sizeof(uint64_t)) + sample_bytes(s, o) +
-           exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
+    return exf_layer_statistics_disk((int)s->n_experts) + sample_bytes(s, o) + exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
 }
 
 uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers, int on_device,
                                int has_ranks)
 {
     uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
-    uint64_t sums = e * e * (13 * sizeof(exf_exact) + 4 * sizeof(uint64_t)), each = sums, samples = (uint64_t)o->samples;
+    uint64_t sums = exf_layer_statistics_bytes((int)e), samples = (uint64_t)o->samples;
+    uint64_t each = sums + exf_sequence_tracker_bytes((int)e);
     uint64_t waiting = on_device || has_ranks ? (uint64_t)exf_waiting_layers(o, has_ranks) : 1;
     if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;

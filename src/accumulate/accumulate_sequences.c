@@ -8,6 +8,11 @@
 #include <math.h>
 #include <string.h>
 
+size_t exf_sequence_tracker_bytes(int n_experts)
+{
+    return (size_t)n_experts * (size_t)n_experts * (2 * sizeof(exf_exact) + sizeof(uint64_t));
+}
+
 exf_code exf_sequence_tracker_new(exf_sequence_tracker *k, int n_experts, exf_err *err)
 {
     size_t cells = (size_t)n_experts * (size_t)n_experts;

@@ -56,54 +56,54 @@
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/artifact_basis.h"
-#include "artifact/layer_datasets.h"
 #include "artifact/provenance.h"
 #include "artifact/statistics.h"
 
 #include "base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
 static const exf_artifact of_common_input = {.kind = "statistics", .version = 5, .min_reader = 2};
 
-/* ---- the datasets of a layer --------------------------------------------- */
+/* ---- the order of the digest --------------------------------------------- */
 
-static exf_code write_dataset(exf_h5 *h, exf_layer_dataset d, const void *data, exf_err *err)
+/* The digest walks over the layers in order of their groups' names, 0, 1, 10, 11, ..., 2: a layer is hashed as soon as all that
+ * come before it are written.  Of 48 layers nine tenths are hashed by then when the last one is. */
+
+/* Orders layers as their groups' names are: 10 before 2. */
+static int compare_names(const void *a, const void *b)
 {
-    d.t.name = d.path;
-    d.t.data = data;
-    return exf_h5_write(h, &d.t, err);
+    const struct exf_hashed_layer *x = a, *y = b;
+    char name[2][16];
+    snprintf(name[0], sizeof name[0], "%d", (int)x->number);
+    snprintf(name[1], sizeof name[1], "%d", (int)y->number);
+    return strcmp(name[0], name[1]);
 }
 
-static exf_code read_dataset(exf_h5 *h, exf_layer_dataset d, void *to, exf_err *err)
+static exf_code order_layers(exf_statistics_writer *w, const exf_statistics_header *head, exf_err *err)
 {
-    d.t.name = d.path;
-    return exf_h5_read(h, &d.t, to, err);
-}
-
-static exf_code expect_dataset(exf_h5 *h, exf_layer_dataset d, exf_err *err)
-{
-    d.t.name = d.path;
-    return exf_h5_expect(h, &d.t, err);
-}
-
-/* Looks whether a layer has a dataset or group of that name. */
-static exf_code look_for(exf_h5 *h, int layer, const char *name, int *found, exf_err *err)
-{
-    return exf_h5_exists(h, exf_layer_dataset_of(layer, name, EXF_DT_U8, 1, 0, 0).path, found, err);
-}
-
-/* *out [n]: the sums rounded to nearest; the caller frees them. */
-static exf_code round_sums(double **out, const exf_exact *sum, size_t n, exf_err *err)
-{
-    double *rounded;
-    exf_code rc = exf_mem_new(out, n, sizeof **out, "rounded sums", err);
+    exf_code rc = exf_mem_new(&w->in_digest, (size_t)head->n_layers, sizeof *w->in_digest, "list of layers", err);
     if (rc != EXF_OK) return rc;
-    rounded = *out;
-    for (size_t i = 0; i < n; i++) rounded[i] = exf_exact_value(&sum[i]);
-    return exf_stop_check(err);
+    w->n_layers = head->n_layers;
+    for (int i = 0; i < w->n_layers; i++) w->in_digest[i].number = head->layer_number[i];
+    qsort(w->in_digest, (size_t)w->n_layers, sizeof *w->in_digest, compare_names);
+    return EXF_OK;
+}
+
+exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; i < w->n_layers; i++) w->in_digest[i].done |= w->in_digest[i].number == layer;
+    for (; w->n_hashed < w->n_layers && w->in_digest[w->n_hashed].done; w->n_hashed++) {
+        char group[32];
+        snprintf(group, sizeof group, "/layers/%d", (int)w->in_digest[w->n_hashed].number);
+        EXF_TRY(exf_h5_digest_through(w->h, group, err));
+    }
+out:
+    return rc;
 }
 
 /* ---- writing ------------------------------------------------------------ */
@@ -135,7 +135,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     w->by_sequence = head->sequences && head->sequences->length;
     w->without_energies = head->without_energies;
     w->halves = w->by_sequence && !head->without_halves;
-    EXF_TRY(exf_statistics_order_layers(w, head, err));
+    EXF_TRY(order_layers(w, head, err));
     EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
                                 head->is_basis       ? &exf_artifact_basis
                                 : head->common_input ? &of_common_input
@@ -149,25 +149,6 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
 out:
     exf_provenance_free(&first);
     if (rc != EXF_OK) exf_statistics_abort(w);
-    return rc;
-}
-
-exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    double stream_sq = exf_exact_value(s->stream_sq);
-    exf_code rc;
-    EXF_TRY(exf_layer_sums_write(w, layer, s, err));
-    EXF_TRY(exf_bare_sums_write(w->h, layer, s, err));
-    EXF_TRY(exf_norm_sums_write(&s->norms, w->h, layer, err));
-    if (*s->stream_count) {
-        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &stream_sq, err));
-        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
-        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
-    }
-    if (*s->empty_slots)
-        EXF_TRY(write_dataset(w->h, exf_layer_dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
-    rc = exf_route_sample_write(&s->routes, w->h, layer, err);
-out:
     return rc;
 }
 
@@ -234,139 +215,9 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     if (r->common_input)
         EXF_TRY(exf_common_tokens_of(&r->common, &r->shape, &r->sequences, &r->provenance, path, err));
     EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
-    /* The first layer's pair sums are looked at before anybody takes memory for layers of that many experts. */
-#define X(sum) EXF_TRY(expect_dataset(r->h, exf_layer_sums_dataset(r->layer_number[0], #sum, 2, r->shape.n_experts, 1), err));
-    EXF_PAIR_SUMS(X)
-#undef X
-    EXF_TRY(look_for(r->h, r->layer_number[0], "energy_sum", &r->has_energies, err));
-    if (r->sequences.length) rc = look_for(r->h, r->layer_number[0], "half", &r->has_halves, err);
+    rc = exf_statistics_find_parts(r, err);
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
-    return rc;
-}
-
-/* Reads sums of one name and compares the rounded ones with the exact ones. */
-static exf_code get_sums(exf_statistics_reader *r, int layer, const char *name, exf_exact *sum, int rank, exf_err *err)
-{
-    int64_t e = r->shape.n_experts;
-    size_t n = (size_t)(rank == 2 ? e * e : e);
-    exf_layer_dataset d = exf_layer_sums_dataset(layer, name, rank, e, 0);
-    double *rounded = NULL, *should = NULL;
-    exf_code rc;
-    EXF_TRY(read_dataset(r->h, exf_layer_sums_dataset(layer, name, rank, e, 1), sum, err));
-    EXF_TRY(exf_mem_new(&rounded, n, sizeof *rounded, "rounded sums", err));
-    EXF_TRY(read_dataset(r->h, d, rounded, err));
-    EXF_TRY(round_sums(&should, sum, n, err));
-    for (size_t i = 0; rc == EXF_OK && i < n; i++)
-        if (!(rounded[i] == should[i]))
-            rc = exf_fail(err, EXF_FORMAT, "%s: %s[%zu] is %.17g, its exact sum is %.17g", exf_h5_path(r->h), d.path, i, rounded[i],
-                          should[i]);
-out:
-    exf_mem_free(rounded);
-    exf_mem_free(should);
-    return rc;
-}
-
-static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    char pairs[EXF_DATASET_PATH], experts[EXF_DATASET_PATH];
-    snprintf(pairs, sizeof pairs, "/layers/%d/count[", layer);
-    snprintf(experts, sizeof experts, "/layers/%d/norm_count[", layer);
-    exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
-                          .common = r->common, .count = s->count, .expert_count = s->norm_count, .empty_slots = *s->empty_slots};
-    return exf_counts_check(&c, err);
-}
-
-/* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
-static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts;
-    for (size_t i = 0; i < e * e; i++)
-        if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
-            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences",
-                            exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->sequences[i],
-                            (unsigned long long)s->count[i], r->sequences.n);
-    return EXF_OK;
-}
-
-static exf_code get_sequences(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
-{
-    int64_t e = r->shape.n_experts;
-    exf_code rc;
-#define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 2, err));
-    EXF_SEQUENCE_SUMS(X)
-#undef X
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "sequences", EXF_DT_U64, e, e, 0), s->sequences, err));
-    rc = check_sequences(r, layer, s, err);
-out:
-    return rc;
-}
-
-/* Reads the sums of a half; its counts are mirrored and no larger than the whole ones, and without a token there is no sum. */
-static exf_code get_half(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
-{
-    int64_t e = r->shape.n_experts;
-    exf_code rc;
-#define X(name) EXF_TRY(read_dataset(r->h, exf_half_sums_dataset(layer, #name, e), s->name, err));
-    EXF_HALF_SUMS(X)
-#undef X
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "half/count", EXF_DT_U64, e, e, 0), s->half_count, err));
-    for (int64_t i = 0; rc == EXF_OK && i < e * e; i++) {
-        int64_t mirror = i % e * e + i / e;
-        if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
-        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/half/count[%lld, %lld] is %llu, the mirrored pair's %llu, the whole's %llu",
-                      exf_h5_path(r->h), layer, (long long)(i / e), (long long)(i % e), (unsigned long long)s->half_count[i],
-                      (unsigned long long)s->half_count[mirror], (unsigned long long)s->count[i]);
-    }
-out:
-    return rc;
-}
-
-static exf_code get_stream(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
-{
-    double rounded;
-    exf_code rc;
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "stream/sq", EXF_DT_F64, 1, 0, 0), &rounded, err));
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, 0), s->stream_sq, err));
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, 0), s->stream_count, err));
-    if (!(rounded == exf_exact_value(s->stream_sq)))
-        rc = exf_fail(err, EXF_FORMAT, "%s: /layers/%d/stream/sq is %.17g, its exact sum is %.17g", exf_h5_path(r->h), layer,
-                      rounded, exf_exact_value(s->stream_sq));
-    else if (!(rounded > 0) || *s->stream_count < 1 || *s->stream_count > (uint64_t)r->shape.n_tokens)
-        rc = exf_fail(err, EXF_FORMAT,
-                      "%s: /layers/%d/stream has an energy of %.17g over %llu tokens, expected one above 0 over 1 to %lld",
-                      exf_h5_path(r->h), layer, rounded, (unsigned long long)*s->stream_count, (long long)r->shape.n_tokens);
-out:
-    return rc;
-}
-
-exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
-{
-    int layer = r->layer_number[i], has_stream, has_empty_slots;
-    int64_t e = r->shape.n_experts;
-    exf_code rc;
-    exf_layer_statistics_zero(s);
-#define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 2, err));
-    EXF_PAIR_SUMS(X)
-#undef X
-#define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 1, err));
-    EXF_EXPERT_SUMS_OF_VERSION_1(X)
-    if (r->has_energies) X(energy_sum)
-#undef X
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "count", EXF_DT_U64, e, e, 0), s->count, err));
-    EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "norm_count", EXF_DT_U64, e, 0, 0), s->norm_count, err));
-    EXF_TRY(look_for(r->h, layer, "empty_slots", &has_empty_slots, err));
-    EXF_TRY(look_for(r->h, layer, "stream", &has_stream, err));
-    if (has_empty_slots)
-        EXF_TRY(read_dataset(r->h, exf_layer_dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, 0), s->empty_slots, err));
-    if (has_stream) EXF_TRY(get_stream(r, layer, s, err));
-    EXF_TRY(exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err));
-    EXF_TRY(check_counts(r, layer, s, err));
-    if (r->sequences.length) EXF_TRY(get_sequences(r, layer, s, err));
-    if (r->has_halves) EXF_TRY(get_half(r, layer, s, err));
-    EXF_TRY(exf_norm_sums_read(&s->norms, r->h, &r->shape, layer, s->norm_count, err));
-    rc = exf_bare_sums_read(r->h, layer, r->shape.top_k, r->common_input, s, err);
-out:
     return rc;
 }
 

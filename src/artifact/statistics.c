@@ -1,49 +1,71 @@
-/* statistics.c - the sums of a layer in memory; see statistics.h. */
+/* statistics.c - the arrays of a layer's sums: their table, their memory, merging; see statistics.h. */
 #include "artifact/statistics.h"
 
 #include "base/mem.h"
 
-#include <math.h>
 #include <string.h>
 
-/* ---- the sums of a layer ---------------------------------------------------------- */
-
-/* Counts of a set's arrays: of pairs, of experts, and single ones. */
-#define X(name) +1
-enum {
-    PAIR_ARRAYS = 0 EXF_PAIR_SUMS(X) EXF_SEQUENCE_SUMS(X) EXF_HALF_SUMS(X),
-    EXPERT_ARRAYS = 0 EXF_EXPERT_SUMS(X) EXF_BARE_SUMS(X)
-};
+const exf_layer_array exf_layer_arrays[EXF_N_LAYER_ARRAYS] = {
+#define X(name, of, element, part, rounded, words) \
+    {#name, EXF_OF_##of, EXF_ELEMENT_##element, EXF_PART_##part, rounded, words, offsetof(exf_layer_statistics, name)},
+    EXF_LAYER_ARRAYS(X)
 #undef X
+};
+
+size_t exf_layer_array_count(const exf_layer_array *a, int n_experts)
+{
+    size_t e = (size_t)n_experts;
+    return a->of == EXF_OF_PAIR ? e * e : a->of == EXF_OF_EXPERT ? e : 1;
+}
+
+/* Returns the bytes of an array. */
+static size_t array_bytes(const exf_layer_array *a, int n_experts)
+{
+    return exf_layer_array_count(a, n_experts) * (a->element == EXF_ELEMENT_EXACT ? sizeof(exf_exact) : sizeof(uint64_t));
+}
+
+void *exf_layer_array_at(const exf_layer_array *a, const exf_layer_statistics *s)
+{
+    void *array;
+    memcpy(&array, (const char *)s + a->offset, sizeof array);
+    return array;
+}
+
+exf_tensor exf_layer_array_tensor(const exf_layer_array *a, int n_experts, const void *data)
+{
+    exf_tensor t = {.name = a->name, .dtype = EXF_DT_U64, .data = data};
+    t.shape[t.rank++] = a->of == EXF_OF_LAYER ? 1 : n_experts;
+    if (a->of == EXF_OF_PAIR) t.shape[t.rank++] = n_experts;
+    if (a->element == EXF_ELEMENT_EXACT) t.shape[t.rank++] = sizeof(exf_exact) / sizeof(uint64_t);
+    return t;
+}
+
+/* ---- memory ------------------------------------------------------------------------ */
 
 size_t exf_layer_statistics_bytes(int n_experts)
 {
-    size_t e = (size_t)n_experts;
-    return (PAIR_ARRAYS * e * e + EXPERT_ARRAYS * e + 1) * sizeof(exf_exact) + (3 * e * e + 2 * e + 2) * sizeof(uint64_t);
+    size_t bytes = 0;
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) bytes += array_bytes(&exf_layer_arrays[i], n_experts);
+    return bytes;
+}
+
+size_t exf_layer_statistics_disk(int n_experts)
+{
+    size_t bytes = exf_layer_statistics_bytes(n_experts);
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++)
+        if (exf_layer_arrays[i].rounded) bytes += exf_layer_array_count(&exf_layer_arrays[i], n_experts) * sizeof(double);
+    return bytes;
 }
 
 /* Points the arrays into the memory of a set, one after the other: all are of words. */
 static void place_arrays(exf_layer_statistics *s, void *memory)
 {
-    size_t e = (size_t)s->n_experts;
-    exf_exact *sums = memory;
-#define X(name) s->name = sums, sums += e * e;
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-#undef X
-#define X(name) s->name = sums, sums += e;
-    EXF_EXPERT_SUMS(X)
-    EXF_BARE_SUMS(X)
-#undef X
-    s->stream_sq = sums++;
-    s->count = (void *)sums;
-    s->sequences = s->count + e * e;
-    s->half_count = s->sequences + e * e;
-    s->norm_count = s->half_count + e * e;
-    s->bare_count = s->norm_count + e;
-    s->empty_slots = s->bare_count + e;
-    s->stream_count = s->empty_slots + 1;
+    char *at = memory;
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *a = &exf_layer_arrays[i];
+        memcpy((char *)s + a->offset, &at, sizeof at);
+        at += array_bytes(a, s->n_experts);
+    }
 }
 
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
@@ -67,10 +89,20 @@ void exf_layer_statistics_move(exf_layer_statistics *s, void *memory)
 
 void exf_layer_statistics_zero(exf_layer_statistics *s)
 {
-    memset(s->dot, 0, exf_layer_statistics_bytes(s->n_experts)); /* dot is the first of the arrays */
+    memset(exf_layer_array_at(&exf_layer_arrays[0], s), 0, exf_layer_statistics_bytes(s->n_experts));
     s->routes.n = 0;
     exf_norm_sums_zero(&s->norms);
 }
+
+void exf_layer_statistics_free(exf_layer_statistics *s)
+{
+    exf_mem_free(s->own);
+    exf_route_sample_free(&s->routes);
+    exf_norm_sums_free(&s->norms);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- merging ----------------------------------------------------------------------- */
 
 static exf_code merge_sums(exf_exact *to, const exf_exact *from, size_t n, const char *name, exf_err *err)
 {
@@ -98,37 +130,16 @@ static exf_code merge_counts(uint64_t *to, const uint64_t *from, size_t n, const
 
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err)
 {
-    size_t e = (size_t)to->n_experts;
     exf_code rc;
-#define X(name) EXF_TRY(merge_sums(to->name, from->name, e *e, #name, err));
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-#undef X
-#define X(name) EXF_TRY(merge_sums(to->name, from->name, e, #name, err));
-    EXF_EXPERT_SUMS(X)
-    EXF_BARE_SUMS(X)
-#undef X
-#define X(name, n) EXF_TRY(merge_counts(to->name, from->name, n, #name, err));
-    X(count, e * e)
-    X(sequences, e * e)
-    X(half_count, e * e)
-    X(norm_count, e)
-    X(bare_count, e)
-    X(empty_slots, 1)
-    X(stream_count, 1)
-#undef X
-    EXF_TRY(merge_sums(to->stream_sq, from->stream_sq, 1, "stream_sq", err));
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *a = &exf_layer_arrays[i];
+        void *sum = exf_layer_array_at(a, to), *terms = exf_layer_array_at(a, from);
+        size_t n = exf_layer_array_count(a, to->n_experts);
+        EXF_TRY(a->element == EXF_ELEMENT_EXACT ? merge_sums(sum, terms, n, a->name, err)
+                                                : merge_counts(sum, terms, n, a->name, err));
+    }
     if (to->routes.cap) exf_route_sample_merge(&to->routes, &from->routes);
     rc = exf_norm_sums_merge(&to->norms, &from->norms, err);
 out:
     return rc;
-}
-
-void exf_layer_statistics_free(exf_layer_statistics *s)
-{
-    exf_mem_free(s->own);
-    exf_route_sample_free(&s->routes);
-    exf_norm_sums_free(&s->norms);
-    memset(s, 0, sizeof *s);
 }

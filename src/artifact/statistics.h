@@ -39,40 +39,75 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
 
 /* ---- the sums of a layer ----------------------------------------------- */
 
-/* The sums are defined in kernels/statistics/layer_sums.h. */
-#define EXF_PAIR_SUMS(X) X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
-#define EXF_EXPERT_SUMS_OF_VERSION_1(X) X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum)
-#define EXF_EXPERT_SUMS(X) EXF_EXPERT_SUMS_OF_VERSION_1(X) X(energy_sum)
+/* The arrays of a layer's sums and counts: one row each, in the order in which a file has them.  From these rows follow their
+ * memory, their merging, their datasets, and what resume points record and ranks add up: a new array is a row here and the code
+ * that observes it.  kernels/statistics/layer_sums.h defines the terms of most.
+ *   name     of the member, and of the tensor in a resume point
+ *   of       PAIR: [E, E], row = source; EXPERT: [E]; LAYER: [1]
+ *   element  EXACT: exf_exact, a sum; COUNT: uint64_t
+ *   part     which files have it, below
+ *   rounded  F64 dataset below /layers/<l>/ of the sums rounded to nearest; NULL: none
+ *   words    U64 dataset of the counts, or of the sums exactly */
+#define EXF_LAYER_ARRAYS(X)                                                                           \
+    X(dot,                   PAIR,   EXACT, ALWAYS,    "dot",               "exact/dot")              \
+    X(target_sq,             PAIR,   EXACT, ALWAYS,    "target_sq",         "exact/target_sq")        \
+    X(source_sq,             PAIR,   EXACT, ALWAYS,    "source_sq",         "exact/source_sq")        \
+    X(dot0,                  PAIR,   EXACT, ALWAYS,    "dot0",              "exact/dot0")             \
+    X(sq0,                   PAIR,   EXACT, ALWAYS,    "sq0",               "exact/sq0")              \
+    /* Over sequences, the units of a jackknife: a^2, a b and b^2 of a sequence's own dot a and       \
+     * target_sq b, both times EXF_SEQUENCE_SCALE; and the sequences that observed the pair. */       \
+    X(seq_aa,                PAIR,   EXACT, SEQUENCES, "seq_aa",            "exact/seq_aa")           \
+    X(seq_ab,                PAIR,   EXACT, SEQUENCES, "seq_ab",            "exact/seq_ab")           \
+    X(seq_bb,                PAIR,   EXACT, SEQUENCES, "seq_bb",            "exact/seq_bb")           \
+    X(norm_sum,              EXPERT, EXACT, ALWAYS,    "norm_sum",          "exact/norm_sum")         \
+    X(sq_sum,                EXPERT, EXACT, ALWAYS,    "sq_sum",            "exact/sq_sum")           \
+    X(route_weight_sum,      EXPERT, EXACT, ALWAYS,    "route_weight_sum",  "exact/route_weight_sum") \
+    X(contribution_sum,      EXPERT, EXACT, ALWAYS,    "contribution_sum",  "exact/contribution_sum") \
+    X(energy_sum,            EXPERT, EXACT, ENERGIES,  "energy_sum",        "exact/energy_sum")       \
+    X(count,                 PAIR,   COUNT, ALWAYS,    NULL,                "count")                  \
+    X(norm_count,            EXPERT, COUNT, ALWAYS,    NULL,                "norm_count")             \
+    X(sequences,             PAIR,   COUNT, SEQUENCES, NULL,                "sequences")              \
+    /* Of one half of the data alone, the sequences with exf_sequence_half(); the other half's are    \
+     * what the whole has beyond them. */                                                             \
+    X(half_dot,              PAIR,   EXACT, HALVES,    NULL,                "half/dot")               \
+    X(half_target_sq,        PAIR,   EXACT, HALVES,    NULL,                "half/target_sq")         \
+    X(half_source_sq,        PAIR,   EXACT, HALVES,    NULL,                "half/source_sq")         \
+    X(half_count,            PAIR,   COUNT, HALVES,    NULL,                "half/count")             \
+    /* Over the routes that the bare router would make of tokens of common input                      \
+     * (accumulate/accumulate_bare.c): ||E_e(x)||, w ||E_e(x)||, and their number. */                 \
+    X(bare_norm_sum,         EXPERT, EXACT, BARE,      NULL,                "bare/norm_sum")          \
+    X(bare_contribution_sum, EXPERT, EXACT, BARE,      NULL,                "bare/contribution_sum")  \
+    X(bare_count,            EXPERT, COUNT, BARE,      NULL,                "bare/count")             \
+    /* Squared norms of the residual stream after the layer, all its streams together, and the        \
+     * tokens whose stream was seen: none with recorded hidden states. */                             \
+    X(stream_sq,             LAYER,  EXACT, STREAM,    "stream/sq",         "stream/exact")           \
+    X(stream_count,          LAYER,  COUNT, STREAM,    NULL,                "stream/count")           \
+    /* Slots of the layer's tokens that hold no expert, since a hash layer names one twice. */        \
+    X(empty_slots,           LAYER,  COUNT, OBSERVED,  NULL,                "empty_slots")
 
-/* Sums over sequences (units of a jackknife): with a = a sequence's own dot and b = its own
- * target_sq, both times 2^-24, the sums of a^2, a b and b^2. */
-#define EXF_SEQUENCE_SUMS(X) X(seq_aa) X(seq_ab) X(seq_bb)
 #define EXF_SEQUENCE_SCALE 0x1p-24
 
-/* dot, target_sq and source_sq of one half of the data alone, that of the sequences with exf_sequence_half(); the other half's are
- * what the whole has beyond them. */
-#define EXF_HALF_SUMS(X) X(half_dot) X(half_target_sq) X(half_source_sq)
+/* Which files have an array.  Those of the last three parts are in a file by groups (the path below the layer up to its '/'), each
+ * where the last array of the group is not all 0.  What a file lacks reads as 0; merging cannot tell that from a sum of other data
+ * alone, so a sum that only some runs observe comes with a fact that merging compares. */
+typedef enum {
+    EXF_PART_ALWAYS,
+    EXF_PART_SEQUENCES, /* files that know their sequences */
+    EXF_PART_ENERGIES,  /* files since version 4 */
+    EXF_PART_HALVES,    /* files since version 5 that know their sequences */
+    EXF_PART_BARE,
+    EXF_PART_STREAM,    /* after the sums of the norm head in the file; known after the last sweep alone */
+    EXF_PART_OBSERVED,  /* after them */
+    EXF_N_PARTS
+} exf_layer_part;
 
-/* Sums over the routes that the bare router would make (accumulate/accumulate_bare.c): of ||E_e(x)|| and w ||E_e(x)||. */
-#define EXF_BARE_SUMS(X) X(bare_norm_sum) X(bare_contribution_sum)
-
-/* The sums of one MoE layer.  Sums are exact; counts are tokens. */
+/* The sums of one MoE layer.  Sums are exact; counts are tokens where nothing else is said. */
 typedef struct {
-#define X(name) exf_exact *name;
-    EXF_PAIR_SUMS(X)   /* [E, E], row = source */
-    EXF_EXPERT_SUMS(X) /* [E] */
-    EXF_BARE_SUMS(X)   /* [E] */
-    EXF_SEQUENCE_SUMS(X) /* [E, E] */
-    EXF_HALF_SUMS(X)     /* [E, E] */
+#define EXF_ELEMENT_TYPE_EXACT exf_exact
+#define EXF_ELEMENT_TYPE_COUNT uint64_t
+#define X(name, of, element, part, rounded, words) EXF_ELEMENT_TYPE_##element *name;
+    EXF_LAYER_ARRAYS(X)
 #undef X
-    uint64_t *sequences;  /* [E, E] sequences that observed the pair */
-    uint64_t *count;      /* [E, E] */
-    uint64_t *half_count; /* [E, E] */
-    uint64_t *norm_count; /* [E] */
-    uint64_t *bare_count; /* [E] tokens of common input that the bare router gives the expert; all 0: it was not observed */
-    uint64_t *empty_slots;  /* [1] slots of the layer's tokens that hold no expert, since a hash layer names one twice */
-    exf_exact *stream_sq;   /* [1] squared norms of the residual stream after the layer, all its streams together */
-    uint64_t *stream_count; /* [1] tokens whose stream was seen; 0 where the pass had none, as with recorded hidden states */
     exf_route_sample routes; /* of the layer's tokens; cap 0: none is kept */
     exf_norm_sums norms;     /* q 0: none */
     int n_experts;
@@ -80,8 +115,31 @@ typedef struct {
     void *own;                      /* the memory of all arrays; NULL: it is another owner's */
 } exf_layer_statistics;
 
+/* A row of the table above. */
+typedef struct {
+    const char *name;
+    enum { EXF_OF_PAIR, EXF_OF_EXPERT, EXF_OF_LAYER } of;
+    enum { EXF_ELEMENT_EXACT, EXF_ELEMENT_COUNT } element;
+    exf_layer_part part;
+    const char *rounded, *words;
+    size_t offset; /* of the member */
+} exf_layer_array;
+
+#define X(...) +1
+enum { EXF_N_LAYER_ARRAYS = EXF_LAYER_ARRAYS(X) };
+#undef X
+extern const exf_layer_array exf_layer_arrays[EXF_N_LAYER_ARRAYS];
+
+/* Returns the elements of an array. */
+size_t exf_layer_array_count(const exf_layer_array *a, int n_experts);
+void *exf_layer_array_at(const exf_layer_array *a, const exf_layer_statistics *s);
+/* Describes an array as U64, a sum as an axis of 3 words. */
+exf_tensor exf_layer_array_tensor(const exf_layer_array *a, int n_experts, const void *data);
+
 /* Returns the bytes of the arrays of sums and counts, which lie in one piece of memory. */
 size_t exf_layer_statistics_bytes(int n_experts);
+/* Returns the bytes that all of them take in a file. */
+size_t exf_layer_statistics_disk(int n_experts);
 /* Allocates the sums, but no route sample and no sums of a norm head: exf_route_sample_new() and exf_norm_sums_new() do. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 /* Moves the arrays, zeroed, into memory of another owner, which a GPU copies to at full speed. */
@@ -91,14 +149,6 @@ void exf_layer_statistics_zero(exf_layer_statistics *s);
  * where a sum would wrap, which only forged ones do; `to` is then undefined. */
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_free(exf_layer_statistics *s);
-
-/* ---- the bare router's sums (statistics_bare.c) ------------------------- */
-
-/* Write a layer's, where there are any, and read them back; EXF_FORMAT where they are not of K experts for each token of common
- * input. */
-exf_code exf_bare_sums_write(exf_h5 *h, int layer, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-exf_code exf_bare_sums_read(exf_h5 *h, int layer, int64_t top_k, int common_input, const exf_layer_statistics *s,
-                            exf_err *err) EXF_CHECKED;
 
 /* ---- the route sample's datasets (statistics_routes.c) ------------------- */
 
@@ -141,8 +191,6 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Writes a layer's vector sums, once per layer after its other sums (vector_sums.h). */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
-/* Called by exf_statistics_start(). */
-exf_code exf_statistics_order_layers(exf_statistics_writer *w, const exf_statistics_header *head, exf_err *err) EXF_CHECKED;
 /* Says that all of a layer is written; its bytes are hashed for the digest of the commit as soon as those before it are. */
 exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
 /* Reads back a layer that was put, as exf_statistics_get() does, in a file of co-routed pairs; sequences: those of the file.
@@ -171,6 +219,9 @@ typedef struct {
 } exf_statistics_reader;
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;
+/* Finds which parts the layers have.  EXF_FORMAT if the first layer's pairs are not of as many experts as the file says: called by
+ * exf_statistics_open(), before anybody takes memory for them. */
+exf_code exf_statistics_find_parts(exf_statistics_reader *r, exf_err *err) EXF_CHECKED;
 /* Reads layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a file whose rounded
  * sums differ from its exact ones, or whose counts cannot be (data.h). */
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;

@@ -22,26 +22,21 @@ static exf_code consume(void *seconds, int i, const exf_layer_statistics *s, exf
     return EXF_OK;
 }
 
-/* Fills sums with random numbers. */
+/* Fills sums with random numbers; of each pair and expert there is one token. */
 static void fill(exf_layer_statistics *s)
 {
     uint64_t n = 0;
-#define NEXT (double)(exf_rng_u64(1, 1, n++) >> 40)
-#define X(name) \
-    for (int i = 0; i < E * E; i++) exf_exact_add(&s->name[i], NEXT);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-#undef X
-#define X(name) \
-    for (int i = 0; i < E; i++) exf_exact_add(&s->name[i], NEXT);
-    EXF_EXPERT_SUMS(X)
-#undef X
-    for (int i = 0; i < E * E; i++) s->count[i] = s->sequences[i] = s->half_count[i] = 1;
-    for (int i = 0; i < E; i++) s->norm_count[i] = 1;
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *row = &exf_layer_arrays[i];
+        exf_exact *sum = exf_layer_array_at(row, s);
+        uint64_t *count = exf_layer_array_at(row, s);
+        if (row->part == EXF_PART_BARE || row->part == EXF_PART_OBSERVED) continue;
+        for (size_t k = 0; k < exf_layer_array_count(row, E); k++) {
+            if (row->element == EXF_ELEMENT_EXACT) exf_exact_add(&sum[k], (double)(exf_rng_u64(1, 1, n++) >> 40));
+            else count[k] = 1;
+        }
+    }
     *s->stream_count = SEQUENCES * LENGTH;
-    exf_exact_add(s->stream_sq, NEXT);
-#undef NEXT
 }
 
 /* Gives a layer those sums, as a GPU does, and a sample of routes. */

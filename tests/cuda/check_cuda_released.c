@@ -171,7 +171,7 @@ static void note_sums(difference *d, const exf_layer_statistics *cpu, const exf_
     for (size_t i = 0; i < n * n; i++) note_pair(d, cpu, gpu, layer, i, i % n * n + i / n);
     for (size_t i = 0; i < n; i++) {
 #define X(sum) note(d, &cpu->sum[i], &gpu->sum[i], exf_exact_value(&cpu->sum[i]), #sum, layer, i);
-        EXF_EXPERT_SUMS(X)
+        X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum) X(energy_sum)
 #undef X
     }
     note(d, cpu->stream_sq, gpu->stream_sq, exf_exact_value(cpu->stream_sq), "stream_sq", layer, 0);

@@ -112,12 +112,12 @@ static inline void fill_statistics(exf_layer_statistics *s, const exf_run_shape 
     fill_counts(s->count, s->norm_count, run, seed);
     for (int a = 0; a < e; a++) {
 #define X(name) exf_exact_add(&s->name[a], x = (x + 1) * (a % 2 ? -1 : 1) / 3 + 7);
-        EXF_EXPERT_SUMS(X)
+        X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum) X(energy_sum)
 #undef X
     }
     for (int i = 0; i < e * e; i++) {
 #define X(name) exf_exact_add(&s->name[i], s->count[i] ? x = 1e3 / 7 - x * 0.9 : 0);
-        EXF_PAIR_SUMS(X)
+        X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
 #undef X
     }
     exf_exact_add(s->stream_sq, 17.25 + seed);
@@ -148,22 +148,12 @@ static inline int same_routes(const exf_route_sample *a, const exf_route_sample 
 
 static inline int same_statistics(const exf_layer_statistics *a, const exf_layer_statistics *b)
 {
-    size_t e = (size_t)a->n_experts;
     int same = a->n_experts == b->n_experts;
-#define X(name) same = same && memcmp(a->name, b->name, e *e * sizeof *a->name) == 0;
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    EXF_HALF_SUMS(X)
-    X(sequences)
-    X(count)
-    X(half_count)
-#undef X
-#define X(name) same = same && memcmp(a->name, b->name, e * sizeof *a->name) == 0;
-    EXF_EXPERT_SUMS(X)
-    X(norm_count)
-#undef X
-    same = same && *a->empty_slots == *b->empty_slots && memcmp(a->stream_sq, b->stream_sq, sizeof *a->stream_sq) == 0 &&
-           *a->stream_count == *b->stream_count;
+    for (int i = 0; same && i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *row = &exf_layer_arrays[i];
+        exf_tensor t = exf_layer_array_tensor(row, a->n_experts, NULL);
+        same = memcmp(exf_layer_array_at(row, a), exf_layer_array_at(row, b), exf_tensor_bytes(&t)) == 0;
+    }
     return same && (a->routes.n || b->routes.n ? same_routes(&a->routes, &b->routes) : 1);
 }
 #endif

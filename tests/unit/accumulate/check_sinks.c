@@ -148,7 +148,7 @@ START_TEST(sets_are_counted)
     exf_run_shape shape = {E, K, H, N, TOKENS};
     taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE};
     exf_accumulator *a = new_accumulator("sets.h5", &t, &scalars, 1);
-    uint64_t set = E * E * (13 * sizeof(exf_exact) + 4 * sizeof(uint64_t));
+    uint64_t set = exf_layer_statistics_bytes(E);
     ck_assert_int_eq(a->n_waiting, 2);
     ck_assert(a->waiting[0].sums.dot && a->waiting[1].sums.dot);
     exf_accumulator_free(a);

@@ -61,12 +61,12 @@ static void ck_cell(const exf_layer_statistics *s, int source, int target, const
 {
     int at = source * s->n_experts + target;
 #define X(name) ck_assert_msg(exf_exact_value(&s->name[at]) == c->name, #name "[%d, %d]", source, target);
-    EXF_PAIR_SUMS(X)
+    X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
 #undef X
     ck_assert_uint_eq(s->count[at], c->count);
     if (source != target) return;
 #define X(name) ck_assert_msg(exf_exact_value(&s->name[source]) == c->name, #name "[%d]", source);
-    EXF_EXPERT_SUMS(X)
+    X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum) X(energy_sum)
 #undef X
     ck_assert_uint_eq(s->norm_count[source], c->norm_count);
 }

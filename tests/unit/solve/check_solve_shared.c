@@ -25,7 +25,7 @@ static void fill(exf_layer_statistics *s, const cell *c)
     for (int i = 0; i < 4; i++) {
         int at = c[i].s * E + c[i].t;
 #define X(name) exf_exact_add(&s->name[at], c[i].name);
-        EXF_PAIR_SUMS(X)
+        X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
 #undef X
         s->count[at] = (uint64_t)c[i].count;
     }

@@ -1,0 +1,319 @@
+/* statistics_layer.c - a layer of statistics in the file (artifact_statistics.c): writes the datasets of its arrays in the order
+ * of their table, reads them back and refuses what cannot be.
+ *
+ * A layer of 128 experts is 6.1 MB, which a GPU's pass has every 25 ms: rounding, writing and checksums are shared out among
+ * threads, each of which rounds what it writes next, and libhdf5, which serves one, makes the datasets before and adds the
+ * checksums after. */
+#include "artifact/statistics.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PATH_LEN = 96, MOST_DATASETS = 2 * EXF_N_LAYER_ARRAYS };
+
+/* Describes the dataset of an array's words, or of its values rounded to nearest. */
+static exf_tensor dataset_of(char path[PATH_LEN], int layer, const exf_layer_array *a, int n_experts, int rounded)
+{
+    exf_tensor t = exf_layer_array_tensor(a, n_experts, NULL);
+    snprintf(path, PATH_LEN, "/layers/%d/%s", layer, rounded ? a->rounded : a->words);
+    t.name = path;
+    if (rounded) {
+        t.dtype = EXF_DT_F64;
+        t.shape[--t.rank] = 0; /* the axis of words */
+    }
+    return t;
+}
+
+/* Returns the length of the name of the array's group below the layer's, or of its dataset if it is in none; *name points to it. */
+static int group_of(const exf_layer_array *a, const char **name)
+{
+    *name = a->rounded ? a->rounded : a->words;
+    return (int)strcspn(*name, "/");
+}
+
+/* Returns how many arrays from `first` on are of its part and group. */
+static int group_size(int first)
+{
+    const exf_layer_array *a = &exf_layer_arrays[first];
+    const char *group, *other;
+    int len = group_of(a, &group), n = 1;
+    while (first + n < EXF_N_LAYER_ARRAYS && a[n].part == a->part && group_of(&a[n], &other) == len &&
+           strncmp(group, other, (size_t)len) == 0)
+        n++;
+    return n;
+}
+
+/* Looks whether a layer has the array's group. */
+static exf_code look_for(exf_h5 *h, int layer, const exf_layer_array *a, int *found, exf_err *err)
+{
+    char path[PATH_LEN];
+    const char *group;
+    int len = group_of(a, &group);
+    snprintf(path, sizeof path, "/layers/%d/%.*s", layer, len, group);
+    return exf_h5_exists(h, path, found, err);
+}
+
+/* ---- writing ------------------------------------------------------------------------ */
+
+/* Datasets on their way to the file. */
+typedef struct {
+    char path[MOST_DATASETS][PATH_LEN];
+    exf_tensor t[MOST_DATASETS];
+    struct {
+        const exf_exact *from; /* NULL: t has its elements */
+        double *to;
+        size_t n;
+    } rounding[MOST_DATASETS]; /* gives t its elements before it is written */
+    size_t n;
+    double *rounded, *next;    /* room for the rounded values of all arrays */
+} written;
+
+static exf_code new_written(written **out, int n_experts, exf_err *err)
+{
+    size_t n = 0;
+    exf_code rc;
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++)
+        if (exf_layer_arrays[i].rounded) n += exf_layer_array_count(&exf_layer_arrays[i], n_experts);
+    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "list of sums", err));
+    EXF_TRY(exf_mem_raw(&(*out)->rounded, n, sizeof *(*out)->rounded, "rounded sums", err));
+out:
+    return rc;
+}
+
+static void empty_written(written *b)
+{
+    memset(b->rounding, 0, sizeof b->rounding);
+    b->n = 0;
+    b->next = b->rounded;
+}
+
+static void add_array(written *b, int layer, const exf_layer_array *a, const exf_layer_statistics *s)
+{
+    const void *array = exf_layer_array_at(a, s);
+    if (a->rounded) {
+        size_t n = exf_layer_array_count(a, s->n_experts);
+        b->rounding[b->n].from = array;
+        b->rounding[b->n].to = b->next;
+        b->rounding[b->n].n = n;
+        b->t[b->n] = dataset_of(b->path[b->n], layer, a, s->n_experts, 1);
+        b->t[b->n++].data = b->next;
+        b->next += n;
+    }
+    b->t[b->n] = dataset_of(b->path[b->n], layer, a, s->n_experts, 0);
+    b->t[b->n++].data = array;
+}
+
+/* Rounds the exact sums of a dataset to nearest, if it has rounded ones. */
+static void round_dataset(void *self, size_t i)
+{
+    const written *b = self;
+    const exf_exact *from = b->rounding[i].from;
+    for (size_t k = 0; k < b->rounding[i].n; k++) b->rounding[i].to[k] = exf_exact_value(&from[k]);
+}
+
+/* Returns 1 for a part that all layers of the file have. */
+static int is_in_file(const exf_statistics_writer *w, exf_layer_part part)
+{
+    switch (part) {
+    case EXF_PART_ALWAYS: return 1;
+    case EXF_PART_SEQUENCES: return w->by_sequence;
+    case EXF_PART_ENERGIES: return !w->without_energies;
+    case EXF_PART_HALVES: return w->halves;
+    default: return 0;
+    }
+}
+
+static int is_zero(const exf_layer_array *a, const exf_layer_statistics *s)
+{
+    exf_tensor t = exf_layer_array_tensor(a, s->n_experts, NULL);
+    const uint64_t *word = exf_layer_array_at(a, s);
+    int64_t n = exf_tensor_count(&t);
+    uint64_t any = 0;
+    for (int64_t i = 0; i < n; i++) any |= word[i];
+    return !any;
+}
+
+/* Writes the groups of a part that were observed, one dataset after the other. */
+static exf_code write_observed(const exf_statistics_writer *w, written *b, exf_layer_part part, int layer,
+                               const exf_layer_statistics *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0, n; i < EXF_N_LAYER_ARRAYS; i += n) {
+        const exf_layer_array *a = &exf_layer_arrays[i];
+        n = group_size(i);
+        if (a->part != part || is_zero(&a[n - 1], s)) continue;
+        empty_written(b);
+        for (int k = 0; k < n; k++) add_array(b, layer, &a[k], s);
+        for (size_t k = 0; k < b->n; k++) {
+            round_dataset(b, k);
+            EXF_TRY(exf_h5_write(w->h, &b->t[k], err));
+        }
+    }
+out:
+    return rc;
+}
+
+exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    written *b = NULL;
+    exf_code rc;
+    EXF_TRY(new_written(&b, s->n_experts, err));
+    empty_written(b);
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++)
+        if (is_in_file(w, exf_layer_arrays[i].part)) add_array(b, layer, &exf_layer_arrays[i], s);
+    EXF_TRY(exf_stop_check(err));
+    EXF_TRY(exf_h5_write_all(w->h, b->t, b->n, round_dataset, b, err));
+    EXF_TRY(write_observed(w, b, EXF_PART_BARE, layer, s, err));
+    EXF_TRY(exf_norm_sums_write(&s->norms, w->h, layer, err));
+    EXF_TRY(write_observed(w, b, EXF_PART_STREAM, layer, s, err));
+    EXF_TRY(write_observed(w, b, EXF_PART_OBSERVED, layer, s, err));
+    rc = exf_route_sample_write(&s->routes, w->h, layer, err);
+out:
+    if (b) exf_mem_free(b->rounded);
+    exf_mem_free(b);
+    return rc;
+}
+
+/* ---- reading ------------------------------------------------------------------------ */
+
+exf_code exf_statistics_find_parts(exf_statistics_reader *r, exf_err *err)
+{
+    char path[PATH_LEN];
+    int layer = r->layer_number[0];
+    exf_code rc = EXF_OK;
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *a = &exf_layer_arrays[i];
+        exf_tensor t = dataset_of(path, layer, a, (int)r->shape.n_experts, 0);
+        if (a->part == EXF_PART_ALWAYS && a->of == EXF_OF_PAIR) EXF_TRY(exf_h5_expect(r->h, &t, err));
+        if (a->part == EXF_PART_ENERGIES) EXF_TRY(look_for(r->h, layer, a, &r->has_energies, err));
+        if (a->part == EXF_PART_HALVES && r->sequences.length) EXF_TRY(look_for(r->h, layer, a, &r->has_halves, err));
+    }
+out:
+    return rc;
+}
+
+static exf_code look_for_part(const exf_statistics_reader *r, int layer, const exf_layer_array *a, int *has, exf_err *err)
+{
+    *has = 1;
+    switch (a->part) {
+    case EXF_PART_ALWAYS: return EXF_OK;
+    case EXF_PART_SEQUENCES: *has = r->sequences.length != NULL; return EXF_OK;
+    case EXF_PART_ENERGIES: *has = r->has_energies; return EXF_OK;
+    case EXF_PART_HALVES: *has = r->has_halves; return EXF_OK;
+    default: return look_for(r->h, layer, a, has, err);
+    }
+}
+
+/* Reads an array, and compares its rounded values, if the file has them, with the exact ones. */
+static exf_code read_array(const exf_statistics_reader *r, int layer, const exf_layer_array *a, const exf_layer_statistics *s,
+                           exf_err *err)
+{
+    char path[PATH_LEN];
+    void *array = exf_layer_array_at(a, s);
+    const exf_exact *sum = array;
+    size_t n = exf_layer_array_count(a, s->n_experts);
+    exf_tensor t = dataset_of(path, layer, a, s->n_experts, 0);
+    double *rounded = NULL;
+    exf_code rc;
+    EXF_TRY(exf_h5_read(r->h, &t, array, err));
+    if (!a->rounded) goto out;
+    t = dataset_of(path, layer, a, s->n_experts, 1);
+    EXF_TRY(exf_mem_new(&rounded, n, sizeof *rounded, "rounded sums", err));
+    EXF_TRY(exf_h5_read(r->h, &t, rounded, err));
+    EXF_TRY(exf_stop_check(err));
+    for (size_t i = 0; rc == EXF_OK && i < n; i++)
+        if (!(rounded[i] == exf_exact_value(&sum[i])))
+            rc = exf_fail(err, EXF_FORMAT, "%s: %s[%zu] is %.17g, its exact sum is %.17g", exf_h5_path(r->h), path, i, rounded[i],
+                          exf_exact_value(&sum[i]));
+out:
+    exf_mem_free(rounded);
+    return rc;
+}
+
+/* ---- what cannot be ----------------------------------------------------------------- */
+
+static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    char pairs[PATH_LEN], experts[PATH_LEN];
+    snprintf(pairs, sizeof pairs, "/layers/%d/count[", layer);
+    snprintf(experts, sizeof experts, "/layers/%d/norm_count[", layer);
+    exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
+                          .common = r->common, .count = s->count, .expert_count = s->norm_count, .empty_slots = *s->empty_slots};
+    return exf_counts_check(&c, err);
+}
+
+/* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
+static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t i = 0; i < e * e; i++)
+        if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences",
+                            exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->sequences[i],
+                            (unsigned long long)s->count[i], r->sequences.n);
+    return EXF_OK;
+}
+
+/* Checks the counts of a half: they are mirrored and no larger than the whole ones. */
+static exf_code check_half(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t i = 0; i < e * e; i++) {
+        size_t mirror = i % e * e + i / e;
+        if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
+        return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/half/count[%zu, %zu] is %llu, the mirrored pair's %llu, the whole's %llu",
+                        exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->half_count[i],
+                        (unsigned long long)s->half_count[mirror], (unsigned long long)s->count[i]);
+    }
+    return EXF_OK;
+}
+
+static exf_code check_stream(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    double energy = exf_exact_value(s->stream_sq);
+    if (energy > 0 && *s->stream_count >= 1 && *s->stream_count <= (uint64_t)r->shape.n_tokens) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: /layers/%d/stream has an energy of %.17g over %llu tokens, expected one above 0 over 1 to %lld",
+                    exf_h5_path(r->h), layer, energy, (unsigned long long)*s->stream_count, (long long)r->shape.n_tokens);
+}
+
+/* Checks that the bare router gave each token of common input K experts. */
+static exf_code check_bare(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    uint64_t all = 0, tokens = s->n_experts > 1 ? s->count[1] : 0;
+    for (int e = 0; e < s->n_experts; e++) {
+        uint64_t n = s->bare_count[e];
+        int sums = exf_exact_value(&s->bare_norm_sum[e]) != 0 || exf_exact_value(&s->bare_contribution_sum[e]) != 0;
+        if (n > tokens || (!n && sums))
+            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare: expert %d has sums of %llu tokens of %llu of common input",
+                            exf_h5_path(r->h), layer, e, (unsigned long long)n, (unsigned long long)tokens);
+        all += n;
+    }
+    if (r->common_input && all == tokens * (uint64_t)r->shape.top_k) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: /layers/%d/bare/count has %llu routes, expected %lld of each of %llu tokens of common input",
+                    exf_h5_path(r->h), layer, (unsigned long long)all, (long long)r->shape.top_k, (unsigned long long)tokens);
+}
+
+exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
+{
+    int layer = r->layer_number[i], has[EXF_N_PARTS] = {0};
+    exf_code rc;
+    exf_layer_statistics_zero(s);
+    for (int k = 0; k < EXF_N_LAYER_ARRAYS; k++) {
+        const exf_layer_array *a = &exf_layer_arrays[k];
+        EXF_TRY(look_for_part(r, layer, a, &has[a->part], err));
+        if (has[a->part]) EXF_TRY(read_array(r, layer, a, s, err));
+    }
+    if (has[EXF_PART_STREAM]) EXF_TRY(check_stream(r, layer, s, err));
+    EXF_TRY(exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err));
+    EXF_TRY(check_counts(r, layer, s, err));
+    if (r->sequences.length) EXF_TRY(check_sequences(r, layer, s, err));
+    if (r->has_halves) EXF_TRY(check_half(r, layer, s, err));
+    EXF_TRY(exf_norm_sums_read(&s->norms, r->h, &r->shape, layer, s->norm_count, err));
+    if (has[EXF_PART_BARE]) rc = check_bare(r, layer, s, err);
+out:
+    return rc;
+}
