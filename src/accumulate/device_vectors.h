@@ -24,7 +24,7 @@ typedef struct {
     int32_t *pair, *grid;
     double *basis;
     double *root;               /* [EXF_MOE_BLOCK, K] */
-    void *host[2];              /* staging memory for the sums of the last two layers; NULL: one is enough, or none is lent here */
+    void *host[2];              /* staging memory for the sums of the last two layers; NULL: one is enough, or none is needed */
     int turn;                   /* which the next take fills */
     exf_ranks *ranks;           /* whose GPUs share their sums; NULL: they do not */
     void **peer;                /* [ranks, EXF_VECTOR_ARRAYS] the sums of the others' GPUs, on rank 0; NULL: none is open */

@@ -36,7 +36,7 @@ struct exf_hash {
     EVP_MD_CTX *md;
     beside *b;      /* NULL: the caller hashes */
     uint64_t added;
-    int may_beside; /* 0: it may not, or could not */
+    int use_hash_thread; /* 1: start one when enough bytes came; 0: not asked for, or already tried */
 };
 
 static exf_code failed(exf_err *err)
@@ -84,7 +84,7 @@ out:
 
 void exf_hash_beside(exf_hash *h)
 {
-    h->may_beside = 1;
+    h->use_hash_thread = 1;
 }
 
 static void *hash_beside(void *self)
@@ -119,7 +119,7 @@ static void start_beside(exf_hash *h)
 {
     exf_err left_alone;
     beside *b = NULL;
-    h->may_beside = 0;
+    h->use_hash_thread = 0;
     if (exf_mem_new(&b, 1, sizeof *b, "hash", &left_alone) != EXF_OK) return;
     b->md = h->md;
     pthread_mutex_init(&b->lock, NULL);
@@ -179,7 +179,7 @@ exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err)
 {
     if (len == 0) return EXF_OK;
     h->added += len;
-    if (h->may_beside && h->added >= BESIDE_FROM) start_beside(h);
+    if (h->use_hash_thread && h->added >= BESIDE_FROM) start_beside(h);
     if (!h->b) return EVP_DigestUpdate(h->md, bytes, len) == 1 ? EXF_OK : failed(err);
     add_beside(h->b, bytes, len);
     return EXF_OK;
