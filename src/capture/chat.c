@@ -13,12 +13,6 @@
 
 enum { MOST_CONFIG = 64 << 20, MOST_TEMPLATE = 1 << 20 };
 
-const char *exf_chat_kind_name(exf_chat_kind k)
-{
-    static const char *const names[] = {"none", "chatml", "qwen3", "deepseek-v2"};
-    return names[k];
-}
-
 /* ---- templates by their squeezed text ------------------------------------------------------------------------ */
 
 /* The squeezed text of a template has no blanks but between words and inside literals; literals stand in single quotes, adjacent
