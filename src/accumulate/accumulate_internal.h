@@ -50,10 +50,8 @@ void exf_sequence_tracker_free(exf_sequence_tracker *k);
 /* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half). */
 exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half,
                                     int position, int n, exf_err *err) EXF_CHECKED;
-/* Adds the present sequence, if there is one, to s->seq_* and s->sequences.  EXF_NUMERIC if a
- * product leaves the range of exf_exact. */
-exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Does the same, and ends the run of sequences of one half: s->half_* are then complete. */
+/* Adds the present sequence, if there is one, to s->seq_* and s->sequences, and ends the run of sequences of one half, which
+ * completes s->half_*.  EXF_NUMERIC if a product leaves the range of exf_exact. */
 exf_code exf_sequence_tracker_end(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* Adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it

@@ -208,6 +208,4 @@ exf_code exf_temporary_check(const char *path, int fd, const char *target, const
 void exf_temporary_end(exf_temporary *t);
 /* Frees *t and leaves the claims, for a temporary that could not be removed. */
 void exf_temporary_leave(exf_temporary *t);
-/* Removes what killed processes left in a directory; what cannot be removed stays. */
-void exf_temporary_remove_stale(const char *directory);
 #endif

@@ -239,7 +239,8 @@ static void withdraw_orphan(int dir, const claimed *c)
     *slash = '/';
 }
 
-void exf_temporary_remove_stale(const char *directory)
+/* Removes what killed processes left in a directory; what cannot be removed stays. */
+static void remove_stale(const char *directory)
 {
     claim_list l = {0};
     int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -328,7 +329,7 @@ exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder,
     for (int i = 0; i < TRIES; i++) {
         exf_code rc = name_it(t, target, err);
         if (rc != EXF_OK) return rc;
-        if (i == 0) exf_temporary_remove_stale(t->directory);
+        if (i == 0) remove_stale(t->directory);
         claim_name(name, t->random, 0);
         *fd = claim(t->directory, name, base_of(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
         int why = errno;

@@ -80,8 +80,6 @@ exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err 
 exf_code exf_mpi_failure(const exf_ranks *r, const exf_note *note, exf_err *err) EXF_CHECKED;
 /* Returns the failure that is known, if there is one; the caller has the lock. */
 exf_code exf_mpi_follow(exf_ranks *r, exf_err *err) EXF_CHECKED;
-/* Remembers the first failure that is known, and stops this rank's work if it is another's; the caller has the lock. */
-void exf_mpi_remember(exf_ranks *r, const exf_note *note);
 /* Returns the lowest rank that is not known to have died, which speaks for the job. */
 int exf_mpi_speaker(const exf_ranks *r);
 

@@ -212,17 +212,6 @@ exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err) EXF_CHECKED;
 void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id);
 void exf_merges_free(exf_merges *m);
 
-/* Inline because encoding spends most of its time in it.  NULL if a, b do not merge. */
-static inline const exf_merge *exf_merges_find(const exf_merges *m, int32_t a, int32_t b)
-{
-    uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
-    for (size_t i = (size_t)(exf_keyed_hash_u64(&m->key, key) >> m->shift);; i = (i + 1) & m->mask) {
-        const exf_merge *e = &m->slot[i];
-        if (e->key == key) return e;
-        if (e->key == 0) return NULL;
-    }
-}
-
 /* A loaded model, immutable.  Symbols are bytes, or with `fallback` characters. */
 typedef struct {
     exf_vocabulary vocab;
