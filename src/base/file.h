@@ -171,6 +171,10 @@ exf_code exf_standard_descriptors(exf_err *err) EXF_CHECKED;
 
 /* ---- temporaries ------------------------------------------------------------------------------------ */
 
+/* Returns bits that no other process and no earlier call has: the system's random bytes, or where it gives none, of the clock, the
+ * process and a counter. */
+uint64_t exf_random_u64(void);
+
 /* exf_temporary makes the temporaries that outputs are written to, and removes those that killed processes left.
  *
  * The temporary of DIR/NAME is DIR/.NAME.<random>.partial, a file or a folder.  A name proves nothing: a file of somebody

@@ -1,5 +1,4 @@
 /* hash.c - see hash.h. */
-#define _DEFAULT_SOURCE /* getentropy */
 #include "base/hash.h"
 
 #include "base/file.h"
@@ -10,8 +9,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 #ifdef __x86_64__
 #include <xxh_x86dispatch.h> /* the widest vectors of this processor */
 #else
@@ -350,16 +347,9 @@ int exf_digest_list_find(const char *text, const char *name, char hex[EXF_SHA256
 
 /* ---- keyed hashes ------------------------------------------------------------------------------ */
 
-/* Makes a key of addresses and the clock if the system gives no random bytes. */
 exf_hash_key exf_hash_key_new(void)
 {
-    exf_hash_key key;
-    struct timespec now;
-    if (getentropy(&key, sizeof key) == 0) return key;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    key.k[0] = (uint64_t)(uintptr_t)&key ^ (uint64_t)now.tv_nsec << 32;
-    key.k[1] = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid();
-    return key;
+    return (exf_hash_key){{exf_random_u64(), exf_random_u64()}};
 }
 
 static uint64_t rotate(uint64_t x, int bits)
