@@ -81,7 +81,7 @@ void exf_jw_bool(exf_jw *w, const char *key, int value);
 exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err) EXF_CHECKED;
 void exf_jw_free(exf_jw *w);
 
-/* ---- JSON Schemas, draft-07, which editors know best (json_schema.c) ------------------------------------
+/* ---- JSON Schemas, draft-07, which editors know best -----------------------------------------------------
  * Each adds its keywords to the open object of a schema, but for those with a key, which add a member. */
 
 void exf_json_schema_head(exf_jw *w, const char *title, const char *about); /* opens the whole; the caller closes it */

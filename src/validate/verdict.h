@@ -7,7 +7,7 @@
 #ifndef EXF_VALIDATE_VERDICT_H
 #define EXF_VALIDATE_VERDICT_H
 #include "base/text.h"
-#include "validate/uncertainty.h"
+#include "validate/validate.h"
 
 /* A variant that folds by the tables and its best baseline. */
 typedef struct {
