@@ -6,7 +6,7 @@
 #include "kernels/moe/moe_internal.cuh"
 #include "kernels/rows/rows.h"
 
-/* ---- slots by expert: a stable counting sort, of which no step depends on which block is faster ---- */
+/* ---- slots by expert: a stable counting sort; no step depends on which block is faster ----------- */
 
 static int chunks_of(int n_slots)
 {

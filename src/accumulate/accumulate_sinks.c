@@ -6,11 +6,11 @@
  *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
  *   by way of rank 0     added up on rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
  *                        Two layers are set aside for it.  Where there are vector sums, the scalar sums are added up between the
- *                        sweeps, since rank 0 chooses pairs by them; on CPUs a layer's vector sums are then written before the
+ *                        sweeps, since rank 0 chooses pairs by them; on CPUs a layer's vector sums are written before the
  *                        next layer makes its own
  *
- * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
- * first job of a->layer_thread, or of a->write_thread, until the wait for its last no other thread uses the file. */
+ * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time:
+ * between the first job of a->layer_thread or a->write_thread and the wait for the last, no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/log.h"
@@ -175,7 +175,7 @@ static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *er
 
 /* ---- by way of rank 0 ------------------------------------------------------------------------------- */
 
-/* Adds up the layer on rank 0, on a thread of its own, which gives it to another one to be written: each takes as long as several
+/* Adds up the layer on rank 0 on a thread of its own, and hands it to another thread to write: each step takes as long as several
  * GPUs may need for a layer. */
 static exf_code add_on_rank_0(void *self, exf_err *err)
 {

@@ -15,7 +15,7 @@
 #include <xxhash.h>
 #endif
 
-/* What a thread of its own hashes: two buffers, one of which is filled while the other is hashed. */
+/* A thread that hashes one of two buffers while the caller fills the other. */
 enum { BESIDE_FROM = 16 << 20, BESIDE_BYTES = 1 << 20 };
 
 typedef struct {

@@ -67,7 +67,7 @@ static size_t squeeze_member(const char *s, exf_text *out)
     return 0;
 }
 
-/* Squeezes the tag at s, "{%- ... -%}" or "{{ ... }}", of which [open, close) is the inside; *s then follows it. */
+/* Squeezes the tag at s, "{%- ... -%}" or "{{ ... }}", with [open, close) inside, and moves *s after it. */
 static void squeeze_tag(const char **s, exf_text *out)
 {
     char end[3] = {(*s)[1] == '{' ? '}' : '%', '}', 0};

@@ -141,7 +141,7 @@ exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
     return can_save(p) ? exf_ranks_vote_finish(p->options->ranks, &dropped, err) : EXF_OK;
 }
 
-/* Ends a pass whose point is being made. */
+/* Waits until the resume point is made, and ends the pass with EXF_STOPPED. */
 static exf_code stop_pass(const exf_pass *p, int done, int signal_number, exf_err *err)
 {
     exf_code rc;

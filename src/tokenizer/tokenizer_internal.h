@@ -83,7 +83,7 @@ exf_code exf_chars_negate(exf_chars *set, exf_err *err) EXF_CHECKED; /* sorts, t
 exf_code exf_chars_intersect(exf_chars *set, exf_chars *other, exf_err *err) EXF_CHECKED; /* sorts, too; other is used up */
 void exf_chars_free(exf_chars *set);
 
-/* First every set of every pattern is told, then the alphabet is closed; then it writes sets as classes of bytes, and maps
+/* An alphabet is told every set of every pattern, then it is closed; after that it writes sets as classes of bytes, and maps
  * texts. */
 typedef struct exf_alphabet exf_alphabet;
 /* where: the file, for messages; kept until the alphabet is closed. */
