@@ -7,13 +7,16 @@
 #   - no two source files share a name (a file is found by its name alone);
 #   - nothing below src/recipe prints, exits or aborts (src/base/log.c is the stderr user);
 #   - no address stands anywhere but of $hosts: what is installed comes from where apt and pip are configured to look;
-#   - no file is over 500 lines, no line over $columns columns, none holds a tab.
+#   - no file is over 500 lines, no line over $columns columns, none holds a tab;
+#   - no .c file is under $least lines but rows of registries ($registries) and those of scripts/small-files.txt.
 set -eu
 cd "$(dirname "$0")/.."
 files=$(find src kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
 headers=$(find include -name '*.h' | sort)
 tests=$(find tests -name '*.[ch]' -o -name '*.cu' | sort)
 columns=132
+least=60
+registries='artifact_ exfold family_ mixer_ projector_ runtime_ writer_'
 hosts='github.com git-lfs.github.com json-schema.org www.apache.org www.debian.org example.org'
 bad=0
 
@@ -75,6 +78,26 @@ elsewhere=$(grep -rsIoE '([a-z]+://[A-Za-z0-9.-]+|--(extra-)?index-url)' ./*.md 
 
 long=$(echo "$files" | xargs wc -l | awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, at most 500" }')
 [ -z "$long" ] || { echo "$long"; bad=1; }
+
+# shellcheck disable=SC2086 # words
+small=$(echo "$files" | grep '\.c$' | xargs wc -l | awk -v least="$least" -v registries="$registries" '
+BEGIN { n = split(registries, prefix, " ") }
+FILENAME != "-" { if ($0 !~ /^#/ && NF) listed[$1] = 1; next }
+$2 == "total" { next }
+{ lines[$2] = $1 }
+END {
+    for (path in lines) {
+        if (lines[path] >= least) continue
+        name = path; sub(/.*\//, "", name)
+        row = 0
+        for (i = 1; i <= n; i++) row = row || index(name, prefix[i]) == 1
+        used[path] = !row
+        if (row || path in listed) continue
+        print path ": " lines[path] " lines, at least " least ": a paragraph of a neighbour, or a row of scripts/small-files.txt"
+    }
+    for (path in listed) if (!used[path]) print "scripts/small-files.txt: " path " needs no row"
+}' scripts/small-files.txt - | sort)
+[ -z "$small" ] || { echo "$small"; bad=1; }
 
 # A character of UTF-8 is one column, however many bytes it has.
 # shellcheck disable=SC2086 # words

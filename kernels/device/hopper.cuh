@@ -152,11 +152,6 @@ static __device__ inline void exf_tensor_load(uint32_t to, const CUtensorMap *ma
         : "memory");
 }
 
-static __device__ inline void exf_tensor_prefetch(const CUtensorMap *map)
-{
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /* Makes the threads' stores visible to the tensor cores and the copy engine. */
 static __device__ inline void exf_proxy_fence(void)
 {

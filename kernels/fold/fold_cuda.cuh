@@ -99,19 +99,12 @@ static inline int exf_fold_has_clusters(const void *kernel)
 }
 
 /* The cluster's barrier in two halves, for every thread of its blocks.  Without clusters the grid is
- * one block, and __syncthreads() suffices.  The first form of arriving publishes no writes to other
- * blocks: it is for a thread that has only read. */
+ * one block, and __syncthreads() suffices.  Arriving publishes no writes to other blocks: it is for
+ * a thread that has only read. */
 __device__ inline void exf_fold_cluster_arrive_reader(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#endif
-}
-
-__device__ inline void exf_fold_cluster_arrive(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 

@@ -107,7 +107,7 @@ static __device__ __forceinline__ double other_features(const head_tokens &s, co
     return sum + (double)__ldg(theta + c.directions + 3) * log(fmax(s.norm[own], 1e-10));
 }
 
-/* Writes the norm of a slot, of which `sum` is the logarithm. */
+/* Writes the norm of a slot; `sum` is its logarithm. */
 static __device__ __forceinline__ void write_norm(const head_tokens &s, const exf_norm_head_call &c, int slot, double sum)
 {
     size_t t = (size_t)blockIdx.x * PREDICT_TOKENS + slot / c.top_k, at = t * c.top_k + slot % c.top_k;

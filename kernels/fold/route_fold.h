@@ -22,7 +22,7 @@ typedef struct {
     const int32_t *routed; /* [T, K] these routes' experts; NULL: those of ids, slot by slot.  Prefill takes ids for these. */
 } exf_run_routes;
 
-/* Return the rows of a tile, of which a call folds one after another, and the bytes of its workspace, which has room for a tile.
+/* Return the rows of a tile (a call folds one tile after another), and the bytes of its workspace, which has room for a tile.
  * widest: most rows of a step. */
 static inline size_t exf_route_tile(size_t n_tokens, int widest)
 {

@@ -11,7 +11,7 @@
 
 enum { THREADS = 256, MOST_STEPS = 65535 };
 
-/* Returns routes of so many rows in the workspace, of which a tile has `tile` rows of K slots. */
+/* Returns routes of so many rows in the workspace; a tile has `tile` rows of K slots. */
 static exf_fold_routes room_for(void *workspace, size_t tile, int top_k, size_t rows, int width)
 {
     exf_fold_routes r = {};

@@ -15,7 +15,8 @@
  * calling thread, and threads that OpenMP did not create start with all processors.  So every thread sets it. */
 
 /* Replaces a function of OpenBLAS, which it calls while it is loaded for the number of threads to start.  If the system has
- * no more threads, it ends the program as an interrupt would; so it is told to start none. */
+ * no more threads, it ends the program as an interrupt would; so it is told to start none.  openblas_set_num_threads() comes too
+ * late for that, and the environment, where OPENBLAS_NUM_THREADS would say the same, is read before main. */
 int openblas_num_threads_env(void);
 int openblas_num_threads_env(void)
 {
@@ -35,7 +36,8 @@ static void use_one_thread(void)
     is_set = 1;
 }
 
-/* Not in its headers, and absent from builds that keep buffers per thread. */
+/* Not in its headers, and absent from builds that keep buffers per thread.  No public call takes a
+ * buffer for a thread, and a product that cannot map one returns no error.  So they are checked and taken before. */
 void *blas_memory_alloc(int where) __attribute__((weak));
 void blas_memory_free(void *buffer) __attribute__((weak));
 

@@ -108,7 +108,7 @@ static __device__ __forceinline__ void multiply_stage(float (&d)[4][32], uint32_
     }
 }
 
-/* Computes a tile, of which the first stages are being fetched: d[m][4 n ..] of this warp's rows 16 m and columns 8 n on. */
+/* Computes a tile; its first stages are being fetched already: d[m][4 n ..] of this warp's rows 16 m and columns 8 n on. */
 template <int PLANES, int STAGES>
 static __device__ __forceinline__ void multiply_tile(float (&d)[4][32], fetcher *f, const mma_work &w, uint32_t ring)
 {

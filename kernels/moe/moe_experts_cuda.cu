@@ -6,19 +6,20 @@
 #include "kernels/moe/moe_internal.cuh"
 #include "kernels/rows/rows.h"
 
-/* ---- slots by expert: a stable counting sort, of which no step depends on which block is faster ---- */
+/* ---- slots by expert: a stable counting sort; no step depends on which block is faster ----------- */
 
 static int chunks_of(int n_slots)
 {
     return (n_slots + EXF_BUCKET_CHUNK - 1) / EXF_BUCKET_CHUNK;
 }
 
-size_t exf_bucket_ints(int n_slots, int n_experts)
+static size_t bucket_ints(int n_slots, int n_experts)
 {
     return 2 * ((size_t)n_experts + 1) + (size_t)n_slots + (size_t)chunks_of(n_slots) * (size_t)n_experts;
 }
 
-exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts)
+/* Carves the arrays from memory of bucket_ints() integers. */
+static exf_buckets carve_buckets(int32_t *memory, int n_slots, int n_experts)
 {
     exf_buckets b;
     b.first = memory;
@@ -109,7 +110,8 @@ static __global__ void place_slots(exf_buckets b, const int32_t *ids, int n_slot
     }
 }
 
-void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first)
+/* Sorts the slots of the n_experts experts from `first` on; slots of others are in no bucket. */
+static void sort_slots(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first)
 {
     int chunks = chunks_of(n_slots);
     size_t bytes = (size_t)n_experts * sizeof(int32_t);
@@ -158,7 +160,7 @@ static parts parts_of(const exf_expert_shape *s, exf_number x)
     bool split = x == EXF_NUMBER_F32 && fits_tensor_cores(s);
     return {align_256(split ? 2 * EXF_SPLIT_TERMS * inputs : 0),
             align_256(act * (split ? 2 * EXF_SPLIT_TERMS : exf_number_bytes(x))),
-            align_256(4 * exf_bucket_ints((int)rows, s->n_experts))};
+            align_256(4 * bucket_ints((int)rows, s->n_experts))};
 }
 
 size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x)
@@ -219,9 +221,9 @@ void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int3
     size_t rows = rows_of(s), width = (size_t)s->d_model * exf_number_bytes(outputs.number) / 2;
     char *memory = static_cast<char *>(workspace);
     parts p = parts_of(s, x.number);
-    exf_buckets b = exf_bucket_carve(reinterpret_cast<int32_t *>(memory + p.x + p.act), (int)rows, s->n_experts);
+    exf_buckets b = carve_buckets(reinterpret_cast<int32_t *>(memory + p.x + p.act), (int)rows, s->n_experts);
     if (rows == 0 || !check_call(q, outputs, x, m, s)) return;
-    exf_bucket_cuda(q, &b, ids, (int)rows, s->n_experts, s->first);
+    sort_slots(q, &b, ids, (int)rows, s->n_experts, s->first);
     if (!s->keep)
         EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(rows, 256), 256, 0,
                    static_cast<uint16_t *>(output_of(outputs)), ids, rows, width);

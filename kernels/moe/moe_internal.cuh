@@ -19,12 +19,6 @@ typedef struct {
     int32_t *counts;       /* [chunks, E] scratch */
 } exf_buckets;
 
-size_t exf_bucket_ints(int n_slots, int n_experts);
-/* Carves the arrays from memory of exf_bucket_ints() integers. */
-exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts);
-/* Sorts the slots of the n_experts experts from `first` on; slots of others are in no bucket. */
-void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first);
-
 /* Compute the two products of all experts on Hopper's tensor cores.  Activations are planes of
  * bfloat16: one, or three that add up to float32 (rows.h).
  *   act [planes, T K, I] in sorted order = silu(x gate^T) * (x up^T), x [planes, T, H]

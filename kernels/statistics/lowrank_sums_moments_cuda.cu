@@ -22,7 +22,7 @@ template <class T> static __global__ void take_residuals(exf_residual_call c, co
     }
 }
 
-/* A row itself, of which the source has one part or two. */
+/* A row itself; the source has it in one part or two. */
 template <class T> static __global__ void take_rows(exf_residual_call c, const T *source, int at)
 {
     const T *from = source + (size_t)c.place[at + blockIdx.x] * c.parts * c.d_model;

@@ -274,7 +274,7 @@ static __global__ void __launch_bounds__(128) list_slots(exf_norm_products_sums 
 
 /* ---- products ------------------------------------------------------------------------------------- */
 
-/* Slots of a part, of which sums in double are exact; slots of a step; tiles of a warp, and their width. */
+/* Slots of a part, so few that sums in double are exact; slots of a step; tiles of a warp, and their width. */
 enum { SLOTS = 512, SLOT_STEP = 16, TILES = 2, TILE = 16, WARPS = 8 };
 
 static __host__ __device__ inline int tile_rows(int q)
@@ -301,7 +301,7 @@ static __device__ inline int number_at(int place, int q)
     return place < q ? place + 1 : place == q ? 0 : place;
 }
 
-/* Begins to load a step's slots, of which n are left: a warp a slot.  Places after the last number are 0, and the place of the 1
+/* Begins to load a step's slots, with n left to load: a warp a slot.  Places after the last number are 0, and the place of the 1
  * has it, before the first step; of slots after the last all places are 0. */
 static __device__ inline void load_slots(double *z, const exf_norm_products_sums &to, int top_k, const int *slot, int n, int width)
 {

@@ -373,10 +373,10 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    exf_worker_open(&a->work);
-    exf_worker_open(&a->writing);
-    exf_worker_open(&a->giving);
-    exf_worker_open(&a->recording);
+    exf_worker_open(&a->layer_thread);
+    exf_worker_open(&a->write_thread);
+    exf_worker_open(&a->consumer_thread);
+    exf_worker_open(&a->record_thread);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
@@ -430,10 +430,10 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_worker_close(&a->work);
-    exf_worker_close(&a->writing);
-    exf_worker_close(&a->giving);
-    exf_worker_close(&a->recording);
+    exf_worker_close(&a->layer_thread);
+    exf_worker_close(&a->write_thread);
+    exf_worker_close(&a->consumer_thread);
+    exf_worker_close(&a->record_thread);
     exf_statistics_abort(&a->writer);
     for (int i = 0; i < EXF_MOST_WAITING; i++) {
         exf_vector_sums_free(&a->waiting[i].vectors);

@@ -51,10 +51,8 @@ void exf_sequence_tracker_free(exf_sequence_tracker *k);
 /* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half). */
 exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half,
                                     int position, int n, exf_err *err) EXF_CHECKED;
-/* Adds the present sequence, if there is one, to s->seq_* and s->sequences.  EXF_NUMERIC if a
- * product leaves the range of exf_exact. */
-exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Does the same, and ends the run of sequences of one half: s->half_* are then complete. */
+/* Adds the present sequence, if there is one, to s->seq_* and s->sequences, and ends the run of sequences of one half, which
+ * completes s->half_*.  EXF_NUMERIC if a product leaves the range of exf_exact. */
 exf_code exf_sequence_tracker_end(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* Adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it
@@ -254,9 +252,9 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 
 /* Where the sums of finished layers go.  The pass chooses one when it opens (exf_sink_open). */
 typedef struct {
-    /* Takes the layer's sums from a->sums[0] and a->vectors; a->sums[0] is then zero, for the next layer. */
+    /* Takes the layer's sums from a->sums[0] and a->vectors, and leaves a->sums[0] zero for the next layer. */
     exf_code (*take)(exf_accumulator *a, int layer, exf_err *err);
-    /* Called before the layer's vector sums are made in host memory: those of the layer before are then written; NULL: they are. */
+    /* Called before the layer's vector sums are made in host memory: waits for the previous write; NULL: nothing to wait for. */
     exf_code (*ready)(exf_accumulator *a, exf_err *err);
     /* Called between the sweeps of a layer with vectors: the first worker's scalar sums become those of all ranks on rank 0. */
     exf_code (*between)(exf_accumulator *a, exf_err *err);
@@ -288,7 +286,7 @@ typedef struct {
     exf_vector_sums vectors; /* its vector sums, not written yet, or on their way to rank 0 */
     int is_recorded;         /* 1: it is written to the resume point too */
     double seconds;          /* how long the last write of this set took; 0: it had none */
-    exf_job job, written;
+    exf_job job, write_job;
 } exf_waiting_layer;
 
 enum { EXF_MOST_WAITING = EXF_PINNED_SETS - 1 };
@@ -331,9 +329,10 @@ struct exf_accumulator {
     exf_waiting_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
     int n_waiting;               /* how many there are; 0: layers are written at once */
     int turn;                    /* the set that the next layer takes */
-    exf_worker work;             /* writes waiting layers, or adds up those of ranks, while the next one runs */
-    exf_worker writing;          /* writes layers that were added up over ranks */
-    exf_worker giving, recording; /* give a layer to the consumer, and write it to the resume point, while it is written */
+    exf_worker layer_thread;     /* writes waiting layers, or adds them up over the ranks, while the next layer runs */
+    exf_worker write_thread;     /* writes layers that were added up over the ranks */
+    exf_worker consumer_thread;  /* gives a layer to the consumer while the file gets it */
+    exf_worker record_thread;    /* writes a layer to the resume point while the file gets it */
 
     /* The file. */
     char *target;                /* NULL: none is written */

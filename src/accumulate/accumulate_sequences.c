@@ -51,29 +51,6 @@ static void turn_half(const exf_layer_statistics *s, int add)
     }
 }
 
-exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half,
-                                    int position, int n, exf_err *err)
-{
-    size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
-    int goes_on = k->open && k->sequence == sequence;
-    if (position != (goes_on ? k->next_position : 0))
-        return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position,
-                        goes_on ? k->next_position : 0);
-    if (!goes_on) {
-        exf_code rc = exf_sequence_tracker_close(k, s, err);
-        if (rc != EXF_OK) return rc;
-        memcpy(k->dot, s->dot, cells * sizeof *k->dot);
-        memcpy(k->target_sq, s->target_sq, cells * sizeof *k->target_sq);
-        memcpy(k->count, s->count, cells * sizeof *k->count);
-        if (in_half != k->in_half) turn_half(s, k->in_half);
-        k->in_half = in_half;
-        k->open = 1;
-        k->sequence = sequence;
-    }
-    k->next_position = position + n;
-    return EXF_OK;
-}
-
 static double difference(const exf_exact *now, const exf_exact *before)
 {
     exf_exact d = *before;
@@ -82,7 +59,8 @@ static double difference(const exf_exact *now, const exf_exact *before)
     return exf_exact_value(&d);
 }
 
-exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
+/* Adds the present sequence, if there is one, to s->seq_* and s->sequences. */
+static exf_code close_sequence(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
     for (size_t i = 0; k->open && i < e * e; i++) {
@@ -100,9 +78,32 @@ exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_sta
     return EXF_OK;
 }
 
+exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half,
+                                    int position, int n, exf_err *err)
+{
+    size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
+    int goes_on = k->open && k->sequence == sequence;
+    if (position != (goes_on ? k->next_position : 0))
+        return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position,
+                        goes_on ? k->next_position : 0);
+    if (!goes_on) {
+        exf_code rc = close_sequence(k, s, err);
+        if (rc != EXF_OK) return rc;
+        memcpy(k->dot, s->dot, cells * sizeof *k->dot);
+        memcpy(k->target_sq, s->target_sq, cells * sizeof *k->target_sq);
+        memcpy(k->count, s->count, cells * sizeof *k->count);
+        if (in_half != k->in_half) turn_half(s, k->in_half);
+        k->in_half = in_half;
+        k->open = 1;
+        k->sequence = sequence;
+    }
+    k->next_position = position + n;
+    return EXF_OK;
+}
+
 exf_code exf_sequence_tracker_end(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
 {
-    exf_code rc = exf_sequence_tracker_close(k, s, err);
+    exf_code rc = close_sequence(k, s, err);
     if (k->in_half) turn_half(s, 1);
     k->in_half = 0;
     return rc;

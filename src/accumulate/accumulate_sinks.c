@@ -6,11 +6,11 @@
  *                        gigabyte, have one set in host memory: they are written before the GPU's next are copied there
  *   by way of rank 0     added up on rank 0 while the next layer runs; rank 0 writes the total while the one after that runs.
  *                        Two layers are set aside for it.  Where there are vector sums, the scalar sums are added up between the
- *                        sweeps, since rank 0 chooses pairs by them; on CPUs a layer's vector sums are then written before the
+ *                        sweeps, since rank 0 chooses pairs by them; on CPUs a layer's vector sums are written before the
  *                        next layer makes its own
  *
- * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time: from the
- * first job of a->work, or of a->writing, until the wait for its last no other thread uses the file. */
+ * All sums are integers, so that no sink and no number of ranks changes a bit.  HDF5 serves one thread at a time:
+ * between the first job of a->layer_thread or a->write_thread and the wait for the last, no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/log.h"
@@ -26,7 +26,7 @@ typedef struct {
     int layer;
     const exf_layer_statistics *s;
     const exf_vector_sums *v;
-    exf_job giving, recording;
+    exf_job consume_job, record_job;
 } finished_layer;
 
 static exf_code write_to_file(const finished_layer *l, exf_err *err)
@@ -45,7 +45,7 @@ out:
 }
 
 /* Gives the layer's sums to the consumer. */
-static exf_code give_sums(void *self, exf_err *err)
+static exf_code consume_sums(void *self, exf_err *err)
 {
     const finished_layer *l = self;
     const exf_layer_consumer *to = &l->a->consumer;
@@ -69,12 +69,12 @@ static exf_code write_layer(exf_accumulator *a, int layer, const exf_layer_stati
 {
     finished_layer l = {.a = a, .layer = layer, .s = s, .v = v};
     exf_err ignored;
-    exf_code rc = a->consumer.consume ? exf_worker_give(&a->giving, &l.giving, give_sums, &l, err) : EXF_OK;
-    if (rc == EXF_OK && is_recorded) rc = exf_worker_give(&a->recording, &l.recording, write_record, &l, err);
+    exf_code rc = a->consumer.consume ? exf_worker_give(&a->consumer_thread, &l.consume_job, consume_sums, &l, err) : EXF_OK;
+    if (rc == EXF_OK && is_recorded) rc = exf_worker_give(&a->record_thread, &l.record_job, write_record, &l, err);
     if (rc == EXF_OK) rc = write_to_file(&l, err);
-    exf_code given = exf_worker_wait(&a->giving, 0, rc == EXF_OK ? err : &ignored);
+    exf_code given = exf_worker_wait(&a->consumer_thread, 0, rc == EXF_OK ? err : &ignored);
     if (rc == EXF_OK) rc = given;
-    exf_code recorded = exf_worker_wait(&a->recording, 0, rc == EXF_OK ? err : &ignored);
+    exf_code recorded = exf_worker_wait(&a->record_thread, 0, rc == EXF_OK ? err : &ignored);
     return rc == EXF_OK ? recorded : rc;
 }
 
@@ -88,7 +88,7 @@ exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
         EXF_TRY(exf_layer_record_get(a->resume, a->layer_number[i], &s, vectors, (int)a->shape.d_model, err));
         finished_layer l = {.a = a, .layer = a->layer_number[i], .s = &s, .v = vectors};
         EXF_TRY(write_to_file(&l, err));
-        if (a->consumer.consume) EXF_TRY(give_sums(&l, err));
+        if (a->consumer.consume) EXF_TRY(consume_sums(&l, err));
         exf_vector_sums_free(&v);
     }
 out:
@@ -126,7 +126,7 @@ static void choose_record(exf_accumulator *a, exf_waiting_layer *w, int layer)
     w->is_recorded = is_recorded(a, layer);
 }
 
-/* Puts the layer's sums among those that wait, in place of a set of zeros, which is then the next layer's. */
+/* Queues the layer's sums for writing: swaps them with a zeroed spare set, to which the next layer adds. */
 static exf_waiting_layer *set_aside(exf_accumulator *a, int layer)
 {
     exf_waiting_layer *w = &a->waiting[a->turn];
@@ -161,21 +161,21 @@ static exf_code write_waiting(void *self, exf_err *err)
 
 static exf_code finish_work(exf_accumulator *a, exf_err *err)
 {
-    return exf_worker_wait(&a->work, 0, err);
+    return exf_worker_wait(&a->layer_thread, 0, err);
 }
 
 static exf_code write_while_next_runs(exf_accumulator *a, int layer, exf_err *err)
 {
-    exf_code rc = exf_worker_wait(&a->work, (size_t)a->n_waiting - 1, err); /* the set whose turn it is has been written */
+    exf_code rc = exf_worker_wait(&a->layer_thread, (size_t)a->n_waiting - 1, err); /* the next set has been written */
     if (rc != EXF_OK) return rc;
     exf_waiting_layer *w = set_aside(a, layer);
     if (a->vectors) take_vectors(a, w);
-    return exf_worker_give(&a->work, &w->job, write_waiting, w, err);
+    return exf_worker_give(&a->layer_thread, &w->job, write_waiting, w, err);
 }
 
 /* ---- by way of rank 0 ------------------------------------------------------------------------------- */
 
-/* Adds up the layer on rank 0, on a thread of its own, which gives it to another one to be written: each takes as long as several
+/* Adds up the layer on rank 0 on a thread of its own, and hands it to another thread to write: each step takes as long as several
  * GPUs may need for a layer. */
 static exf_code add_on_rank_0(void *self, exf_err *err)
 {
@@ -185,20 +185,20 @@ static exf_code add_on_rank_0(void *self, exf_err *err)
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     if (a->vectors && exf_vector_accumulator_adds_ranks(a->vectors)) v = &none;
     exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &w->sums, a->vectors ? v : NULL), err);
-    if (rc == EXF_OK && a->target) return exf_worker_give(&a->writing, &w->written, write_waiting, w, err);
+    if (rc == EXF_OK && a->target) return exf_worker_give(&a->write_thread, &w->write_job, write_waiting, w, err);
     exf_layer_statistics_zero(&w->sums);
     exf_vector_sums_free(&w->vectors);
     return rc;
 }
 
-/* Waits until the layer before has been added up, which is waiting for other ranks, and then until the layers before it are
- * written, which is not: the set whose turn it is is free. */
+/* Waits until the layer before has been added up, and counts that time as waiting for other ranks; then waits until the layers
+ * before it are written, which is not counted.  After it the next set is free. */
 static exf_code finish_adding(exf_accumulator *a, exf_err *err)
 {
     double begun = exf_clock();
     exf_code rc = finish_work(a, err);
     exf_ranks_waited(a->ranks, exf_clock() - begun);
-    return rc == EXF_OK ? exf_worker_wait(&a->writing, (size_t)a->n_waiting - 1, err) : rc;
+    return rc == EXF_OK ? exf_worker_wait(&a->write_thread, (size_t)a->n_waiting - 1, err) : rc;
 }
 
 static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
@@ -207,13 +207,13 @@ static exf_code send_sums(exf_accumulator *a, int layer, exf_err *err)
     if (rc != EXF_OK) return rc;
     exf_waiting_layer *w = set_aside(a, layer);
     if (a->vectors) take_vectors(a, w);
-    return exf_worker_give(&a->work, &w->job, add_on_rank_0, w, err);
+    return exf_worker_give(&a->layer_thread, &w->job, add_on_rank_0, w, err);
 }
 
 static exf_code finish_sums(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = finish_adding(a, err);
-    return rc == EXF_OK ? exf_worker_wait(&a->writing, 0, err) : rc;
+    return rc == EXF_OK ? exf_worker_wait(&a->write_thread, 0, err) : rc;
 }
 
 /* The scalar sums of all ranks are needed at once: rank 0 chooses from them what the second sweep adds up.  In host memory the
@@ -271,7 +271,7 @@ exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err)
     exf_code rc = exf_sink_open(a, err);
     if (rc == EXF_OK) rc = exf_device_sums_pin(&a->device, 0, &a->sums[0], err);
     for (int i = 0; rc == EXF_OK && i < a->n_waiting; i++)
-        rc = exf_worker_give(&a->work, &a->waiting[i].job, pin_waiting, &a->waiting[i], err);
+        rc = exf_worker_give(&a->layer_thread, &a->waiting[i].job, pin_waiting, &a->waiting[i], err);
     return rc;
 }
 

@@ -108,7 +108,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
     }
 }
 
-/* Queues the terms of part i of common input; its first unit may be checked, and is then added by a call of its own, which
+/* Queues the terms of part i of common input; where the CPU checks its first unit, a call of its own adds that unit, which
  * changes no bit. */
 static void add_common(exf_device_sums *s, const exf_device_common_input *b, int i, exf_common_input_call c)
 {

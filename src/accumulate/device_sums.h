@@ -49,8 +49,8 @@ exf_code exf_device_sums_check(exf_device_sums *s, int top_k, int d_model, exf_e
 /* Moves the i-th set of a layer's sums, zeroed, into pinned memory that s keeps, so that take copies at the bus's rate.  Sets may
  * be moved by several threads. */
 exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err) EXF_CHECKED;
-/* Queues the block's terms.  Blocks come in order of rows, from 0 on, each row once a layer: where sums over sequences are wanted,
- * take is EXF_INTERNAL otherwise. */
+/* Queues the block's terms.  Blocks come in order of rows, from 0 on, each row once a layer; else take fails with
+ * EXF_INTERNAL where sums over sequences are wanted. */
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
 /* Queues the terms of common input. */
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b);

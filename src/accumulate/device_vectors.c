@@ -152,12 +152,12 @@ exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, si
 {
     uint64_t bytes;
     exf_code rc;
-    int lent;
+    int n_staging; /* buffers of host memory that this process lends sums from */
     *s = (exf_device_vectors){.b = b, .d_model = d_model, .rank = rank, .weighting = weighting, .pairs = pairs};
     EXF_TRY(allocate_arrays(s, &bytes, pairs, (size_t)top_k, (size_t)d_model, diagonal, (size_t)rank, err));
     EXF_TRY(share_sums(s, ranks, err));
-    lent = !exf_ranks_first(ranks) ? !s->ranks : ranks ? 2 : 1;
-    for (int i = 0; i < lent; i++) EXF_TRY(b->gpu->alloc_staging(&s->host[i], sums_bytes(s, pairs) + 1, "vector sums", err));
+    n_staging = !exf_ranks_first(ranks) ? !s->ranks : ranks ? 2 : 1;
+    for (int i = 0; i < n_staging; i++) EXF_TRY(b->gpu->alloc_staging(&s->host[i], sums_bytes(s, pairs) + 1, "vector sums", err));
     s->diagonal.pair = s->lowrank.pair = s->pair;
     s->lowrank.grid = s->grid;
     s->lowrank.basis = s->basis;
@@ -336,7 +336,7 @@ out:
     return rc;
 }
 
-/* Queues the copies of the sums to staging memory, where they are lent. */
+/* Queues the copies of the sums to staging memory, where this process has any. */
 static void fetch_sums(exf_device_vectors *s, exf_vector_sums *sums)
 {
     void *to[EXF_VECTOR_ARRAYS] = {&sums->vu, &sums->vv, &sums->zz, &sums->zu, &sums->zv};

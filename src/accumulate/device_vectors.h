@@ -24,7 +24,7 @@ typedef struct {
     int32_t *pair, *grid;
     double *basis;
     double *root;               /* [EXF_MOE_BLOCK, K] */
-    void *host[2];              /* staging memory for the sums of the last two layers; NULL: one is enough, or none is lent here */
+    void *host[2];              /* staging memory for the sums of the last two layers; NULL: one is enough, or none is needed */
     int turn;                   /* which the next take fills */
     exf_ranks *ranks;           /* whose GPUs share their sums; NULL: they do not */
     void **peer;                /* [ranks, EXF_VECTOR_ARRAYS] the sums of the others' GPUs, on rank 0; NULL: none is open */
@@ -46,12 +46,12 @@ void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums
 /* Queues the block's terms.  Blocks come in order of rows; the unit of diagonal sums is that of the host, EXF_MOE_BLOCK tokens of a
  * sequence, that of low-rank sums a token, however blocks are cut. */
 void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b);
-/* Waits; lends sums the arrays with the terms added since the beginning, until the next take, or the one after it.  Of ranks that
- * share their sums collective: rank 0 gets those of all, the others none.  EXF_NUMERIC names sequence, block and pair of a sum that
- * is out of range, or a weight without a root. */
+/* Waits, and lends `sums` the arrays with the terms added since the beginning, until the next take or the one after it.  Collective
+ * for ranks that share their sums: rank 0 gets those of all, the others none.  EXF_NUMERIC names sequence, block and pair of a sum
+ * that is out of range, or a weight without a root. */
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
 /* For take, and tests: adds a rank's sums of these pairs, and waits.  peer: its arrays, as opened memory or another's.  EXF_NUMERIC
- * names two sums that are more together than one holds. */
+ * names a sum that leaves its range when the rank's is added. */
 exf_code exf_device_vectors_add_peer(const exf_device_vectors *s, size_t pairs, int rank, void *const peer[EXF_VECTOR_ARRAYS],
                                      exf_err *err) EXF_CHECKED;
 void exf_device_vectors_free(exf_device_vectors *s); /* accepts zeroed memory */

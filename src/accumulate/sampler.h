@@ -24,7 +24,7 @@ typedef struct {
 
 exf_code exf_device_gatherer_open(exf_device_gatherer *g, exf_ranks *ranks, const exf_backend *b, exf_err *err) EXF_CHECKED;
 void exf_device_gatherer_free(exf_device_gatherer *g); /* accepts zeroed memory */
-/* Gathers on rank 0 values [n, bytes] by rising row, of which this rank has [first, end).  Collective; waits for the queue. */
+/* Gathers values [n, bytes] by rising row on rank 0; this rank has [first, end) of them.  Collective; waits for the queue. */
 exf_code exf_device_gather(exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
                            size_t bytes, exf_err *err) EXF_CHECKED;
 

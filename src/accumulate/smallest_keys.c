@@ -71,7 +71,7 @@ static void cut_into_parts(listing *l)
     }
 }
 
-/* Lists the candidates of sequence i, whose first token has that row. */
+/* Lists the candidates of sequence i; its first token has that row. */
 static exf_code list_sequence(candidates *c, const listing *l, size_t i, size_t row, exf_err *err)
 {
     const exf_key_rule *r = l->rule;

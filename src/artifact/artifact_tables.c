@@ -71,7 +71,7 @@ static exf_tensor view(exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t 
     return (exf_tensor){.dtype = dtype, .rank = rank, .shape = {a, b, c}, .data = data};
 }
 
-/* Describes the tables of both halves, of which half 0's come first. */
+/* Describes the tables of both halves, half 0's first. */
 static exf_tensor view_halves(const listing *list, int64_t l, int64_t e, const float *data)
 {
     return (exf_tensor){.dtype = EXF_DT_F32, .rank = 4, .shape = {2, l, e, e}, .data = list->halves ? data : NULL};

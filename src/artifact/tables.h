@@ -200,7 +200,7 @@ typedef struct {
 exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves, exf_err *err) EXF_CHECKED;
 void exf_table_list_free(exf_table_list *l);
 
-/* ---- experts (tables_experts.c) ------------------------------------------ */
+/* ---- experts by a criterion (tables.c) ------------------------------------ */
 
 /* By what the experts of a layer are ranked. */
 typedef struct {

@@ -103,21 +103,6 @@ void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to)
     for (size_t i = 0; to > from && i < n; i++) sum[i] = divide_by_power(sum[i], to - from);
 }
 
-int64_t exf_vector_sums_find(const exf_vector_sums *v, int source, int target)
-{
-    int64_t low = 0, high = v->n_pairs;
-    while (low < high) {
-        int64_t mid = low + (high - low) / 2;
-        const int32_t *p = v->pair + 2 * mid;
-        if (p[0] == source && p[1] == target) return mid;
-        if (p[0] < source || (p[0] == source && p[1] < target))
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return -1;
-}
-
 /* ---- in files ---------------------------------------------------------------------- */
 
 enum { PAIRS = 1, DIAGONAL = 2, CHOICE = 4, LOWRANK = 8 }; /* which arrays are there together */

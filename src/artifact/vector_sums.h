@@ -61,8 +61,6 @@ void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid);
 void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid);
 /* Moves sums to a grid that is not finer, rounded to nearest, ties to even. */
 void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to);
-/* Returns the index of the pair, or -1. */
-int64_t exf_vector_sums_find(const exf_vector_sums *v, int source, int target);
 
 /* ---- in files of kind statistics and basis -----------------------------------
  * One group per layer that has any:

@@ -171,6 +171,10 @@ exf_code exf_standard_descriptors(exf_err *err) EXF_CHECKED;
 
 /* ---- temporaries ------------------------------------------------------------------------------------ */
 
+/* Returns bits that no other process and no earlier call has: the system's random bytes, or where it gives none, of the clock, the
+ * process and a counter. */
+uint64_t exf_random_u64(void);
+
 /* exf_temporary makes the temporaries that outputs are written to, and removes those that killed processes left.
  *
  * The temporary of DIR/NAME is DIR/.NAME.<random>.partial, a file or a folder.  A name proves nothing: a file of somebody
@@ -208,6 +212,4 @@ exf_code exf_temporary_check(const char *path, int fd, const char *target, const
 void exf_temporary_end(exf_temporary *t);
 /* Frees *t and leaves the claims, for a temporary that could not be removed. */
 void exf_temporary_leave(exf_temporary *t);
-/* Removes what killed processes left in a directory; what cannot be removed stays. */
-void exf_temporary_remove_stale(const char *directory);
 #endif

@@ -1,4 +1,5 @@
 /* file_temporary.c - see file.h. */
+#define _DEFAULT_SOURCE /* getentropy */
 #include "base/file.h"
 
 #include "base/mem.h"
@@ -28,20 +29,14 @@ static const char *base_of(const char *target)
     return slash ? slash + 1 : target;
 }
 
-/* Returns bits that no other process and no earlier call has: from the system's random source, or from clock and counter. */
-static unsigned long long random_bits(void)
+uint64_t exf_random_u64(void)
 {
     static atomic_uint calls;
-    uint64_t bits = 0;
+    uint64_t bits;
     struct timespec now = {0};
-    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, &bits, sizeof bits) : 0;
-    if (fd >= 0) close(fd);
-    if (n != (ssize_t)sizeof bits) {
-        clock_gettime(CLOCK_REALTIME, &now);
-        bits = ((uint64_t)getpid() << 40) ^ ((uint64_t)now.tv_sec << 30) ^ (uint64_t)now.tv_nsec ^ ((uint64_t)calls++ << 56);
-    }
-    return bits & ((1ULL << 4 * DIGITS) - 1);
+    if (getentropy(&bits, sizeof bits) == 0) return bits;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((uint64_t)getpid() << 40) ^ ((uint64_t)now.tv_sec << 30) ^ (uint64_t)now.tv_nsec ^ ((uint64_t)calls++ << 56);
 }
 
 int exf_temporary_is(const char *path, int fd)
@@ -239,7 +234,8 @@ static void withdraw_orphan(int dir, const claimed *c)
     *slash = '/';
 }
 
-void exf_temporary_remove_stale(const char *directory)
+/* Removes what killed processes left in a directory; what cannot be removed stays. */
+static void remove_stale(const char *directory)
 {
     claim_list l = {0};
     int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -285,7 +281,7 @@ static exf_code name_it(exf_temporary *t, const char *target, exf_err *err)
 {
     exf_text name = {0};
     exf_code rc;
-    t->random = random_bits();
+    t->random = exf_random_u64() & ((1ULL << 4 * DIGITS) - 1);
     EXF_TRY(exf_path_dir(&t->directory, target, err));
     exf_text_appendf(&name, ".%s.%0*llx.partial", base_of(target), DIGITS, t->random);
     EXF_TRY(exf_text_end(&name, err));
@@ -328,7 +324,7 @@ exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder,
     for (int i = 0; i < TRIES; i++) {
         exf_code rc = name_it(t, target, err);
         if (rc != EXF_OK) return rc;
-        if (i == 0) exf_temporary_remove_stale(t->directory);
+        if (i == 0) remove_stale(t->directory);
         claim_name(name, t->random, 0);
         *fd = claim(t->directory, name, base_of(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
         int why = errno;

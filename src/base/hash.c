@@ -1,5 +1,4 @@
 /* hash.c - see hash.h. */
-#define _DEFAULT_SOURCE /* getentropy */
 #include "base/hash.h"
 
 #include "base/file.h"
@@ -10,15 +9,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 #ifdef __x86_64__
 #include <xxh_x86dispatch.h> /* the widest vectors of this processor */
 #else
 #include <xxhash.h>
 #endif
 
-/* What a thread of its own hashes: two buffers, one of which is filled while the other is hashed. */
+/* A thread that hashes one of two buffers while the caller fills the other. */
 enum { BESIDE_FROM = 16 << 20, BESIDE_BYTES = 1 << 20 };
 
 typedef struct {
@@ -36,7 +33,7 @@ struct exf_hash {
     EVP_MD_CTX *md;
     beside *b;      /* NULL: the caller hashes */
     uint64_t added;
-    int may_beside; /* 0: it may not, or could not */
+    int use_hash_thread; /* 1: start one when enough bytes came; 0: not asked for, or already tried */
 };
 
 static exf_code failed(exf_err *err)
@@ -84,7 +81,7 @@ out:
 
 void exf_hash_beside(exf_hash *h)
 {
-    h->may_beside = 1;
+    h->use_hash_thread = 1;
 }
 
 static void *hash_beside(void *self)
@@ -119,7 +116,7 @@ static void start_beside(exf_hash *h)
 {
     exf_err left_alone;
     beside *b = NULL;
-    h->may_beside = 0;
+    h->use_hash_thread = 0;
     if (exf_mem_new(&b, 1, sizeof *b, "hash", &left_alone) != EXF_OK) return;
     b->md = h->md;
     pthread_mutex_init(&b->lock, NULL);
@@ -179,7 +176,7 @@ exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err)
 {
     if (len == 0) return EXF_OK;
     h->added += len;
-    if (h->may_beside && h->added >= BESIDE_FROM) start_beside(h);
+    if (h->use_hash_thread && h->added >= BESIDE_FROM) start_beside(h);
     if (!h->b) return EVP_DigestUpdate(h->md, bytes, len) == 1 ? EXF_OK : failed(err);
     add_beside(h->b, bytes, len);
     return EXF_OK;
@@ -350,16 +347,9 @@ int exf_digest_list_find(const char *text, const char *name, char hex[EXF_SHA256
 
 /* ---- keyed hashes ------------------------------------------------------------------------------ */
 
-/* Makes a key of addresses and the clock if the system gives no random bytes. */
 exf_hash_key exf_hash_key_new(void)
 {
-    exf_hash_key key;
-    struct timespec now;
-    if (getentropy(&key, sizeof key) == 0) return key;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    key.k[0] = (uint64_t)(uintptr_t)&key ^ (uint64_t)now.tv_nsec << 32;
-    key.k[1] = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid();
-    return key;
+    return (exf_hash_key){{exf_random_u64(), exf_random_u64()}};
 }
 
 static uint64_t rotate(uint64_t x, int bits)

@@ -22,7 +22,7 @@ exf_code exf_hash_add_u64(exf_hash *h, uint64_t v, exf_err *err) EXF_CHECKED; /*
 /* Writes the digest and frees h, also on failure. */
 exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 void exf_hash_free(exf_hash *h); /* for a hash that was not ended; NULL is allowed */
-/* Lets a thread of its own hash what is added, once that is much, beside the caller who reads it. */
+/* Starts a thread once many bytes were added: it hashes them while the caller reads on. */
 void exf_hash_beside(exf_hash *h);
 
 exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
@@ -56,15 +56,15 @@ int exf_digest_list_next(const char **text, exf_digest_entry *out);
 /* Returns 1 and the digest of `name`, or 0 if the list does not have it. */
 int exf_digest_list_find(const char *text, const char *name, char hex[EXF_SHA256_HEX]);
 
-/* Hashes for tables whose keys come from a file.  The key is random, new for each table: a file cannot be made whose words meet in
- * one slot.  So values differ from run to run; nothing may depend on them but where an entry lies. */
+/* Hashes for tables with keys from a file.  The hash's key is random, new for each table: nobody can make a file of words that meet
+ * in one slot.  So values differ from run to run; nothing may depend on them but where an entry lies. */
 
 typedef struct { uint64_t k[2]; } exf_hash_key;
 
 exf_hash_key exf_hash_key_new(void);
 /* SipHash-1-3 (Aumasson and Bernstein) of len bytes. */
 uint64_t exf_keyed_hash(const exf_hash_key *key, const void *bytes, size_t len);
-/* Of one integer: a keyed multiplication before and after a shift, of which the high bits count. */
+/* Hashes one integer: multiplies by the key before and after a shift.  Use the high bits. */
 static inline uint64_t exf_keyed_hash_u64(const exf_hash_key *key, uint64_t x)
 {
     x = (x ^ key->k[0]) * 0x9e3779b97f4a7c15u;

@@ -70,7 +70,7 @@ void exf_progress_begin(const char *what, int n_layers, exf_eta *eta, int kind);
 void exf_progress_turn(int kind);
 /* Says that units of the present kind were done; any thread. */
 void exf_progress_add(double units);
-/* Says that units of a kind were done in so many seconds of a device's clock, of which none are the host's. */
+/* Says that units of a kind took so many seconds of a device's clock, and none of the host's. */
 void exf_progress_credit(int kind, double units, double seconds);
 /* Calls poll about twice a second while the work is under way, on a thread of its own, until exf_progress_end(). */
 void exf_progress_poll(void (*poll)(void *self), void *self);

@@ -13,12 +13,6 @@
 
 enum { MOST_CONFIG = 64 << 20, MOST_TEMPLATE = 1 << 20 };
 
-const char *exf_chat_kind_name(exf_chat_kind k)
-{
-    static const char *const names[] = {"none", "chatml", "qwen3", "deepseek-v2"};
-    return names[k];
-}
-
 /* ---- templates by their squeezed text ------------------------------------------------------------------------ */
 
 /* The squeezed text of a template has no blanks but between words and inside literals; literals stand in single quotes, adjacent
@@ -73,7 +67,7 @@ static size_t squeeze_member(const char *s, exf_text *out)
     return 0;
 }
 
-/* Squeezes the tag at s, "{%- ... -%}" or "{{ ... }}", of which [open, close) is the inside; *s then follows it. */
+/* Squeezes the tag at s, "{%- ... -%}" or "{{ ... }}", with [open, close) inside, and moves *s after it. */
 static void squeeze_tag(const char **s, exf_text *out)
 {
     char end[3] = {(*s)[1] == '{' ? '}' : '%', '}', 0};

@@ -28,8 +28,6 @@ typedef struct {
  * the one that is named default. */
 exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const exf_tokenizer *t, exf_err *err) EXF_CHECKED;
 void exf_chat_form_free(exf_chat_form *f);
-/* "chatml", "qwen3", "deepseek-v2" */
-const char *exf_chat_kind_name(exf_chat_kind k);
 /* Recognises a template's text; EXF_CHAT_NONE: it is not known. */
 exf_code exf_chat_recognise(exf_chat_kind *out, const char *text, exf_err *err) EXF_CHECKED;
 

@@ -55,9 +55,9 @@ exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, cons
 
 /* ---- a model without some of its experts (pruned.c) ---------------------------------------------- */
 
-/* The score is that of x->by: REAP's, the mean of w ||E(x)|| over an expert's tokens, or another of tables_experts.c, as in the
+/* The score is that of x->by: REAP's, the mean of w ||E(x)|| over an expert's tokens, or another of exf_tables_score(), as in the
  * variant reapN:by=CRITERION.
- * With R ranks of expert parallelism, of which rank r holds experts [r E/R, (r+1) E/R), the order goes round by round: the
+ * With R ranks of expert parallelism (rank r holds experts [r E/R, (r+1) E/R)) the order goes round by round: the
  * best expert of every rank that is not listed yet, by score.  The first N then have N/R of each rank for every N that R
  * divides.  Ties go to the lower number. */
 

@@ -103,7 +103,7 @@ static int most_similar(const unsigned char *primary, const float *similarity, i
     return best;
 }
 
-/* Re-routes the slots after a token's first S whose expert is not primary to the most similar primary expert; with a threshold rho
+/* Re-routes slots after a token's first S, if their expert is not primary, to the most similar primary expert; with a threshold rho
  * above 0 only where their similarity is at least rho. */
 static void reroute_tokens(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {

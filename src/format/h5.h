@@ -128,9 +128,9 @@ exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, e
  * cover: an object with two names, groups nested more than 32 deep. */
 enum { EXF_H5_LARGE = 64 << 20 };
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
-/* Lets a thread of its own hash, of a file that exf_h5_create() began, all that comes in the walk until the object at `path` and
- * the object itself, beside other calls on the file: the next exf_h5_digest() waits for it and goes on from there.  Nothing of it
- * is written, and nothing is added to it, any more: EXF_INTERNAL.  Calls come in the order of the walk.  Returns the failure of
- * what was hashed since the call before. */
+/* Starts to hash, on a thread of its own, a file that exf_h5_create() began: from where the last call ended through the object at
+ * `path`.  Other calls may use the file meanwhile; the next exf_h5_digest() waits and goes on from there.
+ * What was hashed may not change any more: EXF_INTERNAL.  Calls come in the order of the walk.  Returns the failure of what was
+ * hashed since the call before. */
 exf_code exf_h5_digest_through(exf_h5 *h, const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -38,10 +38,13 @@ static herr_t note_innermost(unsigned n, const H5E_error2_t *e, void *self)
     reason *r = self;
     if (n > 0 || !e->desc) return 0;
     snprintf(r->text, sizeof r->text, "%s", e->desc);
-    /* errno itself may be overwritten by now; HDF5 quotes it. */
+    /* HDF5's codes tell a failed write from a failed read, but not a full disk from a broken one.  The system's number is in the
+     * description alone: errno itself may be overwritten by now. */
     const char *number = strstr(e->desc, "errno = ");
-    if (number) r->errnum = atoi(number + strlen("errno = "));
-    if (strstr(e->desc, "stat info")) r->errnum = EIO; /* of an open file: the disk's failure, whose number HDF5 drops */
+    if (number)
+        r->errnum = atoi(number + strlen("errno = "));
+    else if (e->maj_num == H5E_FILE && e->min_num == H5E_CANTGET)
+        r->errnum = EIO; /* lstat() failed on a file that is open: HDF5 drops the number, but it is the disk's failure */
     r->no_space = e->min_num == H5E_NOSPACE || e->min_num == H5E_CANTALLOC || e->maj_num == H5E_RESOURCE;
     return 0;
 }

@@ -77,7 +77,8 @@ static uint64_t reckon_memory(const char *at, const char *end)
     return bytes;
 }
 
-exf_code exf_json_budget(const char *bytes, size_t len, uint64_t most, const char *where, exf_err *err)
+/* Refuses a text that, once parsed, could take more than `most` bytes. */
+static exf_code check_memory(const char *bytes, size_t len, uint64_t most, const char *where, exf_err *err)
 {
     if (len <= most / OBJECT) return EXF_OK; /* the usual case: no text of this length can */
     uint64_t need = reckon_memory(bytes, bytes + len);
@@ -135,7 +136,7 @@ exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const cha
 {
     json_error_t e;
     *out = NULL;
-    exf_code rc = exf_json_budget(bytes, len, EXF_JSON_MEMORY, where, err);
+    exf_code rc = check_memory(bytes, len, EXF_JSON_MEMORY, where, err);
     if (rc != EXF_OK) return rc;
     *out = wrap(parse(bytes, len, &e));
     if (!*out && !refused && json_error_code(&e) == json_error_numeric_overflow) {

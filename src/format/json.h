@@ -16,8 +16,6 @@ typedef enum { EXF_JSON_NULL, EXF_JSON_BOOL, EXF_JSON_INT, EXF_JSON_REAL, EXF_JS
               EXF_JSON_OBJECT } exf_json_kind;
 
 enum { EXF_JSON_MEMORY = 1 << 30 }; /* bytes that a document may take; EXF_FORMAT before any is taken if it would take more */
-/* EXF_FORMAT if a text, once parsed, could take more than `most` bytes. */
-exf_code exf_json_budget(const char *bytes, size_t len, uint64_t most, const char *where, exf_err *err) EXF_CHECKED;
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err) EXF_CHECKED;
 /* A whole file of at most `limit` bytes. */
 exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err *err) EXF_CHECKED;
@@ -83,7 +81,7 @@ void exf_jw_bool(exf_jw *w, const char *key, int value);
 exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err) EXF_CHECKED;
 void exf_jw_free(exf_jw *w);
 
-/* ---- JSON Schemas, draft-07, which editors know best (json_schema.c) ------------------------------------
+/* ---- JSON Schemas, draft-07, which editors know best -----------------------------------------------------
  * Each adds its keywords to the open object of a schema, but for those with a key, which add a member. */
 
 void exf_json_schema_head(exf_jw *w, const char *title, const char *about); /* opens the whole; the caller closes it */

@@ -19,7 +19,6 @@ struct exf_st_file {
     size_t n_tensors;
     exf_st_meta *meta;
     size_t n_meta;
-    char sha256[EXF_SHA256_HEX];
 };
 
 /* ---- one tensor's description ----------------------------------------- */
@@ -231,8 +230,6 @@ static exf_code read_header(exf_st_file *f, exf_err *err)
     if (f->header[8] != '{')
         return exf_fail(err, EXF_FORMAT, "%s: no safetensors file: header starts with byte 0x%02x, expected '{' (0x7b)", path,
                         (unsigned char)f->header[8]);
-    rc = exf_hash_bytes(f->header, f->header_len, f->sha256, err);
-    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", path);
 out:
     return rc;
 }
@@ -369,11 +366,6 @@ int exf_st_metadata_at(const exf_st_file *f, size_t i, const char **key, const c
     *key = f->meta[i].key;
     *value = f->meta[i].value;
     return 1;
-}
-
-const char *exf_st_header_sha256(const exf_st_file *f)
-{
-    return f->sha256;
 }
 
 static exf_code check_span(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, size_t n, exf_err *err)

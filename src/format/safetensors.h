@@ -50,8 +50,6 @@ const exf_st_tensor *exf_st_find(const exf_st_file *f, const char *name);    /* 
 /* Metadata value or NULL.  `at` walks them in order of key; 0 past the end. */
 const char *exf_st_metadata(const exf_st_file *f, const char *key);
 int exf_st_metadata_at(const exf_st_file *f, size_t i, const char **key, const char **value);
-/* SHA-256 of the 8+N header bytes: names, shapes, dtypes and offsets. */
-const char *exf_st_header_sha256(const exf_st_file *f);
 
 /* Raw bytes [begin, begin+n) of a tensor of f into buf; EXF_INTERNAL if it has fewer. */
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;

@@ -15,11 +15,6 @@ void exf_drawing_set_ink(cairo_t *c, exf_ink ink)
     cairo_set_source_rgb(c, (ink >> 16 & 255) / 255.0, (ink >> 8 & 255) / 255.0, (ink & 255) / 255.0);
 }
 
-exf_box exf_drawing_extent(const exf_drawing *d)
-{
-    return d->extent;
-}
-
 void exf_draw_fill(exf_drawing *d, exf_box box, exf_ink ink)
 {
     exf_drawing_set_ink(d->page, ink);

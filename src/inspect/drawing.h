@@ -58,8 +58,6 @@ void exf_draw_text(exf_drawing *d, double x, double y, exf_anchor anchor, double
 void exf_draw_text_up(exf_drawing *d, double x, double y, exf_anchor anchor, double size, exf_ink ink, const char *text);
 /* Returns the boxes that the texts of the page cover, in the order in which they were drawn; valid until the next text. */
 const exf_box *exf_drawing_texts(const exf_drawing *d, size_t *n);
-/* Returns the page from corner to corner. */
-exf_box exf_drawing_extent(const exf_drawing *d);
 /* Returns 1 if the boxes have a common area. */
 int exf_boxes_meet(const exf_box *a, const exf_box *b);
 

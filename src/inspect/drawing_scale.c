@@ -54,7 +54,7 @@ static void write_number(char text[EXF_TICK_TEXT], double value, int digits)
     if (text[0] == '-' && strspn(text + 1, "0.") == strlen(text + 1)) memmove(text, text + 1, strlen(text));
 }
 
-/* Returns the least round step, at least `least`, of which at most max multiples lie in [low, high]. */
+/* Returns the least round step, at least `least`, that has at most max multiples in [low, high]. */
 static double find_step(double low, double high, int max, double least)
 {
     int power = (int)floor(log10((high - low) / max));

@@ -130,7 +130,7 @@ typedef struct {
     const char *prefix; /* what {P} in tensor names stands for */
 } exf_architecture;
 
-/* Writes to an empty text that by which architectures are compared: a word NAME=VALUE for every field that the forward pass
+/* Writes to an empty text what architectures are compared by: a word NAME=VALUE for every field that the forward pass
  * reads, in the order of the table in architecture.c.  A field that is 0 has no word, so that fields which are added later leave
  * the texts of models that lack them as they were.  Numbers are decimal, reals as short as reads back; what each layer has is a
  * list of VALUE*LAYERS.  Where a checkpoint has its tensors, and under which names, is not in it. */

@@ -78,9 +78,6 @@ exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, 
 /* A sigmoid router whose correction bias chooses but does not weigh, within the groups whose two best experts sum highest;
  * renormalised where norm_topk_prob says so, and scaled. */
 exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
-/* YaRN from rope_scaling / rope_parameters, if it is there, into *r; dim, theta
- * and interleaved are the caller's.  The original length is max_position_embeddings if it is not said. */
-exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err) EXF_CHECKED;
 /* Derives from the other fields n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers',
  * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */
 void exf_architecture_finish(exf_architecture *a);

@@ -60,7 +60,9 @@ static double yarn_law(double factor, double k)
 
 #define ORIGINAL_LENGTH "rope_scaling.original_max_position_embeddings|rope_parameters.original_max_position_embeddings"
 
-exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
+/* Reads YaRN from rope_scaling / rope_parameters, if it is there, into *r; dim, theta and interleaved are the caller's.  The
+ * original length is max_position_embeddings if it is not said. */
+static exf_code configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
 {
     exf_code rc;
     const exf_json *original;
@@ -101,7 +103,7 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
     EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
     EXF_TRY(exf_configure_rotary_part(c, 1.0, &part, err));
-    EXF_TRY(exf_configure_yarn(c, r, err));
+    EXF_TRY(configure_yarn(c, r, err));
     r->dim = (int)(s->head_dim * part);
     if (s->n_heads % s->n_kv_heads)
         rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d key-value heads", c->path, s->n_heads,
@@ -259,7 +261,7 @@ exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *er
     EXF_TRY(exf_config_int(c, "v_head_dim", 1, 4096, &s->v_dim, err));
     EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
     EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
-    EXF_TRY(exf_configure_yarn(c, r, err));
+    EXF_TRY(configure_yarn(c, r, err));
     r->dim = s->rope_dim;
     r->interleaved = 1;
     EXF_TRY(score_scale(c, a, err));

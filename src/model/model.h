@@ -28,8 +28,8 @@ typedef struct {
     unsigned char *beyond_bf16; /* [1 + n_layers, EXF_W_COUNT] 1: exf_model_fits_bf16() is not so; NULL of a config alone */
 } exf_model;
 
-/* EXF_OK for a directory that has a config.json, and for any path of which nothing better is known than
- * what opening config.json there says.  EXF_USAGE, with the command or the path that mends it, for
+/* Returns EXF_OK for a directory that has a config.json, and for any path about which opening config.json there
+ * says the best that is known.  EXF_USAGE, with the command or the path that mends it, for
  *   a hub's name (OWNER/MODEL, where no OWNER exists): how to download it;
  *   the folder of a hub cache, which keeps checkpoints in snapshots/REVISION: which of them to name;
  *   a file, such as a .gguf, a shard or config.json itself;
@@ -48,8 +48,8 @@ exf_code exf_model_pass_done(const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Reads all weights for their identity alone, in pieces as a pass does. */
 exf_code exf_model_identify(const exf_model *m, exf_err *err) EXF_CHECKED;
 
-/* How many tensors of a role a layer has: 0, 1, or E; of a role whose rows lie in groups (exf_row_layout), as many runs of equally
- * many rows, which are a copy each below.  Layer -1: outside layers. */
+/* Returns how many tensors of a role a layer has: 0, 1, or E.  Where a role's rows lie in groups (exf_row_layout) it returns the
+ * number of runs of equally many rows; below, each run is a copy.  Layer -1: outside layers. */
 int exf_model_copies(const exf_model *m, exf_role role, int layer);
 /* Elements of one such tensor or run; 0 if there is none. */
 size_t exf_model_count(const exf_model *m, exf_role role, int layer);
@@ -94,9 +94,9 @@ int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r);
 int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer);
 /* Fills the shape as in the file; returns its rank. */
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
-/* 1 unless the tensor begins with another role's rows, whose rule counts for all of it. */
+/* Returns 0 if the tensor begins with another role's rows, since that role's rule counts for all of it; else 1. */
 int exf_rule_begins_tensor(const exf_tensor_rule *r);
-/* Of a rule whose rows lie in groups (model_rows.c): the rows of its tensor, of one run, and the first row of a run in the
+/* Return, for a rule with rows in groups (model_rows.c), the rows of its tensor, the rows of one run, and a run's first row in the
  * tensor. */
 int64_t exf_rule_rows_stored(const exf_architecture *a, const exf_tensor_rule *r);
 int exf_rule_run_rows(const exf_architecture *a, const exf_tensor_rule *r);

@@ -323,7 +323,7 @@ out:
     return rc;
 }
 
-/* Reads "dynamic": settings by expression, of which those that begin with "-:" are exempt. */
+/* Reads "dynamic": settings by expression; what matches one that begins with "-:" is exempt. */
 static exf_code read_dynamic(const exf_config *c, const gptq_settings *all, exf_quantization *q, exf_err *err)
 {
     exf_code rc;

@@ -39,7 +39,7 @@ exf_code exf_weight_identity_add(exf_weight_identity *id, int part, const exf_st
 exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part, const exf_stored_tensor *of, uint64_t begin, size_t n,
                                         const char hex[EXF_XXH3_HEX], exf_err *err) EXF_CHECKED;
 /* Makes the digest of a part that was read whole.  EXF_MODEL if it was read or restored before and differs, or
- * differs from what is expected; of a part of which nothing was read, nothing. */
+ * differs from what is expected.  Does nothing for a part that was not read. */
 exf_code exf_weight_identity_settle(exf_weight_identity *id, int part, exf_err *err) EXF_CHECKED;
 /* Appends the digests of all parts that are settled, as a digest list (base/hash.h). */
 exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err) EXF_CHECKED;

@@ -52,7 +52,7 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
 }
 
 /* Returns 1 if a correction or a probe uses the routed output before shared experts are added. */
-static int interrupts(const exf_moe_layer *l)
+static int needs_routed_sum_first(const exf_moe_layer *l)
 {
     const exf_rewriter *r = l->lane->rewriter;
     return (r && r->correct) || (l->n_probes && l->last);
@@ -82,7 +82,7 @@ static exf_code run_routed(const exf_moe_layer *l, const exf_moe_view *v, const 
     exf_code rc;
     EXF_TRY(exf_moe_run_experts(l, w, m, m->outputs, l->routes->ids_device + slot, v->n, skips_slots(l), err));
     w->times.flops += 6.0 * (double)slots_with_experts(l, w, v->row, v->n) * a->d_model * a->d_expert;
-    if (!interrupts(l)) return EXF_OK;
+    if (!needs_routed_sum_first(l)) return EXF_OK;
     exf_moe_sum_call sum = sum_of(l, v->n);
     sum.outputs = m->outputs;
     sum.ids = skips_slots(l) ? l->routes->ids_device + slot : NULL;
@@ -119,7 +119,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     if (!l->recorded) exf_moe_norm_input(l, w, &m, hidden, row, n);
     if (l->moe_index >= 0) EXF_TRY(run_routed(l, &view, &m, err));
     exf_moe_run_shared(l, w, &m, n);
-    sum_block(l, w, &m, hidden, row, n, l->moe_index >= 0 && interrupts(l));
+    sum_block(l, w, &m, hidden, row, n, l->moe_index >= 0 && needs_routed_sum_first(l));
     exf_stage_end(w->clock, w->q, &w->times.experts, l->work, n);
     if (w->clock) w->times.experts -= parts_waited(l) - waited; /* the GPU waited for weights */
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));

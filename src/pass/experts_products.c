@@ -27,7 +27,7 @@ exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf
             exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
         shape.first = first;
         shape.keep = keep;
-        if (l->parts.part_experts) { /* the next part overwrites the part before, whose products end first */
+        if (l->parts.part_experts) { /* the next part overwrites this one: its products must have ended */
             EXF_TRY(w->b->finish(w->q, err));
             EXF_TRY(l->parts.next(l->parts.self, err));
         }

@@ -111,8 +111,8 @@ int exf_head_rows(const exf_backend *b);
 /* ---- what a pass will do -------------------------------------------------------------------- */
 
 /* Kinds of work; the unit of each.  A plan multiplies these units with seconds per unit that a sample of the pass measured;
- * the estimate of the seconds left (base/progress.h) measures them while the pass runs.  On a GPU, whose work goes on beside the
- * host's, the GPU's clock measures every kind but READ and REST (workspace.h). */
+ * the estimate of the seconds left (base/progress.h) measures them while the pass runs.  A GPU works while the host goes on, so
+ * its own clock measures every kind but READ and REST (workspace.h). */
 enum {
     EXF_WORK_READ,    /* bytes of weights */
     EXF_WORK_MIXER,   /* floating-point operations; one kind for each exf_mixer_kind */

@@ -73,7 +73,7 @@ typedef struct {
 const exf_backend *exf_backend_of(const exf_forward_options *o);
 /* Returns the number of layers that the pass's resume point has done; 0 if it has none. */
 int exf_pass_layers_done(const exf_forward_options *o);
-/* Returns the tokens of the whole run, of which the pass may be a part. */
+/* Returns the tokens of the whole run; the pass may run a part of them. */
 size_t exf_pass_run_tokens(const exf_pass *p);
 /* Says which kind of work (forward.h) the host's threads begin; on a GPU the kinds that it computes are credited
  * by its own clock. */

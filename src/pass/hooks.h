@@ -174,9 +174,9 @@ typedef struct {
     uint64_t (*device_bytes)(const void *self, const struct exf_backend *b);
     int device_sweeps;     /* the first device_sweeps sweeps are shown to device_block, the others to block */
 
-    /* What router and experts of the whole run read is shown between inputs_begin and layer_begin, before any expert runs;
-     * inputs_end follows layer_begin.  All of them are set or none; never called in a replay, whose input comes block by
-     * block.  A pass on a GPU calls device_input, whose work is done when q is, of inputs_end. */
+    /* The pass shows what router and experts of the whole run read between inputs_begin and layer_begin, before any expert
+     * runs; inputs_end follows layer_begin.  All of them are set or none.  A replay calls none: it gets its input block by block.
+     * A pass on a GPU calls device_input; its device work is complete when the queue of inputs_end is. */
     exf_code (*inputs_begin)(void *self, int layer, exf_err *err);
     exf_code (*input)(void *self, const exf_input_block *b, exf_err *err); /* called concurrently */
     exf_code (*device_input)(void *self, const exf_device_input *b, exf_err *err);

@@ -60,7 +60,7 @@ static exf_code run_experts(exf_step *s, exf_err *err)
 
 /* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
  * routes, and the observer reads a single sweep and no input before it. */
-static int flows(const exf_step *s)
+static int can_run_group_by_group(const exf_step *s)
 {
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
     const exf_observer *o = s->p->lanes[s->lane].observer;
@@ -69,7 +69,7 @@ static int flows(const exf_step *s)
 }
 
 /* Runs both halves of the layer for a group; of a replay the second. */
-static exf_code flow_group(exf_step *s, exf_err *err)
+static exf_code run_group_whole(exf_step *s, exf_err *err)
 {
     size_t k = (size_t)s->p->model->arch.top_k;
     const exf_sequence_group *g = &s->moe.group;
@@ -99,12 +99,12 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     s.joined = joined;
     const exf_observer *o = moe_index >= 0 ? p->lanes[lane].observer : NULL;
     double *observe = &p->space[0].times.observe, start;
-    int flowing = flows(&s), sweeps = o && o->sweeps > 1 && !flowing ? o->sweeps : 1;
+    int group_by_group = can_run_group_by_group(&s), sweeps = o && o->sweeps > 1 && !group_by_group ? o->sweeps : 1;
     exf_code rc;
     if (moe_index >= 0) s.moe.router_logits = s.logits = logits_of(p, lane, joined);
-    if (o && o->input && !flowing) s.inputs = o;
+    if (o && o->input && !group_by_group) s.inputs = o;
     if (o && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
-    if (flowing) {
+    if (group_by_group) {
         EXF_TRY(exf_mask_load(&s, p->lanes[lane].rewriter, err));
     } else {
         if (s.inputs) EXF_TRY(o->inputs_begin(o->self, layer, err));
@@ -118,7 +118,7 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     if (o && o->layer_begin) EXF_TRY(o->layer_begin(o->self, layer, moe_index, err));
     if (s.inputs) EXF_TRY(o->inputs_end(o->self, layer, p->b->gpu ? p->space[0].q : NULL, err));
     *observe += exf_clock() - start;
-    if (!flowing) {
+    if (!group_by_group) {
         exf_pass_turn(p, EXF_WORK_COMMON);
         if (o && o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
         exf_pass_turn(p, s.moe.work);
@@ -126,7 +126,7 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     for (; s.moe.sweep < sweeps; s.moe.sweep++) { /* the routes do not change between sweeps */
         s.moe.last = s.moe.sweep == sweeps - 1;
         exf_hidden_use use = s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ;
-        EXF_TRY(exf_each_group(&s, use, flowing ? flow_group : run_experts, err));
+        EXF_TRY(exf_each_group(&s, use, group_by_group ? run_group_whole : run_experts, err));
         if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
         start = exf_clock();
         if (o && o->sweep_end) EXF_TRY(o->sweep_end(o->self, layer, moe_index, s.moe.sweep, err));

@@ -30,7 +30,7 @@ static int are_one_matrix(const exf_mixer_call *c, int dq, int dkv)
            exf_matrix_at(k, (size_t)dkv * h).p == v.p;
 }
 
-/* Computes q, k and v in room for all three; as one product where they can be, of which the narrow ones would leave most of a
+/* Computes q, k and v in room for all three: as one product where their matrices are one, since narrow products leave most of a
  * device idle. */
 static places project_all(const exf_mixer_call *c, float *room, int dq, int dkv)
 {

@@ -24,7 +24,7 @@ static int entries_overlap(const exf_architecture *a, int layer)
     return (a->traits[layer] & EXF_T_RATIO_SHORT) != 0;
 }
 
-/* Rows of n_heads heads of d floats, of which the last rope_dim are rotated; row i has position first + i * step. */
+/* Rows of n_heads heads of d floats; the last rope_dim of a head are rotated; row i has position first + i * step. */
 typedef struct {
     int n_rows, n_heads, d;
     int first, step, inverse;

@@ -117,8 +117,8 @@ out:
 
 /* ---- when ---------------------------------------------------------------------------------------- */
 
-/* Returns what this process wants after so many layers: 0 nothing, 1 a save, 1 + a signal's number a save and the end. */
-static int wish(const exf_pass *p, int done)
+/* Returns this process's vote after `done` layers: 0 go on, 1 save, 1 + a signal's number save and stop. */
+static int rank_vote(const exf_pass *p, int done)
 {
     int stop = exf_stop_requested();
     if (stop) return 1 + stop;
@@ -132,7 +132,7 @@ static int can_save(const exf_pass *p)
 
 exf_code exf_pass_votes_begin(exf_pass *p, int first, exf_err *err)
 {
-    return can_save(p) ? exf_ranks_vote_start(p->options->ranks, wish(p, first + 1), err) : EXF_OK;
+    return can_save(p) ? exf_ranks_vote_start(p->options->ranks, rank_vote(p, first + 1), err) : EXF_OK;
 }
 
 exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
@@ -141,7 +141,7 @@ exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
     return can_save(p) ? exf_ranks_vote_finish(p->options->ranks, &dropped, err) : EXF_OK;
 }
 
-/* Ends a pass whose point is being made. */
+/* Waits until the resume point is made, and ends the pass with EXF_STOPPED. */
 static exf_code stop_pass(const exf_pass *p, int done, int signal_number, exf_err *err)
 {
     exf_code rc;
@@ -159,13 +159,13 @@ exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
     int what = 0;
     exf_code rc = EXF_OK;
     if (!can_save(p) || (done == p->n_layers && !p->demand.head)) return EXF_OK;
-    if (ranks)
-        EXF_TRY(exf_ranks_vote_finish(ranks, &what, err)); /* the wishes of the layer before: none waits for the slowest */
+    if (ranks) /* the votes were cast a layer ago, so that no rank waits for the slowest */
+        EXF_TRY(exf_ranks_vote_finish(ranks, &what, err));
     else
-        what = wish(p, done);
+        what = rank_vote(p, done);
     if (what) EXF_TRY(save_pass(p, done, err));
     if (what > 1) return stop_pass(p, done, what - 1, err);
-    if (ranks) rc = exf_ranks_vote_start(ranks, wish(p, done + 1), err);
+    if (ranks) rc = exf_ranks_vote_start(ranks, rank_vote(p, done + 1), err);
 out:
     return rc;
 }

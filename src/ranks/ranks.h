@@ -68,8 +68,8 @@ exf_code exf_ranks_check(exf_ranks *r, exf_err *err) EXF_CHECKED;
  * exf_ranks_fail() it ends nothing: for checks before any work. */
 exf_code exf_ranks_agree(exf_ranks *r, exf_code rc, exf_err *err) EXF_CHECKED;
 
-/* Tells rank 0 that this rank has finished a layer (counted from 0; -1: a pass begins) and its seconds, of which those
- * spent waiting for others are subtracted. */
+/* Tells rank 0 that this rank has finished a layer (counted from 0; -1: a pass begins), and its seconds without
+ * those spent waiting for others. */
 void exf_ranks_layer(exf_ranks *r, int layer, double seconds);
 /* Adds seconds for which this rank's work stood still, waiting for others, to those that exf_ranks_layer() subtracts. */
 void exf_ranks_waited(exf_ranks *r, double seconds);
@@ -94,7 +94,7 @@ typedef struct {
 
 /* Adds all ranks' arrays up into rank 0's; the others' keep what they have. */
 exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
-/* The same on a thread that runs while the rank computes.  Its waiting is not counted as the rank's; where the rank's work stands
+/* The same on a thread that runs while the rank computes.  Its waiting does not count as the rank's; where the rank itself stands
  * still until the sum is done, exf_ranks_waited() counts that.  A family of its own. */
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
 

@@ -69,9 +69,9 @@ struct exf_ranks {
 
 /* Fails if an MPI call did. */
 exf_code exf_mpi_ok(int status, const char *what, exf_err *err) EXF_CHECKED;
-/* Waits for n requests, which are then MPI_REQUEST_NULL; returns another rank's failure instead if there is one. */
+/* Waits for n requests and sets them to MPI_REQUEST_NULL; returns another rank's failure instead if there is one. */
 exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err) EXF_CHECKED;
-/* Starts to send n bytes to another rank, or to receive them from it; *q is then waited for. */
+/* Starts to send n bytes to another rank, or to receive them from it; the caller waits for *q. */
 exf_code exf_mpi_message(exf_ranks *r, MPI_Comm comm, int sends, void *bytes, size_t n, int other, MPI_Request *q, const char *what,
                          exf_err *err) EXF_CHECKED;
 /* Waits for all ranks of comm. */
@@ -80,8 +80,6 @@ exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err 
 exf_code exf_mpi_failure(const exf_ranks *r, const exf_note *note, exf_err *err) EXF_CHECKED;
 /* Returns the failure that is known, if there is one; the caller has the lock. */
 exf_code exf_mpi_follow(exf_ranks *r, exf_err *err) EXF_CHECKED;
-/* Remembers the first failure that is known, and stops this rank's work if it is another's; the caller has the lock. */
-void exf_mpi_remember(exf_ranks *r, const exf_note *note);
 /* Returns the lowest rank that is not known to have died, which speaks for the job. */
 int exf_mpi_speaker(const exf_ranks *r);
 

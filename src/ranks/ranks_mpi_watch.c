@@ -37,7 +37,8 @@ exf_code exf_mpi_follow(exf_ranks *r, exf_err *err)
     return exf_mpi_failure(r, &r->failure, err);
 }
 
-void exf_mpi_remember(exf_ranks *r, const exf_note *note)
+/* Remembers the first failure that is known, and stops this rank's work if it is another's; the caller has the lock. */
+static void remember(exf_ranks *r, const exf_note *note)
 {
     if (r->failure.code) return;
     r->failure = *note;
@@ -68,7 +69,7 @@ exf_code exf_ranks_fail(exf_ranks *r, exf_code rc, const exf_err *err)
         note.layer = r->layer;
         snprintf(note.msg, sizeof note.msg, "%s", err ? err->msg : exf_code_text(rc));
         r->own = note;
-        exf_mpi_remember(r, &note);
+        remember(r, &note);
         for (int i = 0; i < r->place.size; i++)
             if (i != r->place.rank) exf_mpi_note(r, i, EXF_NOTE_FAILED, &note);
     }
@@ -101,7 +102,7 @@ void exf_mpi_note(exf_ranks *r, int to, int kind, const exf_note *note)
 
 static void take_note(exf_ranks *r, int from, int kind, const exf_note *note)
 {
-    if (kind == EXF_NOTE_FAILED) exf_mpi_remember(r, note);
+    if (kind == EXF_NOTE_FAILED) remember(r, note);
     if (kind == EXF_NOTE_LAYER) {
         r->done[from] = note->layer;
         r->seconds[from] = note->seconds;
@@ -222,7 +223,7 @@ static void look_for_dead(exf_ranks *r)
         exf_note note = {.rank = i, .layer = -1, .code = EXF_IO, .died = 1};
         snprintf(note.msg, sizeof note.msg, "process %ld died: killed, out of memory, or crashed; the job ends, and the same "
                  "command goes on from its last resume point", r->all[i].pid);
-        exf_mpi_remember(r, &note);
+        remember(r, &note);
         for (int j = 0; j < r->place.size; j++)
             if (r->all[j].node != r->place.node) exf_mpi_note(r, j, EXF_NOTE_FAILED, &note);
     }

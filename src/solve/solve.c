@@ -36,7 +36,8 @@ out:
     return rc;
 }
 
-int exf_solver_wants_vectors(const exf_solve_options *o)
+/* Returns 1 if layers must come with their vector sums. */
+static int wants_vectors(const exf_solve_options *o)
 {
     int any = 0;
     for (size_t i = 0; i < o->n_projectors; i++) any |= exf_projector_find(o->projectors[i])->observes != 0;
@@ -102,8 +103,8 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     s->from_file = r != NULL;
     EXF_TRY(new_tables(&s->tables, head, o, err));
     if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
-    if (exf_solver_wants_vectors(o) || head->norm_head) EXF_TRY(exf_blas_reserve_cpu(exf_background_threads(), err));
-    if (exf_solver_wants_vectors(o) && !r) EXF_TRY(exf_vector_support_reserve(&s->tables, head->vector_pairs, err));
+    if (wants_vectors(o) || head->norm_head) EXF_TRY(exf_blas_reserve_cpu(exf_background_threads(), err));
+    if (wants_vectors(o) && !r) EXF_TRY(exf_vector_support_reserve(&s->tables, head->vector_pairs, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_projector *p = exf_projector_find(o->projectors[i]);
         if (p->begin && !waits(s, p)) EXF_TRY(p->begin(r, &s->options, &s->tables, err));
@@ -262,7 +263,7 @@ static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(r, l, &s, err));
         exf_vector_sums_free(&vectors);
-        if (exf_solver_wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));
+        if (wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));
         EXF_TRY(exf_solver_layer(solver, l, &s, err));
     }
 out:

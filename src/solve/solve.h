@@ -71,8 +71,6 @@ typedef struct {
     int64_t vector_pairs; /* the most pairs of a layer that have vectors; read only where there is no file yet */
 } exf_solver_head;
 
-/* Returns 1 if layers must come with their vector sums. */
-int exf_solver_wants_vectors(const exf_solve_options *o);
 /* Returns the bytes of the tables of pairs and of a norm head of q directions, which a solver holds from its first layer on. */
 uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers, int q);
 /* Allocates tables and solves what comes before any layer.  r: the file; NULL where there is none yet: projectors that need the

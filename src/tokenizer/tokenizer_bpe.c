@@ -130,11 +130,22 @@ static uint64_t heap_pop(exf_bpe_work *w)
     return top;
 }
 
+/* Returns NULL if a, b do not merge.  Encoding spends most of its time in it. */
+static const exf_merge *find_merge(const exf_merges *m, int32_t a, int32_t b)
+{
+    uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
+    for (size_t i = (size_t)(exf_keyed_hash_u64(&m->key, key) >> m->shift);; i = (i + 1) & m->mask) {
+        const exf_merge *e = &m->slot[i];
+        if (e->key == key) return e;
+        if (e->key == 0) return NULL;
+    }
+}
+
 /* If the symbol at pos and its right neighbour merge, remember that. */
 static void offer_merge(const exf_bpe *b, exf_bpe_work *w, uint32_t pos)
 {
     uint32_t next = w->symbol[pos].next;
-    const exf_merge *m = next == NONE ? NULL : exf_merges_find(&b->merges, w->symbol[pos].id, w->symbol[next].id);
+    const exf_merge *m = next == NONE ? NULL : find_merge(&b->merges, w->symbol[pos].id, w->symbol[next].id);
     if (m) heap_push(w, (uint64_t)m->rank << 32 | pos);
 }
 
@@ -150,7 +161,7 @@ static exf_code merge_all(const exf_bpe *b, exf_bpe_work *w, exf_err *err)
         uint32_t pos = (uint32_t)key, next = s[pos].next;
         /* An entry is stale when either symbol has merged since it was made. */
         if (s[pos].id < 0 || next == NONE) continue;
-        const exf_merge *m = exf_merges_find(&b->merges, s[pos].id, s[next].id);
+        const exf_merge *m = find_merge(&b->merges, s[pos].id, s[next].id);
         if (!m || m->rank != key >> 32) continue;
         s[pos].id = m->id;
         s[pos].next = s[next].next;

@@ -83,7 +83,7 @@ exf_code exf_chars_negate(exf_chars *set, exf_err *err) EXF_CHECKED; /* sorts, t
 exf_code exf_chars_intersect(exf_chars *set, exf_chars *other, exf_err *err) EXF_CHECKED; /* sorts, too; other is used up */
 void exf_chars_free(exf_chars *set);
 
-/* First every set of every pattern is told, then the alphabet is closed; then it writes sets as classes of bytes, and maps
+/* An alphabet is told every set of every pattern, then it is closed; after that it writes sets as classes of bytes, and maps
  * texts. */
 typedef struct exf_alphabet exf_alphabet;
 /* where: the file, for messages; kept until the alphabet is closed. */
@@ -211,17 +211,6 @@ exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err) EXF_CHECKED;
 /* A pair that the table has already gets the new rank. */
 void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id);
 void exf_merges_free(exf_merges *m);
-
-/* Inline because encoding spends most of its time in it.  NULL if a, b do not merge. */
-static inline const exf_merge *exf_merges_find(const exf_merges *m, int32_t a, int32_t b)
-{
-    uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
-    for (size_t i = (size_t)(exf_keyed_hash_u64(&m->key, key) >> m->shift);; i = (i + 1) & m->mask) {
-        const exf_merge *e = &m->slot[i];
-        if (e->key == key) return e;
-        if (e->key == 0) return NULL;
-    }
-}
 
 /* A loaded model, immutable.  Symbols are bytes, or with `fallback` characters. */
 typedef struct {

@@ -3,7 +3,7 @@
 #include "validate/frontier.h"
 
 #include "base/mem.h"
-#include "validate/uncertainty.h"
+#include "validate/validate.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #ifndef EXF_VALIDATE_RECOMMENDATION_H
 #define EXF_VALIDATE_RECOMMENDATION_H
 #include "validate/frontier.h"
-#include "validate/uncertainty.h"
+#include "validate/validate.h"
 
 /* Metrics: the mean KL from the original, the difference of log PPL to it, or the ratio of the PPLs. */
 typedef enum { EXF_LIMIT_KL, EXF_LIMIT_LOG_PPL, EXF_LIMIT_PPL_RATIO } exf_limit_metric;

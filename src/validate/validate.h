@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "fold/fold_rewriter.h"
 #include "pass/forward.h"
+#include "validate/cluster_mean.h"
 #include "validate/scores.h"
 
 typedef struct {
@@ -112,6 +113,16 @@ exf_code exf_find_clusters(exf_validation *out, const exf_batch *whole, const in
                            size_t *cluster_of, exf_err *err) EXF_CHECKED;
 /* Sets the standard errors of a result, of all tokens and by domain, from its sums over clusters. */
 void exf_set_standard_errors(const exf_validation *v, exf_variant_result *r);
+
+/* Variants scored the same tokens, and what is hard for one is hard for the other: the sums over clusters of one less those of the
+ * other have a mostly much smaller error than either's (cluster_mean.h).  This paired difference is what decides. */
+
+/* Return the mean by token of variant i's KL, or negative log-likelihood, minus variant j's.  The latter is the difference of the
+ * logarithms of their perplexities. */
+exf_difference exf_kl_difference(const exf_validation *v, size_t i, size_t j);
+exf_difference exf_log_ppl_difference(const exf_validation *v, size_t i, size_t j);
+/* Returns 1 if the interval does not hold 0; 0 where nothing is known. */
+int exf_beyond_noise(const exf_difference *d);
 
 /* ---- decode batches (validate_batches.c) -------------------------------------------------------------------
  *

@@ -127,7 +127,8 @@ static double drop_sign(double x, int digits)
     return fabs(x) < 0.5 * pow(10, -digits) ? 0 : x;
 }
 
-void exf_gain_words(const exf_validation *v, const exf_gain *g, exf_text *out)
+/* Appends a sentence without a newline, on what the row gains over its best baseline. */
+static void say_gain(const exf_validation *v, const exf_gain *g, exf_text *out)
 {
     const exf_variant_result *row = &v->variant[g->row], *best = &v->variant[g->best];
     double mean = g->kl.mean, half = g->kl.half_width, own = row->all.kl_mean, other = best->all.kl_mean;
@@ -162,7 +163,7 @@ static void add_unconstrained(const exf_validation *v, const exf_variant_result 
 static void add_sentence(const exf_validation *v, const exf_verdict *d, size_t i, exf_text *out)
 {
     if (i == d->n) return;
-    exf_gain_words(v, &d->gain[i], out);
+    say_gain(v, &d->gain[i], out);
     exf_text_appendf(out, "\n");
 }
 

@@ -7,7 +7,7 @@
 #ifndef EXF_VALIDATE_VERDICT_H
 #define EXF_VALIDATE_VERDICT_H
 #include "base/text.h"
-#include "validate/uncertainty.h"
+#include "validate/validate.h"
 
 /* A variant that folds by the tables and its best baseline. */
 typedef struct {
@@ -33,8 +33,6 @@ void exf_verdict_free(exf_verdict *d);
  * compare it with one by one. */
 size_t exf_baselines_of(size_t *list, const exf_validation *v, size_t row);
 
-/* Appends a sentence without a newline, on what the row gains over its best baseline. */
-void exf_gain_words(const exf_validation *v, const exf_gain *g, exf_text *out);
 /* Appends lines, each with its newline: the prefill row's sentence, the decode row's, and in how many rows the tables gain beyond
  * the noise; why there is no verdict, where there is none. */
 void exf_verdict_words(const exf_validation *v, const exf_verdict *d, exf_text *out);

@@ -126,7 +126,7 @@ static ring_slot *slot_of(const exf_shared_chunks *s, uint64_t number)
     return &s->ring->slot[number % (uint64_t)s->m.slots];
 }
 
-/* Tries to become the one that fills the chunk's slot, whose counters have `before` for the chunk that was in it. */
+/* Tries to become the one that fills the chunk's slot; `before` is what its counter has of the chunk that was in it. */
 static int claim_slot(ring_slot *at, uint64_t before, uint64_t number)
 {
     return atomic_compare_exchange_strong(&at->claimed, &before, number + 1);

@@ -8,7 +8,7 @@
  * slice overwrites it; whole chunks of 4 MB went to memory and back, so that readers had three quarters of that rate.
  * Readers run at a lower priority than the threads that launch kernels, copy, and write statistics, which need a core at once and
  * for a short time.
- * Four copies of a slice keep the bus busy.  More would delay the pass, whose own small copies to the device wait for all
+ * Four copies of a slice keep the bus busy.  More would delay the pass: its own small copies to the device wait for all
  * that were queued before them. */
 #include "weights/weight_loader_internal.h"
 
@@ -103,8 +103,8 @@ out:
     return rc;
 }
 
-/* Reads a chunk slice by slice, from the buffer *b on, and sends all slices but the last, which is then in *b; NULL: the loader
- * is to be closed.  Called with the lock held, which it releases while it reads. */
+/* Reads a chunk slice by slice, from the buffer *b on; sends all slices but the last, and leaves that one in *b.  NULL in *b: the
+ * loader is to be closed.  Called with the lock held, which it releases while it reads. */
 static exf_code read_slices(exf_weight_reader *r, const exf_weight_chunk *p, exf_chunk_buffer **b, exf_err *err)
 {
     exf_weight_loader *s = r->s;

@@ -16,8 +16,8 @@
  * A call on a descriptor that the process opened for a file which it made is written down too: who reads the log asks whose
  * the inode is.
  *
- * EXF_TRACE_RANDOM=FILE: the programs read FILE where they ask for /dev/urandom, so that the random part of their names
- * (src/base/file.h) is known beforehand. */
+ * EXF_TRACE_RANDOM=FILE: getentropy() gives the bytes of FILE, so that the random part of the programs' names (src/base/file.h) is
+ * known beforehand. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -202,10 +202,16 @@ WRAP_RENAME(rename, (const char *from, const char *to), (from, to), AT_FDCWD, AT
 WRAP_RENAME(renameat, (int a, const char *from, int b, const char *to), (a, from, b, to), a, b)
 WRAP_RENAME(renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags), a, b)
 
-static const char *random_file(const char *path)
+int getentropy(void *to, size_t n)
 {
+    static int (*next)(void *, size_t);
     const char *file = getenv("EXF_TRACE_RANDOM");
-    return file && *file && path && strcmp(path, "/dev/urandom") == 0 ? file : path;
+    FIND(getentropy);
+    if (!file || !*file) return next(to, n);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC);
+    long got = fd >= 0 ? syscall(SYS_read, fd, to, n) : -1;
+    if (fd >= 0) syscall(SYS_close, fd);
+    return got == (long)n ? 0 : -1;
 }
 
 #define WRAP_OPEN(name, parameters, arguments, dir)                       \
@@ -220,7 +226,6 @@ static const char *random_file(const char *path)
             mode = va_arg(va, mode_t);                                    \
             va_end(va);                                                   \
         }                                                                 \
-        path = random_file(path);                                         \
         object o = to_open(dir, path, flags);                             \
         int result = next arguments;                                      \
         note(&o, result < 0);                                             \
@@ -239,7 +244,6 @@ WRAP_OPEN(openat64, (int at, const char *path, int flags, ...), (at, path, flags
     {                                                                     \
         static int(*next) parameters;                                     \
         FIND(name);                                                       \
-        path = random_file(path);                                         \
         object o = to_open(dir, path, flags);                             \
         int result = next arguments;                                      \
         note(&o, result < 0);                                             \

@@ -259,8 +259,6 @@ START_TEST(lookups_are_by_name_in_order)
     ck_assert_ptr_null(exf_st_find(f, "a"));
     ck_assert_ptr_null(exf_st_metadata(f, "a"));
     ck_assert(!exf_st_metadata_at(f, 0, &key, &value));
-    /* printf '\2\0\0\0\0\0\0\0{}' | sha256sum */
-    ck_assert_str_eq(exf_st_header_sha256(f), "411a485216e432ece6b9af94fa32154cf79a2a56d4f81266baa50063f45092bd");
     exf_st_close(f);
 }
 END_TEST

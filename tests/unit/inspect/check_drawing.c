@@ -2,7 +2,7 @@
  * do not overlap, panels that fill the page, colours of cells. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "inspect/drawing.h"
+#include "inspect/drawing_internal.h"
 
 #include <cairo.h>
 #include <math.h>
@@ -247,7 +247,7 @@ static void texts_are_apart(const exf_drawing *d, const char *what)
 {
     size_t n;
     const exf_box *t = exf_drawing_texts(d, &n);
-    exf_box page = exf_drawing_extent(d);
+    exf_box page = d->extent;
     ck_assert_uint_gt(n, 0);
     for (size_t i = 0; i < n; i++) {
         ck_assert_msg(t[i].x >= 0 && t[i].y >= 0 && t[i].x + t[i].width <= page.width && t[i].y + t[i].height <= page.height,
@@ -273,7 +273,7 @@ static exf_box draw_sheets(int n_layers, int n_experts)
     ck_ok(exf_draw_matrices(&m, d, &e), e);
     snprintf(what, sizeof what, "matrices of %d layers of %d", n_layers, n_experts);
     texts_are_apart(d, what);
-    exf_box page = exf_drawing_extent(d);
+    exf_box page = d->extent;
     exf_drawing_abort(d);
     d = opened("b.pdf");
     ck_ok(exf_draw_bars(&b, d, &e), e);

@@ -3,7 +3,7 @@
 #include "tests/support/validation_fixtures.h"
 
 #include "base/mem.h"
-#include "validate/uncertainty.h"
+#include "validate/validate.h"
 
 #include <stdlib.h>
 
