@@ -85,6 +85,7 @@ typedef struct {
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
     void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
+    void (*row_energies)(exf_queue *q, exf_row_energies *sums, const float *x, int n_rows, int n);
     /* layer_sums.h.  sums: layer_sums_bytes() of alloc's memory; adding from several queues
      * at a time is allowed.  layer_sums_take waits, copies the sums to `to` and zeroes them. */
     size_t (*layer_sums_bytes)(int n_experts);

@@ -115,6 +115,7 @@ static const exf_gpu_operations gpu = {
     .watch_finite = exf_watch_finite_cuda,
     .score_rows = exf_score_rows_cuda,
     .output_errors = exf_output_errors_cuda,
+    .row_energies = exf_row_energies_cuda,
     .layer_sums_bytes = exf_layer_sums_bytes_cuda,
     .layer_sums_add = exf_layer_sums_add_cuda,
     .layer_sums_take = exf_layer_sums_take_cuda,

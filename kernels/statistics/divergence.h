@@ -52,8 +52,25 @@ void exf_output_errors_cuda(exf_queue *q, exf_output_errors *sums, const float *
 
 /* Adds the sums of a copy in host memory to *error_sq and *norm_sq. */
 void exf_output_errors_read(const exf_output_errors *sums, exf_exact *error_sq, exf_exact *norm_sq);
+/* ---- energies of rows ----------------------------------------------------------------------
+ *
+ *   norm_sq += sum over rows of ||x||^2        inverse_sq += sum over rows of 1 / max(||x||^2, 2^-32)
+ *
+ * An error of a row counts relative to the row's own energy where a norm follows (docs/method.md, section 9).  Each row's
+ * terms are rounded to the grid of exf_exact and added as integers. */
+#define EXF_LEAST_ENERGY 0x1p-32
+
+typedef struct {
+    unsigned long long digit[2][6];  /* norm_sq, inverse_sq: digits of 2^32, not carried */
+    unsigned long long out_of_range; /* rows whose energy no exf_exact can hold, not finite ones included */
+} exf_row_energies;
+
+/* Adds rows x [n_rows, n] to *sums, in GPU memory.  At most 2^31 rows between two readings. */
+void exf_row_energies_cuda(exf_queue *q, exf_row_energies *sums, const float *x, int n_rows, int n);
+/* Adds the sums of a copy in host memory. */
+void exf_row_energies_read(const exf_row_energies *sums, exf_exact *norm_sq, exf_exact *inverse_sq);
 /* Returns the squared norm of a float32 row: products and sums in double, eight lanes in fixed order.  On a GPU it is the
- * norm_sq of exf_output_errors. */
+ * norm_sq of exf_row_energies. */
 double exf_row_energy(const float *row, int n);
 #ifdef __cplusplus
 }

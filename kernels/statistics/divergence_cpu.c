@@ -90,6 +90,13 @@ void exf_output_errors_read(const exf_output_errors *sums, exf_exact *error_sq, 
     exf_exact_merge(norm_sq, &norm);
 }
 
+void exf_row_energies_read(const exf_row_energies *sums, exf_exact *norm_sq, exf_exact *inverse_sq)
+{
+    exf_exact norm = carry_digits(sums->digit[0]), inverse = carry_digits(sums->digit[1]);
+    exf_exact_merge(norm_sq, &norm);
+    exf_exact_merge(inverse_sq, &inverse);
+}
+
 EXF_SIMD_CLONES double exf_row_energy(const float *row, int n)
 {
     return exf_dot(row, row, n);

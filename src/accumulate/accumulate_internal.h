@@ -55,14 +55,14 @@ exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_sta
  * completes s->half_*.  EXF_NUMERIC if a product leaves the range of exf_exact. */
 exf_code exf_sequence_tracker_end(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
-/* Adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it
+/* Adds up the squared norms of a layer's residual stream and their inverses, exactly, over the blocks that show it
  * (pass/hooks.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
 typedef struct {
-    exf_exact *sum;   /* [n_workers] */
+    exf_exact *sum, *inverse; /* [n_workers] */
     uint64_t *count;  /* [n_workers] tokens */
     int n_workers;
     const exf_backend *b;       /* a device's; NULL: blocks come in host memory */
-    exf_output_errors *device;  /* in device memory */
+    exf_row_energies *device;   /* in device memory */
     exf_queue *q;               /* queue of the last device block; NULL: none in this layer */
     uint64_t device_count;
 } exf_stream_energy;

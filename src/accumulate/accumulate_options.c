@@ -149,5 +149,5 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
            exf_vector_accumulator_device_bytes(s, o) +
            exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k,
                                           sampled_directions(s, o)) +
-           sizeof(exf_output_errors);
+           sizeof(exf_row_energies);
 }

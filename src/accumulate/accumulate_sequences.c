@@ -117,6 +117,7 @@ exf_code exf_stream_energy_new(exf_stream_energy *s, int n_workers, exf_err *err
     memset(s, 0, sizeof *s);
     s->n_workers = n_workers;
     EXF_TRY(exf_mem_new(&s->sum, (size_t)n_workers, sizeof *s->sum, "energy of the stream", err));
+    EXF_TRY(exf_mem_new(&s->inverse, (size_t)n_workers, sizeof *s->inverse, "energy of the stream", err));
     EXF_TRY(exf_mem_new(&s->count, (size_t)n_workers, sizeof *s->count, "energy of the stream", err));
 out:
     if (rc != EXF_OK) exf_stream_energy_free(s);
@@ -133,6 +134,7 @@ void exf_stream_energy_free(exf_stream_energy *s)
 {
     if (s->b) s->b->free(s->device);
     exf_mem_free(s->sum);
+    exf_mem_free(s->inverse);
     exf_mem_free(s->count);
     memset(s, 0, sizeof *s);
 }
@@ -144,29 +146,29 @@ exf_code exf_stream_energy_add(exf_stream_energy *s, const exf_moe_block *b, exf
     for (int t = 0; t < b->n_tokens; t++) {
         const float *row = b->stream ? b->stream + (size_t)t * (size_t)b->stream_width : NULL;
         double energy = row ? exf_row_energy(row, b->stream_width) : b->stream_sq[t];
-        if (exf_exact_fits(energy))
-            exf_exact_add(&s->sum[b->worker], energy);
-        else if (isfinite(energy))
+        if (!exf_exact_fits(energy)) {
+            if (!isfinite(energy)) continue;
             return exf_fail(err, EXF_NUMERIC, "token %d: the residual stream has squared norm %g, outside the range of the sums", t,
                             energy);
+        }
+        exf_exact_add(&s->sum[b->worker], energy);
+        exf_exact_add(&s->inverse[b->worker], 1 / fmax(energy, EXF_LEAST_ENERGY));
     }
     s->count[b->worker] += (uint64_t)b->n_tokens;
     return EXF_OK;
 }
 
-/* The kernel adds up squared distances from a reference and the reference's squared norm: here both rows are the same. */
 void exf_stream_energy_add_device(exf_stream_energy *s, const exf_device_block *b)
 {
     if (!b->stream) return;
-    s->b->gpu->output_errors(b->q, s->device, b->stream, b->stream, b->n_tokens, b->stream_width);
+    s->b->gpu->row_energies(b->q, s->device, b->stream, b->n_tokens, b->stream_width);
     s->q = b->q;
     s->device_count += (uint64_t)b->n_tokens;
 }
 
 static exf_code take_device(exf_stream_energy *s, const exf_layer_statistics *to, int layer, exf_err *err)
 {
-    exf_output_errors sums;
-    exf_exact none = {{0, 0, 0}};
+    exf_row_energies sums;
     exf_code rc;
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->download(s->q, &sums, s->device, sizeof sums, err));
@@ -174,8 +176,9 @@ static exf_code take_device(exf_stream_energy *s, const exf_layer_statistics *to
     if (sums.out_of_range)
         rc = exf_fail(err, EXF_NUMERIC, "layer %d: the residual stream of %llu tokens has a squared norm outside the range of the "
                       "sums", layer, sums.out_of_range);
-    exf_output_errors_read(&sums, &none, to->stream_sq);
+    exf_row_energies_read(&sums, to->stream_sq, to->stream_inverse_sq);
     *to->stream_count += s->device_count;
+    *to->stream_inverse_count += s->device_count;
 out:
     s->q = NULL;
     s->device_count = 0;
@@ -186,8 +189,10 @@ exf_code exf_stream_energy_take(exf_stream_energy *s, const exf_layer_statistics
 {
     for (int i = 0; i < s->n_workers; i++) {
         exf_exact_merge(to->stream_sq, &s->sum[i]);
+        exf_exact_merge(to->stream_inverse_sq, &s->inverse[i]);
         *to->stream_count += s->count[i];
-        s->sum[i] = (exf_exact){{0, 0, 0}};
+        *to->stream_inverse_count += s->count[i];
+        s->sum[i] = s->inverse[i] = (exf_exact){{0, 0, 0}};
         s->count[i] = 0;
     }
     return take_device(s, to, layer, err);

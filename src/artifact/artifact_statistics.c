@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 5.
+/* artifact_statistics.c - the file format `statistics`, version 6.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -49,6 +49,10 @@
  *   /layers/<l>/half/dot, target_sq, source_sq  U64 [E, E, 3]  the exact sums of those sequences alone whose SHA-256 has a last
  *       byte that is odd: one half of the data.  The other half's are what the whole has beyond them.
  *   /layers/<l>/half/count         U64 [E, E]   tokens of that half
+ * Since version 6, where there is a stream:
+ *   /layers/<l>/stream_inverse/sq  F64 [1] and exact U64 [1, 3]  inverses of the squared norms of the residual stream, each norm
+ *       counting as 2^-32 at least, summed over tokens
+ *   /layers/<l>/stream_inverse/count  U64 [1]   tokens that it is over: of merged files, those of the parts that have it
  * In files of common input with the fact accumulate.bare_router; absent: not observed:
  *   /layers/<l>/bare/norm_sum, contribution_sum  U64 [E, 3]  exact, of ||E_e(x)|| and w ||E_e(x)|| over routes of REAP's code
  *   /layers/<l>/bare/count         U64 [E]      tokens of common input that it gives the expert
@@ -66,7 +70,7 @@
 #include <string.h>
 
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
-static const exf_artifact of_common_input = {.kind = "statistics", .version = 5, .min_reader = 2};
+static const exf_artifact of_common_input = {.kind = "statistics", .version = 6, .min_reader = 2};
 
 /* ---- the order of the digest --------------------------------------------- */
 

@@ -82,6 +82,10 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
      * tokens whose stream was seen: none with recorded hidden states. */                             \
     X(stream_sq,             LAYER,  EXACT, STREAM,    "stream/sq",         "stream/exact")           \
     X(stream_count,          LAYER,  COUNT, STREAM,    NULL,                "stream/count")           \
+    /* The inverses of these squared norms (exf_row_energies of kernels/statistics/divergence.h), and \
+     * the tokens that they are over: fewer than the stream's where a part is older than version 6. */\
+    X(stream_inverse_sq,     LAYER,  EXACT, STREAM,    "stream_inverse/sq", "stream_inverse/exact")   \
+    X(stream_inverse_count,  LAYER,  COUNT, STREAM,    NULL,                "stream_inverse/count")   \
     /* Slots of the layer's tokens that hold no expert, since a hash layer names one twice. */        \
     X(empty_slots,           LAYER,  COUNT, OBSERVED,  NULL,                "empty_slots")
 

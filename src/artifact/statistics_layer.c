@@ -272,8 +272,15 @@ static exf_code check_half(const exf_statistics_reader *r, int layer, const exf_
 
 static exf_code check_stream(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
-    double energy = exf_exact_value(s->stream_sq);
-    if (energy > 0 && *s->stream_count >= 1 && *s->stream_count <= (uint64_t)r->shape.n_tokens) return EXF_OK;
+    double energy = exf_exact_value(s->stream_sq), inverse = exf_exact_value(s->stream_inverse_sq);
+    int has_energy = energy > 0 && *s->stream_count >= 1 && *s->stream_count <= (uint64_t)r->shape.n_tokens;
+    int has_inverse = *s->stream_inverse_count <= *s->stream_count && (inverse > 0) == (*s->stream_inverse_count > 0);
+    if (has_energy && has_inverse) return EXF_OK;
+    if (has_energy)
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: /layers/%d/stream_inverse has a sum of %.17g over %llu tokens, expected one above 0 over 1 to %llu",
+                        exf_h5_path(r->h), layer, inverse, (unsigned long long)*s->stream_inverse_count,
+                        (unsigned long long)*s->stream_count);
     return exf_fail(err, EXF_FORMAT,
                     "%s: /layers/%d/stream has an energy of %.17g over %llu tokens, expected one above 0 over 1 to %lld",
                     exf_h5_path(r->h), layer, energy, (unsigned long long)*s->stream_count, (long long)r->shape.n_tokens);
@@ -299,13 +306,14 @@ static exf_code check_bare(const exf_statistics_reader *r, int layer, const exf_
 
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
 {
-    int layer = r->layer_number[i], has[EXF_N_PARTS] = {0};
+    int layer = r->layer_number[i], found, has[EXF_N_PARTS] = {0};
     exf_code rc;
     exf_layer_statistics_zero(s);
     for (int k = 0; k < EXF_N_LAYER_ARRAYS; k++) {
         const exf_layer_array *a = &exf_layer_arrays[k];
-        EXF_TRY(look_for_part(r, layer, a, &has[a->part], err));
-        if (has[a->part]) EXF_TRY(read_array(r, layer, a, s, err));
+        EXF_TRY(look_for_part(r, layer, a, &found, err));
+        if (found) EXF_TRY(read_array(r, layer, a, s, err));
+        has[a->part] |= found;
     }
     if (has[EXF_PART_STREAM]) EXF_TRY(check_stream(r, layer, s, err));
     EXF_TRY(exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err));

@@ -147,7 +147,7 @@ exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics
     if (b->top_k > EXF_FOLD_MAX_K)
         return exf_fail(err, EXF_MODEL, "budgets: the model has %d experts per token, a fold takes %d at most", b->top_k,
                         EXF_FOLD_MAX_K);
-    b->stream[l] = *s->stream_count ? exf_exact_value(s->stream_sq) / (double)*s->stream_count : 0;
+    b->stream[l] = *s->stream_inverse_count ? exf_exact_value(s->stream_inverse_sq) / (double)*s->stream_inverse_count : 0;
     b->output[l] = mean_output_sq(s);
     EXF_TRY(new_numbers(b, 0, l, slots, err));
     EXF_TRY(exf_mem_new(&b->weight[l], slots, sizeof **b->weight, "budgets", err));
@@ -191,7 +191,7 @@ static double find_skip_factor(const exf_budget_inputs *b, const exf_solve_optio
 /* Returns a layer's sensitivity; 0 or less, or not finite: it is unknown. */
 static double find_sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, const exf_budget *to, int l)
 {
-    if (is_rule(to, EXF_RULE_STREAM)) return b->stream[l] > 0 ? 1 / b->stream[l] : 0;
+    if (is_rule(to, EXF_RULE_STREAM)) return b->stream[l];
     if (is_rule(to, EXF_RULE_OUTPUT)) return b->output[l] > 0 ? 1 / b->output[l] : 0;
     if (is_rule(to, EXF_RULE_SKIP)) return find_skip_factor(b, o, l);
     if (!is_rule(to, EXF_RULE_MEASURED)) return 1;

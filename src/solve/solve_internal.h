@@ -80,7 +80,7 @@ typedef struct {
     double **sum[2];    /* [L] [n, K] w rms of the first 1..K routes, the same */
     int n_predicted;    /* layers with the latter */
     double **weight;    /* [L] [n, K] w of a token's routes, falling; 0 for empty slots */
-    double *stream;     /* [L] mean squared norm of the residual stream after the layer; 0: unknown */
+    double *stream;     /* [L] mean of 1 / ||x||^2 of the residual stream x after the layer; 0: unknown */
     double *output;     /* [L] mean squared norm of a routed expert output */
 } exf_budget_inputs;
 

@@ -113,7 +113,8 @@ static void check_twice_and_by_parts(int _i)
             memcmp(s.half_target_sq, sum.half_target_sq, cells * sizeof *s.half_target_sq) == 0 &&
             memcmp(s.half_source_sq, sum.half_source_sq, cells * sizeof *s.half_source_sq) == 0 &&
             memcmp(s.half_count, sum.half_count, cells * 8) == 0 &&
-            memcmp(s.stream_sq, sum.stream_sq, sizeof *s.stream_sq) == 0 && *s.stream_count == *sum.stream_count,
+            memcmp(s.stream_sq, sum.stream_sq, sizeof *s.stream_sq) == 0 && *s.stream_count == *sum.stream_count &&
+            memcmp(s.stream_inverse_sq, sum.stream_inverse_sq, sizeof *s.stream_inverse_sq) == 0,
         "%s: sequences one by one have other sums", golden_families[_i / 2]);
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&t);
@@ -142,6 +143,9 @@ static void check_near_budgets(const char *family, const exf_layer_statistics *c
     const exf_route_sample *a = &cpu->routes, *b = &gpu->routes;
     ck_assert_msg(x > 0 && *cpu->stream_count > 0 && *cpu->stream_count == *gpu->stream_count && fabs(x - y) <= 2e-5 * x,
                   "%s: stream_sq: cpu %g, cuda %g", family, x, y);
+    x = exf_exact_value(cpu->stream_inverse_sq), y = exf_exact_value(gpu->stream_inverse_sq);
+    ck_assert_msg(x > 0 && *cpu->stream_inverse_count == *gpu->stream_inverse_count && fabs(x - y) <= 2e-5 * x,
+                  "%s: stream_inverse_sq: cpu %g, cuda %g", family, x, y);
     for (int i = 0; i < cpu->n_experts; i++) {
         x = exf_exact_value(&cpu->energy_sum[i]);
         y = exf_exact_value(&gpu->energy_sum[i]);

@@ -175,6 +175,7 @@ static void note_sums(difference *d, const exf_layer_statistics *cpu, const exf_
 #undef X
     }
     note(d, cpu->stream_sq, gpu->stream_sq, exf_exact_value(cpu->stream_sq), "stream_sq", layer, 0);
+    note(d, cpu->stream_inverse_sq, gpu->stream_inverse_sq, exf_exact_value(cpu->stream_inverse_sq), "stream_inverse_sq", layer, 0);
 }
 
 static void check_counts(const char *name, const exf_layer_statistics *cpu, const exf_layer_statistics *gpu, int layer)

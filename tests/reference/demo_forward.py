@@ -143,7 +143,7 @@ class Statistics:
         L, E = demo.L, demo.E
         dot, square = np.zeros((L, E, E)), np.zeros((L, E, E))
         count, n1, n2, wn1, wn2 = (np.zeros((L, E)) for _ in range(5))
-        stream, tokens = np.zeros(L), np.zeros(L)
+        inverse, tokens = np.zeros(L), np.zeros(L)
         self.routes = [[] for _ in range(L)]
 
         def observe(l, x, ids, w, scores):
@@ -164,7 +164,7 @@ class Statistics:
             return (u * w[:, :, None]).sum(1)
 
         def behind(l, h):
-            stream[l] += (h * h).sum()
+            inverse[l] += (1 / (h * h).sum(1)).sum()
             tokens[l] += len(h)
 
         for text in demo.text("calib").values():
@@ -174,7 +174,7 @@ class Statistics:
         self.cosine[:, range(E), range(E)] = 1
         self.h, self.rms = n1 / count, np.sqrt(n2 / count)
         self.reap, self.energy = wn1 / count, wn2
-        self.stream, self.output = stream / tokens, n2.sum(1) / count.sum(1)
+        self.stream, self.output = tokens / inverse, n2.sum(1) / count.sum(1)
         self.gram = self.cosine * self.rms[:, :, None] * self.rms[:, None, :]
         self.routes = [tuple(np.concatenate(part) for part in zip(*r)) for r in self.routes]
 

@@ -249,6 +249,18 @@ static void output_errors(exf_queue *q, exf_output_errors *sums, const float *a,
     }
 }
 
+static void row_energies(exf_queue *q, exf_row_energies *sums, const float *x, int n_rows, int n)
+{
+    (void)q;
+    for (int r = 0; r < n_rows; r++) {
+        double square = exf_row_energy(x + (size_t)r * (size_t)n, n), term[2] = {square, 1 / fmax(square, EXF_LEAST_ENERGY)};
+        for (int s = 0; s < 2; s++) {
+            exf_exact t = exf_exact_from(term[s]);
+            for (int d = 0; d < 6; d++) sums->digit[s][d] += t.limb[d / 2] >> 32 * (d & 1) & 0xffffffffu;
+        }
+    }
+}
+
 static void add_exact(exf_queue *q, exf_exact *to, const exf_exact *from, size_t n, uint64_t *wrapped)
 {
     (void)q;
@@ -577,7 +589,7 @@ static const exf_gpu_operations gpu = {
     .memory_left = memory_left,
     .stamp = stamp, .wait_for = follow, .dequantize = unpack, .round_rows = round_rows, .check_bf16 = check_bf16, .embed = embed,
     .watch_finite = watch_finite,
-    .output_errors = output_errors, .add_exact = add_exact, .add_integers = add_integers,
+    .output_errors = output_errors, .row_energies = row_energies, .add_exact = add_exact, .add_integers = add_integers,
     .layer_sums_bytes = layer_sums_bytes, .layer_sums_add = layer_sums_add, .layer_sums_take = layer_sums_take,
     .layer_sums_close_sequence = close_sequence,
     .layer_sums_turn_half = turn_half,

@@ -121,8 +121,8 @@ START_TEST(an_older_reader_opens_what_it_may)
     future.min_reader = future.version;
     write_empty("future.h5", &future, &p);
     cannot_open("future.h5", &exf_artifact_statistics, EXF_VERSION,
-                "needs a reader of statistics version 6, this program reads version 5");
-    cannot_open("future.h5", NULL, EXF_VERSION, "version 5");
+                "needs a reader of statistics version 7, this program reads version 6");
+    cannot_open("future.h5", NULL, EXF_VERSION, "version 6");
     future.kind = "modes";
     write_empty("modes.h5", &future, &p);
     cannot_open("modes.h5", NULL, EXF_VERSION, "\"modes\"");

@@ -55,8 +55,9 @@ static void new_layer(exf_layer_statistics *s, int layer, int n)
         exf_exact_add(&s->sq_sum[i], 20.0 * (layer + 1));
         exf_exact_add(&s->energy_sum[i], (5 * i) % E);
     }
-    *s->stream_count = 100;
-    exf_exact_add(s->stream_sq, 300.0 * (layer + 1));
+    *s->stream_count = *s->stream_inverse_count = 100;
+    exf_exact_add(s->stream_sq, 400.0 * (layer + 1));
+    exf_exact_add(s->stream_inverse_sq, 25.0 / (layer + 1));
 }
 
 static exf_code solve(exf_tables *t, const exf_solve_options *o, int n, int has_stream, exf_err *err)
@@ -66,7 +67,7 @@ static exf_code solve(exf_tables *t, const exf_solve_options *o, int n, int has_
     for (int l = 0; rc == EXF_OK && l < L; l++) {
         exf_layer_statistics s;
         new_layer(&s, l, n);
-        if (!has_stream) *s.stream_count = 0;
+        if (!has_stream) *s.stream_count = *s.stream_inverse_count = 0;
         rc = exf_budget_inputs_take(&b, &s, l, t, err);
         exf_layer_statistics_free(&s);
     }
@@ -120,7 +121,7 @@ START_TEST(every_rule_reaches_its_budget)
         for (int k = 0; k < L * K; k++) n += b->kept[k];
         ck_assert_uint_eq(n, L * TOKENS);
     }
-    ck_assert(t.budget[0].scale[0] == 100 / 300.0 && t.budget[0].scale[1] == 100 / 600.0);
+    ck_assert(t.budget[0].scale[0] == 1 / 4.0 && t.budget[0].scale[1] == 1 / 8.0);
     ck_assert(t.budget[1].scale[0] == 1 / 2.0 && t.budget[1].scale[1] == 1 / 4.0);
     ck_assert(t.budget[3].scale[0] == 1 && t.budget[3].lambda > 0 && t.budget[3].lambda < 1);
     ck_assert(t.budget[0].lambda < t.budget[4].lambda); /* fewer experts cost more */
@@ -424,6 +425,36 @@ START_TEST(a_head_of_mean_norms_has_their_prices)
 }
 END_TEST
 
+/* One token of a thousand outweighs all others in layer 1, as in released models.  By the mean of squared norms the layer would
+ * count a thousand times less than it does to the others. */
+START_TEST(a_massive_token_does_not_hide_a_layer)
+{
+    const exf_solve_options o = {.budgets = {2}, .n_budgets = 1, .rules = {"stream"}, .n_rules = 1};
+    exf_tables t;
+    exf_budget_inputs b;
+    new_tables(&t);
+    ck_ok(exf_budget_inputs_new(&b, &o, &t, &e), e);
+    for (int l = 0; l < L; l++) {
+        exf_layer_statistics s;
+        new_layer(&s, 0, TOKENS);
+        *s.stream_sq = *s.stream_inverse_sq = (exf_exact){{0, 0, 0}};
+        *s.stream_count = *s.stream_inverse_count = 1000;
+        for (int i = 0; i < 1000; i++) {
+            double energy = l == 1 && i == 0 ? 3e6 : 3;
+            exf_exact_add(s.stream_sq, energy);
+            exf_exact_add(s.stream_inverse_sq, 1 / energy);
+        }
+        ck_ok(exf_budget_inputs_take(&b, &s, l, &t, &e), e);
+        exf_layer_statistics_free(&s);
+    }
+    ck_ok(exf_budgets_solve(&b, &o, &t, &e), e);
+    const exf_budget *found = &t.budget[0];
+    ck_assert_msg(found->scale[1] > 0.99 * found->scale[0], "layer 1 counts %g, layer 0 %g", found->scale[1], found->scale[0]);
+    exf_budget_inputs_free(&b);
+    exf_tables_free(&t);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("budgets");
@@ -431,6 +462,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, every_rule_reaches_its_budget);
     tcase_add_test(t, what_is_missing_is_named);
+    tcase_add_test(t, a_massive_token_does_not_hide_a_layer);
     tcase_add_test(t, budgets_that_all_of_the_text_does_not_reach_are_left_out);
     tcase_add_test(t, pools_have_the_experts_of_most);
     tcase_add_test(t, tables_come_back);
