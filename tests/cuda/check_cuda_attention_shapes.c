@@ -173,17 +173,6 @@ typedef struct {
     size_t room; /* floats of workspace on the GPU; a guard comes after them */
 } setting;
 
-static pair_array poisoned(size_t n)
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    memset(host, 0xff, n * sizeof *host);
-    pair_array a = pair_of(&p, host, n);
-    exf_mem_free(host);
-    return a;
-}
-
 static int is_odd(const call *c, int which)
 {
     return c->odd == which || c->odd == ALL_ODD;
@@ -221,24 +210,6 @@ static void tear_down(setting *w)
 {
     pair_array *all[] = {&w->q.a, &w->k.a, &w->v.a, &w->out.a, &w->sinks, &w->space};
     for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
-}
-
-/* A fresh copy of the GPU's n floats at `from`. */
-static float *fetched(const float *from, size_t n)
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    ck_ok(p.b[1]->download(p.q[1], host, from, n * sizeof *host, &err), err);
-    return host;
-}
-
-static int is_poison(const void *x, size_t bytes)
-{
-    const unsigned char *b = x;
-    for (size_t i = 0; i < bytes; i++)
-        if (b[i] != 0xff) return 0;
-    return 1;
 }
 
 /* Runs the GPU's side; returns the whole output array, poisoned before; the caller frees. */

@@ -107,17 +107,6 @@ typedef struct {
     const char *name;
 } setting;
 
-static pair_array poisoned(size_t n)
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    memset(host, 0xff, n * sizeof *host);
-    pair_array a = pair_of(&p, host, n);
-    exf_mem_free(host);
-    return a;
-}
-
 enum { REALS, INTEGERS };
 
 static rows rows_of(int odd, int which, size_t n, int kind, float scale)
@@ -168,24 +157,6 @@ static exf_compressed_keys keys_on(const setting *w, int side)
 {
     return (exf_compressed_keys){w->tokens.a.f[side] + w->tokens.at, w->entries.a.f[side] + w->entries.at,
                                  w->marks ? (unsigned char *)(void *)w->chosen.f[side] : NULL, w->sink.f[side]};
-}
-
-/* A fresh copy of the GPU's n floats at `from`. */
-static float *fetched(const float *from, size_t n)
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    ck_ok(p.b[1]->download(p.q[1], host, from, n * sizeof *host, &err), err);
-    return host;
-}
-
-static int is_poison(const void *x, size_t bytes)
-{
-    const unsigned char *b = x;
-    for (size_t i = 0; i < bytes; i++)
-        if (b[i] != 0xff) return 0;
-    return 1;
 }
 
 static void workspace_sufficed(const setting *w)
@@ -302,18 +273,6 @@ START_TEST(compressed_shapes)
 END_TEST
 
 /* ---- whole heads: normed, rotated, attended, rotated back, rounded, against the CPU's single steps --------------------------- */
-
-/* Cosines, or sines, of n angles. */
-static pair_array angles(size_t n, float (*of)(float))
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    for (size_t i = 0; i < n; i++) host[i] = of(0.37f * (float)i);
-    pair_array a = pair_of(&p, host, n);
-    exf_mem_free(host);
-    return a;
-}
 
 static void heads_on_cpu(setting *w, exf_rope_shape r, const pair_array *cosine, const pair_array *sine)
 {

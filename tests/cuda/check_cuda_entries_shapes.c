@@ -1,6 +1,6 @@
 /* check_cuda_entries_shapes.c - the compressor and the indexer of the CUDA backend at the shapes below, at and above every
  * constant of their kernels: the CPU's bits where sums are exact, near it else, and nothing written beside the results or
- * behind the workspace. */
+ * after the workspace. */
 #include "base/mem.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/pair_fixtures.h" /* after it: its pair is called p */
@@ -8,17 +8,6 @@
 #include <string.h>
 
 enum { MARGIN = 8, GUARD = 64 };
-
-static pair_array poisoned(size_t n)
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    memset(host, 0xff, n * sizeof *host);
-    pair_array a = pair_of(&p, host, n);
-    exf_mem_free(host);
-    return a;
-}
 
 /* The GPU's n floats from `from` on are as they were. */
 static void is_untouched(const pair_array *a, size_t from, size_t n, const char *what)
@@ -29,13 +18,6 @@ static void is_untouched(const pair_array *a, size_t from, size_t n, const char 
     ck_ok(p.b[1]->download(p.q[1], got, a->f[1] + from, n * sizeof(float), &err), err);
     for (size_t i = 0; i < n * sizeof(float); i++) ck_assert_msg(got[i] == 0xff, "%s: written where nothing belongs", what);
     exf_mem_free(got);
-}
-
-static const char *named(const char *what, const dimension *d, int n, const shape *s)
-{
-    static char about[320];
-    snprintf(about, sizeof about, "%s, %s", what, pairwise_name(d, n, s));
-    return about;
 }
 
 /* ---- compressor: ODD the array that begins beside a 16-byte boundary (1 values, 2 gates, 3 their positions' logits) ----- */
@@ -106,7 +88,7 @@ static void pool(const shape *at, int kind, int way)
     pair_array kv = kind == REALS ? pair_reals(&p, n + 1, 1, 1) : pair_integers(&p, n + 1, 1), gate = logits(n + 1, 2, kind, 3),
                ape = logits((size_t)pooled.ratio * width + 1, 3, kind, 1), out = poisoned(size + 2 * MARGIN);
     ON_BOTH(p, B->compressor(Q, out.f[s] + MARGIN, kv.f[s] + odd[1], gate.f[s] + odd[2], ape.f[s] + odd[3], &pooled));
-    const char *what = named(pool_kinds[kind], pool_dimensions, POOL_DIMENSIONS, at);
+    const char *what = pairwise_label(pool_kinds[kind], pool_dimensions, POOL_DIMENSIONS, at);
     is_untouched(&out, 0, MARGIN, what);
     is_untouched(&out, MARGIN + size, MARGIN, what);
     if (kind == REALS)
@@ -178,7 +160,7 @@ static void index_entries(const shape *at, int flat, int way, exf_compute comput
                keys = pair_integers(&p, n * (size_t)x.d + 1, 2),
                weights = pair_integers(&p, rows * (size_t)x.n_heads, 3), space = poisoned(larger(room[0], room[1]) + GUARD),
                chosen = poisoned(rows * n / 4 + MARGIN);
-    const char *what = named(how, dimensions, DIMENSIONS, at);
+    const char *what = pairwise_label(how, dimensions, DIMENSIONS, at);
     pair_compute(&p, compute);
     ON_BOTH(p, B->indexer(Q, (unsigned char *)(void *)chosen.f[s], q.f[s] + odd[1], weights.f[s], keys.f[s] + odd[2], &x,
                           space.f[s]));

@@ -221,13 +221,6 @@ START_TEST(a_token_does_not_feel_its_neighbours)
 }
 END_TEST
 
-static int untouched(const char *p, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if (p[i] != (char)0xff) return 0;
-    return 1;
-}
-
 /* Part after part into the same outputs: what one call gives, and a slot is touched by its own part only. */
 START_TEST(experts_in_parts_are_the_same)
 {
@@ -250,7 +243,7 @@ START_TEST(experts_in_parts_are_the_same)
         char *got = device_get(&d, out.p, slots * each);
         for (size_t i = 0; i < slots; i++) {
             if (in.ids[i] >= cuts[c + 1])
-                ck_assert_msg(untouched(got + i * each, each), "case %d: slot %zu was written early", _i, i);
+                ck_assert_msg(is_poison(got + i * each, each), "case %d: slot %zu was written early", _i, i);
             else if (in.ids[i] < 0 || in.ids[i] >= cuts[c])
                 ck_assert_msg(memcmp(got + i * each, whole + i * each, each) == 0, "case %d: slot %zu differs", _i, i);
         }
@@ -272,7 +265,7 @@ START_TEST(slots_without_an_expert_are_cleared_or_kept)
         if (in.ids[i] >= 0)
             ck_assert_msg(memcmp(cleared + i * each, kept + i * each, each) == 0, "case %d: slot %zu differs", _i, i);
         else
-            ck_assert_msg(memcmp(cleared + i * each, zeros, each) == 0 && untouched(kept + i * each, each), "case %d: slot %zu", _i,
+            ck_assert_msg(memcmp(cleared + i * each, zeros, each) == 0 && is_poison(kept + i * each, each), "case %d: slot %zu", _i,
                           i);
     }
     exf_mem_free(cleared);

@@ -257,26 +257,19 @@ static char *run(const inputs *in, size_t bytes)
     return host;
 }
 
-static int untouched(const char *p, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if (p[i] != (char)0xff) return 0;
-    return 1;
-}
-
 static void assert_exact(const inputs *in, const char *what)
 {
     size_t h = (size_t)in->s.d_model, k = (size_t)in->s.top_k, slots = (size_t)in->s.n_tokens * k,
            each = h * exf_number_bytes(in->number[0]);
     int *want = test_memory(h, sizeof *want), *act = test_memory((size_t)in->s.d_expert, sizeof *act);
     char *got = run(in, slots * each);
-    ck_assert_msg(untouched(got, GUARD) && untouched(got + GUARD + slots * each, GUARD), "%s: bytes around were written", what);
+    ck_assert_msg(is_poison(got, GUARD) && is_poison(got + GUARD + slots * each, GUARD), "%s: bytes around were written", what);
     for (size_t slot = 0; slot < slots; slot++) {
         int e = in->ids[slot] - in->s.first;
         const char *is = got + GUARD + slot * each;
         memset(want, 0, h * sizeof *want);
         if (in->ids[slot] >= 0 && (e < 0 || e >= in->s.n_experts)) {
-            ck_assert_msg(untouched(is, each), "%s: slot %zu of another call was written", what, slot);
+            ck_assert_msg(is_poison(is, each), "%s: slot %zu of another call was written", what, slot);
             continue;
         }
         if (in->ids[slot] >= 0) expert_of(want, act, in, in->x + slot / k * h, e);

@@ -42,12 +42,9 @@ static int is_valid(const shape *s)
 }
 
 static pairwise cases;
-static char about[320]; /* what a failure names */
-
 static const char *at_shape(const char *what, const shape *s)
 {
-    snprintf(about, sizeof about, "%s, %s", what, pairwise_name(dimensions, DIMENSIONS, s));
-    return about;
+    return pairwise_label(what, dimensions, DIMENSIONS, s);
 }
 
 enum { TAIL = 8 }; /* floats after an array, which must stay */
@@ -102,19 +99,9 @@ static exf_hyper_shape shape_on(const streams *c, int s)
     return h;
 }
 
-/* The device's side of an array. */
-static float *fetched(const pair_array *a)
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, a->n, sizeof *host, "test", &err), err);
-    ck_ok(p.b[1]->download(p.q[1], host, a->f[1], a->n * 4, &err), err);
-    return host;
-}
-
 static void same_bits(const pair_array *a, const float *before, const char *what)
 {
-    float *now = fetched(a);
+    float *now = fetched(a->f[1], a->n);
     ck_assert_msg(memcmp(now, before, a->n * 4) == 0, "%s", what);
     exf_mem_free(now);
 }
@@ -123,7 +110,7 @@ static void same_bits(const pair_array *a, const float *before, const char *what
 static void do_again(streams *c, const shape *s0)
 {
     exf_hyper_shape first = shape_on(c, 1), rest = first;
-    float *u = fetched(&c->u), *mixing = fetched(&c->mixing);
+    float *u = fetched(c->u.f[1], c->u.n), *mixing = fetched(c->mixing.f[1], c->mixing.n);
     int n = first.n_tokens / 3;
     size_t at = (size_t)n;
     p.b[1]->zero(p.q[1], c->u.f[1], c->n_u * 4);
@@ -241,9 +228,9 @@ START_TEST(inputs_off_a_boundary_are_the_same)
             if (kind == 0) p.b[1]->hyper_pre(p.q[1], u, c.mixing.f[1], c.x.f[1], &h);
             if (kind == 1) p.b[1]->hyper_input(p.q[1], u, c.mixing.f[1], c.x.f[1], &h);
             if (kind == 2) p.b[1]->hyper_head(p.q[1], u, c.x.f[1], &h);
-            if (at == 0) want = fetched(&c.u);
+            if (at == 0) want = fetched(c.u.f[1], c.u.n);
         }
-        got = fetched(&c.u);
+        got = fetched(c.u.f[1], c.u.n);
         for (size_t i = 0; i < c.n_u; i++)
             ck_assert_msg(fabsf(got[i + 1] - want[i]) <= 1e-4f * (1 + fabsf(want[i])), "kind %d: element %zu: %g, not %g", kind, i,
                           (double)got[i + 1], (double)want[i]);

@@ -42,12 +42,9 @@ static routed routed_of(const shape *s, int integers, uint64_t seed)
                     : routed_reals(s->at[N], s->at[E], s->at[K], s->at[H], seed);
 }
 
-static char about[320]; /* what a failure names */
-
 static const char *named(const char *what, const shape *s)
 {
-    snprintf(about, sizeof about, "%s, %s", what, pairwise_name(dimensions, DIMENSIONS, s));
-    return about;
+    return pairwise_label(what, dimensions, DIMENSIONS, s);
 }
 
 static exf_layer_statistics on_cpu(const routed *r, exf_weighting w)

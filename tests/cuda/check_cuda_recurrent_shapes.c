@@ -8,14 +8,6 @@
 
 #include <math.h>
 
-static char about[320]; /* what a failure names */
-
-static const char *at_shape(const char *what, const dimension *names, int n, const shape *s)
-{
-    snprintf(about, sizeof about, "%s, %s", what, pairwise_name(names, n, s));
-    return about;
-}
-
 /* ---- the convolution --------------------------------------------------------------------------- */
 
 enum { C_TOKENS, C_CHANNELS, C_WIDTH, C_GAP, C_AT, C_DIMENSIONS };
@@ -58,7 +50,7 @@ START_TEST(convolution_is_near)
     pair_array x = eighths((size_t)(t * ld + at + 8), 1), taps = eighths((size_t)(n * w), 2);
     pair_array space = pair_reals(&p, larger(p.b[0]->causal_conv_workspace(n, w), p.b[1]->causal_conv_workspace(n, w)), 4, 1e30f);
     ON_BOTH(p, B->causal_conv_silu(Q, x.f[s] + at, ld, taps.f[s], t, n, w, space.f[s]));
-    pair_near(&x, 1e-6, at_shape("causal_conv", c_dimensions, C_DIMENSIONS, s0));
+    pair_near(&x, 1e-6, pairwise_label("causal_conv", c_dimensions, C_DIMENSIONS, s0));
     pair_free(&x);
     pair_free(&taps);
     pair_free(&space);
@@ -92,10 +84,10 @@ START_TEST(gates_and_norms_are_near)
                b = pair_reals(&p, (size_t)(t * heads + at + 8), 3, 3);
     pair_array a_log = pair_reals(&p, (size_t)heads, 4, 2), bias = pair_reals(&p, (size_t)heads, 5, 1);
     ON_BOTH(p, B->l2norm_heads(Q, x.f[s] + at, ld, t, heads, d, 1e-6, 0.25));
-    pair_near(&x, 2e-7, at_shape("l2norm_heads", g_dimensions, G_DIMENSIONS, s0));
+    pair_near(&x, 2e-7, pairwise_label("l2norm_heads", g_dimensions, G_DIMENSIONS, s0));
     ON_BOTH(p, B->delta_gates(Q, a.f[s] + at, b.f[s] + at, a_log.f[s], bias.f[s], t, heads));
-    pair_near(&a, 1e-7, at_shape("decay", g_dimensions, G_DIMENSIONS, s0));
-    pair_near(&b, 1e-7, at_shape("beta", g_dimensions, G_DIMENSIONS, s0));
+    pair_near(&a, 1e-7, pairwise_label("decay", g_dimensions, G_DIMENSIONS, s0));
+    pair_near(&b, 1e-7, pairwise_label("beta", g_dimensions, G_DIMENSIONS, s0));
     pair_array *all[] = {&x, &a, &b, &a_log, &bias};
     for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
 }
@@ -235,7 +227,7 @@ START_TEST(rule_is_exact_on_integers)
     make_outputs(&r);
     for (int rounded = 0; rounded < 2; rounded++) {
         run(&r, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
-        pair_equal(&r.out, at_shape(rounded ? "bf16" : "f32", dimensions, DIMENSIONS, &rules.shapes[_i]));
+        pair_equal(&r.out, pairwise_label(rounded ? "bf16" : "f32", dimensions, DIMENSIONS, &rules.shapes[_i]));
     }
     free_rule(&r);
 }
@@ -260,7 +252,7 @@ START_TEST(rule_is_near)
     for (int rounded = 0; rounded < 2; rounded++) {
         run(&r, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
         outputs_are_near(&r.out, &r.shape, rounded ? 2e-3 : 1e-5,
-                         at_shape(rounded ? "bf16" : "f32", dimensions, DIMENSIONS, &rules.shapes[_i]));
+                         pairwise_label(rounded ? "bf16" : "f32", dimensions, DIMENSIONS, &rules.shapes[_i]));
     }
     free_rule(&r);
 }
@@ -361,7 +353,7 @@ START_TEST(layer_is_near)
         p.b[0]->delta_rule(p.q[0], out.f[0], q, q + dk, q + 2 * dk, decay.f[0], beta.f[0], &of, space.f[0]);
         p.b[1]->gpu->conv_delta_rule(p.q[1], out.f[1], x.f[1] + at, taps.f[1], w, decay.f[1], beta.f[1], &of, 1e-6, space.f[1]);
         outputs_are_near(&out, &of, rounded ? 2e-3 : 1e-5,
-                         at_shape(rounded ? "bf16" : "f32", l_dimensions, L_DIMENSIONS, &layers.shapes[_i]));
+                         pairwise_label(rounded ? "bf16" : "f32", l_dimensions, L_DIMENSIONS, &layers.shapes[_i]));
         pair_array *all[] = {&x, &taps, &decay, &beta, &out, &a_log, &bias, &space};
         for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
     }

@@ -115,18 +115,6 @@ static exf_rope_shape shape_of(const shape *s, int kind)
                             .inverse = (kind & PLAIN_AND_INVERSE) != 0, .normed = normed_of(s), .eps = 1e-6};
 }
 
-/* Cosines, or sines, of n angles. */
-static pair_array angles(size_t n, float (*of)(float))
-{
-    float *host;
-    exf_err err;
-    ck_ok(exf_mem_new(&host, n, sizeof *host, "test", &err), err);
-    for (size_t i = 0; i < n; i++) host[i] = of(0.37f * (float)i);
-    pair_array a = pair_of(&p, host, n);
-    exf_mem_free(host);
-    return a;
-}
-
 /* The two operations one after the other, on the GPU. */
 static void norm_then_rotate(float *x, exf_rope_shape s, const float *cosine, const float *sine)
 {

@@ -50,12 +50,9 @@ static int is_valid(const shape *s)
 }
 
 static pairwise cases;
-static char about[320]; /* what a failure names */
-
 static const char *at_shape(const char *what, const shape *s)
 {
-    snprintf(about, sizeof about, "%s, %s", what, pairwise_name(dimensions, DIMENSIONS, s));
-    return about;
+    return pairwise_label(what, dimensions, DIMENSIONS, s);
 }
 
 enum { TAIL = 8 }; /* floats after an array, which must stay */

@@ -29,6 +29,15 @@ static inline void exf_note_place(const char *file, int line)
 /* Elements of an array, for loop tests. */
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
+/* Returns 1 if all bytes are 0xff, with which tests fill what must stay unwritten. */
+static inline int is_poison(const void *x, size_t bytes)
+{
+    const unsigned char *b = x;
+    for (size_t i = 0; i < bytes; i++)
+        if (b[i] != 0xff) return 0;
+    return 1;
+}
+
 /* The call succeeds; its message is printed if it does not. */
 #define ck_ok(expr, err) ck_assert_msg((expr) == EXF_OK, "%s: %s", exf_code_name((err).code), (err).msg)
 /* The call fails with this code, and its message names what `named` names: the objects and values in it, which are its

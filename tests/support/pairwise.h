@@ -148,4 +148,12 @@ static inline const char *pairwise_name(const dimension *dims, int n_dimensions,
         at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %d", i ? ", " : "", dims[i].name, s->at[i]);
     return text;
 }
+
+/* Returns what a failure names: what is checked, and the shape; valid until the next call. */
+static inline const char *pairwise_label(const char *what, const dimension *dims, int n_dimensions, const shape *s)
+{
+    static char text[320];
+    snprintf(text, sizeof text, "%s, %s", what, pairwise_name(dims, n_dimensions, s));
+    return text;
+}
 #endif
