@@ -107,15 +107,6 @@ static size_t first_row(int layer, size_t n_rows)
     return (size_t)exf_rng_below(starts, (uint64_t)layer, RNG_STREAM, 0);
 }
 
-/* Finds the sequence of a row, and the row's position in it. */
-static void find_position(exf_checked_part *p, const exf_batch *batch, size_t row)
-{
-    size_t s = 0;
-    while (s + 1 < batch->n_sequences && batch->span[s + 1].offset <= row) s++;
-    p->sequence = s;
-    p->position = (int)(row - batch->span[s].offset);
-}
-
 int exf_cross_check_next(exf_cross_check *k, const exf_device_block *b, size_t at, int n, exf_checked_part **part)
 {
     exf_checked_part *p = &k->layer[k->turn].routed;
@@ -127,7 +118,8 @@ int exf_cross_check_next(exf_cross_check *k, const exf_device_block *b, size_t a
     if (first > row) return (int)(first - row);
     p->n_tokens = n < EXF_CHECKED_TOKENS ? n : EXF_CHECKED_TOKENS;
     p->width = b->top_k;
-    find_position(p, b->batch, row);
+    p->sequence = exf_sequence_of(b->batch, 0, row);
+    p->position = (int)(row - b->batch->span[p->sequence].offset);
     *part = p;
     return p->n_tokens;
 }

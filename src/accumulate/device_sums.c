@@ -5,18 +5,6 @@
 
 #include <string.h>
 
-/* Returns the sequence of a row: the last one that begins at or before it. */
-static size_t sequence_of(const exf_batch *batch, size_t row)
-{
-    size_t lo = 0, hi = batch->n_sequences;
-    while (hi - lo > 1) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (batch->span[mid].offset <= row) lo = mid;
-        else hi = mid;
-    }
-    return lo;
-}
-
 /* ---- layer sums --------------------------------------------------------------------------------- */
 
 static size_t gram_bytes(const exf_backend *b, int n_experts)
@@ -98,7 +86,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
     if (b->row != s->next_row) s->out_of_order = 1;
     s->next_row = b->row + (size_t)b->n_tokens;
     for (size_t at = 0, n = (size_t)b->n_tokens; at < n;) {
-        size_t sequence = sequence_of(b->batch, b->row + at);
+        size_t sequence = exf_sequence_of(b->batch, 0, b->row + at);
         const exf_span *span = &b->batch->span[sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
         enter_sequence(s, b->q, sequence);
@@ -181,7 +169,8 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
         exf_err_prefix(err, "token %zu of the run: ", row);
         return;
     }
-    size_t sequence = sequence_of(batch, row), position = row - batch->span[sequence].offset, in_block = position % (size_t)block;
+    size_t sequence = exf_sequence_of(batch, 0, row), position = row - batch->span[sequence].offset;
+    size_t in_block = position % (size_t)block;
     if (token) exf_err_prefix(err, "token %zu: ", in_block);
     exf_err_prefix(err, "sequence %zu, block at position %zu: ", sequence, position - in_block);
 }

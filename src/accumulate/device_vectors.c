@@ -194,7 +194,6 @@ static void send_choice(exf_device_vectors *s, exf_queue *q)
     const exf_backend *b = s->b;
     size_t p = (size_t)v->n_pairs, h = (size_t)s->d_model, r = (size_t)s->rank;
     s->q = q;
-    s->sequence = 0;
     b->upload(q, s->pair, v->pair, p * 2 * sizeof *v->pair);
     if (s->diagonal.vu) {
         b->zero(q, s->diagonal.vu, p * h * sizeof(exf_exact));
@@ -230,12 +229,11 @@ static void add_to_diagonal(const exf_device_vectors *s, const exf_device_block 
 static void add_units(exf_device_vectors *s, const exf_device_block *b)
 {
     for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
-        const exf_span *span = &b->batch->span[s->sequence];
+        const exf_span *span = &b->batch->span[exf_sequence_of(b->batch, 0, b->row + at)];
         size_t position = b->row + at - span->offset, length = (size_t)span->n_tokens, into = position % EXF_MOE_BLOCK;
         size_t left = length - position < EXF_MOE_BLOCK - into ? length - position : EXF_MOE_BLOCK - into; /* rows in the unit */
         n = left < end - at ? left : end - at;
         add_to_diagonal(s, b, at, (int)n, into == 0, n == left);
-        if (position + n == length) s->sequence++;
     }
 }
 

@@ -30,7 +30,6 @@ typedef struct {
     void **peer;                /* [ranks, EXF_VECTOR_ARRAYS] the sums of the others' GPUs, on rank 0; NULL: none is open */
     uint64_t *wrapped;          /* [EXF_VECTOR_ARRAYS] of which sum left its range when another rank's were added (shared_sums.h) */
     int is_last;                /* 1: no layer comes after this one */
-    size_t sequence;            /* of the next row */
     const exf_batch *batch;     /* of the last block, for messages */
     exf_queue *q;               /* of the last block; NULL: none came */
 } exf_device_vectors;

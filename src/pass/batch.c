@@ -19,7 +19,12 @@ size_t exf_moe_blocks(const exf_batch *batch)
 
 size_t exf_sequence_of(const exf_batch *batch, size_t from, size_t row)
 {
-    while (row >= batch->span[from].offset + (size_t)batch->span[from].n_tokens) from++;
+    size_t end = batch->n_sequences;
+    while (end - from > 1) {
+        size_t middle = from + (end - from) / 2;
+        if (batch->span[middle].offset <= row) from = middle;
+        else end = middle;
+    }
     return from;
 }
 
