@@ -52,6 +52,7 @@ void exf_output_errors_cuda(exf_queue *q, exf_output_errors *sums, const float *
 
 /* Adds the sums of a copy in host memory to *error_sq and *norm_sq. */
 void exf_output_errors_read(const exf_output_errors *sums, exf_exact *error_sq, exf_exact *norm_sq);
+
 /* ---- energies of rows ----------------------------------------------------------------------
  *
  *   norm_sq += sum over rows of ||x||^2        inverse_sq += sum over rows of 1 / max(||x||^2, 2^-32)

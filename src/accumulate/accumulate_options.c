@@ -2,8 +2,6 @@
  * take on disk and in memory. */
 #include "accumulate/accumulate_internal.h"
 
-#include <string.h>
-
 int exf_wants_vectors(const exf_accumulate_options *o)
 {
     return o->diagonal || o->lowrank;
@@ -44,14 +42,13 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
     const char *weighting = o->weighting == EXF_WEIGHT_SOURCE_NORM ? "source_norm"
                             : o->weighting == EXF_WEIGHT_ROUTER    ? "router"
                                                                    : "none";
-    const char *backend = exf_provenance_get(p, "capture.backend");
     exf_code rc;
     EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
     EXF_TRY(exf_provenance_add(p, err, EXF_ACCUMULATE_NUMBERS_FACT, "%d", exf_sums_version(p, top_k, d_model)));
-    if (o->cross_check && backend && strcmp(backend, "cpu") != 0)
+    if (o->cross_check && exf_is_by_gpu(p))
         EXF_TRY(exf_provenance_add(p, err, EXF_CROSS_CHECK_FACT, "%d", EXF_CHECKED_TOKENS));
     if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
     if (o->bare_router)
@@ -144,8 +141,8 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
     uint64_t norms = o->basis_only ? 0 : exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
     if (!b->gpu) return 0;
     if (q && !o->basis) norms += exf_norm_sampler_device_bytes(s, q);
-    if (o->cross_check) norms += exf_cross_check_bytes((int)s->n_experts, (int)s->top_k, o->common_input_tokens > 0);
-    return norms + exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) +
+    uint64_t check = o->cross_check ? exf_cross_check_bytes((int)s->n_experts, (int)s->top_k, o->common_input_tokens > 0) : 0;
+    return norms + check + exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) +
            exf_vector_accumulator_device_bytes(s, o) +
            exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k,
                                           sampled_directions(s, o)) +

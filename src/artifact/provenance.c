@@ -214,10 +214,14 @@ static int fact_is(const exf_provenance *p, const char *key, const char *text)
     return value && strcmp(value, text) == 0;
 }
 
+int exf_is_by_gpu(const exf_provenance *p)
+{
+    return exf_provenance_get(p, "capture.backend") && !fact_is(p, "capture.backend", "cpu");
+}
+
 int exf_sums_version(const exf_provenance *p, int64_t top_k, int64_t d_model)
 {
-    int by_gpu = exf_provenance_get(p, "capture.backend") && !fact_is(p, "capture.backend", "cpu");
-    return by_gpu && fact_is(p, "accumulate.pairs", "corouted") && top_k > 8 && d_model > 2048 ? 2 : 1;
+    return exf_is_by_gpu(p) && fact_is(p, "accumulate.pairs", "corouted") && top_k > 8 && d_model > 2048 ? 2 : 1;
 }
 
 exf_code exf_sums_check_version(const exf_provenance *p, const char *path, int64_t top_k, int64_t d_model, exf_err *err)

@@ -103,6 +103,8 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
  * Version 1 of a GPU's sums of co-routed pairs has dot and dot0 of many pairs twice or more where a token has more than 8 experts
  * of more than 2048 elements.  Version 2 is of such files alone: all others are as they were. */
 
+/* Returns 1 if the facts say that a GPU made the outputs (capture.backend). */
+int exf_is_by_gpu(const exf_provenance *p);
 /* Returns the version of the sums that this program makes, from the facts capture.backend and accumulate.pairs. */
 int exf_sums_version(const exf_provenance *p, int64_t top_k, int64_t d_model);
 /* EXF_FORMAT naming the file, its shape and how to make it again, if its facts say that its sums are wrong. */

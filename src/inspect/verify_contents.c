@@ -326,10 +326,10 @@ static exf_code check_stages(const exf_verify_file *x, exf_err *err)
 static exf_code check_sums(const exf_verify_file *x, exf_err *err)
 {
     const exf_provenance *p = &x->inspection.provenance;
-    const char *backend = exf_provenance_get(p, "capture.backend"), *tokens = exf_provenance_get(p, EXF_CROSS_CHECK_FACT);
+    const char *tokens = exf_provenance_get(p, EXF_CROSS_CHECK_FACT);
     int has_sums = x->inspection.kind == &exf_artifact_statistics || x->inspection.kind == &exf_artifact_tables;
     exf_code rc;
-    if (!has_sums || !backend || strcmp(backend, "cpu") == 0) return EXF_OK;
+    if (!has_sums || !exf_is_by_gpu(p)) return EXF_OK;
     EXF_TRY(exf_sums_check_version(p, x->path, x->inspection.shape.top_k, x->inspection.shape.d_model, err));
     if (tokens)
         rc = exf_verify_passed(x, err, "the sums of %s tokens of each layer were made again on the CPU, and agreed with the GPU's",
