@@ -27,6 +27,9 @@ transformers.logging.disable_progress_bar()
 build, work = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 library = str(build / f"libexfold_fold.so.{fold_experts.ABI}")
 TOLERANCE = 1e-4  # of the demo's perplexity, which is 5; of random models', which are 1000, a millionth
+# A budget by predicted norms compares two float32 sums for each route.  Where they are as close as their rounding, the processor
+# decides, and one token that keeps another expert moves the demo's perplexity by 2e-4.
+TOLERANCE_OF_PREDICTED_BUDGETS = 5e-4
 passed = failed = 0
 
 
@@ -157,9 +160,10 @@ def check_model(name, path, variants, one_length):
         if variant.startswith("reap"):
             check_pruned(name, path, into, held_out, int(variant[4:]), ppl)
             continue
+        demo = TOLERANCE_OF_PREDICTED_BUDGETS if "budget" in variant and "predicted" in variant else TOLERANCE
         for left in (False, True)[:1 if one_length else 2]:
             here = perplexity(model, held_out, left)
-            note(abs(here - ppl) <= (TOLERANCE if name == "demo" else 1e-6 * ppl),
+            note(abs(here - ppl) <= (demo if name == "demo" else 1e-6 * ppl),
                  f"{name} {variant}: perplexity {here:.7f}, exfold-validate {ppl:.7f}" + ", padding on the left" * left)
         if folding:
             folding.remove()
