@@ -135,7 +135,7 @@ typedef struct {
     const float *coeff;  /* [E, E] S[s,t], row = source */
     const float *loss;   /* [E, E] L[s,t]; >= EXF_FOLD_NEVER: never */
     const float *norms;  /* [E] h, mean output norm */
-    const float *cosine; /* [E, E] of mean outputs' inner products; joint forms only */
+    const float *cosine; /* [E, E] mean cosine of two experts' outputs; joint forms only */
     const float *rms;    /* [E] root mean square output norm; joint forms and energy only */
     int n_experts;
     int reserved_int;        /* 0 */

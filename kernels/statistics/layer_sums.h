@@ -12,9 +12,10 @@
  *     source_sq  w ||u||^2                      route_weight_sum  w_e
  *     dot0       <u,v>                          contribution_sum  w_e ||E_e(x)||
  *     sq0        ||u||^2                        energy_sum        (w_e ||E_e(x)||)^2
- *     count      1                              norm_count        1
+ *     cosine_sum <u,v> / (||u|| ||v||)          norm_count        1
+ *     count      1
  *
- * and of the layer empty_slots, 1 for each slot without an expert.
+ * and of the layer empty_slots, 1 for each slot without an expert.  A cosine with an output of norm 0 is 0.
  *
  * Products are double (eight lanes, fixed order over H); sums are exact
  * (base/exact.h), so they do not depend on the order of tokens. */
@@ -55,8 +56,8 @@ typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_
 
 /* The arrays of one layer's sums; each zeroed or holding earlier sums. */
 typedef struct {
-    exf_exact *dot, *target_sq, *source_sq, *dot0, *sq0; /* [E, E] */
-    uint64_t *count;                                     /* [E, E] */
+    exf_exact *dot, *target_sq, *source_sq, *dot0, *sq0, *cosine_sum; /* [E, E] */
+    uint64_t *count;                                                  /* [E, E] */
     exf_exact *norm_sum, *sq_sum, *route_weight_sum, *contribution_sum, *energy_sum; /* [E] */
     uint64_t *norm_count;                                /* [E] */
     uint64_t *empty_slots;                               /* [1] */
@@ -117,13 +118,24 @@ void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int 
 /* Cells of the sums before and after the terms of a few tokens are added: what was added is their difference, exactly.  A row of
  * experts has a cell for each pair of them and one for each expert. */
 enum { EXF_CELL_VALUES = 6, EXF_CELL_WORDS = 32 };
+
+/* Returns 1 if the cell of a pair has cosine_sum, 0 if it has dot0: both are the same for source and target exchanged, so that each
+ * needs one of the two cells. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline int exf_cell_has_cosine(int source, int target)
+{
+    return source > target;
+}
+
 typedef struct {
     int n_experts, n_rows, width;
     const int32_t *ids; /* [n_rows, width] distinct within a row; -1: no expert, whose cells give 0 */
     uint64_t *before;   /* [n_rows, width, width, EXF_CELL_WORDS] scratch in device memory */
     double *added;      /* [n_rows, width, width, EXF_CELL_VALUES] in device memory: [i, a, b] gets dot, target_sq, source_sq,
-                         * dot0, sq0 and count of source a and target b; [i, a, a] norm_sum, sq_sum, route_weight_sum,
-                         * contribution_sum, energy_sum and norm_count of expert a */
+                         * what exf_cell_has_cosine() says, sq0 and count of source a and target b; [i, a, a] norm_sum, sq_sum,
+                         * route_weight_sum, contribution_sum, energy_sum and norm_count of expert a */
 } exf_cells_call;
 void exf_layer_sums_cells_before_cuda(exf_queue *q, const void *sums, const exf_cells_call *c);
 void exf_layer_sums_cells_added_cuda(exf_queue *q, const void *sums, const exf_cells_call *c);

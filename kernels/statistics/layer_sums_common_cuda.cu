@@ -2,7 +2,7 @@
  *
  * One strided product U U^T per token, then one kernel that reads each C once: a block has 8
  * rows of pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it
- * loops over the tokens; one more warp adds the sums that all pairs of a row share.
+ * loops over the tokens; one more warp adds the sums that all pairs of a row share.  Inverse norms of cosines are float32.
  *
  * Product: 2 E E H a token; E 128, H 2048 and 128 tokens are 8.6 GFLOP, 0.011 ms at 794 TFLOP/s bf16, and 67 MB read.  Sums:
  * 4 E E bytes a token, 8.4 MB, 2 us at 4.2 TB/s; measured 43 us (docs/performance.md). */
@@ -104,10 +104,11 @@ static __device__ inline void add_total(exf_exact_registers *sum, double total)
     if (exf_exact_fits(total)) exf_exact_registers_add(sum, total); /* out of range: reported by the row's warp */
 }
 
+/* has_cosine: the last of the sums is cosine_sum, else dot0. */
 static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const gram_matrices &g, const walk &k,
-                                       int unit, int s)
+                                       int unit, int s, bool has_cosine)
 {
-    double dot = 0, target_sq = 0, dot0 = 0, w[UNIT];
+    double dot = 0, target_sq = 0, dot0_or_cosine = 0, w[UNIT];
 #pragma unroll
     for (int i = 0; i < UNIT; i++) w[i] = g.norm[row_of(g, k, unit + i) + s];
 #pragma unroll
@@ -116,21 +117,23 @@ static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elem
         double c = in ? (double)x.c[i] : 0.0, v = in ? (double)x.v[i] : 0.0, weight = k.weighted && in ? w[i] : 1.0;
         dot += weight * c;
         target_sq += weight * v;
-        dot0 += c;
+        bool zero = !(x.v[i] > 0) || !(w[i] > 0);
+        double inverse = zero ? 0.0 : (double)(1 / (float)w[i]) * (double)rsqrtf(x.v[i]);
+        dot0_or_cosine += has_cosine ? c * inverse : c;
     }
     add_total(&sum[0], dot);
     add_total(&sum[1], target_sq);
-    add_total(&sum[2], dot0);
+    add_total(&sum[2], dot0_or_cosine);
 }
 
-/* Adds dot, target_sq and dot0 of pair s, t; loads the next unit while it adds one. */
+/* Adds dot, target_sq, and dot0 or cosine_sum, of pair s, t; loads the next unit while it adds one. */
 static __device__ inline void walk_pair(exf_exact_registers (&sum)[3], const gram_matrices &g, const walk &k, int s, int t)
 {
     elements now, next;
     load_unit(&now, g, k, 0, s, t);
     for (int unit = 0; unit < k.n_tokens; unit += UNIT) {
         load_unit(&next, g, k, unit + UNIT, s, t);
-        add_unit(sum, now, g, k, unit, s);
+        add_unit(sum, now, g, k, unit, s, exf_cell_has_cosine(s, t));
         now = next;
     }
 }

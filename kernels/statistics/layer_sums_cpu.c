@@ -59,6 +59,25 @@ static void add_expert(const exf_layer_sums *m, int e, double sq, float route_we
     m->norm_count[e]++;
 }
 
+static double inverse_norm(double sq)
+{
+    return sq > 0 ? 1 / sqrt(sq) : 0;
+}
+
+/* Adds a token's cosines, each of which is both directions'. */
+static void add_cosines(const exf_layer_sums *m, int n_experts, int top_k, const double *gram, const int32_t *id)
+{
+    for (int a = 1; a < top_k; a++) {
+        double inverse = id[a] < 0 ? 0 : inverse_norm(gram[a * top_k + a]);
+        for (int b = 0; id[a] >= 0 && b < a; b++) {
+            if (id[b] < 0) continue;
+            double cosine = gram[a * top_k + b] * (inverse * inverse_norm(gram[b * top_k + b]));
+            exf_exact_add(&m->cosine_sum[(size_t)id[a] * (size_t)n_experts + (size_t)id[b]], cosine);
+            exf_exact_add(&m->cosine_sum[(size_t)id[b] * (size_t)n_experts + (size_t)id[a]], cosine);
+        }
+    }
+}
+
 static void add_pair(const exf_layer_sums *m, size_t cell, double w, double dot, double source_sq, double target_sq)
 {
     exf_exact_add(&m->dot[cell], w * dot);
@@ -150,6 +169,7 @@ exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_
                     add_pair(m, (size_t)id[a] * (size_t)n_experts + (size_t)id[b], w, scratch[a * top_k + b], source_sq,
                              scratch[b * top_k + b]);
         }
+        add_cosines(m, n_experts, top_k, scratch, id);
     }
     return EXF_OK;
 }
@@ -164,8 +184,9 @@ enum { AT_ONCE = 8 };
 typedef struct {
     double *outputs; /* [AT_ONCE, E, H] */
     double *gram;    /* [AT_ONCE, E, E] */
-    double *dot, *target_sq, *dot0;
+    double *dot, *target_sq, *dot0, *cosine;
     double *source_sq, *sq0; /* [E] */
+    double *inverse;         /* [E] one over the norms of a token */
 } common_input_space;
 
 static void carve_scratch(common_input_space *c, double *scratch, size_t e, size_t h)
@@ -175,24 +196,28 @@ static void carve_scratch(common_input_space *c, double *scratch, size_t e, size
     c->dot = c->gram + AT_ONCE * e * e;
     c->target_sq = c->dot + e * e;
     c->dot0 = c->target_sq + e * e;
-    c->source_sq = c->dot0 + e * e;
+    c->cosine = c->dot0 + e * e;
+    c->source_sq = c->cosine + e * e;
     c->sq0 = c->source_sq + e;
+    c->inverse = c->sq0 + e;
 }
 
 size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model)
 {
     size_t e = (size_t)n_experts;
-    return AT_ONCE * e * ((size_t)d_model + e) + 3 * e * e + 2 * e;
+    return AT_ONCE * e * ((size_t)d_model + e) + 4 * e * e + 3 * e;
 }
 
 static void add_common_token(const common_input_space *c, const double *gram, size_t e, exf_weighting weighting)
 {
+    for (size_t s = 0; s < e; s++) c->inverse[s] = inverse_norm(gram[s * e + s]);
     for (size_t s = 0; s < e; s++) {
         double sq = gram[s * e + s], w = weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(sq) : 1;
         for (size_t t = 0; t < e; t++) {
             c->dot[s * e + t] += w * gram[s * e + t];
             c->target_sq[s * e + t] += w * gram[t * e + t];
             c->dot0[s * e + t] += gram[s * e + t];
+            c->cosine[s * e + t] += gram[s * e + t] * (c->inverse[s] * c->inverse[t]);
         }
         c->source_sq[s] += w * sq;
         c->sq0[s] += sq;
@@ -223,6 +248,7 @@ static void add_totals(const exf_layer_sums *m, const common_input_space *c, siz
             exf_exact_add(&m->source_sq[i], c->source_sq[s]);
             exf_exact_add(&m->dot0[i], c->dot0[i]);
             exf_exact_add(&m->sq0[i], c->sq0[s]);
+            exf_exact_add(&m->cosine_sum[i], c->cosine[s * e + t]);
             m->count[i] += n_tokens;
         }
 }
@@ -245,7 +271,7 @@ exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_expe
     if (weighting == EXF_WEIGHT_ROUTER)
         return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
     carve_scratch(&c, scratch, e, (size_t)d_model);
-    memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);
+    memset(c.dot, 0, (4 * e * e + 2 * e) * sizeof *c.dot);
     for (int at = 0; at < n_tokens; at += AT_ONCE) {
         int n = n_tokens - at < AT_ONCE ? n_tokens - at : AT_ONCE;
 #pragma omp parallel for schedule(static) num_threads(exf_team((size_t)n, exf_default_threads()))

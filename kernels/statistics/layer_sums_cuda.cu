@@ -138,22 +138,23 @@ template <class T, bool WHOLE> static __device__ inline void gram_of_token(doubl
 
 /* What a warp has of its token in shared memory. */
 typedef struct {
-    double *gram;  /* [K, K] <u_a, u_b> */
-    double *norm;  /* [K] ||u_a|| */
-    double *one;   /* 1 */
-    float *weight; /* [K] */
-    int32_t *id;   /* [K] */
+    double *gram;    /* [K, K] <u_a, u_b> */
+    double *norm;    /* [K] ||u_a|| */
+    double *inverse; /* [K] 1 / ||u_a||, of a norm of 0 0 */
+    double *one;     /* 1 */
+    float *weight;   /* [K] */
+    int32_t *id;     /* [K] */
     int k;
 } token;
 
 static size_t token_bytes(int k)
 {
-    return (size_t)(k * (k + 1) + 1) * sizeof(double) + (size_t)k * (sizeof(float) + sizeof(int32_t));
+    return (size_t)(k * (k + 2) + 1) * sizeof(double) + (size_t)k * (sizeof(float) + sizeof(int32_t));
 }
 
 static __device__ inline token token_of(double *memory, int k)
 {
-    token t = {memory, memory + k * k, memory + k * (k + 1), nullptr, nullptr, k};
+    token t = {memory, memory + k * k, memory + k * (k + 1), memory + k * (k + 2), nullptr, nullptr, k};
     t.weight = reinterpret_cast<float *>(t.one + 1);
     t.id = reinterpret_cast<int32_t *>(t.weight + k);
     return t;
@@ -222,7 +223,8 @@ static __device__ inline void add_pairs(unsigned long long *cells, const token &
     int word = lane % LINE, k = t.k;
     line_word mine = line_word_of(word);
     /* The lane's term of pair a, b is w times x[a * by_source + b * by_target]. */
-    bool product = mine.sum == 0 || mine.sum == 3, counts = mine.sum == CELL_SUMS, of_target = mine.sum == 1;
+    bool mirrored = mine.sum == SUM_DOT0_OR_COSINE, product = mine.sum == 0 || mirrored, counts = mine.sum == CELL_SUMS;
+    bool of_target = mine.sum == 1;
     int by_source = counts || of_target ? 0 : product ? k : k + 1, by_target = of_target ? k + 1 : product ? 1 : 0;
     const double *x = counts ? t.one : t.gram;
     for (int a = 0; a < k; a++, x += by_source) {
@@ -233,7 +235,8 @@ static __device__ inline void add_pairs(unsigned long long *cells, const token &
 #pragma unroll 1
         for (int i = lane / LINE; i < k - 1; i += 32 / LINE) {
             int b = i + (i >= a), target = t.id[b];
-            if (target >= 0) add_digit(row, target, w * x[b * by_target], mine.place);
+            double factor = mirrored && exf_cell_has_cosine(t.id[a], target) ? t.inverse[a] * t.inverse[b] : w;
+            if (target >= 0) add_digit(row, target, factor * x[b * by_target], mine.place);
         }
     }
 }
@@ -284,6 +287,7 @@ static __global__ void __launch_bounds__(32, sizeof(T) == 2 ? 16 : 12)
     for (int a = lane; a < k; a += 32) {
         double sq = t.gram[a * k + a];
         t.norm[a] = sqrt(sq);
+        t.inverse[a] = sq > 0 ? 1 / t.norm[a] : 0;
         if (c.sq) c.sq[slot + a] = sq;
     }
     if (lane == 0) *t.one = 1.0;

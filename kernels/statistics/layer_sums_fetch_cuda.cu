@@ -15,7 +15,7 @@ enum { CLOSE_THREADS = 128 };
 static size_t collected_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;
-    size_t sums = (PAIR_SUMS + SEQUENCE_SUMS + HALF_SUMS) * e * e + EXPERT_SUMS * e;
+    size_t sums = (PAIR_SUMS + 1 + SEQUENCE_SUMS + HALF_SUMS) * e * e + EXPERT_SUMS * e;
     return sums * sizeof(exf_exact) + (3 * e * e + e) * sizeof(uint64_t);
 }
 
@@ -231,6 +231,29 @@ static __global__ void collect(exf_exact *exact, unsigned long long *count, unsi
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
+/* Does so with the cells of pairs; of the sum that is dot0 or cosine_sum makes both, a cell's value in both directions. */
+static __global__ void collect_pairs(exf_exact *exact, unsigned long long *count, unsigned long long *cells, int n_experts)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, e = (size_t)n_experts, n = e * e;
+    if (i >= n) return;
+    unsigned long long *cell = cells + i * WORDS, digit[DIGITS];
+    size_t source = i / e, target = i % e, mirror = target * e + source;
+    for (int s = 0; s < PAIR_SUMS; s++) {
+#pragma unroll
+        for (int d = 0; d < DIGITS; d++) digit[d] = cell[word_of(s, d)];
+        exf_exact sum = carried(digit);
+        if (s != SUM_DOT0_OR_COSINE || source == target) {
+            exact[s * n + i] = sum;
+            continue;
+        }
+        exf_exact *both = exact + (exf_cell_has_cosine((int)source, (int)target) ? (size_t)PAIR_SUMS : (size_t)s) * n;
+        both[i] = both[mirror] = sum;
+    }
+    if (source == target) exact[PAIR_SUMS * n + i] = exf_exact{{0, 0, 0}};
+    count[i] = cell[COUNT];
+    for (int w = 0; w < WORDS; w++) cell[w] = 0;
+}
+
 /* The place among the collected sums, whose arrays lie one after the other. */
 typedef struct {
     exf_queue *q;
@@ -248,10 +271,10 @@ static void copy_next(copier *c, void *to, size_t bytes)
 /* Queues the copies of what collect_all() puts into `from`; over NULL: nobody wants what is over sequences. */
 static void copy_all(exf_queue *q, const exf_layer_sums *m, const exf_sequence_sums *over, const char *from, size_t e)
 {
-    exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
+    exf_exact *const pair[PAIR_SUMS + 1] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0, m->cosine_sum};
     exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum, m->energy_sum};
     copier c = {q, from};
-    for (int s = 0; s < PAIR_SUMS; s++) copy_next(&c, pair[s], e * e * sizeof *pair[s]);
+    for (int s = 0; s <= PAIR_SUMS; s++) copy_next(&c, pair[s], e * e * sizeof *pair[s]);
     copy_next(&c, m->count, e * e * sizeof *m->count);
     for (int s = 0; s < EXPERT_SUMS; s++) copy_next(&c, expert[s], e * sizeof *expert[s]);
     copy_next(&c, m->norm_count, e * sizeof *m->norm_count);
@@ -269,14 +292,13 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
 {
     size_t e = (size_t)n_experts, pairs = e * e;
     exf_exact *pair = reinterpret_cast<exf_exact *>(out);
-    unsigned long long *pair_count = reinterpret_cast<unsigned long long *>(pair + PAIR_SUMS * pairs);
+    unsigned long long *pair_count = reinterpret_cast<unsigned long long *>(pair + (PAIR_SUMS + 1) * pairs);
     exf_exact *expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
     unsigned long long *expert_count = reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e);
     exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
     unsigned long long *over_count = reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs);
     exf_exact *half = reinterpret_cast<exf_exact *>(over_count + pairs);
-    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs, 0,
-               (int)PAIR_SUMS, (int)COUNT);
+    EXF_LAUNCH(q, "layer sums: collect", collect_pairs, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), n_experts);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS,
                e, 0, (int)EXPERT_SUMS, (int)COUNT);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, over, over_count,

@@ -14,12 +14,17 @@
  * a row are in different places: 16 lanes, one for the count and one for each sum and place, add any terms to a cell by one
  * instruction.  Terms from 2^-12 to below 2^32 touch the near line alone.
  *
+ * Of a pair's two cells the one whose source has the lower number has dot0 as its sum 3, the other one cosine_sum: both are the same
+ * for source and target exchanged (exf_cell_has_cosine), so that the five sums of a cell hold six.
+ *
  * A second cell per pair has, as its sums 0 and 1 and its count, dot, target_sq and count as they were at the end of the last
  * sequence, as its other sums those over sequences, and their number as word 0 of the far line, which other cells do not use.
  * A third one has the sums and the count of one half.  The header counts the slots without an expert. */
 
 enum { WORDS = 32, LINE = 16, DIGITS = 6, CELL_SUMS = 5, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3, HALF_SUMS = 3 };
 enum { COUNT = 0, SEQUENCES = LINE };
+/* The sum of a pair's cell that is dot0 or cosine_sum. */
+enum { SUM_DOT0_OR_COSINE = 3 };
 /* Sums of a sequence cell, after dot and target_sq, which are as in the pair's cell. */
 enum { SUM_AA = 2, SUM_AB = 3, SUM_BB = 4 };
 /* The second expert of a fault in an output of common input, which has no router weight. */

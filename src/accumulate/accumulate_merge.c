@@ -242,6 +242,7 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
     for (size_t i = 0; i < n; i++) {
         head.without_energies |= !m.file[i].has_energies;
         head.without_halves |= !m.file[i].has_halves;
+        head.without_cosines |= !m.file[i].has_cosines;
     }
     for (size_t i = 1; i < n; i++) {
         EXF_TRY(check_shape(&m.file[0], &m.file[i], err));

@@ -243,7 +243,9 @@ static void values_of(const reference *r, size_t a, size_t b, double value[EXF_C
 {
     const exf_layer_statistics *s = &r->s;
     size_t n = (size_t)r->n, at = a * n + b, mirrored = b * n + a;
-    const exf_exact *const pair[] = {&s->dot[at], &s->target_sq[at], &s->source_sq[at], &s->dot0[at], &s->sq0[at]};
+    int cosine = exf_cell_has_cosine(r->number[a], r->number[b]);
+    const exf_exact *const pair[] = {&s->dot[at], &s->target_sq[at], &s->source_sq[at], cosine ? &s->cosine_sum[at] : &s->dot0[at],
+                                     &s->sq0[at]};
     const exf_exact *const expert[] = {&s->norm_sum[a], &s->sq_sum[a], &s->route_weight_sum[a], &s->contribution_sum[a],
                                        &s->energy_sum[a]};
     for (int i = 0; i < EXF_CELL_VALUES - 1; i++) scale[i] = fabs(value[i] = exf_exact_value(a == b ? expert[i] : pair[i]));
@@ -251,7 +253,7 @@ static void values_of(const reference *r, size_t a, size_t b, double value[EXF_C
     scale[EXF_CELL_VALUES - 1] = 0;
     if (a == b) return;
     scale[0] += value[1] + value[2];
-    scale[3] += value[4] + exf_exact_value(&s->sq0[mirrored]);
+    scale[3] += cosine ? value[EXF_CELL_VALUES - 1] : value[4] + exf_exact_value(&s->sq0[mirrored]);
 }
 
 static exf_code refuse(const reference *r, int32_t source, int32_t target, const char *what, double gpu, double cpu, exf_err *err)
@@ -267,6 +269,13 @@ static exf_code refuse(const reference *r, int32_t source, int32_t target, const
                     r->layer, experts, p->n_tokens, p->sequence, tokens, gpu, what, cpu);
 }
 
+/* Returns the name of the i-th value of a pair's cell. */
+static const char *pair_value_name(const reference *r, int source, int target, int i)
+{
+    int cosine = i == 3 && source >= 0 && target >= 0 && exf_cell_has_cosine(r->number[source], r->number[target]);
+    return cosine ? "cosine_sum" : pair_values[i];
+}
+
 static exf_code compare_cell(const reference *r, int row, int a, int b, exf_err *err)
 {
     const exf_checked_part *p = r->p;
@@ -279,7 +288,8 @@ static exf_code compare_cell(const reference *r, int row, int a, int b, exf_err 
     if (a != b && r->k->experts_only && !p->common_input) return EXF_OK;
     for (int i = 0; i < EXF_CELL_VALUES; i++)
         if (!(fabs(gpu[i] - value[i]) <= bound * scale[i]))
-            return refuse(r, p->ids[slot + a], p->ids[slot + b], a == b ? expert_values[i] : pair_values[i], gpu[i], value[i], err);
+            return refuse(r, p->ids[slot + a], p->ids[slot + b], a == b ? expert_values[i] : pair_value_name(r, source, target, i),
+                          gpu[i], value[i], err);
     return EXF_OK;
 }
 

@@ -53,6 +53,8 @@
  *   /layers/<l>/stream_inverse/sq  F64 [1] and exact U64 [1, 3]  inverses of the squared norms of the residual stream, each norm
  *       counting as 2^-32 at least, summed over tokens
  *   /layers/<l>/stream_inverse/count  U64 [1]   tokens that it is over: of merged files, those of the parts that have it
+ * Since version 6; absent: not known, since some part is older:
+ *   /layers/<l>/cosine_sum         F64 [E, E] and exact/...: cosines of the outputs of source and target, symmetric
  * In files of common input with the fact accumulate.bare_router; absent: not observed:
  *   /layers/<l>/bare/norm_sum, contribution_sum  U64 [E, 3]  exact, of ||E_e(x)|| and w ||E_e(x)|| over routes of REAP's code
  *   /layers/<l>/bare/count         U64 [E]      tokens of common input that it gives the expert
@@ -139,6 +141,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     w->by_sequence = head->sequences && head->sequences->length;
     w->without_energies = head->without_energies;
     w->halves = w->by_sequence && !head->without_halves;
+    w->without_cosines = head->without_cosines;
     EXF_TRY(order_layers(w, head, err));
     EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
                                 head->is_basis       ? &exf_artifact_basis
@@ -230,7 +233,8 @@ exf_code exf_statistics_get_back(const exf_statistics_writer *w, int layer, cons
 {
     int32_t number = layer;
     exf_statistics_reader r = {.h = w->h, .shape = w->shape, .n_layers = 1, .layer_number = &number,
-                               .has_energies = !w->without_energies, .has_halves = w->halves};
+                               .has_energies = !w->without_energies, .has_halves = w->halves,
+                               .has_cosines = !w->without_cosines};
     if (w->by_sequence) r.sequences = *sequences; /* borrowed */
     exf_code rc = exf_statistics_get(&r, 0, s, err);
     return rc == EXF_OK && v ? exf_statistics_get_vectors(&r, 0, v, err) : rc;

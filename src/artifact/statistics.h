@@ -73,6 +73,7 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
     X(half_target_sq,        PAIR,   EXACT, HALVES,    NULL,                "half/target_sq")         \
     X(half_source_sq,        PAIR,   EXACT, HALVES,    NULL,                "half/source_sq")         \
     X(half_count,            PAIR,   COUNT, HALVES,    NULL,                "half/count")             \
+    X(cosine_sum,            PAIR,   EXACT, COSINES,   "cosine_sum",        "exact/cosine_sum")       \
     /* Over the routes that the bare router would make of tokens of common input                      \
      * (accumulate/accumulate_bare.c): ||E_e(x)||, w ||E_e(x)||, and their number. */                 \
     X(bare_norm_sum,         EXPERT, EXACT, BARE,      NULL,                "bare/norm_sum")          \
@@ -99,6 +100,7 @@ typedef enum {
     EXF_PART_SEQUENCES, /* files that know their sequences */
     EXF_PART_ENERGIES,  /* files since version 4 */
     EXF_PART_HALVES,    /* files since version 5 that know their sequences */
+    EXF_PART_COSINES,   /* files since version 6 */
     EXF_PART_BARE,
     EXF_PART_STREAM,    /* after the sums of the norm head in the file; known after the last sweep alone */
     EXF_PART_OBSERVED,  /* after them */
@@ -168,6 +170,7 @@ typedef struct {
     int by_sequence; /* 1: the file has sums over sequences */
     int without_energies; /* 1: energy_sum is unknown and not written */
     int halves;           /* 1: the file has the sums of one half */
+    int without_cosines;  /* 1: cosine_sum is unknown and not written */
     exf_provenance late; /* facts that are written at the end */
     int n_layers, n_hashed;
     struct exf_hashed_layer {
@@ -183,6 +186,7 @@ typedef struct {
     int n_layers;
     int without_energies;                /* 1: energy_sum is not known: some part is older than version 4 */
     int without_halves;                  /* 1: the sums of a half are not known: some part is older than version 5 */
+    int without_cosines;                 /* 1: cosine_sum is not known: some part is older than version 6 */
     int common_input;                    /* pairs of all experts on the same tokens, not of co-routed ones */
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
@@ -220,6 +224,7 @@ typedef struct {
     int common_input;
     int has_energies; /* 1: the file has energy_sum (since version 4); else a layer's reads as 0 */
     int has_halves;   /* 1: the file has the sums of one half (since version 5); else a layer's read as 0 */
+    int has_cosines;  /* 1: the file has cosine_sum (since version 6); else a layer's reads as 0 */
 } exf_statistics_reader;
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;

@@ -121,6 +121,7 @@ static int is_in_file(const exf_statistics_writer *w, exf_layer_part part)
     case EXF_PART_SEQUENCES: return w->by_sequence;
     case EXF_PART_ENERGIES: return !w->without_energies;
     case EXF_PART_HALVES: return w->halves;
+    case EXF_PART_COSINES: return !w->without_cosines;
     default: return 0;
     }
 }
@@ -189,6 +190,7 @@ exf_code exf_statistics_find_parts(exf_statistics_reader *r, exf_err *err)
         if (a->part == EXF_PART_ALWAYS && a->of == EXF_OF_PAIR) EXF_TRY(exf_h5_expect(r->h, &t, err));
         if (a->part == EXF_PART_ENERGIES) EXF_TRY(look_for(r->h, layer, a, &r->has_energies, err));
         if (a->part == EXF_PART_HALVES && r->sequences.length) EXF_TRY(look_for(r->h, layer, a, &r->has_halves, err));
+        if (a->part == EXF_PART_COSINES) EXF_TRY(look_for(r->h, layer, a, &r->has_cosines, err));
     }
 out:
     return rc;
@@ -202,6 +204,7 @@ static exf_code look_for_part(const exf_statistics_reader *r, int layer, const e
     case EXF_PART_SEQUENCES: *has = r->sequences.length != NULL; return EXF_OK;
     case EXF_PART_ENERGIES: *has = r->has_energies; return EXF_OK;
     case EXF_PART_HALVES: *has = r->has_halves; return EXF_OK;
+    case EXF_PART_COSINES: *has = r->has_cosines; return EXF_OK;
     default: return look_for(r->h, layer, a, has, err);
     }
 }

@@ -206,14 +206,18 @@ static exf_code check_pair_sums(const exf_verify_file *x, const exf_layer_statis
     double dot = exf_exact_value(&s->dot[at]), target = exf_exact_value(&s->target_sq[at]),
            source = exf_exact_value(&s->source_sq[at]);
     double dot0 = exf_exact_value(&s->dot0[at]), sq0 = exf_exact_value(&s->sq0[at]), other = exf_exact_value(&s->sq0[mirror]);
+    double cosine = exf_exact_value(&s->cosine_sum[at]), cosines = exf_exact_value(&s->cosine_sum[mirror]);
     int number = x->inspection.layer_number[layer];
-    if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0))
+    if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0 || cosine != 0))
         return exf_fail(err, EXF_FORMAT, "%s: layer %d: sums of %zu -> %zu are not 0 without a token behind them", x->path, number,
                         at / e, at % e);
     if (!is_within(dot, target, source) || !is_within(dot0, sq0, other))
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: %zu -> %zu: a product sum of %g (%g unweighted) is beyond its squares %g, %g (%g, %g)",
                         x->path, number, at / e, at % e, dot, dot0, target, source, sq0, other);
+    if (!(fabs(cosine) <= (double)s->count[at] * (1 + 1e-6)) || cosine != cosines)
+        return exf_fail(err, EXF_FORMAT, "%s: layer %d: %zu -> %zu: cosines of %llu tokens sum to %g, the mirrored pair's to %g",
+                        x->path, number, at / e, at % e, (unsigned long long)s->count[at], cosine, cosines);
     return EXF_OK;
 }
 

@@ -122,7 +122,7 @@ exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
                             .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
-                            .has_halves = 1, .both_halves = exf_sequence_halves(plan->parts->sequences),
+                            .has_halves = 1, .has_cosines = 1, .both_halves = exf_sequence_halves(plan->parts->sequences),
                             .norm_head = plan->options->norm_head > 0,
                             .vector_pairs = (int64_t)exf_vector_pairs(plan->shape, plan->options)};
     exf_solve_options o;

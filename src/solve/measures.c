@@ -110,8 +110,15 @@ static int is_observed(const exf_tables *t, size_t at)
     return t->loss[at] < EXF_LOSS_NEVER;
 }
 
-/* Solves the cosines.  Both directions of a pair add the same products, so the matrix is symmetric. */
-static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables *t)
+/* Returns the cosine of summed products, in which a token weighs by its outputs' norms. */
+static double cosine_of_sums(const exf_layer_statistics *s, size_t i, size_t mirror)
+{
+    double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
+    return norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
+}
+
+/* Solves the cosines.  Both directions of a pair add the same terms, so the matrix is symmetric. */
+static void solve_cosines(const exf_layer_statistics *s, size_t base, int has_cosines, exf_tables *t)
 {
     size_t e = (size_t)s->n_experts;
     for (size_t a = 0; a < e; a++)
@@ -120,8 +127,7 @@ static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables
             float *out = &t->cosine[base + i];
             *out = a == b ? 1.0f : 0.0f;
             if (a == b || !is_observed(t, base + i)) continue;
-            double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
-            double c = norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
+            double c = has_cosines ? exf_exact_value(&s->cosine_sum[i]) / (double)s->count[i] : cosine_of_sums(s, i, mirror);
             *out = (float)(c < -1 ? -1 : c > 1 ? 1 : c);
         }
 }
@@ -202,10 +208,11 @@ static void solve_std_errors(const exf_layer_statistics *s, const exf_solve_opti
     }
 }
 
-exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, int has_cosines, exf_tables *t,
+                            exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
-    solve_cosines(s, (size_t)l * e * e, t);
+    solve_cosines(s, (size_t)l * e * e, has_cosines, t);
     solve_similarities(s, (size_t)l * e * e, t);
     if (t->std_error) solve_std_errors(s, o, l, t);
     solve_contributions(s, (size_t)l * e, t);

@@ -19,6 +19,7 @@ struct exf_solver {
     exf_tables tables;
     exf_budget_inputs budgets;
     int has_halves; /* 1: the statistics have the sums of a half */
+    int has_cosines; /* 1: they have cosine_sum */
     int from_file;  /* 1: there was a file from the start */
     int norm_layers; /* layers that came with the sums of a norm head */
 };
@@ -100,6 +101,11 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "solver", err));
     s->options = *o;
     s->has_halves = head->has_halves;
+    s->has_cosines = head->has_cosines;
+    if (!s->has_cosines)
+        exf_log_warn("%s: is of a version before 6, which has no cosines of tokens: joint weights and budgets go by those of "
+                       "summed products, in which tokens of large outputs weigh most; calibrate again for better ones",
+                       head->path);
     s->from_file = r != NULL;
     EXF_TRY(new_tables(&s->tables, head, o, err));
     if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
@@ -128,7 +134,7 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
     EXF_TRY(exf_solve_norms(s, l, t, err));
     EXF_TRY(exf_solve_bare(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
-    EXF_TRY(exf_measures_solve(s, o, l, t, err));
+    EXF_TRY(exf_measures_solve(s, o, l, x->has_cosines, t, err));
     if (s->norms.known) {
         EXF_TRY(exf_solve_norm_head(&s->norms, l, t, err));
         x->norm_layers++;
@@ -292,7 +298,7 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
                             .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies,
-                            .has_halves = r.has_halves, .both_halves = exf_sequence_halves(&r.sequences),
+                            .has_halves = r.has_halves, .has_cosines = r.has_cosines, .both_halves = exf_sequence_halves(&r.sequences),
                             .norm_head = exf_provenance_get(&r.provenance, EXF_NORM_HEAD_FACT) != NULL};
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(solve_layers(&r, &with, solver, err));

@@ -42,7 +42,7 @@ exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, ex
 exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Fills layer l, whose losses are solved already: they say which pairs are observed (docs/method.md, sections 1, 5 and 8;
  * paper, "full-layer expert geometry").
- *   cosine[s,t]      dot0 / sqrt(sq0[s,t] sq0[t,s])        0 if a norm is 0
+ *   cosine[s,t]      cosine_sum / count; without has_cosines dot0 / sqrt(sq0[s,t] sq0[t,s]), 0 if a norm is 0
  *   rms[e]           sqrt(sq_sum / norm_count)             as h if the expert is cold
  *   contribution[e]  contribution_sum / norm_count         0 if cold
  *   std_error[s,t]   of dot / (target_sq + lambda), not clipped, over the n sequences that saw
@@ -50,7 +50,7 @@ exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHEC
  *   frobenius[s,t]   sqrt(max(0, sq0[s,t] - 2 S dot0 + S^2 sq0[t,s]) / sq0[s,t]) with the S that is stored;
  *                    0 if the source's output is 0 on every token
  *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
-exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, int has_cosines, exf_tables *t,
                             exf_err *err) EXF_CHECKED;
 /* Solves what experts have over the routes of REAP's code, where the statistics observed these: the bare arrays of the tables. */
 exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;

@@ -160,6 +160,7 @@ static void note_pair(difference *d, const exf_layer_statistics *cpu, const exf_
     X(target_sq, target) X(source_sq, source) X(sq0, exf_exact_value(&cpu->sq0[i]))
     X(half_target_sq, exf_exact_value(&cpu->half_target_sq[i])) X(half_source_sq, exf_exact_value(&cpu->half_source_sq[i]))
     X(dot, product_size(&cpu->target_sq[i], &cpu->source_sq[i])) X(dot0, product_size(&cpu->sq0[i], &cpu->sq0[turned]))
+    X(cosine_sum, (double)cpu->count[i])
     X(half_dot, product_size(&cpu->half_target_sq[i], &cpu->half_source_sq[i]))
     X(seq_bb, 2 * bb) X(seq_aa, 2 * aa) X(seq_ab, 2 * aa)
 #undef X

@@ -141,7 +141,7 @@ class Statistics:
 
     def __init__(self, demo):
         L, E = demo.L, demo.E
-        dot, square = np.zeros((L, E, E)), np.zeros((L, E, E))
+        cosines, together = np.zeros((L, E, E)), np.zeros((L, E, E))
         count, n1, n2, wn1, wn2 = (np.zeros((L, E)) for _ in range(5))
         inverse, tokens = np.zeros(L), np.zeros(L)
         self.routes = [[] for _ in range(L)]
@@ -158,8 +158,8 @@ class Statistics:
                 np.add.at(wn2[l], ids[:, a], w[:, a] ** 2 * sq[:, a])
                 for b in range(demo.K):
                     if a != b:
-                        np.add.at(dot[l], (ids[:, a], ids[:, b]), gram[:, a, b])
-                        np.add.at(square[l], (ids[:, a], ids[:, b]), sq[:, a])
+                        np.add.at(cosines[l], (ids[:, a], ids[:, b]), gram[:, a, b] / np.sqrt(sq[:, a] * sq[:, b]))
+                        np.add.at(together[l], (ids[:, a], ids[:, b]), 1)
             self.routes[l].append((ids, w))
             return (u * w[:, :, None]).sum(1)
 
@@ -169,8 +169,7 @@ class Statistics:
 
         for text in demo.text("calib").values():
             demo.logits(text, observe, behind)
-        seen = (square > 0) & (square.transpose(0, 2, 1) > 0)
-        self.cosine = np.where(seen, dot / np.sqrt(np.where(seen, square * square.transpose(0, 2, 1), 1)), 0)
+        self.cosine = cosines / np.maximum(together, 1)
         self.cosine[:, range(E), range(E)] = 1
         self.h, self.rms = n1 / count, np.sqrt(n2 / count)
         self.reap, self.energy = wn1 / count, wn2

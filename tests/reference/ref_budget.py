@@ -84,6 +84,7 @@ evaluation = Evaluation(demo, "calib")
 sensitivity["sensitive"] = np.array([layer_alone(l, evaluation) for l in range(demo.L)])
 evaluation = Evaluation(demo)
 report("original", lambda l, ids, w, G: np.full(len(w), demo.K))
+report("P1-joint-fixed", lambda l, ids, w, G: np.full(len(w), 1))
 for P in (3, 2):
     report(f"P{P}-joint-fixed", lambda l, ids, w, G: np.full(len(w), P))
     for rule, a in sensitivity.items():

@@ -19,13 +19,14 @@ seen = Statistics(demo)
 dissimilar = 1 - seen.cosine**2
 
 
-def dynamic_pool(l, ids, w, size):
-    """[S, E] members of each step's pool: the routed experts of largest energy."""
+def dynamic_pool(l, ids, w, size, by_norm=False):
+    """[S, E] members of each step's pool: the routed experts of largest energy, or of largest norm."""
     S = len(ids) // BATCH
     importance = np.zeros((S, demo.E))
     step = np.arange(len(ids)) % S
     for k in range(demo.K):
-        np.add.at(importance, (step, ids[:, k]), (w[:, k] * seen.rms[l][ids[:, k]]) ** 2)
+        term = w[:, k] * seen.h[l][ids[:, k]] if by_norm else (w[:, k] * seen.rms[l][ids[:, k]]) ** 2
+        np.add.at(importance, (step, ids[:, k]), term)
     member = np.zeros((S, demo.E), bool)
     np.put_along_axis(member, order_falling(importance)[:, :size], True, 1)
     return (member & (importance > 0))[step]
@@ -94,14 +95,16 @@ rows = {}
 evaluation = Evaluation(demo)
 
 
-def report(name, pool):
-    for kind, (targets, weights) in KINDS.items():
+def report(name, pool, kinds=KINDS):
+    for kind in kinds:
+        targets, weights = KINDS[kind]
         rows[f"{name}-{kind}"] = evaluation.score(fold(pool, targets, weights))
         print(f"{name}-{kind:8s} {rows[f'{name}-{kind}']}", file=sys.stderr)
 
 
 for D in (8, 4):
     report(f"D{D}-dynamic", lambda l, ids, w: dynamic_pool(l, ids, w, D))
+    report(f"D{D}-dynamic-norm", lambda l, ids, w: dynamic_pool(l, ids, w, D, by_norm=True), ["cos"])
 for D in (12, 8):
     for criterion, value in (("norm", seen.h), ("reap", seen.reap), ("energy", seen.energy)):
         report(f"D{D}-static-{criterion}", static_pool(value, D))

@@ -117,7 +117,7 @@ static inline void fill_statistics(exf_layer_statistics *s, const exf_run_shape 
     }
     for (int i = 0; i < e * e; i++) {
 #define X(name) exf_exact_add(&s->name[i], s->count[i] ? x = 1e3 / 7 - x * 0.9 : 0);
-        X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
+        X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0) X(cosine_sum)
 #undef X
     }
     exf_exact_add(s->stream_sq, 17.25 + seed);

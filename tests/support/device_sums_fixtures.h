@@ -13,7 +13,7 @@ static inline void compare_sums(const exf_layer_statistics *a, const exf_layer_s
 #define PAIR(name) {a->name, b->name, #name, pairs},
 #define EXPERT(name) {a->name, b->name, #name, experts},
     const struct { const exf_exact *a, *b; const char *name; size_t n; } all[] = {
-        PAIR(dot) PAIR(target_sq) PAIR(source_sq) PAIR(dot0) PAIR(sq0)
+        PAIR(dot) PAIR(target_sq) PAIR(source_sq) PAIR(dot0) PAIR(sq0) PAIR(cosine_sum)
         EXPERT(norm_sum) EXPERT(sq_sum) EXPERT(route_weight_sum) EXPERT(contribution_sum) EXPERT(energy_sum)};
 #undef PAIR
 #undef EXPERT
@@ -24,9 +24,10 @@ static inline void compare_sums(const exf_layer_statistics *a, const exf_layer_s
         for (size_t i = 0; i < all[s].n; i++) {
             double x = exf_exact_value(&all[s].a[i]), y = exf_exact_value(&all[s].b[i]);
             /* an inner product may be far below the norms that bound its error */
-            size_t mirrored = s < 5 ? i % experts * experts + i / experts : 0;
+            size_t mirrored = s < 6 ? i % experts * experts + i / experts : 0;
             double scale = s == 0 ? exf_exact_value(&a->target_sq[i]) + exf_exact_value(&a->source_sq[i])
-                                  : s == 3 ? exf_exact_value(&a->sq0[i]) + exf_exact_value(&a->sq0[mirrored]) : 0;
+                                  : s == 3 ? exf_exact_value(&a->sq0[i]) + exf_exact_value(&a->sq0[mirrored])
+                                  : s == 5 ? (double)a->count[i] : 0;
             int same = memcmp(&all[s].a[i], &all[s].b[i], sizeof(exf_exact)) == 0;
             ck_assert_msg(bound > 0 ? fabs(x - y) <= bound * (scale + fabs(x)) : same, "%s: %s[%zu]: cpu %.17g, cuda %.17g", what,
                           all[s].name, i, x, y);

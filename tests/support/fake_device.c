@@ -280,16 +280,16 @@ static void add_integers(exf_queue *q, int64_t *to, const int64_t *from, size_t 
 static size_t layer_sums_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;
-    return (5 * e * e + 5 * e) * sizeof(exf_exact) + (e * e + e + 1) * sizeof(uint64_t);
+    return (6 * e * e + 5 * e) * sizeof(exf_exact) + (e * e + e + 1) * sizeof(uint64_t);
 }
 
 static exf_layer_sums layer_sums_in(void *sums, int n_experts)
 {
     size_t e = (size_t)n_experts;
-    exf_exact *pair = sums, *expert = pair + 5 * e * e;
+    exf_exact *pair = sums, *expert = pair + 6 * e * e;
     uint64_t *count = (uint64_t *)(void *)(expert + 5 * e);
-    return (exf_layer_sums){pair, pair + e * e, pair + 2 * e * e, pair + 3 * e * e, pair + 4 * e * e, count, expert, expert + e,
-                            expert + 2 * e, expert + 3 * e, expert + 4 * e, count + e * e, count + e * e + e};
+    return (exf_layer_sums){pair, pair + e * e, pair + 2 * e * e, pair + 3 * e * e, pair + 4 * e * e, pair + 5 * e * e, count,
+                            expert, expert + e, expert + 2 * e, expert + 3 * e, expert + 4 * e, count + e * e, count + e * e + e};
 }
 
 static void layer_sums_add(exf_queue *q, void *sums, const exf_layer_sums_call *c)
@@ -361,7 +361,7 @@ static void cell_values(exf_exact out[6], void *sums, const exf_cells_call *c, s
     size_t at = (size_t)a * (size_t)c->n_experts + (size_t)b;
     memset(out, 0, 6 * sizeof *out);
     if (a < 0 || b < 0) return;
-    const exf_exact *pair[] = {m.dot, m.target_sq, m.source_sq, m.dot0, m.sq0};
+    const exf_exact *pair[] = {m.dot, m.target_sq, m.source_sq, exf_cell_has_cosine(a, b) ? m.cosine_sum : m.dot0, m.sq0};
     const exf_exact *expert[] = {m.norm_sum, m.sq_sum, m.route_weight_sum, m.contribution_sum, m.energy_sum};
     for (int s = 0; s < 5; s++) out[s] = a == b ? expert[s][a] : pair[s][at];
     out[5] = exf_exact_from((double)(a == b ? m.norm_count[a] : m.count[at]));

@@ -43,6 +43,7 @@ static inline void small_pair(exf_layer_statistics *s, int source, int target, i
     exf_exact_add(&s->source_sq[at], w * uu);
     exf_exact_add(&s->dot0[at], uv);
     exf_exact_add(&s->sq0[at], uu);
+    exf_exact_add(&s->cosine_sum[at], uu > 0 && vv > 0 ? uv / sqrt(uu * vv) : 0);
     s->count[at]++;
 }
 

@@ -45,16 +45,17 @@ START_TEST(sums_are_those_of_a_plain_loop)
         ck_ok(add(&s, outputs, T, each[k], &e), e);
         for (int i = 0; i < E * E; i++) {
             int a = i / E, b = i % E;
-            double want[5] = {0};
+            double want[6] = {0};
             for (int t = 0; t < T && a != b; t++) {
                 double w = k ? 1 : sqrt(product(t, a, a));
                 want[0] += w * product(t, a, b), want[1] += w * product(t, b, b), want[2] += w * product(t, a, a);
                 want[3] += product(t, a, b), want[4] += product(t, a, a);
+                want[5] += product(t, a, b) / sqrt(product(t, a, a) * product(t, b, b));
             }
             int n = 0;
 #define X(name) \
     ck_assert_msg(fabs(exf_exact_value(&s.name[i]) - want[n]) <= 1e-12 * (want[2] + want[1] + 1), "%s[%d]", #name, i), n++;
-            X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
+            X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0) X(cosine_sum)
 #undef X
             ck_assert_uint_eq(s.count[i], a == b ? 0 : T);
         }
@@ -64,7 +65,7 @@ START_TEST(sums_are_those_of_a_plain_loop)
 }
 END_TEST
 
-/* Calls of the same tokens in another order: the same bits.  dot0 is symmetric. */
+/* Calls of the same tokens in another order: the same bits.  dot0 and cosine_sum are symmetric. */
 START_TEST(the_order_of_calls_does_not_matter)
 {
     exf_layer_statistics a, b;
@@ -73,7 +74,10 @@ START_TEST(the_order_of_calls_does_not_matter)
     for (int t = 0; t < T; t += 3) ck_ok(add(&a, outputs + t * E * H, 3, EXF_WEIGHT_SOURCE_NORM, &e), e);
     for (int t = T - 3; t >= 0; t -= 3) ck_ok(add(&b, outputs + t * E * H, 3, EXF_WEIGHT_SOURCE_NORM, &e), e);
     ck_assert(same_statistics(&a, &b));
-    for (int i = 0; i < E * E; i++) ck_assert_mem_eq(&a.dot0[i], &a.dot0[i % E * E + i / E], sizeof *a.dot0);
+    for (int i = 0; i < E * E; i++) {
+        ck_assert_mem_eq(&a.dot0[i], &a.dot0[i % E * E + i / E], sizeof *a.dot0);
+        ck_assert_mem_eq(&a.cosine_sum[i], &a.cosine_sum[i % E * E + i / E], sizeof *a.cosine_sum);
+    }
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
 }

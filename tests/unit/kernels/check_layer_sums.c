@@ -18,7 +18,7 @@ static exf_layer_statistics sums_of(const routed *r, exf_weighting w)
 
 /* The definition, word for word, with nothing but doubles. */
 typedef struct {
-    double dot, target_sq, source_sq, dot0, sq0, norm_sum, sq_sum, route_weight_sum, contribution_sum, energy_sum;
+    double dot, target_sq, source_sq, dot0, sq0, cosine_sum, norm_sum, sq_sum, route_weight_sum, contribution_sum, energy_sum;
     uint64_t count, norm_count;
 } naive_cell;
 
@@ -54,6 +54,7 @@ static void naive_add(naive_cell *c, const routed *r, int token, int a, int b, e
     c->source_sq += w * uu;
     c->dot0 += uv;
     c->sq0 += uu;
+    c->cosine_sum += uu > 0 && vv > 0 ? uv / sqrt(uu * vv) : 0;
     c->count++;
 }
 
@@ -63,6 +64,7 @@ static void ck_cell(const exf_layer_statistics *s, int source, int target, const
 #define X(name) ck_assert_msg(exf_exact_value(&s->name[at]) == c->name, #name "[%d, %d]", source, target);
     X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
 #undef X
+    ck_assert_double_eq_tol(exf_exact_value(&s->cosine_sum[at]), c->cosine_sum, 1e-14 * (double)(c->count + 1));
     ck_assert_uint_eq(s->count[at], c->count);
     if (source != target) return;
 #define X(name) ck_assert_msg(exf_exact_value(&s->name[source]) == c->name, #name "[%d]", source);
@@ -112,9 +114,11 @@ START_TEST(one_token_by_hand)
     for (int i = 0; i < 3; i++) {
         exf_layer_statistics s = sums_of(&r, weightings[i]);
         naive_cell uv = {
-            .dot = w_of_u[i] * 8, .target_sq = w_of_u[i] * 4, .source_sq = w_of_u[i] * 25, .dot0 = 8, .sq0 = 25, .count = 1};
+            .dot = w_of_u[i] * 8, .target_sq = w_of_u[i] * 4, .source_sq = w_of_u[i] * 25, .dot0 = 8, .sq0 = 25, .cosine_sum = 0.8,
+            .count = 1};
         naive_cell vu = {
-            .dot = w_of_v[i] * 8, .target_sq = w_of_v[i] * 25, .source_sq = w_of_v[i] * 4, .dot0 = 8, .sq0 = 4, .count = 1};
+            .dot = w_of_v[i] * 8, .target_sq = w_of_v[i] * 25, .source_sq = w_of_v[i] * 4, .dot0 = 8, .sq0 = 4, .cosine_sum = 0.8,
+            .count = 1};
         naive_cell u = {.norm_sum = 5, .sq_sum = 25, .route_weight_sum = 0.5, .contribution_sum = 2.5,
                         .energy_sum = 6.25, .norm_count = 1};
         naive_cell v = {.norm_sum = 2, .sq_sum = 4, .route_weight_sum = 0.25, .contribution_sum = 0.5,
