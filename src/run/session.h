@@ -6,10 +6,10 @@
 #include "fold/variant.h"
 #include "kernels/backend.h"
 #include "pass/resume.h"
-#include "plan/plan.h"
 #include "ranks/ranks.h"
 #include "recipe/recipe.h"
 #include "recipe/run_directory.h"
+#include "run/plan.h"
 
 typedef struct {
     const exf_backend *backend;

@@ -10,7 +10,7 @@
 #include "capture/capture.h"
 #include "export/writer.h"
 #include "fold/runtime.h"
-#include "plan/plan.h"
+#include "run/plan.h"
 #include "run/validation.h"
 
 #include <stdio.h>
