@@ -11,7 +11,7 @@
 #include "export/writer.h"
 #include "fold/runtime.h"
 #include "run/plan.h"
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include <stdio.h>
 #include <stdlib.h>

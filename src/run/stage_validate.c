@@ -10,9 +10,9 @@
 #include "recipe/recipe.h"
 #include "run/plan.h"
 #include "run/session.h"
-#include "run/validation.h"
 #include "validate/frontier.h"
 #include "validate/gates.h"
+#include "validate/validation.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* validation.h - the pieces of exfold-validate: which tables its variants need, what folding single layers does to the model, and
  * the report of its results. */
-#ifndef EXF_RUN_VALIDATION_H
-#define EXF_RUN_VALIDATION_H
+#ifndef EXF_VALIDATE_VALIDATION_H
+#define EXF_VALIDATE_VALIDATION_H
 #include "artifact/tables.h"
 #include "base/hash.h"
 #include "base/opt.h"
@@ -9,7 +9,7 @@
 #include "capture/corpus.h"
 #include "fold/variant.h"
 #include "inspect/drawing.h"
-#include "recipe/recipe.h"
+#include "solve/solve.h"
 #include "validate/frontier.h"
 #include "validate/recommendation.h"
 #include "validate/validate.h"
