@@ -185,15 +185,6 @@ exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *pro
  * lane after lane on the same worker, so that observers can compare them without storing them. */
 exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
 
-/* ---- save_hidden.c: hidden states in a resume point --------------------------------------------------- */
-
-/* Returns the bytes of the point's file of hidden states. */
-uint64_t exf_pass_file_bytes(const exf_pass *p);
-/* Writes all rows of this pass to the file that was begun or joined; collective. */
-exf_code exf_pass_hidden_put(exf_pass *p, exf_err *err) EXF_CHECKED;
-/* Reads them back from the open file. */
-exf_code exf_pass_hidden_get(exf_pass *p, const exf_file *file, exf_err *err) EXF_CHECKED;
-
 /* ---- save.c: resume points ------------------------------------------------------------------------------ */
 
 /* Fills the hidden states of all lanes from the resume point, in place of exf_pass_embed(). */
