@@ -91,7 +91,7 @@ size_t exf_demand_route_sets(const exf_demand *d);
 /* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
 int exf_lane_keeps_router_routes(const exf_lane *lane);
 
-/* ---- workspace_sizes.c: what a workspace holds ------------------------------------------------------ */
+/* ---- footprint.c: what a workspace holds ------------------------------------------------------------ */
 
 /* Arrays of the first half of a layer, T tokens.  The mixer's own arrays follow them in the arena. */
 typedef struct {
