@@ -297,7 +297,7 @@ exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, 
                       size_t n_meta, char sha256[EXF_SHA256_HEX], exf_err *err)
 {
     whole_file f = {.tensors = tensors, .sha256 = sha256};
-    exf_background hashing = {.running = 0};
+    exf_background hashing = {.worker.open = 0};
     exf_code rc;
     EXF_TRY(begin(&f.w, &f.header, &f.order, target, force, tensors, n_tensors, meta, n_meta, err));
     EXF_TRY(check_data(&f, err));
