@@ -148,7 +148,7 @@ ARCHER    ?= $(firstword $(foreach d,$(realpath $(shell $(CLANG) -print-resource
               $(dir $(shell $(CLANG) -print-file-name=libomp.so 2>/dev/null)),$(wildcard $(d)/libarcher.so)))
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact tokenizer model weights capture pass accumulate fold
-FULL       = check check-slow check-install replay check-ranks docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check check-slow check-install replay check-ranks docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64 --set coverage.fail_below=0
@@ -248,11 +248,6 @@ check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 ## check-faults: small runs whose n-th allocation, read, write, ... fails, or whose memory ends (tests/faults); STEP=100: more of them
 check-faults: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
-
-## check-limits: three programs under every limit of addresses from 60 to 1,020 MiB, in steps of LIMIT_STEP (4)
-check-limits: all
-	$(Q)LIMIT_STEP=$(or $(LIMIT_STEP),4) BUILD=$(BUILD) tests/cli/run.sh tests/cli/cases/limits-of-memory
-.PHONY: check-limits
 
 ## check-cuda-faults: small runs on a GPU whose n-th call of the CUDA runtime fails; STEP=20: more of them
 check-cuda-faults: deps $(if $(filter 1,$(CUDA)),$(FAULTY_CUDA) $(PRELOADED))
