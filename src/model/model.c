@@ -8,6 +8,76 @@
 #include <string.h>
 
 /* Returns 1 for the router, the routed and the shared experts. */
+/* ---- rows of several roles in one tensor, group by group ---------------------------------------------
+ *
+ * Such a tensor is read in runs, as the matrices of experts are: as many rows as divide each of its parts, so that no run crosses
+ * the end of a part.  The rows of the delta rule's q, k and v of 16 heads are 64 runs of 128 in Qwen3-Next. */
+
+enum { PARTS = 4 };
+
+typedef struct {
+    exf_dim groups, part[PARTS]; /* groups; rows of each part in one group */
+} row_groups;
+
+static const row_groups layouts[EXF_ROWS_LAYOUTS] = {
+    [EXF_ROWS_QKVZ] = {EXF_DIM_DELTA_GROUPS,
+                       {EXF_DIM_DELTA_KEY, EXF_DIM_DELTA_KEY, EXF_DIM_DELTA_GROUP_VALUES, EXF_DIM_DELTA_GROUP_VALUES}},
+    [EXF_ROWS_BA] = {EXF_DIM_DELTA_GROUPS, {EXF_DIM_DELTA_GROUP_HEADS, EXF_DIM_DELTA_GROUP_HEADS}},
+};
+
+static int is_own(const exf_tensor_rule *r, int part)
+{
+    return r->how >> 12 >> part & 1;
+}
+
+/* Rows of one group in all parts before `end`. */
+static int64_t rows_before(const exf_architecture *a, const row_groups *g, int end)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < end && g->part[i] != EXF_DIM_NONE; i++) rows += a->dim[g->part[i]];
+    return rows;
+}
+
+/* Returns the rows of the tensor of a rule with rows in groups. */
+static int64_t rows_stored(const exf_architecture *a, const exf_tensor_rule *r)
+{
+    const row_groups *g = &layouts[EXF_ROW_LAYOUT(r->how)];
+    return a->dim[g->groups] * rows_before(a, g, PARTS);
+}
+
+/* Returns the rows of one run. */
+static int run_rows(const exf_architecture *a, const exf_tensor_rule *r)
+{
+    const row_groups *g = &layouts[EXF_ROW_LAYOUT(r->how)];
+    int run = 0;
+    for (int i = 0; i < PARTS; i++)
+        for (int b = is_own(r, i) ? a->dim[g->part[i]] : 0; b;) { /* Euclid's greatest common divisor */
+            int rest = run % b;
+            run = b;
+            b = rest;
+        }
+    return run;
+}
+
+/* Returns the first row of a run in the tensor. */
+static int64_t run_row(const exf_architecture *a, const exf_tensor_rule *r, int run)
+{
+    const row_groups *g = &layouts[EXF_ROW_LAYOUT(r->how)];
+    int64_t row = (int64_t)run * run_rows(a, r), groups = a->dim[g->groups];
+    int i = 0;
+    for (; !is_own(r, i) || row >= groups * a->dim[g->part[i]]; i++)
+        if (is_own(r, i)) row -= groups * a->dim[g->part[i]];
+    int64_t each = a->dim[g->part[i]];
+    return row / each * rows_before(a, g, PARTS) + rows_before(a, g, i) + row % each;
+}
+
+int exf_rule_begins_tensor(const exf_tensor_rule *r)
+{
+    return !(r->how & (EXF_SECOND_HALF | EXF_ODD_ROWS)) && (!EXF_ROW_LAYOUT(r->how) || is_own(r, 0));
+}
+
+/* ---- rules ------------------------------------------------------------------------------------------ */
+
 static int is_of_experts(exf_role role)
 {
     return role >= EXF_W_ROUTER && role <= EXF_W_SHARED_SWITCH;
@@ -33,7 +103,7 @@ int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t 
         shape[1] = shape[2];
         shape[2] = rows;
     }
-    if (EXF_ROW_LAYOUT(r->how)) shape[0] = exf_rule_rows_stored(a, r);
+    if (EXF_ROW_LAYOUT(r->how)) shape[0] = rows_stored(a, r);
     return rank;
 }
 
@@ -53,14 +123,14 @@ int exf_model_copies(const exf_model *m, exf_role role, int layer)
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r) return 0;
-    if (EXF_ROW_LAYOUT(r->how)) return m->arch.dim[r->dims[0]] / exf_rule_run_rows(&m->arch, r);
+    if (EXF_ROW_LAYOUT(r->how)) return m->arch.dim[r->dims[0]] / run_rows(&m->arch, r);
     return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK ? m->arch.n_experts : 1;
 }
 
 /* Rows and columns of one tensor or run of the role, a vector being one row per element. */
 static void matrix_of(const exf_model *m, const exf_tensor_rule *r, size_t *rows, size_t *cols)
 {
-    *rows = (size_t)(EXF_ROW_LAYOUT(r->how) ? exf_rule_run_rows(&m->arch, r) : m->arch.dim[r->dims[0]]);
+    *rows = (size_t)(EXF_ROW_LAYOUT(r->how) ? run_rows(&m->arch, r) : m->arch.dim[r->dims[0]]);
     *cols = 1;
     for (int i = 1; i < 3 && r->dims[i] != EXF_DIM_NONE; i++) *cols *= (size_t)m->arch.dim[r->dims[i]];
 }
@@ -78,7 +148,7 @@ size_t exf_model_count(const exf_model *m, exf_role role, int layer)
 /* First row of an expert's part in a stack, or of a run. */
 static size_t row_of_copy(const exf_architecture *a, const exf_tensor_rule *r, size_t rows, int expert)
 {
-    if (EXF_ROW_LAYOUT(r->how)) return (size_t)exf_rule_run_row(a, r, expert);
+    if (EXF_ROW_LAYOUT(r->how)) return (size_t)run_row(a, r, expert);
     if (r->where != EXF_IN_STACK) return 0;
     if (!(r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF))) return rows * (size_t)expert;
     return rows * (2 * (size_t)expert + (r->how & EXF_SECOND_HALF ? 1 : 0));
