@@ -110,7 +110,7 @@ exf_code exf_session_same_weights(const exf_session *s, exf_err *err) EXF_CHECKE
 /* Reports how many bytes of weights each rank read; all ranks call it. */
 exf_code exf_session_tell_bytes(exf_ranks *job, uint64_t weight_bytes, exf_err *err) EXF_CHECKED;
 
-/* ---- the resume point (session_resume.c) ------------------------------------------------------- */
+/* ---- the resume point ------------------------------------------------------------------------ */
 
 /* What a run's resume point is of.  Its facts, which another run must share to go on from it, are those of the outputs, the state
  * of the model's files, and what the stage adds. */
