@@ -101,12 +101,6 @@ typedef struct {
     size_t n, cap;
 } claim_list;
 
-static void claims_free(claim_list *l)
-{
-    for (size_t i = 0; i < l->n; i++) exf_mem_free(l->item[i].text);
-    exf_mem_free(l->item);
-}
-
 /* Returns what stands after ".exfold-<random>" of a claim's name, or NULL if it is none. */
 static const char *parse_name(const char *name, unsigned long long *random)
 {
@@ -245,7 +239,8 @@ static void remove_stale(const char *directory)
         if (!strchr(l.item[i].text, '/')) remove_if_stale(dir, &l, &l.item[i]);
     for (size_t i = 0; i < l.n; i++)
         if (strchr(l.item[i].text, '/')) withdraw_orphan(dir, &l.item[i]);
-    claims_free(&l);
+    for (size_t i = 0; i < l.n; i++) exf_mem_free(l.item[i].text);
+    exf_mem_free(l.item);
     close(dir);
 }
 

@@ -30,12 +30,6 @@ typedef struct {
 
 /* ---- paths ---------------------------------------------------------------------------- */
 
-/* Copies a path as the recipe must spell it: as given where the recipe stands in the working directory, else absolute. */
-static exf_code spell_path(const init *s, const char *path, char **out, exf_err *err)
-{
-    return strchr(s->recipe->init_path, '/') ? exf_path_absolute(out, path, err) : exf_mem_strdup(out, path, "path", err);
-}
-
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -203,7 +197,7 @@ static exf_code add_value(const init *s, const exf_opt *row, const char *value, 
     exf_code rc;
     if (!is_spelled(row) || !exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_ARGV))
         return exf_recipe_add_value(row, value, NULL, out, err);
-    rc = spell_path(s, value, &path, err);
+    rc = strchr(s->recipe->init_path, '/') ? exf_path_absolute(&path, value, err) : exf_mem_strdup(&path, value, "path", err);
     if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
     exf_mem_free(path);
     return rc;
@@ -230,11 +224,6 @@ out:
     return rc;
 }
 
-static int in_section(const exf_opt *row, const char *section, size_t n)
-{
-    return strncmp(row->key, section, n) == 0 && row->key[n] == '.';
-}
-
 static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
 {
     size_t n_common, n_rows, n = 0;
@@ -245,7 +234,7 @@ static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
     const exf_opt *rows = exf_recipe_key_rows(&n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         const char *dot = strchr(rows[i].key, '.');
-        if (!dot || !n || !in_section(&rows[i], section, n)) {
+        if (!dot || !n || !(strncmp(rows[i].key, section, n) == 0 && rows[i].key[n] == '.')) {
             exf_text_append(out, "\n", 1);
             section = rows[i].key;
             n = dot ? (size_t)(dot - section) : 0;

@@ -124,11 +124,6 @@ static uint32_t crc_of(const void *bytes, size_t n)
     return (uint32_t)crc32_z(0, bytes, n);
 }
 
-static uint32_t join_crc(uint32_t crc, uint32_t next, size_t n)
-{
-    return (uint32_t)crc32_combine(crc, next, (z_off_t)n);
-}
-
 /* CRC-32 of n bytes of zeros; of bytes that have `crc` and of n more, which may be none. */
 static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
 {
@@ -248,7 +243,7 @@ static exf_code do_pieces(exf_h5 *h, const exf_h5i_rows *r, const void *from, vo
     }
     EXF_TRY(exf_loop_end(&loop, err));
     *crc = 0;
-    for (size_t i = 0; i < n; i++) *crc = join_crc(*crc, x.piece[i].crc, piece_bytes(&x, i));
+    for (size_t i = 0; i < n; i++) *crc = (uint32_t)crc32_combine(*crc, x.piece[i].crc, (z_off_t)piece_bytes(&x, i));
     if (hash) EXF_TRY(exf_hash_add_text(hash, "pieces", err));
     if (hash) EXF_TRY(exf_hash_add_u64(hash, PIECE_BYTES, err));
     for (size_t i = 0; hash && i < n; i++) EXF_TRY(exf_hash_add_text(hash, x.piece[i].sha256, err));

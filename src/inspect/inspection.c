@@ -127,15 +127,6 @@ static void move_rows(void *array, size_t row_bytes, const char *keep, int n)
     }
 }
 
-static void free_pools(exf_inspection *s)
-{
-    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools, .budget = s->budget, .n_budgets = s->n_budgets};
-    s->pool = NULL;
-    s->budget = NULL;
-    s->n_pools = s->n_budgets = 0;
-    exf_inspection_free(&pools);
-}
-
 exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, kept = 0;
@@ -162,7 +153,11 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
     for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];
     s->n_layers = (int)kept;
-    free_pools(s);
+    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools, .budget = s->budget, .n_budgets = s->n_budgets};
+    s->pool = NULL;
+    s->budget = NULL;
+    s->n_pools = s->n_budgets = 0;
+    exf_inspection_free(&pools);
 out:
     exf_mem_free(keep);
     return rc;
@@ -366,19 +361,6 @@ double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int l
     return n ? (double)sum / (double)n : 0;
 }
 
-static void add_layer(exf_jw *w, const exf_inspection *s, const exf_budget *b, int l)
-{
-    exf_jw_open(w, NULL, '{');
-    exf_jw_int(w, "layer", s->layer_number[l]);
-    exf_jw_real(w, "scale", b->scale[l]);
-    exf_jw_real(w, "mean", exf_budget_layer_mean(s, b, l));
-    exf_jw_open(w, "kept", '[');
-    int64_t k = s->shape.top_k + 1 - exf_budget_least(b);
-    for (int64_t p = 0; p < k; p++) exf_jw_count(w, NULL, b->kept[l * k + p]);
-    exf_jw_close(w);
-    exf_jw_close(w);
-}
-
 void exf_budgets_json(exf_jw *w, const exf_inspection *s)
 {
     if (!s->n_budgets) return;
@@ -395,7 +377,17 @@ void exf_budgets_json(exf_jw *w, const exf_inspection *s)
             exf_jw_real(w, "predicted_mean", b->predicted.mean);
         }
         exf_jw_open(w, "layers", '[');
-        for (int l = 0; l < s->n_layers; l++) add_layer(w, s, b, l);
+        for (int l = 0; l < s->n_layers; l++) {
+            exf_jw_open(w, NULL, '{');
+            exf_jw_int(w, "layer", s->layer_number[l]);
+            exf_jw_real(w, "scale", b->scale[l]);
+            exf_jw_real(w, "mean", exf_budget_layer_mean(s, b, l));
+            exf_jw_open(w, "kept", '[');
+            int64_t k = s->shape.top_k + 1 - exf_budget_least(b);
+            for (int64_t p = 0; p < k; p++) exf_jw_count(w, NULL, b->kept[l * k + p]);
+            exf_jw_close(w);
+            exf_jw_close(w);
+        }
         exf_jw_close(w);
         exf_jw_close(w);
     }

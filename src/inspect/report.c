@@ -203,13 +203,6 @@ static void add_means(exf_report *r, int l)
     exf_report_addf(r, "</tr>\n");
 }
 
-static void add_lambdas(exf_report *r)
-{
-    exf_report_addf(r, "<tr><th scope=\"row\">&lambda;</th>");
-    for (int i = 0; i < r->s->n_budgets; i++) exf_report_addf(r, "<td>%.6g</td>", r->s->budget[i].lambda);
-    exf_report_addf(r, "</tr>\n");
-}
-
 /* Adds a row of lambdas by predicted norms, where a budget has one. */
 static void add_predicted_lambdas(exf_report *r)
 {
@@ -241,7 +234,9 @@ static void add_budgets(exf_report *r)
     for (int l = 0; l < r->s->n_layers; l++) add_means(r, l);
     exf_report_addf(r, "</tbody>\n<tfoot>\n");
     add_means(r, -1);
-    add_lambdas(r);
+    exf_report_addf(r, "<tr><th scope=\"row\">&lambda;</th>");
+    for (int i = 0; i < r->s->n_budgets; i++) exf_report_addf(r, "<td>%.6g</td>", r->s->budget[i].lambda);
+    exf_report_addf(r, "</tr>\n");
     add_predicted_lambdas(r);
     exf_report_addf(r, "</tfoot>\n</table></div>\n<p class=\"note\">Mean number of a token's %d experts that the "
                     "layer's sampled tokens keep, by the rule of each column. &lambda; is the price of one more expert; of "

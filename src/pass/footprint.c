@@ -175,16 +175,6 @@ static int search_whole(const plan_inputs *w, uint64_t most, exf_pass_plan *foun
     return 0;
 }
 
-/* Adds queues to *p, as many as fit. */
-static void add_queues(const plan_inputs *w, uint64_t most, exf_pass_plan *p)
-{
-    uint64_t one = exf_workspace_bytes(&w->m->arch, exf_mixing_floats(w->b, &w->m->arch, w->batch->max_tokens)) + queue_bytes;
-    while (p->n_queues < w->queues && p->bytes + one <= most) {
-        p->n_queues++;
-        p->bytes += one;
-    }
-}
-
 /* Searches plans with a layer's experts in n_parts parts: writes the one of fewest reads, with the
  * largest blocks, to *best. */
 static void search_parts(const plan_inputs *w, uint64_t most, int n_parts, int n_slots, exf_pass_plan *best,
@@ -235,8 +225,12 @@ static exf_code plan_gpu(exf_pass_plan *plan, const plan_inputs *w, const exf_fo
     if (rc != EXF_OK) return rc;
     left -= left < reserve_bytes ? left : reserve_bytes;
     uint64_t most = limit && limit < left ? limit : left;
-    if (search_plans(w, most, plan)) {
-        add_queues(w, most, plan);
+    if (search_plans(w, most, plan)) { /* and as many queues as fit */
+        uint64_t one = exf_workspace_bytes(&w->m->arch, exf_mixing_floats(w->b, &w->m->arch, w->batch->max_tokens)) + queue_bytes;
+        while (plan->n_queues < w->queues && plan->bytes + one <= most) {
+            plan->n_queues++;
+            plan->bytes += one;
+        }
         return EXF_OK;
     }
     if (limit && limit <= left)

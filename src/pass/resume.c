@@ -364,17 +364,6 @@ enum { MOST_BYTES = 256 << 20 }; /* of resume.json: 64 bytes for each MiB of hid
 
 /* ---- writing resume.json ---------------------------------------------------------------------------- */
 
-static void write_hidden(exf_jw *w, const hidden_file *h)
-{
-    exf_jw_open(w, "hidden", '{');
-    exf_jw_text(w, "file", h->file);
-    exf_jw_count(w, "bytes", h->bytes);
-    exf_jw_open(w, "sha256", '[');
-    for (size_t i = 0; i < h->n_chunks; i++) exf_jw_text(w, NULL, h->sha256[i]);
-    exf_jw_close(w);
-    exf_jw_close(w);
-}
-
 static void write_records(exf_jw *w, const exf_resume *r, int done)
 {
     exf_jw_open(w, "records", '[');
@@ -405,7 +394,13 @@ static exf_code point_text(const exf_resume *r, const hidden_file *h, exf_text *
     exf_jw_bool(&w, "joined", h->progress.joined);
     exf_jw_count(&w, "weight_bytes", h->progress.weight_bytes);
     exf_jw_real(&w, "flops", h->progress.flops);
-    write_hidden(&w, h);
+    exf_jw_open(&w, "hidden", '{');
+    exf_jw_text(&w, "file", h->file);
+    exf_jw_count(&w, "bytes", h->bytes);
+    exf_jw_open(&w, "sha256", '[');
+    for (size_t i = 0; i < h->n_chunks; i++) exf_jw_text(&w, NULL, h->sha256[i]);
+    exf_jw_close(&w);
+    exf_jw_close(&w);
     pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&r->lock);
     write_records(&w, r, h->progress.layers_done);
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&r->lock);

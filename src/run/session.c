@@ -277,14 +277,6 @@ static void plan_pass(exf_plan *p, const exf_session *s, const exf_recipe *r, co
         p->resume = 2 * exf_pass_saved_bytes(&s->model->arch, &s->batch, (size_t)d->lanes) + request->records;
 }
 
-static void plan_replay(exf_plan *p, const exf_session *s, const exf_recipe *r)
-{
-    p->workers = exf_replay_workers(s->backend, &s->batch, (int)r->threads);
-    p->flops = exf_replay_flops(&s->model->arch, &s->batch, s->layers.n);
-    p->work = exf_work_of_replay(s->model, &s->batch, exf_moe_inputs_recorded(s->recorded)->has_input);
-    for (int i = 0; i < s->layers.n; i++) p->weight_bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
-}
-
 exf_code exf_session_check_room(const exf_session_request *request, exf_err *err)
 {
     const exf_plan p = {.disk = request->disk, .output = request->output, .is_file = request->is_file};
@@ -302,7 +294,10 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
     exf_code rc;
     if (s->recorded) {
         snprintf(note, sizeof note, ", %d layers recorded", s->layers.n);
-        plan_replay(&p, s, r);
+        p.workers = exf_replay_workers(s->backend, &s->batch, (int)r->threads);
+        p.flops = exf_replay_flops(&s->model->arch, &s->batch, s->layers.n);
+        p.work = exf_work_of_replay(s->model, &s->batch, exf_moe_inputs_recorded(s->recorded)->has_input);
+        for (int i = 0; i < s->layers.n; i++) p.weight_bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
     } else {
         if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
         plan_pass(&p, s, r, request);

@@ -567,18 +567,6 @@ out:
     return rc;
 }
 
-static exf_code start_threads(exf_weight_loader *s, exf_err *err)
-{
-    int started = 1;
-    for (int i = 0; i < s->n_readers && started; i++) {
-        weight_reader *r = &s->readers[i];
-        r->s = s;
-        started = r->started = pthread_create(&r->thread, NULL, read_chunks, r) == 0;
-    }
-    if (started) started = s->sender_started = pthread_create(&s->sender, NULL, send_chunks, s) == 0;
-    return started ? EXF_OK : exf_fail(err, EXF_NOSPACE, "weights: a thread that reads them could not be started");
-}
-
 exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, const exf_backend *b, exf_compute compute,
                                 const exf_weight_loader_options *o, exf_err *err)
 {
@@ -610,7 +598,14 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
         EXF_TRY(b->alloc(&s->area[first + i], exf_weight_loader_slot_bytes(m, compute, o), 1, "layer weights", err));
     if (o->shared) EXF_TRY(share_chunks(s, err));
     for (int i = 0; i < SENDER_COPIES; i++) EXF_TRY(open_copy(s, &s->copies[i], err));
-    EXF_TRY(start_threads(s, err));
+    int started = 1;
+    for (int i = 0; i < s->n_readers && started; i++) {
+        weight_reader *r = &s->readers[i];
+        r->s = s;
+        started = r->started = pthread_create(&r->thread, NULL, read_chunks, r) == 0;
+    }
+    if (started) started = s->sender_started = pthread_create(&s->sender, NULL, send_chunks, s) == 0;
+    if (!started) EXF_TRY(exf_fail(err, EXF_NOSPACE, "weights: a thread that reads them could not be started"));
     open_loads(s, 0);
 out:
     if (rc != EXF_OK)
