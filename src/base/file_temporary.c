@@ -23,12 +23,6 @@
 #define TEMPORARY "exfold-temporary/1:"
 enum { DIGITS = 12, TRIES = 8, CLAIM_NAME = 64 };
 
-static const char *base_of(const char *target)
-{
-    const char *slash = strrchr(target, '/');
-    return slash ? slash + 1 : target;
-}
-
 uint64_t exf_random_u64(void)
 {
     static atomic_uint calls;
@@ -258,7 +252,7 @@ void exf_temporary_end(exf_temporary *t)
     char name[CLAIM_NAME];
     for (size_t i = t->n_files + 1; t->directory && i-- > 0;) {
         claim_name(name, t->random, i);
-        withdraw(t->directory, name, base_of(t->path));
+        withdraw(t->directory, name, exf_path_name(t->path));
     }
     exf_temporary_leave(t);
 }
@@ -266,7 +260,7 @@ void exf_temporary_end(exf_temporary *t)
 void exf_temporary_claim(exf_temporary *t, const char *name)
 {
     char link[CLAIM_NAME], what[PATH_MAX];
-    int n = snprintf(what, sizeof what, "%s/%s", base_of(t->path), name);
+    int n = snprintf(what, sizeof what, "%s/%s", exf_path_name(t->path), name);
     if (n < 0 || n >= (int)sizeof what) return;
     claim_name(link, t->random, ++t->n_files);
     (void)claim(t->directory, link, what);
@@ -278,7 +272,7 @@ static exf_code name_it(exf_temporary *t, const char *target, exf_err *err)
     exf_code rc;
     t->random = exf_random_u64() & ((1ULL << 4 * DIGITS) - 1);
     EXF_TRY(exf_path_dir(&t->directory, target, err));
-    exf_text_appendf(&name, ".%s.%0*llx.partial", base_of(target), DIGITS, t->random);
+    exf_text_appendf(&name, ".%s.%0*llx.partial", exf_path_name(target), DIGITS, t->random);
     EXF_TRY(exf_text_end(&name, err));
     EXF_TRY(exf_path_join(&t->path, t->directory, name.s, err));
 out:
@@ -321,10 +315,10 @@ exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder,
         if (rc != EXF_OK) return rc;
         if (i == 0) remove_stale(t->directory);
         claim_name(name, t->random, 0);
-        *fd = claim(t->directory, name, base_of(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
+        *fd = claim(t->directory, name, exf_path_name(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
         int why = errno;
         if (*fd >= 0) {
-            (void)claim(t->directory, name, base_of(t->path)); /* again, should it have been found before the file was there */
+            (void)claim(t->directory, name, exf_path_name(t->path)); /* again, if it was found before the file was there */
             return EXF_OK;
         }
         if (*fd == NOT_KNOWN)

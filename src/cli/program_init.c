@@ -30,16 +30,10 @@ typedef struct {
 
 /* ---- paths ---------------------------------------------------------------------------- */
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Makes RECIPE<ending> of RECIPE.yaml.  Caller frees. */
 static exf_code name_beside(const init *s, const char *ending, char **out, exf_err *err)
 {
-    const char *path = s->recipe->init_path, *name = base_name(path), *dot = strrchr(name, '.');
+    const char *path = s->recipe->init_path, *name = exf_path_name(path), *dot = strrchr(name, '.');
     size_t n = dot && dot > name ? (size_t)(dot - path) : strlen(path);
     exf_text t = {0};
     exf_text_appendf(&t, "%.*s%s", (int)n, path, ending);
@@ -155,10 +149,10 @@ static exf_code set_paths(init *s, exf_err *err)
     exf_recipe *r = s->recipe;
     exf_text out = {0};
     exf_code rc;
-    EXF_TRY(set_path(s, "data.manifest", base_name(s->manifest.path), err));
-    if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", base_name(s->validation.path), err));
+    EXF_TRY(set_path(s, "data.manifest", exf_path_name(s->manifest.path), err));
+    if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", exf_path_name(s->validation.path), err));
     if (!r->output_directory) {
-        exf_text_appendf(&out, "out/%s", *base_name(r->model_path) ? base_name(r->model_path) : "tables");
+        exf_text_appendf(&out, "out/%s", *exf_path_name(r->model_path) ? exf_path_name(r->model_path) : "tables");
         EXF_TRY(exf_text_end(&out, err));
         EXF_TRY(set_path(s, "output.directory", out.s, err));
     }
@@ -172,7 +166,7 @@ out:
 /* Appends the comment of the project's own recipe about the model, up to its commands, and the commands of this one. */
 static void add_head(const init *s, exf_text *out)
 {
-    const char *name = base_name(s->file.path), *line = s->head.len ? s->head.s : "";
+    const char *name = exf_path_name(s->file.path), *line = s->head.len ? s->head.s : "";
     while (*line == '#' && !exf_starts_with(line, "# Plan it")) {
         size_t n = strcspn(line, "\n");
         exf_text_appendf(out, "%.*s\n", (int)n, line);

@@ -188,7 +188,7 @@ static exf_code add_json(exf_report *r, const char *path, exf_err *err)
         add_sentences(r, exf_json_get(root, "data"));
         exf_report_addf(r, "</ul>\n");
     }
-    open_table(r, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
+    open_table(r, exf_path_name(path));
     static const char *const heads[] = {"variant", "PPL \xc2\xb1 std. error", "KL mean", "worst domain", "KL 99&nbsp;%", "KL max",
                                         "same top", "output error", "operations", "expert bytes", "served by", ""};
     exf_report_addf(r, "<thead><tr>");
