@@ -2,6 +2,7 @@
 #include "accumulate/device_norms.h"
 
 #include "accumulate/accumulate_internal.h"
+#include "base/parallel.h"
 
 #include <string.h>
 

@@ -164,14 +164,6 @@ static void add_vectors(listing *list, const exf_tables *t)
     }
 }
 
-static void add_norm_head(listing *list, const exf_tables *t)
-{
-    for (int i = 0; t->norm_head.q && i < EXF_NORM_HEAD_PARTS; i++) {
-        exf_tensor x = exf_norm_head_tensor(t, i);
-        add_table(list, "norm_head", x.name, x);
-    }
-}
-
 static exf_code new_list(exf_table_list *l, const exf_tables *t, exf_err *err)
 {
     size_t cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + (size_t)t->n_budgets * PER_BUDGET +
@@ -192,7 +184,10 @@ exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves,
     if (rc != EXF_OK) return rc;
     add_datasets(&list, t);
     add_budgets(&list, t);
-    add_norm_head(&list, t);
+    for (int i = 0; t->norm_head.q && i < EXF_NORM_HEAD_PARTS; i++) {
+        exf_tensor x = exf_norm_head_tensor(t, i);
+        add_table(&list, "norm_head", x.name, x);
+    }
     add_vectors(&list, t);
     return EXF_OK;
 }

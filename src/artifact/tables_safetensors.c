@@ -104,16 +104,6 @@ static exf_code find_tensors(const exf_st_tensor *found[N_TENSORS], int64_t l, i
     return EXF_OK;
 }
 
-/* A pair has evidence, and its source was observed, where the loss is below never. */
-static void count_evidence(exf_tables *t)
-{
-    size_t e = (size_t)t->shape.n_experts;
-    for (size_t i = 0; i < (size_t)t->n_layers * e * e; i++) {
-        t->count[i] = !(t->loss[i] >= EXF_LOSS_NEVER); /* NaN too, to be refused */
-        t->expert_count[i / e] |= t->count[i];
-    }
-}
-
 exf_code exf_tables_read_safetensors(exf_tables *t, const char *path, exf_err *err)
 {
     exf_st_file *f = NULL;
@@ -135,7 +125,11 @@ exf_code exf_tables_read_safetensors(exf_tables *t, const char *path, exf_err *e
     float *to[N_TENSORS] = {t->coeff, t->loss, t->expert_norms, t->frobenius};
     for (size_t i = 0; i < N_TENSORS; i++)
         if (found[i]) EXF_TRY(exf_st_read(f, found[i], 0, to[i], (size_t)found[i]->nbytes, err));
-    count_evidence(t);
+    size_t e = (size_t)t->shape.n_experts; /* a pair has evidence, and its source was observed, where the loss is below never */
+    for (size_t i = 0; i < (size_t)t->n_layers * e * e; i++) {
+        t->count[i] = !(t->loss[i] >= EXF_LOSS_NEVER); /* NaN too, to be refused */
+        t->expert_count[i / e] |= t->count[i];
+    }
     rc = exf_tables_check(t, path, err);
 out:
     exf_st_close(f);

@@ -265,17 +265,12 @@ static uint64_t aligned_down(uint64_t at)
     return at & ~(uint64_t)(EXF_FILE_ALIGN - 1);
 }
 
-static uint64_t aligned_up(uint64_t at)
-{
-    return aligned_down(at + EXF_FILE_ALIGN - 1);
-}
-
 /* Reads the whole blocks around bytes [offset, offset + n) into an aligned buffer; the last block may end with the file.
  * A short read is continued at its last whole block, since a direct read may start nowhere else. */
 static exf_code read_blocks(const exf_file *f, uint64_t offset, size_t n, char *buffer, exf_err *err)
 {
     uint64_t from = aligned_down(offset);
-    size_t need = (size_t)(offset + n - from), span = (size_t)(aligned_up(offset + n) - from), done = 0;
+    size_t need = (size_t)(offset + n - from), span = (size_t)(aligned_down(offset + n + EXF_FILE_ALIGN - 1) - from), done = 0;
     while (done < need) {
         size_t start = (size_t)aligned_down(done);
         ssize_t got = pread(f->fd, buffer + start, span - start, (off_t)(from + start));

@@ -23,12 +23,6 @@
 #define TEMPORARY "exfold-temporary/1:"
 enum { DIGITS = 12, TRIES = 8, CLAIM_NAME = 64 };
 
-static const char *base_of(const char *target)
-{
-    const char *slash = strrchr(target, '/');
-    return slash ? slash + 1 : target;
-}
-
 uint64_t exf_random_u64(void)
 {
     static atomic_uint calls;
@@ -100,12 +94,6 @@ typedef struct {
     claimed *item;
     size_t n, cap;
 } claim_list;
-
-static void claims_free(claim_list *l)
-{
-    for (size_t i = 0; i < l->n; i++) exf_mem_free(l->item[i].text);
-    exf_mem_free(l->item);
-}
 
 /* Returns what stands after ".exfold-<random>" of a claim's name, or NULL if it is none. */
 static const char *parse_name(const char *name, unsigned long long *random)
@@ -245,7 +233,8 @@ static void remove_stale(const char *directory)
         if (!strchr(l.item[i].text, '/')) remove_if_stale(dir, &l, &l.item[i]);
     for (size_t i = 0; i < l.n; i++)
         if (strchr(l.item[i].text, '/')) withdraw_orphan(dir, &l.item[i]);
-    claims_free(&l);
+    for (size_t i = 0; i < l.n; i++) exf_mem_free(l.item[i].text);
+    exf_mem_free(l.item);
     close(dir);
 }
 
@@ -263,7 +252,7 @@ void exf_temporary_end(exf_temporary *t)
     char name[CLAIM_NAME];
     for (size_t i = t->n_files + 1; t->directory && i-- > 0;) {
         claim_name(name, t->random, i);
-        withdraw(t->directory, name, base_of(t->path));
+        withdraw(t->directory, name, exf_path_name(t->path));
     }
     exf_temporary_leave(t);
 }
@@ -271,7 +260,7 @@ void exf_temporary_end(exf_temporary *t)
 void exf_temporary_claim(exf_temporary *t, const char *name)
 {
     char link[CLAIM_NAME], what[PATH_MAX];
-    int n = snprintf(what, sizeof what, "%s/%s", base_of(t->path), name);
+    int n = snprintf(what, sizeof what, "%s/%s", exf_path_name(t->path), name);
     if (n < 0 || n >= (int)sizeof what) return;
     claim_name(link, t->random, ++t->n_files);
     (void)claim(t->directory, link, what);
@@ -283,7 +272,7 @@ static exf_code name_it(exf_temporary *t, const char *target, exf_err *err)
     exf_code rc;
     t->random = exf_random_u64() & ((1ULL << 4 * DIGITS) - 1);
     EXF_TRY(exf_path_dir(&t->directory, target, err));
-    exf_text_appendf(&name, ".%s.%0*llx.partial", base_of(target), DIGITS, t->random);
+    exf_text_appendf(&name, ".%s.%0*llx.partial", exf_path_name(target), DIGITS, t->random);
     EXF_TRY(exf_text_end(&name, err));
     EXF_TRY(exf_path_join(&t->path, t->directory, name.s, err));
 out:
@@ -326,10 +315,10 @@ exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder,
         if (rc != EXF_OK) return rc;
         if (i == 0) remove_stale(t->directory);
         claim_name(name, t->random, 0);
-        *fd = claim(t->directory, name, base_of(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
+        *fd = claim(t->directory, name, exf_path_name(t->path)) ? make_and_lock(t, is_folder) : NOT_MADE;
         int why = errno;
         if (*fd >= 0) {
-            (void)claim(t->directory, name, base_of(t->path)); /* again, should it have been found before the file was there */
+            (void)claim(t->directory, name, exf_path_name(t->path)); /* again, if it was found before the file was there */
             return EXF_OK;
         }
         if (*fd == NOT_KNOWN)

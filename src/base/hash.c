@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/worker.h"
 
 #include <openssl/evp.h>
 #include <pthread.h>
@@ -15,18 +16,20 @@
 #include <xxhash.h>
 #endif
 
-/* A thread that hashes one of two buffers while the caller fills the other. */
+/* A worker hashes one of two buffers while the caller fills the other. */
 enum { BESIDE_FROM = 16 << 20, BESIDE_BYTES = 1 << 20 };
 
 typedef struct {
+    exf_job job;
     EVP_MD_CTX *md;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t turned;
-    char *bytes[2];
-    size_t n[2]; /* of bytes to be hashed; 0: the buffer is the caller's */
-    size_t used; /* of the caller's buffer */
-    int mine, ends, failed;
+    char *bytes;
+    size_t n; /* bytes in it */
+} piece;
+
+typedef struct {
+    exf_worker worker;
+    piece piece[2];
+    int mine; /* the caller's */
 } beside;
 
 struct exf_hash {
@@ -84,90 +87,68 @@ void exf_hash_beside(exf_hash *h)
     h->use_hash_thread = 1;
 }
 
-static void *hash_beside(void *self)
+static exf_code hash_piece(void *self, exf_err *err)
 {
-    beside *b = self;
-    pthread_mutex_lock(&b->lock);
-    for (int i = 0;; i ^= 1) {
-        while (!b->n[i] && !b->ends) pthread_cond_wait(&b->turned, &b->lock);
-        if (!b->n[i]) break;
-        size_t n = b->n[i];
-        pthread_mutex_unlock(&b->lock);
-        int ok = EVP_DigestUpdate(b->md, b->bytes[i], n) == 1;
-        pthread_mutex_lock(&b->lock);
-        b->failed |= !ok;
-        b->n[i] = 0;
-        pthread_cond_signal(&b->turned);
-    }
-    pthread_mutex_unlock(&b->lock);
-    return NULL;
+    piece *p = self;
+    int ok = EVP_DigestUpdate(p->md, p->bytes, p->n) == 1;
+    p->n = 0;
+    return ok ? EXF_OK : failed(err);
 }
 
 static void free_beside(beside *b)
 {
-    pthread_mutex_destroy(&b->lock);
-    pthread_cond_destroy(&b->turned);
-    exf_mem_free(b->bytes[0]);
+    if (!b) return;
+    exf_worker_close(&b->worker);
+    exf_mem_free(b->piece[0].bytes);
     exf_mem_free(b);
 }
 
-/* Starts the thread; where it cannot be had, the caller goes on. */
+/* Starts hashing beside the caller; where there is no memory for it, the caller goes on. */
 static void start_beside(exf_hash *h)
 {
     exf_err left_alone;
     beside *b = NULL;
     h->use_hash_thread = 0;
     if (exf_mem_new(&b, 1, sizeof *b, "hash", &left_alone) != EXF_OK) return;
-    b->md = h->md;
-    pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->turned, NULL);
-    if (exf_mem_raw(&b->bytes[0], 2, BESIDE_BYTES, "hash", &left_alone) == EXF_OK) {
-        b->bytes[1] = b->bytes[0] + BESIDE_BYTES;
-        if (pthread_create(&b->thread, NULL, hash_beside, b) == 0) {
-            h->b = b;
-            return;
-        }
+    exf_worker_open(&b->worker);
+    if (exf_mem_raw(&b->piece[0].bytes, 2, BESIDE_BYTES, "hash", &left_alone) != EXF_OK) {
+        free_beside(b);
+        return;
     }
-    free_beside(b);
+    b->piece[1].bytes = b->piece[0].bytes + BESIDE_BYTES;
+    b->piece[0].md = b->piece[1].md = h->md;
+    h->b = b;
 }
 
-/* Gives the thread what is in the caller's buffer, and takes the other one. */
-static void turn(beside *b)
+/* Gives the worker what is in the caller's buffer, and takes the other one. */
+static exf_code turn(beside *b, exf_err *err)
 {
-    pthread_mutex_lock(&b->lock);
-    b->n[b->mine] = b->used;
-    b->used = 0;
+    piece *p = &b->piece[b->mine];
     b->mine ^= 1;
-    pthread_cond_signal(&b->turned);
-    while (b->n[b->mine]) pthread_cond_wait(&b->turned, &b->lock);
-    pthread_mutex_unlock(&b->lock);
+    exf_code rc = exf_worker_give(&b->worker, &p->job, hash_piece, p, err);
+    return rc == EXF_OK ? exf_worker_wait(&b->worker, 1, err) : rc;
 }
 
-static void add_beside(beside *b, const char *bytes, size_t len)
+static exf_code add_beside(beside *b, const char *bytes, size_t len, exf_err *err)
 {
-    for (size_t some; len > 0; bytes += some, len -= some) {
-        some = BESIDE_BYTES - b->used < len ? BESIDE_BYTES - b->used : len;
-        memcpy(b->bytes[b->mine] + b->used, bytes, some);
-        b->used += some;
-        if (b->used == BESIDE_BYTES) turn(b);
+    exf_code rc = EXF_OK;
+    for (size_t some; rc == EXF_OK && len > 0; bytes += some, len -= some) {
+        piece *p = &b->piece[b->mine];
+        some = BESIDE_BYTES - p->n < len ? BESIDE_BYTES - p->n : len;
+        memcpy(p->bytes + p->n, bytes, some);
+        p->n += some;
+        if (p->n == BESIDE_BYTES) rc = turn(b, err);
     }
+    return rc;
 }
 
-/* Waits for the thread to hash all that was added; returns 0 if it failed. */
-static int end_beside(exf_hash *h)
+/* Waits until all that was added is hashed. */
+static exf_code end_beside(exf_hash *h, exf_err *err)
 {
-    beside *b = h->b;
-    if (!b) return 1;
-    if (b->used) turn(b);
-    pthread_mutex_lock(&b->lock);
-    b->ends = 1;
-    pthread_cond_signal(&b->turned);
-    pthread_mutex_unlock(&b->lock);
-    pthread_join(b->thread, NULL);
-    int ok = !b->failed;
-    free_beside(b);
-    h->b = NULL;
-    return ok;
+    exf_code rc = EXF_OK;
+    if (h->b && h->b->piece[h->b->mine].n) rc = turn(h->b, err);
+    if (h->b && rc == EXF_OK) rc = exf_worker_wait(&h->b->worker, 0, err);
+    return rc;
 }
 
 /* ---- what is hashed ------------------------------------------------------------------------------- */
@@ -177,9 +158,8 @@ exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err)
     if (len == 0) return EXF_OK;
     h->added += len;
     if (h->use_hash_thread && h->added >= BESIDE_FROM) start_beside(h);
-    if (!h->b) return EVP_DigestUpdate(h->md, bytes, len) == 1 ? EXF_OK : failed(err);
-    add_beside(h->b, bytes, len);
-    return EXF_OK;
+    if (h->b) return add_beside(h->b, bytes, len, err);
+    return EVP_DigestUpdate(h->md, bytes, len) == 1 ? EXF_OK : failed(err);
 }
 
 exf_code exf_hash_add_u64(exf_hash *h, uint64_t v, exf_err *err)
@@ -210,17 +190,18 @@ static void write_hex(char *hex, const unsigned char *raw, int n)
 exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     unsigned char raw[32];
-    int ok = end_beside(h) && EVP_DigestFinal_ex(h->md, raw, NULL) == 1;
+    exf_code rc = end_beside(h, err);
+    if (rc == EXF_OK && EVP_DigestFinal_ex(h->md, raw, NULL) != 1) rc = failed(err);
     exf_hash_free(h);
-    if (!ok) return failed(err);
-    write_hex(hex, raw, sizeof raw);
-    return EXF_OK;
+    if (rc == EXF_OK) write_hex(hex, raw, sizeof raw);
+    return rc;
 }
 
 void exf_hash_free(exf_hash *h)
 {
-    if (h) (void)end_beside(h);
-    if (h) EVP_MD_CTX_free(h->md);
+    if (!h) return;
+    free_beside(h->b);
+    EVP_MD_CTX_free(h->md);
     exf_mem_free(h);
 }
 

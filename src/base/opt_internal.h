@@ -1,7 +1,7 @@
 /* opt_internal.h - types and functions shared by opt*.c only.
  *
  * opt.c reads the recipe and the command line and stores values with their origins, opt_value.c parses and prints one value,
- * opt_find.c finds rows and says what may have been meant, opt_help.c prints --help. */
+ * opt_help.c prints --help. */
 #ifndef EXF_BASE_OPT_INTERNAL_H
 #define EXF_BASE_OPT_INTERNAL_H
 #include "base/opt.h"
@@ -41,17 +41,4 @@ int exf_opt_is_list(exf_opt_type type);
 
 /* "0 to 1", "at least 1", "at most 5", "" when there is no range.  0 if row->values is no range. */
 int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX]);
-
-/* ---- rows, and hints (opt_find.c) --------------------------------------- */
-size_t exf_opt_find_key(const exf_opts *o, const char *key); /* o->n: none */
-/* 1 if row i may be given at this rank. */
-int exf_opt_takes(const exf_opts *o, size_t i, exf_opt_rank rank);
-/* The hint after "unknown key": the nearest keys, the section's keys, or nothing; of the keys
- * that this rank may give. */
-exf_code exf_opt_key_hint(const exf_opts *o, exf_opt_rank rank, const char *key, char hint[EXF_OPT_HINT_MAX],
-                          exf_err *err) EXF_CHECKED;
-/* An option of the command line that is none of this table's, "--flag" or "-x": fails in any case. */
-exf_code exf_opt_unknown_flag(const exf_opts *o, const char *name, exf_err *err) EXF_CHECKED;
-/* A key that --set may not give here; where: "--set KEY".  Fails in any case. */
-exf_code exf_opt_unknown_key(const exf_opts *o, const char *where, const char *key, exf_err *err) EXF_CHECKED;
 #endif

@@ -165,30 +165,24 @@ void exf_lower_priority(void)
 
 /* ---- background -------------------------------------------------------------------------------- */
 
-static void *run_background(void *self)
+exf_code exf_background_start(exf_background *b, exf_job_fn fn, void *self, exf_err *err)
 {
-    exf_background *b = self;
-    b->err.code = b->fn(b->self, &b->err);
-    return NULL;
-}
-
-exf_code exf_background_start(exf_background *b, exf_background_fn fn, void *self, exf_err *err)
-{
-    *b = (exf_background){.fn = fn, .self = self};
-    b->running = pthread_create(&b->thread, NULL, run_background, b) == 0;
-    return b->running ? EXF_OK : fn(self, err);
+    exf_worker_open(&b->worker);
+    exf_code rc = exf_worker_give(&b->worker, &b->job, fn, self, err);
+    if (rc != EXF_OK) exf_worker_close(&b->worker);
+    return rc;
 }
 
 exf_code exf_background_wait(exf_background *b, exf_err *err)
 {
-    if (!b->running) return EXF_OK;
-    exf_background_end(b);
-    if (b->err.code != EXF_OK) *err = b->err;
-    return b->err.code;
+    if (!b->worker.open) return EXF_OK;
+    exf_code rc = exf_worker_wait(&b->worker, 0, err);
+    exf_worker_close(&b->worker);
+    return rc;
 }
 
 void exf_background_end(exf_background *b)
 {
-    if (b->running) pthread_join(b->thread, NULL);
-    b->running = 0;
+    exf_err dropped;
+    if (exf_background_wait(b, &dropped) != EXF_OK) dropped.code = EXF_OK;
 }

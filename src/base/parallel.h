@@ -15,10 +15,8 @@
  * those above it are left out.  No sum of floating-point numbers crosses items, so that results do not depend on the team. */
 #ifndef EXF_BASE_PARALLEL_H
 #define EXF_BASE_PARALLEL_H
-#include "base/err.h"
+#include "base/worker.h"
 
-#include <pthread.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -62,20 +60,15 @@ uint64_t exf_processor_set(void);
  * Where that is refused, as by a sandbox, and on other systems, the thread runs like all others: only times depend on it. */
 void exf_lower_priority(void);
 
-/* Runs one function on a thread of its own, while the thread that starts it goes on. */
-
-typedef exf_code (*exf_background_fn)(void *self, exf_err *err);
-
+/* A function on a thread of its own, while the thread that starts it goes on: a worker of one job. */
 typedef struct {
-    exf_background_fn fn;
-    void *self;
-    int running;
-    pthread_t thread;
-    exf_err err; /* the result */
+    exf_worker worker;
+    exf_job job;
 } exf_background;
 
-/* Starts fn(self); b must not be running.  Where the system has no thread left, fn runs at once and its result is returned. */
-exf_code exf_background_start(exf_background *b, exf_background_fn fn, void *self, exf_err *err) EXF_CHECKED;
+/* Starts fn(self); b is zeroed, or was waited for.  Where the system has no thread left, fn runs at once and its result is
+ * returned. */
+exf_code exf_background_start(exf_background *b, exf_job_fn fn, void *self, exf_err *err) EXF_CHECKED;
 /* Waits for fn and returns its result; EXF_OK if nothing runs, so that a result is returned once. */
 exf_code exf_background_wait(exf_background *b, exf_err *err) EXF_CHECKED;
 /* Waits for fn and drops its result. */

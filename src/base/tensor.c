@@ -64,11 +64,6 @@ float exf_e8m0_to_f32(uint8_t b)
     return b == 255 ? NAN : ldexpf(1.0f, (int)b - 127);
 }
 
-static float e5m2_to_f32(uint8_t b)
-{
-    return exf_f16_to_f32((uint16_t)(b << 8));
-}
-
 /* One loop per format: T is the stored type, expr the value of element v. */
 #define DECODE(T, out_t, expr)                       \
     for (size_t i = 0; i < n; i++) {                 \
@@ -87,7 +82,7 @@ int exf_dtype_to_f32(float *dst, const void *src, size_t n, exf_dtype t)
     case EXF_DT_F16: DECODE(uint16_t, float, exf_f16_to_f32(v));
     case EXF_DT_F64: DECODE(double, float, v);
     case EXF_DT_F8_E4M3: DECODE(uint8_t, float, exf_e4m3_to_f32(v));
-    case EXF_DT_F8_E5M2: DECODE(uint8_t, float, e5m2_to_f32(v));
+    case EXF_DT_F8_E5M2: DECODE(uint8_t, float, exf_f16_to_f32((uint16_t)(v << 8)));
     case EXF_DT_F8_E8M0: DECODE(uint8_t, float, exf_e8m0_to_f32(v));
     case EXF_DT_I8: DECODE(int8_t, float, v);
     case EXF_DT_U8: DECODE(uint8_t, float, v);

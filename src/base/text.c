@@ -193,3 +193,9 @@ exf_code exf_path_dir(char **out, const char *path, exf_err *err)
     if (!slash) return exf_mem_strdup(out, ".", "path", err);
     return exf_mem_dup(out, path, slash == path ? 1 : (size_t)(slash - path), "path", err);
 }
+
+const char *exf_path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}

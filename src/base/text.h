@@ -57,6 +57,8 @@ int exf_ends_with(const char *s, const char *suffix);
 exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err) EXF_CHECKED;
 /* The directory part of path, "." if there is none.  Caller frees. */
 exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
+/* Returns what stands after the last slash of path, or path. */
+const char *exf_path_name(const char *path);
 
 #ifdef __cplusplus
 }

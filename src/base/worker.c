@@ -50,7 +50,7 @@ static exf_code failure_of(const exf_worker *w, exf_err *err)
     return w->err.code;
 }
 
-exf_code exf_worker_give(exf_worker *w, exf_job *job, exf_background_fn fn, void *self, exf_err *err)
+exf_code exf_worker_give(exf_worker *w, exf_job *job, exf_job_fn fn, void *self, exf_err *err)
 {
     *job = (exf_job){fn, self, NULL};
     pthread_mutex_lock(&w->lock);

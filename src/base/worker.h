@@ -4,11 +4,20 @@
  * runtime makes it another team.  A worker's thread begins with its first job and lasts until it is closed. */
 #ifndef EXF_BASE_WORKER_H
 #define EXF_BASE_WORKER_H
-#include "base/parallel.h"
+#include "base/err.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef exf_code (*exf_job_fn)(void *self, exf_err *err);
 
 /* A job that was given and is not done; its memory is the giver's until it is. */
 typedef struct exf_job {
-    exf_background_fn fn;
+    exf_job_fn fn;
     void *self;
     struct exf_job *next;
 } exf_job;
@@ -26,9 +35,12 @@ typedef struct {
 void exf_worker_open(exf_worker *w);
 /* Gives it fn(self).  Returns the failure of an earlier job, after which none is taken.  Where the system has no thread left, fn
  * runs at once and its result is returned. */
-exf_code exf_worker_give(exf_worker *w, exf_job *job, exf_background_fn fn, void *self, exf_err *err) EXF_CHECKED;
+exf_code exf_worker_give(exf_worker *w, exf_job *job, exf_job_fn fn, void *self, exf_err *err) EXF_CHECKED;
 /* Waits until at most `most` jobs are left, or one has failed and no other is left; returns that failure, whenever it is asked. */
 exf_code exf_worker_wait(exf_worker *w, size_t most, exf_err *err) EXF_CHECKED;
 /* Waits for the job that is being done, leaves out those after it, and ends the thread.  Accepts zeroed memory. */
 void exf_worker_close(exf_worker *w);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "base/worker.h"
 #include "kernels/statistics/divergence.h"
 
 #include <pthread.h>
@@ -17,6 +18,8 @@
 enum { N_SLOTS = 2 };
 
 typedef struct {
+    exf_job job;
+    exf_capture_file *file;
     int layer;
     int64_t row, n;
     int32_t *ids;
@@ -27,37 +30,17 @@ typedef struct {
 struct exf_capture_write_behind {
     exf_capture_file *file;
     int64_t rows;
-    slot slots[N_SLOTS];    /* a ring */
-    size_t filled, written; /* blocks so far; filled - written <= N_SLOTS */
-    pthread_mutex_t lock, filling; /* filling: a slot is filled by one caller at a time */
-    pthread_cond_t moved;
-    pthread_t thread;
-    int started, quit;
-    exf_err err; /* the first failure: nothing is written after it */
+    slot slots[N_SLOTS];     /* a ring */
+    size_t filled;           /* blocks so far */
+    pthread_mutex_t filling; /* a slot is filled by one caller at a time */
+    exf_worker worker;       /* writes block after block */
 };
 
-/* The thread: writes block after block, without the lock, until one fails or all end. */
-static void *write_blocks(void *self)
+static exf_code write_slot(void *self, exf_err *err)
 {
-    exf_capture_write_behind *w = self;
-    pthread_mutex_lock(&w->lock);
-    while (!w->quit && w->err.code == EXF_OK) {
-        if (w->written == w->filled) {
-            pthread_cond_wait(&w->moved, &w->lock);
-            continue;
-        }
-        const slot *s = &w->slots[w->written % N_SLOTS];
-        exf_err err = {.code = EXF_OK};
-        pthread_mutex_unlock(&w->lock);
-        exf_code rc = exf_capture_put(w->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, &err);
-        if (rc == EXF_OK && w->file->has_stream) rc = exf_capture_put_stream(w->file, s->layer, s->row, s->n, s->stream_sq, &err);
-        pthread_mutex_lock(&w->lock);
-        if (rc != EXF_OK) w->err = err;
-        w->written++;
-        pthread_cond_broadcast(&w->moved);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return NULL;
+    const slot *s = self;
+    exf_code rc = exf_capture_put(s->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, err);
+    return rc == EXF_OK && s->file->has_stream ? exf_capture_put_stream(s->file, s->layer, s->row, s->n, s->stream_sq, err) : rc;
 }
 
 exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_capture_file *file, int64_t rows, exf_err *err)
@@ -69,33 +52,20 @@ exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_captur
     EXF_TRY(exf_mem_new(&w, 1, sizeof *w, "captured blocks", err));
     w->file = file;
     w->rows = rows;
-    pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->filling, NULL);
-    pthread_cond_init(&w->moved, NULL);
+    exf_worker_open(&w->worker);
     for (int i = 0; i < N_SLOTS; i++) {
+        w->slots[i].file = file;
         EXF_TRY(exf_mem_raw(&w->slots[i].ids, slots, sizeof(int32_t), "captured blocks", err));
         EXF_TRY(exf_mem_raw(&w->slots[i].stream_sq, (size_t)rows, sizeof(double), "captured blocks", err));
         EXF_TRY(exf_mem_raw(&w->slots[i].weights, slots, sizeof(float), "captured blocks", err));
         EXF_TRY(exf_mem_raw(&w->slots[i].outputs, slots * (size_t)file->shape.d_model, sizeof(float), "captured blocks", err));
     }
-    w->started = pthread_create(&w->thread, NULL, write_blocks, w) == 0;
-    if (!w->started) rc = exf_fail(err, EXF_NOSPACE, "capture: a writing thread could not be started");
 out:
     if (rc != EXF_OK)
         exf_capture_write_behind_free(w);
     else
         *out = w;
-    return rc;
-}
-
-/* Waits until at most so many blocks are unwritten, or writing has failed. */
-static exf_code wait_for_slot(exf_capture_write_behind *w, size_t most_unwritten, exf_err *err)
-{
-    pthread_mutex_lock(&w->lock);
-    while (w->filled - w->written > most_unwritten && w->err.code == EXF_OK) pthread_cond_wait(&w->moved, &w->lock);
-    exf_code rc = w->err.code;
-    if (rc != EXF_OK) *err = w->err;
-    pthread_mutex_unlock(&w->lock);
     return rc;
 }
 
@@ -107,9 +77,9 @@ exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, in
         return exf_fail(err, EXF_INTERNAL, "capture: a block of %lld rows, expected at most %lld", (long long)n,
                         (long long)w->rows);
     pthread_mutex_lock(&w->filling);
-    exf_code rc = wait_for_slot(w, N_SLOTS - 1, err);
+    exf_code rc = exf_worker_wait(&w->worker, N_SLOTS - 1, err);
     if (rc == EXF_OK) {
-        slot *s = &w->slots[w->filled % N_SLOTS];
+        slot *s = &w->slots[w->filled++ % N_SLOTS];
         s->layer = layer;
         s->row = row;
         s->n = n;
@@ -117,10 +87,7 @@ exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, in
         memcpy(s->weights, weights, slots * sizeof *weights);
         if (w->file->has_stream) memcpy(s->stream_sq, stream_sq, (size_t)n * sizeof *stream_sq);
         memcpy(s->outputs, outputs, slots * (size_t)w->file->shape.d_model * sizeof *outputs);
-        pthread_mutex_lock(&w->lock);
-        w->filled++;
-        pthread_cond_broadcast(&w->moved);
-        pthread_mutex_unlock(&w->lock);
+        rc = exf_worker_give(&w->worker, &s->job, write_slot, s, err);
     }
     pthread_mutex_unlock(&w->filling);
     return rc;
@@ -128,26 +95,20 @@ exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, in
 
 exf_code exf_capture_write_behind_finish(exf_capture_write_behind *w, exf_err *err)
 {
-    return wait_for_slot(w, 0, err);
+    return exf_worker_wait(&w->worker, 0, err);
 }
 
 void exf_capture_write_behind_free(exf_capture_write_behind *w)
 {
     if (!w) return;
-    pthread_mutex_lock(&w->lock);
-    w->quit = 1;
-    pthread_cond_broadcast(&w->moved);
-    pthread_mutex_unlock(&w->lock);
-    if (w->started) pthread_join(w->thread, NULL);
+    exf_worker_close(&w->worker);
     for (int i = 0; i < N_SLOTS; i++) {
         exf_mem_free(w->slots[i].ids);
         exf_mem_free(w->slots[i].weights);
         exf_mem_free(w->slots[i].stream_sq);
         exf_mem_free(w->slots[i].outputs);
     }
-    pthread_mutex_destroy(&w->lock);
     pthread_mutex_destroy(&w->filling);
-    pthread_cond_destroy(&w->moved);
     exf_mem_free(w);
 }
 

@@ -30,22 +30,10 @@ typedef struct {
 
 /* ---- paths ---------------------------------------------------------------------------- */
 
-/* Copies a path as the recipe must spell it: as given where the recipe stands in the working directory, else absolute. */
-static exf_code spell_path(const init *s, const char *path, char **out, exf_err *err)
-{
-    return strchr(s->recipe->init_path, '/') ? exf_path_absolute(out, path, err) : exf_mem_strdup(out, path, "path", err);
-}
-
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Makes RECIPE<ending> of RECIPE.yaml.  Caller frees. */
 static exf_code name_beside(const init *s, const char *ending, char **out, exf_err *err)
 {
-    const char *path = s->recipe->init_path, *name = base_name(path), *dot = strrchr(name, '.');
+    const char *path = s->recipe->init_path, *name = exf_path_name(path), *dot = strrchr(name, '.');
     size_t n = dot && dot > name ? (size_t)(dot - path) : strlen(path);
     exf_text t = {0};
     exf_text_appendf(&t, "%.*s%s", (int)n, path, ending);
@@ -161,10 +149,10 @@ static exf_code set_paths(init *s, exf_err *err)
     exf_recipe *r = s->recipe;
     exf_text out = {0};
     exf_code rc;
-    EXF_TRY(set_path(s, "data.manifest", base_name(s->manifest.path), err));
-    if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", base_name(s->validation.path), err));
+    EXF_TRY(set_path(s, "data.manifest", exf_path_name(s->manifest.path), err));
+    if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", exf_path_name(s->validation.path), err));
     if (!r->output_directory) {
-        exf_text_appendf(&out, "out/%s", *base_name(r->model_path) ? base_name(r->model_path) : "tables");
+        exf_text_appendf(&out, "out/%s", *exf_path_name(r->model_path) ? exf_path_name(r->model_path) : "tables");
         EXF_TRY(exf_text_end(&out, err));
         EXF_TRY(set_path(s, "output.directory", out.s, err));
     }
@@ -178,7 +166,7 @@ out:
 /* Appends the comment of the project's own recipe about the model, up to its commands, and the commands of this one. */
 static void add_head(const init *s, exf_text *out)
 {
-    const char *name = base_name(s->file.path), *line = s->head.len ? s->head.s : "";
+    const char *name = exf_path_name(s->file.path), *line = s->head.len ? s->head.s : "";
     while (*line == '#' && !exf_starts_with(line, "# Plan it")) {
         size_t n = strcspn(line, "\n");
         exf_text_appendf(out, "%.*s\n", (int)n, line);
@@ -203,7 +191,7 @@ static exf_code add_value(const init *s, const exf_opt *row, const char *value, 
     exf_code rc;
     if (!is_spelled(row) || !exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_ARGV))
         return exf_recipe_add_value(row, value, NULL, out, err);
-    rc = spell_path(s, value, &path, err);
+    rc = strchr(s->recipe->init_path, '/') ? exf_path_absolute(&path, value, err) : exf_mem_strdup(&path, value, "path", err);
     if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
     exf_mem_free(path);
     return rc;
@@ -230,11 +218,6 @@ out:
     return rc;
 }
 
-static int in_section(const exf_opt *row, const char *section, size_t n)
-{
-    return strncmp(row->key, section, n) == 0 && row->key[n] == '.';
-}
-
 static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
 {
     size_t n_common, n_rows, n = 0;
@@ -245,7 +228,7 @@ static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
     const exf_opt *rows = exf_recipe_key_rows(&n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         const char *dot = strchr(rows[i].key, '.');
-        if (!dot || !n || !in_section(&rows[i], section, n)) {
+        if (!dot || !n || !(strncmp(rows[i].key, section, n) == 0 && rows[i].key[n] == '.')) {
             exf_text_append(out, "\n", 1);
             section = rows[i].key;
             n = dot ? (size_t)(dot - section) : 0;

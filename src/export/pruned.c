@@ -10,11 +10,6 @@
 
 /* ---- the order of experts ------------------------------------------------------------------------ */
 
-static int64_t count_ranks(const exf_export *x)
-{
-    return x->ranks ? x->ranks : 1;
-}
-
 exf_code exf_expert_order_asks_ranks(const exf_export_settings *s, exf_err *err)
 {
     int64_t ranks = s->ranks ? s->ranks : 1;
@@ -81,7 +76,7 @@ exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
     for (size_t l = 0; l < (size_t)t->n_layers; l++) {
         for (size_t i = 0; i < e; i++) score[i] = exf_tables_score(t, (exf_expert_rank){x->by, x->bare_router}, l, i);
         for (size_t i = 0; i < e; i++)
-            sorted[i] = (candidate){score[i], count_better(score, (int64_t)e / count_ranks(x), (int32_t)i), (int32_t)i};
+            sorted[i] = (candidate){score[i], count_better(score, (int64_t)e / (x->ranks ? x->ranks : 1), (int32_t)i), (int32_t)i};
         qsort(sorted, e, sizeof *sorted, by_round_then_score);
         for (size_t i = 0; i < e; i++) (*out)[l * e + i] = sorted[i].expert;
     }

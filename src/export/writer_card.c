@@ -200,13 +200,6 @@ static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)
     return EXF_OK;
 }
 
-static void add_pools(exf_text *out, const exf_tables *t)
-{
-    for (int i = 0; i < t->n_pools; i++)
-        exf_text_appendf(out, "%s%d by %s", i ? ", " : "\nStatic decode pools: ", t->pool[i].size, t->pool[i].by);
-    if (t->n_pools) exf_text_appendf(out, ".\n");
-}
-
 /* Adds on which text and with which settings the validation was made. */
 static void add_validated(exf_text *out, const exf_provenance *p)
 {
@@ -240,17 +233,6 @@ static exf_code add_validation(exf_text *out, const exf_export *x, exf_err *err)
     return rc;
 }
 
-static void add_files(exf_text *out, const exf_export *x)
-{
-    exf_text_appendf(out, "\n## Files\n\n| file | |\n|---|---|\n");
-    for (size_t i = 0; i < x->n_targets; i++) {
-        const exf_writer *w = x->targets[i];
-        if (strcmp(w->name, "card") != 0)
-            exf_text_appendf(out, "| `%s%s` | %s |\n", w->file, w->is_directory ? "/" : "", w->about);
-    }
-    if (x->has_recipe) exf_text_appendf(out, "| `exfold_recipe.yaml` | the recipe of the run, as resolved |\n");
-}
-
 /* ---- how to load ------------------------------------------------------------------------------ */
 
 const exf_snippet exf_snippet_hdf5 = {
@@ -278,9 +260,17 @@ static exf_code write_card(const exf_export *x, const char *path, int force, exf
     add_facts(&text, x, "Calibration data", OF_DATA);
     add_facts(&text, x, "Settings", OF_SETTINGS);
     EXF_TRY(add_coverage(&text, x->tables, err));
-    add_pools(&text, x->tables);
+    for (int i = 0; i < x->tables->n_pools; i++)
+        exf_text_appendf(&text, "%s%d by %s", i ? ", " : "\nStatic decode pools: ", x->tables->pool[i].size, x->tables->pool[i].by);
+    if (x->tables->n_pools) exf_text_appendf(&text, ".\n");
     EXF_TRY(add_validation(&text, x, err));
-    add_files(&text, x);
+    exf_text_appendf(&text, "\n## Files\n\n| file | |\n|---|---|\n");
+    for (size_t i = 0; i < x->n_targets; i++) {
+        const exf_writer *w = x->targets[i];
+        if (strcmp(w->name, "card") != 0)
+            exf_text_appendf(&text, "| `%s%s` | %s |\n", w->file, w->is_directory ? "/" : "", w->about);
+    }
+    if (x->has_recipe) exf_text_appendf(&text, "| `exfold_recipe.yaml` | the recipe of the run, as resolved |\n");
     exf_text_appendf(&text, "\n## How to load\n");
     for (size_t i = 0; i < x->n_targets; i++) add_snippet(&text, &x->targets[i]->load);
     exf_text_appendf(&text, "\nWhere the whole run is published, `tables.h5` and `statistics.h5` are HDF5.\n");

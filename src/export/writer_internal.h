@@ -1,5 +1,5 @@
 /* writer_internal.h - what the writers share: facts and layers without evidence (table_facts.c), the tables of plugins
- * (runtime_tables.c), models without some of their experts (pruned.c), evidence for model cards (writer_card.c). */
+ * (table_facts.c), models without some of their experts (pruned.c), evidence for model cards (writer_card.c). */
 #ifndef EXF_EXPORT_WRITER_INTERNAL_H
 #define EXF_EXPORT_WRITER_INTERNAL_H
 #include "base/file.h"
@@ -15,7 +15,6 @@
  * exf_provenance_free(). */
 exf_code exf_table_facts(exf_provenance *out, const exf_export *x, exf_err *err) EXF_CHECKED;
 /* Append the same as a JSON object of strings, a line each; write it as the next file of a directory. */
-exf_code exf_table_facts_json(exf_text *out, const exf_export *x, exf_err *err) EXF_CHECKED;
 exf_code exf_table_facts_file(exf_output_directory *f, const exf_export *x, exf_err *err) EXF_CHECKED;
 
 /* ---- layers without evidence ------------------------------------------------------------------ */
@@ -28,7 +27,7 @@ exf_code exf_writer_refuse_unobserved(const exf_tables *t, int first, int n, exf
 /* Checks every layer of the tables likewise: `covers` of files that a runtime of one's own loads. */
 exf_code exf_writer_covers_own(const exf_tables *t, int by_token, exf_err *err) EXF_CHECKED;
 
-/* ---- files of the two public plugins (runtime_tables.c) -------------------------------------------- */
+/* ---- files of the two public plugins (table_facts.c) -------------------------------------------- */
 
 /* Tables that have all of the model's layers. */
 typedef struct {

@@ -95,12 +95,6 @@ typedef struct {
     char *buffer; /* CHUNK */
 } writing;
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Copies bytes [begin, begin + n) of the stored tensor to the file that was started last. */
 static exf_code copy_bytes(const writing *w, const exf_stored_tensor *s, uint64_t begin, uint64_t n, exf_err *err)
 {
@@ -169,7 +163,7 @@ static exf_code write_shard(writing *w, const char *path, exf_err *err)
     EXF_TRY(fill_shard(&s, w, path, err));
     if (s.n == 0) goto out; /* nothing is left of it */
     EXF_TRY(shard_header(&header, &s, w->tensors.tensor[s.of[0]].from->file, path, err));
-    EXF_TRY(exf_output_directory_file(w->dir, base_name(path), err));
+    EXF_TRY(exf_output_directory_file(w->dir, exf_path_name(path), err));
     EXF_TRY(exf_output_directory_write(w->dir, header.s, header.len, err));
     for (size_t i = 0; i < s.n; i++) EXF_TRY(copy_tensor(w, &w->tensors.tensor[s.of[s.order[i]]], err));
 out:
@@ -205,7 +199,7 @@ static exf_code write_index(writing *w, exf_err *err)
     exf_jw_close(&jw);
     exf_jw_open(&jw, "weight_map", '{');
     for (size_t i = 0; i < w->tensors.n; i++)
-        exf_jw_text(&jw, w->tensors.tensor[i].name, base_name(exf_st_path(w->tensors.tensor[i].from->file)));
+        exf_jw_text(&jw, w->tensors.tensor[i].name, exf_path_name(exf_st_path(w->tensors.tensor[i].from->file)));
     exf_jw_close(&jw);
     exf_jw_close(&jw);
     EXF_TRY(exf_jw_end(&jw, &text, err));

@@ -9,13 +9,6 @@
 #include "base/mem.h"
 #include "format/safetensors.h"
 
-/* Counts are far below 2^63, so U64 and I64 have the same bytes; loaders know I64. */
-static void use_signed_counts(exf_table_list *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        if (l->tensor[i].dtype == EXF_DT_U64) l->tensor[i].dtype = EXF_DT_I64;
-}
-
 static exf_code write_tables(const exf_export *x, const char *path, int force, exf_err *err)
 {
     exf_code rc;
@@ -26,7 +19,8 @@ static exf_code write_tables(const exf_export *x, const char *path, int force, e
     EXF_TRY(exf_table_facts(&facts, x, err));
     EXF_TRY(exf_mem_new(&meta, facts.n, sizeof *meta, "metadata", err));
     for (size_t i = 0; i < facts.n; i++) meta[i] = (exf_st_meta){facts.key[i], facts.value[i]};
-    use_signed_counts(&list);
+    for (size_t i = 0; i < list.n; i++) /* far below 2^63, so that the bits are the same; loaders know I64 */
+        if (list.tensor[i].dtype == EXF_DT_U64) list.tensor[i].dtype = EXF_DT_I64;
     EXF_TRY(exf_st_write(path, force, list.tensor, list.n, meta, facts.n, x->sha256, err));
 out:
     exf_mem_free(meta);

@@ -91,12 +91,6 @@ out:
     return rc;
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Writes the index of the checkpoint with the matrices; matrices that it has already are replaced. */
 static exf_code write_index(exf_output_directory *dir, const exf_export *x, const matrices *m, exf_err *err)
 {
@@ -116,7 +110,7 @@ static exf_code write_index(exf_output_directory *dir, const exf_export *x, cons
     exf_jw_open(&jw, "weight_map", '{');
     for (size_t i = 0; i < exf_checkpoint_count(c); i++) {
         const exf_stored_tensor *s = exf_checkpoint_at(c, i);
-        if (!strstr(s->tensor->view.name, MATRIX)) exf_jw_text(&jw, s->tensor->view.name, base_name(exf_st_path(s->file)));
+        if (!strstr(s->tensor->view.name, MATRIX)) exf_jw_text(&jw, s->tensor->view.name, exf_path_name(exf_st_path(s->file)));
     }
     for (size_t i = 0; i < m->n; i++) exf_jw_text(&jw, m->name[i], MATRICES_FILE);
     exf_jw_close(&jw);

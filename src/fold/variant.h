@@ -87,8 +87,6 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* Parses the text as the runtime (NULL: any) runs it: the runtime's own options are set unless the text says otherwise. */
 exf_code exf_variant_parse_on(const struct exf_runtime *runtime, exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
-/* Refuses options that contradict each other, or of which one would be ignored: part of parsing. */
-exf_code exf_variant_check_options(const exf_variant *v, exf_err *err) EXF_CHECKED;
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;

@@ -1,5 +1,5 @@
-/* h5_internal.h - what h5_fail.c (failures), h5_made.c (the record of a file that is created), h5_object.c (objects), h5_bytes.c
- * (elements as bytes), h5_data.c (datasets), h5_digest.c (the digest) and h5.c (files) share; only they include libhdf5's
+/* h5_internal.h - what h5_fail.c (failures), h5_made.c (the record of a file that is created), h5_object.c (objects), h5_data.c
+ * (datasets, and their elements as bytes), h5_digest.c (the digest) and h5.c (files) share; only they include libhdf5's
  * header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
@@ -136,34 +136,10 @@ exf_code exf_h5i_read_attr(exf_h5 *h, hid_t o, const char *object, const char *n
                            exf_err *err) EXF_CHECKED;
 const char *exf_h5i_kind_name(exf_h5i_attr_kind kind);
 
-/* ---- elements as bytes (h5_bytes.c) ------------------------------------------------- */
+/* ---- datasets (h5_data.c) ------------------------------------------------------------ */
 
-/* Returns HDF5's name of a dtype: an immutable id; negative for those not stored. */
-hid_t exf_h5i_type(exf_dtype t);
-/* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
-int exf_h5i_bad_axis(const exf_tensor *t);
-/* Finds where the elements of an open object, which must be a dataset, are: all of them, plain, in one piece, within the file. */
-exf_code exf_h5i_find_place(exf_h5 *h, const char *path, hid_t object, exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
-/* CRC-32 of n bytes of zeros; of bytes that have `crc` and of n more, which may be none. */
-uint32_t exf_h5i_crc_of_zeros(uint64_t n);
-uint32_t exf_h5i_add_to_crc(uint32_t crc, const void *bytes, size_t n);
-/* Writes and reads the checksum of an open dataset. */
-exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err) EXF_CHECKED;
-exf_code exf_h5i_get_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t *crc, exf_err *err) EXF_CHECKED;
-/* Refuses elements whose checksum is another than r->crc_stored. */
-exf_code exf_h5i_compare_crc(const exf_h5 *h, const char *path, const exf_h5i_rows *r, uint32_t crc, exf_err *err) EXF_CHECKED;
-/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
-exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err) EXF_CHECKED;
-/* Writes n bytes in place of zeros, and puts them into r->crc. */
-exf_code exf_h5i_write_bytes(exf_h5 *h, exf_h5i_rows *r, uint64_t from, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
-/* Writes a large dataset's elements from `from`, or, with from NULL, reads them, into `to` unless it is NULL; several pieces at
- * once.  *crc becomes their checksum; a hash gets the digests of the pieces (exf_h5_digest). */
-exf_code exf_h5i_do_pieces(exf_h5 *h, const exf_h5i_rows *r, const void *from, void *to, uint32_t *crc, exf_hash *hash,
-                           exf_err *err) EXF_CHECKED;
 /* Reads all elements a piece at a time, into the hash unless it is NULL, and compares their checksum. */
 exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err) EXF_CHECKED;
-
-/* ---- datasets (h5_data.c) ------------------------------------------------------------ */
 
 /* Returns the rows of a dataset that was defined, or is read row by row; NULL: it was not. */
 exf_h5i_rows *exf_h5i_find_rows(exf_h5 *h, const char *path);

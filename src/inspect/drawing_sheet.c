@@ -264,11 +264,6 @@ static int heads_fit(const exf_bar_sheet *s, exf_drawing *d, double width, head_
     return 1;
 }
 
-static double head_of(head_form form)
-{
-    return LABEL + 2.5 + 1.3 * small * (int)form;
-}
-
 static void draw_head(exf_drawing *d, const exf_bar_sheet *s, exf_box panel, int i, const extremes *x, head_form form)
 {
     extreme_texts t = name_extremes(s, i, x, form);
@@ -320,7 +315,7 @@ static head_form place_bars(panel_grid *g, const exf_bar_sheet *s, exf_drawing *
                              .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
                              .gap_x = number + GAP, .lowest = 0.4, .highest = 0.75};
     for (head_form form = ONE_LINE;; form++) {
-        needs.head = head_of(form);
+        needs.head = LABEL + 2.5 + 1.3 * small * (int)form;
         place_panels(g, d, &s->sheet, &needs);
         if (form == THREE_LINES || heads_fit(s, d, g->panel_width, form)) return form;
     }
@@ -417,14 +412,6 @@ static void draw_colour_bar(exf_drawing *d, const exf_matrix_sheet *s, const pan
     exf_draw_text(d, grey.x + swatch + 3, grey.y + swatch - 0.5, EXF_START, TICK, EXF_INK_TEXT, grey_text);
 }
 
-static void draw_axis_names(exf_drawing *d, const panel_grid *g)
-{
-    exf_draw_text_up(d, MARGIN + 0.75 * LABEL, (g->top + g->bottom) / 2, EXF_MIDDLE, LABEL,
-                     EXF_INK_TEXT, source_text);
-    exf_draw_text(d, (g->left + g->right) / 2, g->page_height - MARGIN, EXF_MIDDLE, LABEL, EXF_INK_TEXT,
-                  target_text);
-}
-
 static panel_needs needs_of(const exf_matrix_sheet *s, exf_drawing *d)
 {
     char widest[16];
@@ -450,7 +437,10 @@ exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *e
         colour_cells(s, i, ink);
         draw_matrix(d, s, &g, i, ink);
     }
-    draw_axis_names(d, &g);
+    exf_draw_text_up(d, MARGIN + 0.75 * LABEL, (g.top + g.bottom) / 2, EXF_MIDDLE, LABEL,
+                     EXF_INK_TEXT, source_text);
+    exf_draw_text(d, (g.left + g.right) / 2, g.page_height - MARGIN, EXF_MIDDLE, LABEL, EXF_INK_TEXT,
+                  target_text);
     draw_colour_bar(d, s, &g);
 out:
     exf_mem_free(ink);

@@ -4,6 +4,7 @@
 #include "inspect/inspection.h"
 
 #include "base/mem.h"
+#include "solve/solve.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -126,15 +127,6 @@ static void move_rows(void *array, size_t row_bytes, const char *keep, int n)
     }
 }
 
-static void free_pools(exf_inspection *s)
-{
-    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools, .budget = s->budget, .n_budgets = s->n_budgets};
-    s->pool = NULL;
-    s->budget = NULL;
-    s->n_pools = s->n_budgets = 0;
-    exf_inspection_free(&pools);
-}
-
 exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, kept = 0;
@@ -161,7 +153,11 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
     for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];
     s->n_layers = (int)kept;
-    free_pools(s);
+    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools, .budget = s->budget, .n_budgets = s->n_budgets};
+    s->pool = NULL;
+    s->budget = NULL;
+    s->n_pools = s->n_budgets = 0;
+    exf_inspection_free(&pools);
 out:
     exf_mem_free(keep);
     return rc;
@@ -189,4 +185,211 @@ const char *exf_specification_name(size_t i)
     for (size_t k = 0; k < N_LINES; k++)
         if ((k == 0 || strcmp(lines[k].name, lines[k - 1].name) != 0) && i-- == 0) return lines[k].name;
     return NULL;
+}
+
+/* ---- quantiles of numbers, and each layer in a dozen of them ------------------------------------- */
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void exf_sort(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, rising);
+}
+
+double exf_quantile(const double *sorted, size_t n, double q)
+{
+    return n ? sorted[(size_t)(q * (double)(n - 1))] : (double)NAN;
+}
+
+double exf_mean(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    return n ? sum / (double)n : (double)NAN;
+}
+
+/* ---- layers ------------------------------------------------------------------------------------ */
+
+/* Layers [first, first + n) of an inspection and room for one number of each pair. */
+typedef struct {
+    const exf_inspection *s;
+    size_t first, n, e;
+    double *scratch;
+} span;
+
+static size_t first_pair(const span *x)
+{
+    return x->first * x->e * x->e;
+}
+
+static size_t end_pair(const span *x)
+{
+    return (x->first + x->n) * x->e * x->e;
+}
+
+static void find_quartiles(double *x, size_t n, double out[3])
+{
+    exf_sort(x, n);
+    for (int i = 0; i < 3; i++) out[i] = exf_quantile(x, n, 0.25 * (i + 1));
+}
+
+static void sum_up_counts(const span *x, exf_layer_summary *row)
+{
+    size_t n = 0;
+    for (size_t i = first_pair(x); i < end_pair(x); i++)
+        if (exf_inspection_observed(x->s, i)) x->scratch[n++] = (double)x->s->count[i];
+    row->pairs = x->n * x->e * (x->e - 1);
+    row->observed = n;
+    find_quartiles(x->scratch, n, row->tokens);
+    row->experts = x->n * x->e;
+    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->cold += x->s->expert_count[i] == 0;
+}
+
+static void sum_up_losses(const span *x, exf_layer_summary *row)
+{
+    size_t n = 0, below = 0;
+    for (size_t i = first_pair(x); i < end_pair(x); i++) {
+        if (!exf_inspection_observed(x->s, i)) continue;
+        x->scratch[n++] = (double)x->s->loss[i];
+        below += x->s->loss[i] < 0.5f;
+    }
+    exf_sort(x->scratch, n);
+    row->loss = exf_quantile(x->scratch, n, 0.5);
+    row->below_half = n ? (double)below / (double)n : (double)NAN;
+    n = 0;
+    for (size_t source = x->first * x->e; source < (x->first + x->n) * x->e; source++) {
+        float best = EXF_LOSS_NEVER;
+        for (size_t i = source * x->e; i < (source + 1) * x->e; i++) best = x->s->loss[i] < best ? x->s->loss[i] : best;
+        if (best < EXF_LOSS_NEVER) x->scratch[n++] = (double)best;
+    }
+    find_quartiles(x->scratch, n, row->best);
+}
+
+static void sum_up_stability(const span *x, exf_layer_summary *row)
+{
+    exf_stability all = {.tokens = 0};
+    for (size_t l = x->first; l < x->first + x->n; l++) {
+        size_t at = l * x->e * x->e;
+        const float *const half[2] = {x->s->half_loss[0] + at, x->s->half_loss[1] + at};
+        exf_stability s = exf_stability_of(x->s->loss + at, half, x->s->expert_count + l * x->e, x->e);
+        all.tokens += s.tokens;
+        all.stable += s.stable;
+    }
+    if (all.tokens) row->stable = (double)all.stable / (double)all.tokens;
+}
+
+static double mean_observed(const span *x, const float *value)
+{
+    size_t n = 0;
+    for (size_t i = first_pair(x); value && i < end_pair(x); i++)
+        if (exf_inspection_observed(x->s, i) && !isnan(value[i])) x->scratch[n++] = (double)value[i];
+    return exf_mean(x->scratch, n);
+}
+
+static void sum_up_norms(const span *x, exf_layer_summary *row)
+{
+    const exf_inspection *s = x->s;
+    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
+        double h = (double)s->norms[i];
+        int expert = (int)(i % x->e), layer = s->layer_number[i / x->e];
+        if (isnan(h) || (s->expert_count[i] == 0 && row->cold < row->experts)) continue;
+        if (!(h >= row->norm_min)) row->norm_min = h, row->expert_min = expert, row->layer_min = layer;
+        if (!(h <= row->norm_max)) row->norm_max = h, row->expert_max = expert, row->layer_max = layer;
+    }
+}
+
+/* A head tells of a layer; layers together have the means. */
+static void sum_up_head(const span *x, exf_layer_summary *row)
+{
+    const exf_inspection *s = x->s;
+    row->explained = row->explained_error = 0;
+    for (size_t l = x->first; l < x->first + x->n; l++) {
+        row->explained += (double)s->layer_explained[l] / (double)x->n;
+        row->explained_error += (double)s->layer_error[l] * (double)s->layer_error[l];
+    }
+    row->explained_error = sqrt(row->explained_error) / (double)x->n;
+    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->by_rms += s->explained[i] == 0;
+}
+
+static void sum_up(const span *x, exf_layer_summary *row)
+{
+    double none = (double)NAN;
+    *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .stable = none,
+                               .explained = none, .explained_error = none, .norm_min = none, .norm_max = none,
+                               .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
+    for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
+    if (x->n == 1) row->layer = x->s->layer_number[x->first];
+    sum_up_counts(x, row);
+    if (x->s->loss) sum_up_losses(x, row);
+    if (x->s->half_loss[0]) sum_up_stability(x, row);
+    if (x->s->layer_explained) sum_up_head(x, row);
+    row->similarity = mean_observed(x, x->s->similarity);
+    row->aligned = mean_observed(x, x->s->aligned);
+    sum_up_norms(x, row);
+}
+
+exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err)
+{
+    size_t e = (size_t)s->shape.n_experts, n = (size_t)s->n_layers;
+    span x = {.s = s, .e = e, .n = 1};
+    exf_code rc = exf_mem_new(&x.scratch, n * e * e, sizeof *x.scratch, "summary", err);
+    if (rc != EXF_OK) return rc;
+    for (; x.first < n; x.first++) sum_up(&x, &rows[x.first]);
+    x.first = 0;
+    x.n = n;
+    sum_up(&x, &rows[n]);
+    rows[n].layer = -1;
+    exf_mem_free(x.scratch);
+    return EXF_OK;
+}
+
+/* ---- budgets ----------------------------------------------------------------------------------- */
+
+double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index)
+{
+    size_t least = (size_t)exf_budget_least(b), k = (size_t)s->shape.top_k + 1 - least;
+    const uint64_t *kept = b->kept + (size_t)layer_index * k;
+    uint64_t sum = 0, n = 0;
+    for (size_t p = 0; p < k; p++) {
+        sum += kept[p] * (p + least);
+        n += kept[p];
+    }
+    return n ? (double)sum / (double)n : 0;
+}
+
+void exf_budgets_json(exf_jw *w, const exf_inspection *s)
+{
+    if (!s->n_budgets) return;
+    exf_jw_open(w, "budgets", '[');
+    for (int i = 0; i < s->n_budgets; i++) {
+        const exf_budget *b = &s->budget[i];
+        exf_jw_open(w, NULL, '{');
+        exf_jw_real(w, "budget", b->budget);
+        exf_jw_text(w, "rule", b->rule);
+        exf_jw_real(w, "lambda", b->lambda);
+        exf_jw_real(w, "mean", b->mean);
+        if (b->predicted.kept) {
+            exf_jw_real(w, "predicted_lambda", b->predicted.lambda);
+            exf_jw_real(w, "predicted_mean", b->predicted.mean);
+        }
+        exf_jw_open(w, "layers", '[');
+        for (int l = 0; l < s->n_layers; l++) {
+            exf_jw_open(w, NULL, '{');
+            exf_jw_int(w, "layer", s->layer_number[l]);
+            exf_jw_real(w, "scale", b->scale[l]);
+            exf_jw_real(w, "mean", exf_budget_layer_mean(s, b, l));
+            exf_jw_open(w, "kept", '[');
+            int64_t k = s->shape.top_k + 1 - exf_budget_least(b);
+            for (int64_t p = 0; p < k; p++) exf_jw_count(w, NULL, b->kept[l * k + p]);
+            exf_jw_close(w);
+            exf_jw_close(w);
+        }
+        exf_jw_close(w);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
 }

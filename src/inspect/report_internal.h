@@ -25,11 +25,6 @@ void exf_report_text(exf_report *r, const char *text);
 /* Writes what is not yet in the file. */
 void exf_report_flush(exf_report *r);
 
-/* Add the parts that are HTML (report_tables.c). */
-void exf_report_cards(exf_report *r);
-void exf_report_layers(exf_report *r);
-void exf_report_facts(exf_report *r);
-void exf_report_budgets(exf_report *r); /* or a sentence that there are none */
 /* Adds the validation, or a sentence that there is none (report_validation.c). */
 exf_code exf_report_validation(exf_report *r, exf_err *err) EXF_CHECKED;
 /* Adds the numbers that the page's script reads (report_data.c). */

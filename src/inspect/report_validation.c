@@ -132,15 +132,6 @@ static const char note[] =
     "original's hidden states. Operations: of routed experts per token, the cost of prefill. Expert bytes: read by a decode step. "
     "Both are shares of the original's. Served by: public runtimes; ~: with options of their own.</p>\n";
 
-static void add_heads(exf_report *r)
-{
-    static const char *const heads[] = {"variant", "PPL \xc2\xb1 std. error", "KL mean", "worst domain", "KL 99&nbsp;%", "KL max",
-                                        "same top", "output error", "operations", "expert bytes", "served by", ""};
-    exf_report_addf(r, "<thead><tr>");
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) exf_report_addf(r, "<th scope=\"col\">%s</th>", heads[i]);
-    exf_report_addf(r, "</tr></thead><tbody>\n");
-}
-
 /* Adds the variant in words with its text under them; files of older versions have the text alone. */
 static void add_name(exf_report *r, const exf_json *variant)
 {
@@ -177,17 +168,6 @@ static void add_sentences(exf_report *r, const exf_json *list)
     }
 }
 
-/* Adds what the validation found, in the sentences of its file. */
-static void add_findings(exf_report *r, const exf_json *root)
-{
-    static const char *const lists[] = {"verdict", "stability", "not_constrained"};
-    exf_report_addf(r, "<ul>\n");
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) add_sentences(r, exf_json_get(root, lists[i]));
-    add_sentences(r, exf_json_get(exf_json_get(root, "recommendation"), "words"));
-    add_sentences(r, exf_json_get(root, "data"));
-    exf_report_addf(r, "</ul>\n");
-}
-
 static exf_code add_json(exf_report *r, const char *path, exf_err *err)
 {
     exf_json *root = NULL;
@@ -200,9 +180,20 @@ static exf_code add_json(exf_report *r, const char *path, exf_err *err)
     else if (exf_json_type(variants) != EXF_JSON_ARRAY)
         rc = exf_fail(err, EXF_FORMAT, "%s: \"variants\" is %s, expected an array", path, exf_json_type_name(variants));
     if (rc != EXF_OK) goto out;
-    if (exf_json_get(root, "verdict")) add_findings(r, root);
-    open_table(r, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
-    add_heads(r);
+    if (exf_json_get(root, "verdict")) {
+        static const char *const lists[] = {"verdict", "stability", "not_constrained"};
+        exf_report_addf(r, "<ul>\n");
+        for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) add_sentences(r, exf_json_get(root, lists[i]));
+        add_sentences(r, exf_json_get(exf_json_get(root, "recommendation"), "words"));
+        add_sentences(r, exf_json_get(root, "data"));
+        exf_report_addf(r, "</ul>\n");
+    }
+    open_table(r, exf_path_name(path));
+    static const char *const heads[] = {"variant", "PPL \xc2\xb1 std. error", "KL mean", "worst domain", "KL 99&nbsp;%", "KL max",
+                                        "same top", "output error", "operations", "expert bytes", "served by", ""};
+    exf_report_addf(r, "<thead><tr>");
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) exf_report_addf(r, "<th scope=\"col\">%s</th>", heads[i]);
+    exf_report_addf(r, "</tr></thead><tbody>\n");
     for (size_t i = 0; i < exf_json_size(variants); i++) add_variant(r, exf_json_at(variants, i));
     close_table(r);
     exf_report_addf(r, "%s", note);

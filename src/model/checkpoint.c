@@ -95,8 +95,7 @@ out:
 
 static int is_named(const exf_st_file *f, const char *name)
 {
-    const char *path = exf_st_path(f), *slash = strrchr(path, '/');
-    return strcmp(slash ? slash + 1 : path, name) == 0;
+    return strcmp(exf_path_name(exf_st_path(f)), name) == 0;
 }
 
 static int has_file(const exf_checkpoint *c, const char *name)

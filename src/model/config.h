@@ -43,7 +43,7 @@ exf_code exf_config_layer_list(const exf_config *c, const char *field, int n_lay
 exf_code exf_config_layer_word(const exf_config *c, const char *field, const exf_json *list, int layer, const char *const *words,
                                int *which, exf_err *err) EXF_CHECKED;
 
-/* ---- what families share (config_families.c, config_hybrid.c) ------------------ */
+/* ---- what families share (config_families.c) --------------------------------- */
 
 /* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */
 exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;

@@ -92,7 +92,7 @@ typedef struct {
     exf_code (*configure)(const exf_config *config, exf_architecture *a, exf_err *err);
     /* What {P} may stand for, the release's first; none: "model.". */
     const char *prefixes[EXF_PREFIXES];
-    /* Rules of one role that require the same traits are alternatives, the release's first (model_layout.c). */
+    /* Rules of one role that require the same traits are alternatives, the release's first (model.c). */
     const exf_tensor_rule *rules;
     size_t n_rules;
     /* Names of tensors that may be present and are never read: a pattern matches the

@@ -96,11 +96,6 @@ int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer);
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
 /* Returns 0 if the tensor begins with another role's rows, since that role's rule counts for all of it; else 1. */
 int exf_rule_begins_tensor(const exf_tensor_rule *r);
-/* Return, for a rule with rows in groups (model_rows.c), the rows of its tensor, the rows of one run, and a run's first row in the
- * tensor. */
-int64_t exf_rule_rows_stored(const exf_architecture *a, const exf_tensor_rule *r);
-int exf_rule_run_rows(const exf_architecture *a, const exf_tensor_rule *r);
-int64_t exf_rule_run_row(const exf_architecture *a, const exf_tensor_rule *r, int run);
 /* Checks that every tensor that the rules require of the opened part is present and has the
  * right shape and dtype; a whole model must have no other tensors, and no head beside a tied embedding that differs from
  * it.  Weights that a quantizer packed are

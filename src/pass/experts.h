@@ -1,7 +1,7 @@
 /* experts.h - the feed-forward half of one decoder layer for one lane: the MoE block,
  * or the dense feed-forward network of a layer without experts.
  *
- *   x      = norm(hidden)                        or recorded hidden states (experts_input.c)
+ *   x      = norm(hidden)                        or recorded hidden states
  *   routed = sum of weight * expert(x)           by the lane's routes
  *   routed += correction                         of the lane's rewriter
  *   block  = routed + shared experts(x)
@@ -26,7 +26,7 @@
 #include "pass/route.h"
 #include "pass/workspace.h"
 
-/* ---- the arrays of one call, T tokens, in the backend's memory (experts_arrays.c) ------------------- */
+/* ---- the arrays of one call, T tokens, in the backend's memory (experts_layer.c) ------------------- */
 
 /* Arrays that a pass needs from a block besides the updated hidden states. */
 typedef struct {
@@ -169,7 +169,7 @@ exf_code exf_moe_watch_finite(const exf_moe_layer *l, exf_workspace *w, size_t r
  * exf_moe_run() has reported it). */
 exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err) EXF_CHECKED;
 
-/* ---- products (experts_products.c) --------------------------------------------------------------- */
+/* ---- products (experts_layer.c) ------------------------------------------------------------------ */
 
 /* Returns the matrices and biases of the routed experts that are loaded. */
 exf_expert_matrices exf_routed_matrices(const exf_layer_weights *lw);
@@ -198,13 +198,8 @@ exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const ex
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
                            exf_err *err) EXF_CHECKED;
 
-/* ---- a block's input (experts_input.c) ------------------------------------------------------------- */
+/* ---- recorded input (experts.c) --------------------------------------------------------------------- */
 
-/* Norms the block's hidden states, from `row` of the run on, into m->x and m->input. */
-void exf_moe_norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, size_t row, int n);
-/* Fills m->input and m->x from the recording, and computes the routes if they are not recorded. */
-exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n,
-                                exf_err *err) EXF_CHECKED;
 /* Allocates buffers for blocks of at most `rows` rows; s is zero before, and closing a zeroed stage is allowed. */
 exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width,
                                  int threads, exf_err *err) EXF_CHECKED;

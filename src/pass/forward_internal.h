@@ -91,7 +91,7 @@ size_t exf_demand_route_sets(const exf_demand *d);
 /* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
 int exf_lane_keeps_router_routes(const exf_lane *lane);
 
-/* ---- workspace_sizes.c: what a workspace holds ------------------------------------------------------ */
+/* ---- footprint.c: what a workspace holds ------------------------------------------------------------ */
 
 /* Arrays of the first half of a layer, T tokens.  The mixer's own arrays follow them in the arena. */
 typedef struct {
@@ -184,15 +184,6 @@ exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *pro
 /* Computes the final norm and the logits of every lane whose observer reads logits.  The logits of the same rows are shown
  * lane after lane on the same worker, so that observers can compare them without storing them. */
 exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
-
-/* ---- save_hidden.c: hidden states in a resume point --------------------------------------------------- */
-
-/* Returns the bytes of the point's file of hidden states. */
-uint64_t exf_pass_file_bytes(const exf_pass *p);
-/* Writes all rows of this pass to the file that was begun or joined; collective. */
-exf_code exf_pass_hidden_put(exf_pass *p, exf_err *err) EXF_CHECKED;
-/* Reads them back from the open file. */
-exf_code exf_pass_hidden_get(exf_pass *p, const exf_file *file, exf_err *err) EXF_CHECKED;
 
 /* ---- save.c: resume points ------------------------------------------------------------------------------ */
 

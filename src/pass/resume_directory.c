@@ -9,9 +9,8 @@
  * directory of that name is taken.  The journal is locked (flock) from opening to closing, so that two runs never use
  * one point; where the file system has no locks, the directory stays without.  All files are reached by the
  * directory's descriptor. */
-#include "pass/resume_internal.h"
+#include "pass/resume_directory.h"
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 

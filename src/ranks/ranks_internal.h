@@ -69,11 +69,6 @@ struct exf_ranks {
 
 /* Fails if an MPI call did. */
 exf_code exf_mpi_ok(int status, const char *what, exf_err *err) EXF_CHECKED;
-/* Waits for n requests and sets them to MPI_REQUEST_NULL; returns another rank's failure instead if there is one. */
-exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err) EXF_CHECKED;
-/* Starts to send n bytes to another rank, or to receive them from it; the caller waits for *q. */
-exf_code exf_mpi_message(exf_ranks *r, MPI_Comm comm, int sends, void *bytes, size_t n, int other, MPI_Request *q, const char *what,
-                         exf_err *err) EXF_CHECKED;
 /* Waits for all ranks of comm. */
 exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err *err) EXF_CHECKED;
 /* Returns a note as a failure: "rank 2 on HOST, layer 3: MESSAGE". */

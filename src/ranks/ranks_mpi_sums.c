@@ -1,4 +1,5 @@
-/* ranks_mpi_sums.c - waiting for MPI, messages and barriers, and sums over ranks; see ranks.h. */
+/* ranks_mpi_sums.c - waiting for MPI, messages and barriers, sums over ranks, votes, bytes that go from rank to rank, and
+ * agreement; see ranks.h. */
 #include "ranks/ranks_internal.h"
 
 #if EXF_HAVE_MPI
@@ -47,13 +48,15 @@ static exf_code wait_for(exf_ranks *r, MPI_Request *q, int n, int counts, const 
     }
 }
 
-exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err)
+/* Waits for n requests and sets them to MPI_REQUEST_NULL; returns another rank's failure instead if there is one. */
+static exf_code wait_all(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err)
 {
     return wait_for(r, q, n, 1, what, err);
 }
 
-exf_code exf_mpi_message(exf_ranks *r, MPI_Comm comm, int sends, void *bytes, size_t n, int other, MPI_Request *q, const char *what,
-                         exf_err *err)
+/* Starts to send n bytes to another rank, or to receive them from it; the caller waits for *q. */
+static exf_code start_message(exf_ranks *r, MPI_Comm comm, int sends, void *bytes, size_t n, int other, MPI_Request *q,
+                              const char *what, exf_err *err)
 {
     enum { TAG = 1 }; /* of all messages: those between two ranks come in the order in which they were started */
     pthread_mutex_lock(&r->lock);
@@ -70,7 +73,7 @@ exf_code exf_mpi_barrier(exf_ranks *r, MPI_Comm comm, const char *what, exf_err 
     int status = MPI_Ibarrier(comm, &q);
     pthread_mutex_unlock(&r->lock);
     exf_code rc = exf_mpi_ok(status, what, err);
-    return rc == EXF_OK ? exf_mpi_wait(r, &q, 1, what, err) : rc;
+    return rc == EXF_OK ? wait_all(r, &q, 1, what, err) : rc;
 }
 
 /* ---- sums ----------------------------------------------------------------------------------------
@@ -128,8 +131,8 @@ static exf_code add_own_slice(const summed_piece *p, exf_err *err)
     for (int i = 0; i < size; i++) {
         size_t there = slice_start(p, i), m = slice_start(p, i + 1) - there;
         if (i == own) continue;
-        EXF_TRY(exf_mpi_message(p->r, p->comm, 0, p->others + (size_t)(i - (i > own)) * n, n, i, p->q + used++, "a sum", err));
-        EXF_TRY(exf_mpi_message(p->r, p->comm, 1, p->copy + there, m, i, p->q + used++, "a sum", err));
+        EXF_TRY(start_message(p->r, p->comm, 0, p->others + (size_t)(i - (i > own)) * n, n, i, p->q + used++, "a sum", err));
+        EXF_TRY(start_message(p->r, p->comm, 1, p->copy + there, m, i, p->q + used++, "a sum", err));
     }
     EXF_TRY(wait_for(p->r, p->q, used, p->counts, "a sum", err));
     for (int i = 0; rc == EXF_OK && i < size - 1; i++)
@@ -146,7 +149,7 @@ static exf_code gather_slices(const summed_piece *p, exf_err *err)
     exf_code rc = EXF_OK;
     for (int i = own ? own : 1; i < (own ? own + 1 : size); i++) {
         size_t there = slice_start(p, i), n = slice_start(p, i + 1) - there;
-        EXF_TRY(exf_mpi_message(p->r, p->comm, own > 0, p->copy + there, n, own ? 0 : i, p->q + used++, "a sum", err));
+        EXF_TRY(start_message(p->r, p->comm, own > 0, p->copy + there, n, own ? 0 : i, p->q + used++, "a sum", err));
     }
     rc = wait_for(p->r, p->q, used, p->counts, "a sum", err);
 out:
@@ -191,5 +194,214 @@ exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, ex
 exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     return sum_pieces(r, 1, arrays, n, err);
+}
+/* ---- votes -------------------------------------------------------------------------------------- */
+
+static int vote_alone;
+
+exf_code exf_ranks_vote_start(exf_ranks *r, int value, exf_err *err)
+{
+    if (!r) {
+        vote_alone = value;
+        return EXF_OK;
+    }
+    pthread_mutex_lock(&r->lock);
+    r->vote[0] = value;
+    int status = MPI_Iallreduce(&r->vote[0], &r->vote[1], 1, MPI_INT, MPI_MAX, r->votes, &r->voting);
+    pthread_mutex_unlock(&r->lock);
+    return exf_mpi_ok(status, "a vote", err);
+}
+
+exf_code exf_ranks_vote_finish(exf_ranks *r, int *largest, exf_err *err)
+{
+    *largest = vote_alone;
+    if (!r) return EXF_OK;
+    exf_code rc = wait_all(r, &r->voting, 1, "a vote", err);
+    *largest = r->vote[1];
+    return rc;
+}
+
+/* ---- bytes -------------------------------------------------------------------------------------- */
+
+exf_code exf_ranks_barrier(exf_ranks *r, exf_err *err)
+{
+    return r ? exf_mpi_barrier(r, r->world, "a barrier", err) : EXF_OK;
+}
+
+enum { MOST_BYTES = 1 << 28 };
+
+/* After a failure MPI goes on with what was started, while callers free their memory: what is sent and received are copies, which
+ * then stay until the process ends. */
+exf_code exf_ranks_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err)
+{
+    char *copy = NULL;
+    exf_code rc;
+    if (!r) return EXF_OK;
+    EXF_TRY(exf_mem_raw(&copy, n, 1, "a broadcast", err));
+    if (!r->place.rank && n) memcpy(copy, bytes, n);
+    for (size_t at = 0; at < n; at += MOST_BYTES) {
+        MPI_Request q;
+        int piece = (int)(n - at < MOST_BYTES ? n - at : MOST_BYTES);
+        pthread_mutex_lock(&r->lock);
+        int status = MPI_Ibcast(copy + at, piece, MPI_BYTE, 0, r->world, &q);
+        pthread_mutex_unlock(&r->lock);
+        EXF_TRY(exf_mpi_ok(status, "a broadcast", err));
+        EXF_TRY(wait_all(r, &q, 1, "a broadcast", err));
+    }
+    if (r->place.rank && n) memcpy(bytes, copy, n);
+    exf_mem_free(copy);
+out:
+    return rc;
+}
+
+/* Gives rank 0 every rank's number of bytes. */
+static exf_code gather_sizes(exf_ranks *r, uint64_t own, exf_ranks_gathered *out, exf_err *err)
+{
+    size_t n = (size_t)r->place.size;
+    uint64_t *sizes = NULL; /* [ranks], then this rank's */
+    MPI_Request q;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&sizes, n + 1, sizeof *sizes, "gathered bytes", err));
+    sizes[n] = own;
+    pthread_mutex_lock(&r->lock);
+    int status = MPI_Igather(&sizes[n], 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, r->world, &q);
+    pthread_mutex_unlock(&r->lock);
+    EXF_TRY(exf_mpi_ok(status, "a gathering", err));
+    EXF_TRY(wait_all(r, &q, 1, "a gathering", err));
+    if (!r->place.rank) {
+        EXF_TRY(exf_mem_new(&out->offset, n + 1, sizeof *out->offset, "gathered bytes", err));
+        for (size_t i = 0; i < n; i++) out->offset[i + 1] = out->offset[i] + (size_t)sizes[i];
+        EXF_TRY(exf_mem_raw(&out->data, out->offset[n], 1, "gathered bytes", err));
+        out->size = r->place.size;
+    }
+    exf_mem_free(sizes);
+out:
+    return rc;
+}
+
+static size_t calls_of(size_t n)
+{
+    return (n + MOST_BYTES - 1) / MOST_BYTES;
+}
+
+/* Starts to move bytes to rank 0, or on rank 0 from another, in calls of at most MOST_BYTES, whose requests follow q[*used - 1]. */
+static exf_code start_moving(exf_ranks *r, char *bytes, size_t n, int other, MPI_Request *q, int *used, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t at = 0; at < n; at += MOST_BYTES) {
+        size_t m = n - at < MOST_BYTES ? n - at : MOST_BYTES;
+        EXF_TRY(start_message(r, r->world, r->place.rank > 0, bytes + at, m, other, q + *used, "a gathering", err));
+        ++*used;
+    }
+out:
+    return rc;
+}
+
+/* The part of an array that a rank gives. */
+typedef struct {
+    uint64_t offset, n;
+} part_of_array;
+
+/* Moves each rank's part to its place in rank 0's array; parts [ranks] are known to rank 0 alone. */
+static exf_code move_parts(exf_ranks *r, const void *own, size_t n, const part_of_array *parts, char *all, exf_err *err)
+{
+    size_t calls = r->place.rank ? calls_of(n) : 0;
+    MPI_Request *q = NULL;
+    int used = 0;
+    exf_code rc;
+    for (int i = 1; !r->place.rank && i < r->place.size; i++) calls += calls_of((size_t)parts[i].n);
+    EXF_TRY(exf_mem_new(&q, calls, sizeof *q, "gathered bytes", err));
+    if (r->place.rank) EXF_TRY(start_moving(r, (char *)(uintptr_t)own, n, 0, q, &used, err));
+    for (int i = 1; !r->place.rank && i < r->place.size; i++)
+        EXF_TRY(start_moving(r, all + parts[i].offset, (size_t)parts[i].n, i, q, &used, err));
+    rc = wait_all(r, q, used, "a gathering", err);
+out:
+    if (rc == EXF_OK) exf_mem_free(q); /* after a failure MPI may still write to them */
+    return rc;
+}
+
+exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_gathered *out, exf_err *err)
+{
+    part_of_array *parts = NULL;
+    char *copy = NULL;
+    exf_code rc;
+    if (!r) return exf_one_gather(bytes, n, out, err);
+    *out = (exf_ranks_gathered){.data = NULL};
+    EXF_TRY(gather_sizes(r, n, out, err));
+    if (r->place.rank) EXF_TRY(exf_mem_raw(&copy, n, 1, "gathered bytes", err));
+    if (n) memcpy(r->place.rank ? copy : out->data, bytes, n);
+    EXF_TRY(exf_mem_new(&parts, (size_t)out->size, sizeof *parts, "gathered bytes", err));
+    for (int i = 0; i < out->size; i++) parts[i] = (part_of_array){out->offset[i], out->offset[i + 1] - out->offset[i]};
+    EXF_TRY(move_parts(r, copy, n, parts, out->data, err));
+    exf_mem_free(copy);
+out:
+    exf_mem_free(parts);
+    if (rc != EXF_OK) *out = (exf_ranks_gathered){.data = NULL};
+    return rc;
+}
+
+exf_code exf_ranks_gather_parts(exf_ranks *r, const void *own, size_t n, size_t offset, void *all, exf_err *err)
+{
+    const part_of_array part = {offset, n};
+    exf_ranks_gathered g;
+    exf_code rc;
+    if ((!r || !r->place.rank) && n && (const char *)own != (char *)all + offset) memcpy((char *)all + offset, own, n);
+    if (!r) return EXF_OK;
+    EXF_TRY(exf_ranks_gather(r, &part, sizeof part, &g, err));
+    rc = move_parts(r, own, n, (const void *)g.data, all, err);
+    exf_ranks_gathered_free(&g);
+out:
+    return rc;
+}
+
+/* ---- agreement ------------------------------------------------------------------------------------ */
+
+exf_code exf_ranks_agree(exf_ranks *r, exf_code rc, exf_err *err)
+{
+    exf_note own = {.code = (int32_t)rc, .layer = -1}, all = {.code = EXF_OK};
+    exf_ranks_gathered g;
+    if (!r) return rc;
+    own.rank = r->place.rank;
+    if (rc != EXF_OK) snprintf(own.msg, sizeof own.msg, "%s", err->msg);
+    EXF_TRY(exf_ranks_gather(r, &own, sizeof own, &g, err));
+    for (int i = g.size - 1; i >= 0; i--) {
+        const exf_note *one = (const void *)(g.data + g.offset[i]);
+        if (one->code) all = *one;
+    }
+    exf_ranks_gathered_free(&g);
+    EXF_TRY(exf_ranks_broadcast(r, &all, sizeof all, err));
+    rc = exf_mpi_failure(r, &all, err);
+out:
+    return rc;
+}
+
+/* Names what a rank and rank 0 have where they differ first. */
+static exf_code refuse_difference(const exf_ranks *r, int rank, const char *first, const char *other, exf_err *err)
+{
+    char has[2][EXF_ONE_EXCERPT];
+    exf_one_difference(first, other, has[0], has[1]);
+    return exf_fail(err, EXF_MODEL, "ranks of a job must agree: rank 0 on %s has \"%s\", rank %d on %s has \"%s\"", r->all[0].host,
+                    has[0], rank, r->all[rank].host, has[1]);
+}
+
+/* Finds the first rank whose text is not rank 0's. */
+static exf_code compare_texts(const exf_ranks *r, const exf_ranks_gathered *g, exf_err *err)
+{
+    for (int i = 1; i < g->size; i++)
+        if (strcmp(g->data, g->data + g->offset[i]) != 0) return refuse_difference(r, i, g->data, g->data + g->offset[i], err);
+    return EXF_OK;
+}
+
+exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err)
+{
+    exf_ranks_gathered g;
+    exf_code rc;
+    if (!r) return EXF_OK;
+    EXF_TRY(exf_ranks_gather(r, text, strlen(text) + 1, &g, err));
+    rc = compare_texts(r, &g, err);
+    exf_ranks_gathered_free(&g);
+    rc = exf_ranks_agree(r, rc, err);
+out:
+    return rc;
 }
 #endif

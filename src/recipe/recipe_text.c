@@ -18,7 +18,7 @@
 /* Returns the last name of a path; "" if that is not a name of its own: "/", "a/..", "a/". */
 static const char *last_name(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = exf_path_name(path);
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? "" : name;
 }
 

@@ -6,10 +6,10 @@
 #include "fold/variant.h"
 #include "kernels/backend.h"
 #include "pass/resume.h"
-#include "plan/plan.h"
 #include "ranks/ranks.h"
 #include "recipe/recipe.h"
 #include "recipe/run_directory.h"
+#include "run/plan.h"
 
 typedef struct {
     const exf_backend *backend;
@@ -110,7 +110,7 @@ exf_code exf_session_same_weights(const exf_session *s, exf_err *err) EXF_CHECKE
 /* Reports how many bytes of weights each rank read; all ranks call it. */
 exf_code exf_session_tell_bytes(exf_ranks *job, uint64_t weight_bytes, exf_err *err) EXF_CHECKED;
 
-/* ---- the resume point (session_resume.c) ------------------------------------------------------- */
+/* ---- the resume point ------------------------------------------------------------------------ */
 
 /* What a run's resume point is of.  Its facts, which another run must share to go on from it, are those of the outputs, the state
  * of the model's files, and what the stage adds. */

@@ -109,10 +109,9 @@ out:
 static void add_files(exf_text *t, const exf_model *m)
 {
     for (size_t i = 0; i < exf_checkpoint_files(m->checkpoint); i++) {
-        const char *path = exf_checkpoint_path(m->checkpoint, i), *slash = strrchr(path, '/');
         const char *size = strstr(exf_checkpoint_state(m->checkpoint, i), ", "), *end = size ? strstr(size + 2, ", ") : NULL;
-        exf_text_appendf(t, "model file %s: %.*s\n", slash ? slash + 1 : path, end ? (int)(end - size) - 2 : 0,
-                         end ? size + 2 : "");
+        exf_text_appendf(t, "model file %s: %.*s\n", exf_path_name(exf_checkpoint_path(m->checkpoint, i)),
+                         end ? (int)(end - size) - 2 : 0, end ? size + 2 : "");
     }
 }
 

@@ -10,8 +10,8 @@
 #include "capture/capture.h"
 #include "export/writer.h"
 #include "fold/runtime.h"
-#include "plan/plan.h"
-#include "run/validation.h"
+#include "run/plan.h"
+#include "validate/validation.h"
 
 #include <stdio.h>
 #include <stdlib.h>

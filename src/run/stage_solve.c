@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "run/validation.h"
 #include "solve/solve.h"
+#include "validate/validation.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,15 +7,22 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "plan/plan.h"
 #include "recipe/recipe.h"
+#include "run/plan.h"
 #include "run/session.h"
-#include "run/validation.h"
 #include "validate/frontier.h"
 #include "validate/gates.h"
+#include "validate/validation.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* What it is asked to decide. */
+typedef struct {
+    int has_limit;
+    exf_limit limit;
+    double bandwidth; /* bytes per second of the memory that will serve; 0: not given */
+} decision;
 
 /* Everything that a validation has, opened in this order. */
 typedef struct {
@@ -32,7 +39,7 @@ typedef struct {
     exf_lane_list lanes;
     exf_quality_gate *gates;
     size_t n_gates;
-    exf_validate_decision decision;
+    decision decision;
     size_t *group_of; /* [sequences] its decode batch: a rank takes whole ones */
     int32_t *domain_of;
     int64_t *document_of;
@@ -123,6 +130,42 @@ static exf_code check_files(const validation *s, const exf_recipe *r, exf_err *e
     EXF_TRY(exf_output_check(s->markdown, r->force, err));
     if (s->picture) EXF_TRY(exf_output_check(s->picture, r->force, err));
     if (s->json) EXF_TRY(exf_output_check(s->json, r->force, err));
+out:
+    return rc;
+}
+
+static exf_code read_bandwidth(decision *d, const exf_recipe *r, exf_err *err)
+{
+    const exf_gpu *gpu;
+    exf_code rc = EXF_OK;
+    if (r->validate_gpu && r->validate_bandwidth)
+        return exf_recipe_refuse(r, err, "validate.gpu: is %s, but validate.bandwidth is given too (%s); give one of them",
+                                 r->validate_gpu, r->validate_bandwidth);
+    if (r->validate_gpu) {
+        EXF_TRY(exf_recipe_blame(r, exf_gpu_require(r->validate_gpu, &gpu, err), err));
+        d->bandwidth = gpu->bandwidth;
+    }
+    if (r->validate_bandwidth)
+        rc = exf_recipe_blame(r, exf_bandwidth_parse(r->validate_bandwidth, &d->bandwidth, err), err);
+out:
+    return rc;
+}
+
+/* Reads validate.limit, validate.gpu and validate.bandwidth.  A limit asks for the sweep of --frontier and sets r->frontier, unless
+ * variants are given where it is, on the command line or in the recipe. */
+static exf_code read_decision(decision *d, exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    *d = (decision){.has_limit = 0};
+    EXF_TRY(read_bandwidth(d, r, err));
+    if (!r->validate_limit) return EXF_OK;
+    EXF_TRY(exf_recipe_blame(r, exf_limit_parse(&d->limit, r->validate_limit, err), err));
+    exf_opt_rank rank = exf_opts_given(r->opts, "validate.limit", EXF_OPT_BY_ARGV) ? EXF_OPT_BY_ARGV : EXF_OPT_BY_RECIPE;
+    if (r->wants_sensitivities && rank == EXF_OPT_BY_ARGV)
+        return exf_fail(err, EXF_USAGE, "--limit recommends variants and --sensitivities runs none of these; give one of them");
+    if (r->wants_sensitivities) return EXF_OK;
+    d->has_limit = 1;
+    if (!exf_opts_given(r->opts, "validate.variants", rank)) r->frontier = 1;
 out:
     return rc;
 }
@@ -262,6 +305,30 @@ static exf_code look_for_calibration_text(validation *s, exf_err *err)
     return rc == EXF_OK ? exf_calibration_text_tell(&text, s->tables_path, &s->facts, err) : rc;
 }
 
+/* Returns the last part of a path. */
+static const char *last_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* Adds the fact validate.text: the files of --text, or the manifest, without their directories. */
+static exf_code add_text_fact(exf_provenance *p, const exf_recipe *r, exf_err *err)
+{
+    enum { NAMED = 3 };
+    size_t n = r->texts.n ? r->texts.n + r->n_inputs : 0;
+    exf_text names = {0};
+    if (!n) exf_text_appendf(&names, "%s", last_name(r->validate_manifest));
+    for (size_t i = 0; i < n && i < NAMED; i++)
+        exf_text_appendf(&names, "%s%s", i ? ", " : "",
+                         last_name(i < r->texts.n ? r->texts.item[i] : r->inputs[i - r->texts.n]));
+    if (n > NAMED) exf_text_appendf(&names, " and %zu more files", n - NAMED);
+    exf_code rc = exf_text_end(&names, err);
+    if (rc == EXF_OK) rc = exf_provenance_add(p, err, "validate.text", "%s", names.s);
+    exf_text_free(&names);
+    return rc;
+}
+
 /* Adds the facts of the results. */
 static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
@@ -284,7 +351,7 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_text_end(&sizes, err));
     EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%s", sizes.s));
     EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
-    rc = exf_validate_text_fact(p, r, err);
+    rc = add_text_fact(p, r, err);
 out:
     exf_text_free(&sizes);
     return rc;
@@ -340,6 +407,64 @@ static void close_validation(validation *s, int failed)
 
 /* ---- the results --------------------------------------------------------------------------- */
 
+/* Announces a file on standard output, or on the log where standard output is the JSON alone. */
+static exf_code announce_result(const validation *s, const char *path, exf_err *err)
+{
+    if (s->json) return exf_announce_short(path, err);
+    exf_announce_in_log(path);
+    return EXF_OK;
+}
+
+/* Writes a result; path NULL: to standard output. */
+static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!path) fputs(t->s, stdout);
+    if (path) rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
+    return rc == EXF_OK && path ? announce_result(s, path, err) : rc;
+}
+
+/* Draws the frontier as a picture. */
+static exf_code draw_frontier(const validation *s, const exf_validate_report *report, exf_err *err)
+{
+    const char *part = exf_provenance_get(report->facts, "validate.tables_part");
+    exf_text note = {0};
+    exf_drawing *d = NULL;
+    exf_code rc;
+    exf_text_appendf(&note, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
+    EXF_TRY(exf_text_end(&note, err));
+    EXF_TRY(exf_drawing_open(&d, s->picture, s->recipe.force, err));
+    exf_drawing_note(d, EXF_MADE_FROM, note.s);
+    EXF_TRY(exf_frontier_draw(report, d, err));
+    rc = exf_drawing_close(d, err);
+    d = NULL;
+    if (rc == EXF_OK) rc = announce_result(s, s->picture, err);
+out:
+    exf_drawing_abort(d);
+    exf_text_free(&note);
+    return rc;
+}
+
+/* Writes the files, each whole or not at all, and the summary to standard output, unless that is the JSON alone. */
+static exf_code write_files(const validation *s, const exf_validate_report *report, exf_err *err)
+{
+    exf_text summary = {0}, json = {0}, markdown = {0};
+    exf_code rc;
+    EXF_TRY(exf_validate_summary(report, &summary, err));
+    if (s->json) EXF_TRY(write_text(s, NULL, &summary, err));
+    if (s->picture) EXF_TRY(draw_frontier(s, report, err));
+    EXF_TRY(exf_validate_json(report, &json, err));
+    EXF_TRY(write_text(s, s->json, &json, err));
+    EXF_TRY(exf_validate_markdown(report, &markdown, err));
+    EXF_TRY(write_text(s, s->markdown, &markdown, err));
+    if (s->text.path) EXF_TRY(write_text(s, s->manifest, &s->text.manifest, err));
+out:
+    exf_text_free(&summary);
+    exf_text_free(&json);
+    exf_text_free(&markdown);
+    return rc;
+}
+
 /* Writes the results: what the rows cost, what they gain, and what is recommended. */
 static exf_code write_results(const validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
 {
@@ -351,9 +476,6 @@ static exf_code write_results(const validation *s, const exf_recipe *r, const ex
         .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
         .limit = s->decision.has_limit ? &s->decision.limit : NULL, .model_bytes = exf_model_bytes(m),
         .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
-    const exf_validation_files files = {.json = s->json, .markdown = s->markdown, .picture = s->picture,
-                                        .manifest = s->text.path ? s->manifest : NULL, .manifest_text = &s->text.manifest,
-                                        .tables_digest = s->digest, .force = s->recipe.force};
     exf_row *row = NULL;
     exf_verdict verdict = {.gain = NULL};
     exf_code rc;
@@ -361,7 +483,7 @@ static exf_code write_results(const validation *s, const exf_recipe *r, const ex
     EXF_TRY(exf_verdict_find(&verdict, v, err));
     report.row = row;
     if (!r->wants_sensitivities) report.verdict = &verdict;
-    rc = exf_validation_write(&files, &report, err);
+    rc = write_files(s, &report, err);
 out:
     exf_verdict_free(&verdict);
     exf_mem_free(row);
@@ -461,7 +583,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_scale_check(r, err));
     EXF_TRY(take_texts(&s, r, err));
     EXF_TRY(make_recipe(&s, r, err));
-    EXF_TRY(exf_validate_decision_read(&s.decision, r, err));
+    EXF_TRY(read_decision(&s.decision, r, err));
     EXF_TRY(name_files(&s, r, err));
     EXF_TRY(exf_tables_read(&s.tables, s.tables_path, err));
     EXF_TRY(exf_sums_check_version(&s.tables.provenance, s.tables_path, s.tables.shape.top_k, s.tables.shape.d_model, err));

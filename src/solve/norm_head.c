@@ -38,14 +38,6 @@ out:
     return rc;
 }
 
-static void free_regression(regression *r)
-{
-    exf_mem_free(r->pp);
-    exf_mem_free(r->py);
-    exf_mem_free(r->a);
-    exf_mem_free(r->theta);
-}
-
 static void load(regression *r, const exf_norm_sums *s, size_t expert)
 {
     size_t n = r->n;
@@ -142,6 +134,9 @@ exf_code exf_solve_norm_head(const exf_norm_sums *s, int l, exf_tables *t, exf_e
     head->layer_explained[l] = (float)share_of(left, by_mean);
     head->layer_error[l] = by_mean > 0 ? (float)(sqrt(error) / by_mean) : 0;
 out:
-    free_regression(&r);
+    exf_mem_free(r.pp);
+    exf_mem_free(r.py);
+    exf_mem_free(r.a);
+    exf_mem_free(r.theta);
     return rc;
 }

@@ -72,15 +72,6 @@ out:
     return rc;
 }
 
-static void free_workspace(workspace *m)
-{
-    exf_mem_free(m->zz);
-    exf_mem_free(m->right);
-    exf_mem_free(m->zv);
-    exf_mem_free(m->a);
-    exf_mem_free(m->c);
-}
-
 static void load_pair(workspace *m, const exf_vector_sums *v, int64_t p, double scalar)
 {
     size_t r = (size_t)v->rank, h = (size_t)v->d_model, at = (size_t)p * r;
@@ -165,7 +156,13 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     for (int i = 0; i < team; i++) EXF_TRY(new_workspace(&m[i], r, h, err));
     rc = solve_pairs(&(layer){s, o, t, l, m}, team, err);
 out:
-    for (int i = 0; m && i < team; i++) free_workspace(&m[i]);
+    for (int i = 0; m && i < team; i++) {
+        exf_mem_free(m[i].zz);
+        exf_mem_free(m[i].right);
+        exf_mem_free(m[i].zv);
+        exf_mem_free(m[i].a);
+        exf_mem_free(m[i].c);
+    }
     exf_mem_free(m);
     return rc;
 }

@@ -225,13 +225,6 @@ static exf_code cut_spans(exf_alphabet *a, const exf_chars *set, size_t *n, exf_
     return EXF_OK;
 }
 
-/* '\n' is a class of its own from the start, so that ^, $ and "." see it. */
-static unsigned next_class(exf_alphabet *a)
-{
-    if (a->n_classes == NEWLINE) a->n_classes++;
-    return a->n_classes++;
-}
-
 exf_code exf_alphabet_tell(exf_alphabet *a, const exf_chars *set, exf_err *err)
 {
     unsigned char in[CLASSES] = {0}, out[CLASSES] = {0}, split[CLASSES] = {0};
@@ -241,7 +234,8 @@ exf_code exf_alphabet_tell(exf_alphabet *a, const exf_chars *set, exf_err *err)
     for (size_t i = 0; i < n; i++) (reaches(set, &at, a->spare[i].first) ? in : out)[a->spare[i].class] = 1;
     for (unsigned c = 0; c < CLASSES; c++) {
         if (!in[c] || !out[c]) continue;
-        unsigned made = next_class(a);
+        if (a->n_classes == NEWLINE) a->n_classes++; /* a class of its own from the start, so that ^, $ and "." see it */
+        unsigned made = a->n_classes++;
         if (made >= CLASSES)
             return exf_fail(err, EXF_MODEL, "%s: the patterns of pre_tokenizer tell more than %d kinds of characters apart",
                             a->where, CLASSES);

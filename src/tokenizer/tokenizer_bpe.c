@@ -1,10 +1,12 @@
-/* tokenizer_bpe.c - byte-pair encoding: its tables, and encoding with them.  Merging keeps the candidates in a heap, so that a
+/* tokenizer_bpe.c - byte-pair encoding: its tables, which are loaded from the "model" of tokenizer.json or the ranks of a
+ * tiktoken file, and encoding with them.  Merging keeps the candidates in a heap, so that a
  * pre-token of n bytes takes n log n, not n squared. */
 #include "tokenizer/tokenizer_internal.h"
 
 #include "base/err.h"
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- tables --------------------------------------------------------- */
@@ -235,7 +237,9 @@ out:
     return rc;
 }
 
-void exf_bpe_map(const exf_bpe *b, exf_text *out, const char *bytes, size_t len)
+/* Appends bytes in the byte alphabet. */
+/* Appends bytes in the byte alphabet. */
+static void map_bytes(const exf_bpe *b, exf_text *out, const char *bytes, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)bytes[i];
@@ -248,7 +252,7 @@ exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken,
     if (!b->ignore_merges) return merge_symbols(b, w, pretoken, len, ids, err);
     w->mapped.len = 0;
     if (b->fallback) exf_text_append(&w->mapped, pretoken, len);
-    else exf_bpe_map(b, &w->mapped, pretoken, len);
+    else map_bytes(b, &w->mapped, pretoken, len);
     exf_code rc = exf_text_end(&w->mapped, err);
     if (rc != EXF_OK) return rc;
     int32_t id = exf_vocabulary_find(&b->vocab, w->mapped.s, w->mapped.len);
@@ -261,4 +265,259 @@ void exf_bpe_work_free(exf_bpe_work *w)
     exf_mem_free(w->heap);
     exf_text_free(&w->mapped);
     *w = (exf_bpe_work){0};
+}
+
+/* GPT-2's printable stand-in for each byte: itself where that is printable, else
+ * U+0100 onwards in increasing order. */
+static void make_alphabet(exf_bpe *b)
+{
+    unsigned next = 0x100;
+    for (unsigned c = 0; c < 256; c++) {
+        int printable = (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174;
+        unsigned point = printable ? c : next++;
+        b->alphabet_len[c] = point < 0x80 ? 1 : 2;
+        b->alphabet[c][0] = (char)(point < 0x80 ? point : 0xc0 | point >> 6);
+        b->alphabet[c][1] = (char)(0x80 | (point & 0x3f));
+    }
+}
+
+/* ---- tokenizer.json ---------------------------------------------------- */
+
+static exf_code check_options(const exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
+{
+    static const char *const off[] = {"dropout", "unk_token"};
+    static const char *const affix[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    if (strcmp(exf_part_type(model), "BPE") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: model \"%s\" is not supported (supported: BPE)", where, exf_part_type(model));
+    for (size_t i = 0; i < (b->fallback ? 1u : 2u); i++) {
+        exf_code rc = exf_part_off(model, off[i], where, "model BPE", err);
+        if (rc != EXF_OK) return rc;
+    }
+    for (size_t i = 0; i < sizeof affix / sizeof affix[0]; i++) {
+        const exf_json *j = exf_json_get(model, affix[i]);
+        size_t len;
+        const char *s = exf_json_string(j, &len);
+        if (exf_json_type(j) != EXF_JSON_NULL && !(s && len == 0))
+            return exf_fail(err, EXF_MODEL, "%s: model BPE with %s \"%s\" is not supported (supported: null or \"\")", where,
+                            affix[i], s ? s : exf_json_type_name(j));
+    }
+    return EXF_OK;
+}
+
+static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
+{
+    const exf_json *vocab = exf_json_get(model, "vocab");
+    unsigned char *seen = NULL; /* one bit per id */
+    exf_code rc;
+    if (exf_json_type(vocab) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s: model.vocab is %s, not an object", where, exf_json_type_name(vocab));
+    EXF_TRY(exf_mem_new(&seen, EXF_TOKEN_ID_LIMIT / 8, 1, "set of token ids", err));
+    EXF_TRY(exf_vocabulary_new(&b->vocab, exf_json_size(vocab), err));
+    for (void *it = exf_json_first(vocab); it; it = exf_json_next(vocab, it)) {
+        const char *token = exf_json_key(it);
+        int32_t id;
+        EXF_TRY(exf_part_id(&id, exf_json_value(it), where, "vocabulary token", token, err));
+        if (seen[id / 8] >> id % 8 & 1) {
+            rc = exf_fail(err, EXF_MODEL, "%s: vocabulary token \"%s\": its id %d belongs to another token already", where, token,
+                          id);
+            goto out;
+        }
+        seen[id / 8] |= (unsigned char)(1 << id % 8);
+        if (id >= b->size) b->size = id + 1;
+        EXF_TRY(exf_vocabulary_put(&b->vocab, token, strlen(token), id, err));
+    }
+out:
+    exf_mem_free(seen);
+    return rc;
+}
+
+/* Whether UTF-8 has the byte anywhere. */
+static int is_in_utf8(int c)
+{
+    return c < 0xc0 || (c >= 0xc2 && c <= 0xf4);
+}
+
+/* Every byte that UTF-8 can hold needs a token: the library drops what it cannot encode without a word.  vocabulary: what messages
+ * call the list of tokens. */
+static exf_code find_bytes(exf_bpe *b, const char *vocabulary, const char *where, exf_err *err)
+{
+    for (int c = 0; c < 256; c++) {
+        b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
+        if (is_in_utf8(c) && b->byte_id[c] < 0)
+            return exf_fail(err, EXF_MODEL, "%s: %s lacks \"%.*s\", the token of byte 0x%02x", where, vocabulary,
+                            b->alphabet_len[c], b->alphabet[c], (unsigned)c);
+    }
+    return EXF_OK;
+}
+
+/* The tokens "<0x00>" to "<0xFF>", and unk_token, which stands for characters that have no token and lack one for a byte. */
+static exf_code find_fallback(exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
+{
+    const exf_json *unk = exf_json_get(model, "unk_token");
+    size_t len;
+    const char *text = exf_json_string(unk, &len);
+    char name[8];
+    b->unk_id = -1;
+    if (!text && exf_json_type(unk) != EXF_JSON_NULL)
+        return exf_fail(err, EXF_MODEL, "%s: model BPE: unk_token is %s, not a string", where, exf_json_type_name(unk));
+    if (text && (b->unk_id = exf_vocabulary_find(&b->vocab, text, len)) < 0)
+        return exf_fail(err, EXF_MODEL, "%s: model BPE: unk_token \"%s\" is not in model.vocab", where, text);
+    for (int c = 0; c < 256; c++) {
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)c);
+        b->byte_id[c] = exf_vocabulary_find(&b->vocab, name, strlen(name));
+        if (is_in_utf8(c) && b->byte_id[c] < 0 && !text)
+            return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%s\", the token of byte 0x%02x, and model has no unk_token",
+                            where, name, (unsigned)c);
+        char letter = (char)c;
+        b->letter_id[c] = c < 0x80 ? exf_vocabulary_find(&b->vocab, &letter, 1) : -1;
+    }
+    if (exf_json_type(exf_json_get(model, "fuse_unk")) == EXF_JSON_NULL) return EXF_OK;
+    return exf_part_bool(&b->fuse_unk, model, "fuse_unk", where, "model", "BPE", err);
+}
+
+typedef struct { const char *s[2]; size_t len[2]; } pair;
+
+/* ["a", "b"] or "a b"; 1 if it is one of these. */
+static int read_pair(pair *p, const exf_json *j)
+{
+    size_t len;
+    const char *s = exf_json_string(j, &len), *blank = s ? memchr(s, ' ', len) : NULL;
+    if (blank) {
+        *p = (pair){{s, blank + 1}, {(size_t)(blank - s), len - (size_t)(blank - s) - 1}};
+        return memchr(p->s[1], ' ', p->len[1]) == NULL;
+    }
+    if (exf_json_type(j) != EXF_JSON_ARRAY || exf_json_size(j) != 2) return 0;
+    for (size_t i = 0; i < 2; i++)
+        if (!(p->s[i] = exf_json_string(exf_json_at(j, i), &p->len[i]))) return 0;
+    return 1;
+}
+
+static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t rank, const char *where, exf_err *err)
+{
+    pair p;
+    size_t len;
+    const char *header = exf_json_string(j, &len);
+    /* The first line of an old merges.txt; the library skips it as well. */
+    if (header && len >= 8 && memcmp(header, "#version", 8) == 0) return EXF_OK;
+    if (!read_pair(&p, j))
+        return exf_fail(err, EXF_MODEL, "%s: model.merges[%zu] is neither [\"a\", \"b\"] nor \"a b\"", where, rank);
+    both->len = 0;
+    exf_text_append(both, p.s[0], p.len[0]);
+    exf_text_append(both, p.s[1], p.len[1]);
+    exf_code rc = exf_text_end(both, err);
+    if (rc != EXF_OK) return rc;
+    const char *part[3] = {p.s[0], p.s[1], both->s};
+    size_t part_len[3] = {p.len[0], p.len[1], both->len};
+    int32_t id[3];
+    for (int i = 0; i < 3; i++)
+        if ((id[i] = exf_vocabulary_find(&b->vocab, part[i], part_len[i])) < 0)
+            return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where,
+                            (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
+    if (exf_starts_with_metaspace(p.s[1], p.len[1]) && !exf_ends_with_metaspace(p.s[0], p.len[0])) b->words = 0;
+    exf_merges_put(&b->merges, id[0], id[1], (uint32_t)rank, id[2]);
+    return EXF_OK;
+}
+
+static exf_code load_merges(exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
+{
+    const exf_json *merges = exf_json_get(model, "merges");
+    exf_text both = {0};
+    exf_code rc;
+    if (exf_json_type(merges) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: model.merges is %s, not an array", where, exf_json_type_name(merges));
+    EXF_TRY(exf_merges_new(&b->merges, exf_json_size(merges), err));
+    for (size_t i = 0; i < exf_json_size(merges); i++) EXF_TRY(load_merge(b, &both, exf_json_at(merges, i), i, where, err));
+out:
+    exf_text_free(&both);
+    return rc;
+}
+
+exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, exf_err *err)
+{
+    exf_code rc;
+    exf_bpe *b;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&b, 1, sizeof *b, "BPE model", err));
+    *out = b;
+    make_alphabet(b);
+    if (exf_json_type(exf_json_get(model, "byte_fallback")) != EXF_JSON_NULL)
+        EXF_TRY(exf_part_bool(&b->fallback, model, "byte_fallback", where, "model", "BPE", err));
+    EXF_TRY(check_options(b, model, where, err));
+    if (exf_json_type(exf_json_get(model, "ignore_merges")) != EXF_JSON_NULL)
+        EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
+    EXF_TRY(load_vocab(b, model, where, err));
+    if (b->fallback) EXF_TRY(find_fallback(b, model, where, err));
+    else EXF_TRY(find_bytes(b, "model.vocab", where, err));
+    b->words = b->fallback && !b->ignore_merges && exf_vocabulary_find(&b->vocab, EXF_METASPACE, EXF_METASPACE_LEN) >= 0;
+    EXF_TRY(load_merges(b, model, where, err));
+out:
+    if (rc != EXF_OK) {
+        exf_bpe_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* ---- ranks ------------------------------------------------------------- */
+
+/* Counts the pairs of tokens that make a token together, and puts them into the merges, all at its rank. */
+static size_t walk_splits(exf_bpe *b, const exf_vocabulary_entry *token, int put)
+{
+    const char *s = b->vocab.bytes.s + token->at;
+    int32_t rank = token->id_plus_1 - 1;
+    size_t n = 0;
+    for (size_t at = 1; rank >= 0 && at < token->len; at++) {
+        if (((unsigned char)s[at] & 0xc0) == 0x80) continue; /* within a letter of the byte alphabet */
+        int32_t left = exf_vocabulary_find(&b->vocab, s, at), right = exf_vocabulary_find(&b->vocab, s + at, token->len - at);
+        if (left < 0 || right < 0) continue;
+        if (put) exf_merges_put(&b->merges, left, right, (uint32_t)rank, rank);
+        n++;
+    }
+    return n;
+}
+
+/* Puts all tokens in the byte alphabet; two with the same bytes are refused. */
+static exf_code put_ranks(exf_bpe *b, const exf_rank *token, size_t n, const char *where, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc;
+    EXF_TRY(exf_vocabulary_new(&b->vocab, n, err));
+    for (size_t i = 0; i < n; i++) {
+        text.len = 0;
+        map_bytes(b, &text, (const char *)token[i].bytes, token[i].len);
+        EXF_TRY(exf_text_end(&text, err));
+        int32_t known = exf_vocabulary_find(&b->vocab, text.s, text.len);
+        if (known >= 0) {
+            rc = exf_fail(err, EXF_MODEL, "%s: ranks %d and %zu have the same token", where, (int)known, i);
+            goto out;
+        }
+        EXF_TRY(exf_vocabulary_put(&b->vocab, text.s, text.len, (int32_t)i, err));
+    }
+out:
+    exf_text_free(&text);
+    return rc;
+}
+
+exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const char *where, exf_err *err)
+{
+    exf_code rc;
+    exf_bpe *b;
+    size_t splits = 0;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&b, 1, sizeof *b, "BPE model", err));
+    *out = b;
+    make_alphabet(b);
+    b->ignore_merges = 1;
+    b->size = (int32_t)n;
+    EXF_TRY(put_ranks(b, token, n, where, err));
+    EXF_TRY(find_bytes(b, "its vocabulary", where, err));
+    for (size_t i = 0; i <= b->vocab.mask; i++) splits += walk_splits(b, &b->vocab.slot[i], 0);
+    EXF_TRY(exf_merges_new(&b->merges, splits, err));
+    for (size_t i = 0; i <= b->vocab.mask; i++) (void)walk_splits(b, &b->vocab.slot[i], 1);
+out:
+    if (rc != EXF_OK) {
+        exf_bpe_free(*out);
+        *out = NULL;
+    }
+    return rc;
 }

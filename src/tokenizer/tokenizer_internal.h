@@ -1,8 +1,7 @@
 /* tokenizer_internal.h - what the chapters of the tokenizer offer each other: values of tokenizer.json (tokenizer_part.c), the
- * normalizer (tokenizer_normalize.c, tokenizer_nfc.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the
- * pre-tokenizer and its patterns (tokenizer_split.c, tokenizer_split_load.c, tokenizer_regex.c) or its blanks
- * (tokenizer_metaspace.c), byte-pair encoding (tokenizer_bpe.c, tokenizer_bpe_load.c), added tokens (tokenizer_added.c) and
- * tiktoken's files (tokenizer_tiktoken.c). */
+ * normalizer (tokenizer_normalize.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the
+ * pre-tokenizer and its patterns (tokenizer_split.c, tokenizer_regex.c) or its blanks (tokenizer_metaspace.c), byte-pair encoding
+ * (tokenizer_bpe.c), added tokens (tokenizer_added.c) and tiktoken's files (tokenizer_tiktoken.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #include "base/hash.h"
@@ -24,27 +23,19 @@ exf_code exf_part_off(const exf_json *part, const char *key, const char *where, 
 exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const char *what, const char *name,
                      exf_err *err) EXF_CHECKED;
 
-/* ---- Unicode normal form C ----------------------------------------------- */
-
-/* Buffers that one thread reuses; zero-initialise, exf_nfc_free. */
-typedef struct {
-    exf_text text;             /* the last result */
-    int32_t *point, *sorted;   /* code points; a buffer to sort long runs of marks */
-    size_t n, cap, sorted_cap;
-} exf_nfc_work;
-
-/* Replaces *bytes, *len (valid UTF-8) by their NFC: unchanged if a quick check says that
- * they are in NFC, else pointing into w until the next call. */
-exf_code exf_nfc(exf_nfc_work *w, const char **bytes, size_t *len, exf_err *err) EXF_CHECKED;
-void exf_nfc_free(exf_nfc_work *w);
-
 /* ---- the normalizer --------------------------------------------------------- */
 
 typedef struct { char *from, *to; size_t from_len, to_len; } exf_normal_step; /* from: "" prepends; both NULL: NFC */
 /* Zero-initialise; exf_normalizer_free, also after a failure. */
 typedef struct { exf_normal_step *step; size_t n, cap; } exf_normalizer;
 
-/* Buffers that one thread reuses; zero-initialise, exf_normal_work_free. */
+/* For normal form C: buffers that one thread reuses. */
+typedef struct {
+    exf_text text;             /* the last result */
+    int32_t *point, *sorted;   /* code points; a buffer to sort long runs of marks */
+    size_t n, cap, sorted_cap;
+} exf_nfc_work;
+/* The same of all steps; zero-initialise, exf_normal_work_free. */
 typedef struct { exf_nfc_work nfc; exf_text text, spare; } exf_normal_work;
 
 /* part: the "normalizer" object. */
@@ -232,8 +223,6 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
 typedef struct { const unsigned char *bytes; size_t len; } exf_rank;
 exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const char *where, exf_err *err) EXF_CHECKED;
 void exf_bpe_free(exf_bpe *b); /* NULL is allowed */
-/* Appends bytes in the byte alphabet. */
-void exf_bpe_map(const exf_bpe *b, exf_text *out, const char *bytes, size_t len);
 size_t exf_bpe_count(const exf_bpe *b);  /* entries of the vocabulary */
 int32_t exf_bpe_size(const exf_bpe *b);  /* one more than its largest id */
 int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len); /* as written in the file; -1 if absent */

@@ -166,14 +166,6 @@ static exf_code apply_choice(const reading *r, exf_bos bos)
     return rc;
 }
 
-/* "none (post_processor)", "100000 (add_bos_token)" */
-static exf_code say_choice(exf_template *t, exf_err *err)
-{
-    for (size_t i = 0; i < t->before.n; i++) exf_text_appendf(&t->said, "%s%d", i ? " " : "", (int)t->before.id[i]);
-    exf_text_appendf(&t->said, "%s (%s)", t->before.n ? "" : "none", t->rule ? t->rule : "post_processor");
-    return exf_text_end(&t->said, err);
-}
-
 exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos bos, exf_token_finder *find, const void *ctx,
                                 exf_err *err)
 {
@@ -192,7 +184,9 @@ exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos 
     }
     EXF_TRY(apply_config(&r, bos));
     EXF_TRY(apply_choice(&r, bos));
-    rc = say_choice(t, err);
+    for (size_t i = 0; i < t->before.n; i++) exf_text_appendf(&t->said, "%s%d", i ? " " : "", (int)t->before.id[i]);
+    exf_text_appendf(&t->said, "%s (%s)", t->before.n ? "" : "none", t->rule ? t->rule : "post_processor");
+    rc = exf_text_end(&t->said, err);
 out:
     exf_json_free(config);
     exf_mem_free(dir);

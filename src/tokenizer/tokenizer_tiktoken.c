@@ -20,8 +20,7 @@ enum { MOST_CONFIG = 64 << 20, MOST_PYTHON = 1 << 20, MOST_SQUARES = 1 << 30, MO
 
 int exf_tiktoken_is(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return strcmp(slash ? slash + 1 : path, EXF_TIKTOKEN_FILE) == 0;
+    return strcmp(exf_path_name(path), EXF_TIKTOKEN_FILE) == 0;
 }
 
 /* ---- ranks --------------------------------------------------------------------- */

@@ -468,7 +468,7 @@ START_TEST(a_window_changes_no_result)
 }
 END_TEST
 
-/* With the workspaces of the CUDA backend, of which tests/unit/plan/check_plans.c knows nothing. */
+/* With the workspaces of the CUDA backend, of which tests/unit/run/check_plans.c knows nothing. */
 static const char *const released[] = {"qwen3-30b-a3b", "glm-4.5-air", "deepseek-v2-lite", "qwen3.5-35b-a3b", "deepseek-v4-flash"};
 
 START_TEST(released_models_run_on_24_gb)

@@ -13,7 +13,7 @@ static exf_code count(void *self, exf_err *err)
 
 START_TEST(a_result_is_returned_once)
 {
-    exf_background b = {.fn = NULL};
+    exf_background b = {.worker.open = 0};
     int n = 0;
     ck_ok(exf_background_wait(&b, &e), e); /* nothing was started */
     for (int i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-/* check_row_layouts.c - rows of several roles in one tensor, group by group (src/model/model_rows): each role's runs are its rows
+/* check_row_layouts.c - rows of several roles in one tensor, group by group (src/model/model.c): each role's runs are its rows
  * in order, and together the roles have every row of the tensor once. */
 #include "tests/support/fixtures.h"
 

@@ -3,9 +3,9 @@
 #include "tests/support/validation_fixtures.h"
 
 #include "base/mem.h"
-#include "run/validation.h"
 #include "validate/frontier.h"
 #include "validate/recommendation.h"
+#include "validate/validation.h"
 
 #include <stdlib.h>
 

@@ -6,8 +6,8 @@
  * is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
  * tables, exports or a capture, and solving.  Without weights it reports only a lower bound: operations at the rate of a
  * matrix product. */
-#ifndef EXF_PLAN_PLAN_H
-#define EXF_PLAN_PLAN_H
+#ifndef EXF_RUN_PLAN_H
+#define EXF_RUN_PLAN_H
 #include "pass/forward.h"
 #include "recipe/recipe.h"
 

@@ -1,12 +1,11 @@
 /* validation_tables.c - finds what variants ask for and tables lack, and writes the exfold-solve command that adds it, or
  * derives it where the tables are a plugin's; see validation.h. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "artifact/data.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/names.h"
-#include "solve/solve.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-/* check_validation_lanes.c - run/validation_lanes: which lanes a validation has for the variants that are asked for. */
+/* check_validation_lanes.c - validate/validation_lanes: which lanes a validation has for the variants that are asked for. */
 #include "tests/support/scratch_fixtures.h"
 
 #include "fold/runtime.h"
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include <string.h>
 

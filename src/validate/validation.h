@@ -1,7 +1,7 @@
 /* validation.h - the pieces of exfold-validate: which tables its variants need, what folding single layers does to the model, and
  * the report of its results. */
-#ifndef EXF_RUN_VALIDATION_H
-#define EXF_RUN_VALIDATION_H
+#ifndef EXF_VALIDATE_VALIDATION_H
+#define EXF_VALIDATE_VALIDATION_H
 #include "artifact/tables.h"
 #include "base/hash.h"
 #include "base/opt.h"
@@ -9,7 +9,7 @@
 #include "capture/corpus.h"
 #include "fold/variant.h"
 #include "inspect/drawing.h"
-#include "recipe/recipe.h"
+#include "solve/solve.h"
 #include "validate/frontier.h"
 #include "validate/recommendation.h"
 #include "validate/validate.h"
@@ -107,22 +107,7 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int ru
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */
 
-/* ---- what it decides (validation_decision.c) ------------------------------------------------------- */
-
-typedef struct {
-    int has_limit;
-    exf_limit limit;
-    double bandwidth; /* bytes per second of the memory that will serve; 0: not given */
-} exf_validate_decision;
-
-/* Reads validate.limit, validate.gpu and validate.bandwidth.  A limit asks for the sweep of --frontier and sets r->frontier, unless
- * variants are given where it is, on the command line or in the recipe. */
-exf_code exf_validate_decision_read(exf_validate_decision *d, exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* Adds the fact validate.text: the files of --text, or the manifest, without their directories. */
-exf_code exf_validate_text_fact(exf_provenance *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
-
-/* ---- the report (validation_summary.c, validation_words.c, validation_report.c,
- * validation_markdown.c, validation_chart.c) */
+/* ---- the report (validation_summary.c, validation_words.c, validation_report.c, validation_markdown.c, validation_chart.c) --- */
 
 typedef struct {
     exf_judged of;                 /* the validation, and what its rows are judged by */
@@ -160,19 +145,4 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
 /* Draws KL over cost: a panel for prefill and one for each size of decode batches.  Rows are letters; those on a frontier are
  * marked.  d was opened; its page is begun here. */
 exf_code exf_frontier_draw(const exf_validate_report *r, exf_drawing *d, exf_err *err) EXF_CHECKED;
-
-/* ---- files (validation_files.c) ----------------------------------------------------------------------- */
-
-typedef struct {
-    const char *json;     /* NULL: to standard output, and no summary there */
-    const char *markdown;
-    const char *picture;  /* of the frontier; NULL: none */
-    const char *manifest; /* of --text; NULL: none */
-    const exf_text *manifest_text;
-    const char *tables_digest;
-    int force;
-} exf_validation_files;
-
-/* Writes the files, each whole or not at all, and the summary to standard output, unless that is the JSON alone. */
-exf_code exf_validation_write(const exf_validation_files *f, const exf_validate_report *report, exf_err *err) EXF_CHECKED;
 #endif

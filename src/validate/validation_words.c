@@ -1,6 +1,6 @@
 /* validation_words.c - says in sentences what a validation found: stability, what is not constrained, the data, and what is
  * recommended; see validation.h.  Every output has the same sentences. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "artifact/provenance.h"
 #include "base/mem.h"

@@ -3,7 +3,7 @@
  * Tables know their sequences by digest (artifact/tables.h).  A sequence of the validation that was cut as the calibration cut
  * is looked up as it is.  Cut longer, it is looked up in pieces of the calibration's length; cut shorter, together with the
  * sequences that go on with its document. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "artifact/data.h"
 #include "base/log.h"

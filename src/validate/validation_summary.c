@@ -1,7 +1,7 @@
 /* validation_summary.c - the summary of a validation for a terminal, which it does not fill; see validation.h.
  *
  * A run of few variants shows all that were asked for, a sweep the rows on its frontiers; validation.md has every row. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "base/mem.h"
 

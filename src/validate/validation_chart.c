@@ -2,7 +2,7 @@
  *
  * The axis of KL is logarithmic, since budgets differ by factors.  The original, whose KL is 0, is left out, and so is what folds
  * both phases, which is on no frontier, and what its batches do not constrain. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "base/mem.h"
 #include "inspect/drawing.h"

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "format/json.h"
-#include "run/validation.h"
+#include "validate/validation.h"
 
 typedef struct {
     results *r;

@@ -1,6 +1,6 @@
 /* validation_sensitivities.c - what folding single layers does to the model: the variants that measure it, and their results as
  * a solver reads them; see validation.h. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "artifact/provenance.h"
 #include "artifact/statistics.h"

@@ -1,5 +1,5 @@
 /* plan_measure.c - how long a run takes, measured on a sample of it, and predicted for several ranks and nodes; see plan.h. */
-#include "plan/plan.h"
+#include "run/plan.h"
 
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,5 +1,5 @@
 /* validation_report.c - formats the results of a validation as JSON; see validation.h. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "artifact/provenance.h"
 #include "base/mem.h"

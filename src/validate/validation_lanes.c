@@ -1,6 +1,6 @@
 /* validation_lanes.c - the lanes of a validation: the variants that were asked for, by the sizes of their decode batches, and what
  * runs beside them, baselines and halves of the calibration; see validation.h. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "base/mem.h"
 

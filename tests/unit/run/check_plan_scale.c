@@ -2,7 +2,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/fixtures.h"
 
-#include "plan/plan.h"
+#include "run/plan.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* plan.c - checks where the outputs go, and prints a plan as lines or JSON; see plan.h. */
-#include "plan/plan.h"
+#include "run/plan.h"
 
 #include "base/mem.h"
 #include "format/json.h"

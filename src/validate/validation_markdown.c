@@ -1,5 +1,5 @@
 /* validation_markdown.c - formats the results of a validation as Markdown, for people and model cards; see validation.h. */
-#include "run/validation.h"
+#include "validate/validation.h"
 
 #include "artifact/provenance.h"
 #include "base/mem.h"
