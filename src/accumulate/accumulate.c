@@ -12,9 +12,8 @@
 
 /* ---- before the first layer --------------------------------------------------------------------- */
 
-static exf_code begin_pass(void *self, int n_workers, exf_err *err)
+static exf_code open_host(exf_accumulator *a, int n_workers, exf_err *err)
 {
-    exf_accumulator *a = self;
     const exf_accumulate_options *o = &a->options;
     exf_code rc;
     int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
@@ -52,9 +51,8 @@ static uint64_t count_device_bytes(const void *self, const exf_backend *b)
     return exf_accumulate_device_memory(b, &a->shape, &a->options);
 }
 
-static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
+static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
-    exf_accumulator *a = self;
     exf_code rc;
     EXF_TRY(exf_stream_energy_open_device(&a->stream, b, err));
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_open_device(&a->routes, b, err));
@@ -69,6 +67,12 @@ static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
     rc = exf_sink_open_device(a, err);
 out:
     return rc;
+}
+
+static exf_code begin_pass(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
+{
+    exf_code rc = open_host(self, n_workers, err);
+    return rc == EXF_OK && gpu ? open_device(self, gpu, err) : rc;
 }
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
@@ -89,9 +93,8 @@ static int layer_after(const exf_accumulator *a, int layer)
     return next;
 }
 
-static exf_code begin_inputs(void *self, int layer, exf_err *err)
+static exf_code begin_inputs(exf_accumulator *a, int layer, exf_err *err)
 {
-    exf_accumulator *a = self;
     return accumulates(a, layer) ? exf_norm_sampler_begin(&a->norms, &a->sequences, layer, layer_after(a, layer), err) : EXF_OK;
 }
 
@@ -99,15 +102,11 @@ static exf_code keep_input(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
-    if (accumulates(a, b->layer)) exf_norm_sampler_keep(&a->norms, b);
-    return EXF_OK;
-}
-
-static exf_code keep_device_input(void *self, const exf_device_input *b, exf_err *err)
-{
-    exf_accumulator *a = self;
-    (void)err;
-    if (accumulates(a, b->layer)) exf_norm_sampler_keep_device(&a->norms, b);
+    if (!accumulates(a, b->layer)) return EXF_OK;
+    if (b->q)
+        exf_norm_sampler_keep_device(&a->norms, b);
+    else
+        exf_norm_sampler_keep(&a->norms, b);
     return EXF_OK;
 }
 
@@ -118,9 +117,8 @@ static void send_directions(exf_accumulator *a)
 }
 
 /* Finds the directions of the norm head. */
-static exf_code end_inputs(void *self, int layer, struct exf_queue *q, exf_err *err)
+static exf_code end_inputs(exf_accumulator *a, int layer, struct exf_queue *q, exf_err *err)
 {
-    exf_accumulator *a = self;
     int helpers = a->n_workers > a->options.helpers ? a->n_workers : a->options.helpers;
     exf_code rc;
     if (!a->active) return EXF_OK;
@@ -149,11 +147,9 @@ out:
     return rc;
 }
 
-static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
+static exf_code begin_layer(exf_accumulator *a, int layer, exf_err *err)
 {
-    exf_accumulator *a = self;
     exf_code rc = EXF_OK;
-    (void)moe_index;
     a->active = accumulates(a, layer);
     a->first_done = 0;
     for (int i = 0; i < a->n_workers; i++) {
@@ -189,11 +185,9 @@ out:
     return rc;
 }
 
-static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
+static exf_code add_host_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
-    exf_accumulator *a = self;
     exf_code rc;
-    if (!a->active) return EXF_OK;
     EXF_TRY(exf_stream_energy_add(&a->stream, b, err));
     if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
     if (a->sums[0].norms.known && !a->options.basis_only)
@@ -207,10 +201,8 @@ out:
     return rc;
 }
 
-static exf_code add_common_input(void *self, const exf_common_input_block *b, exf_err *err)
+static exf_code add_host_common_input(exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
 {
-    exf_accumulator *a = self;
-    if (!a->active) return EXF_OK;
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_sequence_tracker *k = &a->tracker[b->worker];
     exf_layer_sums m = exf_layer_sums_of(s);
@@ -230,14 +222,14 @@ out:
 }
 
 /* Returns tokens [at, at + n) of a block. */
-static exf_device_block part_of(const exf_device_block *b, size_t at, int n)
+static exf_moe_block part_of(const exf_moe_block *b, size_t at, int n)
 {
     size_t slot = at * (size_t)b->top_k, h = (size_t)b->d_model;
     exf_number number = b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
-    exf_device_block part = *b;
+    exf_moe_block part = *b;
     part.row += at;
     part.n_tokens = n;
-    part.expert_input = exf_matrix_at((exf_matrix){b->expert_input, number}, at * h).p;
+    part.moe_input = exf_matrix_at((exf_matrix){b->moe_input, number}, at * h).p;
     part.expert_outputs = exf_matrix_at((exf_matrix){b->expert_outputs, number}, slot * h).p;
     part.router_ids += slot;
     part.router_weights += slot;
@@ -248,7 +240,7 @@ static exf_device_block part_of(const exf_device_block *b, size_t at, int n)
 }
 
 /* Adds pair sums and, where it is wanted, the norm head's, which reads the norms that the others took; keeps sampled routes. */
-static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
+static void add_device_pairs(exf_accumulator *a, const exf_moe_block *b)
 {
     exf_device_norms *norms = &a->device_norms;
     if (!norms->b) {
@@ -257,7 +249,7 @@ static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
         return;
     }
     for (int at = 0; at < b->n_tokens; at += EXF_NORM_TOKENS) {
-        exf_device_block part = part_of(b, (size_t)at, b->n_tokens - at < EXF_NORM_TOKENS ? b->n_tokens - at : EXF_NORM_TOKENS);
+        exf_moe_block part = part_of(b, (size_t)at, b->n_tokens - at < EXF_NORM_TOKENS ? b->n_tokens - at : EXF_NORM_TOKENS);
         a->device.sq = norms->sq;
         exf_device_sums_add(&a->device, &part);
         exf_device_norms_add(norms, &part);
@@ -265,25 +257,31 @@ static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
     }
 }
 
-static exf_code add_device_block(void *self, const exf_device_block *b, exf_err *err)
+static void add_device_block(exf_accumulator *a, const exf_moe_block *b)
 {
-    exf_accumulator *a = self;
-    if (!a->active) return EXF_OK;
     exf_stream_energy_add_device(&a->stream, b);
-    (void)err;
     if (b->sweep > 0) {
         exf_vector_accumulator_add_device(a->vectors, b);
-        return EXF_OK;
+        return;
     }
     add_device_pairs(a, b);
     if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
-    return EXF_OK;
 }
 
-static exf_code add_device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
+static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
+    if (!b->q) return add_host_block(a, b, err);
+    add_device_block(a, b);
+    return EXF_OK;
+}
+
+static exf_code add_common_input(void *self, const exf_common_input_block *c, exf_err *err)
+{
+    exf_accumulator *a = self;
+    if (!a->active) return EXF_OK;
+    if (!c->q) return add_host_common_input(a, c, err);
     exf_device_sums_add_common_input(&a->device, c);
     if (!a->options.bare_router) return EXF_OK;
     return exf_bare_sums_add_device(&a->sums[0], a->device.b, c, (int)a->shape.top_k, a->options.bare_router > 1, err);
@@ -311,11 +309,9 @@ out:
     return rc;
 }
 
-static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_err *err)
+static exf_code end_sweep(exf_accumulator *a, int layer, int sweep, exf_err *err)
 {
-    exf_accumulator *a = self;
     exf_code rc = EXF_OK;
-    (void)moe_index;
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     if (!a->vectors) goto out;
@@ -325,11 +321,9 @@ out:
     return rc;
 }
 
-static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
+static exf_code end_layer(exf_accumulator *a, int layer, exf_progress *progress, exf_err *err)
 {
-    exf_accumulator *a = self;
     exf_code rc = EXF_OK;
-    (void)moe_index;
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
@@ -342,6 +336,18 @@ static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *pr
     if (rc == EXF_OK) rc = a->sink->take(a, layer, err);
 out:
     return rc;
+}
+
+static exf_code observe_moment(void *self, const exf_moment *m, exf_err *err)
+{
+    switch (m->at) {
+    case EXF_AT_INPUTS_BEGIN: return begin_inputs(self, m->layer, err);
+    case EXF_AT_LAYER_BEGIN: return begin_layer(self, m->layer, err);
+    case EXF_AT_INPUTS_END: return end_inputs(self, m->layer, m->q, err);
+    case EXF_AT_SWEEP_END: return end_sweep(self, m->layer, m->sweep, err);
+    case EXF_AT_LAYER_END: return end_layer(self, m->layer, m->progress, err);
+    default: return EXF_OK;
+    }
 }
 
 static exf_code settle_layers(void *self, int done, exf_err *err)
@@ -388,17 +394,9 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
-        .begin = begin_pass, .layer_begin = begin_layer,
-        .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
-        .settle = settle_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
-        .device_common_input = common_input ? add_device_common_input : NULL,
-        .device_sweeps = sweeps};
-    if (o->norm_head && !o->basis) {
-        a->observer.inputs_begin = begin_inputs;
-        a->observer.input = keep_input;
-        a->observer.device_input = keep_device_input;
-        a->observer.inputs_end = end_inputs;
-    }
+        .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = observe_moment,
+        .input = o->norm_head && !o->basis ? keep_input : NULL, .block = add_block,
+        .common_input = common_input ? add_common_input : NULL, .settle = settle_layers};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;

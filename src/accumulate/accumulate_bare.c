@@ -53,7 +53,7 @@ exf_code exf_bare_sums_add(const exf_layer_statistics *s, const exf_bare_tokens 
 /* ---- outputs in GPU memory ------------------------------------------------------------------------ */
 
 /* Copies the tokens [first, first + n) of the block to host memory, as float32. */
-static exf_code fetch_outputs(float *to, const exf_backend *b, const exf_device_common_input *c, int first, int n, exf_err *err)
+static exf_code fetch_outputs(float *to, const exf_backend *b, const exf_common_input_block *c, int first, int n, exf_err *err)
 {
     size_t each = (size_t)c->n_experts * (size_t)c->d_model, numbers = (size_t)n * each, from = (size_t)first * each;
     uint16_t *rounded = (uint16_t *)(void *)to + numbers; /* the upper half: widened from the front, nothing is overwritten early */
@@ -70,7 +70,7 @@ out:
     return rc;
 }
 
-exf_code exf_bare_sums_add_device(const exf_layer_statistics *s, const exf_backend *b, const exf_device_common_input *c, int top_k,
+exf_code exf_bare_sums_add_device(const exf_layer_statistics *s, const exf_backend *b, const exf_common_input_block *c, int top_k,
                                   int renormalises, exf_err *err)
 {
     enum { TOKENS = EXF_COMMON_INPUT_UNIT };
@@ -80,7 +80,7 @@ exf_code exf_bare_sums_add_device(const exf_layer_statistics *s, const exf_backe
     exf_code rc;
     EXF_TRY(exf_mem_new(&rows, (size_t)c->n_tokens, sizeof *rows, "rows of common input", err));
     EXF_TRY(exf_mem_new(&outputs, TOKENS * each, sizeof *outputs, "outputs of common input", err));
-    EXF_TRY(b->download(c->q, rows, c->row, (size_t)c->n_tokens * sizeof *rows, err));
+    EXF_TRY(b->download(c->q, rows, c->device_row, (size_t)c->n_tokens * sizeof *rows, err));
     for (int p = 0; p < c->n_parts; p++)
         for (int at = 0, n; at < c->part[p].n_tokens; at += n) {
             int first = c->part[p].first + at, left = c->part[p].n_tokens - at;

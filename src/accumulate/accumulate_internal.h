@@ -73,7 +73,7 @@ exf_code exf_stream_energy_open_device(exf_stream_energy *s, const exf_backend *
  * energy is a sum of products in double, eight lanes in fixed order.  EXF_NUMERIC: a finite energy is out of range. */
 exf_code exf_stream_energy_add(exf_stream_energy *s, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 /* Queues a device block's energies; squares are added up in double. */
-void exf_stream_energy_add_device(exf_stream_energy *s, const exf_device_block *b);
+void exf_stream_energy_add_device(exf_stream_energy *s, const exf_moe_block *b);
 /* Adds what came since the last call to `to`; waits for the device. */
 exf_code exf_stream_energy_take(exf_stream_energy *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
 void exf_stream_energy_free(exf_stream_energy *s); /* accepts zeroed memory */
@@ -100,13 +100,13 @@ uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const e
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, int next, exf_err *err) EXF_CHECKED;
 /* Takes samples from a block of the first sweep; concurrent. */
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b);
-void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b);
+void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_moe_block *b);
 /* Called between the sweeps; s has all of the layer's sums. */
 exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer,
                                         exf_err *err) EXF_CHECKED;
 /* Adds a block of the second sweep; concurrent for different workers. */
 exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
-void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b);
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_moe_block *b);
 /* Called after the second sweep: copies sums on a device to the host. */
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err) EXF_CHECKED;
 /* Returns 1 if rank 0 then has the sums of all ranks, whose GPUs share their memory, and the others have none. */
@@ -164,7 +164,7 @@ exf_code exf_norm_sampler_begin(exf_norm_sampler *s, const exf_sequence_list *se
                                 exf_err *err) EXF_CHECKED;
 /* Keeps the chosen tokens of a block; blocks in host memory may come from several threads. */
 void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_input_block *b);
-void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b);
+void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_input_block *b);
 /* Sets the basis of `to`, which float32 holds; collective where there are ranks.  q: the blocks' queue on a device, for which this
  * waits; else NULL. */
 exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, exf_queue *q, int helpers,
@@ -221,7 +221,7 @@ typedef struct {
 /* Add the terms of the bare router. */
 exf_code exf_bare_sums_add(const exf_layer_statistics *s, const exf_bare_tokens *t, exf_err *err) EXF_CHECKED;
 /* Does so for outputs in GPU memory, which it copies to the host a few tokens at a time. */
-exf_code exf_bare_sums_add_device(const exf_layer_statistics *s, const exf_backend *b, const exf_device_common_input *c, int top_k,
+exf_code exf_bare_sums_add_device(const exf_layer_statistics *s, const exf_backend *b, const exf_common_input_block *c, int top_k,
                                   int renormalises, exf_err *err) EXF_CHECKED;
 
 /* ---- accumulate_facts.c --------------------------------------------------------------------------- */

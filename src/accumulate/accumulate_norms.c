@@ -61,7 +61,7 @@ static exf_code read_tokens(norm_block *m, const exf_norm_sums *to, const double
     EXF_TRY(exf_mem_new(&m->mean, tokens, sizeof *m->mean, "norm head", err));
     EXF_TRY(exf_mem_new(&m->product, n * (n + 1) / 2, sizeof *m->product, "norm head", err));
     for (size_t t = 0; t < tokens; t++) {
-        const float *x = b->moe_input + t * h;
+        const float *x = (const float *)b->moe_input + t * h;
         m->norm[t] = sqrt(exf_dot(x, x, b->d_model));
         m->mean[t] = exf_norm_logit_mean(b->router_logits + t * (size_t)b->n_experts, b->n_experts);
         project(m->projected + t * (size_t)to->q, x, basis, b->d_model, to->q);
@@ -74,7 +74,7 @@ out:
 static double read_slot(double *z, size_t *at, const norm_block *m, const exf_norm_sums *to, const exf_moe_block *b, size_t slot)
 {
     size_t t = slot / (size_t)b->top_k, n = exf_norm_features(to->q), h = (size_t)b->d_model;
-    const float *u = b->expert_outputs + slot * h;
+    const float *u = (const float *)b->expert_outputs + slot * h;
     double sq = exf_dot(u, u, b->d_model), most = 0;
     double logit = (double)b->router_logits[t * (size_t)b->n_experts + (size_t)b->topk_ids[slot]];
     exf_norm_features_of(z, m->projected + t * (size_t)to->q, to->q, logit - m->mean[t], (double)b->topk_weights[slot], m->norm[t]);
@@ -142,7 +142,7 @@ exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const e
 void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe_block *b, size_t t)
 {
     size_t h = (size_t)b->d_model, e = (size_t)b->n_experts, k = (size_t)b->top_k;
-    const float *x = b->moe_input + t * h, *logits = b->router_logits + t * e;
+    const float *x = (const float *)b->moe_input + t * h, *logits = b->router_logits + t * e;
     double projected[EXF_NORM_MOST], phi[MOST], mean = exf_norm_logit_mean(logits, b->n_experts);
     project(projected, x, basis, b->d_model, q);
     exf_norm_features_of(phi, projected, q, 0, 1, sqrt(exf_dot(x, x, b->d_model)));

@@ -62,6 +62,7 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
 {
     int k = b->top_k;
     size_t slots = (size_t)b->n_tokens * (size_t)k;
+    const float *outputs = b->expert_outputs;
     exf_code rc;
     EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, slots * (size_t)k, sizeof *s->entry, "vector sums", err));
     EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector sums", err));
@@ -86,7 +87,7 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
     for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* the second pass moved each start to the next pair's */
     s->first[0] = 0;
     for (size_t i = 0; i < slots; i++) {
-        s->weight[i] = weight_of(b->expert_outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
+        s->weight[i] = weight_of(outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
         if (s->weight[i] >= 0) continue;
         rc = exf_root_fault(err, s->weight[i]);
         exf_err_prefix(err, "token %zu: ", i / (size_t)k);
@@ -100,11 +101,11 @@ out:
 static void load_rows(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, int n)
 {
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
+    const float *outputs = b->expert_outputs;
     for (int i = 0; i < n; i++) {
         const struct exf_pair_entry *e = &s->entry[s->first[p] + i];
         size_t slot = (size_t)e->token * k;
-        const float *u = b->expert_outputs + (slot + (size_t)e->source) * h,
-                    *v = b->expert_outputs + (slot + (size_t)e->target) * h;
+        const float *u = outputs + (slot + (size_t)e->source) * h, *v = outputs + (slot + (size_t)e->target) * h;
         double root = sqrt(s->weight[slot + (size_t)e->source]);
         for (size_t j = 0; j < h; j++) {
             m->u[(size_t)i * h + j] = root * (double)u[j];

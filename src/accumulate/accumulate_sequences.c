@@ -158,7 +158,7 @@ exf_code exf_stream_energy_add(exf_stream_energy *s, const exf_moe_block *b, exf
     return EXF_OK;
 }
 
-void exf_stream_energy_add_device(exf_stream_energy *s, const exf_device_block *b)
+void exf_stream_energy_add_device(exf_stream_energy *s, const exf_moe_block *b)
 {
     if (!b->stream) return;
     s->b->gpu->row_energies(b->q, s->device, b->stream, b->n_tokens, b->stream_width);

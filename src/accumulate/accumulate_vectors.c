@@ -145,7 +145,7 @@ void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_mo
     if (takes_samples(m->options)) exf_sampler_keep(&m->sampler, b);
 }
 
-void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b)
+void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_moe_block *b)
 {
     if (takes_samples(m->options)) exf_device_samples_keep(&m->samples, &m->sampler, b);
 }
@@ -379,7 +379,7 @@ out:
     return rc;
 }
 
-void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_moe_block *b)
 {
     exf_device_vectors_add(&m->device, b);
 }

@@ -95,11 +95,11 @@ void exf_device_norms_begin(exf_device_norms *s, const double *basis)
     s->q = NULL;
 }
 
-void exf_device_norms_add(exf_device_norms *s, const exf_device_block *b)
+void exf_device_norms_add(exf_device_norms *s, const exf_moe_block *b)
 {
     const exf_norm_products_sums *to = &s->sums;
     exf_norm_products_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = b->n_tokens,
-                                .x = {b->expert_input, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .sq = s->sq,
+                                .x = {b->moe_input, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .sq = s->sq,
                                 .ids = b->topk_ids, .weights = b->topk_weights, .logits = b->slot_logits, .row = (int64_t)b->row};
     if (!s->q) {
         s->b->upload(b->q, to->basis, s->basis_host, basis_elements((size_t)s->d_model, to->directions) * sizeof *to->basis);

@@ -27,7 +27,7 @@ exf_code exf_device_norms_open(exf_device_norms *s, const exf_backend *b, int n_
 /* Sets the layer's directions, which float32 holds, before its blocks. */
 void exf_device_norms_begin(exf_device_norms *s, const double *basis);
 /* Queues the terms of at most EXF_NORM_TOKENS tokens, after s->sq has their squared norms. */
-void exf_device_norms_add(exf_device_norms *s, const exf_device_block *b);
+void exf_device_norms_add(exf_device_norms *s, const exf_moe_block *b);
 /* Waits and adds the terms since the beginning to `to`.  EXF_NUMERIC names layer, sequence and token of a number out of range. */
 exf_code exf_device_norms_take(exf_device_norms *s, const exf_norm_sums *to, int layer, exf_err *err) EXF_CHECKED;
 void exf_device_norms_free(exf_device_norms *s); /* accepts zeroed memory */

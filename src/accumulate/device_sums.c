@@ -43,7 +43,7 @@ exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to
 }
 
 /* Queues the terms of tokens [at, at + n) of the block; part: the checked one that they are, or NULL. */
-static void add_tokens(exf_device_sums *s, const exf_device_block *b, size_t at, int n, exf_checked_part *part)
+static void add_tokens(exf_device_sums *s, const exf_moe_block *b, size_t at, int n, exf_checked_part *part)
 {
     size_t slot = at * (size_t)b->top_k;
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
@@ -56,7 +56,7 @@ static void add_tokens(exf_device_sums *s, const exf_device_block *b, size_t at,
     if (part) exf_cross_check_after(&s->check, part, b->q, s->sums);
 }
 
-static void add_part(exf_device_sums *s, const exf_device_block *b, size_t at, int n)
+static void add_part(exf_device_sums *s, const exf_moe_block *b, size_t at, int n)
 {
     while (n > 0) {
         exf_checked_part *part;
@@ -75,7 +75,7 @@ static void enter_sequence(exf_device_sums *s, exf_queue *q, size_t sequence)
     s->in_half = in_half;
 }
 
-void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
+void exf_device_sums_add(exf_device_sums *s, const exf_moe_block *b)
 {
     s->q = b->q;
     s->batch = b->batch;
@@ -98,7 +98,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
 
 /* Queues the terms of part i of common input; where the CPU checks its first unit, a call of its own adds that unit, which
  * changes no bit. */
-static void add_common(exf_device_sums *s, const exf_device_common_input *b, int i, exf_common_input_call c)
+static void add_common(exf_device_sums *s, const exf_common_input_block *b, int i, exf_common_input_call c)
 {
     exf_checked_part *part = exf_cross_check_next_common(&s->check, b, i);
     exf_common_input_call unit = c;
@@ -114,7 +114,7 @@ static void add_common(exf_device_sums *s, const exf_device_common_input *b, int
     if (c.n_tokens) s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
 }
 
-void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b)
+void exf_device_sums_add_common_input(exf_device_sums *s, const exf_common_input_block *b)
 {
     exf_gram_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
                         .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .gram_matrices = s->gram_matrices};
@@ -123,7 +123,7 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
     for (int i = 0; i < b->n_parts; i++) {
         const exf_common_input_part *p = &b->part[i];
         exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting,
-                                   .row = b->row + p->first,
+                                   .row = b->device_row + p->first,
                              .row_offset = (int64_t)b->row_offset};
         if (s->sequences) enter_sequence(s, b->q, p->sequence);
         add_common(s, b, i, c);

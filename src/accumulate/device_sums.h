@@ -51,9 +51,9 @@ exf_code exf_device_sums_check(exf_device_sums *s, int top_k, int d_model, exf_e
 exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err) EXF_CHECKED;
 /* Queues the block's terms.  Blocks come in order of rows, from 0 on, each row once a layer; else take fails with
  * EXF_INTERNAL where sums over sequences are wanted. */
-void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
+void exf_device_sums_add(exf_device_sums *s, const exf_moe_block *b);
 /* Queues the terms of common input. */
-void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b);
+void exf_device_sums_add_common_input(exf_device_sums *s, const exf_common_input_block *b);
 /* Waits and gives `to` the sums of the terms since the last call; does nothing if no block came.  EXF_NUMERIC names layer,
  * sequence, token and expert, or the pair of a sequence, whose terms are out of range; EXF_DEVICE what the check of an earlier
  * layer found (exf_cross_check_finish). */

@@ -209,13 +209,13 @@ static void send_choice(exf_device_vectors *s, exf_queue *q)
     b->zero(q, s->lowrank.bad, sizeof *s->lowrank.bad);
 }
 
-static exf_matrix outputs_of(const exf_device_block *b)
+static exf_matrix outputs_of(const exf_moe_block *b)
 {
     return (exf_matrix){b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
 }
 
 /* Adds tokens [at, at + n) of the block, all of one unit; begins, ends: they are the unit's first, last. */
-static void add_to_diagonal(const exf_device_vectors *s, const exf_device_block *b, size_t at, int n, int begins, int ends)
+static void add_to_diagonal(const exf_device_vectors *s, const exf_moe_block *b, size_t at, int n, int begins, int ends)
 {
     size_t slot = at * (size_t)b->top_k;
     exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
@@ -226,7 +226,7 @@ static void add_to_diagonal(const exf_device_vectors *s, const exf_device_block 
 }
 
 /* Adds the block's diagonal terms, unit by unit. */
-static void add_units(exf_device_vectors *s, const exf_device_block *b)
+static void add_units(exf_device_vectors *s, const exf_moe_block *b)
 {
     for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
         const exf_span *span = &b->batch->span[exf_sequence_of(b->batch, 0, b->row + at)];
@@ -237,7 +237,7 @@ static void add_units(exf_device_vectors *s, const exf_device_block *b)
     }
 }
 
-void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b)
+void exf_device_vectors_add(exf_device_vectors *s, const exf_moe_block *b)
 {
     if (s->of->n_pairs == 0) return;
     if (!s->q) send_choice(s, b->q);

@@ -44,7 +44,7 @@ exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, si
 void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums, int is_last);
 /* Queues the block's terms.  Blocks come in order of rows; the unit of diagonal sums is that of the host, EXF_MOE_BLOCK tokens of a
  * sequence, that of low-rank sums a token, however blocks are cut. */
-void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b);
+void exf_device_vectors_add(exf_device_vectors *s, const exf_moe_block *b);
 /* Waits, and lends `sums` the arrays with the terms added since the beginning, until the next take or the one after it.  Collective
  * for ranks that share their sums: rank 0 gets those of all, the others none.  EXF_NUMERIC names sequence, block and pair of a sum
  * that is out of range, or a weight without a root. */
@@ -80,7 +80,7 @@ exf_code exf_device_samples_open(exf_device_samples *s, exf_ranks *ranks, const 
                                  int rank, uint64_t seed, exf_err *err) EXF_CHECKED;
 void exf_device_samples_begin(exf_device_samples *s); /* called before a layer */
 /* Gathers the chosen samples of a block, on its queue; blocks come in order of rows. */
-void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b);
+void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_moe_block *b);
 /* Waits, and gathers on rank 0 what all ranks' blocks gave: experts in the sampler's pairs, outputs on its device. */
 exf_code exf_device_samples_gather(exf_device_samples *s, const exf_sampler *to, exf_err *err) EXF_CHECKED;
 /* Computes the basis [H, rank] of the samples' residuals in the sampler's order, less their mean.  scalar [n]: of each sample; NaN:

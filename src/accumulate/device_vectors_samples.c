@@ -53,7 +53,7 @@ static size_t row_bytes(const exf_device_samples *s)
 
 /* Gathers n rows of the slots from `first` on.  gather_rows() copies bits, so that ids pass as floats, and two bfloat16 as one:
  * rounded outputs have even width (moe.h). */
-static void gather(const exf_device_samples *s, const exf_device_block *b, void *rows, size_t at, size_t first, size_t n)
+static void gather(const exf_device_samples *s, const exf_moe_block *b, void *rows, size_t at, size_t first, size_t n)
 {
     int32_t *slot = s->slot + at;
     s->b->upload(b->q, slot, s->slot_host + at, n * sizeof *slot);
@@ -68,7 +68,7 @@ void exf_device_samples_begin(exf_device_samples *s)
 }
 
 /* Each sample has a place of its own in slot_host, which copies still read when this returns. */
-void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b)
+void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_moe_block *b)
 {
     size_t row = of->own.first + b->row, first = exf_smallest_keys_first(&of->keys, row);
     size_t end = exf_smallest_keys_first(&of->keys, row + (size_t)b->n_tokens), n = end - first;

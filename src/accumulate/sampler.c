@@ -119,12 +119,13 @@ out:
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
 {
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->own.first + b->row;
+    const float *outputs = b->expert_outputs;
     for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->n; at++) {
         size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
         if (row >= first + (size_t)b->n_tokens) break;
         size_t source = (row - first) * k + (size_t)s->slot[2 * i], target = (row - first) * k + (size_t)s->slot[2 * i + 1];
-        memcpy(s->source + i * h, b->expert_outputs + source * h, h * sizeof *s->source);
-        memcpy(s->target + i * h, b->expert_outputs + target * h, h * sizeof *s->target);
+        memcpy(s->source + i * h, outputs + source * h, h * sizeof *s->source);
+        memcpy(s->target + i * h, outputs + target * h, h * sizeof *s->target);
         s->pair[2 * i] = b->topk_ids[source];
         s->pair[2 * i + 1] = b->topk_ids[target];
     }
@@ -254,7 +255,7 @@ out:
     return rc;
 }
 
-static void gather_head(const exf_route_sampler *s, const exf_device_block *b, const double *projected, const double *norm,
+static void gather_head(const exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm,
                         size_t first, int n)
 {
     int q = s->sample.q, k = b->top_k;
@@ -267,7 +268,7 @@ static void gather_head(const exf_route_sampler *s, const exf_device_block *b, c
 
 /* gather_rows() copies bits, so ids pass as floats, and a double as two of them.  Each token has a place of its own in slot_host,
  * which copies still read when this returns. */
-void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, const double *projected, const double *norm)
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm)
 {
     size_t row = s->first_row + b->row, k = (size_t)b->top_k;
     size_t first = exf_smallest_keys_first(&s->keys, row);

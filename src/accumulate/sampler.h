@@ -90,7 +90,7 @@ uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k, int q);
 exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
 /* Gathers the chosen tokens of a block in device memory, on its queue; blocks come in order of rows.  projected [T, q], norm [T]:
  * the features that the norm head's sums took of the block's tokens; NULL without one. */
-void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, const double *projected, const double *norm);
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm);
 /* Fetches what was gathered of a layer; waits for the queue. */
 exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err) EXF_CHECKED;
 #endif

@@ -68,7 +68,7 @@ static exf_code open_accumulator(exf_accumulator **a, const char *path, exf_laye
         EXF_TRY(exf_sequence_sha256(sequences.sha256[i], (int32_t[]){i, 1}, 2, err));
     }
     EXF_TRY(exf_accumulator_new(a, &plan, err));
-    EXF_TRY((*a)->observer.begin(*a, 1, err));
+    EXF_TRY((*a)->observer.begin(*a, 1, NULL, err));
     (*a)->device.b = &somewhere; /* for the choice of the sink */
     rc = exf_sink_open(*a, err);
     (*a)->device.b = NULL;

@@ -56,7 +56,7 @@ static exf_accumulator *new_accumulator(const char *name, taker *t, const exf_ac
     ck_ok(exf_provenance_add(&p, &e, "data.sequences", "%d", N), e);
     ck_ok(exf_provenance_add(&p, &e, "data.tokens", "%d", TOKENS), e);
     ck_ok(exf_accumulator_new(&a, &plan, &e), e);
-    ck_ok(a->observer.begin(a, 1, &e), e);
+    ck_ok(a->observer.begin(a, 1, NULL, &e), e);
     a->device.b = device ? &somewhere : NULL;
     ck_ok(exf_sink_open(a, &e), e);
     a->device.b = NULL; /* it has no memory there */
@@ -69,7 +69,7 @@ static exf_accumulator *new_accumulator(const char *name, taker *t, const exf_ac
 static exf_code end_layer(exf_accumulator *a, int layer)
 {
     exf_layer_statistics *s = &a->sums[0];
-    ck_ok(a->observer.layer_begin(a, layer, layer, &e), e);
+    ck_ok(exf_observer_tell(&a->observer, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = layer, .moe_index = layer}, &e), e);
     for (int i = 0; i < E; i++) {
         ck_assert_uint_eq(s->norm_count[i], 0); /* a set that waited comes back as zeros */
         exf_exact_add(&s->norm_sum[i], 1.5 * layer + i);
