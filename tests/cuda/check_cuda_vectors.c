@@ -1,6 +1,7 @@
 /* check_cuda_vectors.c - what vectors are solved from, on the GPU: sums of real numbers near plain ones, the same bits wherever
  * calls are cut; samples against the host, and the basis of their residuals.  Shapes: check_cuda_vectors_shapes.c. */
 #include "accumulate/accumulate_internal.h"
+#include "accumulate/vectors.h"
 #include "kernels/linear/linear.h"
 #include "tests/support/sequence_fixtures.h"
 #include "tests/support/basis_fixtures.h"

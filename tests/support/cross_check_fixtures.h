@@ -4,7 +4,7 @@
 #define EXF_TESTS_CROSS_CHECK_FIXTURES_H
 #include "tests/support/layer_sums_fixtures.h"
 
-#include "accumulate/device_sums.h"
+#include "accumulate/chapter.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* accumulate_norm_sample.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
+/* norm_directions.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
  * head are over (artifact/norm_sums.h). */
-#include "accumulate/accumulate_internal.h"
+#include "accumulate/norm_directions.h"
 
 #include "base/mem.h"
 #include "base/parallel.h"
