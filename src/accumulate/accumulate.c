@@ -1,7 +1,7 @@
 /* accumulate.c - the observer: shows the chapters what it is shown, and follows a layer from its beginning to the end of its sums.
  *
  * Every worker adds up its own blocks in the first sweep; the first worker then gets all sums, from a device's memory too.
- * Vector sums take a second sweep.  What happens to the sums of a finished layer is its sink's (accumulate_sinks.c). */
+ * Vector sums take a second sweep.  A finished layer's sums go through a queue (accumulate_queue.c). */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/log.h"
@@ -21,11 +21,11 @@ static exf_code begin_pass(void *self, int n_workers, const exf_backend *gpu, ex
     for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
         if (c->begin) EXF_TRY(c->begin(a, err));
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
-    EXF_TRY(exf_sink_open(a, err));
+    EXF_TRY(exf_accumulator_open_queue(a, gpu != NULL, err));
     if (a->resume && a->target) EXF_TRY(exf_accumulator_restore(a, err));
     for (const exf_chapter *c = exf_chapter_after(-1); gpu && c; c = exf_chapter_after(c->place))
         if (c->open_device) EXF_TRY(c->open_device(a, gpu, err));
-    if (gpu) rc = exf_sink_open_device(a, err);
+    if (gpu) rc = exf_accumulator_pin_queue(a, err);
 out:
     return rc;
 }
@@ -126,7 +126,7 @@ static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
 
 static exf_code begin_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
 {
-    for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]); /* the sink took what the first worker had */
+    for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]); /* the queue took what the first worker had */
     return do_step(a, EXF_STEP_BEGIN_LAYER, m, err);
 }
 
@@ -137,7 +137,7 @@ static exf_code end_first_sweep(exf_accumulator *a, const exf_moment *m, exf_err
     EXF_TRY(do_step(a, EXF_STEP_END_FIRST_SWEEP, m, err));
     for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
     if (!a->vectors) goto out;
-    if (a->sink->between) EXF_TRY(a->sink->between(a, err));
+    EXF_TRY(exf_accumulator_add_scalars(a, err));
     rc = do_step(a, EXF_STEP_BETWEEN_SWEEPS, m, err);
 out:
     return rc;
@@ -150,9 +150,9 @@ static exf_code end_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
     m->progress->cold = 0;
     for (int e = 0; e < s->n_experts; e++) m->progress->cold += s->norm_count[e] == 0;
     if (a->ranks) m->progress->n_experts = 0; /* one rank's cold experts are not the run's */
-    if (a->vectors && a->sink->ready) EXF_TRY(a->sink->ready(a, err));
+    if (a->vectors) EXF_TRY(exf_accumulator_wait_for_set(a, err));
     EXF_TRY(do_step(a, EXF_STEP_END_LAYER, m, err));
-    rc = a->sink->take(a, m->layer, err);
+    rc = exf_accumulator_put(a, m->layer, err);
 out:
     return rc;
 }
@@ -180,7 +180,7 @@ static exf_code settle_layers(void *self, int done, exf_err *err)
     return exf_accumulator_settle(self, done, err);
 }
 
-/* ---- making an accumulator ------------------------------------------------------------------------ */
+/* ---- beginning and end of an accumulator and its file ----------------------------------------------- */
 
 /* Finds the sequence with which this rank's rows begin. */
 static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
@@ -195,6 +195,36 @@ static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
                     a->own.first, s->n, (long long)a->shape.n_tokens);
 }
 
+/* Refuses a basis of another run; weights that are not known yet are compared after the pass. */
+static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
+{
+    const exf_basis *b = a->options.basis;
+    exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
+    if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
+    return exf_model_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
+}
+
+/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
+static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance own = {0}, origin = {0};
+    exf_sequence_list sorted = {.n = 0};
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
+    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
+    EXF_TRY(exf_accumulate_facts(&own, &a->options, a->shape.top_k, a->shape.d_model, err));
+    exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
+                                  .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
+                                  .origin = &origin, .is_basis = a->options.basis_only};
+    if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
+    EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
+out:
+    exf_provenance_free(&own);
+    exf_provenance_free(&origin);
+    exf_sequence_list_free(&sorted);
+    return rc;
+}
+
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err)
 {
     exf_code rc;
@@ -204,10 +234,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    exf_worker_open(&a->layer_thread);
-    exf_worker_open(&a->write_thread);
-    exf_worker_open(&a->consumer_thread);
-    exf_worker_open(&a->record_thread);
+    for (int i = 0; i < EXF_N_STAGES; i++) exf_worker_open(&a->stage[i]);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
@@ -234,7 +261,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     }
     if (plan->target) {
         EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
-        EXF_TRY(exf_accumulator_start_file(a, plan, err));
+        EXF_TRY(start_file(a, plan, err));
         if (exf_wants_basis(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
     }
 out:
@@ -250,13 +277,44 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
     return &a->observer;
 }
 
+exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
+{
+    exf_code rc = exf_accumulator_finish_layers(a, err);
+    if (rc != EXF_OK || !a->target) return rc;
+    if (a->options.basis)
+        rc = exf_model_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
+    return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
+}
+
+/* Adds the digest of what vector sums were added up over. */
+static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_provenance p = {0};
+    exf_hash *h = a->basis_hash;
+    exf_code rc;
+    if (!h) return EXF_OK;
+    a->basis_hash = NULL;
+    EXF_TRY(exf_hash_end(h, digest, err));
+    EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
+    EXF_TRY(exf_statistics_add_facts(&a->writer, &p, err));
+out:
+    exf_provenance_free(&p);
+    return rc;
+}
+
+exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_code rc = exf_accumulator_finish_layers(a, err);
+    if (rc != EXF_OK || !a->target) return rc;
+    rc = add_basis_fact(a, err);
+    return rc == EXF_OK ? exf_statistics_commit(&a->writer, digest, err) : rc;
+}
+
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_worker_close(&a->layer_thread);
-    exf_worker_close(&a->write_thread);
-    exf_worker_close(&a->consumer_thread);
-    exf_worker_close(&a->record_thread);
+    for (int i = 0; i < EXF_N_STAGES; i++) exf_worker_close(&a->stage[i]); /* a stage may give to those after it */
     exf_statistics_abort(&a->writer);
     for (int i = 0; i < EXF_MOST_WAITING; i++) {
         exf_vector_sums_free(&a->waiting[i].vectors);

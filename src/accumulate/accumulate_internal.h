@@ -3,7 +3,7 @@
  *   accumulate.c            the observer: shows what it is shown to the chapters, and hands a layer's sums on
  *   chapter_<name>.c        a statistic each (chapter.h), chapter.c: their table
  *   accumulate_options.c    which of them are wanted; accumulate_memory.c: what they take
- *   accumulate_sinks.c      where a layer's sums go: the statistics file, now, later or by way of rank 0
+ *   accumulate_queue.c      where a finished layer's sums go: over the ranks, into the statistics file, to solver and resume point
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
@@ -89,55 +89,51 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
 enum { EXF_MOST_LAYER_ARRAYS = EXF_N_LAYER_ARRAYS + 16 };
 size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const exf_layer_statistics *s, const exf_vector_sums *v);
 
-/* ---- accumulate_sinks.c --------------------------------------------------------------------------- */
+/* ---- accumulate_queue.c --------------------------------------------------------------------------- */
 
-/* Where the sums of finished layers go.  The pass chooses one when it opens (exf_sink_open). */
+enum { EXF_MOST_WAITING = EXF_PINNED_SETS - 1 };
+
+/* Returns how many finished layers wait where a pass runs on a device or on several ranks. */
+static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ranks)
+{
+    return has_ranks || !exf_wants_vectors(o) ? EXF_MOST_WAITING : 1;
+}
+
+/* Each stage has a thread. */
+typedef enum { EXF_STAGE_ADD, EXF_STAGE_WRITE, EXF_STAGE_SOLVE, EXF_STAGE_RECORD, EXF_N_STAGES } exf_stage;
+
+/* A layer whose sums are complete. */
 typedef struct {
-    /* Takes the layer's sums from a->sums[0] and a->vectors, and leaves a->sums[0] zero for the next layer. */
-    exf_code (*take)(exf_accumulator *a, int layer, exf_err *err);
-    /* Called before the layer's vector sums are made in host memory: waits for the previous write; NULL: nothing to wait for. */
-    exf_code (*ready)(exf_accumulator *a, exf_err *err);
-    /* Called between the sweeps of a layer with vectors: the first worker's scalar sums become those of all ranks on rank 0. */
-    exf_code (*between)(exf_accumulator *a, exf_err *err);
-    /* Waits until all that was taken is written; collective. */
-    exf_code (*finish)(exf_accumulator *a, exf_err *err);
-} exf_sink;
+    exf_accumulator *a;
+    int layer;
+    exf_layer_statistics sums;
+    exf_vector_sums vectors; /* without pairs where the run has none */
+    int is_recorded;         /* 1: it is written to the resume point too */
+    double seconds;          /* that completing the set's last layer took; 0: it had none */
+    exf_job job[EXF_N_STAGES];
+} exf_finished_layer;
 
-/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
-exf_code exf_accumulator_start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Chooses the sink when the sums are allocated.  The second chooses again when the pass turns out to run on a device, and pins the
- * memory of all sets. */
-exf_code exf_sink_open(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-exf_code exf_sink_open_device(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Allocates the queue's sets; the second function pins the memory of all sets in a pass on a device. */
+exf_code exf_accumulator_open_queue(exf_accumulator *a, int on_device, exf_err *err) EXF_CHECKED;
+exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Copies the layers that the resume point has done to the file. */
+exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Adds up the first worker's scalar sums of all ranks on rank 0, which chooses from them what the second sweep adds up;
+ * collective. */
+exf_code exf_accumulator_add_scalars(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Waits until a set is free: called before a layer's vector sums are made in host memory. */
+exf_code exf_accumulator_wait_for_set(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Takes the layer's sums from a->sums[0] and a->vectors, and leaves a->sums[0] zero for the next layer. */
+exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+/* Waits until all layers are written, and their sums have passed the cross-check of a GPU; collective. */
+exf_code exf_accumulator_finish_layers(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Returns the first layer that is recorded as it is written, at the beginning of a run: 0, or INT_MAX if the first point records
  * all. */
 int exf_accumulator_first_record(const exf_accumulator *a);
 /* Ends what was taken, and writes the records of layers below `done` that have none. */
 exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err) EXF_CHECKED;
-/* Copies the layers that the resume point has done to the file. */
-exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-
-/* A finished layer whose sums wait to be written, or are being written or sent. */
-typedef struct {
-    exf_accumulator *a;
-    int layer;
-    exf_layer_statistics sums;
-    exf_vector_sums vectors; /* its vector sums, not written yet, or on their way to rank 0 */
-    int is_recorded;         /* 1: it is written to the resume point too */
-    double seconds;          /* how long the last write of this set took; 0: it had none */
-    exf_job job, write_job;
-} exf_waiting_layer;
-
-enum { EXF_MOST_WAITING = EXF_PINNED_SETS - 1 };
-/* Returns how many layers wait while the next one adds up, where a pass runs on a device or on several ranks.  A slow write of
- * scalar sums does not stop the pass; vector sums, which are large, wait alone.  Of several ranks one layer is written while the
- * next one is added up. */
-static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ranks)
-{
-    return has_ranks || !exf_wants_vectors(o) ? EXF_MOST_WAITING : 1;
-}
 
 struct exf_accumulator {
     exf_observer observer;
@@ -166,14 +162,10 @@ struct exf_accumulator {
     exf_device_sums device;   /* used if the forward pass runs on a device */
 
     /* The layers before it. */
-    const exf_sink *sink;        /* NULL: the pass has not begun */
-    exf_waiting_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
-    int n_waiting;               /* how many there are; 0: layers are written at once */
+    exf_finished_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
+    int depth;                   /* how many there are; 0: layers are completed at once */
     int turn;                    /* the set that the next layer takes */
-    exf_worker layer_thread;     /* writes waiting layers, or adds them up over the ranks, while the next layer runs */
-    exf_worker write_thread;     /* writes layers that were added up over the ranks */
-    exf_worker consumer_thread;  /* gives a layer to the consumer while the file gets it */
-    exf_worker record_thread;    /* writes a layer to the resume point while the file gets it */
+    exf_worker stage[EXF_N_STAGES];
 
     /* The file. */
     char *target;                /* NULL: none is written */
