@@ -1,47 +1,31 @@
-/* accumulate.c - the observer, in the order of the data: blocks of a layer to its sums.
+/* accumulate.c - the observer: shows the chapters what it is shown, and follows a layer from its beginning to the end of its sums.
  *
  * Every worker adds up its own blocks in the first sweep; the first worker then gets all sums, from a device's memory too.
- * Vector sums take a second sweep.  What happens to the sums of a finished layer is its sink's (accumulate_sinks.c). */
+ * Vector sums take a second sweep.  A finished layer's sums go through a queue (accumulate_queue.c). */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/linear/linear.h"
 
 #include <string.h>
 
 /* ---- before the first layer --------------------------------------------------------------------- */
 
-static exf_code begin_pass(void *self, int n_workers, exf_err *err)
+static exf_code begin_pass(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
 {
     exf_accumulator *a = self;
-    const exf_accumulate_options *o = &a->options;
     exf_code rc;
-    int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
-    size_t sampled = a->sequences.length ? exf_route_sampler_tokens(o->route_sample, a->shape.n_tokens) : 0;
     EXF_TRY(exf_mem_new(&a->sums, (size_t)n_workers, sizeof *a->sums, "statistics", err));
-    EXF_TRY(exf_mem_new(&a->tracker, (size_t)n_workers, sizeof *a->tracker, "statistics", err));
     a->n_workers = n_workers;
-    for (int i = 0; i < n_workers; i++) {
-        EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
-        EXF_TRY(exf_sequence_tracker_new(&a->tracker[i], e, err));
-    }
-    a->scratch_each =
-        o->common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
-    EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
-    if (exf_wants_vectors(o))
-        EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, o, &a->sequences, n_workers, a->ranks, a->own, err));
-    EXF_TRY(exf_stream_energy_new(&a->stream, n_workers, err));
-    if (sampled) EXF_TRY(exf_route_sampler_new(&a->routes, sampled, k, o->basis_only ? 0 : exf_head_directions(&a->shape, o), err));
-    if (a->ranks) exf_route_sampler_share(&a->routes, a->own.first);
+    for (int i = 0; i < n_workers; i++) EXF_TRY(exf_layer_statistics_new(&a->sums[i], (int)a->shape.n_experts, err));
+    for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
+        if (c->begin) EXF_TRY(c->begin(a, err));
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
-    for (int i = 1; i < n_workers; i++)
-        EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, exf_head_directions(&a->shape, o), err));
-    if (o->norm_head && !o->basis)
-        EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, exf_head_directions(&a->shape, o), a->own, err));
-    if (o->norm_head) EXF_TRY(exf_blas_reserve_cpu(n_workers > o->helpers ? n_workers : o->helpers, err));
-    EXF_TRY(exf_sink_open(a, err));
+    EXF_TRY(exf_accumulator_open_queue(a, gpu != NULL, err));
     if (a->resume && a->target) EXF_TRY(exf_accumulator_restore(a, err));
+    for (const exf_chapter *c = exf_chapter_after(-1); gpu && c; c = exf_chapter_after(c->place))
+        if (c->open_device) EXF_TRY(c->open_device(a, gpu, err));
+    if (gpu) rc = exf_accumulator_pin_queue(a, err);
 out:
     return rc;
 }
@@ -50,25 +34,6 @@ static uint64_t count_device_bytes(const void *self, const exf_backend *b)
 {
     const exf_accumulator *a = self;
     return exf_accumulate_device_memory(b, &a->shape, &a->options);
-}
-
-static exf_code open_device(void *self, const exf_backend *b, exf_err *err)
-{
-    exf_accumulator *a = self;
-    exf_code rc;
-    EXF_TRY(exf_stream_energy_open_device(&a->stream, b, err));
-    if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_open_device(&a->routes, b, err));
-    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
-                                 a->options.common_input_tokens > 0, err));
-    if (a->options.cross_check) EXF_TRY(exf_device_sums_check(&a->device, (int)a->shape.top_k, (int)a->shape.d_model, err));
-    if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
-    if (a->norms.basis) EXF_TRY(exf_norm_sampler_open_device(&a->norms, a->ranks, b, err));
-    if (a->options.norm_head && !a->options.basis_only)
-        EXF_TRY(exf_device_norms_open(&a->device_norms, b, (int)a->shape.n_experts, (int)a->shape.top_k, (int)a->shape.d_model,
-                                      exf_head_directions(&a->shape, &a->options), err));
-    rc = exf_sink_open_device(a, err);
-out:
-    return rc;
 }
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
@@ -89,259 +54,125 @@ static int layer_after(const exf_accumulator *a, int layer)
     return next;
 }
 
-static exf_code begin_inputs(void *self, int layer, exf_err *err)
+static exf_code do_step(exf_accumulator *a, exf_step_of_layer step, const exf_moment *m, exf_err *err)
 {
-    exf_accumulator *a = self;
-    return accumulates(a, layer) ? exf_norm_sampler_begin(&a->norms, &a->sequences, layer, layer_after(a, layer), err) : EXF_OK;
-}
-
-static exf_code keep_input(void *self, const exf_input_block *b, exf_err *err)
-{
-    exf_accumulator *a = self;
-    (void)err;
-    if (accumulates(a, b->layer)) exf_norm_sampler_keep(&a->norms, b);
-    return EXF_OK;
-}
-
-static exf_code keep_device_input(void *self, const exf_device_input *b, exf_err *err)
-{
-    exf_accumulator *a = self;
-    (void)err;
-    if (accumulates(a, b->layer)) exf_norm_sampler_keep_device(&a->norms, b);
-    return EXF_OK;
-}
-
-/* Gives the directions of the norm head to a device. */
-static void send_directions(exf_accumulator *a)
-{
-    if (a->device_norms.b) exf_device_norms_begin(&a->device_norms, a->sums[0].norms.basis);
-}
-
-/* Finds the directions of the norm head. */
-static exf_code end_inputs(void *self, int layer, struct exf_queue *q, exf_err *err)
-{
-    exf_accumulator *a = self;
-    int helpers = a->n_workers > a->options.helpers ? a->n_workers : a->options.helpers;
-    exf_code rc;
-    if (!a->active) return EXF_OK;
-    EXF_TRY(exf_norm_sampler_find(&a->norms, &a->sums[0].norms, layer, a->ranks, q, helpers, err));
-    send_directions(a);
-out:
+    exf_code rc = EXF_OK;
+    for (const exf_chapter *c = exf_chapter_after(-1); rc == EXF_OK && c; c = exf_chapter_after(c->place))
+        if (c->at[step]) rc = c->at[step](a, m, err);
     return rc;
 }
 
-/* Takes the directions of the norm head from the basis that the run was given. */
-static exf_code take_directions(exf_accumulator *a, int layer, exf_err *err)
-{
-    const exf_accumulate_options *o = &a->options;
-    exf_norm_sums given = {.q = 0}, *to = &a->sums[0].norms;
-    exf_code rc;
-    EXF_TRY(exf_basis_get_norms(o->basis, layer, &given, err));
-    if (given.q != to->q) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: layer %d has %d directions of a norm head, the run %d", exf_h5_path(o->basis->h), layer,
-                      given.q, to->q);
-        goto out;
-    }
-    exf_norm_sums_set_basis(to, given.basis);
-    send_directions(a);
-out:
-    exf_norm_sums_free(&given);
-    return rc;
-}
-
-static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
+static exf_code add_input(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc = EXF_OK;
-    (void)moe_index;
-    a->active = accumulates(a, layer);
-    a->first_done = 0;
-    for (int i = 0; i < a->n_workers; i++) {
-        if (i) exf_layer_statistics_zero(&a->sums[i]); /* the first worker's are: the sink took what they had */
-        a->tracker[i].open = a->tracker[i].in_half = 0;
-    }
-    if (!a->active) return EXF_OK;
-    if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, layer_after(a, layer), err));
-    if (a->options.norm_head && a->options.basis) EXF_TRY(take_directions(a, layer, err));
-    if (a->vectors) rc = exf_vector_accumulator_begin(a->vectors, layer, layer_after(a, layer), err);
-out:
-    return rc;
-}
-
-/* Returns which half a sequence of this rank's part is of. */
-static int half_of(const exf_accumulator *a, size_t sequence)
-{
-    return exf_sequence_half(&a->sequences, a->first_sequence + sequence);
-}
-
-static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
-{
-    const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_layer_sums m = exf_layer_sums_of(s);
-    exf_code rc;
-    if (a->sequences.length)
-        EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, half_of(a, b->sequence), b->position,
-                                           b->n_tokens, err));
-    EXF_TRY(exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
-                                   b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
-    if (a->vectors) exf_vector_accumulator_sample(a->vectors, b);
-out:
-    return rc;
-}
-
-static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
-{
-    exf_accumulator *a = self;
-    exf_code rc;
-    if (!a->active) return EXF_OK;
-    EXF_TRY(exf_stream_energy_add(&a->stream, b, err));
-    if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
-    if (a->sums[0].norms.known && !a->options.basis_only)
-        EXF_TRY(exf_norm_sums_add(&a->sums[b->worker].norms, a->sums[0].norms.basis, b, err));
-    if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b, a->sums[0].norms.basis);
-    if (!a->options.common_input_tokens) return add_pairs(a, b, err);
-    exf_layer_sums m = exf_layer_sums_of(&a->sums[b->worker]);
-    rc = exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
-                                        err);
-out:
+    for (const exf_chapter *c = exf_chapter_after(-1); a->active && rc == EXF_OK && c; c = exf_chapter_after(c->place))
+        if (c->input) rc = c->input(a, b, err);
     return rc;
 }
 
 static exf_code add_common_input(void *self, const exf_common_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    if (!a->active) return EXF_OK;
-    const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_sequence_tracker *k = &a->tracker[b->worker];
-    exf_layer_sums m = exf_layer_sums_of(s);
     exf_code rc = EXF_OK;
-    int goes_on = k->open && k->sequence == b->sequence;
-    if (a->sequences.length)
-        EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens,
-                                           err));
-    EXF_TRY(exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
-                                                a->scratch + (size_t)b->worker * a->scratch_each, err));
-    if (!a->options.bare_router) goto out;
-    exf_bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model, .renormalises = a->options.bare_router > 1,
-                         .row = b->row, .logits = b->router_logits, .outputs = b->outputs};
-    rc = exf_bare_sums_add(s, &t, err);
-out:
+    for (const exf_chapter *c = exf_chapter_after(-1); a->active && rc == EXF_OK && c; c = exf_chapter_after(c->place))
+        if (c->common_input) rc = c->common_input(a, b, err);
     return rc;
 }
 
-/* Returns tokens [at, at + n) of a block. */
-static exf_device_block part_of(const exf_device_block *b, size_t at, int n)
+static exf_code add_part(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (const exf_chapter *c = exf_chapter_after(-1); rc == EXF_OK && c; c = exf_chapter_after(c->place))
+        if (c->block) rc = c->block(a, b, err);
+    return rc;
+}
+
+/* Returns tokens [at, at + n) of a block in GPU memory. */
+static exf_moe_block part_of(const exf_moe_block *b, size_t at, int n)
 {
     size_t slot = at * (size_t)b->top_k, h = (size_t)b->d_model;
     exf_number number = b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
-    exf_device_block part = *b;
+    exf_moe_block part = *b;
     part.row += at;
     part.n_tokens = n;
-    part.expert_input = exf_matrix_at((exf_matrix){b->expert_input, number}, at * h).p;
-    part.expert_outputs = exf_matrix_at((exf_matrix){b->expert_outputs, number}, slot * h).p;
+    part.moe_input = exf_matrix_at((exf_matrix){b->moe_input, number}, at * h).p;
+    part.expert_outputs = exf_matrix_at(exf_outputs_of(b), slot * h).p;
     part.router_ids += slot;
     part.router_weights += slot;
     part.topk_ids += slot;
     part.topk_weights += slot;
-    part.slot_logits += slot;
+    if (b->slot_logits) part.slot_logits += slot;
+    if (b->stream) part.stream += at * (size_t)b->stream_width;
     return part;
 }
 
-/* Adds pair sums and, where it is wanted, the norm head's, which reads the norms that the others took; keeps sampled routes. */
-static void add_device_pairs(exf_accumulator *a, const exf_device_block *b)
-{
-    exf_device_norms *norms = &a->device_norms;
-    if (!norms->b) {
-        exf_device_sums_add(&a->device, b);
-        if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b, NULL, NULL);
-        return;
-    }
-    for (int at = 0; at < b->n_tokens; at += EXF_NORM_TOKENS) {
-        exf_device_block part = part_of(b, (size_t)at, b->n_tokens - at < EXF_NORM_TOKENS ? b->n_tokens - at : EXF_NORM_TOKENS);
-        a->device.sq = norms->sq;
-        exf_device_sums_add(&a->device, &part);
-        exf_device_norms_add(norms, &part);
-        if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, &part, norms->sums.projected, norms->sums.norm);
-    }
-}
-
-static exf_code add_device_block(void *self, const exf_device_block *b, exf_err *err)
+/* In GPU memory at most EXF_DEVICE_TOKENS at a time, for which chapters have memory there. */
+static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    if (!a->active) return EXF_OK;
-    exf_stream_energy_add_device(&a->stream, b);
-    (void)err;
-    if (b->sweep > 0) {
-        exf_vector_accumulator_add_device(a->vectors, b);
-        return EXF_OK;
-    }
-    add_device_pairs(a, b);
-    if (a->vectors) exf_vector_accumulator_sample_device(a->vectors, b);
-    return EXF_OK;
-}
-
-static exf_code add_device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
-{
-    exf_accumulator *a = self;
-    if (!a->active) return EXF_OK;
-    exf_device_sums_add_common_input(&a->device, c);
-    if (!a->options.bare_router) return EXF_OK;
-    return exf_bare_sums_add_device(&a->sums[0], a->device.b, c, (int)a->shape.top_k, a->options.bare_router > 1, err);
-}
-
-/* ---- the end of a sweep and of a layer ------------------------------------------------------------ */
-
-/* Adds all workers' sums to the first worker's, once. */
-static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
-{
     exf_code rc = EXF_OK;
-    if (a->first_done) return EXF_OK;
-    if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
-    if (a->device_norms.b) EXF_TRY(exf_device_norms_take(&a->device_norms, &a->sums[0].norms, layer, err));
-    EXF_TRY(exf_route_sampler_take_device(&a->routes, err));
-    for (int i = 0; i < a->n_workers; i++) {
-        rc = exf_sequence_tracker_end(&a->tracker[i], &a->sums[i], err);
-        if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
-        if (rc != EXF_OK) goto out;
-        if (i) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
+    if (!a->active) return EXF_OK;
+    if (!b->q) return add_part(a, b, err);
+    for (int at = 0; rc == EXF_OK && at < b->n_tokens; at += EXF_DEVICE_TOKENS) {
+        int left = b->n_tokens - at;
+        exf_moe_block part = part_of(b, (size_t)at, left < EXF_DEVICE_TOKENS ? left : EXF_DEVICE_TOKENS);
+        rc = add_part(a, &part, err);
     }
-    if (a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
-    a->first_done = 1;
-out:
     return rc;
 }
 
-static exf_code end_sweep(void *self, int layer, int moe_index, int sweep, exf_err *err)
+/* ---- steps of a layer ------------------------------------------------------------------------------- */
+
+static exf_code begin_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
 {
-    exf_accumulator *a = self;
-    exf_code rc = EXF_OK;
-    (void)moe_index;
-    if (!a->active || sweep > 0) return EXF_OK;
-    EXF_TRY(end_first_sweep(a, layer, err));
+    for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]); /* the queue took what the first worker had */
+    return do_step(a, EXF_STEP_BEGIN_LAYER, m, err);
+}
+
+/* Adds all workers' sums to the first worker's, and readies what a second sweep adds. */
+static exf_code end_first_sweep(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(do_step(a, EXF_STEP_END_FIRST_SWEEP, m, err));
+    for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
     if (!a->vectors) goto out;
-    if (a->sink->between) EXF_TRY(a->sink->between(a, err));
-    EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
+    EXF_TRY(exf_accumulator_add_scalars(a, err));
+    rc = do_step(a, EXF_STEP_BETWEEN_SWEEPS, m, err);
 out:
     return rc;
 }
 
-static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
+static exf_code end_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
 {
-    exf_accumulator *a = self;
-    exf_code rc = EXF_OK;
-    (void)moe_index;
-    if (!a->active) return EXF_OK;
-    EXF_TRY(end_first_sweep(a, layer, err));
-    EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
-    progress->cold = 0;
-    for (int e = 0; e < a->sums[0].n_experts; e++) progress->cold += a->sums[0].norm_count[e] == 0;
-    if (a->ranks) progress->n_experts = 0; /* one rank's cold experts are not the run's */
-    if (a->vectors && a->sink->ready) EXF_TRY(a->sink->ready(a, err));
-    if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
-    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
-    if (rc == EXF_OK) rc = a->sink->take(a, layer, err);
+    const exf_layer_statistics *s = &a->sums[0];
+    exf_code rc;
+    m->progress->cold = 0;
+    for (int e = 0; e < s->n_experts; e++) m->progress->cold += s->norm_count[e] == 0;
+    if (a->ranks) m->progress->n_experts = 0; /* one rank's cold experts are not the run's */
+    if (a->vectors) EXF_TRY(exf_accumulator_wait_for_set(a, err));
+    EXF_TRY(do_step(a, EXF_STEP_END_LAYER, m, err));
+    rc = exf_accumulator_put(a, m->layer, err);
 out:
     return rc;
+}
+
+static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
+{
+    exf_accumulator *a = self;
+    if (m->at == EXF_AT_INPUTS_BEGIN || m->at == EXF_AT_LAYER_BEGIN) {
+        a->active = accumulates(a, m->layer);
+        a->next_layer = layer_after(a, m->layer);
+    }
+    if (!a->active) return EXF_OK;
+    switch (m->at) {
+    case EXF_AT_INPUTS_BEGIN: return do_step(a, EXF_STEP_BEGIN_INPUTS, m, err);
+    case EXF_AT_LAYER_BEGIN: return begin_layer(a, m, err);
+    case EXF_AT_INPUTS_END: return do_step(a, EXF_STEP_END_INPUTS, m, err);
+    case EXF_AT_SWEEP_END: return m->sweep ? EXF_OK : end_first_sweep(a, m, err);
+    case EXF_AT_LAYER_END: return end_layer(a, m, err);
+    default: return EXF_OK;
+    }
 }
 
 static exf_code settle_layers(void *self, int done, exf_err *err)
@@ -349,7 +180,7 @@ static exf_code settle_layers(void *self, int done, exf_err *err)
     return exf_accumulator_settle(self, done, err);
 }
 
-/* ---- making an accumulator ------------------------------------------------------------------------ */
+/* ---- beginning and end of an accumulator and its file ----------------------------------------------- */
 
 /* Finds the sequence with which this rank's rows begin. */
 static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
@@ -364,6 +195,36 @@ static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
                     a->own.first, s->n, (long long)a->shape.n_tokens);
 }
 
+/* Refuses a basis of another run; weights that are not known yet are compared after the pass. */
+static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
+{
+    const exf_basis *b = a->options.basis;
+    exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
+    if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
+    return exf_model_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
+}
+
+/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
+static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance own = {0}, origin = {0};
+    exf_sequence_list sorted = {.n = 0};
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
+    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
+    EXF_TRY(exf_accumulate_facts(&own, &a->options, a->shape.top_k, a->shape.d_model, err));
+    exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
+                                  .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
+                                  .origin = &origin, .is_basis = a->options.basis_only};
+    if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
+    EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
+out:
+    exf_provenance_free(&own);
+    exf_provenance_free(&origin);
+    exf_sequence_list_free(&sorted);
+    return rc;
+}
+
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err)
 {
     exf_code rc;
@@ -373,10 +234,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    exf_worker_open(&a->layer_thread);
-    exf_worker_open(&a->write_thread);
-    exf_worker_open(&a->consumer_thread);
-    exf_worker_open(&a->record_thread);
+    for (int i = 0; i < EXF_N_STAGES; i++) exf_worker_open(&a->stage[i]);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
@@ -388,17 +246,9 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
-        .begin = begin_pass, .layer_begin = begin_layer,
-        .block = add_block, .common_input = common_input ? add_common_input : NULL, .sweep_end = end_sweep, .layer_end = end_layer,
-        .settle = settle_layers, .device_open = open_device, .device_bytes = count_device_bytes, .device_block = add_device_block,
-        .device_common_input = common_input ? add_device_common_input : NULL,
-        .device_sweeps = sweeps};
-    if (o->norm_head && !o->basis) {
-        a->observer.inputs_begin = begin_inputs;
-        a->observer.input = keep_input;
-        a->observer.device_input = keep_device_input;
-        a->observer.inputs_end = end_inputs;
-    }
+        .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = follow_layer,
+        .input = o->norm_head && !o->basis ? add_input : NULL, .block = add_block,
+        .common_input = common_input ? add_common_input : NULL, .settle = settle_layers};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
@@ -411,7 +261,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     }
     if (plan->target) {
         EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
-        EXF_TRY(exf_accumulator_start_file(a, plan, err));
+        EXF_TRY(start_file(a, plan, err));
         if (exf_wants_basis(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
     }
 out:
@@ -427,34 +277,56 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
     return &a->observer;
 }
 
+exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
+{
+    exf_code rc = exf_accumulator_finish_layers(a, err);
+    if (rc != EXF_OK || !a->target) return rc;
+    if (a->options.basis)
+        rc = exf_model_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
+    return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
+}
+
+/* Adds the digest of what vector sums were added up over. */
+static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_provenance p = {0};
+    exf_hash *h = a->basis_hash;
+    exf_code rc;
+    if (!h) return EXF_OK;
+    a->basis_hash = NULL;
+    EXF_TRY(exf_hash_end(h, digest, err));
+    EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
+    EXF_TRY(exf_statistics_add_facts(&a->writer, &p, err));
+out:
+    exf_provenance_free(&p);
+    return rc;
+}
+
+exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_code rc = exf_accumulator_finish_layers(a, err);
+    if (rc != EXF_OK || !a->target) return rc;
+    rc = add_basis_fact(a, err);
+    return rc == EXF_OK ? exf_statistics_commit(&a->writer, digest, err) : rc;
+}
+
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_worker_close(&a->layer_thread);
-    exf_worker_close(&a->write_thread);
-    exf_worker_close(&a->consumer_thread);
-    exf_worker_close(&a->record_thread);
+    for (int i = 0; i < EXF_N_STAGES; i++) exf_worker_close(&a->stage[i]); /* a stage may give to those after it */
     exf_statistics_abort(&a->writer);
     for (int i = 0; i < EXF_MOST_WAITING; i++) {
         exf_vector_sums_free(&a->waiting[i].vectors);
         exf_layer_statistics_free(&a->waiting[i].sums);
     }
-    exf_device_sums_free(&a->device);
-    exf_stream_energy_free(&a->stream);
-    exf_route_sampler_free(&a->routes);
-    exf_norm_sampler_free(&a->norms);
-    exf_device_norms_free(&a->device_norms);
-    for (int i = 0; i < a->n_workers; i++) {
-        exf_layer_statistics_free(&a->sums[i]);
-        exf_sequence_tracker_free(&a->tracker[i]);
-    }
-    exf_vector_accumulator_free(a->vectors);
+    for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
+        if (c->end) c->end(a);
+    for (int i = 0; i < a->n_workers; i++) exf_layer_statistics_free(&a->sums[i]);
     exf_hash_free(a->basis_hash);
     exf_mem_free(a->target);
     exf_sequence_list_free(&a->sequences);
     exf_mem_free(a->layer_number);
     exf_mem_free(a->sums);
-    exf_mem_free(a->tracker);
-    exf_mem_free(a->scratch);
     exf_mem_free(a);
 }

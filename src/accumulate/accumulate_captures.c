@@ -81,6 +81,12 @@ static exf_code show_file(show *s, exf_capture_file *f, exf_err *err)
     return exf_capture_blame(f, s->layer, rc, err);
 }
 
+static exf_code tell(const show *s, exf_moment_kind at, exf_progress *progress, exf_err *err)
+{
+    exf_moment m = {.at = at, .layer = s->layer, .moe_index = s->moe_index, .sweep = s->sweep, .progress = progress};
+    return exf_observer_tell(s->observer, &m, err);
+}
+
 static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
 {
     exf_code rc;
@@ -89,20 +95,20 @@ static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
     for (size_t k = 0; k < c->n_files; k++) tokens += (uint64_t)c->file[k].shape.n_tokens;
     exf_eta work = {.kind = {{.planned = (double)tokens * first->n_layers * o->sweeps, .prior = 1e-6}}};
     exf_progress_begin("layer", first->n_layers, &work, 0);
-    EXF_TRY(o->begin(o->self, 1, err));
+    EXF_TRY(o->begin(o->self, 1, NULL, err));
     for (int i = 0; i < first->n_layers; i++) {
         double start = exf_clock();
         int layer = first->layer_number[i];
         show s = {.observer = o, .c = c, .layer = layer, .moe_index = i};
         exf_progress progress = {.layer = layer, .n_layers = first->n_layers, .done = i + 1,
                                  .n_experts = (int)first->shape.n_experts, .tokens = tokens};
-        EXF_TRY(o->layer_begin(o->self, layer, i, err));
+        EXF_TRY(tell(&s, EXF_AT_LAYER_BEGIN, NULL, err));
         for (s.sweep = 0; s.sweep < o->sweeps; s.sweep++) {
             s.sequence = s.row = 0;
             for (size_t k = 0; k < c->n_files; k++) EXF_TRY(show_file(&s, &c->file[k], err));
-            EXF_TRY(o->sweep_end(o->self, layer, i, s.sweep, err));
+            EXF_TRY(tell(&s, EXF_AT_SWEEP_END, NULL, err));
         }
-        EXF_TRY(o->layer_end(o->self, layer, i, &progress, err));
+        EXF_TRY(tell(&s, EXF_AT_LAYER_END, &progress, err));
         progress.seconds = exf_clock() - start;
         exf_progress_layer(&progress);
     }

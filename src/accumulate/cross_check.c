@@ -107,7 +107,7 @@ static size_t first_row(int layer, size_t n_rows)
     return (size_t)exf_rng_below(starts, (uint64_t)layer, RNG_STREAM, 0);
 }
 
-int exf_cross_check_next(exf_cross_check *k, const exf_device_block *b, size_t at, int n, exf_checked_part **part)
+int exf_cross_check_next(exf_cross_check *k, const exf_moe_block *b, size_t at, int n, exf_checked_part **part)
 {
     exf_checked_part *p = &k->layer[k->turn].routed;
     size_t row = b->row + at, first;
@@ -124,7 +124,7 @@ int exf_cross_check_next(exf_cross_check *k, const exf_device_block *b, size_t a
     return p->n_tokens;
 }
 
-exf_checked_part *exf_cross_check_next_common(exf_cross_check *k, const exf_device_common_input *b, int i)
+exf_checked_part *exf_cross_check_next_common(exf_cross_check *k, const exf_common_input_block *b, int i)
 {
     exf_checked_part *p = &k->layer[k->turn].common;
     const exf_common_input_part *of = &b->part[i];

@@ -76,9 +76,9 @@ exf_code exf_cross_check_open(exf_cross_check *k, const exf_backend *b, int n_ex
 
 /* Returns how many of a block's n tokens from `at` on are added by one call: those of a checked part, which *part then is, or
  * those before the next one, and *part is NULL. */
-int exf_cross_check_next(exf_cross_check *k, const exf_device_block *b, size_t at, int n, exf_checked_part **part);
+int exf_cross_check_next(exf_cross_check *k, const exf_moe_block *b, size_t at, int n, exf_checked_part **part);
 /* Returns the part in which the first tokens of part i of common input are checked, or NULL: they are not. */
-exf_checked_part *exf_cross_check_next_common(exf_cross_check *k, const exf_device_common_input *b, int i);
+exf_checked_part *exf_cross_check_next_common(exf_cross_check *k, const exf_common_input_block *b, int i);
 /* Queue what is copied before and after the terms of a checked part are added to `sums`. */
 void exf_cross_check_before(exf_cross_check *k, exf_checked_part *p, exf_queue *q, const void *sums, const exf_layer_sums_call *c);
 void exf_cross_check_before_common(exf_cross_check *k, exf_checked_part *p, exf_queue *q, const void *sums,

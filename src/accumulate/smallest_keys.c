@@ -260,3 +260,58 @@ size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row)
     }
     return low;
 }
+
+/* ---- samples of several ranks ----------------------------------------------------------------------- */
+
+/* By rising row each rank's are one piece. */
+exf_code exf_gather_samples(exf_ranks *r, const exf_smallest_keys *keys, exf_run_rows own, void *values, size_t bytes, exf_err *err)
+{
+    size_t first = exf_smallest_keys_first(keys, own.first), end = exf_smallest_keys_first(keys, own.first + own.n);
+    size_t from = exf_ranks_first(r) ? 0 : first, n = exf_ranks_first(r) ? keys->n : end - first;
+    char *by_row = NULL, *value = values;
+    exf_code rc;
+    if (!r) return EXF_OK;
+    EXF_TRY(exf_mem_raw(&by_row, n, bytes, "samples", err));
+    for (size_t at = first; at < end; at++) memcpy(by_row + (at - from) * bytes, value + keys->by_row[at] * bytes, bytes);
+    EXF_TRY(exf_ranks_gather_parts(r, by_row + (first - from) * bytes, (end - first) * bytes, first * bytes, by_row, err));
+    for (size_t at = 0; exf_ranks_first(r) && at < n; at++) memcpy(value + keys->by_row[at] * bytes, by_row + at * bytes, bytes);
+    exf_mem_free(by_row);
+out:
+    return rc; /* after a failure by_row stays (ranks.h) */
+}
+
+enum { STAGING = 1 << 25 };
+
+exf_code exf_device_gatherer_open(exf_device_gatherer *g, exf_ranks *ranks, const exf_backend *b, exf_err *err)
+{
+    *g = (exf_device_gatherer){.ranks = ranks, .b = b};
+    return ranks ? b->gpu->alloc_staging((void *)&g->staging, STAGING, "samples of ranks", err) : EXF_OK;
+}
+
+void exf_device_gatherer_free(exf_device_gatherer *g)
+{
+    if (g->staging) g->b->gpu->free_staging(g->staging);
+    *g = (exf_device_gatherer){.ranks = NULL};
+}
+
+/* By way of staging memory, a piece at a time. */
+exf_code exf_device_gather(exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
+                           size_t bytes, exf_err *err)
+{
+    size_t most = STAGING / bytes;
+    exf_code rc = EXF_OK;
+    for (size_t at = 0; g->ranks && at < n; at += most) {
+        size_t stop = n - at < most ? n : at + most, from = first < at ? at : first, to = end < stop ? end : stop;
+        size_t own = from < to ? (to - from) * bytes : 0, offset = own ? (from - at) * bytes : 0;
+        char *there = g->staging + offset, *piece = (char *)values + at * bytes;
+        if (own) EXF_TRY(g->b->download(q, there, piece + offset, own, err));
+        rc = exf_ranks_gather_parts(g->ranks, there, own, offset, g->staging, err);
+        if (rc != EXF_OK) g->staging = NULL; /* stays (ranks.h) */
+        if (rc != EXF_OK) goto out;
+        if (!exf_ranks_first(g->ranks)) continue;
+        g->b->copy(q, piece, g->staging, (stop - at) * bytes);
+        EXF_TRY(g->b->finish(q, err));
+    }
+out:
+    return rc;
+}

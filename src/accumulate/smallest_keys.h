@@ -6,6 +6,8 @@
 #ifndef EXF_ACCUMULATE_SMALLEST_KEYS_H
 #define EXF_ACCUMULATE_SMALLEST_KEYS_H
 #include "artifact/data.h"
+#include "kernels/backend.h"
+#include "ranks/ranks.h"
 
 /* The rule by which a layer's candidates get their keys. */
 typedef struct {
@@ -41,4 +43,22 @@ void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
 exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err) EXF_CHECKED;
 /* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
 size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
+
+/* ---- samples of several ranks ------------------------------------------------------------------------- */
+
+/* Gathers on rank 0 what each rank has kept of its rows: values [n, bytes] of the chosen candidates, by rising key.  Collective. */
+exf_code exf_gather_samples(exf_ranks *r, const exf_smallest_keys *keys, exf_run_rows own, void *values, size_t bytes,
+                            exf_err *err) EXF_CHECKED;
+/* Gathers values that lie in device memory, by way of pinned memory. */
+typedef struct {
+    exf_ranks *ranks; /* NULL: one process, for which nothing is gathered */
+    const exf_backend *b;
+    char *staging;
+} exf_device_gatherer;
+
+exf_code exf_device_gatherer_open(exf_device_gatherer *g, exf_ranks *ranks, const exf_backend *b, exf_err *err) EXF_CHECKED;
+void exf_device_gatherer_free(exf_device_gatherer *g); /* accepts zeroed memory */
+/* Gathers values [n, bytes] by rising row on rank 0; this rank has [first, end) of them.  Collective; waits for the queue. */
+exf_code exf_device_gather(exf_device_gatherer *g, exf_queue *q, size_t first, size_t end, size_t n, void *values,
+                           size_t bytes, exf_err *err) EXF_CHECKED;
 #endif

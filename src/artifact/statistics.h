@@ -11,7 +11,7 @@
  * (docs/method.md, section 9).
  *
  * A token has a key, a pure function of its sequence's digest, the layer and its position
- * (accumulate/sampler.h), and the tokens of the smallest keys are the sample: so samples of
+ * (accumulate/smallest_keys.h), and the tokens of the smallest keys are the sample: so samples of
  * different data merge into the sample of all of it, in any order. */
 typedef struct {
     size_t cap, n;   /* tokens that fit, 0: there is no sample; tokens */
@@ -75,7 +75,7 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
     X(half_count,            PAIR,   COUNT, HALVES,    NULL,                "half/count")             \
     X(cosine_sum,            PAIR,   EXACT, COSINES,   "cosine_sum",        "exact/cosine_sum")       \
     /* Over the routes that the bare router would make of tokens of common input                      \
-     * (accumulate/accumulate_bare.c): ||E_e(x)||, w ||E_e(x)||, and their number. */                 \
+     * (accumulate/chapter_common_input.c): ||E_e(x)||, w ||E_e(x)||, and their number. */            \
     X(bare_norm_sum,         EXPERT, EXACT, BARE,      NULL,                "bare/norm_sum")          \
     X(bare_contribution_sum, EXPERT, EXACT, BARE,      NULL,                "bare/contribution_sum")  \
     X(bare_count,            EXPERT, COUNT, BARE,      NULL,                "bare/count")             \

@@ -81,7 +81,7 @@ exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *e
     return EXF_OK;
 }
 
-exf_code exf_fold_norms_queue(void *self, const exf_device_input *b, exf_err *err)
+exf_code exf_fold_norms_queue(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     const exf_device_fold *d = &f->device_fold;
@@ -90,7 +90,7 @@ exf_code exf_fold_norms_queue(void *self, const exf_device_input *b, exf_err *er
     (void)err;
     if (index < 0) return EXF_OK;
     const exf_norm_head_call c = {.n_tokens = b->n_tokens, .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model,
-                                  .directions = q, .x = b->input, .split = b->split, .squares = b->squares,
+                                  .directions = q, .x = b->moe_input, .split = b->split, .squares = b->squares,
                                   .basis = d->basis + at * (size_t)b->d_model * (size_t)q,
                                   .rows = d->rows + at * (size_t)b->d_model * (size_t)q * EXF_NORM_HEAD_ROWS,
                                   .theta = d->theta + at * (size_t)b->n_experts * exf_norm_features(q), .logits = b->logits,

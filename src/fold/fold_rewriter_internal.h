@@ -114,7 +114,7 @@ exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
 /* Implement exf_rewriter.device_open, device_correct and device_bytes. */
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
-exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_device_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
 uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
 
 /* ---- fold_norms.c ------------------------------------------------------------------------------------- */
@@ -124,7 +124,7 @@ exf_code exf_fold_norms_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 /* Predicts the norms of a block's routes (exf_rewriter.routed). */
 exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *err) EXF_CHECKED;
 /* Queues the same of a block in GPU memory (exf_rewriter.device_routed). */
-exf_code exf_fold_norms_queue(void *self, const exf_device_input *b, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_norms_queue(void *self, const exf_input_block *b, exf_err *err) EXF_CHECKED;
 /* Fills the norms [K] of a row of the run whose routes are now ids [K]: experts that the router chose, in any order, or none. */
 void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k);
 

@@ -223,7 +223,7 @@ static exf_correction_tables device_tables(const exf_fold_rewriter *f, const exf
 }
 
 /* Queues on b->q the uploads that the block needs, after the work of the previous block's queue. */
-static void begin_block(exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *host, int index, size_t first)
+static void begin_block(exf_fold_rewriter *f, const exf_moe_block *b, const exf_correction_tables *host, int index, size_t first)
 {
     exf_device_corrections *c = &f->on_device;
     if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
@@ -234,7 +234,7 @@ static void begin_block(exf_fold_rewriter *f, const exf_device_block *b, const e
 }
 
 /* Corrects tokens [at, at + n) of the block. */
-static void correct_piece(const exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n,
+static void correct_piece(const exf_fold_rewriter *f, const exf_moe_block *b, const exf_correction_tables *t, int at, int n,
                           float *routed)
 {
     const unsigned char *prefill = f->on_device.array[EXF_CORRECT_PREFILL];
@@ -250,7 +250,7 @@ static void correct_piece(const exf_fold_rewriter *f, const exf_device_block *b,
     f->on_device.b->gpu->correct_routes(b->q, routed + (size_t)at * h, t, &c);
 }
 
-exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err)
+exf_code exf_fold_device_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     int index = f->table_of[b->layer], piece = (int)piece_of(f);

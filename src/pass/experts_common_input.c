@@ -153,12 +153,12 @@ static exf_code show_on_gpu(const filling *f, exf_err *err)
     for (int c = 0, from = 0; rc == EXF_OK && c * f->chunk < f->n; from = f->parts_to[c++]) {
         size_t place = (size_t)c * (size_t)f->chunk;
         exf_matrix outputs = exf_matrix_at(f->arrays.outputs, place * (size_t)a->n_experts * (size_t)a->d_model);
-        exf_device_common_input b = {.layer = l->layer, .moe_index = l->moe_index, .n_experts = a->n_experts, .d_model = a->d_model,
-                                     .q = f->w->q, .outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16,
-                                     .n_tokens = f->chunk, .part = f->part + from, .n_parts = f->parts_to[c] - from,
-                                     .row = f->arrays.row + place, .row_offset = l->group.row,
-                                     .router_logits = l->router_logits};
-        rc = o->device_common_input(o->self, &b, err);
+        exf_common_input_block b = {.q = f->w->q, .layer = l->layer, .moe_index = l->moe_index, .n_tokens = f->chunk,
+                                    .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .outputs = outputs.p,
+                                    .rounded = outputs.number == EXF_NUMBER_BF16, .router_logits = l->router_logits,
+                                    .part = f->part + from, .n_parts = f->parts_to[c] - from,
+                                    .device_row = f->arrays.row + place, .row_offset = l->group.row};
+        rc = o->common_input(o->self, &b, err);
     }
     return rc;
 }

@@ -8,55 +8,55 @@
 
 /* ---- observers --------------------------------------------------------------------------------- */
 
-static int shown_on_device(const exf_moe_layer *l, int sweep)
+static int shown_on_device(const exf_moe_layer *l)
 {
-    const exf_observer *o = l->lane->observer;
-    return l->space[0].b->gpu && o && o->device_block && sweep < o->device_sweeps;
+    const exf_observer *o = exf_lane_observer(l->lane);
+    return l->space[0].b->gpu && o->block && o->reads_device;
 }
 
-static int shown_on_host(const exf_moe_layer *l, int sweep)
+static int shown_on_host(const exf_moe_layer *l)
 {
-    const exf_observer *o = l->lane->observer;
-    return o && o->block && !shown_on_device(l, sweep);
+    return exf_lane_observer(l->lane)->block && !shown_on_device(l);
 }
 
 int exf_moe_outputs_are_read(const exf_moe_layer *l)
 {
     const exf_rewriter *r = l->lane->rewriter;
-    return shown_on_device(l, l->sweep) || shown_on_host(l, l->sweep) || (r && r->correct);
+    return exf_lane_observer(l->lane)->block || (r && r->correct);
 }
 
 int exf_moe_wants_host_routes(const exf_moe_layer *l)
 {
-    const exf_observer *o = l->lane->observer;
-    int last = o && o->sweeps > 1 ? o->sweeps - 1 : 0;
-    return shown_on_host(l, last) || (o && o->common_input && !o->device_common_input);
+    return shown_on_host(l) || (exf_lane_observer(l->lane)->common_input && !l->space[0].b->gpu);
 }
 
-/* Returns a block with every member set but the arrays that the backend computes. */
-static exf_moe_block host_block(const exf_moe_layer *l, const exf_moe_view *v)
+/* Returns a block of the routes in host memory, or in GPU memory, without what the backend computes. */
+static exf_moe_block block_of(const exf_moe_layer *l, const exf_moe_view *v, int on_device)
 {
     const exf_architecture *a = &l->model->arch;
     size_t at = v->row * (size_t)a->top_k;
-    return (exf_moe_block){
-        .layer = l->layer, .moe_index = l->moe_index, .sequence = v->sequence, .row = v->row,
-        .position = (int)(v->row - l->batch->span[v->sequence].offset), .n_tokens = v->n, .n_experts = a->n_experts,
-        .top_k = a->top_k, .d_model = a->d_model, .worker = v->worker, .sweep = l->sweep, .router_ids = v->router_routes->ids + at,
-        .router_weights = v->router_routes->weights + at, .topk_ids = v->routes->ids + at, .topk_weights = v->routes->weights + at,
+    exf_moe_block b = {
+        .batch = l->batch, .layer = l->layer, .moe_index = l->moe_index, .sweep = l->sweep, .row = v->row, .n_tokens = v->n,
+        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .worker = v->worker,
+        .stream_width = (int)exf_moe_row_width(l),
     };
+    b.router_ids = (on_device ? v->router_routes->ids_device : v->router_routes->ids) + at;
+    b.router_weights = (on_device ? v->router_routes->weights_device : v->router_routes->weights) + at;
+    b.topk_ids = (on_device ? v->routes->ids_device : v->routes->ids) + at;
+    b.topk_weights = (on_device ? v->routes->weights_device : v->routes->weights) + at;
+    if (on_device) {
+        b.q = l->space[v->worker].q;
+    } else {
+        b.sequence = v->sequence;
+        b.position = (int)(v->row - l->batch->span[v->sequence].offset);
+    }
+    return b;
 }
 
-static exf_device_block device_block(const exf_moe_layer *l, const exf_moe_view *v, exf_matrix outputs)
+static void set_outputs(exf_moe_block *b, exf_matrix outputs)
 {
-    const exf_architecture *a = &l->model->arch;
-    size_t at = v->row * (size_t)a->top_k;
-    return (exf_device_block){
-        .layer = l->layer, .moe_index = l->moe_index, .sweep = l->sweep, .batch = l->batch, .row = v->row, .n_tokens = v->n,
-        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = l->space[v->worker].q,
-        .expert_outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16, .router_ids = v->router_routes->ids_device + at,
-        .router_weights = v->router_routes->weights_device + at, .topk_ids = v->routes->ids_device + at,
-        .topk_weights = v->routes->weights_device + at,
-    };
+    b->expert_outputs = outputs.p;
+    b->rounded = outputs.number == EXF_NUMBER_BF16;
 }
 
 /* Returns n elements of the call's outputs from element `first` on, as float32. */
@@ -72,17 +72,19 @@ static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_
 static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, int at,
                           exf_err *err)
 {
-    const exf_observer *o = l->lane->observer;
+    const exf_observer *o = exf_lane_observer(l->lane);
     exf_workspace *w = &l->space[v->worker];
     size_t h = (size_t)l->model->arch.d_model, k = (size_t)l->model->arch.top_k, n = (size_t)v->n * h, first = (size_t)at * h;
     float *mirror = w->mirror;
-    exf_moe_block b = host_block(l, v);
+    exf_moe_block b = block_of(l, v, 0);
+    const float *input, *outputs;
     exf_code rc;
-    EXF_TRY(exf_visible(w, m->input + first, n, &mirror, &b.moe_input, err));
-    EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &b.expert_outputs, err));
+    EXF_TRY(exf_visible(w, m->input + first, n, &mirror, &input, err));
+    EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &outputs, err));
+    b.moe_input = input;
+    b.expert_outputs = outputs;
     EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b.routed_output, err));
     EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b.block_output, err));
-    b.stream_width = (int)exf_moe_row_width(l);
     if (l->router_logits) b.router_logits = l->router_logits + v->row * (size_t)b.n_experts;
     if (stream) {
         size_t width = (size_t)b.stream_width;
@@ -113,16 +115,16 @@ static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, cons
 
 exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, exf_err *err)
 {
-    const exf_observer *o = l->lane->observer;
-    if (shown_on_device(l, l->sweep)) {
-        exf_device_block b = device_block(l, v, m->outputs);
-        b.expert_input = m->x.p;
+    const exf_observer *o = exf_lane_observer(l->lane);
+    if (shown_on_device(l)) {
+        exf_moe_block b = block_of(l, v, 1);
+        set_outputs(&b, m->outputs);
+        b.moe_input = m->x.p;
         if (l->slot_logits) b.slot_logits = l->slot_logits + v->row * (size_t)b.top_k;
         b.stream = stream;
-        b.stream_width = (int)exf_moe_row_width(l);
-        return o->device_block(o->self, &b, err);
+        return o->block(o->self, &b, err);
     }
-    return shown_on_host(l, l->sweep) ? show_on_host(l, v, m, stream, err) : EXF_OK;
+    return shown_on_host(l) ? show_on_host(l, v, m, stream, err) : EXF_OK;
 }
 
 /* ---- corrections and probes -------------------------------------------------------------------- */
@@ -131,28 +133,20 @@ exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const ex
                          exf_err *err)
 {
     if (!r || !r->correct) return EXF_OK;
-    if (!l->space[v->worker].b->gpu) {
-        exf_moe_block b = host_block(l, v);
-        b.expert_outputs = outputs.p;
-        return r->correct(r->self, &b, routed, err);
-    }
-    exf_device_block b = device_block(l, v, outputs);
-    return r->device_correct(r->self, &b, routed, err);
+    exf_moe_block b = block_of(l, v, l->space[v->worker].b->gpu != NULL);
+    set_outputs(&b, outputs);
+    return b.q ? r->device_correct(r->self, &b, routed, err) : r->correct(r->self, &b, routed, err);
 }
 
 static exf_code show_probe(const exf_moe_layer *l, const exf_observer *o, const exf_moe_view *v, const exf_moe_arrays *m,
                            exf_err *err)
 {
-    const exf_architecture *a = &l->model->arch;
-    exf_workspace *w = &l->space[v->worker];
-    if (!w->b->gpu) {
-        exf_moe_block b = host_block(l, v);
-        exf_probe_block host = {b.layer,  b.moe_index, b.sequence, b.row,      b.position, v->n,
-                                a->top_k, a->d_model,  v->worker,  b.topk_ids, m->routed,  m->probe_routed};
-        return o->probe(o->self, &host, err);
-    }
-    exf_device_probe device = {l->layer, l->moe_index, l->batch, v->row, v->n, a->d_model, w->q, m->routed, m->probe_routed};
-    return o->device_probe(o->self, &device, err);
+    const exf_moe_block b = block_of(l, v, l->space[v->worker].b->gpu != NULL);
+    exf_probe_block p = {.q = b.q, .batch = b.batch, .layer = b.layer, .moe_index = b.moe_index, .row = b.row,
+                         .sequence = b.sequence, .position = b.position, .n_tokens = b.n_tokens, .top_k = b.top_k,
+                         .d_model = b.d_model, .worker = b.worker, .topk_ids = b.topk_ids, .original = m->routed,
+                         .rewritten = m->probe_routed};
+    return o->probe(o->self, &p, err);
 }
 
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,

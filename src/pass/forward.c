@@ -61,7 +61,7 @@ static exf_code open_routes(exf_pass *p, exf_err *err)
     for (size_t i = 1; i < p->n_lanes; i++) {
         const exf_lane *lane = &p->lanes[i];
         int own = exf_lane_keeps_router_routes(lane);
-        if (!lane->observer || !lane->observer->probe) continue;
+        if (!exf_lane_observer(lane)->probe) continue;
         EXF_TRY(open_route_set(p, &p->probe_routes[i], err));
         if (own) EXF_TRY(open_route_set(p, &p->probe_router_routes[i], err));
         p->probes[i] = (exf_moe_probe){lane, &p->probe_routes[i], own ? &p->probe_router_routes[i] : &p->first};
@@ -120,10 +120,9 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     if (b->gpu) EXF_TRY(b->alloc(&p->slots_run, 1, sizeof *p->slots_run, "slots that ran", err));
     if (!p->recorded) EXF_TRY(exf_rope_tables_new(&p->rope_tables, b, p->space[0].q, a, p->batch->max_tokens, err));
     for (size_t i = 0; i < p->n_lanes; i++) {
-        const exf_observer *o = p->lanes[i].observer;
+        const exf_observer *o = exf_lane_observer(&p->lanes[i]);
         const exf_rewriter *r = p->lanes[i].rewriter;
-        if (o && o->begin) EXF_TRY(o->begin(o->self, p->n_workers, err));
-        if (o && o->device_open && b->gpu) EXF_TRY(o->device_open(o->self, b, err));
+        if (o->begin) EXF_TRY(o->begin(o->self, p->n_workers, b->gpu ? b : NULL, err));
         if (r && r->device_open && b->gpu) EXF_TRY(r->device_open(r->self, b, err));
     }
 out:

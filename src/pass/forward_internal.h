@@ -97,7 +97,7 @@ int exf_lane_keeps_router_routes(const exf_lane *lane);
 typedef struct {
     float *u, *mixing; /* [T, H] and [T, exf_residual_mixing()]; used with several residual streams */
     float *normed;     /* [T, H] */
-    float *squares;    /* [T] of the router's input; see exf_device_input */
+    float *squares;    /* [T] of the router's input; see exf_input_block */
     float *mixed;      /* [T, H] the mixer's output */
     float *logits;     /* [T, E] the router's logits */
 } exf_mixer_arrays;

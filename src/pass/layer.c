@@ -63,9 +63,9 @@ static exf_code run_experts(exf_step *s, exf_err *err)
 static int can_run_group_by_group(const exf_step *s)
 {
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
-    const exf_observer *o = s->p->lanes[s->lane].observer;
+    const exf_observer *o = exf_lane_observer(&s->p->lanes[s->lane]);
     if (s->moe.moe_index < 0 || s->p->recorded) return 1;
-    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !(o && (o->common_input || o->sweeps > 1 || o->input));
+    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !o->common_input && o->sweeps <= 1 && !o->input;
 }
 
 /* Runs both halves of the layer for a group; of a replay the second. */
@@ -93,49 +93,69 @@ static float *logits_of(const exf_pass *p, size_t lane, int joined)
     return lane == 0 || (wants && joined) ? p->logits[0] : wants ? p->logits[1] : NULL;
 }
 
+/* Tells the lane's observer where a MoE layer is.  The seconds count as observing, but for those between sweeps on a GPU, since
+ * the host may wait for it then. */
+static exf_code tell(const exf_step *s, exf_moment_kind at, exf_progress *progress, exf_err *err)
+{
+    const exf_pass *p = s->p;
+    exf_moment m = {.at = at, .layer = s->moe.layer, .moe_index = s->moe.moe_index, .sweep = s->moe.sweep,
+                    .q = p->b->gpu ? p->space[0].q : NULL, .progress = progress};
+    double start = exf_clock();
+    exf_code rc = m.moe_index < 0 ? EXF_OK : exf_observer_tell(exf_lane_observer(s->moe.lane), &m, err);
+    if (at != EXF_AT_SWEEP_END || s->moe.last || !p->b->gpu) p->space[0].times.observe += exf_clock() - start;
+    return rc;
+}
+
+/* Runs the experts once for each sweep; the routes do not change between them. */
+static exf_code run_sweeps(exf_step *s, int sweeps, exf_sequence_group_fn run_group, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (; s->moe.sweep < sweeps; s->moe.sweep++) {
+        s->moe.last = s->moe.sweep == sweeps - 1;
+        EXF_TRY(exf_each_group(s, s->moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_group, err));
+        if (s->moe.last && s->p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s->moe, err)); /* of several, finish_layer() */
+        EXF_TRY(tell(s, EXF_AT_SWEEP_END, NULL, err));
+    }
+out:
+    return rc;
+}
+
+/* Routes all tokens, before any expert runs. */
+static exf_code route_all(exf_step *s, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_code rc;
+    if (s->inputs) EXF_TRY(tell(s, EXF_AT_INPUTS_BEGIN, NULL, err));
+    EXF_TRY(mix_lane(s, s->joined, err));
+    exf_pass_turn(p, EXF_WORK_ROUTE);
+    if (s->lane == 0) EXF_TRY(exf_first_lane_share(s, s->joined, err));
+    EXF_TRY(exf_routes_rewrite(s, err));
+    exf_progress_add((double)p->batch->n_tokens * (double)(s->lane == 0 ? 1 + p->demand.probes : 1));
+out:
+    return rc;
+}
+
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
     exf_step s = step_of(p, lane, layer, moe_index);
-    s.joined = joined;
-    const exf_observer *o = moe_index >= 0 ? p->lanes[lane].observer : NULL;
-    double *observe = &p->space[0].times.observe, start;
-    int group_by_group = can_run_group_by_group(&s), sweeps = o && o->sweeps > 1 && !group_by_group ? o->sweeps : 1;
+    const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
+    int group_by_group = can_run_group_by_group(&s), sweeps = moe_index >= 0 && o->sweeps > 1 && !group_by_group ? o->sweeps : 1;
     exf_code rc;
+    s.joined = joined;
     if (moe_index >= 0) s.moe.router_logits = s.logits = logits_of(p, lane, joined);
-    if (o && o->input && !group_by_group) s.inputs = o;
-    if (o && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
-    if (group_by_group) {
-        EXF_TRY(exf_mask_load(&s, p->lanes[lane].rewriter, err));
-    } else {
-        if (s.inputs) EXF_TRY(o->inputs_begin(o->self, layer, err));
-        EXF_TRY(mix_lane(&s, joined, err));
-        exf_pass_turn(p, EXF_WORK_ROUTE);
-        if (lane == 0) EXF_TRY(exf_first_lane_share(&s, joined, err));
-        EXF_TRY(exf_routes_rewrite(&s, err));
-        exf_progress_add((double)p->batch->n_tokens * (double)(lane == 0 ? 1 + p->demand.probes : 1));
-    }
-    start = exf_clock();
-    if (o && o->layer_begin) EXF_TRY(o->layer_begin(o->self, layer, moe_index, err));
-    if (s.inputs) EXF_TRY(o->inputs_end(o->self, layer, p->b->gpu ? p->space[0].q : NULL, err));
-    *observe += exf_clock() - start;
+    if (o->input && !group_by_group) s.inputs = o;
+    if (moe_index >= 0 && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
+    EXF_TRY(group_by_group ? exf_mask_load(&s, p->lanes[lane].rewriter, err) : route_all(&s, err));
+    EXF_TRY(tell(&s, EXF_AT_LAYER_BEGIN, NULL, err));
+    if (s.inputs) EXF_TRY(tell(&s, EXF_AT_INPUTS_END, NULL, err));
     if (!group_by_group) {
         exf_pass_turn(p, EXF_WORK_COMMON);
-        if (o && o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
+        if (o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
         exf_pass_turn(p, s.moe.work);
     }
-    for (; s.moe.sweep < sweeps; s.moe.sweep++) { /* the routes do not change between sweeps */
-        s.moe.last = s.moe.sweep == sweeps - 1;
-        exf_hidden_use use = s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ;
-        EXF_TRY(exf_each_group(&s, use, group_by_group ? run_group_whole : run_experts, err));
-        if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
-        start = exf_clock();
-        if (o && o->sweep_end) EXF_TRY(o->sweep_end(o->self, layer, moe_index, s.moe.sweep, err));
-        if (s.moe.last || !p->b->gpu) *observe += exf_clock() - start; /* else the host may wait for the GPU in it */
-    }
+    EXF_TRY(run_sweeps(&s, sweeps, group_by_group ? run_group_whole : run_experts, err));
     exf_progress_turn(EXF_WORK_REST);
-    start = exf_clock();
-    if (o && o->layer_end) EXF_TRY(o->layer_end(o->self, layer, moe_index, progress, err));
-    *observe += exf_clock() - start;
+    rc = tell(&s, EXF_AT_LAYER_END, progress, err);
 out:
     return rc;
 }
@@ -147,9 +167,9 @@ static exf_code finish_layer(exf_pass *p, size_t n_lanes, int layer, int moe_ind
     exf_code rc;
     EXF_TRY(exf_pass_finish(p, err));
     if (p->n_lanes > 1) EXF_TRY(exf_moe_check_finite(&s.moe, err));
-    for (size_t i = 0; moe_index >= 0 && i < n_lanes; i++) {
-        const exf_observer *o = p->lanes[i].observer;
-        if (o && o->layer_done) EXF_TRY(o->layer_done(o->self, layer, moe_index, err));
+    for (size_t i = 0; i < n_lanes; i++) {
+        s.moe.lane = &p->lanes[i];
+        EXF_TRY(tell(&s, EXF_AT_LAYER_DONE, NULL, err));
     }
 out:
     return rc;
@@ -170,15 +190,16 @@ exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *pro
 static exf_code show_logits(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits,
                             exf_err *err)
 {
-    const exf_observer *o = p->lanes[lane].observer;
+    const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
     float *mirror = w->mirror;
     exf_code rc;
-    if (w->b->gpu && o->device_logits) {
-        exf_device_logits device = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits,
-                                    p->tokens_device + b->row + 1};
-        return o->device_logits(o->self, &device, err);
+    if (w->b->gpu && o->reads_device) {
+        b->q = w->q;
+        b->logits = logits;
+        b->next = p->tokens_device + b->row + 1;
+    } else {
+        EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
     }
-    EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
     rc = o->logits(o->self, b, err);
 out:
     return rc;
@@ -192,7 +213,7 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     exf_arena arena = {w->floats, 0};
     exf_head_arrays h;
     size_t row = p->batch->span[sequence].offset + (size_t)at;
-    exf_logits_block b = {sequence, row, at, n, a->vocab, worker, NULL};
+    exf_logits_block b = {.sequence = sequence, .row = row, .position = at, .n_tokens = n, .vocab = a->vocab, .worker = worker};
     double start = exf_clock();
     exf_stage_begin(w->clock, w->q);
     exf_head_carve(&h, &arena, w->b, a);
@@ -219,7 +240,7 @@ static exf_code head_of_sequence(exf_pass *p, size_t sequence, int worker, exf_e
     exf_code rc = EXF_OK;
     for (int at = 0; rc == EXF_OK && at < n; at += rows)
         for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++)
-            if (p->lanes[i].observer && p->lanes[i].observer->logits)
+            if (exf_lane_observer(&p->lanes[i])->logits)
                 rc = head_of_rows(p, i, sequence, at, n - at < rows ? n - at : rows, worker, err);
     return rc;
 }

@@ -42,9 +42,9 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
     w->times.flops += mixer_flops(s, span);
 }
 
-/* Shows a sequence's routes, in host or GPU memory, to the rewriters that get them next: the lane's, and those of lanes that take
+/* Shows a sequence's routes to the rewriters that get them next: the lane's, and those of lanes that take
  * over the first lane's routes or probe them. */
-static exf_code show_routes(const exf_step *s, const exf_input_block *host, const exf_device_input *device, exf_err *err)
+static exf_code show_routes(const exf_step *s, const exf_input_block *b, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
@@ -52,8 +52,8 @@ static exf_code show_routes(const exf_step *s, const exf_input_block *host, cons
         const exf_rewriter *r = p->lanes[i].rewriter;
         int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
         if (!r || !gets || s->is_probe) continue;
-        if (host && r->routed) rc = r->routed(r->self, host, err);
-        if (device && r->device_routed) rc = r->device_routed(r->self, device, err);
+        exf_code (*routed)(void *, const exf_input_block *, exf_err *) = b->q ? r->device_routed : r->routed;
+        if (routed) rc = routed(r->self, b, err);
     }
     return rc;
 }
@@ -63,24 +63,18 @@ static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_spa
                               const float *logits, exf_err *err)
 {
     const exf_architecture *a = &s->p->model->arch;
-    const exf_observer *o = s->inputs;
     const exf_route_set *routes = s->moe.routes;
     size_t slot = span->offset * (size_t)a->top_k;
-    const exf_input_block host = {.layer = s->moe.layer, .row = span->offset, .n_tokens = span->n_tokens, .n_experts = a->n_experts,
-                                  .top_k = a->top_k, .d_model = a->d_model, .worker = (int)(w - s->p->space),
-                                  .moe_input = m->normed, .logits = logits, .ids = routes->ids_device + slot,
-                                  .weights = routes->weights_device + slot};
-    const exf_device_input device = {.layer = host.layer, .row = host.row, .n_tokens = host.n_tokens, .n_experts = host.n_experts,
-                                     .top_k = host.top_k, .d_model = host.d_model, .q = w->q, .input = m->normed,
-                                     .split = s->p->weights_now.router_split != NULL, .squares = m->squares,
-                                     .logits = logits, .ids = host.ids,
-                                     .weights = host.weights};
-    exf_code rc = EXF_OK;
-    if (o) rc = w->b->gpu ? o->device_input(o->self, &device, err) : o->input(o->self, &host, err);
-    return rc == EXF_OK ? show_routes(s, w->b->gpu ? NULL : &host, w->b->gpu ? &device : NULL, err) : rc;
+    const exf_input_block b = {.q = w->b->gpu ? w->q : NULL, .layer = s->moe.layer, .row = span->offset,
+                               .n_tokens = span->n_tokens, .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model,
+                               .worker = (int)(w - s->p->space), .moe_input = m->normed,
+                               .split = s->p->weights_now.router_split != NULL, .squares = w->b->gpu ? m->squares : NULL,
+                               .logits = logits, .ids = routes->ids_device + slot, .weights = routes->weights_device + slot};
+    exf_code rc = s->inputs ? s->inputs->input(s->inputs->self, &b, err) : EXF_OK;
+    return rc == EXF_OK ? show_routes(s, &b, err) : rc;
 }
 
-/* Returns 1 if a rewriter reads the sums of squares of the router's input (exf_device_input). */
+/* Returns 1 if a rewriter reads the sums of squares of the router's input (exf_input_block). */
 static int needs_squares(const exf_pass *p)
 {
     for (size_t i = 0; i < p->n_lanes; i++)

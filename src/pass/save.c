@@ -331,8 +331,8 @@ static exf_code save_pass(exf_pass *p, int done, exf_err *err)
     if (!first) EXF_TRY(exf_resume_hidden_join(r, file_bytes(p), path, err));
     EXF_TRY(put_weights_record(p->model, r, done, err));
     for (size_t i = 0; i < p->n_lanes; i++) { /* completes what observers write beside the pass: the point names it */
-        const exf_observer *o = p->lanes[i].observer;
-        if (o && o->settle) EXF_TRY(o->settle(o->self, done, err));
+        const exf_observer *o = exf_lane_observer(&p->lanes[i]);
+        if (o->settle) EXF_TRY(o->settle(o->self, done, err));
     }
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
     EXF_TRY(move_rows(p, NULL, err));

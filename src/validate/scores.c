@@ -188,7 +188,7 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
 }
 
 /* Queues the scores of the block's rows. */
-void exf_scores_device_logits(void *lane, const exf_device_logits *b)
+void exf_scores_device_logits(void *lane, const exf_logits_block *b)
 {
     const lane_scores *l = lane;
     const device_block *d = &l->all->device;
@@ -368,7 +368,7 @@ exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b,
     return rc != EXF_OK ? rc : b->gpu->alloc_staging((void *)&e->fetched, sizeof *e->fetched, "layer errors", err);
 }
 
-exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err)
+exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err)
 {
     (void)err;
     if (!e->q) e->device->zero(b->q, e->sums, sizeof *e->sums);

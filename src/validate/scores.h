@@ -31,7 +31,7 @@ void *exf_scores_lane(exf_scores *s, size_t lane);
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_device_open(exf_scores *s, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
-void exf_scores_device_logits(void *lane, const exf_device_logits *b); /* the scores are there when b->q is done */
+void exf_scores_device_logits(void *lane, const exf_logits_block *b); /* the scores are there when b->q is done */
 /* Gives rank 0 the scores of all ranks, each of which scored a part of `whole`, in order: there they are of all of it. */
 exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *whole, exf_err *err) EXF_CHECKED;
 /* Sums a lane's scores over the sequences with group[i] == which, or over all if which is -1
@@ -63,7 +63,7 @@ exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf
 /* Do the same for outputs in GPU memory: device_open is called once, device_add for each block,
  * device_end after each layer to have its sums copied to the host, device_read when the queue is done. */
 exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
-exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
 void exf_layer_errors_device_end(const exf_layer_errors *e);
 exf_code exf_layer_errors_device_read(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
 /* Add up the sums of the first n MoE layers over all workers; set them, for layers that a resumed pass does not run, or to

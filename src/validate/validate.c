@@ -162,9 +162,8 @@ out:
 
 /* ---- observing ------------------------------------------------------------------------ */
 
-static exf_code begin_lane(void *self, int n_workers, exf_err *err)
+static exf_code begin_on_host(observed_lane *w, int n_workers, exf_err *err)
 {
-    observed_lane *w = self;
     exf_code rc;
     if (w->is_first) return exf_scores_begin(w->scores, n_workers, err);
     EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, err));
@@ -173,47 +172,34 @@ out:
     return rc;
 }
 
+static exf_code begin_lane(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
+{
+    observed_lane *w = self;
+    exf_code rc = begin_on_host(w, n_workers, err);
+    if (rc != EXF_OK || !gpu) return rc;
+    return w->is_first ? exf_scores_device_open(w->scores, gpu, err) : exf_layer_errors_device_open(&w->errors, gpu, err);
+}
+
 static exf_code add_probe(void *self, const exf_probe_block *b, exf_err *err)
 {
-    return exf_layer_errors_add(&((observed_lane *)self)->errors, b, err);
+    exf_layer_errors *to = &((observed_lane *)self)->errors;
+    return b->q ? exf_layer_errors_device_add(to, b, err) : exf_layer_errors_add(to, b, err);
 }
 
 static exf_code score_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    return exf_scores_logits(((observed_lane *)self)->score_lane, b, err);
-}
-
-static exf_code open_device(void *self, const struct exf_backend *b, exf_err *err)
-{
-    observed_lane *w = self;
-    return w->is_first ? exf_scores_device_open(w->scores, b, err) : exf_layer_errors_device_open(&w->errors, b, err);
-}
-
-static exf_code add_device_probe(void *self, const exf_device_probe *b, exf_err *err)
-{
-    return exf_layer_errors_device_add(&((observed_lane *)self)->errors, b, err);
-}
-
-static exf_code end_layer(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
-{
-    (void)progress;
-    (void)layer;
-    (void)moe_index;
-    (void)err;
-    exf_layer_errors_device_end(&((observed_lane *)self)->errors);
+    void *lane = ((observed_lane *)self)->score_lane;
+    if (!b->q) return exf_scores_logits(lane, b, err);
+    exf_scores_device_logits(lane, b);
     return EXF_OK;
 }
 
-static exf_code read_layer(void *self, int layer, int moe_index, exf_err *err)
+/* Queues the copy of a layer's errors when the lane has run it, and reads it when all lanes have. */
+static exf_code read_errors(void *self, const exf_moment *m, exf_err *err)
 {
-    return exf_layer_errors_device_read(&((observed_lane *)self)->errors, layer, moe_index, err);
-}
-
-static exf_code score_device_logits(void *self, const exf_device_logits *b, exf_err *err)
-{
-    (void)err;
-    exf_scores_device_logits(((observed_lane *)self)->score_lane, b);
-    return EXF_OK;
+    exf_layer_errors *errors = &((observed_lane *)self)->errors;
+    if (m->at == EXF_AT_LAYER_END) exf_layer_errors_device_end(errors);
+    return m->at == EXF_AT_LAYER_DONE ? exf_layer_errors_device_read(errors, m->layer, m->moe_index, err) : EXF_OK;
 }
 
 static exf_code open_lane(run *r, size_t i, exf_err *err)
@@ -227,10 +213,8 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->scores = r->scores;
     w->score_lane = exf_scores_lane(r->scores, i);
     int probes = i > 0 && !job->no_layer_errors;
-    w->observer = (exf_observer){.self = w, .begin = begin_lane, .probe = probes ? add_probe : NULL,
-                                 .device_probe = probes ? add_device_probe : NULL, .layer_end = end_layer, .layer_done = read_layer,
-                                 .settle = i ? NULL : write_record, .logits = score_logits, .device_open = open_device,
-                                 .device_logits = score_device_logits};
+    w->observer = (exf_observer){.self = w, .reads_device = 1, .begin = begin_lane, .at = read_errors,
+                                 .probe = probes ? add_probe : NULL, .logits = score_logits, .settle = i ? NULL : write_record};
     const exf_validate_lane *lane = i ? &job->lanes[i - 1] : NULL;
     EXF_TRY(exf_fold_rewriter_new(&w->rewriter, lane ? &lane->variant : NULL, lane ? lane->tables : NULL, &job->model->arch,
                                   &job->schedule[lane ? lane->batch : 0], err));

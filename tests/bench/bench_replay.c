@@ -31,7 +31,7 @@ static exf_code read_rows(void *self, int layer, size_t row, size_t n, float *ds
     return EXF_OK;
 }
 
-static exf_code see_nothing(void *self, const exf_device_block *b, exf_err *error)
+static exf_code see_nothing(void *self, const exf_moe_block *b, exf_err *error)
 {
     (void)self;
     (void)b;
@@ -48,7 +48,7 @@ static int by_wall(const void *a, const void *b)
 static exf_forward_report median(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, exf_forward_options o,
                                  int timed)
 {
-    const exf_observer observer = {.device_block = see_nothing, .device_sweeps = 1};
+    const exf_observer observer = {.reads_device = 1, .block = see_nothing};
     exf_forward_report r[RUNS];
     o.timed = timed;
     for (int i = -1; i < RUNS; i++) must(exf_replay(m, batch, recorded, &observer, &o, &r[i < 0 ? 0 : i], &err));

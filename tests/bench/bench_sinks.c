@@ -1,4 +1,4 @@
-/* bench_sinks.c - how long a pass on a GPU waits for its statistics: 48 layers of 128 experts go through the sink that such a pass
+/* bench_sinks.c - how long a pass on a GPU waits for its statistics: 48 layers of 128 experts go through the queue that such a pass
  * has, at the pace of a pass, and the file is completed.  No GPU is needed.
  * usage: bench_sinks FILE [PASS_MS [SOLVE_MS]]     a layer's time without its statistics (default 0), and its consumer's (0)
  *
@@ -51,7 +51,6 @@ static exf_code end_layer(exf_layer_statistics *s, const exf_layer_statistics *s
 
 static exf_code open_accumulator(exf_accumulator **a, const char *path, exf_layer_consumer consumer, exf_err *err)
 {
-    static const exf_backend somewhere;
     int32_t number[LAYERS];
     exf_provenance p = {0};
     exf_sequence_list sequences = {.n = 0};
@@ -68,10 +67,8 @@ static exf_code open_accumulator(exf_accumulator **a, const char *path, exf_laye
         EXF_TRY(exf_sequence_sha256(sequences.sha256[i], (int32_t[]){i, 1}, 2, err));
     }
     EXF_TRY(exf_accumulator_new(a, &plan, err));
-    EXF_TRY((*a)->observer.begin(*a, 1, err));
-    (*a)->device.b = &somewhere; /* for the choice of the sink */
-    rc = exf_sink_open(*a, err);
-    (*a)->device.b = NULL;
+    EXF_TRY((*a)->observer.begin(*a, 1, NULL, err));
+    rc = exf_accumulator_open_queue(*a, 1, err);
 out:
     exf_sequence_list_free(&sequences);
     exf_provenance_free(&p);
@@ -93,7 +90,7 @@ static exf_code run(const char *path, double pass, double solve, exf_err *err)
         EXF_TRY(end_layer(&a->sums[0], &sums, err));
         (void)nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * pass)}, NULL);
         double ready = exf_clock();
-        EXF_TRY(a->sink->take(a, l, err));
+        EXF_TRY(exf_accumulator_put(a, l, err));
         double wait = exf_clock() - ready;
         waited += wait;
         most = wait > most ? wait : most;

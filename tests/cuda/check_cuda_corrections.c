@@ -263,7 +263,7 @@ static float *corrected(const fold_case *c, exf_fold_rewriter *f, int layer, int
     float *weights = put(&a, c->weights, slots * 4), *there = put(&a, routed, n * 4), *out = put(&a, outputs, slots * F_H * 4);
     for (int at = 0; piece && at < F_TOKENS; at += piece) {
         size_t slot = (size_t)at * k;
-        exf_device_block b = {.layer = layer,
+        exf_moe_block b = {.layer = layer,
                               .batch = &c->batch,
                               .row = (size_t)at,
                               .n_tokens = F_TOKENS - at < piece ? F_TOKENS - at : piece,

@@ -5,7 +5,7 @@
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 #include "tests/support/pairwise.h"
 
-#include "accumulate/device_sums.h"
+#include "accumulate/chapter.h"
 
 static exf_err e;
 

@@ -95,9 +95,9 @@ static exf_code on_gpu(exf_norm_sums *to, const tokens *t, int rounded, int piec
         exf_device_norms_begin(&s, to->basis);
         for (int at = 0; at < t->n; at += piece) {
             size_t slot = (size_t)(at * t->k);
-            exf_device_block b = {.row = (size_t)at, .n_tokens = t->n - at < piece ? t->n - at : piece, .n_experts = t->e,
+            exf_moe_block b = {.row = (size_t)at, .n_tokens = t->n - at < piece ? t->n - at : piece, .n_experts = t->e,
                                   .top_k = t->k, .d_model = t->h, .q = d.q, .rounded = rounded,
-                                  .expert_input = x + (size_t)at * h * (rounded ? 2 : 4), .topk_ids = ids + slot,
+                                  .moe_input = x + (size_t)at * h * (rounded ? 2 : 4), .topk_ids = ids + slot,
                                   .topk_weights = weights + slot, .slot_logits = logits + slot};
             d.b->upload(d.q, s.sq, sq + slot, (size_t)(b.n_tokens * t->k) * sizeof *sq);
             exf_device_norms_add(&s, &b);

@@ -110,38 +110,27 @@ static exf_code drop_last(void *self, exf_routes *r, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code begin(void *self, int n_workers, exf_err *err)
+static exf_code begin(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
 {
-    return exf_scores_begin(self, n_workers, err);
+    exf_code rc = exf_scores_begin(self, n_workers, err);
+    return rc == EXF_OK && gpu ? exf_scores_device_open(self, gpu, err) : rc;
 }
 
-static exf_code device_open(void *self, const struct exf_backend *b, exf_err *err)
+static exf_code show(void *lane, const exf_logits_block *b, exf_err *err)
 {
-    return exf_scores_device_open(self, b, err);
+    if (!b->q) return exf_scores_logits(lane, b, err);
+    exf_scores_device_logits(lane, b);
+    return EXF_OK;
 }
 
 static exf_code first_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    return exf_scores_logits(exf_scores_lane(self, 0), b, err);
+    return show(exf_scores_lane(self, 0), b, err);
 }
 
 static exf_code second_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    return exf_scores_logits(exf_scores_lane(self, 1), b, err);
-}
-
-static exf_code first_device(void *self, const exf_device_logits *b, exf_err *err)
-{
-    (void)err;
-    exf_scores_device_logits(exf_scores_lane(self, 0), b);
-    return EXF_OK;
-}
-
-static exf_code second_device(void *self, const exf_device_logits *b, exf_err *err)
-{
-    (void)err;
-    exf_scores_device_logits(exf_scores_lane(self, 1), b);
-    return EXF_OK;
+    return show(exf_scores_lane(self, 1), b, err);
 }
 
 /* Quality of both lanes. */
@@ -153,9 +142,8 @@ static void run(exf_quality out[2], const golden_case *c, const exf_backend *b)
     exf_forward_options o = {.backend = b, .threads = 1};
     exf_rewriter drops = {.rewrite = drop_last};
     ck_ok(exf_scores_new(&s, &c->batch, 2, c->model->arch.vocab, &e), e);
-    exf_observer first = {
-        .self = s, .begin = begin, .logits = first_logits, .device_open = device_open, .device_logits = first_device};
-    exf_observer second = {.self = s, .logits = second_logits, .device_logits = second_device};
+    exf_observer first = {.self = s, .reads_device = 1, .begin = begin, .logits = first_logits};
+    exf_observer second = {.self = s, .reads_device = 1, .logits = second_logits};
     exf_lane lanes[2] = {{.observer = &first}, {.rewriter = &drops, .observer = &second}};
     ck_ok(exf_forward(c->model, &c->batch, lanes, 2, &o, &report, &e), e);
     for (size_t l = 0; l < 2; l++) ck_ok(exf_scores_sum(s, l, NULL, -1, &out[l], &e), e);

@@ -1,6 +1,7 @@
 /* check_cuda_vectors.c - what vectors are solved from, on the GPU: sums of real numbers near plain ones, the same bits wherever
  * calls are cut; samples against the host, and the basis of their residuals.  Shapes: check_cuda_vectors_shapes.c. */
 #include "accumulate/accumulate_internal.h"
+#include "accumulate/vectors.h"
 #include "kernels/linear/linear.h"
 #include "tests/support/sequence_fixtures.h"
 #include "tests/support/basis_fixtures.h"
@@ -111,7 +112,7 @@ static exf_code add_up(exf_vector_sums *v, const routed *r, const exf_batch *bat
         exf_device_vectors_begin(&s, v, 0);
         for (int at = 0; at < r->n; at += piece) {
             size_t slot = (size_t)(at * r->top_k);
-            exf_device_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece,
+            exf_moe_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece,
                                   .n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .q = d.q,
                                   .rounded = rounded, .topk_ids = t.ids + slot, .topk_weights = t.weights + slot,
                                   .expert_outputs = (char *)t.outputs + slot * (size_t)r->d_model * (rounded ? 2 : 4)};
@@ -370,7 +371,7 @@ START_TEST(a_weight_without_a_root_is_refused)
     tokens_device t = send(&r, 0);
     ck_ok(exf_device_vectors_open(&s, d.b, (size_t)v.n_pairs, 3, 10, 0, 3, EXF_WEIGHT_ROUTER, NULL, &e), e);
     exf_device_vectors_begin(&s, &v, 0);
-    exf_device_block b = {.batch = &batch, .n_tokens = 40, .n_experts = 6, .top_k = 3, .d_model = 10, .q = d.q, .topk_ids = t.ids,
+    exf_moe_block b = {.batch = &batch, .n_tokens = 40, .n_experts = 6, .top_k = 3, .d_model = 10, .q = d.q, .topk_ids = t.ids,
                           .topk_weights = t.weights, .expert_outputs = t.outputs};
     exf_device_vectors_add(&s, &b);
     ck_fails(exf_device_vectors_take(&s, &v, &e), EXF_NUMERIC, e, "1 0 2 -0.25");
@@ -461,7 +462,7 @@ START_TEST(samples_are_the_hosts)
         int count = r.n - at < piece ? r.n - at : piece;
         exf_moe_block b = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .topk_ids = r.ids + slot,
                            .expert_outputs = seen + slot * SEQ_H};
-        exf_device_block c = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .q = d.q,
+        exf_moe_block c = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .q = d.q,
                               .rounded = rounded,
                               .topk_ids = t.ids + slot, .expert_outputs = (char *)t.outputs + slot * SEQ_H * (rounded ? 2 : 4)};
         exf_sampler_keep(&on_host, &b);

@@ -4,7 +4,7 @@
 #define EXF_TESTS_CROSS_CHECK_FIXTURES_H
 #include "tests/support/layer_sums_fixtures.h"
 
-#include "accumulate/device_sums.h"
+#include "accumulate/chapter.h"
 
 #include <string.h>
 
@@ -16,7 +16,7 @@ typedef struct {
     exf_sequence_list none;
     exf_span span;
     exf_batch batch;
-    exf_device_block block;
+    exf_moe_block block;
     void *outputs, *ids, *weights; /* in the device's memory */
 } checked_run;
 
@@ -41,7 +41,7 @@ static inline void checked_open(checked_run *r, const exf_backend *b, exf_queue 
     r->outputs = checked_put(r, of->outputs, slots * (size_t)of->d_model * sizeof(float));
     r->ids = checked_put(r, of->ids, slots * sizeof(int32_t));
     r->weights = checked_put(r, of->weights, slots * sizeof(float));
-    r->block = (exf_device_block){.batch = &r->batch, .n_tokens = of->n, .n_experts = of->n_experts, .top_k = of->top_k,
+    r->block = (exf_moe_block){.batch = &r->batch, .n_tokens = of->n, .n_experts = of->n_experts, .top_k = of->top_k,
                                   .d_model = of->d_model, .q = q, .expert_outputs = r->outputs, .topk_ids = r->ids,
                                   .topk_weights = r->weights};
     ck_ok(exf_device_sums_open(&r->sums, b, of->n_experts, weighting, &r->none, 0, common_input, &e), e);

@@ -22,12 +22,13 @@ static void keep(void *array, size_t row, size_t n, size_t width, const void *da
     memcpy((char *)array + row * width * 4, data, n * width * 4);
 }
 
-static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
+static exf_code begin_layer(void *self, const exf_moment *m, exf_err *err)
 {
     golden_seen *s = self;
+    int layer = m->layer;
     size_t k = (size_t)s->top_k, h = (size_t)s->d_model;
-    (void)moe_index;
     (void)err;
+    if (m->at != EXF_AT_LAYER_BEGIN) return EXF_OK;
     ck_assert_int_lt(layer, GOLDEN_LAYERS);
     s->moe_input[layer] = fresh(s->n_rows * h);
     s->expert_outputs[layer] = fresh(s->n_rows * k * h);
@@ -68,7 +69,7 @@ exf_observer golden_observer(golden_seen *seen, const exf_model *m, size_t n_row
     seen->d_model = m->arch.d_model;
     seen->vocab = m->arch.vocab;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
-    return (exf_observer){.self = seen, .layer_begin = layer_begin, .block = block, .logits = logits};
+    return (exf_observer){.self = seen, .at = begin_layer, .block = block, .logits = logits};
 }
 
 void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, exf_compute compute,

@@ -70,23 +70,20 @@ static inline const unsigned char *prune_most(void *self, int moe_index)
 static inline exf_code correct_by_first(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
     size_t k = (size_t)b->top_k, h = (size_t)b->d_model;
+    const float *outputs = b->expert_outputs;
     (void)self;
     (void)err;
     for (size_t t = 0; t < (size_t)b->n_tokens; t++)
         for (size_t j = 0; j < h; j++)
-            routed[t * h + j] += 0.01f * (float)b->router_ids[t * k] + b->router_weights[t * k] * b->expert_outputs[t * k * h + j];
+            routed[t * h + j] += 0.01f * (float)b->router_ids[t * k] + b->router_weights[t * k] * outputs[t * k * h + j];
     return EXF_OK;
 }
 
 /* The same for the fake device, whose memory is the host's. */
-static inline exf_code correct_by_first_on_device(void *self, const exf_device_block *d, float *routed, exf_err *err)
+static inline exf_code correct_by_first_on_device(void *self, const exf_moe_block *d, float *routed, exf_err *err)
 {
-    exf_moe_block b = {.layer = d->layer, .moe_index = d->moe_index, .row = d->row, .n_tokens = d->n_tokens,
-                       .n_experts = d->n_experts,
-                       .top_k = d->top_k, .d_model = d->d_model, .router_ids = d->router_ids, .router_weights = d->router_weights,
-                       .topk_ids = d->topk_ids, .topk_weights = d->topk_weights, .expert_outputs = d->expert_outputs};
     ck_assert_int_eq(d->rounded, 0);
-    return correct_by_first(self, &b, routed, err);
+    return correct_by_first(self, d, routed, err);
 }
 
 /* ---- probes ------------------------------------------------------------------------ */
@@ -118,14 +115,6 @@ static inline exf_code keep_probe(void *self, const exf_probe_block *b, exf_err 
     memcpy(s->ids[b->layer] + b->row * k, b->topk_ids, n * k * sizeof(int32_t));
     atomic_fetch_add(&s->seen[b->layer], n);
     return EXF_OK;
-}
-
-static inline void keep_device_probe(probe_seen *s, const exf_device_probe *b)
-{
-    size_t h = (size_t)b->d_model, n = (size_t)b->n_tokens;
-    memcpy(s->original[b->layer] + b->row * h, b->original, n * h * sizeof(float));
-    memcpy(s->rewritten[b->layer] + b->row * h, b->rewritten, n * h * sizeof(float));
-    atomic_fetch_add(&s->seen[b->layer], n);
 }
 
 static inline void probe_open(probe_seen *s, const exf_model *m, size_t n_rows)
@@ -173,10 +162,10 @@ typedef struct {
     exf_observer inner;
 } watcher;
 
-static inline exf_code watch_layer(void *self, int layer, int moe_index, exf_err *err)
+static inline exf_code watch_layer(void *self, const exf_moment *m, exf_err *err)
 {
     watcher *w = self;
-    return w->inner.layer_begin(w->seen, layer, moe_index, err);
+    return w->inner.at(w->seen, m, err);
 }
 
 static inline exf_code watch_block(void *self, const exf_moe_block *b, exf_err *err)
@@ -196,13 +185,6 @@ static inline exf_code watch_probe(void *self, const exf_probe_block *b, exf_err
     return keep_probe(((watcher *)self)->probe, b, err);
 }
 
-static inline exf_code watch_device_probe(void *self, const exf_device_probe *b, exf_err *err)
-{
-    (void)err;
-    keep_device_probe(((watcher *)self)->probe, b);
-    return EXF_OK;
-}
-
 static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads)
 {
     exf_err err = {.code = EXF_OK};
@@ -215,9 +197,8 @@ static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads
         w[i] = (watcher){&r->seen[i], &r->probe[i], golden_observer(&r->seen[i], c->model, c->batch.n_tokens)};
         r->seen[i].logits = room(c->batch.n_tokens * (size_t)c->model->arch.vocab);
         if (r->probes[i]) probe_open(&r->probe[i], c->model, c->batch.n_tokens);
-        observer[i] = (exf_observer){.self = &w[i], .layer_begin = watch_layer, .block = watch_block, .logits = watch_logits,
-                                     .probe = r->probes[i] ? watch_probe : NULL,
-                                     .device_probe = r->probes[i] ? watch_device_probe : NULL};
+        observer[i] = (exf_observer){.self = &w[i], .at = watch_layer, .block = watch_block, .logits = watch_logits,
+                                     .probe = r->probes[i] ? watch_probe : NULL};
         lanes[i] = (exf_lane){t->rewrite || t->retained_experts || t->correct ? t : NULL, &observer[i]};
     }
     ck_ok(exf_forward(c->model, &c->batch, lanes, (size_t)r->n, &options, &r->report, &err), err);

@@ -94,8 +94,8 @@ static inline void device_show(const head_case *h, const exf_backend *b, exf_que
     int32_t *ids = device_fold_put(b, q, h->c.ids, F_TOKENS * K * sizeof *ids);
     for (int s = 0; s < F_SEQUENCES; s++) {
         size_t row = h->c.span[s].offset;
-        const exf_device_input d = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
-                                     .d_model = F_H, .q = q, .input = input + row * F_H, .logits = logits + row * E,
+        const exf_input_block d = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
+                                     .d_model = F_H, .q = q, .moe_input = input + row * F_H, .logits = logits + row * E,
                                      .ids = ids + row * K, .weights = weights + row * K};
         ck_ok(w->device_routed(w->self, &d, &err), err);
     }

@@ -1,7 +1,7 @@
 /* peer_sums_fixtures.h - the vector sums of another rank added to a device's, of which some are more together than a sum holds. */
 #ifndef EXF_TESTS_PEER_SUMS_FIXTURES_H
 #define EXF_TESTS_PEER_SUMS_FIXTURES_H
-#include "accumulate/device_vectors.h"
+#include "accumulate/vectors.h"
 #include "base/mem.h"
 #include "tests/support/fixtures.h"
 

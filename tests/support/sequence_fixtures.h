@@ -68,17 +68,17 @@ static inline exf_code seq_show(const exf_observer *o, const routed *r, int n_wo
 {
     exf_progress progress = {.layer = SEQ_LAYER};
     exf_code rc;
-    EXF_TRY(o->begin(o->self, n_workers, err));
-    EXF_TRY(o->layer_begin(o->self, SEQ_LAYER, 0, err));
+    EXF_TRY(o->begin(o->self, n_workers, NULL, err));
+    EXF_TRY(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = SEQ_LAYER}, err));
     for (int sweep = 0; sweep < o->sweeps; sweep++) {
         for (int k = 0; k < SEQ_N; k++) {
             int i = backward ? SEQ_N - 1 - k : k, row = 0;
             for (int j = 0; j < i; j++) row += seq_length[j];
             EXF_TRY(seq_show_one(o, r, i, row, (k + sweep) % n_workers, sweep, err));
         }
-        EXF_TRY(o->sweep_end(o->self, SEQ_LAYER, 0, sweep, err));
+        EXF_TRY(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_SWEEP_END, .layer = SEQ_LAYER, .sweep = sweep}, err));
     }
-    EXF_TRY(o->layer_end(o->self, SEQ_LAYER, 0, &progress, err));
+    EXF_TRY(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_LAYER_END, .layer = SEQ_LAYER, .progress = &progress}, err));
 out:
     return rc;
 }

@@ -40,14 +40,17 @@ static exf_moe_block block_of(const routed *r, int from, int n, int worker, int 
 static void feed(const exf_observer *o, const routed *r, int layer, int n_workers, int backward, uint64_t seed)
 {
     exf_progress progress = {.layer = numbers[layer]};
-    ck_ok(o->layer_begin(o->self, numbers[layer], layer, &e), e);
+    ck_ok(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = numbers[layer], .moe_index = layer}, &e), e);
     for (int at = 0, i = 0, n; at < r->n; at += n, i++) {
         n = 1 + draw(seed, i, 40);
         if (n > r->n - at) n = r->n - at;
         exf_moe_block b = block_of(r, backward ? r->n - at - n : at, n, draw(seed + 1, i, n_workers), layer);
         ck_ok(o->block(o->self, &b, &e), e);
     }
-    ck_ok(o->layer_end(o->self, numbers[layer], layer, &progress, &e), e);
+    exf_moment end = {.at = EXF_AT_SWEEP_END, .layer = numbers[layer], .moe_index = layer, .progress = &progress};
+    ck_ok(exf_observer_tell(o, &end, &e), e);
+    end.at = EXF_AT_LAYER_END;
+    ck_ok(exf_observer_tell(o, &end, &e), e);
     ck_assert_int_eq(progress.cold, 0);
 }
 
@@ -70,7 +73,7 @@ static void accumulate_blocks(const char *name, exf_weighting w, const exf_prove
     exf_run_shape shape = shape_of(&r);
     ck_ok(new_accumulator(&a, name, 1, &shape, L, w, p, &e), e);
     const exf_observer *o = exf_accumulator_observer(a);
-    ck_ok(o->begin(o->self, n_workers, &e), e);
+    ck_ok(o->begin(o->self, n_workers, NULL, &e), e);
     ck_assert(o->logits == NULL); /* the head need not run */
     for (int i = 0; i < L; i++) {
         feed(o, &r, i, n_workers, backward, (uint64_t)(n_workers + backward));
@@ -138,10 +141,11 @@ START_TEST(cold_experts_are_counted)
     ck_ok(new_accumulator(&a, "s.h5", 0, &shape, 1, EXF_WEIGHT_NONE, &p, &e), e);
     const exf_observer *o = exf_accumulator_observer(a);
     exf_moe_block b = block_of(&r, 0, 1, 1, 0);
-    ck_ok(o->begin(o->self, 2, &e), e);
-    ck_ok(o->layer_begin(o->self, 1, 0, &e), e);
+    ck_ok(o->begin(o->self, 2, NULL, &e), e);
+    ck_ok(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = 1}, &e), e);
     ck_ok(o->block(o->self, &b, &e), e);
-    ck_ok(o->layer_end(o->self, 1, 0, &progress, &e), e);
+    ck_ok(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_SWEEP_END, .layer = 1}, &e), e);
+    ck_ok(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_LAYER_END, .layer = 1, .progress = &progress}, &e), e);
     ck_assert_int_eq(progress.cold, 3);
     exf_accumulator_free(a);
     exf_accumulator_free(NULL);

@@ -122,9 +122,9 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
     const exf_observer *x = exf_accumulator_observer(a);
     ck_assert_int_eq(x->common_input_tokens, 3);
     ck_assert_int_eq(x->sweeps, 1);
-    EXF_TRY(x->begin(x->self, n_workers, err));
+    EXF_TRY(x->begin(x->self, n_workers, NULL, err));
     for (int layer = 5; layer <= 6; layer++) { /* 5 is not wanted: a hash layer, which is shown in blocks only */
-        EXF_TRY(x->layer_begin(x->self, layer, layer - 5, err));
+        EXF_TRY(exf_observer_tell(x, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = layer, .moe_index = layer - 5}, err));
         for (int i = 0; i < 6 && layer == 6; i++) { /* two calls for each sequence: 2 tokens and 1 */
             exf_common_input_block c = {.layer = 6, .moe_index = 1, .sequence = (size_t)(i / 2), .n_tokens = i % 2 ? 1 : 2,
                                         .n_experts = E, .top_k = K,
@@ -138,8 +138,10 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
                                .expert_outputs = outputs + i * E * H};
             EXF_TRY(x->block(x->self, &b, err));
         }
-        EXF_TRY(x->sweep_end(x->self, layer, layer - 5, 0, err));
-        EXF_TRY(x->layer_end(x->self, layer, layer - 5, &progress, err));
+        exf_moment end = {.at = EXF_AT_SWEEP_END, .layer = layer, .moe_index = layer - 5, .progress = &progress};
+        EXF_TRY(exf_observer_tell(x, &end, err));
+        end.at = EXF_AT_LAYER_END;
+        EXF_TRY(exf_observer_tell(x, &end, err));
     }
     rc = exf_accumulator_commit(a, NULL, err);
 out:

@@ -83,9 +83,9 @@ END_TEST
 static exf_checked_layer *add_common(checked_run *run, const exf_common_input_part *part, int layer)
 {
     exf_checked_layer *now = &run->sums.check.layer[run->sums.check.turn];
-    exf_device_common_input c = {.layer = layer, .n_experts = run->block.n_experts, .d_model = run->block.d_model, .q = run->q,
+    exf_common_input_block c = {.layer = layer, .n_experts = run->block.n_experts, .d_model = run->block.d_model, .q = run->q,
                                  .outputs = run->outputs, .n_tokens = run->block.n_tokens, .part = part, .n_parts = 1,
-                                 .row = run->ids};
+                                 .device_row = run->ids};
     exf_device_sums_add_common_input(&run->sums, &c);
     ck_ok(run->b->finish(run->q, &e), e);
     return now;

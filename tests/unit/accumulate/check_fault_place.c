@@ -1,7 +1,7 @@
 /* check_fault_place.c - where a device found a term out of range, in words. */
 #include "tests/support/fixtures.h"
 
-#include "accumulate/device_sums.h"
+#include "accumulate/chapter.h"
 #include "kernels/statistics/layer_sums.h"
 
 START_TEST(rows_have_a_sequence_and_a_block)

@@ -1,4 +1,4 @@
-/* check_norm_sums.c - sums of a norm head (src/accumulate/accumulate_norms.c): against sums in double, over any cut. */
+/* check_norm_sums.c - sums of a norm head (src/accumulate/chapter_norm_head.c): against sums in double, over any cut. */
 #include "accumulate/accumulate_internal.h"
 #include "tests/support/fixtures.h"
 

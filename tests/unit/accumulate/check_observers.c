@@ -14,12 +14,11 @@ typedef struct {
     float *logits;
 } repeated;
 
-static exf_code sweeps_begin(void *self, int layer, int moe_index, exf_err *err)
+static void sweeps_begin(repeated *r, const exf_moment *m)
 {
-    repeated *r = self;
-    for (int i = 0; i < SWEEPS; i++) ck_ok(r->keep.layer_begin(&r->sweep[i], layer, moe_index, err), *err);
+    exf_err err;
+    for (int i = 0; i < SWEEPS; i++) ck_ok(r->keep.at(&r->sweep[i], m, &err), err);
     r->commons = 0;
-    return EXF_OK;
 }
 
 static exf_code sweeps_block(void *self, const exf_moe_block *b, exf_err *err)
@@ -40,22 +39,20 @@ static exf_code sweeps_common(void *self, const exf_common_input_block *b, exf_e
     return EXF_OK;
 }
 
-static exf_code sweeps_end(void *self, int layer, int moe_index, int sweep, exf_err *err)
+static exf_code sweeps_at(void *self, const exf_moment *m, exf_err *err)
 {
     repeated *r = self;
-    (void)moe_index;
     (void)err;
-    ck_assert_int_eq(sweep, r->ended[layer]++);
-    return EXF_OK;
-}
-
-static exf_code sweeps_layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
-{
-    repeated *r = self;
-    (void)progress;
-    (void)err;
-    ck_assert_int_eq(r->ended[layer], SWEEPS);
-    ck_assert_int_eq(moe_index, r->layers_ended++);
+    switch (m->at) {
+    case EXF_AT_LAYER_BEGIN: sweeps_begin(r, m); break;
+    case EXF_AT_SWEEP_END: ck_assert_int_eq(m->sweep, r->ended[m->layer]++); break;
+    case EXF_AT_LAYER_END:
+        ck_assert_int_eq(r->ended[m->layer], SWEEPS);
+        ck_assert_int_eq(m->moe_index, r->layers_ended++);
+        ck_assert_ptr_nonnull(m->progress);
+        break;
+    default: ck_abort_msg("moment %d: of inputs nothing is shown, and there is no GPU", (int)m->at);
+    }
     return EXF_OK;
 }
 
@@ -95,9 +92,8 @@ START_TEST(sweeps_show_the_same_again)
     repeated r = {.c = &c};
     for (int i = 0; i < SWEEPS; i++) r.keep = golden_observer(&r.sweep[i], c.model, c.batch.n_tokens);
     r.logits = room(c.batch.n_tokens * (size_t)c.model->arch.vocab);
-    exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_input_tokens = 2, .layer_begin = sweeps_begin, .block = sweeps_block,
-                      .common_input = sweeps_common,
-                      .sweep_end = sweeps_end, .layer_end = sweeps_layer_end, .logits = sweeps_logits};
+    exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_input_tokens = 2, .at = sweeps_at, .block = sweeps_block,
+                      .common_input = sweeps_common, .logits = sweeps_logits};
     exf_lane lane = {.observer = &o};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
     exf_forward_report report;
@@ -157,7 +153,7 @@ static void compare_slots(const commons *s, const exf_common_input_block *b, int
     ck_assert_mem_eq(b->router_weights + (size_t)i * k, p->weights[b->layer] + row * k, k * sizeof(float));
     for (size_t j = 0; j < k; j++) {
         int32_t id = p->ids[b->layer][row * k + j];
-        double d = golden_distance(b->outputs + ((size_t)i * (size_t)b->n_experts + (size_t)id) * h,
+        double d = golden_distance((const float *)b->outputs + ((size_t)i * (size_t)b->n_experts + (size_t)id) * h,
                                    p->expert_outputs[b->layer] + (row * k + j) * h, h);
         ck_assert_msg(d <= 1e-5, "%s: layer %d, row %zu: expert %d on a common token is %.1e from its routed output", s->c->family,
                       b->layer, row, (int)id, d);
@@ -252,7 +248,7 @@ static exf_code correct_by_row(void *self, const exf_moe_block *b, float *routed
     for (size_t i = 0; i < n * k; i++) {
         ck_assert_int_eq(b->topk_ids[i], i % k >= k / 2 ? -1 : b->router_ids[i]);
         if (b->topk_ids[i] < 0) /* a slot without an expert says nothing */
-            for (size_t j = 0; j < h; j++) ck_assert(b->expert_outputs[i * h + j] == 0);
+            for (size_t j = 0; j < h; j++) ck_assert(((const float *)b->expert_outputs)[i * h + j] == 0);
     }
     for (size_t t = 0; t < n; t++)
         for (size_t j = 0; j < h; j++) routed[t * h + j] += (float)(b->row + t + 1) / 64;

@@ -113,8 +113,8 @@ START_TEST(scattered_sequences_are_refused)
     routed r = seq_tokens();
     ck_ok(exf_accumulator_new(&a, &plan, &e), e);
     const exf_observer *x = exf_accumulator_observer(a);
-    ck_ok(x->begin(x->self, 1, &e), e);
-    ck_ok(x->layer_begin(x->self, SEQ_LAYER, 0, &e), e);
+    ck_ok(x->begin(x->self, 1, NULL, &e), e);
+    ck_ok(exf_observer_tell(x, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = SEQ_LAYER}, &e), e);
     exf_moe_block b = seq_block(&r, 2, 37, 0, 20, 0, 0), later = seq_block(&r, 2, 67, 30, 20, 0, 0),
                   inside = seq_block(&r, 1, 32, 2, 3, 0, 0);
     ck_ok(x->block(x->self, &b, &e), e);

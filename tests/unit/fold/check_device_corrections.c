@@ -66,7 +66,7 @@ static void correct_there(const fold_case *c, exf_fold_rewriter *f, const layer_
     size_t k = (size_t)c->arch.top_k;
     for (int at = 0; at < F_TOKENS; at += piece) {
         size_t row = (size_t)at;
-        exf_device_block b = {.layer = r->after.layer,
+        exf_moe_block b = {.layer = r->after.layer,
                               .moe_index = r->after.moe_index,
                               .batch = &c->batch,
                               .row = row,

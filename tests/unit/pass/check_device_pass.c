@@ -171,33 +171,26 @@ static exf_code digest_block(void *self, const exf_moe_block *b, exf_err *err)
     return EXF_OK;
 }
 
-/* Token by token, so that the chunks in which tokens are shown do not matter. */
-static exf_code digest_device_common(void *self, const exf_device_common_input *c, exf_err *err)
+/* In GPU memory token by token, so that the chunks in which tokens are shown do not matter. */
+static exf_code digest_common(void *self, const exf_common_input_block *c, exf_err *err)
 {
     digest *d = self;
     size_t each = (size_t)c->n_experts * (size_t)c->d_model;
     (void)err;
-    for (int p = 0; p < c->n_parts; p++)
+    if (!c->q) d->commons += (size_t)c->n_tokens;
+    for (int p = 0; c->q && p < c->n_parts; p++)
         for (int t = c->part[p].first; t < c->part[p].first + c->part[p].n_tokens; t++, d->commons++) {
-            size_t row = c->row_offset + (size_t)c->row[t];
+            size_t row = c->row_offset + (size_t)c->device_row[t];
             mix_in(d, &row, sizeof row);
             mix_in(d, (const float *)c->outputs + (size_t)t * each, each * 4);
         }
     return EXF_OK;
 }
 
-static exf_code count_common(void *self, const exf_common_input_block *b, exf_err *err)
-{
-    (void)err;
-    ((digest *)self)->commons += (size_t)b->n_tokens;
-    return EXF_OK;
-}
-
 static digest look(const many *m, const exf_backend *b, uint64_t limit)
 {
     digest d = {.hash = 1};
-    exf_observer o = {.self = &d, .sweeps = 2, .common_input_tokens = 5, .block = digest_block, .common_input = count_common,
-                      .device_common_input = digest_device_common};
+    exf_observer o = {.self = &d, .sweeps = 2, .common_input_tokens = 5, .block = digest_block, .common_input = digest_common};
     exf_lane lane = {NULL, &o};
     exf_forward_options options = {.backend = b, .threads = 1, .max_device_memory = limit};
     exf_forward_report report;

@@ -91,7 +91,8 @@ static exf_code check_halved(void *self, const exf_moe_block *b, exf_err *err)
     int *seen = self;
     (void)err;
     for (int t = 0; t < b->n_tokens; t++) {
-        const float *o = b->expert_outputs + (size_t)t * (size_t)b->top_k * h, *w = b->topk_weights + (size_t)t * (size_t)b->top_k;
+        const float *o = (const float *)b->expert_outputs + (size_t)t * (size_t)b->top_k * h,
+                    *w = b->topk_weights + (size_t)t * (size_t)b->top_k;
         for (size_t j = 0; j < h; j++) {
             ck_assert(o[j] == o[h + j]);
             ck_assert(o[2 * h + j] == 0);

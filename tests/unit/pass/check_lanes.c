@@ -113,7 +113,7 @@ static exf_code keep_common(void *self, const exf_common_input_block *b, exf_err
     size_t width = (size_t)b->n_experts * (size_t)b->d_model;
     (void)err;
     for (int i = 0; i < b->n_tokens; i++)
-        memcpy(s->outputs[b->layer] + b->row[i] * width, b->outputs + (size_t)i * width, width * sizeof(float));
+        memcpy(s->outputs[b->layer] + b->row[i] * width, (const float *)b->outputs + (size_t)i * width, width * sizeof(float));
     return EXF_OK;
 }
 

@@ -156,26 +156,28 @@ typedef struct {
     size_t n_blocks, opened;
 } reader;
 
-static exf_code open_reader(void *self, const exf_backend *b, exf_err *err)
+static exf_code open_reader(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
 {
+    (void)n_workers;
     (void)err;
-    ck_assert_ptr_nonnull(b->gpu);
+    ck_assert(gpu && gpu->gpu);
     ((reader *)self)->opened++;
     return EXF_OK;
 }
 
-static exf_code begin_layer(void *self, int layer, int moe_index, exf_err *err)
+static exf_code begin_layer(void *self, const exf_moment *m, exf_err *err)
 {
     reader *r = self;
-    return r->inner.layer_begin(&r->seen, layer, moe_index, err);
+    return r->inner.at(&r->seen, m, err);
 }
 
-static exf_code read_block(void *self, const exf_device_block *d, exf_err *err)
+static exf_code read_block(void *self, const exf_moe_block *d, exf_err *err)
 {
     reader *r = self;
     size_t h = (size_t)d->d_model, k = (size_t)d->top_k, n = (size_t)d->n_tokens;
     (void)err;
     r->n_blocks++;
+    ck_assert(d->q && d->batch);
     ck_assert_int_eq(d->rounded, 0);
     memcpy(r->seen.expert_outputs[d->layer] + d->row * k * h, d->expert_outputs, n * k * h * sizeof(float));
     memcpy(r->seen.ids[d->layer] + d->row * k, d->topk_ids, n * k * sizeof(int32_t));
@@ -191,8 +193,7 @@ START_TEST(device_blocks_show_the_same)
     golden_seen host;
     reader g = {.n_blocks = 0};
     exf_forward_report report;
-    exf_observer o = {
-        .self = &g, .device_sweeps = 1, .device_open = open_reader, .layer_begin = begin_layer, .device_block = read_block};
+    exf_observer o = {.self = &g, .reads_device = 1, .begin = open_reader, .at = begin_layer, .block = read_block};
     run_open(&r, "qwen3_moe");
     const exf_architecture *a = &r.m.c.model->arch;
     exf_recorded recorded = recording_of(&r.cpu, a, _i);

@@ -45,8 +45,9 @@ static void feed(exf_scores *s, const sample *x, int n_workers, int rows)
         for (int at = 0; at < lengths[i]; at += rows)
             for (int l = 0; l < LANES; l++) {
                 size_t row = x->span[i].offset + (size_t)at;
-                exf_logits_block b = {
-                    (size_t)i, row, at, lengths[i] - at < rows ? lengths[i] - at : rows, V, i % n_workers, x->logits[l] + row * V};
+                exf_logits_block b = {.sequence = (size_t)i, .row = row, .position = at,
+                                      .n_tokens = lengths[i] - at < rows ? lengths[i] - at : rows, .vocab = V,
+                                      .worker = i % n_workers, .logits = x->logits[l] + row * V};
                 ck_ok(exf_scores_logits(exf_scores_lane(s, (size_t)l), &b, &e), e);
             }
 }
@@ -247,7 +248,7 @@ START_TEST(quantiles_by_nearest_rank)
         for (int i = 0; i < n; i++) {
             float one[4] = {60, 0, 0, 0},
                   other[4] = {0, (float)((i * 7 + 3) % n + 1), 0, 0}; /* KL is the gap where e^-gap is nothing */
-            exf_logits_block b = {(size_t)i, 2 * (size_t)i, 0, 2, 2, 0, one};
+            exf_logits_block b = {.sequence = (size_t)i, .row = 2 * (size_t)i, .n_tokens = 2, .vocab = 2, .logits = one};
             ck_ok(exf_scores_logits(exf_scores_lane(s, 0), &b, &e), e);
             b.logits = other;
             ck_ok(exf_scores_logits(exf_scores_lane(s, 1), &b, &e), e);

@@ -1,8 +1,10 @@
-/* accumulate_vectors.c - adds up the vector sums of a layer (artifact/vector_sums.h) in two sweeps.
+/* chapter_vectors.c - the vector sums of a layer (artifact/vector_sums.h), in two sweeps.
  *
- * The first sweep samples tokens for the low-rank basis.  Between the sweeps the pairs of most energy are chosen, and the
- * basis and the grids made or taken from a file.  The second sweep adds up, block by block (accumulate_pairs.c). */
+ * The first sweep samples tokens for the low-rank basis (vectors_samples.c).  Between the sweeps the pairs of most energy are
+ * chosen, and the basis and the grids made (accumulate_basis.c) or taken from a file.  The second sweep adds up, block by block
+ * (vectors_terms.c). */
 #include "accumulate/accumulate_internal.h"
+#include "accumulate/vectors.h"
 
 #include "base/mem.h"
 #include "base/parallel.h"
@@ -45,44 +47,37 @@ static size_t most_samples(const exf_run_shape *shape, const exf_accumulate_opti
     return (size_t)o->samples < candidates ? (size_t)o->samples : candidates;
 }
 
-int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o)
+static exf_code begin(exf_accumulator *a, exf_err *err)
 {
-    int most = exf_basis_rank((int)shape->d_model);
-    return !o->lowrank ? 0 : o->rank && o->rank < most ? o->rank : most;
-}
-
-exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
-                                    const exf_sequence_list *sequences, int n_workers, exf_ranks *ranks, exf_run_rows own,
-                                    exf_err *err)
-{
-    exf_code rc;
-    exf_vector_accumulator *m = NULL;
+    const exf_run_shape *shape = &a->shape;
+    const exf_accumulate_options *o = &a->options;
+    int n_workers = a->n_workers;
     size_t e = (size_t)shape->n_experts;
-    *out = NULL;
-    EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "vector sums", err));
+    exf_vector_accumulator *m;
+    exf_code rc;
+    if (!exf_wants_vectors(o)) return EXF_OK;
+    EXF_TRY(exf_mem_new(&a->vectors, 1, sizeof *a->vectors, "vector sums", err));
+    m = a->vectors;
     for (int i = 0; i < N_LOCKS; i++) pthread_mutex_init(&m->lock[i], NULL);
     m->shape = *shape;
     m->options = o;
-    m->sequences = sequences;
+    m->sequences = &a->sequences;
     m->n_workers = n_workers;
-    m->ranks = ranks;
+    m->ranks = a->ranks;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
     if (takes_samples(o)) EXF_TRY(exf_sampler_new(&m->sampler, most_samples(shape, o), 0, err));
-    m->sampler.own = own;
+    m->sampler.own = a->own;
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
     EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));
 out:
-    if (rc != EXF_OK)
-        exf_vector_accumulator_free(m);
-    else
-        *out = m;
     return rc;
 }
 
-void exf_vector_accumulator_free(exf_vector_accumulator *m)
+static void end(exf_accumulator *a)
 {
+    exf_vector_accumulator *m = a->vectors;
     if (!m) return;
     for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
     for (int i = 0; m->buffers && i < m->n_workers * m->n_helpers; i++) exf_pair_buffers_free(&m->buffers[i]);
@@ -97,25 +92,22 @@ void exf_vector_accumulator_free(exf_vector_accumulator *m)
     exf_mem_free(m);
 }
 
-uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o)
+static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    uint64_t all = (uint64_t)(shape->n_experts * (shape->n_experts - 1)), wanted = (uint64_t)o->vector_pairs;
-    return all < wanted ? all : wanted;
-}
-
-uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
-{
+    (void)b;
     int k = (int)shape->top_k, h = (int)shape->d_model, rank = exf_vector_rank(shape, o);
     uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h, rank) : 0;
     if (!o->diagonal && !o->lowrank) return 0;
     return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
 }
 
-exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
+static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
-    const exf_run_shape *s = &m->shape;
-    const exf_accumulate_options *o = m->options;
+    exf_vector_accumulator *m = a->vectors;
+    const exf_run_shape *s = &a->shape;
+    const exf_accumulate_options *o = &a->options;
     exf_code rc = EXF_OK;
+    if (!m) return EXF_OK;
     if (takes_samples(o))
         EXF_TRY(exf_device_samples_open(&m->samples, m->ranks, b, most_samples(s, o), (int)s->d_model, exf_vector_rank(s, o),
                                         o->seed, err));
@@ -128,26 +120,29 @@ out:
 
 /* ---- the first sweep -------------------------------------------------------------------------------- */
 
-exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, int next, exf_err *err)
+static exf_code begin_layer(exf_accumulator *a, const exf_moment *at, exf_err *err)
 {
+    exf_vector_accumulator *m = a->vectors;
     exf_code rc = EXF_OK;
-    m->is_last = next < 0;
+    if (!m) return EXF_OK;
+    m->is_last = a->next_layer < 0;
     exf_vector_sums_free(&m->sums);
     if (!takes_samples(m->options)) return EXF_OK;
     exf_device_samples_begin(&m->samples);
     if (!m->sampler.source && !m->samples.b) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
     if (rc != EXF_OK) return rc;
-    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, next, m->options->seed, err);
+    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, at->layer, a->next_layer, m->options->seed,
+                              err);
 }
 
-void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b)
+/* Takes samples from a block of the first sweep. */
+static void take_samples(exf_vector_accumulator *m, const exf_moe_block *b)
 {
-    if (takes_samples(m->options)) exf_sampler_keep(&m->sampler, b);
-}
-
-void exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b)
-{
-    if (takes_samples(m->options)) exf_device_samples_keep(&m->samples, &m->sampler, b);
+    if (!takes_samples(m->options)) return;
+    if (b->q)
+        exf_device_samples_keep(&m->samples, &m->sampler, b);
+    else
+        exf_sampler_keep(&m->sampler, b);
 }
 
 /* ---- between the sweeps ------------------------------------------------------------------------------ */
@@ -338,13 +333,12 @@ out:
     return rc;
 }
 
-exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+static exf_code prepare(exf_accumulator *a, const exf_moment *at, exf_err *err)
 {
+    exf_vector_accumulator *m = a->vectors;
     exf_code rc;
-    if (m->options->basis)
-        EXF_TRY(take_basis(m, s, layer, err));
-    else
-        EXF_TRY(share_basis(m, s, layer, err));
+    if (!m) return EXF_OK;
+    EXF_TRY(m->options->basis ? take_basis(m, &a->sums[0], at->layer, err) : share_basis(m, &a->sums[0], at->layer, err));
     if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums, m->is_last);
 out:
     return rc;
@@ -359,7 +353,7 @@ static exf_code add_pair(exf_vector_accumulator *m, const exf_moe_block *b, size
 }
 
 /* Adds the block's pairs, shared out among helpers.  A pair's sums are added by one helper, so helpers change no bit. */
-exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
+static exf_code add_on_host(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
 {
     exf_loop loop = EXF_LOOP;
     size_t n = (size_t)m->sums.n_pairs;
@@ -379,14 +373,26 @@ out:
     return rc;
 }
 
-void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
+/* Concurrent for different workers. */
+static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
-    exf_device_vectors_add(&m->device, b);
+    exf_vector_accumulator *m = a->vectors;
+    if (!m) return EXF_OK;
+    if (b->sweep && !b->q) return add_on_host(m, b, err);
+    if (b->sweep)
+        exf_device_vectors_add(&m->device, b);
+    else
+        take_samples(m, b);
+    return EXF_OK;
 }
 
-exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
+/* Copies sums on a device to the host. */
+static exf_code end_layer(exf_accumulator *a, const exf_moment *at, exf_err *err)
 {
-    return m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
+    exf_vector_accumulator *m = a->vectors;
+    exf_code rc = m && m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", at->layer);
+    return rc;
 }
 
 int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m)
@@ -398,3 +404,8 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)
 {
     return &m->sums;
 }
+
+const exf_chapter exf_chapter_vectors = {
+    .name = "vectors", .place = 6, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
+    .at = {[EXF_STEP_BEGIN_LAYER] = begin_layer, [EXF_STEP_BETWEEN_SWEEPS] = prepare, [EXF_STEP_END_LAYER] = end_layer},
+    .end = end};

@@ -1,11 +1,178 @@
-/* device_vectors.c - the sums of pairs with vectors in device memory; see device_vectors.h. */
-#include "accumulate/device_vectors.h"
+/* vectors_terms.c - adds up the vector sums of chosen pairs (artifact/vector_sums.h), block by block. */
+#include "accumulate/vectors.h"
 
-#include "accumulate/device_sums.h"
-#include "base/log.h"
 #include "base/mem.h"
+#include "kernels/linear/linear.h"
+#include "kernels/rows/simd.h"
 
+#include <math.h>
 #include <string.h>
+
+/* ---- in host memory ---------------------------------------------------------------------------------
+ * The unit of work is a block of the forward pass (at most EXF_MOE_BLOCK tokens of one sequence, always the same split): within it
+ * a pair's terms, in order of tokens, are one product in double on one thread, and that total is added on a grid or exactly, so
+ * that neither threads nor the order of blocks matter. */
+
+struct exf_pair_entry {
+    int32_t token, source, target; /* source, target: slots */
+};
+
+void exf_pair_block_free(exf_pair_block *s)
+{
+    exf_mem_free(s->entry);
+    exf_mem_free(s->first);
+    exf_mem_free(s->weight);
+    memset(s, 0, sizeof *s);
+}
+
+void exf_pair_buffers_free(exf_pair_buffers *m)
+{
+    exf_mem_free(m->u);
+    exf_mem_free(m->v);
+    exf_mem_free(m->z);
+    exf_mem_free(m->total);
+    memset(m, 0, sizeof *m);
+}
+
+static double weight_of(const float *output, int h, exf_weighting weighting, float route_weight)
+{
+    switch (weighting) {
+    case EXF_WEIGHT_SOURCE_NORM: return sqrt(exf_dot(output, output, h));
+    case EXF_WEIGHT_ROUTER: return (double)route_weight;
+    case EXF_WEIGHT_NONE: break;
+    }
+    return 1;
+}
+
+/* Grows the buffers to n tokens of a pair. */
+static exf_code grow_buffers(exf_pair_buffers *m, size_t n, size_t h, size_t r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, n * h, sizeof *m->u, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->v, &m->cap_v, n * h, sizeof *m->v, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->z, &m->cap_z, n * r + 1, sizeof *m->z, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->total, &m->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *m->total, "vector sums", err));
+out:
+    return rc;
+}
+
+/* Sorts by counting: two passes over all slot pairs, in order of token. */
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting,
+                             int64_t n_pairs, exf_err *err)
+{
+    int k = b->top_k;
+    size_t slots = (size_t)b->n_tokens * (size_t)k;
+    const float *outputs = b->expert_outputs;
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, slots * (size_t)k, sizeof *s->entry, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&s->weight, &s->cap_weight, slots, sizeof *s->weight, "vector sums", err));
+    memset(s->first, 0, ((size_t)n_pairs + 1) * sizeof *s->first);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int t = 0; t < b->n_tokens; t++) {
+            const int32_t *id = b->topk_ids + (size_t)t * (size_t)k;
+            for (int a = 0; a < k; a++)
+                for (int c = 0; c < k; c++) {
+                    int is_pair = a != c && id[a] >= 0 && id[c] >= 0;
+                    int32_t p = is_pair ? index[(size_t)id[a] * (size_t)b->n_experts + (size_t)id[c]] : -1;
+                    if (p < 0) continue;
+                    if (pass == 0)
+                        s->first[p + 1]++;
+                    else
+                        s->entry[s->first[p]++] = (struct exf_pair_entry){t, a, c};
+                }
+        }
+        for (int64_t p = 0; pass == 0 && p < n_pairs; p++) s->first[p + 1] += s->first[p];
+    }
+    for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* the second pass moved each start to the next pair's */
+    s->first[0] = 0;
+    for (size_t i = 0; i < slots; i++) {
+        s->weight[i] = weight_of(outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
+        if (s->weight[i] >= 0) continue;
+        rc = exf_root_fault(err, s->weight[i]);
+        exf_err_prefix(err, "token %zu: ", i / (size_t)k);
+        goto out;
+    }
+out:
+    return rc;
+}
+
+/* Loads the pair's rows, times the root of their weight. */
+static void load_rows(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, int n)
+{
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
+    const float *outputs = b->expert_outputs;
+    for (int i = 0; i < n; i++) {
+        const struct exf_pair_entry *e = &s->entry[s->first[p] + i];
+        size_t slot = (size_t)e->token * k;
+        const float *u = outputs + (slot + (size_t)e->source) * h, *v = outputs + (slot + (size_t)e->target) * h;
+        double root = sqrt(s->weight[slot + (size_t)e->source]);
+        for (size_t j = 0; j < h; j++) {
+            m->u[(size_t)i * h + j] = root * (double)u[j];
+            m->v[(size_t)i * h + j] = root * (double)v[j];
+        }
+    }
+}
+
+static exf_code add_exact(exf_exact *sum, const double *x, size_t n, const int32_t *pair, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!exf_exact_fits(x[i])) return exf_vector_fault(err, pair[0], pair[1], x[i]);
+    for (size_t i = 0; i < n; i++) exf_exact_add(&sum[i], x[i]);
+    return EXF_OK;
+}
+
+static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock,
+                             exf_err *err)
+{
+    double *vu = m->total, *vv = m->total + h;
+    exf_code rc;
+    memset(m->total, 0, 2 * h * sizeof *m->total);
+    for (int i = 0; i < n; i++)
+        for (size_t j = 0; j < h; j++) {
+            double v = m->v[(size_t)i * h + j];
+            vu[j] += v * m->u[(size_t)i * h + j];
+            vv[j] += v * v;
+        }
+    pthread_mutex_lock(lock);
+    rc = add_exact(sums->vu + (size_t)p * h, vu, h, sums->pair + 2 * p, err);
+    if (rc == EXF_OK) rc = add_exact(sums->vv + (size_t)p * h, vv, h, sums->pair + 2 * p, err);
+    pthread_mutex_unlock(lock);
+    return rc;
+}
+
+/* Adds z' x, [R, width], on the pair's grid. */
+static void add_product(exf_pair_buffers *m, int n, const double *x, int width, int64_t *sum, int r, int grid,
+                        pthread_mutex_t *lock)
+{
+    exf_linalg_xtw(m->total, width, m->z, r, x, width, r, width, n, 1, 0);
+    pthread_mutex_lock(lock);
+    exf_grid_add(sum, m->total, (size_t)r * (size_t)width, grid);
+    pthread_mutex_unlock(lock);
+}
+
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p,
+                            const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
+{
+    int n = (int)(s->first[p + 1] - s->first[p]), r = sums->rank, h = b->d_model;
+    size_t at = (size_t)p * (size_t)r;
+    exf_code rc = EXF_OK;
+    if (n == 0) return EXF_OK;
+    EXF_TRY(grow_buffers(m, (size_t)n, (size_t)h, (size_t)r, err));
+    load_rows(s, m, b, p, n);
+    if (sums->vu) EXF_TRY(add_diagonal(m, n, (size_t)h, p, sums, lock, err));
+    if (!r) goto out;
+    const int32_t *grid = sums->grid + EXF_N_GRIDS * p;
+    exf_linalg_xw(m->z, r, m->v, h, sums->basis, r, n, r, h, 1, 0);
+    add_product(m, n, m->z, r, sums->zz + at * (size_t)r, r, grid[EXF_GRID_ZV], lock);
+    add_product(m, n, m->u, h, sums->zu + at * (size_t)h, r, grid[EXF_GRID_ZU], lock);
+    add_product(m, n, m->v, h, sums->zv + at * (size_t)h, r, grid[EXF_GRID_ZV], lock);
+out:
+    return rc;
+}
+
+/* ---- in GPU memory ----------------------------------------------------------------------------------
+ * Only what the file holds crosses to the host, once a layer. */
 
 /* Tokens whose low-rank terms are listed at a time: at most 64 MiB of lists, and 8192. */
 static size_t tokens_at_once(size_t pairs)
@@ -58,93 +225,14 @@ uint64_t exf_device_vectors_bytes(uint64_t pairs, int top_k, int d_model, int di
     return rc == EXF_OK ? bytes : 0;
 }
 
-/* An array of sums in device memory, and how many it has of some pairs; from NULL: it is not wanted. */
-typedef struct {
-    void *from;
-    size_t n, size;
-} summed;
-
-static void list_sums(summed out[EXF_VECTOR_ARRAYS], const exf_device_vectors *s, size_t pairs)
-{
-    size_t h = (size_t)s->d_model, r = (size_t)s->rank;
-    const summed all[EXF_VECTOR_ARRAYS] = {{s->diagonal.vu, pairs * h, sizeof(exf_exact)},
-                                           {s->diagonal.vv, pairs * h, sizeof(exf_exact)},
-                                           {s->lowrank.zz, pairs * r * r, sizeof(int64_t)},
-                                           {s->lowrank.zu, pairs * r * h, sizeof(int64_t)},
-                                           {s->lowrank.zv, pairs * r * h, sizeof(int64_t)}};
-    memcpy(out, all, sizeof all);
-}
-
 /* Bytes of the sums that cross, of n pairs. */
 static size_t sums_bytes(const exf_device_vectors *s, size_t n)
 {
-    summed all[EXF_VECTOR_ARRAYS];
+    exf_summed all[EXF_VECTOR_ARRAYS];
     size_t bytes = 0;
-    list_sums(all, s, n);
+    exf_device_vectors_list(all, s, n);
     for (int i = 0; i < EXF_VECTOR_ARRAYS; i++) bytes += all[i].from ? all[i].n * all[i].size : 0;
     return bytes;
-}
-
-/* ---- ranks on one host ------------------------------------------------------------------------------
- * Over MPI a layer of 1024 pairs of rank 8, 275 MB, takes 0.1 to 0.3 s of the host's memory; GPUs add it up in milliseconds. */
-
-/* What a rank tells rank 0 of its sums. */
-typedef struct {
-    exf_memory_handle handle[EXF_VECTOR_ARRAYS];
-    int is_shared;
-} shared_sums;
-
-static void close_peers(exf_device_vectors *s)
-{
-    int n = s->peer ? exf_ranks_place(s->ranks).size * EXF_VECTOR_ARRAYS : 0;
-    for (int i = 0; i < n; i++) s->b->gpu->close_memory(s->peer[i]);
-    exf_mem_free(s->peer);
-    s->peer = NULL;
-}
-
-/* Opens all other ranks' sums. */
-static exf_code open_peers(exf_device_vectors *s, const exf_ranks_gathered *all, exf_err *err)
-{
-    summed sums[EXF_VECTOR_ARRAYS];
-    exf_code rc;
-    list_sums(sums, s, s->pairs);
-    EXF_TRY(exf_mem_new(&s->peer, (size_t)all->size * EXF_VECTOR_ARRAYS, sizeof *s->peer, "sums of ranks", err));
-    for (int r = 1; r < all->size; r++) {
-        shared_sums told;
-        memcpy(&told, all->data + all->offset[r], sizeof told);
-        if (!told.is_shared) return exf_fail(err, EXF_DEVICE, "rank %d cannot share its GPU's memory", r);
-        for (int i = 0; i < EXF_VECTOR_ARRAYS; i++)
-            if (sums[i].from) EXF_TRY(s->b->gpu->open_memory(&s->peer[r * EXF_VECTOR_ARRAYS + i], &told.handle[i], err));
-    }
-out:
-    return rc;
-}
-
-/* Lets the GPUs of the ranks share their sums, if all can; else these go by way of MPI. */
-static exf_code share_sums(exf_device_vectors *s, exf_ranks *ranks, exf_err *err)
-{
-    summed sums[EXF_VECTOR_ARRAYS];
-    shared_sums own = {.is_shared = 1};
-    exf_ranks_gathered all = {.data = NULL};
-    exf_err why;
-    int is_shared = 1;
-    exf_code rc;
-    if (!ranks || exf_ranks_place(ranks).n_nodes > 1) return EXF_OK;
-    s->ranks = ranks;
-    list_sums(sums, s, s->pairs);
-    for (int i = 0; i < EXF_VECTOR_ARRAYS; i++)
-        if (sums[i].from && s->b->gpu->share_memory(&own.handle[i], sums[i].from, &why) != EXF_OK) own.is_shared = 0;
-    EXF_TRY(exf_ranks_gather(ranks, &own, sizeof own, &all, err));
-    if (exf_ranks_first(ranks)) is_shared = own.is_shared && open_peers(s, &all, &why) == EXF_OK;
-    if (exf_ranks_first(ranks) && !is_shared) exf_log_debug("sums of ranks go over MPI: %s", why.msg);
-    rc = exf_ranks_broadcast(ranks, &is_shared, sizeof is_shared, err);
-out:
-    if (rc != EXF_OK || !is_shared) {
-        close_peers(s);
-        s->ranks = NULL;
-    }
-    exf_ranks_gathered_free(&all);
-    return rc;
 }
 
 exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, size_t pairs, int top_k, int d_model, int diagonal,
@@ -155,7 +243,7 @@ exf_code exf_device_vectors_open(exf_device_vectors *s, const exf_backend *b, si
     int n_staging; /* buffers of host memory that this process lends sums from */
     *s = (exf_device_vectors){.b = b, .d_model = d_model, .rank = rank, .weighting = weighting, .pairs = pairs};
     EXF_TRY(allocate_arrays(s, &bytes, pairs, (size_t)top_k, (size_t)d_model, diagonal, (size_t)rank, err));
-    EXF_TRY(share_sums(s, ranks, err));
+    EXF_TRY(exf_device_vectors_share(s, ranks, err));
     n_staging = !exf_ranks_first(ranks) ? !s->ranks : ranks ? 2 : 1;
     for (int i = 0; i < n_staging; i++) EXF_TRY(b->gpu->alloc_staging(&s->host[i], sums_bytes(s, pairs) + 1, "vector sums", err));
     s->diagonal.pair = s->lowrank.pair = s->pair;
@@ -171,7 +259,7 @@ void exf_device_vectors_free(exf_device_vectors *s)
     void *all[] = {s->pair, s->grid, s->basis, s->root, s->diagonal.vu, s->diagonal.vv, s->diagonal.open, s->diagonal.bad,
                    s->lowrank.zz, s->lowrank.zu, s->lowrank.zv, s->lowrank.slots, s->lowrank.found, s->lowrank.weight, s->lowrank.z,
                    s->lowrank.bad, s->wrapped};
-    close_peers(s);
+    exf_device_vectors_close_peers(s);
     for (size_t i = 0; s->b && i < sizeof all / sizeof *all; i++) s->b->free(all[i]);
     for (int i = 0; s->b && i < 2; i++) s->b->gpu->free_staging(s->host[i]);
     memset(s, 0, sizeof *s);
@@ -184,8 +272,6 @@ void exf_device_vectors_begin(exf_device_vectors *s, const exf_vector_sums *sums
     s->diagonal.n_pairs = s->lowrank.n_pairs = (int)sums->n_pairs;
     s->q = NULL;
 }
-
-/* ---- a block's terms ----------------------------------------------------------------------------- */
 
 /* Queues what comes before the layer's first block. */
 static void send_choice(exf_device_vectors *s, exf_queue *q)
@@ -209,24 +295,19 @@ static void send_choice(exf_device_vectors *s, exf_queue *q)
     b->zero(q, s->lowrank.bad, sizeof *s->lowrank.bad);
 }
 
-static exf_matrix outputs_of(const exf_device_block *b)
-{
-    return (exf_matrix){b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
-}
-
 /* Adds tokens [at, at + n) of the block, all of one unit; begins, ends: they are the unit's first, last. */
-static void add_to_diagonal(const exf_device_vectors *s, const exf_device_block *b, size_t at, int n, int begins, int ends)
+static void add_to_diagonal(const exf_device_vectors *s, const exf_moe_block *b, size_t at, int n, int begins, int ends)
 {
     size_t slot = at * (size_t)b->top_k;
     exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
-                           .outputs = exf_matrix_at(outputs_of(b), slot * (size_t)b->d_model),
+                           .outputs = exf_matrix_at(exf_outputs_of(b), slot * (size_t)b->d_model),
                            .ids = b->topk_ids + slot, .weights = b->topk_weights + slot, .weighting = s->weighting, .root = s->root,
                            .begins = begins, .ends = ends, .row = (int64_t)(b->row + at)};
     s->b->gpu->diagonal_add(b->q, &s->diagonal, &c);
 }
 
 /* Adds the block's diagonal terms, unit by unit. */
-static void add_units(exf_device_vectors *s, const exf_device_block *b)
+static void add_units(exf_device_vectors *s, const exf_moe_block *b)
 {
     for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
         const exf_span *span = &b->batch->span[exf_sequence_of(b->batch, 0, b->row + at)];
@@ -237,19 +318,17 @@ static void add_units(exf_device_vectors *s, const exf_device_block *b)
     }
 }
 
-void exf_device_vectors_add(exf_device_vectors *s, const exf_device_block *b)
+void exf_device_vectors_add(exf_device_vectors *s, const exf_moe_block *b)
 {
     if (s->of->n_pairs == 0) return;
     if (!s->q) send_choice(s, b->q);
     s->batch = b->batch;
     if (s->diagonal.vu) add_units(s, b);
     if (!s->rank) return;
-    exf_lowrank_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = b->n_tokens, .outputs = outputs_of(b),
+    exf_lowrank_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = b->n_tokens, .outputs = exf_outputs_of(b),
                           .ids = b->topk_ids, .weights = b->topk_weights, .weighting = s->weighting, .row = (int64_t)b->row};
     s->b->gpu->lowrank_add(b->q, &s->lowrank, &c);
 }
-
-/* ---- the layer's sums ------------------------------------------------------------------------------ */
 
 /* Returns the failure that the device noted, if there is one. */
 static exf_code look_for_fault(const exf_device_vectors *s, exf_err *err)
@@ -272,75 +351,13 @@ out:
     return rc;
 }
 
-/* Waits until rank 0 needs this layer's sums no longer: the next layer's go to the same memory, and after the last one it is freed,
- * which nobody may have open then. */
-static exf_code release_sums(exf_device_vectors *s, exf_err *err)
-{
-    if (s->is_last) close_peers(s);
-    return exf_ranks_barrier(s->ranks, err);
-}
-
-/* Refuses sum number `at`, which wrapped when a rank's was added to it, in the words of a merge of files. */
-static exf_code refuse_sum(const exf_device_vectors *s, const summed *to, const void *peer, size_t at, int rank, exf_err *err)
-{
-    exf_exact sum = {{0, 0, 0}}, term = {{0, 0, 0}}, before;
-    int is_exact = to->size == sizeof sum;
-    exf_code rc;
-    EXF_TRY(s->b->download(s->q, &sum, (const char *)to->from + at * to->size, to->size, err));
-    EXF_TRY(s->b->download(s->q, &term, (const char *)peer + at * to->size, to->size, err));
-    before = term;
-    exf_exact_negate(&before);
-    (void)exf_exact_merge(&before, &sum);
-    rc = exf_fail(err, EXF_NUMERIC,
-                  "rank %d: vector sums of %.17g and %.17g in the ranks before are more together than a sum holds", rank,
-                  is_exact ? exf_exact_value(&term) : (double)(int64_t)term.limb[0],
-                  is_exact ? exf_exact_value(&before) : (double)(int64_t)before.limb[0]);
-out:
-    return rc;
-}
-
-exf_code exf_device_vectors_add_peer(const exf_device_vectors *s, size_t pairs, int rank, void *const peer[EXF_VECTOR_ARRAYS],
-                                     exf_err *err)
-{
-    summed sums[EXF_VECTOR_ARRAYS];
-    uint64_t wrapped[EXF_VECTOR_ARRAYS];
-    exf_code rc;
-    list_sums(sums, s, pairs);
-    s->b->zero(s->q, s->wrapped, sizeof wrapped);
-    for (int i = 0; i < EXF_VECTOR_ARRAYS; i++) {
-        if (!sums[i].from) continue;
-        if (sums[i].size == sizeof(exf_exact))
-            s->b->gpu->add_exact(s->q, sums[i].from, peer[i], sums[i].n, s->wrapped + i);
-        else
-            s->b->gpu->add_integers(s->q, sums[i].from, peer[i], sums[i].n, s->wrapped + i);
-    }
-    EXF_TRY(s->b->download(s->q, wrapped, s->wrapped, sizeof wrapped, err));
-    for (int i = 0; rc == EXF_OK && i < EXF_VECTOR_ARRAYS; i++)
-        if (wrapped[i]) rc = refuse_sum(s, &sums[i], peer[i], (size_t)~wrapped[i], rank, err);
-out:
-    return rc;
-}
-
-/* Adds the sums of all GPUs up on rank 0's, when all are complete. */
-static exf_code add_peers(exf_device_vectors *s, size_t pairs, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(s->b->finish(s->q, err));
-    EXF_TRY(exf_ranks_barrier(s->ranks, err));
-    for (int r = 1; s->peer && r < exf_ranks_place(s->ranks).size; r++)
-        EXF_TRY(exf_device_vectors_add_peer(s, pairs, r, s->peer + r * EXF_VECTOR_ARRAYS, err));
-    rc = release_sums(s, err);
-out:
-    return rc;
-}
-
 /* Queues the copies of the sums to staging memory, where this process has any. */
 static void fetch_sums(exf_device_vectors *s, exf_vector_sums *sums)
 {
     void *to[EXF_VECTOR_ARRAYS] = {&sums->vu, &sums->vv, &sums->zz, &sums->zu, &sums->zv};
-    summed all[EXF_VECTOR_ARRAYS];
+    exf_summed all[EXF_VECTOR_ARRAYS];
     char *at = s->host[s->turn];
-    list_sums(all, s, (size_t)sums->n_pairs);
+    exf_device_vectors_list(all, s, (size_t)sums->n_pairs);
     if (!s->q) memset(at, 0, sums_bytes(s, (size_t)sums->n_pairs)); /* no block came */
     for (int i = 0; i < EXF_VECTOR_ARRAYS; i++) {
         size_t bytes = all[i].n * all[i].size;
@@ -355,10 +372,10 @@ static void fetch_sums(exf_device_vectors *s, exf_vector_sums *sums)
 exf_code exf_device_vectors_take(exf_device_vectors *s, exf_vector_sums *sums, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    if (sums->n_pairs == 0) return s->ranks ? release_sums(s, err) : EXF_OK;
+    if (sums->n_pairs == 0) return s->ranks ? exf_device_vectors_release(s, err) : EXF_OK;
     sums->borrowed = 1;
     if (s->ranks && !s->q) return exf_fail(err, EXF_INTERNAL, "a rank has no block of a layer with vector sums");
-    if (s->ranks) EXF_TRY(add_peers(s, (size_t)sums->n_pairs, err));
+    if (s->ranks) EXF_TRY(exf_device_vectors_add_peers(s, (size_t)sums->n_pairs, err));
     if (s->host[0]) fetch_sums(s, sums);
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->finish(s->q, err));

@@ -1,11 +1,95 @@
-/* device_vectors_samples.c - samples of the low-rank basis in device memory, and the moments of their residuals; see
- * device_vectors.h. */
-#include "accumulate/device_vectors.h"
+/* vectors_samples.c - the samples of a layer from which its low-rank basis is made: of chosen tokens the outputs of two experts
+ * each; smallest_keys.h says which are chosen. */
+#include "accumulate/vectors.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
+
+/* ---- in host memory --------------------------------------------------------------------------------- */
+
+exf_code exf_sampler_make_room(exf_sampler *s, int d_model, exf_err *err)
+{
+    size_t floats;
+    exf_code rc;
+    EXF_TRY(exf_mem_mul(&floats, s->keys.cap, (size_t)d_model, "samples", err));
+    EXF_TRY(exf_mem_new(&s->source, floats, sizeof *s->source, "samples", err));
+    EXF_TRY(exf_mem_new(&s->target, floats, sizeof *s->target, "samples", err));
+out:
+    return rc;
+}
+
+exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err)
+{
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    EXF_TRY(exf_smallest_keys_new(&s->keys, samples, err));
+    EXF_TRY(exf_mem_new(&s->slot, samples, 2 * sizeof *s->slot, "samples", err));
+    EXF_TRY(exf_mem_new(&s->pair, samples, 2 * sizeof *s->pair, "samples", err));
+    if (d_model) EXF_TRY(exf_sampler_make_room(s, d_model, err));
+out:
+    if (rc != EXF_OK) exf_sampler_free(s);
+    return rc;
+}
+
+void exf_sampler_free(exf_sampler *s)
+{
+    exf_smallest_keys_free(&s->keys);
+    exf_mem_free(s->slot);
+    exf_mem_free(s->pair);
+    exf_mem_free(s->source);
+    exf_mem_free(s->target);
+    memset(s, 0, sizeof *s);
+}
+
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, int next, uint64_t seed,
+                            exf_err *err)
+{
+    exf_key_rule rule = {.sequences = sequences, .each = top_k, .layer = layer, .seed = seed, .stream = 0};
+    exf_code rc;
+    s->keys.n = s->n = 0;
+    if (top_k < 2) return EXF_OK;
+    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, next, err));
+    s->n = s->keys.n;
+    for (size_t i = 0; i < s->n; i++) {
+        const exf_keyed_candidate *c = &s->keys.chosen[i];
+        int32_t source = (int32_t)(c->place % (uint64_t)top_k);
+        s->slot[2 * i] = source;
+        s->slot[2 * i + 1] = (source + 1 + (int32_t)exf_rng_below((uint64_t)(top_k - 1), c->own, 1, c->place)) % top_k;
+    }
+out:
+    return rc;
+}
+
+void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
+{
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->own.first + b->row;
+    const float *outputs = b->expert_outputs;
+    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->n; at++) {
+        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
+        if (row >= first + (size_t)b->n_tokens) break;
+        size_t source = (row - first) * k + (size_t)s->slot[2 * i], target = (row - first) * k + (size_t)s->slot[2 * i + 1];
+        memcpy(s->source + i * h, outputs + source * h, h * sizeof *s->source);
+        memcpy(s->target + i * h, outputs + target * h, h * sizeof *s->target);
+        s->pair[2 * i] = b->topk_ids[source];
+        s->pair[2 * i + 1] = b->topk_ids[target];
+    }
+}
+
+exf_code exf_sampler_gather(const exf_sampler *s, exf_ranks *ranks, int d_model, exf_err *err)
+{
+    size_t bytes = (size_t)d_model * sizeof *s->source;
+    exf_code rc;
+    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->own, s->pair, 2 * sizeof *s->pair, err));
+    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->own, s->source, bytes, err));
+    rc = exf_gather_samples(ranks, &s->keys, s->own, s->target, bytes, err);
+out:
+    return rc;
+}
+
+/* ---- in GPU memory, with the moments of their residuals ---------------------------------------------- */
 
 uint64_t exf_device_samples_bytes(uint64_t samples, int d_model, int rank)
 {
@@ -44,8 +128,6 @@ void exf_device_samples_free(exf_device_samples *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- the first sweep -------------------------------------------------------------------------------- */
-
 static size_t row_bytes(const exf_device_samples *s)
 {
     return (size_t)s->d_model * exf_number_bytes(s->number);
@@ -53,7 +135,7 @@ static size_t row_bytes(const exf_device_samples *s)
 
 /* Gathers n rows of the slots from `first` on.  gather_rows() copies bits, so that ids pass as floats, and two bfloat16 as one:
  * rounded outputs have even width (moe.h). */
-static void gather(const exf_device_samples *s, const exf_device_block *b, void *rows, size_t at, size_t first, size_t n)
+static void gather_slots(const exf_device_samples *s, const exf_moe_block *b, void *rows, size_t at, size_t first, size_t n)
 {
     int32_t *slot = s->slot + at;
     s->b->upload(b->q, slot, s->slot_host + at, n * sizeof *slot);
@@ -68,7 +150,7 @@ void exf_device_samples_begin(exf_device_samples *s)
 }
 
 /* Each sample has a place of its own in slot_host, which copies still read when this returns. */
-void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_device_block *b)
+void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const exf_moe_block *b)
 {
     size_t row = of->own.first + b->row, first = exf_smallest_keys_first(&of->keys, row);
     size_t end = exf_smallest_keys_first(&of->keys, row + (size_t)b->n_tokens), n = end - first;
@@ -81,14 +163,12 @@ void exf_device_samples_keep(exf_device_samples *s, const exf_sampler *of, const
         s->slot_host[at] = slot + of->slot[2 * i];
         s->slot_host[s->cap + at] = slot + of->slot[2 * i + 1];
     }
-    gather(s, b, s->source, first, first, n);
-    gather(s, b, s->target, s->cap + first, first, n);
+    gather_slots(s, b, s->source, first, first, n);
+    gather_slots(s, b, s->target, s->cap + first, first, n);
     if (!s->q || first < s->first) s->first = first;
     if (!s->q || end > s->end) s->end = end;
     s->q = b->q;
 }
-
-/* ---- between the sweeps ------------------------------------------------------------------------------ */
 
 exf_code exf_device_samples_gather(exf_device_samples *s, const exf_sampler *to, exf_err *err)
 {

@@ -1,11 +1,25 @@
-/* device_sums.c - what a pass on a GPU adds up in device memory; see device_sums.h. */
-#include "accumulate/device_sums.h"
+/* chapter_pairs.c - the sums of pairs of co-routed experts, and each expert's own (kernels/statistics/layer_sums.h). */
+#include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-/* ---- layer sums --------------------------------------------------------------------------------- */
+/* ---- in host memory --------------------------------------------------------------------------------- */
+
+/* Adds a block's terms to the worker's sums; of common input pairs are another chapter's. */
+static exf_code add_on_host(const exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    const exf_layer_statistics *s = &a->sums[b->worker];
+    exf_layer_sums m = exf_layer_sums_of(s);
+    if (a->options.common_input_tokens)
+        return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                              b->topk_weights, err);
+    return exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                  b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
+}
+
+/* ---- in GPU memory: no expert output is copied to the host ------------------------------------------ */
 
 static size_t gram_bytes(const exf_backend *b, int n_experts)
 {
@@ -43,12 +57,11 @@ exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to
 }
 
 /* Queues the terms of tokens [at, at + n) of the block; part: the checked one that they are, or NULL. */
-static void add_tokens(exf_device_sums *s, const exf_device_block *b, size_t at, int n, exf_checked_part *part)
+static void add_tokens(exf_device_sums *s, const exf_moe_block *b, size_t at, int n, exf_checked_part *part)
 {
     size_t slot = at * (size_t)b->top_k;
-    exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
     exf_layer_sums_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
-                          .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
+                          .outputs = exf_matrix_at(exf_outputs_of(b), slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
                           .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input,
                           .sq = s->sq ? s->sq + slot : NULL, .row = (int64_t)(b->row + at)};
     if (part) exf_cross_check_before(&s->check, part, b->q, s->sums, &c);
@@ -56,7 +69,7 @@ static void add_tokens(exf_device_sums *s, const exf_device_block *b, size_t at,
     if (part) exf_cross_check_after(&s->check, part, b->q, s->sums);
 }
 
-static void add_part(exf_device_sums *s, const exf_device_block *b, size_t at, int n)
+static void add_part(exf_device_sums *s, const exf_moe_block *b, size_t at, int n)
 {
     while (n > 0) {
         exf_checked_part *part;
@@ -67,15 +80,7 @@ static void add_part(exf_device_sums *s, const exf_device_block *b, size_t at, i
     }
 }
 
-/* Queues what ends or begins a run of sequences of one half, before terms of a sequence. */
-static void enter_sequence(exf_device_sums *s, exf_queue *q, size_t sequence)
-{
-    int in_half = exf_sequence_half(s->sequences, s->first_sequence + sequence);
-    if (in_half != s->in_half) s->b->gpu->layer_sums_turn_half(q, s->sums, s->n_experts, s->in_half);
-    s->in_half = in_half;
-}
-
-void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
+void exf_device_sums_add(exf_device_sums *s, const exf_moe_block *b)
 {
     s->q = b->q;
     s->batch = b->batch;
@@ -89,46 +94,10 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
         size_t sequence = exf_sequence_of(b->batch, 0, b->row + at);
         const exf_span *span = &b->batch->span[sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
-        enter_sequence(s, b->q, sequence);
+        exf_device_sums_enter_sequence(s, b->q, sequence);
         add_part(s, b, at, (int)part);
-        if (part == left) s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, sequence);
+        if (part == left) exf_device_sums_close_sequence(s, b->q, sequence);
         at += part;
-    }
-}
-
-/* Queues the terms of part i of common input; where the CPU checks its first unit, a call of its own adds that unit, which
- * changes no bit. */
-static void add_common(exf_device_sums *s, const exf_device_common_input *b, int i, exf_common_input_call c)
-{
-    exf_checked_part *part = exf_cross_check_next_common(&s->check, b, i);
-    exf_common_input_call unit = c;
-    if (part) {
-        unit.n_tokens = part->n_tokens;
-        exf_cross_check_before_common(&s->check, part, b->q, s->sums, &unit);
-        s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &unit);
-        exf_cross_check_after(&s->check, part, b->q, s->sums);
-        c.first += unit.n_tokens;
-        c.n_tokens -= unit.n_tokens;
-        c.row += unit.n_tokens;
-    }
-    if (c.n_tokens) s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
-}
-
-void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b)
-{
-    exf_gram_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
-                        .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .gram_matrices = s->gram_matrices};
-    s->q = b->q;
-    s->b->gpu->gram_matrices(b->q, &g);
-    for (int i = 0; i < b->n_parts; i++) {
-        const exf_common_input_part *p = &b->part[i];
-        exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting,
-                                   .row = b->row + p->first,
-                             .row_offset = (int64_t)b->row_offset};
-        if (s->sequences) enter_sequence(s, b->q, p->sequence);
-        add_common(s, b, i, c);
-        if (p->ends && s->sequences)
-            s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }
 
@@ -174,3 +143,53 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
     if (token) exf_err_prefix(err, "token %zu: ", in_block);
     exf_err_prefix(err, "sequence %zu, block at position %zu: ", sequence, position - in_block);
 }
+/* ---- the chapter ------------------------------------------------------------------------------------ */
+
+static exf_code begin(exf_accumulator *a, exf_err *err)
+{
+    int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
+    a->scratch_each =
+        a->options.common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
+    return exf_mem_new(&a->scratch, (size_t)a->n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err);
+}
+
+static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    int e = (int)s->n_experts, common_input = o->common_input_tokens > 0;
+    return exf_device_sums_bytes(b, e, common_input) +
+           (o->cross_check ? exf_cross_check_bytes(e, (int)s->top_k, common_input) : 0);
+}
+
+static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
+                                 a->options.common_input_tokens > 0, err));
+    if (a->options.cross_check) rc = exf_device_sums_check(&a->device, (int)a->shape.top_k, (int)a->shape.d_model, err);
+out:
+    return rc;
+}
+
+static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    if (b->sweep) return EXF_OK;
+    if (!b->q) return add_on_host(a, b, err);
+    a->device.sq = a->device_norms.sq; /* the norm head reads these squared norms */
+    exf_device_sums_add(&a->device, b);
+    return EXF_OK;
+}
+
+static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    return a->device.b ? exf_device_sums_take(&a->device, &a->sums[0], m->layer, err) : EXF_OK;
+}
+
+static void end(exf_accumulator *a)
+{
+    exf_device_sums_free(&a->device);
+    exf_mem_free(a->scratch);
+}
+
+const exf_chapter exf_chapter_pairs = {
+    .name = "pairs", .place = 2, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
+    .at = {[EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

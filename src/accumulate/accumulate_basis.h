@@ -1,8 +1,20 @@
-/* device_basis.h - the leading eigenvectors of the second moments of rows in device memory: what low-rank sums are over, and the
- * directions of a norm head.  Nothing but small matrices and the basis itself crosses to the host. */
-#ifndef EXF_ACCUMULATE_DEVICE_BASIS_H
-#define EXF_ACCUMULATE_DEVICE_BASIS_H
+/* accumulate_basis.h - the principal directions of rows: what low-rank sums are over, and the directions of a norm head.  Rows lie
+ * in host memory, or in GPU memory, of which nothing but small matrices and the basis itself crosses to the host. */
+#ifndef EXF_ACCUMULATE_ACCUMULATE_BASIS_H
+#define EXF_ACCUMULATE_ACCUMULATE_BASIS_H
 #include "kernels/backend.h"
+
+/* ---- of rows in host memory ---------------------------------------------------------------------------- */
+
+/* Computes q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d],
+ * less their mean if `centred`; each column's largest element (the first of equals) is positive.
+ * Columns beyond the rank of x complete the others.  Computes in double over fixed parts of
+ * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, int centred, uint64_t seed, uint64_t stream,
+                        int helpers, exf_err *err) EXF_CHECKED;
+/* Returns the bytes of working memory of exf_basis_find(). */
+uint64_t exf_basis_bytes(int r, int d, int helpers);
+/* ---- of rows in GPU memory ----------------------------------------------------------------------------- */
 
 typedef struct {
     const exf_backend *b;

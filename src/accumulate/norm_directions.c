@@ -1,6 +1,6 @@
-/* accumulate_norm_sample.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
+/* norm_directions.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
  * head are over (artifact/norm_sums.h). */
-#include "accumulate/accumulate_internal.h"
+#include "accumulate/norm_directions.h"
 
 #include "base/mem.h"
 #include "base/parallel.h"
@@ -90,7 +90,7 @@ void exf_norm_sampler_keep(const exf_norm_sampler *s, const exf_input_block *b)
 
 /* Each token has a place of its own in row_host, which copies still read when this returns.  gather_rows() copies bits: an input
  * in two parts is as wide as one of float32. */
-void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b)
+void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_input_block *b)
 {
     size_t h = (size_t)s->d_model, row = s->own.first + b->row, first = exf_smallest_keys_first(&s->keys, row);
     size_t end = exf_smallest_keys_first(&s->keys, row + (size_t)b->n_tokens), n = end - first;
@@ -98,7 +98,7 @@ void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_device_input *b
     if (n == 0) return;
     for (size_t at = first; at < end; at++) s->row_host[at] = (int32_t)(s->keys.chosen[s->keys.by_row[at]].row - row);
     s->b->upload(b->q, s->row + first, s->row_host + first, n * sizeof *s->row);
-    s->b->gather_rows(b->q, s->rows + first * h, b->input, s->row + first, (int)n, (int)h);
+    s->b->gather_rows(b->q, s->rows + first * h, b->moe_input, s->row + first, (int)n, (int)h);
     if (s->end == 0 || first < s->first) s->first = first;
     if (end > s->end) s->end = end;
 }

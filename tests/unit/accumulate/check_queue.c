@@ -1,6 +1,6 @@
-/* check_sinks.c - src/accumulate/accumulate_sinks.c: finished layers that wait while the next ones add up, as on a GPU.
+/* check_queue.c - src/accumulate/accumulate_queue.c: finished layers that wait while the next ones add up, as on a GPU.
  *
- * The sums are put into the accumulator's set by hand, and the sink is chosen as if the pass ran on a device. */
+ * The sums are put into the accumulator's set by hand, and the queue is as deep as if the pass ran on a device. */
 #include "accumulate/accumulate_internal.h"
 #include "tests/support/digest_fixtures.h"
 #include "tests/support/fixtures.h"
@@ -37,7 +37,6 @@ static exf_resume *resume; /* of the next accumulator; NULL: none */
 
 static exf_accumulator *new_accumulator(const char *name, taker *t, const exf_accumulate_options *o, int device)
 {
-    static const exf_backend somewhere;
     int32_t numbers[LAYERS];
     exf_accumulator *a;
     exf_provenance p = {0};
@@ -56,20 +55,18 @@ static exf_accumulator *new_accumulator(const char *name, taker *t, const exf_ac
     ck_ok(exf_provenance_add(&p, &e, "data.sequences", "%d", N), e);
     ck_ok(exf_provenance_add(&p, &e, "data.tokens", "%d", TOKENS), e);
     ck_ok(exf_accumulator_new(&a, &plan, &e), e);
-    ck_ok(a->observer.begin(a, 1, &e), e);
-    a->device.b = device ? &somewhere : NULL;
-    ck_ok(exf_sink_open(a, &e), e);
-    a->device.b = NULL; /* it has no memory there */
+    ck_ok(a->observer.begin(a, 1, NULL, &e), e);
+    if (device) ck_ok(exf_accumulator_open_queue(a, 1, &e), e);
     exf_sequence_list_free(&sequences);
     exf_provenance_free(&p);
     return a;
 }
 
-/* Ends a layer with sums that no other has; returns what the sink says. */
+/* Ends a layer with sums that no other has; returns what the queue says. */
 static exf_code end_layer(exf_accumulator *a, int layer)
 {
     exf_layer_statistics *s = &a->sums[0];
-    ck_ok(a->observer.layer_begin(a, layer, layer, &e), e);
+    ck_ok(exf_observer_tell(&a->observer, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = layer, .moe_index = layer}, &e), e);
     for (int i = 0; i < E; i++) {
         ck_assert_uint_eq(s->norm_count[i], 0); /* a set that waited comes back as zeros */
         exf_exact_add(&s->norm_sum[i], 1.5 * layer + i);
@@ -93,7 +90,7 @@ static exf_code end_layer(exf_accumulator *a, int layer)
     }
     s->stream_count[0] = TOKENS;
     exf_exact_add(s->stream_sq, layer + 1);
-    return a->sink->take(a, layer, &e);
+    return exf_accumulator_put(a, layer, &e);
 }
 
 static void write_file(const char *name, int device, char digest[EXF_SHA256_HEX])
@@ -149,11 +146,11 @@ START_TEST(sets_are_counted)
     taker t = {.gate = PTHREAD_MUTEX_INITIALIZER, .fails = NONE};
     exf_accumulator *a = new_accumulator("sets.h5", &t, &scalars, 1);
     uint64_t set = exf_layer_statistics_bytes(E);
-    ck_assert_int_eq(a->n_waiting, 2);
+    ck_assert_int_eq(a->depth, 2);
     ck_assert(a->waiting[0].sums.dot && a->waiting[1].sums.dot);
     exf_accumulator_free(a);
     a = new_accumulator("sets.h5", &t, &vectors, 1);
-    ck_assert_int_eq(a->n_waiting, 1);
+    ck_assert_int_eq(a->depth, 1);
     ck_assert(a->waiting[0].sums.dot && !a->waiting[1].sums.dot);
     exf_accumulator_free(a);
     uint64_t once = exf_accumulate_memory(&shape, &scalars, 1, 0, 0);
@@ -200,10 +197,10 @@ START_TEST(a_layer_that_cannot_be_written_is_reported)
     exf_accumulator *a = new_accumulator("twice.h5", &t, &o, 1);
     ck_ok(end_layer(a, 0), e);
     ck_ok(end_layer(a, 1), e);
-    ck_ok(a->sink->finish(a, &e), e);
+    ck_ok(exf_accumulator_finish_layers(a, &e), e);
     t.fails = 1;
     ck_ok(end_layer(a, 1), e);
-    ck_fails(a->sink->finish(a, &e), EXF_INTERNAL, e, "twice.h5 /layers/1");
+    ck_fails(exf_accumulator_finish_layers(a, &e), EXF_INTERNAL, e, "twice.h5 /layers/1");
     ck_fails(exf_accumulator_commit(a, NULL, &e), EXF_INTERNAL, e, "twice.h5 /layers/1");
     exf_accumulator_free(a);
     ck_assert(access(exf_scratch("twice.h5"), F_OK) != 0);
@@ -268,11 +265,11 @@ START_TEST(records_are_written_from_the_first_point_on)
         for (int l = 0; l < 6; l++) ck_assert(!record_of("late", l, &(size_t){0}));
         ck_ok(a->observer.settle(a, 6, &e), e);
         ck_ok(end_layer(a, 6), e);
-        ck_ok(a->sink->finish(a, &e), e);
+        ck_ok(exf_accumulator_finish_layers(a, &e), e);
         exf_accumulator *b = begin_with_point("early", &o, &u, device);
         ck_ok(b->observer.settle(b, 0, &e), e);
         for (int l = 0; l <= 6; l++) ck_ok(end_layer(b, l), e);
-        ck_ok(b->sink->finish(b, &e), e);
+        ck_ok(exf_accumulator_finish_layers(b, &e), e);
         for (int l = 0; l <= 6; l++) {
             size_t n[2];
             char *bytes[2] = {record_of("late", l, &n[0]), record_of("early", l, &n[1])};
@@ -299,7 +296,7 @@ START_TEST(slow_layers_are_recorded_as_they_are_written)
     exf_accumulator *a = begin_with_point("slow", &o, &t, 1);
     a->record_ratio = 0;
     for (int l = 0; l < 5; l++) ck_ok(end_layer(a, l), e);
-    ck_ok(a->sink->finish(a, &e), e);
+    ck_ok(exf_accumulator_finish_layers(a, &e), e);
     for (int l = 0; l < 5; l++) {
         char *bytes = record_of("slow", l, &n);
         ck_assert_int_eq(bytes != NULL, l >= 2);
@@ -323,7 +320,7 @@ START_TEST(other_records_are_written_at_once)
     size_t n;
     exf_accumulator *a = begin_with_point("once", &o, &t, 1);
     ck_ok(end_layer(a, 0), e);
-    ck_ok(a->sink->finish(a, &e), e);
+    ck_ok(exf_accumulator_finish_layers(a, &e), e);
     char *bytes = record_of("once", 0, &n);
     ck_assert(bytes != NULL);
     exf_mem_free(bytes);
@@ -333,7 +330,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("sinks");
+    Suite *s = suite_create("queue");
     TCase *t = tcase_create("layers that wait");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, layers_that_wait_give_the_same_file);

@@ -1,0 +1,226 @@
+/* chapter_routes.c - the sample of routes: some tokens' routes as the router made them, from which budgets per token are solved
+ * (exf_route_sample of artifact/statistics.h), with what the norm head predicts from.
+ *
+ * A candidate is a token; the keys depend on no seed (smallest_keys.h). */
+#include "accumulate/accumulate_internal.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { STREAM = 2 }; /* of random numbers: the sampler of residuals uses 0 and 1 */
+
+size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens)
+{
+    return (size_t)(wanted < n_tokens ? wanted : n_tokens);
+}
+
+/* Returns the directions that each token of the sample has. */
+static int directions(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return o->basis_only ? 0 : exf_head_directions(s, o);
+}
+
+static exf_code begin(exf_accumulator *a, exf_err *err)
+{
+    exf_route_sampler *s = &a->routes;
+    size_t tokens = a->sequences.length ? exf_route_sampler_tokens(a->options.route_sample, a->shape.n_tokens) : 0;
+    exf_code rc;
+    s->first_row = a->ranks ? a->own.first : 0;
+    s->shared = a->ranks != NULL;
+    if (!tokens) return EXF_OK;
+    EXF_TRY(exf_route_sample_new(&s->sample, tokens, (int)a->shape.top_k, err));
+    EXF_TRY(exf_route_sample_add_head(&s->sample, directions(&a->shape, &a->options), err));
+    rc = exf_smallest_keys_new(&s->keys, tokens, err);
+out:
+    return rc;
+}
+
+static void end(exf_accumulator *a)
+{
+    exf_route_sampler *s = &a->routes;
+    void *device_arrays[] = {s->slot, s->ids, s->weights, s->projected, s->norm, s->logits},
+         *host_arrays[] = {s->slot_host, s->ids_host, s->weights_host, s->projected_host, s->norm_host, s->logits_host};
+    for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
+    for (size_t i = 0; i < sizeof host_arrays / sizeof *host_arrays; i++) exf_mem_free(host_arrays[i]);
+    exf_smallest_keys_free(&s->keys);
+    exf_route_sample_free(&s->sample);
+}
+
+/* Chooses the tokens of a layer. */
+static exf_code choose(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    exf_route_sampler *s = &a->routes;
+    exf_key_rule rule = {.sequences = &a->sequences, .each = 1, .layer = m->layer, .seed = STREAM, .stream = STREAM};
+    size_t slots = s->sample.cap * (size_t)s->sample.top_k;
+    exf_code rc;
+    if (!s->sample.cap) return EXF_OK;
+    if (s->shared) {
+        memset(s->sample.ids, 0, slots * sizeof *s->sample.ids);
+        memset(s->sample.weights, 0, slots * sizeof *s->sample.weights);
+        if (s->sample.q) memset(s->sample.head, 0, s->sample.cap * exf_route_sample_head(&s->sample) * sizeof *s->sample.head);
+    }
+    s->sample.n = 0;
+    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, a->next_layer, err));
+    s->sample.n = s->keys.n;
+    for (size_t i = 0; i < s->keys.n; i++) s->sample.key[i] = s->keys.chosen[i].key;
+out:
+    return rc;
+}
+
+static void keep_routes(exf_route_sampler *s, size_t i, const int32_t *ids, const float *weights)
+{
+    size_t k = (size_t)s->sample.top_k;
+    memcpy(s->sample.ids + i * k, ids, k * sizeof *ids);
+    memcpy(s->sample.weights + i * k, weights, k * sizeof *weights);
+}
+
+/* ---- in host memory --------------------------------------------------------------------------------- */
+
+/* Keeps the chosen tokens of a block; blocks may come from several threads.  basis [H, q]: of the norm head; NULL without one. */
+static void keep_on_host(exf_route_sampler *s, const exf_moe_block *b, const double *basis)
+{
+    size_t first = s->first_row + b->row, width = exf_route_sample_head(&s->sample);
+    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->sample.n; at++) {
+        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
+        if (row >= first + (size_t)b->n_tokens) break;
+        size_t slot = (row - first) * (size_t)b->top_k;
+        keep_routes(s, i, b->router_ids + slot, b->router_weights + slot);
+        if (width) exf_norm_head_of_token(s->sample.head + i * width, basis, s->sample.q, b, row - first);
+    }
+}
+
+/* ---- in GPU memory ---------------------------------------------------------------------------------- */
+
+static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    size_t tokens = exf_route_sampler_tokens(o->route_sample, shape->n_tokens), q = (size_t)directions(shape, o);
+    uint64_t k = (uint64_t)shape->top_k, head = q ? (uint64_t)(q + 1) * sizeof(double) + k * sizeof(float) : 0;
+    (void)b;
+    return (uint64_t)tokens * (sizeof(int32_t) + k * (sizeof(int32_t) + sizeof(float)) + head);
+}
+
+/* Allocates what the norm head's features need. */
+static exf_code open_head(exf_route_sampler *s, exf_err *err)
+{
+    size_t n = s->sample.cap, k = (size_t)s->sample.top_k, q = (size_t)s->sample.q;
+    exf_code rc = EXF_OK;
+    if (!q) return EXF_OK;
+    EXF_TRY(s->b->alloc(&s->projected, n * q, sizeof *s->projected, "route sample", err));
+    EXF_TRY(s->b->alloc(&s->norm, n, sizeof *s->norm, "route sample", err));
+    EXF_TRY(s->b->alloc(&s->logits, n * k, sizeof *s->logits, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->projected_host, n * q, sizeof *s->projected_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->norm_host, n, sizeof *s->norm_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->logits_host, n * k, sizeof *s->logits_host, "route sample", err));
+out:
+    return rc;
+}
+
+static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+{
+    exf_route_sampler *s = &a->routes;
+    size_t n = s->sample.cap, slots = n * (size_t)s->sample.top_k;
+    exf_code rc;
+    if (!n) return EXF_OK;
+    s->b = b;
+    EXF_TRY(b->alloc(&s->slot, n, sizeof *s->slot, "route sample", err));
+    EXF_TRY(b->alloc(&s->ids, slots, sizeof *s->ids, "route sample", err));
+    EXF_TRY(b->alloc(&s->weights, slots, sizeof *s->weights, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->slot_host, n, sizeof *s->slot_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->ids_host, slots, sizeof *s->ids_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->weights_host, slots, sizeof *s->weights_host, "route sample", err));
+    EXF_TRY(open_head(s, err));
+out:
+    return rc;
+}
+
+static void gather_head(const exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm,
+                        size_t first, int n)
+{
+    int q = s->sample.q, k = b->top_k;
+    const int32_t *slot = s->slot + first;
+    float *to = (float *)(void *)(s->projected + first * (size_t)q), *to_norm = (float *)(void *)(s->norm + first);
+    s->b->gather_rows(b->q, to, (const float *)(const void *)projected, slot, n, 2 * q);
+    s->b->gather_rows(b->q, to_norm, (const float *)(const void *)norm, slot, n, 2);
+    s->b->gather_rows(b->q, s->logits + first * (size_t)k, b->slot_logits, slot, n, k);
+}
+
+/* Gathers the chosen tokens of a block on its queue; blocks come in order of rows.  projected [T, q], norm [T]: the features that
+ * the norm head's sums took of the block's tokens; NULL without one.  gather_rows() copies bits, so ids pass as floats, and a
+ * double as two of them.  Each token has a place of its own in slot_host, which copies still read when this returns. */
+static void keep_on_device(exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm)
+{
+    size_t row = s->first_row + b->row, k = (size_t)b->top_k;
+    size_t first = exf_smallest_keys_first(&s->keys, row);
+    size_t end = exf_smallest_keys_first(&s->keys, row + (size_t)b->n_tokens), n = end - first;
+    if (n == 0) return;
+    for (size_t at = first; at < end; at++) s->slot_host[at] = (int32_t)(s->keys.chosen[s->keys.by_row[at]].row - row);
+    s->b->upload(b->q, s->slot + first, s->slot_host + first, n * sizeof *s->slot);
+    s->b->gather_rows(b->q, (float *)(void *)(s->ids + first * k), (const float *)(const void *)b->router_ids, s->slot + first,
+                      (int)n, b->top_k);
+    s->b->gather_rows(b->q, s->weights + first * k, b->router_weights, s->slot + first, (int)n, b->top_k);
+    if (s->sample.q) gather_head(s, b, projected, norm, first, (int)n);
+    if (!s->q || first < s->first) s->first = first;
+    if (!s->q || end > s->end) s->end = end;
+    s->q = b->q;
+}
+
+/* Fetches the norm head's features of the gathered tokens. */
+static exf_code take_head(exf_route_sampler *s, exf_err *err)
+{
+    size_t k = (size_t)s->sample.top_k, q = (size_t)s->sample.q, first = s->first, n = s->end - first;
+    exf_code rc = EXF_OK;
+    if (!q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, s->projected_host + first * q, s->projected + first * q, n * q * sizeof *s->projected, err));
+    EXF_TRY(s->b->download(s->q, s->norm_host + first, s->norm + first, n * sizeof *s->norm, err));
+    EXF_TRY(s->b->download(s->q, s->logits_host + first * k, s->logits + first * k, n * k * sizeof *s->logits, err));
+    for (size_t at = first; at < s->end; at++) {
+        float *to = s->sample.head + s->keys.by_row[at] * exf_route_sample_head(&s->sample);
+        for (size_t i = 0; i < q; i++) to[i] = (float)s->projected_host[at * q + i];
+        to[q] = (float)s->norm_host[at];
+        memcpy(to + q + 1, s->logits_host + at * k, k * sizeof *to);
+    }
+out:
+    return rc;
+}
+
+/* Fetches what was gathered of a layer; waits for the queue. */
+static exf_code fetch(exf_route_sampler *s, exf_err *err)
+{
+    size_t k = (size_t)s->sample.top_k, from = s->first * k, slots = (s->end - s->first) * k;
+    exf_code rc = EXF_OK;
+    if (!s->q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, s->ids_host + from, s->ids + from, slots * sizeof *s->ids, err));
+    EXF_TRY(s->b->download(s->q, s->weights_host + from, s->weights + from, slots * sizeof *s->weights, err));
+    EXF_TRY(take_head(s, err));
+    for (size_t at = s->first; at < s->end; at++)
+        keep_routes(s, s->keys.by_row[at], s->ids_host + at * k, s->weights_host + at * k);
+out:
+    s->q = NULL;
+    return rc;
+}
+
+/* ---- the chapter ------------------------------------------------------------------------------------ */
+
+static exf_code keep(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    (void)err;
+    if (b->sweep || !a->routes.sample.n) return EXF_OK;
+    if (b->q)
+        keep_on_device(&a->routes, b, a->device_norms.sums.projected, a->device_norms.sums.norm);
+    else
+        keep_on_host(&a->routes, b, a->sums[0].norms.basis);
+    return EXF_OK;
+}
+
+static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    exf_code rc = fetch(&a->routes, err);
+    (void)m;
+    if (rc == EXF_OK && a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
+    return rc;
+}
+
+const exf_chapter exf_chapter_routes = {
+    .name = "routes", .place = 5, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = keep,
+    .at = {[EXF_STEP_BEGIN_LAYER] = choose, [EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

@@ -1,0 +1,190 @@
+/* chapter_sequences.c - what each sequence adds to a layer's pair sums: the squares of a sequence's own sums, whose unit is the
+ * sequence, for the jackknife; and the sums of one half of the sequences alone (artifact/statistics.h).
+ *
+ * A sequence's own sum is the exact difference of a worker's sum before and after the sequence, rounded once: it depends on no
+ * block, worker or other sequence.  The sums of a half come from the same walk: before a run of sequences of that half the worker's
+ * sums are taken from s->half_*, after it they are added to them. */
+#include "accumulate/accumulate_internal.h"
+
+#include "base/mem.h"
+#include "kernels/statistics/layer_sums.h"
+
+#include <string.h>
+
+/* ---- in host memory --------------------------------------------------------------------------------- */
+
+size_t exf_sequence_tracker_bytes(int n_experts)
+{
+    return (size_t)n_experts * (size_t)n_experts * (2 * sizeof(exf_exact) + sizeof(uint64_t));
+}
+
+static void free_tracker(exf_sequence_tracker *k)
+{
+    exf_mem_free(k->dot);
+    exf_mem_free(k->target_sq);
+    exf_mem_free(k->count);
+    memset(k, 0, sizeof *k);
+}
+
+static exf_code new_tracker(exf_sequence_tracker *k, int n_experts, exf_err *err)
+{
+    size_t cells = (size_t)n_experts * (size_t)n_experts;
+    exf_code rc;
+    memset(k, 0, sizeof *k);
+    EXF_TRY(exf_mem_new(&k->dot, cells, sizeof *k->dot, "sums of a sequence", err));
+    EXF_TRY(exf_mem_new(&k->target_sq, cells, sizeof *k->target_sq, "sums of a sequence", err));
+    EXF_TRY(exf_mem_new(&k->count, cells, sizeof *k->count, "sums of a sequence", err));
+out:
+    if (rc != EXF_OK) free_tracker(k);
+    return rc;
+}
+
+/* Adds the sums so far to those of the half, or takes them from these. */
+static void turn_half(const exf_layer_statistics *s, int add)
+{
+    const exf_exact *const now[] = {s->dot, s->target_sq, s->source_sq};
+    exf_exact *const half[] = {s->half_dot, s->half_target_sq, s->half_source_sq};
+    size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
+    for (size_t i = 0; i < cells; i++) {
+        if (!s->count[i]) continue;
+        s->half_count[i] += add ? s->count[i] : 0 - s->count[i];
+        for (size_t k = 0; k < sizeof now / sizeof *now; k++) {
+            exf_exact x = now[k][i];
+            if (!add) exf_exact_negate(&x);
+            (void)exf_exact_merge(&half[k][i], &x); /* between the two turns it may wrap, and wraps back */
+        }
+    }
+}
+
+static double difference(const exf_exact *now, const exf_exact *before)
+{
+    exf_exact d = *before;
+    exf_exact_negate(&d);
+    exf_exact_merge(&d, now);
+    return exf_exact_value(&d);
+}
+
+/* Adds the present sequence, if there is one, to s->seq_* and s->sequences. */
+static exf_code close_sequence(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t i = 0; k->open && i < e * e; i++) {
+        if (s->count[i] == k->count[i]) continue;
+        double a = EXF_SEQUENCE_SCALE * difference(&s->dot[i], &k->dot[i]),
+               b = EXF_SEQUENCE_SCALE * difference(&s->target_sq[i], &k->target_sq[i]);
+        if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b))
+            return exf_sequence_fault(err, k->sequence, (int)(i / e), (int)(i % e), a / EXF_SEQUENCE_SCALE, b / EXF_SEQUENCE_SCALE);
+        exf_exact_add(&s->seq_aa[i], a * a);
+        exf_exact_add(&s->seq_ab[i], a * b);
+        exf_exact_add(&s->seq_bb[i], b * b);
+        s->sequences[i]++;
+    }
+    k->open = 0;
+    return EXF_OK;
+}
+
+/* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half). */
+static exf_code enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half, int position, int n,
+                      exf_err *err)
+{
+    size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
+    int goes_on = k->open && k->sequence == sequence;
+    if (position != (goes_on ? k->next_position : 0))
+        return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position,
+                        goes_on ? k->next_position : 0);
+    if (!goes_on) {
+        exf_code rc = close_sequence(k, s, err);
+        if (rc != EXF_OK) return rc;
+        memcpy(k->dot, s->dot, cells * sizeof *k->dot);
+        memcpy(k->target_sq, s->target_sq, cells * sizeof *k->target_sq);
+        memcpy(k->count, s->count, cells * sizeof *k->count);
+        if (in_half != k->in_half) turn_half(s, k->in_half);
+        k->in_half = in_half;
+        k->open = 1;
+        k->sequence = sequence;
+    }
+    k->next_position = position + n;
+    return EXF_OK;
+}
+
+/* Ends the present sequence and the run of sequences of one half, which completes s->half_*.  EXF_NUMERIC if a product leaves the
+ * range of exf_exact. */
+static exf_code end_run(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
+{
+    exf_code rc = close_sequence(k, s, err);
+    if (k->in_half) turn_half(s, 1);
+    k->in_half = 0;
+    return rc;
+}
+
+/* Returns which half a sequence of this rank's part is of. */
+static int half_of(const exf_accumulator *a, size_t sequence)
+{
+    return exf_sequence_half(&a->sequences, a->first_sequence + sequence);
+}
+
+/* Comes before the block's terms are added. */
+static exf_code enter_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    if (b->q || b->sweep || !a->sequences.length || a->options.common_input_tokens) return EXF_OK;
+    return enter(&a->tracker[b->worker], &a->sums[b->worker], b->sequence, half_of(a, b->sequence), b->position, b->n_tokens, err);
+}
+
+static exf_code enter_common_input(exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
+{
+    if (b->q || !a->sequences.length) return EXF_OK;
+    exf_sequence_tracker *k = &a->tracker[b->worker];
+    int goes_on = k->open && k->sequence == b->sequence;
+    return enter(k, &a->sums[b->worker], b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens, err);
+}
+
+/* ---- in GPU memory ----------------------------------------------------------------------------------
+ * The kernels that add the terms of pairs have the trackers, too: chapter_pairs.c and chapter_common_input.c cut their blocks by
+ * sequence. */
+
+void exf_device_sums_enter_sequence(exf_device_sums *s, exf_queue *q, size_t sequence)
+{
+    int in_half = exf_sequence_half(s->sequences, s->first_sequence + sequence);
+    if (in_half != s->in_half) s->b->gpu->layer_sums_turn_half(q, s->sums, s->n_experts, s->in_half);
+    s->in_half = in_half;
+}
+
+void exf_device_sums_close_sequence(const exf_device_sums *s, exf_queue *q, size_t sequence)
+{
+    s->b->gpu->layer_sums_close_sequence(q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, sequence);
+}
+
+/* ---- the chapter ------------------------------------------------------------------------------------ */
+
+static exf_code begin(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = exf_mem_new(&a->tracker, (size_t)a->n_workers, sizeof *a->tracker, "statistics", err);
+    for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) rc = new_tracker(&a->tracker[i], (int)a->shape.n_experts, err);
+    return rc;
+}
+
+static exf_code begin_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    (void)m;
+    (void)err;
+    for (int i = 0; i < a->n_workers; i++) a->tracker[i].open = a->tracker[i].in_half = 0;
+    return EXF_OK;
+}
+
+static exf_code end_sweep(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) rc = end_run(&a->tracker[i], &a->sums[i], err);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", m->layer);
+    return rc;
+}
+
+static void end(exf_accumulator *a)
+{
+    for (int i = 0; a->tracker && i < a->n_workers; i++) free_tracker(&a->tracker[i]);
+    exf_mem_free(a->tracker);
+}
+
+const exf_chapter exf_chapter_sequences = {
+    .name = "sequences", .place = 1, .begin = begin, .common_input = enter_common_input, .block = enter_block,
+    .at = {[EXF_STEP_BEGIN_LAYER] = begin_layer, [EXF_STEP_END_FIRST_SWEEP] = end_sweep}, .end = end};

@@ -1,0 +1,124 @@
+/* chapter_stream.c - the energy of a layer's residual stream: squared norms and their inverses, added up exactly over the blocks
+ * that show it (pass/hooks.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
+#include "accumulate/accumulate_internal.h"
+
+#include "base/mem.h"
+#include "kernels/statistics/divergence.h"
+
+#include <math.h>
+
+static exf_code begin(exf_accumulator *a, exf_err *err)
+{
+    exf_stream_energy *s = &a->stream;
+    size_t n_workers = (size_t)a->n_workers;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->sum, n_workers, sizeof *s->sum, "energy of the stream", err));
+    EXF_TRY(exf_mem_new(&s->inverse, n_workers, sizeof *s->inverse, "energy of the stream", err));
+    EXF_TRY(exf_mem_new(&s->count, n_workers, sizeof *s->count, "energy of the stream", err));
+out:
+    return rc;
+}
+
+static void end(exf_accumulator *a)
+{
+    exf_stream_energy *s = &a->stream;
+    if (s->b) s->b->free(s->device);
+    exf_mem_free(s->sum);
+    exf_mem_free(s->inverse);
+    exf_mem_free(s->count);
+}
+
+/* ---- in host memory --------------------------------------------------------------------------------- */
+
+/* A token's energy is a sum of products in double, eight lanes in fixed order.  Leaves out energies that are not finite: the pass
+ * refuses such hidden states. */
+static exf_code add_on_host(exf_stream_energy *s, const exf_moe_block *b, exf_err *err)
+{
+    if (!b->stream && !b->stream_sq) return EXF_OK;
+    for (int t = 0; t < b->n_tokens; t++) {
+        const float *row = b->stream ? b->stream + (size_t)t * (size_t)b->stream_width : NULL;
+        double energy = row ? exf_row_energy(row, b->stream_width) : b->stream_sq[t];
+        if (!exf_exact_fits(energy)) {
+            if (!isfinite(energy)) continue;
+            return exf_fail(err, EXF_NUMERIC, "token %d: the residual stream has squared norm %g, outside the range of the sums", t,
+                            energy);
+        }
+        exf_exact_add(&s->sum[b->worker], energy);
+        exf_exact_add(&s->inverse[b->worker], 1 / fmax(energy, EXF_LEAST_ENERGY));
+    }
+    s->count[b->worker] += (uint64_t)b->n_tokens;
+    return EXF_OK;
+}
+
+/* ---- in GPU memory ---------------------------------------------------------------------------------- */
+
+static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    (void)b;
+    (void)shape;
+    (void)o;
+    return sizeof(exf_row_energies);
+}
+
+static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+{
+    a->stream.b = b;
+    return b->alloc(&a->stream.device, 1, sizeof *a->stream.device, "energy of the stream", err);
+}
+
+/* Squares are added up in double. */
+static void add_on_device(exf_stream_energy *s, const exf_moe_block *b)
+{
+    if (!b->stream) return;
+    s->b->gpu->row_energies(b->q, s->device, b->stream, b->n_tokens, b->stream_width);
+    s->q = b->q;
+    s->device_count += (uint64_t)b->n_tokens;
+}
+
+static exf_code take_device(exf_stream_energy *s, const exf_layer_statistics *to, int layer, exf_err *err)
+{
+    exf_row_energies sums;
+    exf_code rc;
+    if (!s->q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, &sums, s->device, sizeof sums, err));
+    s->b->zero(s->q, s->device, sizeof sums);
+    if (sums.out_of_range)
+        rc = exf_fail(err, EXF_NUMERIC, "layer %d: the residual stream of %llu tokens has a squared norm outside the range of the "
+                      "sums", layer, sums.out_of_range);
+    exf_row_energies_read(&sums, to->stream_sq, to->stream_inverse_sq);
+    *to->stream_count += s->device_count;
+    *to->stream_inverse_count += s->device_count;
+out:
+    s->q = NULL;
+    s->device_count = 0;
+    return rc;
+}
+
+/* ---- the chapter ------------------------------------------------------------------------------------ */
+
+static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    if (!b->q) return add_on_host(&a->stream, b, err);
+    add_on_device(&a->stream, b);
+    return EXF_OK;
+}
+
+/* Adds what came since the last layer to the first worker's sums. */
+static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+{
+    exf_stream_energy *s = &a->stream;
+    const exf_layer_statistics *to = &a->sums[0];
+    for (int i = 0; i < a->n_workers; i++) {
+        exf_exact_merge(to->stream_sq, &s->sum[i]);
+        exf_exact_merge(to->stream_inverse_sq, &s->inverse[i]);
+        *to->stream_count += s->count[i];
+        *to->stream_inverse_count += s->count[i];
+        s->sum[i] = s->inverse[i] = (exf_exact){{0, 0, 0}};
+        s->count[i] = 0;
+    }
+    return take_device(s, to, m->layer, err);
+}
+
+const exf_chapter exf_chapter_stream = {
+    .name = "stream", .place = 0, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
+    .at = {[EXF_STEP_END_LAYER] = take}, .end = end};
