@@ -310,17 +310,6 @@ static exf_code note_criterion(void *self, const char *name, exf_err *err)
     return exf_h5_members(p->h, group, note_pool, p->c, err);
 }
 
-static exf_code list_pools(contents *c, exf_h5 *h, exf_err *err)
-{
-    pool_listing p = {c, h};
-    exf_code rc = EXF_OK;
-    c->by = exf_pool_criteria[EXF_POOL_BY_NORM];
-    if (c->pools) EXF_TRY(exf_h5_members(h, "/pools", note_pool, c, err));
-    if (c->pools_by) EXF_TRY(exf_h5_members(h, "/pools_by", note_criterion, &p, err));
-out:
-    return rc;
-}
-
 static exf_code note_shared(void *self, const char *name, exf_err *err)
 {
     contents *c = self;
@@ -336,17 +325,6 @@ static int compare_pools(const void *a, const void *b)
     const exf_static_pool *x = a, *y = b;
     if (x->size != y->size) return x->size < y->size ? 1 : -1;
     return criterion_of(x->by) - criterion_of(y->by);
-}
-
-static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_h5_members(h, "/", note_member, c, err));
-    EXF_TRY(list_pools(c, h, err));
-    if (c->patterns) EXF_TRY(exf_h5_members(h, "/shared", note_shared, c, err));
-    qsort(c->pool, c->n, sizeof *c->pool, compare_pools);
-out:
-    return rc;
 }
 
 /* Looks at all datasets, before memory is taken for tables of that shape. */
@@ -413,7 +391,13 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(exf_run_shape_read(&shape, h, err));
     EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, &provenance, h, err));
     listed.n_experts = shape.n_experts;
-    EXF_TRY(list_contents(&listed, h, err));
+    EXF_TRY(exf_h5_members(h, "/", note_member, &listed, err));
+    pool_listing p = {&listed, h};
+    listed.by = exf_pool_criteria[EXF_POOL_BY_NORM];
+    if (listed.pools) EXF_TRY(exf_h5_members(h, "/pools", note_pool, &listed, err));
+    if (listed.pools_by) EXF_TRY(exf_h5_members(h, "/pools_by", note_criterion, &p, err));
+    if (listed.patterns) EXF_TRY(exf_h5_members(h, "/shared", note_shared, &listed, err));
+    qsort(listed.pool, listed.n, sizeof *listed.pool, compare_pools);
     EXF_TRY(expect_all(&listed, &shape, n_layers, h, err));
     for (size_t i = 0; i < listed.n; i++) sizes[i] = listed.pool[i].size;
     EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, sizes, listed.n, err));

@@ -422,20 +422,6 @@ out:
     return rc;
 }
 
-static exf_code write_records(archive *a, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; i < a->n; i++) {
-        EXF_TRY(write_local(a, &a->record[i], err));
-        EXF_TRY(write_out(a, a->record[i].bytes, (size_t)a->record[i].n, err));
-    }
-    uint64_t start = a->at;
-    for (size_t i = 0; i < a->n; i++) EXF_TRY(write_central(a, &a->record[i], err));
-    EXF_TRY(write_end(a, start, err));
-out:
-    return rc;
-}
-
 exf_code exf_pt_write(const char *target, int force, const exf_pt *root, const exf_pt_record *extra, size_t n_extra, exf_err *err)
 {
     archive a = {.target = target};
@@ -445,7 +431,13 @@ exf_code exf_pt_write(const char *target, int force, const exf_pt *root, const e
     EXF_TRY(write_pickle(&pickle, root, &storages, target, err));
     EXF_TRY(list_records(&a, &pickle, &storages, extra, n_extra, err));
     EXF_TRY(exf_output_file_begin(&a.file, target, force, err));
-    EXF_TRY(write_records(&a, err));
+    for (size_t i = 0; i < a.n; i++) {
+        EXF_TRY(write_local(&a, &a.record[i], err));
+        EXF_TRY(write_out(&a, a.record[i].bytes, (size_t)a.record[i].n, err));
+    }
+    uint64_t start = a.at;
+    for (size_t i = 0; i < a.n; i++) EXF_TRY(write_central(&a, &a.record[i], err));
+    EXF_TRY(write_end(&a, start, err));
     rc = exf_output_file_commit(a.file, err);
     a.file = NULL;
 out:

@@ -633,15 +633,6 @@ typedef struct {
     char *sha256;
 } whole_file;
 
-static exf_code check_data(const whole_file *f, exf_err *err)
-{
-    for (size_t i = 0; i < f->w->n; i++)
-        if (!f->tensors[i].data && f->w->slot[i].nbytes)
-            return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %" PRIu64 " bytes", f->w->target, f->tensors[i].name,
-                            f->w->slot[i].nbytes);
-    return EXF_OK;
-}
-
 static exf_code hash_all(void *self, exf_err *err)
 {
     const whole_file *f = self;
@@ -681,7 +672,10 @@ exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, 
     exf_background hashing = {.worker.open = 0};
     exf_code rc;
     EXF_TRY(begin(&f.w, &f.header, &f.order, target, force, tensors, n_tensors, meta, n_meta, err));
-    EXF_TRY(check_data(&f, err));
+    for (size_t i = 0; i < f.w->n; i++)
+        if (!f.tensors[i].data && f.w->slot[i].nbytes)
+            EXF_TRY(exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %" PRIu64 " bytes", f.w->target, f.tensors[i].name,
+                            f.w->slot[i].nbytes));
     if (sha256) EXF_TRY(exf_background_start(&hashing, hash_all, &f, err));
     for (size_t i = 0; i < n_tensors; i++) EXF_TRY(put_pieces(f.w, i, tensors[i].data, err));
     EXF_TRY(exf_background_wait(&hashing, err));

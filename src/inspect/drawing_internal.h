@@ -1,4 +1,4 @@
-/* drawing_internal.h - the parts of a drawing; shared by drawing*.c only, and the only includer of Cairo. */
+/* drawing_internal.h - the parts of a drawing; shared by drawing.c and its test only, and the only includer of Cairo. */
 #ifndef EXF_INSPECT_DRAWING_INTERNAL_H
 #define EXF_INSPECT_DRAWING_INTERNAL_H
 #include "base/file.h"
@@ -25,10 +25,4 @@ struct exf_drawing {
     exf_code rc; /* the first failure of a shape, with its message */
     exf_err err;
 };
-
-/* Sets the font and how it is drawn: the same outlines at every size, on every surface. */
-void exf_drawing_set_font(cairo_t *c);
-/* Checks the font: EXF_IO names the package if it is missing. */
-exf_code exf_drawing_check_font(cairo_t *c, exf_err *err) EXF_CHECKED;
-void exf_drawing_set_ink(cairo_t *c, exf_ink ink);
 #endif

@@ -88,20 +88,6 @@ static exf_code set_ratio(const exf_config *c, exf_architecture *a, int layer, i
     return EXF_OK;
 }
 
-static exf_code configure_ratios(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    schedule s;
-    EXF_TRY(read_schedule(c, a->n_layers, &s, err));
-    for (int l = 0; l < a->n_layers; l++) {
-        int ratio;
-        EXF_TRY(ratio_of(c, &s, l, &ratio, err));
-        EXF_TRY(set_ratio(c, a, l, ratio, err));
-    }
-out:
-    return rc;
-}
-
 /* ---- which layer routes how ------------------------------------------------------ */
 
 static exf_code configure_routing(const exf_config *c, exf_architecture *a, exf_err *err)
@@ -250,7 +236,13 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(configure_moe(c, a, err));
     EXF_TRY(configure_attention(c, a, err));
-    EXF_TRY(configure_ratios(c, a, err));
+    schedule s;
+    EXF_TRY(read_schedule(c, a->n_layers, &s, err));
+    for (int l = 0; l < a->n_layers; l++) {
+        int ratio;
+        EXF_TRY(ratio_of(c, &s, l, &ratio, err));
+        EXF_TRY(set_ratio(c, a, l, ratio, err));
+    }
     EXF_TRY(configure_streams(c, a, err));
 out:
     return rc;

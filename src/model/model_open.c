@@ -41,17 +41,6 @@ out:
     return rc;
 }
 
-static exf_code open_weights(exf_model *m, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
-    EXF_TRY(exf_model_check_tensors(m, err));
-    EXF_TRY(exf_model_check_tables(m, err));
-    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* what the checks read is not the run's */
-out:
-    return rc;
-}
-
 exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err)
 {
     return exf_model_open_part(out, dir, EXF_MODEL_ALL, err);
@@ -70,7 +59,12 @@ exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part pa
     EXF_TRY(part == EXF_MODEL_CONFIG ? exf_checkpoint_empty(&m->checkpoint, err) : exf_checkpoint_open(&m->checkpoint, dir, err));
     exf_architecture_finish(&m->arch);
     EXF_TRY(exf_model_choose_layout(m, err));
-    if (part != EXF_MODEL_CONFIG) EXF_TRY(open_weights(m, err));
+    if (part != EXF_MODEL_CONFIG) {
+        EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
+        EXF_TRY(exf_model_check_tensors(m, err));
+        EXF_TRY(exf_model_check_tables(m, err));
+        EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* what the checks read is not the run's */
+    }
 out:
     if (rc != EXF_OK)
         exf_model_close(m);

@@ -50,16 +50,6 @@ size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tok
     return pieces;
 }
 
-static exf_code open_window(exf_hidden *h, exf_compute compute, size_t rows, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(h->b->open(&h->to_gpu, compute, err));
-    EXF_TRY(h->b->open(&h->to_host, compute, err));
-    for (int i = 0; i < 2; i++) EXF_TRY(h->b->alloc(&h->buffer[i].rows, rows * h->width, sizeof(float), "hidden states", err));
-out:
-    return rc;
-}
-
 exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width,
                          size_t n_lanes, size_t window, exf_err *err)
 {
@@ -76,7 +66,11 @@ exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute comput
         else
             EXF_TRY(b->alloc(&h->lane[i], floats, 1, "hidden states", err));
     }
-    if (h->host_resident) EXF_TRY(open_window(h, compute, most, err));
+    if (h->host_resident) {
+        EXF_TRY(h->b->open(&h->to_gpu, compute, err));
+        EXF_TRY(h->b->open(&h->to_host, compute, err));
+        for (int i = 0; i < 2; i++) EXF_TRY(h->b->alloc(&h->buffer[i].rows, most * h->width, sizeof(float), "hidden states", err));
+    }
 out:
     return rc;
 }

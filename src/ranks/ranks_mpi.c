@@ -76,19 +76,6 @@ exf_place exf_ranks_place_of(const exf_ranks *r, int rank)
 
 /* ---- joining and leaving ---------------------------------------------------------------------- */
 
-static exf_code make_communicators(exf_ranks *r, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "opening the job", err));
-    MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
-    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->sums), "opening the job", err));
-    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->beside), "opening the job", err));
-    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->votes), "opening the job", err));
-    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->notes), "opening the job", err));
-out:
-    return rc;
-}
-
 static void free_ranks(exf_ranks *r)
 {
     pthread_mutex_destroy(&r->lock);
@@ -131,7 +118,12 @@ exf_code exf_ranks_open(exf_ranks **out, exf_err *err)
         rc = exf_fail(err, EXF_USAGE, "this MPI was built without threads (MPI_THREAD_SERIALIZED)");
         goto out;
     }
-    EXF_TRY(make_communicators(r, err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "opening the job", err));
+    MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->sums), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->beside), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->votes), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->notes), "opening the job", err));
     EXF_TRY(find_place(r, err));
     EXF_TRY(check_size(r, err));
     EXF_TRY(share_places(r, err));

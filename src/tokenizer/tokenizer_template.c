@@ -141,17 +141,6 @@ out:
     return rc;
 }
 
-static exf_code apply_config(const reading *r, exf_bos bos)
-{
-    const char *class = exf_json_string(exf_json_get(r->config, "tokenizer_class"), NULL);
-    exf_code rc = EXF_OK;
-    for (int i = 0; class && i < OWN_TEMPLATES; i++)
-        if (strcmp(class, own_template[i].name) == 0)
-            EXF_TRY(apply_own_template(r, own_template[i].bos, own_template[i].eos, bos));
-out:
-    return rc;
-}
-
 /* ---- the run's choice ------------------------------------------------------------------------------------------------ */
 
 static exf_code apply_choice(const reading *r, exf_bos bos)
@@ -182,7 +171,10 @@ exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos 
         rc = exf_fail(err, EXF_MODEL, "%s: is %s, not an object", path, exf_json_type_name(config));
         goto out;
     }
-    EXF_TRY(apply_config(&r, bos));
+    const char *class = exf_json_string(exf_json_get(r.config, "tokenizer_class"), NULL);
+    for (int i = 0; class && i < OWN_TEMPLATES; i++)
+        if (strcmp(class, own_template[i].name) == 0)
+            EXF_TRY(apply_own_template(&r, own_template[i].bos, own_template[i].eos, bos));
     EXF_TRY(apply_choice(&r, bos));
     for (size_t i = 0; i < t->before.n; i++) exf_text_appendf(&t->said, "%s%d", i ? " " : "", (int)t->before.id[i]);
     exf_text_appendf(&t->said, "%s (%s)", t->before.n ? "" : "none", t->rule ? t->rule : "post_processor");

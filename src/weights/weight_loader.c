@@ -557,16 +557,6 @@ static exf_code share_chunks(exf_weight_loader *s, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code open_copy(exf_weight_loader *s, chunk_copy *c, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(s->b->open(&c->q, s->compute, err));
-    EXF_TRY(s->b->alloc(&c->device, s->most_device, 1, "weight chunks", err));
-    EXF_TRY(s->b->alloc(&c->bad, 1, sizeof *c->bad, "weight chunks", err));
-out:
-    return rc;
-}
-
 exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, const exf_backend *b, exf_compute compute,
                                 const exf_weight_loader_options *o, exf_err *err)
 {
@@ -597,7 +587,11 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
     for (int i = 0; i < o->n_slots; i++)
         EXF_TRY(b->alloc(&s->area[first + i], exf_weight_loader_slot_bytes(m, compute, o), 1, "layer weights", err));
     if (o->shared) EXF_TRY(share_chunks(s, err));
-    for (int i = 0; i < SENDER_COPIES; i++) EXF_TRY(open_copy(s, &s->copies[i], err));
+    for (int i = 0; i < SENDER_COPIES; i++) {
+        EXF_TRY(s->b->open(&s->copies[i].q, s->compute, err));
+        EXF_TRY(s->b->alloc(&s->copies[i].device, s->most_device, 1, "weight chunks", err));
+        EXF_TRY(s->b->alloc(&s->copies[i].bad, 1, sizeof *s->copies[i].bad, "weight chunks", err));
+    }
     int started = 1;
     for (int i = 0; i < s->n_readers && started; i++) {
         weight_reader *r = &s->readers[i];
