@@ -384,13 +384,20 @@ static void end_by_pipe(void)
     raise(SIGPIPE);
 }
 
-/* Flushes the results: only now does a full disk refuse them. */
+/* Returns why results were lost in an earlier write, of which stdio keeps only that it failed: another byte is refused for the
+ * same reason.  Where it is taken, it ends the last line, which was cut. */
+static int ask_again(void)
+{
+    return write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
+}
+
+/* Flushes the results: of few, only now does a full disk refuse them. */
 static exf_code close_stdout(exf_err *err)
 {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return EXF_OK;
-    int why = errno ? errno : EIO;
+    int failed = fflush(stdout) != 0, why = errno;
+    if (!failed && !ferror(stdout)) return EXF_OK;
     if (reader_has_gone()) end_by_pipe();
+    if (!failed) why = ask_again();
     return exf_fail_errno(err, why, "standard output: cannot write the results");
 }
 
