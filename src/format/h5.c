@@ -8,8 +8,8 @@
 
 /* ---- opening and closing ------------------------------------------------- */
 
-/* Overrules an environment that asks libhdf5 for locks, to which access_list() would give way: libhdf5 takes them by flock(), as the
- * writer does by which a temporary is known to be in use (base/file_temporary.c), and would wait for ourselves. */
+/* Overrules an environment that asks libhdf5 for locks, to which access_list() would give way: libhdf5 takes them by flock(), by
+ * which we know a temporary that is in use (base/file_temporary.c), so that it would find our own. */
 static void refuse_locks(void)
 {
     static const char name[] = "HDF5_USE_FILE_LOCKING"; /* read when libhdf5 starts */
