@@ -1,6 +1,8 @@
-/* inspect_verify.c - see inspect_verify.c. */
+/* inspect_verify.c - checks files, and all that a run wrote into a directory; see inspect.h. */
 #include "artifact/provenance.h"
+#include "artifact/tables.h"
 #include "cli/inspect.h"
+#include "export/writer.h"
 #include "inspect/verify.h"
 #include "recipe/run_directory.h"
 
@@ -76,22 +78,42 @@ out:
     return rc;
 }
 
-/* A derived file must name the digest of the tables; a page without one is none of ours. */
+/* Checks a file that has no place for the digest of the tables by what it holds. */
+static exf_code check_unmarked(const verification *v, const exf_writer *w, const char *path, exf_err *err)
+{
+    exf_tables t = {.n_layers = 0};
+    int is;
+    exf_code rc;
+    EXF_TRY(exf_tables_read(&t, v->tables, err));
+    EXF_TRY(w->is_of(&t, path, &is, err));
+    if (!is)
+        rc = exf_fail(err, EXF_FORMAT, "%s: is not what target %s writes of %s, with any settings; make it again, or remove it",
+                      path, w->name, v->tables);
+out:
+    exf_tables_free(&t);
+    return rc;
+}
+
+/* A derived file must name the digest of the tables, or hold what follows from them; a page without one is none of ours. */
 static exf_code check_derived(void *self, const exf_derived_file *f, exf_err *err)
 {
     const verification *v = self;
+    const exf_writer *w = f->target ? exf_writer_find(f->target) : NULL;
     char *marked = NULL, hex[EXF_SHA256_HEX];
     exf_text sentence = {0};
     exf_code rc;
     EXF_TRY(exf_path_join(&marked, v->directory, f->marked, err));
     EXF_TRY(exf_made_from(marked, hex, err));
     if (!*hex && exf_ends_with(f->name, ".html")) goto out;
-    if (strcmp(hex, v->digest) != 0) {
+    if (w && w->is_of) {
+        EXF_TRY(check_unmarked(v, w, marked, err));
+    } else if (strcmp(hex, v->digest) != 0) {
         rc = exf_fail(err, EXF_FORMAT, "%s/%s: was made from tables with the digest %s, %s has %s; make it again, or remove it",
                       v->directory, f->name, *hex ? hex : "(none is named)", v->tables, v->digest);
         goto out;
     }
-    exf_text_appendf(&sentence, "%s/%s: was made from %s", v->directory, f->name, v->tables);
+    exf_text_appendf(&sentence, "%s/%s: %s %s", v->directory, f->name, w && w->is_of ? "is what would be exported of" : "was made from",
+                     v->tables);
     EXF_TRY(exf_text_end(&sentence, err));
     rc = v->held(v->self, sentence.s, err);
 out:
