@@ -291,10 +291,15 @@ exf_code exf_opt_append(exf_opt_value *list, exf_opt_value *more, exf_err *err)
     return EXF_OK;
 }
 
+/* Parses a text as the row's type says.  Names and words go into files of YAML, JSON and HDF5, which hold UTF-8. */
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    size_t valid = exf_utf8_valid(text, strlen(text));
     memset(out, 0, sizeof *out);
+    if (text[valid])
+        return exf_fail(err, EXF_USAGE, "\"%.80s\" is not valid UTF-8: byte 0x%02x; a recipe cannot hold it", text,
+                        (unsigned)(unsigned char)text[valid]);
     switch (row->type) {
     case EXF_OPT_TEXT: rc = exf_mem_strdup(&out->text, text, "option text", err); break;
     case EXF_OPT_INT:

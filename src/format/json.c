@@ -265,7 +265,7 @@ exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err)
     char *text = j ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
     exf_code rc = text      ? EXF_OK
                   : refused ? exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes for a text in JSON", refused)
-                            : exf_fail(err, EXF_INTERNAL, "not a valid UTF-8 string: %s", s);
+                            : exf_fail(err, EXF_USAGE, "the name %s is not valid UTF-8, which JSON cannot hold", s);
     if (text) exf_text_append(out, text, strlen(text));
     free(text);
     json_decref(j);
