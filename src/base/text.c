@@ -187,6 +187,11 @@ exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *e
     return rc;
 }
 
+int exf_path_has_tilde(const char *path)
+{
+    return path[0] == '~' && (!path[1] || path[1] == '/');
+}
+
 exf_code exf_path_dir(char **out, const char *path, exf_err *err)
 {
     const char *slash = strrchr(path, '/');

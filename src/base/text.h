@@ -55,6 +55,8 @@ int exf_ends_with(const char *s, const char *suffix);
 
 /* base/rel, or rel itself when it is absolute.  Caller frees. */
 exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err) EXF_CHECKED;
+/* 1 if a shell would put a home directory in the place of its beginning: "~", "~/x". */
+int exf_path_has_tilde(const char *path);
 /* The directory part of path, "." if there is none.  Caller frees. */
 exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
 

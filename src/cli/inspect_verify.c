@@ -112,8 +112,8 @@ static exf_code check_derived(void *self, const exf_derived_file *f, exf_err *er
                       v->directory, f->name, *hex ? hex : "(none is named)", v->tables, v->digest);
         goto out;
     }
-    exf_text_appendf(&sentence, "%s/%s: %s %s", v->directory, f->name, w && w->is_of ? "is what would be exported of" : "was made from",
-                     v->tables);
+    const char *relation = w && w->is_of ? "is what would be exported of" : "was made from";
+    exf_text_appendf(&sentence, "%s/%s: %s %s", v->directory, f->name, relation, v->tables);
     EXF_TRY(exf_text_end(&sentence, err));
     rc = v->held(v->self, sentence.s, err);
 out:

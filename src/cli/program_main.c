@@ -328,6 +328,10 @@ static exf_code run_program(const exf_program *p, exf_recipe *r, const char **po
         r->progress = EXF_PROGRESS_NONE;
     }
     exf_log_setup(p->name, r->quiet ? EXF_LOG_QUIET : r->verbose ? EXF_LOG_DEBUG : EXF_LOG_INFO, (exf_progress_mode)r->progress);
+    if (r->quiet && r->verbose && exf_ranks_first(r->job)) {
+        rc = exf_fail(err, EXF_USAGE, "--quiet and --verbose contradict each other; give one of them");
+        goto out;
+    }
     EXF_TRY(sort_arguments(p, r, positional, n, err));
     if (r->recipe_file) EXF_TRY(exf_recipe_read(r, r->recipe_file, err));
     EXF_TRY(p->n_commands ? run_command(p, r, err) : p->run(r, err));
