@@ -139,12 +139,29 @@ out:
     return rc;
 }
 
+/* Says of a failure that a program is writing in the directory of one of the paths, where one is: files that it has not ended are
+ * not corrupt, and its next file need not fit those of before. */
+static exf_code blame_writer(const char *const *paths, size_t n, exf_code rc, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        char *directory = NULL;
+        int is_directory = 0;
+        exf_code ended = exf_path_is_directory(paths[i], &is_directory, NULL);
+        if (ended == EXF_OK && !is_directory) ended = exf_path_dir(&directory, paths[i], NULL);
+        if (ended == EXF_OK) ended = exf_run_directory_idle(is_directory ? paths[i] : directory, err);
+        exf_mem_free(directory);
+        if (ended == EXF_IO) return ended;
+    }
+    return rc;
+}
+
 /* Adds a file itself, or what a directory stands for. */
 static exf_code add_input(verification *v, const char *path, exf_err *err)
 {
     int directory;
     exf_code rc;
     EXF_TRY(exf_path_is_directory(path, &directory, err));
+    if (directory) EXF_TRY(exf_run_directory_idle(path, err));
     if (directory) return add_artifacts(v, path, err);
     EXF_TRY(exf_mem_strdup(&v->path[v->n], path, "file to verify", err));
     v->n++;
@@ -154,7 +171,8 @@ out:
 
 /* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
  * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
- * (recipe/run_directory.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
+ * (recipe/run_directory.h) was made from others than its tables.h5; EXF_IO if it holds no artifact, or if a program is writing
+ * in it. */
 static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
 {
     verification v = {.held = held, .self = self};
@@ -170,7 +188,7 @@ static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_cal
 out:
     for (size_t i = 0; i < v.n; i++) exf_mem_free(v.path[i]);
     exf_mem_free(v.path);
-    return rc;
+    return rc == EXF_FORMAT ? blame_writer(paths, n, rc, err) : rc;
 }
 
 /* ---- text and JSON -------------------------------------------------------------------------- */
