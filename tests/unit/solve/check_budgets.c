@@ -185,7 +185,8 @@ START_TEST(a_layer_whose_outputs_are_0_is_left_out)
     }
     exf_tables_free(&t);
     new_tables(&t);
-    ck_fails(solve(&t, &o, TOKENS, 1, &e), EXF_MODEL, e, "layer 3 has no sensitivity by \"measured\""); /* a layer with outputs has a sensitivity */
+    /* a layer with outputs has a sensitivity */
+    ck_fails(solve(&t, &o, TOKENS, 1, &e), EXF_MODEL, e, "layer 3 has no sensitivity by \"measured\"");
     exf_tables_free(&t);
 }
 END_TEST
