@@ -280,10 +280,10 @@ test_names_that_a_shell_obeys_are_refused() {
     newline='
 '
     tick=\` dollar='$$' # of which make leaves one
-    mkdir "$scratch/here"
+    mkdir "$scratch/names"
     refused() { # GOAL VARIABLE NAME
         status=0
-        (cd "$scratch/here" && "${MAKE:-make}" -s -C "$top" BUILD="$BUILD" "$1" "$2=$3") >"$scratch/said" 2>&1 || status=$?
+        (cd "$scratch/names" && "${MAKE:-make}" -s -C "$top" BUILD="$BUILD" "$1" "$2=$3") >"$scratch/said" 2>&1 || status=$?
         [ "$status" = 2 ] && [ "$(grep -c . "$scratch/said")" = 1 ] && grep -F "$2" "$scratch/said" && [ ! -e pwned ] ||
             { echo "$*: status $status: $(cat "$scratch/said")"; exit 1; }
     }
@@ -296,7 +296,7 @@ test_names_that_a_shell_obeys_are_refused() {
         refused uninstall "$variable" "/x${tick}touch pwned${tick}"
     done
     refused install PREFIX '/a b' # whose pieces uninstalling would take for directories of its own
-    [ -z "$(ls -A "$scratch/here")" ]
+    [ -z "$(ls -A "$scratch/names")" ]
 }
 
 # Others are names: of files below them too.

@@ -23,12 +23,9 @@ enum { MAX_VALIDATION = 1 << 20 }; /* bytes */
 /* Adds the text as a YAML scalar in single quotes, in which only the quote is doubled. */
 static void add_yaml(exf_text *out, const char *s)
 {
-    exf_text shown = {0};
-    exf_text_append_shown(&shown, s);
     exf_text_append(out, "'", 1);
-    for (size_t i = 0; i < shown.len; i++) exf_text_appendf(out, shown.s[i] == '\'' ? "''" : "%c", shown.s[i]);
+    while (*s) s += exf_text_append_character(out, s, *s == '\'' ? "''" : NULL);
     exf_text_append(out, "'", 1);
-    exf_text_free(&shown);
 }
 
 /* ---- evidence --------------------------------------------------------------------- */
