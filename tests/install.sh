@@ -284,8 +284,9 @@ test_names_that_a_shell_obeys_are_refused() {
     refused() { # GOAL VARIABLE NAME
         status=0
         (cd "$scratch/names" && "${MAKE:-make}" -s -C "$top" BUILD="$BUILD" "$1" "$2=$3") >"$scratch/said" 2>&1 || status=$?
-        [ "$status" = 2 ] && [ "$(grep -c . "$scratch/said")" = 1 ] && grep -F "$2" "$scratch/said" && [ ! -e pwned ] ||
-            { echo "$*: status $status: $(cat "$scratch/said")"; exit 1; }
+        if [ "$status" = 2 ] && [ "$(grep -c . "$scratch/said")" = 1 ] && grep -F "$2" "$scratch/said" && [ ! -e pwned ]; then return; fi
+        echo "$*: status $status: $(cat "$scratch/said")"
+        exit 1
     }
     for name in "x${tick}touch pwned${tick}" "x${dollar}(touch pwned)" "it's" 'a"b' "a${newline}b" 'a\b' -x ' -x'; do
         refused install DESTDIR "$name"
