@@ -320,7 +320,7 @@ static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *ma
         EXF_TRY(exf_text_end(&key, err));
         EXF_TRY(exf_text_end(&where, err));
         if (r->skips_paths && exf_recipe_is_path(key.s)) continue;
-        if (node->kind == EXF_YAML_SCALAR && node->is_null && exf_opts_is_section(r->recipe->opts, key.s)) continue; /* "card:" */
+        if (node->kind == EXF_YAML_SCALAR && !*node->text && exf_opts_is_section(r->recipe->opts, key.s)) continue; /* "card:" */
         EXF_TRY(refuse_null(node, key.s, where.s, err));
         switch (node->kind) {
         case EXF_YAML_MAP: EXF_TRY(set_map(r, key.s, node, err)); break;
