@@ -14,6 +14,22 @@ BASHCOMPDIR  ?= $(DATADIR)/bash-completion/completions
 ZSHCOMPDIR   ?= $(DATADIR)/zsh/site-functions
 INSTALL      ?= install
 
+# The shell takes these names between quotes: what ends a quote, is more than a name in it, or begins an option is refused.  The
+# directories below DESTDIR are lists to make, too.
+DIRECTORIES = PREFIX BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR PKGCONFIGDIR BASHCOMPDIR ZSHCOMPDIR
+define NEWLINE
+
+
+endef
+HOLDS    = $(strip $(foreach c,' " ` $$ \,$(findstring $(c),$($(1)))) $(if $(findstring $(NEWLINE),$($(1))),newline))
+UNFIT    = $(strip $(foreach v,DESTDIR $(DIRECTORIES),$(if $(call HOLDS,$(v))$(filter -%,$(firstword $($(v)))),$(v))) \
+             $(foreach v,$(DIRECTORIES),$(if $(filter-out 1,$(words $($(v)))),$(v))))
+ifneq ($(filter install install-strip uninstall,$(MAKECMDGOALS)),)
+ifneq ($(UNFIT),)
+$(error $(firstword $(UNFIT)) is no name to install below: without quotes, `, $$, \, newlines and a leading dash; no blanks but in DESTDIR)
+endif
+endif
+
 # ---- libexfold_fold: the ABI of include/exfold/fold.h alone ----------------
 FOLD_ABI    := $(shell sed -n 's/^.define EXF_FOLD_ABI \([0-9]*\).*/\1/p' include/exfold/fold.h)
 FOLD_O      := $(filter $(BUILD)/kernels/fold/fold_%,$(LIB_O))
@@ -145,7 +161,7 @@ install-strip:
 ## uninstall: remove what install put there and nobody changed, and directories that are ExFold's alone and empty
 uninstall:
 	@scripts/install-files.sh uninstall '$(DESTDIR)' '$(INSTALLED)'
-	@for d in $(OWN_DIRS); do rmdir "$(DESTDIR)$$d" 2>/dev/null || :; done
+	@for d in $(foreach d,$(OWN_DIRS),'$(d)'); do rmdir '$(DESTDIR)'"$$d" 2>/dev/null || :; done
 
 # Written for this PREFIX at every install.
 $(BUILD)/exfold-fold.pc: FORCE

@@ -9,6 +9,7 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/exfold-install.XXXXXX") || exit 1
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+top=$PWD
 root=$scratch/root prefix=/opt/exfold
 passed=0 failed=0
 
@@ -274,6 +275,42 @@ test_every_directory_can_be_named() {
     : >"$scratch/fine"
 }
 
+# A name that a shell takes for more, or a command for an option, is refused in one sentence, before anything is run or built.
+test_names_that_a_shell_obeys_are_refused() {
+    newline='
+'
+    tick=\` dollar='$$' # of which make leaves one
+    mkdir "$scratch/names"
+    refused() { # GOAL VARIABLE NAME
+        status=0
+        (cd "$scratch/names" && "${MAKE:-make}" -s -C "$top" BUILD="$BUILD" "$1" "$2=$3") >"$scratch/said" 2>&1 || status=$?
+        if [ "$status" = 2 ] && [ "$(grep -c . "$scratch/said")" = 1 ] && grep -F "$2" "$scratch/said" && [ ! -e pwned ]; then return; fi
+        echo "$*: status $status: $(cat "$scratch/said")"
+        exit 1
+    }
+    for name in "x${tick}touch pwned${tick}" "x${dollar}(touch pwned)" "it's" 'a"b' "a${newline}b" 'a\b' -x ' -x'; do
+        refused install DESTDIR "$name"
+        refused uninstall DESTDIR "$name"
+    done
+    refused install-strip DESTDIR "it's"
+    for variable in PREFIX BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR PKGCONFIGDIR BASHCOMPDIR ZSHCOMPDIR; do
+        refused uninstall "$variable" "/x${tick}touch pwned${tick}"
+    done
+    refused install PREFIX '/a b' # whose pieces uninstalling would take for directories of its own
+    [ -z "$(ls -A "$scratch/names")" ]
+}
+
+# Others are names: of files below them too.
+test_other_names_are_taken() {
+    make_it install DESTDIR="$scratch/a b; touch pwned" PREFIX='/p&q;(r)'
+    [ -x "$scratch/a b; touch pwned/p&q;(r)/bin/exfold" ]
+    make_it uninstall DESTDIR="$scratch/a b; touch pwned" PREFIX='/p&q;(r)'
+    [ ! -e "$scratch/a b; touch pwned/p&q;(r)/share/exfold" ]
+    [ ! -e pwned ]
+    find "$scratch/a b; touch pwned" ! -type d | grep . && exit 1
+    rm -rf "$scratch/a b; touch pwned"
+}
+
 # What stands in a file's place and was not installed stays, by installing and by uninstalling; what was changed since stays.
 test_what_others_made_stays() {
     set -- DESTDIR="$scratch/theirs" PREFIX=/p
@@ -432,7 +469,7 @@ exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part i
 for name in install links_of_the_pages programs_are_hardened programs_run init_names_the_schemas programs_find_their_library \
     functions_stand_before_those_of_openblas library_links library_shows_the_header_alone \
     header_wants_its_statuses_looked_at manual_pages_render install_strip installed_demo $package uninstall_leaves_nothing \
-    every_directory_can_be_named what_others_made_stays a_list_counts_where_it_was_made clean_removes_what_make_made \
+    every_directory_can_be_named names_that_a_shell_obeys_are_refused other_names_are_taken what_others_made_stays a_list_counts_where_it_was_made clean_removes_what_make_made \
     build_with_a_blank_is_refused; do
     check "$name"
 done

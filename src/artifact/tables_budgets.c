@@ -6,7 +6,9 @@
  *   /budgets/<P>/<rule>/kept     U64 [L, K]  sampled tokens of a layer that keep 1..K routes; skip: [L, K + 1] of 0..K
  *   /budgets/<P>/<rule>/predicted/lambda, mean, kept  the same by norms that /norm_head predicts, over the same scale; not of
  *       skip, which asks for no norms; absent without a head, or where the route sample lacks what it reads
- * With skip, lambda is the threshold and scale the factors, which add up to 1. */
+ * With skip, lambda is the threshold and scale the factors, which add up to 1.  A layer whose routed outputs are 0 costs nothing
+ * and is left out of mean: no token of it is in kept, and its scale is the smallest normal number in the place of 0; with top_p
+ * it is 1. */
 #include "artifact/tables.h"
 
 #include "base/mem.h"

@@ -291,10 +291,24 @@ exf_code exf_opt_append(exf_opt_value *list, exf_opt_value *more, exf_err *err)
     return EXF_OK;
 }
 
+static int is_path(const exf_opt *row)
+{
+    int holds_one = row->type == EXF_OPT_TEXT || row->type == EXF_OPT_FILES;
+    return holds_one && row->values && (strcmp(row->values, "DIR") == 0 || strcmp(row->values, "FILE") == 0);
+}
+
+/* Parses a text as the row's type says.  Names and words go into files of YAML, JSON and HDF5, which hold UTF-8. */
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    size_t valid = exf_utf8_valid(text, strlen(text));
     memset(out, 0, sizeof *out);
+    if (text[valid])
+        return exf_fail(err, EXF_USAGE, "\"%.80s\" is not valid UTF-8: byte 0x%02x; a recipe cannot hold it", text,
+                        (unsigned)(unsigned char)text[valid]);
+    if (is_path(row) && exf_path_has_tilde(text))
+        return exf_fail(err, EXF_USAGE, "\"%.80s\": only a shell knows where ~ is; write the whole path, or ./~ for a file of this "
+                        "name", text);
     switch (row->type) {
     case EXF_OPT_TEXT: rc = exf_mem_strdup(&out->text, text, "option text", err); break;
     case EXF_OPT_INT:

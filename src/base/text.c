@@ -49,6 +49,33 @@ void exf_text_appendv(exf_text *t, const char *fmt, va_list va)
     va_end(again);
 }
 
+size_t exf_text_append_character(exf_text *t, const char *s, const char *other)
+{
+    size_t n = exf_printable_bytes(s);
+    if (other)
+        exf_text_append(t, other, strlen(other));
+    else if (n)
+        exf_text_append(t, s, n);
+    else
+        exf_text_append(t, *s == '\n' || *s == '\t' ? " " : "?", 1);
+    if (n) return n;
+    for (n = 1; ((unsigned char)s[n] & 0xc0) == 0x80;) n++; /* the rest of a character that is refused */
+    return n;
+}
+
+void exf_text_append_shown(exf_text *t, const char *s)
+{
+    while (*s) s += exf_text_append_character(t, s, NULL);
+}
+
+void exf_text_append_markdown(exf_text *t, const char *s)
+{
+    while (*s) {
+        if (strchr("\\`*_[]<>|#&", *s)) exf_text_append(t, "\\", 1);
+        s += exf_text_append_character(t, s, NULL);
+    }
+}
+
 exf_code exf_text_end(const exf_text *t, exf_err *err)
 {
     if (!t->refused) return EXF_OK;
@@ -185,6 +212,11 @@ exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *e
     exf_code rc = exf_text_end(&t, err);
     *out = rc == EXF_OK ? t.s : NULL;
     return rc;
+}
+
+int exf_path_has_tilde(const char *path)
+{
+    return path[0] == '~' && (!path[1] || path[1] == '/');
 }
 
 exf_code exf_path_dir(char **out, const char *path, exf_err *err)

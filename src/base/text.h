@@ -28,6 +28,13 @@ void exf_text_appendf(exf_text *t, const char *fmt, ...) EXF_PRINTF(2, 3);
 void exf_text_appendv(exf_text *t, const char *fmt, va_list va);
 exf_code exf_text_end(const exf_text *t, exf_err *err) EXF_CHECKED;
 
+/* Append a name or a text that comes from outside as one line in which nothing is obeyed: "?" is put for what
+ * exf_printable_bytes() (err.h) refuses, a blank for a newline or a tab; the second so that Markdown takes it for text, in a
+ * table's cell too; the third its first character alone, as `other` unless that is NULL.  It returns the character's bytes. */
+void exf_text_append_shown(exf_text *t, const char *s);
+void exf_text_append_markdown(exf_text *t, const char *s);
+size_t exf_text_append_character(exf_text *t, const char *s, const char *other);
+
 void exf_text_free(exf_text *t);
 
 /* 1 and *out on success; 0 for anything that is not exactly one number. */
@@ -55,6 +62,8 @@ int exf_ends_with(const char *s, const char *suffix);
 
 /* base/rel, or rel itself when it is absolute.  Caller frees. */
 exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err) EXF_CHECKED;
+/* 1 if a shell would put a home directory in the place of its beginning: "~", "~/x". */
+int exf_path_has_tilde(const char *path);
 /* The directory part of path, "." if there is none.  Caller frees. */
 exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
 /* Returns what stands after the last slash of path, or path. */

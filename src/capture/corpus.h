@@ -35,6 +35,9 @@
 
 #include <stdint.h>
 
+/* A document, or a line that holds one, has at most as many bytes. */
+enum { EXF_MOST_DOCUMENT_BYTES = 64 << 20 };
+
 typedef struct {
     size_t offset;    /* first token in exf_corpus.ids */
     int32_t n_tokens; /* >= 1 */

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 16, MAX_DOCUMENT = 64 << 20 };
+enum { CHUNK = 1 << 16, MAX_DOCUMENT = EXF_MOST_DOCUMENT_BYTES };
 
 /* ---- names, for messages -------------------------------------------------------------------------------- */
 

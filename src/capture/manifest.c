@@ -201,6 +201,9 @@ static exf_code read_names(const section *s, size_t number, exf_manifest_source 
     char numbered[32];
     const char *path, *field, *tensor, *domain;
     EXF_TRY(require_word(s, "path", &path));
+    if (exf_path_has_tilde(path))
+        return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"path\" is \"%.80s\": only a shell knows where ~ is; write the whole "
+                        "path", s->path, number, path);
     EXF_TRY(read_word(s, "field", &field));
     EXF_TRY(read_word(s, "tensor", &tensor));
     EXF_TRY(read_word(s, "domain", &domain));

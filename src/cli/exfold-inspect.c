@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "capture/corpus.h"
 #include "capture/manifest.h"
 #include "format/json.h"
 #include "inspect/inspection.h"
@@ -15,7 +16,6 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- digest --------------------------------------------------------------------------------- */
@@ -146,10 +146,36 @@ static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t l
         goto out;
     }
     ids->n = 0;
-    EXF_TRY(exf_tokenizer_encode(t, text, n, ids, err));
-    write_ids(ids, w);
+    rc = exf_tokenizer_encode(t, text, n, ids, err);
+    if (rc == EXF_OK)
+        write_ids(ids, w);
+    else
+        exf_err_prefix(err, "%s: ", where);
 out:
     exf_json_free(doc);
+    return rc;
+}
+
+/* Reads the next line of standard input into *line, of which *room bytes are allocated; *len: without its newline, -1 after the
+ * last line. */
+static exf_code read_line(char **line, size_t *room, ptrdiff_t *len, size_t number, exf_err *err)
+{
+    size_t n = 0;
+    int c = EOF;
+    *len = -1;
+    for (errno = 0; (c = getc_unlocked(stdin)) != EOF && c != '\n'; (*line)[n++] = (char)c) {
+        if (n == EXF_MOST_DOCUMENT_BYTES)
+            return exf_fail(err, EXF_FORMAT, "standard input: line %zu: longer than %d bytes", number, EXF_MOST_DOCUMENT_BYTES);
+        exf_code rc = n < *room ? EXF_OK : exf_mem_grow(line, room, n + 1, 1, "line of standard input", err);
+        if (rc != EXF_OK) {
+            exf_err_prefix(err, "standard input: line %zu: ", number);
+            return rc;
+        }
+    }
+    int why = errno;
+    exf_code rc = exf_stop_check(err); /* which is why a read may have ended */
+    if (rc == EXF_OK && ferror(stdin)) rc = exf_fail_errno(err, why, "standard input: cannot read");
+    if (c != EOF || n) *len = (ptrdiff_t)n;
     return rc;
 }
 
@@ -161,25 +187,23 @@ static exf_code print_ids(exf_recipe *r, exf_err *err)
     exf_jw w = {0};
     char *path = NULL, *line = NULL;
     size_t room = 0, number = 0;
-    ssize_t len;
+    ptrdiff_t len = 0;
     exf_code rc;
     EXF_TRY(exf_tokenizer_path(&path, r->inputs[0], err));
     EXF_TRY(exf_tokenizer_load(&t, path, EXF_BOS_AUTO, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "ids", '[');
-    while (errno = 0, !ferror(stdout) && (len = getline(&line, &room, stdin)) >= 0) {
-        EXF_TRY(exf_stop_check(err));
-        if (len && line[len - 1] == '\n') len--;
-        EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, r->json ? &w : NULL, err));
+    while (!ferror(stdout)) {
+        EXF_TRY(read_line(&line, &room, &len, ++number, err));
+        if (len < 0) break;
+        EXF_TRY(tokenize_line(t, line, (size_t)len, number, &ids, r->json ? &w : NULL, err));
     }
-    EXF_TRY(exf_stop_check(err)); /* which is why a read may have ended */
-    if (ferror(stdin)) rc = exf_fail_errno(err, errno, "standard input: cannot read");
     exf_jw_close(&w);
     exf_jw_close(&w);
     if (rc == EXF_OK && r->json) rc = exf_print_json(&w, err);
 out:
     exf_jw_free(&w);
-    free(line); /* getline's own */
+    exf_mem_free(line);
     exf_ids_free(&ids);
     exf_tokenizer_free(t);
     exf_mem_free(path);

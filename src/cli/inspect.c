@@ -212,14 +212,18 @@ static void show_pools(const exf_inspection *s)
     }
 }
 
-/* Prints the shares of a layer's sampled tokens that keep 1..K experts, in per cent. */
+/* Prints the shares of a layer's sampled tokens that keep 1..K experts, or 0..K, in per cent. */
 static void show_kept(const exf_inspection *s, const exf_budget *b, int l)
 {
-    const uint64_t *kept = b->kept + (size_t)l * (size_t)s->shape.top_k;
+    int64_t most = s->shape.top_k + 1 - exf_budget_least(b);
+    const uint64_t *kept = b->kept + (size_t)l * (size_t)most;
     double n = 0;
-    for (int64_t p = 0; p < s->shape.top_k; p++) n += (double)kept[p];
-    printf("%5d  %6.3f ", (int)s->layer_number[l], exf_budget_layer_mean(s, b, l));
-    for (int64_t p = 0; p < s->shape.top_k; p++) printf(" %5.1f", n > 0 ? 100 * (double)kept[p] / n : 0);
+    for (int64_t p = 0; p < most; p++) n += (double)kept[p];
+    if (n > 0)
+        printf("%5d  %6.3f ", (int)s->layer_number[l], exf_budget_layer_mean(s, b, l));
+    else
+        printf("%5d  left out, since it costs nothing", (int)s->layer_number[l]);
+    for (int64_t p = 0; n > 0 && p < most; p++) printf(" %5.1f", 100 * (double)kept[p] / n);
     printf("\n");
 }
 
@@ -231,7 +235,7 @@ static void show_budgets(const exf_inspection *s)
                b->lambda, b->mean);
         if (b->predicted.kept)
             printf("by predicted norms: lambda %.6g, mean %.4f\n", b->predicted.lambda, b->predicted.mean);
-        printf("layer    mean  %% of tokens that keep 1, 2, ... %" PRId64 "\n", s->shape.top_k);
+        printf("layer    mean  %% of tokens that keep %s1, 2, ... %" PRId64 "\n", exf_budget_least(b) ? "" : "0, ", s->shape.top_k);
         for (int l = 0; l < s->n_layers; l++) show_kept(s, b, l);
     }
 }

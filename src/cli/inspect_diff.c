@@ -74,11 +74,15 @@ static exf_code parse_limit(const char *text, size_t *which, double *limit, exf_
 
 static exf_code check_limits(const exf_recipe *r, exf_err *err)
 {
-    exf_code rc = EXF_OK;
+    int given[N_MEASURES] = {0};
     size_t which;
     double limit;
-    for (size_t i = 0; rc == EXF_OK && i < r->fail_above.n; i++) rc = parse_limit(r->fail_above.item[i], &which, &limit, err);
-    return rc;
+    for (size_t i = 0; i < r->fail_above.n; i++) {
+        exf_code rc = parse_limit(r->fail_above.item[i], &which, &limit, err);
+        if (rc != EXF_OK) return rc;
+        if (given[which]++) return exf_fail(err, EXF_USAGE, "--fail-above: %s is given twice", measures[which].name);
+    }
+    return EXF_OK;
 }
 
 /* Refuses a change above its limit; one that is not known, since nothing was observed in both, is above any. */

@@ -1,6 +1,8 @@
-/* inspect_verify.c - see inspect_verify.c. */
+/* inspect_verify.c - checks files, and all that a run wrote into a directory; see inspect.h. */
 #include "artifact/provenance.h"
+#include "artifact/tables.h"
 #include "cli/inspect.h"
+#include "export/writer.h"
 #include "inspect/verify.h"
 #include "recipe/run_directory.h"
 
@@ -76,22 +78,42 @@ out:
     return rc;
 }
 
-/* A derived file must name the digest of the tables; a page without one is none of ours. */
+/* Checks a file that has no place for the digest of the tables by what it holds. */
+static exf_code check_unmarked(const verification *v, const exf_writer *w, const char *path, exf_err *err)
+{
+    exf_tables t = {.n_layers = 0};
+    int is;
+    exf_code rc;
+    EXF_TRY(exf_tables_read(&t, v->tables, err));
+    EXF_TRY(w->is_of(&t, path, &is, err));
+    if (!is)
+        rc = exf_fail(err, EXF_FORMAT, "%s: is not what target %s writes of %s, with any settings; make it again, or remove it",
+                      path, w->name, v->tables);
+out:
+    exf_tables_free(&t);
+    return rc;
+}
+
+/* A derived file must name the digest of the tables, or hold what follows from them; a page without one is none of ours. */
 static exf_code check_derived(void *self, const exf_derived_file *f, exf_err *err)
 {
     const verification *v = self;
+    const exf_writer *w = f->target ? exf_writer_find(f->target) : NULL;
     char *marked = NULL, hex[EXF_SHA256_HEX];
     exf_text sentence = {0};
     exf_code rc;
     EXF_TRY(exf_path_join(&marked, v->directory, f->marked, err));
     EXF_TRY(exf_made_from(marked, hex, err));
     if (!*hex && exf_ends_with(f->name, ".html")) goto out;
-    if (strcmp(hex, v->digest) != 0) {
+    if (w && w->is_of) {
+        EXF_TRY(check_unmarked(v, w, marked, err));
+    } else if (strcmp(hex, v->digest) != 0) {
         rc = exf_fail(err, EXF_FORMAT, "%s/%s: was made from tables with the digest %s, %s has %s; make it again, or remove it",
                       v->directory, f->name, *hex ? hex : "(none is named)", v->tables, v->digest);
         goto out;
     }
-    exf_text_appendf(&sentence, "%s/%s: was made from %s", v->directory, f->name, v->tables);
+    const char *relation = w && w->is_of ? "is what would be exported of" : "was made from";
+    exf_text_appendf(&sentence, "%s/%s: %s %s", v->directory, f->name, relation, v->tables);
     EXF_TRY(exf_text_end(&sentence, err));
     rc = v->held(v->self, sentence.s, err);
 out:
@@ -117,12 +139,29 @@ out:
     return rc;
 }
 
+/* Says of a failure that a program is writing in the directory of one of the paths, where one is: files that it has not ended are
+ * not corrupt, and its next file need not fit those of before. */
+static exf_code blame_writer(const char *const *paths, size_t n, exf_code rc, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        char *directory = NULL;
+        int is_directory = 0;
+        exf_code ended = exf_path_is_directory(paths[i], &is_directory, NULL);
+        if (ended == EXF_OK && !is_directory) ended = exf_path_dir(&directory, paths[i], NULL);
+        if (ended == EXF_OK) ended = exf_run_directory_idle(is_directory ? paths[i] : directory, err);
+        exf_mem_free(directory);
+        if (ended == EXF_IO) return ended;
+    }
+    return rc;
+}
+
 /* Adds a file itself, or what a directory stands for. */
 static exf_code add_input(verification *v, const char *path, exf_err *err)
 {
     int directory;
     exf_code rc;
     EXF_TRY(exf_path_is_directory(path, &directory, err));
+    if (directory) EXF_TRY(exf_run_directory_idle(path, err));
     if (directory) return add_artifacts(v, path, err);
     EXF_TRY(exf_mem_strdup(&v->path[v->n], path, "file to verify", err));
     v->n++;
@@ -132,7 +171,8 @@ out:
 
 /* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
  * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
- * (recipe/run_directory.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
+ * (recipe/run_directory.h) was made from others than its tables.h5; EXF_IO if it holds no artifact, or if a program is writing
+ * in it. */
 static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
 {
     verification v = {.held = held, .self = self};
@@ -148,7 +188,7 @@ static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_cal
 out:
     for (size_t i = 0; i < v.n; i++) exf_mem_free(v.path[i]);
     exf_mem_free(v.path);
-    return rc;
+    return rc == EXF_FORMAT ? blame_writer(paths, n, rc, err) : rc;
 }
 
 /* ---- text and JSON -------------------------------------------------------------------------- */

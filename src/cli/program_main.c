@@ -328,6 +328,10 @@ static exf_code run_program(const exf_program *p, exf_recipe *r, const char **po
         r->progress = EXF_PROGRESS_NONE;
     }
     exf_log_setup(p->name, r->quiet ? EXF_LOG_QUIET : r->verbose ? EXF_LOG_DEBUG : EXF_LOG_INFO, (exf_progress_mode)r->progress);
+    if (r->quiet && r->verbose && exf_ranks_first(r->job)) {
+        rc = exf_fail(err, EXF_USAGE, "--quiet and --verbose contradict each other; give one of them");
+        goto out;
+    }
     EXF_TRY(sort_arguments(p, r, positional, n, err));
     if (r->recipe_file) EXF_TRY(exf_recipe_read(r, r->recipe_file, err));
     EXF_TRY(p->n_commands ? run_command(p, r, err) : p->run(r, err));
@@ -384,13 +388,20 @@ static void end_by_pipe(void)
     raise(SIGPIPE);
 }
 
-/* Flushes the results: only now does a full disk refuse them. */
+/* Returns why results were lost in an earlier write, of which stdio keeps only that it failed: another byte is refused for the
+ * same reason.  Where it is taken, it ends the last line, which was cut. */
+static int ask_again(void)
+{
+    return write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
+}
+
+/* Flushes the results: of few, only now does a full disk refuse them. */
 static exf_code close_stdout(exf_err *err)
 {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return EXF_OK;
-    int why = errno ? errno : EIO;
+    int failed = fflush(stdout) != 0, why = errno;
+    if (!failed && !ferror(stdout)) return EXF_OK;
     if (reader_has_gone()) end_by_pipe();
+    if (!failed) why = ask_again();
     return exf_fail_errno(err, why, "standard output: cannot write the results");
 }
 

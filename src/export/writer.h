@@ -74,6 +74,8 @@ typedef struct exf_writer {
     /* EXF_THRESHOLD if they fold layers of which the tables have no pair; by_token: they fold layers that route by token id
      * too.  NULL: they fold nothing. */
     exf_code (*covers)(const exf_tables *t, int by_token, exf_err *err);
+    /* Sets *is to whether a file could have been written of these tables, which has no place for their digest; NULL: it has. */
+    exf_code (*is_of)(const exf_tables *t, const char *path, int *is, exf_err *err);
     /* Writes the file or directory at path, of what exf_writer_check_export() accepted. */
     exf_code (*write)(const exf_export *x, const char *path, int force, exf_err *err);
 } exf_writer;

@@ -20,23 +20,11 @@ enum { MAX_VALIDATION = 1 << 20 }; /* bytes */
 
 /* ---- text that comes from outside ---------------------------------------------- */
 
-/* Adds the text as one line of Markdown that stays text in a table's cell. */
-static void add_plain(exf_text *out, const char *s)
-{
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20 || c == 0x7f)
-            exf_text_append(out, " ", 1);
-        else
-            exf_text_appendf(out, strchr("\\`*_[]<>|#&", c) ? "\\%c" : "%c", c);
-    }
-}
-
 /* Adds the text as a YAML scalar in single quotes, in which only the quote is doubled. */
 static void add_yaml(exf_text *out, const char *s)
 {
     exf_text_append(out, "'", 1);
-    for (; *s; s++) exf_text_appendf(out, *s == '\'' ? "''" : (unsigned char)*s < 0x20 ? " " : "%c", *s);
+    while (*s) s += exf_text_append_character(out, s, *s == '\'' ? "''" : NULL);
     exf_text_append(out, "'", 1);
 }
 
@@ -131,7 +119,7 @@ static void add_title(exf_text *out, const exf_export *x)
     const char *family = exf_provenance_get(&t->provenance, "model.family");
     const char *part = exf_provenance_get(&t->provenance, EXF_PART_FACT);
     exf_text_appendf(out, "# ExFold tables of ");
-    add_plain(out, x->base_model ? x->base_model : family ? family : "a mixture-of-experts model");
+    exf_text_append_markdown(out, x->base_model ? x->base_model : family ? family : "a mixture-of-experts model");
     exf_text_appendf(
         out, "\n\nFor every pair of experts that the router chose together: the scalar by which one stands in for the other,\n"
              "and what is lost. A runtime that loads them runs fewer experts and folds the contribution of those it left\n"
@@ -142,14 +130,14 @@ static void add_title(exf_text *out, const exf_export *x)
                      t->n_layers, t->shape.n_experts, t->shape.top_k, t->shape.d_model, t->shape.n_sequences, t->shape.n_tokens);
     if (part) {
         exf_text_appendf(out, "\n**A part of its data**, not all of it: ");
-        add_plain(out, part);
+        exf_text_append_markdown(out, part);
         exf_text_appendf(out, ".\n");
     }
     if (x->base_model) {
         exf_text_appendf(out, "\nBase model: ");
-        add_plain(out, x->base_model);
+        exf_text_append_markdown(out, x->base_model);
         exf_text_appendf(out, x->revision ? ", revision " : ", revision not given");
-        if (x->revision) add_plain(out, x->revision);
+        if (x->revision) exf_text_append_markdown(out, x->revision);
         exf_text_appendf(out, ".\n");
     }
 }
@@ -169,12 +157,12 @@ static void add_facts(exf_text *out, const exf_export *x, const char *heading, s
     for (size_t i = 0; i < p->n; i++) {
         if (section_of(p->key[i]) != which) continue;
         exf_text_appendf(out, "| `%s` | ", p->key[i]);
-        add_plain(out, p->value[i]);
+        exf_text_append_markdown(out, p->value[i]);
         exf_text_appendf(out, " |\n");
     }
     if (which == OF_MODEL && x->other_weights) {
         exf_text_appendf(out, "| `export.other_weights` | ");
-        add_plain(out, x->other_weights);
+        exf_text_append_markdown(out, x->other_weights);
         exf_text_appendf(out, " |\n");
     }
 }
@@ -207,7 +195,7 @@ static void add_validated(exf_text *out, const exf_provenance *p)
     for (size_t i = 0; i < p->n; i++) {
         if (!exf_starts_with(p->key[i], "data.") && !exf_starts_with(p->key[i], "validate.")) continue;
         exf_text_appendf(out, "| `%s` | ", p->key[i]);
-        add_plain(out, p->value[i]);
+        exf_text_append_markdown(out, p->value[i]);
         exf_text_appendf(out, " |\n");
     }
 }

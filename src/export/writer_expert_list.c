@@ -11,20 +11,57 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-static exf_code write_list(const exf_export *x, const char *path, int force, exf_err *err)
+#include <string.h>
+
+static exf_code add_list(exf_text *out, const exf_export *x, exf_err *err)
 {
     const exf_tables *t = x->tables;
     int64_t e = t->shape.n_experts;
     int32_t *order = NULL;
-    exf_text text = {0};
     exf_code rc;
     EXF_TRY(exf_expert_order_make(&order, x, err));
-    for (int l = 0; l < t->n_layers; l++) exf_expert_list_add(&text, (int)t->layer_number[l], order + l * e, e);
-    EXF_TRY(exf_text_end(&text, err));
+    for (int l = 0; l < t->n_layers; l++) exf_expert_list_add(out, (int)t->layer_number[l], order + l * e, e);
+    rc = exf_text_end(out, err);
+out:
+    exf_mem_free(order);
+    return rc;
+}
+
+static exf_code write_list(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc;
+    EXF_TRY(add_list(&text, x, err));
     rc = exf_output_file_whole(path, force, text.s, text.len, err);
 out:
     exf_text_free(&text);
-    exf_mem_free(order);
+    return rc;
+}
+
+/* Compares the file with the list of every setting of an export that the tables serve. */
+static exf_code is_list_of(const exf_tables *t, const char *path, int *is, exf_err *err)
+{
+    enum { LARGEST = 64 << 20 };
+    int64_t n = t->shape.n_experts;
+    char *have = NULL;
+    size_t len;
+    exf_text text = {0};
+    exf_code rc;
+    *is = 0;
+    EXF_TRY(exf_file_slurp(path, LARGEST, &have, &len, err));
+    for (int i = 0; i < 2 * EXF_POOL_CRITERIA && !*is; i++) {
+        exf_export x = {.tables = t, .by = (exf_pool_criterion)(i / 2), .bare_router = i % 2};
+        if (x.by == EXF_POOL_BY_ENERGY || exf_expert_order_allows(&x, NULL) != EXF_OK) continue;
+        for (x.ranks = 1; x.ranks <= n && !*is; x.ranks++) {
+            if (n % x.ranks) continue;
+            text.len = 0;
+            EXF_TRY(add_list(&text, &x, err));
+            *is = len == text.len && memcmp(have, text.s, len) == 0;
+        }
+    }
+out:
+    exf_text_free(&text);
+    exf_mem_free(have);
     return rc;
 }
 
@@ -43,5 +80,6 @@ const exf_writer exf_writer_expert_list = {
     .about = "each layer's experts in order of REAP's score, for runtimes that prune while they load",
     .asks = exf_expert_order_asks_ranks,
     .allows = check_export,
+    .is_of = is_list_of,
     .write = write_list,
 };

@@ -8,6 +8,14 @@
 
 /* ---- opening and closing ------------------------------------------------- */
 
+/* Overrules an environment that asks libhdf5 for locks, to which access_list() would give way: libhdf5 takes them by flock(), by
+ * which we know a temporary that is in use (base/file_temporary.c), so that it would find our own. */
+static void refuse_locks(void)
+{
+    static const char name[] = "HDF5_USE_FILE_LOCKING"; /* read when libhdf5 starts */
+    if (getenv(name)) setenv(name, "FALSE", 1);
+}
+
 static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
 {
     static int once;
@@ -15,6 +23,7 @@ static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_reserve("libhdf5", err));
+    if (!once) refuse_locks();
     if (!once) H5dont_atexit(); /* which would print */
     once = 1;
     exf_h5i_quiet();

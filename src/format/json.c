@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +27,18 @@ static exf_json *wrap(json_t *j)
 }
 
 /* jansson says of a failed allocation that the text is wrong, so it allocates here. */
-static _Thread_local size_t refused; /* bytes of the last allocation that failed */
+static _Thread_local size_t refused;   /* bytes of the last allocation that failed */
+static _Thread_local jmp_buf *refusal; /* where a parse ends when an allocation fails; NULL outside of one */
 
+/* Ends a parse where memory is refused: jansson would go on without characters that it could not store, and past the end of
+ * a string whose closing quote is among them.  What the parse has allocated is lost. */
 static void *get_memory(size_t n)
 {
     void *p = malloc(n);
-    if (!p) refused = n;
-    return p;
+    if (p) return p;
+    refused = n;
+    if (refusal) longjmp(*refusal, 1);
+    return NULL;
 }
 
 static void route_memory(void)
@@ -129,10 +135,16 @@ static exf_code widen_integers(exf_text *out, const char *bytes, size_t len, exf
     return exf_text_end(out, err);
 }
 
-static json_t *parse(const char *bytes, size_t len, json_error_t *e)
+/* Returns NULL where the text is no JSON, and where memory was refused. */
+static exf_json *parse(const char *bytes, size_t len, json_error_t *e)
 {
+    jmp_buf end;
+    exf_json *doc = NULL;
     watch_memory();
-    return json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
+    refusal = &end;
+    if (setjmp(end) == 0) doc = wrap(json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e));
+    refusal = NULL;
+    return doc;
 }
 
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
@@ -141,17 +153,15 @@ exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const cha
     *out = NULL;
     exf_code rc = check_memory(bytes, len, EXF_JSON_MEMORY, where, err);
     if (rc != EXF_OK) return rc;
-    *out = wrap(parse(bytes, len, &e));
+    *out = parse(bytes, len, &e);
     if (!*out && !refused && json_error_code(&e) == json_error_numeric_overflow) {
         exf_text wide = {0};
         rc = widen_integers(&wide, bytes, len, err);
-        if (rc == EXF_OK) *out = wrap(parse(wide.s, wide.len, &e));
+        if (rc == EXF_OK) *out = parse(wide.s, wide.len, &e);
         exf_text_free(&wide);
         if (rc != EXF_OK) return rc;
     }
-    if (*out && !refused) return EXF_OK;
-    exf_json_free(*out); /* where memory was refused jansson may return texts that lack characters */
-    *out = NULL;
+    if (*out) return EXF_OK;
     if (refused) return exf_fail(err, EXF_NOSPACE, "%s: out of memory: %zu bytes for its JSON", where, refused);
     return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
 }
@@ -258,7 +268,7 @@ exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err)
     char *text = j ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
     exf_code rc = text      ? EXF_OK
                   : refused ? exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes for a text in JSON", refused)
-                            : exf_fail(err, EXF_INTERNAL, "not a valid UTF-8 string: %s", s);
+                            : exf_fail(err, EXF_USAGE, "the name %s is not valid UTF-8, which JSON cannot hold", s);
     if (text) exf_text_append(out, text, strlen(text));
     free(text);
     json_decref(j);

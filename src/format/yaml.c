@@ -419,6 +419,8 @@ static int is_number(const char *s)
 
 exf_code exf_yaml_add_scalar(exf_text *out, const char *s, exf_err *err)
 {
+    if (s[exf_utf8_valid(s, strlen(s))])
+        return exf_fail(err, EXF_USAGE, "the name %s is not valid UTF-8, which a file of YAML cannot hold", s);
     if (is_word(s) && !is_keyword(s) && !is_date(s) && !is_number(s))
         exf_text_append(out, s, strlen(s));
     else

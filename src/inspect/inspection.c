@@ -358,7 +358,7 @@ double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int l
         sum += kept[p] * (p + least);
         n += kept[p];
     }
-    return n ? (double)sum / (double)n : 0;
+    return n ? (double)sum / (double)n : NAN;
 }
 
 void exf_budgets_json(exf_jw *w, const exf_inspection *s)

@@ -198,7 +198,10 @@ static void add_means(exf_report *r, int l)
         exf_report_addf(r, "<tr><th scope=\"row\">%d</th>", (int)s->layer_number[l]);
     for (int i = 0; i < s->n_budgets; i++) {
         double mean = l < 0 ? s->budget[i].mean : exf_budget_layer_mean(s, &s->budget[i], l);
-        exf_report_addf(r, "<td style=\"--share: %.1f%%\">%.3f</td>", 100 * mean / (double)s->shape.top_k, mean);
+        if (isnan(mean))
+            exf_report_addf(r, "<td>left out</td>");
+        else
+            exf_report_addf(r, "<td style=\"--share: %.1f%%\">%.3f</td>", 100 * mean / (double)s->shape.top_k, mean);
     }
     exf_report_addf(r, "</tr>\n");
 }

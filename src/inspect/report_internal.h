@@ -19,7 +19,8 @@ typedef struct {
 
 /* Appends and, from time to time, writes; a failure is kept in the report. */
 void exf_report_addf(exf_report *r, const char *fmt, ...) EXF_PRINTF(2, 3);
-/* Adds text with &, <, > and quotes as HTML wants them; bytes that are no UTF-8 are EXF_FORMAT. */
+/* Adds text with &, <, > and quotes as HTML wants them, and nothing that a browser obeys (exf_text_append_shown()); bytes that
+ * are no UTF-8 are EXF_FORMAT. */
 void exf_report_text(exf_report *r, const char *text);
 
 /* Writes what is not yet in the file. */

@@ -30,10 +30,10 @@ void exf_report_text(exf_report *r, const char *text)
     } special[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
     if (r->rc == EXF_OK && exf_utf8_valid(text, strlen(text)) != strlen(text))
         r->rc = exf_fail(r->err, EXF_FORMAT, "a text of the report is not valid UTF-8");
-    for (; *text; text++) {
+    for (size_t n; *text; text += n) {
         const char *entity = NULL;
         for (size_t i = 0; i < sizeof special / sizeof *special; i++)
             if (*text == special[i].c) entity = special[i].entity;
-        exf_text_append(&r->text, entity ? entity : text, entity ? strlen(entity) : 1);
+        n = exf_text_append_character(&r->text, text, entity);
     }
 }

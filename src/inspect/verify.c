@@ -212,10 +212,13 @@ out:
 
 /* ---- statistics ------------------------------------------------------------------------- */
 
-/* Returns 1 if a product sum is within the bound of its sums of squares; the last bits may disagree. */
-static int is_within(double product, double a_sq, double b_sq)
+/* Returns 1 if a product sum of n terms is within the bound of its sums of squares.  The last bits may disagree, and each term was
+ * rounded to the grid of the sums: the squares of outputs of 1e-20 are 0. */
+static int is_within(double product, double a_sq, double b_sq, uint64_t n)
 {
-    return a_sq >= 0 && b_sq >= 0 && product * product <= a_sq * b_sq * (1 + 1e-6) + 1e-300;
+    const double lost = (double)n * 0x1p-97; /* half a unit of an exf_exact for each term */
+    double least = fmax(fabs(product) - lost, 0);
+    return a_sq >= 0 && b_sq >= 0 && least * least <= (a_sq + lost) * (b_sq + lost) * (1 + 1e-6) + 1e-300;
 }
 
 static exf_code check_pair_sums(const verify_file *x, const exf_layer_statistics *s, size_t layer, size_t at, exf_err *err)
@@ -224,14 +227,18 @@ static exf_code check_pair_sums(const verify_file *x, const exf_layer_statistics
     double dot = exf_exact_value(&s->dot[at]), target = exf_exact_value(&s->target_sq[at]),
            source = exf_exact_value(&s->source_sq[at]);
     double dot0 = exf_exact_value(&s->dot0[at]), sq0 = exf_exact_value(&s->sq0[at]), other = exf_exact_value(&s->sq0[mirror]);
+    double cosine = exf_exact_value(&s->cosine_sum[at]), cosines = exf_exact_value(&s->cosine_sum[mirror]);
     int number = x->inspection.layer_number[layer];
-    if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0))
+    if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0 || cosine != 0))
         return exf_fail(err, EXF_FORMAT, "%s: layer %d: sums of %zu -> %zu are not 0 without a token behind them", x->path, number,
                         at / e, at % e);
-    if (!is_within(dot, target, source) || !is_within(dot0, sq0, other))
+    if (!is_within(dot, target, source, s->count[at]) || !is_within(dot0, sq0, other, s->count[at]))
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: %zu -> %zu: a product sum of %g (%g unweighted) is beyond its squares %g, %g (%g, %g)",
                         x->path, number, at / e, at % e, dot, dot0, target, source, sq0, other);
+    if (!(fabs(cosine) <= (double)s->count[at] * (1 + 1e-6)) || cosine != cosines)
+        return exf_fail(err, EXF_FORMAT, "%s: layer %d: %zu -> %zu: cosines of %llu tokens sum to %g, the mirrored pair's to %g",
+                        x->path, number, at / e, at % e, (unsigned long long)s->count[at], cosine, cosines);
     return EXF_OK;
 }
 
@@ -252,7 +259,7 @@ static exf_code check_half_sums(const verify_file *x, const exf_layer_statistics
         double dot = value_of_half(&s->dot[at], &s->half_dot[at], half),
                target = value_of_half(&s->target_sq[at], &s->half_target_sq[at], half),
                source = value_of_half(&s->source_sq[at], &s->half_source_sq[at], half);
-        if (n ? is_within(dot, target, source) : dot == 0 && target == 0 && source == 0) continue;
+        if (n ? is_within(dot, target, source, n) : dot == 0 && target == 0 && source == 0) continue;
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: %zu -> %zu: half %d of the data has a product sum of %g and squares %g, %g over %llu "
                         "tokens, which cannot be", x->path, (int)x->inspection.layer_number[layer], at / (size_t)s->n_experts,
@@ -265,7 +272,7 @@ static exf_code check_expert_sums(const verify_file *x, const exf_layer_statisti
 {
     for (size_t i = 0; i < (size_t)s->n_experts; i++) {
         double n = (double)s->norm_count[i], sum = exf_exact_value(&s->norm_sum[i]), sq = exf_exact_value(&s->sq_sum[i]);
-        if (sum >= 0 && is_within(sum, n, sq) && (n > 0 || sum == 0)) continue;
+        if (sum >= 0 && is_within(sum, n, sq, s->norm_count[i]) && (n > 0 || sum == 0)) continue;
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be",
                         x->path, (int)x->inspection.layer_number[layer], i, sum, sq, n);

@@ -264,6 +264,14 @@ static exf_code add_pool(exf_text *out, const char *key, const exf_yaml *map, co
     return exf_text_end(out, err);
 }
 
+/* Refuses "~" and "null" as values; what they could stand for is not known. */
+static exf_code refuse_null(const exf_yaml *node, const char *key, const char *where, exf_err *err)
+{
+    if (node->kind != EXF_YAML_SCALAR || !node->is_null || !*node->text) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "%s: %s: is null (%s), expected a value; leave it out, or quote a text", where, key,
+                    node->text);
+}
+
 static exf_code set_list(const reading *r, const char *key, const exf_yaml *node, const char *where, exf_err *err)
 {
     const char **item = NULL;
@@ -273,6 +281,7 @@ static exf_code set_list(const reading *r, const char *key, const exf_yaml *node
     EXF_TRY(exf_mem_new(&pools, node->n, sizeof *pools, "recipe list", err));
     for (size_t i = 0; i < node->n; i++) {
         const exf_yaml *child = node->child[i];
+        EXF_TRY(refuse_null(child, key, where, err));
         item[i] = child->text;
         if (child->kind == EXF_YAML_SCALAR) continue;
         if (strcmp(key, "pools") != 0 || child->kind != EXF_YAML_MAP) {
@@ -312,6 +321,7 @@ static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *ma
         EXF_TRY(exf_text_end(&where, err));
         if (r->skips_paths && exf_recipe_is_path(key.s)) continue;
         if (node->kind == EXF_YAML_SCALAR && !*node->text && exf_opts_is_section(r->recipe->opts, key.s)) continue; /* "card:" */
+        EXF_TRY(refuse_null(node, key.s, where.s, err));
         switch (node->kind) {
         case EXF_YAML_MAP: EXF_TRY(set_map(r, key.s, node, err)); break;
         case EXF_YAML_LIST: EXF_TRY(set_list(r, key.s, node, where.s, err)); break;

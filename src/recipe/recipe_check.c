@@ -103,6 +103,7 @@ static exf_code refuse_number_twice(const exf_recipe *r, const exf_int_list *lis
 exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err)
 {
     exf_code rc = refuse_twice(r, &r->targets, "output.targets", err);
+    if (rc == EXF_OK) rc = refuse_twice(r, &r->datasets, "card.datasets", err);
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
         const exf_writer *w;
         const exf_runtime *runtime = exf_runtime_find(r->targets.item[i]);

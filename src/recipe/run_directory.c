@@ -43,6 +43,19 @@ static exf_code find_own(const exf_run_directory **own, const char *path, int fd
     return EXF_OK;
 }
 
+static exf_code fail_busy(const char *path, const char *or_else, exf_err *err)
+{
+    return exf_fail(err, EXF_IO, "%s: another exfold program is writing there; wait for its end%s", path, or_else);
+}
+
+exf_code exf_run_directory_idle(const char *path, exf_err *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int busy = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return busy ? fail_busy(path, "", err) : EXF_OK;
+}
+
 /* Locks the directory that is open as fd, and owns fd from then on.  Two programs that wrote to one directory would leave a mix
  * of both.  The kernel releases the lock when the process ends.  On a file system without locks nothing is locked. */
 static exf_code lock_directory(exf_run_directory *d, int fd, exf_err *err)
@@ -59,8 +72,7 @@ static exf_code lock_directory(exf_run_directory *d, int fd, exf_err *err)
         if (fd < 0) return exf_fail_errno(err, errno, "%s: cannot open", d->path);
     } else if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(fd);
-        return exf_fail(err, EXF_IO, "%s: another exfold program is writing there; wait for its end, or name another directory",
-                        d->path);
+        return fail_busy(d->path, ", or name another directory", err);
     }
     d->lock = fd;
     d->next = locked;

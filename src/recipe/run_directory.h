@@ -25,6 +25,8 @@ exf_code exf_run_directory_open(exf_run_directory *d, const char *path, exf_err 
 /* Locks the directory of an output file that the user named.  Nothing is locked where the directory does not exist or cannot
  * be read, which the writer reports, or where a device, a pipe or a directory has the file's name. */
 exf_code exf_run_directory_of_file(exf_run_directory *d, const char *file, exf_err *err) EXF_CHECKED;
+/* EXF_IO if another program has locked the directory; for readers of what a run has ended. */
+exf_code exf_run_directory_idle(const char *path, exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, two of the n outputs that are one file (EXF_USAGE), and one in a directory that does not exist and
  * is not d, which the run makes (EXF_IO).  path: NULL stands for none. */
 exf_code exf_run_outputs_check(const exf_run_directory *d, const char *const *path, size_t n, exf_err *err) EXF_CHECKED;

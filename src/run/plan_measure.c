@@ -212,9 +212,10 @@ exf_code exf_scale_rates_parse(exf_scale_rates *out, const exf_text_list *text, 
     *out = (exf_scale_rates){.compute = 0};
     for (size_t i = 0, k; i < text->n; i++) {
         const char *item = text->item[i];
-        for (k = 0; k < N_KNOWN; k++)
-            if (exf_starts_with(item, known[k].name) && parse_rate(item + strlen(known[k].name), known[k].rate)) break;
-        if (k == N_KNOWN)
+        for (k = 0; k < N_KNOWN && !exf_starts_with(item, known[k].name);) k++;
+        if (k < N_KNOWN && *known[k].rate > 0)
+            return exf_fail(err, EXF_USAGE, "--rates: %.*s is given twice", (int)strlen(known[k].name) - 1, known[k].name);
+        if (k == N_KNOWN || !parse_rate(item + strlen(known[k].name), known[k].rate))
             return exf_fail(err, EXF_USAGE,
                             "--rates: \"%s\" is none of compute=X, read=X, copy=X, network=X, write=X with X such as 12.5G", item);
     }

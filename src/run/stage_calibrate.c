@@ -67,6 +67,15 @@ out:
     return rc;
 }
 
+/* Refuses, before any work, names that the resolved recipe cannot hold. */
+static exf_code check_names(const calibration *c, const exf_recipe *r, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = exf_recipe_text(r, c->dir.path, &text, err);
+    exf_text_free(&text);
+    return rc;
+}
+
 /* Names the outputs, which rank 0 writes, and refuses, before any work, those that exist. */
 static exf_code name_outputs(calibration *c, const exf_recipe *r, exf_err *err)
 {
@@ -82,6 +91,7 @@ static exf_code name_outputs(calibration *c, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_output_check(c->statistics, r->force, err));
     EXF_TRY(exf_output_check(c->tables, r->force, err));
     EXF_TRY(exf_output_check(c->recipe, r->force, err));
+    EXF_TRY(check_names(c, r, err));
     if (c->text.path) EXF_TRY(exf_output_check(c->manifest, r->force, err));
     EXF_TRY(exf_export_tables_check(r, &c->dir, err));
 out:

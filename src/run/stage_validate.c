@@ -230,6 +230,7 @@ static exf_code parse_gates(validation *s, const exf_recipe *r, exf_err *err)
     for (; s->n_gates < r->fail_above.n; s->n_gates++) {
         const char *text = r->fail_above.item[s->n_gates];
         rc = exf_quality_gate_parse(&s->gates[s->n_gates], text, s->lanes.lane, s->lanes.n, err);
+        if (rc == EXF_OK) rc = exf_quality_gate_is_new(s->gates, s->n_gates, err);
         EXF_TRY(exf_recipe_blame(r, rc, err));
     }
 out:

@@ -2,7 +2,8 @@
  *
  * For each budget P and rule: the sensitivities a_l of the layers, and lambda, bisected until the mean number of
  * experts that kernels/fold/fold_cpu.h keeps of the sampled tokens is P.  With a norm head, lambda a second time by the norms
- * that it predicts for each of the sampled tokens. */
+ * that it predicts for each of the sampled tokens.  A layer whose routed outputs are 0 is left out: it costs nothing, has no
+ * sensitivity, and keeps one route, at most, whatever lambda is. */
 #include "solve/solve_internal.h"
 
 #include "artifact/norm_sums.h"
@@ -10,6 +11,7 @@
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -30,6 +32,7 @@ exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o,
     EXF_TRY(exf_mem_new(&b->weight, l, sizeof *b->weight, "budgets", err));
     EXF_TRY(exf_mem_new(&b->stream, l, sizeof *b->stream, "budgets", err));
     EXF_TRY(exf_mem_new(&b->output, l, sizeof *b->output, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->costless, l, sizeof *b->costless, "budgets", err));
 out:
     if (rc != EXF_OK) exf_budget_inputs_free(b);
     return rc;
@@ -48,11 +51,13 @@ void exf_budget_inputs_free(exf_budget_inputs *b)
     exf_mem_free(b->n);
     exf_mem_free(b->stream);
     exf_mem_free(b->output);
+    exf_mem_free(b->costless);
     memset(b, 0, sizeof *b);
 }
 
 /* ---- a layer ------------------------------------------------------------------------- */
 
+/* Returns -1 where no output was observed. */
 static double mean_output_sq(const exf_layer_statistics *s)
 {
     double sum = 0, count = 0;
@@ -60,7 +65,7 @@ static double mean_output_sq(const exf_layer_statistics *s)
         sum += exf_exact_value(&s->sq_sum[e]);
         count += (double)s->norm_count[e];
     }
-    return count > 0 ? sum / count : 0;
+    return count > 0 ? sum / count : -1;
 }
 
 /* Copies what a token with n routes has with 1..n of them kept.  Its other slots are empty: keeping more changes nothing, so
@@ -117,6 +122,10 @@ static exf_code take_predicted(exf_budget_inputs *b, const exf_route_sample *r, 
     float *norms = NULL;
     exf_code rc = EXF_OK;
     if (!r->q || !t->norm_head.q) return EXF_OK;
+    if (b->costless[l]) {
+        b->n_predicted++;
+        return EXF_OK;
+    }
     if (r->q != t->norm_head.q)
         return exf_fail(err, EXF_MODEL, "layer %d: tokens of the route sample have %d directions, the norm head has %d",
                         (int)t->layer_number[l], r->q, t->norm_head.q);
@@ -149,6 +158,7 @@ exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics
                         EXF_FOLD_MAX_K);
     b->stream[l] = *s->stream_inverse_count ? exf_exact_value(s->stream_inverse_sq) / (double)*s->stream_inverse_count : 0;
     b->output[l] = mean_output_sq(s);
+    b->costless[l] = !isfinite(1 / b->output[l]);
     EXF_TRY(new_numbers(b, 0, l, slots, err));
     EXF_TRY(exf_mem_new(&b->weight[l], slots, sizeof **b->weight, "budgets", err));
     b->n[l] = r->n;
@@ -198,8 +208,10 @@ static double find_sensitivity(const exf_budget_inputs *b, const exf_solve_optio
     return o->measured_scale ? o->measured_scale[l] : o->measured_kl ? o->measured_kl[l] / mean_residual(b, l) : 0;
 }
 
-static const char *name_remedy(const exf_budget *to)
+static const char *name_remedy(const exf_budget *to, const exf_solve_options *o)
 {
+    int is_measured = is_rule(to, EXF_RULE_MEASURED) ? o->measured_kl != NULL : is_rule(to, EXF_RULE_SKIP) && o->skipped_kl;
+    if (is_measured) return "its KL to the original is 0; measure it on more text (exfold-validate --sensitivities)";
     if (is_rule(to, EXF_RULE_MEASURED))
         return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
     if (is_rule(to, EXF_RULE_SKIP))
@@ -214,9 +226,10 @@ static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *
 {
     for (int l = 0; l < b->n_layers; l++) {
         to->scale[l] = find_sensitivity(b, o, to, l);
+        if (b->costless[l]) to->scale[l] = is_rule(to, EXF_RULE_TOP_P) ? 1 : DBL_MIN; /* in the place of 0 */
         if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
         return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
-                        name_remedy(to));
+                        name_remedy(to, o));
     }
     return EXF_OK;
 }
@@ -266,6 +279,7 @@ static double mean_kept(const search *s, double lambda)
     size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
         const double *of = numbers_of(b, s->of, s->by, l);
+        if (b->costless[l]) continue;
         for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, s->of, of + i * k, lambda / s->of->scale[l]);
         n += b->n[l];
     }
@@ -306,7 +320,7 @@ static void count_kept(const search *s)
     size_t k = (size_t)s->b->top_k, least = (size_t)exf_budget_least(s->of), columns = k + 1 - least;
     for (int l = 0; l < s->b->n_layers; l++) {
         const double *of = numbers_of(s->b, s->of, s->by, l);
-        for (size_t i = 0; i < s->b->n[l]; i++)
+        for (size_t i = 0; !s->b->costless[l] && i < s->b->n[l]; i++)
             s->to->kept[(size_t)l * columns + (size_t)count_routes(s->b, s->of, of + i * k, s->to->lambda / s->of->scale[l]) -
                         least]++;
     }
@@ -362,9 +376,25 @@ out:
     return rc;
 }
 
+/* Says which layers are left out; returns how many are not. */
+static int leave_out(const exf_budget_inputs *b, const exf_tables *t, exf_err *err, exf_code *rc)
+{
+    exf_text list = {0};
+    int n = 0;
+    for (int l = 0; l < b->n_layers; l++)
+        if (b->costless[l]) exf_text_appendf(&list, n++ ? ", %d" : "%d", (int)t->layer_number[l]);
+    *rc = exf_text_end(&list, err);
+    if (n && *rc == EXF_OK)
+        exf_log_warn("budgets leave out layer%s %s, whose routed outputs are 0: no route there costs anything", n > 1 ? "s" : "",
+                     list.s);
+    exf_text_free(&list);
+    return b->n_layers - n;
+}
+
 exf_code exf_budgets_solve(const exf_budget_inputs *b, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    if (!o->n_budgets || !o->n_rules || !leave_out(b, t, err, &rc)) return rc;
     for (size_t i = 0; i < o->n_budgets; i++)
         for (size_t k = 0; k < o->n_rules; k++) EXF_TRY(solve_budget(b, o, (double)o->budgets[i], o->rules[k], t, err));
 out:

@@ -35,8 +35,8 @@ static exf_code solve_pair(float *d, double *residual, const exf_exact *vu, cons
         double a = exf_exact_value(&vu[j]), b = exf_exact_value(&vv[j]), divisor = b + ridge;
         d[j] = (float)(divisor > 0 ? a / divisor : 0);
         if (!isfinite(d[j]))
-            return exf_fail(err, EXF_NUMERIC, "coefficient %zu of the diagonal is %g, no finite float32", j,
-                            divisor > 0 ? a / divisor : 0);
+            return exf_fail(err, EXF_NUMERIC, "coefficient %zu of the diagonal is %g, no finite float32; raise calibrate.ridge, "
+                            "which is %g", j, divisor > 0 ? a / divisor : 0, ridge);
         *residual += (double)d[j] * ((double)d[j] * b - 2 * a);
     }
     return EXF_OK;

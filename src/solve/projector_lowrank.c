@@ -88,10 +88,14 @@ static exf_code solve_rank(float *out, const workspace *m, size_t r, size_t rank
         for (size_t k = 0; k < rank; k++) m->a[i * rank + k] = m->zz[i * r + k] + (i == k ? ridge : 0);
     memcpy(m->c, m->right, rank * h * sizeof *m->c);
     exf_code rc = exf_linalg_solve(m->a, m->c, (int)rank, (int)h, err);
+    if (rc == EXF_NUMERIC)
+        rc = exf_fail(err, rc, "the second moments of the first %zu columns of the basis are not positive definite with "
+                      "calibrate.ridge %g; raise calibrate.ridge", rank, ridge);
     for (size_t i = 0; rc == EXF_OK && i < rank * h; i++) {
         out[i] = (float)m->c[i];
         if (!isfinite(out[i]))
-            rc = exf_fail(err, EXF_NUMERIC, "element %zu of the correction of rank %zu is %g, no finite float32", i, rank, m->c[i]);
+            rc = exf_fail(err, EXF_NUMERIC, "element %zu of the correction of rank %zu is %g, no finite float32; raise "
+                          "calibrate.ridge, which is %g", i, rank, m->c[i], ridge);
     }
     return rc;
 }

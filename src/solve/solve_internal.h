@@ -81,7 +81,8 @@ typedef struct {
     int n_predicted;    /* layers with the latter */
     double **weight;    /* [L] [n, K] w of a token's routes, falling; 0 for empty slots */
     double *stream;     /* [L] mean of 1 / ||x||^2 of the residual stream x after the layer; 0: unknown */
-    double *output;     /* [L] mean squared norm of a routed expert output */
+    double *output;     /* [L] mean squared norm of a routed expert output; -1: unknown */
+    int *costless;      /* [L] 1: that is 0, or so small that its inverse is no number: no route of the layer costs anything */
 } exf_budget_inputs;
 
 /* EXF_USAGE for a budget of more experts than a token of the tables' model has. */

@@ -63,6 +63,16 @@ exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf
     return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is none of validate.variants", text, copy);
 }
 
+exf_code exf_quality_gate_is_new(const exf_quality_gate *gates, size_t last, exf_err *err)
+{
+    const exf_quality_gate *g = &gates[last];
+    for (size_t i = 0; i < last; i++)
+        if (strcmp(gates[i].metric, g->metric) == 0 && strcmp(gates[i].variant, g->variant) == 0)
+            return exf_fail(err, EXF_USAGE, "validate.fail_above: %s%s%s is given twice", g->variant, *g->variant ? ":" : "",
+                            g->metric);
+    return EXF_OK;
+}
+
 /* Returns the error for a row that no gate passes. */
 static exf_code refuse_row(const exf_quality_gate *g, const exf_validation *v, const exf_variant_result *r, exf_err *err)
 {

@@ -26,6 +26,8 @@ typedef struct {
 /* Parses a gate.  EXF_USAGE names the part that is not understood, or a variant that is none of those asked for among `lanes`. */
 exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_validate_lane *lanes, size_t n_lanes,
                                 exf_err *err) EXF_CHECKED;
+/* EXF_USAGE if a gate before gates[last] limits the same metric of the same variant. */
+exf_code exf_quality_gate_is_new(const exf_quality_gate *gates, size_t last, exf_err *err) EXF_CHECKED;
 /* Checks a gate.  EXF_THRESHOLD names the first variant above the limit, its value and the limit, or one that is not constrained
  * and the figures that say so. */
 exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err) EXF_CHECKED;

@@ -38,7 +38,10 @@ static exf_code add_list(const exf_validate_report *r, exf_words which, exf_text
     for (const char *s = words.s, *end; rc == EXF_OK && s && *s; s = end + 1) {
         end = strchr(s, '\n');
         int indent = (int)strspn(s, " ");
-        exf_text_appendf(out, "%*s* %.*s\n", indent, "", (int)(end - s) - indent, s + indent);
+        words.s[end - words.s] = 0;
+        exf_text_appendf(out, "%*s* ", indent, "");
+        exf_text_append_markdown(out, s + indent);
+        exf_text_append(out, "\n", 1);
     }
     if (words.len) exf_text_appendf(out, "\n");
     exf_text_free(&words);
@@ -105,7 +108,11 @@ static void add_row(const exf_validate_report *r, size_t i, exf_text *out)
                      row->experts_per_token, row->experts_per_batch);
     add_gain_cell(r, i, out);
     add_spread(out, "%.5f", ppl.mean, ppl.half_width);
-    if (v->n_domains > 1) exf_text_appendf(out, " %.4f %s |", row->domain[worst].kl_mean, r->domain_names[worst]);
+    if (v->n_domains > 1) {
+        exf_text_appendf(out, " %.4f ", row->domain[worst].kl_mean);
+        exf_text_append_markdown(out, r->domain_names[worst]);
+        exf_text_appendf(out, " |");
+    }
     else exf_text_appendf(out, " |");
     exf_text_appendf(out, " %.4g | %.4g |", r->row[i].cost.flops / 1e6, r->row[i].cost.expert_bytes / 1e6);
     add_server_cell(&r->row[i], out);
@@ -129,7 +136,11 @@ static void add_overall(const exf_validate_report *r, exf_text *out)
 static void add_domains(const exf_validate_report *r, exf_text *out)
 {
     exf_text_appendf(out, "\nPer domain, PPL (KL mean):\n\n| variant |");
-    for (size_t d = 0; d < r->of.v->n_domains; d++) exf_text_appendf(out, " %s |", r->domain_names[d]);
+    for (size_t d = 0; d < r->of.v->n_domains; d++) {
+        exf_text_append(out, " ", 1);
+        exf_text_append_markdown(out, r->domain_names[d]);
+        exf_text_append(out, " |", 2);
+    }
     exf_text_appendf(out, "\n|---|");
     for (size_t d = 0; d < r->of.v->n_domains; d++) exf_text_appendf(out, "---|");
     for (size_t i = 0; i < r->of.v->n_variants; i++) {

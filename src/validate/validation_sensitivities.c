@@ -63,9 +63,9 @@ static exf_code read_variant(double *kl, const exf_json *variants, const char *n
         return exf_fail(err, EXF_FORMAT, "%s: has no variant \"%s\": measure it with exfold-validate --sensitivities%s", path, name,
                         strncmp(name, "skip", 4) == 0 ? " --set budget_rules=skip" : "");
     *kl = exf_json_type(number) == EXF_JSON_INT || exf_json_type(number) == EXF_JSON_REAL ? exf_json_real(number) : NAN;
-    if (*kl > 0 && isfinite(*kl)) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: variant \"%s\" has kl_mean %g, expected a number above 0: measure it on more text", path,
-                    name, *kl);
+    if (*kl >= 0 && isfinite(*kl)) return EXF_OK; /* 0: of a layer that costs nothing */
+    return exf_fail(err, EXF_FORMAT, "%s: variant \"%s\" has kl_mean %g, expected a number from 0: measure it again", path, name,
+                    *kl);
 }
 
 static exf_code read_facts(exf_provenance *facts, const exf_json *object, exf_err *err)

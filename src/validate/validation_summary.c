@@ -158,6 +158,7 @@ static void add_worst(const exf_validate_report *r, size_t i, exf_text *out)
     field[0] = '\0';
     if (v->n_domains > 1)
         snprintf(field, sizeof field, "%.4f %.*s", v->variant[i].domain[worst].kl_mean, 4 * WORST, r->domain_names[worst]);
+    exf_make_printable(field);
     add_field(out, field, WORST, 0);
 }
 

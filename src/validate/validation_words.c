@@ -123,9 +123,12 @@ static void add_data(const exf_validate_report *r, exf_text *out)
                               "differ: %s.\n", other);
     exf_text_appendf(out, "%" PRIu64 " tokens scored of %zu %s", v->variant[0].all.tokens, v->n_clusters,
                      v->clusters_are_documents ? "documents" : "sequences");
-    if (text) exf_text_appendf(out, ", from %s", text);
-    for (size_t d = 0; v->n_domains > 1 && d < v->n_domains && d < NAMED; d++)
-        exf_text_appendf(out, "%s%s", d ? ", " : "; domains ", r->domain_names[d]);
+    if (text) exf_text_appendf(out, ", from ");
+    if (text) exf_text_append_shown(out, text);
+    for (size_t d = 0; v->n_domains > 1 && d < v->n_domains && d < NAMED; d++) {
+        exf_text_appendf(out, "%s", d ? ", " : "; domains ");
+        exf_text_append_shown(out, r->domain_names[d]);
+    }
     if (v->n_domains > NAMED) exf_text_appendf(out, " and %zu more", v->n_domains - NAMED);
     exf_text_appendf(out, "; decode batches of ");
     for (int b = 0; b < v->n_batch_sizes; b++) exf_text_appendf(out, "%s%d", b ? ", " : "", v->batch_size[b].size);

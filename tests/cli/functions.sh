@@ -147,3 +147,16 @@ chatml_model() {
 {% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}
 END
 }
+
+# fill FILE.safetensors NAMES OCTAL : every byte of the tensors whose names match becomes this one.
+fill() {
+    fill_header=$(od -A n -t u8 -N 8 "$1")
+    head -c $((fill_header + 8)) "$1" | tail -c +9 | tr '}' '\n' |
+        sed -n "s/.*\"$2\":{.*\"data_offsets\":\[\([0-9]*\),\([0-9]*\)\].*/\1 \2/p" >.filled
+    [ -s .filled ] || { echo "fill: $1 has no tensor $2" >&2; exit 97; }
+    while read -r fill_from fill_to; do
+        head -c $((fill_to - fill_from)) /dev/zero | tr '\0' "\\$3" |
+            dd of="$1" bs=1 seek=$((fill_header + 8 + fill_from)) conv=notrunc 2>/dev/null
+    done <.filled
+    rm .filled
+}

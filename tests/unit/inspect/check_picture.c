@@ -179,7 +179,7 @@ START_TEST(json_that_is_not_whole_is_refused)
     exf_jw_close(&w);
     ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "JSON");
     exf_jw_text(&w, NULL, "\xff");
-    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "UTF-8");
+    ck_fails(exf_jw_end(&w, &t, &e), EXF_USAGE, e, "UTF-8");
     for (int i = 0; i <= EXF_JW_DEPTH; i++) exf_jw_open(&w, NULL, '[');
     ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "JSON 16");
     ck_assert_ptr_null(t.s);

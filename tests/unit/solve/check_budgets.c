@@ -60,6 +60,8 @@ static void new_layer(exf_layer_statistics *s, int layer, int n)
     exf_exact_add(s->stream_inverse_sq, 25.0 / (layer + 1));
 }
 
+static int zero_layer = -1; /* whose outputs are 0 */
+
 static exf_code solve(exf_tables *t, const exf_solve_options *o, int n, int has_stream, exf_err *err)
 {
     exf_budget_inputs b;
@@ -68,6 +70,7 @@ static exf_code solve(exf_tables *t, const exf_solve_options *o, int n, int has_
         exf_layer_statistics s;
         new_layer(&s, l, n);
         if (!has_stream) *s.stream_count = *s.stream_inverse_count = 0;
+        if (l == zero_layer) memset(s.sq_sum, 0, E * sizeof *s.sq_sum);
         rc = exf_budget_inputs_take(&b, &s, l, t, err);
         exf_layer_statistics_free(&s);
     }
@@ -156,6 +159,38 @@ START_TEST(what_is_missing_is_named)
 END_TEST
 
 /* Where the sample is all of the text there is no larger one: what it reaches is solved, the others are not. */
+/* Its sensitivities may be anything; the budgets are those of the other layers. */
+START_TEST(a_layer_whose_outputs_are_0_is_left_out)
+{
+    static const double unmeasured[L] = {0.2, 0};
+    exf_solve_options o = options;
+    exf_tables t;
+    o.measured_kl = o.skipped_kl = unmeasured;
+    o.rules[3] = "skip";
+    zero_layer = 1;
+    new_tables(&t);
+    for (int i = 0; i < E; i++) t.rms[E + i] = 0;
+    ck_ok(solve(&t, &o, TOKENS, 1, &e), e);
+    zero_layer = -1;
+    ck_assert_int_eq(t.n_budgets, 8);
+    ck_ok(exf_budgets_check(&t, "t.h5", &e), e);
+    for (int i = 0; i < t.n_budgets; i++) {
+        const exf_budget *b = &t.budget[i];
+        size_t columns = (size_t)(K + 1 - exf_budget_least(b));
+        uint64_t kept[2] = {0};
+        for (size_t p = 0; p < L * columns; p++) kept[p / columns] += b->kept[p];
+        ck_assert(kept[0] == TOKENS && kept[1] == 0);
+        ck_assert(fabs(b->mean - b->budget) <= 0.01 * b->budget);
+        ck_assert(b->scale[0] > 0 && b->lambda / b->scale[1] > 1e200); /* the price of a second route there */
+    }
+    exf_tables_free(&t);
+    new_tables(&t);
+    /* a layer with outputs has a sensitivity */
+    ck_fails(solve(&t, &o, TOKENS, 1, &e), EXF_MODEL, e, "layer 3 has no sensitivity by \"measured\"");
+    exf_tables_free(&t);
+}
+END_TEST
+
 START_TEST(budgets_that_all_of_the_text_does_not_reach_are_left_out)
 {
     exf_solve_options o = {.budgets = {3, 1}, .n_budgets = 2, .rules = {"output"}, .n_rules = 1};
@@ -464,6 +499,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_missing_is_named);
     tcase_add_test(t, a_massive_token_does_not_hide_a_layer);
     tcase_add_test(t, budgets_that_all_of_the_text_does_not_reach_are_left_out);
+    tcase_add_test(t, a_layer_whose_outputs_are_0_is_left_out);
     tcase_add_test(t, pools_have_the_experts_of_most);
     tcase_add_test(t, tables_come_back);
     tcase_add_test(t, prices_by_predicted_norms_keep_their_mean);
