@@ -2,7 +2,7 @@
  * counts, and tables solved again from their statistics; see verify.h. */
 #include "inspect/verify_internal.h"
 
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
 #include "artifact/tables.h"
 #include "base/log.h"
 #include "base/mem.h"

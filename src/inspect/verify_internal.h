@@ -1,7 +1,7 @@
 /* verify_internal.h - what verify.c calls of verify_contents.c. */
 #ifndef EXF_INSPECT_VERIFY_INTERNAL_H
 #define EXF_INSPECT_VERIFY_INTERNAL_H
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "base/hash.h"
 #include "inspect/inspection.h"
 #include "inspect/verify.h"

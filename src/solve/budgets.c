@@ -5,7 +5,7 @@
  * that it predicts for each of the sampled tokens. */
 #include "solve/solve_internal.h"
 
-#include "artifact/norm_sums.h"
+#include "accumulate/norm_sums.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
