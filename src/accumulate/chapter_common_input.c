@@ -134,7 +134,7 @@ out:
 }
 
 static exf_code add_bare_on_device(const exf_layer_statistics *s, const exf_backend *b, const exf_common_input_block *c, int top_k,
-                                  int renormalises, exf_err *err)
+                                   int renormalises, exf_err *err)
 {
     enum { TOKENS = EXF_COMMON_INPUT_UNIT };
     size_t each = (size_t)c->n_experts * (size_t)c->d_model, row[TOKENS];
@@ -151,7 +151,7 @@ static exf_code add_bare_on_device(const exf_layer_statistics *s, const exf_back
             EXF_TRY(fetch_outputs(outputs, b, c, first, n, err));
             for (int i = 0; i < n; i++) row[i] = c->row_offset + (size_t)rows[first + i];
             bare_tokens t = {.n = n, .top_k = top_k, .d_model = c->d_model, .renormalises = renormalises, .row = row,
-                                 .logits = c->router_logits, .outputs = outputs};
+                             .logits = c->router_logits, .outputs = outputs};
             EXF_TRY(add_bare(s, &t, err));
         }
 out:

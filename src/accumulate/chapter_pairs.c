@@ -148,6 +148,7 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
     if (token) exf_err_prefix(err, "token %zu: ", in_block);
     exf_err_prefix(err, "sequence %zu, block at position %zu: ", sequence, position - in_block);
 }
+
 /* ---- what cannot be ---------------------------------------------------------------------------------- */
 
 enum { PATH_LEN = 96 };
