@@ -410,7 +410,8 @@ $(eval $(call registry,src/fold,runtime,_,runtime))
 $(eval $(call registry,src/cli,exfold,-,program))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
-SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
+SPECIFIED := $(addprefix src/,artifact/artifact.h artifact/provenance.h accumulate/basis_file.c artifact/artifact_capture.c \
+    accumulate/statistics_file.c artifact/artifact_tables.c)
 $(BUILD)/gen/specification.inc: $(SPECIFIED) scripts/embed-specification.sh | $(BUILD)/gen
 	$(Q)scripts/embed-specification.sh $(SPECIFIED) > $@.new && mv $@.new $@
 $(BUILD)/src/inspect/inspection.o: $(BUILD)/gen/specification.inc

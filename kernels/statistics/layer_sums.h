@@ -192,7 +192,7 @@ void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c);
 /* Must not run while another queue adds to the same sums (exf_layer_sums_bytes_cuda). */
 void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
 
-/* ---- element-wise products of pairs, on a device, for the diagonal projector (artifact/vector_sums.h) ----
+/* ---- element-wise products of pairs, on a device, for the diagonal projector (accumulate/vector_sums.h) ----
  *
  *   vu[p] += w v*u, vv[p] += w v*v    [H], of the tokens that chose both of pair p's experts
  *

@@ -1,4 +1,4 @@
-/* lowrank_sums.h - the sums of low-rank projectors on a device (artifact/vector_sums.h; docs/method.md, section 1): of pairs'
+/* lowrank_sums.h - the sums of low-rank projectors on a device (accumulate/vector_sums.h; docs/method.md, section 1): of pairs'
  * tokens in the coordinates of a basis, and before that the second moments of sampled residuals from which the basis is made.
  *
  * Both depend on no cut of the run into calls and on no order of tokens.  A pair's sums are integers in units of its grids, to

@@ -1,4 +1,4 @@
-/* norm_products.h - the sums of a norm head on a device (artifact/norm_sums.h; docs/method.md, section 13).
+/* norm_products.h - the sums of a norm head on a device (accumulate/norm_sums.h; docs/method.md, section 13).
  *
  * A slot's z = [1, V'x (q), its logit less the mean of all, log max(w, 1e-6), log ||x||, log ||u||], n = q + 5 numbers, each
  * rounded to a multiple of 2^-12; of each expert the products z z' of all its slots, the lower triangle, row by row.

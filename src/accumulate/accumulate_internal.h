@@ -36,6 +36,13 @@ typedef enum {
     EXF_N_STEPS
 } exf_step_of_layer;
 
+/* A layer whose arrays were read from a file. */
+typedef struct {
+    const exf_statistics_reader *r;
+    int layer;            /* the model's number */
+    int has[EXF_N_PARTS]; /* 1: the file has arrays of the part */
+} exf_layer_read;
+
 /* A statistic of a layer.  The accumulator calls its chapters in order of place; any function may be NULL.  A chapter adds to the
  * sums of the worker that a block names; of blocks in GPU memory to those of the first worker, at the end of the sweep. */
 typedef struct {
@@ -50,11 +57,20 @@ typedef struct {
     exf_code (*input)(exf_accumulator *a, const exf_input_block *b, exf_err *err);
     exf_code (*common_input)(exf_accumulator *a, const exf_common_input_block *b, exf_err *err);
     exf_code (*block)(exf_accumulator *a, const exf_moe_block *b, exf_err *err);
+    /* Reads what the statistic has in a file beside the arrays of the table, and refuses what cannot be: EXF_FORMAT naming file,
+     * layer, array and the values that disagree. */
+    exf_code (*check)(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err);
     void (*end)(exf_accumulator *a); /* also where `begin` was not called, or failed */
 } exf_chapter;
 
 /* Returns the chapter of the next place after `place`; NULL: none. */
 const exf_chapter *exf_chapter_after(int place);
+
+/* ---- chapter_sequences.c ------------------------------------------------------------------------------ */
+
+/* Called before a block's terms of pairs are added in host memory. */
+exf_code exf_sequences_enter_block(const exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err) EXF_CHECKED;
 
 /* ---- chapter_vectors.c -------------------------------------------------------------------------------- */
 

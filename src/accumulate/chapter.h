@@ -5,7 +5,7 @@
 #include "accumulate/cross_check.h"
 #include "accumulate/norm_directions.h"
 #include "accumulate/smallest_keys.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "kernels/backend.h"
 #include "kernels/statistics/layer_sums.h"
 #include "pass/forward.h"

@@ -67,6 +67,7 @@ static exf_code add_on_host(const exf_accumulator *a, const exf_common_input_blo
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_layer_sums m = exf_layer_sums_of(s);
     exf_code rc;
+    EXF_TRY(exf_sequences_enter_common_input(a, b, err));
     EXF_TRY(exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                                 a->scratch + (size_t)b->worker * a->scratch_each, err));
     bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model, .renormalises = a->options.bare_router > 1,
@@ -133,7 +134,7 @@ out:
 }
 
 static exf_code add_bare_on_device(const exf_layer_statistics *s, const exf_backend *b, const exf_common_input_block *c, int top_k,
-                                  int renormalises, exf_err *err)
+                                   int renormalises, exf_err *err)
 {
     enum { TOKENS = EXF_COMMON_INPUT_UNIT };
     size_t each = (size_t)c->n_experts * (size_t)c->d_model, row[TOKENS];
@@ -150,13 +151,36 @@ static exf_code add_bare_on_device(const exf_layer_statistics *s, const exf_back
             EXF_TRY(fetch_outputs(outputs, b, c, first, n, err));
             for (int i = 0; i < n; i++) row[i] = c->row_offset + (size_t)rows[first + i];
             bare_tokens t = {.n = n, .top_k = top_k, .d_model = c->d_model, .renormalises = renormalises, .row = row,
-                                 .logits = c->router_logits, .outputs = outputs};
+                             .logits = c->router_logits, .outputs = outputs};
             EXF_TRY(add_bare(s, &t, err));
         }
 out:
     exf_mem_free(rows);
     exf_mem_free(outputs);
     return rc;
+}
+
+/* ---- what cannot be ---------------------------------------------------------------------------------- */
+
+/* Checks that the bare router gave each token of common input K experts. */
+static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+{
+    const exf_statistics_reader *r = read->r;
+    int layer = read->layer;
+    if (!read->has[EXF_PART_BARE]) return EXF_OK;
+    uint64_t all = 0, tokens = s->n_experts > 1 ? s->count[1] : 0;
+    for (int e = 0; e < s->n_experts; e++) {
+        uint64_t n = s->bare_count[e];
+        int sums = exf_exact_value(&s->bare_norm_sum[e]) != 0 || exf_exact_value(&s->bare_contribution_sum[e]) != 0;
+        if (n > tokens || (!n && sums))
+            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare: expert %d has sums of %llu tokens of %llu of common input",
+                            exf_h5_path(r->h), layer, e, (unsigned long long)n, (unsigned long long)tokens);
+        all += n;
+    }
+    if (r->common_input && all == tokens * (uint64_t)r->shape.top_k) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: /layers/%d/bare/count has %llu routes, expected %lld of each of %llu tokens of common input",
+                    exf_h5_path(r->h), layer, (unsigned long long)all, (long long)r->shape.top_k, (unsigned long long)tokens);
 }
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
@@ -169,4 +193,4 @@ static exf_code add(exf_accumulator *a, const exf_common_input_block *b, exf_err
     return add_bare_on_device(&a->sums[0], a->device.b, b, b->top_k, a->options.bare_router > 1, err);
 }
 
-const exf_chapter exf_chapter_common_input = {.name = "common_input", .place = 3, .common_input = add};
+const exf_chapter exf_chapter_common_input = {.name = "common_input", .place = 3, .common_input = add, .check = check};

@@ -1,5 +1,5 @@
-/* chapter_norm_head.c - the sums of a layer's norm head (artifact/norm_sums.h), slot by slot; norm_directions.c finds what they are
- * over. */
+/* chapter_norm_head.c - the sums of a layer's norm head (accumulate/norm_sums.h), slot by slot; norm_directions.c finds what they
+ * are over. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
@@ -417,7 +417,13 @@ static void end(exf_accumulator *a)
     exf_device_norms_free(&a->device_norms);
 }
 
+static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+{
+    return exf_norm_sums_read(&s->norms, read->r->h, &read->r->shape, read->layer, s->norm_count, err);
+}
+
 const exf_chapter exf_chapter_norm_head = {
     .name = "norm_head", .place = 4, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .input = keep_input,
-    .block = add, .at = {[EXF_STEP_BEGIN_INPUTS] = begin_inputs, [EXF_STEP_BEGIN_LAYER] = take_directions,
-                         [EXF_STEP_END_INPUTS] = end_inputs, [EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};
+    .block = add, .check = check,
+    .at = {[EXF_STEP_BEGIN_INPUTS] = begin_inputs, [EXF_STEP_BEGIN_LAYER] = take_directions,
+           [EXF_STEP_END_INPUTS] = end_inputs, [EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- in host memory --------------------------------------------------------------------------------- */
@@ -12,11 +13,15 @@ static exf_code add_on_host(const exf_accumulator *a, const exf_moe_block *b, ex
 {
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_layer_sums m = exf_layer_sums_of(s);
+    exf_code rc;
     if (a->options.common_input_tokens)
         return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
                                               b->topk_weights, err);
-    return exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
-                                  b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
+    EXF_TRY(exf_sequences_enter_block(a, b, err));
+    rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
+out:
+    return rc;
 }
 
 /* ---- in GPU memory: no expert output is copied to the host ------------------------------------------ */
@@ -143,6 +148,24 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
     if (token) exf_err_prefix(err, "token %zu: ", in_block);
     exf_err_prefix(err, "sequence %zu, block at position %zu: ", sequence, position - in_block);
 }
+
+/* ---- what cannot be ---------------------------------------------------------------------------------- */
+
+enum { PATH_LEN = 96 };
+
+/* By the rules of artifact/data.h. */
+static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+{
+    const exf_statistics_reader *r = read->r;
+    int layer = read->layer;
+    char pairs[PATH_LEN], experts[PATH_LEN];
+    snprintf(pairs, sizeof pairs, "/layers/%d/count[", layer);
+    snprintf(experts, sizeof experts, "/layers/%d/norm_count[", layer);
+    exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
+                          .common = r->common, .count = s->count, .expert_count = s->norm_count, .empty_slots = *s->empty_slots};
+    return exf_counts_check(&c, err);
+}
+
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
 static exf_code begin(exf_accumulator *a, exf_err *err)
@@ -191,5 +214,5 @@ static void end(exf_accumulator *a)
 }
 
 const exf_chapter exf_chapter_pairs = {
-    .name = "pairs", .place = 2, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
-    .at = {[EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};
+    .name = "pairs", .place = 1, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
+    .check = check, .at = {[EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

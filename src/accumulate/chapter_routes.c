@@ -1,5 +1,5 @@
 /* chapter_routes.c - the sample of routes: some tokens' routes as the router made them, from which budgets per token are solved
- * (exf_route_sample of artifact/statistics.h), with what the norm head predicts from.
+ * (exf_route_sample of accumulate/statistics.h), with what the norm head predicts from.
  *
  * A candidate is a token; the keys depend on no seed (smallest_keys.h). */
 #include "accumulate/accumulate_internal.h"
@@ -221,6 +221,12 @@ static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
     return rc;
 }
 
+static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+{
+    return exf_route_sample_read(&s->routes, read->r->h, &read->r->shape, read->layer, err);
+}
+
 const exf_chapter exf_chapter_routes = {
     .name = "routes", .place = 5, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = keep,
+    .check = check,
     .at = {[EXF_STEP_BEGIN_LAYER] = choose, [EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

@@ -1,5 +1,5 @@
 /* chapter_sequences.c - what each sequence adds to a layer's pair sums: the squares of a sequence's own sums, whose unit is the
- * sequence, for the jackknife; and the sums of one half of the sequences alone (artifact/statistics.h).
+ * sequence, for the jackknife; and the sums of one half of the sequences alone (accumulate/statistics.h).
  *
  * A sequence's own sum is the exact difference of a worker's sum before and after the sequence, rounded once: it depends on no
  * block, worker or other sequence.  The sums of a half come from the same walk: before a run of sequences of that half the worker's
@@ -123,23 +123,22 @@ static int half_of(const exf_accumulator *a, size_t sequence)
     return exf_sequence_half(&a->sequences, a->first_sequence + sequence);
 }
 
-/* Comes before the block's terms are added. */
-static exf_code enter_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+exf_code exf_sequences_enter_block(const exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
-    if (b->q || b->sweep || !a->sequences.length || a->options.common_input_tokens) return EXF_OK;
+    if (!a->sequences.length) return EXF_OK;
     return enter(&a->tracker[b->worker], &a->sums[b->worker], b->sequence, half_of(a, b->sequence), b->position, b->n_tokens, err);
 }
 
-static exf_code enter_common_input(exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
+exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
 {
-    if (b->q || !a->sequences.length) return EXF_OK;
+    if (!a->sequences.length) return EXF_OK;
     exf_sequence_tracker *k = &a->tracker[b->worker];
     int goes_on = k->open && k->sequence == b->sequence;
     return enter(k, &a->sums[b->worker], b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens, err);
 }
 
 /* ---- in GPU memory ----------------------------------------------------------------------------------
- * The kernels that add the terms of pairs have the trackers, too: chapter_pairs.c and chapter_common_input.c cut their blocks by
+ * The kernels that add the terms of pairs have the tracker, too: chapter_pairs.c and chapter_common_input.c cut their blocks by
  * sequence. */
 
 void exf_device_sums_enter_sequence(exf_device_sums *s, exf_queue *q, size_t sequence)
@@ -152,6 +151,44 @@ void exf_device_sums_enter_sequence(exf_device_sums *s, exf_queue *q, size_t seq
 void exf_device_sums_close_sequence(const exf_device_sums *s, exf_queue *q, size_t sequence)
 {
     s->b->gpu->layer_sums_close_sequence(q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, sequence);
+}
+
+/* ---- what cannot be ---------------------------------------------------------------------------------- */
+
+/* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
+static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t i = 0; i < e * e; i++)
+        if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences",
+                            exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->sequences[i],
+                            (unsigned long long)s->count[i], r->sequences.n);
+    return EXF_OK;
+}
+
+/* Checks the counts of a half: they are mirrored and no larger than the whole ones. */
+static exf_code check_half(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t i = 0; i < e * e; i++) {
+        size_t mirror = i % e * e + i / e;
+        if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
+        return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/half/count[%zu, %zu] is %llu, the mirrored pair's %llu, the whole's %llu",
+                        exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->half_count[i],
+                        (unsigned long long)s->half_count[mirror], (unsigned long long)s->count[i]);
+    }
+    return EXF_OK;
+}
+
+static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+{
+    const exf_statistics_reader *r = read->r;
+    exf_code rc = EXF_OK;
+    if (r->sequences.length) EXF_TRY(check_sequences(r, read->layer, s, err));
+    if (r->has_halves) rc = check_half(r, read->layer, s, err);
+out:
+    return rc;
 }
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
@@ -186,5 +223,5 @@ static void end(exf_accumulator *a)
 }
 
 const exf_chapter exf_chapter_sequences = {
-    .name = "sequences", .place = 1, .begin = begin, .common_input = enter_common_input, .block = enter_block,
+    .name = "sequences", .place = 2, .begin = begin, .check = check,
     .at = {[EXF_STEP_BEGIN_LAYER] = begin_layer, [EXF_STEP_END_FIRST_SWEEP] = end_sweep}, .end = end};

@@ -94,6 +94,27 @@ out:
     return rc;
 }
 
+/* ---- what cannot be ---------------------------------------------------------------------------------- */
+
+static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+{
+    const exf_statistics_reader *r = read->r;
+    int layer = read->layer;
+    if (!read->has[EXF_PART_STREAM]) return EXF_OK;
+    double energy = exf_exact_value(s->stream_sq), inverse = exf_exact_value(s->stream_inverse_sq);
+    int has_energy = energy > 0 && *s->stream_count >= 1 && *s->stream_count <= (uint64_t)r->shape.n_tokens;
+    int has_inverse = *s->stream_inverse_count <= *s->stream_count && (inverse > 0) == (*s->stream_inverse_count > 0);
+    if (has_energy && has_inverse) return EXF_OK;
+    if (has_energy)
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: /layers/%d/stream_inverse has a sum of %.17g over %llu tokens, expected one above 0 over 1 to %llu",
+                        exf_h5_path(r->h), layer, inverse, (unsigned long long)*s->stream_inverse_count,
+                        (unsigned long long)*s->stream_count);
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: /layers/%d/stream has an energy of %.17g over %llu tokens, expected one above 0 over 1 to %lld",
+                    exf_h5_path(r->h), layer, energy, (unsigned long long)*s->stream_count, (long long)r->shape.n_tokens);
+}
+
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
 static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
@@ -121,4 +142,4 @@ static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
 
 const exf_chapter exf_chapter_stream = {
     .name = "stream", .place = 0, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
-    .at = {[EXF_STEP_END_LAYER] = take}, .end = end};
+    .check = check, .at = {[EXF_STEP_END_LAYER] = take}, .end = end};

@@ -1,4 +1,4 @@
-/* chapter_vectors.c - the vector sums of a layer (artifact/vector_sums.h), in two sweeps.
+/* chapter_vectors.c - the vector sums of a layer (accumulate/vector_sums.h), in two sweeps.
  *
  * The first sweep samples tokens for the low-rank basis (vectors_samples.c).  Between the sweeps the pairs of most energy are
  * chosen, and the basis and the grids made (accumulate_basis.c) or taken from a file.  The second sweep adds up, block by block

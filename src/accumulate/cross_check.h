@@ -12,7 +12,7 @@
  * agree within 2^-17 of their size (of dot and dot0: of the squares that bound them); of common input within 2^-17 + 2^-23 H. */
 #ifndef EXF_ACCUMULATE_CROSS_CHECK_H
 #define EXF_ACCUMULATE_CROSS_CHECK_H
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "base/worker.h"
 #include "kernels/backend.h"
 #include "pass/hooks.h"

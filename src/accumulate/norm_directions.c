@@ -1,5 +1,5 @@
 /* norm_directions.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
- * head are over (artifact/norm_sums.h). */
+ * head are over (accumulate/norm_sums.h). */
 #include "accumulate/norm_directions.h"
 
 #include "base/mem.h"

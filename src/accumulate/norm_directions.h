@@ -1,10 +1,10 @@
 /* norm_directions.h - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm head are
- * over (artifact/norm_sums.h). */
+ * over (accumulate/norm_sums.h). */
 #ifndef EXF_ACCUMULATE_NORM_DIRECTIONS_H
 #define EXF_ACCUMULATE_NORM_DIRECTIONS_H
 #include "accumulate/accumulate_basis.h"
 #include "accumulate/smallest_keys.h"
-#include "artifact/norm_sums.h"
+#include "accumulate/norm_sums.h"
 #include "kernels/backend.h"
 #include "pass/hooks.h"
 #include "ranks/ranks.h"

@@ -1,5 +1,5 @@
 /* vectors.h - what low-rank and diagonal projectors are made from: the samples of a layer's first sweep, and the sums of the second
- * (artifact/vector_sums.h), in host memory and in GPU memory. */
+ * (accumulate/vector_sums.h), in host memory and in GPU memory. */
 #ifndef EXF_ACCUMULATE_VECTORS_H
 #define EXF_ACCUMULATE_VECTORS_H
 #include "accumulate/chapter.h"

@@ -1,4 +1,4 @@
-/* vectors_terms.c - adds up the vector sums of chosen pairs (artifact/vector_sums.h), block by block. */
+/* vectors_terms.c - adds up the vector sums of chosen pairs (accumulate/vector_sums.h), block by block. */
 #include "accumulate/vectors.h"
 
 #include "base/mem.h"

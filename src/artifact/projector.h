@@ -7,10 +7,11 @@
  * these modules may include it. */
 #ifndef EXF_ARTIFACT_PROJECTOR_H
 #define EXF_ARTIFACT_PROJECTOR_H
-#include "artifact/statistics.h"
 #include "artifact/tables.h"
 
-struct exf_solve_options; /* solve/solve.h */
+struct exf_solve_options;    /* solve/solve.h */
+struct exf_layer_statistics; /* accumulate/statistics.h, as the next one */
+struct exf_statistics_reader;
 
 /* How folding applies a projector. */
 typedef enum {
@@ -36,13 +37,13 @@ typedef struct exf_projector {
     int place;          /* position in lists for people, which begin with the simplest */
     exf_apply apply;
     int ranked;         /* 1: a variant spells it <name><R>, and calibrate.ranks lists the R that are solved */
-    unsigned observes;  /* EXF_OBSERVES_*: the sums it needs beside those of every pair */
+    unsigned observes;  /* EXF_OBSERVES_* of accumulate/vector_sums.h: the sums it needs beside those of every pair */
     int reads_file;     /* 1: `begin` reads the sums of all layers, which must be complete; 0: its r may be NULL */
     /* Called before any layer: allocates arrays in the tables, computes sums over layers; NULL:
      * nothing to do. `begin` and `layer` both NULL: nothing is solved. */
-    exf_code (*begin)(exf_statistics_reader *r, const struct exf_solve_options *o, exf_tables *t, exf_err *err);
+    exf_code (*begin)(struct exf_statistics_reader *r, const struct exf_solve_options *o, exf_tables *t, exf_err *err);
     /* Fills layer index l of the tables from that layer's statistics; "pair" has filled it before. */
-    exf_code (*layer)(const exf_layer_statistics *s, const struct exf_solve_options *o, int l, exf_tables *t, exf_err *err);
+    exf_code (*layer)(const struct exf_layer_statistics *s, const struct exf_solve_options *o, int l, exf_tables *t, exf_err *err);
     const exf_stored_array *stored; /* arrays of tables.vectors; the array without a name ends them; NULL: none */
     /* EXF_APPLY_VECTORS: its form in these tables, borrowed from them; EXF_USAGE names the recipe
      * keys that make missing arrays. */

@@ -55,7 +55,7 @@ exf_budget_price exf_budget_price_of(const exf_budget *b, int predicted);
 int exf_budget_least(const exf_budget *b);
 
 /* What predicts log ||u|| of an expert's output u on a token before the expert runs (docs/method.md, section 13): a linear map of
- * the features of norm_sums.h.  An expert of which it knows too little has theta = [log rms, 0, ...]. */
+ * the features below.  An expert of which it knows too little has theta = [log rms, 0, ...]. */
 typedef struct {
     int q;                                 /* directions; 0: there is no head, and all else is NULL */
     float *basis;                          /* [L, H, q] V */
@@ -63,6 +63,24 @@ typedef struct {
     float *explained, *error;              /* [L, E] share of the variance of log ||u|| about log rms, and its standard error */
     float *layer_explained, *layer_error;  /* [L] of all experts of a layer */
 } exf_norm_head;
+
+/* The features of a routed slot, phi = [1, V'x (q), z[e] less the mean of z, log max(w, 1e-6), log ||x||]: x is the hidden state
+ * that router and experts read, z has the router's logits, w is the expert's router weight. */
+enum { EXF_NORM_MOST = 256 /* directions */, EXF_NORM_BESIDE = 4 /* features beside them */ };
+
+static inline size_t exf_norm_features(int q)
+{
+    return (size_t)q + EXF_NORM_BESIDE;
+}
+
+/* Returns the mean of a token's router logits [E], which features take from the expert's own. */
+double exf_norm_logit_mean(const float *logits, int n_experts);
+
+/* Fills the features of a slot from V'x, which has q elements. */
+void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm);
+
+/* Returns exp(theta phi), the norm that a head predicts from the features of a slot. */
+float exf_norm_predicted(const float *theta, const double *phi, int q);
 
 /* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f

@@ -1,14 +1,13 @@
 /* tables_norms.c - the norm head of tables (tables.h), which predicts the norm of an expert's output on a token before the expert
  * runs; since version 5, all of them or none:
  *   /norm_head/basis            F32 [L, H, q]      principal directions V of a layer's inputs
- *   /norm_head/theta            F32 [L, E, q + 4]  log ||u|| is about theta' phi, with the features phi of norm_sums.h
+ *   /norm_head/theta            F32 [L, E, q + 4]  log ||u|| is about theta' phi, with the features phi of tables.h
  *   /norm_head/explained        F32 [L, E]         share of the variance of log norms about log rms that an expert's theta explains
  *   /norm_head/error            F32 [L, E]         its standard error
  *   /norm_head/layer_explained  F32 [L]            the same of a layer's experts together
  *   /norm_head/layer_error      F32 [L]
  * An expert with fewer than four tokens for each feature, and one of which theta would explain less than nothing, has the theta
  * that predicts its rms: [log rms, 0, ...]; explained and error are then 0. */
-#include "artifact/norm_sums.h"
 #include "artifact/tables.h"
 
 #include "base/mem.h"
@@ -20,6 +19,35 @@
 enum { PATH_LEN = 64, TOKENS_OF_A_FEATURE = 4 };
 
 static const double least_rms = 1e-10, tolerance = 1e-5;
+
+/* ---- features ------------------------------------------------------------------------- */
+
+static const double least_weight = 1e-6, least_norm = 1e-10;
+
+double exf_norm_logit_mean(const float *logits, int n_experts)
+{
+    double sum = 0;
+    for (int e = 0; e < n_experts; e++) sum += (double)logits[e];
+    return sum / n_experts;
+}
+
+void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm)
+{
+    phi[0] = 1;
+    memcpy(phi + 1, projected, (size_t)q * sizeof *phi);
+    phi[q + 1] = logit_above_mean;
+    phi[q + 2] = log(weight > least_weight ? weight : least_weight);
+    phi[q + 3] = log(norm > least_norm ? norm : least_norm);
+}
+
+float exf_norm_predicted(const float *theta, const double *phi, int q)
+{
+    double sum = 0;
+    for (size_t i = 0; i < exf_norm_features(q); i++) sum += (double)theta[i] * phi[i];
+    return (float)exp(sum);
+}
+
+/* ---- heads ---------------------------------------------------------------------------- */
 
 uint64_t exf_norm_head_tokens(int q)
 {

@@ -3,7 +3,6 @@
  * decode sere, fold=random, targets=router and a static pool with joint weights. */
 #include "fold/fold_rewriter_internal.h"
 
-#include "artifact/norm_sums.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_internal.h"
 

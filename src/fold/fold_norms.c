@@ -2,7 +2,6 @@
  * (docs/method.md, section 13). */
 #include "fold/fold_rewriter_internal.h"
 
-#include "artifact/norm_sums.h"
 #include "base/mem.h"
 #include "kernels/rows/simd.h"
 

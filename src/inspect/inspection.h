@@ -3,7 +3,7 @@
 #ifndef EXF_INSPECT_INSPECTION_H
 #define EXF_INSPECT_INSPECTION_H
 #include "artifact/data.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "artifact/tables.h"
 #include "format/json.h"
 

@@ -1,10 +1,10 @@
 /* inspection_read.c - reads an inspection from files of each kind, and computes the geometry of statistics; see inspection.h. */
 #include "inspect/inspection.h"
 
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
 #include "artifact/artifact_capture.h"
 #include "artifact/data.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "format/safetensors.h"

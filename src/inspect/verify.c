@@ -3,10 +3,10 @@
  * verify.h. */
 #include "inspect/verify.h"
 
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
+#include "accumulate/statistics.h"
 #include "artifact/data.h"
 #include "artifact/provenance.h"
-#include "artifact/statistics.h"
 #include "artifact/tables.h"
 #include "base/err.h"
 #include "base/hash.h"

@@ -6,7 +6,7 @@
 #include "recipe/recipe.h"
 
 #include "artifact/projector.h"
-#include "artifact/vector_sums.h"
+#include "accumulate/vector_sums.h"
 #include "base/names.h"
 #include "export/writer.h"
 #include "fold/runtime.h"

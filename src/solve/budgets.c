@@ -6,7 +6,7 @@
  * sensitivity, and keeps one route, at most, whatever lambda is. */
 #include "solve/solve_internal.h"
 
-#include "artifact/norm_sums.h"
+#include "accumulate/norm_sums.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"

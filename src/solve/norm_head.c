@@ -2,7 +2,7 @@
  * log ||u|| on the features of a token, and what share of the variance of log ||u|| it explains. */
 #include "solve/solve_internal.h"
 
-#include "artifact/norm_sums.h"
+#include "accumulate/norm_sums.h"
 #include "base/mem.h"
 #include "kernels/linear/linear.h"
 

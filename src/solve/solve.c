@@ -3,7 +3,7 @@
 #include "solve/solve_internal.h"
 
 #include "artifact/data.h"
-#include "artifact/norm_sums.h"
+#include "accumulate/norm_sums.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -4,6 +4,7 @@
  * own closed form (artifact/projector.h). */
 #ifndef EXF_SOLVE_SOLVE_H
 #define EXF_SOLVE_SOLVE_H
+#include "accumulate/statistics.h"
 #include "artifact/projector.h"
 #include "base/names.h"
 #include "kernels/statistics/layer_sums.h"

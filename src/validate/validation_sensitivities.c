@@ -3,7 +3,7 @@
 #include "validate/validation.h"
 
 #include "artifact/provenance.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "base/mem.h"
 #include "base/names.h"
 #include "format/json.h"

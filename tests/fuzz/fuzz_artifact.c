@@ -3,9 +3,9 @@
  * those of a .safetensors file are read as tables that others made.
  * Shapes that would take more memory than a fuzzer may have are opened and left.
  *   make fuzz FUZZ=artifact SECONDS=60 */
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
 #include "artifact/artifact_capture.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "artifact/tables.h"
 #include "base/mem.h"
 #include "format/safetensors.h"

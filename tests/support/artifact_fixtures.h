@@ -5,7 +5,7 @@
 #include "tests/support/scratch_fixtures.h"
 
 #include "artifact/artifact_capture.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 #include "artifact/tables.h"
 
 #include <hdf5.h> /* to damage files in ways that our own writer cannot */

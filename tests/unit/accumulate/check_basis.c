@@ -3,7 +3,7 @@
 #include "tests/support/basis_parts.h"
 #include "tests/support/sequence_fixtures.h"
 
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
 
 enum { E = SEQ_E, H = SEQ_H };
 

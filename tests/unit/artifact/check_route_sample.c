@@ -1,4 +1,4 @@
-/* check_route_sample.c - route samples (src/artifact/statistics.h), alone and in statistics files. */
+/* check_route_sample.c - route samples (src/accumulate/statistics.h), alone and in statistics files. */
 #include "tests/support/artifact_fixtures.h"
 
 #include <math.h>

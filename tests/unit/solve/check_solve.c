@@ -416,7 +416,7 @@ START_TEST(unknown_projectors_are_refused_before_work)
 }
 END_TEST
 
-/* A rank may have as many columns as a basis is made of (artifact/vector_sums.h), and no more. */
+/* A rank may have as many columns as a basis is made of (accumulate/vector_sums.h), and no more. */
 START_TEST(ranks_end_where_the_basis_does)
 {
     int64_t rank = EXF_BASIS_RANK;

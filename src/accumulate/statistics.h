@@ -1,10 +1,10 @@
 /* statistics.h - the additive sufficient statistics of a run: one layer at a time in memory,
- * all layers on disk as `statistics` (artifact_statistics.c). */
-#ifndef EXF_ARTIFACT_STATISTICS_H
-#define EXF_ARTIFACT_STATISTICS_H
+ * all layers on disk as `statistics` (statistics_file.c). */
+#ifndef EXF_ACCUMULATE_STATISTICS_H
+#define EXF_ACCUMULATE_STATISTICS_H
 #include "artifact/data.h"
-#include "artifact/norm_sums.h"
-#include "artifact/vector_sums.h"
+#include "accumulate/norm_sums.h"
+#include "accumulate/vector_sums.h"
 #include "base/exact.h"
 
 /* A route sample: some tokens' routes of one layer as the router made them, from which budgets per token are solved
@@ -108,7 +108,7 @@ typedef enum {
 } exf_layer_part;
 
 /* The sums of one MoE layer.  Sums are exact; counts are tokens where nothing else is said. */
-typedef struct {
+typedef struct exf_layer_statistics {
 #define EXF_ELEMENT_TYPE_EXACT exf_exact
 #define EXF_ELEMENT_TYPE_COUNT uint64_t
 #define X(name, of, element, part, rounded, words) EXF_ELEMENT_TYPE_##element *name;
@@ -191,7 +191,7 @@ typedef struct {
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
     const exf_provenance *origin;        /* NULL: none */
-    int is_basis;                        /* 1: a basis (artifact_basis.h): only what vector sums are over is put */
+    int is_basis;                        /* 1: a basis (basis_file.h): only what vector sums are over is put */
 } exf_statistics_header;
 
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
@@ -213,7 +213,7 @@ exf_code exf_statistics_commit(exf_statistics_writer *w, char digest[EXF_SHA256_
 void exf_statistics_abort(exf_statistics_writer *w); /* allowed after commit */
 
 /* ---- reading, layer by layer ---------------------------------------------- */
-typedef struct {
+typedef struct exf_statistics_reader {
     exf_h5 *h;
     exf_run_shape shape;
     int n_layers;

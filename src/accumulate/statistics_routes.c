@@ -1,5 +1,5 @@
 /* statistics_routes.c - the route sample of a layer in memory and in its file; see statistics.h. */
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 
 #include "base/mem.h"
 

@@ -1,5 +1,5 @@
 /* vector_sums.c - sums from which vectors are solved: in memory, on their grids, in files; see vector_sums.h. */
-#include "artifact/vector_sums.h"
+#include "accumulate/vector_sums.h"
 
 #include "base/mem.h"
 

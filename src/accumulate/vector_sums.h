@@ -9,8 +9,8 @@
  * sums so that none can overflow: |zu| <= sqrt(target_sq source_sq), |zz|, |zv| <= target_sq
  * (Cauchy-Schwarz), and the unit is 2^-61 of that bound's next power of two.  Adding them is
  * integer adding, so order, threads and shards do not matter; a block's term is rounded once. */
-#ifndef EXF_ARTIFACT_VECTOR_SUMS_H
-#define EXF_ARTIFACT_VECTOR_SUMS_H
+#ifndef EXF_ACCUMULATE_VECTOR_SUMS_H
+#define EXF_ACCUMULATE_VECTOR_SUMS_H
 #include "artifact/artifact.h"
 #include "base/exact.h"
 
@@ -47,7 +47,7 @@ typedef struct {
 } exf_vector_sums;
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
-/* Allocates pairs, basis and grids alone: what sums are added up over (artifact_basis.h). */
+/* Allocates pairs, basis and grids alone: what sums are added up over (basis_file.h). */
 exf_code exf_vector_sums_new_choice(exf_vector_sums *v, int64_t n_pairs, int d_model, int rank, exf_err *err) EXF_CHECKED;
 void exf_vector_sums_free(exf_vector_sums *v);
 /* Chooses both grids of a pair from its scalar sums, a little coarser than Cauchy-Schwarz requires,

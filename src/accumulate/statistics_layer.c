@@ -1,10 +1,10 @@
-/* statistics_layer.c - a layer of statistics in the file (artifact_statistics.c): writes the datasets of its arrays in the order
- * of their table, reads them back and refuses what cannot be.
+/* statistics_layer.c - a layer of statistics in the file (statistics_file.c): writes the datasets of its arrays in the order
+ * of their table, and reads them back; the chapters refuse what cannot be.
  *
  * A layer of 128 experts is 6.1 MB, which a GPU's pass has every 25 ms: rounding, writing and checksums are shared out among
  * threads, each of which rounds what it writes next, and libhdf5, which serves one, makes the datasets before and adds the
  * checksums after. */
-#include "artifact/statistics.h"
+#include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
 
@@ -235,96 +235,20 @@ out:
     return rc;
 }
 
-/* ---- what cannot be ----------------------------------------------------------------- */
-
-static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    char pairs[PATH_LEN], experts[PATH_LEN];
-    snprintf(pairs, sizeof pairs, "/layers/%d/count[", layer);
-    snprintf(experts, sizeof experts, "/layers/%d/norm_count[", layer);
-    exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
-                          .common = r->common, .count = s->count, .expert_count = s->norm_count, .empty_slots = *s->empty_slots};
-    return exf_counts_check(&c, err);
-}
-
-/* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
-static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts;
-    for (size_t i = 0; i < e * e; i++)
-        if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
-            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences",
-                            exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->sequences[i],
-                            (unsigned long long)s->count[i], r->sequences.n);
-    return EXF_OK;
-}
-
-/* Checks the counts of a half: they are mirrored and no larger than the whole ones. */
-static exf_code check_half(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts;
-    for (size_t i = 0; i < e * e; i++) {
-        size_t mirror = i % e * e + i / e;
-        if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
-        return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/half/count[%zu, %zu] is %llu, the mirrored pair's %llu, the whole's %llu",
-                        exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->half_count[i],
-                        (unsigned long long)s->half_count[mirror], (unsigned long long)s->count[i]);
-    }
-    return EXF_OK;
-}
-
-static exf_code check_stream(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    double energy = exf_exact_value(s->stream_sq), inverse = exf_exact_value(s->stream_inverse_sq);
-    int has_energy = energy > 0 && *s->stream_count >= 1 && *s->stream_count <= (uint64_t)r->shape.n_tokens;
-    int has_inverse = *s->stream_inverse_count <= *s->stream_count && (inverse > 0) == (*s->stream_inverse_count > 0);
-    if (has_energy && has_inverse) return EXF_OK;
-    if (has_energy)
-        return exf_fail(err, EXF_FORMAT,
-                        "%s: /layers/%d/stream_inverse has a sum of %.17g over %llu tokens, expected one above 0 over 1 to %llu",
-                        exf_h5_path(r->h), layer, inverse, (unsigned long long)*s->stream_inverse_count,
-                        (unsigned long long)*s->stream_count);
-    return exf_fail(err, EXF_FORMAT,
-                    "%s: /layers/%d/stream has an energy of %.17g over %llu tokens, expected one above 0 over 1 to %lld",
-                    exf_h5_path(r->h), layer, energy, (unsigned long long)*s->stream_count, (long long)r->shape.n_tokens);
-}
-
-/* Checks that the bare router gave each token of common input K experts. */
-static exf_code check_bare(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    uint64_t all = 0, tokens = s->n_experts > 1 ? s->count[1] : 0;
-    for (int e = 0; e < s->n_experts; e++) {
-        uint64_t n = s->bare_count[e];
-        int sums = exf_exact_value(&s->bare_norm_sum[e]) != 0 || exf_exact_value(&s->bare_contribution_sum[e]) != 0;
-        if (n > tokens || (!n && sums))
-            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/bare: expert %d has sums of %llu tokens of %llu of common input",
-                            exf_h5_path(r->h), layer, e, (unsigned long long)n, (unsigned long long)tokens);
-        all += n;
-    }
-    if (r->common_input && all == tokens * (uint64_t)r->shape.top_k) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT,
-                    "%s: /layers/%d/bare/count has %llu routes, expected %lld of each of %llu tokens of common input",
-                    exf_h5_path(r->h), layer, (unsigned long long)all, (long long)r->shape.top_k, (unsigned long long)tokens);
-}
-
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
 {
-    int layer = r->layer_number[i], found, has[EXF_N_PARTS] = {0};
-    exf_code rc;
+    int layer = r->layer_number[i], found;
+    exf_layer_read read = {.r = r, .layer = layer};
+    exf_code rc = EXF_OK;
     exf_layer_statistics_zero(s);
     for (int k = 0; k < EXF_N_LAYER_ARRAYS; k++) {
         const exf_layer_array *a = &exf_layer_arrays[k];
         EXF_TRY(look_for_part(r, layer, a, &found, err));
         if (found) EXF_TRY(read_array(r, layer, a, s, err));
-        has[a->part] |= found;
+        read.has[a->part] |= found;
     }
-    if (has[EXF_PART_STREAM]) EXF_TRY(check_stream(r, layer, s, err));
-    EXF_TRY(exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err));
-    EXF_TRY(check_counts(r, layer, s, err));
-    if (r->sequences.length) EXF_TRY(check_sequences(r, layer, s, err));
-    if (r->has_halves) EXF_TRY(check_half(r, layer, s, err));
-    EXF_TRY(exf_norm_sums_read(&s->norms, r->h, &r->shape, layer, s->norm_count, err));
-    if (has[EXF_PART_BARE]) rc = check_bare(r, layer, s, err);
+    for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
+        if (c->check) EXF_TRY(c->check(&read, s, err));
 out:
     return rc;
 }

@@ -1,4 +1,4 @@
-/* artifact_basis.c - the file format `basis`, version 3, the first; see artifact_basis.h.
+/* basis_file.c - the file format `basis`, version 3, the first; see basis_file.h.
  *
  * exfold-calibrate --basis-only writes it; calibrate.basis gives it to the runs over shards of the same data.
  * Root attributes beside those of artifact.h:
@@ -16,7 +16,7 @@
  * The fact accumulate.basis_digest is the SHA-256 over all layers' number, P, H, R (u64), pair, basis, grid, and with a norm
  * head q (u64) and its directions, little endian.  The facts accumulate.rank (absent: 32, or H), .samples, .seed,
  * .vector_pairs, .ridge, .clip and .norm_head say how it was chosen. */
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
 
 #include "artifact/provenance.h"
 #include "base/mem.h"

@@ -1,17 +1,17 @@
-/* artifact_basis.h - a basis is what the vector sums of a layer are added up over: the pairs that have vectors, the
+/* basis_file.h - a basis is what the vector sums of a layer are added up over: the pairs that have vectors, the
  * low-rank basis Q and the grids (vector_sums.h).  An ordinary run makes its own from all of its data.  Made
- * first, as a file of its own (artifact_basis.c), it is given to the shards of a corpus: sums over one basis add.
+ * first, as a file of its own (basis_file.c), it is given to the shards of a corpus: sums over one basis add.
  *
  * Its digest is the SHA-256 over, layer by layer in rising order, the layer's number, P, H and R (u64), then the
  * elements of pair, basis and grid and, with a norm head, q (u64) and its directions, all little endian.  Statistics
  * with vector sums or those of a norm head, however they were made, have it as the fact accumulate.basis_digest; so
  * has the basis' own file. */
-#ifndef EXF_ARTIFACT_ARTIFACT_BASIS_H
-#define EXF_ARTIFACT_ARTIFACT_BASIS_H
+#ifndef EXF_ACCUMULATE_BASIS_FILE_H
+#define EXF_ACCUMULATE_BASIS_FILE_H
 #include "artifact/artifact.h"
 #include "artifact/data.h"
-#include "artifact/norm_sums.h"
-#include "artifact/vector_sums.h"
+#include "accumulate/norm_sums.h"
+#include "accumulate/vector_sums.h"
 
 #define EXF_BASIS_FACT "accumulate.basis_digest"
 

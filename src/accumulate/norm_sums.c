@@ -1,36 +1,11 @@
 /* norm_sums.c - sums from which a norm head is solved: in memory and in files; see norm_sums.h. */
-#include "artifact/norm_sums.h"
+#include "accumulate/norm_sums.h"
 
 #include "base/mem.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static const double least_weight = 1e-6, least_norm = 1e-10;
-
-double exf_norm_logit_mean(const float *logits, int n_experts)
-{
-    double sum = 0;
-    for (int e = 0; e < n_experts; e++) sum += (double)logits[e];
-    return sum / n_experts;
-}
-
-void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm)
-{
-    phi[0] = 1;
-    memcpy(phi + 1, projected, (size_t)q * sizeof *phi);
-    phi[q + 1] = logit_above_mean;
-    phi[q + 2] = log(weight > least_weight ? weight : least_weight);
-    phi[q + 3] = log(norm > least_norm ? norm : least_norm);
-}
-
-float exf_norm_predicted(const float *theta, const double *phi, int q)
-{
-    double sum = 0;
-    for (size_t i = 0; i < exf_norm_features(q); i++) sum += (double)theta[i] * phi[i];
-    return (float)exp(sum);
-}
 
 /* ---- in memory ------------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* statistics.c - the arrays of a layer's sums: their table, their memory, merging; see statistics.h. */
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 
 #include "base/mem.h"
 

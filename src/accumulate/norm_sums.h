@@ -2,7 +2,7 @@
  * before the expert runs (docs/method.md, section 13).
  *
  * With x the hidden state that router and experts read, z the router's logits, w an expert's router weight and u its output, the
- * features of a routed slot are
+ * features of a routed slot (artifact/tables.h) are
  *   phi = [1, V'x (q), z[e] less the mean of z, log max(w, 1e-6), log ||x||]   (F = q + 4), and y = log ||u||
  * and, each of them rounded to a multiple of 2^-12, over the slots of each expert
  *   pp = sum phi phi'   [F (F + 1) / 2] the lower triangle, row by row; its first element counts the slots
@@ -10,9 +10,9 @@
  *   yy = sum y y
  * all of them exact, so that order, threads, shards and ranks do not matter.  V [H, q] has the
  * principal directions of the layer's inputs, not centred, of a sample of tokens; sums over one V add. */
-#ifndef EXF_ARTIFACT_NORM_SUMS_H
-#define EXF_ARTIFACT_NORM_SUMS_H
-#include "artifact/artifact.h"
+#ifndef EXF_ACCUMULATE_NORM_SUMS_H
+#define EXF_ACCUMULATE_NORM_SUMS_H
+#include "artifact/tables.h"
 #include "base/exact.h"
 #include "base/hash.h"
 
@@ -22,8 +22,6 @@
 /* The fact of statistics that says how many directions q they have. */
 #define EXF_NORM_HEAD_FACT "accumulate.norm_head"
 
-enum { EXF_NORM_MOST = 256 /* directions */, EXF_NORM_BESIDE = 4 /* features beside them */ };
-
 typedef struct {
     int n_experts, d_model;
     int q;          /* directions; 0: there are no sums, and all else is NULL */
@@ -31,11 +29,6 @@ typedef struct {
     double *basis;  /* [H, q] V, orthonormal columns */
     exf_exact *pp, *py, *yy; /* [E, F (F + 1) / 2], [E, F], [E] */
 } exf_norm_sums;
-
-static inline size_t exf_norm_features(int q)
-{
-    return (size_t)q + EXF_NORM_BESIDE;
-}
 
 /* Returns the elements of pp of an expert. */
 static inline size_t exf_norm_products(int q)
@@ -48,15 +41,6 @@ static inline int exf_norm_directions(int64_t q, int64_t d_model)
 {
     return (int)(q < d_model ? q : d_model);
 }
-
-/* Returns the mean of a token's router logits [E], which features take from the expert's own. */
-double exf_norm_logit_mean(const float *logits, int n_experts);
-
-/* Fills the features of a slot from V'x, which has q elements. */
-void exf_norm_features_of(double *phi, const double *projected, int q, double logit_above_mean, double weight, double norm);
-
-/* Returns exp(theta phi), the norm that a head predicts from the features of a slot. */
-float exf_norm_predicted(const float *theta, const double *phi, int q);
 
 exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, exf_err *err) EXF_CHECKED;
 void exf_norm_sums_zero(exf_norm_sums *s); /* the basis is then not known */
@@ -81,6 +65,6 @@ exf_code exf_norm_basis_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_
 exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
                             exf_err *err) EXF_CHECKED;
 exf_code exf_norm_basis_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err) EXF_CHECKED;
-/* Adds a layer's basis to the digest of what sums are over (artifact_basis.h); nothing where none is known. */
+/* Adds a layer's basis to the digest of what sums are over (basis_file.h); nothing where none is known. */
 exf_code exf_norm_basis_hash(exf_hash *h, const exf_norm_sums *s, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 6.
+/* statistics_file.c - the file format `statistics`, version 6.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -32,7 +32,7 @@
  *   /origin                        a group of text attributes: the manifest, tokens and shard of each part
  *       that was added up.  It records how the file was made, so no digest covers it.
  *   /layers/<l>/vectors/...        vector_sums.h; what they were added up over is the fact
- *       accumulate.basis_digest (artifact_basis.h), which files of earlier programs lack
+ *       accumulate.basis_digest (basis_file.h), which files of earlier programs lack
  * Since version 4, each of which may be absent:
  *   /layers/<l>/energy_sum         F64 [E] and exact/...: squares of router weight times norm
  *   /layers/<l>/stream/sq          F64 [1]      squared norms of the residual stream after the layer, summed over tokens
@@ -61,9 +61,9 @@
  *   /layers/<l>/norms/...          norm_sums.h, in files with the fact accumulate.norm_head
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
-#include "artifact/artifact_basis.h"
+#include "accumulate/basis_file.h"
 #include "artifact/provenance.h"
-#include "artifact/statistics.h"
+#include "accumulate/statistics.h"
 
 #include "base/mem.h"
 
