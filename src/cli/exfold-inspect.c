@@ -146,8 +146,8 @@ static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t l
         goto out;
     }
     ids->n = 0;
-    EXF_TRY(exf_tokenizer_encode(t, text, n, ids, err));
-    write_ids(ids, w);
+    if ((rc = exf_tokenizer_encode(t, text, n, ids, err)) != EXF_OK) exf_err_prefix(err, "%s: ", where);
+    else write_ids(ids, w);
 out:
     exf_json_free(doc);
     return rc;

@@ -3,7 +3,7 @@
  * Supported of tokenizer.json: normalizer null, NFC, Prepend, Replace (of a String), or a Sequence of these; model BPE (merges as
  * pairs or as "a b" strings, ignore_merges, no dropout, no affixes) of one of two kinds:
  *
- *   bytes       a token for every byte of UTF-8, no unk_token; pre_tokenizer Split (the file's own regex through PCRE2, as far as
+ *   bytes       tokens of bytes in GPT-2's letters, no unk_token; pre_tokenizer Split (the file's own regex through PCRE2, as far as
  *               exf_regex_translate() goes, or a literal String; behavior Isolated, or Removed with invert), Digits, and last
  *               ByteLevel (add_prefix_space false), Sequence of these
  *   characters  byte_fallback true, unk_token, fuse_unk; pre_tokenizer null, or Metaspace of U+2581
@@ -61,6 +61,7 @@ int exf_tokenizer_bos_disputed(const exf_tokenizer *t);
 const char *exf_tokenizer_unicode(void);
 
 /* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary
- * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8. */
+ * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8; EXF_MODEL with the byte if no token stands for it,
+ * as for some control characters in released vocabularies, where the library drops it without a word. */
 exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t len, exf_ids *ids, exf_err *err) EXF_CHECKED;
 #endif

@@ -199,9 +199,25 @@ static int add_bytes(const exf_bpe *b, exf_bpe_work *w, const char *character, s
     return 1;
 }
 
+/* Refuses a piece with a byte that no token stands for; the library drops it without a word. */
+static exf_code refuse_byte(const exf_bpe *b, const char *bytes, size_t len, exf_err *err)
+{
+    for (size_t i = 0; i < len; i++)
+        if (b->byte_id[(unsigned char)bytes[i]] < 0)
+            return exf_fail(err, EXF_MODEL, "the text has the byte 0x%02x, which no token of the model's vocabulary stands for; "
+                            "take its character out of the text, as the tokenizers library would do unasked",
+                            (unsigned)(unsigned char)bytes[i]);
+    return EXF_OK;
+}
+
+static exf_code add_bytes_of_piece(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len, exf_err *err)
+{
+    return add_bytes(b, w, text, len) ? EXF_OK : refuse_byte(b, text, len, err);
+}
+
 /* A symbol for each character, or for each byte of one that is no token.  As in the library, an unk_token waits for the next
  * character that is a token, or unfused for the next one that is unknown, and bytes go before it. */
-static void add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len)
+static exf_code add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len, exf_err *err)
 {
     int waiting = 0;
     for (size_t i = 0, n; i < len; i += n) {
@@ -209,11 +225,13 @@ static void add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, 
         n = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
         int32_t id = c < 0x80 ? b->letter_id[c] : exf_vocabulary_find(&b->vocab, text + i, n);
         if (id < 0 && add_bytes(b, w, text + i, n)) continue;
+        if (id < 0 && b->unk_id < 0) return refuse_byte(b, text + i, n, err);
         if (waiting && (id >= 0 || !b->fuse_unk)) add_symbol(w, b->unk_id);
         waiting = id < 0;
         if (id >= 0) add_symbol(w, id);
     }
     if (waiting) add_symbol(w, b->unk_id);
+    return EXF_OK;
 }
 
 static exf_code merge_symbols(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
@@ -225,9 +243,7 @@ static exf_code merge_symbols(const exf_bpe *b, exf_bpe_work *w, const char *pre
     EXF_TRY(exf_mem_grow(&w->heap, &w->heap_cap, 2 * len, sizeof *w->heap, "merge candidates of a piece", err));
     w->n_heap = 0;
     w->n_symbols = 0;
-    if (b->fallback) add_characters(b, w, pretoken, len);
-    else
-        for (size_t i = 0; i < len; i++) add_symbol(w, b->byte_id[(unsigned char)pretoken[i]]);
+    EXF_TRY(b->fallback ? add_characters(b, w, pretoken, len, err) : add_bytes_of_piece(b, w, pretoken, len, err));
     for (uint32_t i = 0; i < w->n_symbols; i++) offer_merge(b, w, i);
     EXF_TRY(merge_all(b, w, err));
     EXF_TRY(append_symbols(w, ids, err));

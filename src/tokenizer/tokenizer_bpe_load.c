@@ -71,23 +71,10 @@ out:
     return rc;
 }
 
-/* Whether UTF-8 has the byte anywhere. */
-static int is_in_utf8(int c)
+/* Released vocabularies lack bytes that their training never saw; a text that has one is refused (refuse_byte). */
+static void find_bytes(exf_bpe *b)
 {
-    return c < 0xc0 || (c >= 0xc2 && c <= 0xf4);
-}
-
-/* Every byte that UTF-8 can hold needs a token: the library drops what it cannot encode without a word.  vocabulary: what messages
- * call the list of tokens. */
-static exf_code find_bytes(exf_bpe *b, const char *vocabulary, const char *where, exf_err *err)
-{
-    for (int c = 0; c < 256; c++) {
-        b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
-        if (is_in_utf8(c) && b->byte_id[c] < 0)
-            return exf_fail(err, EXF_MODEL, "%s: %s lacks \"%.*s\", the token of byte 0x%02x", where, vocabulary,
-                            b->alphabet_len[c], b->alphabet[c], (unsigned)c);
-    }
-    return EXF_OK;
+    for (int c = 0; c < 256; c++) b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
 }
 
 /* The tokens "<0x00>" to "<0xFF>", and unk_token, which stands for characters that have no token and lack one for a byte. */
@@ -105,9 +92,6 @@ static exf_code find_fallback(exf_bpe *b, const exf_json *model, const char *whe
     for (int c = 0; c < 256; c++) {
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)c);
         b->byte_id[c] = exf_vocabulary_find(&b->vocab, name, strlen(name));
-        if (is_in_utf8(c) && b->byte_id[c] < 0 && !text)
-            return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%s\", the token of byte 0x%02x, and model has no unk_token",
-                            where, name, (unsigned)c);
         char letter = (char)c;
         b->letter_id[c] = c < 0x80 ? exf_vocabulary_find(&b->vocab, &letter, 1) : -1;
     }
@@ -187,7 +171,7 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
         EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
     EXF_TRY(load_vocab(b, model, where, err));
     if (b->fallback) EXF_TRY(find_fallback(b, model, where, err));
-    else EXF_TRY(find_bytes(b, "model.vocab", where, err));
+    else find_bytes(b);
     b->words = b->fallback && !b->ignore_merges && exf_vocabulary_find(&b->vocab, EXF_METASPACE, EXF_METASPACE_LEN) >= 0;
     EXF_TRY(load_merges(b, model, where, err));
 out:
@@ -250,7 +234,7 @@ exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const 
     b->ignore_merges = 1;
     b->size = (int32_t)n;
     EXF_TRY(put_ranks(b, token, n, where, err));
-    EXF_TRY(find_bytes(b, "its vocabulary", where, err));
+    find_bytes(b);
     for (size_t i = 0; i <= b->vocab.mask; i++) splits += walk_splits(b, &b->vocab.slot[i], 0);
     EXF_TRY(exf_merges_new(&b->merges, splits, err));
     for (size_t i = 0; i <= b->vocab.mask; i++) (void)walk_splits(b, &b->vocab.slot[i], 1);
