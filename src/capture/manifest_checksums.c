@@ -32,7 +32,16 @@ size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i)
     return k;
 }
 
-exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
+static exf_code refuse_digest(const exf_manifest_source *s, const char *digest, int fresh, exf_err *err)
+{
+    if (!fresh)
+        return exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest, s->sha256);
+    return exf_fail(err, EXF_MODEL, "--text: %s changed while it was read: its sha256 was %.12s..., now it is %.12s...; wait until "
+                    "it is written, or give a copy of it", s->path, s->sha256, digest);
+}
+
+/* fresh: whoever pinned the files did so a moment ago. */
+static exf_code verify(const exf_manifest *m, int fresh, exf_err *err)
 {
     exf_code rc = EXF_OK;
     char(*digest)[EXF_SHA256_HEX] = NULL;
@@ -46,13 +55,23 @@ exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
             goto out;
         }
         if (strcmp(digest[first], s->sha256) != 0) {
-            rc = exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest[first], s->sha256);
+            rc = refuse_digest(s, digest[first], fresh, err);
             goto out;
         }
     }
 out:
     exf_mem_free(digest);
     return rc;
+}
+
+exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
+{
+    return verify(m, 0, err);
+}
+
+exf_code exf_manifest_verify_texts(const exf_manifest *m, exf_err *err)
+{
+    return verify(m, 1, err);
 }
 
 exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err)
