@@ -3,6 +3,7 @@
 #include "capture/corpus_internal.h"
 
 #include "base/file.h"
+#include "format/unpack.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +11,6 @@
 #define PIPED " | PROGRAM --text -"
 
 static const struct { const char *magic; size_t n; exf_foreign is; } kinds[] = {
-    {"\x1f\x8b\x08", 3, {"compressed with gzip twice", "unpack it first: gzip -d", NULL}},
-    {"\x28\xb5\x2f\xfd", 4, {"compressed twice", "unpack it first: zstd -d", NULL}},
     {"\xfd""7zXZ", 5, {"compressed with xz", "unpack it first, or pipe it: xz -dc FILE" PIPED, NULL}},
     {"BZh", 3, {"compressed with bzip2", "unpack it first, or pipe it: bzip2 -dc FILE" PIPED, NULL}},
     {"PK\3\4", 4, {"a zip archive", "unpack it first: unzip", NULL}},
@@ -62,7 +61,10 @@ int exf_foreign_find(exf_foreign *out, const char *bytes, size_t len)
             *out = kinds[i].is;
             return 1;
         }
-    if (is_tar(bytes, len)) *out = (exf_foreign){"a tar archive", "unpack it into a directory first, and name that", NULL};
+    exf_packing again = exf_packing_of(bytes, len); /* the bytes are unpacked once */
+    if (again == EXF_GZIP) *out = (exf_foreign){"compressed with gzip twice", "unpack it first: gzip -d", NULL};
+    else if (again == EXF_ZSTD) *out = (exf_foreign){"compressed twice", "unpack it first: zstd -d", NULL};
+    else if (is_tar(bytes, len)) *out = (exf_foreign){"a tar archive", "unpack it into a directory first, and name that", NULL};
     else if (is_arrow_stream(bytes, len)) *out = (exf_foreign){"an Arrow table", NULL, "table_lines.py"};
     else if (is_utf16(bytes, len)) *out = (exf_foreign){"UTF-16", "pipe it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE" PIPED, NULL};
     else return 0;

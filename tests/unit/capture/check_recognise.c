@@ -159,6 +159,7 @@ START_TEST(kinds_of_packed_text)
     refused(packed("e", EXF_GZIP, "%PDF-1.4"), NULL, "is a PDF");
     refused(packed("f", EXF_ZSTD, ""), NULL, "is empty");
     refused(packed("g", EXF_GZIP, "\x1f\x8b\x08 again"), NULL, "is compressed with gzip twice");
+    refused(packed("h", EXF_GZIP, "\x52\x2a\x4d\x18 again"), NULL, "is compressed twice");
 }
 END_TEST
 
