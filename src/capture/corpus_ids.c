@@ -162,6 +162,7 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err)
     EXF_TRY(exf_mem_new(&r.raw, BLOCK, sizeof *r.id, "token ids", err));
     EXF_TRY(exf_mem_new(&r.id, BLOCK, sizeof *r.id, "token ids", err));
     for (int64_t row = 0; row < r.tensor->view.shape[0]; row++) EXF_TRY(read_row(&r, row, err));
+    rc = exf_source_unchanged(p->source, exf_st_file_of(r.file), err);
 out:
     exf_mem_free(r.raw);
     exf_mem_free(r.id);

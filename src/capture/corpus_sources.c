@@ -68,12 +68,12 @@ static void close_text(text_file *t)
 }
 
 /* Reads a whole file as one document. */
-static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *err)
+static exf_code read_whole(const exf_manifest_source *s, char **text, size_t *len, exf_err *err)
 {
     text_file t = {.file = NULL};
     exf_code rc;
     size_t cap = 0, got = CHUNK;
-    EXF_TRY(open_text(&t, path, err));
+    EXF_TRY(open_text(&t, s->file, err));
     uint64_t size = exf_unpack_kind(t.bytes) == EXF_PLAIN ? exf_file_size(t.file) : 0; /* a packed one does not say it */
     if (size <= MAX_DOCUMENT) EXF_TRY(exf_mem_grow(text, &cap, (size_t)size + CHUNK, 1, "text of a source", err));
     for (*len = 0; got == CHUNK && *len <= MAX_DOCUMENT && size <= MAX_DOCUMENT; *len += got) {
@@ -84,6 +84,8 @@ static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *
     if (*len > MAX_DOCUMENT || size > MAX_DOCUMENT)
         rc = exf_fail(err, EXF_MODEL, "%s%" PRIu64 " bytes, a document has at most %d; split it into files or JSON lines",
                       size ? "" : "unpacks to more than ", size ? size : (uint64_t)MAX_DOCUMENT, MAX_DOCUMENT);
+    else
+        rc = exf_source_unchanged(s, t.file, err);
 out:
     close_text(&t);
     return rc;
@@ -101,7 +103,7 @@ exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err)
     char *text = NULL;
     size_t len = 0;
     const char *label = p->source->label;
-    exf_code rc = read_whole(p->source->file, &text, &len, err);
+    exf_code rc = read_whole(p->source, &text, &len, err);
     size_t valid = rc == EXF_OK ? exf_utf8_valid(text, len) : 0;
     if (rc != EXF_OK)
         exf_err_prefix(err, "%s: ", label);
@@ -311,6 +313,7 @@ exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err)
         if (!line) break;
         if (!is_blank(line, len)) EXF_TRY(read_line(&r, line, len, err));
     }
+    rc = exf_source_unchanged(p->source, r.file.file, err);
 out:
     exf_mem_free(r.buf);
     exf_text_free(&r.rendered);

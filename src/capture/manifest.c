@@ -365,6 +365,7 @@ static void free_source(exf_manifest_source *s)
     exf_mem_free(s->field);
     exf_mem_free(s->tensor);
     exf_mem_free(s->domain);
+    exf_mem_free(s->state);
 }
 
 void exf_manifest_free(exf_manifest *m)

@@ -99,6 +99,7 @@ typedef struct {
     char **where_key, **where_value;
     int64_t sequences;           /* 0: not stated */
     char sha256[EXF_SHA256_HEX]; /* lower case; "" when unpinned */
+    char *state;                 /* of the file when exf_manifest_verify() hashed it; NULL: it did not */
 } exf_manifest_source;
 
 typedef struct {
@@ -122,9 +123,11 @@ exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, c
 void exf_manifest_free(exf_manifest *m); /* NULL is allowed */
 /* Compares every pinned source with its file; a file is read once however many
  * sources share it. */
-exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err) EXF_CHECKED;
+exf_code exf_manifest_verify(exf_manifest *m, exf_err *err) EXF_CHECKED;
 /* The same of a manifest that was made of these files a moment ago: one that differs is still being written. */
-exf_code exf_manifest_verify_texts(const exf_manifest *m, exf_err *err) EXF_CHECKED;
+exf_code exf_manifest_verify_texts(exf_manifest *m, exf_err *err) EXF_CHECKED;
+/* EXF_MODEL if the source's file, which f has read, is not the one that was hashed, or was changed while it was read. */
+exf_code exf_source_unchanged(const exf_manifest_source *s, const exf_file *f, exf_err *err) EXF_CHECKED;
 /* Counts the sources without a checksum and lists their files, each once and at most four by name:
  * "a.jsonl, b.txt, ..."; *files NULL where there are none, else the caller frees. */
 exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err) EXF_CHECKED;
