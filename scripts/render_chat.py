@@ -252,14 +252,18 @@ def write_lines(path, documents, force=False, expect=None):
 
 
 def write_pipe(documents):
-    """A line per document, to standard output; 141 where nobody reads on, who has said why.  A failure leaves a line that is no JSON, so
-    that whoever reads does not take the rows before it for all of them."""
+    """A line per document, to standard output; 141 where nobody reads on, who has said why.  A failure after
+    the first leaves a line that is no JSON, so that whoever reads does not take the rows before it for all of them."""
+    count = 0
     try:
         try:
             for d in documents:
                 sys.stdout.buffer.write(jsonl_line(d).encode("utf-8"))
-        except Failure:
-            sys.stdout.buffer.write(b"the rows end here by an error\n")
+                count += 1
+        except BrokenPipeError:
+            raise
+        except BaseException:  # whatever ends it
+            sys.stdout.buffer.write(b"the rows end here by an error\n" if count else b"")
             raise
         finally:
             sys.stdout.flush()

@@ -80,8 +80,8 @@ def batches_of(path, wanted):
                     yield batch.slice(at, BATCH).select(columns)
     except OSError as e:
         raise Failure(4 if isinstance(e, FileNotFoundError | PermissionError) else 5, f"{path}: {first_line(e)}") from e
-    except pyarrow.ArrowInvalid as e:
-        raise Failure(5, f"{path}: is no Parquet or Arrow table: {first_line(e)}") from e
+    except pyarrow.ArrowException as e:
+        raise Failure(5, f"{path}: cannot be read as a Parquet or Arrow table: {first_line(e)}") from e
 
 
 def plain(value):

@@ -73,7 +73,8 @@ class Tables(unittest.TestCase):
             f.write(b"PAR1 and no more")
         last = self.fails(5, "b.parquet", self.dir).splitlines()[-1]
         self.assertRaises(ValueError, json.loads, last)
-        self.fails(4, "nowhere", self.path("nowhere"))
+        self.assertEqual(self.fails(4, "nowhere", self.path("nowhere")), b"")  # a line of words would be a text
+        self.assertEqual(self.fails(5, "b.parquet", self.path("b.parquet")), b"")
 
     def test_a_pipe_of_both_scripts(self):
         os.makedirs(self.path("model/x"))
