@@ -74,22 +74,21 @@ out:
     return rc;
 }
 
-/* Decides how many sequences to take.  The file must have the number that its source states even in a run that takes fewer. */
+/* Decides how many sequences to take.  The file must have the number that its source states even in a run that takes fewer;
+ * duplicates count as what it has, and leave fewer to take. */
 static exf_code choose_count(const builder *b, size_t i, size_t *take, exf_err *err)
 {
     const exf_source_chunks *p = &b->pool;
     const exf_manifest_source *s = p->source;
-    int64_t want = b->want[i], have = (int64_t)p->n;
-    char others[80] = "";
-    if (p->n_duplicates) snprintf(others, sizeof others, " that the text has not already (%" PRIu64 " more are)", p->n_duplicates);
+    int64_t want = b->want[i], have = (int64_t)(p->n + p->n_duplicates);
     if (s->sequences > have)
-        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens%s, %" PRId64 " asked for",
-                        s->label, have, p->max_tokens, others, s->sequences);
+        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label,
+                        have, p->max_tokens, s->sequences);
     if (want > have)
         return exf_fail(err, EXF_MODEL,
-                        "%s: %" PRId64 " sequences of at most %" PRId64 " tokens%s, %" PRId64 " asked for as its share of %" PRId64,
-                        s->label, have, p->max_tokens, others, want, b->request->sequences);
-    *take = want < 0 ? p->n : (size_t)want;
+                        "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for as its share of %" PRId64,
+                        s->label, have, p->max_tokens, want, b->request->sequences);
+    *take = want < 0 || want > (int64_t)p->n ? p->n : (size_t)want;
     return EXF_OK;
 }
 

@@ -236,8 +236,12 @@ START_TEST(sequences_are_taken_once)
     ck_assert(c->n_duplicates == 2 && c->duplicate_tokens == 12);
     ck_assert(c->domains[0].sequences_dropped == 2 && c->domains[0].tokens_dropped == 12);
     exf_corpus_free(c);
-    q = ask(HEAD S(2) SILENT S(3));
-    refused(&q, EXF_MODEL, "source 3 0 sequences of at most 8 tokens that the text has not already (5 more are) 3");
+    q = ask(HEAD S(2) SILENT S(6));
+    refused(&q, EXF_MODEL, "source 3 5 sequences of at most 8 tokens 6");
+    q = ask(HEAD S(4)); /* has five, of which three are left */
+    c = load(&q);
+    ck_assert(c->n_sequences == 3 && c->n_duplicates == 2);
+    exf_corpus_free(c);
     q = ask(HEAD S(2) SILENT SILENT);
     c = load(&q);
     ck_assert_uint_eq(c->n_sequences, 3);
