@@ -30,6 +30,7 @@ GPT_OSS = ["<|startoftext|>", "<|endoftext|>", "<|reserved_200000|>", "<|reserve
 MINIMAX = ["]!p~[", "<fim_prefix>", "<reponame>", "]~!b[", "[e~[", "]~b]", "<think>", "</think>"]
 KIMI_NAMES = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 3: "<|im_user|>", 4: "<|im_assistant|>", 10: "<|im_middle|>",
               11: "<|tool_call_begin|>", 254: "[UNK]", 255: "[PAD]"}
+SMOLLM2 = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
 OLMOE_BLANKS = [" " * n for n in range(12, 1, -1)]
 SENTENCES = r"""The quick brown fox jumps over the lazy dog; it's 1234567 times that they'll say we've won, I'm sure.
 Le cœur a ses raisons que la raison ne connaît point : œuvre, naïve, garçon, déjà vu, ça va.
@@ -90,7 +91,8 @@ def raw(names, special=True):
     return [AddedToken(name, normalized=False, special=special) for name in names]
 
 
-def byte_level(data, steps, splits, normalizer, ignore, names, blanks=()):
+def byte_level(data, steps, splits, normalizer, ignore, names, blanks=(), alphabet=None):
+    """alphabet: letters of bytes that the vocabulary has whatever the data; None: all."""
     t = Tokenizer(models.BPE(ignore_merges=ignore))
     if normalizer:
         t.normalizer = normalizer
@@ -98,7 +100,7 @@ def byte_level(data, steps, splits, normalizer, ignore, names, blanks=()):
     t.pre_tokenizer = pre_tokenizers.Sequence(steps + [last]) if steps else last
     t.decoder = decoders.ByteLevel()
     t.train_from_iterator(data, trainers.BpeTrainer(vocab_size=VOCABULARY, show_progress=False,
-                                                    initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+                                                    initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if alphabet is None else alphabet))
     t.add_special_tokens(raw(names))
     t.add_tokens([AddedToken(blank, normalized=True) for blank in blanks])
     return t
@@ -150,6 +152,7 @@ SHAPES = {
     "mixtral_unfused": lambda d: mixtral(d, False, metaspace("never", False), lacks=[0x80, 0xE4, 0xF0], fuse=False),
     "gpt_oss": lambda d: byte_level(d, removed(O200K), False, None, True, GPT_OSS),
     "minimax_m2": lambda d: byte_level(d, removed(O200K), False, None, False, MINIMAX),
+    "smollm2": lambda d: byte_level(d, [pre_tokenizers.Digits(individual_digits=True)], True, None, False, SMOLLM2, alphabet=[]),
     "olmoe": lambda d: byte_level(d, [], True, normalizers.NFC(), False, ["<|padding|>", "|||IP_ADDRESS|||"], OLMOE_BLANKS),
 }
 
@@ -202,10 +205,18 @@ def write_kimi(ranks):
                    f'    num_reserved_special_tokens = {RESERVED}\n\n    pat_str = "|".join(\n        [\n{lines}        ]\n    )\n')
 
 
+def ids_of(t, text):
+    """The ids; None where the vocabulary lacks a byte of the text, which the library drops without a word."""
+    ids = t.encode(text).ids
+    if not isinstance(t.decoder, decoders.ByteLevel) or t.normalizer:
+        return ids
+    return ids if t.decode(ids, skip_special_tokens=False) == text else None
+
+
 def encode(t, some):
     if isinstance(t, tiktoken.Encoding):
         return [t.encode(text, allowed_special="all") for text in some]
-    return [t.encode(text).ids for text in some]
+    return [ids_of(t, text) for text in some]
 
 
 def main():
@@ -227,7 +238,7 @@ def main():
         ids = encode(t, some)
         with open(f"{OUT}/{name}/ids.json", "w", encoding="utf-8") as file:
             file.write("[\n" + ",\n".join(json.dumps(i, separators=(",", ":")) for i in ids) + "\n]\n")
-        print(f"{name}: {sum(map(len, ids))} ids of {len(some)} texts")
+        print(f"{name}: {sum(len(i) for i in ids if i is not None)} ids of {sum(i is not None for i in ids)} texts")
 
 
 def written(name):

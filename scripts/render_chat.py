@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Render conversations with a checkpoint's own chat template.
 
-    python3 scripts/render_chat.py MODEL IN.jsonl OUT.jsonl [--messages messages] [--set enable_thinking=false]
+    python3 scripts/render_chat.py MODEL IN.jsonl OUT.jsonl [--messages NAME] [--set enable_thinking=false]
+    python3 scripts/table_lines.py data/ | python3 scripts/render_chat.py MODEL - - | exfold-calibrate --model MODEL --text - -o out
 
 IN.jsonl has a conversation per line, {"messages": [{"role": ..., "content": ...}, ...]}; OUT.jsonl
-gets {"text": ...} per line, in the same order, as a manifest's source of format jsonl wants it.
+gets {"text": ...} per line, in the same order, as a manifest's source of format jsonl wants it; - is a pipe.
 MODEL is a checkpoint directory with chat_template.jinja or with chat_template in its
-tokenizer_config.json.  Turns of {"from": "human"|"gpt"|..., "value": ...}, as ShareGPT's files have them (--messages
-conversations), are taken as {"role": "user"|"assistant"|..., "content": ...}.  Needs jinja2 3.1.6 or newer, nothing else;
-templates are foreign programs and run in jinja's sandbox.
+tokenizer_config.json.  Turns of {"from": "human"|"gpt"|..., "value": ...}, as ShareGPT's files have them in "conversations",
+are taken as {"role": "user"|"assistant"|..., "content": ...}; without --messages also "prompt" and "completion", and
+"instruction", "input", "output" (Alpaca: the user's lines and the answer).  A line's "tools" are the template's.  Needs jinja2 3.1.6
+or newer, nothing else; templates are foreign programs and run in jinja's sandbox.
 
 The conversation is rendered whole, without a prompt for a further answer.  ExFold puts the tokens that the
 model's tokenizer files name around every document (docs/data.md); where those start with the very token
@@ -133,6 +135,36 @@ def with_role(turn):
     return {"role": names.get(turn["from"], turn["from"]), "content": turn["value"]}
 
 
+def conversation_of(row, member, where):
+    """The messages of a row: those of the member, or of the members by which data sets are known (src/capture/members.c)."""
+    if member:
+        if member not in row:
+            raise Failure(3, f'{where}: has no member "{member}"')
+        return row[member]
+    for name in ("messages", "conversations", "conversation"):
+        if isinstance(row.get(name), list):
+            return row[name]
+    prompt, completion = row.get("prompt"), row.get("completion")
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return prompt + completion
+    if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
+        prompt, completion = "\n".join(s for s in (row["instruction"], row.get("input")) if s), row["output"]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+    raise Failure(3, f'{where}: has no member "messages"; of its members {", ".join(row) or "none"}, name the conversation with --messages')
+
+
+def tools_of(row, where):
+    """The tools that the row offers, as the template wants them; some data sets have them as a text of JSON."""
+    tools = row.get("tools")
+    if isinstance(tools, str) and tools:
+        try:
+            tools = json.loads(tools)
+        except ValueError as e:
+            raise Failure(3, f'{where}: "tools" is no JSON: {e}') from e
+    return {"tools": tools} if tools else {}
+
+
 class ChatTemplate:
     """A model's template; render() gives the text of one conversation."""
 
@@ -150,12 +182,12 @@ class ChatTemplate:
         self.front = first_of_documents(model)
         self.model = model
 
-    def render(self, messages, where):
+    def render(self, messages, where, **of_row):
         if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
             raise Failure(3, f"{where}: the conversation is no list of messages")
         messages = [{k: v for k, v in with_role(m).items() if v is not None} for m in messages]  # absent columns of a dataset
         try:
-            text = self.template.render(messages=messages, add_generation_prompt=False, **self.variables)
+            text = self.template.render(messages=messages, add_generation_prompt=False, **self.variables | of_row)
         except self.error as e:
             raise Failure(3, f"{where}: the chat template of {self.model}: {e}") from e
         if self.front and text.startswith(self.front):
@@ -219,6 +251,27 @@ def write_lines(path, documents, force=False, expect=None):
     return write_file(path, (jsonl_line(d).encode("utf-8") for d in documents), force, expect)
 
 
+def write_pipe(documents):
+    """A line per document, to standard output; 141 where nobody reads on, who has said why.  A failure after
+    the first leaves a line that is no JSON, so that whoever reads does not take the rows before it for all of them."""
+    count = 0
+    try:
+        try:
+            for d in documents:
+                sys.stdout.buffer.write(jsonl_line(d).encode("utf-8"))
+                count += 1
+        except BrokenPipeError:
+            raise
+        except BaseException:  # whatever ends it
+            sys.stdout.buffer.write(b"the rows end here by an error\n" if count else b"")
+            raise
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
 def umask():
     mask = os.umask(0)
     os.umask(mask)
@@ -226,9 +279,9 @@ def umask():
 
 
 def read_lines(path):
-    """(where, object) of every line that is not blank."""
+    """(where, object) of every line that is not blank; path -: of standard input."""
     try:
-        with open(path, encoding="utf-8") as lines:
+        with open(sys.stdin.fileno() if path == "-" else path, encoding="utf-8-sig", closefd=path != "-") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     try:
@@ -295,9 +348,9 @@ def fail(e):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("model")
-    p.add_argument("conversations", help="IN.jsonl")
-    p.add_argument("out", help="OUT.jsonl")
-    p.add_argument("--messages", default="messages", help="the member that holds the conversation")
+    p.add_argument("conversations", help="IN.jsonl, or - for standard input")
+    p.add_argument("out", help="OUT.jsonl, or - for standard output")
+    p.add_argument("--messages", metavar="NAME", help="the member that holds the conversation")
     p.add_argument("--force", action="store_true", help="replace OUT.jsonl if it exists")
     add_template_options(p)
     args = p.parse_args()
@@ -305,10 +358,13 @@ def main():
 
     def documents():
         for where, row in read_lines(args.conversations):
-            if not isinstance(row, dict) or args.messages not in row:
-                raise Failure(3, f'{where}: has no member "{args.messages}"')
-            yield {"text": template.render(row[args.messages], where)}
+            if not isinstance(row, dict):
+                raise Failure(3, f"{where}: is no JSON object")
+            yield {"text": template.render(conversation_of(row, args.messages, where), where, **tools_of(row, where))}
 
+    if args.out == "-":
+        write_pipe(documents())
+        return
     count, digest = write_lines(args.out, documents(), args.force)
     print(f"wrote {args.out}  {count} documents  sha256 {digest}")
 

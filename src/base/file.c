@@ -331,6 +331,27 @@ exf_code exf_path_beside_program(exf_text *out, int up, const char *rest, exf_er
     return exf_text_end(out, err);
 }
 
+const char *exf_script_command(char buf[EXF_SCRIPT_COMMAND], const char *name)
+{
+    static const char *const folders[] = {"share/exfold/scripts", "scripts"}; /* one above the program's, and two */
+    char here[PATH_MAX], rest[128];
+    exf_err ignored;
+    snprintf(buf, EXF_SCRIPT_COMMAND, "python3 scripts/%s", name);
+    for (int i = 0; i < 2; i++) {
+        exf_text path = {0};
+        snprintf(rest, sizeof rest, "%s/%s", folders[i], name);
+        if (exf_path_beside_program(&path, i + 1, rest, &ignored) == EXF_OK && path.len && access(path.s, R_OK) == 0) {
+            size_t n = getcwd(here, sizeof here) ? strlen(here) : 0;
+            size_t skip = n && exf_starts_with(path.s, here) && path.s[n] == '/' ? n + 1 : 0;
+            const char *quote = strpbrk(path.s, " \t\n'\"$`\\") ? "'" : "";
+            snprintf(buf, EXF_SCRIPT_COMMAND, "python3 %s%s%s", quote, path.s + skip, quote);
+            i = 2;
+        }
+        exf_text_free(&path);
+    }
+    return buf;
+}
+
 exf_code exf_path_real(char **out, const char *path, exf_err *err)
 {
     char there[PATH_MAX], *parent = NULL, *real_parent = NULL;
@@ -356,12 +377,26 @@ static exf_code absent(const char *path, exf_err *err)
     return exf_fail_errno(err, errno, "%s: cannot look up", path);
 }
 
+static exf_path_kind kind_of(mode_t mode)
+{
+    return S_ISREG(mode) ? EXF_PATH_FILE : S_ISDIR(mode) ? EXF_PATH_DIRECTORY : EXF_PATH_OTHER;
+}
+
 exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err)
 {
     struct stat st;
     *kind = EXF_PATH_NOTHING;
     if (lstat(path, &st) != 0) return absent(path, err);
-    *kind = S_ISREG(st.st_mode) ? EXF_PATH_FILE : S_ISDIR(st.st_mode) ? EXF_PATH_DIRECTORY : EXF_PATH_OTHER;
+    *kind = kind_of(st.st_mode);
+    return EXF_OK;
+}
+
+exf_code exf_path_look_behind(const char *path, exf_path_kind *kind, exf_err *err)
+{
+    struct stat st;
+    *kind = EXF_PATH_NOTHING;
+    if (stat(path, &st) != 0) return errno == ELOOP ? EXF_OK : absent(path, err); /* a link to itself leads nowhere */
+    *kind = kind_of(st.st_mode);
     return EXF_OK;
 }
 

@@ -120,9 +120,15 @@ exf_code exf_path_real(char **out, const char *path, exf_err *err) EXF_CHECKED;
 /* Appends the directory that is `up` levels above that of this program's file, and rest; nothing where the system does not say
  * where that is. */
 exf_code exf_path_beside_program(exf_text *out, int up, const char *rest, exf_err *err) EXF_CHECKED;
+/* Writes "python3 PATH/NAME", the command of a script that comes with this program: where the package puts it, else where the tree
+ * has it, seen from the working directory where it lies below that.  Returns buf. */
+enum { EXF_SCRIPT_COMMAND = 512 };
+const char *exf_script_command(char buf[EXF_SCRIPT_COMMAND], const char *name);
 typedef enum { EXF_PATH_NOTHING, EXF_PATH_FILE, EXF_PATH_DIRECTORY, EXF_PATH_OTHER } exf_path_kind;
 /* Looks what has that name, links not followed (OTHER). */
 exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;
+/* The same with links followed; NOTHING where a link leads nowhere. */
+exf_code exf_path_look_behind(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;
 /* *found = 1 if a file, directory or link of that name exists, 0 if none does; an error where the system cannot say
  * (a disk that fails, a directory that may not be searched): that is not absence. */
 exf_code exf_path_look(const char *path, int *found, exf_err *err) EXF_CHECKED;

@@ -1,5 +1,5 @@
 /* chat.c - recognises chat templates of plain kinds, and renders conversations in their form; see chat.h. */
-#include "capture/chat.h"
+#include "capture/chat_internal.h"
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -8,8 +8,6 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
-
-#define RENDER_IT "render the conversations with: python3 scripts/render_chat.py MODEL IN.jsonl OUT.jsonl"
 
 enum { MOST_CONFIG = 64 << 20, MOST_TEMPLATE = 1 << 20 };
 
@@ -204,7 +202,7 @@ out:
 
 exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const exf_tokenizer *t, exf_err *err)
 {
-    char *file = NULL, *config_path = NULL, *own = NULL;
+    char *file = NULL, *config_path = NULL, *own = NULL, command[EXF_SCRIPT_COMMAND];
     exf_json *config = NULL;
     const char *text = NULL;
     size_t n;
@@ -226,7 +224,8 @@ exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const exf_t
     }
     EXF_TRY(exf_chat_recognise(&out->kind, text, err));
     if (out->kind == EXF_CHAT_NONE)
-        rc = exf_fail(err, EXF_MODEL, "the chat template of %s is a program that is not among the plain ones; " RENDER_IT, dir);
+        rc = exf_fail(err, EXF_MODEL, "the chat template of %s is a program that is not among the plain ones; " EXF_RENDER_IT, dir,
+                      exf_script_command(command, EXF_RENDER_SCRIPT));
     else
         rc = take_tokens(out, config, t, err);
 out:
@@ -246,49 +245,7 @@ void exf_chat_form_free(exf_chat_form *f)
 
 /* ---- rendering ----------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    const char *role, *content;
-    size_t len; /* of content */
-} message;
-
-/* Refuses members that templates read beside role and content, unless they are null or empty. */
-static exf_code refuse_members(const exf_json *object, const char *const *names, const char *where, exf_err *err)
-{
-    for (; *names; names++) {
-        const exf_json *j = exf_json_get(object, *names);
-        const char *text = exf_json_string(j, NULL);
-        if (exf_json_type(j) == EXF_JSON_NULL || (text && !*text) || (exf_json_type(j) == EXF_JSON_ARRAY && !exf_json_size(j)))
-            continue;
-        return exf_fail(err, EXF_MODEL, "%s has \"%s\", which only the chat template itself knows to render; " RENDER_IT, where,
-                        *names);
-    }
-    return EXF_OK;
-}
-
-static exf_code read_message(const exf_json *list, size_t i, message *m, exf_err *err)
-{
-    static const char *const others[] = {"tool_calls", "tool_call_id", "function_call", "reasoning_content", "reasoning",
-                                         "thinking", NULL};
-    static const char *const roles[] = {"system", "user", "assistant"};
-    const exf_json *j = exf_json_at(list, i), *content = exf_json_get(j, "content");
-    char where[40];
-    size_t k = 0;
-    snprintf(where, sizeof where, "message %zu", i + 1);
-    if (exf_json_type(j) != EXF_JSON_OBJECT)
-        return exf_fail(err, EXF_MODEL, "%s is %s, expected an object with \"role\" and \"content\"", where, exf_json_type_name(j));
-    m->role = exf_json_string(exf_json_get(j, "role"), NULL);
-    m->content = exf_json_string(content, &m->len);
-    if (!m->role) return exf_fail(err, EXF_MODEL, "%s has no \"role\"", where);
-    while (k < 3 && strcmp(m->role, roles[k]) != 0) k++;
-    if (k == 3)
-        return exf_fail(err, EXF_MODEL, "%s is of role \"%.40s\", expected system, user or assistant; " RENDER_IT, where, m->role);
-    if (!m->content)
-        return exf_fail(err, EXF_MODEL, "%s: its \"content\" is %s, expected a string; " RENDER_IT, where,
-                        content ? exf_json_type_name(content) : "missing");
-    return refuse_members(j, others, where, err);
-}
-
-static int holds(const message *m, const char *word)
+static int holds(const exf_message *m, const char *word)
 {
     size_t n = strlen(word);
     for (size_t i = 0; i + n <= m->len; i++)
@@ -297,18 +254,20 @@ static int holds(const message *m, const char *word)
 }
 
 /* Refuses what the template takes apart: reasoning inside an answer, and the answer of a tool in a user's place. */
-static exf_code check_qwen3(const message *m, size_t i, exf_err *err)
+static exf_code check_qwen3(const exf_message *m, size_t i, exf_err *err)
 {
     int user = strcmp(m->role, "user") == 0, assistant = strcmp(m->role, "assistant") == 0;
+    char command[EXF_SCRIPT_COMMAND];
     const char *word = assistant && holds(m, "</think>")     ? "</think>"
                        : user && holds(m, "<tool_response>") ? "<tool_response>"
                                                              : NULL;
     if (!word) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "message %zu holds %s, which the chat template takes apart; " RENDER_IT, i + 1, word);
+    return exf_fail(err, EXF_MODEL, "message %zu holds %s, which the chat template takes apart; " EXF_RENDER_IT, i + 1, word,
+                    exf_script_command(command, EXF_RENDER_SCRIPT));
 }
 
 /* thinks: an empty thought stands before the content, whose first newlines go. */
-static void render_chatml(const message *m, int thinks, exf_text *out)
+static void render_chatml(const exf_message *m, int thinks, exf_text *out)
 {
     size_t skip = 0;
     if (thinks)
@@ -318,7 +277,7 @@ static void render_chatml(const message *m, int thinks, exf_text *out)
     exf_text_appendf(out, "<|im_end|>\n");
 }
 
-static void render_deepseek_v2(const exf_chat_form *f, const message *m, exf_text *out)
+static void render_deepseek_v2(const exf_chat_form *f, const exf_message *m, exf_text *out)
 {
     int user = strcmp(m->role, "user") == 0, assistant = strcmp(m->role, "assistant") == 0;
     exf_text_appendf(out, "%s", user ? "User: " : assistant ? "Assistant: " : "");
@@ -328,24 +287,20 @@ static void render_deepseek_v2(const exf_chat_form *f, const message *m, exf_tex
 
 exf_code exf_chat_render(const exf_chat_form *f, const exf_json *object, const char *field, exf_text *out, exf_err *err)
 {
-    static const char *const others[] = {"tools", "functions", "documents", NULL};
-    const exf_json *list = exf_json_get(object, field);
-    size_t n = exf_json_size(list);
+    exf_messages all = {0};
     int asked = 0; /* a user has spoken */
     exf_code rc;
-    if (exf_json_type(list) != EXF_JSON_ARRAY || n == 0)
-        return exf_fail(err, EXF_MODEL, "\"%s\" is %s, expected a list of messages", field, n ? exf_json_type_name(list) : "empty");
-    EXF_TRY(refuse_members(object, others, "the conversation", err));
+    EXF_TRY(exf_messages_read(&all, object, field, err));
     if (f->kind == EXF_CHAT_DEEPSEEK_V2) exf_text_appendf(out, "%s", f->bos);
-    for (size_t i = 0; i < n; i++) {
-        message m;
-        EXF_TRY(read_message(list, i, &m, err));
-        if (f->kind == EXF_CHAT_QWEN3) EXF_TRY(check_qwen3(&m, i, err));
-        asked |= strcmp(m.role, "user") == 0;
-        if (f->kind == EXF_CHAT_DEEPSEEK_V2) render_deepseek_v2(f, &m, out);
-        else render_chatml(&m, f->kind == EXF_CHAT_QWEN3 && asked && i + 1 == n && strcmp(m.role, "assistant") == 0, out);
+    for (size_t i = 0; i < all.n; i++) {
+        const exf_message *m = &all.message[i];
+        if (f->kind == EXF_CHAT_QWEN3) EXF_TRY(check_qwen3(m, i, err));
+        asked |= strcmp(m->role, "user") == 0;
+        if (f->kind == EXF_CHAT_DEEPSEEK_V2) render_deepseek_v2(f, m, out);
+        else render_chatml(m, f->kind == EXF_CHAT_QWEN3 && asked && i + 1 == all.n && strcmp(m->role, "assistant") == 0, out);
     }
     rc = exf_text_end(out, err);
 out:
+    exf_messages_free(&all);
     return rc;
 }

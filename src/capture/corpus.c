@@ -25,6 +25,7 @@ typedef struct {
     int64_t *want;
     size_t cap_sequences, cap_ids, cap_domains;
     int64_t documents; /* of the sources before this one */
+    exf_digest_set kept; /* of the corpus so far */
 } builder;
 
 static exf_code check_request(const exf_corpus_request *q, exf_err *err)
@@ -46,7 +47,7 @@ static exf_code check_request(const exf_corpus_request *q, exf_err *err)
 static size_t first_text(const exf_manifest *m)
 {
     size_t i = 0;
-    while (i < m->n && m->source[i].format == EXF_SOURCE_TOKENS) i++;
+    while (i < m->n && !exf_source_is_text(m->source[i].format)) i++;
     return i;
 }
 
@@ -58,12 +59,13 @@ static exf_code read_source(builder *b, const exf_manifest_source *s, exf_err *e
     exf_code rc;
     p->source = s;
     p->ids.n = p->n = 0;
-    p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
-    p->n_documents = 0;
+    p->n_short = p->tokens_dropped = p->n_duplicates = p->duplicate_tokens = p->lines = p->matching = 0;
+    p->n_documents = p->n_rows = 0;
     EXF_TRY(s->format == EXF_SOURCE_TEXT     ? exf_source_chunks_read_text(p, err)
             : s->format == EXF_SOURCE_TOKENS ? exf_source_chunks_read_tokens(p, err)
                                              : exf_source_chunks_read_lines(p, err));
-    if (p->n > 0) goto out;
+    EXF_TRY(exf_source_chunks_drop_duplicates(p, &b->kept, err));
+    if (p->n > 0 || p->n_duplicates > 0) goto out;
     if (s->n_where && p->matching == 0)
         return exf_fail(err, EXF_MODEL, "%s: empty: none of its %" PRIu64 " lines is what \"where\" asks for", s->label, p->lines);
     return exf_fail(err, EXF_MODEL, "%s: empty: no sequence of at least %" PRId64 " tokens, %" PRIu64 " shorter ones", s->label,
@@ -72,12 +74,13 @@ out:
     return rc;
 }
 
-/* Decides how many sequences to take.  The file must have the number that its source states even in a run that takes fewer. */
+/* Decides how many sequences to take.  The file must have the number that its source states even in a run that takes fewer;
+ * duplicates count as what it has, and leave fewer to take. */
 static exf_code choose_count(const builder *b, size_t i, size_t *take, exf_err *err)
 {
     const exf_source_chunks *p = &b->pool;
     const exf_manifest_source *s = p->source;
-    int64_t want = b->want[i], have = (int64_t)p->n;
+    int64_t want = b->want[i], have = (int64_t)(p->n + p->n_duplicates);
     if (s->sequences > have)
         return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label,
                         have, p->max_tokens, s->sequences);
@@ -85,7 +88,7 @@ static exf_code choose_count(const builder *b, size_t i, size_t *take, exf_err *
         return exf_fail(err, EXF_MODEL,
                         "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for as its share of %" PRId64,
                         s->label, have, p->max_tokens, want, b->request->sequences);
-    *take = want < 0 ? p->n : (size_t)want;
+    *take = want < 0 || want > (int64_t)p->n ? p->n : (size_t)want;
     return EXF_OK;
 }
 
@@ -114,9 +117,10 @@ static exf_code take_chunk(builder *b, size_t row, int32_t source, int32_t domai
     EXF_TRY(exf_mem_grow(&c->sequence, &b->cap_sequences, c->n_sequences + 1, sizeof *c->sequence, "sequences", err));
     EXF_TRY(exf_mem_grow(&c->ids, &b->cap_ids, at + n, sizeof *c->ids, "token ids", err));
     memcpy(c->ids + at, b->pool.ids.id + from.first, n * sizeof *c->ids);
-    c->sequence[c->n_sequences++] = (exf_sequence){at, from.n, source, domain, (int64_t)row, b->documents + from.document};
+    c->sequence[c->n_sequences++] = (exf_sequence){at, from.n, source, domain, from.row, b->documents + from.document};
     c->n_tokens += n;
     if (from.n > c->max_tokens) c->max_tokens = from.n;
+    rc = exf_digest_set_put(&b->kept, b->pool.ids.id + from.first, from.n, err);
 out:
     return rc;
 }
@@ -140,7 +144,9 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     b->documents += p->n_documents;
     c->documents_known |= p->source->format != EXF_SOURCE_TOKENS;
     d->sequences_kept += take;
-    d->sequences_dropped += p->n_short + (p->n - take);
+    d->sequences_dropped += p->n_short + p->n_duplicates + (p->n - take);
+    c->n_duplicates += p->n_duplicates;
+    c->duplicate_tokens += p->duplicate_tokens;
     d->tokens_kept += kept;
     d->tokens_dropped += p->tokens_dropped + (p->ids.n - kept);
 out:
@@ -199,7 +205,7 @@ static exf_code read_sources(builder *b, exf_err *err)
     exf_eta work = plan_reading(b->manifest);
     exf_code rc;
     exf_progress_begin("reading text", 0, &work, HASHING);
-    EXF_TRY(exf_manifest_verify(b->manifest, err));
+    EXF_TRY(b->request->manifest_text ? exf_manifest_verify_texts(b->manifest, err) : exf_manifest_verify(b->manifest, err));
     exf_progress_turn(TOKENIZING);
     for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));
     EXF_TRY(exf_manifest_unpinned(b->manifest, &b->corpus->unpinned, &b->corpus->n_unpinned, err));
@@ -250,6 +256,17 @@ static void report_bos(const exf_tokenizer *t)
         exf_log_info("before every document: %s", bos);
 }
 
+/* Says what of the text is not run as it stands. */
+static void report_left_out(const exf_corpus *c)
+{
+    if (c->n_duplicates)
+        exf_log_warn("%" PRIu64 " sequences (%" PRIu64 " tokens) are in the text more than once: each is taken once, %zu are left",
+                     c->n_duplicates, c->duplicate_tokens, c->n_sequences);
+    if (c->own_bos)
+        exf_log_info("%" PRIu64 " documents begin with their own token before a document (%s): it is not put before them again",
+                     c->own_bos, c->tokenizer_bos);
+}
+
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err *err)
 {
     builder b = {.request = q};
@@ -278,10 +295,13 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
     b.corpus->n_sources = b.manifest->n;
     memcpy(b.corpus->manifest_sha256, b.manifest->sha256, sizeof b.manifest->sha256);
     EXF_TRY(read_sources(&b, err));
+    b.corpus->own_bos = b.pool.own_bos;
+    report_left_out(b.corpus);
     EXF_TRY(hash_tokens(b.corpus, err));
 out:
     exf_mem_free(b.want);
     exf_mem_free(b.pool.chunk);
+    exf_digest_set_free(&b.kept);
     exf_ids_free(&b.pool.ids);
     exf_chat_form_free(&b.chat);
     exf_tokenizer_free(b.tokenizer);

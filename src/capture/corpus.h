@@ -4,9 +4,11 @@
  * manifest.h; unknown keys are errors with the nearest name.
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
- * document (a jsonl or chat line that is not blank, or the whole text file; at most
+ * document (a jsonl, chat or ids line that is not blank, or the whole text file; at most
  * 64 MiB, unpacked where the file is compressed) tokenised and cut into token chunks of max_tokens, the last one shorter.
- * What is below min_tokens is dropped.  Documents never share a sequence and
+ * A document that itself begins with the token that goes before every document has it once; a byte-order mark is no text.
+ * What is below min_tokens is dropped, and so is a sequence that came before in its source or was taken of a source before:
+ * its tokens would count double.  Documents never share a sequence and
  * nothing is padded.  A row of a tokens tensor counts as a document of its own:
  * which one it was cut from is not known.
  *
@@ -60,6 +62,8 @@ typedef struct {
     exf_domain *domains;    /* in order of first appearance */
     int32_t *ids;           /* all tokens, sequence after sequence */
     uint64_t n_tokens;
+    uint64_t own_bos;       /* documents that begin with what goes before every document, and have it once */
+    uint64_t n_duplicates, duplicate_tokens; /* sequences that were left out because the corpus has them already */
     int32_t max_tokens;     /* longest sequence */
     int n_unpinned;         /* sources without a checksum */
     char *unpinned;         /* their files as the manifest spells them: "a.jsonl, b.txt"; NULL: none */
@@ -92,14 +96,20 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
 /* Cuts a corpus to sequences [first, end), at least one, which are shard `index` (from 1) of `of`. */
 exf_code exf_corpus_take_shard(exf_corpus *c, size_t first, size_t end, int index, int of, exf_err *err) EXF_CHECKED;
 void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
+/* Appends, for a person, the first n samples of a corpus as the model is given them: domain, source, document, the text of the ids
+ * as a JSON string, and the ids; then what goes before every document, and what of the text is left out.  q: what it was loaded
+ * by. */
+exf_code exf_corpus_show(const exf_corpus *c, const exf_corpus_request *q, int64_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 
 /* ---- files that no manifest describes -------------------------------------------------------------- */
 
 /* What kind of source a file is, unpacked where it is compressed with gzip or zstd:
  *
  *   tokens   a .safetensors file with one integer tensor, or one that `field` names
- *   chat     the first line that is not blank is a JSON object, and its member is a list of messages
- *   jsonl    the first line that is not blank is a JSON object (or the name ends in .jsonl or .ndjson)
+ *   chat     the first line that is not blank is a JSON object, and its member is a list of messages, or it has an instruction and
+ *            an output
+ *   ids      the same, and its member is a list of integers
+ *   jsonl    the same, and its member is a string (or the name ends in .jsonl or .ndjson)
  *   text     anything else that is UTF-8
  *
  * Only the kind is decided, from the first line or the header: whether all of the file is
@@ -108,11 +118,14 @@ typedef struct {
     exf_source_format format;
     exf_text field;      /* jsonl, chat: the member with the text or the messages; tokens: the tensor; else empty */
     exf_text about;      /* a clause for the user: "JSON lines, the text is member \"text\"" */
+    uint64_t bytes;      /* of the file as it lies */
     const char *no_text; /* of a file that was found: what it is, where it is no text; else NULL */
+    const char *script;  /* the script that writes its rows as JSON lines, where there is one; else NULL */
 } exf_recognised;
 
-/* path: of a file, or EXF_STANDARD_INPUT.  field: a member or tensor that the user named; NULL: "text" or "messages", and the
- * only integer tensor.  EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message
+/* path: of a file, or EXF_STANDARD_INPUT.  field: a member or tensor that the user named, or members joined by "+"; NULL: those by
+ * which data sets are known (members.h), and the only integer tensor.
+ * EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message
  * names those it has and the option that chooses one.  *out is freed by the caller, also after an error. */
 exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err) EXF_CHECKED;
 /* The same of a file that was found in a directory, which may hold others than texts: archives, pictures, documents of JSON.

@@ -3,40 +3,62 @@
 #define EXF_CAPTURE_CORPUS_INTERNAL_H
 #include "capture/chat.h"
 #include "capture/corpus.h"
-#include "format/json.h"
-#include "format/safetensors.h"
+#include "capture/members.h"
 
 typedef struct {
     size_t first; /* in ids */
     int32_t n;
-    int64_t document; /* within the source, from 0 */
+    int64_t document, row; /* within the source, from 0: its document, and its own number */
 } exf_token_chunk;
 
-/* Filled anew for each source. */
+/* Digests of sequences, as artifacts have them; zero-initialise, exf_digest_set_free(). */
+typedef struct {
+    size_t n, slots; /* a power of two, at least twice n */
+    unsigned char (*digest)[32], *used;
+} exf_digest_set;
+
+/* Filled anew for each source, but for what it counts over all. */
 typedef struct {
     const exf_manifest_source *source;
-    const exf_tokenizer *tokenizer; /* NULL if every source is tokens */
+    const exf_tokenizer *tokenizer; /* NULL if every source is token ids */
     exf_chat_form chat;             /* how conversations are rendered; of use where the source is one of chats */
     int64_t max_tokens, min_tokens, vocab;
     exf_ids ids;
     exf_token_chunk *chunk; /* in file order */
     size_t n, cap;
-    int64_t n_documents;              /* documents read so far; rows of a tensor too */
+    int64_t n_documents, n_rows;      /* documents read so far, rows of a tensor too; sequences, duplicates too */
     uint64_t n_short, tokens_dropped; /* chunks below min_tokens; their tokens and those cut off */
-    uint64_t lines, matching;         /* jsonl, chat: lines that are not blank, and those that pass `where` */
+    uint64_t n_duplicates, duplicate_tokens; /* chunks that the corpus has already, and their tokens */
+    uint64_t lines, matching;         /* jsonl, chat, ids: lines that are not blank, and those that pass `where` */
+    uint64_t own_bos;                 /* over all sources: documents that themselves begin with what goes before each */
 } exf_source_chunks;
 
 /* Read the source's file into *p. */
 exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
-exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err) EXF_CHECKED; /* jsonl, chat */
+exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err) EXF_CHECKED; /* jsonl, chat, ids */
 
-/* EXF_MODEL, beginning with `place`, if a member of the line of the file is a conversation, a list of turns: names the script that
- * renders it. */
-exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err) EXF_CHECKED;
+/* Cuts ids[first..], a document, into chunks of max_tokens; removes the last one if it is too short. */
+exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
+/* Appends the token ids of a line, a list of integers, as a document; place: ": line 7". */
+exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object, const char *place, exf_err *err) EXF_CHECKED;
+/* Removes chunks that are in the set, or came before in the source. */
+exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_digest_set *kept, exf_err *err) EXF_CHECKED;
+/* Adds the digest of a sequence. */
+exf_code exf_digest_set_put(exf_digest_set *s, const int32_t *ids, int32_t n, exf_err *err) EXF_CHECKED;
+void exf_digest_set_free(exf_digest_set *s);
 
-/* Append, for messages, the names that a source has where a wanted one is missing, in the file's order and quoted:
- * "\"a\", \"b\""; of more than 12 the first 12 and how many more there are; "none" of an empty list. */
-void exf_member_names(const exf_json *object, exf_text *out);
-void exf_tensor_names(const exf_st_file *f, exf_text *out);
+/* ---- files that hold no text (corpus_foreign.c) -------------------------------------------------------- */
+
+#define EXF_BYTE_ORDER_MARK "\xef\xbb\xbf" /* before UTF-8 it says nothing, and is no part of the text */
+enum { EXF_BYTE_ORDER_MARK_LEN = 3 };
+
+/* What a file is, and what its user can do: `mend`, or a script that writes its rows as JSON lines. */
+typedef struct { const char *is, *mend, *script; } exf_foreign;
+/* Returns 1 and what the file is whose first bytes these are; 0 where it may be a text. */
+int exf_foreign_find(exf_foreign *out, const char *bytes, size_t len);
+/* Appends what to do with the file at path. */
+void exf_foreign_mend(const exf_foreign *f, const char *path, exf_text *out);
+/* Returns what to do with bytes that are no UTF-8, "; if it is Latin-1: iconv ...", or "" where they are no text at all. */
+const char *exf_encoding_advice(const char *bytes, size_t len);
 #endif

@@ -14,11 +14,12 @@ enum { LONGEST_HEAD = 16 << 20 }; /* bytes in which a first line is looked for *
 typedef struct {
     const char *path, *field;
     const char *name; /* for messages */
-    char *bytes;      /* unpacked */
+    char *bytes;      /* unpacked, without a byte-order mark */
     size_t len;
     exf_packing packing;
-    int cut;              /* the file goes on after the bytes */
-    const char **no_text; /* takes what a file is that is no text; NULL: it is an error */
+    int cut;             /* the file goes on after the bytes */
+    exf_recognised *out;
+    int found;           /* in a directory: what it is where it is no text is no error, but said in out */
     exf_err *err;
 } head;
 
@@ -38,6 +39,9 @@ static exf_code read_head(head *h)
     }
     h->bytes[h->len] = 0;
     h->cut = got == PIECE;
+    h->out->bytes = exf_file_size(f);
+    if (h->len >= EXF_BYTE_ORDER_MARK_LEN && memcmp(h->bytes, EXF_BYTE_ORDER_MARK, EXF_BYTE_ORDER_MARK_LEN) == 0)
+        memmove(h->bytes, h->bytes + EXF_BYTE_ORDER_MARK_LEN, (h->len -= EXF_BYTE_ORDER_MARK_LEN) + 1);
 out:
     exf_unpack_close(u);
     exf_file_close(f);
@@ -53,56 +57,50 @@ static int ends_with(const head *h, const char *ending)
 
 /* ---- what is refused ----------------------------------------------------- */
 
-/* Returns 1 for a file that is passed over, and says what it is. */
-static int pass_over(const head *h, const char *is)
+/* Returns 1 for a file whose name promises a text. */
+static int is_promised(const head *h)
 {
     static const char *const endings[] = {".txt", ".text", ".md", ".jsonl", ".ndjson"};
-    int promised = 0;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) promised |= ends_with(h, endings[i]);
-    if (!h->no_text || (promised && h->len)) return 0;
-    *h->no_text = is;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (ends_with(h, endings[i])) return 1;
+    return 0;
+}
+
+/* Returns 1 for a file that is passed over, and says what it is. */
+static int pass_over(const head *h, exf_foreign what)
+{
+    if (!h->found || (is_promised(h) && h->len)) return 0;
+    h->out->no_text = what.is;
+    h->out->script = what.script;
     return 1;
 }
 
 static exf_code refuse_empty(const head *h)
 {
-    if (h->len || pass_over(h, "empty")) return EXF_OK;
+    if (h->len || pass_over(h, (exf_foreign){.is = "empty"})) return EXF_OK;
     return exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
 }
 
-static int is_tar(const head *h)
+static exf_code refuse_foreign(const head *h)
 {
-    return h->len >= 262 && memcmp(h->bytes + 257, "ustar", 5) == 0;
-}
-
-static exf_code refuse_packed(const head *h)
-{
-    static const struct { const char *magic; size_t n; const char *is, *mend; } packed[] = {
-        {"\x1f\x8b\x08", 3, "compressed with gzip twice", "unpack it first: gzip -d"},
-        {"\x28\xb5\x2f\xfd", 4, "compressed twice", "unpack it first: zstd -d"},
-        {"\xfd""7zXZ", 5, "compressed with xz", "unpack it first, or pipe it: xz -dc FILE | PROGRAM --text -"},
-        {"BZh", 3, "compressed with bzip2", "unpack it first, or pipe it: bzip2 -dc FILE | PROGRAM --text -"},
-        {"PK\3\4", 4, "a zip archive", "unpack it first: unzip"},
-        {"PAR1", 4, "a Parquet table", "write its column of text as JSON lines first"},
-        {"%PDF-", 5, "a PDF", "extract its text first"},
-        {"\x89HDF\r\n\x1a\n", 8, "an HDF5 file, not a text", "exfold-validate takes tables by --tables FILE"},
-    };
-    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
-        if (h->len >= packed[i].n && memcmp(h->bytes, packed[i].magic, packed[i].n) == 0)
-            return pass_over(h, packed[i].is) ? EXF_OK
-                                              : exf_fail(h->err, EXF_MODEL, "%s: is %s; %s", h->name, packed[i].is, packed[i].mend);
-    if (!is_tar(h) || pass_over(h, "a tar archive")) return EXF_OK;
-    return exf_fail(h->err, EXF_MODEL, "%s: is a tar archive; unpack it into a directory first, and name that", h->name);
+    exf_foreign what;
+    exf_text mend = {0};
+    if (!exf_foreign_find(&what, h->bytes, h->len) || pass_over(h, what)) return EXF_OK;
+    exf_foreign_mend(&what, h->path, &mend);
+    exf_code rc = exf_text_end(&mend, h->err);
+    if (rc == EXF_OK) rc = exf_fail(h->err, EXF_MODEL, "%s: is %s; %s", h->name, what.is, mend.s);
+    exf_text_free(&mend);
+    return rc;
 }
 
 /* Refuses what is not UTF-8, but for the last character of a head, which may be cut. */
 static exf_code refuse_bytes(const head *h)
 {
     size_t bad = exf_utf8_valid(h->bytes, h->len);
-    if (bad == h->len || (h->cut && bad + 4 > h->len) || pass_over(h, "no UTF-8")) return EXF_OK;
+    if (bad == h->len || (h->cut && bad + 4 > h->len) || pass_over(h, (exf_foreign){.is = "no UTF-8"})) return EXF_OK;
     return exf_fail(h->err, EXF_MODEL,
-                    "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no UTF-8",
-                    h->name, (unsigned)(unsigned char)h->bytes[bad], bad);
+                    "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no "
+                    "UTF-8%s", h->name, (unsigned)(unsigned char)h->bytes[bad], bad, exf_encoding_advice(h->bytes, h->len));
 }
 
 /* ---- JSON lines ---------------------------------------------------------- */
@@ -143,29 +141,30 @@ out:
     return rc;
 }
 
-static int is_chat(const exf_json *member)
-{
-    return exf_json_type(member) == EXF_JSON_ARRAY &&
-           (!exf_json_size(member) || exf_json_type(exf_json_at(member, 0)) == EXF_JSON_OBJECT);
-}
+/* By exf_line_kind. */
+static const struct { exf_source_format format; const char *about; } line_kinds[] = {
+    {EXF_SOURCE_JSONL, "JSON lines, a document each; the text is member \"%s\""},
+    {EXF_SOURCE_CHAT, "conversations in JSON lines, a document each; the messages are member \"%s\""},
+    {EXF_SOURCE_IDS, "token ids in JSON lines, a document each; they are member \"%s\""},
+};
 
 /* object NULL: the line is no object, which the reader of the corpus refuses with the reason. */
-static exf_code take_jsonl(const head *h, const exf_json *object, int line, exf_recognised *out)
+static exf_code take_jsonl(const head *h, const exf_json *object, int line)
 {
-    int chat = object && !h->field && !exf_json_get(object, "text") && is_chat(exf_json_get(object, "messages"));
-    const char *field = h->field ? h->field : chat ? "messages" : "text";
-    const exf_json *member = object ? exf_json_get(object, field) : NULL;
-    chat |= is_chat(member);
-    out->format = chat ? EXF_SOURCE_CHAT : EXF_SOURCE_JSONL;
-    if (object && !chat && !exf_json_string(member, NULL)) return wrong_member(h, object, field, line);
-    exf_text_appendf(&out->field, "%s", field);
-    exf_text_appendf(&out->about, chat ? "conversations in JSON lines, a document each; the messages are member \"%s\""
-                                       : "JSON lines, a document each; the text is member \"%s\"", field);
+    const char *field = h->field ? h->field : "text";
+    exf_line_kind kind = !object    ? EXF_LINE_TEXT
+                         : h->field ? exf_line_kind_of_field(object, field)
+                                    : exf_line_kind_of(object, &field);
+    if (kind == EXF_LINE_UNKNOWN)
+        return pass_over(h, (exf_foreign){.is = "JSON without a text"}) ? EXF_OK : wrong_member(h, object, field, line);
+    h->out->format = line_kinds[kind].format;
+    exf_text_appendf(&h->out->field, "%s", field);
+    exf_text_appendf(&h->out->about, line_kinds[kind].about, field);
     return EXF_OK;
 }
 
 /* Sets *known where the file is, or should be, JSON lines. */
-static exf_code try_jsonl(const head *h, exf_recognised *out, int *known)
+static exf_code try_jsonl(const head *h, int *known)
 {
     exf_json *j = NULL;
     exf_err ignored = {.code = EXF_OK};
@@ -177,8 +176,8 @@ static exf_code try_jsonl(const head *h, exf_recognised *out, int *known)
     if (!is_json && ignored.code == EXF_NOSPACE) return exf_fail(h->err, EXF_NOSPACE, "%s", ignored.msg);
     const exf_json *object = is_json && exf_json_type(j) == EXF_JSON_OBJECT ? j : NULL;
     *known = object || ends_with(h, ".jsonl") || ends_with(h, ".ndjson");
-    if (*known) rc = take_jsonl(h, object, number, out);
-    else if (ends_with(h, ".json") && !pass_over(h, "one JSON document"))
+    if (*known) rc = take_jsonl(h, object, number);
+    else if (ends_with(h, ".json") && !pass_over(h, (exf_foreign){.is = "one JSON document"}))
         rc = exf_fail(h->err, EXF_MODEL,
                       "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl", h->name,
                       *line == '[' ? "array" : "document", *line == '[' ? "'.[]'" : ".", h->path);
@@ -194,19 +193,20 @@ static int is_safetensors(const head *h)
     return exf_ends_with(h->path, ".safetensors") || (h->len > 8 && h->bytes[8] == '{' && memchr(h->bytes, 0, 8));
 }
 
-static exf_code take_tokens(const head *h, exf_recognised *out)
+static exf_code take_tokens(const head *h)
 {
+    static const exf_foreign weights = {.is = "tensors, no token ids"};
     exf_st_file *f = NULL;
     const exf_st_tensor *t = NULL;
     exf_text present = {0};
     exf_code rc;
     size_t n = 0;
     char shape[128];
-    out->format = EXF_SOURCE_TOKENS;
+    h->out->format = EXF_SOURCE_TOKENS;
     if (h->packing != EXF_PLAIN || strcmp(h->path, EXF_STANDARD_INPUT) == 0)
         return exf_fail(h->err, EXF_MODEL, "%s: holds token ids, which are read from a file that is not compressed", h->name);
     EXF_TRY(exf_st_open(&f, h->path, h->err));
-    EXF_TRY(exf_artifact_refuse_export(f, h->err));
+    if (!h->found) EXF_TRY(exf_artifact_refuse_export(f, h->err));
     if (h->field) t = exf_st_find(f, h->field);
     for (size_t i = 0; !h->field && i < exf_st_count(f); i++) {
         if (!exf_dtype_is_integer(exf_st_at(f, i)->view.dtype)) continue;
@@ -215,10 +215,11 @@ static exf_code take_tokens(const head *h, exf_recognised *out)
     }
     if (t && n <= 1) {
         exf_shape_text(shape, sizeof shape, t->view.shape, t->view.rank);
-        exf_text_appendf(&out->field, "%s", t->view.name);
-        exf_text_appendf(&out->about, "token ids, a sequence per row of tensor \"%s\" %s", t->view.name, shape);
+        exf_text_appendf(&h->out->field, "%s", t->view.name);
+        exf_text_appendf(&h->out->about, "token ids, a sequence per row of tensor \"%s\" %s", t->view.name, shape);
         goto out;
     }
+    if (pass_over(h, weights)) goto out;
     exf_tensor_names(f, &present);
     EXF_TRY(exf_text_end(&present, h->err));
     if (h->field)
@@ -237,19 +238,21 @@ out:
 
 /* ---- the whole ---------------------------------------------------------------- */
 
-static exf_code recognise(head *h, exf_recognised *out)
+static exf_code recognise(head *h)
 {
+    exf_recognised *out = h->out;
     int known = 0;
     exf_code rc;
+    *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
     EXF_TRY(read_head(h));
     EXF_TRY(refuse_empty(h));
-    if (!out->no_text) EXF_TRY(refuse_packed(h));
+    if (!out->no_text) EXF_TRY(refuse_foreign(h));
     if (out->no_text) goto out;
     if (is_safetensors(h)) {
-        EXF_TRY(take_tokens(h, out));
+        EXF_TRY(take_tokens(h));
     } else {
         EXF_TRY(refuse_bytes(h));
-        if (!out->no_text) EXF_TRY(try_jsonl(h, out, &known));
+        if (!out->no_text) EXF_TRY(try_jsonl(h, &known));
         if (!known) exf_text_appendf(&out->about, "plain text, one document");
     }
     if (h->packing != EXF_PLAIN) exf_text_appendf(&out->about, ", %s", exf_packing_name(h->packing));
@@ -262,17 +265,15 @@ out:
 
 exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err)
 {
-    head h = {.path = path, .field = field, .err = err};
+    head h = {.path = path, .field = field, .out = out, .err = err};
     h.name = strcmp(path, EXF_STANDARD_INPUT) == 0 ? "standard input" : path;
-    *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
-    return recognise(&h, out);
+    return recognise(&h);
 }
 
 exf_code exf_recognise_found(exf_recognised *out, const char *path, const char *field, exf_err *err)
 {
-    head h = {.path = path, .name = path, .field = field, .no_text = &out->no_text, .err = err};
-    *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
-    return recognise(&h, out);
+    head h = {.path = path, .name = path, .field = field, .out = out, .found = 1, .err = err};
+    return recognise(&h);
 }
 
 void exf_recognised_free(exf_recognised *r)

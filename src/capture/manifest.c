@@ -30,6 +30,11 @@ const char *exf_source_format_name(exf_source_format f)
     return formats[f];
 }
 
+int exf_source_is_text(exf_source_format f)
+{
+    return f != EXF_SOURCE_TOKENS && f != EXF_SOURCE_IDS;
+}
+
 /* ---- a section: one map of the manifest ------------------------------------------------------------ */
 
 typedef struct {
@@ -221,7 +226,7 @@ static exf_code read_names(const section *s, size_t number, exf_manifest_source 
     EXF_TRY(exf_path_dir(&dir, s->path, s->err));
     if (strcmp(path, EXF_STANDARD_INPUT) == 0) EXF_TRY(exf_mem_strdup(&src->file, path, "path of a source", s->err));
     else EXF_TRY(exf_path_join(&src->file, dir, path, s->err));
-    const char *usual = src->format == EXF_SOURCE_CHAT ? "messages" : "text";
+    const char *usual = src->format == EXF_SOURCE_CHAT ? "messages" : src->format == EXF_SOURCE_IDS ? "input_ids" : "text";
     EXF_TRY(exf_mem_strdup(&src->field, field ? field : usual, "name of a field", s->err));
     if (tensor) EXF_TRY(exf_mem_strdup(&src->tensor, tensor, "name of a tensor", s->err));
     snprintf(numbered, sizeof numbered, "source-%zu", number);
@@ -363,6 +368,7 @@ static void free_source(exf_manifest_source *s)
     exf_mem_free(s->field);
     exf_mem_free(s->tensor);
     exf_mem_free(s->domain);
+    exf_mem_free(s->state);
 }
 
 void exf_manifest_free(exf_manifest *m)

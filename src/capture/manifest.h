@@ -34,9 +34,10 @@ typedef enum {
  * formats to which the key belongs (EXF_FORMATS_<of>); fallback is NULL where the key is required. */
 #define EXF_MANIFEST_SOURCE_KEYS(X)                                                                                             \
     X("path", WORD, ANY, NULL, "the file, relative to the manifest's; `-`: standard input")                                     \
-    X("format", FORMAT, ANY, NULL, "`jsonl`, `text`, `tokens` or `chat`, see below")                                            \
-    X("field", WORD, LINES, "`text`, `messages`", "jsonl, chat: the member that holds the text, or the conversation")           \
-    X("where", WORD_EACH, LINES, "every line", "jsonl, chat: only lines whose members equal these strings, as `{domain: c}`")   \
+    X("format", FORMAT, ANY, NULL, "`jsonl`, `text`, `tokens`, `chat` or `ids`, see below")                                     \
+    X("field", WORD, LINES, "`text`, `messages`, `input_ids`",                                                                  \
+      "jsonl, chat, ids: the member that holds the text, the conversation, the ids; `a+b`: several, joined")                    \
+    X("where", WORD_EACH, LINES, "every line", "only lines whose members equal these strings, as `{domain: c}`")                \
     X("tensor", WORD, TOKENS, "the file's only one", "tokens: the tensor's name")                                               \
     X("domain", WORD, ANY, "`source-<n>`", "the name under which reports show it; sources may share one")                       \
     X("sequences", SEQUENCES, ANY, "its share of the run's", "how many to take; more than the source has is an error")          \
@@ -49,7 +50,8 @@ typedef enum {
     X("jsonl", NULL, "a document per line, a JSON object")                                                                      \
     X("text", NULL, "the file is one document")                                                                                 \
     X("tokens", NULL, "an integer tensor [n, len] of a safetensors file, a row a sequence; no tokenizer is needed")             \
-    X("chat", NULL, "a conversation per line, a JSON object, rendered by the model's chat template: a document")
+    X("chat", NULL, "a conversation per line, a JSON object, rendered by the model's chat template: a document")                \
+    X("ids", NULL, "a list of token ids per line, a JSON object: a document; no tokenizer is needed")
 
 #define EXF_MANIFEST_ORIGIN_KEYS(X)                                                                                      \
     X("dataset", WORD, ANY, NULL, "its name on the Hugging Face hub; `./NAME`: beside the manifest")                     \
@@ -65,13 +67,14 @@ typedef enum {
 
 /* ---- a manifest ---------------------------------------------------------------------------------------- */
 
-typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS, EXF_SOURCE_CHAT, EXF_SOURCE_FORMATS } exf_source_format;
+typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS, EXF_SOURCE_CHAT, EXF_SOURCE_IDS,
+               EXF_SOURCE_FORMATS } exf_source_format;
 
 /* Sets of formats, a bit each. */
 enum {
     EXF_FORMATS_JSONL = 1 << EXF_SOURCE_JSONL,
     EXF_FORMATS_TOKENS = 1 << EXF_SOURCE_TOKENS,
-    EXF_FORMATS_LINES = 1 << EXF_SOURCE_JSONL | 1 << EXF_SOURCE_CHAT,
+    EXF_FORMATS_LINES = 1 << EXF_SOURCE_JSONL | 1 << EXF_SOURCE_CHAT | 1 << EXF_SOURCE_IDS,
     EXF_FORMATS_ANY = (1 << EXF_SOURCE_FORMATS) - 1
 };
 
@@ -79,21 +82,24 @@ enum {
  * numbers inside an int64. */
 enum { EXF_MAX_SEQUENCES = 1000000000 };
 
-/* "jsonl", "text", "tokens" or "chat", as a manifest spells it. */
+/* "jsonl", "text", "tokens", "chat" or "ids", as a manifest spells it. */
 const char *exf_source_format_name(exf_source_format f);
+/* Returns 1 where a source of that format needs a tokenizer. */
+int exf_source_is_text(exf_source_format f);
 
 typedef struct {
     char *label; /* for messages: manifest: source 2 (corpus.jsonl, domain "c") */
     char *path;  /* as in the manifest */
     char *file;  /* the same, from the working directory; "-": standard input */
     exf_source_format format;
-    char *field;  /* jsonl: the member with the text; chat: with the messages */
+    char *field;  /* jsonl: the member with the text; chat: with the messages; ids: with the ids; or several (members.h) */
     char *tensor; /* tokens: NULL when the file's only tensor is meant */
     char *domain; /* never NULL: "source-2" if the manifest gives none */
     size_t n_where;
     char **where_key, **where_value;
     int64_t sequences;           /* 0: not stated */
     char sha256[EXF_SHA256_HEX]; /* lower case; "" when unpinned */
+    char *state;                 /* of the file when exf_manifest_verify() hashed it; NULL: it did not */
 } exf_manifest_source;
 
 typedef struct {
@@ -117,7 +123,11 @@ exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, c
 void exf_manifest_free(exf_manifest *m); /* NULL is allowed */
 /* Compares every pinned source with its file; a file is read once however many
  * sources share it. */
-exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err) EXF_CHECKED;
+exf_code exf_manifest_verify(exf_manifest *m, exf_err *err) EXF_CHECKED;
+/* The same of a manifest that was made of these files a moment ago: one that differs is still being written. */
+exf_code exf_manifest_verify_texts(exf_manifest *m, exf_err *err) EXF_CHECKED;
+/* EXF_MODEL if the source's file, which f has read, is not the one that was hashed, or was changed while it was read. */
+exf_code exf_source_unchanged(const exf_manifest_source *s, const exf_file *f, exf_err *err) EXF_CHECKED;
 /* Counts the sources without a checksum and lists their files, each once and at most four by name:
  * "a.jsonl, b.txt, ..."; *files NULL where there are none, else the caller frees. */
 exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err) EXF_CHECKED;

@@ -32,27 +32,73 @@ size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i)
     return k;
 }
 
-exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
+static exf_code keep_state(exf_manifest_source *s, const char *state, exf_err *err)
+{
+    exf_mem_free(s->state);
+    return exf_mem_strdup(&s->state, state, "state of a file", err);
+}
+
+static exf_code hash_source(exf_manifest_source *s, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_file *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_source_open(&f, s->file, err));
+    EXF_TRY(exf_hash_open_file(f, hex, err));
+    rc = keep_state(s, exf_file_state(f), err);
+out:
+    exf_file_close(f);
+    return rc;
+}
+
+exf_code exf_source_unchanged(const exf_manifest_source *s, const exf_file *f, exf_err *err)
+{
+    if (s->state && strcmp(s->state, exf_file_state(f)) != 0)
+        return exf_fail(err, EXF_MODEL, "%s: changed after its checksum was compared: was %s, is %s; run again when it stays as it "
+                        "is", s->label, s->state, exf_file_state(f));
+    return strcmp(s->file, EXF_STANDARD_INPUT) == 0 ? EXF_OK : exf_file_unchanged(f, err);
+}
+
+static exf_code refuse_digest(const exf_manifest_source *s, const char *digest, int fresh, exf_err *err)
+{
+    if (!fresh)
+        return exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest, s->sha256);
+    return exf_fail(err, EXF_MODEL, "--text: %s changed while it was read: its sha256 was %.12s..., now it is %.12s...; wait until "
+                    "it is written, or give a copy of it", s->path, s->sha256, digest);
+}
+
+/* fresh: whoever pinned the files did so a moment ago. */
+static exf_code verify(exf_manifest *m, int fresh, exf_err *err)
 {
     exf_code rc = EXF_OK;
     char(*digest)[EXF_SHA256_HEX] = NULL;
     EXF_TRY(exf_mem_new(&digest, m->n, sizeof *digest, "checksums", err));
     for (size_t i = 0; i < m->n; i++) {
-        const exf_manifest_source *s = &m->source[i];
+        exf_manifest_source *s = &m->source[i];
         if (!s->sha256[0]) continue;
         size_t first = exf_manifest_first_of_file(m, i);
-        if (first == i && (rc = exf_source_hash(s->file, digest[i], err)) != EXF_OK) {
+        if (first == i && (rc = hash_source(s, digest[i], err)) != EXF_OK) {
             exf_err_prefix(err, "%s: ", s->label);
             goto out;
         }
+        if (first < i) EXF_TRY(keep_state(s, m->source[first].state, err));
         if (strcmp(digest[first], s->sha256) != 0) {
-            rc = exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest[first], s->sha256);
+            rc = refuse_digest(s, digest[first], fresh, err);
             goto out;
         }
     }
 out:
     exf_mem_free(digest);
     return rc;
+}
+
+exf_code exf_manifest_verify(exf_manifest *m, exf_err *err)
+{
+    return verify(m, 0, err);
+}
+
+exf_code exf_manifest_verify_texts(exf_manifest *m, exf_err *err)
+{
+    return verify(m, 1, err);
 }
 
 exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err)

@@ -10,7 +10,11 @@ static const exf_opt rows[] = {
      "file or directory of texts to calibrate on, - for a pipe; plain text, JSON lines, conversations or token ids, also .gz "
      "and .zst; in place of a recipe's corpus; further arguments are texts too"},
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
-     "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
+     "member or tensor that holds the text; a+b: members that are joined; default: those by which data sets are known, the only "
+     "tensor of integers"},
+    {NULL, "show-text", 0, EXF_OPT_INT, offsetof(exf_recipe, show_text), "0", "0..1000000", "Run",
+     "print the first samples as they will be run, and do nothing else; domain, text of the ids, the ids, what goes before a "
+     "document, and what of the text is left out"},
     {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",
      "write a recipe to edit, and its manifest; for --model and --text, or a released model's own data; and do nothing else"},
     {NULL, "shard", 0, EXF_OPT_TEXT, offsetof(exf_recipe, shard_text), NULL, "I/N", "Run",

@@ -9,7 +9,8 @@ static const exf_opt rows[] = {
      "texts to validate on; files, directories or - for a pipe, of plain text, JSON lines, conversations or token ids, also .gz "
      "and .zst, in place of a recipe's corpus; further arguments are texts too"},
     {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
-     "member or tensor that holds the text; default: member text or messages, the only tensor of integers"},
+     "member or tensor that holds the text; a+b: members that are joined; default: those by which data sets are known, the only "
+     "tensor of integers"},
     {NULL, "frontier", 0, EXF_OPT_FLAG, offsetof(exf_recipe, frontier), "false", NULL, "Run",
      "sweep P and D; instead of validate.variants: mark what is worth its cost, write frontier.json, .md and .svg"},
     {NULL, "sensitivities", 0, EXF_OPT_FLAG, offsetof(exf_recipe, wants_sensitivities), "false", NULL, "Run",

@@ -24,6 +24,9 @@ exf_packing exf_packing_of(const void *bytes, size_t n)
 {
     if (n >= 3 && memcmp(bytes, "\x1f\x8b\x08", 3) == 0) return EXF_GZIP;
     if (n >= 4 && memcmp(bytes, "\x28\xb5\x2f\xfd", 4) == 0) return EXF_ZSTD;
+    /* A frame that is passed over: pzstd writes one before each of its others. */
+    if (n >= 4 && (*(const unsigned char *)bytes & 0xf0) == 0x50 && memcmp((const char *)bytes + 1, "\x2a\x4d\x18", 3) == 0)
+        return EXF_ZSTD;
     return EXF_PLAIN;
 }
 
@@ -161,6 +164,20 @@ static exf_code step_zstd(exf_unpacker *u, char *buf, size_t n, size_t *got, exf
     return EXF_OK;
 }
 
+/* Passes over zeros behind the last member, which copies in blocks leave; gzip does so too, where nothing else follows. */
+static exf_code skip_zeros(exf_unpacker *u, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    while (u->begin < u->end) {
+        if (u->input[u->begin]) return damaged(u, "zeros and other bytes", err);
+        if (++u->begin < u->end) continue;
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(fill(u, err));
+    }
+out:
+    return rc;
+}
+
 exf_code exf_unpack_read(exf_unpacker *u, void *buf, size_t n, size_t *got, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -168,6 +185,8 @@ exf_code exf_unpack_read(exf_unpacker *u, void *buf, size_t n, size_t *got, exf_
     while (*got < n) {
         size_t before = *got;
         if (u->begin == u->end) EXF_TRY(fill(u, err));
+        if (u->kind == EXF_GZIP && u->between && u->one_ended && u->begin < u->end && !u->input[u->begin])
+            EXF_TRY(skip_zeros(u, err));
         int at_end = u->begin == u->end;
         if (at_end && (u->between || u->kind == EXF_PLAIN)) break;
         EXF_TRY(u->kind == EXF_GZIP   ? step_gzip(u, buf, n, got, err)

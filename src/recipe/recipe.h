@@ -32,6 +32,7 @@ typedef struct {
     /* flags of some */
     int force, dry_run, logits, pin_manifest;
     int frontier, list_inputs;
+    int64_t show_text; /* samples to print in place of a run; 0: run */
     char *layers, *export_path, *moe_inputs, *json_path, *picture_path;
     int json, data; /* of exfold-inspect: this line and the next */
     char *output_file;

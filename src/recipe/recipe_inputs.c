@@ -52,7 +52,7 @@ static exf_code list_manifest(input_list *in, const char *path, const char *role
     EXF_TRY(exf_manifest_load(&m, path, err));
     for (size_t i = 0; i < m->n; i++) {
         EXF_TRY(list_file(in, source_role, m->source[i].file, err));
-        *text |= m->source[i].format != EXF_SOURCE_TOKENS;
+        *text |= exf_source_is_text(m->source[i].format);
     }
 out:
     exf_manifest_free(m);

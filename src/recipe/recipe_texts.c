@@ -1,5 +1,5 @@
 /* recipe_texts.c - makes the corpus of --text: files, directories of files, standard input; see recipe.h. */
-#include "recipe/recipe.h"
+#include "recipe/recipe_texts_internal.h"
 
 #include "base/err.h"
 #include "base/file.h"
@@ -12,28 +12,8 @@
 #include "recipe/run_directory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-/* A text that was named, or found in a directory that was. */
-typedef struct {
-    char *path, *domain; /* domain "": the manifest's own name for it */
-    size_t argument;     /* which of the user's */
-    int found;
-} item;
-
-/* What --text comes to. */
-typedef struct {
-    const exf_recipe *recipe;
-    exf_text_inputs *out;
-    item *item;
-    size_t n, cap, argument;
-    size_t of_format[EXF_SOURCE_FORMATS], read; /* files that are read */
-    size_t with_field;   /* of which a member or tensor is read */
-    exf_text passed;     /* names of files that are passed over, with what they are */
-    size_t n_passed, n_directories;
-    char *top;           /* of the directory that is being listed: its name */
-    const char *folder;  /* the folder of it that is being listed; NULL: itself */
-} texts;
 
 static int is_input(const char *path)
 {
@@ -63,12 +43,12 @@ static int has_control(const char *s, size_t n)
 
 /* ---- the files that are meant ------------------------------------------------------------------ */
 
-static exf_code add_item(texts *t, const char *path, const char *domain, size_t domain_len, int found, exf_err *err)
+static exf_code add_item(exf_texts *t, const char *path, const char *domain, size_t domain_len, int found, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_mem_grow(&t->item, &t->cap, t->n + 1, sizeof *t->item, "list of texts", err));
-    item *i = &t->item[t->n];
-    *i = (item){.argument = t->argument, .found = found};
+    exf_text_item *i = &t->item[t->n];
+    *i = (exf_text_item){.argument = t->argument, .found = found};
     t->n++;
     EXF_TRY(exf_mem_strdup(&i->path, path, "path of a text", err));
     rc = exf_mem_dup(&i->domain, domain, has_control(domain, domain_len) ? 0 : domain_len, "name of a domain", err);
@@ -76,54 +56,49 @@ out:
     return rc;
 }
 
-/* Notes a file that is not read; the first ones are named. */
-static void pass_over(texts *t, const char *path, const char *is)
-{
-    enum { NAMED = 4 };
-    const char *slash = strrchr(path, '/');
-    if (t->n_passed < NAMED) exf_text_appendf(&t->passed, "%s%s (%s)", t->n_passed ? ", " : "", slash ? slash + 1 : path, is);
-    if (t->n_passed == NAMED) exf_text_appendf(&t->passed, ", ...");
-    t->n_passed++;
-}
-
 typedef struct {
-    texts *t;
+    exf_texts *t;
     const char *path;
     int depth;
 } directory;
 
-static exf_code list_directory(texts *t, const char *path, int depth, exf_err *err);
+static exf_code list_directory(exf_texts *t, const char *path, int depth, exf_err *err);
 
-/* Adds a file of a directory, or those of a folder in it.  Links are not followed: they may lead anywhere, or back. */
+/* Adds a file of a directory, or those of a folder in it.  A link to a file is that file, as in a hub's cache; one to a folder is
+ * not followed: it may lead anywhere, or back. */
 static exf_code visit(void *self, const char *name, exf_err *err)
 {
     const directory *d = self;
-    texts *t = d->t;
+    exf_texts *t = d->t;
     char *path = NULL;
-    exf_path_kind kind = EXF_PATH_NOTHING;
+    exf_path_kind kind = EXF_PATH_NOTHING, behind = EXF_PATH_NOTHING;
     exf_code rc;
     EXF_TRY(exf_path_join(&path, d->path, name, err));
     if (*name == '.') {
-        pass_over(t, path, "hidden");
+        rc = exf_texts_pass_over(t, path, "hidden", NULL, 0, err);
         goto out;
     }
     EXF_TRY(exf_path_look_at(path, &kind, err));
+    EXF_TRY(exf_path_look_behind(path, &behind, err));
     const char *domain = t->folder ? t->folder : t->top;
-    if (kind == EXF_PATH_FILE) {
+    if (behind == EXF_PATH_FILE) {
         EXF_TRY(add_item(t, path, domain, strlen(domain), 1, err));
     } else if (kind == EXF_PATH_DIRECTORY) {
         if (d->depth == 0) t->folder = name;
         EXF_TRY(list_directory(t, path, d->depth + 1, err));
         if (d->depth == 0) t->folder = NULL;
     } else {
-        pass_over(t, path, "a link or no regular file");
+        const char *is = behind == EXF_PATH_DIRECTORY ? "a link to a folder"
+                         : behind == EXF_PATH_NOTHING ? "a link to nothing"
+                                                      : "no regular file";
+        rc = exf_texts_pass_over(t, path, is, NULL, 0, err);
     }
 out:
     exf_mem_free(path);
     return rc;
 }
 
-static exf_code list_directory(texts *t, const char *path, int depth, exf_err *err)
+static exf_code list_directory(exf_texts *t, const char *path, int depth, exf_err *err)
 {
     enum { DEEPEST = 64 };
     directory d = {t, path, depth};
@@ -131,24 +106,28 @@ static exf_code list_directory(texts *t, const char *path, int depth, exf_err *e
     return exf_each_file(path, visit, &d, err);
 }
 
-static exf_code add_directory(texts *t, const char *path, exf_err *err)
+static exf_code add_directory(exf_texts *t, const char *path, exf_err *err)
 {
     char *real = NULL;
+    exf_text passed = {0};
     size_t before = t->n;
     exf_code rc;
     EXF_TRY(exf_path_real(&real, path, err));
     t->top = strrchr(real, '/') ? strrchr(real, '/') + 1 : real;
     t->n_directories++;
     EXF_TRY(list_directory(t, path, 0, err));
-    if (t->n == before)
-        rc = exf_fail(err, EXF_MODEL, "--text: %s: the directory has no file to read%s%s", path, t->n_passed ? ", only " : "",
-                      t->passed.s ? t->passed.s : "");
+    if (t->n > before) goto out;
+    exf_texts_append_passed(t, &passed);
+    EXF_TRY(exf_text_end(&passed, err));
+    rc = exf_fail(err, EXF_MODEL, "--text: %s: the directory has no file to read%s%s", path, t->n_kinds ? ", only " : "",
+                  t->n_kinds ? passed.s : "");
 out:
+    exf_text_free(&passed);
     exf_mem_free(real);
     return rc;
 }
 
-static exf_code add_argument(texts *t, const char *path, exf_err *err)
+static exf_code add_argument(exf_texts *t, const char *path, exf_err *err)
 {
     int is_directory = 0;
     size_t n;
@@ -166,20 +145,58 @@ static const char *argument_at(const exf_recipe *r, size_t i)
     return i - r->texts.n < r->n_inputs ? r->inputs[i - r->texts.n] : NULL;
 }
 
-/* Refuses a file that is there twice, and warns of arguments that share a domain: their user may not have meant that. */
-static exf_code compare_items(const texts *t, exf_err *err)
+static int by_path(const void *a, const void *b)
 {
+    const exf_text_item *x = *(const exf_text_item *const *)a, *y = *(const exf_text_item *const *)b;
+    int order = strcmp(x->path, y->path);
+    return order ? order : x < y ? -1 : 1;
+}
+
+static int by_domain(const void *a, const void *b)
+{
+    const exf_text_item *x = *(const exf_text_item *const *)a, *y = *(const exf_text_item *const *)b;
+    int order = strcmp(x->domain, y->domain);
+    return order ? order : x < y ? -1 : 1;
+}
+
+/* Finds, for each item, the first of its domain, where another argument has named that. */
+static void find_shared(exf_text_item **sorted, size_t n, const exf_text_item *all, const exf_text_item **shared)
+{
+    const exf_text_item *first = NULL;
+    qsort(sorted, n, sizeof *sorted, by_domain);
+    for (size_t i = 0; i < n; i++) {
+        if (!first || strcmp(first->domain, sorted[i]->domain) != 0) first = sorted[i];
+        shared[sorted[i] - all] = *first->domain && first->argument != sorted[i]->argument ? first : NULL;
+    }
+}
+
+/* Refuses a file that is there twice, and warns of arguments that share a domain: their user may not have meant that. */
+static exf_code compare_items(const exf_texts *t, exf_err *err)
+{
+    exf_text_item **sorted = NULL;
+    const exf_text_item **shared = NULL;
     size_t warned = 0; /* up to this argument */
-    for (size_t i = 0; i < t->n; i++)
-        for (size_t k = 0; k < i; k++) {
-            const item *a = &t->item[k], *b = &t->item[i];
-            if (strcmp(a->path, b->path) == 0)
-                return exf_fail(err, EXF_USAGE, "--text: %s is given twice; its tokens would count double", b->path);
-            if (a->argument == b->argument || b->argument <= warned || !*a->domain || strcmp(a->domain, b->domain) != 0) continue;
-            warned = b->argument;
-            exf_log_warn("--text: %s and %s are reported together, as domain %s", a->path, b->path, b->domain);
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&sorted, t->n, sizeof *sorted, "list of texts", err));
+    EXF_TRY(exf_mem_new(&shared, t->n, sizeof *shared, "list of texts", err));
+    for (size_t i = 0; i < t->n; i++) sorted[i] = &t->item[i];
+    qsort(sorted, t->n, sizeof *sorted, by_path);
+    for (size_t i = 1; i < t->n; i++)
+        if (strcmp(sorted[i]->path, sorted[i - 1]->path) == 0) {
+            rc = exf_fail(err, EXF_USAGE, "--text: %s is given twice; its tokens would count double", sorted[i]->path);
+            goto out;
         }
-    return EXF_OK;
+    find_shared(sorted, t->n, t->item, shared);
+    for (size_t i = 0; i < t->n; i++) {
+        const exf_text_item *a = shared[i], *b = &t->item[i];
+        if (!a || b->argument <= warned) continue;
+        warned = b->argument;
+        exf_log_warn("--text: %s and %s are reported together, as domain %s", a->path, b->path, b->domain);
+    }
+out:
+    exf_mem_free(sorted);
+    exf_mem_free(shared);
+    return rc;
 }
 
 /* ---- the manifest -------------------------------------------------------------------------------- */
@@ -192,7 +209,7 @@ static exf_code add_key(exf_text *out, const char *key, const char *value, exf_e
     return rc;
 }
 
-static exf_code add_source(texts *t, const item *i, const exf_recognised *is, exf_err *err)
+static exf_code add_source(exf_texts *t, const exf_text_item *i, const exf_recognised *is, exf_err *err)
 {
     exf_text *out = &t->out->manifest;
     char digest[EXF_SHA256_HEX], *absolute = NULL;
@@ -216,7 +233,7 @@ out:
     return rc;
 }
 
-static exf_code read_item(texts *t, const item *i, exf_err *err)
+static exf_code read_item(exf_texts *t, const exf_text_item *i, exf_err *err)
 {
     exf_recognised is = {.format = EXF_SOURCE_TEXT};
     const char *field = t->recipe->text_field;
@@ -226,12 +243,14 @@ static exf_code read_item(texts *t, const item *i, exf_err *err)
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(i->found ? exf_recognise_found(&is, i->path, field, err) : exf_recognise(&is, i->path, field, err));
     if (is.no_text) {
-        pass_over(t, i->path, is.no_text);
+        rc = exf_texts_pass_over(t, i->path, is.no_text, is.script, is.bytes, err);
         goto out;
     }
     if (t->n == 1 && !i->found) exf_log_info("%s: %s", is_input(i->path) ? "standard input" : i->path, is.about.s);
     t->with_field += is.field.len > 0;
     t->of_format[is.format]++;
+    t->bytes[is.format] += is.bytes;
+    t->found_taken += i->found ? is.bytes : 0;
     EXF_TRY(add_source(t, i, &is, err));
     t->read++;
 out:
@@ -239,34 +258,21 @@ out:
     return rc;
 }
 
-/* Says in one line what several files are, and which are passed over. */
-static exf_code report(const texts *t, exf_err *err)
+/* Reads the items of one argument. */
+static exf_code read_argument(exf_texts *t, size_t argument, size_t *i, exf_err *err)
 {
-    static const char *const names[] = {"JSON lines", "plain text", "token ids", "conversations"}; /* by exf_source_format */
-    exf_text line = {0};
-    if (t->n == 1 && !t->n_directories) return EXF_OK;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (t->of_format[i]) exf_text_appendf(&line, "%s%zu of %s", line.len ? ", " : "", t->of_format[i], names[i]);
-    if (t->n_passed) exf_text_appendf(&line, "; passed over %zu: %s", t->n_passed, t->passed.s);
-    exf_code rc = exf_text_end(&line, err);
-    if (rc == EXF_OK) exf_log_info("--text: %zu file%s: %s", t->read, t->read == 1 ? "" : "s", line.s);
-    exf_text_free(&line);
+    exf_code rc = EXF_OK;
+    t->found_taken = t->found_passed = 0;
+    for (; *i < t->n && t->item[*i].argument == argument; ++*i) EXF_TRY(read_item(t, &t->item[*i], err));
+    rc = exf_texts_check_directory(t, argument_at(t->recipe, argument), err);
+out:
     return rc;
-}
-
-static void free_texts(texts *t)
-{
-    for (size_t i = 0; i < t->n; i++) {
-        exf_mem_free(t->item[i].path);
-        exf_mem_free(t->item[i].domain);
-    }
-    exf_mem_free(t->item);
-    exf_text_free(&t->passed);
 }
 
 exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const char *path, exf_err *err)
 {
-    texts all = {.recipe = r, .out = t};
+    exf_texts all = {.recipe = r, .out = t};
+    exf_text passed = {0};
     exf_code rc;
     memset(t, 0, sizeof *t);
     if (r->texts.n == 0) return EXF_OK;
@@ -274,18 +280,20 @@ exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const cha
     exf_text_appendf(&t->manifest, "# The files of --text.\nschema: " EXF_MANIFEST_SCHEMA "\nsources:\n");
     for (const char *one; (one = argument_at(r, all.argument)); all.argument++) EXF_TRY(add_argument(&all, one, err));
     EXF_TRY(compare_items(&all, err));
-    for (size_t i = 0; i < all.n; i++) EXF_TRY(read_item(&all, &all.item[i], err));
-    EXF_TRY(exf_text_end(&all.passed, err));
+    for (size_t i = 0, argument = 0; i < all.n; argument++) EXF_TRY(read_argument(&all, argument, &i, err));
     if (!all.read) {
-        rc = exf_fail(err, EXF_MODEL, "--text: %s: holds no text, only %s", argument_at(r, 0), all.passed.s);
+        exf_texts_append_passed(&all, &passed);
+        EXF_TRY(exf_text_end(&passed, err));
+        rc = exf_fail(err, EXF_MODEL, "--text: %s: holds no text, only %s", argument_at(r, 0), passed.s);
         goto out;
     }
-    EXF_TRY(report(&all, err));
+    EXF_TRY(exf_texts_report(&all, err));
     EXF_TRY(exf_text_end(&t->manifest, err));
     if (r->text_field && !all.with_field)
         rc = exf_fail(err, EXF_USAGE, "--text-field %s: plain text has no members or tensors to choose from", r->text_field);
 out:
-    free_texts(&all);
+    exf_text_free(&passed);
+    exf_texts_free(&all);
     return rc;
 }
 

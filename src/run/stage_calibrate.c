@@ -9,6 +9,8 @@
 #include "recipe/recipe.h"
 #include "run/session.h"
 
+#include <stdio.h>
+
 /* Everything that a calibration has, opened in this order. */
 typedef struct {
     exf_run_directory dir;
@@ -50,6 +52,17 @@ static exf_code take_texts(calibration *c, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_text_inputs_make(&c->text, r, c->manifest, err));
     EXF_TRY(exf_text_inputs_use(&c->text, r, "data.manifest", err));
 out:
+    return rc;
+}
+
+/* Prints the first samples of the text, as --show-text asks. */
+static exf_code show_text(const exf_session *s, const exf_recipe *r, exf_err *err)
+{
+    exf_text text = {0};
+    if (s->missing_data) return exf_fail(err, EXF_USAGE, "--show-text: %s is not there", s->missing_data);
+    exf_code rc = exf_corpus_show(s->corpus, &s->request, r->show_text, &text, err);
+    if (rc == EXF_OK && exf_ranks_first(r->job)) fputs(text.s, stdout);
+    exf_text_free(&text);
     return rc;
 }
 
@@ -269,6 +282,10 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_open_basis(r, &c.basis, &c.options, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_session_open(s, r, "all", err));
+    if (r->show_text) {
+        rc = show_text(s, r, err);
+        goto out;
+    }
     r->compute = s->compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
     EXF_TRY(exf_recipe_check_pools(r, s->model->arch.n_experts, err));
     EXF_TRY(exf_recipe_check_budgets(r, s->model->arch.top_k, err));

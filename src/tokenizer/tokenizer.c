@@ -137,6 +137,12 @@ const char *exf_tokenizer_bos(const exf_tokenizer *t)
     return t->template.said.s;
 }
 
+const int32_t *exf_tokenizer_before(const exf_tokenizer *t, size_t *n)
+{
+    *n = t->template.before.n;
+    return t->template.before.id;
+}
+
 int exf_tokenizer_bos_disputed(const exf_tokenizer *t)
 {
     return t->template.disputed;
@@ -145,6 +151,11 @@ int exf_tokenizer_bos_disputed(const exf_tokenizer *t)
 const char *exf_tokenizer_unicode(void)
 {
     return exf_unicode_version;
+}
+
+exf_code exf_decoder_new(exf_decoder **out, const exf_tokenizer *t, exf_err *err)
+{
+    return exf_decoder_make(out, t->bpe, &t->added, (size_t)t->size, err);
 }
 
 /* ---- encoding ------------------------------------------------------- */

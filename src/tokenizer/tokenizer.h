@@ -3,8 +3,8 @@
  * Supported of tokenizer.json: normalizer null, NFC, Prepend, Replace (of a String), or a Sequence of these; model BPE (merges as
  * pairs or as "a b" strings, ignore_merges, no dropout, no affixes) of one of two kinds:
  *
- *   bytes       a token for every byte of UTF-8, no unk_token; pre_tokenizer Split (the file's own regex through PCRE2, as far as
- *               exf_regex_translate() goes, or a literal String; behavior Isolated, or Removed with invert), Digits, and last
+ *   bytes       tokens of bytes in GPT-2's letters, no unk_token; pre_tokenizer Split (the file's own regex through PCRE2, as far
+ *               as exf_regex_translate() goes, or a literal String; behavior Isolated, or Removed with invert), Digits, and last
  *               ByteLevel (add_prefix_space false), Sequence of these
  *   characters  byte_fallback true, unk_token, fuse_unk; pre_tokenizer null, or Metaspace of U+2581
  *
@@ -24,6 +24,7 @@
 #ifndef EXF_TOKENIZER_TOKENIZER_H
 #define EXF_TOKENIZER_TOKENIZER_H
 #include "base/hash.h"
+#include "base/text.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,12 +56,23 @@ int32_t exf_tokenizer_size(const exf_tokenizer *t);
 const char *exf_tokenizer_sha256(const exf_tokenizer *t);
 /* What goes before every document, and what decided it: "none (post_processor)", "100000 (add_bos_token)". */
 const char *exf_tokenizer_bos(const exf_tokenizer *t);
+/* The ids that go before every document, *n of them. */
+const int32_t *exf_tokenizer_before(const exf_tokenizer *t, size_t *n);
 /* 1 where transformers 5 puts another token before a document than 4.57 does, whose rule is followed. */
 int exf_tokenizer_bos_disputed(const exf_tokenizer *t);
 /* The Unicode version of character classes in patterns. */
 const char *exf_tokenizer_unicode(void);
 
 /* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary
- * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8. */
+ * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8; EXF_MODEL with the byte if no token stands for it,
+ * as for some control characters in released vocabularies, where the library drops it without a word. */
 exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t len, exf_ids *ids, exf_err *err) EXF_CHECKED;
+
+/* Texts of tokens by id, to show what a model is given. */
+typedef struct exf_decoder exf_decoder;
+exf_code exf_decoder_new(exf_decoder **out, const exf_tokenizer *t, exf_err *err) EXF_CHECKED; /* borrows from t */
+/* Appends the bytes that n ids stand for, which begin or end within a character where ids do; special tokens as they are written,
+ * and "<token 7>" where the tokenizer has none of that id. */
+exf_code exf_decode(const exf_decoder *d, const int32_t *id, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+void exf_decoder_free(exf_decoder *d); /* NULL is allowed */
 #endif

@@ -201,9 +201,25 @@ static int add_bytes(const exf_bpe *b, exf_bpe_work *w, const char *character, s
     return 1;
 }
 
+/* Refuses a piece with a byte that no token stands for; the library drops it without a word. */
+static exf_code refuse_byte(const exf_bpe *b, const char *bytes, size_t len, exf_err *err)
+{
+    for (size_t i = 0; i < len; i++)
+        if (b->byte_id[(unsigned char)bytes[i]] < 0)
+            return exf_fail(err, EXF_MODEL, "the text has the byte 0x%02x, which no token of the model's vocabulary stands for; "
+                            "take its character out of the text, as the tokenizers library would do unasked",
+                            (unsigned)(unsigned char)bytes[i]);
+    return EXF_OK;
+}
+
+static exf_code add_bytes_of_piece(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len, exf_err *err)
+{
+    return add_bytes(b, w, text, len) ? EXF_OK : refuse_byte(b, text, len, err);
+}
+
 /* A symbol for each character, or for each byte of one that is no token.  As in the library, an unk_token waits for the next
  * character that is a token, or unfused for the next one that is unknown, and bytes go before it. */
-static void add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len)
+static exf_code add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len, exf_err *err)
 {
     int waiting = 0;
     for (size_t i = 0, n; i < len; i += n) {
@@ -211,11 +227,13 @@ static void add_characters(const exf_bpe *b, exf_bpe_work *w, const char *text, 
         n = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
         int32_t id = c < 0x80 ? b->letter_id[c] : exf_vocabulary_find(&b->vocab, text + i, n);
         if (id < 0 && add_bytes(b, w, text + i, n)) continue;
+        if (id < 0 && b->unk_id < 0) return refuse_byte(b, text + i, n, err);
         if (waiting && (id >= 0 || !b->fuse_unk)) add_symbol(w, b->unk_id);
         waiting = id < 0;
         if (id >= 0) add_symbol(w, id);
     }
     if (waiting) add_symbol(w, b->unk_id);
+    return EXF_OK;
 }
 
 static exf_code merge_symbols(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
@@ -227,9 +245,7 @@ static exf_code merge_symbols(const exf_bpe *b, exf_bpe_work *w, const char *pre
     EXF_TRY(exf_mem_grow(&w->heap, &w->heap_cap, 2 * len, sizeof *w->heap, "merge candidates of a piece", err));
     w->n_heap = 0;
     w->n_symbols = 0;
-    if (b->fallback) add_characters(b, w, pretoken, len);
-    else
-        for (size_t i = 0; i < len; i++) add_symbol(w, b->byte_id[(unsigned char)pretoken[i]]);
+    EXF_TRY(b->fallback ? add_characters(b, w, pretoken, len, err) : add_bytes_of_piece(b, w, pretoken, len, err));
     for (uint32_t i = 0; i < w->n_symbols; i++) offer_merge(b, w, i);
     EXF_TRY(merge_all(b, w, err));
     EXF_TRY(append_symbols(w, ids, err));
@@ -331,23 +347,10 @@ out:
     return rc;
 }
 
-/* Whether UTF-8 has the byte anywhere. */
-static int is_in_utf8(int c)
+/* Released vocabularies lack bytes that their training never saw; a text that has one is refused (refuse_byte). */
+static void find_bytes(exf_bpe *b)
 {
-    return c < 0xc0 || (c >= 0xc2 && c <= 0xf4);
-}
-
-/* Every byte that UTF-8 can hold needs a token: the library drops what it cannot encode without a word.  vocabulary: what messages
- * call the list of tokens. */
-static exf_code find_bytes(exf_bpe *b, const char *vocabulary, const char *where, exf_err *err)
-{
-    for (int c = 0; c < 256; c++) {
-        b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
-        if (is_in_utf8(c) && b->byte_id[c] < 0)
-            return exf_fail(err, EXF_MODEL, "%s: %s lacks \"%.*s\", the token of byte 0x%02x", where, vocabulary,
-                            b->alphabet_len[c], b->alphabet[c], (unsigned)c);
-    }
-    return EXF_OK;
+    for (int c = 0; c < 256; c++) b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
 }
 
 /* The tokens "<0x00>" to "<0xFF>", and unk_token, which stands for characters that have no token and lack one for a byte. */
@@ -365,9 +368,6 @@ static exf_code find_fallback(exf_bpe *b, const exf_json *model, const char *whe
     for (int c = 0; c < 256; c++) {
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)c);
         b->byte_id[c] = exf_vocabulary_find(&b->vocab, name, strlen(name));
-        if (is_in_utf8(c) && b->byte_id[c] < 0 && !text)
-            return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%s\", the token of byte 0x%02x, and model has no unk_token",
-                            where, name, (unsigned)c);
         char letter = (char)c;
         b->letter_id[c] = c < 0x80 ? exf_vocabulary_find(&b->vocab, &letter, 1) : -1;
     }
@@ -447,7 +447,7 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
         EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
     EXF_TRY(load_vocab(b, model, where, err));
     if (b->fallback) EXF_TRY(find_fallback(b, model, where, err));
-    else EXF_TRY(find_bytes(b, "model.vocab", where, err));
+    else find_bytes(b);
     b->words = b->fallback && !b->ignore_merges && exf_vocabulary_find(&b->vocab, EXF_METASPACE, EXF_METASPACE_LEN) >= 0;
     EXF_TRY(load_merges(b, model, where, err));
 out:
@@ -510,7 +510,7 @@ exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const 
     b->ignore_merges = 1;
     b->size = (int32_t)n;
     EXF_TRY(put_ranks(b, token, n, where, err));
-    EXF_TRY(find_bytes(b, "its vocabulary", where, err));
+    find_bytes(b);
     for (size_t i = 0; i <= b->vocab.mask; i++) splits += walk_splits(b, &b->vocab.slot[i], 0);
     EXF_TRY(exf_merges_new(&b->merges, splits, err));
     for (size_t i = 0; i <= b->vocab.mask; i++) (void)walk_splits(b, &b->vocab.slot[i], 1);

@@ -278,6 +278,11 @@ exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char 
 /* The leftmost token at or after `at`, which never goes back, the longest of those that start there; 0 if none. */
 int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m);
 
+/* ---- ids back to text (tokenizer_decode.c) ------------------------------------- */
+
+/* n: of ids; borrows from the others. */
+exf_code exf_decoder_make(exf_decoder **out, const exf_bpe *bpe, const exf_added *added, size_t n, exf_err *err) EXF_CHECKED;
+
 /* ---- tiktoken's files ----------------------------------------------------------- */
 
 #define EXF_TIKTOKEN_FILE "tiktoken.model"

@@ -277,6 +277,7 @@ make_inputs() {
         >stand-in/datasets.py
     printf '%s\n' 'schema: exfold-manifest/1' 'sources:' '  - path: ../H/corpus.jsonl' '    format: jsonl' '    origin:' \
         '      dataset: ./rows' '      split: train' '      text: text' >beside/origin.yaml
+    python3 -c 'import pyarrow, pyarrow.parquet as p; p.write_table(pyarrow.table({"text": ["a"]}), "rows.parquet")' 2>/dev/null || :
     echo '{"chat_template": "{{ messages[0].content }}"}' >chat/tokenizer_config.json
     echo '{"messages": [{"role": "user", "content": "a"}]}' >chats.jsonl
     printf '#!/bin/sh\ncase $* in --list) echo check_nothing ;; esac\n' >a-suite && chmod +x a-suite
@@ -294,6 +295,7 @@ is_left_out() { # NAME FLAGS COMMAND
         case $1 in
         materialize*) module=yaml ;;
         render_chat.py) module=jinja2 ;;
+        table_lines.py) module=pyarrow.parquet ;;
         record_moe_inputs.py | make_saved_models.py) module='torch, transformers, safetensors' ;;
         pt_to_safetensors.py) module='torch, numpy' ;;
         quantize_experts.py) module=numpy ;;

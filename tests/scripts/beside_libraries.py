@@ -51,6 +51,45 @@ TALKS = [
 ]
 
 
+# What programs that know fixed forms refuse: tools, their calls and answers, contents in parts.
+TOOLS = """{%- if tools %}
+    {{- '<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' ~ (tool | tojson) }}
+    {%- endfor %}
+    {{- '</tools>\\n' }}
+{%- endif %}
+{%- for m in messages %}
+    {{- '<' ~ m.role ~ '>' }}
+    {%- if m.content is string %}
+        {{- m.content }}
+    {%- elif m.content %}
+        {%- for part in m.content %}{{- part.text if part.type == 'text' else '[' ~ part.type ~ ']' }}{%- endfor %}
+    {%- endif %}
+    {%- for call in m.tool_calls or [] %}
+        {{- '<call>' ~ (call.function | tojson) ~ '</call>' }}
+    {%- endfor %}
+{%- endfor %}
+"""
+TOOL_ROW = {
+    "tools": [{"type": "function", "function": {"name": "weather", "description": "é & <", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}],
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "In "}, {"type": "image"}, {"type": "text", "text": "Köln?"}]},
+                 {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}]},
+                 {"role": "tool", "content": "12 °C"}, {"role": "assistant", "content": "12."}]}
+
+
+def check_tools(scratch):
+    model, talk, made = (os.path.join(scratch, name) for name in ("with-tools", "talk.jsonl", "made.jsonl"))
+    make_model(model, TOOLS)
+    with open(talk, "w", encoding="utf-8") as f:
+        f.write(json.dumps(TOOL_ROW) + "\n")
+    script("render_chat.py", model, talk, made)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    want = tokenizer.apply_chat_template(TOOL_ROW["messages"], tools=TOOL_ROW["tools"], tokenize=False)
+    if [d["text"] for d in lines(made)] != [want]:
+        sys.exit(f"tools: {lines(made)!r}\nexpected {want!r}")
+
+
 def script(name, *argv):
     done = subprocess.run([sys.executable, f"scripts/{name}", *argv], capture_output=True, text=True)
     if done.returncode != 0:
@@ -107,6 +146,7 @@ def main():
     check_demo_config()
     with tempfile.TemporaryDirectory() as scratch:
         check_offline(scratch)
+        check_tools(scratch)
         make_dataset(os.path.join(scratch, "talks"))
         with open(os.path.join(scratch, "m.yaml"), "w", encoding="utf-8") as f:
             f.write("schema: exfold-manifest/1\nsources:\n  - path: made.jsonl\n    format: jsonl\n"

@@ -40,14 +40,19 @@ static inline void put(const char *name, const char *text)
     exf_write_file(exf_scratch(name), text, strlen(text));
 }
 
-/* rows x len ids: row r holds r, r + 1, ... */
-static inline void put_ids(const char *name, const char *tensor, int64_t rows, int64_t len)
+/* rows x len ids: row r holds from + r, from + r + 1, ... */
+static inline void put_ids_from(const char *name, const char *tensor, int64_t rows, int64_t len, int32_t from)
 {
     int32_t *id = malloc((size_t)(rows * len) * sizeof *id + 1);
-    for (int64_t i = 0; i < rows * len; i++) id[i] = (int32_t)(i / len + i % len);
+    for (int64_t i = 0; i < rows * len; i++) id[i] = from + (int32_t)(i / len + i % len);
     exf_tensor t = {.name = tensor, .dtype = EXF_DT_I32, .rank = 2, .shape = {rows, len}, .data = id};
     ck_ok(exf_st_write(exf_scratch(name), 1, &t, 1, NULL, 0, NULL, &e), e);
     free(id);
+}
+
+static inline void put_ids(const char *name, const char *tensor, int64_t rows, int64_t len)
+{
+    put_ids_from(name, tensor, rows, len, 0);
 }
 
 /* Each failing test names the refusal's code and a part of its sentence. */

@@ -55,17 +55,22 @@ START_TEST(others_are_not)
 }
 END_TEST
 
-static exf_code render(exf_chat_kind kind, const char *json, exf_text *out, exf_err *err)
+static exf_code render_field(exf_chat_kind kind, const char *json, const char *field, exf_text *out, exf_err *err)
 {
     char bos[] = "<B>", eos[] = "<E>";
     exf_chat_form f = {kind, bos, eos};
     exf_json *j = NULL;
     exf_code rc;
     EXF_TRY(exf_json_parse(&j, json, strlen(json), "line", err));
-    rc = exf_chat_render(&f, j, "messages", out, err);
+    rc = exf_chat_render(&f, j, field, out, err);
 out:
     exf_json_free(j);
     return rc;
+}
+
+static exf_code render(exf_chat_kind kind, const char *json, exf_text *out, exf_err *err)
+{
+    return render_field(kind, json, "messages", out, err);
 }
 
 static void gives(exf_chat_kind kind, const char *messages, const char *want)
@@ -95,6 +100,36 @@ START_TEST(conversations_in_each_form)
           "<|im_start|>assistant\n<think>\n\n</think>\n\nYes <|im_end|>\n");
     gives(EXF_CHAT_QWEN3, USER "," SYSTEM, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>system\nBe short.<|im_end|>\n");
     gives(EXF_CHAT_DEEPSEEK_V2, SYSTEM "," USER "," ANSWER, "<B>Be short.\n\nUser: Hi\n\nAssistant: \n\nYes <E>");
+}
+END_TEST
+
+/* The shapes that data sets have are the same conversation. */
+START_TEST(shapes_of_conversations)
+{
+#define ASKED "<|im_start|>user\nHi\n2<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n"
+    static const struct { const char *json, *field; } shape[] = {
+        {"{\"c\": [{\"from\": \"human\", \"value\": \"Hi\\n2\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", "c"},
+        {"{\"p\": [{\"role\": \"user\", \"content\": \"Hi\\n2\"}], "
+         "\"c\": [{\"role\": \"assistant\", \"content\": \"Yes\"}]}", "p+c"},
+        {"{\"i\": \"Hi\", \"n\": \"2\", \"o\": \"Yes\"}", "i+n+o"},
+        {"{\"i\": \"Hi\\n2\", \"n\": \"\", \"o\": \"Yes\"}", "i+n+o"},
+        {"{\"i\": \"Hi\\n2\", \"n\": null, \"o\": \"Yes\"}", "i+n+o"},
+        {"{\"i\": \"Hi\\n2\", \"o\": \"Yes\"}", "i+n+o"},
+        {"{\"i\": \"Hi\\n2\", \"o\": \"Yes\"}", "i+o"},
+    };
+    exf_text got = {0};
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        got.len = 0;
+        ck_ok(render_field(EXF_CHAT_CHATML, shape[i].json, shape[i].field, &got, &e), e);
+        ck_assert_msg(strcmp(got.s, ASKED) == 0, "shape %zu: %s", i, got.s);
+    }
+    got.len = 0;
+    ck_fails(render_field(EXF_CHAT_CHATML, "{\"i\": \"Hi\"}", "i+o", &got, &e), EXF_MODEL, e, "\"o\" is missing");
+    ck_fails(render_field(EXF_CHAT_CHATML, "{\"c\": [{\"from\": \"tool\", \"value\": \"1\"}]}", "c", &got, &e), EXF_MODEL, e,
+             "message 1 \"tool\" human render_chat.py");
+    ck_fails(render_field(EXF_CHAT_CHATML, "{\"c\": [{\"from\": \"gpt\"}]}", "c", &got, &e), EXF_MODEL, e,
+             "message 1 \"value\" missing");
+    exf_text_free(&got);
 }
 END_TEST
 
@@ -182,6 +217,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, plain_templates_are_recognised);
     tcase_add_test(t, others_are_not);
     tcase_add_test(t, conversations_in_each_form);
+    tcase_add_test(t, shapes_of_conversations);
     tcase_add_test(t, what_no_fixed_form_renders_is_refused);
     tcase_add_test(t, where_a_template_lies);
     suite_add_tcase(s, t);

@@ -148,8 +148,9 @@ END_TEST
 START_TEST(the_choice_is_seeded_and_in_file_order)
 {
     put_ids("ids.safetensors", "x", 20, 6);
+    put_ids_from("more.safetensors", "x", 20, 6, 100);
     exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens, domain: a, sequences: 5}\n"
-                                    "  - {path: ids.safetensors, format: tokens, domain: b, sequences: 5}\n");
+                                    "  - {path: more.safetensors, format: tokens, domain: b, sequences: 5}\n");
     exf_corpus *c = load(&q), *again = load(&q);
     ck_assert_uint_eq(c->n_sequences, 10);
     for (size_t source = 0; source < 2; source++) {
@@ -159,7 +160,7 @@ START_TEST(the_choice_is_seeded_and_in_file_order)
             const exf_sequence *s = &c->sequence[5 * source + k];
             ck_assert_int_eq(s->source, (int)source);
             ck_assert_int_eq(s->row, (int64_t)pick[k]);
-            ck_assert_int_eq(c->ids[s->offset], (int32_t)pick[k]);
+            ck_assert_int_eq(c->ids[s->offset], (int32_t)(100 * source + pick[k]));
         }
         ck_assert_uint_eq(c->domains[source].sequences_dropped, 15);
         ck_assert_uint_eq(c->domains[source].tokens_dropped, 90);
@@ -212,9 +213,40 @@ END_TEST
 START_TEST(a_total_of_zero_takes_all_of_a_silent_source)
 {
     put_ids("ids.safetensors", "x", 20, 6);
-    exf_corpus_request q = ask(HEAD S(4) SILENT);
+    put_ids_from("more.safetensors", "x", 20, 6, 100);
+    exf_corpus_request q = ask(HEAD S(4) "  - {path: more.safetensors, format: tokens}\n");
     exf_corpus *c = load(&q);
     ck_assert_uint_eq(c->n_sequences, 24);
+    exf_corpus_free(c);
+}
+END_TEST
+
+/* A sequence that is there twice would count double, within a source as across sources; what a source did not give is left to the
+ * next one. */
+START_TEST(sequences_are_taken_once)
+{
+    int32_t id[5][6] = {{1}, {2}, {1}, {3}, {2}};
+    exf_tensor t = {.name = "x", .dtype = EXF_DT_I32, .rank = 2, .shape = {5, 6}, .data = id};
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, NULL, &e), e);
+    exf_corpus_request q = ask(HEAD SILENT);
+    exf_corpus *c = load(&q);
+    static const int64_t row[] = {0, 1, 3};
+    ck_assert_uint_eq(c->n_sequences, 3);
+    for (size_t i = 0; i < 3; i++) ck_assert(c->sequence[i].row == row[i] && c->sequence[i].document == row[i]);
+    ck_assert(c->n_duplicates == 2 && c->duplicate_tokens == 12);
+    ck_assert(c->domains[0].sequences_dropped == 2 && c->domains[0].tokens_dropped == 12);
+    exf_corpus_free(c);
+    q = ask(HEAD S(2) SILENT S(6));
+    refused(&q, EXF_MODEL, "source 3 5 sequences of at most 8 tokens 6");
+    q = ask(HEAD S(4)); /* has five, of which three are left */
+    c = load(&q);
+    ck_assert(c->n_sequences == 3 && c->n_duplicates == 2);
+    exf_corpus_free(c);
+    q = ask(HEAD S(2) SILENT SILENT);
+    c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, 3);
+    ck_assert(c->sequence[1].source == 0 && c->sequence[2].source == 1 && c->n_domains == 3 && c->domains[2].sequences_kept == 0);
+    ck_assert_uint_eq(c->n_duplicates, 2 + 4 + 5);
     exf_corpus_free(c);
 }
 END_TEST
@@ -222,8 +254,9 @@ END_TEST
 START_TEST(too_few_sequences_are_refused)
 {
     put_ids("ids.safetensors", "x", 9, 6);
-    exf_corpus_request q = ask(HEAD S(9) "  - {path: ids.safetensors, format: tokens, domain: c, sequences: 16}\n");
-    refused(&q, EXF_MODEL, "m.yaml: source 2 (ids.safetensors, domain \"c\"): 9 sequences of at most 8 tokens, 16 asked for");
+    put_ids_from("more.safetensors", "x", 9, 6, 100);
+    exf_corpus_request q = ask(HEAD S(9) "  - {path: more.safetensors, format: tokens, domain: c, sequences: 16}\n");
+    refused(&q, EXF_MODEL, "m.yaml: source 2 (more.safetensors, domain \"c\"): 9 sequences of at most 8 tokens, 16 asked for");
     q.sequences = 2; /* asks for less, and still the manifest says 16 */
     refused(&q, EXF_MODEL, "9 sequences of at most 8 tokens, 16 asked for");
     q = ask(HEAD S(5) S(5));
@@ -234,9 +267,10 @@ END_TEST
 
 START_TEST(domains_keep_their_order_and_add_up)
 {
-    put_ids("ids.safetensors", "x", 4, 6);
-#define D(d) "  - {path: ids.safetensors, format: tokens, domain: " d ", sequences: 2}\n"
-    exf_corpus_request q = ask(HEAD D("prose") D("c") SILENT D("prose"));
+    static const char *const file[] = {"a.safetensors", "b.safetensors", "ids.safetensors", "c.safetensors"};
+    for (int32_t i = 0; i < 4; i++) put_ids_from(file[i], "x", 4, 6, 100 * i);
+#define D(file, d) "  - {path: " file ".safetensors, format: tokens, domain: " d ", sequences: 2}\n"
+    exf_corpus_request q = ask(HEAD D("a", "prose") D("b", "c") SILENT D("c", "prose"));
     exf_corpus *c = load(&q);
     ck_assert_uint_eq(c->n_domains, 3);
     ck_assert_str_eq(c->domains[0].name, "prose");
@@ -366,6 +400,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_digest_covers_lengths_and_ids);
     tcase_add_test(t, a_total_is_shared_among_the_sources);
     tcase_add_test(t, a_total_of_zero_takes_all_of_a_silent_source);
+    tcase_add_test(t, sequences_are_taken_once);
     tcase_add_test(t, too_few_sequences_are_refused);
     tcase_add_test(t, domains_keep_their_order_and_add_up);
     tcase_add_test(t, unreadable_files_are_the_systems_refusal);

@@ -1,7 +1,11 @@
 /* check_corpus_text.c - sequences that are cut from documents. */
-#include "tests/support/corpus_fixtures.h"
+#include "tests/support/scratch_fixtures.h"
+
+#include "tests/support/corpus_fixtures.h" /* whose `e` shadows none of the others' */
 
 #include "base/text.h"
+
+#define BOS "<\xef\xbd\x9c" "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 
 /* What the tokenizer makes of a text on its own. */
 static exf_ids encoded(const char *text)
@@ -111,14 +115,15 @@ START_TEST(sequences_know_their_document)
 {
     put("docs.jsonl", "{\"text\": \"The sea comes and goes twice a day, and nobody has ever asked it to stop for a moment.\"}\n"
                       "{\"text\": \"\"}\n{\"text\": \"int main(void) { return 0; }\"}\n");
-    put("sea.txt", doc[0]);
+    put("sea.txt", doc[2]);
     put_ids("ids.safetensors", "x", 2, 8);
     exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: jsonl}\n  - {path: sea.txt, format: text}\n"
                                     "  - {path: ids.safetensors, format: tokens}\n");
     q.vocab = 2000;
     exf_corpus *c = load(&q);
-    size_t sea = pieces_equal(c, 0, doc[0], 8, 1), main_ = pieces_equal(c, sea, doc[1], 8, 1), i = 0;
-    size_t end[] = {sea, sea, main_, main_ + sea, main_ + sea + 1, main_ + sea + 2};
+    size_t sea = pieces_equal(c, 0, doc[0], 8, 1), main_ = pieces_equal(c, sea, doc[1], 8, 1);
+    size_t cafe = pieces_equal(c, main_, doc[2], 8, 1);
+    size_t end[] = {sea, sea, main_, cafe, cafe + 1, cafe + 2}, i = 0;
     for (int64_t d = 0; d < 6; d++)
         for (; i < end[d]; i++) ck_assert_int_eq(c->sequence[i].document, d);
     ck_assert_uint_eq(i, c->n_sequences);
@@ -228,6 +233,128 @@ START_TEST(a_token_before_every_document)
 }
 END_TEST
 
+/* A rendered conversation begins with the token itself; a second one is a text that the model never saw. */
+START_TEST(a_document_has_the_token_before_it_once)
+{
+    put("docs.jsonl", "{\"text\": \"" BOS "abcdef\"}\n{\"text\": \"ab\"}\n{\"text\": \"" BOS BOS "c\"}\n{\"text\": \"" BOS "\"}\n");
+    exf_corpus_request q = ask(JSONL);
+    q.tokenizer = "tests/golden/tokenizers/bos/deepseek_v3/tokenizer.json";
+    q.vocab = 258;
+    q.bos = (exf_bos)_i;
+    exf_corpus *c = load(&q);
+    static const int32_t once[] = {256, 64, 65, 66, 67, 68, 69}, twice[] = {256, 256, 66}; /* "a" is 64 */
+    ck_assert_uint_eq(c->n_sequences, 4);
+    ids_equal(c, 0, once, 7);
+    if (q.bos == EXF_BOS_NEVER) ids_equal(c, 1, once + 1, 2);
+    else ids_equal(c, 1, once, 3);
+    ids_equal(c, 2, twice, 3); /* one of them is its own */
+    ids_equal(c, 3, once, 1);
+    exf_corpus_free(c);
+}
+END_TEST
+
+START_TEST(a_byte_order_mark_is_left_out)
+{
+    put("sea.txt", "\xef\xbb\xbf" "int main(void) { return 0; }");
+    put("docs.jsonl", "\xef\xbb\xbf{\"text\": \"The sea comes and goes\"}\n{\"text\": \"\xef\xbb\xbfx\"}\n");
+    exf_corpus_request q = ask(HEAD "  - {path: sea.txt, format: text}\n  - {path: docs.jsonl, format: jsonl}\n");
+    exf_corpus *c = load(&q);
+    size_t i = pieces_equal(c, 0, doc[1], 8, 1);
+    i = pieces_equal(c, i, "The sea comes and goes", 8, 1);
+    i = pieces_equal(c, i, "\xef\xbb\xbfx", 8, 1); /* within a document it is a character like any other */
+    ck_assert_uint_eq(c->n_sequences, i);
+    exf_corpus_free(c);
+    encoded(NULL);
+}
+END_TEST
+
+START_TEST(members_are_joined)
+{
+    put("docs.jsonl", "{\"prompt\": \"int main\", \"completion\": \"(void) { return 0; }\"}\n");
+    exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: jsonl, field: prompt+completion}\n");
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, pieces_equal(c, 0, doc[1], 8, 1));
+    exf_corpus_free(c);
+    put("docs.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"int main\"}\n");
+    refused(&q, EXF_MODEL, "line 2: \"completion\" is missing; the line's members are \"prompt\"");
+    put("docs.jsonl", "{\"prompt\": \"a\", \"completion\": 7}\n");
+    refused(&q, EXF_MODEL, "line 1: \"completion\" is an integer, expected a string");
+    encoded(NULL);
+}
+END_TEST
+
+START_TEST(lines_of_token_ids)
+{
+    put("docs.jsonl", "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9], \"attention_mask\": [1, 1, 1, 1, 1, 1, 1, 1, 1]}\n\n"
+                      "{\"input_ids\": []}\n{\"input_ids\": [1503]}\n");
+    exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: ids}\n");
+    q.tokenizer = NULL; /* needs none */
+    exf_corpus *c = load(&q);
+    static const int32_t want[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1503};
+    ck_assert_uint_eq(c->n_sequences, 3);
+    ids_equal(c, 0, want, 8);
+    ids_equal(c, 1, want + 8, 1);
+    ids_equal(c, 2, want + 9, 1);
+    ck_assert(c->documents_known && c->sequence[1].document == 0 && c->sequence[2].document == 2);
+    exf_corpus_free(c);
+    static const struct { const char *line, *named; } bad[] = {
+        {"{\"input_ids\": [1, 1504]}", "line 1: \"input_ids\"[1]: token id 1504, the vocabulary has 1504"},
+        {"{\"input_ids\": [-1]}", "token id -1"},
+        {"{\"input_ids\": [1, 2.5]}", "\"input_ids\"[1] is a real number, expected a token id"},
+        {"{\"input_ids\": [[1]]}", "\"input_ids\"[0] is an array"},
+        {"{\"input_ids\": \"a\"}", "\"input_ids\" is a string, expected a list of token ids"},
+        {"{\"ids\": [1]}", "\"input_ids\" is missing"},
+        {"{\"input_ids\": [1, 0], \"attention_mask\": [1, 0]}", "line 1: \"attention_mask\" 0 position 1 padded"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        put("docs.jsonl", bad[i].line);
+        refused(&q, EXF_MODEL, bad[i].named);
+    }
+}
+END_TEST
+
+static int nothing_left(void)
+{
+    return 0;
+}
+
+static exf_code load_and_show(exf_err *err)
+{
+    exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: ids}\n");
+    exf_corpus *c = NULL;
+    exf_text shown = {0};
+    exf_code rc;
+    q.tokenizer = NULL;
+    EXF_TRY(exf_corpus_load(&c, &q, err));
+    EXF_TRY(exf_corpus_show(c, &q, 2, &shown, err));
+    ck_assert_ptr_nonnull(strstr(shown.s, "sample 1 of 3: domain source-1, source 1, document 1, 8 tokens"));
+    ck_assert_ptr_nonnull(strstr(shown.s, "  ids   9\n"));
+    ck_assert_ptr_nonnull(strstr(shown.s, "more than once: 1 sequences, 8 tokens"));
+    ck_assert_ptr_null(strstr(shown.s, "sample 3"));
+out:
+    exf_text_free(&shown);
+    exf_corpus_free(c);
+    return rc;
+}
+
+START_TEST(every_allocation_may_fail)
+{
+    put("docs.jsonl", "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}\n{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 10]}\n");
+    fail_each_allocation(load_and_show, nothing_left, 0);
+}
+END_TEST
+
+START_TEST(other_encodings_are_told)
+{
+    exf_write_file(exf_scratch("sea.txt"), "caf\xe9", 4);
+    exf_corpus_request q = ask(HEAD "  - {path: sea.txt, format: text}\n");
+    refused(&q, EXF_MODEL, "line 1: byte 0xe9 is not valid UTF-8; Latin-1 iconv");
+    exf_write_file(exf_scratch("docs.jsonl"), "{\"text\": \"caf\xe9\"}", 16);
+    q = ask(JSONL);
+    refused(&q, EXF_MODEL, "line 1: byte 0xe9 at column 14 is not valid UTF-8; Latin-1 iconv");
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("corpus_text");
@@ -235,6 +362,12 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120); /* long lines under valgrind */
     tcase_add_test(t, documents_are_cut_and_never_joined);
     tcase_add_loop_test(t, a_token_before_every_document, 0, 3);
+    tcase_add_loop_test(t, a_document_has_the_token_before_it_once, 0, 3);
+    tcase_add_test(t, a_byte_order_mark_is_left_out);
+    tcase_add_test(t, members_are_joined);
+    tcase_add_test(t, lines_of_token_ids);
+    tcase_add_test(t, other_encodings_are_told);
+    tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, where_takes_the_lines_that_match);
     tcase_add_test(t, a_text_file_is_one_document);
     tcase_add_test(t, sequences_know_their_document);

@@ -178,6 +178,43 @@ START_TEST(checksums_are_compared)
 }
 END_TEST
 
+/* A file that differs from the manifest that --text made of it a moment ago is being written: nobody has given a manifest. */
+START_TEST(a_text_that_grows_is_told)
+{
+    exf_write_file(exf_scratch("a.txt"), "abc", 3);
+    exf_manifest *m = load(HEAD "  - {path: a.txt, format: text, sha256: " SHA_OF_ABC "}\n");
+    ck_ok(exf_manifest_verify_texts(m, &e), e);
+    exf_write_file(exf_scratch("a.txt"), "abcd", 4);
+    ck_fails(exf_manifest_verify_texts(m, &e), EXF_MODEL, e, "--text: a.txt changed while it was read ba7816bf8f01 88d4266fd4e6");
+    ck_assert_msg(!strstr(e.msg, "manifest"), "%s", e.msg);
+    exf_manifest_free(m);
+}
+END_TEST
+
+/* What is read must be what was hashed: a file that changes between, or meanwhile, has other tokens than its checksum says. */
+START_TEST(a_file_that_changes_after_its_checksum_is_told)
+{
+    exf_file *f;
+    exf_write_file(exf_scratch("a.txt"), "abc", 3);
+    exf_manifest *m = load(HEAD "  - {path: a.txt, format: text, sha256: " SHA_OF_ABC "}\n  - {path: a.txt, format: text}\n"
+                                "  - {path: a.txt, format: text, sha256: " SHA_OF_ABC "}\n");
+    ck_ok(exf_manifest_verify(m, &e), e);
+    ck_assert(m->source[0].state && !m->source[1].state && m->source[2].state);
+    ck_ok(exf_source_open(&f, m->source[0].file, &e), e);
+    for (int i = 0; i < 3; i++) ck_ok(exf_source_unchanged(&m->source[i], f, &e), e);
+    exf_write_file(exf_scratch("a.txt"), "abcd", 4);
+    for (int i = 0; i < 3; i++)
+        ck_fails(exf_source_unchanged(&m->source[i], f, &e), EXF_MODEL, e, "a.txt: changed 3 bytes 4 bytes");
+    exf_file_close(f);
+    ck_ok(exf_source_open(&f, m->source[0].file, &e), e);
+    ck_fails(exf_source_unchanged(&m->source[0], f, &e), EXF_MODEL, e, "source 1 (a.txt) changed 3 bytes 4 bytes");
+    ck_ok(exf_source_unchanged(&m->source[1], f, &e), e); /* unpinned: what is there counts */
+    ck_fails(exf_source_unchanged(&m->source[2], f, &e), EXF_MODEL, e, "source 3 (a.txt) changed");
+    exf_file_close(f);
+    exf_manifest_free(m);
+}
+END_TEST
+
 START_TEST(totals_are_shared)
 {
 #define S(n) "  - {path: a, format: text, sequences: " #n "}\n"
@@ -236,6 +273,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, mistakes_in_a_manifest_are_named_with_their_line);
     tcase_add_test(t, an_origin_is_checked_and_forgotten);
     tcase_add_test(t, checksums_are_compared);
+    tcase_add_test(t, a_text_that_grows_is_told);
+    tcase_add_test(t, a_file_that_changes_after_its_checksum_is_told);
     tcase_add_test(t, totals_are_shared);
     tcase_add_test(t, every_failed_allocation_is_an_error_and_no_leak);
     suite_add_tcase(s, t);

@@ -56,6 +56,85 @@ START_TEST(kinds_of_text)
 }
 END_TEST
 
+static const char *tensors(const char *name, size_t n)
+{
+    static const int32_t ids[4] = {1, 2, 3, 4};
+    static const float reals[4] = {0};
+    exf_tensor t[] = {{.name = "real", .dtype = EXF_DT_F32, .rank = 2, .shape = {2, 2}, .data = reals},
+                      {.name = "ids", .dtype = EXF_DT_I32, .rank = 2, .shape = {2, 2}, .data = ids},
+                      {.name = "more", .dtype = EXF_DT_I32, .rank = 2, .shape = {1, 4}, .data = ids}};
+    ck_ok(exf_st_write(exf_scratch(name), 1, t, n, NULL, 0, NULL, &e), e);
+    return exf_scratch(name);
+}
+
+static void found(const char *path, const char *no_text)
+{
+    exf_recognised r;
+    ck_ok(exf_recognise_found(&r, path, NULL, &e), e);
+    if (no_text) ck_assert_str_eq(r.no_text, no_text);
+    else ck_assert_ptr_null(r.no_text);
+    exf_recognised_free(&r);
+}
+
+/* The members by which data sets are known, without a name from the user. */
+START_TEST(kinds_of_lines)
+{
+#define TURN "[{\"from\": \"human\", \"value\": \"a\"}]"
+    is(FILE_OF("a", "{\"id\": 1, \"conversations\": " TURN "}"), NULL, EXF_SOURCE_CHAT, "conversations");
+    is(FILE_OF("b", "{\"prompt\": \"a\", \"completion\": \"b\"}"), NULL, EXF_SOURCE_JSONL, "prompt+completion");
+    is(FILE_OF("c", "{\"prompt\": " TURN ", \"completion\": " TURN "}"), NULL, EXF_SOURCE_CHAT, "prompt+completion");
+    is(FILE_OF("d", "{\"instruction\": \"a\", \"input\": null, \"output\": \"b\"}"), NULL, EXF_SOURCE_CHAT,
+       "instruction+input+output");
+    is(FILE_OF("e", "{\"instruction\": \"a\", \"output\": \"b\"}"), NULL, EXF_SOURCE_CHAT, "instruction+output");
+    is(FILE_OF("f", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}"), NULL, EXF_SOURCE_IDS, "input_ids");
+    is(FILE_OF("g", "{\"ids\": [1, 2]}"), "ids", EXF_SOURCE_IDS, "ids");
+    is(FILE_OF("h", "{\"title\": \"a\", \"body\": \"b\"}"), "title+body", EXF_SOURCE_JSONL, "title+body");
+    is(FILE_OF("i", "{\"a+b\": \"c\", \"text\": \"d\"}"), "a+b", EXF_SOURCE_JSONL, "a+b");
+    is(FILE_OF("j", "{\"text\": \"a\", \"input_ids\": [1]}"), NULL, EXF_SOURCE_JSONL, "text");
+    refused(FILE_OF("k", "{\"title\": \"a\"}"), "title+body", "has no \"title+body\" of its members \"title\"");
+    refused(FILE_OF("l", "{\"prompt\": \"a\"}"), NULL, "has no \"text\"; of its members \"prompt\"");
+}
+END_TEST
+
+/* A byte-order mark says that a file is UTF-8; it is neither text nor the beginning of JSON. */
+START_TEST(a_byte_order_mark_is_no_text)
+{
+    is(FILE_OF("a.txt", "\xef\xbb\xbf" "Once upon a time"), NULL, EXF_SOURCE_TEXT, "");
+    is(FILE_OF("b", "\xef\xbb\xbf" "{\"text\": \"a\"}\r\n"), NULL, EXF_SOURCE_JSONL, "text");
+    refused(FILE_OF("c.txt", "\xef\xbb\xbf"), NULL, "is empty");
+}
+END_TEST
+
+/* What Windows and old tools write gets the command that mends it. */
+START_TEST(other_encodings_are_told)
+{
+    refused(FILE_OF("a.txt", "\xff\xfe" "O\0n\0c\0e\0"), NULL, "is UTF-16; iconv -f UTF-16 -t UTF-8");
+    refused(FILE_OF("b.txt", "\xfe\xff\0O\0n\0c\0e"), NULL, "is UTF-16");
+    refused(FILE_OF("c.txt", "O\0n\0c\0e\0"), NULL, "is UTF-16");
+    refused(FILE_OF("d.jsonl", "{\"text\": \"caf\xe9\"}\n"), NULL,
+            "byte 0xe9 at offset 13 is no UTF-8; Latin-1 iconv -f WINDOWS-1252 -t UTF-8");
+    exf_recognised r;
+    ck_fails(exf_recognise(&r, FILE_OF("e", "\x01\xe9\x02"), NULL, &e), EXF_MODEL, e, "byte 0xe9");
+    ck_assert_msg(!strstr(e.msg, "iconv"), "%s", e.msg); /* no text of any kind */
+    exf_recognised_free(&r);
+    found(FILE_OF("a.csv", "\xff\xfe" "O\0n\0c\0e\0"), "UTF-16");
+}
+END_TEST
+
+START_TEST(tables_are_piped)
+{
+    static const char stream[] = "\xff\xff\xff\xff\x98\x01\0\0\x10\0\0\0\0\0\x0a\0";
+    refused(FILE_OF("a.parquet", "PAR1....PAR1"), NULL,
+            "is a Parquet table; python3 scripts/table_lines.py a.parquet | PROGRAM --text -");
+    refused(FILE_OF("a.arrow", "ARROW1\0\0"), NULL, "is an Arrow table; scripts/table_lines.py");
+    refused(FILE_OF("b.arrow", stream), NULL, "is an Arrow table; scripts/table_lines.py");
+    exf_recognised r;
+    ck_ok(exf_recognise_found(&r, FILE_OF("a.parquet", "PAR1....PAR1"), NULL, &e), e);
+    ck_assert(strcmp(r.no_text, "a Parquet table") == 0 && strcmp(r.script, "table_lines.py") == 0 && r.bytes == 12);
+    exf_recognised_free(&r);
+}
+END_TEST
+
 static const char *packed(const char *name, exf_packing kind, const char *text)
 {
     static unsigned char out[1000];
@@ -80,17 +159,9 @@ START_TEST(kinds_of_packed_text)
     refused(packed("e", EXF_GZIP, "%PDF-1.4"), NULL, "is a PDF");
     refused(packed("f", EXF_ZSTD, ""), NULL, "is empty");
     refused(packed("g", EXF_GZIP, "\x1f\x8b\x08 again"), NULL, "is compressed with gzip twice");
+    refused(packed("h", EXF_GZIP, "\x52\x2a\x4d\x18 again"), NULL, "is compressed twice");
 }
 END_TEST
-
-static void found(const char *path, const char *no_text)
-{
-    exf_recognised r;
-    ck_ok(exf_recognise_found(&r, path, NULL, &e), e);
-    if (no_text) ck_assert_str_eq(r.no_text, no_text);
-    else ck_assert_ptr_null(r.no_text);
-    exf_recognised_free(&r);
-}
 
 /* What a directory holds beside texts is passed over, unless its name promises a text. */
 START_TEST(files_that_are_found)
@@ -99,9 +170,14 @@ START_TEST(files_that_are_found)
     memcpy(tar + 257, "ustar", 5);
     found(FILE_OF("a.md", "# A"), NULL);
     found(FILE_OF("a.pdf", "%PDF-1.4"), "a PDF");
-    found(FILE_OF("a.bin", "\xff\xfe"), "no UTF-8");
+    found(FILE_OF("a.bin", "\xff\xfd"), "no UTF-8");
     found(FILE_OF("a.json", "{\n}"), "one JSON document");
     found(FILE_OF("b.json", "[1]"), "one JSON document");
+    found(FILE_OF("package.json", "{\"name\": \"a\", \"version\": \"1\"}\n"), "JSON without a text");
+    found(FILE_OF("texts.json", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), NULL);
+    found(tensors("w.safetensors", 1), "tensors, no token ids");
+    found(tensors("x.safetensors", 3), "tensors, no token ids");
+    found(tensors("y.safetensors", 2), NULL);
     found(FILE_OF("a.txt", ""), "empty");
     found(file("a.tar", tar, sizeof tar), "a tar archive");
     exf_recognised r;
@@ -125,17 +201,6 @@ START_TEST(what_is_refused)
     refused(FILE_OF("i", "{}"), NULL, "of its members none");
 }
 END_TEST
-
-static const char *tensors(const char *name, size_t n)
-{
-    static const int32_t ids[4] = {1, 2, 3, 4};
-    static const float reals[4] = {0};
-    exf_tensor t[] = {{.name = "real", .dtype = EXF_DT_F32, .rank = 2, .shape = {2, 2}, .data = reals},
-                      {.name = "ids", .dtype = EXF_DT_I32, .rank = 2, .shape = {2, 2}, .data = ids},
-                      {.name = "more", .dtype = EXF_DT_I32, .rank = 2, .shape = {1, 4}, .data = ids}};
-    ck_ok(exf_st_write(exf_scratch(name), 1, t, n, NULL, 0, NULL, &e), e);
-    return exf_scratch(name);
-}
 
 START_TEST(token_ids)
 {
@@ -183,6 +248,10 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, kinds_of_text);
     tcase_add_test(t, kinds_of_packed_text);
+    tcase_add_test(t, kinds_of_lines);
+    tcase_add_test(t, a_byte_order_mark_is_no_text);
+    tcase_add_test(t, other_encodings_are_told);
+    tcase_add_test(t, tables_are_piped);
     tcase_add_test(t, files_that_are_found);
     tcase_add_test(t, what_is_refused);
     tcase_add_test(t, token_ids);

@@ -92,6 +92,55 @@ START_TEST(what_was_packed_comes_back)
 }
 END_TEST
 
+/* Appends a frame of n bytes that unpackers of zstd pass over, as pzstd writes one before each of its frames. */
+static size_t skippable(size_t at, unsigned kind, size_t n)
+{
+    unsigned char head[8] = {(unsigned char)(0x50 | kind), 0x2a, 0x4d, 0x18, (unsigned char)n, (unsigned char)(n >> 8)};
+    memcpy(packed + at, head, sizeof head);
+    memset(packed + at + sizeof head, 'x', n);
+    return at + sizeof head + n;
+}
+
+START_TEST(frames_that_zstd_skips_are_passed_over)
+{
+    char *out = malloc(N + 4096);
+    size_t n;
+    make_text();
+    size_t len = pack(EXF_ZSTD, skippable(0, 0, 4), text, N / 3);
+    len = skippable(pack(EXF_ZSTD, skippable(len, 15, 20000), text + N / 3, N - N / 3), 7, 0);
+    for (size_t step = 100; step <= 4096; step += 3996) {
+        ck_ok(read_packed(len, step, out, &n, &e), e);
+        ck_assert(n == N && memcmp(out, text, N) == 0);
+    }
+    ck_ok(read_packed(skippable(0, 3, 9), 4096, out, &n, &e), e);
+    ck_assert_uint_eq(n, 0);
+    ck_fails(read_packed(skippable(0, 3, 9) - 1, 4096, out, &n, &e), EXF_FORMAT, e, "truncated");
+    free(out);
+}
+END_TEST
+
+/* What copies in blocks leaves zeros behind a gzip file; gzip -t accepts them, to the end. */
+START_TEST(zeros_after_gzip_are_passed_over)
+{
+    char *out = malloc(N + 4096);
+    size_t n;
+    make_text();
+    for (size_t zeros = 1; zeros <= 100000; zeros = zeros * 10 + 1) {
+        size_t len = pack(EXF_GZIP, 0, text, N);
+        memset(packed + len, 0, zeros);
+        ck_ok(read_packed(len + zeros, 4096, out, &n, &e), e);
+        ck_assert(n == N && memcmp(out, text, N) == 0);
+        packed[len + zeros] = 'x';
+        ck_fails(read_packed(len + zeros + 1, 4096, out, &n, &e), EXF_FORMAT, e, "what follows its gzip");
+        ck_fails(read_packed(pack(EXF_GZIP, len + zeros, text, N), 4096, out, &n, &e), EXF_FORMAT, e, "what follows its gzip");
+    }
+    size_t len = pack(EXF_ZSTD, 0, text, N);
+    memset(packed + len, 0, 100);
+    ck_fails(read_packed(len + 100, 4096, out, &n, &e), EXF_FORMAT, e, "what follows its zstd"); /* as for zstd -t */
+    free(out);
+}
+END_TEST
+
 START_TEST(damage_is_named)
 {
     char *out = malloc(N + 4096);
@@ -143,6 +192,8 @@ START_TEST(names_and_kinds)
     ck_assert_int_eq(exf_packing_of("\x1f\x8b\x08", 3), EXF_GZIP);
     ck_assert_int_eq(exf_packing_of("\x1f\x8b", 2), EXF_PLAIN);
     ck_assert_int_eq(exf_packing_of("\x28\xb5\x2f\xfd", 4), EXF_ZSTD);
+    ck_assert_int_eq(exf_packing_of("\x50\x2a\x4d\x18", 4), EXF_ZSTD);
+    ck_assert_int_eq(exf_packing_of("\x60\x2a\x4d\x18", 4), EXF_PLAIN);
     ck_assert_int_eq(exf_packing_of("text", 4), EXF_PLAIN);
     ck_assert_uint_eq(exf_unpacked_name("a.jsonl.gz"), 7);
     ck_assert_uint_eq(exf_unpacked_name("a.zst"), 1);
@@ -178,6 +229,8 @@ Suite *exf_suite(void)
     Suite *s = suite_create("unpack");
     TCase *t = tcase_create("all");
     tcase_add_test(t, what_was_packed_comes_back);
+    tcase_add_test(t, frames_that_zstd_skips_are_passed_over);
+    tcase_add_test(t, zeros_after_gzip_are_passed_over);
     tcase_add_test(t, damage_is_named);
     tcase_add_test(t, a_bomb_is_refused);
     tcase_add_test(t, names_and_kinds);

@@ -1,0 +1,121 @@
+/* corpus_chunks.c - cuts documents into sequences, and leaves out those that a corpus has already; see corpus_internal.h. */
+#include "capture/corpus_internal.h"
+
+#include "artifact/data.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err)
+{
+    while (first < p->ids.n) {
+        size_t n = p->ids.n - first < (size_t)p->max_tokens ? p->ids.n - first : (size_t)p->max_tokens;
+        if (n < (size_t)p->min_tokens) {
+            p->n_short++;
+            p->tokens_dropped += n;
+            p->ids.n = first;
+            break;
+        }
+        exf_code rc = exf_mem_grow(&p->chunk, &p->cap, p->n + 1, sizeof *p->chunk, "sequences of a source", err);
+        if (rc != EXF_OK) return rc;
+        p->chunk[p->n++] = (exf_token_chunk){first, (int32_t)n, p->n_documents, p->n_rows++};
+        first += n;
+    }
+    p->n_documents++;
+    return EXF_OK;
+}
+
+/* ---- sequences that are there twice --------------------------------------------------------------------------- */
+
+/* They are known by the digests that artifacts have of them.  Merging refuses them too: their tokens would count double. */
+
+/* Returns the digest's slot, or the free slot where it belongs. */
+static size_t find_slot(const exf_digest_set *s, const unsigned char digest[32])
+{
+    size_t at;
+    memcpy(&at, digest, sizeof at);
+    for (at &= s->slots - 1; s->used[at] && memcmp(s->digest[at], digest, 32) != 0;) at = (at + 1) & (s->slots - 1);
+    return at;
+}
+
+/* Makes room for n more digests, at most half of the slots being used. */
+static exf_code make_room(exf_digest_set *s, size_t n, exf_err *err)
+{
+    exf_digest_set larger = {.slots = s->slots ? s->slots : 64, .n = s->n};
+    exf_code rc;
+    if (s->slots && 2 * (s->n + n) <= s->slots) return EXF_OK;
+    while (larger.slots < 2 * (s->n + n)) larger.slots *= 2;
+    EXF_TRY(exf_mem_new(&larger.digest, larger.slots, sizeof *larger.digest, "digests of sequences", err));
+    EXF_TRY(exf_mem_new(&larger.used, larger.slots, 1, "digests of sequences", err));
+    for (size_t i = 0; i < s->slots; i++) {
+        if (!s->used[i]) continue;
+        size_t at = find_slot(&larger, s->digest[i]);
+        memcpy(larger.digest[at], s->digest[i], 32);
+        larger.used[at] = 1;
+    }
+    exf_digest_set_free(s);
+    *s = larger;
+    return EXF_OK;
+out:
+    exf_digest_set_free(&larger);
+    return rc;
+}
+
+/* *is_new says whether the set did not have the digest. */
+static exf_code put(exf_digest_set *s, const unsigned char digest[32], int *is_new, exf_err *err)
+{
+    exf_code rc = make_room(s, 1, err);
+    if (rc != EXF_OK) return rc;
+    size_t at = find_slot(s, digest);
+    *is_new = !s->used[at];
+    s->used[at] = 1;
+    s->n += (size_t)*is_new;
+    memcpy(s->digest[at], digest, 32);
+    return EXF_OK;
+}
+
+static int has(const exf_digest_set *s, const unsigned char digest[32])
+{
+    return s->slots && s->used[find_slot(s, digest)];
+}
+
+exf_code exf_digest_set_put(exf_digest_set *s, const int32_t *ids, int32_t n, exf_err *err)
+{
+    unsigned char digest[32];
+    int is_new;
+    exf_code rc = exf_sequence_sha256(digest, ids, n, err);
+    return rc == EXF_OK ? put(s, digest, &is_new, err) : rc;
+}
+
+exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_digest_set *kept, exf_err *err)
+{
+    exf_digest_set own = {0};
+    size_t n = 0;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < p->n; i++) {
+        const exf_token_chunk *c = &p->chunk[i];
+        unsigned char digest[32];
+        int is_new = 0;
+        if (i % 1024 == 0) EXF_TRY(exf_stop_check(err));
+        EXF_TRY(exf_sequence_sha256(digest, p->ids.id + c->first, c->n, err));
+        if (!has(kept, digest)) EXF_TRY(put(&own, digest, &is_new, err));
+        if (is_new) {
+            p->chunk[n++] = *c;
+        } else {
+            p->n_duplicates++;
+            p->duplicate_tokens += (uint64_t)c->n;
+        }
+    }
+    p->n = n;
+out:
+    exf_digest_set_free(&own);
+    return rc;
+}
+
+void exf_digest_set_free(exf_digest_set *s)
+{
+    exf_mem_free(s->digest);
+    exf_mem_free(s->used);
+    *s = (exf_digest_set){0};
+}
