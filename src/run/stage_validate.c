@@ -191,7 +191,8 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     if (s->runtime)
         EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
     if (s->runtime) EXF_TRY(exf_recipe_blame(r, exf_runtime_takes_prompts(s->runtime, r->prefill_tokens, err), err));
-    if (r->frontier) return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err);
+    if (r->frontier)
+        return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->session.model->family->name, s->runtime, err);
     if (r->wants_sensitivities) {
         exf_solve_options o;
         EXF_TRY(exf_recipe_solve_options(r, &o, err));
@@ -472,7 +473,8 @@ static exf_code write_results(const validation *s, const exf_recipe *r, const ex
     exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
     exf_validate_report report = {
         .of = {.v = v, .cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime,
-               .prefill_share = exf_prefill_share(&s->session.batch, s->schedule)},
+               .prefill_share = exf_prefill_share(&s->session.batch, s->schedule),
+               .flops_per_token = v->one_flops / (double)s->session.batch.n_tokens},
         .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
         .limit = s->decision.has_limit ? &s->decision.limit : NULL, .model_bytes = exf_model_bytes(m),
         .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
