@@ -230,8 +230,7 @@ out:
     return rc;
 }
 
-/* Returns 1 if the row is the plain fold of a P, or a D: by pair scalars, with no option but where its batches are. */
-static int is_plain_fold(const exf_judged *of, const exf_variant *v)
+int exf_is_plain_fold(const exf_judged *of, const exf_variant *v)
 {
     char text[24];
     exf_variant plain, own = *v;
@@ -257,7 +256,7 @@ static exf_code find_twin(exf_row *row, size_t i, const exf_judged *of, exf_err 
         if (exf_row_cost(&row[j], row[i].kind) > exf_row_cost(&row[i], row[i].kind) + tie) continue;
         EXF_TRY(exf_row_variant(&other, theirs, of->runtime, err));
         int same = other.prefill_options.keep == own.prefill_options.keep && other.decode_options.pool == own.decode_options.pool;
-        if (same && is_plain_fold(of, &other) && theirs->all.kl_mean < mine->all.kl_mean) row[i].lost_to = j;
+        if (same && exf_is_plain_fold(of, &other) && theirs->all.kl_mean < mine->all.kl_mean) row[i].lost_to = j;
     }
 out:
     return rc;

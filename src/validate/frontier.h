@@ -67,6 +67,8 @@ exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const ex
 double exf_row_cost(const exf_row *row, exf_row_kind kind);
 /* Returns the same of the original, in decode batches of a size. */
 double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch);
+/* Returns 1 if it is the plain fold of a P, or a D: by pair scalars, with no option but its batches. */
+int exf_is_plain_fold(const exf_judged *of, const exf_variant *v);
 /* Returns the share of the whole model's cost that is left where its routed experts cost `cost`: of the operations of a token of
  * the run, or of the bytes of all weights that a decode step reads.  NAN: not known. */
 double exf_whole_share(const exf_judged *of, double cost, exf_row_kind kind, int batch);
