@@ -38,7 +38,7 @@ typedef struct {
 
 /* Starts the clock with `kind`. */
 void exf_eta_start(exf_eta *e, int kind, double clock);
-/* Starts again, of work that earlier runs began: the kinds have what is left, `before` is the share of the whole that is done.  What
+/* Starts again, of work that earlier runs began: the kinds have what is left, `before` is the share of the whole that is done. What
  * was measured until now, which is reading their states back, tells nothing of it. */
 void exf_eta_resume(exf_eta *e, double before, double clock);
 /* Returns the seconds that the priors say of all planned units. */
