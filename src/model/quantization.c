@@ -381,6 +381,7 @@ exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_er
     static const struct { const char *method, *name; } known[] = {
         {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
         {"gguf", "GGUF"}, {"hqq", "HQQ"}, {"aqlm", "AQLM"}, {"torchao", "torchao"}, {"fbgemm_fp8", "FBGEMM"},
+        {"exl3", "EXL3"}, {"quanto", "quanto"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].method, method) == 0)

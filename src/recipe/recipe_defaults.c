@@ -205,3 +205,13 @@ exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err)
 out:
     return rc;
 }
+
+exf_code exf_solve_settings_tell(const exf_recipe *r, exf_err *err)
+{
+    static const char *const settings[] = {"calibrate.ridge", "calibrate.clip", "calibrate.projectors", "calibrate.min_pair_tokens",
+                                           "pools", "budgets", NULL};
+    if (r->recipe_file) return EXF_OK;
+    exf_log_info("no recipe: settings that are not given are the programs', not those of the run that made the statistics, which "
+                 "exfold-solve takes from its recipe");
+    return report_keys(r, settings, err);
+}

@@ -307,6 +307,7 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
+    EXF_TRY(exf_solve_settings_tell(r, err));
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
     EXF_TRY(exf_coverage_conclude(&made, err));
 out:
