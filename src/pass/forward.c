@@ -140,6 +140,7 @@ static void add_times(const exf_pass *p)
         const exf_part_times *t = &p->space[i].times;
         report->mixer += t->mixer;
         report->router += t->router;
+        report->rewrite += t->rewrite;
         report->experts += t->experts;
         report->observe += t->observe;
         report->head += t->head;

@@ -93,12 +93,29 @@ static float *logits_of(const exf_pass *p, size_t lane, int joined)
     return lane == 0 || (wants && joined) ? p->logits[0] : wants ? p->logits[1] : NULL;
 }
 
+/* Rewrites the lane's routes, and of the first lane those that other lanes probe with; the times are the GPU's own where there is
+ * one, and else of all workers, since they wait for it. */
+static exf_code rewrite_lane(exf_step *s, int joined, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_workspace *w = &p->space[0];
+    double start = exf_clock();
+    exf_code rc;
+    exf_stage_begin(p->clock, w->q);
+    if (s->lane == 0) EXF_TRY(exf_first_lane_share(s, joined, err));
+    EXF_TRY(exf_routes_rewrite(s, err));
+    exf_stage_end(p->clock, w->q, &w->times.rewrite, -1, 0);
+    if (!p->clock) w->times.rewrite += (exf_clock() - start) * p->n_workers;
+out:
+    return rc;
+}
+
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
     exf_step s = step_of(p, lane, layer, moe_index);
     s.joined = joined;
     const exf_observer *o = moe_index >= 0 ? p->lanes[lane].observer : NULL;
-    double *observe = &p->space[0].times.observe, start;
+    double *observe = &p->space[0].times.observe, start; /* while one thread observes, the others wait: it takes the time of all */
     int group_by_group = can_run_group_by_group(&s), sweeps = o && o->sweeps > 1 && !group_by_group ? o->sweeps : 1;
     exf_code rc;
     if (moe_index >= 0) s.moe.router_logits = s.logits = logits_of(p, lane, joined);
@@ -110,14 +127,13 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
         if (s.inputs) EXF_TRY(o->inputs_begin(o->self, layer, err));
         EXF_TRY(mix_lane(&s, joined, err));
         exf_pass_turn(p, EXF_WORK_ROUTE);
-        if (lane == 0) EXF_TRY(exf_first_lane_share(&s, joined, err));
-        EXF_TRY(exf_routes_rewrite(&s, err));
+        EXF_TRY(rewrite_lane(&s, joined, err));
         exf_progress_add((double)p->batch->n_tokens * (double)(lane == 0 ? 1 + p->demand.probes : 1));
     }
     start = exf_clock();
     if (o && o->layer_begin) EXF_TRY(o->layer_begin(o->self, layer, moe_index, err));
     if (s.inputs) EXF_TRY(o->inputs_end(o->self, layer, p->b->gpu ? p->space[0].q : NULL, err));
-    *observe += exf_clock() - start;
+    *observe += (exf_clock() - start) * p->n_workers;
     if (!group_by_group) {
         exf_pass_turn(p, EXF_WORK_COMMON);
         if (o && o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
@@ -130,12 +146,12 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
         if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
         start = exf_clock();
         if (o && o->sweep_end) EXF_TRY(o->sweep_end(o->self, layer, moe_index, s.moe.sweep, err));
-        if (s.moe.last || !p->b->gpu) *observe += exf_clock() - start; /* else the host may wait for the GPU in it */
+        if (s.moe.last || !p->b->gpu) *observe += (exf_clock() - start) * p->n_workers; /* else it may wait for the GPU */
     }
     exf_progress_turn(EXF_WORK_REST);
     start = exf_clock();
     if (o && o->layer_end) EXF_TRY(o->layer_end(o->self, layer, moe_index, progress, err));
-    *observe += exf_clock() - start;
+    *observe += (exf_clock() - start) * p->n_workers;
 out:
     return rc;
 }
