@@ -36,9 +36,9 @@ $1 == "compute" { gflop = $2; threads = $5; keep("rate", $8) }
     tokens = field("tokens"); wall = field("seconds"); rest = wall
     keep("wall", wall); keep("speed", tokens / wall); keep("rss", field("peak_rss_bytes"))
     for (i = 1; i <= steps; i++) { keep(step[i], field(step[i]) / wall); rest -= field(step[i]) }
-    keep("other", rest / wall)
+    keep("waiting", rest / wall)
 }
-BEGIN { steps = split("read embed mixer router experts observe head", step, " ") }
+BEGIN { steps = split("read embed mixer router rewrite experts observe head open", step, " ") }
 END {
     if (!n["wall"] || !n["rate"]) { print "bench: no figures in the output of exfold-calibrate" > "/dev/stderr"; exit 1 }
     middle = median("wall"); floor = gflop / (threads * median("rate")) # median() sorts
@@ -46,7 +46,7 @@ END {
     printf "forward     %d tokens in %.3f s on %d threads (fastest %.3f, slowest %.3f)\n", tokens, middle, threads, v["wall", 1], v["wall", n["wall"]]
     printf "speed       %.0f tokens/s\n", median("speed")
     for (i = 1; i <= steps; i++) if (median(step[i]) > 0) printf "  %-8s  %4.1f %%\n", step[i], 100 * median(step[i])
-    printf "  %-8s  %4.1f %%   (waiting for the slowest thread, opening, closing)\n", "other", 100 * median("other")
+    printf "  %-8s  %4.1f %%   (of threads for the slowest, and saving)\n", "waiting", 100 * median("waiting")
     printf "memory      %.1f MB at its peak\n", median("rss") / 1e6
     printf "floor       %.1f GFLOP / (%d x %.0f GFLOP/s) = %.3f s\n", gflop, threads, median("rate"), floor
     printf "efficiency  %.0f %% of the matrix product ceiling\n", 100 * floor / middle

@@ -18,7 +18,7 @@
 # scripts/install-dependencies.sh do nothing.  A comment on the line before says more:
 #   <!-- not run: REASON -->        of a block that needs a released checkpoint, a GPU, a server or the network
 #   <!-- setup: COMMAND -->         runs at its place, and puts toy files where the page's commands look;
-#                                   `toy DIR` makes a random Qwen3-MoE of 128 experts and two small layers
+#                                   `toy DIR [EXPERTS]` makes a random Qwen3-MoE of 128 experts and two small layers
 #   <!-- quoted from: COMMAND -->   of a table: its lines stand in what the command prints, in order
 # Quoted words are compared as text, numbers within 1 %; times, rates, digests and the like are not
 # compared (scripts/doc-output.awk).
@@ -106,13 +106,13 @@ make_tree() { # FOLDER
     printf '#!/bin/sh\n' >"$1/scripts/install-dependencies.sh"
 }
 
-# toy DIR, for setups: a random Qwen3-MoE with the demo's tokenizer, in the layout of a release.
+# toy DIR [EXPERTS], for setups: a random Qwen3-MoE with the demo's tokenizer, in the layout of a release.
 cat >"$work/prelude" <<'END'
 toy() {
     mkdir -p "$1"
     sed 's/\("hidden_size":\) [0-9]*/\1 32/; s/\("head_dim":\) [0-9]*/\1 8/; s/\("num_attention_heads":\) [0-9]*/\1 4/
         s/\("num_key_value_heads":\) [0-9]*/\1 2/; s/\("num_hidden_layers":\) [0-9]*/\1 2/; s/\("moe_intermediate_size":\) [0-9]*/\1 16/
-        s/\("vocab_size":\) [0-9]*/\1 2048/' tests/configs/qwen3-30b-a3b/config.json >"$1/config.json"
+        s/\("vocab_size":\) [0-9]*/\1 2048/; s/\("num_experts":\) [0-9]*/\1 '"${2:-128}"'/' tests/configs/qwen3-30b-a3b/config.json >"$1/config.json"
     "$BUILD/bench/make_checkpoint" "$1" >/dev/null
     cp examples/demo-model/tokenizer.json "$1"
 }

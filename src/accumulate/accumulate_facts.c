@@ -46,9 +46,13 @@ static int is_of_program(const char *key, const exf_provenance *a, const exf_pro
     return exf_provenance_get(a, fact) && exf_provenance_get(b, fact);
 }
 
-/* Returns 1 for facts that parts need not agree on. */
+static const char config_key[] = "model.config_sha256", architecture_key[] = "model.architecture";
+
+/* Returns 1 for facts that parts need not agree on.  A config.json that was saved anew has other bytes and says the same: where
+ * both name their architecture, that is what is compared (exf_model_facts_same). */
 static int may_differ(const char *key, const exf_provenance *a, const exf_provenance *b)
 {
+    if (strcmp(key, config_key) == 0) return exf_provenance_get(a, architecture_key) && exf_provenance_get(b, architecture_key);
     if (exf_starts_with(key, "data.")) return is_of_part(key);
     return is_of_part(key) && is_of_program(key, a, b);
 }
@@ -341,7 +345,8 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     }
     EXF_TRY(check_parts(part, n, err));
     for (size_t i = 0; i < first->n; i++)
-        if (!adds_up(first->key[i]) && !is_of_part(first->key[i]) && !exf_model_facts_key(first->key[i]))
+        if (!adds_up(first->key[i]) && !is_of_part(first->key[i]) && !exf_model_facts_key(first->key[i]) &&
+            (strcmp(first->key[i], config_key) != 0 || agreed(part, n, config_key)))
             EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
     for (size_t k = N_NAMES; k < N_OF_PART; k++) {
         const char *key = of_part[k].key, *value = agreed(part, n, key);

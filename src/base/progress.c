@@ -20,6 +20,20 @@ void exf_eta_start(exf_eta *e, int kind, double clock)
     e->since = clock;
 }
 
+void exf_eta_resume(exf_eta *e, double before, double clock)
+{
+    for (int k = 0; k < EXF_ETA_KINDS; k++) e->kind[k].done = e->kind[k].spent = 0;
+    e->before = before;
+    e->since = clock;
+}
+
+double exf_eta_expected(const exf_eta *e)
+{
+    double all = 0;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) all += e->kind[k].planned * e->kind[k].prior;
+    return all;
+}
+
 static void spend(exf_eta *e, double clock)
 {
     e->kind[e->now].spent += clock - e->since;
@@ -90,7 +104,8 @@ double exf_eta_share(const exf_eta *e, double clock)
 {
     double left = exf_eta_left(e, clock), spent = clock - e->since;
     for (int k = 0; k < EXF_ETA_KINDS; k++) spent += e->kind[k].spent;
-    return left < 0 ? 0 : spent + left > 0 ? spent / (spent + left) : 1;
+    double share = left < 0 ? 0 : spent + left > 0 ? spent / (spent + left) : 1;
+    return e->before + (1 - e->before) * share;
 }
 
 /* ---- the work under way ------------------------------------------------------------------------ */
@@ -145,7 +160,7 @@ static void append_numbers(char *line, size_t room)
 {
     char part[64], bytes[16];
     const exf_progress *p = &work.last;
-    if (p->done) {
+    if (p->tokens) {
         snprintf(part, sizeof part, " tok %" PRIu64 " %.1fk tok/s", p->tokens,
                  p->seconds > 0 ? (double)p->tokens / p->seconds / 1000 : 0.0);
         append_if_fits(line, room, part);
@@ -303,6 +318,16 @@ void exf_progress_begin(const char *what, int n_layers, exf_eta *eta, int kind)
     int shown = what[0] && exf_log_progress() != EXF_PROGRESS_NONE;
     exf_log_unlock();
     work.ticking = shown && pthread_create(&work.ticker, NULL, run_ticker, NULL) == 0;
+}
+
+void exf_progress_resume(int done, double before)
+{
+    exf_log_lock();
+    if (work.what) {
+        exf_eta_resume(work.eta, before, exf_clock());
+        work.last.done = done;
+    }
+    exf_log_unlock();
 }
 
 void exf_progress_turn(int kind)

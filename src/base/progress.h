@@ -33,10 +33,16 @@ typedef struct {
     exf_eta_kind kind[EXF_ETA_KINDS]; /* kinds that the work lacks are zero */
     int now;      /* the kind that is worked on */
     double since; /* up to this time all seconds are in some kind's `spent` */
+    double before; /* the share of the seconds of all that earlier runs did: the kinds have the rest; 0: there were none */
 } exf_eta;
 
 /* Starts the clock with `kind`. */
 void exf_eta_start(exf_eta *e, int kind, double clock);
+/* Starts again, of work that earlier runs began: the kinds have what is left, `before` is the share of the whole that is done. What
+ * was measured until now, which is reading their states back, tells nothing of it. */
+void exf_eta_resume(exf_eta *e, double before, double clock);
+/* Returns the seconds that the priors say of all planned units. */
+double exf_eta_expected(const exf_eta *e);
 /* Gives the seconds since the last call to the present kind, and goes on with `kind`. */
 void exf_eta_turn(exf_eta *e, int kind, double clock);
 /* Says that units of the present kind were done, and gives the seconds since the last call to it. */
@@ -48,7 +54,7 @@ void exf_eta_credit(exf_eta *e, int kind, double units, double seconds, double c
 double exf_eta_left(const exf_eta *e, double clock);
 /* Returns the seconds of all planned units at the measured rates; -1 as long as nothing was measured. */
 double exf_eta_whole(const exf_eta *e);
-/* Returns the share of the seconds that is over, in [0, 1]. */
+/* Returns the share of the seconds that is over, those of earlier runs included, in [0, 1]. */
 double exf_eta_share(const exf_eta *e, double clock);
 
 /* A layer that was finished. */
@@ -66,6 +72,8 @@ typedef struct {
  * literal, with n_layers 0; "" measures and tells nothing.  eta: its kinds and their units, borrowed until
  * exf_progress_end(), which leaves in it what was measured. */
 void exf_progress_begin(const char *what, int n_layers, exf_eta *eta, int kind);
+/* Says that earlier runs had done so many layers, the share `before` of the work, whose states are read back by now. */
+void exf_progress_resume(int done, double before);
 /* Goes on with another kind; called where no thread works on the former one any more. */
 void exf_progress_turn(int kind);
 /* Says that units of the present kind were done; any thread. */

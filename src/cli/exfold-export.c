@@ -19,7 +19,7 @@ const exf_program exf_program_export = {
                 "exfold-export --output out out/tables.h5 --set output.targets=safetensors\n"
                 "exfold-export --model models/Qwen3-30B-A3B --output out out/tables.h5 --set output.targets=reap-checkpoint \\\n"
                 "    --set export.experts=96   # a checkpoint with 96 of 128 experts",
-    .keys = "model output serve export card",
+    .keys = "model coverage output serve export card",
     .max_inputs = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_export,

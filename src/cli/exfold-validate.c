@@ -26,7 +26,7 @@ static const exf_opt rows[] = {
     {NULL, "dry-run", 'n', EXF_OPT_FLAG, offsetof(exf_recipe, dry_run), "false", NULL, "Run",
      "check everything and print the plan; of time, memory and disk; write nothing"},
     {NULL, "ranks", 0, EXF_OPT_INT, offsetof(exf_recipe, plan_ranks), "0", "0..1048576", "Run",
-     "with --dry-run, predict the time on so many ranks of one node; by what was measured here"},
+     "with --dry-run, predict the time on so many ranks; they are of one node; by what was measured here"},
 };
 
 const exf_program exf_program_validate = {

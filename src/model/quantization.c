@@ -292,7 +292,8 @@ static exf_code read_awq(const exf_config *c, exf_quantization *q, exf_err *err)
     EXF_TRY(read_bits(c, q, err));
     EXF_TRY(exf_config_find(c, "quantization_config.modules_to_not_convert", &q->exempt, err));
     EXF_TRY(read_word(c, "quantization_config.version", "gemm", "gemm|GEMM", &version, err));
-    rc = exf_config_bool_or(c, "quantization_config.zero_point", 1, &q->zeros, err);
+    EXF_TRY(exf_config_bool_or(c, "quantization_config.zero_point", 1, &q->zeros, err));
+    q->zeros_are_8 = !q->zeros;
 out:
     return rc;
 }
@@ -380,6 +381,7 @@ exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_er
     static const struct { const char *method, *name; } known[] = {
         {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
         {"gguf", "GGUF"}, {"hqq", "HQQ"}, {"aqlm", "AQLM"}, {"torchao", "torchao"}, {"fbgemm_fp8", "FBGEMM"},
+        {"exl3", "EXL3"}, {"quanto", "quanto"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].method, method) == 0)

@@ -33,7 +33,7 @@ typedef struct {
     unsigned formats;           /* of the other quantizers */
     int group_cols;             /* 4-bit integers: columns of a group; 0: a row is one */
     int zeros;                  /* 4-bit integers: 1 if groups have zero points */
-    int zeros_are_8;            /* and all of these must be 8: GPTQ's "sym" */
+    int zeros_are_8;            /* those that are stored must be 8: GPTQ's "sym", and AWQ's "zero_point" where it is false */
     exf_column_order order;     /* 4-bit integers */
     unsigned zero_add;          /* what is added to them (exf_coded_rows) */
     /* For planning only; what is read is told by its dtype. */

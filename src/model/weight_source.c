@@ -163,9 +163,9 @@ static exf_code check_zeros(const exf_weight_source *w, const exf_raw_rows *raw,
         unsigned stored = bytes[i / 2] >> i % 2 * 4 & 15;
         if (((stored + w->zero_add) & 15) != 8)
             return exf_fail(err, EXF_MODEL,
-                            "%s: tensor \"%s\": the zero point of group %zu, row %zu is stored as %u, but \"sym\": true says that "
-                            "all are 8, stored as %u", exf_st_path(zeros->file), name_of(zeros), i / w->rows, i % w->rows, stored,
-                            8 - w->zero_add);
+                            "%s: tensor \"%s\": the zero point of group %zu, row %zu is stored as %u, but %s says that all are 8, "
+                            "stored as %u", exf_st_path(zeros->file), name_of(zeros), i / w->rows, i % w->rows, stored,
+                            w->coding == EXF_CODED_AWQ ? "\"zero_point\": false" : "\"sym\": true", 8 - w->zero_add);
     }
     return EXF_OK;
 }

@@ -344,7 +344,7 @@ static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *
                         exf_st_path(f->s->file), name_of(f->s), f->config_path, (long long)rows, (long long)cols);
     EXF_TRY(check_shape(f, f->s, codes, 2, " (eight 4-bit integers in a word)"));
     EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
-    if (q->zeros) EXF_TRY(find_companion(f, w, EXF_STORED_ZEROS, &zeros, 1));
+    if (q->zeros || awq) EXF_TRY(find_companion(f, w, EXF_STORED_ZEROS, &zeros, q->zeros)); /* symmetric AWQ may store its 8s */
     if (!awq) EXF_TRY(find_groups(f, w, turned ? "g_idx" : "weight_g_idx", cols));
     if (!turned) EXF_TRY(find_written_shape(f, w));
 out:

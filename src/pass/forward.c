@@ -139,6 +139,7 @@ static void add_times(const exf_pass *p)
         const exf_part_times *t = &p->space[i].times;
         report->mixer += t->mixer;
         report->router += t->router;
+        report->rewrite += t->rewrite;
         report->experts += t->experts;
         report->observe += t->observe;
         report->head += t->head;
@@ -262,9 +263,17 @@ static exf_code run_layers(exf_pass *p, int listed, exf_err *err)
 /* Fills the hidden states before the first layer that runs. */
 static exf_code start_hidden(exf_pass *p, exf_err *err)
 {
-    if (exf_pass_layers_done(p->options)) return exf_pass_restore(p, err);
+    int first = exf_pass_layers_done(p->options);
+    exf_code rc;
+    if (first) {
+        exf_eta earlier = exf_work_of_pass(p->model, p->batch, &p->demand, 0, first);
+        double before = exf_eta_expected(&earlier), left = exf_eta_expected(&p->report->work);
+        rc = exf_pass_restore(p, err);
+        exf_progress_resume(first, before + left > 0 ? before / (before + left) : 0);
+        return rc;
+    }
     p->report->weight_bytes += exf_model_layer_bytes(p->model, -1);
-    exf_code rc = exf_pass_embed(p, err);
+    rc = exf_pass_embed(p, err);
     return rc == EXF_OK && p->model->identity ? exf_weight_identity_settle(p->model->identity, EXF_PART_EMBEDDING, err) : rc;
 }
 

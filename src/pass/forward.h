@@ -43,7 +43,7 @@ exf_code exf_forward_facts_add(exf_provenance *p, const exf_architecture *a, exf
 
 /* What a pass cost.  Seconds of each part are summed over workers; `read` is wall time. */
 typedef struct {
-    double read, embed, mixer, router, experts, observe, head, wall;
+    double read, embed, mixer, router, rewrite, experts, observe, head, wall;
     uint64_t weight_bytes; /* bytes of weights that the pass used */
     uint64_t own_bytes;    /* bytes that this process read from the checkpoint: fewer where ranks read together */
     exf_eta work;          /* units and seconds of each kind of work */

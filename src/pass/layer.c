@@ -93,8 +93,8 @@ static float *logits_of(const exf_pass *p, size_t lane, int joined)
     return lane == 0 || (wants && joined) ? p->logits[0] : wants ? p->logits[1] : NULL;
 }
 
-/* Tells the lane's observer where a MoE layer is.  The seconds count as observing, but for those between sweeps on a GPU, since
- * the host may wait for it then. */
+/* Tells the lane's observer where a MoE layer is.  The seconds count as observing, of all workers, since they wait for the one
+ * that observes; not those between sweeps on a GPU, since the host may wait for it then. */
 static exf_code tell(const exf_step *s, exf_moment_kind at, exf_progress *progress, exf_err *err)
 {
     const exf_pass *p = s->p;
@@ -102,7 +102,7 @@ static exf_code tell(const exf_step *s, exf_moment_kind at, exf_progress *progre
                     .q = p->b->gpu ? p->space[0].q : NULL, .progress = progress};
     double start = exf_clock();
     exf_code rc = m.moe_index < 0 ? EXF_OK : exf_observer_tell(exf_lane_observer(s->moe.lane), &m, err);
-    if (at != EXF_AT_SWEEP_END || s->moe.last || !p->b->gpu) p->space[0].times.observe += exf_clock() - start;
+    if (at != EXF_AT_SWEEP_END || s->moe.last || !p->b->gpu) p->space[0].times.observe += (exf_clock() - start) * p->n_workers;
     return rc;
 }
 
@@ -120,6 +120,23 @@ out:
     return rc;
 }
 
+/* Rewrites the lane's routes, and of the first lane those that other lanes probe with; the times are the GPU's own where there is
+ * one, and else of all workers, since they wait for it. */
+static exf_code rewrite_lane(exf_step *s, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_workspace *w = &p->space[0];
+    double start = exf_clock();
+    exf_code rc;
+    exf_stage_begin(p->clock, w->q);
+    if (s->lane == 0) EXF_TRY(exf_first_lane_share(s, s->joined, err));
+    EXF_TRY(exf_routes_rewrite(s, err));
+    exf_stage_end(p->clock, w->q, &w->times.rewrite, -1, 0);
+    if (!p->clock) w->times.rewrite += (exf_clock() - start) * p->n_workers;
+out:
+    return rc;
+}
+
 /* Routes all tokens, before any expert runs. */
 static exf_code route_all(exf_step *s, exf_err *err)
 {
@@ -128,8 +145,7 @@ static exf_code route_all(exf_step *s, exf_err *err)
     if (s->inputs) EXF_TRY(tell(s, EXF_AT_INPUTS_BEGIN, NULL, err));
     EXF_TRY(mix_lane(s, s->joined, err));
     exf_pass_turn(p, EXF_WORK_ROUTE);
-    if (s->lane == 0) EXF_TRY(exf_first_lane_share(s, s->joined, err));
-    EXF_TRY(exf_routes_rewrite(s, err));
+    EXF_TRY(rewrite_lane(s, err));
     exf_progress_add((double)p->batch->n_tokens * (double)(s->lane == 0 ? 1 + p->demand.probes : 1));
 out:
     return rc;

@@ -119,7 +119,7 @@ exf_eta exf_work_of_pass(const exf_model *m, const exf_batch *batch, const exf_d
     }
     e.kind[EXF_WORK_REST].planned = n_layers - first;
     if (!first || d->head) e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, -1);
-    if (d->head) e.kind[EXF_WORK_HEAD].planned = (double)batch->n_tokens * lanes;
+    if (d->head && n_layers == a->n_layers) e.kind[EXF_WORK_HEAD].planned = (double)batch->n_tokens * lanes;
     return e;
 }
 

@@ -31,7 +31,7 @@ void exf_stage_clock_read(exf_stage_clock *c);
 
 /* Seconds and floating-point operations of one worker. */
 typedef struct {
-    double mixer, router, experts, observe, head, flops;
+    double mixer, router, rewrite, experts, observe, head, flops;
 } exf_part_times;
 
 typedef struct {

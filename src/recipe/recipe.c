@@ -27,9 +27,11 @@ static const exf_opt key_rows[] = {
     {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model",
      "checkpoint directory; config.json, *.safetensors (one, or shards with their index), tokenizer.json or tiktoken.model; "
      "required"},
-    {"model.accept", "accept", 0, EXF_OPT_CHOICE, AT(accept), "nothing", "nothing|other-weights", "Model",
-     "how it may differ from the tables' model; other-weights, such as those of a model that was quantized, or stored in other "
-     "types, after its calibration: the architecture must be the same, and every output says so"},
+    {"model.accept", "accept", 0, EXF_OPT_CHOICE, AT(accept), "nothing", "nothing|other-weights|small-calibration",
+     "Model",
+     "what may be that is refused otherwise; other-weights: those of the model may differ from the tables', such as where it was "
+     "quantized, or stored in other types, after its calibration: the architecture must be the same, and every output says so; "
+     "small-calibration: tables of too little text may be exported"},
     {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, see exfold-manifest(5); required"},
     {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data",
      "sequences of the run, shared among the sources; 0: as many as the manifest says"},
@@ -75,8 +77,9 @@ static const exf_opt key_rows[] = {
     {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",
      "a pair seen by fewer tokens counts as unobserved"},
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0.5", "0..1", "Calibration",
-     "exit with status 10, all files written, when in a layer less than this share of the tokens of pairs are of pairs that "
-     "coverage.pair_tokens tokens saw: the text is too short; 0: any text will do"},
+     "exit with status 10, and export nothing, when in a layer less than this share of the tokens of pairs are of pairs that "
+     "coverage.pair_tokens tokens saw, or when the halves of the text agree on the target of less than this share of the traffic: "
+     "the text is too short; 0: any text will do"},
     {"coverage.pair_tokens", NULL, 0, EXF_OPT_INT, AT(coverage_tokens), "32", "1..", "Calibration",
      "tokens that must have seen a pair for it to count as covered"},
     {"pools", NULL, 0, EXF_OPT_TEXT_LIST, AT(pools), "[]", "SIZES", "Calibration",

@@ -182,7 +182,9 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
         exf_log_info("no recipe: the settings of %s, whose sizes the model has (%s)", released->title, released->recipe);
     else
         exf_log_info("no recipe: the settings of a model that is not among the released ones");
-    for (size_t i = 0; rc == EXF_OK && i < 3; i++) rc = report_keys(r, settings[what][i], err);
+    int sweeps = r->frontier || r->wants_sensitivities || r->validate_limit; /* which run variants of their own */
+    for (size_t i = 0; rc == EXF_OK && i < 3; i++)
+        if (!sweeps || strcmp(settings[what][i][0], "validate.variants") != 0) rc = report_keys(r, settings[what][i], err);
     const char *sequences = settings[what][0][0];
     int takes_all = !exf_opts_given(r->opts, sequences, EXF_OPT_BY_ARGV);
     if (rc == EXF_OK)
@@ -202,4 +204,14 @@ exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err)
     rc = report_settings(r, released, what, err);
 out:
     return rc;
+}
+
+exf_code exf_solve_settings_tell(const exf_recipe *r, exf_err *err)
+{
+    static const char *const settings[] = {"calibrate.ridge", "calibrate.clip", "calibrate.projectors", "calibrate.min_pair_tokens",
+                                           "pools", "budgets", NULL};
+    if (r->recipe_file) return EXF_OK;
+    exf_log_info("no recipe: settings that are not given are the programs', not those of the run that made the statistics, which "
+                 "exfold-solve takes from its recipe");
+    return report_keys(r, settings, err);
 }

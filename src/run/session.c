@@ -237,19 +237,23 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
 }
 
 /* Reports the kinds of work as shares of the wall time.  On a GPU its own clock measures them, so that none includes the time in
- * which the host waited; `other` is opening, closing, and the waiting of the slowest thread or between the two clocks. */
+ * which the host waited.  `rewrite` is what variants make of routes, `open` opening and closing; `waiting` is what is left: of
+ * threads for the slowest, or between the two clocks, and saving. */
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t)
 {
     double n = t->workers;
-    double other = t->wall - t->read - t->embed - (t->mixer + t->router + t->experts + t->observe + t->head) / n;
+    double ends = t->open + t->close;
+    double waiting = t->wall - t->read - t->embed - ends -
+                   (t->mixer + t->router + t->rewrite + t->experts + t->observe + t->head) / n;
     char peak[16], bytes[16];
-    if (other < 0) other = 0;
+    if (waiting < 0) waiting = 0;
     if (r->progress == EXF_PROGRESS_JSON) {
         exf_log_event("{\"event\":\"forward\",\"tokens\":%" PRIu64 ",\"seconds\":%.4f,\"workers\":%d,\"read\":%.4f,\"embed\":%.4f,"
-                      "\"mixer\":%.4f,\"router\":%.4f,\"experts\":%.4f,\"observe\":%.4f,\"head\":%.4f,\"other\":%.4f,"
+                      "\"mixer\":%.4f,\"router\":%.4f,\"rewrite\":%.4f,\"experts\":%.4f,\"observe\":%.4f,"
+                      "\"head\":%.4f,\"open\":%.4f,\"waiting\":%.4f,"
                       "\"weight_bytes\":%" PRIu64 ",\"peak_rss_bytes\":%" PRIu64 ",\"elapsed_seconds\":%.3f}",
-                      n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / n, t->router / n, t->experts / n,
-                      t->observe / n, t->head / n, other, t->weight_bytes, exf_peak_rss(), exf_log_elapsed());
+                      n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / n, t->router / n, t->rewrite / n, t->experts / n,
+                      t->observe / n, t->head / n, ends, waiting, t->weight_bytes, exf_peak_rss(), exf_log_elapsed());
         return;
     }
     if (t->wall <= 0) return;
@@ -257,10 +261,11 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
     exf_log_info("forward: %" PRIu64 " tokens in %.2f s, %.0f tokens/s on %d threads; %s read; peak memory %s", n_tokens, t->wall,
                  (double)n_tokens / t->wall, t->workers, exf_human_bytes(bytes, sizeof bytes, (double)t->weight_bytes),
                  exf_human_bytes(peak, sizeof peak, (double)exf_peak_rss()));
-    exf_log_info("share: read %.0f %%, %s %.0f %%, router %.0f %%, experts %.0f %%, observe %.0f %%, head %.0f %%, other %.0f %%",
+    exf_log_info("share: read %.0f %%, %s %.0f %%, router %.0f %%, rewrite %.0f %%, experts %.0f %%, observe %.0f %%, "
+                 "head %.0f %%, open and close %.0f %%, waiting %.0f %%",
                  percent * (t->read + t->embed), t->on_gpu ? "mixer (and its router)" : "mixer", percent * t->mixer / n,
-                 percent * t->router / n, percent * t->experts / n, percent * t->observe / n, percent * t->head / n,
-                 percent * other);
+                 percent * t->router / n, percent * t->rewrite / n, percent * t->experts / n, percent * t->observe / n,
+                 percent * t->head / n, percent * ends, percent * waiting);
 }
 
 /* ---- the plan of a dry run -------------------------------------------------------------------- */

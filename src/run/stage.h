@@ -45,6 +45,7 @@ void exf_overlapped_solve_free(exf_overlapped_solve *b); /* accepts zeroed memor
 typedef struct {
     exf_tables tables;
     char digest[EXF_SHA256_HEX];
+    exf_err lacks; /* EXF_THRESHOLD where the text is not enough to export them, as exf_coverage_gate() says */
 } exf_solved;
 
 /* Solves statistics to tables and announces the file; reports unobserved pairs on stderr.  What was made
@@ -53,9 +54,11 @@ typedef struct {
  * solver: they are read from the file. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_overlapped_solve *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
-/* EXF_THRESHOLD below coverage.fail_below, with the text that would do; warns of a small calibration that is not below it.  Called
- * when all files are written. */
-exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* EXF_THRESHOLD, with the text that would do, where that of the tables at path is not enough by coverage.fail_below: they are not
+ * to be exported.  Warns where it is taken all the same, by the recipe or by model.accept. */
+exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* Ends a calibration: returns its gate, and else says that the text was enough, and by what. */
+exf_code exf_coverage_conclude(const exf_solved *made, exf_err *err) EXF_CHECKED;
 /* Warns where the tables at path are of a part of their data (artifact/data.h). */
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 

@@ -253,16 +253,16 @@ out:
     return rc;
 }
 
-/* Writes the tables and all that is made from them. */
+/* Writes the tables and all that is made from them; of a text that is not enough no exports. */
 static exf_code write_tables(calibration *c, const exf_recipe *r, const char *statistics_digest, exf_err *err)
 {
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
     EXF_TRY(exf_solve_file(r, c->statistics, statistics_digest, c->tables, 1, &c->solving, &made, err));
-    EXF_TRY(exf_export_tables(r, &c->dir, c->tables, &made, 1, err));
+    if (made.lacks.code == EXF_OK) EXF_TRY(exf_export_tables(r, &c->dir, c->tables, &made, 1, err));
     EXF_TRY(exf_text_inputs_write(&c->text, c->manifest, r->force, err));
     EXF_TRY(write_recipe(c, r, made.digest, err));
-    EXF_TRY(exf_coverage_gate(r, &made.tables, err));
+    EXF_TRY(exf_coverage_conclude(&made, err));
 out:
     exf_tables_free(&made.tables);
     return rc;

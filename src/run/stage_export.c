@@ -262,6 +262,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         EXF_TRY(exf_tables_read(&read.tables, tables, err));
         EXF_TRY(exf_sums_check_version(&read.tables.provenance, tables, read.tables.shape.top_k, read.tables.shape.d_model, err));
         if (wants_vectors) EXF_TRY(exf_tables_read_vectors(&read.tables, tables, err));
+        EXF_TRY(exf_coverage_gate(r, &read.tables, tables, err));
         EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, read.digest, err));
     }
     EXF_TRY(check_runtime(r, exf_provenance_get(&t->tables.provenance, "model.family"), (int)t->tables.shape.top_k, err));

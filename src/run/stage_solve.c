@@ -61,41 +61,52 @@ static exf_code report_thin_pairs(const exf_tables *t, int l, exf_err *err)
     return rc;
 }
 
-/* Prints at most one line per layer on stderr (--verbose: the lists), and how much of the tables hangs on the text. */
+/* Prints at most one line per layer on stderr (--verbose: the lists). */
 static exf_code report_coverage(const exf_tables *t, const exf_recipe *r, exf_err *err)
 {
-    const char *stable = exf_provenance_get(&t->provenance, EXF_STABLE_FACT);
     exf_code rc = EXF_OK;
     for (int l = 0; l < t->n_layers; l++) {
         exf_layer_coverage c = exf_coverage_of(t, l, (uint64_t)r->coverage_tokens);
         EXF_TRY(report_layer(t, l, &c, r->min_pair_tokens, err));
         if (r->verbose) EXF_TRY(report_thin_pairs(t, l, err));
     }
-    if (stable) exf_log_info("stable targets: %s of the traffic has the same best target by either half of the text", stable);
 out:
     return rc;
 }
 
-exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, exf_err *err)
+exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err)
 {
-    const char *small = exf_provenance_get(&t->provenance, EXF_SMALL_FACT);
     int64_t tokens = r->coverage_tokens > r->min_pair_tokens ? r->coverage_tokens : r->min_pair_tokens;
-    double share, needed;
-    int l;
+    int one_half = exf_provenance_get(&t->provenance, EXF_HALVES_FACT) != NULL;
+    const char *small = exf_provenance_get(&t->provenance, EXF_SMALL_FACT);
+    exf_text why = {0};
     exf_code rc;
-    EXF_TRY(exf_coverage_worst(t, (uint64_t)tokens, &l, &share, err));
-    if (share < r->coverage_fail_below) {
-        EXF_TRY(exf_coverage_tokens(t, l, (uint64_t)tokens, r->coverage_fail_below, &needed, err));
+    EXF_TRY(exf_coverage_lacks(&why, t, one_half, (uint64_t)tokens, r->coverage_fail_below, err));
+    if (why.len && r->accept != EXF_ACCEPT_SMALL_CALIBRATION)
         rc = exf_fail(err, EXF_THRESHOLD,
-                      "coverage.fail_below: layer %d has %.4f of its pair traffic in pairs of %lld tokens or more, at least %.4f "
-                      "is asked for: the tables are of %lld tokens of text, about %.0f would do; they are written, and "
-                      "--set coverage.fail_below=0 takes them", (int)t->layer_number[l], share, (long long)tokens,
-                      r->coverage_fail_below, (long long)t->shape.n_tokens, needed);
-    } else if (small) {
-        exf_log_warn("small calibration: %s", small);
-    }
+                      "%s: is of too little text to serve by (coverage.fail_below is %g): %s; exfold-export --accept "
+                      "small-calibration takes it all the same", path, r->coverage_fail_below, why.s);
+    else if (why.len || small)
+        exf_log_warn("%s: small calibration: %s", path, why.len ? why.s : small);
 out:
+    exf_text_free(&why);
     return rc;
+}
+
+exf_code exf_coverage_conclude(const exf_solved *made, exf_err *err)
+{
+    const exf_tables *t = &made->tables;
+    const char *stable = exf_provenance_get(&t->provenance, EXF_STABLE_FACT);
+    double share;
+    if (made->lacks.code != EXF_OK) {
+        *err = made->lacks;
+        return err->code;
+    }
+    fflush(stdout); /* the conclusion comes after what was written */
+    if (!exf_provenance_get(&t->provenance, EXF_SMALL_FACT) && stable && exf_parse_f64(stable, &share))
+        exf_log_info("the text is enough: both halves of its %lld tokens choose the same target for %.1f %% of the traffic",
+                     (long long)t->shape.n_tokens, 100 * share);
+    return EXF_OK;
 }
 
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err)
@@ -182,6 +193,17 @@ static exf_code read_sensitivities(exf_sensitivities *out, const exf_recipe *r, 
     return exf_sensitivities_read(out, r->sensitivities, rules, statistics, digest, r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err);
 }
 
+/* Asks the gate; a failure that is not its answer is the caller's. */
+static exf_code find_lacks(exf_solved *made, const exf_recipe *r, const char *path, exf_err *err)
+{
+    made->lacks = (exf_err){.code = EXF_OK};
+    exf_code rc = exf_coverage_gate(r, &made->tables, path, err);
+    if (rc != EXF_THRESHOLD) return rc;
+    made->lacks = *err;
+    *err = (exf_err){.code = EXF_OK};
+    return EXF_OK;
+}
+
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_overlapped_solve *solving, exf_solved *out, exf_err *err)
 {
@@ -202,11 +224,12 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     EXF_TRY(solving && solving->solver ? end_overlapped(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
     if (from_file) EXF_TRY(exf_sensitivities_record(&measured, t, err));
     EXF_TRY(report_coverage(t, r, err));
+    EXF_TRY(find_lacks(out, r, target, err));
     EXF_TRY(read_old_digest(target, old, err));
     EXF_TRY(exf_tables_write(t, target, r->force, out->digest, err));
     EXF_TRY(exf_announce_digest(target, out->digest, err));
     EXF_TRY(exf_path_dir(&directory, target, err));
-    EXF_TRY(exf_derived_drop(directory, old, out->digest, exports ? &r->targets : NULL, err));
+    EXF_TRY(exf_derived_drop(directory, old, out->digest, exports && out->lacks.code == EXF_OK ? &r->targets : NULL, err));
 out:
     exf_mem_free(directory);
     exf_sensitivities_free(&measured);
@@ -284,8 +307,9 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
+    EXF_TRY(exf_solve_settings_tell(r, err));
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
-    EXF_TRY(exf_coverage_gate(r, &made.tables, err));
+    EXF_TRY(exf_coverage_conclude(&made, err));
 out:
     exf_tables_free(&made.tables);
     close_files(&f, rc != EXF_OK);

@@ -12,6 +12,7 @@
 #include "run/session.h"
 #include "validate/frontier.h"
 #include "validate/gates.h"
+#include "validate/pilot.h"
 #include "validate/validation.h"
 
 #include <stdio.h>
@@ -40,6 +41,7 @@ typedef struct {
     exf_quality_gate *gates;
     size_t n_gates;
     decision decision;
+    int pilots; /* 1: the sweep was asked for by the limit alone */
     size_t *group_of; /* [sequences] its decode batch: a rank takes whole ones */
     int32_t *domain_of;
     int64_t *document_of;
@@ -191,7 +193,8 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     if (s->runtime)
         EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
     if (s->runtime) EXF_TRY(exf_recipe_blame(r, exf_runtime_takes_prompts(s->runtime, r->prefill_tokens, err), err));
-    if (r->frontier) return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err);
+    if (r->frontier)
+        return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->session.model->family->name, s->runtime, err);
     if (r->wants_sensitivities) {
         exf_solve_options o;
         EXF_TRY(exf_recipe_solve_options(r, &o, err));
@@ -473,7 +476,8 @@ static exf_code write_results(const validation *s, const exf_recipe *r, const ex
     exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
     exf_validate_report report = {
         .of = {.v = v, .cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime,
-               .prefill_share = exf_prefill_share(&s->session.batch, s->schedule)},
+               .prefill_share = exf_prefill_share(&s->session.batch, s->schedule),
+               .flops_per_token = v->one_flops / (double)s->session.batch.n_tokens},
         .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
         .limit = s->decision.has_limit ? &s->decision.limit : NULL, .model_bytes = exf_model_bytes(m),
         .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
@@ -556,6 +560,61 @@ out:
     return rc;
 }
 
+/* ---- a sweep with a limit ------------------------------------------------------------------------ */
+
+/* Says how many lanes the pass has, which is what it costs. */
+static void tell_lanes(const validation *s)
+{
+    exf_log_info("%zu variants, %zu lanes beside them (baselines, halves of the calibration) and the original: %zu in one pass",
+                 s->lanes.n_asked, s->lanes.n - s->lanes.n_asked, s->lanes.n + 1);
+}
+
+/* Has the lanes be those variants of the sweep that are marked, and what runs beside them. */
+static exf_code keep_lanes(validation *s, const exf_recipe *r, const unsigned char *keep, exf_err *err)
+{
+    size_t n = 0;
+    exf_variant *kept = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&kept, s->lanes.n_asked, sizeof *kept, "variants", err));
+    for (size_t i = 0; i < s->lanes.n_asked; i++)
+        if (keep[i]) memcpy(&kept[n++], &s->lanes.lane[i].variant, sizeof *kept); /* with its padding: exf_variant_equal() */
+    exf_mem_free(s->variants);
+    s->variants = kept;
+    s->n_variants = n;
+    exf_lanes_free(&s->lanes);
+    rc = list_lanes(s, r, err);
+out:
+    return rc;
+}
+
+/* Runs a sweep that a limit asked for on a sample first, and leaves out what cannot hold the limit.  Gates may name any variant,
+ * and ranks have parts of the run: then all of it runs. */
+static exf_code run_pilot(validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
+{
+    const exf_model *m = s->session.model;
+    const exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
+    const exf_judged of = {.cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime};
+    int64_t largest = 0;
+    size_t asked = s->lanes.n_asked, sequences;
+    unsigned char *keep = NULL;
+    exf_validate_job pilot = *job;
+    exf_code rc;
+    for (size_t i = 0; i < r->decode_batch.n; i++) largest = largest > r->decode_batch.item[i] ? largest : r->decode_batch.item[i];
+    sequences = exf_pilot_sequences(s->session.batch.n_sequences, largest);
+    if (!s->pilots || !sequences || s->session.ranks || s->n_gates) return EXF_OK;
+    exf_log_info("%zu variants on %zu of %zu sequences first, to leave out what cannot hold %s", asked, sequences,
+                 s->session.batch.n_sequences, r->validate_limit);
+    EXF_TRY(exf_mem_new(&keep, asked, sizeof *keep, "variants", err));
+    pilot.n_lanes = asked;
+    EXF_TRY(exf_pilot_run(keep, &pilot, &s->decision.limit, &of, sequences, err));
+    EXF_TRY(keep_lanes(s, r, keep, err));
+    exf_log_info("%zu of %zu variants may hold %s, or are the nearest; --frontier runs all", s->n_variants, asked,
+                 r->validate_limit);
+out:
+    exf_mem_free(keep);
+    return rc;
+}
+
 /* ---- the run ------------------------------------------------------------------------------------ */
 
 /* Runs all variants in one pass; rank 0 writes the results and then checks the limits. */
@@ -584,7 +643,9 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_scale_check(r, err));
     EXF_TRY(take_texts(&s, r, err));
     EXF_TRY(make_recipe(&s, r, err));
+    int all = r->frontier;
     EXF_TRY(read_decision(&s.decision, r, err));
+    s.pilots = r->frontier && !all;
     EXF_TRY(name_files(&s, r, err));
     EXF_TRY(exf_tables_read(&s.tables, s.tables_path, err));
     EXF_TRY(exf_sums_check_version(&s.tables.provenance, s.tables_path, s.tables.shape.top_k, s.tables.shape.d_model, err));
@@ -601,7 +662,6 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     if (!r->dry_run) EXF_TRY(check_room(&s, r, err));
     EXF_TRY(look_for_calibration_text(&s, err));
     if (!r->dry_run) EXF_TRY(add_facts(&s, r, err));
-    if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
     if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
                             .n_domains = session->corpus->n_domains,
@@ -609,6 +669,11 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
                             .schedule = s.schedule, .n_schedules = (int)r->decode_batch.n, .lanes = s.lanes.lane,
                             .n_lanes = s.lanes.n, .no_layer_errors = r->wants_sensitivities,
                             .forward = exf_session_options(session, r, 0)};
+    if (!r->dry_run) EXF_TRY(run_pilot(&s, r, &job, err));
+    if (exf_ranks_first(r->job)) tell_lanes(&s);
+    if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
+    job.lanes = s.lanes.lane;
+    job.n_lanes = s.lanes.n;
     job.forward.resume = s.resume;
     if (!r->dry_run)
         rc = run_validation(&s, r, &job, err);

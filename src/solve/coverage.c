@@ -113,7 +113,8 @@ exf_stability exf_stability_of(const float *loss, const float *const half_loss[2
 
 /* ---- facts ----------------------------------------------------------------------------------------- */
 
-static exf_code add_stability(exf_tables *t, exf_err *err)
+/* Returns the share of the traffic whose best target both halves agree on; -1: nothing tells. */
+static double stable_share(const exf_tables *t)
 {
     size_t e = (size_t)t->shape.n_experts;
     exf_stability all = {.tokens = 0};
@@ -123,28 +124,63 @@ static exf_code add_stability(exf_tables *t, exf_err *err)
         all.tokens += s.tokens;
         all.stable += s.stable;
     }
-    if (!all.tokens) return EXF_OK;
-    return exf_provenance_add(&t->provenance, err, EXF_STABLE_FACT, "%.4f", (double)all.stable / (double)all.tokens);
+    return all.tokens ? (double)all.stable / (double)all.tokens : -1;
+}
+
+/* Estimates from one figure how many tokens give that share of stable targets: s / (1 - s) grows as the tokens to the power of
+ * STABLE_POWER (docs/method.md, section 11, has the figures). */
+static double tokens_for_stability(double tokens, double stable, double share)
+{
+    const double STABLE_POWER = 0.7, LEAST = 0.01, MOST = 0.99; /* beyond these there is next to nothing to go by */
+    double has = fmin(fmax(stable, LEAST), MOST), wants = fmin(fmax(share, LEAST), MOST);
+    return round_up(tokens * pow(wants / (1 - wants) * (1 - has) / has, 1 / STABLE_POWER));
+}
+
+/* Appends why pairs are not covered. */
+static exf_code add_thin(exf_text *why, const exf_tables *t, uint64_t pair_tokens, double least, double *needed, exf_err *err)
+{
+    double share;
+    int l;
+    exf_code rc;
+    EXF_TRY(exf_coverage_worst(t, pair_tokens, &l, &share, err));
+    if (share >= least) goto out;
+    EXF_TRY(exf_coverage_tokens(t, l, pair_tokens, least, needed, err));
+    exf_text_appendf(why, "%.0f %% of layer %d's pair traffic is in pairs of %llu tokens or more, expected %.0f %%", 100 * share,
+                     (int)t->layer_number[l], (unsigned long long)pair_tokens, 100 * least);
+out:
+    return rc;
+}
+
+exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, uint64_t pair_tokens, double least, exf_err *err)
+{
+    double stable = stable_share(t), tokens = (double)t->shape.n_tokens, needed = 0;
+    exf_code rc;
+    if (least <= 0 || t->shape.n_tokens == 0) return EXF_OK; /* tables of others do not tell their text */
+    EXF_TRY(add_thin(why, t, pair_tokens, least, &needed, err));
+    if (stable >= 0 && stable < least) {
+        exf_text_appendf(why, "%sboth halves of the text choose the same target for %.1f %% of the traffic, expected %.0f %%",
+                         why->len ? ", and " : "", 100 * stable, 100 * least);
+        needed = fmax(needed, tokens_for_stability(tokens, stable, least));
+    }
+    if (needed > 0)
+        exf_text_appendf(why, ": the text has %.0f tokens, about %.0f would do", tokens, needed);
+    if (one_half)
+        exf_text_appendf(why, "%sall %.0f sequences are of one half of the data, so that nothing tells how much hangs on the text: "
+                         "more sequences do", why->len ? "; " : "", (double)t->shape.n_sequences);
+    rc = exf_text_end(why, err);
+out:
+    return rc;
 }
 
 exf_code exf_coverage_facts(exf_tables *t, int halves, exf_err *err)
 {
+    int one_half = halves && !t->half_loss[0];
+    double stable = stable_share(t);
     exf_text why = {0};
-    double share, needed;
-    int l;
     exf_code rc;
-    EXF_TRY(add_stability(t, err));
-    EXF_TRY(exf_coverage_worst(t, EXF_COVERAGE_TOKENS, &l, &share, err));
-    if (share < EXF_COVERAGE_SHARE) {
-        EXF_TRY(exf_coverage_tokens(t, l, EXF_COVERAGE_TOKENS, EXF_COVERAGE_SHARE, &needed, err));
-        exf_text_appendf(&why, "%.0f %% of layer %d's pair traffic is in pairs of %d tokens or more, expected %.0f %%: %lld tokens "
-                         "of text were calibrated on, about %.0f would do", 100 * share, (int)t->layer_number[l],
-                         EXF_COVERAGE_TOKENS, 100 * EXF_COVERAGE_SHARE, (long long)t->shape.n_tokens, needed);
-    }
-    if (halves && !t->half_loss[0])
-        exf_text_appendf(&why, "%sall sequences are of one half of the data, so that nothing tells how much hangs on the text: "
-                         "calibrate on more sequences", why.len ? "; " : "");
-    EXF_TRY(exf_text_end(&why, err));
+    if (stable >= 0) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_STABLE_FACT, "%.4f", stable));
+    if (one_half) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_HALVES_FACT, "1"));
+    EXF_TRY(exf_coverage_lacks(&why, t, one_half, EXF_COVERAGE_TOKENS, EXF_COVERAGE_SHARE, err));
     if (why.len) rc = exf_provenance_add(&t->provenance, err, EXF_SMALL_FACT, "%s", why.s);
 out:
     exf_text_free(&why);

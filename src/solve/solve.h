@@ -93,13 +93,16 @@ void exf_solver_free(exf_solver *s); /* NULL is allowed */
 /* ---- coverage ------------------------------------------------------------------------------ */
 
 /* A calibration is small where, in some layer, less than this share of the tokens of pairs are of pairs that so many tokens
- * observed: half of them in each half of the text. */
+ * observed: half of them in each half of the text; or where both halves agree on the target of less than this share of the traffic,
+ * or all of the text is of one half. */
 enum { EXF_COVERAGE_TOKENS = 32 };
 #define EXF_COVERAGE_SHARE 0.5
 
 /* Facts of tables: the share of traffic whose best target both halves of the text agree on, "0.7624"; and, in a sentence, why the
- * calibration is small.  Tables without either fact have no halves, or are not small. */
+ * calibration is small.  Tables without either fact have no halves, or are not small.  EXF_HALVES_FACT is "1" where all
+ * sequences are of one half. */
 #define EXF_STABLE_FACT "solve.stable_targets"
+#define EXF_HALVES_FACT "solve.halves"
 #define EXF_SMALL_FACT "solve.small_calibration"
 
 /* How much of a layer was observed. */
@@ -115,6 +118,10 @@ typedef struct {
 exf_layer_coverage exf_coverage_of(const exf_tables *t, int l, uint64_t tokens); /* of layer index l */
 /* Finds the layer index of least share. */
 exf_code exf_coverage_worst(const exf_tables *t, uint64_t tokens, int *l, double *share, exf_err *err) EXF_CHECKED;
+/* Appends why the text of tables is not enough, with the tokens that would do, by the share `least` of both coverage and stability;
+ * nothing: it is.  one_half: 1 if all sequences are of one half. */
+exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, uint64_t pair_tokens, double least,
+                            exf_err *err) EXF_CHECKED;
 /* Estimates how many tokens of text would give layer index l that share. */
 exf_code exf_coverage_tokens(const exf_tables *t, int l, uint64_t tokens, double share, double *out, exf_err *err) EXF_CHECKED;
 

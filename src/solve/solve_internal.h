@@ -67,7 +67,8 @@ exf_code exf_solve_norm_head(const exf_norm_sums *s, int l, exf_tables *t, exf_e
 
 /* ---- coverage.c --------------------------------------------------------------------------------- */
 
-/* Adds the facts EXF_STABLE_FACT and EXF_SMALL_FACT, once all layers are solved; halves: 1 if the statistics know them. */
+/* Adds the facts EXF_STABLE_FACT, EXF_HALVES_FACT and EXF_SMALL_FACT, once all layers are solved; halves: 1 if the statistics know
+ * them. */
 exf_code exf_coverage_facts(exf_tables *t, int halves, exf_err *err) EXF_CHECKED;
 
 /* ---- budgets.c: budgets per token (docs/method.md, section 9) ------------------------------------ */

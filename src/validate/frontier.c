@@ -71,10 +71,35 @@ static void add_pools(sweep *s, const exf_tables *t)
     }
 }
 
-exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
+static const int eighths[] = {6, 4, 3, 2, 1};
+
+/* Adds what the public runtimes of a family run of the swept P and D; a static pool where the tables have it by norm. */
+static void add_served(sweep *s, const exf_tables *t, const char *family)
+{
+    const exf_runtime *r;
+    for (size_t i = 0; family && (r = exf_runtime_at(i)); i++) {
+        sweep own = {.runtime = r, .a = s->a};
+        if (!r->target || exf_runtime_serves(r, family, s->a, NULL) != EXF_OK) continue;
+        const char *p_colon = *r->prefill ? ":" : "", *d_colon = *r->decode ? ":" : "";
+        char text[EXF_VARIANT_NAME_LEN];
+        for (int p = s->a->top_k - 1; p >= 1; p--) {
+            snprintf(text, sizeof text, "P%d%s%s", p, p_colon, r->prefill);
+            if (is_run(&own, text)) add_variant(s, "%s", text);
+        }
+        for (size_t k = 0; k < sizeof eighths / sizeof *eighths; k++) {
+            snprintf(text, sizeof text, "D%d%s%s", s->a->n_experts * eighths[k] / 8, d_colon, r->decode);
+            if (s->a->n_experts * eighths[k] / 8 >= s->a->top_k && is_run(&own, text)) add_variant(s, "%s", text);
+        }
+        for (int k = 0; k < t->n_pools; k++) {
+            snprintf(text, sizeof text, "D%d:pool=static", t->pool[k].size);
+            if (strcmp(t->pool[k].by, "norm") == 0 && is_run(&own, text)) add_variant(s, "%s", text);
+        }
+    }
+}
+
+exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t, const char *family,
                                const exf_runtime *runtime, exf_err *err)
 {
-    static const int eighths[] = {6, 4, 3, 2, 1};
     sweep s = {.runtime = runtime, .a = a, .err = err};
     int joint = t->cosine && t->rms && is_run(&s, "P1:projector=joint");
     exf_code rc;
@@ -92,6 +117,7 @@ exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architect
         if (joint) add_variant(&s, "D%d:rank=energy,targets=router", d);
     }
     if (joint) add_pools(&s, t);
+    if (!runtime) add_served(&s, t, family);
     for (int quarters = 3; quarters >= 2; quarters--) { /* of prefill and decode budgets */
         int p = a->top_k * quarters / 4, d = a->n_experts * quarters / 4;
         if (p < 1 || d < a->top_k) continue;
@@ -171,6 +197,13 @@ double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch)
     return bytes;
 }
 
+double exf_whole_share(const exf_judged *of, double cost, exf_row_kind kind, int batch)
+{
+    double experts = exf_original_cost(of, kind, batch);
+    double whole = kind == EXF_ROW_PREFILL ? of->flops_per_token : experts + of->cost->other_bytes;
+    return whole > 0 ? (whole - experts + cost) / whole : NAN;
+}
+
 double exf_prefill_share(const exf_batch *whole, const exf_decode_schedule *schedule)
 {
     double prefill = 0;
@@ -197,6 +230,38 @@ out:
     return rc;
 }
 
+int exf_is_plain_fold(const exf_judged *of, const exf_variant *v)
+{
+    char text[24];
+    exf_variant plain, own = *v;
+    if (kind_of(v) == EXF_ROW_BOTH) return 0;
+    if (kind_of(v) == EXF_ROW_PREFILL) snprintf(text, sizeof text, "P%d", v->prefill_options.keep);
+    else snprintf(text, sizeof text, "D%d", v->decode_options.pool);
+    own.batch = 0;
+    return exf_variant_parse_on(of->runtime, &plain, text, NULL) == EXF_OK && exf_variant_equal(&plain, &own);
+}
+
+/* Finds the plain fold of row i's P or D to which it lost. */
+static exf_code find_twin(exf_row *row, size_t i, const exf_judged *of, exf_err *err)
+{
+    const exf_variant_result *mine = &of->v->variant[i];
+    exf_variant own, other;
+    exf_code rc = EXF_OK;
+    if (!row[i].competes || row[i].kind == EXF_ROW_BOTH) return EXF_OK;
+    EXF_TRY(exf_row_variant(&own, mine, of->runtime, err));
+    for (size_t j = 1; j < of->v->n_variants && !row[i].lost_to; j++) {
+        const exf_variant_result *theirs = &of->v->variant[j];
+        double tie = EXF_TWIN_TIE * exf_original_cost(of, row[i].kind, mine->batch);
+        if (j == i || !row[j].competes || row[j].kind != row[i].kind || theirs->batch != mine->batch) continue;
+        if (exf_row_cost(&row[j], row[i].kind) > exf_row_cost(&row[i], row[i].kind) + tie) continue;
+        EXF_TRY(exf_row_variant(&other, theirs, of->runtime, err));
+        int same = other.prefill_options.keep == own.prefill_options.keep && other.decode_options.pool == own.decode_options.pool;
+        if (same && exf_is_plain_fold(of, &other) && theirs->all.kl_mean < mine->all.kl_mean) row[i].lost_to = j;
+    }
+out:
+    return rc;
+}
+
 exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err)
 {
     const exf_validation *v = of->v;
@@ -206,6 +271,7 @@ exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err)
     EXF_TRY(exf_mem_new(&row, v->n_variants, sizeof *row, "rows", err));
     EXF_TRY(exf_mem_new(&line, v->n_variants, sizeof *line, "rows", err));
     for (size_t i = 0; i < v->n_variants; i++) EXF_TRY(make_row(&row[i], i, of, err));
+    for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(find_twin(row, i, of, err));
     for (int b = -1; b < v->n_batch_sizes; b++) { /* -1: prefill */
         size_t n = exf_frontier_line(line, of, row, b < 0 ? EXF_ROW_PREFILL : EXF_ROW_DECODE, b);
         while (n) row[line[--n]].on_frontier = 1;
@@ -220,10 +286,10 @@ out:
     return rc;
 }
 
-int exf_row_is_served(const exf_row *row)
+int exf_row_is_served(const exf_row *row, const exf_runtime *runtime)
 {
     for (int i = 0; i < row->n_servers; i++)
-        if (!row->server[i].by_its_own) return 1;
+        if (!row->server[i].by_its_own && (!runtime || row->server[i].runtime == runtime)) return 1;
     return 0;
 }
 
@@ -242,17 +308,19 @@ double exf_row_cost(const exf_row *row, exf_row_kind kind)
     return kind == EXF_ROW_PREFILL ? row->cost.flops : row->cost.expert_bytes;
 }
 
-int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch)
+int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch, const exf_runtime *runtime)
 {
     if (!row[i].competes || row[i].kind != kind) return 0;
     if (kind == EXF_ROW_DECODE && of->v->variant[i].batch != batch) return 0;
+    if (runtime && !exf_row_is_served(&row[i], runtime)) return 0;
+    if (row[i].lost_to && exf_row_may_serve(of, row, row[i].lost_to, kind, batch, runtime)) return 0;
     return exf_row_cost(&row[i], kind) < exf_original_cost(of, kind, batch);
 }
 
 /* Returns 1 if row i is a candidate for the place after `from` (0: for the first) on a line. */
 static int may_follow(const exf_judged *of, const exf_row *row, size_t i, size_t from, exf_row_kind kind, int batch)
 {
-    if (!exf_row_may_serve(of, row, i, kind, batch)) return 0;
+    if (!exf_row_may_serve(of, row, i, kind, batch, NULL)) return 0;
     if (!from) return 1;
     exf_difference d = exf_kl_difference(of->v, from, i);
     return d.mean > 0 && exf_beyond_noise(&d);

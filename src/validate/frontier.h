@@ -12,9 +12,10 @@
 
 /* Lists P = 1..K-1 and D = E/8, E/4, 3E/8, E/2, 3E/4 (those from K on), each with pair scalars and,
  * if the tables have the arrays for it, with joint weights, and D with stand-ins by the router; the budgets
- * per token of the tables; their static pools where a size has several criteria; and combinations of middle
- * budgets.  Of these a runtime (NULL: none) leaves out what it does not run.  The caller frees *out. */
-exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
+ * per token of the tables; their static pools where a size has several criteria; combinations of middle
+ * budgets; and, of these P and D, what each public runtime that serves the family (NULL: none does) runs, spelled with its
+ * options.  Of these a runtime (NULL: none) leaves out what it does not run.  The caller frees *out. */
+exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t, const char *family,
                                const exf_runtime *runtime, exf_err *err) EXF_CHECKED;
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -39,6 +40,7 @@ typedef struct {
     exf_row_kind kind;
     int competes;    /* 1: it may be on a frontier: was asked for, folds by tables, and its batches constrain it */
     int on_frontier;
+    size_t lost_to;  /* the plain fold of the same P or D, by pair scalars, which costs no more and has a lower KL; 0: none */
     exf_cost cost;
     exf_server server[EXF_SERVERS]; /* [n_servers] */
     int n_servers;
@@ -52,6 +54,7 @@ typedef struct {
     const char *family;         /* of the model */
     const exf_runtime *runtime; /* as which variants were parsed; NULL: none */
     double prefill_share;       /* of the tokens, the part that is prefill, in which alone P folds */
+    double flops_per_token;     /* of the whole model, the mean over the run's tokens, whose sequences are its context */
 } exf_judged;
 
 /* Returns the part of a run's tokens that is prefill. */
@@ -64,14 +67,21 @@ exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const ex
 double exf_row_cost(const exf_row *row, exf_row_kind kind);
 /* Returns the same of the original, in decode batches of a size. */
 double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch);
-/* Returns 1 if row i is one to choose from: it is of the kind (decode: of the batch size), competes, and costs less than the
- * original. */
-int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch);
+/* Returns 1 if it is the plain fold of a P, or a D: by pair scalars, with no option but its batches. */
+int exf_is_plain_fold(const exf_judged *of, const exf_variant *v);
+/* Returns the share of the whole model's cost that is left where its routed experts cost `cost`: of the operations of a token of
+ * the run, or of the bytes of all weights that a decode step reads.  NAN: not known. */
+double exf_whole_share(const exf_judged *of, double cost, exf_row_kind kind, int batch);
+/* Returns 1 if row i is one to choose from: it is of the kind (decode: of the batch size), competes, costs less than the
+ * original, is run as it is by the runtime (NULL: any row may be chosen), and did not lose to a plain fold of which that is so. */
+int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch, const exf_runtime *runtime);
+/* A plain fold costs no more than another of its P or D where the difference is less than this share of the original's cost. */
+#define EXF_TWIN_TIE 0.01
 /* Costs that differ by less than this share of the original's are one: a pool is not always full. */
 #define EXF_COST_TIE 0.005
 
-/* Returns 1 if a public runtime runs the row as it is. */
-int exf_row_is_served(const exf_row *row);
+/* Returns 1 if the runtime (NULL: some public runtime) runs the row as it is. */
+int exf_row_is_served(const exf_row *row, const exf_runtime *runtime);
 
 /* Returns the domain in which row i has the largest mean KL. */
 size_t exf_worst_domain(const exf_validation *v, size_t i);

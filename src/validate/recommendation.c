@@ -56,18 +56,19 @@ static double end_of(const exf_limit *l, const exf_validation *v, size_t i)
     return isnan(d.half_width) ? INFINITY : d.mean + d.half_width;
 }
 
-exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch)
+exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch,
+                         const exf_runtime *runtime)
 {
     const exf_validation *v = of->v;
     size_t best = 0, nearest = 0;
     double least = INFINITY, tie = EXF_COST_TIE * exf_original_cost(of, kind, batch);
     for (size_t i = 1; i < v->n_variants; i++) {
-        if (!exf_row_may_serve(of, row, i, kind, batch)) continue;
+        if (!exf_row_may_serve(of, row, i, kind, batch, runtime)) continue;
         if (!nearest || end_of(l, v, i) < end_of(l, v, nearest)) nearest = i;
         if (end_of(l, v, i) <= l->most) least = fmin(least, exf_row_cost(&row[i], kind));
     }
     for (size_t i = 1; i < v->n_variants; i++) {
-        if (!exf_row_may_serve(of, row, i, kind, batch) || !(end_of(l, v, i) <= l->most)) continue;
+        if (!exf_row_may_serve(of, row, i, kind, batch, runtime) || !(end_of(l, v, i) <= l->most)) continue;
         if (exf_row_cost(&row[i], kind) > least + tie) continue;
         if (!best || exf_limit_value(l, v, i).mean < exf_limit_value(l, v, best).mean) best = i;
     }

@@ -27,8 +27,10 @@ typedef struct {
 } exf_choice;
 
 /* Chooses among the rows of a kind that compete and cost less than the original: the cheapest within the limit, of those
- * of one cost (EXF_COST_TIE) the one of lowest value; where none is, the one whose interval ends lowest. */
-exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch);
+ * of one cost (EXF_COST_TIE) the one of lowest value; where none is, the one whose interval ends lowest.  runtime: of those that
+ * it runs as they are; NULL: of all. */
+exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch,
+                         const exf_runtime *runtime);
 /* Returns the row that folds prefill as row p and decode as row d; 0: it was not run. */
 size_t exf_find_together(const exf_judged *of, size_t p, size_t d);
 #endif

@@ -127,6 +127,8 @@ exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_t
 /* Appends why the figures of row i say nothing about serving: "not constrained: ...". */
 void exf_constraint_words(const exf_validation *v, size_t i, exf_text *out);
 
+/* Returns 1 if what a runtime runs is recommended too: a public one that serves the model, and the one asked for if one is. */
+int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime);
 /* Returns how many rows have the role. */
 size_t exf_count_role(const exf_validation *v, exf_lane_role role);
 /* Returns what row i gains over its best baseline; NULL: it has none. */

@@ -71,8 +71,10 @@ static void add_cost(exf_jw *w, const exf_validate_report *r, size_t i)
     exf_jw_open(w, "cost", '{');
     exf_jw_real(w, "expert_flops_per_token", c->flops);
     exf_jw_real(w, "expert_flops_share", flops > 0 ? c->flops / flops : NAN);
+    exf_jw_real(w, "model_flops_share", exf_whole_share(&r->of, c->flops, EXF_ROW_PREFILL, 0));
     exf_jw_real(w, "expert_bytes_per_step", c->expert_bytes);
     exf_jw_real(w, "expert_bytes_share", bytes > 0 ? c->expert_bytes / bytes : NAN);
+    exf_jw_real(w, "weight_bytes_share", exf_whole_share(&r->of, c->expert_bytes, EXF_ROW_DECODE, r->of.v->variant[i].batch));
     exf_jw_real(w, "weight_bytes_per_step", c->step_bytes);
     if (c->tokens_per_second > 0) exf_jw_real(w, "tokens_per_second_bound", c->tokens_per_second);
     exf_jw_close(w);
@@ -117,6 +119,7 @@ static exf_code add_marks(exf_jw *w, const exf_validate_report *r, size_t i, exf
     exf_jw_text(w, "constraint_words", why.s);
     exf_jw_text(w, "folds", r->row[i].kind ? folds[r->row[i].kind] : NULL);
     exf_jw_bool(w, "on_frontier", r->row[i].on_frontier);
+    exf_jw_text(w, "lost_to", r->row[i].lost_to ? r->of.v->variant[r->row[i].lost_to].name : NULL);
     add_servers(w, &r->row[i], "served_by", 0);
     add_servers(w, &r->row[i], "served_otherwise_by", 1);
 out:
@@ -210,18 +213,13 @@ static void add_choice(exf_jw *w, const char *key, const exf_validate_report *r,
     exf_jw_close(w);
 }
 
-/* Adds the pair for each batch size; "together" is null where it was not measured. */
-static exf_code add_recommendation(exf_jw *w, const exf_validate_report *r, exf_err *err)
+/* Adds the pair for each batch size, of the rows that a runtime (NULL: any) runs; "together" is null where it was not measured. */
+static void add_pairs(exf_jw *w, const exf_validate_report *r, const exf_runtime *runtime)
 {
-    exf_code rc;
-    if (!r->limit) return EXF_OK;
-    exf_jw_open(w, "recommendation", '{');
-    exf_jw_text(w, "metric", exf_limit_name(r->limit));
-    exf_jw_real(w, "limit", r->limit->most);
+    exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0, runtime);
     exf_jw_open(w, "pairs", '[');
-    exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0);
     for (int b = 0; b < r->of.v->n_batch_sizes; b++) {
-        exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b);
+        exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b, runtime);
         size_t both = p.row && d.row ? exf_find_together(&r->of, p.row, d.row) : 0;
         exf_jw_open(w, NULL, '{');
         exf_jw_int(w, "decode_batch", r->of.v->batch_size[b].size);
@@ -229,6 +227,26 @@ static exf_code add_recommendation(exf_jw *w, const exf_validate_report *r, exf_
         add_choice(w, "decode", r, d);
         exf_difference value = both ? exf_limit_value(r->limit, r->of.v, both) : (exf_difference){0, 0, 0};
         add_choice(w, "together", r, (exf_choice){both, value.mean + value.half_width <= r->limit->most});
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+}
+
+/* Adds what is recommended of all rows, and in each public runtime that serves the model. */
+static exf_code add_recommendation(exf_jw *w, const exf_validate_report *r, exf_err *err)
+{
+    const exf_runtime *runtime;
+    exf_code rc;
+    if (!r->limit) return EXF_OK;
+    exf_jw_open(w, "recommendation", '{');
+    exf_jw_text(w, "metric", exf_limit_name(r->limit));
+    exf_jw_real(w, "limit", r->limit->most);
+    add_pairs(w, r, NULL);
+    exf_jw_open(w, "runtimes", '{');
+    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++) {
+        if (!exf_validate_answers_for(r, runtime)) continue;
+        exf_jw_open(w, runtime->name, '{');
+        add_pairs(w, r, runtime);
         exf_jw_close(w);
     }
     exf_jw_close(w);

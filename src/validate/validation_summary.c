@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Columns of a table: two marks, then these, a blank before each. */
-enum { MARKS = 2, NAME = 37, COST = 17, KL = 17, WORST = 15, LAST = 7 };
+enum { MARKS = 2, NAME = 33, COST = 21, KL = 17, WORST = 15, LAST = 7 };
 
 /* ---- lines --------------------------------------------------------------------------------------- */
 
@@ -129,13 +129,24 @@ static const char *count_text(char buf[16], double x)
     return buf;
 }
 
+/* Writes a perplexity in the column's seven characters, a huge one as its power of ten: "4.866", "12345", "1.2e+31". */
+static void ppl_text(char buf[16], double ppl)
+{
+    if (ppl < 9999.5) snprintf(buf, 16, "%#.4g", ppl);
+    else if (ppl < 999999.5) snprintf(buf, 16, "%.0f", ppl);
+    else snprintf(buf, 16, "%.1e", ppl);
+}
+
 static void add_cost(const exf_validate_report *r, double cost, exf_row_kind kind, int batch, exf_text *out)
 {
     char number[16], field[40];
     double whole = exf_original_cost(&r->of, kind, batch);
     if (kind == EXF_ROW_PREFILL) count_text(number, cost);
     else exf_human_bytes(number, sizeof number, cost);
-    snprintf(field, sizeof field, "%s %5.1f %%", number, whole > 0 ? 100 * cost / whole : 100);
+    double share = exf_whole_share(&r->of, cost, kind, batch);
+    int n = snprintf(field, sizeof field, "%s %5.1f", number, whole > 0 ? 100 * cost / whole : 100);
+    if (!isnan(share)) n += snprintf(field + n, sizeof field - (size_t)n, " / %.0f", 100 * share);
+    snprintf(field + n, sizeof field - (size_t)n, " %%");
     add_field(out, field, COST, 1);
 }
 
@@ -172,7 +183,7 @@ static void add_last(const exf_validate_report *r, size_t i, exf_row_kind kind, 
 {
     char field[16];
     if (bounds_tokens(r, kind)) count_text(field, tokens_per_second);
-    else snprintf(field, sizeof field, "%#.4g", r->of.v->variant[i].all.ppl);
+    else ppl_text(field, r->of.v->variant[i].all.ppl);
     add_field(out, field, LAST, 1);
 }
 
@@ -188,7 +199,7 @@ static int marks_servers(const exf_validate_report *r)
 /* Returns 'x' for a row that no public runtime runs, '~' for one that some run with options of their own. */
 static char serving_mark(const exf_validate_report *r, const exf_row *row)
 {
-    if (!marks_servers(r) || exf_row_is_served(row)) return ' ';
+    if (!marks_servers(r) || exf_row_is_served(row, NULL)) return ' ';
     return row->n_servers ? '~' : 'x';
 }
 
@@ -285,7 +296,7 @@ static void add_original(const exf_validate_report *r, const section *s, exf_tex
     if (bounds_tokens(r, s->kind))
         count_text(last, r->of.v->batch_size[s->batch].size * r->of.cost->bandwidth / (cost + r->of.cost->other_bytes));
     else
-        snprintf(last, sizeof last, "%#.4g", r->of.v->variant[0].all.ppl);
+        ppl_text(last, r->of.v->variant[0].all.ppl);
     exf_text_appendf(out, "  ");
     add_field(out, name, NAME, 0);
     add_cost(r, cost, s->kind, s->batch, out);
@@ -304,9 +315,9 @@ static int has_original(const exf_validate_report *r, const section *s)
 static void add_section(const exf_validate_report *r, const section *s, int is_first_of_kind, exf_text *out)
 {
     if (s->kind == EXF_ROW_PREFILL)
-        add_heads("Prefill", "FLOP per token", "PPL", out);
+        add_heads("Prefill", "FLOP/token, % / all", "PPL", out);
     else if (is_first_of_kind && s->kind == EXF_ROW_DECODE)
-        add_heads("Decode", "bytes per step", bounds_tokens(r, s->kind) ? "tok/s <" : "PPL", out);
+        add_heads("Decode", "bytes/step, % / all", bounds_tokens(r, s->kind) ? "tok/s <" : "PPL", out);
     else if (is_first_of_kind)
         add_heads("Both", "FLOP + bytes", "PPL", out);
     if (has_original(r, s)) add_original(r, s, out);
@@ -372,7 +383,7 @@ static void add_legend(const exf_validate_report *r, const tables *t, exf_text *
     size_t shown = 0, all = 0;
     for (int k = 0; k < t->n; k++) shown += t->list[k].shown;
     for (size_t i = 1; i < r->of.v->n_variants; i++) all += r->of.v->variant[i].role != EXF_LANE_HALF;
-    exf_text_appendf(&line, "*: on the frontier");
+    exf_text_appendf(&line, "%% / all: of the experts' cost, of the model's (%d tokens, no cache); *: on the frontier", r->longest);
     if (marks_servers(r)) exf_text_appendf(&line, "; x: no public runtime runs it, ~: with its own options");
     if (shown < all) exf_text_appendf(&line, "; %zu more in the .md", all - shown);
     if (line.refused) out->refused = line.refused;
@@ -383,17 +394,12 @@ static void add_legend(const exf_validate_report *r, const tables *t, exf_text *
 /* What stands before the tables and after them. */
 static exf_code add_around(const exf_validate_report *r, exf_text *before, exf_text *after, exf_err *err)
 {
-    const exf_validation *v = r->of.v;
     exf_code rc;
-    EXF_TRY(add_words(r, EXF_WORDS_VERDICT, 5, before, err));
+    EXF_TRY(add_words(r, EXF_WORDS_VERDICT, 6, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_STABILITY, 4, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_CONSTRAINTS, 3, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_RECOMMENDATION, 12, after, err));
     EXF_TRY(add_words(r, EXF_WORDS_DATA, 3, after, err));
-    size_t asked = exf_count_role(v, EXF_LANE_ASKED), beside = v->n_variants - 1 - asked;
-    exf_text_appendf(after, "%.2f forward passes for the original and %zu variants", v->report.flops / v->one_flops, asked);
-    if (beside) exf_text_appendf(after, ", and %zu that run beside them", beside);
-    exf_text_appendf(after, "\n");
     rc = exf_text_end(after, err);
 out:
     return rc;
@@ -401,7 +407,7 @@ out:
 
 exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
-    enum { LEGEND = 1, BLANKS = 2 };
+    enum { LEGEND = 2, BLANKS = 2 };
     exf_text before = {0}, after = {0};
     tables t = {.n = 0};
     exf_code rc;

@@ -33,6 +33,12 @@ const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i)
     return NULL;
 }
 
+int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime)
+{
+    if (r->of.runtime && r->of.runtime != runtime) return 0;
+    return runtime->target && exf_runtime_serves(runtime, r->of.family, r->of.a, NULL) == EXF_OK;
+}
+
 /* ---- stability ----------------------------------------------------------------------------------- */
 
 /* Returns the row "NAME half K"; 0: none. */
@@ -139,13 +145,14 @@ static void add_data(const exf_validate_report *r, exf_text *out)
 
 static void add_choice(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out)
 {
-    int prefill = kind == EXF_ROW_PREFILL;
+    int prefill = kind == EXF_ROW_PREFILL, size = r->of.v->batch_size[batch].size;
+    double cost = exf_row_cost(&r->row[c.row], kind), whole = exf_whole_share(&r->of, cost, kind, batch);
     if (prefill) exf_text_appendf(out, "  prefill");
-    else exf_text_appendf(out, "  batches of %d: decode", r->of.v->batch_size[batch].size);
-    exf_text_appendf(out, "%s %s, %.1f %% of the %s", c.holds ? "" : ": nothing holds the limit; the nearest is",
-                     r->of.v->variant[c.row].name,
-                     100 * exf_row_cost(&r->row[c.row], kind) / exf_original_cost(&r->of, kind, batch),
-                     prefill ? "operations" : "bytes");
+    else exf_text_appendf(out, "  batches of %d: decode", size);
+    exf_text_appendf(out, "%s %s, %.1f %% of the experts' %s", c.holds ? "" : ": nothing holds; nearest",
+                     r->of.v->variant[c.row].name, 100 * cost / exf_original_cost(&r->of, kind, batch),
+                     prefill ? "FLOP" : "bytes");
+    if (!isnan(whole)) exf_text_appendf(out, ", %.1f %% of all", 100 * whole);
     add_interval(out, ",", exf_limit_words(r->limit), exf_limit_value(r->limit, r->of.v, c.row));
 }
 
@@ -155,24 +162,14 @@ static void add_together(const exf_validate_report *r, exf_choice p, exf_choice 
     if (!p.row || !p.holds || !d.row || !d.holds) return;
     size_t both = exf_find_together(&r->of, p.row, d.row);
     if (!both) {
-        exf_text_appendf(missing, "%s%s+%s", missing->len ? " " : "", r->of.v->variant[p.row].name, r->of.v->variant[d.row].name);
+        char pair[2 * EXF_VARIANT_NAME_LEN + 2];
+        snprintf(pair, sizeof pair, "%s+%s", r->of.v->variant[p.row].name, r->of.v->variant[d.row].name);
+        if (!missing->s || !strstr(missing->s, pair)) exf_text_appendf(missing, "%s%s", missing->len ? " " : "", pair);
         return;
     }
     exf_difference value = exf_limit_value(r->limit, r->of.v, both);
     add_interval(out, r->prefill_tokens ? "; together" : "; both at every position", exf_limit_words(r->limit), value);
     if (!(value.mean + value.half_width <= r->limit->most)) exf_text_appendf(out, ", above the limit");
-}
-
-/* Says which public runtimes there are for choices that none of them runs as written. */
-static void add_runtimes(const exf_validate_report *r, int n_choices, int unserved, exf_text *out)
-{
-    const exf_runtime *runtime;
-    int n = 0;
-    exf_text_appendf(out, "No public runtime runs %s as written", unserved < n_choices ? "all of these" : "these");
-    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++)
-        if (runtime->target && exf_runtime_serves(runtime, r->of.family, r->of.a, NULL) == EXF_OK)
-            exf_text_appendf(out, "%s --runtime %s", n++ ? " or" : "; what one runs is measured with", runtime->name);
-    exf_text_appendf(out, ".\n");
 }
 
 /* Adds what a pair does that was run without its parts: each alone would say nothing of it. */
@@ -184,53 +181,82 @@ static void add_pair(const exf_validate_report *r, size_t i, exf_text *out)
     exf_text_appendf(out, "%s\n", value.mean + value.half_width <= r->limit->most ? ": holds the limit" : ": above the limit");
 }
 
-/* Returns 1 if it is a row within the limit that no public runtime runs as it is. */
-static int is_unserved(const exf_validate_report *r, exf_choice c)
+/* Adds the choices of a runtime (NULL: of all rows) for each batch size and returns how many; collects pairs that were not run. */
+static int add_choices(const exf_validate_report *r, const exf_runtime *runtime, exf_text *missing, exf_text *out)
 {
-    return c.row && c.holds && !exf_row_is_served(&r->row[c.row]);
-}
-
-/* Adds the choices for each batch size and returns how many; collects the pairs that were not run and counts the rows that nobody
- * runs. */
-static int add_choices(const exf_validate_report *r, exf_text *missing, int *unserved, exf_text *out)
-{
-    exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0);
+    exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0, runtime);
     int n = p.row != 0;
     if (p.row) add_choice(r, p, EXF_ROW_PREFILL, 0, out);
     if (p.row) exf_text_appendf(out, "\n");
-    *unserved = is_unserved(r, p);
     for (int b = 0; b < r->of.v->n_batch_sizes; b++) {
-        exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b);
+        exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b, runtime);
         if (!d.row) continue;
         add_choice(r, d, EXF_ROW_DECODE, b, out);
         add_together(r, p, d, missing, out);
         exf_text_appendf(out, "\n");
-        *unserved += is_unserved(r, d);
         n++;
     }
-    for (size_t i = 1; !n && i < r->of.v->n_variants; i++)
+    for (size_t i = 1; !n && !runtime && i < r->of.v->n_variants; i++)
         if (r->row[i].competes && r->row[i].kind == EXF_ROW_BOTH) add_pair(r, i, out);
     return n;
+}
+
+/* Adds the choices of each public runtime that serves the model. */
+static void add_runtimes(const exf_validate_report *r, exf_text *missing, exf_text *out)
+{
+    const exf_runtime *runtime;
+    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++) {
+        if (!exf_validate_answers_for(r, runtime)) continue;
+        exf_text_appendf(out, "In %s:", runtime->name);
+        size_t before = out->len;
+        exf_text_appendf(out, "\n");
+        if (add_choices(r, runtime, missing, out)) continue;
+        out->len = before;
+        exf_text_appendf(out, " nothing that it runs was measured; --runtime %s does\n", runtime->name);
+    }
 }
 
 static exf_code add_recommendation(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_text missing = {0}, choices = {0};
-    int unserved = 0, n = add_choices(r, &missing, &unserved, &choices);
     exf_code rc;
-    EXF_TRY(exf_text_end(&missing, err));
+    (void)add_choices(r, NULL, &missing, &choices);
     EXF_TRY(exf_text_end(&choices, err));
-    exf_text_appendf(out, "Recommended for %s=%g, which the whole 95 %% interval holds:%s\n%s", exf_limit_name(r->limit),
-                     r->limit->most, choices.len ? "" : " nothing; no row that saves anything was run",
+    exf_text_appendf(out, "Recommended for %s=%g, which the whole 95 %% interval holds, of all:%s\n%s",
+                     exf_limit_name(r->limit), r->limit->most, choices.len ? "" : " nothing; no row that saves anything was run",
                      choices.len ? choices.s : "");
+    add_runtimes(r, &missing, out);
+    EXF_TRY(exf_text_end(&missing, err));
     if (missing.len)
-        exf_text_appendf(out, "Not measured together: run the same with --variants '%s' --set validate.prefill_tokens=%d\n",
+        exf_text_appendf(out, "Prefill and decode were measured apart; what they do together: --variants '%s' --set "
+                              "validate.prefill_tokens=%d, after which the tokens of a sequence count as decoded\n",
                          missing.s, r->prefill_tokens ? r->prefill_tokens : r->longest / 2);
-    if (unserved && !r->of.runtime) add_runtimes(r, n, unserved, out);
 out:
     exf_text_free(&missing);
     exf_text_free(&choices);
     return rc;
+}
+
+/* ---- the verdict ------------------------------------------------------------------------------------- */
+
+/* Adds the variants that lost to the plain fold of their P or D beyond the noise. */
+static void add_lost(const exf_validate_report *r, exf_text *out)
+{
+    enum { NAMED = 3 };
+    const exf_validation *v = r->of.v;
+    size_t n = 0;
+    for (size_t i = 1; r->row && i < v->n_variants; i++) {
+        size_t twin = r->row[i].lost_to;
+        if (!twin) continue;
+        exf_difference worse = exf_kl_difference(v, i, twin);
+        if (!exf_beyond_noise(&worse)) continue;
+        if (n++ < NAMED)
+            exf_text_appendf(out, "%s%s (KL %.4f, %s %.4f)",
+                             n > 1 ? ", " : "Not recommended, since the plain fold does better beyond the noise at no more cost: ",
+                             v->variant[i].name, v->variant[i].all.kl_mean, v->variant[twin].name, v->variant[twin].all.kl_mean);
+    }
+    if (n > NAMED) exf_text_appendf(out, " and %zu more", n - NAMED);
+    if (n) exf_text_appendf(out, "\n");
 }
 
 exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err)
@@ -239,6 +265,7 @@ exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_t
     switch (which) {
     case EXF_WORDS_VERDICT:
         if (r->verdict) exf_verdict_words(r->of.v, r->verdict, out);
+        if (r->verdict) add_lost(r, out);
         break;
     case EXF_WORDS_STABILITY: add_stability(r, out); break;
     case EXF_WORDS_CONSTRAINTS: add_constraints(r->of.v, out); break;

@@ -70,15 +70,26 @@ static void add_gain(exf_verdict *d, const exf_validation *v, size_t row, const 
     g.kl = exf_kl_difference(v, g.best, row);
     g.log_ppl = exf_log_ppl_difference(v, g.best, row);
     d->n_beyond += exf_beyond_noise(&g.kl) && g.kl.mean > 0;
+    d->n_harm += exf_beyond_noise(&g.kl) && g.kl.mean < 0;
     d->gain[d->n++] = g;
 }
 
-/* Returns the first gain of prefill alone, or of decode alone; n: none. */
-static size_t first_of(const exf_verdict *d, int is_decode)
+/* Returns the share of its best baseline's KL that a row gains; below 0, loses. */
+static double effect_of(const exf_validation *v, const exf_gain *g)
 {
-    size_t i = 0;
-    while (i < d->n && !(d->gain[i].folds_decode == is_decode && d->gain[i].folds_prefill != is_decode)) i++;
-    return i;
+    double other = v->variant[g->best].all.kl_mean;
+    return other > 0 ? g->kl.mean / other : 0;
+}
+
+/* Returns the gain of prefill alone, or of decode alone, with the largest effect; n: none. */
+static size_t best_of(const exf_verdict *d, const exf_validation *v, int is_decode)
+{
+    size_t best = d->n;
+    for (size_t i = 0; i < d->n; i++) {
+        if (d->gain[i].folds_decode != is_decode || d->gain[i].folds_prefill == is_decode) continue;
+        if (best == d->n || effect_of(v, &d->gain[i]) > effect_of(v, &d->gain[best])) best = i;
+    }
+    return best;
 }
 
 exf_code exf_verdict_find(exf_verdict *out, const exf_validation *v, exf_err *err)
@@ -97,8 +108,8 @@ exf_code exf_verdict_find(exf_verdict *out, const exf_validation *v, exf_err *er
         if (r->constraint != EXF_CONSTRAINED && !out->unconstrained && read_variant(&own, r) && folds_by_tables(&own))
             out->unconstrained = i; /* it may have no baselines */
     }
-    out->prefill = first_of(out, 0);
-    out->decode = first_of(out, 1);
+    out->prefill = best_of(out, v, 0);
+    out->decode = best_of(out, v, 1);
 out:
     exf_mem_free(list);
     return rc;
@@ -141,8 +152,8 @@ static void say_gain(const exf_validation *v, const exf_gain *g, exf_text *out)
                          "%s: these tables are worth nothing here: KL %.*f, %s %.*f, difference %.*f ± %.*f, within the noise",
                          row->name, n, own, best->name, n, other, n, drop_sign(mean, n), n, half);
     else if (mean > 0)
-        exf_text_appendf(out, "%s gains %.*f ± %.*f nats of KL over %s, its best baseline: beyond the noise", row->name, n, mean, n,
-                         half, best->name);
+        exf_text_appendf(out, "%s gains %.*f ± %.*f nats of KL, %.1f %% of it, over %s, its best baseline: beyond the noise",
+                         row->name, n, mean, n, half, 100 * effect_of(v, g), best->name);
     else
         exf_text_appendf(out, "%s: these tables do harm here: KL %.*f, %s %.*f, worse by %.*f ± %.*f, beyond the noise", row->name,
                          n, own, best->name, n, other, n, -mean, n, half);
@@ -167,12 +178,44 @@ static void add_sentence(const exf_validation *v, const exf_verdict *d, size_t i
     exf_text_appendf(out, "\n");
 }
 
+/* Appends the rows in which the tables do harm, or are worth nothing, where there are any. */
+static void add_rows(const exf_validation *v, const exf_verdict *d, int harms, exf_text *out)
+{
+    enum { NAMED = 3 };
+    size_t n = 0;
+    for (size_t i = 0; i < d->n; i++) {
+        const exf_difference *kl = &d->gain[i].kl;
+        if (exf_beyond_noise(kl) ? !harms || kl->mean > 0 : harms) continue;
+        if (n++ < NAMED)
+            exf_text_appendf(out, "%s%s", n > 1 ? ", " : harms ? "; they do harm in " : "; they are worth nothing in ",
+                             v->variant[d->gain[i].row].name);
+    }
+    if (n > NAMED) exf_text_appendf(out, " and %zu more", n - NAMED);
+}
+
+/* Appends in how many rows the tables gain, how much, and where they do not. */
+static void add_counts(const exf_validation *v, const exf_verdict *d, exf_text *out)
+{
+    double least = INFINITY, most = -INFINITY;
+    exf_text_appendf(out, "The tables gain KL beyond the noise in %zu of %zu rows", d->n_beyond, d->n);
+    for (size_t i = 0; i < d->n; i++) {
+        if (!exf_beyond_noise(&d->gain[i].kl) || d->gain[i].kl.mean < 0) continue;
+        least = fmin(least, 100 * effect_of(v, &d->gain[i]));
+        most = fmax(most, 100 * effect_of(v, &d->gain[i]));
+    }
+    if (d->n_beyond == 1) exf_text_appendf(out, ", %.1f %% of the baseline's", most);
+    if (d->n_beyond > 1) exf_text_appendf(out, ", %.1f to %.1f %% of the baseline's", least, most);
+    add_rows(v, d, 1, out);
+    add_rows(v, d, 0, out);
+    exf_text_appendf(out, "\n");
+}
+
 void exf_verdict_words(const exf_validation *v, const exf_verdict *d, exf_text *out)
 {
+    if (d->n > 1) add_counts(v, d, out);
     add_sentence(v, d, d->prefill, out);
     add_sentence(v, d, d->decode, out);
     if (d->decode == d->n && d->unconstrained) add_unconstrained(v, &v->variant[d->unconstrained], out);
-    if (d->n > 1) exf_text_appendf(out, "The tables gain KL beyond the noise in %zu of %zu rows\n", d->n_beyond, d->n);
     if (!d->n && !d->unconstrained)
         exf_text_appendf(out, "No baseline ran at the same P or D: what the tables gain is not known\n");
 }

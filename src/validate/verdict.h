@@ -21,7 +21,9 @@ typedef struct {
     exf_gain *gain; /* [n] of the variants that were asked for and have baselines, in their order */
     size_t n;
     size_t n_beyond; /* those that gain KL beyond the noise */
-    size_t prefill, decode; /* in gain the first that folds prefill alone, or decode alone: they speak for the tables; n: none */
+    size_t n_harm;   /* those that lose KL beyond the noise */
+    size_t prefill, decode; /* in gain the one that folds prefill alone, or decode alone, and gains the largest share of its
+                             * baseline's KL: they speak for the tables; n: none */
     size_t unconstrained;   /* the first variant that is left out since its batches are not constrained; 0: none */
 } exf_verdict;
 
@@ -33,7 +35,8 @@ void exf_verdict_free(exf_verdict *d);
  * compare it with one by one. */
 size_t exf_baselines_of(size_t *list, const exf_validation *v, size_t row);
 
-/* Appends lines, each with its newline: the prefill row's sentence, the decode row's, and in how many rows the tables gain beyond
- * the noise; why there is no verdict, where there is none. */
+/* Appends lines, each with its newline: in how many rows the tables gain beyond the noise and what share of the baseline's KL, in
+ * which they do harm and in which they are worth nothing; the best prefill row's sentence, the best decode row's; why there is no
+ * verdict, where there is none. */
 void exf_verdict_words(const exf_validation *v, const exf_verdict *d, exf_text *out);
 #endif

@@ -85,6 +85,6 @@ static inline exf_judged results_judged(const results *r)
     static exf_cost_model cost;
     static const exf_architecture a = {.n_layers = 1, .n_experts = 16, .top_k = 4};
     cost = (exf_cost_model){.n_layers = 1, .expert_flops = 1, .expert_bytes = {1}, .other_bytes = 10};
-    return (exf_judged){.v = &r->v, .cost = &cost, .a = &a, .family = "qwen3_moe", .prefill_share = 1};
+    return (exf_judged){.v = &r->v, .cost = &cost, .a = &a, .family = "qwen3_moe", .prefill_share = 1, .flops_per_token = 10};
 }
 #endif

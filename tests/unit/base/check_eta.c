@@ -137,6 +137,24 @@ START_TEST(credits_a_device_by_its_own_clock)
 }
 END_TEST
 
+/* Of work of which a half was done before, reading it back tells nothing, and the share is of the whole. */
+START_TEST(work_that_was_begun_before)
+{
+    exf_eta e = {.kind = {[READ] = {.planned = 2, .prior = 1}, [EXPERTS] = {.planned = 10, .prior = 1}}};
+    ck_assert_double_eq(exf_eta_expected(&e), 12);
+    exf_eta_start(&e, READ, 0);
+    exf_eta_add(&e, 1e-9, 30); /* a state is read back: few of the units, and many seconds */
+    ck_assert_double_gt(exf_eta_left(&e, 30), 1e4);
+    exf_eta_resume(&e, 0.5, 30);
+    ck_assert_double_eq(exf_eta_left(&e, 31), -1);
+    ck_assert_double_eq(exf_eta_share(&e, 31), 0.5);
+    exf_eta_turn(&e, EXPERTS, 30);
+    exf_eta_add(&e, 5, 40);
+    ck_assert_double_eq_tol(exf_eta_left(&e, 40), 14, 0.5);
+    ck_assert_double_eq_tol(exf_eta_share(&e, 40), 0.5 + 0.5 * 10 / 24, 0.01);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("eta");
@@ -146,6 +164,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, knows_nothing_before_it_has_measured);
     tcase_add_test(t, falls_while_a_part_is_in_work);
     tcase_add_test(t, credits_a_device_by_its_own_clock);
+    tcase_add_test(t, work_that_was_begun_before);
     suite_add_tcase(s, t);
     return s;
 }

@@ -51,7 +51,7 @@ START_TEST(schemes_that_are_read)
          "\"FP8\"}, \"b\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}}",
          {.formats = EXF_FORMAT_FP8 | EXF_FORMAT_NVFP4, .whole_scales = 1}},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64, \"version\": \"gemm\", \"zero_point\": false",
-         {.formats = EXF_FORMAT_INT4, .group_cols = 64}},
+         {.formats = EXF_FORMAT_INT4, .group_cols = 64, .zeros_are_8 = 1}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": -1, \"desc_act\": true",
          {.formats = EXF_FORMAT_INT4, .zeros = 1, .zero_add = 1, .order = EXF_ORDER_STORED}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"desc_act\": false, \"sym\": true",
@@ -245,6 +245,28 @@ START_TEST(awq_without_zero_points)
 }
 END_TEST
 
+/* AutoRound's symmetric AWQ says that there are no zero points, and stores 8 for each; another is refused. */
+START_TEST(symmetric_awq_that_stores_zero_points)
+{
+    exf_err e;
+    uint16_t scales[32];
+    uint32_t zeros[4];
+    exf_quantization q = awq;
+    exf_tensor t[] = {T("qweight", I32, 64, 2), T("scales", BF16, 2, 16), T("qzeros", I32, 2, 2)};
+    q.zeros = 0;
+    q.zeros_are_8 = 1;
+    for (int i = 0; i < 32; i++) scales[i] = 0x3f80; /* 1 */
+    for (int i = 0; i < 4; i++) zeros[i] = 0x88888888;
+    t[1].data = scales;
+    t[2].data = zeros;
+    ck_ok(read_tensors(&q, t, 3, &e), e);
+    for (int i = 0; i < 16 * 64; i++) ck_assert(values[i] == -8);
+    zeros[3] = 0x88888878;
+    ck_fails(read_tensors(&q, t, 3, &e), EXF_MODEL, e,
+             "\"a.qzeros\": the zero point of group 1, row 9 is stored as 7, but \"zero_point\": false says that all are 8");
+}
+END_TEST
+
 /* weight_g_idx, which older versions of compressed-tensors write, is GPTQ's g_idx. */
 START_TEST(columns_of_any_order)
 {
@@ -273,6 +295,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, tensors_that_do_not_fit);
     tcase_add_test(t, values_that_cannot_be);
     tcase_add_test(t, awq_without_zero_points);
+    tcase_add_test(t, symmetric_awq_that_stores_zero_points);
     tcase_add_test(t, columns_of_any_order);
     suite_add_tcase(s, t);
     return s;

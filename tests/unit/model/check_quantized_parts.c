@@ -92,7 +92,7 @@ static const variation awq[] = {
     {.golden = "awq-g32", .add = T(EXPERT "g_idx", I32, zeros, 64), .says = EXPERT "g_idx\" config.json"},
     {.golden = "awq-g32", .add = T(EXPERT "weight", BF16, zeros, 32, 64), .says = EXPERT "qweight\" config.json"},
     {.golden = "awq-g32", .edit = ABSENT("zero_point")},
-    {.golden = "awq-g32", .edit = {"\"zero_point\": true", "\"zero_point\": false"}, .says = "qzeros\" config.json"},
+    {.golden = "awq-g32", .edit = {"\"zero_point\": true", "\"zero_point\": false"}, .says = "qzeros\": \"zero_point\": 8"},
     {.golden = "awq-g32", .edit = ABSENT("version")},
     {.golden = "awq-g32", .edit = {"\"gemm\"", "\"GEMM\""}},
     {.golden = "awq-g32", .edit = ABSENT("bits")},

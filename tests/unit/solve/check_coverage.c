@@ -99,15 +99,42 @@ START_TEST(small_calibrations_say_so)
     ck_ok(exf_coverage_facts(&t, 1, &e), e);
     ck_assert_ptr_nonnull(strstr(exf_provenance_get(&t.provenance, EXF_SMALL_FACT), "of one half of the data"));
     ck_assert_ptr_null(exf_provenance_get(&t.provenance, EXF_STABLE_FACT));
+    ck_assert_str_eq(exf_provenance_get(&t.provenance, EXF_HALVES_FACT), "1");
     exf_tables_free(&t);
     t = tables_of((uint64_t[]){0, 20, 0, 20, 0, 4, 0, 4, 0}, 24);
     ck_ok(exf_tables_add_halves(&t, &e), e);
     for (int i = 0; i < E * E; i++) t.half_loss[0][i] = t.half_loss[1][i] = t.loss[i];
     ck_ok(exf_coverage_facts(&t, 1, &e), e);
     ck_assert_str_eq(exf_provenance_get(&t.provenance, EXF_STABLE_FACT), "1.0000");
+    ck_assert_ptr_null(exf_provenance_get(&t.provenance, EXF_HALVES_FACT));
     ck_assert_str_eq(exf_provenance_get(&t.provenance, EXF_SMALL_FACT),
-                     "0 % of layer 7's pair traffic is in pairs of 32 tokens or more, expected 50 %: 24 tokens of text were "
-                     "calibrated on, about 39 would do");
+                     "0 % of layer 7's pair traffic is in pairs of 32 tokens or more, expected 50 %: the text has 24 tokens, "
+                     "about 39 would do");
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* Of pairs that are all well covered, half 1 of the text chooses another target for 70 % of the traffic. */
+START_TEST(unstable_targets_are_not_enough)
+{
+    exf_tables t = tables_of((uint64_t[]){0, 60, 60, 60, 0, 60, 60, 60, 0}, 1000);
+    exf_text why = {0};
+    ck_ok(exf_tables_add_halves(&t, &e), e);
+    const float one[] = {NO, .1f, .2f, .1f, NO, .2f, .1f, .2f, NO}, other[] = {NO, .2f, .1f, .2f, NO, .1f, .1f, .2f, NO};
+    memcpy(t.half_loss[0], one, sizeof one);
+    memcpy(t.half_loss[1], other, sizeof other);
+    const uint64_t tokens[] = {400, 300, 300};
+    memcpy(t.expert_count, tokens, sizeof tokens);
+    ck_ok(exf_coverage_lacks(&why, &t, 0, 32, 0.5, &e), e);
+    ck_assert_str_eq(why.s, "both halves of the text choose the same target for 30.0 % of the traffic, expected 50 %: the text has "
+                            "1000 tokens, about 3400 would do"); /* 1000 (7/3)^(1/0.7) = 3354, in two digits */
+    exf_text_free(&why);
+    why = (exf_text){0};
+    ck_ok(exf_coverage_lacks(&why, &t, 0, 32, 0.3, &e), e);
+    ck_assert_uint_eq(why.len, 0);
+    ck_ok(exf_coverage_lacks(&why, &t, 1, 32, 0, &e), e); /* 0: any text is enough */
+    ck_assert_uint_eq(why.len, 0);
+    exf_text_free(&why);
     exf_tables_free(&t);
 }
 END_TEST
@@ -121,6 +148,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, how_much_text_would_do);
     tcase_add_test(t, stable_targets_are_those_of_both_halves);
     tcase_add_test(t, small_calibrations_say_so);
+    tcase_add_test(t, unstable_targets_are_not_enough);
     suite_add_tcase(s, t);
     return s;
 }

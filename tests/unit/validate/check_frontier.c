@@ -11,6 +11,8 @@
 
 /* ---- what is swept ------------------------------------------------------------------- */
 
+static const char *family_of_sweep; /* NULL: one that no public runtime serves */
+
 static void sweeps(int n_experts, int top_k, int joint, const char *names)
 {
     exf_err e;
@@ -20,7 +22,7 @@ static void sweeps(int n_experts, int top_k, int joint, const char *names)
     exf_variant *v;
     exf_text seen = {0};
     size_t n;
-    ck_ok(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), e);
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, family_of_sweep, NULL, &e), e);
     for (size_t i = 0; i < n; i++) {
         exf_text_appendf(&seen, "%s%s", i ? " " : "", v[i].name);
         ck_ok(exf_variant_check(&v[i], n_experts, top_k, &e), e);
@@ -51,6 +53,19 @@ START_TEST(sweeps_of_budgets)
 }
 END_TEST
 
+/* Of a family that public runtimes serve, what these run is measured beside it, spelled so that the row is theirs. */
+START_TEST(what_public_runtimes_run_is_swept)
+{
+    family_of_sweep = "qwen3_moe";
+    sweeps(16, 4, 0, "P3 P2 P1 D12 D8 D6 D4 P2:rank=score P1:rank=score P3+D12 P2+D8");
+    family_of_sweep = "deepseek_v4"; /* two runtimes, whose pools differ */
+    sweeps(4, 2, 0, "P1 D3 D2 P1:rank=score,loss=frobenius,confidence=on D3:rank=score,loss=frobenius,fallback=first "
+                    "D2:rank=score,loss=frobenius,fallback=first D3:loss=frobenius,fallback=first D2:loss=frobenius,fallback=first "
+                    "P1+D3 P1+D2");
+    family_of_sweep = NULL;
+}
+END_TEST
+
 START_TEST(what_the_tables_hold_is_swept)
 {
     exf_err e;
@@ -63,7 +78,7 @@ START_TEST(what_the_tables_hold_is_swept)
                                         "D8:pool=static,by=norm,targets=router", "D8:pool=static,by=energy,targets=router"};
     size_t n, found = 0, choices = 0;
     exf_variant *v;
-    ck_ok(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), e);
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, family_of_sweep, NULL, &e), e);
     for (size_t i = 0; i < n; i++) {
         choices += v[i].budget || v[i].decode == EXF_DECODE_STATIC;
         for (int k = 0; k < 4; k++) found += strcmp(v[i].name, added[k]) == 0;
@@ -104,7 +119,7 @@ static void runs(int n_experts, int top_k, const char *runtime, const char *name
     exf_variant *v;
     exf_text seen = {0};
     size_t n;
-    ck_ok(exf_frontier_variants(&v, &n, &a, &t, exf_runtime_find(runtime), &e), e);
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, family_of_sweep, exf_runtime_find(runtime), &e), e);
     for (size_t i = 0; i < n; i++) exf_text_appendf(&seen, "%s%s", i ? " " : "", v[i].name);
     ck_assert_str_eq(seen.s ? seen.s : "", names);
     exf_mem_free(v);
@@ -135,7 +150,7 @@ START_TEST(every_allocation_may_fail)
     exf_variant *v;
     size_t n;
     exf_mem_fail_at(1);
-    ck_fails(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), EXF_NOSPACE, e, "0.1 MiB");
+    ck_fails(exf_frontier_variants(&v, &n, &a, &t, family_of_sweep, NULL, &e), EXF_NOSPACE, e, "0.1 MiB");
     exf_mem_fail_at(0);
     ck_assert_ptr_null(v);
 }
@@ -229,6 +244,19 @@ START_TEST(prefill_costs_what_its_tokens_do)
 }
 END_TEST
 
+/* Half of the experts are not half of the model: 6 of 10 operations and 10 of 26 bytes are of what always runs. */
+START_TEST(shares_of_the_whole_model)
+{
+    results *r = results_begin();
+    exf_judged of = results_judged(r);
+    ck_assert_double_eq_tol(exf_whole_share(&of, 2, EXF_ROW_PREFILL, 0), 0.8, 1e-12);
+    ck_assert_double_eq_tol(exf_whole_share(&of, 8, EXF_ROW_DECODE, 0), 18.0 / 26, 1e-12);
+    ck_assert_double_eq_tol(exf_whole_share(&of, 16, EXF_ROW_DECODE, 0), 1, 1e-12);
+    of.flops_per_token = 0;
+    ck_assert(isnan(exf_whole_share(&of, 2, EXF_ROW_PREFILL, 0)));
+}
+END_TEST
+
 START_TEST(what_does_not_compete)
 {
     results *r = results_begin();
@@ -295,6 +323,8 @@ END_TEST
 
 /* ---- what is recommended --------------------------------------------------------------------- */
 
+static const char *runtime_of_choice; /* NULL: any row is a choice */
+
 static void recommends(const results *r, const char *limit, exf_row_kind kind, const char *name, int holds)
 {
     exf_err e;
@@ -302,7 +332,7 @@ static void recommends(const results *r, const char *limit, exf_row_kind kind, c
     exf_judged of = results_judged(r);
     exf_row *row = rows_of(&of);
     ck_ok(exf_limit_parse(&l, limit, &e), e);
-    exf_choice c = exf_recommend(&l, &of, row, kind, 0);
+    exf_choice c = exf_recommend(&l, &of, row, kind, 0, runtime_of_choice ? exf_runtime_find(runtime_of_choice) : NULL);
     const char *seen = c.row ? r->variant[c.row].name : "";
     ck_assert_msg(strcmp(seen, name) == 0 && c.holds == holds, "%s: %s %s", limit, seen, c.holds ? "holds" : "is near");
     exf_mem_free(row);
@@ -326,6 +356,52 @@ START_TEST(the_cheapest_within_a_limit)
     recommends(r, "kl=0.1", EXF_ROW_DECODE, "D8", 1);
     recommends(r, "ppl_ratio=1.021", EXF_ROW_PREFILL, "P2:projector=joint", 1); /* PPL 5.09 of 5 */
     recommends(r, "log_ppl=0.0101", EXF_ROW_PREFILL, "P3", 1);
+}
+END_TEST
+
+/* What a runtime runs as written is chosen among its own rows. */
+START_TEST(the_cheapest_in_a_runtime)
+{
+    results *r = results_begin();
+    results_add(r, "P3:projector=joint", 0.03, 3, 15);
+    results_add(r, "P2:projector=joint", 0.04, 2, 15);
+    results_add(r, "P2", 0.05, 2, 15);
+    results_add(r, "P2:rank=score", 0.06, 2, 15);
+    results_add(r, "D8", 0.1, 4, 8);
+    results_add(r, "D8:pool=static", 0.3, 4, 8);
+    recommends(r, "kl=0.05", EXF_ROW_PREFILL, "P2:projector=joint", 1);
+    runtime_of_choice = "vllm-qwen3";
+    recommends(r, "kl=0.05", EXF_ROW_PREFILL, "P2:rank=score", 0);
+    recommends(r, "kl=0.07", EXF_ROW_PREFILL, "P2:rank=score", 1);
+    recommends(r, "kl=0.4", EXF_ROW_DECODE, "D8", 1);
+    runtime_of_choice = "vllm-qwen3-speed"; /* which has no dynamic pool, so that the better D8 is no choice */
+    recommends(r, "kl=0.4", EXF_ROW_PREFILL, "", 0);
+    recommends(r, "kl=0.4", EXF_ROW_DECODE, "D8:pool=static", 1);
+    runtime_of_choice = NULL;
+}
+END_TEST
+
+/* A variant that was built is neither recommended nor on a frontier where the plain fold of that P or D, which costs no more, does
+ * better, though it be a little cheaper or within the limit too. */
+START_TEST(plain_folds_are_never_beaten_by_worse)
+{
+    results *r = results_begin();
+    results_add(r, "P3", 0.1, 3, 15);
+    results_add(r, "P3:budget=token,sensitivity=stream", 0.2, 2.97, 15); /* 0.75 % of the original's cost less */
+    results_add(r, "P2", 0.5, 2, 15);
+    results_add(r, "P2:budget=topp", 0.4, 2.03, 15);
+    results_add(r, "D8", 0.1, 4, 8);
+    results_add(r, "D8:rank=energy,projector=joint", 0.2, 4, 7.9);
+    results_add(r, "D8:rank=energy,targets=router", 0.05, 4, 8);
+    recommends(r, "kl=0.3", EXF_ROW_PREFILL, "P3", 1);
+    recommends(r, "kl=0.45", EXF_ROW_PREFILL, "P2:budget=topp", 1);
+    recommends(r, "kl=0.3", EXF_ROW_DECODE, "D8:rank=energy,targets=router", 1);
+    frontier_is(r, EXF_ROW_PREFILL, 0, "P2 P2:budget=topp P3");
+    frontier_is(r, EXF_ROW_DECODE, 0, "D8:rank=energy,targets=router");
+    exf_judged of = results_judged(r);
+    exf_row *row = rows_of(&of);
+    ck_assert(row[2].lost_to == 1 && !row[1].lost_to && !row[4].lost_to && row[6].lost_to == 5 && !row[7].lost_to);
+    exf_mem_free(row);
 }
 END_TEST
 
@@ -450,6 +526,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("frontier");
     TCase *t = tcase_create("all");
     tcase_add_test(t, sweeps_of_budgets);
+    tcase_add_test(t, what_public_runtimes_run_is_swept);
     tcase_add_test(t, what_the_tables_hold_is_swept);
     tcase_add_test(t, the_best_criterion_of_each_pool);
     tcase_add_test(t, sweeps_stay_inside_what_a_runtime_runs);
@@ -458,10 +535,13 @@ Suite *exf_suite(void)
     tcase_add_test(t, noise_is_of_the_paired_difference);
     tcase_add_test(t, prefill_and_decode_are_two_questions);
     tcase_add_test(t, prefill_costs_what_its_tokens_do);
+    tcase_add_test(t, shares_of_the_whole_model);
     tcase_add_test(t, what_does_not_compete);
     tcase_add_test(t, who_serves_a_row);
     tcase_add_test(t, rows_without_memory);
     tcase_add_test(t, the_cheapest_within_a_limit);
+    tcase_add_test(t, the_cheapest_in_a_runtime);
+    tcase_add_test(t, plain_folds_are_never_beaten_by_worse);
     tcase_add_test(t, the_whole_interval_is_within_the_limit);
     tcase_add_test(t, limits_that_cannot_be);
     tcase_add_test(t, a_pair_that_was_measured_together);

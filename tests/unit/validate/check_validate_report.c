@@ -69,7 +69,8 @@ static void open_sample(sample *s)
     s->arch = (exf_architecture){.n_layers = 2, .n_experts = 16, .top_k = 4};
     s->limit = (exf_limit){EXF_LIMIT_KL, 0.2};
     s->report = (exf_validate_report){
-        .of = {.v = &s->r->v, .cost = &s->cost, .a = &s->arch, .family = "qwen3_moe"},
+        .of = {.v = &s->r->v, .cost = &s->cost, .a = &s->arch, .family = "qwen3_moe",
+               .flops_per_token = 200},
         .domain_names = s->names, .facts = &s->facts, .tables = &s->tables, .verdict = &s->verdict, .limit = &s->limit,
         .model_bytes = 2000, .longest = 100};
     judge(s);
@@ -252,9 +253,9 @@ START_TEST(a_short_summary_shows_every_row)
     ck_ok(exf_provenance_add(&s.tables, &e, "solve.small_calibration", "The calibration has few tokens."), e);
     char *seen = summary_of(&s);
     fits_a_screen(seen);
-    says(seen, " 80 100.0 %");
+    says(seen, " 80 100.0 / 100 %");
     says(seen, "\n*  P2:rank=score  ");
-    says(seen, " 40  50.0 % 0.12500 ± 0.00000 0.2500 caf\xc3\xa9       5.125\n");
+    says(seen, " 40  50.0 / 80 % 0.12500 ± 0.00000 0.2500 caf\xc3\xa9       5.125\n");
     says(seen, "\n*  D8  ");
     says(seen, " 75.0 + 56.1 % ");
     says(seen, "same target for 87.5 % of the traffic");
@@ -262,8 +263,8 @@ START_TEST(a_short_summary_shows_every_row)
     says(seen, "The calibration has few tokens.");
     says(seen, "Not constrained: D16: the original runs 14.2 experts in decode batches of 16");
     says(seen, "Recommended for kl=0.2");
-    says(seen, "prefill P2:rank=score, 50.0 % of the operations, KL 0.12500");
-    says(seen, "nothing holds the limit; the nearest is D8");
+    says(seen, "prefill P2:rank=score, 50.0 % of the experts' FLOP, 80.0 % of all, KL 0.12500");
+    says(seen, "nothing holds; nearest D8");
     ck_assert_ptr_null(strstr(seen, "\n   D16"));
     close_sample(&s);
 }

@@ -62,8 +62,10 @@ START_TEST(a_gain_is_over_the_best_baseline)
     add("P3+D8", EXF_LANE_ASKED, 0.06, 0.02);
     add("P3:layer=1", EXF_LANE_ASKED, 0.06, 0.02);
     add("D4", EXF_LANE_ASKED, 0.06, 0.02); /* has no baseline */
-    exf_verdict d = found("P3 gains 0.0125 ± 0.0018 nats of KL over top3:renorm, its best baseline: beyond the noise\n"
-                          "The tables gain KL beyond the noise in 1 of 2 rows\n");
+    exf_verdict d = found("The tables gain KL beyond the noise in 1 of 2 rows, 20.0 % of the baseline's; they are worth nothing in "
+                          "P3:projector=joint\n"
+                          "P3 gains 0.0125 ± 0.0018 nats of KL, 20.0 % of it, over top3:renorm, its best baseline: beyond the "
+                          "noise\n");
     ck_assert(d.n == 2 && d.prefill == 0 && d.decode == 2 && d.n_beyond == 1);
     ck_assert(d.gain[0].row == 1 && d.gain[0].best == 4 && d.gain[1].row == 2 && d.gain[1].best == 4);
     ck_assert(fabs(d.gain[0].kl.mean - 0.0125) <= 1e-12 && fabs(d.gain[1].kl.mean) <= 1e-12);
@@ -71,6 +73,24 @@ START_TEST(a_gain_is_over_the_best_baseline)
     size_t list[RESULTS_MOST];
     ck_assert(exf_baselines_of(list, &r->v, 1) == 3 && list[0] == 3 && list[1] == 4 && list[2] == 5);
     ck_assert(exf_baselines_of(list, &r->v, 4) == 0 && exf_baselines_of(list, &r->v, 0) == 0);
+}
+END_TEST
+
+/* The best rows head the verdict; small effects are told beside many rows beyond the noise. */
+START_TEST(the_best_rows_speak_and_effects_are_told)
+{
+    start();
+    add("P2", EXF_LANE_ASKED, 0.11, 0.02);
+    add("random2", EXF_LANE_BASELINE, 0.1, 0.02);
+    add("P2:projector=joint", EXF_LANE_ASKED, 0.08, 0.02);
+    add("P3", EXF_LANE_ASKED, 0.0491, 0.02);
+    add("random3", EXF_LANE_BASELINE, 0.05, 0.02);
+    exf_verdict d = found("The tables gain KL beyond the noise in 2 of 3 rows, 1.8 to 20.0 % of the baseline's; they do harm in "
+                          "P2\n"
+                          "P2:projector=joint gains 0.0200 ± 0.0000 nats of KL, 20.0 % of it, over random2, its best baseline: "
+                          "beyond the noise\n");
+    ck_assert(d.prefill == 1 && d.n_beyond == 2 && d.n_harm == 1);
+    exf_verdict_free(&d);
 }
 END_TEST
 
@@ -114,8 +134,8 @@ START_TEST(decode_rows_have_the_baselines_of_their_batch)
     add("D4:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02)->batch = 1;
     add("top3:drop", EXF_LANE_BASELINE, 0.01, 0.02);
     add("D8:targets=router,weights=gate", EXF_LANE_ASKED, 0.04, 0.02)->batch = 1; /* folds, but by no table */
-    exf_verdict d = found("D8 gains 0.0100 ± 0.0000 nats of KL over D8:fold=drop,rank=energy, its best baseline: beyond "
-                          "the noise\n");
+    exf_verdict d = found("D8 gains 0.0100 ± 0.0000 nats of KL, 16.7 % of it, over D8:fold=drop,rank=energy, its best baseline: "
+                          "beyond the noise\n");
     ck_assert(d.n == 1 && d.prefill == 1 && d.decode == 0 && d.gain[0].best == 3);
     ck_assert(d.gain[0].folds_decode && !d.gain[0].folds_prefill);
     exf_verdict_free(&d);
@@ -132,10 +152,10 @@ START_TEST(a_pair_of_folds_has_pairs_of_baselines)
     add("D8:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02);
     add("top3:drop+D8", EXF_LANE_ASKED, 0.01, 0.02); /* decode by the tables */
     add("P3", EXF_LANE_ASKED, 0.0625, 0.02);
-    exf_verdict d = found("P3: these tables do harm here: KL 0.0625, top3:drop 0.0100, worse by 0.0525 ± 0.0000, beyond "
-                          "the noise\n"
-                          "The tables gain KL beyond the noise in 1 of 2 rows\n");
-    ck_assert(d.n == 2 && d.prefill == 1 && d.decode == 2 && d.gain[0].row == 1 && d.gain[0].best == 2);
+    exf_verdict d = found("The tables gain KL beyond the noise in 1 of 2 rows, 28.6 % of the baseline's; they do harm in P3\n"
+                          "P3: these tables do harm here: KL 0.0625, top3:drop 0.0100, worse by 0.0525 ± 0.0000, beyond "
+                          "the noise\n");
+    ck_assert(d.n == 2 && d.n_harm == 1 && d.prefill == 1 && d.decode == 2 && d.gain[0].row == 1 && d.gain[0].best == 2);
     exf_verdict_free(&d);
 }
 END_TEST
@@ -166,6 +186,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("verdict");
     TCase *t = tcase_create("all");
     tcase_add_test(t, a_gain_is_over_the_best_baseline);
+    tcase_add_test(t, the_best_rows_speak_and_effects_are_told);
     tcase_add_test(t, what_is_within_the_noise_is_worth_nothing);
     tcase_add_test(t, decode_rows_have_the_baselines_of_their_batch);
     tcase_add_test(t, a_pair_of_folds_has_pairs_of_baselines);
