@@ -62,14 +62,14 @@ class Folding:
         predicts, layer = any(part.predicts for part in self.parts), self.layer[module]
         by_host = ids.is_cuda and (predicts or not hasattr(self.tables.library, "exf_fold_prefill_cuda"))
         routes = [x.cpu() if by_host else x.contiguous() for x in (ids, weights)]
-        norms = self.tables.norms(layer, hidden, self.logits(module, hidden), ids, weights).to(routes[0].device) if predicts else None
+        norms = self.tables.norms(layer, hidden, self.logits(module, hidden), ids, weights) if predicts else None
         chosen = routes[0]
         for part in self.parts:
             if self.teacher_forced or part.decodes == (self.mask.shape[1] == 1):
                 extra = {"scores": self.scores(module, hidden).to(routes[0].device)} if part.by_router else {}
                 if part.predicts:  # of the same experts, wherever a fold before this one has put them
                     at = (routes[0][:, :, None] == chosen[:, None]).int().argmax(2)
-                    extra["norms"] = norms.gather(1, at).contiguous()
+                    extra["norms"] = norms.to(at.device).gather(1, at).contiguous()
                 routes = (self.decode if part.decodes else self.tables.prefill)(part, layer, *routes, **extra)
         ids, empty = routes[0], routes[0] < 0  # of a budget: slots without an expert, which experts here cannot skip
         routes = ids.where(~empty, ids[:, :1].clamp(min=0)), routes[1]

@@ -10,7 +10,8 @@ SCORES = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid,
 
 
 class Layer:
-    """A MoE layer that is folded.  index: its place in the tables; factor: what the router's weights lack and the runner applies."""
+    """A MoE layer that is folded.  index: its place in the tables; factor: what the router's weights lack, the runner applying it
+    afterwards."""
 
     def __init__(self, tables, parts, phases, index, factor, router):
         self.tables, self.parts, self.phases, self.index, self.factor, self.router = tables, parts, phases, index, factor, router
@@ -32,19 +33,18 @@ class Layer:
                 mask = self.phases.rows(phase, n)
                 fold = self.decode if part.decodes else self.prefill
                 ids, weights = fold(part, ids, weights, logits, norms if part.predicts else None, mask, narrow)
+        if self.parts[0] and present[0]:  # MoE kernels need not know slots without an expert: these name the row's first one
+            empty = (ids < 0) & self.phases.rows(0, n).bool()[:, None]
+            ids = torch.where(empty, ids[:, :1].clamp(min=0), ids)
         return weights, ids.to(kind)
 
     def prefill(self, part, ids, weights, logits, norms, mask, narrow):
-        """The rows of the mask kept and folded; a slot left empty has the first kept expert's id and weight 0, for MoE kernels
-        that know no slot without an expert."""
+        """The rows of the mask kept and folded; slots left empty have id -1 and weight 0."""
         new_ids, new_weights = self.tables.prefill(part, self.index, ids, weights, norms, mask, self.factor)
-        empty = new_ids < 0
-        new_ids = new_ids.where(~empty, new_ids[:, :1].clamp(min=0))
         if narrow:
             return new_ids, new_weights
-        of_mask, more = mask.bool()[:, None], ids.shape[1] - new_ids.shape[1]
-        new_ids = torch.cat([new_ids, new_ids[:, :1].expand(-1, more)], 1)
-        new_weights = torch.nn.functional.pad(new_weights, (0, more))
+        of_mask, more = mask.bool()[:, None], (0, ids.shape[1] - new_ids.shape[1])
+        new_ids, new_weights = torch.nn.functional.pad(new_ids, more, value=-1), torch.nn.functional.pad(new_weights, more)
         return torch.where(of_mask, new_ids, ids), torch.where(of_mask, new_weights, weights)
 
     def decode(self, part, ids, weights, logits, norms, mask, narrow):

@@ -37,8 +37,8 @@ def settings_of(config=None):
 def read(given):
     """Tables and the parts for prefill and decode, None where there is none; refuses what is missing or misspelled."""
     if "tables" not in given:
-        refuse("no tables are named, so nothing would be folded: set EXFOLD_TABLES to a tables.safetensors, or leave this plugin out "
-               "with VLLM_PLUGINS")
+        refuse("no tables are named, so nothing would be folded: set EXFOLD_TABLES to a tables.safetensors, or leave this plugin "
+               "out with VLLM_PLUGINS")
     parts = []
     for name, kind in ("prefill", "P"), ("decode", "D"):
         try:
@@ -89,14 +89,15 @@ class Engine:
             self.by_token.add(number)
             return
         part = next((x for x in self.parts if x and x.size > (self.tables.experts if x.decodes else router.top_k)), None)
-        rows, kind, custom = self.phases.masks.shape[1], type(router).__name__, getattr(router, "custom_routing_function", None)
+        rows, kind = self.phases.masks.shape[1], type(router).__name__
+        custom = getattr(router, "custom_routing_function", None)
         refusals = (
             (moe.num_logical_experts != self.tables.experts,
              f"{self.tables.path} has {self.tables.experts} experts, the model has {moe.num_logical_experts}"),
             (part, f"{part and part.text}: the model has {self.tables.experts} experts, of which a token takes {router.top_k}"),
             (kind in ("ZeroExpertRouter", "RoutingSimulatorRouter") or not hasattr(router, "_compute_routing"),
              f"{kind} does not say which experts it chose for which weight"),
-            (getattr(router, "num_fused_shared_experts", 0), "shared experts are fused among the routed ones (AITER); turn that off"),
+            (getattr(router, "num_fused_shared_experts", 0), "shared experts are fused among the routed ones (AITER); turn it off"),
             (runner.routed_experts.apply_router_weight_on_input,
              "apply_router_weight_on_input weighs what experts read, not what they put out"),
             (self.parts[1] and self.parts[1].by_router and custom,
@@ -129,7 +130,8 @@ class Engine:
         if device.type not in ("cpu", "cuda"):
             refuse(f"libexfold_fold has no form for {device.type}")
         if device.type == "cuda" and not hasattr(self.tables.library, "exf_fold_prefill_cuda"):
-            refuse(f"{self.tables.library._name} was built without CUDA; build it where nvcc is, or name another with EXFOLD_FOLD_LIBRARY")
+            refuse(f"{self.tables.library._name} was built without CUDA; build it where nvcc is, or name another with "
+                   "EXFOLD_FOLD_LIBRARY")
         if not phase.watch(model_runner, self.phases):
             refuse(f"{type(model_runner).__name__} is no model runner whose steps this plugin can read")
         told = [f"{name} {part.text}" for name, part in zip(("prefill", "decode"), self.parts) if part]

@@ -98,7 +98,7 @@ def fold_library(path=None):
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        raise ValueError(f"{path} cannot be loaded ({error}); `make fold-library` builds it, EXFOLD_FOLD_LIBRARY names it") from None
+        raise ValueError(f"{path} cannot be loaded ({error}); make fold-library builds it, EXFOLD_FOLD_LIBRARY names it") from None
     if library.exf_fold_abi() != ABI or not hasattr(library, "exf_fold_api"):
         raise ValueError(f"{path}: ABI {library.exf_fold_abi()}, expected {ABI} with API 1.2 or later")
     library.exf_fold_status_text.restype = ctypes.c_char_p
@@ -167,7 +167,8 @@ class Tables:
 
     def decode(self, part, layer, ids, weights, scores=None, norms=None, mask=None):
         """Folds one decode batch in place; scores: what the router chooses by, [B, E], of targets=router."""
-        routes, tables, options = self.routes(ids, weights, norms, mask), self.of_layer(layer, ids.device), ctypes.byref(part.options)
+        routes, tables = self.routes(ids, weights, norms, mask), self.of_layer(layer, ids.device)
+        options = ctypes.byref(part.options)
         if part.by_router:
             members = ctypes.c_void_p(self.row(part.members, layer, ids.device)) if part.members else None
             of_all = ctypes.byref(Scores(choice=scores.data_ptr(), type=CODES[scores.dtype]))  # scores stay until the call is made
