@@ -23,6 +23,7 @@ VARIANTS = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", 
             "P2:budget=topp", "D8:rank=energy,targets=router", "P2:projector=joint+D8", "P3:budget=token+D8:targets=router",
             "P3:budget=token,norms=predicted", "D8:rank=energy,projector=joint,norms=predicted"]
 OF_FAMILIES = ["P{low}", "P{low}:budget=token", "D{half}", "P{low}:projector=joint+D{half}:rank=energy,targets=router"]
+TRAINED = ["qwen3_moe", "glm4_moe"]  # the demo is the first; README's table names what stands here and below
 FAMILIES = ["mixtral", "olmoe", "qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"]
 passed = failed = 0
 
@@ -72,7 +73,10 @@ def make_random(name, path):
     if name in ("mixtral", "olmoe", "gpt_oss"):
         config.intermediate_size = 64
     config.head_dim = 32
-    for key in ("sliding_window", "pad_token_id", "eos_token_id", "bos_token_id"):
+    if name.startswith("deepseek"):  # latent attention: 512 + 64 alone
+        config.kv_lora_rank, config.qk_rope_head_dim = 512, 64
+        config.head_dim = config.qk_rope_head_dim
+    for key in ("pad_token_id", "eos_token_id", "bos_token_id"):
         if hasattr(config, key):
             setattr(config, key, None)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
