@@ -208,17 +208,17 @@ def check_mixed(name, served, engine):
     served.tokens = texts_of(name)[1]
     served.seen.clear()
     with unittest.mock.patch.object(fold.Layer, "fold", watched):
-        for number in range(10):
+        for number in range(8):
             served.add(number, 4, 30)
         served.step(), served.step()
-        served.add(10, 17, 4), served.add(11, 17, 4)  # chunks of 16: the second is of one token
+        served.add(8, 17, 4), served.add(9, 17, 4)  # chunks of 16: the second is of one token
         while served.step():
             pass
     served.tokens = None
     mixed = same = last = 0
     for layer, (weights, ids, logits), after, starts, numbers, masks in seen:
         lengths = [b - a for a, b in zip(starts, starts[1:])]
-        new = [i for i, number in enumerate(numbers) if number >= 10 and masks[0, starts[i]]]
+        new = [i for i, number in enumerate(numbers) if number >= 8 and masks[0, starts[i]]]
         old = [i for i in range(len(numbers)) if masks[1, starts[i]]]
         if not new or not old:
             continue
