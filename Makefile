@@ -255,9 +255,13 @@ check-cuda-faults: deps $(if $(filter 1,$(CUDA)),$(FAULTY_CUDA) $(PRELOADED))
 	$(Q)CALLS=cuda BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
 .PHONY: check-cuda-faults
 
-## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, folding as an operator of PyTorch and in transformers (installs them)
+## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, folding as an operator of PyTorch, in transformers and in vLLM (installs them)
 check-interop: all fold-library $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
+
+## check-vllm: of check-interop what folds in vLLM; MODELS="demo glm4_moe": those alone
+check-vllm: all fold-library
+	$(Q)BUILD=$(BUILD) tests/interop/vllm.sh $(MODELS)
 
 ## check-report: the page of exfold-inspect report in Chromium: controls, keyboard, colours, widths, a model of 48 x 128 experts
 check-report: all $(BUILD)/tests/report/make_wide_tables
@@ -515,6 +519,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(FOLD_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers bench-sinks check-layers check-calls docs docs-check docs-check-quick clean help \
+.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-race check-cuda check-cli check-san check-tsan check-reference check-interop check-vllm check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers bench-sinks check-layers check-calls docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

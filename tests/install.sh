@@ -49,6 +49,7 @@ test_install() {
     cmp recipes/demo.yaml "$share/recipes/demo.yaml"
     cmp examples/torch/exfold_torch.py "$share/examples/torch/exfold_torch.py"
     cmp examples/transformers/fold_experts.py "$share/examples/transformers/fold_experts.py"
+    cmp python/exfold_vllm/variant.py "$share/python/exfold_vllm/variant.py"
     for job in scripts/slurm/*.sh; do
         cmp "$job" "$share/$job"
         [ -x "$share/$job" ]

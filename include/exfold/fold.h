@@ -69,7 +69,7 @@ extern "C" {
 
 /* What this page describes.  A minor version adds: what was compiled or written for an earlier one goes on as it was. */
 #define EXF_FOLD_API_MAJOR 1
-#define EXF_FOLD_API_MINOR 3
+#define EXF_FOLD_API_MINOR 4
 #define EXF_FOLD_API (EXF_FOLD_API_MAJOR * 100 + EXF_FOLD_API_MINOR)
 
 #define EXF_FOLD_ABI 2         /* changes when programs must be compiled anew; the shared library's soname has it */
@@ -196,9 +196,12 @@ typedef struct {
     int repeat;          /* 1: an empty slot has the id of the first kept route instead of -1 */
     float ridge;         /* rho, as above */
     exf_fold_budget_rule rule;
-    int reserved[8];     /* 0 */
+    float factor;        /* what the weights lack: the runtime multiplies the experts' sum by it afterwards, as some do with a
+                          * model's routed scaling factor.  The penalty is in units of whole weights; 0: 1 */
+    int reserved[7];     /* 0 */
 } exf_fold_budget_options;
-#define EXF_FOLD_BUDGET_INIT {EXF_FOLD_SIZED(exf_fold_budget_options), 0, 0, 0, 0, 0, EXF_FOLD_RIDGE, EXF_FOLD_BUDGET_TOKEN, {0}}
+#define EXF_FOLD_BUDGET_INIT                                                                                                   \
+    {EXF_FOLD_SIZED(exf_fold_budget_options), 0, 0, 0, 0, 0, EXF_FOLD_RIDGE, EXF_FOLD_BUDGET_TOKEN, 0, {0}}
 
 /* out [T, N] of in's types, N from 1 to K: a token's routes by falling w rms (ties to the lower slot),
  * the first P of them kept and weighted jointly; the other slots are empty: id -1 and weight 0, which
@@ -209,8 +212,9 @@ typedef struct {
  *   predicted residuals  r_P = w_O' (M_OO - M_OB M_BB^-1 M_BO) w_O - rho mean(diag G) w_O' w_O
  *                            = sum over j >= P of  D_j (L'w)_j^2 - rho mean(diag G) w_j^2
  *   joint weights        w~_B = w_B + M_BB^-1 G_BO w_O  =  w_B + L_BB'^-1 L_OB' w_O
- * TOKEN takes the P of least r_P + penalty P, TOP_P the least P whose routes have `share` of the sum of
- * all w rms; ties to the smaller P, within least..most and n.  In double, sums in order of rank (r_P
+ * TOKEN takes the P of least factor^2 r_P + penalty P, computed as r_P + (penalty / factor^2) P in which the quotient is a
+ * float32; TOP_P the least P whose routes have `share` of the sum of all w rms; ties to the smaller P, within least..most and n.
+ * In double, sums in order of rank (r_P
  * from the last); rho is raised as in the joint form; with a mean diagonal of 0 every r_P is 0 and w~_B = w_B.  With
  * P = n weights stay as they were.  out and kept must not overlap in.  Uses cosine, rms. */
 exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,

@@ -180,10 +180,14 @@ static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *set
     o->least = o->least ? o->least : 1;
     o->most = o->most ? o->most : out->width;
     o->ridge = exf_fold_settled_ridge(o->ridge, sized);
+    if (!sized && o->factor != 0) return EXF_FOLD_UNSUPPORTED;
+    if (!(o->factor >= 0) || !(o->factor <= EXF_FOLD_NEVER)) return EXF_FOLD_BAD_ARGUMENT;
+    double penalty = o->factor > 0 ? o->penalty / ((double)o->factor * o->factor) : o->penalty; /* for the weights as they are */
     int wrong = !exf_fold_fit(in, out);
     wrong |= out->width > in->width || o->least < 1 || o->least > o->most || o->most > out->width;
     wrong |= (unsigned)o->rule > EXF_FOLD_BUDGET_TOP_P || (unsigned)o->repeat > 1;
-    wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(o->penalty >= 0) || !(o->penalty <= EXF_FOLD_NEVER));
+    wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(penalty >= 0) || !(penalty <= EXF_FOLD_NEVER));
+    o->penalty = wrong ? 0 : (float)penalty;
     wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));
     wrong |= exf_fold_bad_numbers(t, 0, o->ridge, 1, in->norms != NULL);
     return wrong || (kept && in->rows > 0 && !exf_fold_count_apart(in, out, kept)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh - the exports, read by the libraries that others read them with: PyTorch,
 # safetensors, h5py, NumPy.  Of the demo model, and of tables in the shape of
-# DeepSeek-V4-Flash.  Then examples/torch, and examples/transformers in transformers' own models.
+# DeepSeek-V4-Flash.  Then examples/torch, examples/transformers in transformers' own models, and the plugin for vLLM in vLLM.
 # last line: "N passed, N failed"
 # usage: BUILD=dir run.sh      (make check-interop)
 # What it needs is installed by scripts/install-interop.sh, which says which Python.
@@ -82,8 +82,9 @@ note $? "export tables in the shape of DeepSeek-V4-Flash"
 count "$python" "$interop/check_files.py" "$work/v4" deepseek_v4
 snippet v4 pt_deepseek_v4
 
+BUILD=$BUILD scripts/install-interop.sh vllm >/dev/null # which has transformers too
 if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
-    export PYTHONPATH="$BUILD/transformers-python:$interop" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
+    export PYTHONPATH="$BUILD/transformers-python:$BUILD/vllm-python:$interop" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
     mkdir "$work/transformers"
     count "$python" "$interop/check_torch_op.py" "$BUILD" "$work/demo/tables.safetensors"
     count "$python" "$interop/check_pt_to_safetensors.py" "$BUILD" "$work"
@@ -95,6 +96,7 @@ if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
 else
     note 1 "transformers is not there"
 fi
+count env BUILD="$BUILD" "$interop/vllm.sh"
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -258,6 +258,44 @@ START_TEST(tables_without_outputs_keep_the_least)
 }
 END_TEST
 
+/* Weights that lack a power of two, which the options name, keep as many routes as those that have it, and the same weights
+ * but for it; a rule by share keeps what it kept. */
+START_TEST(a_factor_stands_for_weights_that_have_it)
+{
+    static const float factors[] = {0.25f, 2, 16};
+    static int32_t alone[FOLD_SLOTS], ids[FOLD_SLOTS];
+    static float weights[FOLD_SLOTS];
+    const shape *s = &shapes[_i];
+    float factor = factors[_i % 3];
+    exf_fold_routes in = fold_room(&from, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32), out;
+    int changed = 0;
+    fold_fill_tables(&tables, s->e, 9, TABLES_REAL);
+    for (int rule = 0; rule < 2; rule++) {
+        exf_fold_budget_options o = EXF_FOLD_BUDGET_INIT;
+        o.rule = (exf_fold_budget_rule)rule;
+        o.penalty = 0.3f;
+        o.share = 0.7f;
+        fold_fill_routes(&in, s->e, 5, ROUTES_PLAIN);
+        out = fold_room(&to, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32);
+        ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, alone, &tables.t, &o), EXF_FOLD_OK);
+        o.factor = factor;
+        ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_OK);
+        changed += memcmp(alone, kept, (size_t)s->rows * sizeof *kept) != 0;
+        ck_assert(rule == 0 || changed < 2);
+        memcpy(ids, out.ids, (size_t)(s->rows * s->k) * sizeof *ids);
+        memcpy(weights, out.weights, fold_weight_bytes(&out));
+        memcpy(alone, kept, (size_t)s->rows * sizeof *kept);
+        for (int i = 0; i < s->rows * s->k; i++) ((float *)in.weights)[i] *= factor;
+        o.factor = rule ? 1 : 0; /* both say that there is none */
+        ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_OK);
+        ck_assert_mem_eq(alone, kept, (size_t)s->rows * sizeof *kept);
+        ck_assert_mem_eq(ids, out.ids, (size_t)(s->rows * s->k) * sizeof *ids);
+        for (int i = 0; i < s->rows * s->k; i++) ck_assert(weights[i] * factor == ((float *)out.weights)[i]);
+    }
+    ck_assert_msg(s->k < 4 || factor < 16 || changed, "the factor changes no row's number of routes");
+}
+END_TEST
+
 START_TEST(contradictions_are_refused)
 {
     static const exf_fold_budget_options bad[] = {
@@ -278,6 +316,13 @@ START_TEST(contradictions_are_refused)
     fold_fill_routes(&in, 8, 1, ROUTES_PLAIN);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         ck_assert_msg(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &bad[i]) == EXF_FOLD_BAD_ARGUMENT, "options %zu", i);
+    static const float factors[] = {-1, NAN, INFINITY, 1e-20f}; /* the last: a penalty beyond EXF_FOLD_NEVER */
+    for (size_t i = 0; i < COUNT(factors); i++) {
+        exf_fold_budget_options f = EXF_FOLD_BUDGET_INIT;
+        f.penalty = 1;
+        f.factor = factors[i];
+        ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &f), EXF_FOLD_BAD_ARGUMENT);
+    }
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &in, kept, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, out.ids, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, in.weights, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
@@ -285,7 +330,7 @@ START_TEST(contradictions_are_refused)
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &wide, kept, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
     tables.t.rms = NULL;
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
-    o.reserved[7] = 1;
+    o.reserved[6] = 1;
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_UNSUPPORTED);
 }
 END_TEST
@@ -298,6 +343,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, residuals_of_twins_are_exact, 0, N_SHAPES);
     tcase_add_test(t, ties_go_to_the_smaller_number);
     tcase_add_loop_test(t, one_number_for_all_is_the_joint_fold, 0, N_SHAPES);
+    tcase_add_loop_test(t, a_factor_stands_for_weights_that_have_it, 0, N_SHAPES);
     tcase_add_test(t, tables_without_outputs_keep_the_least);
     tcase_add_test(t, contradictions_are_refused);
     suite_add_tcase(s, t);

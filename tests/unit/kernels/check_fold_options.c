@@ -132,6 +132,7 @@ START_TEST(the_layout_is_that_of_abi_2)
     ck_assert_uint_eq(offsetof(exf_fold_prefill_options, max_loss), 8);
     ck_assert_uint_eq(offsetof(exf_fold_prefill_options, ridge), 20);
     ck_assert_uint_eq(offsetof(exf_fold_decode_options, max_loss), 8);
+    ck_assert_uint_eq(offsetof(exf_fold_budget_options, factor), 32);
     ck_assert_uint_eq(offsetof(exf_fold_decode_options, ridge), 16);
 }
 END_TEST

@@ -155,6 +155,9 @@ START_TEST(what_1_1_refused_is_refused)
         *first = 1;
         ck_assert_int_eq(fold(form, &o, 0), EXF_FOLD_UNSUPPORTED);
     }
+    options o = old_options(2, 0, 0);
+    o.old_budget.reserved[0] = 1; /* where the weights' factor is now */
+    ck_assert_int_eq(fold(2, &o, 0), EXF_FOLD_UNSUPPORTED);
 }
 END_TEST
 
