@@ -298,7 +298,8 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
     exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
     unsigned long long *over_count = reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs);
     exf_exact *half = reinterpret_cast<exf_exact *>(over_count + pairs);
-    EXF_LAUNCH(q, "layer sums: collect", collect_pairs, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), n_experts);
+    EXF_LAUNCH(q, "layer sums: collect", collect_pairs, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums),
+               n_experts);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS,
                e, 0, (int)EXPERT_SUMS, (int)COUNT);
     EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, over, over_count,

@@ -14,8 +14,8 @@
  * a row are in different places: 16 lanes, one for the count and one for each sum and place, add any terms to a cell by one
  * instruction.  Terms from 2^-12 to below 2^32 touch the near line alone.
  *
- * Of a pair's two cells the one whose source has the lower number has dot0 as its sum 3, the other one cosine_sum: both are the same
- * for source and target exchanged (exf_cell_has_cosine), so that the five sums of a cell hold six.
+ * Of a pair's two cells the one whose source has the lower number has dot0 as its sum 3, the other one cosine_sum: both are the
+ * same for source and target exchanged (exf_cell_has_cosine), so that two cells of five sums hold eleven of a pair.
  *
  * A second cell per pair has, as its sums 0 and 1 and its count, dot, target_sq and count as they were at the end of the last
  * sequence, as its other sums those over sequences, and their number as word 0 of the far line, which other cells do not use.

@@ -2,8 +2,8 @@
  * a solver reads them; see validation.h. */
 #include "validate/validation.h"
 
-#include "artifact/provenance.h"
 #include "accumulate/statistics.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "base/names.h"
 #include "format/json.h"
