@@ -106,8 +106,8 @@ exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err
     if (!exf_provenance_get(&t->provenance, EXF_SMALL_FACT) && stable && exf_parse_f64(stable, &share))
         exf_log_info("the text is enough: both halves of its %lld tokens choose the same target for %.1f %% of the traffic",
                      (long long)t->shape.n_tokens, 100 * share);
-    exf_log_info("next: what they are worth is told by other text: exfold-validate --model DIR --tables %s --text FILE --limit kl=0.05",
-                 path);
+    exf_log_info("next: what they are worth is told by other text: exfold-validate --model DIR --tables %s --text FILE "
+                 "--limit kl=0.05", path);
     return EXF_OK;
 }
 
