@@ -57,8 +57,9 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
 /* EXF_THRESHOLD, with the text that would do, where that of the tables at path is not enough by coverage.fail_below: they are not
  * to be exported.  Warns where it is taken all the same, by the recipe or by model.accept. */
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* Ends a calibration: returns its gate, and else says that the text was enough, and by what. */
-exf_code exf_coverage_conclude(const exf_solved *made, exf_err *err) EXF_CHECKED;
+/* Ends a calibration: returns its gate, and else says that the text was enough, by what, and what to do next with the tables at
+ * path. */
+exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err *err) EXF_CHECKED;
 /* Warns where the tables at path are of a part of their data (artifact/data.h). */
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 

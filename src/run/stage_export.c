@@ -365,6 +365,18 @@ out:
     return rc;
 }
 
+/* Says which public runtime loads what was exported. */
+static void tell_next(const exf_recipe *r)
+{
+    const exf_runtime *runtime;
+    fflush(stdout); /* it comes after what was written */
+    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++)
+        for (size_t k = 0; runtime->target && k < r->targets.n; k++)
+            if (strcmp(r->targets.item[k], runtime->target) == 0)
+                exf_log_info("next: %s (%s) loads %s; docs/serving.md has its command line", runtime->name, runtime->about,
+                             exf_writer_find(runtime->target)->file);
+}
+
 exf_code exf_stage_export(exf_recipe *r, exf_err *err)
 {
     exf_run_directory dir = {.path = NULL};
@@ -380,6 +392,7 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     EXF_TRY(find_recipe(&copy, r, &dir, tables, err));
     EXF_TRY(exf_export_tables(r, &dir, tables, NULL, copy.exists, err));
     EXF_TRY(publish_recipe(&copy, r, &dir, err));
+    tell_next(r);
 out:
     exf_mem_free(fallback);
     exf_mem_free(copy.from);

@@ -93,7 +93,7 @@ out:
     return rc;
 }
 
-exf_code exf_coverage_conclude(const exf_solved *made, exf_err *err)
+exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err *err)
 {
     const exf_tables *t = &made->tables;
     const char *stable = exf_provenance_get(&t->provenance, EXF_STABLE_FACT);
@@ -106,6 +106,8 @@ exf_code exf_coverage_conclude(const exf_solved *made, exf_err *err)
     if (!exf_provenance_get(&t->provenance, EXF_SMALL_FACT) && stable && exf_parse_f64(stable, &share))
         exf_log_info("the text is enough: both halves of its %lld tokens choose the same target for %.1f %% of the traffic",
                      (long long)t->shape.n_tokens, 100 * share);
+    exf_log_info("next: what they are worth is told by other text: exfold-validate --model DIR --tables %s --text FILE "
+                 "--limit kl=0.05", path);
     return EXF_OK;
 }
 
@@ -309,7 +311,7 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
     EXF_TRY(exf_solve_settings_tell(r, err));
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
-    EXF_TRY(exf_coverage_conclude(&made, err));
+    EXF_TRY(exf_coverage_conclude(&made, f.target, err));
 out:
     exf_tables_free(&made.tables);
     close_files(&f, rc != EXF_OK);
