@@ -99,9 +99,10 @@ static const struct { const char *theirs, *ours; const limits *within; } rows[] 
     {"P2-relative", "P2:budget=token,sensitivity=output", &budget},
     {"P2-sensitive", "P2:budget=token,sensitivity=measured", &budget},
     {"P2-topp", "P2:budget=topp", &budget},
-    /* Not variants: routes by w rms with a fixed P, which the reference's rows are compared with, and a_l = 1. */
-    {"P3-joint-fixed", NULL, NULL},
-    {"P2-joint-fixed", NULL, NULL},
+    /* The reference ranks by w rms, the programs by w h. */
+    {"P3-joint-fixed", "P3:projector=joint", &usual},
+    {"P2-joint-fixed", "P2:projector=joint", &usual},
+    /* Not variants: a_l = 1. */
     {"P3-absolute", NULL, NULL},
     {"P2-absolute", NULL, NULL},
     /* By norms of a head, and by rms beside them. */
