@@ -24,7 +24,7 @@ static const boundary boundaries[] = {
     {"statistics/norm_products_cuda.cu", "TILES", Q, 80 - 5}, /* 15 tiles, and 21 */
     {"statistics/norm_products_cuda.cu", "WARPS", Q, 80 - 5},
     {"statistics/norm_products_cuda.cu", "44 << 10", Q, 160 - 5}, /* one buffer from 156 on */
-    {"accumulate/norm_sums.h", "EXF_NORM_MOST", Q, 256},
+    {"artifact/tables.h", "EXF_NORM_MOST", Q, 256},
     {"statistics/norm_products_cuda.cu", "to->n_experts", E, 512 + 1}, /* the most */
     {"statistics/norm_products_cuda.cu", "0x1p9", LARGE, 1}, /* no number is, those of some tokens are, of all */
     {"statistics/norm_products_cuda.cu", "c->top_k, 128)", K, 2}, /* 128 slots of 64 tokens */
