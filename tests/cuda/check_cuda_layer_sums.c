@@ -125,7 +125,7 @@ START_TEST(empty_slots_add_nothing)
     routed_with_empty_slots(&r);
     exf_weighting w = (exf_weighting)(_i % 3);
     exf_layer_statistics a = on_cpu(&r, w), b = on_gpu(&r, w, 7, 2, _i % 2);
-    compare_sums(&a, &b, 0, named("integers, with empty slots", &cases.shapes[_i]));
+    compare_sums(&a, &b, 0, 0, named("integers, with empty slots", &cases.shapes[_i]));
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
@@ -138,7 +138,7 @@ START_TEST(exact_where_products_are)
     for (int w = 0; w < 3; w++)
         for (int rounded = 0; rounded < 2; rounded++) {
             exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, rounded);
-            compare_sums(&a, &b, 0, named("integers", &cases.shapes[_i]));
+            compare_sums(&a, &b, 0, 0, named("integers", &cases.shapes[_i]));
             exf_layer_statistics_free(&a);
             exf_layer_statistics_free(&b);
         }
@@ -151,7 +151,7 @@ START_TEST(reals_are_within_the_bound)
     routed r = routed_of(&cases.shapes[_i], 0, 12);
     for (int w = 0; w < 3; w++) {
         exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, 0);
-        compare_sums(&a, &b, 0x1p-17, named("reals", &cases.shapes[_i])); /* a weight and what it multiplies may both be off */
+        compare_sums(&a, &b, 0x1p-17, 0, named("reals", &cases.shapes[_i])); /* a weight and what it multiplies may both be off */
         exf_layer_statistics_free(&a);
         exf_layer_statistics_free(&b);
     }
@@ -163,7 +163,7 @@ START_TEST(splits_give_the_same_bits)
 {
     routed r = routed_of(&cases.shapes[_i], 0, 13);
     exf_layer_statistics a = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, r.n, 1, 0), b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 4, 0);
-    compare_sums(&a, &b, 0, named("split", &cases.shapes[_i]));
+    compare_sums(&a, &b, 0, 0, named("split", &cases.shapes[_i]));
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
@@ -181,7 +181,7 @@ START_TEST(experts_alone_leave_pairs_alone)
     experts_only = 1;
     exf_layer_statistics b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 1, 1);
     experts_only = 0;
-    compare_sums(&a, &b, 0, named("experts", &cases.shapes[_i]));
+    compare_sums(&a, &b, 0, 0, named("experts", &cases.shapes[_i]));
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
