@@ -2,8 +2,8 @@
  * needs all layers; and solves tables again by the settings that they name. */
 #include "solve/solve_internal.h"
 
-#include "artifact/data.h"
 #include "accumulate/norm_sums.h"
+#include "artifact/data.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -22,6 +22,7 @@ struct exf_solver {
     int has_cosines; /* 1: they have cosine_sum */
     int from_file;  /* 1: there was a file from the start */
     int norm_layers; /* layers that came with the sums of a norm head */
+    exf_massive *massive; /* [n_layers] */
 };
 
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
@@ -108,6 +109,7 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
                        head->path);
     s->from_file = r != NULL;
     EXF_TRY(new_tables(&s->tables, head, o, err));
+    EXF_TRY(exf_mem_new(&s->massive, (size_t)head->n_layers, sizeof *s->massive, "solver", err));
     if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&s->budgets, o, &s->tables, err));
     if (wants_vectors(o) || head->norm_head) EXF_TRY(exf_blas_reserve_cpu(exf_background_threads(), err));
     if (wants_vectors(o) && !r) EXF_TRY(exf_vector_support_reserve(&s->tables, head->vector_pairs, err));
@@ -135,6 +137,7 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
     EXF_TRY(exf_solve_bare(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, x->has_cosines, t, err));
+    x->massive[l] = exf_massive_of(s);
     if (s->norms.known) {
         EXF_TRY(exf_solve_norm_head(&s->norms, l, t, err));
         x->norm_layers++;
@@ -241,6 +244,7 @@ exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_pro
                         s->tables.n_layers);
     EXF_TRY(add_facts(&s->tables, of, o, err));
     EXF_TRY(exf_coverage_facts(&s->tables, s->has_halves, err));
+    EXF_TRY(exf_massive_facts(&s->tables, s->massive, err));
     if (o->n_budgets) EXF_TRY(exf_budgets_solve(&s->budgets, o, &s->tables, err));
     *t = s->tables;
     memset(&s->tables, 0, sizeof s->tables);
@@ -253,6 +257,7 @@ void exf_solver_free(exf_solver *s)
     if (!s) return;
     exf_budget_inputs_free(&s->budgets);
     exf_tables_free(&s->tables);
+    exf_mem_free(s->massive);
     exf_mem_free(s);
 }
 

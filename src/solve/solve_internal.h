@@ -34,6 +34,17 @@ exf_shared_scalar *exf_shared_find(const exf_tables *t, const char *name); /* NU
 exf_code exf_shared_fill(const char *name, double scalar, const exf_layer_statistics *s, const exf_solve_options *o, int l,
                          exf_tables *t, exf_err *err) EXF_CHECKED;
 
+/* ---- massive.c: what few tokens do in a layer ------------------------------------------------------- */
+
+typedef struct {
+    double spread; /* E ||x||^2 times E 1 / ||x||^2 of the residual stream after the layer; 1: all tokens are alike; 0: not known */
+    int expert;    /* of those whose outputs are a few tokens', the one with most of the layer's energy; -1: there is none */
+    double share;  /* its share of that energy, 0 to 1 */
+} exf_massive;
+exf_massive exf_massive_of(const exf_layer_statistics *s);
+/* Adds the facts solve.massive_layers and solve.massive_experts, each where it names something, and says so; layer: [n_layers]. */
+exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err) EXF_CHECKED;
+
 /* ---- measures.c: statistics of experts and pairs beside projectors, and pools by them --------- */
 
 /* Computes the expert norms h of layer l: norm_sum / norm_count, filled in for cold experts. */

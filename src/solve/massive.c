@@ -1,0 +1,72 @@
+/* massive.c - names the layers in which a few tokens outweigh all others, and the experts that write these tokens' vectors or take
+ * them back: massive activations and super experts (docs/method.md, section 9). */
+#include "solve/solve_internal.h"
+
+#include "base/log.h"
+#include "base/text.h"
+
+#include <math.h>
+
+/* A layer is named where the mean of ||x||^2 is this many times one over the mean of 1 / ||x||^2, which is near what most tokens
+ * have; an expert where the root mean square of its outputs' norms is this many times their mean.  Both are 1 where all tokens are
+ * alike. */
+static const double most_spread = 4;
+
+exf_massive exf_massive_of(const exf_layer_statistics *s)
+{
+    exf_massive m = {.expert = -1};
+    double all = 0;
+    if (*s->stream_count && *s->stream_inverse_count)
+        m.spread = exf_exact_value(s->stream_sq) / (double)*s->stream_count *
+                   (exf_exact_value(s->stream_inverse_sq) / (double)*s->stream_inverse_count);
+    for (int e = 0; e < s->n_experts; e++) all += exf_exact_value(&s->sq_sum[e]);
+    for (int e = 0; e < s->n_experts; e++) {
+        double n = (double)s->norm_count[e], mean = exf_exact_value(&s->norm_sum[e]), sq = exf_exact_value(&s->sq_sum[e]);
+        if (!(mean > 0) || sqrt(sq * n) <= most_spread * mean || sq / all <= m.share) continue;
+        m.expert = e;
+        m.share = sq / all;
+    }
+    return m;
+}
+
+/* Adds the numbers of the named layers, runs of them as "first-last". */
+static void add_layers(exf_text *out, const exf_tables *t, const exf_massive *layer)
+{
+    for (int first = 0, last; first < t->n_layers; first = last + 1) {
+        last = first;
+        if (layer[first].spread <= most_spread) continue;
+        while (last + 1 < t->n_layers && layer[last + 1].spread > most_spread) last++;
+        exf_text_appendf(out, "%s%d", out->len ? "," : "", (int)t->layer_number[first]);
+        if (last > first) exf_text_appendf(out, "-%d", (int)t->layer_number[last]);
+    }
+}
+
+exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err)
+{
+    exf_text layers = {0}, experts = {0};
+    double largest = 0;
+    exf_code rc;
+    add_layers(&layers, t, layer);
+    for (int l = 0; l < t->n_layers; l++) {
+        largest = fmax(largest, layer[l].spread);
+        if (layer[l].expert < 0) continue;
+        exf_text_appendf(&experts, "%s%d of layer %d (%.0f %%)", experts.len ? ", " : "", layer[l].expert, (int)t->layer_number[l],
+                         100 * layer[l].share);
+    }
+    EXF_TRY(exf_text_end(&layers, err));
+    EXF_TRY(exf_text_end(&experts, err));
+    if (layers.len) {
+        EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.massive_layers", "%s", layers.s));
+        exf_log_info("massive activations: after layers %s a few tokens' streams are so large that the mean square is up to %.3g "
+                     "times what most tokens have", layers.s, largest);
+    }
+    if (experts.len) {
+        EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.massive_experts", "%s", experts.s));
+        exf_log_info("massive activations: a few tokens make up the outputs of experts %s, in brackets its share of the layer's "
+                     "energy", experts.s);
+    }
+out:
+    exf_text_free(&layers);
+    exf_text_free(&experts);
+    return rc;
+}
