@@ -596,12 +596,15 @@ static exf_code run_pilot(validation *s, const exf_recipe *r, const exf_validate
     const exf_judged of = {.cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime};
     int64_t largest = 0;
     size_t asked = s->lanes.n_asked, sequences;
+    int goes_on = 0;
     unsigned char *keep = NULL;
     exf_validate_job pilot = *job;
     exf_code rc;
     for (size_t i = 0; i < r->decode_batch.n; i++) largest = largest > r->decode_batch.item[i] ? largest : r->decode_batch.item[i];
     sequences = exf_pilot_sequences(s->session.batch.n_sequences, largest);
     if (!s->pilots || !sequences || s->session.ranks || s->n_gates) return EXF_OK;
+    EXF_TRY(exf_run_resume_look(r, &s->dir, "validate", &goes_on, err));
+    if (!goes_on) EXF_TRY(check_files(s, r, err)); /* before the work */
     exf_log_info("%zu variants on %zu of %zu sequences first, to leave out what cannot hold %s", asked, sequences,
                  s->session.batch.n_sequences, r->validate_limit);
     EXF_TRY(exf_mem_new(&keep, asked, sizeof *keep, "variants", err));
@@ -662,7 +665,6 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     if (!r->dry_run) EXF_TRY(check_room(&s, r, err));
     EXF_TRY(look_for_calibration_text(&s, err));
     if (!r->dry_run) EXF_TRY(add_facts(&s, r, err));
-    if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
                             .n_domains = session->corpus->n_domains,
                             .document_of = session->corpus->documents_known ? s.document_of : NULL,
@@ -672,6 +674,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     if (!r->dry_run) EXF_TRY(run_pilot(&s, r, &job, err));
     if (exf_ranks_first(r->job)) tell_lanes(&s);
     if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
+    if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err)); /* a run that goes on replaces its own */
     job.lanes = s.lanes.lane;
     job.n_lanes = s.lanes.n;
     job.forward.resume = s.resume;
