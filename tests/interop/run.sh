@@ -76,7 +76,7 @@ for name in hdf5 safetensors; do
 done
 
 mkdir "$work/v4" && "$BUILD/tests/interop/make_deepseek_v4" "$work/v4/tables.h5" &&
-    "$BUILD/bin/exfold-export" -q -o "$work/v4" --set card.base_model=org/base --set serve.unobserved_layers=accept \
+    "$BUILD/bin/exfold-export" -q -o "$work/v4" --accept small-calibration --set card.base_model=org/base --set serve.unobserved_layers=accept \
         --set output.targets=safetensors,exfold-deepseek-v4,npy,csv,card >"$work/log" 2>&1
 note $? "export tables in the shape of DeepSeek-V4-Flash"
 count "$python" "$interop/check_files.py" "$work/v4" deepseek_v4
