@@ -100,7 +100,8 @@ def load(path):
 def export(name, path, into, directory, *settings):
     """A pruned checkpoint and the lists of experts, for runtimes that prune by themselves; both must say the same."""
     keys = ["output.targets=reap-checkpoint,expert-list,expert-profile", *settings]
-    run("exfold-export", into / "tables.h5", "--model", path, "-o", directory, *[x for key in keys for x in ("--set", key)])
+    run("exfold-export", into / "tables.h5", "--model", path, "-o", directory, "--accept", "small-calibration",
+        *[x for key in keys for x in ("--set", key)])
     lists, kept = ([json.loads(line) for line in (directory / file).read_text().splitlines()]
                    for file in ("expert-list.jsonl", "reap-checkpoint/kept_experts.jsonl"))
     profile = json.loads((directory / "expert-profile.json").read_text())
