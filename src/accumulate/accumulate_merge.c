@@ -239,11 +239,8 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
     exf_statistics_header head = {.layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
                                   .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
                                   .origin = &m.origin};
-    for (size_t i = 0; i < n; i++) {
-        head.without_energies |= !m.file[i].has_energies;
-        head.without_halves |= !m.file[i].has_halves;
-        head.without_cosines |= !m.file[i].has_cosines;
-    }
+    for (size_t i = 0; i < n; i++)
+        for (int p = 0; p < EXF_PART_BARE; p++) head.lacks[p] |= !m.file[i].has[p];
     for (size_t i = 1; i < n; i++) {
         EXF_TRY(check_shape(&m.file[0], &m.file[i], err));
         EXF_TRY(add_counts(&m, i, err));

@@ -185,8 +185,8 @@ static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_e
 {
     const exf_statistics_reader *r = read->r;
     exf_code rc = EXF_OK;
-    if (r->sequences.length) EXF_TRY(check_sequences(r, read->layer, s, err));
-    if (r->has_halves) rc = check_half(r, read->layer, s, err);
+    if (r->has[EXF_PART_SEQUENCES]) EXF_TRY(check_sequences(r, read->layer, s, err));
+    if (r->has[EXF_PART_HALVES]) rc = check_half(r, read->layer, s, err);
 out:
     return rc;
 }

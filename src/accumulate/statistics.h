@@ -92,9 +92,10 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
 
 #define EXF_SEQUENCE_SCALE 0x1p-24
 
-/* Which files have an array.  Those of the last three parts are in a file by groups (the path below the layer up to its '/'), each
- * where the last array of the group is not all 0.  What a file lacks reads as 0; merging cannot tell that from a sum of other data
- * alone, so a sum that only some runs observe comes with a fact that merging compares. */
+/* Which files have an array.  Those of a part before EXF_PART_BARE are in all layers of a file or in none; those of the last three
+ * are in a layer by groups (the path below the layer up to its '/'), each where the last array of the group is not all 0.  What a
+ * file lacks reads as 0; merging cannot tell that from a sum of other data alone, so a sum that only some runs observe comes with a
+ * fact that merging compares. */
 typedef enum {
     EXF_PART_ALWAYS,
     EXF_PART_SEQUENCES, /* files that know their sequences */
@@ -167,10 +168,7 @@ exf_code exf_route_sample_read(exf_route_sample *s, exf_h5 *h, const exf_run_sha
 typedef struct {
     exf_h5 *h;
     exf_run_shape shape;
-    int by_sequence; /* 1: the file has sums over sequences */
-    int without_energies; /* 1: energy_sum is unknown and not written */
-    int halves;           /* 1: the file has the sums of one half */
-    int without_cosines;  /* 1: cosine_sum is unknown and not written */
+    int has[EXF_PART_BARE]; /* 1: the file has the part's arrays */
     exf_provenance late; /* facts that are written at the end */
     int n_layers, n_hashed;
     struct exf_hashed_layer {
@@ -184,9 +182,7 @@ typedef struct {
     exf_run_shape shape;
     const int32_t *layer_number; /* [n_layers] */
     int n_layers;
-    int without_energies;                /* 1: energy_sum is not known: some part is older than version 4 */
-    int without_halves;                  /* 1: the sums of a half are not known: some part is older than version 5 */
-    int without_cosines;                 /* 1: cosine_sum is not known: some part is older than version 6 */
+    int lacks[EXF_PART_BARE];            /* 1: the part's arrays are not known: a merged file is older than they are */
     int common_input;                    /* pairs of all experts on the same tokens, not of co-routed ones */
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
@@ -222,9 +218,7 @@ typedef struct exf_statistics_reader {
     exf_common_tokens common; /* tokens that every pair has; least 0 and most 0: pairs are co-routed */
     exf_sequence_list sequences; /* sorted; if unknown, the file has no sums over sequences, and a layer's read as 0 */
     int common_input;
-    int has_energies; /* 1: the file has energy_sum (since version 4); else a layer's reads as 0 */
-    int has_halves;   /* 1: the file has the sums of one half (since version 5); else a layer's read as 0 */
-    int has_cosines;  /* 1: the file has cosine_sum (since version 6); else a layer's reads as 0 */
+    int has[EXF_PART_BARE]; /* 1: the file has the part's arrays; else a layer's read as 0 */
 } exf_statistics_reader;
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;

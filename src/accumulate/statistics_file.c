@@ -138,10 +138,9 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     memset(w, 0, sizeof *w);
     w->shape = head->shape;
     EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
-    w->by_sequence = head->sequences && head->sequences->length;
-    w->without_energies = head->without_energies;
-    w->halves = w->by_sequence && !head->without_halves;
-    w->without_cosines = head->without_cosines;
+    for (int p = 0; p < EXF_PART_BARE; p++) w->has[p] = !head->lacks[p];
+    w->has[EXF_PART_SEQUENCES] = head->sequences && head->sequences->length;
+    w->has[EXF_PART_HALVES] &= w->has[EXF_PART_SEQUENCES];
     EXF_TRY(order_layers(w, head, err));
     EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
                                 head->is_basis       ? &exf_artifact_basis
@@ -151,7 +150,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));
     EXF_TRY(exf_layer_numbers_write(head->layer_number, head->n_layers, w->h, err));
-    if (w->by_sequence) EXF_TRY(exf_sequence_list_write(head->sequences, w->h, err));
+    if (w->has[EXF_PART_SEQUENCES]) EXF_TRY(exf_sequence_list_write(head->sequences, w->h, err));
     if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_ORIGIN, w->h, err));
 out:
     exf_provenance_free(&first);
@@ -232,10 +231,9 @@ exf_code exf_statistics_get_back(const exf_statistics_writer *w, int layer, cons
                                  exf_layer_statistics *s, exf_vector_sums *v, exf_err *err)
 {
     int32_t number = layer;
-    exf_statistics_reader r = {.h = w->h, .shape = w->shape, .n_layers = 1, .layer_number = &number,
-                               .has_energies = !w->without_energies, .has_halves = w->halves,
-                               .has_cosines = !w->without_cosines};
-    if (w->by_sequence) r.sequences = *sequences; /* borrowed */
+    exf_statistics_reader r = {.h = w->h, .shape = w->shape, .n_layers = 1, .layer_number = &number};
+    memcpy(r.has, w->has, sizeof r.has);
+    if (w->has[EXF_PART_SEQUENCES]) r.sequences = *sequences; /* borrowed */
     exf_code rc = exf_statistics_get(&r, 0, s, err);
     return rc == EXF_OK && v ? exf_statistics_get_vectors(&r, 0, v, err) : rc;
 }

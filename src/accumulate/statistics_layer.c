@@ -113,19 +113,6 @@ static void round_dataset(void *self, size_t i)
     for (size_t k = 0; k < b->rounding[i].n; k++) b->rounding[i].to[k] = exf_exact_value(&from[k]);
 }
 
-/* Returns 1 for a part that all layers of the file have. */
-static int is_in_file(const exf_statistics_writer *w, exf_layer_part part)
-{
-    switch (part) {
-    case EXF_PART_ALWAYS: return 1;
-    case EXF_PART_SEQUENCES: return w->by_sequence;
-    case EXF_PART_ENERGIES: return !w->without_energies;
-    case EXF_PART_HALVES: return w->halves;
-    case EXF_PART_COSINES: return !w->without_cosines;
-    default: return 0;
-    }
-}
-
 static int is_zero(const exf_layer_array *a, const exf_layer_statistics *s)
 {
     exf_tensor t = exf_layer_array_tensor(a, s->n_experts, NULL);
@@ -162,8 +149,10 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
     exf_code rc;
     EXF_TRY(new_written(&b, s->n_experts, err));
     empty_written(b);
-    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++)
-        if (is_in_file(w, exf_layer_arrays[i].part)) add_array(b, layer, &exf_layer_arrays[i], s);
+    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
+        const exf_layer_array *a = &exf_layer_arrays[i];
+        if (a->part < EXF_PART_BARE && w->has[a->part]) add_array(b, layer, a, s);
+    }
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_h5_write_all(w->h, b->t, b->n, round_dataset, b, err));
     EXF_TRY(write_observed(w, b, EXF_PART_BARE, layer, s, err));
@@ -188,25 +177,21 @@ exf_code exf_statistics_find_parts(exf_statistics_reader *r, exf_err *err)
         const exf_layer_array *a = &exf_layer_arrays[i];
         exf_tensor t = dataset_of(path, layer, a, (int)r->shape.n_experts, 0);
         if (a->part == EXF_PART_ALWAYS && a->of == EXF_OF_PAIR) EXF_TRY(exf_h5_expect(r->h, &t, err));
-        if (a->part == EXF_PART_ENERGIES) EXF_TRY(look_for(r->h, layer, a, &r->has_energies, err));
-        if (a->part == EXF_PART_HALVES && r->sequences.length) EXF_TRY(look_for(r->h, layer, a, &r->has_halves, err));
-        if (a->part == EXF_PART_COSINES) EXF_TRY(look_for(r->h, layer, a, &r->has_cosines, err));
+        if (a->part > EXF_PART_SEQUENCES && a->part < EXF_PART_BARE)
+            EXF_TRY(look_for(r->h, layer, a, &r->has[a->part], err));
     }
+    r->has[EXF_PART_ALWAYS] = 1;
+    r->has[EXF_PART_SEQUENCES] = r->sequences.length != NULL;
+    r->has[EXF_PART_HALVES] &= r->has[EXF_PART_SEQUENCES];
 out:
     return rc;
 }
 
 static exf_code look_for_part(const exf_statistics_reader *r, int layer, const exf_layer_array *a, int *has, exf_err *err)
 {
-    *has = 1;
-    switch (a->part) {
-    case EXF_PART_ALWAYS: return EXF_OK;
-    case EXF_PART_SEQUENCES: *has = r->sequences.length != NULL; return EXF_OK;
-    case EXF_PART_ENERGIES: *has = r->has_energies; return EXF_OK;
-    case EXF_PART_HALVES: *has = r->has_halves; return EXF_OK;
-    case EXF_PART_COSINES: *has = r->has_cosines; return EXF_OK;
-    default: return look_for(r->h, layer, a, has, err);
-    }
+    if (a->part >= EXF_PART_BARE) return look_for(r->h, layer, a, has, err);
+    *has = r->has[a->part];
+    return EXF_OK;
 }
 
 /* Reads an array, and compares its rounded values, if the file has them, with the exact ones. */

@@ -293,11 +293,11 @@ static exf_code check_statistics(const verify_file *x, exf_err *err)
         EXF_TRY(check_expert_sums(x, &s, (size_t)l, err));
         for (size_t i = 0; i < (size_t)(s.n_experts * s.n_experts); i++) {
             EXF_TRY(check_pair_sums(x, &s, (size_t)l, i, err));
-            if (r.has_halves) EXF_TRY(check_half_sums(x, &s, (size_t)l, i, err));
+            if (r.has[EXF_PART_HALVES]) EXF_TRY(check_half_sums(x, &s, (size_t)l, i, err));
         }
     }
     EXF_TRY(passed(x, err, "rounded sums are those of the exact ones, sums of squares bound the product sums"));
-    if (r.has_halves) rc = passed(x, err, "the sums of one half of the data, and what is left for the other, can be");
+    if (r.has[EXF_PART_HALVES]) rc = passed(x, err, "the sums of one half of the data, and what is left for the other, can be");
 out:
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);

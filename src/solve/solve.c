@@ -302,8 +302,8 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
         with.statistics_digest = digest;
     }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
-                            .by_sequence = r.sequences.length != NULL, .has_energies = r.has_energies,
-                            .has_halves = r.has_halves, .has_cosines = r.has_cosines,
+                            .by_sequence = r.has[EXF_PART_SEQUENCES], .has_energies = r.has[EXF_PART_ENERGIES],
+                            .has_halves = r.has[EXF_PART_HALVES], .has_cosines = r.has[EXF_PART_COSINES],
                             .both_halves = exf_sequence_halves(&r.sequences),
                             .norm_head = exf_provenance_get(&r.provenance, EXF_NORM_HEAD_FACT) != NULL};
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));

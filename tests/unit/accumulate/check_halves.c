@@ -28,7 +28,7 @@ static void read_layer(const char *name, exf_layer_statistics *s)
 {
     exf_statistics_reader r;
     ck_ok(exf_statistics_open(&r, exf_scratch(name), &e), e);
-    ck_assert_int_eq(r.has_halves, 1);
+    ck_assert_int_eq(r.has[EXF_PART_HALVES], 1);
     ck_ok(exf_layer_statistics_new(s, SEQ_E, &e), e);
     ck_ok(exf_statistics_get(&r, 0, s, &e), e);
     exf_statistics_close(&r);
