@@ -115,20 +115,16 @@ void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts,
  * of that half and with 1 after it, it leaves their sums there. */
 void exf_layer_sums_turn_half_cuda(exf_queue *q, void *sums, int n_experts, int add);
 
-/* Cells of the sums before and after the terms of a few tokens are added: what was added is their difference, exactly.  A row of
- * experts has a cell for each pair of them and one for each expert. */
-enum { EXF_CELL_VALUES = 6, EXF_CELL_WORDS = 32 };
-
 /* Returns 1 if the cell of a pair has cosine_sum, 0 if it has dot0: both are the same for source and target exchanged, so that each
  * needs one of the two cells. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-static inline int exf_cell_has_cosine(int source, int target)
+static inline EXF_HD int exf_cell_has_cosine(int source, int target)
 {
     return source > target;
 }
 
+/* Cells of the sums before and after the terms of a few tokens are added: what was added is their difference, exactly.  A row of
+ * experts has a cell for each pair of them and one for each expert. */
+enum { EXF_CELL_VALUES = 6, EXF_CELL_WORDS = 32 };
 typedef struct {
     int n_experts, n_rows, width;
     const int32_t *ids; /* [n_rows, width] distinct within a row; -1: no expert, whose cells give 0 */

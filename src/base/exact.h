@@ -144,5 +144,4 @@ static inline double exf_exact_value(const exf_exact *sum)
     return negative ? -v : v;
 }
 
-#undef EXF_HD /* another header means its own by it */
 #endif
