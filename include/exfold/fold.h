@@ -214,9 +214,8 @@ typedef struct {
  *   joint weights        w~_B = w_B + M_BB^-1 G_BO w_O  =  w_B + L_BB'^-1 L_OB' w_O
  * TOKEN takes the P of least factor^2 r_P + penalty P, computed as r_P + (penalty / factor^2) P in which the quotient is a
  * float32; TOP_P the least P whose routes have `share` of the sum of all w rms; ties to the smaller P, within least..most and n.
- * In double, sums in order of rank (r_P
- * from the last); rho is raised as in the joint form; with a mean diagonal of 0 every r_P is 0 and w~_B = w_B.  With
- * P = n weights stay as they were.  out and kept must not overlap in.  Uses cosine, rms. */
+ * In double, sums in order of rank (r_P from the last); rho is raised as in the joint form; with a mean diagonal of 0 every r_P
+ * is 0 and w~_B = w_B.  With P = n weights stay as they were.  out and kept must not overlap in.  Uses cosine, rms. */
 exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
                                             const exf_fold_tables *t, const exf_fold_budget_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,

@@ -1,4 +1,4 @@
-"""Puts a fold behind every router of a model that vLLM loads, and refuses what cannot be folded before a request is taken."""
+"""Puts a fold after every router of a model that vLLM loads, and refuses what cannot be folded before a request is taken."""
 import functools
 import hashlib
 import json
@@ -79,7 +79,7 @@ class Engine:
         self.runners, self.by_token = {}, set()
 
     def add(self, runner):
-        """Folds behind the router of one MoE layer, whose kernels are chosen only later; see check."""
+        """Folds after the router of one MoE layer, whose kernels are chosen only later; see check."""
         number, router, moe = runner.layer_id, runner.router, runner.moe_config
         if number >= self.dense:  # a layer of multi-token prediction, which drafts
             return
@@ -139,7 +139,7 @@ class Engine:
 
 
 def folded(route, layer, runner):
-    """The routing of a router with the fold behind it."""
+    """The routing of a router with the fold after it."""
     import torch
 
     runner.register_buffer("exfold_place", torch.tensor(layer.place), persistent=False)

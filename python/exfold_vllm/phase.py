@@ -2,7 +2,7 @@
 
 A request is in prefill until its prompt is computed, also where its last chunk is one token; from then on it decodes, also where
 speculation gives it several tokens a step.  Tokens that are computed again after a preemption are prefill up to the prompt's
-end, and behind it what the runner calls them: decode in the first model runner, prefill in the second.
+end, and after it what the runner calls them: decode in the first model runner, prefill in the second.
 
 The answer lies in two masks in the memory of the device, written before each step: a captured graph reads what stands there when
 it is replayed.  Rows of padding are in neither.

@@ -391,7 +391,7 @@ exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err)
     return EXF_OK;
 }
 
-exf_code exf_path_look_behind(const char *path, exf_path_kind *kind, exf_err *err)
+exf_code exf_path_look_at_target(const char *path, exf_path_kind *kind, exf_err *err)
 {
     struct stat st;
     *kind = EXF_PATH_NOTHING;

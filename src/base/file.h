@@ -128,7 +128,7 @@ typedef enum { EXF_PATH_NOTHING, EXF_PATH_FILE, EXF_PATH_DIRECTORY, EXF_PATH_OTH
 /* Looks what has that name, links not followed (OTHER). */
 exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;
 /* The same with links followed; NOTHING where a link leads nowhere. */
-exf_code exf_path_look_behind(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;
+exf_code exf_path_look_at_target(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;
 /* *found = 1 if a file, directory or link of that name exists, 0 if none does; an error where the system cannot say
  * (a disk that fails, a directory that may not be searched): that is not absence. */
 exf_code exf_path_look(const char *path, int *found, exf_err *err) EXF_CHECKED;

@@ -164,7 +164,7 @@ static exf_code step_zstd(exf_unpacker *u, char *buf, size_t n, size_t *got, exf
     return EXF_OK;
 }
 
-/* Passes over zeros behind the last member, which copies in blocks leave; gzip does so too, where nothing else follows. */
+/* Passes over zeros after the last member, which copies in blocks leave; gzip does so too, where nothing else follows. */
 static exf_code skip_zeros(exf_unpacker *u, exf_err *err)
 {
     exf_code rc = EXF_OK;

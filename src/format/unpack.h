@@ -1,7 +1,7 @@
 /* unpack.h - reads a text file from front to back, unpacked where it is compressed with gzip (zlib) or zstd (libzstd).
  *
  * Which it is follows from the first bytes, not from the name.  All members of a gzip file and all frames of a zstd file are
- * read, skippable frames passed over, also before the first; bytes after the last one, but for zeros behind gzip's, are an error,
+ * read, skippable frames passed over, also before the first; bytes after the last one, but for zeros after gzip's, are an error,
  * and so is a file that ends inside one.  The checksums that they carry are
  * compared.  Memory is bounded: a zstd window of at most 128 MiB, which is what the zstd command takes without --long=31.
  *

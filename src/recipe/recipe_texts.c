@@ -71,7 +71,7 @@ static exf_code visit(void *self, const char *name, exf_err *err)
     const directory *d = self;
     exf_texts *t = d->t;
     char *path = NULL;
-    exf_path_kind kind = EXF_PATH_NOTHING, behind = EXF_PATH_NOTHING;
+    exf_path_kind kind = EXF_PATH_NOTHING, target = EXF_PATH_NOTHING;
     exf_code rc;
     EXF_TRY(exf_path_join(&path, d->path, name, err));
     if (*name == '.') {
@@ -79,17 +79,17 @@ static exf_code visit(void *self, const char *name, exf_err *err)
         goto out;
     }
     EXF_TRY(exf_path_look_at(path, &kind, err));
-    EXF_TRY(exf_path_look_behind(path, &behind, err));
+    EXF_TRY(exf_path_look_at_target(path, &target, err));
     const char *domain = t->folder ? t->folder : t->top;
-    if (behind == EXF_PATH_FILE) {
+    if (target == EXF_PATH_FILE) {
         EXF_TRY(add_item(t, path, domain, strlen(domain), 1, err));
     } else if (kind == EXF_PATH_DIRECTORY) {
         if (d->depth == 0) t->folder = name;
         EXF_TRY(list_directory(t, path, d->depth + 1, err));
         if (d->depth == 0) t->folder = NULL;
     } else {
-        const char *is = behind == EXF_PATH_DIRECTORY ? "a link to a folder"
-                         : behind == EXF_PATH_NOTHING ? "a link to nothing"
+        const char *is = target == EXF_PATH_DIRECTORY ? "a link to a folder"
+                         : target == EXF_PATH_NOTHING ? "a link to nothing"
                                                       : "no regular file";
         rc = exf_texts_pass_over(t, path, is, NULL, 0, err);
     }

@@ -62,8 +62,8 @@ exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err
     }
     if (experts.len) {
         EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.massive_experts", "%s", experts.s));
-        exf_log_info("massive activations: a few tokens make up the outputs of experts %s, in brackets its share of the layer's "
-                     "energy", experts.s);
+        exf_log_info("massive activations: experts whose outputs are a few tokens', with their share of the layer's energy: %s",
+                     experts.s);
     }
 out:
     exf_text_free(&layers);

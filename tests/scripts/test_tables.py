@@ -1,4 +1,4 @@
-"""table_lines.py on tables that pyarrow writes, and render_chat.py behind it in a pipe (make check-scripts; needs pyarrow and jinja2)."""
+"""table_lines.py on tables that pyarrow writes, and render_chat.py after it in a pipe (make check-scripts; needs pyarrow and jinja2)."""
 import json
 import os
 import subprocess

@@ -119,7 +119,7 @@ START_TEST(frames_that_zstd_skips_are_passed_over)
 }
 END_TEST
 
-/* What copies in blocks leaves zeros behind a gzip file; gzip -t accepts them, to the end. */
+/* What copies in blocks leaves zeros after a gzip file; gzip -t accepts them, to the end. */
 START_TEST(zeros_after_gzip_are_passed_over)
 {
     char *out = malloc(N + 4096);
