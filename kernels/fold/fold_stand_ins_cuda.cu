@@ -140,6 +140,16 @@ static __device__ __forceinline__ void stand_in_row(const exf_fold_routes &io, i
     if (moved || all) exf_fold_set_weight(&io, row * io.width + s.lane, w);
 }
 
+/* Returns the scores of this grid row's batch. */
+static __device__ __forceinline__ exf_fold_scores scores_of_batch(exf_fold_scores s, const exf_fold_batches &b, int n_experts)
+{
+    if (!b.first) return s;
+    size_t bytes = (b.first[blockIdx.y] - b.base) * (size_t)n_experts * (s.type == EXF_FOLD_F32 ? 4 : 2);
+    s.choice = (const char *)s.choice + bytes;
+    if (s.gate) s.gate = (const char *)s.gate + bytes;
+    return s;
+}
+
 /* Rewrites the grid's rows, one in each warp at a time. */
 template <int W>
 static __device__ __forceinline__ void stand_in_rows(const exf_fold_routes &io, const pool_set *set, const exf_fold_scores &scores,
@@ -151,9 +161,11 @@ static __device__ __forceinline__ void stand_in_rows(const exf_fold_routes &io, 
 
 template <int W>
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
-    stand_ins_by_batch(const exf_fold_routes io, const exf_fold_scores scores, const exf_fold_tables t,
-                       const exf_fold_stand_in_options o)
+    stand_ins_by_batch(const exf_fold_routes routes, const exf_fold_scores all, const exf_fold_tables t,
+                       const exf_fold_stand_in_options o, const exf_fold_batches batches)
 {
+    const exf_fold_routes io = exf_fold_batch(routes, batches);
+    const exf_fold_scores scores = scores_of_batch(all, batches, t.n_experts);
     __shared__ exf_fold_block_pool pool;
     __shared__ pool_set set;
     exf_fold_slots<0> slots;
@@ -203,5 +215,20 @@ exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const 
                            ? CLUSTER
                            : 1;
     return exf_fold_launch(wide ? stand_ins_by_batch<16> : stand_ins_by_batch<8>, cluster, EXF_FOLD_THREADS, cluster, stream, *io,
-                           *s, *t, settled);
+                           *s, *t, settled, exf_fold_batches{});
+}
+
+exf_fold_status exf_fold_decode_stand_ins_batches_cuda(const exf_fold_routes *io, const exf_fold_scores *s,
+                                                       const exf_fold_batches *b, int n, const exf_fold_tables *t,
+                                                       const exf_fold_stand_in_options *o, void *stream)
+{
+    exf_fold_stand_in_options settled;
+    exf_fold_status status = exf_fold_check_stand_ins(&settled, io, s, NULL, t, o);
+    if (status != EXF_FOLD_OK || n == 0) return status;
+    dim3 grid(1, (unsigned)n);
+    if (io->width > 8)
+        stand_ins_by_batch<16><<<grid, EXF_FOLD_THREADS, 0, (cudaStream_t)stream>>>(*io, *s, *t, settled, *b);
+    else
+        stand_ins_by_batch<8><<<grid, EXF_FOLD_THREADS, 0, (cudaStream_t)stream>>>(*io, *s, *t, settled, *b);
+    return cudaGetLastError() == cudaSuccess ? EXF_FOLD_OK : EXF_FOLD_DEVICE;
 }

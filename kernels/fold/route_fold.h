@@ -6,6 +6,7 @@
 #ifndef EXF_KERNELS_ROUTE_FOLD_H
 #define EXF_KERNELS_ROUTE_FOLD_H
 #include "exfold/fold.h"
+#include "kernels/moe/moe.h"
 #include "kernels/operation.h"
 
 #ifdef __cplusplus
@@ -22,17 +23,21 @@ typedef struct {
     const int32_t *routed; /* [T, K] these routes' experts; NULL: those of ids, slot by slot.  Prefill takes ids for these. */
 } exf_run_routes;
 
-/* Return the rows of a tile (a call folds one tile after another), and the bytes of its workspace, which has room for a tile.
- * widest: most rows of a step. */
-static inline size_t exf_route_tile(size_t n_tokens, int widest)
+/* Returns the rows of a tile: a call folds one tile after another.  widest: most rows of a step; scored: E where the tile holds
+ * scores of all experts, else 0. */
+static inline size_t exf_route_tile(size_t n_tokens, int widest, int scored)
 {
-    const size_t most = 65536;
-    size_t rows = n_tokens < most ? n_tokens : most;
+    const size_t most = 65536, most_scored = 8192;
+    size_t limit = scored ? most_scored : most, rows = n_tokens < limit ? n_tokens : limit;
     return rows < (size_t)widest ? (size_t)widest : rows;
 }
-static inline size_t exf_route_fold_workspace(size_t n_tokens, int widest, int top_k)
+/* Returns the bytes of a workspace for tiles with scores (where scored is not 0) and without. */
+static inline size_t exf_route_fold_workspace(size_t n_tokens, int widest, int top_k, int scored)
 {
-    return exf_route_tile(n_tokens, widest) * (size_t)top_k * (sizeof(int32_t) + 2 * sizeof(float));
+    size_t slot = (size_t)top_k * (sizeof(int32_t) + 2 * sizeof(float));
+    size_t plain = exf_route_tile(n_tokens, widest, 0) * slot;
+    size_t beside = exf_route_tile(n_tokens, widest, scored) * (slot + 2 * (size_t)scored * sizeof(float));
+    return scored && beside > plain ? beside : plain;
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------------- */
@@ -75,16 +80,21 @@ typedef struct {
     int widest;                  /* most rows of a step */
 } exf_route_steps;
 
-/* exf_fold_decode, exf_fold_decode_joint, exf_fold_decode_static. */
-typedef enum { EXF_STEPS_BY_PAIR, EXF_STEPS_JOINED, EXF_STEPS_REMAPPED } exf_steps_form;
+/* exf_fold_decode, exf_fold_decode_joint, exf_fold_decode_static, exf_fold_decode_stand_ins. */
+typedef enum { EXF_STEPS_BY_PAIR, EXF_STEPS_JOINED, EXF_STEPS_REMAPPED, EXF_STEPS_BY_ROUTER } exf_steps_form;
 
 typedef struct {
     exf_steps_form form;
     exf_route_steps steps;
     exf_fold_tables tables;
-    exf_fold_decode_options options; /* not REMAPPED */
+    exf_fold_decode_options options; /* BY_PAIR, JOINED */
     const int32_t *target_ids;       /* [E] REMAPPED */
     const float *target_scale;       /* [E] REMAPPED */
+    exf_fold_stand_in_options stand_ins; /* BY_ROUTER, and all of the next four */
+    const int32_t *members;          /* [D] the pool; NULL: each step's own */
+    const float *logits;             /* [T, E] */
+    const float *bias;               /* [E] added to scores where experts are chosen, or NULL */
+    exf_router_score score;
     int drops;                       /* 1: slots whose expert changes get weight 0 */
     int renorms;                     /* 1: then a token's weights have the sum that they had before, where theirs is above 0 */
     void *workspace;

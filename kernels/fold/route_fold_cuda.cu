@@ -102,7 +102,7 @@ static exf_fold_status fold_tile(exf_queue *q, const exf_fold_routes *in, const 
 
 exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c)
 {
-    size_t k = (size_t)r->top_k, tile = exf_route_tile(r->n_tokens, c->widest);
+    size_t k = (size_t)r->top_k, tile = exf_route_tile(r->n_tokens, c->widest, 0);
     if (c->form == EXF_PREFILL_KEPT || c->form == EXF_PREFILL_ABOVE) {
         if (r->top_k > EXF_FOLD_MAX_K) return EXF_FOLD_UNSUPPORTED;
         if (r->n_tokens)
@@ -179,11 +179,28 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Folds n steps from step `at` on, whose rows are gathered in io. */
-static exf_fold_status fold_steps(exf_queue *q, const exf_fold_routes *io, const exf_steps_call *c, size_t at, int n)
+/* Puts the router's choice among the pool in place of routes outside of it, after it has filled `scores`, [2, rows, E]. */
+static exf_fold_status fold_by_router(exf_queue *q, const exf_fold_routes *io, const exf_fold_batches *b, const exf_steps_call *c,
+                                      int n, float *scores)
+{
+    size_t rows = (size_t)io->rows;
+    exf_fold_routes widest = *io;
+    exf_fold_scores s = {};
+    float *gate = c->bias ? scores + rows * (size_t)c->tables.n_experts : NULL;
+    exf_router_scores_cuda(q, scores, gate, c->logits, c->steps.row + b->base, rows, c->score, c->bias, c->tables.n_experts);
+    s.choice = scores;
+    s.gate = gate;
+    if (c->members) return exf_fold_decode_stand_ins_cuda(io, &s, c->members, &c->tables, &c->stand_ins, q->stream);
+    widest.rows = c->steps.widest;
+    return exf_fold_decode_stand_ins_batches_cuda(&widest, &s, b, n, &c->tables, &c->stand_ins, q->stream);
+}
+
+/* Folds n steps from step `at` on, whose rows are gathered in io; scores: room for those of the rows. */
+static exf_fold_status fold_steps(exf_queue *q, const exf_fold_routes *io, const exf_steps_call *c, size_t at, int n, float *scores)
 {
     exf_fold_routes widest = *io;
     exf_fold_batches b = {c->steps.first + at, c->steps.first_on_host[at]};
+    if (c->form == EXF_STEPS_BY_ROUTER) return fold_by_router(q, io, &b, c, n, scores);
     if (c->form == EXF_STEPS_REMAPPED)
         return exf_fold_decode_static_cuda(io, c->target_ids, c->target_scale, c->tables.n_experts, q->stream);
     widest.rows = c->steps.widest;
@@ -203,7 +220,7 @@ static size_t end_of_tile(const exf_route_steps *s, size_t at, size_t tile)
 exf_fold_status exf_step_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c)
 {
     const exf_route_steps *s = &c->steps;
-    size_t tile = exf_route_tile(r->n_tokens, s->widest);
+    size_t tile = exf_route_tile(r->n_tokens, s->widest, c->form == EXF_STEPS_BY_ROUTER ? c->tables.n_experts : 0);
     for (size_t at = 0, end; at < s->n_steps && q->err.code == EXF_OK; at = end) {
         end = end_of_tile(s, at, tile);
         size_t first = s->first_on_host[at], rows = s->first_on_host[end] - first;
@@ -213,7 +230,7 @@ exf_fold_status exf_step_routes_cuda(exf_queue *q, const exf_run_routes *r, cons
         io.norms = norms;
         EXF_LAUNCH(q, "gather routes", gather, exf_blocks(rows * (size_t)r->top_k, THREADS), THREADS, 0, io, norms, *r,
                    s->row + first);
-        exf_fold_status status = fold_steps(q, &io, c, at, (int)(end - at));
+        exf_fold_status status = fold_steps(q, &io, c, at, (int)(end - at), (float *)io.weights + 2 * tile * (size_t)r->top_k);
         if (status != EXF_FOLD_OK) return status;
         EXF_LAUNCH(q, "scatter routes", scatter, exf_blocks(rows, THREADS), THREADS, 0, r->ids, r->weights, io, s->row + first,
                    c->drops, c->renorms);

@@ -34,6 +34,11 @@ typedef struct {
 
 /* Fills score [E] of a token from its logits [E]. */
 void exf_router_scores_cpu(double *score, const float *logits, exf_router_score kind, int n_experts);
+/* Fills choice [n, E], what experts are chosen by, and gate [n, E], the scores themselves, of tokens row[i]; gate NULL: not
+ * wanted.  row NULL: of tokens 0 .. n - 1.  logits [T, E]; bias [E], which choices have beside the score, or NULL.  Computed in
+ * double as the router has it, then rounded. */
+void exf_router_scores_cuda(exf_queue *q, float *choice, float *gate, const float *logits, const size_t *row, size_t n,
+                            exf_router_score kind, const float *bias, int n_experts);
 /* Doubles of scratch. */
 int exf_router_scratch(int n_experts);
 /* tokens [T]: ids of the tokens, needed with a table. */

@@ -141,33 +141,39 @@ static exf_fold_scores fill_scores(const exf_fold_rewriter *f, const exf_routes 
     return (exf_fold_scores){.choice = choice, .gate = gate, .type = EXF_FOLD_F32};
 }
 
+exf_fold_stand_in_options exf_fold_stand_ins_of(const exf_fold_rewriter *f)
+{
+    const exf_fold_decode_options *d = &f->v->decode_options;
+    exf_fold_stand_in_weights weights = f->v->stand_in_weights;
+    if (weights == EXF_FOLD_STAND_INS_ROUTE && !f->a->router.renormalise) weights = EXF_FOLD_STAND_INS_GATE;
+    return (exf_fold_stand_in_options){.pool = d->pool, .importance = d->importance, .weights = weights, .ridge = d->ridge};
+}
+
+exf_fold_decode_options exf_fold_decode_options_of(const exf_fold_rewriter *f, const int32_t *members)
+{
+    exf_fold_decode_options o = f->v->decode_options;
+    if (!members) return o;
+    o.size = EXF_FOLD_SIZED(exf_fold_decode_options); /* members are of options with a size, whose numbers have no defaults */
+    o.max_loss = exf_fold_max_loss(o.max_loss);
+    o.ridge = exf_fold_ridge(o.ridge);
+    o.members = members;
+    return o;
+}
+
+/* Returns the static pool's experts of a layer; NULL: each step has its own. */
+static const int32_t *members_of(const exf_fold_rewriter *f, int index)
+{
+    return f->pool ? f->pool->members + (size_t)index * (size_t)f->pool->size : NULL;
+}
+
 /* Puts the router's choice among the pool in place of a step's routes outside of it; row [io->rows] are the tokens' rows in
  * the run. */
 static exf_fold_status fold_by_router(const exf_fold_rewriter *f, const exf_routes *r, const exf_fold_routes *io,
                                       const size_t *row, const exf_fold_tables *t, int index, int worker)
 {
-    const exf_fold_decode_options *d = &f->v->decode_options;
-    const int32_t *members = f->pool ? f->pool->members + (size_t)index * (size_t)f->pool->size : NULL;
-    exf_fold_stand_in_options o = {
-        .pool = d->pool, .importance = d->importance, .weights = f->v->stand_in_weights, .ridge = d->ridge};
+    exf_fold_stand_in_options o = exf_fold_stand_ins_of(f);
     exf_fold_scores s = fill_scores(f, r, io->rows, row, worker);
-    if (o.weights == EXF_FOLD_STAND_INS_ROUTE && !f->a->router.renormalise) o.weights = EXF_FOLD_STAND_INS_GATE;
-    return exf_fold_decode_stand_ins_cpu(io, &s, members, t, &o);
-}
-
-/* Fills target [E] of a static pool whose weights are joint: the member of largest |cosine|, -1 inside the pool. */
-static void find_static_targets(const exf_fold_rewriter *f, const exf_fold_tables *t, int index, int16_t *target)
-{
-    const int32_t *members = f->pool->members + (size_t)index * (size_t)f->pool->size;
-    for (int e = 0; e < t->n_experts; e++) {
-        const float *cosine = t->cosine + (size_t)e * (size_t)t->n_experts;
-        int best = members[0], inside = 0;
-        for (int i = 0; i < f->pool->size; i++) {
-            inside |= members[i] == e;
-            if (exf_fold_likeness(cosine[members[i]]) > exf_fold_likeness(cosine[best])) best = members[i];
-        }
-        target[e] = (int16_t)(inside ? -1 : best);
-    }
+    return exf_fold_decode_stand_ins_cpu(io, &s, members_of(f, index), t, &o);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -178,7 +184,6 @@ typedef struct {
     const exf_routes *routes;
     exf_fold_tables tables;
     int index;
-    int16_t target[EXF_FOLD_MAX_E]; /* of a static pool with joint weights */
 } decode_job;
 
 /* The streams of these draws begin after those of random prefill folds, which are the layers' numbers. */
@@ -214,25 +219,33 @@ static exf_fold_status fold_at_random(const decode_job *j, const exf_fold_routes
     return EXF_FOLD_OK;
 }
 
+exf_steps_form exf_fold_decode_form_of(const exf_variant *v)
+{
+    if (v->by_router) return EXF_STEPS_BY_ROUTER;
+    if (v->decode_projector->apply == EXF_APPLY_JOINTLY) return EXF_STEPS_JOINED;
+    return v->decode == EXF_DECODE_STATIC ? EXF_STEPS_REMAPPED : EXF_STEPS_BY_PAIR;
+}
+
 /* Folds the rows of a step, the first of which is row `first` of the schedule. */
 static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io, size_t first, int worker)
 {
     const exf_fold_rewriter *f = j->f;
     const exf_fold_tables *t = &j->tables;
+    exf_fold_decode_options o = exf_fold_decode_options_of(f, members_of(f, j->index));
     size_t e = (size_t)f->t->shape.n_experts, at = (size_t)j->index * e;
     if (f->v->outside == EXF_OUTSIDE_RANDOM) return fold_at_random(j, io, first);
-    if (f->v->by_router) return fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
     if (f->v->decode == EXF_DECODE_SERE) {
         reroute_tokens(f, io, j->index);
         return EXF_FOLD_OK;
     }
-    if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) {
-        exf_fold_join_rows(io, j->target, t, exf_fold_ridge(f->v->decode_options.ridge));
-        return EXF_FOLD_OK;
+    switch (exf_fold_decode_form_of(f->v)) {
+    case EXF_STEPS_BY_ROUTER: return fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
+    case EXF_STEPS_JOINED: return exf_fold_decode_joint_cpu(io, t, &o);
+    case EXF_STEPS_REMAPPED:
+        return exf_fold_decode_static_cpu(io, f->pool->target_ids + at, f->pool->target_scale + at, (int)e);
+    case EXF_STEPS_BY_PAIR: break;
     }
-    if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
-    if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
-    return exf_fold_decode_static_cpu(io, f->pool->target_ids + at, f->pool->target_scale + at, (int)e);
+    return exf_fold_decode_cpu(io, t, &o);
 }
 
 /* Multiplies a token's kept weights w [K] so that they have the sum of all, before [K]; where none is kept they stay. */
@@ -295,8 +308,7 @@ static exf_code rewrite_steps(const decode_job *j, size_t i, int worker, exf_err
 
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
-    decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index, {0}};
-    if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) find_static_targets(f, &j.tables, index, j.target);
+    decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index};
     size_t n = (f->schedule->n_steps + STEPS - 1) / STEPS;
     exf_loop loop = EXF_LOOP;
 #pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, f->schedule->threads))

@@ -1,6 +1,6 @@
 /* fold_device.c - folds routes in GPU memory, and counts there what runs (kernels/fold/route_fold.h), so that the host waits for
- * neither.  What the kernels do not do is folded on the host: random prefill and prefill by vectors; in
- * decode sere, fold=random, targets=router and a static pool with joint weights. */
+ * neither.  What the kernels do not do is folded on the host: random prefill and prefill by vectors; in decode sere and
+ * fold=random. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
@@ -33,8 +33,7 @@ int exf_fold_runs_on_device(const exf_fold_rewriter *f)
     const exf_variant *v = f->v;
     if (!v) return 1;
     if (v->prefill != EXF_PREFILL_NONE && (v->prefill == EXF_PREFILL_RANDOM || exf_variant_wants_vectors(v))) return 0;
-    if (v->decode == EXF_DECODE_SERE || v->by_router || v->outside == EXF_OUTSIDE_RANDOM) return 0;
-    return !(v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY);
+    return v->decode != EXF_DECODE_SERE && v->outside != EXF_OUTSIDE_RANDOM;
 }
 
 /* ---- a layer's arrays ---------------------------------------------------------------------------------- */
@@ -43,7 +42,9 @@ int exf_fold_runs_on_device(const exf_fold_rewriter *f)
 static const void *layer_array(const exf_fold_rewriter *f, int which, int index, size_t *bytes)
 {
     size_t e = (size_t)f->t->shape.n_experts, at = (size_t)index, row = at * e, cell = row * e;
-    int prefill = folds_prefill(f->v), decode = folds_decode(f->v) && f->v->decode == EXF_DECODE_DYNAMIC, moves = f->pool != NULL;
+    int prefill = folds_prefill(f->v), moves = folds_decode(f->v) && exf_fold_decode_form_of(f->v) == EXF_STEPS_REMAPPED;
+    int decode = folds_decode(f->v) && !moves, given = decode && f->pool;
+    size_t members = given ? (size_t)f->pool->size : 0;
     const struct {
         int read;
         const void *array;
@@ -58,6 +59,7 @@ static const void *layer_array(const exf_fold_rewriter *f, int which, int index,
         [EXF_FOLD_RMS] = {prefill || decode, f->t->rms, row, e},
         [EXF_FOLD_TARGET_IDS] = {moves, moves ? f->pool->target_ids : NULL, row, e},
         [EXF_FOLD_TARGET_SCALE] = {moves, moves ? f->pool->target_scale : NULL, row, e},
+        [EXF_FOLD_MEMBERS] = {given, given ? f->pool->members : NULL, at * members, members},
     };
     *bytes = list[which].read && list[which].array ? 4 * list[which].n : 0; /* float and int32_t */
     return *bytes ? (const char *)list[which].array + 4 * list[which].from : NULL;
@@ -107,7 +109,8 @@ static exf_fold_tables tables_there(const exf_fold_rewriter *f, int coeff, int l
 static size_t workspace_bytes(const exf_fold_rewriter *f)
 {
     if (!folds_prefill(f->v) && !folds_decode(f->v)) return 0;
-    return exf_route_fold_workspace(f->schedule->batch->n_tokens, f->schedule->widest, f->a->top_k);
+    return exf_route_fold_workspace(f->schedule->batch->n_tokens, f->schedule->widest, f->a->top_k,
+                                    f->v->by_router ? f->a->n_experts : 0);
 }
 
 static size_t prefill_bytes(const exf_fold_rewriter *f)
@@ -295,17 +298,14 @@ static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_
     const exf_device_fold *d = &f->device_fold;
     routes.norms = f->v->decode_norms ? d->norms : NULL;
     routes.routed = routes.norms ? d->routed : NULL;
-    exf_steps_call c = {.form = EXF_STEPS_BY_PAIR, .steps = d->steps[own_schedule(f)],
-                        .tables = tables_there(f, EXF_FOLD_DECODE_COEFF, EXF_FOLD_DECODE_LOSS), .options = f->v->decode_options,
+    exf_steps_call c = {.form = exf_fold_decode_form_of(f->v), .steps = d->steps[own_schedule(f)],
+                        .tables = tables_there(f, EXF_FOLD_DECODE_COEFF, EXF_FOLD_DECODE_LOSS),
+                        .options = exf_fold_decode_options_of(f, on_device(f, EXF_FOLD_MEMBERS)),
+                        .target_ids = on_device(f, EXF_FOLD_TARGET_IDS), .target_scale = on_device(f, EXF_FOLD_TARGET_SCALE),
+                        .stand_ins = exf_fold_stand_ins_of(f), .members = on_device(f, EXF_FOLD_MEMBERS), .logits = r->logits,
+                        .bias = r->bias, .score = f->a->router.score,
+                        .drops = f->v->decode == EXF_DECODE_STATIC && f->v->decode_options.drop,
                         .renorms = f->v->outside == EXF_OUTSIDE_RENORMALISED, .workspace = d->workspace};
-    if (f->v->decode == EXF_DECODE_STATIC) {
-        c.form = EXF_STEPS_REMAPPED;
-        c.target_ids = on_device(f, EXF_FOLD_TARGET_IDS);
-        c.target_scale = on_device(f, EXF_FOLD_TARGET_SCALE);
-        c.drops = f->v->decode_options.drop;
-    } else if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) {
-        c.form = EXF_STEPS_JOINED;
-    }
     return d->b->gpu->step_routes(r->q, &routes, &c);
 }
 

@@ -40,6 +40,7 @@ enum {
     EXF_FOLD_RMS,
     EXF_FOLD_TARGET_IDS,
     EXF_FOLD_TARGET_SCALE,
+    EXF_FOLD_MEMBERS,
     EXF_FOLD_LAYER_ARRAYS
 };
 
@@ -107,6 +108,10 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf
 /* Rewrites the prefill positions, or the decode positions, of all routes. */
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
+/* Return the function of exfold/fold.h that D folds a step by, and its options; members: a static pool's, NULL: none. */
+exf_steps_form exf_fold_decode_form_of(const exf_variant *v);
+exf_fold_decode_options exf_fold_decode_options_of(const exf_fold_rewriter *f, const int32_t *members);
+exf_fold_stand_in_options exf_fold_stand_ins_of(const exf_fold_rewriter *f);
 
 /* Finds the vectors that the variant asks for, and the number of each pair among them. */
 exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;

@@ -126,7 +126,9 @@ static void count_fixed(plan_inputs *w)
     uint64_t routes = exf_route_set_bytes(n_tokens, a->top_k) * exf_demand_route_sets(w->d), tokens = n_tokens * sizeof(int32_t);
     uint64_t rotary = sizeof(float) * (uint64_t)w->batch->max_tokens *
                       (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
-    uint64_t logits = w->d->slot_logits ? sizeof(float) * n_tokens * (uint64_t)a->top_k : 0;
+    uint64_t slot_logits = w->d->slot_logits ? (uint64_t)a->top_k : 0;
+    uint64_t all_logits = (uint64_t)w->d->device_logits * (uint64_t)a->n_experts;
+    uint64_t logits = sizeof(float) * n_tokens * (slot_logits + all_logits);
     uint64_t mixing = w->replay ? 0 : sizeof(float) * n_tokens * (uint64_t)exf_residual_mixing(a);
     uint64_t scores = w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0;
     w->fixed = routes + tokens + (w->replay ? 0 : rotary) + mixing + scores + logits + queue_bytes + w->d->observers +

@@ -78,6 +78,7 @@ typedef struct {
     size_t pruned;   /* number of probing lanes that both prune experts and correct routed outputs */
     int logits;      /* arrays of router logits [T, E] in host memory: 2 with several lanes of which one wants them */
     int corrects;    /* 1: a rewriter corrects routed outputs */
+    int device_logits; /* the same in GPU memory, where a lane that wants them is rewritten there */
     int head;        /* 1: logits are observed */
     int scored;      /* 1: logits are scored on the GPU, which keeps the first lane's logits for comparison */
     int common_input;      /* tokens of each sequence on which all experts run */

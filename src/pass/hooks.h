@@ -197,6 +197,7 @@ typedef struct {
     struct exf_queue *q;
     int32_t *ids;
     float *weights;
+    const float *logits, *bias;
 } exf_device_routes;
 
 /* A rewriter may leave any function NULL.  It is called once per layer with the routes of the whole run, since a decode
@@ -204,7 +205,7 @@ typedef struct {
  * layer's routes may be rewritten twice (see exf_routes.probe). */
 typedef struct {
     void *self;
-    int wants_logits; /* 1: `rewrite` reads the router's logits */
+    int wants_logits; /* 1: `rewrite` reads the router's logits, or `device_rewrite` if there is one */
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
     const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);

@@ -85,12 +85,21 @@ out:
     return rc;
 }
 
-/* Returns where the router's logits go: the first lane's are read by probes and, while the lanes are joined, by all. */
-static float *logits_of(const exf_pass *p, size_t lane, int joined)
+/* Returns which of two arrays the router's logits go to: the first lane's are read by probes and, while the lanes are joined, by
+ * all.  wants: 1: the lane's rewriter reads them there. */
+static float *logits_of(float *const array[2], size_t lane, int joined, int wants)
 {
-    const exf_rewriter *r = p->lanes[lane].rewriter;
-    int wants = r && r->wants_logits;
-    return lane == 0 || (wants && joined) ? p->logits[0] : wants ? p->logits[1] : NULL;
+    return lane == 0 || (wants && joined) ? array[0] : wants ? array[1] : NULL;
+}
+
+/* Says where the router's logits of the lane go, in host memory and in the GPU's. */
+static void set_logits(exf_step *s)
+{
+    const exf_pass *p = s->p;
+    const exf_rewriter *r = p->lanes[s->lane].rewriter;
+    int wants = r && r->wants_logits, there = exf_rewrites_there(r, p->b);
+    s->moe.router_logits = s->logits = logits_of(p->logits, s->lane, s->joined, wants && !there);
+    s->logits_there = logits_of(p->logits_there, s->lane, s->joined, wants && there);
 }
 
 /* Tells the lane's observer where a MoE layer is.  The seconds count as observing, of all workers, since they wait for the one
@@ -158,7 +167,7 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     int group_by_group = can_run_group_by_group(&s), sweeps = moe_index >= 0 && o->sweeps > 1 && !group_by_group ? o->sweeps : 1;
     exf_code rc;
     s.joined = joined;
-    if (moe_index >= 0) s.moe.router_logits = s.logits = logits_of(p, lane, joined);
+    if (moe_index >= 0) set_logits(&s);
     if (o->input && !group_by_group) s.inputs = o;
     if (moe_index >= 0 && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
     EXF_TRY(group_by_group ? exf_mask_load(&s, p->lanes[lane].rewriter, err) : route_all(&s, err));

@@ -82,7 +82,7 @@ static int needs_squares(const exf_pass *p)
     return 0;
 }
 
-/* Runs the router; where something reads the logits they are left in s->logits. */
+/* Runs the router; where something reads the logits they are left in s->logits, and in s->logits_there. */
 static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span,
                                const exf_mixer_arrays *m, exf_err *err)
 {
@@ -96,6 +96,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     exf_matrix x = exf_f32(m->normed);
     size_t n_logits = (size_t)n * (size_t)a->n_experts;
     float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;
+    if (s->logits_there) logits = s->logits_there + span->offset * (size_t)a->n_experts;
     exf_code rc = EXF_OK;
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);

@@ -8,6 +8,11 @@ int exf_lane_keeps_router_routes(const exf_lane *lane)
     return exf_lane_observer(lane)->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
 }
 
+int exf_rewrites_there(const exf_rewriter *r, const struct exf_backend *b)
+{
+    return b->gpu && r && r->device_rewrite;
+}
+
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf_backend *b)
 {
     exf_demand d = {.lanes = n_lanes};
@@ -16,7 +21,9 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
         const exf_rewriter *r = lanes[i].rewriter;
         d.corrects |= r && r->correct;
         if (r) d.observers += r->device_bytes;
-        if (r && r->wants_logits) d.logits = n_lanes > 1 ? 2 : 1;
+        int wants = r && r->wants_logits, there = exf_rewrites_there(r, b);
+        if (wants && there) d.device_logits = n_lanes > 1 ? 2 : 1;
+        if (wants && !there) d.logits = n_lanes > 1 ? 2 : 1;
         d.head |= o->logits != NULL;
         d.scored |= o->logits && o->reads_device;
         if (b->gpu && o->device_bytes) d.observers += o->device_bytes(o->self, b);

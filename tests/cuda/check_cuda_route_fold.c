@@ -51,7 +51,7 @@ START_TEST(many_steps_are_those_of_the_host)
     exf_steps_call c = {.form = EXF_STEPS_BY_PAIR, .options = {.pool = 2}};
     c.steps = (exf_route_steps){ROWS, ROWS, device_put(&d, first, (ROWS + 1) * sizeof *first),
                                 device_put(&d, row, ROWS * sizeof *row), first, 1};
-    c.workspace = device_put(&d, NULL, exf_route_fold_workspace(ROWS, 1, K));
+    c.workspace = device_put(&d, NULL, exf_route_fold_workspace(ROWS, 1, K, 0));
     c.tables = (exf_fold_tables){.coeff = matrix_there, .loss = matrix_there, .norms = norms_there, .n_experts = E};
     t.coeff = t.loss = matrix;
     t.norms = norms;

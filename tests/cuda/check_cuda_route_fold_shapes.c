@@ -6,7 +6,7 @@
 #include "tests/support/pairwise.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
-enum { EXPERTS = 24, GUARD = 64 }; /* GUARD: bytes after an array */
+enum { EXPERTS = 40, GUARD = 64 }; /* GUARD: bytes after an array */
 static exf_err e;
 static fold_tables tables;
 
@@ -207,7 +207,7 @@ START_TEST(prefill_rows_are_those_of_the_cpu)
     const char *what = pairwise_name(prefill_dimensions, PREFILL_DIMENSIONS, s);
     run_here r = run_of((size_t)s->at[ROWS], s->at[TOP_K]);
     unsigned char *mask = test_memory(r.rows, 1);
-    size_t room = exf_route_fold_workspace(r.rows, 1, s->at[TOP_K]);
+    size_t room = exf_route_fold_workspace(r.rows, 1, s->at[TOP_K], 0);
     exf_prefill_call c = {.form = (exf_prefill_form)s->at[FORM], .options = EXF_FOLD_PREFILL_INIT, .budget = EXF_FOLD_BUDGET_INIT,
                           .keep = s->at[KEEP], .renorms = _i % 2, .factor = 1, .tau = 0.2, .widest = 1};
     for (size_t row = 0; row < r.rows; row++) mask[row] = row % 3 != 1;
@@ -236,7 +236,7 @@ END_TEST
 /* ROWS in steps of WIDEST, of one and of none.  REST 0: weights as they are folded, 1: dropped, 2: renormalised, 3: both. */
 enum { WIDEST = KEEP, REST = MASKED, STEP_DIMENSIONS = PREFILL_DIMENSIONS };
 static const dimension step_dimensions[] = {{"rows", 1, 65537}, {"top-k", 1, 16}, {"widest", 1, 65},
-                                            {"form", 0, 2},     {"rest", 0, 3},   {"norms", 0, 2}};
+                                            {"form", 0, 3},     {"rest", 0, 3},   {"norms", 0, 2}};
 
 static const boundary step_boundaries[] = {
     {"fold/route_fold_cuda.cu", "THREADS", ROWS, 256},
@@ -248,6 +248,9 @@ static const boundary step_boundaries[] = {
     {"fold/fold_joint_cuda.cu", "EXF_FOLD_THREADS / W", WIDEST, 512 / 16},
     {"fold/fold_joint_cuda.cu", "EXF_FOLD_THREADS / W", WIDEST, 512 / 8},
     {"fold/route_fold.h", "EXF_STEPS_JOINED", FORM, 1},
+    {"fold/route_fold.h", "EXF_STEPS_BY_ROUTER", FORM, 3},
+    {"fold/route_fold.h", "most_scored = 8192", ROWS, 8192}, /* rows of a tile with scores: one, two and three of them */
+    {"fold/route_fold.h", "most_scored = 8192", ROWS, 2 * 8192},
     {"fold/route_fold_cuda.cu", "c->drops, c->renorms", REST, 1},
     {"fold/route_fold_cuda.cu", "c->drops, c->renorms", REST, 2},
     {"fold/route_fold_cuda.cu", "if (!of.routed)", NORMED, 1},
@@ -297,9 +300,32 @@ static void put_back(int32_t *ids, float *weights, const int32_t *id, float *w, 
     }
 }
 
-static void step_here(run_here *r, const size_t *row, int n, const exf_steps_call *c, int norms, const int32_t *target,
-                      const float *scale)
+/* What a step is folded with on the CPU. */
+typedef struct {
+    int norms;
+    int32_t target[EXPERTS], member[EXPERTS];
+    float scale[EXPERTS], bias[EXPERTS];
+    const float *logits; /* [rows, EXPERTS] */
+} step_inputs;
+
+static exf_fold_status stand_in_here(const exf_fold_routes *io, const size_t *row, const exf_steps_call *c, const step_inputs *in)
 {
+    static float choice[65 * EXPERTS], gate[65 * EXPERTS];
+    for (int i = 0; i < io->rows; i++) {
+        double score[EXPERTS];
+        exf_router_scores_cpu(score, in->logits + row[i] * EXPERTS, c->score, EXPERTS);
+        for (int j = 0; j < EXPERTS; j++) {
+            gate[i * EXPERTS + j] = (float)score[j];
+            choice[i * EXPERTS + j] = (float)(c->bias ? score[j] + (double)in->bias[j] : score[j]);
+        }
+    }
+    exf_fold_scores s = {.choice = choice, .gate = gate, .type = EXF_FOLD_F32};
+    return exf_fold_decode_stand_ins_cpu(io, &s, c->members ? in->member : NULL, &tables.t, &c->stand_ins);
+}
+
+static void step_here(run_here *r, const size_t *row, int n, const exf_steps_call *c, const step_inputs *in)
+{
+    int norms = in->norms;
     static int32_t id[65 * FOLD_K];
     static float w[65 * FOLD_K], own[65 * FOLD_K];
     exf_fold_routes io = {.ids = id, .weights = w, .rows = n, .width = (int)r->k, .norms = norms ? own : NULL};
@@ -310,8 +336,9 @@ static void step_here(run_here *r, const size_t *row, int n, const exf_steps_cal
         w[i] = r->weights[from];
         own[i] = norms ? norm_here(r, row[i / r->k], i % r->k, norms) : 0;
     }
-    s = c->form == EXF_STEPS_REMAPPED ? exf_fold_decode_static_cpu(&io, target, scale, EXPERTS)
-        : c->form == EXF_STEPS_JOINED ? exf_fold_decode_joint_cpu(&io, &tables.t, &c->options)
+    s = c->form == EXF_STEPS_REMAPPED    ? exf_fold_decode_static_cpu(&io, in->target, in->scale, EXPERTS)
+        : c->form == EXF_STEPS_BY_ROUTER ? stand_in_here(&io, row, c, in)
+        : c->form == EXF_STEPS_JOINED    ? exf_fold_decode_joint_cpu(&io, &tables.t, &c->options)
                                       : exf_fold_decode_cpu(&io, &tables.t, &c->options);
     ck_assert_int_eq(s, EXF_FOLD_OK);
     for (size_t i = 0; i < (size_t)n; i++)
@@ -326,35 +353,46 @@ START_TEST(steps_are_those_of_the_cpu)
     size_t rows = (size_t)s->at[ROWS], *first = test_memory(3 * rows + 1, sizeof *first), *row = test_memory(rows, sizeof *row);
     size_t n = cut(first, rows, (size_t)s->at[WIDEST]), room;
     run_here r = run_of(rows + 20, s->at[TOP_K]);
-    int32_t target[EXPERTS];
-    float scale[EXPERTS];
+    step_inputs in = {.norms = s->at[NORMED]};
+    float *logits = test_memory(r.rows * EXPERTS, sizeof *logits);
     for (size_t i = 0; i < rows; i++) row[i] = rows + 9 - i;
     for (int i = 0; i < EXPERTS; i++) {
-        target[i] = i % 3 ? i : i / 2;
-        scale[i] = i % 3 ? 1 : 0.75f;
+        in.target[i] = i % 3 ? i : i / 2;
+        in.scale[i] = i % 3 ? 1 : 0.75f;
+        in.member[i] = i * 5 % EXPERTS;
+        in.bias[i] = 0.1f * (float)fold_uniform(13, 0, (uint64_t)i);
     }
+    for (size_t i = 0; i < r.rows * EXPERTS; i++) logits[i] = (float)(6 * fold_uniform(14, 0, i) - 3);
+    in.logits = logits;
     fold_fill_tables(&tables, EXPERTS, 6, TABLES_REAL);
     exf_run_routes there = run_there(&r, s->at[NORMED]);
     exf_steps_call c = {.form = (exf_steps_form)s->at[FORM], .options = EXF_FOLD_DECODE_INIT, .tables = tables_there(),
-                        .target_ids = device_put(&d, target, sizeof target), .target_scale = device_put(&d, scale, sizeof scale),
+                        .target_ids = device_put(&d, in.target, sizeof in.target),
+                        .target_scale = device_put(&d, in.scale, sizeof in.scale), .stand_ins = EXF_FOLD_STAND_IN_INIT,
+                        .logits = device_put(&d, logits, r.rows * EXPERTS * sizeof *logits), .score = (exf_router_score)(_i % 3),
+                        .members = _i % 4 == 0 ? device_put(&d, in.member, sizeof in.member) : NULL,
+                        .bias = _i % 2 ? device_put(&d, in.bias, sizeof in.bias) : NULL,
                         .drops = s->at[REST] % 2, .renorms = s->at[REST] / 2};
-    c.options.pool = 1 + _i % 9;
+    c.options.pool = c.stand_ins.pool = 1 + _i % 9;
+    c.stand_ins.weights = (exf_fold_stand_in_weights)(_i / 2 % 3);
+    c.stand_ins.importance = (exf_fold_importance)(_i / 3 % 3);
     c.steps = (exf_route_steps){n, rows, device_put(&d, first, (n + 1) * sizeof *first), device_put(&d, row, rows * sizeof *row),
                                 first, s->at[WIDEST]};
-    room = exf_route_fold_workspace(r.rows, s->at[WIDEST], s->at[TOP_K]);
+    room = exf_route_fold_workspace(r.rows, s->at[WIDEST], s->at[TOP_K], c.form == EXF_STEPS_BY_ROUTER ? EXPERTS : 0);
     c.workspace = put_guarded(NULL, room);
     ck_assert_int_eq(d.b->gpu->step_routes(d.q, &there, &c), EXF_FOLD_OK);
     ck_ok(d.b->finish(d.q, &e), e);
     for (size_t i = 0; i < n; i++)
         if (first[i + 1] > first[i])
-            step_here(&r, row + first[i], (int)(first[i + 1] - first[i]), &c, s->at[NORMED], target, scale);
+            step_here(&r, row + first[i], (int)(first[i + 1] - first[i]), &c, &in);
     assert_same_run(&there, &r, what);
     ck_assert_msg(guard_is_whole(c.workspace, room), "%s: written beyond the workspace", what);
-    const void *all[] = {c.target_ids, c.target_scale, c.steps.first, c.steps.row, c.workspace};
+    const void *all[] = {c.target_ids, c.target_scale, c.steps.first, c.steps.row, c.workspace, c.logits, c.members, c.bias};
     free_there(all, COUNT(all));
     free_tables(&c.tables);
     exf_mem_free(first);
     exf_mem_free(row);
+    exf_mem_free(logits);
     run_free(&r);
 }
 END_TEST

@@ -17,7 +17,10 @@ static const char *const device_fold_texts[] = {
     "D3:rank=score", "D2:projector=layer", "D3:projector=global", "D2:projector=joint", "D3:projector=joint,rank=energy,ridge=0.2",
     "D1:fallback=first", "D2:rank=score,loss=frobenius,max_loss=0.3,fallback=first", "D2:max_loss=0.3", "D2:pool=static",
     "D2:pool=static,by=reap,fold=drop", "D2:pool=static,fold=renorm", "reap4", "P1+D2", "P2+reap4", "P1:budget=topp+D2:pool=static",
-    "P2:projector=joint+D2:projector=joint", "P2:projector=layer+D3:projector=global,fold=drop"};
+    "P2:projector=joint+D2:projector=joint", "P2:projector=layer+D3:projector=global,fold=drop", "D3:targets=router",
+    "D2:targets=router,weights=route,rank=energy", "D3:targets=router,weights=gate,rank=score", "D2:pool=static,projector=joint",
+    "D2:pool=static,by=reap,projector=joint,ridge=0.2", "D2:pool=static,targets=router",
+    "D2:pool=static,by=reap,targets=router,weights=route", "P2:projector=joint+D3:targets=router,ridge=0"};
 enum { DEVICE_FOLD_TEXTS = sizeof device_fold_texts / sizeof *device_fold_texts };
 
 static inline void *device_fold_put(const exf_backend *b, exf_queue *q, const void *host, size_t bytes)
@@ -38,13 +41,20 @@ static inline void device_fold_rewrite(const exf_backend *b, exf_queue *q, exf_f
     size_t n = F_TOKENS * (size_t)r->top_k;
     int32_t *ids = device_fold_put(b, q, r->ids, n * sizeof *ids);
     float *weights = device_fold_put(b, q, r->weights, n * sizeof *weights);
+    size_t e = (size_t)r->n_experts;
+    float *logits = device_fold_put(b, q, r->logits, F_TOKENS * e * sizeof *logits);
+    float *bias = r->bias ? device_fold_put(b, q, r->bias, e * sizeof *bias) : NULL;
     exf_device_routes d = {.layer = r->layer, .moe_index = r->moe_index, .batch = r->batch, .n_experts = r->n_experts,
                            .top_k = r->top_k, .probe = r->probe, .by_token = r->by_token, .q = q, .ids = ids, .weights = weights};
+    if (w->wants_logits) {
+        d.logits = logits;
+        d.bias = bias;
+    }
     ck_ok(w->device_rewrite(w->self, &d, &err), err);
     ck_ok(b->download(q, r->ids, ids, n * sizeof *ids, &err), err);
     ck_ok(b->download(q, r->weights, weights, n * sizeof *weights, &err), err);
-    b->free(ids);
-    b->free(weights);
+    void *there[] = {ids, weights, logits, bias};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++) b->free(there[i]);
 }
 
 static inline void device_fold_compare(const fold_case *c, const exf_backend *b, exf_queue *q, const char *text)

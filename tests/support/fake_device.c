@@ -515,6 +515,23 @@ static void predict_norms(exf_queue *q, const exf_norm_head_call *c)
     }
 }
 
+/* Scores are [2, rows, E] after the routes in the workspace, which has room for the widest step. */
+static exf_fold_status stand_in(const exf_fold_routes *io, const size_t *row, const exf_steps_call *c, float *scores)
+{
+    double score[EXF_MAX_EXPERTS];
+    int e = c->tables.n_experts;
+    float *gate = scores + (size_t)io->rows * (size_t)e;
+    for (int i = 0; i < io->rows; i++) {
+        exf_router_scores_cpu(score, c->logits + row[i] * (size_t)e, c->score, e);
+        for (int j = 0; j < e; j++) {
+            gate[i * e + j] = (float)score[j];
+            scores[i * e + j] = (float)(score[j] + (c->bias ? (double)c->bias[j] : 0));
+        }
+    }
+    exf_fold_scores s = {.choice = scores, .gate = gate, .type = EXF_FOLD_F32};
+    return exf_fold_decode_stand_ins_cpu(io, &s, c->members, &c->tables, &c->stand_ins);
+}
+
 static exf_fold_status step_routes(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c)
 {
     size_t k = (size_t)r->top_k;
@@ -532,6 +549,8 @@ static exf_fold_status step_routes(exf_queue *q, const exf_run_routes *r, const 
         }
         exf_fold_status s = c->form == EXF_STEPS_REMAPPED
                                 ? exf_fold_decode_static_cpu(&io, c->target_ids, c->target_scale, c->tables.n_experts)
+                            : c->form == EXF_STEPS_BY_ROUTER
+                                ? stand_in(&io, c->steps.row + from, c, norms + (size_t)c->steps.widest * k)
                             : c->form == EXF_STEPS_JOINED ? exf_fold_decode_joint_cpu(&io, &c->tables, &c->options)
                                                           : exf_fold_decode_cpu(&io, &c->tables, &c->options);
         if (s != EXF_FOLD_OK) return s;

@@ -160,7 +160,7 @@ END_TEST
 
 START_TEST(baselines_need_no_device)
 {
-    static const char *const scalars[] = {"random2", "random1+D2", "sere2", "D2:fold=random", "D2:targets=router"};
+    static const char *const scalars[] = {"random2", "random1+D2", "sere2", "D2:fold=random"};
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
     for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {

@@ -217,9 +217,9 @@ START_TEST(what_cannot_be_predicted_is_refused)
                   "%s", err.msg);
     ck_ok(show(&h, f, 2, &err), err); /* no tables, nothing predicted */
     exf_fold_rewriter_free(f);
-    f = f_folder(&h.c, &v, "D3:norms=predicted,targets=router");
+    f = f_folder(&h.c, &v, "D3:norms=predicted,fold=random");
     ck_assert_int_eq(exf_fold_rewriter_callbacks(f)->device_open(f, NULL, &err), EXF_USAGE);
-    ck_assert_str_eq(err.msg, "variant \"D3:norms=predicted,targets=router\": folds by predicted norms on the CPU alone; set "
+    ck_assert_str_eq(err.msg, "variant \"D3:norms=predicted,fold=random\": folds by predicted norms on the CPU alone; set "
                               "runtime.backend to cpu");
     exf_fold_rewriter_free(f);
     h.c.tables.budget[10].predicted.mean = 0; /* 2 by stream */

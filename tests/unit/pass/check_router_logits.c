@@ -39,6 +39,14 @@ static exf_code route_again(void *self, exf_routes *r, exf_err *err)
     return rewrite_oddly(NULL, r, err);
 }
 
+/* The same in the memory of the fake device, which is the host's. */
+static exf_code route_again_there(void *self, const exf_device_routes *d, exf_err *err)
+{
+    exf_routes r = {.layer = d->layer, .batch = d->batch, .n_experts = d->n_experts, .top_k = d->top_k, .probe = d->probe,
+                    .by_token = d->by_token, .ids = d->ids, .weights = d->weights, .logits = d->logits, .bias = d->bias};
+    return route_again(self, &r, err);
+}
+
 static exf_code sees_none(void *self, exf_routes *r, exf_err *err)
 {
     ck_assert_ptr_null(r->logits);
@@ -52,8 +60,9 @@ static size_t scored_layers(const golden_case *c)
     return n;
 }
 
-/* Lanes that want logits, one that prunes between them and one that wants none. */
-static void run_lanes(const char *family, const exf_backend *b)
+/* Lanes that want logits, one that prunes between them and one that wants none; `there` of the first two are rewritten in GPU
+ * memory. */
+static void run_lanes(const char *family, const exf_backend *b, int there)
 {
     golden_case c;
     golden_open(&c, family);
@@ -63,6 +72,7 @@ static void run_lanes(const char *family, const exf_backend *b)
     r.rewriter[2] = (exf_rewriter){.self = &c.model->arch.n_experts, .retained_experts = prune};
     r.rewriter[3] = (exf_rewriter){.rewrite = sees_none};
     r.rewriter[4] = (exf_rewriter){.self = &w[1], .rewrite = route_again, .wants_logits = 1};
+    for (int i = 0; i < there; i++) r.rewriter[i ? 4 : 1].device_rewrite = route_again_there;
     lanes_forward(&r, &c, 1);
     for (int i = 0; i < 2; i++) {
         ck_assert_uint_eq(w[i].rows, scored_layers(&c) * c.batch.n_tokens);
@@ -74,13 +84,13 @@ static void run_lanes(const char *family, const exf_backend *b)
 
 START_TEST(routes_come_from_the_logits)
 {
-    run_lanes(golden_families[_i], NULL);
+    run_lanes(golden_families[_i], NULL, 0);
 }
 END_TEST
 
 START_TEST(routes_come_from_the_logits_on_a_device)
 {
-    run_lanes(golden_families[_i], fake_device((uint64_t)1 << 40));
+    for (int there = 0; there <= 2; there++) run_lanes(golden_families[_i], fake_device((uint64_t)1 << 40), there);
 }
 END_TEST
 
@@ -198,6 +208,10 @@ START_TEST(plans_count_them)
     ck_assert_uint_eq(exf_demand_logits_bytes(&none, 10, 16), 0);
     ck_assert_uint_eq(exf_demand_logits_bytes(&one, 10, 16), 10 * 16 * 4);
     ck_assert_uint_eq(exf_demand_logits_bytes(&both, 10, 16), 2 * 10 * 16 * 4);
+    wants.device_rewrite = route_again_there;
+    both = exf_demand_of(lanes, 2, fake_device((uint64_t)1 << 40));
+    ck_assert_uint_eq(exf_demand_logits_bytes(&both, 10, 16), 0);
+    ck_assert_int_eq(both.device_logits, 2);
 }
 END_TEST
 
