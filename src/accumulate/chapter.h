@@ -23,12 +23,12 @@ static inline exf_matrix exf_outputs_of(const exf_moe_block *b)
 /* ---- chapter_stream.c ---------------------------------------------------------------------------------- */
 
 typedef struct {
-    exf_exact *sum, *inverse; /* [n_workers] */
-    uint64_t *count;  /* [n_workers] tokens */
+    exf_exact *sum, *inverse, *first; /* [n_workers] first: of the sequences' first tokens alone */
+    uint64_t *count, *first_count;    /* [n_workers] tokens */
     const exf_backend *b;       /* a device's; NULL: blocks come in host memory */
-    exf_row_energies *device;   /* in device memory */
+    exf_row_energies *device;   /* [2] in device memory: of all tokens, and of the sequences' first */
     exf_queue *q;               /* queue of the last device block; NULL: none in this layer */
-    uint64_t device_count;
+    uint64_t device_count, device_first_count;
 } exf_stream_energy;
 
 /* ---- chapter_sequences.c ------------------------------------------------------------------------------- */

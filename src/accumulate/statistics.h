@@ -87,6 +87,9 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
      * the tokens that they are over: fewer than the stream's where a part is older than version 6. */\
     X(stream_inverse_sq,     LAYER,  EXACT, STREAM,    "stream_inverse/sq", "stream_inverse/exact")   \
     X(stream_inverse_count,  LAYER,  COUNT, STREAM,    NULL,                "stream_inverse/count")   \
+    /* The squared norms of the sequences' first tokens, where models keep massive activations. */    \
+    X(stream_first_sq,       LAYER,  EXACT, STREAM,    "stream_first/sq",   "stream_first/exact")     \
+    X(stream_first_count,    LAYER,  COUNT, STREAM,    NULL,                "stream_first/count")     \
     /* Slots of the layer's tokens that hold no expert, since a hash layer names one twice. */        \
     X(empty_slots,           LAYER,  COUNT, OBSERVED,  NULL,                "empty_slots")
 

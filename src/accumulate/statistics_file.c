@@ -53,6 +53,7 @@
  *   /layers/<l>/stream_inverse/sq  F64 [1] and exact U64 [1, 3]  inverses of the squared norms of the residual stream, each norm
  *       counting as 2^-32 at least, summed over tokens
  *   /layers/<l>/stream_inverse/count  U64 [1]   tokens that it is over: of merged files, those of the parts that have it
+ *   /layers/<l>/stream_first/sq, exact, count   as stream, over the first tokens of sequences; absent: not observed
  * Since version 6; absent: not known, since some part is older:
  *   /layers/<l>/cosine_sum         F64 [E, E] and exact/...: cosines of the outputs of source and target, symmetric
  * In files of common input with the fact accumulate.bare_router; absent: not observed:

@@ -19,6 +19,7 @@ exf_massive exf_massive_of(const exf_layer_statistics *s)
     if (*s->stream_count && *s->stream_inverse_count)
         m.spread = exf_exact_value(s->stream_sq) / (double)*s->stream_count *
                    (exf_exact_value(s->stream_inverse_sq) / (double)*s->stream_inverse_count);
+    if (*s->stream_first_count) m.first = exf_exact_value(s->stream_first_sq) / exf_exact_value(s->stream_sq);
     for (int e = 0; e < s->n_experts; e++) all += exf_exact_value(&s->sq_sum[e]);
     for (int e = 0; e < s->n_experts; e++) {
         double n = (double)s->norm_count[e], mean = exf_exact_value(&s->norm_sum[e]), sq = exf_exact_value(&s->sq_sum[e]);
@@ -41,12 +42,26 @@ static void add_layers(exf_text *out, const exf_tables *t, const exf_massive *la
     }
 }
 
+/* Writes the least and the most of the named layers' energy that the first tokens of sequences have, in percent; nothing where no
+ * layer is named, or where statistics of earlier programs do not tell. */
+static void add_first_tokens(exf_text *out, const exf_tables *t, const exf_massive *layer)
+{
+    double least = INFINITY, most = 0;
+    for (int l = 0; l < t->n_layers; l++) {
+        if (layer[l].spread <= most_spread) continue;
+        least = fmin(least, layer[l].first);
+        most = fmax(most, layer[l].first);
+    }
+    if (most > 0) exf_text_appendf(out, "%.1f to %.1f %%", 100 * least, 100 * most);
+}
+
 exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err)
 {
-    exf_text layers = {0}, experts = {0};
+    exf_text layers = {0}, experts = {0}, tokens = {0};
     double largest = 0;
     exf_code rc;
     add_layers(&layers, t, layer);
+    add_first_tokens(&tokens, t, layer);
     for (int l = 0; l < t->n_layers; l++) {
         largest = fmax(largest, layer[l].spread);
         if (layer[l].expert < 0) continue;
@@ -55,10 +70,15 @@ exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err
     }
     EXF_TRY(exf_text_end(&layers, err));
     EXF_TRY(exf_text_end(&experts, err));
+    EXF_TRY(exf_text_end(&tokens, err));
     if (layers.len) {
         EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.massive_layers", "%s", layers.s));
         exf_log_info("massive activations: after layers %s a few tokens' streams are so large that the mean square is up to %.3g "
                      "times what most tokens have", layers.s, largest);
+    }
+    if (tokens.len) {
+        EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.massive_first_tokens", "%s", tokens.s));
+        exf_log_info("massive activations: the first tokens of sequences have %s of these layers' energy", tokens.s);
     }
     if (experts.len) {
         EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.massive_experts", "%s", experts.s));
@@ -68,5 +88,6 @@ exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err
 out:
     exf_text_free(&layers);
     exf_text_free(&experts);
+    exf_text_free(&tokens);
     return rc;
 }

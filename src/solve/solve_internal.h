@@ -40,9 +40,10 @@ typedef struct {
     double spread; /* E ||x||^2 times E 1 / ||x||^2 of the residual stream after the layer; 1: all tokens are alike; 0: not known */
     int expert;    /* of those whose outputs are a few tokens', the one with most of the layer's energy; -1: there is none */
     double share;  /* its share of that energy, 0 to 1 */
+    double first;  /* share of the stream's energy that the sequences' first tokens have; 0: not known */
 } exf_massive;
 exf_massive exf_massive_of(const exf_layer_statistics *s);
-/* Adds the facts solve.massive_layers and solve.massive_experts, each where it names something, and says so; layer: [n_layers]. */
+/* Adds the facts solve.massive_layers, _experts and _first_tokens, each where it names something, and says so; layer: [n_layers]. */
 exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err) EXF_CHECKED;
 
 /* ---- measures.c: statistics of experts and pairs beside projectors, and pools by them --------- */

@@ -69,6 +69,8 @@ static void nothing_is_left(void *sums, int n_experts)
     memset(left.stream_sq, 0, sizeof *left.stream_sq);
     memset(left.stream_inverse_sq, 0, sizeof *left.stream_inverse_sq);
     *left.stream_inverse_count = 0;
+    memset(left.stream_first_sq, 0, sizeof *left.stream_first_sq);
+    *left.stream_first_count = 0;
     memset(left.bare_norm_sum, 0, (size_t)n_experts * sizeof *left.bare_norm_sum);
     memset(left.bare_contribution_sum, 0, (size_t)n_experts * sizeof *left.bare_contribution_sum);
     memset(left.bare_count, 0, (size_t)n_experts * sizeof *left.bare_count);

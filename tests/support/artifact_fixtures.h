@@ -124,6 +124,8 @@ static inline void fill_statistics(exf_layer_statistics *s, const exf_run_shape 
     *s->stream_count = (uint64_t)(20 + seed);
     exf_exact_add(s->stream_inverse_sq, 30.5 + seed);
     *s->stream_inverse_count = (uint64_t)(20 + seed);
+    exf_exact_add(s->stream_first_sq, 3.5 + seed);
+    *s->stream_first_count = (uint64_t)(2 + seed);
 }
 
 /* Room for `cap` tokens, the first n of which are filled; keys rise by 100, and from 0 to 99 by seed. */

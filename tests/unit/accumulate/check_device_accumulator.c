@@ -66,7 +66,7 @@ static void accumulate(taken *t, const golden_case *c, const exf_backend *b, con
     exf_provenance_free(&p);
 }
 
-static void assert_same(const taken *cpu, const taken *gpu, const char *family)
+static void assert_same(const taken *cpu, const taken *gpu, const golden_case *c, const char *family)
 {
     for (int l = 0; l < cpu->n; l++) {
         const exf_layer_statistics *a = &cpu->layer[l], *b = &gpu->layer[l];
@@ -79,6 +79,10 @@ static void assert_same(const taken *cpu, const taken *gpu, const char *family)
         }
         ck_assert_uint_eq(*a->stream_count, *b->stream_count);
         ck_assert_double_le(fabs(exf_exact_value(a->stream_sq) / exf_exact_value(b->stream_sq) - 1), 1e-4);
+        ck_assert_uint_eq(*a->stream_first_count, c->batch.n_sequences);
+        ck_assert_uint_eq(*b->stream_first_count, c->batch.n_sequences);
+        ck_assert_double_le(fabs(exf_exact_value(a->stream_first_sq) / exf_exact_value(b->stream_first_sq) - 1), 1e-4);
+        ck_assert_double_lt(exf_exact_value(a->stream_first_sq), exf_exact_value(a->stream_sq));
         ck_assert_uint_eq(a->routes.n, b->routes.n);
         ck_assert(!slots || memcmp(a->routes.ids, b->routes.ids, slots * sizeof *a->routes.ids) == 0);
         ck_assert(!slots || memcmp(a->routes.key, b->routes.key, a->routes.n * sizeof *a->routes.key) == 0);
@@ -105,7 +109,7 @@ START_TEST(a_pass_on_a_gpu_gives_the_same_sums)
     accumulate(&gpu, &c, b, &options[_i % 4]);
     b->gpu->memory(&after, &peak);
     ck_assert_uint_eq(before, after);
-    assert_same(&cpu, &gpu, family);
+    assert_same(&cpu, &gpu, &c, family);
     for (int l = 0; l < cpu.n; l++) {
         exf_layer_statistics_free(&cpu.layer[l]);
         exf_layer_statistics_free(&gpu.layer[l]);

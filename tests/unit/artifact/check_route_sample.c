@@ -120,8 +120,8 @@ START_TEST(statistics_hold_the_sample_and_the_stream)
     ck_assert_uint_eq(back.routes.n, 7);
     s.routes.n = 0;
     *s.stream_count = 0;
-    *s.stream_sq = *s.stream_inverse_sq = (exf_exact){{0, 0, 0}};
-    *s.stream_inverse_count = 0;
+    *s.stream_sq = *s.stream_inverse_sq = *s.stream_first_sq = (exf_exact){{0, 0, 0}};
+    *s.stream_inverse_count = *s.stream_first_count = 0;
     ck_ok(write_layer("s.h5", &s, &e), e); /* without either */
     ck_ok(read_layer("s.h5", &back, &e), e);
     ck_assert(same_statistics(&s, &back));

@@ -18,6 +18,10 @@ static void fill(exf_layer_statistics *s, double stream, double output)
         exf_exact_add(s->stream_sq, x);
         exf_exact_add(s->stream_inverse_sq, 1 / x);
         ++*s->stream_count, ++*s->stream_inverse_count;
+        if (t % 512 == 0) {
+            exf_exact_add(s->stream_first_sq, x);
+            ++*s->stream_first_count;
+        }
         for (int i = 0; i < E; i++) {
             double norm = i == 2 && t == 0 ? output : 1;
             exf_exact_add(&s->norm_sum[i], norm);
@@ -47,6 +51,7 @@ START_TEST(layers_and_experts_of_a_few_tokens_are_named)
     ck_ok(exf_massive_facts(&t, layer, &e), e);
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.massive_layers"), "2-3,6");
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.massive_experts"), "2 of layer 2 (100 %)");
+    ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.massive_first_tokens"), "90.7 to 99.9 %");
     exf_tables_free(&t);
     exf_layer_statistics_free(&s);
 }
