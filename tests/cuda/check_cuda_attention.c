@@ -133,6 +133,31 @@ START_TEST(rounded_output_has_the_bits_in_large_blocks)
 }
 END_TEST
 
+/* Tokens that a byte chooses, by the kernel without tensor cores in either mode. */
+START_TEST(chosen_tokens_are_attended)
+{
+    enum { T = 150, HEADS = 4, D = 24, DV = 20 };
+    exf_attention_shape shape = {.n_tokens = T, .n_heads = HEADS, .n_kv = 2, .d = D, .dv = DV, .ldq = HEADS * D, .ldk = 2 * D,
+                                 .ldv = 2 * DV, .ldo = HEADS * DV, .scale = (float)(1 / sqrt(D))};
+    unsigned char *bytes = test_memory((T * T + 3) / 4, sizeof(float));
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < T; j++) bytes[t * T + j] = j == t || (t * 7 + j * 5) % 3 == 0;
+    pair_array q = pair_reals(&p, T * HEADS * D, 1, 2), k = pair_reals(&p, T * 2 * D, 2, 2), v = pair_reals(&p, T * 2 * DV, 3, 1),
+               out = pair_reals(&p, T * HEADS * DV, 4, 1), chosen = pair_of(&p, bytes, (T * T + 3) / 4);
+    size_t host = p.b[0]->attention_workspace(&shape), device = p.b[1]->attention_workspace(&shape);
+    pair_array space = pair_reals(&p, (host > device ? host : device) + 1, 5, 1e30f);
+    pair_compute(&p, (exf_compute)_i);
+    for (int s = 0; s < 2; s++) {
+        shape.chosen = (const unsigned char *)chosen.f[s];
+        p.b[s]->attention(p.q[s], out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]);
+    }
+    pair_near(&out, 2e-6, "attention to chosen tokens");
+    pair_array *arrays[] = {&q, &k, &v, &out, &chosen, &space};
+    for (int i = 0; i < 6; i++) pair_free(arrays[i]);
+    exf_mem_free(bytes);
+}
+END_TEST
+
 START_TEST(rounded_output_is_refused_in_float32)
 {
     exf_attention_shape shape = {.n_tokens = 1, .n_heads = 1, .n_kv = 1, .d = 64, .dv = 64, .ldq = 64, .ldk = 64, .ldv = 64,
@@ -277,6 +302,7 @@ static TCase *cases_of(const char *name, void (*open)(void))
     tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
     tcase_add_loop_test(t, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
     tcase_add_loop_test(t, rounded_output_has_the_bits_in_large_blocks, 0, COUNT(followed));
+    tcase_add_loop_test(t, chosen_tokens_are_attended, 0, 2);
     tcase_add_test(t, rounded_output_is_refused_in_float32);
     return t;
 }
