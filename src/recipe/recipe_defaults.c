@@ -35,6 +35,7 @@ static const exf_released_model models[] = {
     {"Qwen2-57B-A14B", "recipes/qwen2-57b-a14b.yaml", "qwen2_moe", 28, 64, 8, 3584},
     {"DeepSeek-V3", "recipes/deepseek-v3.yaml", "deepseek_v3", 61, 256, 8, 7168},
     {"Kimi-K2", "recipes/kimi-k2.yaml", "deepseek_v3", 61, 384, 8, 7168},
+    {"GLM-4.7-Flash", "recipes/glm-4.7-flash.yaml", "glm4_moe_lite", 47, 64, 4, 2048},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -1,5 +1,5 @@
-/* check_family_configs.c - what config.json says of MiniMax-M2, Qwen3-Next and gpt-oss: fields that change the architecture, and
- * those that are refused. */
+/* check_family_configs.c - what config.json says of families beside the first ones: fields that change the architecture, and those
+ * that are refused. */
 #include "tests/support/fixtures.h"
 
 #include "base/file.h"
@@ -49,6 +49,15 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"gpt_oss", "\"sliding_window\": 8", "\"sliding_window\": 0", "\"sliding_window\" 0"},
     {"gpt_oss", "\"sliding_window\": 8,", "", "\"sliding_window\""},
     {"gpt_oss_mxfp4", "\"intermediate_size\": 32", "\"intermediate_size\": 24", "\"intermediate_size\" 24"},
+    {"qwen3_next", "\"partial_rotary_factor\": 0.25,", "\"partial_rotary_factor\": 0.25, \"output_gate_type\": \"sigmoid\",",
+     "\"output_gate_type\" sigmoid"},
+    {"glm4_moe_lite", "\"first_k_dense_replace\": 1",
+     "\"first_k_dense_replace\": 1, \"mlp_layer_types\": [\"dense\", \"dense\", \"sparse\"]",
+     "layer 1 dense \"mlp_layer_types\" sparse \"first_k_dense_replace\""},
+    {"glm4_moe_lite", "\"first_k_dense_replace\": 1", "\"mlp_layer_types\": [\"dense\", \"dense\", \"dense\"]", "3 layers"},
+    {"glm4_moe_lite", "\"first_k_dense_replace\": 1", "\"mlp_layer_types\": [\"dense\", \"mixed\", \"sparse\"]",
+     "\"mlp_layer_types\"[1] mixed"},
+    {"glm4_moe_lite", "\"partial_rotary_factor\": 1.0", "\"partial_rotary_factor\": 0.5", "\"partial_rotary_factor 0.5"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
