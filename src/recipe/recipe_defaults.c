@@ -36,6 +36,7 @@ static const exf_released_model models[] = {
     {"DeepSeek-V3", "recipes/deepseek-v3.yaml", "deepseek_v3", 61, 256, 8, 7168},
     {"Kimi-K2", "recipes/kimi-k2.yaml", "deepseek_v3", 61, 384, 8, 7168},
     {"GLM-4.7-Flash", "recipes/glm-4.7-flash.yaml", "glm4_moe_lite", 47, 64, 4, 2048},
+    {"dots.llm1", "recipes/dots.llm1.yaml", "dots1", 62, 128, 6, 4096},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

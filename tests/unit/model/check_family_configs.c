@@ -58,6 +58,8 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"glm4_moe_lite", "\"first_k_dense_replace\": 1", "\"mlp_layer_types\": [\"dense\", \"mixed\", \"sparse\"]",
      "\"mlp_layer_types\"[1] mixed"},
     {"glm4_moe_lite", "\"partial_rotary_factor\": 1.0", "\"partial_rotary_factor\": 0.5", "\"partial_rotary_factor 0.5"},
+    {"dots1", "\"sliding_window\": 8,", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"],",
+     "layer 1 \"sliding_window\""},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
