@@ -37,6 +37,7 @@ static const exf_released_model models[] = {
     {"Kimi-K2", "recipes/kimi-k2.yaml", "deepseek_v3", 61, 384, 8, 7168},
     {"GLM-4.7-Flash", "recipes/glm-4.7-flash.yaml", "glm4_moe_lite", 47, 64, 4, 2048},
     {"dots.llm1", "recipes/dots.llm1.yaml", "dots1", 62, 128, 6, 4096},
+    {"GLM-4.5V", "recipes/glm-4.5v.yaml", "glm4v_moe", 46, 128, 8, 4096},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

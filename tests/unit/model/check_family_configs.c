@@ -60,6 +60,9 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"glm4_moe_lite", "\"partial_rotary_factor\": 1.0", "\"partial_rotary_factor\": 0.5", "\"partial_rotary_factor 0.5"},
     {"dots1", "\"sliding_window\": 8,", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"],",
      "layer 1 \"sliding_window\""},
+    {"glm4v_moe", "\"partial_rotary_factor\": 0.5,", "", "\"partial_rotary_factor"},
+    {"glm4v_moe", "\"use_qk_norm\": false", "\"use_qk_norm\": true", "\"use_qk_norm\" true"},
+    {"glm4v_moe", "\"glm4v_moe_text\"", "\"glm4_moe\"", "\"text_config.model_type\" glm4_moe"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
