@@ -38,6 +38,7 @@ static const exf_released_model models[] = {
     {"GLM-4.7-Flash", "recipes/glm-4.7-flash.yaml", "glm4_moe_lite", 47, 64, 4, 2048},
     {"dots.llm1", "recipes/dots.llm1.yaml", "dots1", 62, 128, 6, 4096},
     {"GLM-4.5V", "recipes/glm-4.5v.yaml", "glm4v_moe", 46, 128, 8, 4096},
+    {"Qwen3-VL-30B-A3B", "recipes/qwen3-vl-30b-a3b.yaml", "qwen3_vl_moe", 48, 128, 8, 2048},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -63,6 +63,9 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"glm4v_moe", "\"partial_rotary_factor\": 0.5,", "", "\"partial_rotary_factor"},
     {"glm4v_moe", "\"use_qk_norm\": false", "\"use_qk_norm\": true", "\"use_qk_norm\" true"},
     {"glm4v_moe", "\"glm4v_moe_text\"", "\"glm4_moe\"", "\"text_config.model_type\" glm4_moe"},
+    {"qwen3_vl_moe", "\"moe_intermediate_size\": 24", "\"moe_intermediate_size\": 32",
+     "\"hidden_size\" 64 \"moe_intermediate_size\" 32"},
+    {"qwen3_vl_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "\"norm_topk_prob\" false"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
