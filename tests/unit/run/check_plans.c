@@ -47,6 +47,7 @@ static const struct {
     {"dots.llm1", "dots1", 285548779008u, 0, 62, 32, 4096, 1},
     {"glm-4.5v", "glm4v_moe", 213704514048u, 0, 46, 32, 4096, 1},
     {"qwen3-vl-30b-a3b", "qwen3_vl_moe", 61064245248u, 0, 48, 32, 4096, 1},
+    {"qwen3-omni-30b-a3b", "qwen3_omni_moe", 61065293824u, 0, 48, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -171,7 +172,7 @@ static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
-    "gpt_oss",     "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe",
+    "gpt_oss",     "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe", "qwen3_omni_moe",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
