@@ -67,6 +67,7 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
      "\"hidden_size\" 64 \"moe_intermediate_size\" 32"},
     {"qwen3_vl_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "\"norm_topk_prob\" false"},
     {"qwen3_omni_moe", "\"qwen3_omni_moe_text\"", "\"qwen3_moe\"", "text_config.model_type\" qwen3_moe"},
+    {"solar_open", "\"first_k_dense_replace\": 0", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\" 1"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
