@@ -68,6 +68,10 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"qwen3_vl_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "\"norm_topk_prob\" false"},
     {"qwen3_omni_moe", "\"qwen3_omni_moe_text\"", "\"qwen3_moe\"", "text_config.model_type\" qwen3_moe"},
     {"solar_open", "\"first_k_dense_replace\": 0", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\" 1"},
+    {"mistral4", "\"partial_rotary_factor\": 0.3333333333333333", "\"partial_rotary_factor\": 0.5",
+     "0.5 24 \"qk_rope_head_dim\" 8"},
+    {"mistral4", "\"model_type\": \"mistral4\"", "\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"mistral\"}",
+     "\"text_config.model_type\" mistral"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
