@@ -42,6 +42,7 @@ static const exf_released_model models[] = {
     {"Qwen3-Omni-30B-A3B", "recipes/qwen3-omni-30b-a3b.yaml", "qwen3_omni_moe", 48, 128, 8, 2048},
     {"Solar-Open-100B", "recipes/solar-open-100b.yaml", "solar_open", 48, 128, 8, 4096},
     {"Mistral-Small-4-119B", "recipes/mistral-small-4-119b.yaml", "mistral4", 36, 128, 4, 4096},
+    {"DeepSeek-V3.2", "recipes/deepseek-v3.2.yaml", "deepseek_v32", 61, 256, 8, 7168},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -139,7 +139,9 @@ START_TEST(chosen_tokens_are_attended)
     enum { T = 150, HEADS = 4, D = 24, DV = 20 };
     exf_attention_shape shape = {.n_tokens = T, .n_heads = HEADS, .n_kv = 2, .d = D, .dv = DV, .ldq = HEADS * D, .ldk = 2 * D,
                                  .ldv = 2 * DV, .ldo = HEADS * DV, .scale = (float)(1 / sqrt(D))};
-    unsigned char *bytes = test_memory((T * T + 3) / 4, sizeof(float));
+    unsigned char *bytes;
+    exf_err err;
+    ck_ok(exf_mem_new(&bytes, (T * T + 3) / 4, sizeof(float), "choices", &err), err);
     for (int t = 0; t < T; t++)
         for (int j = 0; j < T; j++) bytes[t * T + j] = j == t || (t * 7 + j * 5) % 3 == 0;
     pair_array q = pair_reals(&p, T * HEADS * D, 1, 2), k = pair_reals(&p, T * 2 * D, 2, 2), v = pair_reals(&p, T * 2 * DV, 3, 1),

@@ -72,6 +72,11 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
      "0.5 24 \"qk_rope_head_dim\" 8"},
     {"mistral4", "\"model_type\": \"mistral4\"", "\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"mistral\"}",
      "\"text_config.model_type\" mistral"},
+    {"deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 0", "\"index_topk\" 0"},
+    {"deepseek_v32", "\"index_head_dim\": 16", "\"index_head_dim\": 6", "8 6"},
+    {"deepseek_v32", "\"q_lora_rank\": 24", "\"q_lora_rank\": null", "\"q_lora_rank\""},
+    {"deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_rope_interleave\": true",
+     "\"indexer_rope_interleave\" true"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };

@@ -50,6 +50,7 @@ static const struct {
     {"qwen3-omni-30b-a3b", "qwen3_omni_moe", 61065293824u, 0, 48, 32, 4096, 1},
     {"solar-open-100b", "solar_open", 205303611392u, 0, 48, 32, 4096, 1},
     {"mistral-small-4-119b", "mistral4", 237945653248u, 0, 36, 32, 4096, 1},
+    {"deepseek-v3.2", "deepseek_v32", 674030337216u, 0, 61, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -175,7 +176,7 @@ static const char *const goldens[] = {
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
     "gpt_oss",     "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe", "qwen3_omni_moe",
-    "solar_open", "mistral4",
+    "solar_open", "mistral4", "deepseek_v32",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
