@@ -43,6 +43,7 @@ static const exf_released_model models[] = {
     {"Solar-Open-100B", "recipes/solar-open-100b.yaml", "solar_open", 48, 128, 8, 4096},
     {"Mistral-Small-4-119B", "recipes/mistral-small-4-119b.yaml", "mistral4", 36, 128, 4, 4096},
     {"DeepSeek-V3.2", "recipes/deepseek-v3.2.yaml", "deepseek_v32", 61, 256, 8, 7168},
+    {"GLM-5", "recipes/glm-5.yaml", "glm_moe_dsa", 78, 256, 8, 6144},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

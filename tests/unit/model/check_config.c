@@ -244,7 +244,7 @@ START_TEST(transformers_config_means_the_same)
                                         "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b",
                                         "deepseek-v3", "gpt-oss-20b", "gpt-oss-120b", "glm-4.7-flash", "dots.llm1",
                                         "glm-4.5v", "qwen3-vl-30b-a3b", "qwen3-omni-30b-a3b", "solar-open-100b",
-                                        "mistral-small-4-119b", "deepseek-v3.2"};
+                                        "mistral-small-4-119b", "deepseek-v3.2", "glm-5"};
     for (int i = 0; i < COUNT(names); i++) {
         char released[128], saved[128];
         exf_model *a, *b;

@@ -77,6 +77,9 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"deepseek_v32", "\"q_lora_rank\": 24", "\"q_lora_rank\": null", "\"q_lora_rank\""},
     {"deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_rope_interleave\": true",
      "\"indexer_rope_interleave\" true"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"full\", \"shared\", \"full\"]",
+     "\"indexer_types\"[1] shared"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_freq\": 4", "\"index_topk_freq\" 4"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };

@@ -51,6 +51,7 @@ static const struct {
     {"solar-open-100b", "solar_open", 205303611392u, 0, 48, 32, 4096, 1},
     {"mistral-small-4-119b", "mistral4", 237945653248u, 0, 36, 32, 4096, 1},
     {"deepseek-v3.2", "deepseek_v32", 674030337216u, 0, 61, 32, 4096, 1},
+    {"glm-5", "glm_moe_dsa", 1487822475264u, 0, 78, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -176,7 +177,7 @@ static const char *const goldens[] = {
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
     "gpt_oss",     "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe", "qwen3_omni_moe",
-    "solar_open", "mistral4", "deepseek_v32",
+    "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
