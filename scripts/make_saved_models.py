@@ -14,6 +14,7 @@ A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
           tied       one file, without a head: tie_word_embeddings
           yarn       plain, with YaRN; qwen3_moe also with attention_bias, olmoe with clip_qkv
           vision     qwen3_5_moe as released, with a vision tower (which text does not use)
+          shared     glm_moe_dsa, a layer of which has no indexer
 
 Beside what save_pretrained writes lies saved.json: transformers' version, the token ids of some sequences, and the perplexity of
 all their tokens but the first ones under transformers' float32 forward and under its float64 one (null where its code has none).
@@ -148,6 +149,8 @@ def make_config(family, kind):
     if family == "mistral4":  # without its YaRN, whose factors of queries come with it
         sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
                                           llama_4_scaling_beta=0.1, original_max_position_embeddings=16))
+    if kind == "shared":
+        sizes.update(indexer_types=["full", "shared"], index_topk=LENGTH)
     if kind == "yarn":
         if family == "deepseek_v4":
             sizes["rope_parameters"] = dict(V4_YARN)
@@ -264,7 +267,8 @@ def main():
             print(f"{family}: transformers {transformers.__version__} does not have it")
             continue
         for layout in layouts:
-            for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else ()):
+            for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else
+                                                            ("shared",) if family == "glm_moe_dsa" else ()):
                 name = f"{family}-{layout}-{kind}"
                 if any(fnmatch.fnmatch(name, p) for p in patterns):
                     make(os.path.join(sys.argv[1], name), family, layout, kind)

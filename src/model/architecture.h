@@ -52,6 +52,7 @@ typedef struct {
     double query_beta;   /* 0: none; else queries are multiplied by 1 + query_beta ln(1 + floor(position / query_length)) */
     double query_length;
     int index_heads, index_dim, index_topk; /* index_topk 0: no indexer; else a token sees that many of those before it */
+    int index_shared;                       /* 1: layers without the trait INDEXED see what the last one with it chose */
     int index_interleaved;                  /* how the indexer's rope_dim first dimensions of a head are rotated */
 } exf_mla_spec;
 

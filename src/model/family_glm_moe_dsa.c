@@ -1,21 +1,30 @@
 /* family_glm_moe_dsa.c - GLM-5: GLM-5, GLM-5.1.
  *
- * The parts of DeepSeek-V3.2 without YaRN as released; the indexer's heads are rotated in pairs of neighbours.  Layers that share
- * the choice of an earlier one (GLM-5.2) are refused.  Multi-token-prediction layers are ignored. */
+ * The parts of DeepSeek-V3.2 without YaRN as released; the indexer's heads are rotated in pairs of neighbours.  Some layers have
+ * no indexer and share the choice of the last one that has (GLM-5.2).  Multi-token-prediction layers are ignored. */
 #include "model/rules.h"
 
-/* Every layer has an indexer of its own: indexer_types, else a pattern or a frequency. */
-static exf_code check_indexers(const exf_config *c, const exf_architecture *a, exf_err *err)
+/* Which layers have an indexer: indexer_types, or else every index_topk_freq-th from layer index_skip_topk_offset - 1 on and all
+ * before it. */
+static exf_code configure_sharing(const exf_config *c, exf_architecture *a, exf_err *err)
 {
-    static const char *const words[] = {"full", NULL};
+    static const char *const words[] = {"full", "shared", NULL};
     const exf_json *types;
-    int which;
+    int every, offset;
     exf_code rc;
     EXF_TRY(exf_config_layer_list(c, "indexer_types", a->n_layers, 1, &types, err));
-    for (int l = 0; types && l < a->n_layers; l++) EXF_TRY(exf_config_layer_word(c, "indexer_types", types, l, words, &which, err));
-    if (types) return EXF_OK;
-    EXF_TRY(exf_config_must_be(c, "index_topk_pattern", "null", err));
-    rc = exf_config_must_be(c, "index_topk_freq", "1", err);
+    EXF_TRY(exf_config_int_or(c, "index_topk_freq", 1, EXF_MAX_LAYERS, 1, &every, err));
+    EXF_TRY(exf_config_int_or(c, "index_skip_topk_offset", 0, EXF_MAX_LAYERS, 2, &offset, err));
+    if (!types) EXF_TRY(exf_config_must_be(c, "index_topk_pattern", "null", err));
+    for (int l = 0; l < a->n_layers; l++) {
+        int shared = l >= offset && (l - offset + 1) % every != 0;
+        if (types) EXF_TRY(exf_config_layer_word(c, "indexer_types", types, l, words, &shared, err));
+        if (shared && l == 0)
+            return exf_fail(err, EXF_MODEL, "%s: layer 0 shares the choice of an earlier one, of which there is none", c->path);
+        if (!shared) continue;
+        a->traits[l] &= ~(unsigned)EXF_T_INDEXED;
+        a->mla.index_shared = 1;
+    }
 out:
     return rc;
 }
@@ -25,8 +34,8 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     exf_code rc;
     EXF_TRY(exf_configure_latent_moe(c, a, err));
     EXF_TRY(exf_config_must_be(c, "indexer_rope_interleave", "true", err));
-    EXF_TRY(check_indexers(c, a, err));
-    rc = exf_configure_indexer(c, a, 1, err);
+    EXF_TRY(exf_configure_indexer(c, a, 1, err));
+    rc = configure_sharing(c, a, err);
 out:
     return rc;
 }

@@ -60,7 +60,8 @@ static void carve_index(index_space *x, const exf_mixer_call *c)
     const exf_mla_spec *s = &c->a->mla;
     int t = c->n_tokens, most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS;
     size_t n = (size_t)t, heads = (size_t)s->index_heads, d = (size_t)s->index_dim;
-    *x = (index_space){.on = s->index_topk > 0 && t > s->index_topk, .rows = t < most ? t : most};
+    *x = (index_space){.on = s->index_topk > 0 && t > s->index_topk, /* then every layer has an indexer */
+                       .rows = t < most ? t : most};
     if (!x->on) return;
     x->keys = exf_arena_take(c->arena, n * d);
     x->q = exf_arena_take(c->arena, (size_t)x->rows * heads * d);

@@ -77,9 +77,10 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"deepseek_v32", "\"q_lora_rank\": 24", "\"q_lora_rank\": null", "\"q_lora_rank\""},
     {"deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_rope_interleave\": true",
      "\"indexer_rope_interleave\" true"},
-    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"full\", \"shared\", \"full\"]",
-     "\"indexer_types\"[1] shared"},
-    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_freq\": 4", "\"index_topk_freq\" 4"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"full\", \"none\", \"full\"]",
+     "\"indexer_types\"[1] none"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"shared\", \"full\", \"full\"]", "layer 0"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_pattern\": \"FSS\"", "\"index_topk_pattern\" FSS"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
@@ -133,6 +134,23 @@ START_TEST(slope_and_limit_are_read)
 }
 END_TEST
 
+/* As GLM-5.2 says it, in either way. */
+START_TEST(layers_may_share_an_indexer)
+{
+    static const char *const ways[] = {"\"indexer_types\": [\"full\", \"full\", \"shared\"]",
+                                       "\"index_topk_freq\": 4, \"index_skip_topk_offset\": 2"};
+    for (int i = 0; i < 2; i++) {
+        char to[128];
+        exf_model *m;
+        snprintf(to, sizeof to, "\"index_topk\": 12, %s", ways[i]);
+        ck_ok(open_changed(&m, "glm_moe_dsa", "\"index_topk\": 12", to), e);
+        for (int l = 0; l < 3; l++) ck_assert_int_eq(!(m->arch.traits[l] & EXF_T_INDEXED), l == 2);
+        ck_assert_int_eq(m->arch.mla.index_shared, 1);
+        exf_model_close(m);
+    }
+}
+END_TEST
+
 START_TEST(attention_biases_follow_the_config)
 {
     exf_model *m;
@@ -151,6 +169,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, qk_norm_may_be_left_out);
     tcase_add_test(t, windows_alternate_where_no_list_says_it);
     tcase_add_test(t, slope_and_limit_are_read);
+    tcase_add_test(t, layers_may_share_an_indexer);
     tcase_add_test(t, attention_biases_follow_the_config);
     suite_add_tcase(s, t);
     return s;
