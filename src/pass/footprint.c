@@ -272,8 +272,8 @@ static exf_code check_shared_choices(const exf_model *m, const exf_batch *batch,
     const exf_mla_spec *s = &m->arch.mla;
     if (!s->index_shared || batch->max_tokens <= s->index_topk) return EXF_OK;
     return exf_fail(err, EXF_MODEL,
-                    "%s: layers share the choice of an earlier indexer, which is computed for sequences of at most \"index_topk\", %d "
-                    "tokens, where all are chosen; one has %d: set max_tokens to %d", m->config_path, s->index_topk,
+                    "%s: layers share the choice of an earlier indexer, which is computed for sequences of at most \"index_topk\", "
+                    "%d tokens, where all are chosen; one has %d: set max_tokens to %d", m->config_path, s->index_topk,
                     batch->max_tokens, s->index_topk);
 }
 

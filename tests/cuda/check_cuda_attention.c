@@ -29,7 +29,7 @@ static void attend(int i, exf_compute compute, float size)
     int t = causal[i].t, heads = causal[i].heads, kv = causal[i].kv, d = causal[i].d, dv = causal[i].dv, gap = causal[i].gap;
     exf_attention_shape shape = {
         t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d)), 0,
-        NULL, 0};
+        NULL, NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, size), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1e30f);
@@ -67,7 +67,7 @@ START_TEST(bits_do_not_depend_on_later_tokens)
 {
     int all = followed[_i].t, heads = followed[_i].heads, kv = followed[_i].kv, dk = followed[_i].d, dv = followed[_i].dv;
     exf_attention_shape shape = {all, heads, kv, dk, dv, heads * dk, kv * dk, kv * dv, heads * dv, (float)(1 / sqrt(dk)), 0,
-                                 NULL, 0};
+                                 NULL, NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(all * shape.ldq), 1, 4), k = pair_reals(&p, (size_t)(all * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(all * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(all * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
@@ -97,7 +97,7 @@ static void attend_rounded(int t, int heads, int kv, int d, int dv, int gap)
 {
     exf_attention_shape shape = {
         t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d)), 0,
-        NULL, 0};
+        NULL, NULL, 0};
     size_t n = (size_t)(t * shape.ldo), halves = (n + 1) / 2;
     pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, 2), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2),
                v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), sinks = pair_reals(&p, (size_t)heads, 4, 3),
@@ -178,7 +178,7 @@ END_TEST
 
 START_TEST(nothing_is_attended_without_tokens)
 {
-    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1, 0, NULL, 0};
+    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1, 0, NULL, NULL, 0};
     pair_array x = pair_integers(&p, 8, 1), out = pair_integers(&p, 8, 2);
     pair_compute(&p, (exf_compute)_i);
     ON_BOTH(p, B->attention(Q, out.f[s], x.f[s], x.f[s], x.f[s], &shape, x.f[s]));
