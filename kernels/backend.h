@@ -159,6 +159,8 @@ typedef struct exf_backend {
 
     /* ---- rows (rows.h) ---------------------------------------------------- */
     void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
+    void (*layernorm)(exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps);
+    void (*scale_rows)(exf_queue *q, float *y, const float *factor, int n_rows, int n);
     void (*add_bias)(exf_queue *q, float *y, const float *bias, int n_rows, int n);
     void (*clamp)(exf_queue *q, float *y, size_t n, float limit);
     void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);

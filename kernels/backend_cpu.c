@@ -94,6 +94,9 @@ WITHOUT_QUEUE(gemm_xw,
               (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
 WITHOUT_QUEUE(rmsnorm, (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps),
               (y, ldy, x, ldx, w, n_rows, n, eps))
+WITHOUT_QUEUE(layernorm, (exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps),
+              (y, w, bias, n_rows, n, eps))
+WITHOUT_QUEUE(scale_rows, (exf_queue *q, float *y, const float *factor, int n_rows, int n), (y, factor, n_rows, n))
 WITHOUT_QUEUE(add_bias, (exf_queue *q, float *y, const float *bias, int n_rows, int n), (y, bias, n_rows, n))
 WITHOUT_QUEUE(clamp, (exf_queue *q, float *y, size_t n, float limit), (y, n, limit))
 WITHOUT_QUEUE(copy_columns, (exf_queue * q, float *out, int ldo, const float *x, int ldx, int n_rows, int n),
@@ -175,6 +178,8 @@ const exf_backend exf_backend_cpu = {
     .gemm_xwt_many = gemm_xwt_many_queued,
     .gemm_xw = gemm_xw_queued,
     .rmsnorm = rmsnorm_queued,
+    .layernorm = layernorm_queued,
+    .scale_rows = scale_rows_queued,
     .add_bias = add_bias_queued,
     .clamp = clamp_queued,
     .copy_columns = copy_columns_queued,

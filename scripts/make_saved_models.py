@@ -14,6 +14,7 @@ A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
           tied       one file, without a head: tie_word_embeddings
           yarn       plain, with YaRN; qwen3_moe also with attention_bias, olmoe with clip_qkv
           vision     qwen3_5_moe as released, with a vision tower (which text does not use)
+          shared     glm_moe_dsa, a layer of which has no indexer
 
 Beside what save_pretrained writes lies saved.json: transformers' version, the token ids of some sequences, and the perplexity of
 all their tokens but the first ones under transformers' float32 forward and under its float64 one (null where its code has none).
@@ -34,6 +35,10 @@ VOCAB, SEQUENCES, LENGTH = 40, 2, 40
 COMMON = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_experts_per_tok=2, max_position_embeddings=512,
               rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+LATENT = dict(COMMON, num_attention_heads=2, num_key_value_heads=2, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8,
+              intermediate_size=16, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=12,
+              n_group=2, topk_group=1, routed_scaling_factor=1.5)
+INDEXER = dict(index_n_heads=2, index_head_dim=12, index_topk=9)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 V4_YARN = dict(rope_type="yarn", factor=16.0, beta_fast=32, beta_slow=1, original_max_position_embeddings=16)
 
@@ -71,6 +76,24 @@ FAMILIES = {
         COMMON, num_attention_heads=2, num_key_value_heads=2, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8,
         intermediate_size=16, first_k_dense_replace=1, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
         v_head_dim=8, n_group=2, topk_group=1, routed_scaling_factor=2.5)),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(LATENT, rms_norm_eps=1e-5, mlp_layer_types=["dense", "sparse"])),
+    "dots1": ("Dots1Config", dict(
+        COMMON, num_attention_heads=4, num_key_value_heads=2, n_routed_experts=4, n_shared_experts=2, moe_intermediate_size=8,
+        intermediate_size=16, first_k_dense_replace=1, n_group=2, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+        sliding_window=6, max_window_layers=1)),
+    "solar_open": ("SolarOpenConfig", dict(
+        COMMON, **HEADS, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8, n_group=2, topk_group=1,
+        attention_bias=True, routed_scaling_factor=1.5)),
+    "mistral4": ("Mistral4Config", dict(LATENT, first_k_dense_replace=1)),
+    "deepseek_v32": ("DeepseekV32Config", dict(LATENT, **INDEXER, first_k_dense_replace=1)),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", dict(LATENT, **INDEXER, rms_norm_eps=1e-5, first_k_dense_replace=1)),
+    "glm4v_moe": ("Glm4vMoeConfig", dict(
+        COMMON, **HEADS, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8, intermediate_size=16,
+        first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=1.5)),
+    "qwen3_vl_moe": ("Qwen3VLMoeConfig", dict(
+        COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, intermediate_size=16, mlp_only_layers=[0])),
+    "qwen3_omni_moe": ("Qwen3OmniMoeThinkerConfig", dict(
+        COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, intermediate_size=16, mlp_only_layers=[0])),
     "minimax_m2": ("MiniMaxM2Config", dict(COMMON, **HEADS, num_local_experts=4, intermediate_size=8, rotary_dim=4)),
     "qwen3_next": ("Qwen3NextConfig", dict(
         COMMON, **HEADS, num_experts=4, moe_intermediate_size=8, shared_expert_intermediate_size=8, intermediate_size=16,
@@ -78,6 +101,24 @@ FAMILIES = {
         linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4)),
 }
 
+
+# Families that are the text part of a model that sees, of which the whole is written.
+SEEING = {
+    "glm4v_moe": dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32,
+                                         image_size=16)),
+    "qwen3_vl_moe": dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4,
+                                            out_hidden_size=32, num_position_embeddings=16, deepstack_visual_indexes=[0])),
+    "qwen3_omni_moe": dict(
+        vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32,
+                           num_position_embeddings=16, deepstack_visual_indexes=[0]),
+        audio_config=dict(d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, num_mel_bins=16,
+                          output_dim=32, downsample_hidden_size=8, max_source_positions=64, n_window=4, n_window_infer=8),
+        vision_start_token_id=39, vision_end_token_id=39, audio_end_token_id=39),
+}
+# Classes that AutoModelForCausalLM does not find.
+CLASSES = {"mistral4": "Mistral4ForCausalLM", "glm4v_moe": "Glm4vMoeForConditionalGeneration",
+           "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+           "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration"}
 
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32,
               num_position_embeddings=16)
@@ -102,6 +143,14 @@ def make_config(family, kind):
     if family == "qwen3_next":
         sizes.update(dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)) if new
                      else dict(partial_rotary_factor=0.5))
+    if family in SEEING:
+        sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 0] if family == "glm4v_moe"
+                                          else [2, 1, 1], **(dict(partial_rotary_factor=0.5) if family == "glm4v_moe" else {})))
+    if family == "mistral4":  # without its YaRN, whose factors of queries come with it
+        sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                          llama_4_scaling_beta=0.1, original_max_position_embeddings=16))
+    if kind == "shared":
+        sizes.update(indexer_types=["full", "shared"], index_topk=LENGTH)
     if kind == "yarn":
         if family == "deepseek_v4":
             sizes["rope_parameters"] = dict(V4_YARN)
@@ -113,6 +162,9 @@ def make_config(family, kind):
             sizes["attention_bias"] = True
         if family == "olmoe":
             sizes["clip_qkv"] = 0.75
+    if family in SEEING:
+        return getattr(transformers, name)(text_config=sizes, image_token_id=VOCAB - 1, video_token_id=VOCAB - 1,
+                                           tie_word_embeddings=kind == "tied", **SEEING[family])
     if kind == "vision":
         return transformers.Qwen3_5MoeConfig(text_config=sizes, vision_config=VISION, image_token_id=VOCAB - 1,
                                              tie_word_embeddings=False)
@@ -170,7 +222,10 @@ def make(out, family, layout, kind):
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     auto = transformers.AutoModelForImageTextToText if kind == "vision" else transformers.AutoModelForCausalLM
-    model = auto.from_config(config, dtype=torch.float32).eval()
+    if family in CLASSES:
+        model = getattr(transformers, CLASSES[family])._from_config(config, dtype=torch.float32).eval()
+    else:
+        model = auto.from_config(config, dtype=torch.float32).eval()
     fill(model, seed)
     ids = torch.randint(VOCAB - 1, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
     float32 = perplexity(model, ids, torch.float32)
@@ -212,7 +267,8 @@ def main():
             print(f"{family}: transformers {transformers.__version__} does not have it")
             continue
         for layout in layouts:
-            for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else ()):
+            for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else
+                                                            ("shared",) if family == "glm_moe_dsa" else ()):
                 name = f"{family}-{layout}-{kind}"
                 if any(fnmatch.fnmatch(name, p) for p in patterns):
                     make(os.path.join(sys.argv[1], name), family, layout, kind)

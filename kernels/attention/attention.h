@@ -3,8 +3,8 @@
  * q [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
  * with rows its own ld elements apart, floats, or bfloat16 in an out of rounded_out.  Query head h uses key-value head
  * h / (n_heads / n_kv).  score = scale * q.k; token t sees tokens 0..t, with a window those
- * of the last `window`, itself among them.  A sink is a score of a head that enters the sum of the
- * softmax and has no value.
+ * of the last `window`, itself among them; with chosen bytes those of them whose byte in its row is not 0.  A sink is a score of a
+ * head that enters the sum of the softmax and has no value.
  * float32; scale is positive.  The T x T scores are never held: the CPU holds
  * EXF_ATTENTION_ROWS rows of them, the CUDA backend tiles in registers.
  *
@@ -18,7 +18,7 @@
  * become infinite, and the output is found not to be finite); products are added in
  * float32, weights in float32 before they are rounded.  With delta the largest error
  * of a score, at most 2^-10 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.
- * Windows and sinks: in float32 without tensor cores (attention_f32.cuh), in either mode.
+ * Windows, sinks and chosen tokens: in float32 without tensor cores (attention_f32.cuh), in either mode.
  * Larger heads: by wgmma rounded in BF16 mode, to 576 and 512; by mma.sync in float32, as
  * are those of F32 mode that the GPU's shared memory does not hold (attention_split_mma.cu). */
 
@@ -39,6 +39,7 @@ typedef struct {
     float scale;
     int window;         /* 0: all tokens before */
     const float *sinks; /* [n_heads], in the backend's memory; NULL: none */
+    const unsigned char *chosen; /* [T, T], in the backend's memory; NULL: all.  A row chooses at least one token that it may see */
     int rounded_out;    /* 1: out is uint16_t, bfloat16 of what it would be, ties to even; CUDA in BF16 mode only */
 } exf_attention_shape;
 

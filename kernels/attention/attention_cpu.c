@@ -18,7 +18,14 @@ size_t exf_attention_workspace(int n_tokens)
 typedef struct {
     int n_rows, n_keys, first, begin, window;
     const float *sink; /* of the head, or NULL */
+    const unsigned char *chosen; /* of the first row's first key, or NULL */
+    int n_tokens;                /* from a row of chosen to the next */
 } score_rows;
+
+static inline void hide_others(float *row, const unsigned char *chosen, int from, int end)
+{
+    for (int j = from; j < end; j++) row[j] = chosen[j] ? row[j] : -INFINITY;
+}
 
 /* Computes the softmax of rows over the keys that they see; the rest becomes 0. */
 EXF_SIMD_CLONES static void softmax_rows(float *scores, const score_rows *s)
@@ -26,6 +33,7 @@ EXF_SIMD_CLONES static void softmax_rows(float *scores, const score_rows *s)
     for (int i = 0; i < s->n_rows; i++) {
         float *row = scores + (size_t)i * (size_t)s->n_keys;
         int end = s->first + i + 1 - s->begin, from = s->window && end > s->window ? end - s->window : 0;
+        if (s->chosen) hide_others(row, s->chosen + (size_t)i * (size_t)s->n_tokens, from, end);
         float top = s->sink ? *s->sink : row[from];
         for (int j = from; j < end; j++) top = row[j] > top ? row[j] : top;
         for (int j = from; j < end; j++) row[j] = exf_expf(row[j] - top);
@@ -48,7 +56,8 @@ void exf_attention_cpu(float *out, const float *q, const float *k, const float *
         for (int first = 0; first < s->n_tokens; first += EXF_ATTENTION_ROWS) {
             int n_rows = s->n_tokens - first < EXF_ATTENTION_ROWS ? s->n_tokens - first : EXF_ATTENTION_ROWS;
             int begin = s->window && first + 1 > s->window ? first + 1 - s->window : 0, n_keys = first + n_rows - begin;
-            score_rows rows = {n_rows, n_keys, first, begin, s->window, s->sinks ? s->sinks + h : NULL};
+            score_rows rows = {n_rows, n_keys, first, begin, s->window, s->sinks ? s->sinks + h : NULL,
+                               s->chosen ? s->chosen + (size_t)first * (size_t)s->n_tokens + begin : NULL, s->n_tokens};
             exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh + (size_t)begin * (size_t)s->ldk,
                              s->ldk, n_rows, n_keys, s->d, s->scale, 0);
             softmax_rows(workspace, &rows);

@@ -32,10 +32,10 @@ static void attend_wide(exf_queue *q, const exf_causal_view &w, float *workspace
                                                                 exf_wide_output(w.out, &s));
 }
 
-/* The kernels on tensor cores know no window and no sink. */
+/* The kernels on tensor cores know no window, no sink and no chosen tokens. */
 static bool is_plain(const exf_attention_shape *s)
 {
-    return !s->window && !s->sinks;
+    return !s->window && !s->sinks && !s->chosen;
 }
 
 void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,

@@ -170,7 +170,7 @@ struct exf_causal_view {
     }
     __device__ bool sees(int group, int key) const
     {
-        return key <= group && key >= first_key(group);
+        return key <= group && key >= first_key(group) && (!s.chosen || s.chosen[(size_t)group * s.n_tokens + key]);
     }
     /* Returns the attention sink of a row: a score that counts in the softmax sum but has no value. */
     __device__ float sink(int r) const

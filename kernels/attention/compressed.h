@@ -47,11 +47,12 @@ typedef struct {
     int n_heads, d;
     int ratio, top_k;
     int n_entries; /* of the whole sequence */
+    int ld;        /* bytes from a row of chosen to the next; 0: N */
 } exf_indexer_shape;
 
 /* Floats of workspace. */
 size_t exf_indexer_workspace(int n_rows, int n_entries);
-/* chosen [n_rows, N] bytes 0 or 1, N = (first + n_rows) / ratio >= 1; q [n_rows, n_heads, d],
+/* chosen [n_rows, N] bytes 0 or 1, rows ld apart, N = (first + n_rows) / ratio >= 1; q [n_rows, n_heads, d],
  * weights [n_rows, n_heads], keys [N, d]. */
 void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
                      float *workspace);

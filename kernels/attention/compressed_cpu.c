@@ -99,11 +99,11 @@ static void choose_row(unsigned char *chosen, const exf_row_order *r, int n_entr
 /* Selects from score [n_rows, N] into chosen; order: n_entries int32 of scratch. */
 static void select_rows(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order)
 {
-    size_t n = (size_t)((s->first + s->n_rows) / s->ratio);
-    memset(chosen, 0, (size_t)s->n_rows * n);
+    size_t n = (size_t)((s->first + s->n_rows) / s->ratio), ld = s->ld ? (size_t)s->ld : n;
     for (int i = 0; i < s->n_rows; i++) {
         exf_row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
-        choose_row(chosen + (size_t)i * n, &r, s->n_entries, s->top_k);
+        memset(chosen + (size_t)i * ld, 0, n);
+        choose_row(chosen + (size_t)i * ld, &r, s->n_entries, s->top_k);
     }
 }
 

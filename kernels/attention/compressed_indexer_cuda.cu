@@ -292,7 +292,7 @@ static __global__ void __launch_bounds__(THREADS)
     extern __shared__ int space[]; /* an order, a copy of the scores */
     int visible = (s.first + (int)blockIdx.x + 1) / s.ratio;
     const float *row = score + (size_t)blockIdx.x * n;
-    unsigned char *mine = chosen + (size_t)blockIdx.x * n;
+    unsigned char *mine = chosen + (size_t)blockIdx.x * (s.ld ? s.ld : n);
     if (visible <= s.top_k) {
         for (int j = threadIdx.x; j < n; j += THREADS) mine[j] = j < visible;
         return;

@@ -38,6 +38,13 @@ void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows
 void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
 
+/* y = w * (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) + bias, row by row, in place: n_rows rows of n.  Means in double. */
+void exf_layernorm_cpu(float *y, const float *w, const float *bias, int n_rows, int n, double eps);
+void exf_layernorm_cuda(exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps);
+/* y[r, :] *= factor[r], n_rows rows of n. */
+void exf_scale_rows_cpu(float *y, const float *factor, int n_rows, int n);
+void exf_scale_rows_cuda(exf_queue *q, float *y, const float *factor, int n_rows, int n);
+
 /* g <- silu(g) * u, n floats; silu(x) = x / (1 + e^-x).  With limit > 0, g is first cut at limit and u at +-limit. */
 void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit);
 void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);

@@ -69,6 +69,24 @@ EXF_SIMD_CLONES void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx,
     }
 }
 
+EXF_SIMD_CLONES void exf_layernorm_cpu(float *y, const float *w, const float *bias, int n_rows, int n, double eps)
+{
+    for (int r = 0; r < n_rows; r++, y += n) {
+        double sum = 0, squares = 0;
+        for (int i = 0; i < n; i++) sum += (double)y[i];
+        double mean = sum / n;
+        for (int i = 0; i < n; i++) squares += ((double)y[i] - mean) * ((double)y[i] - mean);
+        double scale = 1.0 / sqrt(squares / n + eps);
+        for (int i = 0; i < n; i++) y[i] = w[i] * (float)(((double)y[i] - mean) * scale) + bias[i];
+    }
+}
+
+EXF_SIMD_CLONES void exf_scale_rows_cpu(float *y, const float *factor, int n_rows, int n)
+{
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] *= factor[r];
+}
+
 static inline float gated(float g, float u)
 {
     return g / (1.0f + exf_expf(-g)) * u;

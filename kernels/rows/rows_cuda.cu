@@ -97,6 +97,18 @@ static void on_rows(exf_queue *q, const char *name, float *y, int ldy, const flo
         EXF_LAUNCH(q, name, each<Op>, exf_blocks(total, THREADS), THREADS, 0, y, ldy, x, ldx, total, n);
 }
 
+static __global__ void scale_rows(float *y, const float *factor, size_t total, int n)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i < total) y[i] *= factor[i / n];
+}
+
+void exf_scale_rows_cuda(exf_queue *q, float *y, const float *factor, int n_rows, int n)
+{
+    size_t total = (size_t)n_rows * n;
+    if (total) EXF_LAUNCH(q, "scale_rows", scale_rows, exf_blocks(total, THREADS), THREADS, 0, y, factor, total, n);
+}
+
 void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, int n)
 {
     on_rows<plus_bias>(q, "add_bias", y, n, bias, 0, n_rows, n);

@@ -30,6 +30,8 @@ static const field fields[] = {
     N(attention.n_heads), N(attention.n_kv_heads), N(attention.head_dim), N(attention.gated), R(attention.clip),
     {"attention.window", WINDOWS, 0},
     N(mla.n_heads), N(mla.q_rank), N(mla.kv_rank), N(mla.nope_dim), N(mla.rope_dim), N(mla.v_dim), R(mla.score_scale),
+    R(mla.norm_eps), R(mla.query_beta), R(mla.query_length),
+    N(mla.index_heads), N(mla.index_dim), N(mla.index_topk), N(mla.index_shared), N(mla.index_interleaved),
     N(deltanet.n_key_heads), N(deltanet.n_value_heads), N(deltanet.key_dim), N(deltanet.value_dim), N(deltanet.conv_width),
     N(compressed.n_heads), N(compressed.head_dim), N(compressed.rope_dim), N(compressed.q_rank), N(compressed.o_groups),
     N(compressed.o_rank), N(compressed.window), N(compressed.index_heads), N(compressed.index_dim), N(compressed.index_topk),
@@ -64,7 +66,8 @@ static void add_traits(exf_text *out, unsigned traits)
     static const struct { unsigned trait; const char *name; } named[] = {
         {EXF_T_QKV_BIAS, "qkv_bias"}, {EXF_T_QK_NORM, "qk_norm"}, {EXF_T_SHARED, "shared"}, {EXF_T_SCORED, "scored"},
         {EXF_T_HASHED, "hashed"}, {EXF_T_O_BIAS, "o_bias"}, {EXF_T_QK_NORM_ROW, "qk_norm_row"}, {EXF_T_SINK, "sink"},
-        {EXF_T_EXPERT_BIAS, "expert_bias"}, {EXF_T_ROUTER_SHIFT, "router_shift"}};
+        {EXF_T_EXPERT_BIAS, "expert_bias"}, {EXF_T_ROUTER_SHIFT, "router_shift"},
+        {EXF_T_INDEXED, "indexed"}};
     const char *separator = "";
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         if (!(traits & named[i].trait)) continue;

@@ -48,6 +48,12 @@ typedef struct {
     int n_heads, q_rank; /* q_rank 0: no low-rank q */
     int kv_rank, nope_dim, rope_dim, v_dim;
     double score_scale;  /* the whole factor on q.k */
+    double norm_eps;     /* of the norms of the low ranks; 0: that of all norms */
+    double query_beta;   /* 0: none; else queries are multiplied by 1 + query_beta ln(1 + floor(position / query_length)) */
+    double query_length;
+    int index_heads, index_dim, index_topk; /* index_topk 0: no indexer; else a token sees that many of those before it */
+    int index_shared;                       /* 1: layers without the trait INDEXED see what the last one with it chose */
+    int index_interleaved;                  /* how the indexer's rope_dim first dimensions of a head are rotated */
 } exf_mla_spec;
 
 typedef struct {
@@ -89,7 +95,8 @@ enum {
     EXF_T_RATIO_SHORT = 1 << 14, EXF_T_RATIO_LONG = 1 << 15,
     EXF_T_UNTIED = 1 << 16,
     EXF_T_QK_NORM_ROW = 1 << 17, /* q and k normed over the whole projected row, not head by head */
-    EXF_T_SINK = 1 << 18, EXF_T_EXPERT_BIAS = 1 << 19, EXF_T_ROUTER_SHIFT = 1 << 20
+    EXF_T_SINK = 1 << 18, EXF_T_EXPERT_BIAS = 1 << 19, EXF_T_ROUTER_SHIFT = 1 << 20,
+    EXF_T_INDEXED = 1 << 21 /* an indexer chooses the tokens that latent attention sees */
 };
 
 /* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */

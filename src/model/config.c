@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { FIELD_MAX = 64 };
@@ -178,6 +179,19 @@ exf_code exf_config_must_be(const exf_config *c, const char *fields, const char 
         rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s; only %s is supported", c->path, fields, found.s, only);
     exf_text_free(&found);
     return rc;
+}
+
+exf_code exf_config_part(const exf_config *c, const char *part, const char *type, exf_config *out, exf_err *err)
+{
+    char field[96];
+    const exf_json *found;
+    exf_code rc = exf_config_find(c, part, &found, err);
+    if (rc != EXF_OK) return rc;
+    *out = (exf_config){found ? found : c->object, c->path};
+    if (!found) return EXF_OK;
+    if (exf_json_type(found) != EXF_JSON_OBJECT) return refuse_type(c, part, found, "an object", err);
+    snprintf(field, sizeof field, "%s.model_type", part);
+    return exf_config_must_be(c, field, type, err);
 }
 
 /* ---- lists with an element for each layer ------------------------------------------ */

@@ -43,6 +43,10 @@ exf_code exf_config_layer_list(const exf_config *c, const char *field, int n_lay
 exf_code exf_config_layer_word(const exf_config *c, const char *field, const exf_json *list, int layer, const char *const *words,
                                int *which, exf_err *err) EXF_CHECKED;
 
+/* Finds the object of one model in a config of several: `part` ("text_config"; "thinker_config.text_config"), or all of a config
+ * that has none.  EXF_MODEL where the part is no object or has another model_type than `type`. */
+exf_code exf_config_part(const exf_config *c, const char *part, const char *type, exf_config *out, exf_err *err) EXF_CHECKED;
+
 /* ---- what families share (config_families.c) --------------------------------- */
 
 /* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */
@@ -57,7 +61,8 @@ exf_code exf_configure_rotary_part(const exf_config *c, double fallback, double 
 exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Multi-head latent attention in every layer: heads, ranks and widths, interleaved
  * RoPE with YaRN if it is there, no biases; sets the mixers, Q_LORA or NO_Q_LORA,
- * and the dims Q, O, Q_RANK, KV_RANK, KV_A and KV_B. */
+ * and the dims Q, O, Q_RANK, KV_RANK, KV_A and KV_B.  The norms of the low ranks add 1e-6, whatever rms_norm_eps is: so do the
+ * codes that are released with these models and transformers. */
 exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* All of a model whose layers are gated attention or the gated delta rule (layer_types, or full_attention_interval), each with
  * experts and a gated shared one. */
@@ -66,7 +71,8 @@ exf_code exf_configure_gated_hybrid(const exf_config *c, exf_architecture *a, ex
  * those kept hold top_k experts. */
 exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Layers before first_k_dense_replace are dense (intermediate_size), and those
- * whose number is no multiple of moe_layer_freq. */
+ * whose number is no multiple of moe_layer_freq; or those that are "dense" in mlp_layer_types, as transformers 5 writes for some
+ * families.  EXF_MODEL where the two disagree. */
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* What Qwen2-MoE and Qwen3-MoE share: sizes, grouped-query attention over all positions, experts of moe_intermediate_size after a
  * softmax router, renormalised when norm_topk_prob.  Layer i has experts if it is not in mlp_only_layers and
@@ -78,6 +84,11 @@ exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, 
 /* A sigmoid router whose correction bias chooses but does not weigh, within the groups whose two best experts sum highest;
  * renormalised where norm_topk_prob says so, and scaled. */
 exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* All of DeepSeek-V3 and its kin: sizes, latent attention, dense layers first, a sigmoid router and ungated shared experts. */
+exf_code exf_configure_latent_moe(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* The indexer by which every layer of latent attention chooses tokens, from index_n_heads, index_head_dim and index_topk; sets the
+ * trait INDEXED and the dims INDEX_Q, INDEX_HEADS and INDEX_DIM.  Needs a low-rank q. */
+exf_code exf_configure_indexer(const exf_config *c, exf_architecture *a, int interleaved, exf_err *err) EXF_CHECKED;
 /* Derives from the other fields n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers',
  * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */
 void exf_architecture_finish(exf_architecture *a);

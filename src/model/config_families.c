@@ -134,22 +134,57 @@ exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture 
     return EXF_OK;
 }
 
-exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err)
+/* By first_k_dense_replace and moe_layer_freq. */
+static exf_code dense_by_number(const exf_config *c, exf_architecture *a, int *n_moe, exf_err *err)
 {
     exf_code rc;
-    int first = 0, step, n_moe = 0;
+    int first = 0, step;
     EXF_TRY(exf_config_int_or(c, "first_k_dense_replace", 0, EXF_MAX_LAYERS, 0, &first, err));
     EXF_TRY(exf_config_int_or(c, "moe_layer_freq", 1, EXF_MAX_LAYERS, 1, &step, err));
-    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l] = l >= first && l % step == 0;
+    *n_moe = 0;
+    for (int l = 0; l < a->n_layers; l++) *n_moe += a->is_moe[l] = l >= first && l % step == 0;
     if (first >= a->n_layers)
         rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense: none is a mixture of experts", c->path, first,
                       a->n_layers);
-    else if (n_moe == 0)
+    else if (*n_moe == 0)
         rc = exf_fail(err, EXF_MODEL,
                       "%s: the first %d of %d layers are dense and \"moe_layer_freq\" is %d: none is a mixture of experts", c->path,
                       first, a->n_layers, step);
-    else if (first || step > 1)
-        rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
+out:
+    return rc;
+}
+
+/* By mlp_layer_types, with which first_k_dense_replace, where it is there, must agree. */
+static exf_code dense_by_type(const exf_config *c, const exf_json *types, exf_architecture *a, int *n_moe, exf_err *err)
+{
+    static const char *const words[] = {"dense", "sparse", NULL};
+    exf_code rc = EXF_OK;
+    const exf_json *first;
+    int sparse;
+    EXF_TRY(exf_config_find(c, "first_k_dense_replace", &first, err));
+    if (first) EXF_TRY(dense_by_number(c, a, n_moe, err));
+    *n_moe = 0;
+    for (int l = 0; l < a->n_layers; l++) {
+        EXF_TRY(exf_config_layer_word(c, "mlp_layer_types", types, l, words, &sparse, err));
+        if (first && sparse != a->is_moe[l])
+            return exf_fail(err, EXF_MODEL, "%s: layer %d is %s by \"mlp_layer_types\", %s by \"first_k_dense_replace\"", c->path,
+                            l, words[sparse], words[a->is_moe[l]]);
+        *n_moe += a->is_moe[l] = (unsigned char)sparse;
+    }
+    if (*n_moe == 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: none of the %d layers is a mixture of experts", c->path, a->n_layers);
+out:
+    return rc;
+}
+
+exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    const exf_json *types;
+    int n_moe = 0;
+    EXF_TRY(exf_config_layer_list(c, "mlp_layer_types", a->n_layers, 0, &types, err));
+    EXF_TRY(types ? dense_by_type(c, types, a, &n_moe, err) : dense_by_number(c, a, &n_moe, err));
+    if (n_moe < a->n_layers) rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
 out:
     return rc;
 }
@@ -248,6 +283,9 @@ static void mla_dims(exf_architecture *a)
     }
 }
 
+/* What the norms of the low ranks add, in every code that is released with these models. */
+static const double LOW_RANK_EPS = 1e-6;
+
 exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -264,10 +302,49 @@ exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *er
     EXF_TRY(configure_yarn(c, r, err));
     r->dim = s->rope_dim;
     r->interleaved = 1;
+    if (a->norm_eps != LOW_RANK_EPS) s->norm_eps = LOW_RANK_EPS;
     EXF_TRY(score_scale(c, a, err));
     if (s->rope_dim % 2)
         rc = exf_fail(err, EXF_MODEL, "%s: \"qk_rope_head_dim\" is %d, expected an even number", c->path, s->rope_dim);
     mla_dims(a);
+out:
+    return rc;
+}
+
+exf_code exf_configure_latent_moe(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_configure_sizes(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
+    EXF_TRY(exf_configure_mla(c, a, err));
+    EXF_TRY(exf_config_must_be(c, "rope_interleave", "true", err));
+    EXF_TRY(exf_config_must_be(c, "scoring_func", "sigmoid", err));
+    EXF_TRY(exf_config_must_be(c, "topk_method", "noaux_tc", err));
+    EXF_TRY(exf_configure_sigmoid_router(c, a, err));
+    EXF_TRY(exf_configure_dense_first(c, a, err));
+    EXF_TRY(exf_configure_shared_experts(c, a, err));
+    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED;
+out:
+    return rc;
+}
+
+exf_code exf_configure_indexer(const exf_config *c, exf_architecture *a, int interleaved, exf_err *err)
+{
+    exf_code rc;
+    exf_mla_spec *s = &a->mla;
+    s->index_interleaved = interleaved;
+    EXF_TRY(exf_config_int(c, "index_n_heads", 1, 1024, &s->index_heads, err));
+    EXF_TRY(exf_config_int(c, "index_head_dim", 2, 4096, &s->index_dim, err));
+    EXF_TRY(exf_config_int(c, "index_topk", 1, 1 << 20, &s->index_topk, err));
+    if (!s->q_rank)
+        rc = exf_fail(err, EXF_MODEL, "%s: the indexer reads the low-rank query, but \"q_lora_rank\" is not there", c->path);
+    else if (s->rope_dim > s->index_dim)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in index heads of %d, expected a number within", c->path,
+                      s->rope_dim, s->index_dim);
+    a->dim[EXF_DIM_INDEX_Q] = s->index_heads * s->index_dim;
+    a->dim[EXF_DIM_INDEX_HEADS] = s->index_heads;
+    a->dim[EXF_DIM_INDEX_DIM] = s->index_dim;
+    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_INDEXED;
 out:
     return rc;
 }
@@ -294,103 +371,4 @@ void exf_architecture_finish(exf_architecture *a)
     a->dim[EXF_DIM_K] = a->top_k;
     a->dim[EXF_DIM_I] = a->d_expert;
     a->dim[EXF_DIM_SHARED] = a->d_shared;
-}
-
-/* ---- layers that mix by the gated delta rule or by gated attention, with experts beside a gated shared one --- */
-
-/* layer_types, or else full attention in every full_attention_interval-th layer. */
-static exf_code configure_mixers(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    static const char *const words[] = {"linear_attention", "full_attention", NULL};
-    exf_code rc;
-    const exf_json *types;
-    int interval;
-    EXF_TRY(exf_config_layer_list(c, "layer_types", a->n_layers, 0, &types, err));
-    EXF_TRY(exf_config_int_or(c, "full_attention_interval", 1, EXF_MAX_LAYERS, 4, &interval, err));
-    for (int l = 0; l < a->n_layers; l++) {
-        int attends = (l + 1) % interval == 0;
-        if (types) EXF_TRY(exf_config_layer_word(c, "layer_types", types, l, words, &attends, err));
-        a->mixer[l] = attends ? EXF_MIXER_ATTENTION : EXF_MIXER_DELTANET;
-    }
-out:
-    return rc;
-}
-
-static exf_code configure_deltanet(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_deltanet_spec *s = &a->deltanet;
-    EXF_TRY(exf_config_int(c, "linear_num_key_heads", 1, 1024, &s->n_key_heads, err));
-    EXF_TRY(exf_config_int(c, "linear_num_value_heads", 1, 1024, &s->n_value_heads, err));
-    EXF_TRY(exf_config_int(c, "linear_key_head_dim", 1, 4096, &s->key_dim, err));
-    EXF_TRY(exf_config_int(c, "linear_value_head_dim", 1, 4096, &s->value_dim, err));
-    EXF_TRY(exf_config_int(c, "linear_conv_kernel_dim", 1, 64, &s->conv_width, err));
-    if (s->n_value_heads % s->n_key_heads)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"linear_num_value_heads\" is %d, no multiple of \"linear_num_key_heads\", %d", c->path,
-                      s->n_value_heads, s->n_key_heads);
-    a->dim[EXF_DIM_DELTA_Z] = s->n_value_heads * s->value_dim;
-    a->dim[EXF_DIM_DELTA_QKV] = 2 * s->n_key_heads * s->key_dim + a->dim[EXF_DIM_DELTA_Z];
-    a->dim[EXF_DIM_DELTA_HEADS] = s->n_value_heads;
-    a->dim[EXF_DIM_DELTA_CONV] = s->conv_width;
-    a->dim[EXF_DIM_DELTA_VALUE] = s->value_dim;
-    a->dim[EXF_DIM_DELTA_KEY] = s->key_dim;
-    a->dim[EXF_DIM_DELTA_GROUPS] = s->n_key_heads;
-    a->dim[EXF_DIM_DELTA_GROUP_HEADS] = s->n_value_heads / s->n_key_heads;
-    a->dim[EXF_DIM_DELTA_GROUP_VALUES] = s->n_value_heads / s->n_key_heads * s->value_dim;
-out:
-    return rc;
-}
-
-/* The rotary part and theta must be given: what they are when absent differs
- * between versions of the reference. */
-static exf_code configure_gated_attention(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    double given;
-    const exf_json *part;
-    EXF_TRY(exf_config_real(c, "rope_theta|rope_parameters.rope_theta", &given, err));
-    EXF_TRY(exf_config_find(c, "rope_parameters.partial_rotary_factor", &part, err));
-    if (!part) EXF_TRY(exf_config_real(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
-    EXF_TRY(exf_configure_attention(c, a, err));
-    EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
-    EXF_TRY(exf_config_must_be(c, "attn_output_gate", "true", err));
-    a->attention.gated = 1;
-    a->dim[EXF_DIM_Q] *= 2;
-out:
-    return rc;
-}
-
-/* Every layer: a softmax router over experts beside one gated shared expert. */
-static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    const exf_json *dense;
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_config_int(c, "shared_expert_intermediate_size", 1, 1 << 20, &a->d_shared, err));
-    EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
-    EXF_TRY(exf_config_must_be(c, "decoder_sparse_step", "1", err));
-    EXF_TRY(exf_config_find(c, "mlp_only_layers", &dense, err));
-    if (exf_json_size(dense))
-        return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" has %zu entries; only layers with experts are supported", c->path,
-                        exf_json_size(dense));
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    a->router.renormalise = 1;
-    for (int l = 0; l < a->n_layers; l++) {
-        a->is_moe[l] = 1;
-        a->traits[l] = EXF_T_QK_NORM | EXF_T_SHARED;
-    }
-out:
-    return rc;
-}
-
-exf_code exf_configure_gated_hybrid(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(configure_moe(c, a, err));
-    EXF_TRY(configure_mixers(c, a, err));
-    EXF_TRY(configure_gated_attention(c, a, err));
-    EXF_TRY(configure_deltanet(c, a, err));
-out:
-    return rc;
 }

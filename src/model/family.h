@@ -32,6 +32,7 @@ typedef enum {
     EXF_W_KV, EXF_W_KV_NORM, EXF_W_SINK, EXF_W_O_A, EXF_W_O_B,
     EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM,
     EXF_W_INDEX_Q, EXF_W_INDEX_WEIGHTS, EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM,
+    EXF_W_INDEX_NORM_BIAS, /* of the indexer of latent attention, which has W_INDEX_Q, _WEIGHTS, _KV, _NORM too */
     /* hyper-connections, per site */
     EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE,
     EXF_W_COUNT
@@ -59,9 +60,15 @@ enum {
     EXF_TRANSPOSED = 1 << 16, /* of a stack: each expert's columns are stored as rows */
     EXF_MXFP4 = 1 << 17  /* of a stack: packed FP4 [E, rows, columns / 32, 16 bytes] and E8M0 scales in U8 beside it, "_scales" */
 };
+#define EXF_HALVES (EXF_FIRST_HALF | EXF_SECOND_HALF)
 /* How tensors of EXF_EVEN_ROWS and the like lie; they are decoded on the host. */
 #define EXF_INTERLEAVED (EXF_EVEN_ROWS | EXF_ODD_ROWS)
 #define EXF_REARRANGED (EXF_INTERLEAVED | EXF_TRANSPOSED)
+/* Returns how many roles' rows come together with any of one role's. */
+static inline int exf_roles_read_together(unsigned how)
+{
+    return how & EXF_INTERLEAVED || (how & EXF_TRANSPOSED && how & EXF_HALVES) ? 2 : 1;
+}
 
 /* How rows of several roles lie in one tensor: group after group, and in each the rows of part 0, of part 1 and so on. */
 typedef enum {
@@ -83,7 +90,7 @@ typedef struct {
     unsigned how;
 } exf_tensor_rule;
 
-enum { EXF_PREFIXES = 2 };
+enum { EXF_PREFIXES = 4 };
 
 typedef struct {
     const char *name;         /* equals config.json's model_type */

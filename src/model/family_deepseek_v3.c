@@ -7,29 +7,11 @@
 
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(exf_configure_sizes(c, a, err));
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_configure_mla(c, a, err));
-    EXF_TRY(exf_config_must_be(c, "rope_interleave", "true", err));
-    EXF_TRY(exf_config_must_be(c, "scoring_func", "sigmoid", err));
-    EXF_TRY(exf_config_must_be(c, "topk_method", "noaux_tc", err));
-    EXF_TRY(exf_configure_sigmoid_router(c, a, err));
-    EXF_TRY(exf_configure_dense_first(c, a, err));
-    EXF_TRY(exf_configure_shared_experts(c, a, err));
-    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED;
-out:
-    return rc;
+    return exf_configure_latent_moe(c, a, err);
 }
 
 static const exf_tensor_rule rules[] = {
-    EXF_RULES_MODEL(0),
-    EXF_RULES_MLA,
-    EXF_RULES_DENSE,
-    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
-    EXF_RULES_FUSED_EXPERTS,
-    EXF_RULES_SHARED("shared_experts"),
-    {EXF_W_ROUTER_BIAS, "{P}layers.{L}.mlp.gate.e_score_correction_bias", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0},
+    EXF_RULES_LATENT_MOE,
 };
 
 static const char *const ignored[] = {"{P}layers.{N}."};

@@ -31,7 +31,7 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     EXF_RULES_FUSED_EXPERTS,
     EXF_RULES_SHARED("shared_experts"),
-    {EXF_W_ROUTER_BIAS, "{P}layers.{L}.mlp.gate.e_score_correction_bias", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0},
+    EXF_RULES_CORRECTION_BIAS,
 };
 
 static const char *const ignored[] = {"{P}layers.{N}."};

@@ -9,24 +9,11 @@
  * ignored; for text the three rows of M-RoPE positions are equal, which is RoPE. */
 #include "model/rules.h"
 
-/* The text model's object: text_config, or all of a text-only checkpoint's config. */
-static exf_code find_text_part(const exf_config *c, exf_config *text, exf_err *err)
-{
-    const exf_json *part;
-    exf_code rc = exf_config_find(c, "text_config", &part, err);
-    if (rc != EXF_OK) return rc;
-    *text = (exf_config){part ? part : c->object, c->path};
-    if (!part) return EXF_OK;
-    if (exf_json_type(part) != EXF_JSON_OBJECT)
-        return exf_fail(err, EXF_MODEL, "%s: \"text_config\" is %s, expected an object", c->path, exf_json_type_name(part));
-    return exf_config_must_be(c, "text_config.model_type", "qwen3_5_moe_text", err);
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
     exf_config text;
-    EXF_TRY(find_text_part(c, &text, err));
+    EXF_TRY(exf_config_part(c, "text_config", "qwen3_5_moe_text", &text, err));
     EXF_TRY(exf_configure_gated_hybrid(&text, a, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings|text_config.tie_word_embeddings", 0, &a->tied_embeddings, err));
 out:

@@ -93,7 +93,7 @@ int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t 
     int rank = 0;
     if (r->where == EXF_IN_STACK) shape[rank++] = a->n_experts;
     for (int i = 0; i < 3 && r->dims[i] != EXF_DIM_NONE; i++) shape[rank++] = a->dim[r->dims[i]];
-    if (r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF | EXF_INTERLEAVED)) shape[1] *= 2;
+    if (r->how & (EXF_HALVES | EXF_INTERLEAVED)) shape[1] *= 2;
     if (r->how & EXF_MXFP4) {
         shape[rank - 1] /= EXF_FP4_BLOCK;
         shape[rank++] = EXF_FP4_BLOCK / 2;
@@ -150,7 +150,7 @@ static size_t row_of_copy(const exf_architecture *a, const exf_tensor_rule *r, s
 {
     if (EXF_ROW_LAYOUT(r->how)) return (size_t)run_row(a, r, expert);
     if (r->where != EXF_IN_STACK) return 0;
-    if (!(r->how & (EXF_FIRST_HALF | EXF_SECOND_HALF))) return rows * (size_t)expert;
+    if (!(r->how & EXF_HALVES) || r->how & EXF_TRANSPOSED) return rows * (size_t)expert;
     return rows * (2 * (size_t)expert + (r->how & EXF_SECOND_HALF ? 1 : 0));
 }
 
@@ -422,10 +422,9 @@ int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer)
     return m->spelling[r - m->family->rules] != EXF_RULE_UNUSED && has_traits(&m->arch, r, layer);
 }
 
-/* Returns 1 if the checkpoint has a tensor of that pattern where the rule requires one, or allows one. */
-static int is_stored(const exf_model *m, const exf_tensor_rule *r, const char *pattern)
+/* Returns 1 if the checkpoint has a tensor of that pattern where the rule requires one, or allows one; name: the first. */
+static int is_stored(const exf_model *m, const exf_tensor_rule *r, const char *pattern, char name[EXF_TENSOR_NAME_LEN])
 {
-    char name[EXF_TENSOR_NAME_LEN];
     for (int l = -1; l < m->arch.n_layers; l++) {
         if (!has_traits(&m->arch, r, l) && !(l < 0 && r->how & EXF_MAY_BE_TIED)) continue;
         exf_tensor_name(name, &m->arch, pattern, l, 0);
@@ -434,12 +433,19 @@ static int is_stored(const exf_model *m, const exf_tensor_rule *r, const char *p
     return 0;
 }
 
-/* Returns the number of a rule's first name that is stored, or EXF_RULE_UNUSED. */
-static unsigned char find_spelling(const exf_model *m, const exf_tensor_rule *r)
+/* Returns the number of a rule's first name that is stored, or EXF_RULE_UNUSED.  *fits: 0 for a stack of another shape. */
+static unsigned char find_spelling(const exf_model *m, const exf_tensor_rule *r, int *fits)
 {
-    char pattern[EXF_TENSOR_NAME_LEN];
-    for (int which = 0; copy_pattern(pattern, r, which); which++)
-        if (is_stored(m, r, pattern)) return (unsigned char)which;
+    char pattern[EXF_TENSOR_NAME_LEN], name[EXF_TENSOR_NAME_LEN];
+    int64_t shape[4];
+    *fits = 1;
+    for (int which = 0; copy_pattern(pattern, r, which); which++) {
+        if (!is_stored(m, r, pattern, name)) continue;
+        const exf_stored_tensor *s = r->where == EXF_IN_STACK ? exf_checkpoint_find(m->checkpoint, name) : NULL;
+        int rank = exf_rule_shape(&m->arch, r, shape);
+        if (s) *fits = s->tensor->view.rank == rank && memcmp(s->tensor->view.shape, shape, (size_t)rank * sizeof *shape) == 0;
+        return (unsigned char)which;
+    }
     return EXF_RULE_UNUSED;
 }
 
@@ -448,15 +454,22 @@ static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)
     return a->role == b->role && a->when == b->when;
 }
 
-/* Sets the spelling of all alternatives of which `first` is the first. */
+/* Sets the spelling of all alternatives of which `first` is the first.  One that is stored in another shape counts if no other is
+ * stored: its tensor is then refused. */
 static void choose_among(exf_model *m, size_t first)
 {
     const exf_tensor_rule *rules = m->family->rules;
     size_t chosen = m->family->n_rules;
+    int fits = 0, found_fits = 0;
     for (size_t i = first; i < m->family->n_rules; i++) {
         if (!are_alternatives(&rules[i], &rules[first])) continue;
-        m->spelling[i] = chosen == m->family->n_rules ? find_spelling(m, &rules[i]) : EXF_RULE_UNUSED;
-        if (m->spelling[i] != EXF_RULE_UNUSED) chosen = i;
+        unsigned char spelling = found_fits ? EXF_RULE_UNUSED : find_spelling(m, &rules[i], &fits);
+        m->spelling[i] = EXF_RULE_UNUSED;
+        if (spelling == EXF_RULE_UNUSED || (chosen < m->family->n_rules && !fits)) continue;
+        if (chosen < m->family->n_rules) m->spelling[chosen] = EXF_RULE_UNUSED;
+        m->spelling[i] = spelling;
+        chosen = i;
+        found_fits = fits;
     }
     for (size_t i = first; chosen == m->family->n_rules && i < m->family->n_rules; i++) {
         int packed = (rules[i].how & EXF_MXFP4) != 0; /* a config says whether the release's weights are */

@@ -7,13 +7,16 @@
 /* A tensor of a layer under the release's name or under another. */
 #define EXF_EITHER(name, other) "{P}layers.{L}." name "|{P}layers.{L}." other
 
-/* norm: 0, or EXF_PLUS_ONE where norm weights are zero-centred. */
-#define EXF_RULES_MODEL(norm)                                                                                      \
+/* All outside the layers but the head, and their norms.  norm: 0, or EXF_PLUS_ONE where norm weights are zero-centred. */
+#define EXF_RULES_BODY(norm)                                                                                       \
     {EXF_W_EMBED, "{P}embed_tokens.weight", EXF_IN_MODEL, 0, {EXF_DIM_VOCAB, EXF_DIM_H}, 0},                       \
     {EXF_W_FINAL_NORM, "{P}norm.weight", EXF_IN_MODEL, 0, {EXF_DIM_H}, norm},                                      \
-    {EXF_W_HEAD, "lm_head.weight", EXF_IN_MODEL, EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED},       \
     {EXF_W_MIXER_NORM, "{P}layers.{L}.input_layernorm.weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, norm},                \
     {EXF_W_FFN_NORM, "{P}layers.{L}.post_attention_layernorm.weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, norm}
+
+#define EXF_RULES_MODEL(norm)                                                                                      \
+    EXF_RULES_BODY(norm),                                                                                          \
+    {EXF_W_HEAD, "lm_head.weight", EXF_IN_MODEL, EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED}
 
 #define EXF_RULES_ATTENTION(norm)                                                                                              \
     {EXF_W_Q, "{P}layers.{L}.self_attn.q_proj.weight", EXF_IN_LAYER, EXF_T_ATTENTION, {EXF_DIM_Q, EXF_DIM_H}, EXF_LINEAR},     \
@@ -50,6 +53,17 @@
      EXF_T_MLA, {EXF_DIM_KV_B, EXF_DIM_KV_RANK}, EXF_LINEAR},                                                          \
     {EXF_W_O, "{P}layers.{L}.self_attn.o_proj.weight", EXF_IN_LAYER, EXF_T_MLA, {EXF_DIM_H, EXF_DIM_O}, EXF_LINEAR}
 
+/* The indexer that chooses the tokens which latent attention sees. */
+#define EXF_RULES_INDEXER                                                                                                     \
+    {EXF_W_INDEX_Q, "{P}layers.{L}.self_attn.indexer.wq_b.weight", EXF_IN_LAYER,                                              \
+     EXF_T_INDEXED, {EXF_DIM_INDEX_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},                                                           \
+    {EXF_W_INDEX_KV, "{P}layers.{L}.self_attn.indexer.wk.weight", EXF_IN_LAYER,                                               \
+     EXF_T_INDEXED, {EXF_DIM_INDEX_DIM, EXF_DIM_H}, EXF_LINEAR},                                                              \
+    {EXF_W_INDEX_WEIGHTS, "{P}layers.{L}.self_attn.indexer.weights_proj.weight", EXF_IN_LAYER,                                \
+     EXF_T_INDEXED, {EXF_DIM_INDEX_HEADS, EXF_DIM_H}, 0},                                                                     \
+    {EXF_W_INDEX_NORM, "{P}layers.{L}.self_attn.indexer.k_norm.weight", EXF_IN_LAYER, EXF_T_INDEXED, {EXF_DIM_INDEX_DIM}, 0}, \
+    {EXF_W_INDEX_NORM_BIAS, "{P}layers.{L}.self_attn.indexer.k_norm.bias", EXF_IN_LAYER, EXF_T_INDEXED, {EXF_DIM_INDEX_DIM}, 0}
+
 #define EXF_RULES_DENSE                                                                                                       \
     {EXF_W_DENSE_GATE, "{P}layers.{L}.mlp.gate_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_FFN, EXF_DIM_H}, EXF_LINEAR}, \
     {EXF_W_DENSE_UP, "{P}layers.{L}.mlp.up_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_FFN, EXF_DIM_H}, EXF_LINEAR},     \
@@ -73,6 +87,15 @@
      EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_SECOND_HALF},                                                           \
     {EXF_W_EXPERT_DOWN, "{P}layers.{L}.mlp.experts.down_proj", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, 0}
 
+/* The same with each expert's matrices transposed: [E, H, 2 I], gates before ups, and [E, I, H]. */
+#define EXF_RULES_TRANSPOSED_EXPERTS                                                                                \
+    {EXF_W_EXPERT_GATE, "{P}layers.{L}.mlp.experts.gate_up_proj", EXF_IN_STACK,                                     \
+     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_TRANSPOSED | EXF_FIRST_HALF},                                           \
+    {EXF_W_EXPERT_UP, "{P}layers.{L}.mlp.experts.gate_up_proj", EXF_IN_STACK,                                       \
+     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_TRANSPOSED | EXF_SECOND_HALF},                                          \
+    {EXF_W_EXPERT_DOWN, "{P}layers.{L}.mlp.experts.down_proj", EXF_IN_STACK,                                        \
+     EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_TRANSPOSED}
+
 /* name: "shared_expert" or "shared_experts". */
 #define EXF_RULES_SHARED(name)                                                       \
     {EXF_W_SHARED_GATE, "{P}layers.{L}.mlp." name ".gate_proj.weight", EXF_IN_LAYER, \
@@ -81,6 +104,16 @@
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},             \
     {EXF_W_SHARED_DOWN, "{P}layers.{L}.mlp." name ".down_proj.weight", EXF_IN_LAYER, \
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR}
+
+/* The bias on a sigmoid router's choices. */
+#define EXF_RULES_CORRECTION_BIAS \
+    {EXF_W_ROUTER_BIAS, "{P}layers.{L}.mlp.gate.e_score_correction_bias", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0}
+
+/* All of a model of exf_configure_latent_moe(). */
+#define EXF_RULES_LATENT_MOE                                                     \
+    EXF_RULES_MODEL(0), EXF_RULES_MLA, EXF_RULES_DENSE,                          \
+    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),              \
+    EXF_RULES_FUSED_EXPERTS, EXF_RULES_SHARED("shared_experts"), EXF_RULES_CORRECTION_BIAS
 
 /* The gate of a shared expert that has one. */
 #define EXF_RULES_SHARED_SWITCH                                                      \

@@ -13,10 +13,10 @@ static const char *name_of(const exf_stored_tensor *s)
 
 /* ---- where the bytes are --------------------------------------------------------- */
 
-/* Returns the stored rows from one row of the weight to the next. */
+/* Returns the stored rows that are read for one row of the weight: another role's between its own, or beside them in columns. */
 static size_t rows_apart(const exf_weight_source *w)
 {
-    return w->how & EXF_INTERLEAVED ? 2 : 1;
+    return (size_t)exf_roles_read_together(w->how);
 }
 
 /* Returns the stored rows before the weight's first. */
@@ -258,8 +258,8 @@ out:
 
 /* ---- rearranged --------------------------------------------------------------------
  * Plain stacks of experts whose rows lie otherwise in the file than in the forward pass (EXF_REARRANGED): two roles' rows in turn,
- * and rows as columns.  Where two roles' rows alternate, each role's read takes both, so that they cross the disk twice; the second
- * time they come from the system's cache, if that has room. */
+ * and rows as columns.  Where two roles' rows alternate or share columns, each role's read takes both, so that they cross the disk
+ * twice; the second time they come from the system's cache, if that has room. */
 
 /* Every other row of those that are stored, or all. */
 static void widen_rows(const exf_weight_source *w, const char *codes, size_t n_rows, size_t cols, float *dst)
@@ -275,7 +275,8 @@ static exf_code transpose_rows(const exf_weight_source *w, const char *codes, si
 {
     enum { LINE = 16 };
     exf_dtype dtype = exf_weight_source_dtype(w);
-    size_t apart = rows_apart(w), before = rows_before(w), n = apart * w->each, width = exf_dtype_bits(dtype) / 8;
+    size_t n = rows_apart(w) * w->each, width = exf_dtype_bits(dtype) / 8, step = w->how & EXF_INTERLEAVED ? 2 : 1,
+           before = w->how & EXF_SECOND_HALF ? w->each : rows_before(w);
     float *some = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&some, LINE * n, sizeof *some, "weights", err));
@@ -283,7 +284,7 @@ static exf_code transpose_rows(const exf_weight_source *w, const char *codes, si
         size_t have = cols - c < LINE ? cols - c : LINE;
         exf_dtype_to_f32(some, codes + c * n * width, have * n, dtype);
         for (size_t r = 0; r < w->each; r++)
-            for (size_t i = 0; i < have; i++) dst[r * cols + c + i] = some[i * n + apart * r + before];
+            for (size_t i = 0; i < have; i++) dst[r * cols + c + i] = some[i * n + step * r + before];
     }
 out:
     exf_mem_free(some);

@@ -396,7 +396,7 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
     if (!f.s)
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" %s is missing from the checkpoint", config_path, name,
                         exf_shape_text(want, sizeof want, shape, rank));
-    size_t each = how & EXF_TRANSPOSED ? (size_t)shape[2] / (how & EXF_INTERLEAVED ? 2 : 1) : 0;
+    size_t each = how & EXF_TRANSPOSED ? (size_t)(shape[2] / exf_roles_read_together(how)) : 0;
     *w = (exf_weight_source){.coding = EXF_CODED_PLAIN, .of[EXF_STORED_CODES] = f.s, .how = how, .block_rows = 1, .block_cols = 1,
                              .piece_block = 1, .each = each};
     if (how & EXF_MXFP4) return find_mxfp4_stack(&f, w, shape, rank);

@@ -126,6 +126,8 @@ static void count_fixed(plan_inputs *w)
     uint64_t routes = exf_route_set_bytes(n_tokens, a->top_k) * exf_demand_route_sets(w->d), tokens = n_tokens * sizeof(int32_t);
     uint64_t rotary = sizeof(float) * (uint64_t)w->batch->max_tokens *
                       (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+    if (a->mla.query_beta > 0 && w->batch->max_tokens > a->mla.query_length)
+        rotary += sizeof(float) * (uint64_t)w->batch->max_tokens;
     uint64_t slot_logits = w->d->slot_logits ? (uint64_t)a->top_k : 0;
     uint64_t all_logits = (uint64_t)w->d->device_logits * (uint64_t)a->n_experts;
     uint64_t logits = sizeof(float) * n_tokens * (slot_logits + all_logits);
@@ -265,6 +267,18 @@ static void plan_cpu(exf_pass_plan *plan, const plan_inputs *w, int n_workers)
                         (uint64_t)n_workers * exf_workspace_bytes(a, plan->floats);
 }
 
+/* Refuses sequences in which a layer would have to see what an earlier one chose: choices do not outlast their layer.  Up to
+ * index_topk tokens all are chosen. */
+static exf_code check_shared_choices(const exf_model *m, const exf_batch *batch, exf_err *err)
+{
+    const exf_mla_spec *s = &m->arch.mla;
+    if (!s->index_shared || batch->max_tokens <= s->index_topk) return EXF_OK;
+    return exf_fail(err, EXF_MODEL,
+                    "%s: layers share the choice of an earlier indexer, which is computed for sequences of at most \"index_topk\", "
+                    "%d tokens, where all are chosen; one has %d: set max_tokens to %d", m->config_path, s->index_topk,
+                    batch->max_tokens, s->index_topk);
+}
+
 exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
                             const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err)
 {
@@ -275,6 +289,8 @@ exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, c
                      .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
                      .loader = {.n_readers = o->readers, .first_layer = exf_pass_layers_done(o), .n_layers = n_layers,
                                 .head = d->head, .chosen = recorded ? recorded->has_input : NULL}};
+    exf_code rc = recorded ? EXF_OK : check_shared_choices(m, batch, err);
+    if (rc != EXF_OK) return rc;
     if (recorded) {
         w.needs.input = w.needs.logits = w.needs.block = 1;
         w.needs.sent = b->gpu != NULL;

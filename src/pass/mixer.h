@@ -14,6 +14,7 @@
 /* The cosines and sines of all positions of a run, for each kind of rotation, in a backend's memory. */
 typedef struct {
     float *cosine[EXF_ROPES], *sine[EXF_ROPES]; /* [max_tokens, dim / 2]; NULL where dim is 0 */
+    float *query_scale; /* [max_tokens], of latent attention whose queries grow with the position; NULL where none is above 1 */
 } exf_rope_tables;
 
 exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,

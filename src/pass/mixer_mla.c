@@ -5,8 +5,26 @@
  * Keys and values are expanded, not absorbed into q and o: the reference does the same, and
  * long sequences cost fewer operations.  Heads are expanded a group at a time, since the
  * expansion of all is as large as q and the output together: one head on the CPU, as many as
- * keep a GPU busy on a GPU. */
+ * keep a GPU busy on a GPU.
+ *
+ * In a layer with an indexer a query sees the index_topk tokens whose keys its small index heads score best.  These heads come from
+ * the low-rank query, one key of a token serves all of them.  A sequence of at most index_topk tokens needs none of it: each sees
+ * all.  The choice is a byte for every pair of tokens; scores are held for a block of queries. */
 #include "pass/mixer.h"
+
+#include <math.h>
+
+static const double INDEX_NORM_EPS = 1e-6;
+enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
+
+/* What the indexer computes with; on: 0 where every token sees all before it. */
+typedef struct {
+    int on, rows;          /* rows: queries of a block */
+    float *keys;           /* [T, index_dim] */
+    float *q, *weights;    /* [rows, heads, index_dim], [rows, heads] */
+    float *work;
+    unsigned char *chosen; /* [T, T] */
+} index_space;
 
 typedef struct {
     float *q_low;  /* [T, q_rank] */
@@ -15,6 +33,7 @@ typedef struct {
     float *k, *v;  /* [T, group, nope + rope], [T, group, v_dim] */
     float *heads;  /* [T, heads, v_dim], bfloat16 if products round */
     float *scores;
+    index_space index;
 } mla_space;
 
 enum { DEVICE_GROUP = 16 };
@@ -36,6 +55,21 @@ static exf_attention_shape shape_of(const exf_mixer_call *c, int n)
                                  .rounded_out = exf_products_round(c)};
 }
 
+static void carve_index(index_space *x, const exf_mixer_call *c)
+{
+    const exf_mla_spec *s = &c->a->mla;
+    int t = c->n_tokens, most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS;
+    size_t n = (size_t)t, heads = (size_t)s->index_heads, d = (size_t)s->index_dim;
+    *x = (index_space){.on = s->index_topk > 0 && t > s->index_topk, /* then every layer has an indexer */
+                       .rows = t < most ? t : most};
+    if (!x->on) return;
+    x->keys = exf_arena_take(c->arena, n * d);
+    x->q = exf_arena_take(c->arena, (size_t)x->rows * heads * d);
+    x->weights = exf_arena_take(c->arena, (size_t)x->rows * heads);
+    x->work = exf_arena_take(c->arena, c->b->indexer_workspace(x->rows, t));
+    x->chosen = (unsigned char *)exf_arena_take(c->arena, (n * n + sizeof(float) - 1) / sizeof(float));
+}
+
 static void carve_arrays(mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
@@ -50,6 +84,7 @@ static void carve_arrays(mla_space *m, const exf_mixer_call *c)
     m->v = exf_arena_take(arena, t * group * dv);
     m->heads = exf_arena_take(arena, t * n * dv);
     m->scores = exf_arena_take(arena, c->b->attention_workspace(&shape));
+    carve_index(&m->index, c);
 }
 
 /* Rotates the rotary part of each of n_heads heads of `width`; it begins `offset` floats into the head. */
@@ -61,19 +96,77 @@ static void rotate(float *x, int n_heads, int width, int offset, const exf_mixer
     c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
 
+/* Returns what the norms of the low ranks add to the mean square. */
+static double norm_eps(const exf_mixer_call *c)
+{
+    return c->a->mla.norm_eps > 0 ? c->a->mla.norm_eps : c->a->norm_eps;
+}
+
 static void make_queries(const mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, t = c->n_tokens, dk = s->nope_dim + s->rope_dim, n = s->n_heads * dk, rank = s->q_rank;
     if (rank) {
         exf_mixer_product(c, m->q_low, exf_mixer_input(c, 0), EXF_W_Q_A, t, rank, h);
-        c->b->rmsnorm(c->q, m->q_low, rank, m->q_low, rank, c->w[EXF_W_Q_A_NORM], t, rank, c->a->norm_eps);
+        c->b->rmsnorm(c->q, m->q_low, rank, m->q_low, rank, c->w[EXF_W_Q_A_NORM], t, rank, norm_eps(c));
         exf_mixer_product(c, m->q, exf_f32(m->q_low), EXF_W_Q_B, t, n, rank);
     } else {
         exf_mixer_product(c, m->q, exf_mixer_input(c, 0), EXF_W_Q, t, n, h);
     }
     rotate(m->q, s->n_heads, dk, s->nope_dim, c);
+    if (c->rope_tables->query_scale) c->b->scale_rows(c->q, m->q, c->rope_tables->query_scale, t, n);
 }
+
+/* ---- indexer ---------------------------------------------------------------------------------- */
+
+/* Rotates the first rope_dim dimensions of n_heads index heads of n_rows tokens from `first` on. */
+static void rotate_index(float *x, int first, int n_rows, int n_heads, const exf_mixer_call *c)
+{
+    const exf_mla_spec *s = &c->a->mla;
+    int d = c->a->rope[EXF_ROPE_MAIN].dim;
+    size_t at = (size_t)first * (size_t)(d / 2);
+    exf_rope_shape shape = {.n_tokens = n_rows, .n_heads = n_heads, .head_dim = s->index_dim, .ld = n_heads * s->index_dim, .d = d,
+                            .step = 1, .interleaved = s->index_interleaved};
+    c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN] + at, c->rope_tables->sine[EXF_ROPE_MAIN] + at);
+}
+
+/* Chooses for n queries from `first` on. */
+static void choose_block(const mla_space *m, const exf_mixer_call *c, int first, int n)
+{
+    const exf_mla_spec *s = &c->a->mla;
+    const index_space *x = &m->index;
+    int heads = s->index_heads, d = s->index_dim, h = c->a->d_model, t = c->n_tokens;
+    float scale = (float)(1 / sqrt((double)d * heads));
+    exf_indexer_shape shape = {.first = first, .n_rows = n, .n_heads = heads, .d = d, .ratio = 1, .top_k = s->index_topk,
+                               .n_entries = t, .ld = t};
+    exf_mixer_product(c, x->q, exf_f32(m->q_low + (size_t)first * (size_t)s->q_rank), EXF_W_INDEX_Q, n, heads * d, s->q_rank);
+    rotate_index(x->q, first, n, heads, c);
+    c->b->gemm_xwt(c->q, x->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n, heads, h,
+                   scale, 0);
+    c->b->indexer(c->q, x->chosen + (size_t)first * (size_t)t, x->q, x->weights, x->keys, &shape, x->work);
+}
+
+/* Chooses the tokens that each token sees, from the low-rank queries of all. */
+static void choose_tokens(const mla_space *m, const exf_mixer_call *c)
+{
+    const index_space *x = &m->index;
+    int t = c->n_tokens, d = c->a->mla.index_dim;
+    if (!x->on) return;
+    exf_mixer_product(c, x->keys, exf_mixer_input(c, 0), EXF_W_INDEX_KV, t, d, c->a->d_model);
+    c->b->layernorm(c->q, x->keys, c->w[EXF_W_INDEX_NORM], c->w[EXF_W_INDEX_NORM_BIAS], t, d, INDEX_NORM_EPS);
+    rotate_index(x->keys, 0, t, 1, c);
+    for (int first = 0; first < t; first += x->rows) choose_block(m, c, first, t - first < x->rows ? t - first : x->rows);
+}
+
+static double index_flops(const exf_architecture *a, double t)
+{
+    const exf_mla_spec *s = &a->mla;
+    double q = (double)s->index_heads * s->index_dim;
+    if (s->index_topk == 0 || t <= s->index_topk) return 0;
+    return 2 * t * (q * s->q_rank + (double)a->d_model * (s->index_dim + s->index_heads)) + t * (t + 1) * q;
+}
+
+/* ---- keys, values and heads ------------------------------------------------------------------- */
 
 /* Computes the latent and the shared key: the latent is normed, the key only rotated.  Copies the
  * key after each head's own part of its keys. */
@@ -82,7 +175,7 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, t = c->n_tokens, n = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, group = group_of(c);
     exf_mixer_product(c, m->latent, exf_mixer_input(c, 0), EXF_W_KV_A, t, n, h);
-    c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, c->a->norm_eps);
+    c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, norm_eps(c));
     rotate(m->latent, 1, n, s->kv_rank, c);
     c->b->repeat_columns(c->q, m->k + s->nope_dim, group * dk, group, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
 }
@@ -107,6 +200,7 @@ static void attend_heads(const mla_space *m, const exf_mixer_call *c, int first)
     const exf_mla_spec *s = &c->a->mla;
     int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, left = s->n_heads - first, n = left < group_of(c) ? left : group_of(c);
     exf_attention_shape shape = shape_of(c, n);
+    shape.chosen = m->index.on ? m->index.chosen : NULL;
     exf_matrix all = exf_mixer_heads(&shape, m->heads);
     char *out = (char *)m->heads + (size_t)first * (size_t)dv * exf_number_bytes(all.number);
     expand_heads(m, c, first, n);
@@ -120,6 +214,7 @@ static void run_mixer(const exf_mixer_call *c)
     carve_arrays(&m, c);
     if (!c->arena->base) return;
     make_queries(&m, c);
+    choose_tokens(&m, c);
     make_latent(&m, c);
     for (int head = 0; head < s->n_heads; head += group_of(c)) attend_heads(&m, c, head);
     exf_attention_shape shape = shape_of(c, group_of(c));
@@ -132,7 +227,8 @@ static double count_flops(const exf_architecture *a, int layer, double t)
     double h = a->d_model, n = s->n_heads, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, kv = s->kv_rank, rank = s->q_rank;
     double q = rank > 0 ? rank * (h + n * dk) : h * n * dk;
     (void)layer;
-    return 2 * t * (q + h * (kv + s->rope_dim) + kv * n * (s->nope_dim + dv) + n * dv * h) + n * (dk + dv) * t * (t + 1);
+    double projections = q + h * (kv + s->rope_dim) + kv * n * (s->nope_dim + dv) + n * dv * h;
+    return 2 * t * projections + n * (dk + dv) * t * (t + 1) + index_flops(a, t);
 }
 
 const exf_mixer exf_mixer_mla = {.name = "latent attention", .run = run_mixer, .flops = count_flops};

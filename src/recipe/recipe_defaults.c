@@ -35,6 +35,15 @@ static const exf_released_model models[] = {
     {"Qwen2-57B-A14B", "recipes/qwen2-57b-a14b.yaml", "qwen2_moe", 28, 64, 8, 3584},
     {"DeepSeek-V3", "recipes/deepseek-v3.yaml", "deepseek_v3", 61, 256, 8, 7168},
     {"Kimi-K2", "recipes/kimi-k2.yaml", "deepseek_v3", 61, 384, 8, 7168},
+    {"GLM-4.7-Flash", "recipes/glm-4.7-flash.yaml", "glm4_moe_lite", 47, 64, 4, 2048},
+    {"dots.llm1", "recipes/dots.llm1.yaml", "dots1", 62, 128, 6, 4096},
+    {"GLM-4.5V", "recipes/glm-4.5v.yaml", "glm4v_moe", 46, 128, 8, 4096},
+    {"Qwen3-VL-30B-A3B", "recipes/qwen3-vl-30b-a3b.yaml", "qwen3_vl_moe", 48, 128, 8, 2048},
+    {"Qwen3-Omni-30B-A3B", "recipes/qwen3-omni-30b-a3b.yaml", "qwen3_omni_moe", 48, 128, 8, 2048},
+    {"Solar-Open-100B", "recipes/solar-open-100b.yaml", "solar_open", 48, 128, 8, 4096},
+    {"Mistral-Small-4-119B", "recipes/mistral-small-4-119b.yaml", "mistral4", 36, 128, 4, 4096},
+    {"DeepSeek-V3.2", "recipes/deepseek-v3.2.yaml", "deepseek_v32", 61, 256, 8, 7168},
+    {"GLM-5", "recipes/glm-5.yaml", "glm_moe_dsa", 78, 256, 8, 6144},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

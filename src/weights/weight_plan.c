@@ -161,7 +161,7 @@ static void add_matrix(chunk_bytes *most, const exf_model *m, exf_role role, int
     unsigned how = exf_model_how(m, role, layer);
     if (how & EXF_REARRANGED) floats = EXF_WEIGHT_CHUNK_BYTES;
     if (how & EXF_TRANSPOSED) {
-        codes = n * (how & EXF_INTERLEAVED ? 2 : 1) * (exf_model_fits_bf16(m, role, layer) ? 2 : sizeof(float));
+        codes = n * (size_t)exf_roles_read_together(how) * (exf_model_fits_bf16(m, role, layer) ? 2 : sizeof(float));
         floats = n * sizeof(float);
     }
     most->codes = codes > most->codes ? codes : most->codes;

@@ -149,7 +149,7 @@ static void attention(void)
         if (!wanted(a.name)) continue;
         exf_attention_shape s = {
             a.t, a.heads, a.kv, a.d, a.dv, a.heads * a.d, a.kv * a.d, a.kv * a.dv, a.heads * a.dv, (float)(1 / sqrt(a.d)), 0,
-            nullptr, 0};
+            nullptr, nullptr, 0};
         size_t n = (size_t)a.t;
         float *q = reals(n * a.heads * a.d, -2, 2), *k = reals(n * a.kv * a.d, -2, 2), *v = reals(n * a.kv * a.dv);
         float *out = reals(n * a.heads * a.dv), *space = reals(B->attention_workspace(&s));

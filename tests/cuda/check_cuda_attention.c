@@ -29,7 +29,7 @@ static void attend(int i, exf_compute compute, float size)
     int t = causal[i].t, heads = causal[i].heads, kv = causal[i].kv, d = causal[i].d, dv = causal[i].dv, gap = causal[i].gap;
     exf_attention_shape shape = {
         t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d)), 0,
-        NULL, 0};
+        NULL, NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, size), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1e30f);
@@ -67,7 +67,7 @@ START_TEST(bits_do_not_depend_on_later_tokens)
 {
     int all = followed[_i].t, heads = followed[_i].heads, kv = followed[_i].kv, dk = followed[_i].d, dv = followed[_i].dv;
     exf_attention_shape shape = {all, heads, kv, dk, dv, heads * dk, kv * dk, kv * dv, heads * dv, (float)(1 / sqrt(dk)), 0,
-                                 NULL, 0};
+                                 NULL, NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(all * shape.ldq), 1, 4), k = pair_reals(&p, (size_t)(all * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(all * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(all * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
@@ -97,7 +97,7 @@ static void attend_rounded(int t, int heads, int kv, int d, int dv, int gap)
 {
     exf_attention_shape shape = {
         t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d)), 0,
-        NULL, 0};
+        NULL, NULL, 0};
     size_t n = (size_t)(t * shape.ldo), halves = (n + 1) / 2;
     pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, 2), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2),
                v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), sinks = pair_reals(&p, (size_t)heads, 4, 3),
@@ -133,6 +133,33 @@ START_TEST(rounded_output_has_the_bits_in_large_blocks)
 }
 END_TEST
 
+/* Tokens that a byte chooses, by the kernel without tensor cores in either mode. */
+START_TEST(chosen_tokens_are_attended)
+{
+    enum { T = 150, HEADS = 4, D = 24, DV = 20 };
+    exf_attention_shape shape = {.n_tokens = T, .n_heads = HEADS, .n_kv = 2, .d = D, .dv = DV, .ldq = HEADS * D, .ldk = 2 * D,
+                                 .ldv = 2 * DV, .ldo = HEADS * DV, .scale = (float)(1 / sqrt(D))};
+    unsigned char *bytes;
+    exf_err err;
+    ck_ok(exf_mem_new(&bytes, (T * T + 3) / 4, sizeof(float), "choices", &err), err);
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < T; j++) bytes[t * T + j] = j == t || (t * 7 + j * 5) % 3 == 0;
+    pair_array q = pair_reals(&p, T * HEADS * D, 1, 2), k = pair_reals(&p, T * 2 * D, 2, 2), v = pair_reals(&p, T * 2 * DV, 3, 1),
+               out = pair_reals(&p, T * HEADS * DV, 4, 1), chosen = pair_of(&p, bytes, (T * T + 3) / 4);
+    size_t host = p.b[0]->attention_workspace(&shape), device = p.b[1]->attention_workspace(&shape);
+    pair_array space = pair_reals(&p, (host > device ? host : device) + 1, 5, 1e30f);
+    pair_compute(&p, (exf_compute)_i);
+    for (int s = 0; s < 2; s++) {
+        shape.chosen = (const unsigned char *)chosen.f[s];
+        p.b[s]->attention(p.q[s], out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]);
+    }
+    pair_near(&out, 2e-6, "attention to chosen tokens");
+    pair_array *arrays[] = {&q, &k, &v, &out, &chosen, &space};
+    for (int i = 0; i < 6; i++) pair_free(arrays[i]);
+    exf_mem_free(bytes);
+}
+END_TEST
+
 START_TEST(rounded_output_is_refused_in_float32)
 {
     exf_attention_shape shape = {.n_tokens = 1, .n_heads = 1, .n_kv = 1, .d = 64, .dv = 64, .ldq = 64, .ldk = 64, .ldv = 64,
@@ -151,7 +178,7 @@ END_TEST
 
 START_TEST(nothing_is_attended_without_tokens)
 {
-    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1, 0, NULL, 0};
+    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1, 0, NULL, NULL, 0};
     pair_array x = pair_integers(&p, 8, 1), out = pair_integers(&p, 8, 2);
     pair_compute(&p, (exf_compute)_i);
     ON_BOTH(p, B->attention(Q, out.f[s], x.f[s], x.f[s], x.f[s], &shape, x.f[s]));
@@ -277,6 +304,7 @@ static TCase *cases_of(const char *name, void (*open)(void))
     tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
     tcase_add_loop_test(t, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
     tcase_add_loop_test(t, rounded_output_has_the_bits_in_large_blocks, 0, COUNT(followed));
+    tcase_add_loop_test(t, chosen_tokens_are_attended, 0, 2);
     tcase_add_test(t, rounded_output_is_refused_in_float32);
     return t;
 }

@@ -210,7 +210,8 @@ static const struct {
 START_TEST(attention_is_near)
 {
     int t = attentions[_i].t, heads = attentions[_i].heads, kv = attentions[_i].kv, d = attentions[_i].d, dv = attentions[_i].dv;
-    exf_attention_shape shape = {t, heads, kv, d, dv, heads * d, kv * d, kv * dv, heads * dv, (float)(1 / sqrt(d)), 0, NULL, 0};
+    exf_attention_shape shape = {t, heads, kv, d, dv, heads * d, kv * d, kv * dv, heads * dv, (float)(1 / sqrt(d)), 0, NULL,
+                                 NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(t * heads * d), 13, 3), k = pair_reals(&p, (size_t)(t * kv * d), 14, 3);
     pair_array v = pair_reals(&p, (size_t)(t * kv * dv), 15, 1), out = pair_reals(&p, (size_t)(t * heads * dv), 16, 1);
     size_t room[2] = {p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)};

@@ -109,6 +109,10 @@ START_TEST(rows_are_moved_and_added_exactly)
     pair_equal(&m.dense, at_shape("gather_rows", s0));
     ON_BOTH(p, B->clamp(Q, m.dense.f[s] + m.y_at, m.flat, 2.5f));
     pair_equal(&m.dense, at_shape("clamp", s0));
+    pair_array factors = numbers((size_t)m.rows, 6, 1);
+    ON_BOTH(p, B->scale_rows(Q, m.dense.f[s] + m.y_at, factors.f[s], m.rows, m.n));
+    pair_equal(&m.dense, at_shape("scale_rows", s0));
+    pair_free(&factors);
     pair_free(&rows);
     pair_free(&many);
     exf_mem_free(order);
@@ -127,6 +131,8 @@ START_TEST(norms_and_gates_are_near)
     pair_near(&m.y, 4e-7, at_shape("rmsnorm", s0));
     ON_BOTH(p, B->rmsnorm(Q, m.x.f[s] + m.x_at, m.ldx, m.x.f[s] + m.x_at, m.ldx, m.w.f[s] + m.x_at, m.rows, m.n, 1e-6));
     pair_near(&m.x, 4e-7, at_shape("rmsnorm in place", s0));
+    ON_BOTH(p, B->layernorm(Q, m.dense.f[s] + m.y_at, m.w.f[s] + m.x_at, m.w.f[s] + m.x_at, m.rows, m.n, 1e-6));
+    pair_near(&m.dense, 2e-6, at_shape("layernorm", s0));
     free_matrices(&m);
     m = matrices_of(s0, 0);
     ON_BOTH(p, B->sigmoid_gate(Q, m.dense.f[s] + m.y_at, m.x.f[s] + m.x_at, m.rows, m.n, m.ldx));

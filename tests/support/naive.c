@@ -98,6 +98,7 @@ void naive_attention(double *out, const double *q, const double *k, const double
             int from = s->window && t + 1 > s->window ? t + 1 - s->window : 0;
             for (int j = from; j <= t; j++) {
                 p[j] = (double)s->scale * score(q + t * s->ldq + h * s->d, k + j * s->ldk + of * s->d, s->d);
+                if (s->chosen && !s->chosen[t * s->n_tokens + j]) p[j] = -INFINITY;
                 top = fmax(top, p[j]);
             }
             double sum = s->sinks ? exp((double)s->sinks[h] - top) : 0;

@@ -117,6 +117,27 @@ START_TEST(windows_and_sinks_are_those_of_the_formula)
 }
 END_TEST
 
+/* Every token chooses itself and some of those before it, within a window too; what later columns hold does not count. */
+START_TEST(chosen_tokens_are_those_of_the_formula)
+{
+    static const int windows[] = {0, 130};
+    attention_case c;
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+        open_attention(&c, _i);
+        unsigned char *chosen;
+        exf_err e;
+        ck_ok(exf_mem_new(&chosen, (size_t)c.s.n_tokens * (size_t)c.s.n_tokens, 1, "choices", &e), e);
+        for (int t = 0; t < c.s.n_tokens; t++)
+            for (int j = 0; j < c.s.n_tokens; j++) chosen[t * c.s.n_tokens + j] = j == t || (t * 7 + j * 5) % 3 == 0;
+        c.s.window = windows[w];
+        c.s.chosen = chosen;
+        ck_formula(&c, _i);
+        exf_mem_free(chosen);
+        close_attention(&c);
+    }
+}
+END_TEST
+
 /* Later tokens leave no trace: with other ones, the earlier rows keep their bits. */
 START_TEST(later_tokens_are_not_seen)
 {
@@ -228,6 +249,37 @@ START_TEST(rmsnorm_of_small_rows)
 }
 END_TEST
 
+/* Rows far from 0, and a row of one value, which becomes the bias. */
+START_TEST(layernorm_is_the_formula)
+{
+    static const int widths[] = {1, 7, 8, 9, 64, 333};
+    enum { ROWS = 5 };
+    int n = widths[_i];
+    float *y = naive_numbers((size_t)(ROWS * n), 8, 30), *w = naive_numbers((size_t)n, 9, 2),
+          *bias = naive_numbers((size_t)n, 10, 2);
+    for (int i = 0; i < n; i++) {
+        y[n + i] += 1000;
+        y[2 * n + i] = 3.25f;
+    }
+    double *x = naive_widened(y, (size_t)(ROWS * n));
+    exf_layernorm_cpu(y, w, bias, ROWS, n, 1e-6);
+    for (int r = 0; r < ROWS; r++) {
+        double mean = 0, square = 0;
+        for (int i = 0; i < n; i++) mean += x[r * n + i] / n;
+        for (int i = 0; i < n; i++) square += (x[r * n + i] - mean) * (x[r * n + i] - mean) / n;
+        for (int i = 0; i < n; i++) {
+            double product = (double)w[i] * (x[r * n + i] - mean) / sqrt(square + 1e-6), want = product + (double)bias[i];
+            ck_assert_double_le(fabs((double)y[r * n + i] - want), 4 * 0x1p-24 * (fabs(product) + fabs(want)) + 1e-12);
+            if (r == 2) ck_assert_float_eq(y[r * n + i], bias[i]);
+        }
+    }
+    exf_mem_free(x);
+    exf_mem_free(y);
+    exf_mem_free(w);
+    exf_mem_free(bias);
+}
+END_TEST
+
 /* ---- gates ----------------------------------------------------------------------------- */
 
 /* exf_expf (1 ulp) inside 1 + e^-x, a division, a product: 5 roundings; a gate
@@ -317,9 +369,10 @@ START_TEST(bias_and_gathering)
     exf_copy_columns_cpu(out, N, x, STRIDE, ROWS, N);
     exf_add_bias_cpu(y, bias, ROWS, N);
     exf_add_bias_cpu(y, bias, ROWS - 1, N);
+    exf_scale_rows_cpu(out, (const float[]){1, 0.5f, -2}, ROWS, N);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < N; i++) {
-            ck_assert_float_eq(out[r * N + i], (float)(r * STRIDE + i));
+            ck_assert_float_eq(out[r * N + i], (float)(r * STRIDE + i) * (r == 0 ? 1 : r == 1 ? 0.5f : -2));
             ck_assert_float_eq(y[r * N + i], (float)((r < ROWS - 1 ? 2 : 1) * (i + 1)));
         }
 }
@@ -332,12 +385,14 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attends_like_the_formula, 0, N_LENGTHS * N_SHAPES);
     tcase_add_loop_test(t, windows_and_sinks_are_those_of_the_formula, 0, N_LENGTHS * N_SHAPES);
+    tcase_add_loop_test(t, chosen_tokens_are_those_of_the_formula, 0, N_LENGTHS * N_SHAPES);
     tcase_add_test(t, later_tokens_are_not_seen);
     tcase_add_test(t, huge_scores_do_not_overflow);
     tcase_add_test(t, exponential_is_within_its_bound);
     tcase_add_test(t, exponential_at_its_ends);
     tcase_add_loop_test(t, rmsnorm_is_the_formula, 0, 6);
     tcase_add_test(t, rmsnorm_of_small_rows);
+    tcase_add_loop_test(t, layernorm_is_the_formula, 0, 6);
     tcase_add_loop_test(t, swiglu_with_and_without_limit, 0, 2);
     tcase_add_loop_test(t, scaled_swiglu, 0, 2);
     tcase_add_test(t, sigmoid_gates_heads);

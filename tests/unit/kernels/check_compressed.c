@@ -93,7 +93,8 @@ static void check_choice(const unsigned char *chosen, int n_shown, const double 
     ck_assert_msg(worst_in >= best_out - 1e-5, "chose %g, left %g", worst_in, best_out);
 }
 
-static void check_choices(int top_k, int block)
+/* ld 0: rows have no bytes between them. */
+static void check_choices(int top_k, int block, int ld)
 {
     float *q = noise(INDEX_T * INDEX_HEADS * INDEX_D, 1, 4), *weights = noise(INDEX_T * INDEX_HEADS, 1, 5);
     float *keys = noise(INDEX_N * INDEX_D, 1, 6), *work = noise(exf_indexer_workspace(block, INDEX_N), 1, 7);
@@ -102,13 +103,13 @@ static void check_choices(int top_k, int block)
         int n = INDEX_T - first < block ? INDEX_T - first : block, shown = (first + n) / INDEX_RATIO;
         exf_indexer_shape s = {.first = first, .n_rows = n, .n_heads = INDEX_HEADS, .d = INDEX_D, .ratio = INDEX_RATIO,
                                .top_k = top_k,
-                               .n_entries = INDEX_N};
+                               .n_entries = INDEX_N, .ld = ld};
         if (shown == 0) continue;
         exf_indexer_cpu(chosen, q + first * INDEX_HEADS * INDEX_D, weights + first * INDEX_HEADS, keys, &s, work);
         for (int i = 0; i < n; i++) {
             double score[INDEX_N];
             for (int w = 0; w < INDEX_N; w++) score[w] = naive_score(q, weights, keys, first + i, w);
-            check_choice(chosen + i * shown, shown, score, (first + i + 1) / INDEX_RATIO, top_k);
+            check_choice(chosen + i * (ld ? ld : shown), shown, score, (first + i + 1) / INDEX_RATIO, top_k);
         }
     }
     exf_mem_free(q);
@@ -121,9 +122,10 @@ START_TEST(choices_are_the_best)
 {
     static const int top_k[] = {1, 2, 6, INDEX_N - 1, INDEX_N, 100};
     for (size_t i = 0; i < sizeof top_k / sizeof *top_k; i++) {
-        check_choices(top_k[i], INDEX_T);
-        check_choices(top_k[i], 10);
-        check_choices(top_k[i], 1);
+        check_choices(top_k[i], INDEX_T, 0);
+        check_choices(top_k[i], 10, 0);
+        check_choices(top_k[i], 10, INDEX_N);
+        check_choices(top_k[i], 1, 0);
     }
 }
 END_TEST

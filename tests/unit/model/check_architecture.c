@@ -65,7 +65,8 @@ static const struct { size_t begin, end; } not_compared[] = {
     {AT(n_moe_layers), END(n_moe_layers)}, {AT(dim), END(dim)}, {AT(prefix), END(prefix)},
     {END(rope[0].yarn), AT(rope[0].factor)}, {END(rope[1].yarn), AT(rope[1].factor)},
     {END(rope[0].truncate), AT(rope[0].amplitude)}, {END(rope[1].truncate), AT(rope[1].amplitude)},
-    {END(mla.v_dim), AT(mla.score_scale)}, {END(deltanet.conv_width), AT(compressed)}, {END(compressed.ratio), AT(residual)},
+    {END(mla.v_dim), AT(mla.score_scale)}, {END(mla.index_interleaved), AT(deltanet)},
+    {END(deltanet.conv_width), AT(compressed)}, {END(compressed.ratio), AT(residual)},
     {END(d_shared), AT(swiglu_limit)}, {END(router.renormalise), AT(router.epsilon)}, {END(is_moe), AT(traits)},
     {END(dim), AT(prefix)},
 };

@@ -240,9 +240,13 @@ END_TEST
 START_TEST(transformers_config_means_the_same)
 {
     static const char *const names[] = {"deepseek-v2-lite", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air", "kimi-k2",
-                                        "qwen3-30b-a3b", "qwen3.5-35b-a3b", "qwen3-next-80b-a3b", "minimax-m2",
+                                        "qwen3-30b-a3b", "qwen3.5-35b-a3b", "qwen3.6-35b-a3b",
+                                        "qwen3-next-80b-a3b", "minimax-m2",
                                         "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b",
-                                        "deepseek-v3", "gpt-oss-20b", "gpt-oss-120b"};
+                                        "deepseek-v3", "gpt-oss-20b", "gpt-oss-120b", "glm-4.7-flash", "dots.llm1",
+                                        "glm-4.5v", "qwen3-vl-30b-a3b",
+                                        "qwen3-vl-235b-a22b", "qwen3-omni-30b-a3b", "solar-open-100b",
+                                        "mistral-small-4-119b", "deepseek-v3.2", "glm-5"};
     for (int i = 0; i < COUNT(names); i++) {
         char released[128], saved[128];
         exf_model *a, *b;

@@ -1,5 +1,5 @@
-/* check_family_configs.c - what config.json says of MiniMax-M2, Qwen3-Next and gpt-oss: fields that change the architecture, and
- * those that are refused. */
+/* check_family_configs.c - what config.json says of families beside the first ones: fields that change the architecture, and those
+ * that are refused. */
 #include "tests/support/fixtures.h"
 
 #include "base/file.h"
@@ -49,6 +49,38 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
     {"gpt_oss", "\"sliding_window\": 8", "\"sliding_window\": 0", "\"sliding_window\" 0"},
     {"gpt_oss", "\"sliding_window\": 8,", "", "\"sliding_window\""},
     {"gpt_oss_mxfp4", "\"intermediate_size\": 32", "\"intermediate_size\": 24", "\"intermediate_size\" 24"},
+    {"qwen3_next", "\"partial_rotary_factor\": 0.25,", "\"partial_rotary_factor\": 0.25, \"output_gate_type\": \"sigmoid\",",
+     "\"output_gate_type\" sigmoid"},
+    {"glm4_moe_lite", "\"first_k_dense_replace\": 1",
+     "\"first_k_dense_replace\": 1, \"mlp_layer_types\": [\"dense\", \"dense\", \"sparse\"]",
+     "layer 1 dense \"mlp_layer_types\" sparse \"first_k_dense_replace\""},
+    {"glm4_moe_lite", "\"first_k_dense_replace\": 1", "\"mlp_layer_types\": [\"dense\", \"dense\", \"dense\"]", "3 layers"},
+    {"glm4_moe_lite", "\"first_k_dense_replace\": 1", "\"mlp_layer_types\": [\"dense\", \"mixed\", \"sparse\"]",
+     "\"mlp_layer_types\"[1] mixed"},
+    {"glm4_moe_lite", "\"partial_rotary_factor\": 1.0", "\"partial_rotary_factor\": 0.5", "\"partial_rotary_factor 0.5"},
+    {"dots1", "\"sliding_window\": 8,", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"],",
+     "layer 1 \"sliding_window\""},
+    {"glm4v_moe", "\"partial_rotary_factor\": 0.5,", "", "\"partial_rotary_factor"},
+    {"glm4v_moe", "\"use_qk_norm\": false", "\"use_qk_norm\": true", "\"use_qk_norm\" true"},
+    {"glm4v_moe", "\"glm4v_moe_text\"", "\"glm4_moe\"", "\"text_config.model_type\" glm4_moe"},
+    {"qwen3_vl_moe", "\"moe_intermediate_size\": 24", "\"moe_intermediate_size\": 32",
+     "\"hidden_size\" 64 \"moe_intermediate_size\" 32"},
+    {"qwen3_vl_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "\"norm_topk_prob\" false"},
+    {"qwen3_omni_moe", "\"qwen3_omni_moe_text\"", "\"qwen3_moe\"", "text_config.model_type\" qwen3_moe"},
+    {"solar_open", "\"first_k_dense_replace\": 0", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\" 1"},
+    {"mistral4", "\"partial_rotary_factor\": 0.3333333333333333", "\"partial_rotary_factor\": 0.5",
+     "0.5 24 \"qk_rope_head_dim\" 8"},
+    {"mistral4", "\"model_type\": \"mistral4\"", "\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"mistral\"}",
+     "\"text_config.model_type\" mistral"},
+    {"deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 0", "\"index_topk\" 0"},
+    {"deepseek_v32", "\"index_head_dim\": 16", "\"index_head_dim\": 6", "8 6"},
+    {"deepseek_v32", "\"q_lora_rank\": 24", "\"q_lora_rank\": null", "\"q_lora_rank\""},
+    {"deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_rope_interleave\": true",
+     "\"indexer_rope_interleave\" true"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"full\", \"none\", \"full\"]",
+     "\"indexer_types\"[1] none"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"shared\", \"full\", \"full\"]", "layer 0"},
+    {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_pattern\": \"FSS\"", "\"index_topk_pattern\" FSS"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
@@ -102,6 +134,23 @@ START_TEST(slope_and_limit_are_read)
 }
 END_TEST
 
+/* As GLM-5.2 says it, in either way. */
+START_TEST(layers_may_share_an_indexer)
+{
+    static const char *const ways[] = {"\"indexer_types\": [\"full\", \"full\", \"shared\"]",
+                                       "\"index_topk_freq\": 4, \"index_skip_topk_offset\": 2"};
+    for (int i = 0; i < 2; i++) {
+        char to[128];
+        exf_model *m;
+        snprintf(to, sizeof to, "\"index_topk\": 12, %s", ways[i]);
+        ck_ok(open_changed(&m, "glm_moe_dsa", "\"index_topk\": 12", to), e);
+        for (int l = 0; l < 3; l++) ck_assert_int_eq(!(m->arch.traits[l] & EXF_T_INDEXED), l == 2);
+        ck_assert_int_eq(m->arch.mla.index_shared, 1);
+        exf_model_close(m);
+    }
+}
+END_TEST
+
 START_TEST(attention_biases_follow_the_config)
 {
     exf_model *m;
@@ -120,6 +169,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, qk_norm_may_be_left_out);
     tcase_add_test(t, windows_alternate_where_no_list_says_it);
     tcase_add_test(t, slope_and_limit_are_read);
+    tcase_add_test(t, layers_may_share_an_indexer);
     tcase_add_test(t, attention_biases_follow_the_config);
     suite_add_tcase(s, t);
     return s;

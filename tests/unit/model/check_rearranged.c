@@ -116,6 +116,25 @@ START_TEST(transposed_rows_are_columns)
 }
 END_TEST
 
+/* Columns of two roles, each the half of a stored row. */
+START_TEST(transposed_halves_are_columns)
+{
+    exf_checkpoint *c;
+    exf_weight_source w;
+    int64_t shape[3] = {E, COLS, 2 * ROWS};
+    size_t half = _i ? ROWS : 0;
+    for (size_t i = 0; i < MOST; i++) plain[i] = (float)i;
+    exf_tensor t = {"x", EXF_DT_F32, 3, {E, COLS, 2 * ROWS}, plain};
+    ck_ok(open_weight(&c, &w, &t, 1, shape, 3, EXF_TRANSPOSED | (_i ? EXF_SECOND_HALF : EXF_FIRST_HALF)), e);
+    for (size_t x = 0; x < E; x++) {
+        ck_ok(exf_weight_source_read(&w, x * ROWS, ROWS, COLS, got, &e), e);
+        for (size_t r = 0; r < ROWS; r++)
+            for (size_t k = 0; k < COLS; k++) ck_assert(got[r * COLS + k] == plain[(x * COLS + k) * 2 * ROWS + half + r]);
+    }
+    exf_checkpoint_close(c);
+}
+END_TEST
+
 /* Biases of gate and up: a vector of each expert, elements in turn. */
 START_TEST(vectors_in_turn)
 {
@@ -164,6 +183,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, mxfp4_rows_are_their_codes_times_scales, 0, 3);
     tcase_add_test(t, a_scale_that_is_no_number_is_named);
+    tcase_add_loop_test(t, transposed_halves_are_columns, 0, 2);
     tcase_add_loop_test(t, transposed_rows_are_columns, 0, 3);
     tcase_add_test(t, vectors_in_turn);
     tcase_add_test(t, stacks_that_do_not_fit_are_refused);

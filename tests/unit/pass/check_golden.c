@@ -120,6 +120,24 @@ START_TEST(rewriters_steer_the_experts)
 }
 END_TEST
 
+/* Layers that share the choice of an earlier indexer are computed where all tokens are chosen. */
+START_TEST(shared_choices_are_for_short_sequences)
+{
+    exf_err err;
+    golden_case c;
+    golden_seen seen;
+    golden_open(&c, "glm_moe_dsa");
+    exf_observer observer = golden_observer(&seen, c.model, c.batch.n_tokens);
+    exf_lane lane = {.observer = &observer};
+    exf_forward_options options = {.backend = &exf_backend_cpu, .compute = EXF_COMPUTE_F32, .threads = 1};
+    exf_forward_report report;
+    c.model->arch.mla.index_shared = 1;
+    ck_fails(exf_forward(c.model, &c.batch, &lane, 1, &options, &report, &err), EXF_MODEL, err, "\"index_topk\" 12 48 max_tokens");
+    golden_free(&seen);
+    golden_close(&c);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("golden");
@@ -128,6 +146,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, forward_matches_the_reference, 0, golden_n_families());
     tcase_add_loop_test(t, bits_depend_on_nothing_but_the_sequence, 0, golden_n_families());
     tcase_add_loop_test(t, prefixes_of_any_length_agree, 0, golden_n_families());
+    tcase_add_test(t, shared_choices_are_for_short_sequences);
     tcase_add_test(t, rewriters_steer_the_experts);
     suite_add_tcase(s, t);
     return s;

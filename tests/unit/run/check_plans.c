@@ -43,6 +43,15 @@ static const struct {
     /* in FP8 with a float32 a block; without the layer of multi-token prediction */
     {"deepseek-v3", "deepseek_v3", 673150611808u, 0, 61, 32, 4096, 1},
     {"kimi-k2", "deepseek_v3", 1029173249888u, 0, 61, 32, 4096, 1},
+    {"glm-4.7-flash", "glm4_moe_lite", 59886793728u, 0, 47, 32, 4096, 1},
+    {"dots.llm1", "dots1", 285548779008u, 0, 62, 32, 4096, 1},
+    {"glm-4.5v", "glm4v_moe", 213704514048u, 0, 46, 32, 4096, 1},
+    {"qwen3-vl-30b-a3b", "qwen3_vl_moe", 61064245248u, 0, 48, 32, 4096, 1},
+    {"qwen3-omni-30b-a3b", "qwen3_omni_moe", 61065293824u, 0, 48, 32, 4096, 1},
+    {"solar-open-100b", "solar_open", 205303611392u, 0, 48, 32, 4096, 1},
+    {"mistral-small-4-119b", "mistral4", 237945653248u, 0, 36, 32, 4096, 1},
+    {"deepseek-v3.2", "deepseek_v32", 674030337216u, 0, 61, 32, 4096, 1},
+    {"glm-5", "glm_moe_dsa", 1487822475264u, 0, 78, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -167,7 +176,8 @@ static const char *const goldens[] = {
     "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
-    "gpt_oss",     "gpt_oss_mxfp4",
+    "gpt_oss",     "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe", "qwen3_omni_moe",
+    "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 

@@ -1,0 +1,79 @@
+/* family_mistral4.c - Mistral 4: Mistral-Small-4-119B, the text part.
+ *
+ * Latent attention as DeepSeek-V3's, whose queries grow with the position (llama_4_scaling_beta); softmax router within the groups
+ * whose two best experts sum highest, renormalised and scaled; ungated shared experts.  As mistral3 the text part of a model that
+ * sees, whose vision tower is ignored. */
+#include "model/rules.h"
+
+/* Queries from the original length on are scaled. */
+static exf_code configure_query_scale(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_mla_spec *s = &a->mla;
+    exf_code rc = exf_config_real_or(c, "rope_parameters.llama_4_scaling_beta", 0, &s->query_beta, err);
+    if (rc != EXF_OK || s->query_beta == 0) return rc;
+    return exf_config_real(c, "rope_parameters.original_max_position_embeddings", &s->query_length, err);
+}
+
+static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc = exf_configure_sigmoid_router(c, a, err);
+    a->router.score = EXF_ROUTER_SOFTMAX;
+    return rc;
+}
+
+/* The rotated part of a head is told twice. */
+static exf_code check_rotary_part(const exf_config *c, const exf_architecture *a, exf_err *err)
+{
+    int width = a->mla.nope_dim + a->mla.rope_dim;
+    double part;
+    exf_code rc = exf_configure_rotary_part(c, (double)a->mla.rope_dim / width, &part, err);
+    if (rc != EXF_OK || (int)(width * part) == a->mla.rope_dim) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g of heads of %d, but \"qk_rope_head_dim\" is %d", c->path,
+                    part, width, a->mla.rope_dim);
+}
+
+static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_config text;
+    EXF_TRY(exf_config_part(c, "text_config", "mistral4", &text, err));
+    EXF_TRY(exf_configure_sizes(&text, a, err));
+    EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
+    EXF_TRY(exf_configure_experts(&text, a, "moe_intermediate_size", err));
+    EXF_TRY(exf_configure_mla(&text, a, err));
+    EXF_TRY(exf_config_must_be(&text, "rope_interleave", "true", err));
+    EXF_TRY(check_rotary_part(&text, a, err));
+    EXF_TRY(configure_query_scale(&text, a, err));
+    EXF_TRY(configure_router(&text, a, err));
+    EXF_TRY(exf_configure_dense_first(&text, a, err));
+    EXF_TRY(exf_configure_shared_experts(&text, a, err));
+    for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED;
+out:
+    return rc;
+}
+
+static const exf_tensor_rule rules[] = {
+    EXF_RULES_BODY(0),
+    {EXF_W_HEAD, "language_model.lm_head.weight|lm_head.weight", EXF_IN_MODEL,
+     EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED},
+    EXF_RULES_MLA,
+    EXF_RULES_DENSE,
+    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
+    EXF_RULES_FUSED_EXPERTS,
+    EXF_RULES_SHARED("shared_experts"),
+};
+
+static const char *const ignored[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                      "model.multi_modal_projector."};
+
+const exf_family exf_family_mistral4 = {
+    .name = "mistral4",
+    .also = "mistral3",
+    .architecture = "Mistral4ForCausalLM",
+    .configure = configure,
+    .prefixes = {"language_model.model.", "model.language_model.", "model."},
+    .rules = rules,
+    .n_rules = sizeof rules / sizeof rules[0],
+    .ignored = ignored,
+    .n_ignored = sizeof ignored / sizeof ignored[0],
+};
