@@ -236,17 +236,20 @@ out:
 
 exf_code exf_solve_settings_take(exf_recipe *r, const exf_provenance *kept, const char *path, exf_err *err)
 {
-    int n = 0;
+    size_t n = 0;
+    exf_provenance now = {0};
     exf_code rc = EXF_OK;
     if (r->recipe_file) return EXF_OK;
+    EXF_TRY(exf_solve_settings_keep(r, &now, err));
     for (const char *const *key = of_tables; *key; key++) {
         char name[64];
         snprintf(name, sizeof name, EXF_SETTING "%s", *key);
         const char *value = exf_provenance_get(kept, name);
         if (!value) continue;
         n++;
-        if (!exf_opts_given(r->opts, *key, EXF_OPT_BY_ARGV))
-            EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, *key, value, path, err));
+        /* what is as it was stays a default: rules that nobody gave go on to follow from the sensitivities */
+        if (exf_opts_given(r->opts, *key, EXF_OPT_BY_ARGV) || strcmp(value, exf_provenance_get(&now, name)) == 0) continue;
+        EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, *key, value, path, err));
     }
     if (n)
         exf_log_info("no recipe: settings that are not given are those of the run that made %s", path);
@@ -255,5 +258,6 @@ exf_code exf_solve_settings_take(exf_recipe *r, const exf_provenance *kept, cons
                      "are not given are the programs' own", path);
     rc = report_keys(r, of_tables, n ? "as then" : "default", err);
 out:
+    exf_provenance_free(&now);
     return rc;
 }
