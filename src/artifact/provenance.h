@@ -107,8 +107,8 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
 
 /* ---- settings of tables, in /origin of statistics ----
  *
- * How a run's recipe has its statistics solved: keys of recipes after this prefix ("setting.calibrate.ridge"), values as --set takes
- * them.  No digest covers them; exfold-solve takes them where it has no recipe. */
+ * How a run's recipe has its statistics solved: keys of recipes after this prefix ("setting.calibrate.ridge"), values as --set
+ * takes them.  No digest covers them; exfold-solve takes them where it has no recipe. */
 #define EXF_SETTING "setting."
 
 /* ---- sums that are known to be wrong (CHANGELOG.md) ----

@@ -206,8 +206,8 @@ static exf_code refuse_no_template(const char *dir, const char *field, exf_err *
     static const char none[] = "neither chat_template.jinja nor chat_template in tokenizer_config.json";
     if (exf_starts_with(field, "instruction+"))
         return exf_fail(err, EXF_MODEL,
-                        "%s has no chat template, %s; take the members as they stand for one text, with --text-field %s (in a manifest "
-                        "format: jsonl)", dir, none, field);
+                        "%s has no chat template, %s; take the members as they stand for one text, with --text-field %s (in a "
+                        "manifest format: jsonl)", dir, none, field);
     return exf_fail(err, EXF_MODEL,
                     "%s has no chat template, %s; write the conversations as texts, a member \"text\" of each line", dir, none);
 }

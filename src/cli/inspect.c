@@ -280,7 +280,8 @@ static void name_budgets(const exf_inspection *s)
             least = fmin(least, mean);
             most = fmax(most, mean);
         }
-        printf("%sbudget of %g experts per token by %s: layers keep %.2f to %.2f\n", i ? "" : "\n", b->budget, b->rule, least, most);
+        printf("%sbudget of %g experts per token by %s: layers keep %.2f to %.2f\n", i ? "" : "\n", b->budget, b->rule, least,
+               most);
     }
 }
 
@@ -301,8 +302,8 @@ static void show_budgets(const exf_inspection *s)
 static int is_for_programs(const char *key)
 {
     static const char *const endings[] = {"digest", "sha256", ".commit", ".program", ".numbers", ".unicode", ".architecture",
-                                          ".layers", ".route_sample", "data.sequences", "data.tokens", "data.min_tokens", "capture.version",
-                                          "accumulate.version"};
+                                          ".layers", ".route_sample", "data.sequences", "data.tokens", "data.min_tokens",
+                                          "capture.version", "accumulate.version"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (exf_ends_with(key, endings[i])) return 1;
     return exf_weights_facts_list_key(key);

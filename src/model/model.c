@@ -493,8 +493,8 @@ static exf_code refuse_prefix(const exf_model *m, const char *const *prefixes, e
         int n = length_before_layers(s->tensor->view.name);
         if (n < 0) continue;
         return exf_fail(err, EXF_MODEL,
-                        "%s: tensor \"%s\" has the prefix \"%.*s\"; those of a %s have \"%s\"%s%s%s: rename the tensors, or save the "
-                        "text model alone with transformers' save_pretrained()", exf_st_path(s->file), s->tensor->view.name, n,
+                        "%s: tensor \"%s\" has the prefix \"%.*s\"; those of a %s have \"%s\"%s%s%s: rename the tensors, or save "
+                        "the text model alone with transformers' save_pretrained()", exf_st_path(s->file), s->tensor->view.name, n,
                         s->tensor->view.name, m->family->name, prefixes[0], prefixes[1] ? " or \"" : "",
                         prefixes[1] ? prefixes[1] : "", prefixes[1] ? "\"" : "");
     }

@@ -389,8 +389,8 @@ exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_er
                             own[i].sentence);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].method, method) == 0)
-            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED_BY("%s"), c->path, method,
-                            known[i].name);
+            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED_BY("%s"), c->path,
+                            method, known[i].name);
     return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
 }
 

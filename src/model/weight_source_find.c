@@ -396,7 +396,7 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
     if (!f.s)
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" %s is missing from the checkpoint%s", config_path, name,
                         exf_shape_text(want, sizeof want, shape, rank),
-                        how & EXF_MAY_BE_TIED ? "; a model whose head is its embedding has \"tie_word_embeddings\": true there" : "");
+                        how & EXF_MAY_BE_TIED ? "; where the embedding is the head, \"tie_word_embeddings\": true says so" : "");
     size_t each = how & EXF_TRANSPOSED ? (size_t)shape[2] / (how & EXF_INTERLEAVED ? 2 : 1) : 0;
     *w = (exf_weight_source){.coding = EXF_CODED_PLAIN, .of[EXF_STORED_CODES] = f.s, .how = how, .block_rows = 1, .block_cols = 1,
                              .piece_block = 1, .each = each};

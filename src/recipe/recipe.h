@@ -192,8 +192,8 @@ typedef enum { EXF_SETTINGS_OF_CALIBRATION, EXF_SETTINGS_OF_VALIDATION } exf_set
 exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err) EXF_CHECKED;
 /* Adds the settings by which tables are solved, as facts that statistics keep (EXF_SETTING). */
 exf_code exf_solve_settings_keep(const exf_recipe *r, exf_provenance *out, exf_err *err) EXF_CHECKED;
-/* Without a recipe takes the settings that the statistics at `path` keep in their origin, but for those that the command line gives,
- * and says which they are; where they keep none, the defaults. */
+/* Without a recipe takes the settings that the statistics at `path` keep in their origin, but for those that the command line
+ * gives, and says which they are; where they keep none, the defaults. */
 exf_code exf_solve_settings_take(exf_recipe *r, const exf_provenance *kept, const char *path, exf_err *err) EXF_CHECKED;
 
 /* ---- the corpus of --text (recipe_texts.c) ------------------------------------------------------------ */

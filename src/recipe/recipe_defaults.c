@@ -185,7 +185,8 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
         exf_log_info("no recipe: the settings of a model that is not among the released ones");
     int sweeps = r->frontier || r->wants_sensitivities || r->validate_limit; /* which run variants of their own */
     for (size_t i = 0; rc == EXF_OK && i < 3; i++)
-        if (!sweeps || strcmp(settings[what][i][0], "validate.variants") != 0) rc = report_keys(r, settings[what][i], "default", err);
+        if (!sweeps || strcmp(settings[what][i][0], "validate.variants") != 0)
+            rc = report_keys(r, settings[what][i], "default", err);
     const char *sequences = settings[what][0][0];
     int takes_all = !exf_opts_given(r->opts, sequences, EXF_OPT_BY_ARGV);
     if (rc == EXF_OK)
@@ -210,8 +211,8 @@ out:
 /* ---- the settings of tables, kept with statistics --------------------------------------- */
 
 static const char *const of_tables[] = {"calibrate.ridge", "calibrate.clip", "calibrate.projectors", "calibrate.ranks",
-                                        "calibrate.min_pair_tokens", "coverage.fail_below", "coverage.pair_tokens", "pools", "budgets",
-                                        "budget_rules", NULL};
+                                        "calibrate.min_pair_tokens", "coverage.fail_below", "coverage.pair_tokens", "pools",
+                                        "budgets", "budget_rules", NULL};
 
 exf_code exf_solve_settings_keep(const exf_recipe *r, exf_provenance *out, exf_err *err)
 {
@@ -254,8 +255,8 @@ exf_code exf_solve_settings_take(exf_recipe *r, const exf_provenance *kept, cons
     if (n)
         exf_log_info("no recipe: settings that are not given are those of the run that made %s", path);
     else
-        exf_log_info("no recipe, and %s names no settings, as where its parts had several or an earlier program made it: those that "
-                     "are not given are the programs' own", path);
+        exf_log_info("no recipe, and %s names no settings, as where its parts had several or an earlier program made it: those "
+                     "that are not given are the programs' own", path);
     rc = report_keys(r, of_tables, n ? "as then" : "default", err);
 out:
     exf_provenance_free(&now);

@@ -1,10 +1,9 @@
 /* plan.h - what --dry-run reports of a run: tokens, weights, time, memory and disk.
  *
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
- * tokens through the first layers in which every kind of layer occurs, and the head.  On a CPU
- * its sequences are as long as the blocks in which the run's experts run, since an expert's matrices are read for each.  The seconds per unit of
- * each kind of work are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass
- * is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
+ * tokens through the first layers in which every kind of layer occurs, and the head.  On a CPU its sequences are as long as the
+ * blocks in which the run's experts run, since an expert's matrices are read for each.  The seconds per unit of each kind of work
+ * are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
  * tables, exports or a capture, and solving.  Without weights it reports only a lower bound: operations at the rate of a
  * matrix product. */
 #ifndef EXF_RUN_PLAN_H
@@ -38,7 +37,7 @@ typedef struct {
     struct {
         size_t sequences;     /* that run first, with all variants; 0: no pilot */
         double share;         /* of the whole pass's work on tokens that this is */
-    } pilot;                  /* a sweep with a limit (validate/pilot.h): the pass after it has the lanes that are left, at most all */
+    } pilot;                  /* of a sweep with a limit (validate/pilot.h); the pass after it has at most all lanes */
     /* Results of exf_plan_measure(). */
     double rate;              /* FLOP/s of one worker's matrix product */
     uint64_t process;         /* bytes of memory that the process has had, the sample included */

@@ -43,8 +43,8 @@ static double cpu_tokens(const exf_plan *p)
 }
 
 /* Takes evenly spaced sequences of the batch, of about `wanted` tokens, equally many for each worker, the long ones cut, but to no
- * less than a block of experts: their matrices are read once for each block, so that shorter ones cost more a token.  Where the tokens
- * are not known it makes some up. */
+ * less than a block of experts: their matrices are read once for each block, so that shorter ones cost more a token.  Where the
+ * tokens are not known it makes some up. */
 static exf_code make_sample(plan_sample *s, const exf_plan *p, double wanted, exf_err *err)
 {
     const exf_batch *b = p->batch;

@@ -532,8 +532,8 @@ out:
     return rc;
 }
 
-/* Returns how many sequences a sweep that a limit asked for runs first; 0: none.  Gates may name any variant, and ranks have parts of
- * the run: then all of it runs. */
+/* Returns how many sequences a sweep that a limit asked for runs first; 0: none.  Gates may name any variant, and ranks have parts
+ * of the run: then all of it runs. */
 static size_t pilot_sequences(const validation *s, const exf_recipe *r)
 {
     int64_t largest = 0;

@@ -159,7 +159,7 @@ END_TEST
 
 /* ---- the sample of a run on a CPU ------------------------------------------------------------ */
 
-/* Seconds that a fake pass takes for a token of a lane in a block of n tokens: its experts read their weights once for each block. */
+/* Seconds that a fake pass takes for a token in a block of n tokens: its experts read their weights once for each block. */
 static double seconds_of_token(int n)
 {
     return 1e-4 * (1 + 200.0 / n);
