@@ -63,7 +63,8 @@ def show(columns):
     print(" " * wide + "".join(f"  {name:>22}" for name in columns))
     for row in rows:
         cells = (columns[name].get(row, (math.nan, math.nan)) for name in columns)
-        print(f"{' '.join(row):{wide}}" + "".join(f"  {value:>12.4f} +- {error:.4f}" for value, error in cells))
+        print(f"{' '.join(row):{wide}}" + "".join(f"  {value:>12.4f}" + (" " * 10 if math.isnan(error) else f" +- {error:.4f}")
+                                                  for value, error in cells))
 
 
 def main():
