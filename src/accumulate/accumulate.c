@@ -211,7 +211,8 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     exf_provenance own = {0}, origin = {0};
     exf_sequence_list sorted = {.n = 0};
     EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
-    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
+    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, 0, err));
+    if (a->options.settings) EXF_TRY(exf_provenance_copy(&origin, a->options.settings, err));
     EXF_TRY(exf_accumulate_facts(&own, &a->options, a->shape.top_k, a->shape.d_model, err));
     exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
                                   .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,

@@ -37,6 +37,7 @@ typedef struct {
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
     int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
     int cross_check;       /* 1: a GPU's sums of a few tokens of each layer are made again on the CPU (cross_check.h) */
+    const exf_provenance *settings; /* borrowed; by what tables are to be solved, kept in /origin (EXF_SETTING); NULL: not known */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 
@@ -120,9 +121,11 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
  * sequence that two of them have; sequences known in only some of the files (version 1);
  * vector sums over another basis (accumulate/basis_file.h), which cannot be added.  Over one basis
  * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
- * sum is put on the grid of the merged sums: rounded to it once per merge.  digest: of the result's payload; may be NULL. */
+ * sum is put on the grid of the merged sums: rounded to it once per merge.  other_weights: 1 takes files whose digests of weights
+ * differ, and says of which parts in the fact EXF_MIXED_WEIGHTS_FACT; architectures must be the same.  digest: of the result's
+ * payload; may be NULL. */
 exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
-                              char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+                              int other_weights, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
 /* Joins the facts of n parts over different data into those of one run over all of it, so
  * that the union of the data gives the same file, however it was cut:
@@ -132,12 +135,12 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
  *   all else                                    equal in all parts, or EXF_MODEL naming both texts
  * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
  * part.<i>.tokens_digest, of a shard part.<i>.shard (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
- * statistics that were a file of their own part.<i>.statistics_digest.  Joining joined parts
+ * statistics that were a file of their own part.<i>.statistics_digest; settings on which all parts agree.  Joining joined parts
  * gives the same as joining all parts at once.
  * A sequence that two parts have is EXF_MODEL: it would count twice; shards of one corpus have it where the corpus has it
  * twice.  So are parts of two data.max_tokens: the same documents, cut elsewhere, are other sequences.
  * sequences: of all parts, sorted.  If it has no lengths, because one part's are unknown, the
  * facts are those of exf_provenance_join(), and *origin has none. */
 exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
-                        const exf_sequence_list *sequences, exf_err *err) EXF_CHECKED;
+                        const exf_sequence_list *sequences, int other_weights, exf_err *err) EXF_CHECKED;
 #endif

@@ -197,6 +197,23 @@ static int by_tokens(const void *a, const void *b)
     return c;
 }
 
+/* Adds the settings on which all parts agree: those of tables that are solved of their sum without a recipe. */
+static exf_code join_settings(exf_provenance *origin, const exf_facts_part *part, size_t n, exf_err *err)
+{
+    const exf_provenance *first = part[0].origin;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && first && i < first->n; i++) {
+        size_t same = 1;
+        if (!exf_starts_with(first->key[i], EXF_SETTING)) continue;
+        for (; same < n; same++) {
+            const char *other = part[same].origin ? exf_provenance_get(part[same].origin, first->key[i]) : NULL;
+            if (!other || strcmp(other, first->value[i]) != 0) break;
+        }
+        if (same == n) rc = exf_provenance_add(origin, err, first->key[i], "%s", first->value[i]);
+    }
+    return rc;
+}
+
 static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part, size_t n, exf_err *err)
 {
     roots r = {NULL, 0, 0};
@@ -213,6 +230,7 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
                 EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
         }
     }
+    rc = join_settings(origin, part, n, err);
 out:
     exf_mem_free(r.all);
     return rc;
@@ -279,7 +297,18 @@ out:
     return rc;
 }
 
-static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
+/* Compares the models of two parts: architectures, and weights unless others are taken. */
+static exf_code check_models(const exf_facts_part *a, const exf_facts_part *b, int other_weights, exf_err *err)
+{
+    if (other_weights) return exf_architecture_facts_same(a->provenance, a->path, b->provenance, b->path, "", err);
+    exf_code rc = exf_model_facts_same(a->provenance, a->path, b->provenance, b->path, err);
+    exf_err why = *err;
+    if (rc == EXF_OK || !exf_weights_facts_differ(a->provenance, b->provenance)) return rc;
+    return exf_fail(err, EXF_MODEL, "%s; a checkpoint that was saved anew, under other names or with its experts in one tensor, is "
+                    "taken by exfold-merge --accept other-weights", why.msg);
+}
+
+static exf_code check_parts(const exf_facts_part *part, size_t n, int other_weights, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < n; i++) {
@@ -289,7 +318,7 @@ static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
         for (size_t k = 0; k < i; k++) {
             int64_t at;
             int same_corpus;
-            EXF_TRY(exf_model_facts_same(part[k].provenance, part[k].path, part[i].provenance, part[i].path, err));
+            EXF_TRY(check_models(&part[k], &part[i], other_weights, err));
             EXF_TRY(exf_sequence_list_shared(part[i].sequences, part[k].sequences, &at, err));
             if (at < 0) continue;
             EXF_TRY(exf_shards_of_one_corpus(&part[k], &part[i], &same_corpus, err));
@@ -325,7 +354,7 @@ exf_code exf_facts_same_sizes(const char *path, const exf_run_shape *s, const ch
 }
 
 exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
-                        const exf_sequence_list *sequences, exf_err *err)
+                        const exf_sequence_list *sequences, int other_weights, exf_err *err)
 {
     const exf_provenance *first = part[0].provenance, **all = NULL;
     const char **paths = NULL;
@@ -343,7 +372,7 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
         rc = exf_provenance_join(out, all, paths, n, err);
         goto out;
     }
-    EXF_TRY(check_parts(part, n, err));
+    EXF_TRY(check_parts(part, n, other_weights, err));
     for (size_t i = 0; i < first->n; i++)
         if (!adds_up(first->key[i]) && !is_of_part(first->key[i]) && !exf_model_facts_key(first->key[i]) &&
             (strcmp(first->key[i], config_key) != 0 || agreed(part, n, config_key)))
@@ -353,6 +382,7 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
         if (value) EXF_TRY(exf_provenance_add(out, err, key, "%s", value));
     }
     EXF_TRY(exf_model_facts_join(out, all, n, err));
+    if (other_weights) EXF_TRY(exf_weights_facts_mixed(out, all, n, err));
     EXF_TRY(join_domains(out, part, n, err));
     for (size_t i = 0; i < sequences->n; i++) tokens += (uint64_t)sequences->length[i];
     EXF_TRY(exf_sequence_list_digest(sequences, digest, err));

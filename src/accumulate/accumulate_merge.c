@@ -213,7 +213,7 @@ out:
 }
 
 exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
-                              char digest[EXF_SHA256_HEX], exf_err *err)
+                              int other_weights, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     merging m = {.n = n};
     exf_statistics_writer w = {.h = NULL};
@@ -235,7 +235,7 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
     m.shape = m.file[0].shape;
     EXF_TRY(exf_facts_join_sequences(&all, m.part, n, err));
     EXF_TRY(exf_sequence_list_sorted(&m.sequences, &all, err));
-    EXF_TRY(exf_facts_join(&m.provenance, &m.origin, m.part, n, &m.sequences, err));
+    EXF_TRY(exf_facts_join(&m.provenance, &m.origin, m.part, n, &m.sequences, other_weights, err));
     exf_statistics_header head = {.layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
                                   .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
                                   .origin = &m.origin};

@@ -30,7 +30,8 @@
  *       sequence's own dot and target_sq times 2^-24
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
  *   /origin                        a group of text attributes: the manifest, tokens and shard of each part
- *       that was added up.  It records how the file was made, so no digest covers it.
+ *       that was added up, and how tables are to be solved where there is no recipe (EXF_SETTING).  It records how the file was
+ *       made, so no digest covers it.
  *   /layers/<l>/vectors/...        vector_sums.h; what they were added up over is the fact
  *       accumulate.basis_digest (basis_file.h), which files of earlier programs lack
  * Since version 4, each of which may be absent:

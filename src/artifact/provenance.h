@@ -84,8 +84,15 @@ exf_code exf_architecture_facts_same(const exf_provenance *a, const char *path_a
 /* EXF_MODEL naming both files and the first part that differs, or the first field of architectures that both name. */
 exf_code exf_model_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
                               exf_err *err) EXF_CHECKED;
-/* Adds to out the facts of the architecture and of all parts that any of n provenances has; they must be the same. */
+/* Adds to out the facts of the architecture and of all parts that any of n provenances has.  Where they name several digests of a
+ * part, which the caller accepts, the smallest counts, so that order does not matter. */
 exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
+/* Returns 1 if both name parts of their weights of which one differs. */
+int exf_weights_facts_differ(const exf_provenance *a, const exf_provenance *b);
+/* Adds EXF_MIXED_WEIGHTS_FACT, the parts of whose weights n provenances that were joined name several digests; nothing where they
+ * name one of each. */
+#define EXF_MIXED_WEIGHTS_FACT "accumulate.other_weights"
+exf_code exf_weights_facts_mixed(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
 /* Writes how the weights of b differ from those of a, for a fact of what was made of both: "2 of 9 parts: 0.experts, 1.experts",
  * "none of 9 parts", or that one of them names no parts. */
 exf_code exf_weights_facts_difference(exf_text *out, const exf_provenance *a, const exf_provenance *b, exf_err *err) EXF_CHECKED;
@@ -97,6 +104,12 @@ exf_code exf_weights_facts_difference(exf_text *out, const exf_provenance *a, co
  * same tokens twice are refused.  One part: a copy. */
 exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
                              exf_err *err) EXF_CHECKED;
+
+/* ---- settings of tables, in /origin of statistics ----
+ *
+ * How a run's recipe has its statistics solved: keys of recipes after this prefix ("setting.calibrate.ridge"), values as --set
+ * takes them.  No digest covers them; exfold-solve takes them where it has no recipe. */
+#define EXF_SETTING "setting."
 
 /* ---- sums that are known to be wrong (CHANGELOG.md) ----
  *

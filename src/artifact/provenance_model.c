@@ -188,9 +188,11 @@ typedef struct {
 /* Orders parts as weight identities do: those outside layers by name, then layer by layer. */
 static int by_part(const void *a, const void *b)
 {
-    const char *x = ((const exf_digest_entry *)a)->name, *y = ((const exf_digest_entry *)b)->name;
+    const exf_digest_entry *d = a, *e = b;
+    const char *x = d->name, *y = e->name;
     long i = *x >= '0' && *x <= '9' ? strtol(x, NULL, 10) : -1, k = *y >= '0' && *y <= '9' ? strtol(y, NULL, 10) : -1;
-    return i == k ? strcmp(x, y) : i < k ? -1 : 1;
+    int names = i == k ? strcmp(x, y) : i < k ? -1 : 1;
+    return names ? names : strcmp(d->hex, e->hex);
 }
 
 static exf_code collect_parts(entries *all, const char *parts, exf_err *err)
@@ -224,13 +226,42 @@ exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *
     for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
     if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
     for (size_t i = 0; i < all.n; i++)
-        if (i == 0 || by_part(&all.entry[i - 1], &all.entry[i]) != 0)
+        if (i == 0 || strcmp(all.entry[i - 1].name, all.entry[i].name) != 0)
             exf_text_appendf(&text, "%s%s:%s", i ? " " : "", all.entry[i].name, all.entry[i].hex);
     EXF_TRY(exf_text_end(&text, err));
     EXF_TRY(exf_weights_facts_add(out, text.s ? text.s : "", err));
 out:
     exf_mem_free(all.entry);
     exf_text_free(&text);
+    return rc;
+}
+
+int exf_weights_facts_differ(const exf_provenance *a, const exf_provenance *b)
+{
+    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key);
+    comparison c;
+    exf_err ignored;
+    return parts_a && parts_b && compare_parts(&c, parts_a, parts_b, "", NULL, &ignored) == EXF_OK && c.differ;
+}
+
+exf_code exf_weights_facts_mixed(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
+{
+    entries all = {0};
+    exf_text names = {0};
+    size_t parts = 0, differ = 0;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
+    if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
+    for (size_t i = 0, end; i < all.n; i = end, parts++) {
+        for (end = i + 1; end < all.n && strcmp(all.entry[end].name, all.entry[i].name) == 0;) end++;
+        if (strcmp(all.entry[end - 1].hex, all.entry[i].hex) == 0) continue;
+        exf_text_appendf(&names, "%s%s", differ++ ? ", " : "", all.entry[i].name);
+    }
+    EXF_TRY(exf_text_end(&names, err));
+    if (differ) rc = exf_provenance_add(out, err, EXF_MIXED_WEIGHTS_FACT, "%zu of %zu parts: %s", differ, parts, names.s);
+out:
+    exf_mem_free(all.entry);
+    exf_text_free(&names);
     return rc;
 }
 

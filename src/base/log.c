@@ -24,6 +24,11 @@ static struct {
     double started; /* exf_clock() at the first setup */
 } settings = {"exfold", EXF_LOG_INFO, EXF_PROGRESS_LINES, 0, 0};
 
+int exf_log_verbose(void)
+{
+    return settings.level == EXF_LOG_DEBUG;
+}
+
 void exf_log_setup(const char *program, exf_log_level level, exf_progress_mode progress)
 {
     int terminal = isatty(STDERR_FILENO);

@@ -26,6 +26,7 @@ typedef enum {
 void exf_log_setup(const char *program, exf_log_level level, exf_progress_mode progress);
 void exf_log_warn(const char *fmt, ...) EXF_PRINTF(1, 2);
 void exf_log_info(const char *fmt, ...) EXF_PRINTF(1, 2);
+int exf_log_verbose(void); /* 1: debug lines are shown, as --verbose asks */
 void exf_log_debug(const char *fmt, ...) EXF_PRINTF(1, 2);
 /* Writes one line unchanged, whatever the level: a JSON object of --progress=json. */
 void exf_log_event(const char *fmt, ...) EXF_PRINTF(1, 2);

@@ -100,10 +100,23 @@ double exf_eta_whole(const exf_eta *e)
     return scale > 0 ? whole : -1;
 }
 
+/* Returns the seconds since the start, or since the run went on. */
+static double spent_until(const exf_eta *e, double clock)
+{
+    double spent = clock - e->since;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) spent += e->kind[k].spent;
+    return spent;
+}
+
+double exf_eta_rate(const exf_eta *e, double units, double clock)
+{
+    double left = exf_eta_left(e, clock), all = spent_until(e, clock) + left;
+    return left >= 0 && all > 0 ? units * (1 - e->before) / all : 0;
+}
+
 double exf_eta_share(const exf_eta *e, double clock)
 {
-    double left = exf_eta_left(e, clock), spent = clock - e->since;
-    for (int k = 0; k < EXF_ETA_KINDS; k++) spent += e->kind[k].spent;
+    double left = exf_eta_left(e, clock), spent = spent_until(e, clock);
     double share = left < 0 ? 0 : spent + left > 0 ? spent / (spent + left) : 1;
     return e->before + (1 - e->before) * share;
 }
@@ -161,8 +174,9 @@ static void append_numbers(char *line, size_t room)
     char part[64], bytes[16];
     const exf_progress *p = &work.last;
     if (p->tokens) {
-        snprintf(part, sizeof part, " tok %" PRIu64 " %.1fk tok/s", p->tokens,
-                 p->seconds > 0 ? (double)p->tokens / p->seconds / 1000 : 0.0);
+        double rate = exf_eta_rate(work.eta, (double)p->tokens, exf_clock());
+        snprintf(part, sizeof part, rate < 1000 ? " tok %" PRIu64 " %.0f tok/s" : " tok %" PRIu64 " %.1fk tok/s", p->tokens,
+                 rate < 1000 ? rate : rate / 1000);
         append_if_fits(line, room, part);
         snprintf(part, sizeof part, " read %s", exf_human_bytes(bytes, sizeof bytes, (double)p->weight_bytes));
         append_if_fits(line, room, part);

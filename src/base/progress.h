@@ -54,6 +54,8 @@ void exf_eta_credit(exf_eta *e, int kind, double units, double seconds, double c
 double exf_eta_left(const exf_eta *e, double clock);
 /* Returns the seconds of all planned units at the measured rates; -1 as long as nothing was measured. */
 double exf_eta_whole(const exf_eta *e);
+/* Returns units of the whole run for each second that it takes from start to end, as it is estimated now; 0 before that is. */
+double exf_eta_rate(const exf_eta *e, double units, double clock);
 /* Returns the share of the seconds that is over, those of earlier runs included, in [0, 1]. */
 double exf_eta_share(const exf_eta *e, double clock);
 

@@ -12,7 +12,7 @@
 _Static_assert((int)EXF_LAYERS_LIMIT == (int)EXF_MAX_LAYERS, "a file holds the layers of any model");
 
 /* Reads one "a" or "a-b" of the list, up to a comma or the end. */
-static exf_code choose_range(exf_layer_choice *c, const char **text, const exf_architecture *a, exf_err *err)
+static exf_code choose_range(exf_layer_choice *c, const char *whole, const char **text, const exf_architecture *a, exf_err *err)
 {
     char *end;
     long first = strtol(*text, &end, 10), last = first;
@@ -26,6 +26,7 @@ static exf_code choose_range(exf_layer_choice *c, const char **text, const exf_a
     for (long l = first; l <= last; l++) {
         if (l >= a->n_layers) return exf_fail(err, EXF_USAGE, "--layers: layer %ld, the model has %d", l, a->n_layers);
         if (!a->is_moe[l]) return exf_fail(err, EXF_USAGE, "--layers: layer %ld is dense, it has no experts", l);
+        if (c->chosen[l]) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" names layer %ld twice", whole, l);
         c->chosen[l] = 1;
     }
     if (*end == ',' && !end[1]) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" ends with a comma", *text);
@@ -40,8 +41,8 @@ exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf
         memcpy(c->chosen, a->is_moe, sizeof c->chosen);
     } else {
         if (!*text) return exf_fail(err, EXF_USAGE, "--layers: names no layer");
-        while (*text) {
-            exf_code rc = choose_range(c, &text, a, err);
+        for (const char *at = text; *at;) {
+            exf_code rc = choose_range(c, text, &at, a, err);
             if (rc != EXF_OK) return rc;
         }
     }

@@ -200,7 +200,19 @@ out:
     return rc;
 }
 
-exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const exf_tokenizer *t, exf_err *err)
+/* Refuses a model without a template.  An instruction and its answer (Alpaca) are strings, and may be one text as they stand. */
+static exf_code refuse_no_template(const char *dir, const char *field, exf_err *err)
+{
+    static const char none[] = "neither chat_template.jinja nor chat_template in tokenizer_config.json";
+    if (exf_starts_with(field, "instruction+"))
+        return exf_fail(err, EXF_MODEL,
+                        "%s has no chat template, %s; take the members as they stand for one text, with --text-field %s (in a "
+                        "manifest format: jsonl)", dir, none, field);
+    return exf_fail(err, EXF_MODEL,
+                    "%s has no chat template, %s; write the conversations as texts, a member \"text\" of each line", dir, none);
+}
+
+exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const char *field, const exf_tokenizer *t, exf_err *err)
 {
     char *file = NULL, *config_path = NULL, *own = NULL, command[EXF_SCRIPT_COMMAND];
     exf_json *config = NULL;
@@ -217,9 +229,7 @@ exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const exf_t
     if (has_file) EXF_TRY(exf_file_slurp(file, MOST_TEMPLATE, &own, &n, err));
     text = own ? own : template_of(config);
     if (!text) {
-        rc = exf_fail(err, EXF_MODEL,
-                      "%s has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; write the "
-                      "conversations as texts, a member \"text\" of each line", dir);
+        rc = refuse_no_template(dir, field, err);
         goto out;
     }
     EXF_TRY(exf_chat_recognise(&out->kind, text, err));

@@ -25,8 +25,9 @@ typedef struct {
 } exf_chat_form;
 
 /* Recognises the template of a checkpoint: chat_template.jinja, else chat_template in tokenizer_config.json, of several
- * the one that is named default. */
-exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const exf_tokenizer *t, exf_err *err) EXF_CHECKED;
+ * the one that is named default.  field: the members that will be rendered, for the message where there is no template. */
+exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const char *field, const exf_tokenizer *t,
+                                exf_err *err) EXF_CHECKED;
 void exf_chat_form_free(exf_chat_form *f);
 /* Recognises a template's text; EXF_CHAT_NONE: it is not known. */
 exf_code exf_chat_recognise(exf_chat_kind *out, const char *text, exf_err *err) EXF_CHECKED;

@@ -224,7 +224,7 @@ static exf_code find_chat_form(builder *b, exf_err *err)
     while (i < m->n && m->source[i].format != EXF_SOURCE_CHAT) i++;
     if (i == m->n) return EXF_OK;
     EXF_TRY(exf_path_dir(&dir, b->request->tokenizer, err));
-    rc = exf_chat_form_of_model(&b->chat, dir, b->tokenizer, err);
+    rc = exf_chat_form_of_model(&b->chat, dir, m->source[i].field, b->tokenizer, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: ", m->source[i].label);
 out:
     exf_mem_free(dir);

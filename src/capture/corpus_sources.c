@@ -197,13 +197,8 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
     if (valid < len)
         return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": byte 0x%02x at column %zu is not valid UTF-8%s", label, r->number,
                         (unsigned)(unsigned char)line[valid], valid + 1, exf_encoding_advice(line, len));
-    exf_code rc = exf_json_parse(out, line, len, "", &inner);
-    if (rc == EXF_NOSPACE) return exf_fail(err, rc, "%s: line %" PRId64 "%s", label, r->number, inner.msg);
-    if (rc != EXF_OK) {
-        /* The parser was given one line and calls it line 1: the message goes on after that. */
-        const char *rest = strstr(inner.msg, "not valid JSON");
-        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": %s", label, r->number, rest ? rest : inner.msg);
-    }
+    exf_code rc = exf_json_parse_line(out, line, len, label, r->number, &inner);
+    if (rc != EXF_OK) return exf_fail(err, rc == EXF_NOSPACE ? rc : EXF_MODEL, "%s", inner.msg);
     if (exf_json_type(*out) != EXF_JSON_OBJECT)
         return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": is %s, expected an object", label, r->number,
                         exf_json_type_name(*out));

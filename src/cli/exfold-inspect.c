@@ -139,7 +139,7 @@ static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t l
     size_t n;
     exf_code rc;
     snprintf(where, sizeof where, "standard input: line %zu", number);
-    EXF_TRY(exf_json_parse(&doc, line, len, where, err));
+    EXF_TRY(exf_json_parse_line(&doc, line, len, "standard input", (int64_t)number, err));
     const char *text = exf_json_string(doc, &n);
     if (!text) {
         rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected a string", where, exf_json_type_name(doc));

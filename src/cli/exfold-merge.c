@@ -9,6 +9,9 @@ static const exf_opt rows[] = {
     {NULL, "partial", 0, EXF_OPT_FLAG, offsetof(exf_recipe, partial), "false", NULL, "Run",
      "add up shards of a corpus though some are missing; the rest can be added later, and exfold-solve --partial makes tables "
      "of what is there"},
+    {NULL, "accept", 0, EXF_OPT_CHOICE, offsetof(exf_recipe, accept), "nothing", "nothing|other-weights", "Run",
+     "what may be that is refused otherwise; other-weights: digests of weights that differ, as those of a checkpoint do that was "
+     "saved anew under other names or in other types; the architecture must be the same, and the sum says which parts"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 

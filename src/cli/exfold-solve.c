@@ -18,7 +18,8 @@ const exf_program exf_program_solve = {
     .group = "steps",
     .brief = "statistics to tables",
     .about = "Solves the closed forms over statistics (default: statistics.h5 in the output\n"
-             "directory) and writes tables.h5 there.",
+             "directory) and writes tables.h5 there.  Without a recipe the settings are those of the\n"
+             "run that made the statistics, which keep them.",
     .examples = "exfold-solve recipe.yaml --set calibrate.clip=none --force\n"
                 "exfold-solve --output out statistics.h5 --set pools=8,4\n"
                 "exfold-solve --output out --set budgets=4,2 --sensitivities out/sensitivities.json --force",

@@ -43,8 +43,12 @@ out:
 
 /* ---- summary as text ------------------------------------------------------------------ */
 
+/* In which of the two tables a group of columns is: the one that fits a screen of 100 columns, the one of --verbose, or both. */
+enum { BRIEF = 1, WHOLE = 2 };
+
 /* A group of columns has two lines of heading; show() prints a layer under them. */
 typedef struct {
+    unsigned in;
     const char *head[2];
     int (*available)(const exf_inspection *s);
     void (*show)(const exf_layer_summary *row);
@@ -77,7 +81,12 @@ static int has_norm_head(const exf_inspection *s)
 
 static int has_similarity(const exf_inspection *s)
 {
-    return s->similarity != NULL || s->aligned != NULL;
+    return s->similarity != NULL;
+}
+
+static int has_aligned(const exf_inspection *s)
+{
+    return s->aligned != NULL;
 }
 
 /* Prints a number, or "-" for what was never observed. */
@@ -107,12 +116,27 @@ static void show_tokens(const exf_layer_summary *row)
     for (int i = 0; i < 3; i++) show_number(6, 0, row->tokens[i]);
 }
 
+static void show_median_tokens(const exf_layer_summary *row)
+{
+    show_number(9, 0, row->tokens[1]);
+}
+
+static void show_best(const exf_layer_summary *row)
+{
+    for (int i = 0; i < 3; i++) show_number(6, 3, row->best[i]);
+}
+
+static void show_norm_ends(const exf_layer_summary *row)
+{
+    printf("  %8.4g %8.4g", row->norm_min, row->norm_max);
+}
+
 static void show_losses(const exf_layer_summary *row)
 {
     show_number(6, 3, row->loss);
     show_number(6, 1, 100 * row->below_half);
     printf(" ");
-    for (int i = 0; i < 3; i++) show_number(6, 3, row->best[i]);
+    show_best(row);
 }
 
 static void show_stability(const exf_layer_summary *row)
@@ -129,9 +153,12 @@ static void show_norm_head(const exf_layer_summary *row)
 
 static void show_similarity(const exf_layer_summary *row)
 {
-    printf(" ");
-    show_number(6, 3, row->similarity);
-    show_number(6, 3, row->aligned);
+    show_number(8, 3, row->similarity);
+}
+
+static void show_aligned(const exf_layer_summary *row)
+{
+    show_number(11, 3, row->aligned);
 }
 
 static void show_norms(const exf_layer_summary *row)
@@ -156,15 +183,19 @@ static void show_cold(const exf_layer_summary *row)
 }
 
 static const column columns[] = {
-    {{"  pairs observed          ", "                          "}, has_counts, show_coverage},
-    {{"     tokens of a pair", "   25 %   50 %   75 %"}, has_counts, show_tokens},
-    {{"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
-    {{"  stable", " targets"}, has_halves, show_stability},
-    {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
-    {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
-    {{"   log norms explained    ", "       share  error by rms"}, has_norm_head, show_norm_head},
-    {{" cold", " experts"}, has_counts, show_cold},
-    {{"   pairs with vectors", "                     "}, has_vectors, show_vectors},
+    {BRIEF | WHOLE, {"  pairs observed          ", "                          "}, has_counts, show_coverage},
+    {BRIEF, {" tokens of", "    a pair"}, has_counts, show_median_tokens},
+    {WHOLE, {"     tokens of a pair", "   25 %   50 %   75 %"}, has_counts, show_tokens},
+    {BRIEF, {"  best target's loss ", "   25 %   50 %   75 %"}, has_losses, show_best},
+    {WHOLE, {"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
+    {BRIEF | WHOLE, {"  stable", " targets"}, has_halves, show_stability},
+    {WHOLE, {"  similar", "  outputs"}, has_similarity, show_similarity},
+    {WHOLE, {"  after best", "      scalar"}, has_aligned, show_aligned},
+    {BRIEF, {"   expert norm     ", "       min      max"}, has_counts, show_norm_ends},
+    {WHOLE, {"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
+    {WHOLE, {"   log norms explained    ", "       share  error by rms"}, has_norm_head, show_norm_head},
+    {BRIEF | WHOLE, {" cold", " experts"}, has_counts, show_cold},
+    {BRIEF | WHOLE, {"   pairs with vectors", "                     "}, has_vectors, show_vectors},
 };
 
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
@@ -178,12 +209,12 @@ static void show_which_cold(const exf_inspection *s, size_t layer)
     if (named == 8) printf(" ...");
 }
 
-static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
+static void show_table(const exf_inspection *s, const exf_layer_summary *rows, unsigned in)
 {
     for (int line = 0; line < 2; line++) {
         printf(line ? "     " : "\nlayer");
         for (size_t c = 0; c < N_COLUMNS; c++)
-            if (columns[c].available(s)) fputs(columns[c].head[line], stdout);
+            if (columns[c].in & in && columns[c].available(s)) fputs(columns[c].head[line], stdout);
         printf("\n");
     }
     for (int l = 0; l <= s->n_layers; l++) {
@@ -192,8 +223,8 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
         else
             printf("  all");
         for (size_t c = 0; c < N_COLUMNS; c++)
-            if (columns[c].available(s)) columns[c].show(&rows[l]);
-        if (l < s->n_layers && has_counts(s)) show_which_cold(s, (size_t)l);
+            if (columns[c].in & in && columns[c].available(s)) columns[c].show(&rows[l]);
+        if (in == WHOLE && l < s->n_layers && has_counts(s)) show_which_cold(s, (size_t)l);
         printf("\n");
     }
 }
@@ -227,6 +258,33 @@ static void show_kept(const exf_inspection *s, const exf_budget *b, int l)
     printf("\n");
 }
 
+/* Names the static pools, a line for each size. */
+static void name_pools(const exf_inspection *s)
+{
+    for (int i = 0, k; i < s->n_pools; i = k) {
+        printf("%sstatic pools of %d experts by ", i ? "" : "\n", s->pool[i].size);
+        for (k = i; k < s->n_pools && s->pool[k].size == s->pool[i].size; k++) printf("%s%s", k > i ? ", " : "", s->pool[k].by);
+        printf("\n");
+    }
+}
+
+/* Names the budgets, a line each, with the most and the fewest experts that a layer keeps. */
+static void name_budgets(const exf_inspection *s)
+{
+    for (int i = 0; i < s->n_budgets; i++) {
+        const exf_budget *b = &s->budget[i];
+        double least = INFINITY, most = 0;
+        for (int l = 0; l < s->n_layers; l++) {
+            double mean = exf_budget_layer_mean(s, b, l);
+            if (!(mean >= 0)) continue;
+            least = fmin(least, mean);
+            most = fmax(most, mean);
+        }
+        printf("%sbudget of %g experts per token by %s: layers keep %.2f to %.2f\n", i ? "" : "\n", b->budget, b->rule, least,
+               most);
+    }
+}
+
 static void show_budgets(const exf_inspection *s)
 {
     for (int i = 0; i < s->n_budgets; i++) {
@@ -240,7 +298,38 @@ static void show_budgets(const exf_inspection *s)
     }
 }
 
-static void show_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows)
+/* Returns 1 for facts by which programs compare files, and that nobody reads: digests, versions of numbers, who made what. */
+static int is_for_programs(const char *key)
+{
+    static const char *const endings[] = {"digest", "sha256", ".commit", ".program", ".numbers", ".unicode", ".architecture",
+                                          ".layers", ".route_sample", "data.sequences", "data.tokens", "data.min_tokens",
+                                          "capture.version", "accumulate.version"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (exf_ends_with(key, endings[i])) return 1;
+    return exf_weights_facts_list_key(key);
+}
+
+/* Prints the facts, of long ones in the brief table the beginning. */
+static void show_facts(const exf_inspection *s, unsigned in)
+{
+    enum { MOST = 66 }; /* letters of a brief fact */
+    printf("\nprovenance\n");
+    for (size_t i = 0; i < s->provenance.n; i++) {
+        const char *key = s->provenance.key[i], *value = s->provenance.value[i];
+        char cut[MOST + 1];
+        if (in == BRIEF ? is_for_programs(key) : exf_weights_facts_list_key(key)) continue;
+        snprintf(cut, sizeof cut, "%s", value);
+        size_t whole = exf_utf8_valid(cut, strlen(cut));
+        cut[whole] = 0;
+        printf("  ");
+        exf_print_text(key, 26);
+        printf(" ");
+        exf_print_text(in == BRIEF ? cut : value, 0);
+        printf("%s\n", in == BRIEF && value[whole] ? "..." : "");
+    }
+}
+
+static void show_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows, unsigned in)
 {
     exf_print_text(path, 0);
     printf(": %s, version %" PRId64 "\n", s->kind->kind, s->version);
@@ -253,18 +342,16 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
                "1 stands for any\n",
                s->shape.n_experts, s->n_layers);
     if (s->part) printf("part: %s\n", s->part);
-    show_table(s, rows);
-    show_pools(s);
-    show_budgets(s);
-    printf("\nprovenance\n");
-    for (size_t i = 0; i < s->provenance.n; i++) {
-        if (exf_weights_facts_list_key(s->provenance.key[i])) continue;
-        printf("  ");
-        exf_print_text(s->provenance.key[i], 26);
-        printf(" ");
-        exf_print_text(s->provenance.value[i], 0);
-        printf("\n");
+    show_table(s, rows, in);
+    if (in == BRIEF) {
+        name_pools(s);
+        name_budgets(s);
+    } else {
+        show_pools(s);
+        show_budgets(s);
     }
+    show_facts(s, in);
+    if (in == BRIEF) printf("\n--verbose: all columns, members of pools, budgets layer by layer, and all facts\n");
 }
 
 /* ---- summary as JSON -------------------------------------------------------------------- */
@@ -402,7 +489,7 @@ exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
     if (r->json)
         EXF_TRY(print_as_json(r->inputs[0], &s, rows, err));
     else
-        show_summary(r->inputs[0], &s, rows);
+        show_summary(r->inputs[0], &s, rows, r->verbose ? WHOLE : BRIEF);
 out:
     exf_mem_free(rows);
     exf_inspection_free(&s);

@@ -157,7 +157,7 @@ static void show_comparison(const comparison *c)
     }
     printf("\n");
     printf("%s\n", exf_same_numbers(a, b) ? "equal counts, scalars, losses, norms and pools"
-                                          : "other counts, scalars, losses, norms or pools");
+                                          : "the numbers differ: counts, scalars, losses, norms or pools");
     show_facts(c);
     printf("\nlayer  pairs observed                 |S_b - S_a|                          |L_b - L_a|                            "
            "norms     best target changed\n"

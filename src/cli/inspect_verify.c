@@ -169,6 +169,28 @@ out:
     return rc;
 }
 
+/* Refuses a path that is named twice, under whatever names: what is in it would be counted, and told, twice. */
+static exf_code refuse_twice(const char *const *paths, size_t n, exf_err *err)
+{
+    char **real = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&real, n, sizeof *real, "paths", err));
+    for (size_t i = 0; i < n; i++) {
+        int found;
+        EXF_TRY(exf_path_look(paths[i], &found, err));
+        if (found) EXF_TRY(exf_path_real(&real[i], paths[i], err));
+        for (size_t k = 0; found && k < i; k++)
+            if (real[k] && strcmp(real[k], real[i]) == 0) {
+                rc = exf_fail(err, EXF_USAGE, "%s: is %s, which was named before: name it once", paths[i], paths[k]);
+                goto out;
+            }
+    }
+out:
+    for (size_t i = 0; real && i < n; i++) exf_mem_free(real[i]);
+    exf_mem_free(real);
+    return rc;
+}
+
 /* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
  * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
  * (recipe/run_directory.h) was made from others than its tables.h5; EXF_IO if it holds no artifact, or if a program is writing
@@ -177,6 +199,7 @@ static exf_code verify_inputs(const char *const *paths, size_t n, exf_verify_cal
 {
     verification v = {.held = held, .self = self};
     exf_code rc;
+    EXF_TRY(refuse_twice(paths, n, err));
     EXF_TRY(exf_mem_new(&v.path, n * KINDS, sizeof *v.path, "files to verify", err));
     for (size_t i = 0; i < n; i++) EXF_TRY(add_input(&v, paths[i], err));
     EXF_TRY(exf_verify((const char *const *)v.path, v.n, held, self, err));

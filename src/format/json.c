@@ -147,7 +147,8 @@ static exf_json *parse(const char *bytes, size_t len, json_error_t *e)
     return doc;
 }
 
-exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
+/* Parses a document, or one line of a file whose messages begin with its number already (is_line 1). */
+static exf_code parse_at(exf_json **out, const char *bytes, size_t len, const char *where, int is_line, exf_err *err)
 {
     json_error_t e;
     *out = NULL;
@@ -163,7 +164,26 @@ exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const cha
     }
     if (*out) return EXF_OK;
     if (refused) return exf_fail(err, EXF_NOSPACE, "%s: out of memory: %zu bytes for its JSON", where, refused);
+    if (is_line) return exf_fail(err, EXF_FORMAT, "%s: not valid JSON: %s", where, e.text);
     return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
+}
+
+exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
+{
+    return parse_at(out, bytes, len, where, 0, err);
+}
+
+exf_code exf_json_parse_line(exf_json **out, const char *line, size_t len, const char *where, int64_t number, exf_err *err)
+{
+    exf_text place = {0};
+    exf_code rc;
+    *out = NULL;
+    exf_text_appendf(&place, "%s: line %lld", where, (long long)number);
+    EXF_TRY(exf_text_end(&place, err));
+    rc = parse_at(out, line, len, place.s, 1, err);
+out:
+    exf_text_free(&place);
+    return rc;
 }
 
 exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err *err)

@@ -17,6 +17,9 @@ typedef enum { EXF_JSON_NULL, EXF_JSON_BOOL, EXF_JSON_INT, EXF_JSON_REAL, EXF_JS
 
 enum { EXF_JSON_MEMORY = 1 << 30 }; /* bytes that a document may take; EXF_FORMAT before any is taken if it would take more */
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err) EXF_CHECKED;
+/* One line of a file, of number `number` from 1, which messages name. */
+exf_code exf_json_parse_line(exf_json **out, const char *line, size_t len, const char *where, int64_t number,
+                             exf_err *err) EXF_CHECKED;
 /* A whole file of at most `limit` bytes. */
 exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err *err) EXF_CHECKED;
 void exf_json_free(exf_json *doc);

@@ -91,12 +91,14 @@ static long read_number(const char **p)
     return n > 65535 ? -1 : n;
 }
 
-static exf_code mark_range(const exf_inspection *s, long first, long last, char *keep, exf_err *err)
+static exf_code mark_range(const exf_inspection *s, long first, long last, const char *layers, char *keep,
+                           exf_err *err)
 {
     for (long n = first; n <= last; n++) {
         int i = 0;
         while (i < s->n_layers && s->layer_number[i] != n) i++;
         if (i == s->n_layers) return exf_fail(err, EXF_USAGE, "--layers: the file holds no MoE layer %ld", n);
+        if (keep[i]) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" names layer %ld twice", layers, n);
         keep[i] = 1;
     }
     return EXF_OK;
@@ -111,7 +113,7 @@ static exf_code mark_list(const exf_inspection *s, const char *layers, char *kee
         if (first >= 0 && *p == '-') p++, last = read_number(&p);
         if (first < 0 || last < first || (*p && *p != ','))
             return exf_fail(err, EXF_USAGE, "--layers: \"%s\" is no list of layers, such as 0,3,8-11", layers);
-        rc = mark_range(s, first, last, keep, err);
+        rc = mark_range(s, first, last, layers, keep, err);
     } while (rc == EXF_OK && *p++ == ',');
     return rc;
 }

@@ -142,6 +142,51 @@ static exf_code check_index(const exf_checkpoint *c, const exf_json *map, const 
     return EXF_OK;
 }
 
+/* Refuses a download that lacks a shard: counts the shards of the index, and those of them that are there. */
+static exf_code refuse_missing_shard(const char *dir, const exf_json *map, const char *index_path, const char *tensor,
+                                     const char *missing, exf_err *err)
+{
+    const char **seen = NULL;
+    size_t n = 0, cap = 0, there = 0;
+    exf_code rc = EXF_OK;
+    for (void *it = exf_json_first(map); it; it = exf_json_next(map, it)) {
+        const char *shard = exf_json_string(exf_json_value(it), NULL);
+        char *path = NULL;
+        size_t k = 0;
+        int found;
+        while (k < n && shard && strcmp(seen[k], shard) != 0) k++;
+        if (!shard || k < n) continue;
+        EXF_TRY(exf_mem_grow(&seen, &cap, n + 1, sizeof *seen, "shard list", err));
+        seen[n++] = shard;
+        EXF_TRY(exf_path_join(&path, dir, shard, err));
+        rc = exf_path_look(path, &found, err);
+        exf_mem_free(path);
+        if (rc != EXF_OK) goto out;
+        there += found != 0;
+    }
+    rc = exf_fail(err, EXF_IO,
+                  "%s: names shard %s of tensor \"%s\", which is not in %s: %zu of %zu shards are there; download the rest, with "
+                  "`hf download MODEL --local-dir %s`", index_path, missing, tensor, dir, there, n, dir);
+out:
+    exf_mem_free(seen);
+    return rc;
+}
+
+/* Opens a shard that the index names for a tensor. */
+static exf_code open_shard(exf_checkpoint *c, const char *dir, const exf_json *map, const char *index_path, const char *tensor,
+                           const char *shard, exf_err *err)
+{
+    char *path = NULL;
+    int found;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, dir, shard, err));
+    EXF_TRY(exf_path_look(path, &found, err));
+    rc = found ? add_file(c, dir, shard, err) : refuse_missing_shard(dir, map, index_path, tensor, shard, err);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
 static exf_code open_shards(exf_checkpoint *c, const char *dir, const exf_json *map, const char *index_path, exf_err *err)
 {
     exf_code rc;
@@ -150,7 +195,7 @@ static exf_code open_shards(exf_checkpoint *c, const char *dir, const exf_json *
         const char *shard = exf_json_string(exf_json_value(it), &len);
         if (!shard) return exf_fail(err, EXF_FORMAT, "%s: weight_map[\"%s\"] is no string", index_path, exf_json_key(it));
         rc = check_shard_name(index_path, shard, len, err);
-        if (rc == EXF_OK && !has_file(c, shard)) rc = add_file(c, dir, shard, err);
+        if (rc == EXF_OK && !has_file(c, shard)) rc = open_shard(c, dir, map, index_path, exf_json_key(it), shard, err);
         if (rc != EXF_OK) return rc;
     }
     return c->n_files ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: weight_map is empty", index_path);

@@ -97,7 +97,7 @@ typedef struct {
     const char *also;         /* NULL, or a second model_type that means the same */
     const char *architecture; /* as in "architectures": ["Qwen3MoeForCausalLM"] */
     exf_code (*configure)(const exf_config *config, exf_architecture *a, exf_err *err);
-    /* What {P} may stand for, the release's first; none: "model.". */
+    /* What {P} may stand for, the release's first; none: "model.", or "model.language_model." as in a composite model. */
     const char *prefixes[EXF_PREFIXES];
     /* Rules of one role that require the same traits are alternatives, the release's first (model.c). */
     const exf_tensor_rule *rules;

@@ -486,23 +486,55 @@ static int is_first(const exf_family *f, size_t i)
     return 1;
 }
 
-/* The first of the family's prefixes under which the checkpoint has layers, or else the release's. */
-static const char *find_prefix(const exf_model *m)
+/* What {P} may stand for in families that do not say: text models' own prefix, and that of the text model in a composite one. */
+static const char *const usual_prefixes[EXF_PREFIXES] = {"model.", "model.language_model."};
+
+/* Returns the number of characters before "layers.N." in a tensor's name, or -1. */
+static int length_before_layers(const char *name)
 {
-    const char *const *prefixes = m->family->prefixes;
+    const char *at = strncmp(name, "layers.", 7) == 0 ? name : strstr(name, ".layers.");
+    if (!at) return -1;
+    at += *at == '.';
+    return at[7] >= '0' && at[7] <= '9' ? (int)(at - name) : -1;
+}
+
+/* Refuses a checkpoint that has layers, but under no prefix that the family knows. */
+static exf_code refuse_prefix(const exf_model *m, const char *const *prefixes, exf_err *err)
+{
+    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
+        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+        int n = length_before_layers(s->tensor->view.name);
+        if (n < 0) continue;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: tensor \"%s\" has the prefix \"%.*s\"; those of a %s have \"%s\"%s%s%s: rename the tensors, or save "
+                        "the text model alone with transformers' save_pretrained()", exf_st_path(s->file), s->tensor->view.name, n,
+                        s->tensor->view.name, m->family->name, prefixes[0], prefixes[1] ? " or \"" : "",
+                        prefixes[1] ? prefixes[1] : "", prefixes[1] ? "\"" : "");
+    }
+    return EXF_OK;
+}
+
+/* Sets the first of the family's prefixes under which the checkpoint has layers; one without layers is refused later. */
+static exf_code choose_prefix(exf_model *m, exf_err *err)
+{
+    const char *const *prefixes = m->family->prefixes[0] ? m->family->prefixes : usual_prefixes;
+    m->arch.prefix = prefixes[0];
     for (size_t k = 0; k < EXF_PREFIXES && prefixes[k]; k++) {
         char layers[64];
         snprintf(layers, sizeof layers, "%slayers.", prefixes[k]);
         for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++)
-            if (exf_starts_with(exf_checkpoint_at(m->checkpoint, i)->tensor->view.name, layers)) return prefixes[k];
+            if (exf_starts_with(exf_checkpoint_at(m->checkpoint, i)->tensor->view.name, layers)) {
+                m->arch.prefix = prefixes[k];
+                return EXF_OK;
+            }
     }
-    return prefixes[0] ? prefixes[0] : "model.";
+    return refuse_prefix(m, prefixes, err);
 }
 
 exf_code exf_model_choose_layout(exf_model *m, exf_err *err)
 {
     exf_code rc;
-    m->arch.prefix = find_prefix(m);
+    EXF_TRY(choose_prefix(m, err));
     EXF_TRY(exf_mem_new(&m->spelling, m->family->n_rules, 1, "layout", err));
     for (size_t i = 0; i < m->family->n_rules; i++)
         if (is_first(m->family, i)) choose_among(m, i);

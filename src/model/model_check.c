@@ -334,21 +334,24 @@ static exf_code refuse_packed(const exf_model *m, exf_err *err)
 {
     static const struct { const char *ends, *packer, *method; } packed[] = {
         {".qweight", "AWQ or GPTQ", "awq\" or \"gptq"}, {".weight_packed", "compressed-tensors", "compressed-tensors"},
-        {".weight_scale_2", "ModelOpt (NVFP4)", "modelopt"}, {".absmax", "bitsandbytes", NULL},
+        {".weight_scale_2", "ModelOpt (NVFP4)", "modelopt"},
+    };
+    static const struct { const char *ends, *sentence; } unread[] = {
+        {".absmax", EXF_QUANTIZED_BY("bitsandbytes")}, {".trellis", EXF_QUANTIZED_EXL3}, {".biases", EXF_QUANTIZED_MLX},
+        {".weight._scale", EXF_QUANTIZED_QUANTO},
     };
     for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
         const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
         const char *name = s->tensor->view.name;
-        for (size_t k = 0; k < sizeof packed / sizeof *packed; k++) {
-            if (!exf_ends_with(name, packed[k].ends)) continue;
-            if (!packed[k].method)
-                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": " EXF_QUANTIZED, exf_st_path(s->file), name, packed[k].packer);
-            if (m->quantization.quantizer == EXF_QUANTIZER_NONE)
+        for (size_t k = 0; k < sizeof unread / sizeof *unread; k++)
+            if (exf_ends_with(name, unread[k].ends))
+                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": %s", exf_st_path(s->file), name, unread[k].sentence);
+        for (size_t k = 0; k < sizeof packed / sizeof *packed; k++)
+            if (exf_ends_with(name, packed[k].ends) && m->quantization.quantizer == EXF_QUANTIZER_NONE)
                 return exf_fail(err, EXF_MODEL,
                                 "%s: tensor \"%s\" is packed by %s, but %s has no \"quantization_config\" of quant_method \"%s\": "
                                 "docs/quantized.md",
                                 exf_st_path(s->file), name, packed[k].packer, m->config_path, packed[k].method);
-        }
     }
     return EXF_OK;
 }

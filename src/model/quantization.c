@@ -381,13 +381,33 @@ exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_er
     static const struct { const char *method, *name; } known[] = {
         {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
         {"gguf", "GGUF"}, {"hqq", "HQQ"}, {"aqlm", "AQLM"}, {"torchao", "torchao"}, {"fbgemm_fp8", "FBGEMM"},
-        {"exl3", "EXL3"}, {"quanto", "quanto"},
     };
+    static const struct { const char *method, *sentence; } own[] = {{"exl3", EXF_QUANTIZED_EXL3}, {"quanto", EXF_QUANTIZED_QUANTO}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strcmp(own[i].method, method) == 0)
+            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": %s", c->path, method,
+                            own[i].sentence);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].method, method) == 0)
-            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED, c->path, method,
-                            known[i].name);
+            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED_BY("%s"), c->path,
+                            method, known[i].name);
     return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
+}
+
+/* Refuses weights of MLX, whose config has "quantization" and mostly the same again as a quantization_config without a method. */
+static exf_code refuse_mlx(const exf_config *c, exf_err *err)
+{
+    const exf_json *given;
+    int bits, group;
+    exf_code rc;
+    EXF_TRY(exf_config_find(c, "quantization", &given, err));
+    if (exf_json_type(given) != EXF_JSON_OBJECT) goto out;
+    EXF_TRY(exf_config_int_or(c, "quantization.bits", 1, 64, 0, &bits, err));
+    EXF_TRY(exf_config_int_or(c, "quantization.group_size", 1, 1 << 20, 0, &group, err));
+    if (bits && group)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"quantization\" is %d bits in groups of %d: " EXF_QUANTIZED_MLX, c->path, bits, group);
+out:
+    return rc;
 }
 
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err)
@@ -405,6 +425,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     const char *method;
     exf_code rc;
     memset(q, 0, sizeof *q);
+    EXF_TRY(refuse_mlx(c, err));
     EXF_TRY(exf_config_find(c, "quantization_config", &given, err));
     if (!given) return EXF_OK;
     EXF_TRY(exf_config_text_or(c, "quantization_config.quant_method", "missing", &method, err));

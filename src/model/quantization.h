@@ -43,10 +43,19 @@ typedef struct {
     const exf_json *exempt;     /* names of modules that are not quantized; NULL: none.  Lives as long as the config */
 } exf_quantization;
 
-/* What is said of weights in a format that is not read, after the file and what it says; %s: by what they were quantized. */
-#define EXF_QUANTIZED                                                                                                     \
-    "the weights are packed by %s, which is not read; calibrate on the release that they were made from (BF16, or FP8 in " \
-    "blocks) and serve its tables with these weights: docs/quantized.md"
+/* What is said of weights in a format that is not read, after the file and what it says; a format of which
+ * more is known that helps has a sentence of its own. */
+#define EXF_RELEASE_SERVES                                                                                                \
+    "calibrate on the release that they were made from (BF16, or FP8 in blocks) and serve its tables with these weights: " \
+    "docs/quantized.md"
+#define EXF_QUANTIZED_BY(packer) "the weights are packed by " packer ", which is not read; " EXF_RELEASE_SERVES
+#define EXF_QUANTIZED_MLX                                                                                                  \
+    "the weights are packed for Apple's MLX, which is not read, nor are the stacks of experts that mlx_lm.convert " \
+    "--dequantize leaves; " EXF_RELEASE_SERVES
+#define EXF_QUANTIZED_EXL3                                                                                                  \
+    "the weights are EXL3's trellis codes, which ExLlamaV3 alone decodes; " EXF_RELEASE_SERVES
+#define EXF_QUANTIZED_QUANTO                                                                                                \
+    "the weights are packed by optimum-quanto, which quantizes a release as it is loaded and is not read; " EXF_RELEASE_SERVES
 
 /* No quantization_config, or one of a quant_method above with a scheme that weight_source.h lists; what it says of activations
  * and of the key-value cache is not looked at.  EXF_MODEL saying what is supported for anything else. */

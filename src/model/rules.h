@@ -1,5 +1,5 @@
 /* rules.h - rows of tensor rules that several families share, with the tensor names of
- * transformers-style checkpoints.  {P} is "model." unless a family sets another prefix. */
+ * transformers-style checkpoints.  {P} is "model.", or what family.h says. */
 #ifndef EXF_MODEL_RULES_H
 #define EXF_MODEL_RULES_H
 #include "model/family.h"

@@ -394,8 +394,9 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
     if (!f.s && may_be_coded(&f, rank))
         f.s = find_beside(c, name, q->quantizer == EXF_QUANTIZER_COMPRESSED ? "weight_packed" : "qweight");
     if (!f.s)
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" %s is missing from the checkpoint", config_path, name,
-                        exf_shape_text(want, sizeof want, shape, rank));
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" %s is missing from the checkpoint%s", config_path, name,
+                        exf_shape_text(want, sizeof want, shape, rank),
+                        how & EXF_MAY_BE_TIED ? "; where the embedding is the head, \"tie_word_embeddings\": true says so" : "");
     size_t each = how & EXF_TRANSPOSED ? (size_t)(shape[2] / exf_roles_read_together(how)) : 0;
     *w = (exf_weight_source){.coding = EXF_CODED_PLAIN, .of[EXF_STORED_CODES] = f.s, .how = how, .block_rows = 1, .block_cols = 1,
                              .piece_block = 1, .each = each};

@@ -96,6 +96,7 @@ typedef struct {
 } exf_recipe;
 
 enum { EXF_UNOBSERVED_REFUSE, EXF_UNOBSERVED_ACCEPT };
+enum { EXF_LARGEST_BATCH = 65536 }; /* sequences that decode side by side, at most */
 enum { EXF_ACCEPT_NOTHING, EXF_ACCEPT_OTHER_WEIGHTS, EXF_ACCEPT_SMALL_CALIBRATION };
 enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
@@ -189,8 +190,11 @@ typedef enum { EXF_SETTINGS_OF_CALIBRATION, EXF_SETTINGS_OF_VALIDATION } exf_set
 /* Does nothing where a recipe is given.  Else sets them for a run, with all sequences of --text rather than a recipe's number,
  * and reports on stderr every setting that was not given on the command line. */
 exf_code exf_default_settings(exf_recipe *r, exf_settings_of what, exf_err *err) EXF_CHECKED;
-/* Reports, of a solve without a recipe, the settings that the command line did not give. */
-exf_code exf_solve_settings_tell(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Adds the settings by which tables are solved, as facts that statistics keep (EXF_SETTING). */
+exf_code exf_solve_settings_keep(const exf_recipe *r, exf_provenance *out, exf_err *err) EXF_CHECKED;
+/* Without a recipe takes the settings that the statistics at `path` keep in their origin, but for those that the command line
+ * gives, and says which they are; where they keep none, the defaults. */
+exf_code exf_solve_settings_take(exf_recipe *r, const exf_provenance *kept, const char *path, exf_err *err) EXF_CHECKED;
 
 /* ---- the corpus of --text (recipe_texts.c) ------------------------------------------------------------ */
 

@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LARGEST_BATCH = 65536 };
-
 exf_code exf_recipe_blame(const exf_recipe *r, exf_code rc, exf_err *err)
 {
     char message[sizeof err->msg];
@@ -170,9 +168,9 @@ exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err)
     if (b->n == 0)
         return exf_recipe_refuse(r, err, "validate.decode_batch: names none; give the sequences that decode side by side");
     for (size_t i = 0; i < b->n; i++)
-        if (b->item[i] < 1 || b->item[i] > LARGEST_BATCH)
+        if (b->item[i] < 1 || b->item[i] > EXF_LARGEST_BATCH)
             return exf_recipe_refuse(r, err, "validate.decode_batch: %lld sequences, expected 1 to %d", (long long)b->item[i],
-                                     LARGEST_BATCH);
+                                     EXF_LARGEST_BATCH);
     return refuse_number_twice(r, b, "validate.decode_batch", err);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/fold/fold_internal.h"
 #include "model/model.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- released models --------------------------------------------------------------- */
@@ -153,8 +154,8 @@ out:
 
 /* ---- the report of them --------------------------------------------------------------- */
 
-/* Reports "key=value, key=value" of the named keys that the command line did not give. */
-static exf_code report_keys(const exf_recipe *r, const char *const *key, exf_err *err)
+/* Reports "key=value, key=value" of the named keys that the command line did not give, after a word. */
+static exf_code report_keys(const exf_recipe *r, const char *const *key, const char *word, exf_err *err)
 {
     exf_text line = {0};
     size_t n_common, n_keys;
@@ -168,7 +169,7 @@ static exf_code report_keys(const exf_recipe *r, const char *const *key, exf_err
             EXF_TRY(exf_opts_value(r->opts, n_common + i, &line, err));
         }
     EXF_TRY(exf_text_end(&line, err));
-    if (line.len) exf_log_info("default: %s", line.s);
+    if (line.len) exf_log_info("%s: %s", word, line.s);
 out:
     exf_text_free(&line);
     return rc;
@@ -193,7 +194,8 @@ static exf_code report_settings(const exf_recipe *r, const exf_released_model *r
         exf_log_info("no recipe: the settings of a model that is not among the released ones");
     int sweeps = r->frontier || r->wants_sensitivities || r->validate_limit; /* which run variants of their own */
     for (size_t i = 0; rc == EXF_OK && i < 3; i++)
-        if (!sweeps || strcmp(settings[what][i][0], "validate.variants") != 0) rc = report_keys(r, settings[what][i], err);
+        if (!sweeps || strcmp(settings[what][i][0], "validate.variants") != 0)
+            rc = report_keys(r, settings[what][i], "default", err);
     const char *sequences = settings[what][0][0];
     int takes_all = !exf_opts_given(r->opts, sequences, EXF_OPT_BY_ARGV);
     if (rc == EXF_OK)
@@ -215,12 +217,57 @@ out:
     return rc;
 }
 
-exf_code exf_solve_settings_tell(const exf_recipe *r, exf_err *err)
+/* ---- the settings of tables, kept with statistics --------------------------------------- */
+
+static const char *const of_tables[] = {"calibrate.ridge", "calibrate.clip", "calibrate.projectors", "calibrate.ranks",
+                                        "calibrate.min_pair_tokens", "coverage.fail_below", "coverage.pair_tokens", "pools",
+                                        "budgets", "budget_rules", NULL};
+
+exf_code exf_solve_settings_keep(const exf_recipe *r, exf_provenance *out, exf_err *err)
 {
-    static const char *const settings[] = {"calibrate.ridge", "calibrate.clip", "calibrate.projectors", "calibrate.min_pair_tokens",
-                                           "pools", "budgets", NULL};
+    exf_text value = {0};
+    size_t n_common, n_keys;
+    exf_recipe_global_rows(&n_common);
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < n_keys; i++)
+        for (const char *const *key = of_tables; *key; key++) {
+            char name[64];
+            if (strcmp(rows[i].key, *key) != 0) continue;
+            value.len = 0;
+            EXF_TRY(exf_opts_value(r->opts, n_common + i, &value, err));
+            snprintf(name, sizeof name, EXF_SETTING "%s", *key);
+            EXF_TRY(exf_provenance_add(out, err, name, "%s", value.s));
+        }
+out:
+    exf_text_free(&value);
+    return rc;
+}
+
+exf_code exf_solve_settings_take(exf_recipe *r, const exf_provenance *kept, const char *path, exf_err *err)
+{
+    size_t n = 0;
+    exf_provenance now = {0};
+    exf_code rc = EXF_OK;
     if (r->recipe_file) return EXF_OK;
-    exf_log_info("no recipe: settings that are not given are the programs', not those of the run that made the statistics, which "
-                 "exfold-solve takes from its recipe");
-    return report_keys(r, settings, err);
+    EXF_TRY(exf_solve_settings_keep(r, &now, err));
+    for (const char *const *key = of_tables; *key; key++) {
+        char name[64];
+        snprintf(name, sizeof name, EXF_SETTING "%s", *key);
+        const char *value = exf_provenance_get(kept, name);
+        if (!value) continue;
+        n++;
+        /* what is as it was stays a default: rules that nobody gave go on to follow from the sensitivities */
+        if (exf_opts_given(r->opts, *key, EXF_OPT_BY_ARGV) || strcmp(value, exf_provenance_get(&now, name)) == 0) continue;
+        EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, *key, value, path, err));
+    }
+    if (n)
+        exf_log_info("no recipe: settings that are not given are those of the run that made %s", path);
+    else
+        exf_log_info("no recipe, and %s names no settings, as where its parts had several or an earlier program made it: those "
+                     "that are not given are the programs' own", path);
+    rc = report_keys(r, of_tables, n ? "as then" : "default", err);
+out:
+    exf_provenance_free(&now);
+    return rc;
 }

@@ -57,6 +57,7 @@ static const item_rule item_rules[] = {
     {"calibrate.projectors", projector_name, 0, 0, 1, 0},
     {"calibrate.ranks", NULL, 1, EXF_BASIS_RANK, 0, 0},
     {"budgets", NULL, 1, 0, 0, EXF_MOST_BUDGETS},
+    {"validate.decode_batch", NULL, 1, EXF_LARGEST_BATCH, 1, 0},
     {"budget_rules", rule_name, 0, 0, 0, 0},
     {"pools", NULL, 0, 0, 0, EXF_MOST_POOLS},
     {"output.targets", target_name, 0, 0, 0, 0},

@@ -186,7 +186,7 @@ static exf_code print_written(const char *path, const char *word, const char *he
     printf("wrote ");
     exf_print_text(path, 0);
     printf("  %s", exf_human_bytes(size, sizeof size, (double)exf_file_size(f)));
-    if (word) printf("  %s %s", word, hex);
+    if (word && exf_log_verbose()) printf("  %s %s", word, hex);
     printf("\n");
     exf_file_close(f);
     return EXF_OK;
@@ -198,6 +198,7 @@ static exf_code announce_file(const char *path, exf_err *err)
     exf_h5 *h = NULL;
     exf_code rc;
     int is_artifact = exf_ends_with(path, ".h5");
+    if (!exf_log_verbose()) return print_written(path, NULL, NULL, err);
     if (is_artifact) {
         EXF_TRY(exf_h5_open(&h, path, err));
         EXF_TRY(exf_h5_digest(h, hex, err));

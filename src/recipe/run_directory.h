@@ -37,8 +37,8 @@ void exf_run_directory_close(exf_run_directory *d, int failed);
 
 /* ---- what was written ------------------------------------------------------------------------- */
 
-/* Prints "wrote PATH  1.2 MB  digest ..." of an artifact, as exfold-inspect digest prints it; "wrote PATH  1.2 MB  sha256 ..."
- * of any other file, as sha256sum prints it; of a directory a line per file. */
+/* Prints "wrote PATH  1.2 MB" of a file, and with --verbose "digest ..." of an artifact, as exfold-inspect digest prints it,
+ * "sha256 ..." of any other file, as sha256sum prints it; of a directory a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 /* The same of an artifact whose digest is known, and of another file whose SHA-256 is. */
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;

@@ -73,12 +73,16 @@ static void print_lines(const exf_plan *p, uint64_t memory)
     printf("%s\n", p->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", p->flops / 1e9, p->workers,
            backend->gpu ? "GPU" : "threads", p->rate / 1e9);
-    printf("time       %s %s%s\n", p->measured ? "about" : "at least", exf_human_seconds(b, sizeof b, p->seconds),
+    printf("time       %s %s%s\n", !p->measured ? "at least" : p->part.pilot > 0 ? "at most" : "about",
+           exf_human_seconds(b, sizeof b, p->seconds),
            p->measured ? " (a sample of the run was measured)" : "");
     if (p->measured)
         printf("           start %.3g s, opening the pass %.3g s, weights %.3g s%s, work on tokens %.3g s, layers' ends %.3g s\n",
                p->part.start, p->part.once, p->part.weights, backend->gpu ? " (beside the work)" : "", p->part.tokens,
                p->part.ends);
+    if (p->part.pilot > 0)
+        printf("           of that %s for all variants on %zu of %zu sequences; those that cannot hold the limit are left out of "
+               "the rest\n", exf_human_seconds(b, sizeof b, p->part.pilot), p->pilot.sequences, p->batch->n_sequences);
     if (p->not_counted) printf("           not counted: %s\n", p->not_counted);
     printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)memory));
     if (!backend->gpu)
@@ -155,6 +159,7 @@ static exf_code make_json(const exf_plan *p, const exf_scale *scale, uint64_t me
     exf_jw_real(&w, "weights_seconds", p->part.weights);
     exf_jw_real(&w, "tokens_seconds", p->part.tokens);
     exf_jw_real(&w, "ends_seconds", p->part.ends);
+    exf_jw_real(&w, "pilot_seconds", p->part.pilot);
     exf_jw_close(&w);
     exf_jw_text(&w, "not_counted", p->not_counted ? p->not_counted : "");
     exf_jw_count(&w, "ram_bytes", memory);

@@ -1,9 +1,9 @@
 /* plan.h - what --dry-run reports of a run: tokens, weights, time, memory and disk.
  *
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
- * tokens through the first layers in which every kind of layer occurs, and the head.  The seconds per unit of
- * each kind of work are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass
- * is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
+ * tokens through the first layers in which every kind of layer occurs, and the head.  On a CPU its sequences are as long as the
+ * blocks in which the run's experts run, since an expert's matrices are read for each.  The seconds per unit of each kind of work
+ * are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
  * tables, exports or a capture, and solving.  Without weights it reports only a lower bound: operations at the rate of a
  * matrix product. */
 #ifndef EXF_RUN_PLAN_H
@@ -34,6 +34,10 @@ typedef struct {
     uint64_t statistics;      /* bytes of disk that are written while the pass runs */
     const char *note;         /* ends the line of the tokens: ", 40 layers recorded"; "" for nothing */
     const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
+    struct {
+        size_t sequences;     /* that run first, with all variants; 0: no pilot */
+        double share;         /* of the whole pass's work on tokens that this is */
+    } pilot;                  /* of a sweep with a limit (validate/pilot.h); the pass after it has at most all lanes */
     /* Results of exf_plan_measure(). */
     double rate;              /* FLOP/s of one worker's matrix product */
     uint64_t process;         /* bytes of memory that the process has had, the sample included */
@@ -41,12 +45,14 @@ typedef struct {
     int measured;             /* 0: seconds is a lower bound */
     struct {
         /* Seconds, by kind (exf_scale); 0 where not measured. */
-        double start, once, tokens, weights, ends;
+        double start, once, tokens, weights, ends, pilot;
     } part;
 } exf_plan;
 
 /* Measures p->rate and, by pass, p->seconds; pass NULL: only a bound. */
 exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *err) EXF_CHECKED;
+/* Adds the seconds of a pilot, which reads all weights too, to those that were measured. */
+void exf_plan_add_pilot(exf_plan *p);
 /* Refuses an output whose directory cannot be written (EXF_IO) or has too little free space (EXF_NOSPACE). */
 exf_code exf_plan_check_output(const exf_plan *p, exf_err *err) EXF_CHECKED;
 /* Refuses --json FILE without --dry-run, for programs that have no other JSON, and what exf_scale_check() refuses. */

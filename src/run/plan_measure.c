@@ -42,7 +42,8 @@ static double cpu_tokens(const exf_plan *p)
     return cpu_flops / layer_flops * (double)p->workers;
 }
 
-/* Takes evenly spaced sequences of the batch, of about `wanted` tokens, equally many for each worker, the long ones cut.  Where the
+/* Takes evenly spaced sequences of the batch, of about `wanted` tokens, equally many for each worker, the long ones cut, but to no
+ * less than a block of experts: their matrices are read once for each block, so that shorter ones cost more a token.  Where the
  * tokens are not known it makes some up. */
 static exf_code make_sample(plan_sample *s, const exf_plan *p, double wanted, exf_err *err)
 {
@@ -53,7 +54,7 @@ static exf_code make_sample(plan_sample *s, const exf_plan *p, double wanted, ex
     size_t n = (tokens + each - 1) / (each ? each : 1);
     n = (n + workers - 1) / workers * workers;
     if (n > b->n_sequences) n = b->n_sequences;
-    size_t most = tokens / n + 1;
+    size_t most = tokens / n + 1 > EXF_MOE_BLOCK ? tokens / n + 1 : EXF_MOE_BLOCK;
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_mem_new(&s->span, n, sizeof *s->span, "sample of the run", err));
@@ -174,6 +175,13 @@ out:
     p->process = exf_peak_rss();
     free_sample(&sample);
     return rc;
+}
+
+void exf_plan_add_pilot(exf_plan *p)
+{
+    if (!p->pilot.sequences || !p->measured) return;
+    p->part.pilot = p->pilot.share * p->part.tokens + p->part.weights + p->part.ends;
+    p->seconds += p->part.pilot;
 }
 
 /* ---- several ranks and nodes --------------------------------------------------------------------- */

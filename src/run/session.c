@@ -294,7 +294,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
     exf_plan p = {.model = s->model, .batch = &s->batch, .options = exf_session_options(s, r, 0), .host = request->host,
                   .disk = request->disk, .reduced = request->reduced, .by_gpus = request->by_gpus, .statistics = request->reduced,
                   .output = request->output, .is_file = request->is_file, .group_of = request->group_of, .note = note,
-                  .not_counted = request->not_counted};
+                  .not_counted = request->not_counted, .pilot = {request->pilot, request->pilot_share}};
     double begun = exf_log_elapsed();
     exf_code rc;
     if (s->recorded) {
@@ -314,6 +314,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
     EXF_TRY(exf_plan_measure(&p, request->pass, request->self, err));
     if (p.measured) p.part.start = begun;
     if (p.measured) p.seconds += begun;
+    exf_plan_add_pilot(&p);
     rc = exf_plan_tell(&p, r, err);
 out:
     return rc;

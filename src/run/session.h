@@ -69,6 +69,8 @@ typedef struct {
     uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
     int no_resume;       /* the run saves no resume point, whatever the recipe says */
     const char *not_counted; /* what the plan's time leaves out of the run; NULL: nothing */
+    size_t pilot;        /* sequences that run before the pass (exf_plan); 0: none */
+    double pilot_share;
     const char *output;  /* the directory of the outputs or, if is_file, the only one */
     int is_file;
     exf_plan_pass pass;  /* runs a sample */

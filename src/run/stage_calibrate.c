@@ -19,6 +19,7 @@ typedef struct {
     exf_basis basis;                /* of calibrate.basis */
     exf_session session;
     exf_provenance facts;           /* of what the session reads */
+    exf_provenance settings;        /* by which tables are solved, kept with the statistics */
     exf_resume *resume;
     char *statistics, *tables, *recipe, *manifest; /* paths of the outputs; NULL: another rank's, or not made by this run */
     exf_overlapped_solve solving;
@@ -27,6 +28,7 @@ typedef struct {
 static void close_calibration(calibration *c, int failed)
 {
     exf_provenance_free(&c->facts);
+    exf_provenance_free(&c->settings);
     exf_text_inputs_free(&c->text);
     exf_mem_free(c->manifest);
     exf_mem_free(c->statistics);
@@ -219,12 +221,14 @@ static exf_code write_statistics(calibration *c, const exf_recipe *r, char diges
     exf_provenance late = {0};
     exf_facts_part part = {.path = r->manifest, .provenance = &c->facts, .sequences = &sequences};
     exf_accumulate_options o = c->options;
+    o.settings = &c->settings;
     exf_accumulator_plan plan = {.target = c->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = c->resume,
                                  .ranks = s->ranks, .own = {s->first_row, s->part.n_tokens}};
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
+    if (!r->basis_only) EXF_TRY(exf_solve_settings_keep(r, &c->settings, err));
     if (c->tables) EXF_TRY(exf_overlapped_solve_begin(&c->solving, r, &plan, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, c->resume, err));

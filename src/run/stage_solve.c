@@ -272,6 +272,7 @@ static void close_files(stage_files *f, int failed)
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
 {
     stage_files f = {.target = NULL};
+    exf_provenance settings = {0};
     exf_accumulate_options o;
     exf_basis basis = {.h = NULL};
     char digest[EXF_SHA256_HEX];
@@ -280,10 +281,13 @@ exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
     EXF_TRY(exf_recipe_open_basis(r, &basis, &o, err));
     o.helpers = (int)r->threads;
+    if (r->recipe_file) EXF_TRY(exf_solve_settings_keep(r, &settings, err));
+    o.settings = &settings;
     EXF_TRY(exf_accumulate_captures(f.input, f.n_inputs, f.target, r->force, &o, digest, err));
     EXF_TRY(exf_announce_digest(f.target, digest, err));
 out:
     exf_basis_close(&basis);
+    exf_provenance_free(&settings);
     close_files(&f, rc != EXF_OK);
     return rc;
 }
@@ -296,10 +300,24 @@ exf_code exf_stage_merge(exf_recipe *r, exf_err *err)
     if (!r->export_path) return exf_fail(err, EXF_USAGE, "no file to write was named: give -o OUT.h5");
     EXF_TRY(exf_run_directory_of_file(&dir, r->export_path, err));
     EXF_TRY(exf_output_check(r->export_path, r->force, err));
-    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial, digest, err));
+    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial,
+                                 r->accept == EXF_ACCEPT_OTHER_WEIGHTS, digest, err));
     EXF_TRY(exf_announce_digest(r->export_path, digest, err));
 out:
     exf_run_directory_close(&dir, 0);
+    return rc;
+}
+
+/* Takes the settings that statistics keep, where there is no recipe. */
+static exf_code take_settings(exf_recipe *r, const char *path, exf_err *err)
+{
+    exf_statistics_reader file = {0};
+    exf_code rc;
+    if (r->recipe_file) return EXF_OK;
+    EXF_TRY(exf_statistics_open(&file, path, err));
+    rc = exf_solve_settings_take(r, &file.origin, path, err);
+out:
+    exf_statistics_close(&file);
     return rc;
 }
 
@@ -309,7 +327,7 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
-    EXF_TRY(exf_solve_settings_tell(r, err));
+    EXF_TRY(take_settings(r, f.input[0], err));
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
     EXF_TRY(exf_coverage_conclude(&made, f.target, err));
 out:

@@ -532,6 +532,15 @@ out:
     return rc;
 }
 
+/* Returns how many sequences a sweep that a limit asked for runs first; 0: none.  Gates may name any variant, and ranks have parts
+ * of the run: then all of it runs. */
+static size_t pilot_sequences(const validation *s, const exf_recipe *r)
+{
+    int64_t largest = 0;
+    for (size_t i = 0; i < r->decode_batch.n; i++) largest = largest > r->decode_batch.item[i] ? largest : r->decode_batch.item[i];
+    return !s->pilots || s->session.ranks || s->n_gates ? 0 : exf_pilot_sequences(s->session.batch.n_sequences, largest);
+}
+
 static exf_code plan_validation(const validation *s, const exf_recipe *r, exf_validate_job *job, exf_err *err)
 {
     exf_code rc;
@@ -541,6 +550,9 @@ static exf_code plan_validation(const validation *s, const exf_recipe *r, exf_va
     exf_session_request request = {.demand = &d, .n_layers = s->session.model->arch.n_layers,
                                    .host = exf_validate_memory(job, workers), .disk = disk_of(s),
                                    .group_of = s->group_of, .output = r->output_directory, .pass = run_sample, .self = job};
+    request.pilot = pilot_sequences(s, r);
+    request.pilot_share = (double)request.pilot / (double)s->session.batch.n_sequences * (double)(s->lanes.n_asked + 1) /
+                          (double)(s->lanes.n + 1);
     rc = exf_session_plan(&s->session, r, &request, err);
 out:
     return rc;
@@ -587,22 +599,18 @@ out:
     return rc;
 }
 
-/* Runs a sweep that a limit asked for on a sample first, and leaves out what cannot hold the limit.  Gates may name any variant,
- * and ranks have parts of the run: then all of it runs. */
+/* Runs a sweep that a limit asked for on a sample first, and leaves out what cannot hold the limit. */
 static exf_code run_pilot(validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
 {
     const exf_model *m = s->session.model;
     const exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
     const exf_judged of = {.cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime};
-    int64_t largest = 0;
-    size_t asked = s->lanes.n_asked, sequences;
+    size_t asked = s->lanes.n_asked, sequences = pilot_sequences(s, r);
     int goes_on = 0;
     unsigned char *keep = NULL;
     exf_validate_job pilot = *job;
     exf_code rc;
-    for (size_t i = 0; i < r->decode_batch.n; i++) largest = largest > r->decode_batch.item[i] ? largest : r->decode_batch.item[i];
-    sequences = exf_pilot_sequences(s->session.batch.n_sequences, largest);
-    if (!s->pilots || !sequences || s->session.ranks || s->n_gates) return EXF_OK;
+    if (!sequences) return EXF_OK;
     EXF_TRY(exf_run_resume_look(r, &s->dir, "validate", &goes_on, err));
     if (!goes_on) EXF_TRY(check_files(s, r, err)); /* before the work */
     exf_log_info("%zu variants on %zu of %zu sequences first, to leave out what cannot hold %s", asked, sequences,

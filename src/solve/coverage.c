@@ -165,8 +165,8 @@ exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, ui
     if (needed > 0)
         exf_text_appendf(why, ": the text has %.0f tokens, about %.0f would do", tokens, needed);
     if (one_half)
-        exf_text_appendf(why, "%sall %.0f sequences are of one half of the data, so that nothing tells how much hangs on the text: "
-                         "more sequences do", why->len ? "; " : "", (double)t->shape.n_sequences);
+        exf_text_appendf(why, "%sall %.0f sequences fell into one of the two halves that are compared, so that nothing tells how "
+                         "much hangs on the text: more sequences do", why->len ? "; " : "", (double)t->shape.n_sequences);
     rc = exf_text_end(why, err);
 out:
     return rc;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh - the exports, read by the libraries that others read them with: PyTorch,
 # safetensors, h5py, NumPy.  Of the demo model, and of tables in the shape of
-# DeepSeek-V4-Flash.  Then examples/torch, examples/transformers in transformers' own models, and the plugin for vLLM in vLLM.
+# DeepSeek-V4-Flash.  Then examples/torch, examples/transformers in transformers' own models and in lm-evaluation-harness, and the
+# plugin for vLLM in vLLM.
 # last line: "N passed, N failed"
 # usage: BUILD=dir run.sh      (make check-interop)
 # What it needs is installed by scripts/install-interop.sh, which says which Python.
@@ -93,6 +94,12 @@ if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
     (cd "$work/checkout" && "$python" "$interop/generate_folded.py") >"$work/log" 2>&1 &&
         grep -qF 'static int compare(const void *a,' "$work/log"
     note $? "generate_folded.py"
+    if BUILD=$BUILD scripts/install-interop.sh tasks >/dev/null; then
+        count env PYTHONPATH="$PYTHONPATH:$BUILD/tasks-python" "$python" "$interop/check_task_scores.py" "$BUILD" "$work/tasks" \
+            "$work/demo/tables.safetensors"
+    else
+        note 1 "lm-evaluation-harness is not there"
+    fi
 else
     note 1 "transformers is not there"
 fi

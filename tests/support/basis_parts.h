@@ -64,7 +64,7 @@ static inline void ck_sequences_add_over_a_basis(const char *family, const exf_f
         ck_ok(statistics_run_of(c.model, &alone, o, &over, path[i], &report, &e), e);
     }
     exf_basis_close(&basis);
-    ck_ok(exf_merge_statistics(paths, c.batch.n_sequences, exf_scratch("merged.h5"), 1, 0, digest[1], &e), e);
+    ck_ok(exf_merge_statistics(paths, c.batch.n_sequences, exf_scratch("merged.h5"), 1, 0, 0, digest[1], &e), e);
     ck_ok(same_digest(exf_scratch("merged.h5"), digest[1], &e), e);
     ck_assert_str_eq(digest[0], digest[1]);
     golden_close(&c);

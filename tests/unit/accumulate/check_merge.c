@@ -78,7 +78,7 @@ static exf_code write_part(const char *name, const part *p, exf_err *err)
     EXF_TRY(exf_provenance_add(&capture, err, "model.family", "qwen3_moe"));
     if (p->commit) EXF_TRY(exf_provenance_add(&capture, err, "capture.commit", "%s", p->commit));
     if (p->numbers) EXF_TRY(exf_provenance_add(&capture, err, "capture.numbers", "%s", p->numbers));
-    EXF_TRY(exf_facts_join(&facts, &origin, &from, 1, &sorted, err));
+    EXF_TRY(exf_facts_join(&facts, &origin, &from, 1, &sorted, 0, err));
     if (p->commit) EXF_TRY(exf_provenance_add(&facts, err, "accumulate.commit", "%s", p->commit));
     if (p->numbers) EXF_TRY(exf_provenance_add(&facts, err, "accumulate.numbers", "%s", p->numbers));
     EXF_TRY(exf_provenance_add(&facts, err, "accumulate.vectors", "diagonal,lowrank"));
@@ -114,7 +114,7 @@ static exf_code merge(const char *target, exf_err *err, int n, ...)
         paths[i] = path[i];
     }
     va_end(va);
-    return exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, 0, digest, err);
+    return exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, 0, 0, digest, err);
 }
 
 static void write_three(void)
@@ -169,7 +169,7 @@ START_TEST(a_list_of_domains_is_read_or_refused)
         exf_provenance p = {0}, out = {0}, origin = {0};
         exf_facts_part from = {.path = "x.h5", .provenance = &p, .sequences = &list};
         add_fact(&p, "data.domains", bad[i]);
-        ck_fails(exf_facts_join(&out, &origin, &from, 1, &list, &e), EXF_FORMAT, e, "x.h5 data.domains");
+        ck_fails(exf_facts_join(&out, &origin, &from, 1, &list, 0, &e), EXF_FORMAT, e, "x.h5 data.domains");
         exf_provenance_free(&p);
         exf_provenance_free(&out);
     }
@@ -195,7 +195,7 @@ START_TEST(documents_are_cut_at_one_length)
         add_fact(&made, "part.0.max_tokens", "128");
         add_fact(&made, "part.1.manifest_sha256", "01");
         add_fact(&made, "part.1.max_tokens", merged == 2 ? "64" : "128");
-        ck_fails(exf_facts_join(&out, &origin, from, 2, &all, &e), EXF_MODEL, e,
+        ck_fails(exf_facts_join(&out, &origin, from, 2, &all, 0, &e), EXF_MODEL, e,
                  merged == 2 ? "a.h5: data.max_tokens is 64, in a.h5 it is 128" : "b.h5: data.max_tokens is 64, in a.h5 it is 128");
         exf_provenance_free(&p);
         exf_provenance_free(&q);

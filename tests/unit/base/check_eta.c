@@ -152,6 +152,8 @@ START_TEST(work_that_was_begun_before)
     exf_eta_add(&e, 5, 40);
     ck_assert_double_eq_tol(exf_eta_left(&e, 40), 14, 0.5);
     ck_assert_double_eq_tol(exf_eta_share(&e, 40), 0.5 + 0.5 * 10 / 24, 0.01);
+    /* 240 tokens of which a half was done before, in the 24 seconds of the rest */
+    ck_assert_double_eq_tol(exf_eta_rate(&e, 240, 40), 120.0 / 24, 0.2);
 }
 END_TEST
 

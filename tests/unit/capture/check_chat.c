@@ -177,7 +177,7 @@ static exf_code form_of(exf_chat_form *f, exf_err *err)
     exf_tokenizer *t = NULL;
     exf_code rc;
     EXF_TRY(exf_tokenizer_load(&t, tokenizer, EXF_BOS_AUTO, err));
-    rc = exf_chat_form_of_model(f, exf_scratch("."), t, err);
+    rc = exf_chat_form_of_model(f, exf_scratch("."), "messages", t, err);
 out:
     exf_tokenizer_free(t);
     return rc;

@@ -325,12 +325,12 @@ START_TEST(wrong_sums_are_refused)
         ck_ok(verify("w.h5", NULL, &e), e);
         ck_ok(exf_solve(path[0], &o, &t, &e), e);
         exf_tables_free(&t);
-        ck_ok(exf_merge_statistics(path, 1, merged, 1, 0, NULL, &e), e);
+        ck_ok(exf_merge_statistics(path, 1, merged, 1, 0, 0, NULL, &e), e);
         return;
     }
     ck_fails(verify("w.h5", NULL, &e), EXF_FORMAT, e, said);
     ck_fails(exf_solve(path[0], &o, &t, &e), EXF_FORMAT, e, said);
-    ck_fails(exf_merge_statistics(path, 1, merged, 1, 0, NULL, &e), EXF_FORMAT, e, said);
+    ck_fails(exf_merge_statistics(path, 1, merged, 1, 0, 0, NULL, &e), EXF_FORMAT, e, said);
 }
 END_TEST
 

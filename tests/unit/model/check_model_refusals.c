@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -223,12 +224,39 @@ START_TEST(one_fault_is_enough)
 }
 END_TEST
 
+/* Gives all tensors below "model." another prefix, in memory of the test's. */
+static void rename_all(specimen *s, const char *prefix)
+{
+    static char names[MAX_TENSORS][128];
+    for (size_t i = 0; i < s->n; i++) {
+        const char *name = s->tensor[i].name, *rest = exf_starts_with(name, "model.") ? name + strlen("model.") : NULL;
+        snprintf(names[i], sizeof names[i], "%s%s", rest ? prefix : "", rest ? rest : name);
+        s->tensor[i].name = names[i];
+    }
+}
+
+/* The text model of a composite one is read as it lies there; of another prefix the message says which, and which are known. */
+START_TEST(prefixes_are_read_or_named)
+{
+    exf_err e = {.msg = ""};
+    specimen *s = &sample;
+    load(s, "tests/golden/qwen3_moe");
+    rename_all(s, "model.language_model.");
+    ck_ok(reopen(s, &e), e);
+    for (size_t i = 0; i < s->n; i++) s->tensor[i].name = exf_checkpoint_at(s->model->checkpoint, i)->tensor->view.name;
+    rename_all(s, "thinker.model.");
+    REFUSED(s, "another prefix", "model.safetensors", "\"thinker.model.\"", "qwen3_moe", "\"model.\"", "\"model.language_model.\"");
+    unload(s);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("model_refusals");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, one_fault_is_enough, 0, N_GOLDENS);
+    tcase_add_test(t, prefixes_are_read_or_named);
     suite_add_tcase(s, t);
     return s;
 }

@@ -2,6 +2,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/fixtures.h"
 
+#include "pass/batch.h"
 #include "run/plan.h"
 
 #include <math.h>
@@ -156,6 +157,75 @@ START_TEST(mistakes_are_refused)
 }
 END_TEST
 
+/* ---- the sample of a run on a CPU ------------------------------------------------------------ */
+
+/* Seconds that a fake pass takes for a token in a block of n tokens: its experts read their weights once for each block. */
+static double seconds_of_token(int n)
+{
+    return 1e-4 * (1 + 200.0 / n);
+}
+
+/* Runs a sample as a CPU does: block by block, each sequence alone. */
+static exf_code run_fake(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
+                         exf_err *err)
+{
+    const exf_plan *p = self;
+    (void)options;
+    (void)err;
+    *report = (exf_forward_report){.workers = p->workers};
+    for (size_t i = 0; i < batch->n_sequences; i++)
+        for (int at = 0; at < batch->span[i].n_tokens; at += EXF_MOE_BLOCK) {
+            int left = batch->span[i].n_tokens - at, n = left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK;
+            report->work.kind[EXF_WORK_EXPERTS].done += n;
+            report->work.kind[EXF_WORK_EXPERTS].spent += n * seconds_of_token(n) / p->workers;
+        }
+    return EXF_OK;
+}
+
+/* Plans 12 layers of n sequences on two workers; so many operations that a sample of some tenths of a second has few tokens. */
+static double planned_seconds(int n, int length)
+{
+    static exf_span span[64];
+    static exf_model m;
+    exf_eta work = {.now = 0};
+    for (int i = 0; i < n; i++) span[i] = (exf_span){(size_t)i * (size_t)length, length};
+    exf_batch batch = {NULL, span, (size_t)n, (size_t)n * (size_t)length, length};
+    m.arch.n_layers = 12;
+    m.arch.vocab = 1000;
+    work.kind[EXF_WORK_EXPERTS] = (exf_eta_kind){.planned = 12.0 * n * length, .prior = 1e-4};
+    exf_plan p = {.model = &m, .batch = &batch, .options = {.backend = &exf_backend_cpu}, .workers = 2, .work = work,
+                  .flops = 12.0 * n * length * 1e9};
+    ck_ok(exf_plan_measure(&p, run_fake, &p, &e), e);
+    ck_assert_int_eq(p.measured, 1);
+    return p.seconds;
+}
+
+/* A sample's blocks are as long as the run's, however many operations a token is: a sweep of many lanes is planned right. */
+START_TEST(blocks_of_a_sample_are_the_runs)
+{
+    static const int length[] = {100, 384, 1024, 2048};
+    for (size_t k = 0; k < sizeof length / sizeof *length; k++) {
+        int block = length[k] < EXF_MOE_BLOCK ? length[k] : EXF_MOE_BLOCK;
+        ck_seconds(planned_seconds(48, length[k]), 12.0 * 48 * length[k] * seconds_of_token(block) / 2);
+    }
+}
+END_TEST
+
+/* A sweep with a limit runs all lanes on a part of the sequences first: that is in its time, and the rest is all of it at most. */
+START_TEST(a_pilot_is_in_the_time)
+{
+    static exf_model m;
+    exf_plan p = {.model = &m, .pilot = {.sequences = 16, .share = 0.25}, .seconds = 108, .measured = 1};
+    p.part.tokens = 100, p.part.weights = 5, p.part.ends = 1, p.part.start = 2;
+    exf_plan_add_pilot(&p);
+    ck_seconds(p.part.pilot, 25 + 5 + 1);
+    ck_seconds(p.seconds, 108 + 31);
+    p = (exf_plan){.model = &m, .seconds = 108, .measured = 1};
+    exf_plan_add_pilot(&p);
+    ck_seconds(p.seconds, 108);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("plan_scale");
@@ -167,6 +237,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, given_rates_count);
     tcase_add_test(t, files_are_written_by_one_rank);
     tcase_add_test(t, mistakes_are_refused);
+    tcase_add_test(t, blocks_of_a_sample_are_the_runs);
+    tcase_add_test(t, a_pilot_is_in_the_time);
     suite_add_tcase(s, t);
     return s;
 }

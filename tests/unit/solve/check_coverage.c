@@ -97,7 +97,7 @@ START_TEST(small_calibrations_say_so)
     ck_ok(exf_coverage_facts(&t, 0, &e), e); /* statistics that know no halves */
     ck_assert_uint_eq(t.provenance.n, 0);
     ck_ok(exf_coverage_facts(&t, 1, &e), e);
-    ck_assert_ptr_nonnull(strstr(exf_provenance_get(&t.provenance, EXF_SMALL_FACT), "of one half of the data"));
+    ck_assert_ptr_nonnull(strstr(exf_provenance_get(&t.provenance, EXF_SMALL_FACT), "one of the two halves"));
     ck_assert_ptr_null(exf_provenance_get(&t.provenance, EXF_STABLE_FACT));
     ck_assert_str_eq(exf_provenance_get(&t.provenance, EXF_HALVES_FACT), "1");
     exf_tables_free(&t);
