@@ -142,9 +142,9 @@ def compressed(weights, form, activations=None, float16=False):
             state["weight_global_scale"] = whole
             low, high = low.float(), high.float()
         scale, zero = calculate_qparams(low, high, args, whole)
-        if form == "mxfp4-pack-quantized":
+        if form.startswith("mxfp"):
             from compressed_tensors.quantization.utils import generate_mx_scales
-            scale = 2.0 ** (generate_mx_scales(torch.maximum(-low, high).clamp(min=0)).float() - 127)
+            scale = 2.0 ** (generate_mx_scales(torch.maximum(-low, high).clamp(min=0), args.num_bits).float() - 127)
         state["weight_scale"] = scale
         if args.type == "int":
             state["weight_zero_point"] = zero.to(torch.int8)
@@ -155,6 +155,9 @@ def compressed(weights, form, activations=None, float16=False):
             codes = unpack_fp4_from_uint8(packed["weight_packed"], *w.shape, dtype=torch.float32)
             stored = compressor._decompress_scale(packed["weight_scale"], torch.float32)
             value = dequantize(codes, stored, args=args, global_scale=whole, dtype=torch.float32)
+        elif form == "mxfp8-quantized":
+            stored = compressor._decompress_scale(packed["weight_scale"]).float()
+            value = dequantize(packed["weight"], stored, args=args, dtype=torch.float32)
         else:
             value = compressor.decompress(dict(packed, weight_scale=packed["weight_scale"].float()), scheme)["weight"]
         own = compressor.decompress(dict(packed), scheme)["weight"]
@@ -184,6 +187,12 @@ def fp4(form, strategy, group, scale):
     return lambda: compressed(how, form)
 
 
+def mxfp8():
+    how = dict(num_bits=8, type="float", symmetric=True, strategy="group", group_size=32, scale_dtype="torch.uint8",
+               zp_dtype="torch.uint8")
+    return lambda: compressed(how, "mxfp8-quantized", dict(how, dynamic=True))
+
+
 # ---- ModelOpt ------------------------------------------------------------------------------------------------
 
 def modelopt(algorithm):
@@ -194,6 +203,11 @@ def modelopt(algorithm):
         return {"weight": packed._quantized_data, "weight_scale": scale, "weight_scale_2": whole,
                 "input_scale": torch.tensor(0.01)}, value
 
+    def code_mxfp8(name, w):
+        from modelopt.torch.quantization.qtensor.mxfp8_tensor import MXFP8QTensor
+        packed, scale = MXFP8QTensor.quantize(w.float())
+        return {"weight": packed._quantized_data, "weight_scale": scale}, packed.dequantize(torch.float32, scale=scale)
+
     def code_fp8(name, w):  # one scale; the definition is the product
         scale = w.float().abs().amax() / 448
         codes = (w.float() / scale).to(torch.float8_e4m3fn)
@@ -202,9 +216,30 @@ def modelopt(algorithm):
     def config(ignore):
         from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
         return convert_hf_quant_config_format({"producer": {"name": "modelopt", "version": "0.47.0"}, "quantization": {
-            "quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ignore}})
+            "quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": 32 if algorithm == "MXFP8" else 16,
+            "exclude_modules": ignore}})
 
-    return code_nvfp4 if algorithm == "NVFP4" else code_fp8, config
+    return {"NVFP4": code_nvfp4, "MXFP8": code_mxfp8, "FP8": code_fp8}[algorithm], config
+
+
+# ---- quant_method "mxfp8" ------------------------------------------------------------------------------------
+
+def mxfp8_inverse():
+    """Scales under the name that transformers gives them, which reads the format as its FP8 with blocks of 1 x 32 columns."""
+    def code(name, w):
+        from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+        groups = w.to(torch.bfloat16).float().unflatten(-1, (-1, 32))
+        exponent = torch.ceil(torch.log2(groups.abs().amax(-1).clamp(min=2.0 ** -126) / 448))
+        codes = (groups / torch.exp2(exponent)[..., None]).flatten(-2).to(torch.float8_e4m3fn)
+        scale = (exponent + 127).to(torch.uint8)
+        value = Fp8Dequantize(None)._dequantize_one(codes, scale, output_dtype=torch.float32)
+        return {"weight": codes, "weight_scale_inv": scale}, value
+
+    def config(ignore):
+        return {"quant_method": "mxfp8", "activation_scheme": "dynamic", "fmt": "e4m3", "scale_fmt": "ue8m0",
+                "weight_block_size": [1, 32], "ignored_layers": ignore}
+
+    return code, config
 
 
 # ---- AWQ and GPTQ ----------------------------------------------------------------------------------------------
@@ -290,6 +325,8 @@ FORMATS = {  # sizes, quantizer, ignore list
     "nvfp4": ("small", fp4("nvfp4-pack-quantized", "tensor_group", 16, "torch.float8_e4m3fn"), EXPERTS),
     "mxfp4": ("small", fp4("mxfp4-pack-quantized", "group", 32, "torch.uint8"), EXPERTS),
     "modelopt-nvfp4": ("small", lambda: modelopt("NVFP4"), ["lm_head", "model.layers.0.self_attn*", "model.layers.*.mlp.gate"]),
+    "mxfp8": ("small", mxfp8(), EXPERTS), "mxfp8-inverse": ("small", mxfp8_inverse, ["lm_head", "mlp.gate", "self_attn"]),
+    "modelopt-mxfp8": ("small", lambda: modelopt("MXFP8"), ["lm_head", "model.layers.*.mlp.gate"]),
     "modelopt-fp8": ("small", lambda: modelopt("FP8"), ["lm_head", "model.layers.*.mlp.gate"]),
     "awq-g32": ("small", lambda: awq(32), ["mlp.gate"]), "awq-g128": ("wide", lambda: awq(128), ["mlp.gate", "self_attn"]),
     "gptq-g32": ("small", lambda: gptq(32, True), []), "gptq-order": ("small", lambda: gptq(32, False, act_order=True), []),
