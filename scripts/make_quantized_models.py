@@ -14,7 +14,8 @@ their definition; AWQ is decoded by compressed-tensors' converter, GPTQ by its f
 as it and Kimi-K2 are released.  gpt-oss's blocks are made here and decoded by transformers.  All decode with float32 scales; where
 scales are stored in 16 bits the libraries' own results are these rounded to 16 bits, which is checked.
 
-A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20 and nvidia-modelopt.
+A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20, nvidia-modelopt and, for
+gptqmodel-*, GPTQModel 7.7 with transformers 5.24.
 tests/golden/quantized holds them all.
 """
 import fnmatch, hashlib, json, math, os, sys, zlib
@@ -312,6 +313,45 @@ def gptq(group, symmetric, act_order=False, version="gptq"):
     return code, config
 
 
+def gptqmodel(group, version):
+    """What GPTQModel's own code packs, in an order of columns of its own and with zero points, some of them 0."""
+    def code(name, w):
+        from gptqmodel import QuantizeConfig
+        from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+        from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module, convert_gptq_v2_to_v1_format_module
+        rows, cols = w.shape
+        w = torch.where(torch.arange(rows)[:, None] % 3 == 0, w.float().abs(), w.float())
+        order = torch.randperm(cols, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+        group_of = (torch.arange(cols) // group)[order].int()
+        codes, scales, zeros = round_groups(w, group_of, cols // group, False)
+        linear = torch.nn.Linear(cols, rows, bias=False)
+        linear.weight.data = (codes - zeros[:, group_of]) * scales.float()[:, group_of]
+        packer = TorchLinear(bits=4, group_size=group, desc_act=True, sym=False, in_features=cols, out_features=rows, bias=False,
+                             register_buffers=True)
+        packer.pack_block(linear, scales.float(), zeros, group_of)
+        if version == "gptq":
+            convert_gptq_v2_to_v1_format_module(packer, QuantizeConfig(bits=4))
+        packed = {k: getattr(packer, k).clone() for k in ("qweight", "qzeros", "scales", "g_idx")}
+        if version == "gptq":
+            convert_gptq_v1_to_v2_format_module(packer, bits=4, pack_dtype=torch.int32)
+        packer.scales = packer.scales.float()
+        value = packer.dequantize_weight().T.contiguous()
+        assert torch.equal(value, linear.weight.data), name
+        return packed, value
+
+    def config(ignore):
+        from gptqmodel import QuantizeConfig
+        import gptqmodel as library
+        dynamic = {f"-:.*{module}.*": {} for module in ignore}
+        q = QuantizeConfig(bits=4, group_size=group, desc_act=True, sym=False, format=version, dynamic=dynamic)
+        q.meta_set_versionable("quantizer", [f"gptqmodel:{library.__version__}"])
+        said = json.loads(json.dumps(q.to_dict()))
+        said["meta"].pop("offload_to_disk_path")  # another directory each time
+        return said
+
+    return code, config
+
+
 # ---- all of them -------------------------------------------------------------------------------------------------
 
 GATES = ["lm_head", "re:.*mlp.gate$"]
@@ -331,6 +371,8 @@ FORMATS = {  # sizes, quantizer, ignore list
     "awq-g32": ("small", lambda: awq(32), ["mlp.gate"]), "awq-g128": ("wide", lambda: awq(128), ["mlp.gate", "self_attn"]),
     "gptq-g32": ("small", lambda: gptq(32, True), []), "gptq-order": ("small", lambda: gptq(32, False, act_order=True), []),
     "gptq-v2-g128": ("wide", lambda: gptq(128, False, version="gptq_v2"), ["self_attn"]),
+    "gptqmodel-order": ("wide", lambda: gptqmodel(32, "gptq"), ["self_attn"]),
+    "gptqmodel-v2-order": ("wide", lambda: gptqmodel(32, "gptq_v2"), ["self_attn"]),
     "deepseek-fp8": ("latent", lambda: blocks(128), []),
 }
 

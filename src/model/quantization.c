@@ -371,6 +371,19 @@ out:
     return rc;
 }
 
+/* GPTQModel takes 1 from each zero of a word by one subtraction, whose borrow reaches the next where a zero is 0; quantizers
+ * that do not say who they are store each zero by itself. */
+static exf_code read_carries(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    const exf_json *quantizer;
+    exf_code rc = exf_config_find(c, "quantization_config.meta.quantizer", &quantizer, err);
+    if (rc != EXF_OK || !quantizer) return rc;
+    const exf_json *first = exf_json_type(quantizer) == EXF_JSON_ARRAY ? exf_json_at(quantizer, 0) : quantizer;
+    const char *name = first ? exf_json_string(first, NULL) : NULL;
+    q->zero_carries = name && exf_starts_with(name, "gptqmodel") && q->zero_add;
+    return EXF_OK;
+}
+
 /* Before checkpoint_format "gptq_v2" a zero is stored less 1.  Quantizers disagree about what an absent desc_act is. */
 static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err)
 {
@@ -387,6 +400,7 @@ static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err
     all.group_cols = q->group_cols;
     q->zeros = 1;
     q->zero_add = strcmp(format, "gptq") == 0;
+    EXF_TRY(read_carries(c, q, err));
     q->zeros_are_8 = all.sym == 1;
     q->order = all.desc_act == 0 ? EXF_ORDER_SEQUENCE : EXF_ORDER_STORED;
     rc = read_dynamic(c, &all, q, err);

@@ -37,6 +37,7 @@ typedef struct {
     int zeros_are_8;            /* those that are stored must be 8: GPTQ's "sym", and AWQ's "zero_point" where it is false */
     exf_column_order order;     /* 4-bit integers */
     unsigned zero_add;          /* what is added to them (exf_coded_rows) */
+    int zero_carries;           /* as one number for the eight of a word */
     /* For planning only; what is read is told by its dtype. */
     int fp4_experts;            /* the routed experts' matrices are FP4 */
     int e8m0_scales;            /* scales of FP8 weights are F8_E8M0, else F32 */

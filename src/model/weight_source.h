@@ -51,6 +51,7 @@ typedef struct {
     exf_dtype scale_dtype;            /* what the bytes of scales are */
     int divides;                      /* 1: scales are divided by the factor; 0: multiplied */
     unsigned zero_add;                /* exf_coded_rows */
+    int zero_carries;
     int zeros_are_8;                  /* exf_quantization: a zero point that is not 8 is refused, */
     exf_column_order order;           /* and a group number of another column than the order's */
     const exf_stored_tensor *shape;   /* which says rows and columns again, and is not hashed; NULL: there is none */

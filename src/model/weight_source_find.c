@@ -366,6 +366,7 @@ static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *
     w->block_cols = (int)group;
     w->piece_block = 8; /* zeros of eight rows share a word */
     w->zero_add = q->zero_add;
+    w->zero_carries = q->zero_carries;
     w->zeros_are_8 = q->zeros_are_8;
     if (turned && (rows % 8 || (!awq && cols % 8)))
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed by eights, but %s says a matrix of %lld x %lld",

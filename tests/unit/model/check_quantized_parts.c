@@ -83,6 +83,8 @@ static const variation gptq[] = {
      .says = "\".*up_proj\" 0"},
     {.golden = "gptq-g32", .edit = {"\"dynamic\": {}", "\"dynamic\": {\"+:.*\": {\"desc_act\": true}}"}, .says = "\"+:.*\" 1"},
     {.golden = "gptq-g32", .edit = {"\"dynamic\": {}", "\"dynamic\": {\"+:.*\": {\"sym\": false}}"}, .says = "\"+:.*\" 0"},
+    {.golden = "gptqmodel-v2-order", .edit = ABSENT("quantizer")},
+    {.golden = "gptqmodel-order", .drop = ".g_idx", .says = "g_idx\" \"desc_act\": config.json"},
 };
 
 static const variation awq[] = {
