@@ -16,7 +16,7 @@ extern "C" {
  *             below 0, which a negative bias makes, still comes before them.  A bias of -infinity: the expert does not
  *             exist and is never chosen while K others are
  *   ids     = the K largest choices, ties to the lower expert number; or, where there is a table, table[token]
- *   weights = score[ids], divided by (their sum + epsilon) when renormalise, times scaling
+ *   weights = score[ids], divided by (their sum + epsilon) when renormalise, times scaling, times expert_scale[ids]
  *
  * An expert that a table names n times for a token is one route: its score counts n times in the sum, its weight is n times
  * that of one (in double, then rounded), and the n - 1 slots that are left are empty: id -1, weight 0.
@@ -30,6 +30,7 @@ typedef struct {
     double epsilon, scaling;
     const float *bias;     /* [E], or NULL */
     const float *table;    /* [vocab, K] expert numbers, or NULL */
+    const float *expert_scale; /* [E], or NULL: all are 1.  The CPU's alone */
 } exf_router_rules;
 
 /* Fills score [E] of a token from its logits [E]. */
@@ -70,6 +71,7 @@ typedef struct {
     int first; /* number of the first expert */
     int keep;  /* 1: outputs of slots with id -1 stay as they are */
     float slope, shift; /* of the scaled SwiGLU; slope 0: it is the plain one */
+    int gelu;  /* 1: gelu in place of silu (rows.h), with none of the above.  The CPU's alone */
 } exf_expert_shape;
 
 typedef struct {

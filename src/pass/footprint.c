@@ -125,7 +125,7 @@ static void count_fixed(plan_inputs *w)
     size_t n_tokens = w->batch->n_tokens;
     uint64_t routes = exf_route_set_bytes(n_tokens, a->top_k) * exf_demand_route_sets(w->d), tokens = n_tokens * sizeof(int32_t);
     uint64_t rotary = sizeof(float) * (uint64_t)w->batch->max_tokens *
-                      (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+                      (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim + a->rope[EXF_ROPE_WIDE].dim);
     uint64_t logits = w->d->slot_logits ? sizeof(float) * n_tokens * (uint64_t)a->top_k : 0;
     uint64_t mixing = w->replay ? 0 : sizeof(float) * n_tokens * (uint64_t)exf_residual_mixing(a);
     uint64_t scores = w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0;
@@ -267,6 +267,10 @@ exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, c
                             const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err)
 {
     const exf_backend *b = exf_backend_of(o);
+    if (m->arch.residual.normed && (b->gpu || recorded))
+        return exf_fail(err, EXF_MODEL, "%s: a %s is run %s", m->config_path, m->family->name,
+                        recorded ? "whole, not from recorded hidden states: give its texts in place of them"
+                                 : "on the CPU alone: give --backend cpu");
     size_t queues = recorded ? 1 : o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     plan_inputs w = {.b = b, .compute = (exf_compute)o->compute, .m = m, .batch = batch, .d = d,
                      .needs = exf_moe_needs_of(b, &m->arch, d), .replay = recorded != NULL,

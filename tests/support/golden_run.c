@@ -132,7 +132,8 @@ const char *const golden_families[] = {
     "qwen3_moe",   "glm4_moe",    "glm4_moe_qknorm_groups", "deepseek_v2",        "deepseek_v2_qlora_groups",
     "qwen3_5_moe", "deepseek_v4", "qwen3_moe_fp8",          "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",  "mixtral",                "olmoe",              "qwen2_moe",
-    "deepseek_v3", "gpt_oss", "gpt_oss_mxfp4"};
+    "deepseek_v3", "gpt_oss", "gpt_oss_mxfp4",
+    "gemma4"};
 
 int golden_n_families(void)
 {
