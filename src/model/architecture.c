@@ -40,6 +40,7 @@ static const field fields[] = {
     N(d_ffn), N(n_experts), N(top_k), N(d_expert), N(d_shared), N(gelu), R(swiglu_limit), R(swiglu_slope),
     R(swiglu_shift),
     N(router.score), N(router.n_groups), N(router.top_groups), N(router.group_score), N(router.renormalise), R(router.epsilon),
+    N(router.expert_scaled),
     R(router.scaling), R(router.input_scale),
     {"mixer", MIXERS, 0}, {"is_moe", MOE, 0}, {"traits", TRAITS, 0},
 };

@@ -81,7 +81,8 @@ typedef struct {
     exf_group_score group_score;
     int renormalise;      /* chosen scores are divided by (their sum + epsilon) */
     double epsilon;
-    double scaling;       /* on the weights, after that; then the expert's own, where the layer has these */
+    int expert_scaled;    /* 1: weights are multiplied by a factor of the expert, after the next */
+    double scaling;       /* on the weights, after that */
     double input_scale;   /* on the logits; 0: 1 */
 } exf_router_spec;        /* a correction bias or a token table: where the layer has the weights */
 

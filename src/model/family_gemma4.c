@@ -191,7 +191,7 @@ static exf_code configure_experts(const exf_config *c, exf_architecture *a, exf_
         return exf_fail(err, EXF_MODEL, "%s: %d experts per token, but only %d experts", c->path, a->top_k, a->n_experts);
     a->gelu = 1;
     a->router.score = EXF_ROUTER_SOFTMAX;
-    a->router.renormalise = 1;
+    a->router.renormalise = a->router.expert_scaled = 1;
     a->router.input_scale = 1 / sqrt((double)a->d_model);
     for (int l = 0; l < a->n_layers; l++) {
         a->is_moe[l] = 1;

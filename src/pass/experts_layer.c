@@ -197,8 +197,11 @@ void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_
     exf_matrix x = m->x;
     if (!exf_moe_has_shared(l)) return;
     if (norm) {
-        w->b->rmsnorm(w->q, m->u, a->d_model, hidden, a->d_model, norm, n, a->d_model, a->norm_eps);
-        x = exf_f32(m->u);
+        x = (exf_matrix){m->u, x.number};
+        if (x.number == EXF_NUMBER_BF16)
+            w->b->gpu->rmsnorm_rounded(w->q, exf_moe_data(x), NULL, hidden, norm, n, a->d_model, a->norm_eps);
+        else
+            w->b->rmsnorm(w->q, m->u, a->d_model, hidden, a->d_model, norm, n, a->d_model, a->norm_eps);
     }
     w->b->zero(w->q, m->only, (size_t)n * sizeof *m->only);
     w->b->experts(w->q, m->shared, x, m->only, &network, &shape, m->experts);
@@ -215,7 +218,12 @@ void exf_moe_sum_normed(const exf_moe_layer *l, exf_workspace *w, const exf_moe_
     int h = a->d_model;
     size_t all = (size_t)n * (size_t)h;
     w->b->rmsnorm(w->q, m->block, h, m->routed, h, weights[EXF_W_ROUTED_OUT_NORM], n, h, a->norm_eps);
-    w->b->rmsnorm(w->q, m->u, h, m->shared.p, h, weights[EXF_W_SHARED_OUT_NORM], n, h, a->norm_eps);
+    const float *shared = m->shared.p;
+    if (m->shared.number == EXF_NUMBER_BF16) {
+        w->b->gpu->widen(w->q, m->u, m->shared.p, all);
+        shared = m->u;
+    }
+    w->b->rmsnorm(w->q, m->u, h, shared, h, weights[EXF_W_SHARED_OUT_NORM], n, h, a->norm_eps);
     w->b->add(w->q, m->block, m->u, all);
     w->b->rmsnorm(w->q, m->block, h, m->block, h, weights[EXF_W_BLOCK_OUT_NORM], n, h, a->norm_eps);
     if (!l->last) return;

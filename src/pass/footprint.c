@@ -267,10 +267,9 @@ exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, c
                             const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err)
 {
     const exf_backend *b = exf_backend_of(o);
-    if (m->arch.residual.normed && (b->gpu || recorded))
-        return exf_fail(err, EXF_MODEL, "%s: a %s is run %s", m->config_path, m->family->name,
-                        recorded ? "whole, not from recorded hidden states: give its texts in place of them"
-                                 : "on the CPU alone: give --backend cpu");
+    if (m->arch.residual.normed && recorded)
+        return exf_fail(err, EXF_MODEL, "%s: layers of a %s are not run from recorded hidden states, since their router and dense "
+                        "network read others; give texts in place of the capture", m->config_path, m->family->name);
     size_t queues = recorded ? 1 : o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     plan_inputs w = {.b = b, .compute = (exf_compute)o->compute, .m = m, .batch = batch, .d = d,
                      .needs = exf_moe_needs_of(b, &m->arch, d), .replay = recorded != NULL,
