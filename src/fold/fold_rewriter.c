@@ -119,8 +119,8 @@ static exf_code check_stand_ins(const exf_fold_rewriter *f, exf_err *err)
 {
     if (!f->v->by_router || !f->a->router.expert_scaled || f->v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT) return EXF_OK;
     return exf_fail(err, EXF_USAGE,
-                    "variant \"%s\": this model's router multiplies weights by a factor of the expert, which weights of stand-ins made "
-                    "of its scores would lack; give weights=joint", f->v->name);
+                    "variant \"%s\": this model's router multiplies weights by a factor of the expert, which weights of stand-ins "
+                    "that are made of its scores would lack; give weights=joint", f->v->name);
 }
 
 /* Finds the budget of that rule; a layer's factor is the same in all of a rule's. */

@@ -64,8 +64,7 @@ static exf_code configure_windows(const exf_config *c, exf_architecture *a, exf_
         a->traits[l] = slides ? EXF_T_NARROW | EXF_T_OWN_VALUES : EXF_T_WIDE;
     }
     if (a->attention.window[a->n_layers - 1])
-        rc = exf_fail(err, EXF_MODEL, "%s: \"layer_types\" ends with \"sliding_attention\"; the last layer must be \"full_attention\"",
-                      c->path);
+        rc = exf_fail(err, EXF_MODEL, "%s: \"layer_types\" ends with \"sliding_attention\", expected \"full_attention\"", c->path);
 out:
     return rc;
 }
@@ -95,7 +94,8 @@ static exf_code read_wide_layers(const exf_config *c, const exf_json *layers, ex
         s->wide_kv_heads = heads;
     }
     if (n != n_wide)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"per_layer_config\" has %d layers, expected the %d of full attention", c->path, n, n_wide);
+        rc = exf_fail(err, EXF_MODEL, "%s: \"per_layer_config\" has %d layers, expected the %d of full attention", c->path, n,
+                      n_wide);
 out:
     return rc;
 }
@@ -139,7 +139,8 @@ static exf_code configure_rope(const exf_config *c, exf_rope_spec *r, int full, 
         return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, expected at most 1", c->path, part);
     r->turned = 2 * (int)floor(part * head_dim / 2);
     if (r->turned == 0)
-        return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, of heads of %d no pair turns", c->path, part, head_dim);
+        return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, of heads of %d no pair turns", c->path, part,
+                        head_dim);
 out:
     return rc;
 }

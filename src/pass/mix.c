@@ -33,7 +33,8 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
         w->b->rmsnorm(w->q, m->normed, h, u, h, norm, n, h, a->norm_eps);
         call.input = m->normed;
     }
-    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1 && !a->residual.normed) { /* the last product adds to the hidden states itself */
+    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1 && !a->residual.normed) {
+        /* the last product adds to the hidden states itself */
         call.out = hidden;
         call.beta = 1;
     }

@@ -127,9 +127,10 @@ static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_attention_spec *s = &a->attention;
     const head_sizes of = sizes_of(a, layer);
-    double d = of.d, own_v = a->traits[layer] & EXF_T_WIDE && !(a->traits[layer] & EXF_T_OWN_VALUES) ? 0 : 1, q = s->n_heads * d * (s->gated ? 2 : 1), w = s->window[layer] ? s->window[layer] : t;
+    int keys_are_values = a->traits[layer] & EXF_T_WIDE && !(a->traits[layer] & EXF_T_OWN_VALUES);
+    double d = of.d, q = s->n_heads * d * (s->gated ? 2 : 1), w = s->window[layer] ? s->window[layer] : t;
     double seen = w < t ? w * t - w * (w - 1) / 2 : t * (t + 1) / 2; /* keys, of all tokens */
-    return 2 * t * a->d_model * (q + s->n_heads * d + (1 + own_v) * of.n_kv * d) + 4 * s->n_heads * d * seen;
+    return 2 * t * a->d_model * (q + s->n_heads * d + (keys_are_values ? 1 : 2) * of.n_kv * d) + 4 * s->n_heads * d * seen;
 }
 
 const exf_mixer exf_mixer_attention = {.name = "attention", .run = run_mixer, .flops = count_flops};

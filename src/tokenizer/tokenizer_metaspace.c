@@ -60,8 +60,8 @@ exf_code exf_metaspace_load(exf_metaspace *m, const exf_normalizer *n, const exf
     if (exf_json_type(part) == EXF_JSON_NULL || splits_nothing(n, part)) return EXF_OK;
     if (strcmp(exf_part_type(part), "Metaspace") != 0)
         return exf_fail(err, EXF_MODEL,
-                        "%s: pre_tokenizer \"%s\" is not supported with byte_fallback (supported: null, Metaspace, Split at the blanks "
-                        "that normalizer Replace takes away)", where,
+                        "%s: pre_tokenizer \"%s\" is not supported with byte_fallback (supported: null, Metaspace, Split at "
+                        "the blanks that normalizer Replace takes away)", where,
                         exf_part_type(part));
     if (!replacement) replacement = exf_json_type_name(exf_json_get(part, "replacement"));
     if (strcmp(replacement, EXF_METASPACE) != 0)

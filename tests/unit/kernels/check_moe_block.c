@@ -132,11 +132,12 @@ static void naive_expert(double *out, double *off, const block *b, size_t token,
             u[i] = fmax(-limit, fmin(u[i], limit));
         }
         double inner = 0.79788456080286536 * (g[i] + 0.044715 * pow(g[i], 3));
-        double silu = b->s.gelu ? g[i] / 2 * (1 + tanh(inner)) : g[i] * naive_sigmoid(slope * g[i]), value = silu * (u[i] + shift), size = fabs(u[i] + shift) + u_off[i];
+        double silu = b->s.gelu ? g[i] / 2 * (1 + tanh(inner)) : g[i] * naive_sigmoid(slope * g[i]);
+        double value = silu * (u[i] + shift), size = fabs(u[i] + shift) + u_off[i];
         double exponent = slope == 1 ? 0 : 0x1p-24 * fabs(slope * g[i] * silu) * size; /* slope g is rounded */
         if (b->s.gelu) exponent = 6 * 0x1p-24 * fabs(g[i]) * size; /* 1 + tanh is off by the rounding of numbers near 1 */
         u_off[i] += shift == 0 ? 0 : 0x1p-24 * size;
-        g_off[i] = 1.14 * g_off[i] * size + fabs(silu) * u_off[i] + 8 * 0x1p-24 * fabs(value) + exponent; /* |silu'| < 1.1, |gelu'| < 1.14 */
+        g_off[i] = 1.14 * g_off[i] * size + fabs(silu) * u_off[i] + 8 * 0x1p-24 * fabs(value) + exponent; /* |gelu'| < 1.14 */
         g[i] = value;
     }
     linear(out, off, g, g_off, b->down + at, h, width);
