@@ -168,6 +168,8 @@ typedef struct exf_backend {
     void (*sigmoid_gate)(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
     void (*swiglu)(exf_queue *q, float *g, const float *u, size_t n, float limit);
     void (*add)(exf_queue *q, float *y, const float *x, size_t n);
+    void (*scale)(exf_queue *q, float *y, size_t n, float factor, const float *by);
+    void (*soft_cap)(exf_queue *q, float *y, size_t n, float cap);
     void (*gather_rows)(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
     /* Index of the first element that is not finite, -1 if all are; waits. */
     exf_code (*first_not_finite)(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err);

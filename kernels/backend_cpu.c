@@ -106,6 +106,8 @@ WITHOUT_QUEUE(repeat_columns, (exf_queue *q, float *out, int ldo, int count, int
 WITHOUT_QUEUE(sigmoid_gate, (exf_queue * q, float *y, const float *gate, int n_rows, int d, int stride),
               (y, gate, n_rows, d, stride))
 WITHOUT_QUEUE(swiglu, (exf_queue *q, float *g, const float *u, size_t n, float limit), (g, u, n, limit))
+WITHOUT_QUEUE(scale, (exf_queue *q, float *y, size_t n, float factor, const float *by), (y, n, factor, by))
+WITHOUT_QUEUE(soft_cap, (exf_queue *q, float *y, size_t n, float cap), (y, n, cap))
 WITHOUT_QUEUE(add, (exf_queue *q, float *y, const float *x, size_t n), (y, x, n))
 WITHOUT_QUEUE(gather_rows, (exf_queue * q, float *out, const float *x, const int32_t *row, int n_rows, int width),
               (out, x, row, n_rows, width))
@@ -187,6 +189,8 @@ const exf_backend exf_backend_cpu = {
     .sigmoid_gate = sigmoid_gate_queued,
     .swiglu = swiglu_queued,
     .add = add_queued,
+    .scale = scale_queued,
+    .soft_cap = soft_cap_queued,
     .gather_rows = gather_rows_queued,
     .first_not_finite = first_not_finite,
     .rope = rope_apply_queued,

@@ -14,7 +14,8 @@ their definition; AWQ is decoded by compressed-tensors' converter, GPTQ by its f
 as it and Kimi-K2 are released.  gpt-oss's blocks are made here and decoded by transformers.  All decode with float32 scales; where
 scales are stored in 16 bits the libraries' own results are these rounded to 16 bits, which is checked.
 
-A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20 and nvidia-modelopt.
+A model depends on its name and the versions alone.  Needs PyTorch, transformers 5, compressed-tensors 0.20, nvidia-modelopt and, for
+gptqmodel-*, GPTQModel 7.7 with transformers 5.24.
 tests/golden/quantized holds them all.
 """
 import fnmatch, hashlib, json, math, os, sys, zlib
@@ -142,9 +143,9 @@ def compressed(weights, form, activations=None, float16=False):
             state["weight_global_scale"] = whole
             low, high = low.float(), high.float()
         scale, zero = calculate_qparams(low, high, args, whole)
-        if form == "mxfp4-pack-quantized":
+        if form.startswith("mxfp"):
             from compressed_tensors.quantization.utils import generate_mx_scales
-            scale = 2.0 ** (generate_mx_scales(torch.maximum(-low, high).clamp(min=0)).float() - 127)
+            scale = 2.0 ** (generate_mx_scales(torch.maximum(-low, high).clamp(min=0), args.num_bits).float() - 127)
         state["weight_scale"] = scale
         if args.type == "int":
             state["weight_zero_point"] = zero.to(torch.int8)
@@ -155,6 +156,9 @@ def compressed(weights, form, activations=None, float16=False):
             codes = unpack_fp4_from_uint8(packed["weight_packed"], *w.shape, dtype=torch.float32)
             stored = compressor._decompress_scale(packed["weight_scale"], torch.float32)
             value = dequantize(codes, stored, args=args, global_scale=whole, dtype=torch.float32)
+        elif form == "mxfp8-quantized":
+            stored = compressor._decompress_scale(packed["weight_scale"]).float()
+            value = dequantize(packed["weight"], stored, args=args, dtype=torch.float32)
         else:
             value = compressor.decompress(dict(packed, weight_scale=packed["weight_scale"].float()), scheme)["weight"]
         own = compressor.decompress(dict(packed), scheme)["weight"]
@@ -184,6 +188,12 @@ def fp4(form, strategy, group, scale):
     return lambda: compressed(how, form)
 
 
+def mxfp8():
+    how = dict(num_bits=8, type="float", symmetric=True, strategy="group", group_size=32, scale_dtype="torch.uint8",
+               zp_dtype="torch.uint8")
+    return lambda: compressed(how, "mxfp8-quantized", dict(how, dynamic=True))
+
+
 # ---- ModelOpt ------------------------------------------------------------------------------------------------
 
 def modelopt(algorithm):
@@ -194,6 +204,11 @@ def modelopt(algorithm):
         return {"weight": packed._quantized_data, "weight_scale": scale, "weight_scale_2": whole,
                 "input_scale": torch.tensor(0.01)}, value
 
+    def code_mxfp8(name, w):
+        from modelopt.torch.quantization.qtensor.mxfp8_tensor import MXFP8QTensor
+        packed, scale = MXFP8QTensor.quantize(w.float())
+        return {"weight": packed._quantized_data, "weight_scale": scale}, packed.dequantize(torch.float32, scale=scale)
+
     def code_fp8(name, w):  # one scale; the definition is the product
         scale = w.float().abs().amax() / 448
         codes = (w.float() / scale).to(torch.float8_e4m3fn)
@@ -202,9 +217,30 @@ def modelopt(algorithm):
     def config(ignore):
         from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
         return convert_hf_quant_config_format({"producer": {"name": "modelopt", "version": "0.47.0"}, "quantization": {
-            "quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ignore}})
+            "quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": 32 if algorithm == "MXFP8" else 16,
+            "exclude_modules": ignore}})
 
-    return code_nvfp4 if algorithm == "NVFP4" else code_fp8, config
+    return {"NVFP4": code_nvfp4, "MXFP8": code_mxfp8, "FP8": code_fp8}[algorithm], config
+
+
+# ---- quant_method "mxfp8" ------------------------------------------------------------------------------------
+
+def mxfp8_inverse():
+    """Scales under the name that transformers gives them, which reads the format as its FP8 with blocks of 1 x 32 columns."""
+    def code(name, w):
+        from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+        groups = w.to(torch.bfloat16).float().unflatten(-1, (-1, 32))
+        exponent = torch.ceil(torch.log2(groups.abs().amax(-1).clamp(min=2.0 ** -126) / 448))
+        codes = (groups / torch.exp2(exponent)[..., None]).flatten(-2).to(torch.float8_e4m3fn)
+        scale = (exponent + 127).to(torch.uint8)
+        value = Fp8Dequantize(None)._dequantize_one(codes, scale, output_dtype=torch.float32)
+        return {"weight": codes, "weight_scale_inv": scale}, value
+
+    def config(ignore):
+        return {"quant_method": "mxfp8", "activation_scheme": "dynamic", "fmt": "e4m3", "scale_fmt": "ue8m0",
+                "weight_block_size": [1, 32], "ignored_layers": ignore}
+
+    return code, config
 
 
 # ---- AWQ and GPTQ ----------------------------------------------------------------------------------------------
@@ -277,6 +313,45 @@ def gptq(group, symmetric, act_order=False, version="gptq"):
     return code, config
 
 
+def gptqmodel(group, version):
+    """What GPTQModel's own code packs, in an order of columns of its own and with zero points, some of them 0."""
+    def code(name, w):
+        from gptqmodel import QuantizeConfig
+        from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+        from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module, convert_gptq_v2_to_v1_format_module
+        rows, cols = w.shape
+        w = torch.where(torch.arange(rows)[:, None] % 3 == 0, w.float().abs(), w.float())
+        order = torch.randperm(cols, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+        group_of = (torch.arange(cols) // group)[order].int()
+        codes, scales, zeros = round_groups(w, group_of, cols // group, False)
+        linear = torch.nn.Linear(cols, rows, bias=False)
+        linear.weight.data = (codes - zeros[:, group_of]) * scales.float()[:, group_of]
+        packer = TorchLinear(bits=4, group_size=group, desc_act=True, sym=False, in_features=cols, out_features=rows, bias=False,
+                             register_buffers=True)
+        packer.pack_block(linear, scales.float(), zeros, group_of)
+        if version == "gptq":
+            convert_gptq_v2_to_v1_format_module(packer, QuantizeConfig(bits=4))
+        packed = {k: getattr(packer, k).clone() for k in ("qweight", "qzeros", "scales", "g_idx")}
+        if version == "gptq":
+            convert_gptq_v1_to_v2_format_module(packer, bits=4, pack_dtype=torch.int32)
+        packer.scales = packer.scales.float()
+        value = packer.dequantize_weight().T.contiguous()
+        assert torch.equal(value, linear.weight.data), name
+        return packed, value
+
+    def config(ignore):
+        from gptqmodel import QuantizeConfig
+        import gptqmodel as library
+        dynamic = {f"-:.*{module}.*": {} for module in ignore}
+        q = QuantizeConfig(bits=4, group_size=group, desc_act=True, sym=False, format=version, dynamic=dynamic)
+        q.meta_set_versionable("quantizer", [f"gptqmodel:{library.__version__}"])
+        said = json.loads(json.dumps(q.to_dict()))
+        said["meta"].pop("offload_to_disk_path")  # another directory each time
+        return said
+
+    return code, config
+
+
 # ---- all of them -------------------------------------------------------------------------------------------------
 
 GATES = ["lm_head", "re:.*mlp.gate$"]
@@ -290,10 +365,14 @@ FORMATS = {  # sizes, quantizer, ignore list
     "nvfp4": ("small", fp4("nvfp4-pack-quantized", "tensor_group", 16, "torch.float8_e4m3fn"), EXPERTS),
     "mxfp4": ("small", fp4("mxfp4-pack-quantized", "group", 32, "torch.uint8"), EXPERTS),
     "modelopt-nvfp4": ("small", lambda: modelopt("NVFP4"), ["lm_head", "model.layers.0.self_attn*", "model.layers.*.mlp.gate"]),
+    "mxfp8": ("small", mxfp8(), EXPERTS), "mxfp8-inverse": ("small", mxfp8_inverse, ["lm_head", "mlp.gate", "self_attn"]),
+    "modelopt-mxfp8": ("small", lambda: modelopt("MXFP8"), ["lm_head", "model.layers.*.mlp.gate"]),
     "modelopt-fp8": ("small", lambda: modelopt("FP8"), ["lm_head", "model.layers.*.mlp.gate"]),
     "awq-g32": ("small", lambda: awq(32), ["mlp.gate"]), "awq-g128": ("wide", lambda: awq(128), ["mlp.gate", "self_attn"]),
     "gptq-g32": ("small", lambda: gptq(32, True), []), "gptq-order": ("small", lambda: gptq(32, False, act_order=True), []),
     "gptq-v2-g128": ("wide", lambda: gptq(128, False, version="gptq_v2"), ["self_attn"]),
+    "gptqmodel-order": ("wide", lambda: gptqmodel(32, "gptq"), ["self_attn"]),
+    "gptqmodel-v2-order": ("wide", lambda: gptqmodel(32, "gptq_v2"), ["self_attn"]),
     "deepseek-fp8": ("latent", lambda: blocks(128), []),
 }
 

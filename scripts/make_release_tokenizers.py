@@ -140,6 +140,24 @@ def mixtral(data, normalizer, pre, lacks=(), fuse=True, crossing=False):
     return t
 
 
+def gemma(data):
+    """Blanks become "▁" before they could be split at; no word has one in front."""
+    t = mixtral(data, False, None, crossing=True)
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    model = json.loads(t.to_str())["model"]
+    tokens = [token for token in model["vocab"] if token not in ("<unk>", "<s>", "</s>")]
+    merges = [tuple(m) if not isinstance(m, str) else tuple(m.split(" ")) for m in model["merges"]]
+    vocabulary = {token: i for i, token in enumerate(names + tokens)}
+    t = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Replace(" ", "▁")
+    t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    t.add_special_tokens(raw(names + ["<|turn>", "<turn|>"]))
+    t.add_tokens([AddedToken(text, normalized=False) for text in ("\n\n", "▁▁▁", "<table>")])
+    t.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)])
+    return t
+
+
 def metaspace(scheme, split):
     return pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=split)
 
@@ -150,6 +168,7 @@ SHAPES = {
     "mixtral_old_metaspace": lambda d: mixtral(d, False, metaspace("always", True), crossing=True),
     "mixtral_unknown": lambda d: mixtral(d, True, None, lacks=[0x80, 0xE4, 0xF0], crossing=True),
     "mixtral_unfused": lambda d: mixtral(d, False, metaspace("never", False), lacks=[0x80, 0xE4, 0xF0], fuse=False),
+    "gemma": gemma,
     "gpt_oss": lambda d: byte_level(d, removed(O200K), False, None, True, GPT_OSS),
     "minimax_m2": lambda d: byte_level(d, removed(O200K), False, None, False, MINIMAX),
     "smollm2": lambda d: byte_level(d, [pre_tokenizers.Digits(individual_digits=True)], True, None, False, SMOLLM2, alphabet=[]),

@@ -12,7 +12,7 @@ A model is a new directory OUTDIR/FAMILY-LAYOUT-KIND:
   KIND    plain      one file
           sharded    several files and their index
           tied       one file, without a head: tie_word_embeddings
-          yarn       plain, with YaRN; qwen3_moe also with attention_bias, olmoe with clip_qkv
+          yarn       plain, with YaRN; qwen3_moe also with attention_bias, olmoe with clip_qkv; not of gemma4
           vision     qwen3_5_moe as released, with a vision tower (which text does not use)
           shared     glm_moe_dsa, a layer of which has no indexer
 
@@ -66,6 +66,11 @@ FAMILIES = {
         layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
         compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
         mlp_layer_types=["hash_moe", "moe", "moe"])),
+    "gemma4": ("Gemma4TextConfig", dict(
+        {k: v for k, v in COMMON.items() if k != "num_experts_per_tok"}, **HEADS, global_head_dim=16, num_global_key_value_heads=1,
+        attention_k_eq_v=True, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=8, intermediate_size=12,
+        hidden_size_per_layer_input=0, sliding_window=6, layer_types=["sliding_attention", "full_attention"],
+        final_logit_softcapping=5.0)),
     "mixtral": ("MixtralConfig", dict(COMMON, **HEADS, num_local_experts=4, intermediate_size=8, sliding_window=None)),
     "olmoe": ("OlmoeConfig", dict(
         COMMON, num_attention_heads=4, num_key_value_heads=2, num_experts=4, intermediate_size=8, norm_topk_prob=False)),
@@ -176,7 +181,7 @@ def fill(model, seed):
     source = torch.Generator().manual_seed(seed)
     normal = lambda t, scale: torch.randn(t.shape, generator=source) * scale
     for name, p in list(model.named_parameters()) + list(model.named_buffers()):
-        if name.endswith("inv_freq"):
+        if name.endswith(("inv_freq", "embed_scale")):
             continue
         with torch.no_grad():
             if p.dtype in (torch.int32, torch.int64):  # a table of experts by token: the experts of a row differ
@@ -270,7 +275,7 @@ def main():
             for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else
                                                             ("shared",) if family == "glm_moe_dsa" else ()):
                 name = f"{family}-{layout}-{kind}"
-                if any(fnmatch.fnmatch(name, p) for p in patterns):
+                if any(fnmatch.fnmatch(name, p) for p in patterns) and (family, kind) != ("gemma4", "yarn"):  # it has none
                     make(os.path.join(sys.argv[1], name), family, layout, kind)
 
 

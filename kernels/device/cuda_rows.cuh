@@ -126,6 +126,13 @@ static __device__ __forceinline__ float exf_swiglu(float g, float u, float limit
     return g / (1.0f + expf(-g)) * u;
 }
 
+/* geglu of rows.h, of one element. */
+static __device__ __forceinline__ float exf_geglu(float g, float u)
+{
+    float inner = 0.7978845608f * (g + 0.044715f * (g * g * g));
+    return 0.5f * g * (1.0f + tanhf(inner)) * u;
+}
+
 /* The scaled form of rows.h, of one element. */
 static __device__ __forceinline__ float exf_swiglu_scaled(float g, float u, float limit, float slope, float shift)
 {

@@ -77,6 +77,7 @@ typedef struct {
     const void *zeros;     /* words of eight rows a group: INT4 [ceil(rows / 8), groups], GPTQ and AWQ [groups, rows / 8], in AWQ's
                             * order there; NULL: all zeros are 8 */
     unsigned zero_add;     /* to a stored zero, modulo 16 */
+    int zero_carries;      /* 1: to the eight zeros of a word as one number */
     const void *groups;    /* int32 [cols], the group of a column; NULL: column / block_cols */
     const void *factor;    /* one float32 by which scales are multiplied; NULL: 1 */
     int divides;           /* 1: they are divided by it */

@@ -335,6 +335,7 @@ static __device__ inline int zero_at(const exf_device_coded_rows &c, const exten
     if (!words) return 8;
     uint32_t word = words[c.coding == EXF_DEVICE_CODED_INT4 ? row / 8 * n.groups + group : group * ((n.rows + 7) / 8) + row / 8];
     unsigned shift = c.coding == EXF_DEVICE_CODED_AWQ ? awq_shift(row) : 4 * (row & 7);
+    if (c.zero_carries) return (int)((word + 0x11111111u * c.zero_add) >> shift & 15);
     return (int)(((word >> shift) + c.zero_add) & 15);
 }
 

@@ -20,6 +20,7 @@ template <class X, class W> struct any_work {
     const int32_t *first, *tile, *slot;
     int n_experts, depth, width, column_tiles, top_k;
     float limit, slope, shift;
+    bool gelu;
     const float *bias[2]; /* of the halves, [E, width]; NULL: none */
     const X *x;       /* rows of tokens with a SwiGLU, else sorted rows */
     const W *w[2];    /* matrices of the halves: gate and up, or down twice */
@@ -43,6 +44,12 @@ template <class X, class W> static __device__ tile_place find_place(const any_wo
     }
     int local = at - w.tile[low] * w.column_tiles, tiles = w.tile[low + 1] - w.tile[low];
     return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * columns};
+}
+
+template <class X, class W> static __device__ __forceinline__ float activated(const any_work<X, W> &w, float gate, float up)
+{
+    if (w.gelu) return exf_geglu(gate, up);
+    return w.slope != 0 ? exf_swiglu_scaled(gate, up, w.limit, w.slope, w.shift) : exf_swiglu(gate, up, w.limit);
 }
 
 /* Loads a thread's elements of COUNT rows; 16 threads share a row and have one element each; 0 after the inner axis. */
@@ -107,7 +114,7 @@ static __device__ inline void store_tile(const any_work<X, W> &w, const tile_pla
             int other = SWIGLU ? column : column + COLUMNS;
             float a = sum[0][i][j] + (bias[0] && column < w.width ? bias[0][column] : 0),
                   b = sum[1][i][j] + (bias[1] && other < w.width ? bias[1][other] : 0);
-            if (SWIGLU) a = w.slope != 0 ? exf_swiglu_scaled(a, b, w.limit, w.slope, w.shift) : exf_swiglu(a, b, w.limit);
+            if (SWIGLU) a = activated(w, a, b);
             if (column < w.width) exf_set_element(out + column, a);
             if (!SWIGLU && other < w.width) exf_set_element(out + other, b);
         }
@@ -183,7 +190,8 @@ static void launch(exf_queue *q, void *out, const void *x, const exf_expert_matr
     exf_matrix w0 = SWIGLU ? m->gate : m->down, w1 = SWIGLU ? m->up : m->down;
     int depth = SWIGLU ? s->d_model : s->d_expert, width = SWIGLU ? s->d_expert : s->d_model, columns = columns_of(SWIGLU);
     any_work<X, W> w = {b->first, b->tile, b->slot, s->n_experts, depth, width, (width + columns - 1) / columns, s->top_k, s->limit,
-                        s->slope, s->shift, {SWIGLU ? m->gate_bias : m->down_bias, SWIGLU ? m->up_bias : m->down_bias},
+                        s->slope, s->shift, s->gelu != 0,
+                        {SWIGLU ? m->gate_bias : m->down_bias, SWIGLU ? m->up_bias : m->down_bias},
                         static_cast<const X *>(x), {static_cast<const W *>(w0.p), static_cast<const W *>(w1.p)},
                         static_cast<X *>(out)};
     auto kernel = grouped_any<SWIGLU, X, W>;

@@ -16,7 +16,7 @@ extern "C" {
  *             below 0, which a negative bias makes, still comes before them.  A bias of -infinity: the expert does not
  *             exist and is never chosen while K others are
  *   ids     = the K largest choices, ties to the lower expert number; or, where there is a table, table[token]
- *   weights = score[ids], divided by (their sum + epsilon) when renormalise, times scaling
+ *   weights = score[ids], divided by (their sum + epsilon) when renormalise, times scaling, times expert_scale[ids]
  *
  * An expert that a table names n times for a token is one route: its score counts n times in the sum, its weight is n times
  * that of one (in double, then rounded), and the n - 1 slots that are left are empty: id -1, weight 0.
@@ -30,6 +30,7 @@ typedef struct {
     double epsilon, scaling;
     const float *bias;     /* [E], or NULL */
     const float *table;    /* [vocab, K] expert numbers, or NULL */
+    const float *expert_scale; /* [E], or NULL: all are 1 */
 } exf_router_rules;
 
 /* Fills score [E] of a token from its logits [E]. */
@@ -58,7 +59,7 @@ void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *lo
  * numbers first .. first + E - 1, and outputs of slots with another are left as they are.
  *
  * Matrices may have biases, which are added to their products: to gate's and up's before the SwiGLU, to down's last; and slope
- * other than 0 asks for the scaled form of the SwiGLU (exf_swiglu_form).  On a GPU both run without tensor cores.
+ * other than 0 asks for the scaled form of the SwiGLU (exf_swiglu_form).  On a GPU these and gelu run without tensor cores.
  * With limit > 0 the SwiGLU is that of rows.h.  Products accumulate in float32, on a device over the inner axis in order.
  * Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.  Where x is float32 and the matrices are bfloat16, x and
  * the SwiGLU's result enter the products of tensor cores as sums of three bfloat16 terms (rows.h), which lose nothing of them;
@@ -75,6 +76,7 @@ typedef struct {
     int first; /* number of the first expert */
     int keep;  /* 1: outputs of slots with id -1 stay as they are */
     float slope, shift; /* of the scaled SwiGLU; slope 0: it is the plain one */
+    int gelu;  /* 1: gelu in place of silu (rows.h), with no limit and no slope */
 } exf_expert_shape;
 
 typedef struct {

@@ -89,7 +89,9 @@ static void add_bias(float *y, const float *bias, size_t expert, int n, int widt
 static void activate(const scratch *c, size_t n, const exf_expert_shape *s)
 {
     exf_swiglu_form form = {s->limit, s->slope, s->shift};
-    if (s->slope != 0)
+    if (s->gelu)
+        exf_geglu_cpu(c->gate, c->up, n);
+    else if (s->slope != 0)
         exf_swiglu_scaled_cpu(c->gate, c->up, n, &form);
     else
         exf_swiglu_cpu(c->gate, c->up, n, s->limit);

@@ -146,7 +146,7 @@ static bool fits_tensor_cores(const exf_expert_shape *s)
 /* Returns true if matrices have no biases and the SwiGLU is the plain one, which kernels on tensor cores know alone. */
 static bool is_plain(const exf_expert_matrices *m, const exf_expert_shape *s)
 {
-    return !m->gate_bias && !m->up_bias && !m->down_bias && s->slope == 0;
+    return !m->gate_bias && !m->up_bias && !m->down_bias && s->slope == 0 && !s->gelu;
 }
 
 /* Bytes of the workspace's parts: split float32 inputs, results of the SwiGLU, buckets. */

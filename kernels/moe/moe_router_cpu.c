@@ -106,6 +106,7 @@ static void weigh_routes(int32_t *ids, float *weights, const double *score, cons
         double w = score[id] * r->scaling;
         if (r->renormalise) w = score[id] / (sum + r->epsilon) * r->scaling;
         w *= times;
+        if (r->expert_scale) w *= (double)r->expert_scale[id];
         int at = n++;
         for (; at > 0 && (float)w > weights[at - 1]; at--) {
             ids[at] = ids[at - 1];

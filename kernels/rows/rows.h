@@ -55,6 +55,15 @@ typedef struct {
 } exf_swiglu_form;
 void exf_swiglu_scaled_cpu(float *g, const float *u, size_t n, const exf_swiglu_form *form);
 
+/* g <- gelu(g) * u, n floats; gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
+void exf_geglu_cpu(float *g, const float *u, size_t n);
+/* y *= factor, and by *by, which lies in the backend's memory, where it is not NULL; n floats, one product of float32 each. */
+void exf_scale_cpu(float *y, size_t n, float factor, const float *by);
+void exf_scale_cuda(exf_queue *q, float *y, size_t n, float factor, const float *by);
+/* y = cap tanh(y / cap), n floats. */
+void exf_soft_cap_cpu(float *y, size_t n, float cap);
+void exf_soft_cap_cuda(exf_queue *q, float *y, size_t n, float cap);
+
 /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]; the inner product in double. */
 void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n);
 void exf_switch_weights_cuda(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);

@@ -112,6 +112,25 @@ EXF_SIMD_CLONES void exf_swiglu_scaled_cpu(float *g, const float *u, size_t n, c
     }
 }
 
+void exf_geglu_cpu(float *g, const float *u, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = g[i], inner = 0.7978845608f * (x + 0.044715f * (x * x * x));
+        g[i] = 0.5f * x * (1.0f + tanhf(inner)) * u[i];
+    }
+}
+
+void exf_scale_cpu(float *y, size_t n, float factor, const float *by)
+{
+    if (by) factor *= *by;
+    for (size_t i = 0; i < n; i++) y[i] *= factor;
+}
+
+void exf_soft_cap_cpu(float *y, size_t n, float cap)
+{
+    for (size_t i = 0; i < n; i++) y[i] = cap * tanhf(y[i] / cap);
+}
+
 void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n)
 {
     for (int r = 0; r < n_rows; r++) out[r] = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)n, w, n))));

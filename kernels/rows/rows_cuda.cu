@@ -40,6 +40,28 @@ static __global__ void swiglu(float *g, const float *u, size_t n, float limit)
     if (i < n) g[i] = exf_swiglu(g[i], u[i], limit);
 }
 
+static __global__ void scale(float *y, size_t n, float factor, const float *by)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] *= by ? factor * *by : factor;
+}
+
+void exf_scale_cuda(exf_queue *q, float *y, size_t n, float factor, const float *by)
+{
+    if (n) EXF_LAUNCH(q, "scale", scale, exf_blocks(n, THREADS), THREADS, 0, y, n, factor, by);
+}
+
+static __global__ void soft_cap(float *y, size_t n, float cap)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = cap * tanhf(y[i] / cap);
+}
+
+void exf_soft_cap_cuda(exf_queue *q, float *y, size_t n, float cap)
+{
+    if (n) EXF_LAUNCH(q, "soft cap", soft_cap, exf_blocks(n, THREADS), THREADS, 0, y, n, cap);
+}
+
 void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit)
 {
     if (n) EXF_LAUNCH(q, "swiglu", swiglu, exf_blocks(n, THREADS), THREADS, 0, g, u, n, limit);

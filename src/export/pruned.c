@@ -190,7 +190,7 @@ static exf_code add_site(sites *s, const exf_model *m, const exf_tensor_rule *r,
 static int has_rows_of_experts(const exf_tensor_rule *r)
 {
     return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK || r->role == EXF_W_ROUTER || r->role == EXF_W_ROUTER_BIAS ||
-           r->role == EXF_W_ROUTER_SHIFT;
+           r->role == EXF_W_ROUTER_SHIFT || r->role == EXF_W_EXPERT_SCALE;
 }
 
 static exf_code find_sites(sites *s, const exf_model *m, exf_err *err)

@@ -114,6 +114,15 @@ static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
                     f->v->name);
 }
 
+/* Refuses weights of stand-ins made of scores that lack a factor which the model's router gives each expert. */
+static exf_code check_stand_ins(const exf_fold_rewriter *f, exf_err *err)
+{
+    if (!f->v->by_router || !f->a->router.expert_scaled || f->v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT) return EXF_OK;
+    return exf_fail(err, EXF_USAGE,
+                    "variant \"%s\": this model's router multiplies weights by a factor of the expert, which weights of stand-ins "
+                    "that are made of its scores would lack; give weights=joint", f->v->name);
+}
+
 /* Finds the budget of that rule; a layer's factor is the same in all of a rule's. */
 static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err)
 {
@@ -154,6 +163,7 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     size_t slots;
     EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
     EXF_TRY(check_vectors(f, err));
+    EXF_TRY(check_stand_ins(f, err));
     if (v->only_layer && f->table_of[v->only_layer - 1] < 0)
         return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables have no layer %d", v->name, v->only_layer - 1);
     EXF_TRY(open_scalars(f, v->prefill_projector, v->prefill_frobenius, &f->prefill_coeff, &f->prefill_loss, err));

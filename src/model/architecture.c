@@ -21,13 +21,15 @@ typedef struct {
     {name ".theta", REAL, AT(rope[i].theta)}, {name ".yarn", NUMBER, AT(rope[i].yarn)},                                 \
     {name ".factor", REAL, AT(rope[i].factor)}, {name ".beta_fast", REAL, AT(rope[i].beta_fast)},                       \
     {name ".beta_slow", REAL, AT(rope[i].beta_slow)}, {name ".original_length", REAL, AT(rope[i].original_length)},     \
-    {name ".truncate", NUMBER, AT(rope[i].truncate)}, {name ".amplitude", REAL, AT(rope[i].amplitude)}
+    {name ".truncate", NUMBER, AT(rope[i].truncate)}, {name ".amplitude", REAL, AT(rope[i].amplitude)},                 \
+    {name ".turned", NUMBER, AT(rope[i].turned)}
 
 /* Every field that the forward pass reads and that no other one decides, in the order of the text. */
 static const field fields[] = {
-    N(n_layers), N(d_model), N(vocab), N(tied_embeddings), R(norm_eps),
-    ROPE("rope", EXF_ROPE_MAIN), ROPE("rope_compressed", EXF_ROPE_COMPRESSED),
+    N(n_layers), N(d_model), N(vocab), N(tied_embeddings), R(norm_eps), R(embed_scale), R(logit_cap),
+    ROPE("rope", EXF_ROPE_MAIN), ROPE("rope_compressed", EXF_ROPE_COMPRESSED), ROPE("rope_wide", EXF_ROPE_WIDE),
     N(attention.n_heads), N(attention.n_kv_heads), N(attention.head_dim), N(attention.gated), R(attention.clip),
+    R(attention.score_scale), N(attention.wide_kv_heads), N(attention.wide_head_dim),
     {"attention.window", WINDOWS, 0},
     N(mla.n_heads), N(mla.q_rank), N(mla.kv_rank), N(mla.nope_dim), N(mla.rope_dim), N(mla.v_dim), R(mla.score_scale),
     R(mla.norm_eps), R(mla.query_beta), R(mla.query_length),
@@ -36,17 +38,19 @@ static const field fields[] = {
     N(compressed.n_heads), N(compressed.head_dim), N(compressed.rope_dim), N(compressed.q_rank), N(compressed.o_groups),
     N(compressed.o_rank), N(compressed.window), N(compressed.index_heads), N(compressed.index_dim), N(compressed.index_topk),
     {"compressed.ratio", RATIOS, 0},
-    N(residual.streams), N(residual.sinkhorn_iterations), R(residual.eps),
-    N(d_ffn), N(n_experts), N(top_k), N(d_expert), N(d_shared), R(swiglu_limit), R(swiglu_slope), R(swiglu_shift),
+    N(residual.streams), N(residual.sinkhorn_iterations), R(residual.eps), N(residual.normed),
+    N(d_ffn), N(n_experts), N(top_k), N(d_expert), N(d_shared), N(gelu), R(swiglu_limit), R(swiglu_slope),
+    R(swiglu_shift),
     N(router.score), N(router.n_groups), N(router.top_groups), N(router.group_score), N(router.renormalise), R(router.epsilon),
-    R(router.scaling),
+    N(router.expert_scaled),
+    R(router.scaling), R(router.input_scale),
     {"mixer", MIXERS, 0}, {"is_moe", MOE, 0}, {"traits", TRAITS, 0},
 };
 
 /* Traits that follow from other fields. */
 enum {
     NOT_COMPARED = EXF_T_DENSE | EXF_T_MOE | EXF_T_ATTENTION | EXF_T_MLA | EXF_T_DELTANET | EXF_T_COMPRESSED | EXF_T_Q_LORA |
-                   EXF_T_NO_Q_LORA | EXF_T_RATIO_SHORT | EXF_T_RATIO_LONG | EXF_T_UNTIED
+                   EXF_T_NO_Q_LORA | EXF_T_RATIO_SHORT | EXF_T_RATIO_LONG | EXF_T_UNTIED | EXF_T_NARROW
 };
 
 static unsigned value_of_layer(const exf_architecture *a, field_kind kind, int layer)
@@ -67,7 +71,8 @@ static void add_traits(exf_text *out, unsigned traits)
         {EXF_T_QKV_BIAS, "qkv_bias"}, {EXF_T_QK_NORM, "qk_norm"}, {EXF_T_SHARED, "shared"}, {EXF_T_SCORED, "scored"},
         {EXF_T_HASHED, "hashed"}, {EXF_T_O_BIAS, "o_bias"}, {EXF_T_QK_NORM_ROW, "qk_norm_row"}, {EXF_T_SINK, "sink"},
         {EXF_T_EXPERT_BIAS, "expert_bias"}, {EXF_T_ROUTER_SHIFT, "router_shift"},
-        {EXF_T_INDEXED, "indexed"}};
+        {EXF_T_WIDE, "wide"}, {EXF_T_OWN_VALUES, "own_values"}, {EXF_T_V_NORM, "v_norm"},
+         {EXF_T_INDEXED, "indexed"}};
     const char *separator = "";
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         if (!(traits & named[i].trait)) continue;
@@ -118,8 +123,8 @@ static void add_real(exf_text *out, const field *f, const exf_architecture *a)
     char text[EXF_REAL_TEXT];
     double v;
     memcpy(&v, (const char *)a + f->offset, sizeof v);
-    if (f->offset == AT(rope[EXF_ROPE_MAIN].amplitude) || f->offset == AT(rope[EXF_ROPE_COMPRESSED].amplitude))
-        if (v == 1) v = 0; /* both mean 1 */
+    for (int i = 0; i < EXF_ROPES; i++)
+        if (f->offset == AT(rope[i].amplitude) && v == 1) v = 0; /* both mean 1 */
     if (v == 0) return;
     add_name(out, f);
     exf_text_appendf(out, "%s", exf_real_text(text, v));

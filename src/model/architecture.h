@@ -23,9 +23,10 @@ typedef struct {
     double factor, beta_fast, beta_slow, original_length; /* yarn only */
     int truncate;     /* yarn: correction range rounded to whole dimensions */
     double amplitude; /* on cosine and sine; 0 means 1 */
+    int turned;       /* of `dim`, so many have a frequency, which are the first of both halves; the others stay.  0: all */
 } exf_rope_spec;
 
-enum { EXF_ROPE_MAIN, EXF_ROPE_COMPRESSED, EXF_ROPES };
+enum { EXF_ROPE_MAIN, EXF_ROPE_COMPRESSED, EXF_ROPE_WIDE, EXF_ROPES };
 
 /* ---- mixers ------------------------------------------------------------------ */
 typedef enum {
@@ -41,6 +42,8 @@ typedef struct {
     int head_dim;
     int gated; /* q rows hold per head [query | gate]; heads are multiplied by sigmoid(gate) */
     double clip; /* 0: none; else q and k, normed, and v are cut at +-clip before the rotation; not where gated */
+    double score_scale; /* the whole factor on q.k; 0: 1/sqrt(head_dim) */
+    int wide_kv_heads, wide_head_dim; /* of layers with EXF_T_WIDE, whose rotation is EXF_ROPE_WIDE; 0: there are none */
     int window[EXF_MAX_LAYERS]; /* a token sees that many tokens, itself the last of them; 0: all before */
 } exf_attention_spec;        /* biases, q/k norms and sinks: where the layer has the weights */
 
@@ -72,6 +75,8 @@ typedef struct {
     int streams; /* 1: h + f(h).  Above: manifold-constrained hyper-connections */
     int sinkhorn_iterations;
     double eps;
+    int normed; /* 1, with one stream: what mixers and blocks give is normed before it is added, the routed sum and the shared
+                 * experts' output are before that, and the layer's result is scaled (pass/experts.h) */
 } exf_residual_spec;
 
 /* ---- router -------------------------------------------------------------------------- */
@@ -82,7 +87,9 @@ typedef struct {
     exf_group_score group_score;
     int renormalise;      /* chosen scores are divided by (their sum + epsilon) */
     double epsilon;
+    int expert_scaled;    /* 1: weights are multiplied by a factor of the expert, after the next */
     double scaling;       /* on the weights, after that */
+    double input_scale;   /* on the logits; 0: 1 */
 } exf_router_spec;        /* a correction bias or a token table: where the layer has the weights */
 
 /* ---- traits: properties of a layer, as bits that tensor rules require ------------------ */
@@ -96,7 +103,10 @@ enum {
     EXF_T_UNTIED = 1 << 16,
     EXF_T_QK_NORM_ROW = 1 << 17, /* q and k normed over the whole projected row, not head by head */
     EXF_T_SINK = 1 << 18, EXF_T_EXPERT_BIAS = 1 << 19, EXF_T_ROUTER_SHIFT = 1 << 20,
-    EXF_T_INDEXED = 1 << 21 /* an indexer chooses the tokens that latent attention sees */
+    EXF_T_WIDE = 1 << 21, EXF_T_NARROW = 1 << 22, /* heads of wide_head_dim, or of head_dim where a model has both */
+    EXF_T_OWN_VALUES = 1 << 23, /* of layers whose heads are wide or narrow: v has a matrix, else it is k before its norm */
+    EXF_T_V_NORM = 1 << 24,     /* value heads are normed, without weights */
+    EXF_T_INDEXED = 1 << 25     /* an indexer chooses the tokens that latent attention sees */
 };
 
 /* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */
@@ -109,6 +119,7 @@ typedef enum {
     EXF_DIM_STREAMS, EXF_DIM_STREAMS_H, EXF_DIM_STREAMS_MIX, EXF_DIM_THREE,
     EXF_DIM_HEADS, EXF_DIM_O_A_IN, EXF_DIM_O_A_OUT, EXF_DIM_SHORT, EXF_DIM_LONG, EXF_DIM_TWO_HEADS_DIM,
     EXF_DIM_INDEX_Q, EXF_DIM_INDEX_HEADS, EXF_DIM_INDEX_DIM, EXF_DIM_TWO_INDEX_DIM,
+    EXF_DIM_WIDE_Q, EXF_DIM_WIDE_KV, EXF_DIM_WIDE_HEAD,
     EXF_DIM_COUNT
 } exf_dim;
 
@@ -116,6 +127,8 @@ typedef struct {
     int n_layers, d_model, vocab; /* d_model = H */
     int tied_embeddings;          /* the head is the embedding */
     double norm_eps;
+    double embed_scale; /* on the embedding; 0: 1 */
+    double logit_cap;   /* logits become cap tanh(logit / cap); 0: they stay */
     exf_rope_spec rope[EXF_ROPES];
     exf_attention_spec attention;
     exf_mla_spec mla;
@@ -125,6 +138,7 @@ typedef struct {
     int d_ffn;                      /* width of dense layers; 0 if there are none */
     int n_experts, top_k, d_expert; /* E, K, I */
     int d_shared;                   /* width of the shared experts together; 0: none */
+    int gelu;                       /* 1: gelu(gate) up by the tanh form, with none of the next three */
     double swiglu_limit;            /* 0: none; else gate <= limit, |up| <= limit before the product */
     double swiglu_slope, swiglu_shift; /* slope 0: silu(gate) up; else gate sigmoid(slope gate) (up + shift) */
     exf_router_spec router;

@@ -105,7 +105,8 @@ static int zero_at(exf_coding coding, const exf_coded_rows *c, size_t row, size_
     row += c->row_in_block;
     size_t word = coding == EXF_CODED_INT4 ? row / 8 * groups_of(c) + group : group * ((c->all_rows + 7) / 8) + row / 8;
     unsigned shift = coding == EXF_CODED_AWQ ? awq_shift[row % 8] : 4 * (unsigned)(row % 8);
-    return (int)(((word_at(c->zeros, word) >> shift) + c->zero_add) & 15);
+    uint32_t eight = word_at(c->zeros, word) + (c->zero_carries ? 0x11111111u * c->zero_add : 0);
+    return (int)(((eight >> shift) + (c->zero_carries ? 0 : c->zero_add)) & 15);
 }
 
 static float scale_at(exf_coding coding, const exf_coded_rows *c, size_t row, size_t group)

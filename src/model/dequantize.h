@@ -30,6 +30,7 @@ typedef struct {
     const uint8_t *zeros; /* words of eight rows a group: INT4 [.., groups], GPTQ and AWQ [groups, ceil(all_rows / 8)], in AWQ's
                            * order there; NULL: all zeros are 8 */
     unsigned zero_add;    /* what is added to a stored zero, modulo 16 */
+    int zero_carries;     /* 1: it is added to the eight zeros of a word as one number, so that a 15 carries into the next */
     const uint8_t *groups; /* little-endian int32 [cols], each below the number of groups; NULL: column / block_cols */
     size_t all_rows;      /* GPTQ, AWQ: of the tensor */
 } exf_coded_rows;

@@ -35,6 +35,9 @@ typedef enum {
     EXF_W_INDEX_NORM_BIAS, /* of the indexer of latent attention, which has W_INDEX_Q, _WEIGHTS, _KV, _NORM too */
     /* hyper-connections, per site */
     EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE,
+    /* where what a layer adds is normed (exf_residual_spec), and weights of the router's */
+    EXF_W_MIXER_OUT_NORM, EXF_W_ROUTER_NORM, EXF_W_EXPERT_SCALE, EXF_W_ROUTED_OUT_NORM, EXF_W_SHARED_NORM,
+    EXF_W_SHARED_OUT_NORM, EXF_W_BLOCK_OUT_NORM, EXF_W_LAYER_SCALE,
     EXF_W_COUNT
 } exf_role;
 enum { EXF_W_FIRST_IN_LAYER = EXF_W_MIXER_NORM };

@@ -200,7 +200,8 @@ int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
     if (m->beyond_bf16) return !m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)role];
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r || r->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
-    if (is_planned_coded(m, r, layer)) return q->e8m0_scales || q->formats == EXF_FORMAT_MXFP4;
+    const unsigned mx = EXF_FORMAT_MXFP4 | EXF_FORMAT_MXFP8;
+    if (is_planned_coded(m, r, layer)) return q->e8m0_scales || (q->formats && !(q->formats & ~mx));
     return exf_stored_dtype(role, r->how) == EXF_DT_BF16;
 }
 

@@ -15,7 +15,7 @@
 
 #define SUPPORTED                                                                                                              \
     "supported are \"fp8\" with fmt \"e4m3\" and scales per block of weight_block_size, \"compressed-tensors\", \"modelopt\", " \
-    "\"awq\", \"gptq\", or no quantization_config"
+    "\"mxfp8\", \"awq\", \"gptq\", or no quantization_config"
 
 /* Reads rows and columns of a block, if they are there. */
 static exf_code read_block(const exf_config *c, const char *field, exf_quantization *q, exf_err *err)
@@ -49,17 +49,43 @@ static exf_code read_experts(const exf_config *c, exf_quantization *q, exf_err *
     return exf_fail(err, EXF_MODEL, "%s: \"expert_dtype\" is \"%s\"; supported are \"fp4\" and \"fp8\"", c->path, dtype);
 }
 
-static exf_code read_fp8(const exf_config *c, exf_quantization *q, exf_err *err)
+static exf_code read_fmt(const exf_config *c, exf_err *err)
 {
     const char *fmt;
+    exf_code rc = exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err);
+    if (rc != EXF_OK || strcmp(fmt, "e4m3") == 0 || strcmp(fmt, "float8_e4m3fn") == 0) return rc; /* MiniMax-M2's name for it */
+    return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
+}
+
+static exf_code read_fp8(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    const char *scales;
     exf_code rc;
-    EXF_TRY(exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err));
-    if (strcmp(fmt, "e4m3") != 0 && strcmp(fmt, "float8_e4m3fn") != 0) /* MiniMax-M2's name for it */
-        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
+    EXF_TRY(read_fmt(c, err));
+    EXF_TRY(exf_config_text_or(c, "quantization_config.scale_fmt", "float", &scales, err));
+    q->byte_scales = strcmp(scales, "ue8m0") == 0;
     EXF_TRY(read_block(c, "quantization_config.weight_block_size", q, err));
     EXF_TRY(read_experts(c, q, err));
     if (!q->block_rows) q->block_rows = q->block_cols = 128;
     q->fp8 = q->fp4 = 1;
+out:
+    return rc;
+}
+
+/* Blocks of MXFP8 are of 32 columns; a config that has others does not mean what runtimes make of it. */
+static exf_code read_mxfp8(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(read_fmt(c, err));
+    EXF_TRY(read_block(c, "quantization_config.weight_block_size", q, err));
+    EXF_TRY(exf_config_find(c, "quantization_config.ignored_layers|quantization_config.modules_to_not_convert", &q->exempt, err));
+    if (q->block_rows && (q->block_rows != 1 || q->block_cols != EXF_MXFP8_BLOCK))
+        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.weight_block_size\" is [%d, %d], expected [1, %d] of \"mxfp8\"",
+                        c->path, q->block_rows, q->block_cols, EXF_MXFP8_BLOCK);
+    q->block_rows = 1;
+    q->block_cols = EXF_MXFP8_BLOCK;
+    q->fp8 = q->e8m0_scales = 1;
+    q->formats = EXF_FORMAT_MXFP8;
 out:
     return rc;
 }
@@ -111,8 +137,8 @@ static exf_code refuse_group(const exf_config *c, const weights_group *g, exf_er
 {
     return exf_fail(err, EXF_MODEL,
                     "%s: \"quantization_config.config_groups.%s.weights\" is %s%s of %d bits, %s, groups of %d, a scheme that is "
-                    "not read; read are int of 4 bits (group, channel), float of 8 bits (tensor, channel, block), float of 4 bits "
-                    "in groups of 16 (tensor_group) or 32 (group)",
+                    "not read; read are int of 4 bits (group, channel), float of 8 bits (tensor, channel, block, groups of 32), "
+                    "float of 4 bits in groups of 16 (tensor_group) or 32 (group)",
                     c->path, g->name, g->symmetric ? "" : "asymmetric ", g->type, g->bits, g->strategy, g->group);
 }
 
@@ -182,6 +208,10 @@ static exf_code take_group(const exf_config *c, exf_quantization *q, const weigh
         q->formats |= EXF_FORMAT_MXFP4;
         return EXF_OK;
     }
+    if (g->bits == 8 && grouped && g->group == EXF_MXFP8_BLOCK) {
+        q->formats |= EXF_FORMAT_MXFP8;
+        return EXF_OK;
+    }
     int block = strcmp(g->strategy, "block") == 0;
     if (g->bits != 8 || !(channel || whole || block)) return refuse_group(c, g, err);
     q->formats |= EXF_FORMAT_FP8;
@@ -189,7 +219,8 @@ static exf_code take_group(const exf_config *c, exf_quantization *q, const weigh
     return block ? take_blocks(c, q, g, err) : EXF_OK;
 }
 
-#define FORMATS "pack-quantized|float-quantized|naive-quantized|nvfp4-pack-quantized|mxfp4-pack-quantized|mixed-precision|dense"
+#define FORMATS                                                                                                                    \
+    "pack-quantized|float-quantized|naive-quantized|nvfp4-pack-quantized|mxfp4-pack-quantized|mxfp8-quantized|mixed-precision|dense"
 
 static exf_code read_group(const exf_config *c, exf_quantization *q, const char *name, exf_err *err)
 {
@@ -246,9 +277,10 @@ out:
 static exf_code take_algorithm(const exf_config *c, exf_quantization *q, const char *fields, exf_err *err)
 {
     const char *algorithm;
-    exf_code rc = read_word(c, fields, "missing", "NVFP4|W4A16_NVFP4|FP8|FP8_PER_CHANNEL_PER_TOKEN", &algorithm, err);
+    exf_code rc = read_word(c, fields, "missing", "NVFP4|W4A16_NVFP4|FP8|FP8_PER_CHANNEL_PER_TOKEN|MXFP8", &algorithm, err);
     if (rc != EXF_OK) return rc;
-    q->formats |= strstr(algorithm, "NVFP4") ? EXF_FORMAT_NVFP4 : EXF_FORMAT_FP8;
+    if (strcmp(algorithm, "MXFP8") == 0) q->formats |= EXF_FORMAT_MXFP8;
+    else q->formats |= strstr(algorithm, "NVFP4") ? EXF_FORMAT_NVFP4 : EXF_FORMAT_FP8;
     if (strcmp(algorithm, "FP8") == 0) q->whole_scales = 1;
     return EXF_OK;
 }
@@ -339,6 +371,19 @@ out:
     return rc;
 }
 
+/* GPTQModel takes 1 from each zero of a word by one subtraction, whose borrow reaches the next where a zero is 0; quantizers
+ * that do not say who they are store each zero by itself. */
+static exf_code read_carries(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    const exf_json *quantizer;
+    exf_code rc = exf_config_find(c, "quantization_config.meta.quantizer", &quantizer, err);
+    if (rc != EXF_OK || !quantizer) return rc;
+    const exf_json *first = exf_json_type(quantizer) == EXF_JSON_ARRAY ? exf_json_at(quantizer, 0) : quantizer;
+    const char *name = first ? exf_json_string(first, NULL) : NULL;
+    q->zero_carries = name && exf_starts_with(name, "gptqmodel") && q->zero_add;
+    return EXF_OK;
+}
+
 /* Before checkpoint_format "gptq_v2" a zero is stored less 1.  Quantizers disagree about what an absent desc_act is. */
 static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err)
 {
@@ -355,6 +400,7 @@ static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err
     all.group_cols = q->group_cols;
     q->zeros = 1;
     q->zero_add = strcmp(format, "gptq") == 0;
+    EXF_TRY(read_carries(c, q, err));
     q->zeros_are_8 = all.sym == 1;
     q->order = all.desc_act == 0 ? EXF_ORDER_SEQUENCE : EXF_ORDER_STORED;
     rc = read_dynamic(c, &all, q, err);
@@ -420,6 +466,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
         {"fp8", EXF_QUANTIZER_FP8, read_fp8}, {"compressed-tensors", EXF_QUANTIZER_COMPRESSED, read_compressed},
         {"modelopt", EXF_QUANTIZER_MODELOPT, read_modelopt}, {"modelopt_fp4", EXF_QUANTIZER_MODELOPT, read_modelopt},
         {"awq", EXF_QUANTIZER_AWQ, read_awq}, {"gptq", EXF_QUANTIZER_GPTQ, read_gptq}, {"mxfp4", EXF_QUANTIZER_MXFP4, read_mxfp4},
+        {"mxfp8", EXF_QUANTIZER_FP8, read_mxfp8},
     };
     const exf_json *given;
     const char *method;
@@ -503,6 +550,7 @@ uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t
     if (q->formats & EXF_FORMAT_INT4) return int4_bytes(q, r, (uint64_t)cols, blocks(cols, q->group_cols ? q->group_cols : cols));
     if (q->formats & EXF_FORMAT_NVFP4) return n / 2 + r * blocks(cols, EXF_NVFP4_BLOCK) + 4;
     if (q->formats & EXF_FORMAT_MXFP4) return n / 2 + r * blocks(cols, EXF_FP4_BLOCK);
+    if (q->formats & EXF_FORMAT_MXFP8) return n + r * blocks(cols, EXF_MXFP8_BLOCK);
     if (q->block_rows) return n + 2 * blocks(rows, q->block_rows) * blocks(cols, q->block_cols);
     return n + (q->quantizer == EXF_QUANTIZER_MODELOPT ? 4 : 2) * (q->whole_scales ? 1 : r);
 }

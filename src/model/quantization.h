@@ -15,8 +15,8 @@ typedef enum {
     EXF_QUANTIZER_MXFP4 /* of stacks that rules name (EXF_MXFP4), and of nothing else */
 } exf_quantizer;
 
-/* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side. */
-enum { EXF_FORMAT_INT4 = 1, EXF_FORMAT_FP8 = 2, EXF_FORMAT_NVFP4 = 4, EXF_FORMAT_MXFP4 = 8 };
+/* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side; of FP8, MXFP8 or none. */
+enum { EXF_FORMAT_INT4 = 1, EXF_FORMAT_FP8 = 2, EXF_FORMAT_NVFP4 = 4, EXF_FORMAT_MXFP4 = 8, EXF_FORMAT_MXFP8 = 16 };
 
 /* Which group of columns a column of 4-bit integers is of: desc_act, actorder. */
 typedef enum {
@@ -30,12 +30,14 @@ typedef struct {
     int fp8;                    /* quantizer FP8: E4M3 weights with a scale per block may occur */
     int block_rows, block_cols; /* of that block; of FP8 of others, 0: it has none */
     int fp4;                    /* quantizer FP8: packed E2M1 weights with a scale per 32 columns may occur */
-    unsigned formats;           /* of the other quantizers */
+    int byte_scales;            /* quantizer FP8: scales in U8 are E8M0: scale_fmt is "ue8m0" */
+    unsigned formats;           /* of the other quantizers; MXFP8 of quantizer FP8, too: quant_method "mxfp8" */
     int group_cols;             /* 4-bit integers: columns of a group; 0: a row is one */
     int zeros;                  /* 4-bit integers: 1 if groups have zero points */
     int zeros_are_8;            /* those that are stored must be 8: GPTQ's "sym", and AWQ's "zero_point" where it is false */
     exf_column_order order;     /* 4-bit integers */
     unsigned zero_add;          /* what is added to them (exf_coded_rows) */
+    int zero_carries;           /* as one number for the eight of a word */
     /* For planning only; what is read is told by its dtype. */
     int fp4_experts;            /* the routed experts' matrices are FP4 */
     int e8m0_scales;            /* scales of FP8 weights are F8_E8M0, else F32 */
@@ -67,5 +69,5 @@ int exf_quantization_exempts(const exf_quantization *q, const char *weight);
 /* Bytes that a matrix [rows, cols] takes once it is quantized as the config says; expert: of a routed expert. */
 uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t cols, int expert);
 
-enum { EXF_FP4_BLOCK = 32, EXF_NVFP4_BLOCK = 16 }; /* columns that share a scale */
+enum { EXF_FP4_BLOCK = 32, EXF_NVFP4_BLOCK = 16, EXF_MXFP8_BLOCK = 32 }; /* columns that share a scale */
 #endif

@@ -358,6 +358,7 @@ static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw
     exf_coded_rows c = {.codes = codes, .scales = scales + before * groups_of(w, cols), .rows = n_rows, .cols = cols,
                         .row_in_block = row_in_block(w, row), .block_rows = (size_t)w->block_rows,
                         .block_cols = (size_t)w->block_cols, .zeros = raw->of[EXF_STORED_ZEROS], .zero_add = w->zero_add,
+                        .zero_carries = w->zero_carries,
                         .groups = raw->of[EXF_STORED_GROUPS], .all_rows = w->rows, .step = apart};
     exf_dequantize(dst, w->coding, &c);
     size_t bad = exf_first_not_finite(dst, n_rows * cols);

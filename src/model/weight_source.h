@@ -4,7 +4,8 @@
  *   quant_method        format  codes                            scales                                 one per
  *   fp8                 FP8     X.weight F8_E4M3 [out, in]       X.weight_scale_inv F32 or BF16 (they
  *                                                                multiply, whatever the name says), or
- *                                                                X.scale F8_E8M0                        weight_block_size block
+ *                                                                that or X.scale F8_E8M0; with
+ *                                                                scale_fmt "ue8m0" that in U8           weight_block_size block
  *   fp8                 FP4     X.weight I8 [out, in / 2]        X.scale F8_E8M0                        32 columns of a row
  *   compressed-tensors  FP8     X.weight F8_E4M3 [out, in]       X.weight_scale                         matrix, row or block
  *                       INT4    X.weight_packed I32              X.weight_scale, X.weight_zero_point    group of a row
@@ -12,9 +13,13 @@
  *                       NVFP4   X.weight_packed U8 [out, in / 2] X.weight_scale F8_E4M3 divided by
  *                                                                X.weight_global_scale F32              16 columns of a row
  *                       MXFP4   X.weight_packed U8               X.weight_scale U8, an E8M0             32 columns of a row
+ *                       MXFP8   X.weight F8_E4M3 [out, in]       X.weight_scale U8, an E8M0             32 columns of a row
  *   modelopt            FP8     X.weight F8_E4M3                 X.weight_scale F32                     matrix, row
  *                       NVFP4   X.weight U8 [out, in / 2]        X.weight_scale F8_E4M3 times
  *                                                                X.weight_scale_2 F32                   16 columns of a row
+ *                       MXFP8   X.weight F8_E4M3 [out, in]       X.weight_scale U8, an E8M0             32 columns of a row
+ *   mxfp8               MXFP8   X.weight F8_E4M3 [out, in]       X.weight_scale_inv or X.weight_scale
+ *                                                                U8, an E8M0                            32 columns of a row
  *   mxfp4               FP4     X_blocks U8 [E, out, in/32, 16]  X_scales U8 [E, out, in / 32], an E8M0 32 columns of a row
  *   awq                 AWQ     X.qweight I32 [in, out / 8]      X.scales, X.qzeros I32                 group of a column
  *   gptq                GPTQ    X.qweight I32 [in / 8, out]      X.scales, X.qzeros, X.g_idx I32 [in]   group of a column
@@ -46,6 +51,7 @@ typedef struct {
     exf_dtype scale_dtype;            /* what the bytes of scales are */
     int divides;                      /* 1: scales are divided by the factor; 0: multiplied */
     unsigned zero_add;                /* exf_coded_rows */
+    int zero_carries;
     int zeros_are_8;                  /* exf_quantization: a zero point that is not 8 is refused, */
     exf_column_order order;           /* and a group number of another column than the order's */
     const exf_stored_tensor *shape;   /* which says rows and columns again, and is not hashed; NULL: there is none */

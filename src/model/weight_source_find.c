@@ -117,11 +117,13 @@ static exf_code find_block_scale(const search *f, exf_weight_source *w, const in
                         exf_st_path(f->s->file), name_of(f->s), exf_dtype_name(f->s->tensor->view.dtype), fp8 ? inverse : "",
                         fp8 && native[0] ? "\" or \"" : "", native, exf_shape_text(grid_text, sizeof grid_text, grid, 2));
     exf_dtype t = s->tensor->view.dtype;
-    if (is_native ? t != EXF_DT_F8_E8M0 : t != EXF_DT_F32 && t != EXF_DT_BF16)
+    int bytes = t == EXF_DT_F8_E8M0 || (t == EXF_DT_U8 && f->q->byte_scales && !is_native);
+    if (!bytes && (is_native || (t != EXF_DT_F32 && t != EXF_DT_BF16)))
         return exf_fail(f->err, EXF_MODEL, "%s: scales \"%s\" are %s, expected %s", exf_st_path(s->file), name_of(s),
-                        exf_dtype_name(t), is_native ? "F8_E8M0" : "F32 or BF16");
+                        exf_dtype_name(t), is_native ? "F8_E8M0" : f->q->byte_scales ? "U8, F8_E8M0, F32 or BF16"
+                                                                 : "F32 or BF16, or with \"scale_fmt\": \"ue8m0\" U8");
     w->of[EXF_STORED_SCALES] = s;
-    w->scale_dtype = t;
+    w->scale_dtype = bytes ? EXF_DT_F8_E8M0 : t;
     return check_shape(f, s, grid, 2, fp8 ? " (one per block of weight_block_size)" : " (one per 32 columns)");
 }
 
@@ -238,6 +240,32 @@ out:
     return rc;
 }
 
+/* FP8 under bytes, whose name in checkpoints of quant_method "mxfp8" is transformers' or vLLM's. */
+static exf_code find_mxfp8(const search *f, exf_weight_source *w, const int64_t *shape)
+{
+    int inverse = f->q->quantizer == EXF_QUANTIZER_FP8 && find_beside(f->c, f->name, "weight_scale_inv");
+    companion scales = {inverse ? "weight_scale_inv" : "weight_scale", 1 << EXF_DT_U8 | 1 << EXF_DT_F8_E8M0,
+                        {shape[0], (shape[1] + EXF_MXFP8_BLOCK - 1) / EXF_MXFP8_BLOCK}, 2, " (one per 32 columns)"};
+    exf_code rc;
+    w->coding = EXF_CODED_FP8;
+    w->block_rows = w->piece_block = 1;
+    w->block_cols = EXF_MXFP8_BLOCK;
+    EXF_TRY(check_shape(f, f->s, shape, 2, ""));
+    EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
+    w->scale_dtype = EXF_DT_F8_E8M0;
+out:
+    return rc;
+}
+
+/* Returns 1 for FP8 under the bytes of MXFP8: where the config has other FP8 too, the scales tell. */
+static int is_mxfp8(const search *f)
+{
+    const exf_stored_tensor *scales = find_beside(f->c, f->name, "weight_scale");
+    if (!(f->q->formats & EXF_FORMAT_MXFP8)) return 0;
+    if (!(f->q->formats & EXF_FORMAT_FP8) || !scales) return !(f->q->formats & EXF_FORMAT_FP8);
+    return scales->tensor->view.dtype == EXF_DT_U8 || scales->tensor->view.dtype == EXF_DT_F8_E8M0;
+}
+
 /* A stack of experts, X_blocks and X_scales. */
 static exf_code find_mxfp4_stack(const search *f, exf_weight_source *w, const int64_t *shape, int rank)
 {
@@ -338,6 +366,7 @@ static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *
     w->block_cols = (int)group;
     w->piece_block = 8; /* zeros of eight rows share a word */
     w->zero_add = q->zero_add;
+    w->zero_carries = q->zero_carries;
     w->zeros_are_8 = q->zeros_are_8;
     if (turned && (rows % 8 || (!awq && cols % 8)))
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed by eights, but %s says a matrix of %lld x %lld",
@@ -362,8 +391,9 @@ static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t 
     unsigned formats = f->q->formats;
     exf_dtype t = f->s->tensor->view.dtype;
     w->rows = (size_t)shape[0];
-    if (f->q->quantizer == EXF_QUANTIZER_FP8) return find_blocks(f, w, shape);
+    if (f->q->quantizer == EXF_QUANTIZER_FP8) return formats ? find_mxfp8(f, w, shape) : find_blocks(f, w, shape);
     if (t == EXF_DT_I32) return formats & EXF_FORMAT_INT4 ? find_int4(f, w, shape) : not_named(f, "packed integers");
+    if (t == EXF_DT_F8_E4M3 && is_mxfp8(f)) return find_mxfp8(f, w, shape);
     if (t == EXF_DT_F8_E4M3) return formats & EXF_FORMAT_FP8 ? find_fp8(f, w, shape) : not_named(f, "FP8");
     if (formats & EXF_FORMAT_NVFP4 && (!(formats & EXF_FORMAT_MXFP4) || find_beside(f->c, f->name, "weight_global_scale")))
         return find_nvfp4(f, w, shape);

@@ -27,7 +27,7 @@ static int skips_slots(const exf_moe_layer *l)
 /* Returns 1 if the sum of a block adds to the hidden states: in the last sweep, where there is one residual stream. */
 static int sums_hidden(const exf_moe_layer *l, const float *hidden)
 {
-    return hidden && l->last && l->model->arch.residual.streams == 1;
+    return hidden && l->last && l->model->arch.residual.streams == 1 && !l->model->arch.residual.normed;
 }
 
 /* Computes the block output and, with one residual stream, adds it to the hidden states; `begun`:
@@ -36,6 +36,10 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
                       int begun)
 {
     exf_moe_sum_call c = sum_of(l, n);
+    if (l->model->arch.residual.normed) {
+        exf_moe_sum_normed(l, w, m, hidden, n);
+        return;
+    }
     if (begun) c.start = m->routed;
     if (l->moe_index >= 0 && !begun) {
         c.outputs = m->outputs;
@@ -54,11 +58,11 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
     w->b->moe_sum(w->q, &c);
 }
 
-/* Returns 1 if a correction or a probe uses the routed output before shared experts are added. */
+/* Returns 1 if a correction, a probe or a norm uses the routed output before shared experts are added. */
 static int needs_routed_sum_first(const exf_moe_layer *l)
 {
     const exf_rewriter *r = l->lane->rewriter;
-    return (r && r->correct) || (l->n_probes && l->last);
+    return (r && r->correct) || (l->n_probes && l->last) || l->model->arch.residual.normed;
 }
 
 /* Counts the slots of n tokens that run an expert; rewriters and hash layers leave some out.  On a GPU those of rewritten routes
@@ -271,7 +275,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_stage_begin(w->clock, w->q);
     if (!l->recorded) norm_input(l, w, &m, hidden, row, n);
     if (l->moe_index >= 0) EXF_TRY(run_routed(l, &view, &m, err));
-    exf_moe_run_shared(l, w, &m, n);
+    exf_moe_run_shared(l, w, &m, hidden, n);
     sum_block(l, w, &m, hidden, row, n, l->moe_index >= 0 && needs_routed_sum_first(l));
     exf_stage_end(w->clock, w->q, &w->times.experts, l->work, n);
     if (w->clock) w->times.experts -= parts_waited(l) - waited; /* the GPU waited for weights */

@@ -7,6 +7,11 @@
  *   block  = routed + shared experts(x)
  *   hidden = hidden + block                      (several residual streams: hyper-connections)
  *
+ * With residual.normed (all layers have experts beside shared ones, and no rows are recorded):
+ *   block  = norm(norm(routed) + norm(shared(norm(hidden))))
+ *   hidden = (hidden + block) * the layer's scale
+ * each norm with weights of its own; x and routed, which hooks see and tables are made of, are as above.
+ *
  * One implementation serves every caller: calibration, all lanes of a validation with their probes, common input, replays;
  * float32 and bfloat16.  The backends differ only in how the tokens of a run are cut into calls of the block:
  *
@@ -41,7 +46,7 @@ typedef struct {
 
 /* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */
 typedef struct {
-    float *u;              /* [T, H]; used with several residual streams */
+    float *u;              /* [T, H]; used with several residual streams, and with residual.normed */
     float *input;          /* [T, H] normed hidden states; see exf_moe_needs */
     exf_matrix x;          /* [T, H] of N: operand of the products; equals input in float32 */
     exf_matrix outputs;    /* [T, K, H] of N */
@@ -179,8 +184,12 @@ exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf
                              const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
 /* Returns 1 if the layer has shared experts, or is dense. */
 int exf_moe_has_shared(const exf_moe_layer *l);
-/* Runs the SwiGLU network of a dense layer, or the shared experts of an MoE layer as one, into m->shared. */
-void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, int n);
+/* Runs the SwiGLU network of a dense layer, or the shared experts of an MoE layer as one, into m->shared.  hidden: the n rows
+ * that shared experts with a norm of their own read. */
+void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, int n);
+/* Ends a block of an architecture with residual.normed from m->routed, summed, and m->shared: m->block, and in the last sweep
+ * hidden. */
+void exf_moe_sum_normed(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, int n);
 
 /* ---- what the hooks see of a block (experts_observe.c) ------------------------------------------- */
 

@@ -88,7 +88,7 @@ exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, in
 {
     return (exf_expert_shape){.n_tokens = n_tokens, .n_experts = n_experts, .top_k = top_k, .d_model = a->d_model,
                               .d_expert = width, .limit = (float)a->swiglu_limit,
-                              .slope = (float)a->swiglu_slope, .shift = (float)a->swiglu_shift};
+                              .slope = (float)a->swiglu_slope, .shift = (float)a->swiglu_shift, .gelu = a->gelu};
 }
 
 /* Returns the bytes of workspace that the experts of any layer need: routed, shared, dense. */
@@ -114,15 +114,15 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
 {
     size_t t = (size_t)n_tokens, h = (size_t)a->d_model, k = (size_t)a->top_k, shown = t < EXF_MOE_BLOCK ? t : EXF_MOE_BLOCK;
     exf_number number = exf_moe_number(compute);
-    int streams = a->residual.streams > 1, wide = number == EXF_NUMBER_F32;
-    m->u = exf_arena_take(arena, streams ? t * h : 0);
+    int streams = a->residual.streams > 1, normed = a->residual.normed, wide = number == EXF_NUMBER_F32;
+    m->u = exf_arena_take(arena, streams || normed ? t * h : 0);
     m->input = !needs->sent && (wide || needs->input) ? exf_arena_take(arena, t * h) : NULL;
     m->x = wide ? exf_f32(m->input) : exf_take_matrix(arena, t * h, number);
     m->outputs = exf_take_matrix(arena, t * k * h, number);
     m->shared = exf_take_matrix(arena, a->d_shared || a->d_ffn ? t * h : 0, number);
     m->shared_weights = exf_arena_take(arena, a->d_shared ? t : 0);
-    m->routed = needs->routed ? exf_arena_take(arena, t * h) : NULL;
-    m->block = needs->block || streams ? exf_arena_take(arena, t * h) : NULL;
+    m->routed = needs->routed || normed ? exf_arena_take(arena, t * h) : NULL;
+    m->block = needs->block || streams || normed ? exf_arena_take(arena, t * h) : NULL;
     m->probe_outputs = exf_take_matrix(arena, needs->probes ? t * k * h : 0, number);
     m->probe_routed = exf_arena_take(arena, needs->probes ? t * h : 0);
     m->probe_ids = exf_take_bytes(arena, sizeof(int32_t) * (needs->probes ? t * k : 0));
@@ -185,7 +185,7 @@ int exf_moe_has_shared(const exf_moe_layer *l)
     return l->moe_index < 0 || exf_matrix_of(l->weights, EXF_W_SHARED_GATE).p != NULL;
 }
 
-void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, int n)
+void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, int n)
 {
     const exf_architecture *a = &l->model->arch;
     const exf_layer_weights *lw = l->weights;
@@ -193,10 +193,40 @@ void exf_moe_run_shared(const exf_moe_layer *l, exf_workspace *w, const exf_moe_
     exf_expert_matrices network = dense ? matrices_of(lw, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN)
                                         : matrices_of(lw, EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN);
     exf_expert_shape shape = exf_expert_shape_of(a, n, 1, 1, width);
-    const float *gate = lw->w[EXF_W_SHARED_SWITCH];
+    const float *gate = lw->w[EXF_W_SHARED_SWITCH], *norm = lw->w[EXF_W_SHARED_NORM];
+    exf_matrix x = m->x;
     if (!exf_moe_has_shared(l)) return;
+    if (norm) {
+        x = (exf_matrix){m->u, x.number};
+        if (x.number == EXF_NUMBER_BF16)
+            w->b->gpu->rmsnorm_rounded(w->q, exf_moe_data(x), NULL, hidden, norm, n, a->d_model, a->norm_eps);
+        else
+            w->b->rmsnorm(w->q, m->u, a->d_model, hidden, a->d_model, norm, n, a->d_model, a->norm_eps);
+    }
     w->b->zero(w->q, m->only, (size_t)n * sizeof *m->only);
-    w->b->experts(w->q, m->shared, m->x, m->only, &network, &shape, m->experts);
+    w->b->experts(w->q, m->shared, x, m->only, &network, &shape, m->experts);
     w->times.flops += 6.0 * n * a->d_model * width;
     if (!dense && gate) w->b->switch_weights(w->q, m->shared_weights, m->input, gate, n, a->d_model);
+}
+
+/* ---- the sum of a block whose parts are normed --------------------------------------------------- */
+
+void exf_moe_sum_normed(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, int n)
+{
+    const exf_architecture *a = &l->model->arch;
+    float *const *weights = l->weights->w;
+    int h = a->d_model;
+    size_t all = (size_t)n * (size_t)h;
+    w->b->rmsnorm(w->q, m->block, h, m->routed, h, weights[EXF_W_ROUTED_OUT_NORM], n, h, a->norm_eps);
+    const float *shared = m->shared.p;
+    if (m->shared.number == EXF_NUMBER_BF16) {
+        w->b->gpu->widen(w->q, m->u, m->shared.p, all);
+        shared = m->u;
+    }
+    w->b->rmsnorm(w->q, m->u, h, shared, h, weights[EXF_W_SHARED_OUT_NORM], n, h, a->norm_eps);
+    w->b->add(w->q, m->block, m->u, all);
+    w->b->rmsnorm(w->q, m->block, h, m->block, h, weights[EXF_W_BLOCK_OUT_NORM], n, h, a->norm_eps);
+    if (!l->last) return;
+    w->b->add(w->q, hidden, m->block, all);
+    w->b->scale(w->q, hidden, all, 1, weights[EXF_W_LAYER_SCALE]);
 }

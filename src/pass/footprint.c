@@ -125,7 +125,7 @@ static void count_fixed(plan_inputs *w)
     size_t n_tokens = w->batch->n_tokens;
     uint64_t routes = exf_route_set_bytes(n_tokens, a->top_k) * exf_demand_route_sets(w->d), tokens = n_tokens * sizeof(int32_t);
     uint64_t rotary = sizeof(float) * (uint64_t)w->batch->max_tokens *
-                      (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+                      (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim + a->rope[EXF_ROPE_WIDE].dim);
     if (a->mla.query_beta > 0 && w->batch->max_tokens > a->mla.query_length)
         rotary += sizeof(float) * (uint64_t)w->batch->max_tokens;
     uint64_t slot_logits = w->d->slot_logits ? (uint64_t)a->top_k : 0;
@@ -283,6 +283,9 @@ exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, c
                             const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err)
 {
     const exf_backend *b = exf_backend_of(o);
+    if (m->arch.residual.normed && recorded)
+        return exf_fail(err, EXF_MODEL, "%s: layers of a %s are not run from recorded hidden states, since their router and dense "
+                        "network read others; give texts in place of the capture", m->config_path, m->family->name);
     size_t queues = recorded ? 1 : o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     plan_inputs w = {.b = b, .compute = (exf_compute)o->compute, .m = m, .batch = batch, .d = d,
                      .needs = exf_moe_needs_of(b, &m->arch, d), .replay = recorded != NULL,

@@ -33,11 +33,13 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
         w->b->rmsnorm(w->q, m->normed, h, u, h, norm, n, h, a->norm_eps);
         call.input = m->normed;
     }
-    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
+    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1 && !a->residual.normed) {
+        /* the last product adds to the hidden states itself */
         call.out = hidden;
         call.beta = 1;
     }
     exf_mixer_of(a->mixer[layer])->run(&call);
+    if (a->residual.normed) w->b->rmsnorm(w->q, m->mixed, h, m->mixed, h, lw->w[EXF_W_MIXER_OUT_NORM], n, h, a->norm_eps);
     if (call.beta == 0) exf_residual_update(w->b, w->q, a, hidden, m->mixed, n, m->mixing);
     w->times.flops += mixer_flops(s, span);
 }
@@ -82,7 +84,22 @@ static int needs_squares(const exf_pass *p)
     return 0;
 }
 
-/* Runs the router; where something reads the logits they are left in s->logits, and in s->logits_there. */
+/* Norms the router's input with the weights of a role, in the form that its product reads. */
+static exf_matrix norm_input(const exf_step *s, exf_workspace *w, const exf_mixer_arrays *m, const float *u, exf_role role, int n)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_layer_weights *lw = &s->p->weights_now;
+    if (lw->router_split) {
+        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, needs_squares(s->p) ? m->squares : NULL, u, lw->w[role], n,
+                                 a->d_model, a->norm_eps);
+        return exf_bf16((const uint16_t *)(const void *)m->normed);
+    }
+    w->b->rmsnorm(w->q, m->normed, a->d_model, u, a->d_model, lw->w[role], n, a->d_model, a->norm_eps);
+    return exf_f32(m->normed);
+}
+
+/* Runs the router; where something reads the logits they are left in s->logits, and in s->logits_there.  What hooks see is
+ * the experts' input, which a router may read under a norm of its own. */
 static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span,
                                const exf_mixer_arrays *m, exf_err *err)
 {
@@ -93,23 +110,17 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     size_t slot = span->offset * (size_t)a->top_k;
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, exf_moe_mixing(&s->moe, span->offset));
-    exf_matrix x = exf_f32(m->normed);
     size_t n_logits = (size_t)n * (size_t)a->n_experts;
     float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;
     if (s->logits_there) logits = s->logits_there + span->offset * (size_t)a->n_experts;
     exf_code rc = EXF_OK;
-    if (lw->router_split) {
-        x = exf_bf16((const uint16_t *)(const void *)m->normed);
-        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, needs_squares(s->p) ? m->squares : NULL, u,
-                                 lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
-    } else {
-        w->b->rmsnorm(w->q, m->normed, a->d_model, u, a->d_model, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
-    }
+    const exf_matrix x = norm_input(s, w, m, u, a->residual.normed ? EXF_W_ROUTER_NORM : EXF_W_FFN_NORM, n);
     exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
                     s->mask, logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
     if (s->moe.slot_logits)
         w->b->gpu->slot_logits(w->q, s->moe.slot_logits + slot, logits, routes->ids_device + slot, n, a->n_experts, a->top_k);
+    if (a->residual.normed) norm_input(s, w, m, u, EXF_W_FFN_NORM, n);
     EXF_TRY(show_sequence(s, w, span, m, logits, err));
     if (to && w->b->gpu) EXF_TRY(w->b->download(w->q, to, logits, n_logits * sizeof *to, err));
 out:

@@ -38,6 +38,7 @@ static exf_code make_table(exf_rope_tables *p, int kind, const exf_backend *b, e
         exf_rope_yarn_frequencies(inv_freq, s->dim, s->theta, &yarn);
     else
         exf_rope_frequencies(inv_freq, s->dim, s->theta);
+    for (size_t i = (size_t)s->turned / 2; s->turned && i < half; i++) inv_freq[i] = 0;
     exf_rope_table(table, table + n, inv_freq, s->dim, max_tokens, s->amplitude > 0 ? s->amplitude : 1);
     b->upload(q, p->cosine[kind], table, n * sizeof(float));
     b->upload(q, p->sine[kind], table + n, n * sizeof(float));

@@ -66,13 +66,15 @@ double exf_pass_waited(const exf_pass *p)
 
 enum { CHUNK = 1024 }; /* rows that the CPU uploads at a time */
 
-/* Writes a token's embedding to every residual stream of its row. */
+/* Writes a token's embedding, scaled where the model says so, to every residual stream of its row. */
 static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, const float *table)
 {
     size_t h = (size_t)p->model->arch.d_model, streams = (size_t)p->model->arch.residual.streams;
     for (size_t t = 0; t < n; t++)
         for (size_t k = 0; k < streams; k++)
             memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
+    if (p->model->arch.embed_scale > 0)
+        for (size_t i = 0; i < n * streams * h; i++) rows[i] *= (float)p->model->arch.embed_scale;
 }
 
 /* Uploads the table as it is stored and looks tokens up on the GPU. */
@@ -87,6 +89,7 @@ static exf_code embed_gpu(exf_pass *p, exf_err *err)
         float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
         p->b->gpu->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_device + g->row, g->n_rows, a->d_model,
                          a->residual.streams);
+        if (a->embed_scale > 0) p->b->scale(q, rows, g->n_rows * exf_row_width(a), (float)a->embed_scale, NULL);
         exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
     }
     return p->b->finish(q, err);

@@ -14,6 +14,7 @@ static exf_router_rules rules_of(const exf_architecture *a, const exf_layer_weig
         .score = r->score, .n_experts = a->n_experts, .top_k = a->top_k, .n_groups = r->n_groups, .top_groups = r->top_groups,
         .group_top2 = r->group_score == EXF_GROUP_TOP2_SUM, .renormalise = r->renormalise, .epsilon = r->epsilon,
         .scaling = r->scaling, .bias = mask ? mask + a->n_experts : lw->w[EXF_W_ROUTER_BIAS], .table = lw->w[EXF_W_ROUTER_TABLE],
+        .expert_scale = lw->w[EXF_W_EXPERT_SCALE],
     };
 }
 
@@ -23,7 +24,8 @@ void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix
     exf_router_rules rules = rules_of(a, lw, mask);
     int h = input.number == EXF_NUMBER_BF16 ? 2 * a->d_model : a->d_model;
     exf_matrix w = input.number == EXF_NUMBER_BF16 ? exf_bf16(lw->router_split) : exf_f32(lw->w[EXF_W_ROUTER]);
-    ws->b->gemm_xwt(ws->q, logits, a->n_experts, input, h, w, h, n_tokens, a->n_experts, h, 1, 0);
+    float alpha = a->router.input_scale > 0 ? (float)a->router.input_scale : 1;
+    ws->b->gemm_xwt(ws->q, logits, a->n_experts, input, h, w, h, n_tokens, a->n_experts, h, alpha, 0);
     if (lw->w[EXF_W_ROUTER_SHIFT]) ws->b->add_bias(ws->q, logits, lw->w[EXF_W_ROUTER_SHIFT], n_tokens, a->n_experts);
     if (mask) ws->b->add_bias(ws->q, logits, mask, n_tokens, a->n_experts);
     ws->b->router(ws->q, ids, weights, logits, tokens, n_tokens, &rules, ws->router);

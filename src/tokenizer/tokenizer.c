@@ -46,8 +46,9 @@ static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *wh
     for (int i = 0; i < 2; i++) EXF_TRY(exf_part_off(doc, off[i], where, "a tokenizer", err));
     EXF_TRY(exf_normalizer_load(&t->normalizer, exf_json_get(doc, "normalizer"), where, err));
     EXF_TRY(exf_bpe_load(&t->bpe, exf_json_get(doc, "model"), where, err));
-    if (t->bpe->fallback) EXF_TRY(exf_metaspace_load(&t->metaspace, exf_json_get(doc, "pre_tokenizer"), where, err));
-    else EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
+    const exf_json *pre = exf_json_get(doc, "pre_tokenizer");
+    if (t->bpe->fallback) EXF_TRY(exf_metaspace_load(&t->metaspace, &t->normalizer, pre, where, err));
+    else EXF_TRY(exf_splitter_load(&t->splitter, pre, where, err));
     EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
     EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, &t->normalizer, where, err));
 out:

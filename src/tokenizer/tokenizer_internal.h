@@ -122,8 +122,9 @@ int exf_ends_with_metaspace(const char *text, size_t len);
 typedef enum { EXF_PREPEND_NEVER, EXF_PREPEND_FIRST, EXF_PREPEND_ALWAYS } exf_prepend;
 typedef struct { int replaces, split; exf_prepend prepend; } exf_metaspace;
 
-/* part: the "pre_tokenizer" object: null or Metaspace. */
-exf_code exf_metaspace_load(exf_metaspace *m, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+/* part: the "pre_tokenizer" object: null or Metaspace, or a Split at blanks where the normalizer leaves none, which is as null. */
+exf_code exf_metaspace_load(exf_metaspace *m, const exf_normalizer *n, const exf_json *part, const char *where,
+                            exf_err *err) EXF_CHECKED;
 /* Calls emit for each pre-token.  words: a cut in front of any "▁" that follows something else changes no id; work: a buffer;
  * first: the text is where the document begins. */
 exf_code exf_metaspace_run(const exf_metaspace *m, int words, exf_text *work, int first, const char *text, size_t len,

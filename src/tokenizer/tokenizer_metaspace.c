@@ -42,14 +42,26 @@ static exf_code load_scheme(exf_metaspace *m, const exf_json *part, const char *
     return EXF_OK;
 }
 
-exf_code exf_metaspace_load(exf_metaspace *m, const exf_json *part, const char *where, exf_err *err)
+/* Returns 1 for a Split at blanks, as Gemma has it, of a text from which the normalizer's last step takes all of them. */
+static int splits_nothing(const exf_normalizer *n, const exf_json *part)
+{
+    const exf_json *pattern = exf_json_get(part, "pattern");
+    const char *at = exf_json_type(pattern) == EXF_JSON_OBJECT ? exf_json_string(exf_json_get(pattern, "String"), NULL) : NULL;
+    const exf_normal_step *last = n->n ? &n->step[n->n - 1] : NULL;
+    if (strcmp(exf_part_type(part), "Split") != 0 || !at || strcmp(at, " ") != 0 || !last || !last->from) return 0;
+    if (exf_json_type(exf_json_get(part, "invert")) != EXF_JSON_BOOL || exf_json_true(exf_json_get(part, "invert"))) return 0;
+    return strcmp(last->from, " ") == 0 && !memchr(last->to, ' ', last->to_len);
+}
+
+exf_code exf_metaspace_load(exf_metaspace *m, const exf_normalizer *n, const exf_json *part, const char *where, exf_err *err)
 {
     const char *replacement = exf_json_string(exf_json_get(part, "replacement"), NULL);
     *m = (exf_metaspace){0};
-    if (exf_json_type(part) == EXF_JSON_NULL) return EXF_OK;
+    if (exf_json_type(part) == EXF_JSON_NULL || splits_nothing(n, part)) return EXF_OK;
     if (strcmp(exf_part_type(part), "Metaspace") != 0)
         return exf_fail(err, EXF_MODEL,
-                        "%s: pre_tokenizer \"%s\" is not supported with byte_fallback (supported: null, Metaspace)", where,
+                        "%s: pre_tokenizer \"%s\" is not supported with byte_fallback (supported: null, Metaspace, Split at "
+                        "the blanks that normalizer Replace takes away)", where,
                         exf_part_type(part));
     if (!replacement) replacement = exf_json_type_name(exf_json_get(part, "replacement"));
     if (strcmp(replacement, EXF_METASPACE) != 0)

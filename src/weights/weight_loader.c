@@ -313,6 +313,7 @@ static exf_device_coded_rows coded_rows(const exf_weight_chunk *p, const char *d
                                    .scale_dtype = w->scale_dtype, .codes = at[EXF_STORED_CODES], .scales = at[EXF_STORED_SCALES],
                                    .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows,
                                    .block_cols = (size_t)w->block_cols, .zeros = at[EXF_STORED_ZEROS], .zero_add = w->zero_add,
+                                   .zero_carries = w->zero_carries,
                                    .groups = at[EXF_STORED_GROUPS], .factor = at[EXF_STORED_FACTOR], .divides = w->divides};
 }
 

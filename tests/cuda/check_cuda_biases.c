@@ -56,15 +56,17 @@ static const struct {
     {1, 2, 1, 8, 8, 0}, {5, 4, 2, 64, 24, 0.75f}, {67, 8, 3, 72, 40, 7}, {130, 7, 2, 65, 129, 0.75f}, {300, 16, 4, 256, 192, 7},
 };
 
-/* which: bits of the biases that there are: gate, up, down. */
+/* which: bits of the biases that there are: gate, up, down.  scaled 2: gelu. */
 static void run_experts(int at, int which, int scaled)
 {
     exf_expert_shape shape = {.n_tokens = shapes[at].t, .n_experts = shapes[at].e, .top_k = shapes[at].k, .d_model = shapes[at].h,
                               .d_expert = shapes[at].i, .limit = shapes[at].limit};
     size_t t = (size_t)shape.n_tokens, e = (size_t)shape.n_experts, k = (size_t)shape.top_k, h = (size_t)shape.d_model,
            w = (size_t)shape.d_expert;
-    shape.slope = scaled ? 1.702f : 0;
-    shape.shift = scaled ? 1 : 0;
+    shape.slope = scaled == 1 ? 1.702f : 0;
+    shape.shift = scaled == 1 ? 1 : 0;
+    shape.gelu = scaled == 2;
+    if (shape.gelu) shape.limit = 0;
     int32_t *chosen;
     exf_err err;
     ck_ok(exf_mem_new(&chosen, t * k, sizeof *chosen, "ids", &err), err);
@@ -91,7 +93,7 @@ static void run_experts(int at, int which, int scaled)
 
 START_TEST(experts_with_biases_are_near)
 {
-    for (int scaled = 0; scaled < 2; scaled++)
+    for (int scaled = 0; scaled < 3; scaled++)
         for (int which = 0; which < 8; which++) run_experts(_i, which, scaled);
 }
 END_TEST

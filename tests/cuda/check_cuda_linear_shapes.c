@@ -40,6 +40,7 @@ static const boundary boundaries[] = {
     {"linear/linear_cuda.cu", "c.divides", OPTIONS, 3},
     {"linear/linear_cuda.cu", "c.groups", OPTIONS, 5},
     {"linear/linear_cuda.cu", "c.zero_add", OPTIONS, 7},
+    {"linear/linear_cuda.cu", "c.zero_carries", OPTIONS, 6},
     {"linear/linear_cuda.cu", "? 16 : 8", CODES_AT, 2},
     {"linear/linear_cuda.cu", "? 16 : 8", CODES_AT, 4},
 };
@@ -133,6 +134,7 @@ static void decode_on_cpu(coded *c, const shape *s)
     exf_coded_rows host = {.codes = c->codes, .scales = c->scales, .rows = c->rows, .cols = c->cols,
                            .block_rows = (size_t)s->at[BLOCK_ROWS], .block_cols = (size_t)s->at[BLOCK_COLS], .step = 1,
                            .zeros = options & 1 ? c->zeros : NULL, .zero_add = options & 2 ? 1 : 0,
+                           .zero_carries = (options & 6) == 6,
                            .groups = options & 4 ? (uint8_t *)c->order : NULL, .all_rows = c->rows};
     exf_dequantize(c->want, coding[format], &host);
 }
@@ -186,6 +188,7 @@ static exf_device_coded_rows put_coded(const coded *c, const shape *s, void *hel
     if (integers) {
         r.zeros = options & 1 ? held[2] : NULL;
         r.zero_add = options & 2 ? 1 : 0;
+        r.zero_carries = (options & 6) == 6;
         r.groups = options & 4 ? held[3] : NULL;
     } else if (format != EXF_DEVICE_CODED_PLAIN) {
         r.factor = options & 1 ? held[4] : NULL;

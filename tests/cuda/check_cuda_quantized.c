@@ -60,6 +60,7 @@ static void check_matrix(const exf_model *m, void *weight)
     exf_device_coded_rows c = {.coding = coding[w.coding], .scale_dtype = w.scale_dtype, .codes = on[EXF_STORED_CODES],
                                .scales = on[EXF_STORED_SCALES], .rows = rows, .cols = cols, .block_rows = (size_t)w.block_rows,
                                .block_cols = (size_t)w.block_cols, .zeros = on[EXF_STORED_ZEROS], .zero_add = w.zero_add,
+                               .zero_carries = w.zero_carries,
                                .groups = on[EXF_STORED_GROUPS], .factor = on[EXF_STORED_FACTOR], .divides = w.divides};
     check_decoded(&c, want, exf_json_key(weight));
     for (int k = 0; k < EXF_STORED_KINDS; k++) d.b->free(on[k]);

@@ -25,6 +25,7 @@ static const boundary boundaries[] = {
     {"moe/moe_router_cuda.cu", "EXF_ROUTER_SOFTMAX", SCORE, 1},
     {"moe/moe_router_cuda.cu", "r.bias ?", CHOICE, 1},
     {"moe/moe_router_cuda.cu", "r.table", CHOICE, 2},
+    {"moe/moe_router_cuda.cu", "r.expert_scale", CHOICE, 0},
 };
 
 /* K experts exist, and a model has no more than 4096. */
@@ -75,18 +76,19 @@ static void route(const shape *s, int exist)
     pair_array logits = s->at[TIES] ? pair_integers(&p, n, 23) : pair_reals(&p, n, 18, 6);
     pair_array bias = bias_of(choice, experts, exist), table = table_of(experts, k), token = pair_of(&p, tokens, T);
     pair_array ids = pair_integers(&p, slots + GUARD, 20), weights = pair_reals(&p, slots + GUARD, 21, 1);
+    pair_array factors = pair_reals(&p, (size_t)experts, 24, 2);
     pair_array scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(experts), 22, 1);
     for (int side = 0; side < 2; side++) {
         exf_router_rules r = {.score = scores[s->at[SCORE]], .n_experts = experts, .top_k = k, .n_groups = s->at[GROUPS],
                               .top_groups = s->at[KEPT], .group_top2 = s->at[TOP2], .renormalise = s->at[TIES] ? 0 : 1,
                               .epsilon = 1e-20, .scaling = 2.5, .bias = choice == 1 || choice == 2 ? bias.f[side] : NULL,
-                              .table = choice == 3 ? table.f[side] : NULL};
+                              .table = choice == 3 ? table.f[side] : NULL, .expert_scale = choice == 0 ? factors.f[side] : NULL};
         p.b[side]->router(p.q[side], ids.i[side], weights.f[side], logits.f[side], token.i[side], T, &r,
                           (double *)(void *)scratch.f[side]);
     }
     pair_equal(&ids, pairwise_name(dimensions, DIMENSIONS, s));
     pair_near(&weights, 3e-7, pairwise_name(dimensions, DIMENSIONS, s));
-    pair_array *all[] = {&logits, &bias, &table, &token, &ids, &weights, &scratch};
+    pair_array *all[] = {&logits, &bias, &table, &token, &ids, &weights, &factors, &scratch};
     for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
 }
 

@@ -113,6 +113,11 @@ START_TEST(rows_are_moved_and_added_exactly)
     ON_BOTH(p, B->scale_rows(Q, m.dense.f[s] + m.y_at, factors.f[s], m.rows, m.n));
     pair_equal(&m.dense, at_shape("scale_rows", s0));
     pair_free(&factors);
+    ON_BOTH(p, B->scale(Q, m.dense.f[s] + m.y_at, m.flat, 1.5f, NULL));
+    ON_BOTH(p, B->scale(Q, m.dense.f[s] + m.y_at, m.flat, 0.3f, m.w.f[s] + m.x_at));
+    pair_equal(&m.dense, at_shape("scale", s0));
+    ON_BOTH(p, B->soft_cap(Q, m.dense.f[s] + m.y_at, m.flat, 2));
+    pair_near(&m.dense, 1e-6, at_shape("soft_cap", s0));
     pair_free(&rows);
     pair_free(&many);
     exf_mem_free(order);

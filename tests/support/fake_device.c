@@ -113,7 +113,8 @@ static void decode(float *to, const exf_device_coded_rows *r)
     if (r->factor) memcpy(&factor, r->factor, sizeof factor);
     for (size_t i = 0; r->factor && i < n; i++) scales[i] = r->divides ? scales[i] / factor : scales[i] * factor;
     exf_coded_rows c = {.codes = r->codes, .scales = scales, .rows = r->rows, .cols = r->cols, .block_rows = r->block_rows,
-                        .block_cols = r->block_cols, .zeros = r->zeros, .zero_add = r->zero_add, .groups = r->groups,
+                        .block_cols = r->block_cols, .zeros = r->zeros, .zero_add = r->zero_add, 
+                        .zero_carries = r->zero_carries, .groups = r->groups,
                         .all_rows = r->rows, .step = 1};
     exf_dequantize(to, coding_of[r->coding], &c);
     exf_mem_free(scales);

@@ -133,7 +133,8 @@ const char *const golden_families[] = {
     "qwen3_5_moe", "deepseek_v4", "qwen3_moe_fp8",          "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next",  "mixtral",                "olmoe",              "qwen2_moe",
     "deepseek_v3", "gpt_oss", "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe",
-    "qwen3_omni_moe", "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa"};
+    "qwen3_omni_moe", "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa",
+    "gemma4"};
 
 int golden_n_families(void)
 {

@@ -272,6 +272,7 @@ START_TEST(corrections_reach_the_block)
         float added = (float)(i / h + 1) / 64;
         ck_assert(r.seen[1].routed[l][i] == r.seen[0].routed[l][i] + added);
         float block = r.seen[0].block[l][i] + added;
+        if (c.model->arch.residual.normed) continue; /* the sum's norm changes every element */
         ck_assert_msg(fabsf(r.seen[1].block[l][i] - block) <= 1e-5f * (1 + fabsf(block)),
                       "%s: element %zu of the block is %g, expected %g", c.family, i, (double)r.seen[1].block[l][i], (double)block);
     }

@@ -345,6 +345,26 @@ START_TEST(scaled_swiglu)
 }
 END_TEST
 
+START_TEST(scales_and_caps)
+{
+    enum { N = 1003 };
+    const float by = 0.7f;
+    float *before = naive_numbers(N, 14, 40), *scaled = naive_numbers(N, 14, 40), *both = naive_numbers(N, 14, 40),
+          *capped = naive_numbers(N, 14, 40);
+    exf_scale_cpu(scaled, N, 2.5f, NULL);
+    exf_scale_cpu(both, N, 2.5f, &by);
+    exf_soft_cap_cpu(capped, N, 30);
+    for (int i = 0; i < N; i++) {
+        double want = 30 * tanh((double)before[i] / 30);
+        ck_assert(scaled[i] == before[i] * 2.5f && both[i] == before[i] * (2.5f * by));
+        ck_assert_msg(fabs((double)capped[i] - want) <= 4 * 0x1p-24 * fabs(want), "%.9g: %.9g, expected %.9g", (double)before[i],
+                      (double)capped[i], want);
+    }
+    float *all[] = {before, scaled, both, capped};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
+}
+END_TEST
+
 START_TEST(sigmoid_gates_heads)
 {
     enum { ROWS = 7, D = 5, STRIDE = 11 };
@@ -396,6 +416,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, swiglu_with_and_without_limit, 0, 2);
     tcase_add_loop_test(t, scaled_swiglu, 0, 2);
     tcase_add_test(t, sigmoid_gates_heads);
+    tcase_add_test(t, scales_and_caps);
     tcase_add_test(t, bias_and_gathering);
     suite_add_tcase(s, t);
     return s;

@@ -131,10 +131,13 @@ static void naive_expert(double *out, double *off, const block *b, size_t token,
             g[i] = fmin(g[i], limit);
             u[i] = fmax(-limit, fmin(u[i], limit));
         }
-        double silu = g[i] * naive_sigmoid(slope * g[i]), value = silu * (u[i] + shift), size = fabs(u[i] + shift) + u_off[i];
+        double inner = 0.79788456080286536 * (g[i] + 0.044715 * pow(g[i], 3));
+        double silu = b->s.gelu ? g[i] / 2 * (1 + tanh(inner)) : g[i] * naive_sigmoid(slope * g[i]);
+        double value = silu * (u[i] + shift), size = fabs(u[i] + shift) + u_off[i];
         double exponent = slope == 1 ? 0 : 0x1p-24 * fabs(slope * g[i] * silu) * size; /* slope g is rounded */
+        if (b->s.gelu) exponent = 6 * 0x1p-24 * fabs(g[i]) * size; /* 1 + tanh is off by the rounding of numbers near 1 */
         u_off[i] += shift == 0 ? 0 : 0x1p-24 * size;
-        g_off[i] = 1.1 * g_off[i] * size + fabs(silu) * u_off[i] + 8 * 0x1p-24 * fabs(value) + exponent; /* |silu'| < 1.1 */
+        g_off[i] = 1.14 * g_off[i] * size + fabs(silu) * u_off[i] + 8 * 0x1p-24 * fabs(value) + exponent; /* |gelu'| < 1.14 */
         g[i] = value;
     }
     linear(out, off, g, g_off, b->down + at, h, width);
@@ -219,6 +222,16 @@ START_TEST(experts_with_biases_are_near)
             assert_outputs(&b, &b.s, 0);
             free_block(&b);
         }
+}
+END_TEST
+
+START_TEST(experts_with_gelu_are_near)
+{
+    block b = make_block(shapes[_i], SOME_EMPTY);
+    b.s.gelu = 1;
+    run(&b, &b.s, b.ids);
+    assert_outputs(&b, &b.s, 0);
+    free_block(&b);
 }
 END_TEST
 
@@ -508,6 +521,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, experts_of_small_integers_are_exact, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_of_reals_are_near, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_with_biases_are_near, 0, COUNT(shapes));
+    tcase_add_loop_test(t, experts_with_gelu_are_near, 0, COUNT(shapes));
     tcase_add_test(t, wide_experts_are_near);
     tcase_add_test(t, parts_of_the_experts_are_the_whole);
     tcase_add_test(t, an_expert_may_repeat_in_a_row);

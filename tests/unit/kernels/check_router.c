@@ -89,6 +89,17 @@ START_TEST(a_bias_chooses_but_does_not_weigh)
 END_TEST
 
 /* Groups of two: {.9 .1} {.6 .55} {.5 .5}, as sigmoids. */
+/* The factor of an expert is on its weight, after the sum, and weights fall with it. */
+START_TEST(a_factor_of_an_expert_weighs_but_does_not_choose)
+{
+    const float factor[] = {9, 9, 2, 0.5f};
+    exf_router_rules r = rules_for(4, 2, EXF_ROUTER_SOFTMAX);
+    r.renormalise = 1;
+    r.expert_scale = factor;
+    expect(&r, tenths, IDS{2, 3}, WEIGHTS{6 / 7.0, 2 / 7.0});
+}
+END_TEST
+
 START_TEST(groups_by_their_best_or_their_two_best)
 {
     const float z[] = {2.1972246f, -2.1972246f, 0.4054651f, 0.2006707f, 0, 0};
@@ -351,6 +362,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_other_scores);
     tcase_add_test(t, ties_go_to_the_lower_number);
     tcase_add_test(t, a_bias_chooses_but_does_not_weigh);
+    tcase_add_test(t, a_factor_of_an_expert_weighs_but_does_not_choose);
     tcase_add_test(t, groups_by_their_best_or_their_two_best);
     tcase_add_test(t, masked_choices_lose_to_negative_ones);
     tcase_add_test(t, missing_experts_are_never_chosen);

@@ -64,10 +64,14 @@ static const struct { size_t begin, end; } not_compared[] = {
     LAYERS(compressed.ratio), LAYERS(mixer), LAYERS(is_moe), {AT(traits), END(traits)}, {AT(model_traits), END(model_traits)},
     {AT(n_moe_layers), END(n_moe_layers)}, {AT(dim), END(dim)}, {AT(prefix), END(prefix)},
     {END(rope[0].yarn), AT(rope[0].factor)}, {END(rope[1].yarn), AT(rope[1].factor)},
+    {END(rope[2].yarn), AT(rope[2].factor)}, {END(rope[0].turned), AT(rope[1])}, {END(rope[1].turned), AT(rope[2])},
+    {END(rope[2].turned), AT(attention)}, {END(attention.gated), AT(attention.clip)}, {END(attention.window), AT(mla)},
+    {END(residual.normed), AT(d_ffn)}, {END(gelu), AT(swiglu_limit)},
     {END(rope[0].truncate), AT(rope[0].amplitude)}, {END(rope[1].truncate), AT(rope[1].amplitude)},
+    {END(rope[2].truncate), AT(rope[2].amplitude)},
     {END(mla.v_dim), AT(mla.score_scale)}, {END(mla.index_interleaved), AT(deltanet)},
     {END(deltanet.conv_width), AT(compressed)}, {END(compressed.ratio), AT(residual)},
-    {END(d_shared), AT(swiglu_limit)}, {END(router.renormalise), AT(router.epsilon)}, {END(is_moe), AT(traits)},
+    {END(router.renormalise), AT(router.epsilon)}, {END(router.expert_scaled), AT(router.scaling)}, {END(is_moe), AT(traits)},
     {END(dim), AT(prefix)},
 };
 
@@ -102,7 +106,7 @@ START_TEST(traits_of_layouts_are_not_in_it)
 {
     const unsigned compared =
         ~(unsigned)(EXF_T_DENSE | EXF_T_MOE | EXF_T_ATTENTION | EXF_T_MLA | EXF_T_DELTANET | EXF_T_COMPRESSED | EXF_T_Q_LORA |
-                    EXF_T_NO_Q_LORA | EXF_T_RATIO_SHORT | EXF_T_RATIO_LONG | EXF_T_UNTIED);
+                    EXF_T_NO_Q_LORA | EXF_T_RATIO_SHORT | EXF_T_RATIO_LONG | EXF_T_UNTIED | EXF_T_NARROW);
     exf_architecture a = {.n_layers = 1};
     exf_text none, one;
     text_of(&a, &none);

@@ -47,7 +47,7 @@ START_TEST(both_spellings_mean_the_same)
     ck_assert_mem_eq(&released.compressed, &normalised.compressed, sizeof released.compressed);
     ck_assert_mem_eq(released.traits, normalised.traits, sizeof released.traits);
     ck_assert_mem_eq(released.dim, normalised.dim, sizeof released.dim);
-    for (int i = 0; i < EXF_ROPES; i++) {
+    for (int i = EXF_ROPE_MAIN; i <= EXF_ROPE_COMPRESSED; i++) {
         const exf_rope_spec *a = &released.rope[i], *b = &normalised.rope[i];
         ck_assert(a->dim == 8 && b->dim == 8 && a->theta == b->theta && a->yarn == b->yarn && a->factor == b->factor);
         ck_assert(a->amplitude == b->amplitude && a->original_length == b->original_length && a->interleaved && b->interleaved);

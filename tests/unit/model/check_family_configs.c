@@ -81,6 +81,23 @@ static const struct { const char *golden, *from, *to, *words; } refused[] = {
      "\"indexer_types\"[1] none"},
     {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"indexer_types\": [\"shared\", \"full\", \"full\"]", "layer 0"},
     {"glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_pattern\": \"FSS\"", "\"index_topk_pattern\" FSS"},
+    {"gemma4", "\"enable_moe_block\": true", "\"enable_moe_block\": false", "\"enable_moe_block\""},
+    {"gemma4", "\"hidden_size_per_layer_input\": 0", "\"hidden_size_per_layer_input\": 16", "\"hidden_size_per_layer_input\" 16"},
+    {"gemma4", "\"hidden_size_per_layer_input\": 0,", "", "\"hidden_size_per_layer_input\" 256"},
+    {"gemma4", "\"num_kv_shared_layers\": 0", "\"num_kv_shared_layers\": 2", "\"num_kv_shared_layers\" 2"},
+    {"gemma4", "\"use_double_wide_mlp\": false", "\"use_double_wide_mlp\": true", "\"use_double_wide_mlp\" true"},
+    {"gemma4", "\"use_bidirectional_attention\": \"vision\"", "\"use_bidirectional_attention\": \"all\"",
+     "\"use_bidirectional_attention\" all"},
+    {"gemma4", "gelu_pytorch_tanh", "silu", "\"hidden_activation\" silu"},
+    {"gemma4", "\"rope_type\": \"proportional\"", "\"rope_type\": \"yarn\"", "\"rope_type\" yarn"},
+    {"gemma4", "\"rope_type\": \"proportional\"", "\"factor\": 8.0, \"rope_type\": \"proportional\"", "\"factor\" 8"},
+    {"gemma4", "\"sliding_attention\": {", "\"other\": {", "\"rope_parameters\" \"sliding_attention\""},
+    {"gemma4", "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 1.5", "\"partial_rotary_factor\" 1.5"},
+    {"gemma4", "\"global_head_dim\": 32", "\"per_layer_config\": {\"2\": {\"head_dim\": 32}}", "\"per_layer_config\" 1 2"},
+    {"gemma4", "\"global_head_dim\": 32", "\"per_layer_config\": {\"1\": {\"head_dim\": 32}}", "\"per_layer_config\" \"1\""},
+    {"gemma4", "\"global_head_dim\": 32", "\"per_layer_config\": {\"2\": {\"head_dim\": 32}, \"4\": {\"head_dim\": 16}}",
+     "\"per_layer_config.4\" 16 32"},
+    {"gemma4", "\"num_global_key_value_heads\": 1", "\"num_global_key_value_heads\": 3", "4 3"},
     {"qwen3_next", "\"num_experts\": 16", "\"num_experts\": 16, \"quantization_config\": {\"quant_method\": \"mxfp4\"}",
      "\"mxfp4\" MXFP4"},
 };
@@ -160,6 +177,25 @@ START_TEST(attention_biases_follow_the_config)
 }
 END_TEST
 
+/* Wide heads may be listed a layer, as transformers saves them; without numbers of their own they have those of the others. */
+START_TEST(wide_heads_are_either_spelling)
+{
+    exf_model *m;
+    ck_ok(open_changed(&m, "gemma4", "\"global_head_dim\": 32",
+                       "\"per_layer_config\": {\"2\": {\"head_dim\": 64, \"num_key_value_heads\": 4}, \"4\": {\"head_dim\": 64, "
+                       "\"num_key_value_heads\": 4}}"), e);
+    ck_assert(m->arch.attention.wide_head_dim == 64 && m->arch.attention.wide_kv_heads == 4);
+    ck_assert(m->arch.rope[EXF_ROPE_WIDE].dim == 64 && m->arch.rope[EXF_ROPE_WIDE].turned == 16);
+    exf_model_close(m);
+    ck_ok(open_changed(&m, "gemma4", "\"attention_k_eq_v\": true", "\"attention_k_eq_v\": false"), e);
+    ck_assert(m->arch.attention.wide_kv_heads == 2 && m->arch.traits[2] & EXF_T_OWN_VALUES);
+    exf_model_close(m);
+    ck_ok(open_changed(&m, "gemma4", "\"rope_parameters\"", "\"unread\""), e);
+    ck_assert(m->arch.rope[EXF_ROPE_WIDE].theta == 1e6 && m->arch.rope[EXF_ROPE_WIDE].turned == 8);
+    exf_model_close(m);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("family_configs");
@@ -171,6 +207,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, slope_and_limit_are_read);
     tcase_add_test(t, layers_may_share_an_indexer);
     tcase_add_test(t, attention_biases_follow_the_config);
+    tcase_add_test(t, wide_heads_are_either_spelling);
     suite_add_tcase(s, t);
     return s;
 }

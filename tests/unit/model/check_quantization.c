@@ -41,6 +41,12 @@ START_TEST(schemes_that_are_read)
          {.formats = EXF_FORMAT_FP8, .block_rows = 64, .block_cols = 128}},
         {GROUP(FLOAT(4, "\"strategy\": \"tensor_group\", \"group_size\": 16")), {.formats = EXF_FORMAT_NVFP4}},
         {GROUP(FLOAT(4, "\"strategy\": \"group\", \"group_size\": 32")), {.formats = EXF_FORMAT_MXFP4}},
+        {GROUP(FLOAT(8, "\"strategy\": \"group\", \"group_size\": 32")), {.formats = EXF_FORMAT_MXFP8}},
+        {"\"quant_method\": \"modelopt\", \"quant_algo\": \"MXFP8\"", {.formats = EXF_FORMAT_MXFP8}},
+        {"\"quant_method\": \"mxfp8\", \"weight_block_size\": [1, 32]",
+         {.formats = EXF_FORMAT_MXFP8, .fp8 = 1, .e8m0_scales = 1, .block_rows = 1, .block_cols = 32}},
+        {"\"quant_method\": \"mxfp8\"",
+         {.formats = EXF_FORMAT_MXFP8, .fp8 = 1, .e8m0_scales = 1, .block_rows = 1, .block_cols = 32}},
         {CT "\"format\": \"mixed-precision\", \"config_groups\": {\"a\": {\"weights\": null}, \"b\": {\"weights\": {" FLOAT(
              8, "\"strategy\": \"channel\"") "}}, \"c\": {\"weights\": {" INT4("\"group_size\": 32") "}}}",
          {.formats = EXF_FORMAT_FP8 | EXF_FORMAT_INT4, .group_cols = 32}},
@@ -76,14 +82,16 @@ START_TEST(schemes_that_are_refused_by_name)
     static const char *const c[][2] = {
         {GROUP("\"num_bits\": 8, \"type\": \"int\", \"strategy\": \"channel\""), "group_0.weights\" is int of 8 bits, channel"},
         {GROUP("\"num_bits\": 2, \"type\": \"int\", \"group_size\": 32"), "int of 2 bits, group, groups of 32"},
-        {GROUP(FLOAT(8, "\"strategy\": \"group\", \"group_size\": 32")), "float of 8 bits, group, groups of 32"},
+        {GROUP(FLOAT(8, "\"strategy\": \"group\", \"group_size\": 64")), "float of 8 bits, group, groups of 64"},
         {GROUP("\"num_bits\": 8, \"type\": \"float\", \"symmetric\": false"), "asymmetric float of 8 bits, tensor"},
         {GROUP(FLOAT(6, "\"strategy\": \"group\", \"group_size\": 32")), "float of 6 bits"},
         {GROUP(FLOAT(4, "\"strategy\": \"group\", \"group_size\": 16")), "float of 4 bits, group, groups of 16"},
         {GROUP(FLOAT(8, "\"strategy\": \"block\", \"block_structure\": [64]")), "block_structure\" is an array of 1"},
         {CT "\"format\": \"marlin-24\", \"config_groups\": {}", "format\" is \"marlin-24\", a scheme that is not read"},
         {CT "\"format\": \"int-quantized\", \"config_groups\": {}", "\"int-quantized\""},
-        {CT "\"config_groups\": {\"g\": {\"format\": \"mxfp8-quantized\"}}", "config_groups.g.format\" is \"mxfp8-quantized\""},
+        {CT "\"config_groups\": {\"g\": {\"format\": \"mxfp6-packed\"}}", "config_groups.g.format\" is \"mxfp6-packed\""},
+        {"\"quant_method\": \"mxfp8\", \"weight_block_size\": [32, 32]", "weight_block_size\" is [32, 32], expected [1, 32]"},
+        {"\"quant_method\": \"mxfp8\", \"fmt\": \"e5m2\"", "fmt\" is \"e5m2\""},
         {CT "\"config_groups\": {\"g\": {\"weights\": null}}", "config_groups\" has no group with weights"},
         {CT "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}", "sparsity_config.format\" is \"sparse-24-bitmask\""},
         {CT "\"transform_config\": {\"config_groups\": {\"u\": {}}}", "transform_config\" rotates weights (u)"},
@@ -161,6 +169,7 @@ static const exf_quantization int4 = {.quantizer = EXF_QUANTIZER_COMPRESSED, .fo
                                       .zeros = 1},
                               fp4 = {.quantizer = EXF_QUANTIZER_COMPRESSED, .formats = EXF_FORMAT_NVFP4 | EXF_FORMAT_MXFP4},
                               fp8 = {.quantizer = EXF_QUANTIZER_MODELOPT, .formats = EXF_FORMAT_FP8},
+                              mxfp8 = {.quantizer = EXF_QUANTIZER_MODELOPT, .formats = EXF_FORMAT_FP8 | EXF_FORMAT_MXFP8},
                               awq = {.quantizer = EXF_QUANTIZER_AWQ, .formats = EXF_FORMAT_INT4, .group_cols = 32, .zeros = 1},
                               gptq = {.quantizer = EXF_QUANTIZER_GPTQ, .formats = EXF_FORMAT_INT4, .group_cols = 32, .zeros = 1};
 
@@ -189,6 +198,10 @@ START_TEST(tensors_that_do_not_fit)
          "a.weight_global_scale\" is [2], config.json says [1]"},
         {&fp8, {T("weight", F8_E4M3, 16, 64), T("weight_scale", F32, 16, 2)}, 2,
          "a.weight_scale\" is [16, 2], config.json says [16, 1] (one a row), or one number"},
+        {&mxfp8, {T("weight", F8_E4M3, 16, 64), T("weight_scale", U8, 16, 1)}, 2,
+         "a.weight_scale\" is [16, 1], config.json says [16, 2] (one per 32 columns)"},
+        {&mxfp8, {T("weight", F8_E4M3, 16, 64), T("weight_scale", BF16, 16, 2)}, 2,
+         "a.weight_scale\" is [16, 2], config.json says [16, 1] (one a row)"},
         {&awq, {T("qweight", I32, 8, 16), T("scales", F16, 2, 16)}, 2, "a.qweight\" is [8, 16], config.json says [64, 2]"},
         {&gptq, {T("qweight", I32, 64, 2), T("scales", F16, 2, 16)}, 2, "a.qweight\" is [64, 2], config.json says [8, 16]"},
         {&gptq, {T("qweight", I32, 8, 16), T("scales", F16, 2, 16), T("qzeros", I32, 2, 2), T("g_idx", I32, 63)}, 4,
@@ -227,6 +240,13 @@ START_TEST(values_that_cannot_be)
     scales[6] = 0x7f;
     ck_fails(read_tensors(&fp4, nvfp4, 3, &e), EXF_NUMERIC, e,
              "scales \"a.weight_scale\": the scale of block [1, 2] is not a number");
+    exf_tensor of_mxfp8[] = {T("weight", F8_E4M3, 16, 64), T("weight_scale", U8, 16, 2)};
+    memset(scales, 0x7f, sizeof scales);
+    of_mxfp8[1].data = scales;
+    ck_ok(read_tensors(&mxfp8, of_mxfp8, 2, &e), e);
+    scales[7] = 0xff;
+    ck_fails(read_tensors(&mxfp8, of_mxfp8, 2, &e), EXF_NUMERIC, e,
+             "scales \"a.weight_scale\": the scale of block [3, 1] is not a number");
 }
 END_TEST
 

@@ -202,6 +202,36 @@ static void route_survivors(const exf_architecture *a, const float *input, const
         weights[k] = (a->router.renormalise ? weights[k] / (chosen + a->router.epsilon) : weights[k]) * a->router.scaling;
 }
 
+/* Puts a norm of the router's own in place of the experts', which the input has, into the rows of its matrix. */
+static void take_router_norm(const golden_case *c, int layer, float *router)
+{
+    const exf_architecture *a = &c->model->arch;
+    float *own = room((size_t)a->d_model), *experts = room((size_t)a->d_model);
+    exf_err err;
+    ck_ok(exf_model_read(c->model, EXF_W_ROUTER_NORM, layer, 0, own, &err), err);
+    ck_ok(exf_model_read(c->model, EXF_W_FFN_NORM, layer, 0, experts, &err), err);
+    for (int i = 0; i < a->n_experts * a->d_model; i++)
+        router[i] *= own[i % a->d_model] / experts[i % a->d_model] * (float)a->router.input_scale;
+    exf_mem_free(own);
+    exf_mem_free(experts);
+}
+
+/* Multiplies weights by factors of the experts, and sorts them again. */
+static void take_factors(const float *factors, int top_k, int32_t *ids, double *weights)
+{
+    for (int k = 0; k < top_k; k++) {
+        int32_t id = ids[k];
+        double w = weights[k] * (double)factors[id];
+        int at = k;
+        for (; at > 0 && w > weights[at - 1]; at--) {
+            ids[at] = ids[at - 1];
+            weights[at] = weights[at - 1];
+        }
+        ids[at] = id;
+        weights[at] = w;
+    }
+}
+
 static void assert_routes_of_survivors(const golden_case *c, const golden_seen *s, int layer, const unsigned char *retained)
 {
     const exf_architecture *a = &c->model->arch;
@@ -215,8 +245,12 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
         shift = room((size_t)a->n_experts);
         ck_ok(exf_model_read(c->model, EXF_W_ROUTER_SHIFT, layer, 0, shift, &err), err);
     }
+    float *factors = a->router.expert_scaled ? room((size_t)a->n_experts) : NULL;
+    if (factors) ck_ok(exf_model_read(c->model, EXF_W_EXPERT_SCALE, layer, 0, factors, &err), err);
+    if (a->residual.normed) take_router_norm(c, layer, router);
     for (size_t row = 0; row < c->batch.n_tokens; row++) {
         route_survivors(a, s->moe_input[layer] + row * (size_t)a->d_model, router, shift, retained, ids, weights);
+        if (factors) take_factors(factors, a->top_k, ids, weights);
         for (size_t i = 0; i < k; i++) {
             double seen = (double)s->weights[layer][row * k + i];
             ck_assert_msg(fabs(seen - weights[i]) <= 1e-5 * weights[i], "%s: layer %d, row %zu, slot %zu: weight %g, expected %g",
@@ -229,6 +263,7 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
     }
     exf_mem_free(router);
     exf_mem_free(shift);
+    exf_mem_free(factors);
 }
 
 /* The token decides in a hash layer, whoever survives. */

@@ -245,7 +245,7 @@ static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_comp
     exf_number number = exf_moe_number(compute);
     size_t h = (size_t)a->d_model, k = (size_t)a->top_k, each = exf_number_bytes(number),
            shown = t < EXF_MOE_BLOCK ? t : EXF_MOE_BLOCK;
-    int streams = a->residual.streams > 1, wide = number == EXF_NUMBER_F32;
+    int normed = a->residual.normed, streams = a->residual.streams > 1 || normed, wide = number == EXF_NUMBER_F32;
     exf_expert_shape routed = exf_expert_shape_of(a, (int)t, a->n_experts, a->top_k, a->d_expert);
     note(&s, "u", m->u, streams ? t * h * 4 : 0);
     note(&s, "input", m->input, wide || needs->input ? t * h * 4 : 0);
@@ -253,7 +253,7 @@ static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_comp
     note(&s, "outputs", m->outputs.p, t * k * h * each);
     note(&s, "shared", m->shared.p, a->d_shared || a->d_ffn ? t * h * each : 0);
     note(&s, "shared weights", m->shared_weights, a->d_shared ? t * 4 : 0);
-    note(&s, "routed", m->routed, needs->routed ? t * h * 4 : 0);
+    note(&s, "routed", m->routed, needs->routed || normed ? t * h * 4 : 0);
     note(&s, "block", m->block, needs->block || streams ? t * h * 4 : 0);
     note(&s, "probe outputs", m->probe_outputs.p, needs->probes ? t * k * h * each : 0);
     note(&s, "probe routed", m->probe_routed, needs->probes ? t * h * 4 : 0);
@@ -265,7 +265,7 @@ static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_comp
     ck_assert(m->outputs.number == number && m->x.number == number && m->shared.number == number &&
               m->probe_outputs.number == number);
     if (wide) ck_assert_ptr_eq(m->x.p, m->input);
-    if (!needs->routed) ck_assert_ptr_null(m->routed);
+    if (!needs->routed && !normed) ck_assert_ptr_null(m->routed);
     if (!needs->block && !streams) ck_assert_ptr_null(m->block);
     if (!wide && !needs->input) ck_assert_ptr_null(m->input);
     return s;

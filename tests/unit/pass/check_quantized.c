@@ -88,7 +88,7 @@ END_TEST
 
 START_TEST(models_are_there)
 {
-    ck_assert_int_eq(saved_n, 19);
+    ck_assert_int_eq(saved_n, 24);
 }
 END_TEST
 

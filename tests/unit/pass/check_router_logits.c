@@ -10,20 +10,26 @@ typedef struct {
     atomic_size_t rows, probes;
 } watched;
 
-static exf_router_rules rules_of(const exf_architecture *a, const float *bias)
+/* factors: [E], filled where the model's router has these. */
+static exf_router_rules rules_of(const golden_case *c, int layer, const float *bias, float *factors)
 {
+    const exf_architecture *a = &c->model->arch;
+    exf_err err;
+    int scaled = exf_model_copies(c->model, EXF_W_EXPERT_SCALE, layer) > 0;
+    if (scaled) ck_ok(exf_model_read(c->model, EXF_W_EXPERT_SCALE, layer, 0, factors, &err), err);
     const exf_router_spec *r = &a->router;
     return (exf_router_rules){.score = r->score, .n_experts = a->n_experts, .top_k = a->top_k, .n_groups = r->n_groups,
                               .top_groups = r->top_groups, .group_top2 = r->group_score == EXF_GROUP_TOP2_SUM,
-                              .renormalise = r->renormalise, .epsilon = r->epsilon, .scaling = r->scaling, .bias = bias};
+                              .renormalise = r->renormalise, .epsilon = r->epsilon, .scaling = r->scaling, .bias = bias,
+                              .expert_scale = scaled ? factors : NULL};
 }
 
 /* Routes the logits again, then does something, so that the lane parts from the others. */
 static exf_code route_again(void *self, exf_routes *r, exf_err *err)
 {
     watched *w = self;
-    const exf_architecture *a = &w->c->model->arch;
-    exf_router_rules rules = rules_of(a, r->bias);
+    float factors[EXF_MAX_EXPERTS];
+    exf_router_rules rules = rules_of(w->c, r->layer, r->bias, factors);
     int32_t ids[16];
     float weights[16];
     double scratch[3 * EXF_MAX_EXPERTS];
@@ -121,7 +127,8 @@ typedef struct {
 /* Keeps the squares, and routes the logits again. */
 static void keep_shown(shown *s, const exf_input_block *b)
 {
-    exf_router_rules rules = rules_of(&s->c->model->arch, NULL);
+    float factors[EXF_MAX_EXPERTS];
+    exf_router_rules rules = rules_of(s->c, b->layer, NULL, factors);
     size_t k = (size_t)b->top_k, h = (size_t)b->d_model;
     double scratch[3 * EXF_MAX_EXPERTS];
     for (size_t t = 0; t < (size_t)b->n_tokens; t++) {

@@ -16,7 +16,7 @@
 static const struct { const char *name; int32_t size; } shape[] = {
     {"mixtral", 566}, {"mixtral_metaspace", 566}, {"mixtral_old_metaspace", 568}, {"mixtral_unknown", 565},
     {"mixtral_unfused", 563}, {"gpt_oss", 573}, {"minimax_m2", 568}, {"olmoe", 573}, {"kimi_k2", 816},
-    {"smollm2", 564},
+    {"smollm2", 564}, {"gemma", 574},
 };
 enum { SHAPES = sizeof shape / sizeof *shape, TEXTS = 260 };
 
