@@ -133,7 +133,8 @@ static exf_code check_first(const exf_layer_read *read, const exf_layer_statisti
     uint64_t n = *s->stream_first_count;
     if (first >= 0 && first <= all && n <= *s->stream_count && (first == 0 || n > 0)) return EXF_OK;
     return exf_fail(err, EXF_FORMAT,
-                    "%s: /layers/%d/stream_first has an energy of %.17g over %llu tokens, expected at most the stream's %.17g over %llu",
+                    "%s: /layers/%d/stream_first has an energy of %.17g over %llu tokens, expected at most the stream's %.17g over "
+                    "%llu",
                     exf_h5_path(read->r->h), read->layer, first, (unsigned long long)n, all, (unsigned long long)*s->stream_count);
 }
 

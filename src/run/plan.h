@@ -3,9 +3,9 @@
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
  * tokens through the first layers in which every kind of layer occurs, and the head.  On a CPU its sequences are as long as the
  * blocks in which the run's experts run, since an expert's matrices are read for each.  The seconds per unit of each kind of work
- * are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass is what the dry run itself has taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics,
- * tables, exports or a capture, and solving.  Without weights it reports only a lower bound: operations at the rate of a
- * matrix product. */
+ * are then multiplied with the units of the whole run (pass/forward.h).  The time before the pass is what the dry run itself has
+ * taken so far.  A plan writes nothing, and names what its time leaves out: writing statistics, tables, exports or a capture, and
+ * solving.  Without weights it reports only a lower bound: operations at the rate of a matrix product. */
 #ifndef EXF_RUN_PLAN_H
 #define EXF_RUN_PLAN_H
 #include "pass/forward.h"

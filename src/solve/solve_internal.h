@@ -43,7 +43,8 @@ typedef struct {
     double first;  /* share of the stream's energy that the sequences' first tokens have; 0: not known */
 } exf_massive;
 exf_massive exf_massive_of(const exf_layer_statistics *s);
-/* Adds the facts solve.massive_layers, _experts and _first_tokens, each where it names something, and says so; layer: [n_layers]. */
+/* Adds the facts solve.massive_layers, _experts and _first_tokens, each where it names something, and says so.
+ * layer: [n_layers]. */
 exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err) EXF_CHECKED;
 
 /* ---- measures.c: statistics of experts and pairs beside projectors, and pools by them --------- */
