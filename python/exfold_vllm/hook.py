@@ -134,6 +134,8 @@ class Engine:
                    "EXFOLD_FOLD_LIBRARY")
         if not phase.watch(model_runner, self.phases):
             refuse(f"{type(model_runner).__name__} is no model runner whose steps this plugin can read")
+        for name in {name for part in self.parts if part for name in part.needs}:
+            self.tables.on(name, device)  # a fold that a graph captures can copy nothing from the host
         told = [f"{name} {part.text}" for name, part in zip(("prefill", "decode"), self.parts) if part]
         logger.info("exfold: %s, folding %s in layers %s", self.tables.path, " and ".join(told), ranges(sorted(self.runners)))
 

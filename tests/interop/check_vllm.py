@@ -271,7 +271,7 @@ def check_refusals_of_engine(served, engine):
         ("AITER", add, patch(runner.router, "num_fused_shared_experts", 1, create=True)),
         ("apply_router_weight_on_input", add, patch(runner.routed_experts, "apply_router_weight_on_input", True)),
         ("--max-num-batched-tokens", add, patch(config.scheduler_config, "max_num_batched_tokens", 65536)),
-        ("function of the model's own", add, patch(runner.router, "custom_routing_function", print)),
+        ("function of the model's own", add, patch(runner.router, "custom_routing_function", print, create=True)),
         ("of a qwen3_moe, the model is a olmoe", add, patch(text, "model_type", "olmoe"),
          patch(config.model_config.hf_config, "model_type", "olmoe")),
         ("has no layer 9", add, patch(runner, "layer_name", "model.layers.9.mlp.experts"), patch(text, "num_hidden_layers", 20))]
@@ -318,6 +318,8 @@ def child(name, into):
 
     engine, = hook.ENGINES.values()
     note(len(engine.runners) == len(engine.tables.layers), f"{name}: {len(engine.runners)} layers are folded")
+    note(engine.tables.arrays, f"{name}: {len(engine.tables.arrays)} tables are on the device before the first step, where a capture "
+         "could not put them")
     check_served(name, served, into, engine)
     if name == "demo":
         check_mixed(name, served, engine)
