@@ -50,7 +50,9 @@ def read(given):
     if not any(parts):
         refuse("no variant is named: set EXFOLD_PREFILL (P4:projector=joint, say) or EXFOLD_DECODE (D64) or both")
     try:
-        return Tables(given["tables"], [part for part in parts if part]), parts
+        tables = Tables(given["tables"], [part for part in parts if part])
+        tables.needs_api(105, "this plugin")
+        return tables, parts
     except ValueError as error:
         refuse(str(error))
 

@@ -157,14 +157,28 @@ def prepare(build, name, into):
 # ---- checks on an engine, in a process of its own ----------------------------------------------------
 @contextlib.contextmanager
 def every_row_both(phases):
-    """Each row is prefill and decode, as in a validation: P and D apply to every position."""
-    write = phases.write
+    """Each row is prefill and decode, as in a validation: P and D apply to every position, and a slot that P left empty, which names
+    the row's first expert for the sake of kernels, is no route to D."""
+    from exfold_vllm import fold
+    from exfold_vllm.variant import Tables
+
+    write, prefill, of_layer = phases.write, Tables.prefill, fold.Layer.fold
 
     def both(lengths, prefilling):
         write(lengths, prefilling)
         phases.masks[:, :int(lengths.sum())], phases.present = 1, [True, True]
 
-    with unittest.mock.patch.object(phases, "write", both):
+    def emptied(*arguments, **named):
+        ids, weights = prefill(*arguments, **named)
+        empty = (weights == 0) & (ids == ids[:, :1]) & (torch.arange(ids.shape[1], device=ids.device) > 0)
+        return ids.masked_fill(empty, -1), weights
+
+    def filled(*arguments, **named):
+        weights, ids = of_layer(*arguments, **named)
+        return weights, torch.where(ids < 0, ids[:, :1], ids)
+
+    patch = unittest.mock.patch.object
+    with patch(phases, "write", both), patch(Tables, "prefill", emptied), patch(fold.Layer, "fold", filled):
         yield
 
 
