@@ -102,9 +102,9 @@ typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
 
 /* Row-major and contiguous.  A batch may be padded, as that of a captured graph is: the rows from *count on, and those whose
  * mask is 0, are padding, as if none of their slots had an expert.  They enter no pool and decode leaves them as they are;
- * prefill writes their first slots as they are (and a budget empty ones, without `padding`).  *count below 0 is 0, above `rows` is `rows`.
- * Both are read when the kernel runs, in memory as the routes are, and overlap nothing that is written.  A prefill takes them
- * from `in`; those of `out` are NULL or the same.
+ * prefill writes their first slots as they are (and a budget empty ones, without `padding`).  *count below 0 is 0, above `rows`
+ * is `rows`.  Both are read when the kernel runs, in memory as the routes are, and overlap nothing that is written.  A prefill
+ * takes them from `in`; those of `out` are NULL or the same.
  *
  * `norms` are what a token's experts are expected to put out, in place of what they put out in the mean: the number n of each
  * slot stands wherever its expert's h or rms does below, in the order of routes, in G, in residuals and in importance, and the

@@ -556,9 +556,10 @@ static exf_fold_status prefill_padded(int form, int here, const exf_fold_routes 
     b.penalty = 0.02f;
     b.padding = 1;
     if (form == BY_BUDGET)
-        return here ? exf_fold_prefill_budget_cpu(r, out, NULL, t, &b) : exf_fold_prefill_budget_cuda(r, out, NULL, t, &b, d.stream[0]);
-    if (form % 2) return here ? exf_fold_prefill_joint_cpu(r, out, t, &p) : exf_fold_prefill_joint_cuda(r, out, t, &p, d.stream[0]);
-    return here ? exf_fold_prefill_cpu(r, out, t, &p) : exf_fold_prefill_cuda(r, out, t, &p, d.stream[0]);
+        return here ? exf_fold_prefill_budget_cpu(r, out, NULL, t, &b)
+                    : exf_fold_prefill_budget_cuda(r, out, NULL, t, &b, d.stream[0]);
+    if (here) return (form % 2 ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(r, out, t, &p);
+    return (form % 2 ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(r, out, t, &p, d.stream[0]);
 }
 
 /* A graph of a padded batch, whose count and mask the device reads anew at every replay: decode in place, then prefill of it.

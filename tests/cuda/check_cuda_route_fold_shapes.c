@@ -123,7 +123,7 @@ static const boundary prefill_boundaries[] = {
     {"fold/route_fold.h", "most = 65536", ROWS, 65536}, /* rows of a tile: one, two and three of them */
     {"fold/route_fold.h", "most = 65536", ROWS, 2 * 65536},
     {"fold/fold_internal.h", "EXF_FOLD_MAX_K", TOP_K, 16},
-    {"fold/route_fold_cuda.cu", "k < from.width", KEEP, 1},
+    {"fold/fold_lanes.cuh", "s.lane >= o.keep", KEEP, 1},
     {"fold/route_fold_cuda.cu", "min(r.n, c.keep)", KEEP, 16},
     {"fold/route_fold.h", "EXF_PREFILL_JOINED", FORM, 1},
     {"fold/route_fold.h", "EXF_PREFILL_KEPT", FORM, 3},
