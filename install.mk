@@ -114,7 +114,7 @@ examples_in   = $(DATADIR)/exfold/examples
 examples      = $(wildcard examples/*.jsonl examples/*.c)
 transformers_in = $(DATADIR)/exfold/examples/transformers
 transformers  = $(wildcard examples/transformers/*.py)
-# fold_experts.py reads variant.py of the plugin, which lies from it as in the tree.
+# fold_experts.py and exfold_torch.py read variant.py of the plugin, which lies from it as in the tree.
 plugin_in     = $(DATADIR)/exfold/python/exfold_vllm
 plugin        = $(wildcard python/exfold_vllm/*.py)
 torch_in      = $(DATADIR)/exfold/examples/torch

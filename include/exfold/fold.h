@@ -5,7 +5,7 @@
  * ones through the calibrated scalars: E_s(x) ~ S[s,t] E_t(x).  The MoE kernel that
  * follows does not change.
  *
- *   exf_fold_prefill        [T, K] -> [T, P]       P routes a token (paper, "prefill")
+ *   exf_fold_prefill        [T, K] -> [T, P]       P routes a token (paper, "prefill"); or [T, N], the slots after P empty
  *   exf_fold_prefill_joint  [T, K] -> [T, P]       the same routes, jointly optimal weights
  *   exf_fold_prefill_budget [T, K] -> [T, N]       as many routes as each token needs, the rest empty
  *   exf_fold_decode         [B, K] in place        at most D distinct experts in the batch
@@ -69,7 +69,7 @@ extern "C" {
 
 /* What this page describes.  A minor version adds: what was compiled or written for an earlier one goes on as it was. */
 #define EXF_FOLD_API_MAJOR 1
-#define EXF_FOLD_API_MINOR 4
+#define EXF_FOLD_API_MINOR 5
 #define EXF_FOLD_API (EXF_FOLD_API_MAJOR * 100 + EXF_FOLD_API_MINOR)
 
 #define EXF_FOLD_ABI 2         /* changes when programs must be compiled anew; the shared library's soname has it */
@@ -102,9 +102,9 @@ typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
 
 /* Row-major and contiguous.  A batch may be padded, as that of a captured graph is: the rows from *count on, and those whose
  * mask is 0, are padding, as if none of their slots had an expert.  They enter no pool and decode leaves them as they are;
- * prefill writes their first P slots as they are (and a budget: empty slots).  *count below 0 is 0, above `rows` is `rows`.
- * Both are read when the kernel runs, in memory as the routes are, and overlap nothing that is written.  A prefill takes them
- * from `in`; those of `out` are NULL or the same.
+ * prefill writes their first slots as they are (and a budget empty ones, without `padding`).  *count below 0 is 0, above `rows`
+ * is `rows`.  Both are read when the kernel runs, in memory as the routes are, and overlap nothing that is written.  A prefill
+ * takes them from `in`; those of `out` are NULL or the same.
  *
  * `norms` are what a token's experts are expected to put out, in place of what they put out in the mean: the number n of each
  * slot stands wherever its expert's h or rms does below, in the order of routes, in G, in residuals and in importance, and the
@@ -158,17 +158,19 @@ typedef struct {
                           * kept routes in proportion to their original weights (to nobody where the
                           * sum of those is not above 0); c = 0 without a target */
     float ridge;         /* rho, joint form only; 0: none */
-    int keep;            /* P, 1..K; 0: the width of out, which it must be */
-    int reserved[9];     /* 0 */
+    int keep;            /* P, 1 to the width N of out; 0: N */
+    int repeat;          /* 1: an empty slot has the id of the first kept route instead of -1 */
+    int reserved[8];     /* 0 */
 } exf_fold_prefill_options;
 #define EXF_FOLD_PREFILL_INIT                                                                                                  \
     {EXF_FOLD_SIZED(exf_fold_prefill_options), EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_NO_LIMIT, EXF_FOLD_RESCALE_NONE, 0,            \
-     EXF_FOLD_RIDGE, 0, {0}}
+     EXF_FOLD_RIDGE, 0, 0, {0}}
 
-/* out [T, P], of in's types, by falling rank, ties to the lower slot.  Each omitted route goes
- * to the kept one of least loss, ties to the earlier; w~[t] += w[s] S[s,t], in order of rank;
- * without a target it is dropped.  All in float32, sums in order of rank.  With P = K the
- * routes come out reordered and otherwise as they were.  out must not overlap in.
+/* out [T, N], of in's types, N from P to K: P routes by falling rank, ties to the lower slot, then N - P empty slots: id -1 and
+ * weight 0, which kernels skip (-1 whatever `repeat` where no slot of the row has an expert).  With N = K and a mask of the rows in
+ * prefill one call does for a step that decodes too, whose rows are left.  Each omitted route goes to the kept one of least loss,
+ * ties to the earlier; w~[t] += w[s] S[s,t], in order of rank; without a target it is dropped.  All in float32, sums in order of
+ * rank.  With P = K the routes come out reordered and otherwise as they were.  out must not overlap in.
  * Uses coeff, loss, norms (not with BY_SCORE). */
 exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                      const exf_fold_prefill_options *o) EXF_FOLD_CHECKED;
@@ -198,10 +200,11 @@ typedef struct {
     exf_fold_budget_rule rule;
     float factor;        /* what the weights lack: the runtime multiplies the experts' sum by it afterwards, as some do with a
                           * model's routed scaling factor.  The penalty is in units of whole weights; 0: 1 */
-    int reserved[7];     /* 0 */
+    int padding;         /* 1: rows of padding have their first N slots as they are, as in the forms above, and `kept` 0 */
+    int reserved[6];     /* 0 */
 } exf_fold_budget_options;
 #define EXF_FOLD_BUDGET_INIT                                                                                                   \
-    {EXF_FOLD_SIZED(exf_fold_budget_options), 0, 0, 0, 0, 0, EXF_FOLD_RIDGE, EXF_FOLD_BUDGET_TOKEN, 0, {0}}
+    {EXF_FOLD_SIZED(exf_fold_budget_options), 0, 0, 0, 0, 0, EXF_FOLD_RIDGE, EXF_FOLD_BUDGET_TOKEN, 0, 0, {0}}
 
 /* out [T, N] of in's types, N from 1 to K: a token's routes by falling w rms (ties to the lower slot),
  * the first P of them kept and weighted jointly; the other slots are empty: id -1 and weight 0, which

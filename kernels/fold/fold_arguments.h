@@ -155,7 +155,9 @@ static inline exf_fold_status exf_fold_check_prefill(exf_fold_prefill_options *s
     o->keep = o->keep ? o->keep : out->width;
     o->max_loss = exf_fold_settled_limit(o->max_loss, sized);
     o->ridge = exf_fold_settled_ridge(o->ridge, sized);
-    int wrong = !exf_fold_fit(in, out) || o->keep < 1 || o->keep > in->width || out->width != o->keep;
+    if (!sized && o->repeat) return EXF_FOLD_UNSUPPORTED;
+    int wrong = !exf_fold_fit(in, out) || o->keep < 1 || o->keep > out->width || out->width > in->width;
+    wrong |= (unsigned)o->repeat > 1;
     wrong |= (unsigned)o->rank > EXF_FOLD_BY_NORM || (unsigned)o->rescale > EXF_FOLD_RESCALE_L2 || (unsigned)o->confidence > 1;
     wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms && !in->norms;
     wrong |= exf_fold_bad_numbers(t, o->max_loss, o->ridge, joint, in->norms != NULL);
@@ -180,12 +182,12 @@ static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *set
     o->least = o->least ? o->least : 1;
     o->most = o->most ? o->most : out->width;
     o->ridge = exf_fold_settled_ridge(o->ridge, sized);
-    if (!sized && o->factor != 0) return EXF_FOLD_UNSUPPORTED;
+    if (!sized && (o->factor != 0 || o->padding)) return EXF_FOLD_UNSUPPORTED;
     if (!(o->factor >= 0) || !(o->factor <= EXF_FOLD_NEVER)) return EXF_FOLD_BAD_ARGUMENT;
     double penalty = o->factor > 0 ? o->penalty / ((double)o->factor * o->factor) : o->penalty; /* for the weights as they are */
     int wrong = !exf_fold_fit(in, out);
     wrong |= out->width > in->width || o->least < 1 || o->least > o->most || o->most > out->width;
-    wrong |= (unsigned)o->rule > EXF_FOLD_BUDGET_TOP_P || (unsigned)o->repeat > 1;
+    wrong |= (unsigned)o->rule > EXF_FOLD_BUDGET_TOP_P || (unsigned)o->repeat > 1 || (unsigned)o->padding > 1;
     wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(penalty >= 0) || !(penalty <= EXF_FOLD_NEVER));
     o->penalty = wrong ? 0 : (float)penalty;
     wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));

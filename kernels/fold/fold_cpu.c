@@ -67,6 +67,15 @@ static float size_of(const float *w, int n, exf_fold_rescale rescale)
     return sum;
 }
 
+void exf_fold_copy_row(const exf_fold_routes *out, const exf_fold_routes *in, int row)
+{
+    int64_t from = (int64_t)row * in->width, to = (int64_t)row * out->width;
+    for (int i = 0; i < out->width; i++) {
+        exf_fold_set_id(out, to + i, exf_fold_raw_id(in, from + i));
+        exf_fold_set_weight(out, to + i, exf_fold_weight(in, from + i));
+    }
+}
+
 void exf_fold_write_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
                       const exf_fold_prefill_options *o)
 {
@@ -76,9 +85,17 @@ void exf_fold_write_row(const exf_fold_routes *out, int row, const exf_fold_rout
         float f = exf_fold_rescale_factor(o->rescale, size_of(r->w, r->n, o->rescale), size_of(w, kept, o->rescale));
         for (int i = 0; i < kept; i++) w[i] = exf_mulf(w[i], f);
     }
+    if (!exf_fold_counts(in, row)) {
+        exf_fold_copy_row(out, in, row);
+        return;
+    }
     for (int i = 0; i < o->keep; i++) {
         exf_fold_set_id(out, to + i, exf_fold_raw_id(in, from + r->slot[i]));
         exf_fold_set_weight(out, to + i, w[i]);
+    }
+    for (int i = o->keep; i < out->width; i++) {
+        exf_fold_set_id(out, to + i, o->repeat && r->n ? r->id[0] : -1);
+        exf_fold_set_weight(out, to + i, 0.0f);
     }
 }
 

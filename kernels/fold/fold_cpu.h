@@ -15,7 +15,10 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
 /* Index among the first `kept` routes of the one with the least of an omitted expert's losses
  * [E], ties to the earlier; -1 if every loss is above max_loss. */
 int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss);
-/* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row. */
+/* Writes a row's first slots as they are. */
+void exf_fold_copy_row(const exf_fold_routes *out, const exf_fold_routes *in, int row);
+/* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row, empty slots after
+ * them; a row of padding as it is. */
 void exf_fold_write_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
                       const exf_fold_prefill_options *o);
 

@@ -37,9 +37,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
               after = exf_fold_lane_sum<W>(w, __popc(kept), o.rescale);
         if (kept >> s.lane & 1) w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
     }
-    if (row >= in.rows || s.lane >= o.keep) return;
-    exf_fold_set_id(&out, row * o.keep + s.lane, s.raw);
-    exf_fold_set_weight(&out, row * o.keep + s.lane, w);
+    exf_fold_write_lane<W>(out, row, in, s, w, o);
 }
 
 exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
@@ -147,9 +145,10 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     if (row >= in.rows) return;
     if (s.lane == 0 && kept) kept[row] = p;
     if (s.lane >= out.width) return;
+    int as_it_is = o.padding && !exf_fold_counts(&in, row); /* its lanes are in order: none has a rank */
     int named = o.repeat && first >= 0 && first < t.n_experts; /* with P = 0 it is padding that names one */
-    exf_fold_set_id(&out, row * out.width + s.lane, s.lane < p ? s.raw : named ? first : -1);
-    exf_fold_set_weight(&out, row * out.width + s.lane, s.lane < p ? w : 0.0f);
+    exf_fold_set_id(&out, row * out.width + s.lane, s.lane < p || as_it_is ? s.raw : named ? first : -1);
+    exf_fold_set_weight(&out, row * out.width + s.lane, s.lane < p || as_it_is ? w : 0.0f);
 }
 
 exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,

@@ -79,6 +79,19 @@ template <int W> __device__ inline float exf_fold_lane_sum(float v, int n, exf_f
     return sum;
 }
 
+/* Writes a row of prefill: the kept routes, the first of which may stand in every empty slot; a row of padding as it is, whose
+ * lanes are in order since none has a rank. */
+template <int W>
+__device__ inline void exf_fold_write_lane(const exf_fold_routes &out, int64_t row, const exf_fold_routes &in,
+                                           const exf_fold_lane &s, float w, const exf_fold_prefill_options &o)
+{
+    int first = o.repeat ? __shfl_sync(EXF_FOLD_WARP, s.id, 0, W) : -1;
+    if (row >= in.rows || s.lane >= out.width) return;
+    int empty = s.lane >= o.keep && exf_fold_counts(&in, row);
+    exf_fold_set_id(&out, row * out.width + s.lane, empty ? first : s.raw);
+    exf_fold_set_weight(&out, row * out.width + s.lane, empty ? 0.0f : w);
+}
+
 /* ---- systems ------------------------------------------------------------------------ */
 
 /* A system of up to W unknowns.  A lane that is not `used` has zeros and no row. */

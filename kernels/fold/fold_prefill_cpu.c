@@ -183,11 +183,15 @@ exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf
         rank_by_rms(&r, in, row, t);
         int p = r.n ? weigh_kept(w, &r, t, &settled) : 0;
         int first = exf_fold_id(in, (int64_t)row * in->width + r.slot[0], t->n_experts); /* with P = 0 of padding alone */
+        if (kept) kept[row] = p;
+        if (settled.padding && !exf_fold_counts(in, row)) {
+            exf_fold_copy_row(out, in, row);
+            continue;
+        }
         for (int i = 0; i < out->width; i++) {
             exf_fold_set_id(out, to + i, i < p ? r.id[i] : settled.repeat ? first : -1);
             exf_fold_set_weight(out, to + i, i < p ? w[i] : 0.0f);
         }
-        if (kept) kept[row] = p;
     }
     return EXF_FOLD_OK;
 }

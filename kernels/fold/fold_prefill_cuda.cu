@@ -113,9 +113,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (o.rescale != EXF_FOLD_RESCALE_NONE && s.lane < kept)
             w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
     }
-    if (row >= in.rows || s.lane >= o.keep) return;
-    exf_fold_set_id(&out, row * o.keep + s.lane, s.raw);
-    exf_fold_set_weight(&out, row * o.keep + s.lane, w);
+    exf_fold_write_lane<W>(out, row, in, s, w, o);
 }
 
 exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,

@@ -58,7 +58,7 @@ typedef struct {
     exf_fold_tables tables;
     exf_fold_prefill_options options; /* not BY_BUDGET */
     exf_fold_budget_options budget;   /* BY_BUDGET */
-    int keep;                         /* P of the form's output; BY_BUDGET: K */
+    int keep;                         /* P of KEPT and ABOVE */
     int renorms;                      /* KEPT: 1: the kept weights have the sum of all, where theirs is above 0 */
     double factor, tau;               /* ABOVE */
     const unsigned char *prefill;     /* [T] 1: the row is rewritten; NULL: all rows are */

@@ -1,9 +1,9 @@
 /* route_fold_cuda.cu - folds and counts the routes of a run; see route_fold.h.
  *
- * Prefill: the kernel of exfold/fold.h writes [rows, P] to the workspace, and a thread a slot spreads them over K slots.  Decode:
+ * Prefill: the kernel of exfold/fold.h writes [rows, K] to the workspace, and a thread a slot puts them in place.  Decode:
  * a thread a slot gathers the steps' rows, so that every step is contiguous; a block a step folds; a thread a row puts it back.
  *
- * Bytes of a prefill row: 8 K read, 8 P written and read, 8 K written; of a decode row 8 K six times.  16,384 rows of 8 are 4 or
+ * Bytes of a prefill row: 8 K read, written, read and written; of a decode row 8 K six times.  16,384 rows of 8 are 4 or
  * 6 MB, 2 us at 4.2 TB/s; a step's block takes some microseconds of latency. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/fold/fold_cuda.cuh"
@@ -12,29 +12,27 @@
 enum { THREADS = 256, MOST_STEPS = 65535 };
 
 /* Returns routes of so many rows in the workspace; a tile has `tile` rows of K slots. */
-static exf_fold_routes room_for(void *workspace, size_t tile, int top_k, size_t rows, int width)
+static exf_fold_routes room_for(void *workspace, size_t tile, int top_k, size_t rows)
 {
     exf_fold_routes r = {};
     r.ids = workspace;
     r.weights = (int32_t *)workspace + tile * (size_t)top_k;
     r.rows = (int)rows;
-    r.width = width;
+    r.width = top_k;
     return r;
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------------- */
 
-/* Spreads rows of P routes over K slots of the rows that are prefill. */
+/* Puts the folded rows that are prefill in place of the routes; a slot without an expert weighs nothing. */
 static __global__ void __launch_bounds__(THREADS)
-    spread(int32_t *ids, float *weights, int top_k, const exf_fold_routes from, const unsigned char *prefill)
+    put_back(int32_t *ids, float *weights, const exf_fold_routes from, const unsigned char *prefill)
 {
-    size_t slot = (size_t)blockIdx.x * THREADS + threadIdx.x, row = slot / (unsigned)top_k;
-    int k = (int)(slot % (unsigned)top_k);
+    size_t slot = (size_t)blockIdx.x * THREADS + threadIdx.x, row = slot / (unsigned)from.width;
     if (row >= (size_t)from.rows || (prefill && !prefill[row])) return;
-    size_t at = row * (size_t)from.width + (size_t)k;
-    int id = k < from.width ? ((const int32_t *)from.ids)[at] : -1;
+    int id = ((const int32_t *)from.ids)[slot];
     ids[slot] = id;
-    weights[slot] = id >= 0 ? ((const float *)from.weights)[at] : 0.0f;
+    weights[slot] = id >= 0 ? ((const float *)from.weights)[slot] : 0.0f;
 }
 
 /* A row's routes by falling rank, equal ones in the order of slots; the first n have an expert. */
@@ -111,7 +109,7 @@ exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, c
     }
     for (size_t at = 0; at < r->n_tokens && q->err.code == EXF_OK; at += tile) {
         size_t rows = r->n_tokens - at < tile ? r->n_tokens - at : tile;
-        exf_fold_routes in = {}, out = room_for(c->workspace, tile, r->top_k, rows, c->keep);
+        exf_fold_routes in = {}, out = room_for(c->workspace, tile, r->top_k, rows);
         in.ids = r->ids + at * k;
         in.weights = r->weights + at * k;
         in.norms = r->norms ? r->norms + at * k : NULL;
@@ -119,8 +117,8 @@ exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, c
         in.width = r->top_k;
         exf_fold_status status = fold_tile(q, &in, &out, c);
         if (status != EXF_FOLD_OK) return status; /* the arguments are refused at the first tile or at none */
-        EXF_LAUNCH(q, "spread routes", spread, exf_blocks(rows * k, THREADS), THREADS, 0, r->ids + at * k, r->weights + at * k,
-                   r->top_k, out, c->prefill ? c->prefill + at : NULL);
+        EXF_LAUNCH(q, "put back routes", put_back, exf_blocks(rows * k, THREADS), THREADS, 0, r->ids + at * k, r->weights + at * k,
+                   out, c->prefill ? c->prefill + at : NULL);
     }
     return EXF_FOLD_OK;
 }
@@ -224,7 +222,7 @@ exf_fold_status exf_step_routes_cuda(exf_queue *q, const exf_run_routes *r, cons
     for (size_t at = 0, end; at < s->n_steps && q->err.code == EXF_OK; at = end) {
         end = end_of_tile(s, at, tile);
         size_t first = s->first_on_host[at], rows = s->first_on_host[end] - first;
-        exf_fold_routes io = room_for(c->workspace, tile, r->top_k, rows, r->top_k);
+        exf_fold_routes io = room_for(c->workspace, tile, r->top_k, rows);
         float *norms = r->norms ? (float *)io.weights + tile * (size_t)r->top_k : NULL;
         if (!rows) continue;
         io.norms = norms;

@@ -30,27 +30,15 @@ class Layer:
             norms = self.tables.norms(self.index, hidden, logits, ids, weights * self.factor)
         for phase, (part, there) in enumerate(zip(self.parts, present)):
             if part and there:
-                mask = self.phases.rows(phase, n)
-                fold = self.decode if part.decodes else self.prefill
-                ids, weights = fold(part, ids, weights, logits, norms if part.predicts else None, mask, narrow)
-        if self.parts[0] and present[0]:  # MoE kernels need not know slots without an expert: these name the row's first one
-            empty = (ids < 0) & self.phases.rows(0, n).bool()[:, None]
-            ids = torch.where(empty, ids[:, :1].clamp(min=0), ids)
+                mask, of_part = self.phases.rows(phase, n), norms if part.predicts else None
+                if part.decodes:
+                    ids, weights = ids.clone(), weights.clone()
+                    scores = self.scores(logits) if part.by_router else None
+                    self.tables.decode(part, self.index, ids, weights, scores, of_part, mask)
+                else:  # MoE kernels need not know slots without an expert: in a whole row these name its first one
+                    whole_rows = bool(part.budget) or not narrow
+                    ids, weights = self.tables.prefill(part, self.index, ids, weights, of_part, mask, self.factor, whole_rows)
         return weights, ids.to(kind)
-
-    def prefill(self, part, ids, weights, logits, norms, mask, narrow):
-        """The rows of the mask kept and folded; slots left empty have id -1 and weight 0."""
-        new_ids, new_weights = self.tables.prefill(part, self.index, ids, weights, norms, mask, self.factor)
-        if narrow:
-            return new_ids, new_weights
-        of_mask, more = mask.bool()[:, None], (0, ids.shape[1] - new_ids.shape[1])
-        new_ids, new_weights = torch.nn.functional.pad(new_ids, more, value=-1), torch.nn.functional.pad(new_weights, more)
-        return torch.where(of_mask, new_ids, ids), torch.where(of_mask, new_weights, weights)
-
-    def decode(self, part, ids, weights, logits, norms, mask, narrow):
-        ids, weights = ids.clone(), weights.clone()
-        self.tables.decode(part, self.index, ids, weights, self.scores(logits) if part.by_router else None, norms, mask)
-        return ids, weights
 
     def scores(self, logits):
         """What the router chooses by, [T, E]: its probabilities, with the correction bias where there is one."""

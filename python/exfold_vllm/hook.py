@@ -50,7 +50,9 @@ def read(given):
     if not any(parts):
         refuse("no variant is named: set EXFOLD_PREFILL (P4:projector=joint, say) or EXFOLD_DECODE (D64) or both")
     try:
-        return Tables(given["tables"], [part for part in parts if part]), parts
+        tables = Tables(given["tables"], [part for part in parts if part])
+        tables.needs_api(105, "this plugin")
+        return tables, parts
     except ValueError as error:
         refuse(str(error))
 
@@ -134,6 +136,8 @@ class Engine:
                    "EXFOLD_FOLD_LIBRARY")
         if not phase.watch(model_runner, self.phases):
             refuse(f"{type(model_runner).__name__} is no model runner whose steps this plugin can read")
+        for name in {name for part in self.parts if part for name in part.needs}:
+            self.tables.on(name, device)  # a fold that a graph captures can copy nothing from the host
         told = [f"{name} {part.text}" for name, part in zip(("prefill", "decode"), self.parts) if part]
         logger.info("exfold: %s, folding %s in layers %s", self.tables.path, " and ".join(told), ranges(sorted(self.runners)))
 

@@ -16,7 +16,9 @@ import torch
 class Phases:
     def __init__(self, rows, device):
         self.masks = torch.zeros(2, rows, dtype=torch.uint8, device=device)  # of prefill, of decode
-        self.present = [False, False]  # whether the step has such rows; a step that is captured counts as having both
+        # Whether the step has such rows.  A step that is captured counts as having both, and so does what runs before the first step:
+        # the run that measures memory measures the folds.
+        self.present = [True, True]
 
     def write(self, lengths, prefilling):
         """Notes a step: the tokens of each request, and whether it is in prefill, in the order of rows."""

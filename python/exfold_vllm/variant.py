@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 ABI, NO_LIMIT = 2, 1e30
 INNER = {"size", "keep", "pool", "others", "members", "reserved",  # members of the structs that no option names
-         "penalty", "share", "bounds", "repeat", "rule", "weights", "factor"}
+         "penalty", "share", "bounds", "repeat", "rule", "weights", "factor", "padding"}
 TYPES = {"i": ctypes.c_int, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctypes.c_void_p}
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int32: 0, torch.int64: 1}
 WORDS = {"rank": ["score_norm", "score", "norm"], "rescale": ["none", "sum", "l2"], "confidence": ["off", "on"],
@@ -36,9 +36,9 @@ def struct(fields):
 
 Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count p:mask p:norms i2:reserved")
 Arrays = struct("p:coeff p:loss p:expert_norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
-Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i9:reserved")
+Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i:repeat i8:reserved")
 Decode = struct("u:size i:importance f:max_loss i:drop f:ridge i2:others i:pool p:members i6:reserved")
-Budget = struct("u:size f:penalty f:share i2:bounds i:repeat f:ridge i:rule f:factor i7:reserved")
+Budget = struct("u:size f:penalty f:share i2:bounds i:repeat f:ridge i:rule f:factor i:padding i6:reserved")
 StandIns = struct("u:size i:importance i:weights f:ridge i:pool i11:reserved")
 Scores = struct("p:choice p:gate i:type i7:reserved")
 
@@ -110,10 +110,8 @@ class Tables:
 
     def __init__(self, path, parts, library=None):
         self.path, self.library, self.arrays = path, fold_library(library), {}
-        api = self.library.exf_fold_api()
-        if any(part.predicts for part in parts) and api < 103:
-            raise ValueError(f"{self.library._name}: norms=predicted needs API 1.3 or later, it has {api // 100}.{api % 100}")
-        self.has_factor = api >= 104
+        if any(part.predicts for part in parts):
+            self.needs_api(103, "norms=predicted")
         try:
             self.file = safe_open(path, framework="pt")
         except Exception as error:  # safetensors has kinds of its own
@@ -129,6 +127,12 @@ class Tables:
         self.family = self.facts["model.family"]
         self.layers = {int(number): i for i, number in enumerate(re.findall(r"\d+", self.facts["layer_numbers"]))}
         self.experts = self.file.get_slice("coeff").get_shape()[1]
+
+    def needs_api(self, least, what):
+        api = self.library.exf_fold_api()
+        if api < least:
+            raise ValueError(f"{self.library._name}: {what} needs API {least // 100}.{least % 100} or later, it has "
+                             f"{api // 100}.{api % 100}")
 
     def on(self, name, device):
         """A whole table on the device, where it stays."""
@@ -149,9 +153,11 @@ class Tables:
         log_norms = own[..., 0] + (own[..., 1:1 + q] @ (x @ basis)[:, :, None])[..., 0]
         return (log_norms + sum(own[..., 1 + q + i] * feature for i, feature in enumerate(beside))).exp().contiguous()
 
-    def prefill(self, part, layer, ids, weights, norms=None, mask=None, factor=1):
-        """Returns ids and weights, [T, P]; rows that a mask (uint8) leaves out have their first slots.  factor: see fold.h."""
-        kept = [x.new_empty(len(x), part.width(x.shape[1])) for x in (ids, weights)]
+    def prefill(self, part, layer, ids, weights, norms=None, mask=None, factor=1, whole=False):
+        """Returns ids and weights, [T, P], or of a budget [T, K] with empty slots of id -1; factor: see fold.h.  whole: [T, K], rows
+        that a mask (uint8) leaves out as they are, and an empty slot with the id of the row's first, for kernels that need one."""
+        kept = [x.new_empty(len(x), x.shape[1] if whole else part.width(x.shape[1])) for x in (ids, weights)]
+        part.options.repeat = int(whole)
         arguments = [self.routes(ids, weights, norms, mask), self.routes(*kept)]
         if part.budget:
             cpu = torch.device("cpu")
@@ -159,7 +165,7 @@ class Tables:
             part.options.rule = int(part.top_p)
             part.options.share = min(max(threshold, 1 / NO_LIMIT), 1) if part.top_p else 0
             part.options.penalty = 0 if part.top_p else min(threshold / scale, NO_LIMIT)
-            part.options.factor = factor if factor != 1 else 0
+            part.options.factor, part.options.padding = factor if factor != 1 else 0, int(whole)
             arguments.append(None)
         self.call("prefill" + "_joint" * part.joint + "_budget" * bool(part.budget), ids.device, *arguments,
                   self.of_layer(layer, ids.device), ctypes.byref(part.options))

@@ -286,7 +286,6 @@ static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device
     } else if (f->v->budget) {
         c.form = EXF_PREFILL_BY_BUDGET;
         c.budget = exf_fold_budget_of(f, index);
-        c.keep = r->top_k;
     } else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) {
         c.form = EXF_PREFILL_JOINED;
     }

@@ -9,16 +9,15 @@
 
 enum { ROWS = 64 }; /* that are rewritten at a time */
 
-/* Spreads rows of P routes from `out` over rows of K slots; the other slots run nothing. */
-static void spread_rows(const exf_fold_routes *out, int rows, int32_t *ids, float *weights, int top_k)
+/* Puts folded rows in place of the routes; a slot without an expert weighs nothing. */
+static void put_back(const exf_fold_routes *out, int32_t *ids, float *weights)
 {
     const int32_t *from = out->ids;
     const float *w = out->weights;
-    for (int i = 0; i < rows; i++)
-        for (int k = 0; k < top_k; k++) {
-            ids[i * top_k + k] = k < out->width ? from[i * out->width + k] : -1;
-            weights[i * top_k + k] = k < out->width && ids[i * top_k + k] >= 0 ? w[i * out->width + k] : 0.0f;
-        }
+    for (int i = 0; i < out->rows * out->width; i++) {
+        ids[i] = from[i];
+        weights[i] = from[i] >= 0 ? w[i] : 0.0f;
+    }
 }
 
 /* Returns the sum of all weights over that of the kept ones; 1 if weights are not renormalised. */
@@ -50,12 +49,12 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
     int keep = f->v->prefill_options.keep;
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
-        int32_t *ids = (int32_t *)out->ids + row * keep;
-        float *w = (float *)out->weights + row * keep;
+        int32_t *ids = (int32_t *)out->ids + row * out->width;
+        float *w = (float *)out->weights + row * out->width;
         exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
         int kept = r.n < keep ? r.n : keep;
         float factor = f->v->prefill == EXF_PREFILL_TOP ? find_renormalisation(f, &r, kept) : 1.0f;
-        for (int i = 0; i < keep; i++) {
+        for (int i = 0; i < out->width; i++) {
             ids[i] = i < kept ? r.id[i] : -1;
             w[i] = i < kept ? r.w[i] * factor : 0.0f;
         }
@@ -121,10 +120,9 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
     float weights[ROWS * EXF_FOLD_MAX_K];
     size_t at = first * (size_t)r->top_k;
     exf_fold_routes in = {.ids = r->ids + at, .weights = r->weights + at, .rows = rows, .width = r->top_k};
-    exf_fold_routes out = {.ids = ids, .weights = weights, .rows = rows, .width = f->v->prefill_options.keep};
+    exf_fold_routes out = {.ids = ids, .weights = weights, .rows = rows, .width = r->top_k};
     exf_fold_status status = EXF_FOLD_OK;
     if (f->v->prefill_norms) in.norms = f->norms + at;
-    if (f->v->budget || f->v->prefill == EXF_PREFILL_SKIP) out.width = r->top_k;
     if (f->v->prefill == EXF_PREFILL_SKIP)
         skip_routes(f, &in, &out, t, index);
     else if (f->v->budget)
@@ -135,7 +133,7 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else
         status = exf_fold_prefill_cpu(&in, &out, t, &f->v->prefill_options);
-    if (status == EXF_FOLD_OK) spread_rows(&out, rows, r->ids + at, r->weights + at, r->top_k);
+    if (status == EXF_FOLD_OK) put_back(&out, r->ids + at, r->weights + at);
     return status;
 }
 

@@ -287,8 +287,10 @@ static void prefill_once(const routes_shape *s, int v, uint64_t seed, const exf_
                                   .confidence = v / 9 % 2,
                                   .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
     o.max_loss = v % 4 == 0 ? 0.5f : v % 8 == 1 ? EXF_FOLD_ZERO : 0;
-    int joint = v % 3 == 2 && !ids_only;
-    exf_fold_routes out = fold_room(&want, s->rows, o.keep, in.r.id_type, in.r.weight_type);
+    int joint = v % 3 == 2 && !ids_only, width = v % 2 ? o.keep : o.keep + fold_below(s->k - o.keep + 1, seed, 2, 0);
+    o.size = v % 4 == 2 ? EXF_FOLD_SIZED(exf_fold_prefill_options) : 0;
+    o.repeat = v % 4 == 2;
+    exf_fold_routes out = fold_room(&want, s->rows, width, in.r.id_type, in.r.weight_type);
     exf_fold_routes from = send_routes(&d.in, &in.r), to = send_routes(&d.out, &out);
     ck_assert_int_eq((joint ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&in.r, &out, &tables.t, &o), EXF_FOLD_OK);
     ck_assert_int_eq((joint ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&from, &to, on_device, &o, d.stream[0]),
@@ -542,11 +544,30 @@ START_TEST(a_captured_step_can_be_replayed)
 }
 END_TEST
 
-/* A graph of a padded batch, whose count and mask the device reads anew at every replay: decode in place, then prefill of it. */
+/* Keeps 4 of 8 routes, or as many as a budget says; padding stays.  WIDE: in 8 slots. */
+enum { WIDE = 2, BY_BUDGET = 4, PREFILLS_OF_PADDED = 5 };
+static exf_fold_status prefill_padded(int form, int here, const exf_fold_routes *r, const exf_fold_routes *out,
+                                      const exf_fold_tables *t)
+{
+    exf_fold_prefill_options p = EXF_FOLD_PREFILL_INIT;
+    exf_fold_budget_options b = EXF_FOLD_BUDGET_INIT;
+    p.keep = 4;
+    p.repeat = form == WIDE;
+    b.penalty = 0.02f;
+    b.padding = 1;
+    if (form == BY_BUDGET)
+        return here ? exf_fold_prefill_budget_cpu(r, out, NULL, t, &b)
+                    : exf_fold_prefill_budget_cuda(r, out, NULL, t, &b, d.stream[0]);
+    if (here) return (form % 2 ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(r, out, t, &p);
+    return (form % 2 ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(r, out, t, &p, d.stream[0]);
+}
+
+/* A graph of a padded batch, whose count and mask the device reads anew at every replay: decode in place, then prefill of it.
+ * _i: a form of prefill. */
 START_TEST(a_captured_count_can_change)
 {
     const exf_fold_decode_options o = {.pool = 24};
-    const exf_fold_prefill_options p = {.keep = 4};
+    const int width = _i < WIDE ? 4 : 8, joint = _i % 2;
     fold_fill_tables(&tables, 128, 8, TABLES_REAL);
     exf_fold_tables on_device = send_tables();
     exf_fold_routes r = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_BF16);
@@ -554,14 +575,13 @@ START_TEST(a_captured_count_can_change)
     r.count = &real_rows;
     r.mask = mask;
     exf_fold_routes io = send_routes(&d.in, &r), to = r;
-    to.width = 4;
+    to.width = width;
     to = send_routes(&d.out, &to);
     cudaGraph_t graph;
     cudaGraphExec_t step;
     ck_cuda(cudaStreamBeginCapture(d.stream[0], cudaStreamCaptureModeGlobal));
-    ck_assert_int_eq((_i ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &on_device, &o, d.stream[0]), EXF_FOLD_OK);
-    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &on_device, &p, d.stream[0]),
-                     EXF_FOLD_OK);
+    ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &on_device, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq(prefill_padded(_i, 0, &io, &to, &on_device), EXF_FOLD_OK);
     ck_cuda(cudaStreamEndCapture(d.stream[0], &graph));
     ck_cuda(cudaGraphInstantiateWithFlags(&step, graph, 0));
     for (int replay = 0; replay < 6; replay++) {
@@ -574,11 +594,11 @@ START_TEST(a_captured_count_can_change)
         ck_cuda(cudaMemcpy(d.mask, mask, 256, cudaMemcpyHostToDevice));
         ck_cuda(cudaGraphLaunch(step, d.stream[0]));
         ck_cuda(cudaStreamSynchronize(d.stream[0]));
-        ck_assert_int_eq((_i ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&r, &tables.t, &o), EXF_FOLD_OK);
+        ck_assert_int_eq((joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&r, &tables.t, &o), EXF_FOLD_OK);
         exf_fold_routes is = fetch_routes(&d.in, &io);
         ck_same(&is, &r, 0, "captured decode of a padded batch");
-        exf_fold_routes kept = fold_room(&want, 256, 4, EXF_FOLD_I32, EXF_FOLD_BF16);
-        ck_assert_int_eq((_i ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&r, &kept, &tables.t, &p), EXF_FOLD_OK);
+        exf_fold_routes kept = fold_room(&want, 256, width, EXF_FOLD_I32, EXF_FOLD_BF16);
+        ck_assert_int_eq(prefill_padded(_i, 1, &r, &kept, &tables.t), EXF_FOLD_OK);
         is = fetch_routes(&d.out, &to);
         ck_same(&is, &kept, 0, "captured prefill of a padded batch");
     }
@@ -704,7 +724,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(large_ones, large_batches_equal_the_cpu, 0, N_LARGE);
     tcase_add_loop_test(odd_ones, odd_numbers_choose_the_same_experts, 0, N_SHAPES);
     tcase_add_loop_test(few, a_captured_step_can_be_replayed, 0, 2);
-    tcase_add_loop_test(few, a_captured_count_can_change, 0, 2);
+    tcase_add_loop_test(few, a_captured_count_can_change, 0, PREFILLS_OF_PADDED);
     tcase_add_test(few, captured_choices_can_be_replayed);
     tcase_add_test(few, streams_do_not_disturb_one_another);
     tcase_add_test(few, bad_arguments_are_refused_before_the_device);

@@ -123,7 +123,7 @@ static const boundary prefill_boundaries[] = {
     {"fold/route_fold.h", "most = 65536", ROWS, 65536}, /* rows of a tile: one, two and three of them */
     {"fold/route_fold.h", "most = 65536", ROWS, 2 * 65536},
     {"fold/fold_internal.h", "EXF_FOLD_MAX_K", TOP_K, 16},
-    {"fold/route_fold_cuda.cu", "k < from.width", KEEP, 1},
+    {"fold/fold_lanes.cuh", "s.lane >= o.keep", KEEP, 1},
     {"fold/route_fold_cuda.cu", "min(r.n, c.keep)", KEEP, 16},
     {"fold/route_fold.h", "EXF_PREFILL_JOINED", FORM, 1},
     {"fold/route_fold.h", "EXF_PREFILL_KEPT", FORM, 3},
@@ -176,14 +176,14 @@ static void fold_row(const exf_fold_routes *in, const exf_prefill_call *c)
 {
     int32_t id[FOLD_K];
     float w[FOLD_K];
-    exf_fold_routes out = {.ids = id, .weights = w, .rows = 1, .width = c->keep};
+    exf_fold_routes out = {.ids = id, .weights = w, .rows = 1, .width = in->width};
     exf_fold_status s = c->form == EXF_PREFILL_BY_BUDGET ? exf_fold_prefill_budget_cpu(in, &out, NULL, &tables.t, &c->budget)
                         : c->form == EXF_PREFILL_JOINED  ? exf_fold_prefill_joint_cpu(in, &out, &tables.t, &c->options)
                                                          : exf_fold_prefill_cpu(in, &out, &tables.t, &c->options);
     ck_assert_int_eq(s, EXF_FOLD_OK);
     for (int i = 0; i < in->width; i++) {
-        ((int32_t *)in->ids)[i] = i < c->keep ? id[i] : -1;
-        ((float *)in->weights)[i] = i < c->keep && id[i] >= 0 ? w[i] : 0;
+        ((int32_t *)in->ids)[i] = id[i];
+        ((float *)in->weights)[i] = id[i] >= 0 ? w[i] : 0;
     }
 }
 
@@ -215,6 +215,7 @@ START_TEST(prefill_rows_are_those_of_the_cpu)
     exf_run_routes there = run_there(&r, s->at[NORMED]);
     c.tables = tables_there();
     c.options.rank = (exf_fold_rank)(_i % 3);
+    c.options.keep = s->at[KEEP];
     c.budget.penalty = 0.02f;
     c.prefill = s->at[MASKED] ? device_put(&d, mask, r.rows) : NULL;
     c.workspace = put_guarded(NULL, room);

@@ -13,7 +13,7 @@ sys.path.insert(0, str(root / "examples/torch"))
 import exfold_torch  # noqa: E402
 
 build, path = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
-exfold_torch.library(str(build / f"libexfold_fold.so.{exfold_torch.ABI}"))
+library = str(build / f"libexfold_fold.so.{exfold_torch.ABI}")
 passed = failed = 0
 
 
@@ -49,68 +49,72 @@ def by_formula(ids, weights, t, keep):
     return kept, out
 
 
-tables = exfold_torch.Tables(path)
-stored, number = load_file(path), tables.layers[-1]
-layer = tables[number]
-experts = layer["coeff"].shape[0]
-pairs = {"coeff": "coeff", "loss": "loss", "norms": "expert_norms", "cosine": "cosine", "rms": "rms"}
-note(all(torch.equal(tables.stacked[ours], stored[theirs]) for ours, theirs in pairs.items()), "the library's loader: every table")
-note(raises(lambda: exfold_torch.Tables(__file__), __file__), "a file that is none is named")
+def fold(variant):
+    return exfold_torch.Fold(path, variant, library)
 
+
+stored = load_file(path)
+number, index = list(fold("P2").layers.items())[-1]
+layer = {ours: stored[theirs][index] for ours, theirs in (("coeff", "coeff"), ("loss", "loss"), ("norms", "expert_norms"))}
+experts = layer["coeff"].shape[0]
 K, KEEP, POOL = 4, 2, max(3, experts // 4)
+note(raises(lambda: exfold_torch.Fold(__file__, "P2", library), __file__), "a file that is none is named")
+note(raises(lambda: fold("P2+P3"), "two parts"), "two prefills are refused")
+prefill, joined, pool = fold(f"P{KEEP}"), fold(f"P{KEEP}:projector=joint+D{POOL}:projector=joint"), fold(f"D{POOL}")
+by_router = fold(f"D{POOL}:targets=router")
 for ids_type, weights_type in ((torch.int64, torch.float32), (torch.int32, torch.bfloat16)):
     ids, weights = draw(50, K, experts, 1, ids_type, weights_type)
     was = ids.clone(), weights.clone()
-    got = exfold_torch.prefill(ids, weights, layer, keep=KEEP)
+    got = prefill.prefill(number, ids, weights)
     want = by_formula(ids.long(), weights.float(), layer, KEEP)
     close = 1e-6 if weights_type == torch.float32 else 1e-2
     note(torch.equal(got[0].long(), want[0]) and torch.allclose(got[1].double(), want[1], rtol=close, atol=close)
          and got[0].dtype == ids_type and got[1].dtype == weights_type, f"prefill by the formula, {ids_type}, {weights_type}")
-    folded = exfold_torch.decode(ids, weights, layer, pool=POOL)
+    folded = pool.decode(number, ids, weights)
     note(len(folded[0].unique()) <= POOL < len(ids.unique()), f"decode runs at most {POOL} experts, of {len(ids.unique())}")
     note(torch.equal(ids, was[0]) and torch.equal(weights, was[1]), "inputs are as they were")
 
 ids, weights = draw(50, K, experts, 2)
+scores = torch.rand(50, experts, generator=torch.Generator().manual_seed(3))
 real = torch.arange(50) % 3 > 0
-for joint in (False, True):
-    padded = exfold_torch.decode(ids, weights, layer, pool=POOL, joint=joint, mask=real)
-    alone = exfold_torch.decode(ids[real], weights[real], layer, pool=POOL, joint=joint)
+for of, what, extra in ((pool, "pairs", {}), (joined, "joint", {}), (by_router, "stand-ins", {"scores": scores})):
+    padded = of.decode(number, ids, weights, mask=real, **extra)
+    alone = of.decode(number, ids[real], weights[real], **{name: x[real] for name, x in extra.items()})
     note(all(torch.equal(p[real], a) and torch.equal(p[~real], x[~real]) for p, a, x in zip(padded, alone, (ids, weights))),
-         f"padding enters no pool and stays, joint={joint}")
-    padded = exfold_torch.decode(ids, weights, layer, pool=POOL, joint=joint, count=torch.tensor([20], dtype=torch.int32))
-    alone = exfold_torch.decode(ids[:20], weights[:20], layer, pool=POOL, joint=joint)
-    note(all(torch.equal(p[:20], a) for p, a in zip(padded, alone)), f"a count, joint={joint}")
-    members = torch.arange(POOL, dtype=torch.int32)
-    given = exfold_torch.decode(ids, weights, layer, members=members, joint=joint)
-    note(given[0].max() < POOL and torch.equal(given[1][(ids < POOL).all(1)], weights[(ids < POOL).all(1)]), f"members, joint={joint}")
-note(torch.equal(exfold_torch.prefill(ids, weights, layer, keep=K, rank="score")[1], weights), "prefill of all routes")
-strict = exfold_torch.prefill(ids, weights, layer, keep=KEEP, rank="score", max_loss=0.0)
+         f"padding enters no pool and stays: {what}")
+    note(len(padded[0][real].unique()) <= POOL and not torch.equal(padded[0], ids), f"decode folds: {what}")
+for of in (prefill, joined):
+    whole, narrow = of.prefill(number, ids, weights, mask=real, whole=True), of.prefill(number, ids, weights)
+    note(all(torch.equal(w[real][:, :KEEP], n[real]) and torch.equal(w[~real], x[~real])
+             for w, n, x in zip(whole, narrow, (ids, weights))) and not whole[1][real][:, KEEP:].any()
+         and torch.equal(whole[0][real][:, KEEP:], whole[0][real][:, :1].expand(-1, K - KEEP)),
+         "a whole prefill: rows of the mask folded, the others as they were")
+note(torch.equal(fold(f"P{K}:rank=score").prefill(number, ids, weights)[1], weights), "prefill of all routes")
+strict = fold(f"P{KEEP}:rank=score,max_loss=0").prefill(number, ids, weights)
 note(torch.equal(strict[1], weights[:, :KEEP]), "a limit of 0 folds nothing that has a loss")
-target_ids, target_scale = torch.arange(experts, dtype=torch.int32), torch.ones(experts)
-target_ids[1], target_scale[1] = 0, 0.5
-static = exfold_torch.decode_static(ids, weights, target_ids, target_scale)
-note(torch.equal(static[0], torch.where(ids == 1, 0, ids)) and torch.equal(static[1], torch.where(ids == 1, weights / 2, weights)),
-     "decode_static")
-note(raises(lambda: exfold_torch.prefill(ids, weights, layer, keep=K + 1), "exf_fold_prefill"), "a refusal has words")
-note(raises(lambda: exfold_torch.prefill(ids, weights, layer, keep=2, mask=real[:9]), "mask"), "a mask of another length is refused")
-note(raises(lambda: exfold_torch.decode(ids, weights[:9], layer, pool=2), "no routes"), "weights of another shape are refused")
+note(raises(lambda: fold(f"P{K + 1}").prefill(number, ids, weights), "exf_fold_prefill"), "a refusal has words")
+note(raises(lambda: prefill.prefill(number, ids, weights, mask=real[:9]), "mask"), "a mask of another length is refused")
+note(raises(lambda: pool.decode(number, ids, weights[:9]), "no routes"), "weights of another shape are refused")
+note(raises(lambda: by_router.decode(number, ids, weights), "scores"), "scores that are missing are named")
+note(raises(lambda: pool.prefill(number, ids, weights), "no P"), "a variant without P has no prefill")
 
 # What torch.library itself holds an operator to: its schema, its fake kernel, tracing with shapes that are symbols.
-count, tail = torch.tensor([20], dtype=torch.int32), [1e30, False, 1e-2, True, None, None, real]
-named = exfold_torch.arguments(layer)
-cases = {"prefill": (ids, weights, *named, KEEP, 0, 1e30, 0, False, 1e-2, False, count, None),
-         "prefill of a transpose": (ids.T.contiguous().T, weights.T.contiguous().T, *named, KEEP, 0, 1e30, 0, False, 1e-2, True, None, None),
-         "decode": (ids, weights, *named, POOL, 0, *tail), "decode_static": (ids, weights, target_ids, target_scale, count, None)}
+transposed = ids.T.contiguous().T, weights.T.contiguous().T
+cases = {"prefill": (ids, weights, None, None, prefill.place, index, 1.0, False),
+         "prefill, whole": (ids, weights, None, real, prefill.place, index, 1.0, True),
+         "prefill of a transpose": (*transposed, None, None, joined.place, index, 1.0, False),
+         "decode": (ids, weights, None, None, real, pool.place, index),
+         "decode, stand-ins": (ids, weights, scores, None, None, by_router.place, index)}
 for name, case in cases.items():
-    operator = getattr(torch.ops.exfold, name.split()[0]).default
+    operator = getattr(torch.ops.exfold, name.split()[0].strip(",")).default
     said = torch.library.opcheck(operator, case, raise_exception=False)
     note(set(said.values()) == {"SUCCESS"}, f"opcheck: {name}" + "".join(f", {k}: {v}" for k, v in said.items() if v != "SUCCESS"))
 
 
 def step(ids, weights):
     """What stands around a fold in a model: arithmetic before and after it."""
-    kept, w = exfold_torch.prefill(ids, weights * 2, layer, keep=KEEP)
-    pooled, w = exfold_torch.decode(kept, w, layer, pool=POOL)
+    kept, w = prefill.prefill(number, ids, weights * 2)
+    pooled, w = pool.decode(number, kept, w)
     return pooled + 0, w / w.sum(-1, keepdim=True)
 
 

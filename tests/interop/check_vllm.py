@@ -23,7 +23,7 @@ VARIANTS = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", 
             "P2:budget=topp", "D8:rank=energy,targets=router", "P2:projector=joint+D8", "P3:budget=token+D8:targets=router",
             "P3:budget=token,norms=predicted", "D8:rank=energy,projector=joint,norms=predicted"]
 OF_FAMILIES = ["P{low}", "P{low}:budget=token", "D{half}", "P{low}:projector=joint+D{half}:rank=energy,targets=router"]
-TRAINED = ["qwen3_moe", "glm4_moe"]  # the demo is the first; README's table names what stands here and below
+TRAINED = ["qwen3_moe", "glm4_moe"]  # by this test; README's table names what stands here and below
 FAMILIES = ["mixtral", "olmoe", "qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"]
 passed = failed = decided = 0
 # Where two experts are as close as float32 rounds, the processor decides, and a token that runs another one moves perplexity and KL by
@@ -50,17 +50,19 @@ def demo_tokens(name):
     return safetensors.torch.load_file(root / "examples/demo-model/token_ids.safetensors")[name].long()
 
 
-def make_glm(path):
-    """A small GLM with a routed scaling factor, trained for a minute on the demo's texts, so that its router means something."""
+def make_trained(name, path):
+    """A small model, trained for half a minute on the demo's texts, so that its router means something: a GLM with a routed scaling
+    factor, or a Qwen3 whose weights do not sum to 1 and whose second layer has no experts."""
     import transformers
 
     torch.manual_seed(1)
+    shape = {"vocab_size": 2048, "hidden_size": 96, "intermediate_size": 192, "moe_intermediate_size": 64, "num_hidden_layers": 4,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "num_experts_per_tok": 4, "initializer_range": 0.06,
+             "max_position_embeddings": 512, "tie_word_embeddings": False, "pad_token_id": None, "eos_token_id": None}
     config = transformers.Glm4MoeConfig(
-        vocab_size=2048, hidden_size=96, intermediate_size=192, moe_intermediate_size=64, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, partial_rotary_factor=0.5, n_routed_experts=16,
-        n_shared_experts=1, num_experts_per_tok=4, first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True,
-        routed_scaling_factor=1.5, initializer_range=0.06, max_position_embeddings=512, tie_word_embeddings=False,
-        pad_token_id=None, eos_token_id=None)
+        **shape, partial_rotary_factor=0.5, n_routed_experts=16, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1,
+        norm_topk_prob=True, routed_scaling_factor=1.5) if name == "glm4_moe" else transformers.Qwen3MoeConfig(
+        **shape, num_experts=16, mlp_only_layers=[1], norm_topk_prob=False)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     texts = torch.cat([demo_tokens(f"calib.{kind}") for kind in ("prose", "c", "python")]).reshape(-1, 64)
     step = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -70,7 +72,7 @@ def make_glm(path):
         loss.backward()
         step.step()
         step.zero_grad()
-    print(f"          glm4_moe: {sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, loss {loss.item():.2f}")
+    print(f"          {name}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, loss {loss.item():.2f}")
     model.save_pretrained(path)
 
 
@@ -104,15 +106,15 @@ def make_model(name, path):
     if name == "demo":  # without the token ids that lie beside it: vLLM takes every safetensors file for weights
         for file in ("config.json", "model.safetensors"):
             (path / file).symlink_to(root / "examples/demo-model" / file)
-    elif name == "glm4_moe":
-        make_glm(path)
+    elif name in TRAINED:
+        make_trained(name, path)
     else:
         make_random(name, path)
 
 
 def texts_of(name):
     """Tokens to calibrate on and to score; the latter are one decode batch."""
-    if name in ("demo", "glm4_moe"):
+    if name in ("demo", *TRAINED):
         # of the demo's row 11 a router has two experts 2.4e-7 apart after P2:projector=joint, and float32 decides
         return demo_tokens("calib.prose"), demo_tokens("eval.prose")[:10, :64]
     draw = torch.Generator().manual_seed(1)
@@ -141,7 +143,7 @@ def prepare(build, name, into):
     config = json.loads((into / "model/config.json").read_text())
     half = (config.get("num_experts") or config.get("num_local_experts") or config["n_routed_experts"]) // 2
     low = 1 if config["num_experts_per_tok"] == 2 else 2
-    variants = VARIANTS if name in ("demo", "glm4_moe") else [x.format(half=half, low=low) for x in OF_FAMILIES]
+    variants = VARIANTS if name in ("demo", *TRAINED) else [x.format(half=half, low=low) for x in OF_FAMILIES]
     recipe = {"schema": "exfold-recipe/1", "model": {"path": str(into / "model")},
               "output": {"directory": str(into), "targets": ["safetensors"]},
               "data": {"manifest": manifest(into, "calibration", calibration), "sequences": len(calibration),
@@ -152,19 +154,58 @@ def prepare(build, name, into):
     (into / "recipe.yaml").write_text(json.dumps(recipe))
     run(build, "exfold-calibrate", into / "recipe.yaml")
     run(build, "exfold-validate", into / "recipe.yaml")
+    if name in FAMILIES:
+        into.joinpath("transformers.json").write_text(json.dumps(in_transformers(build, into, held_out, variants)))
+
+
+@torch.no_grad()
+def in_transformers(build, into, tokens, variants):
+    """Perplexity and KL of each variant in transformers' own model, folded by examples/transformers, as a validation lists them."""
+    sys.path.insert(0, str(root / "examples/transformers"))
+    import fold_experts
+    import transformers
+
+    from served import scores
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(into / "model", dtype=torch.float32).eval()
+    library, found, original = str(build / f"libexfold_fold.so.{fold_experts.ABI}"), [], None
+    for variant in ["", *variants]:
+        folding = variant and fold_experts.Folding(model, str(into / "tables.safetensors"), variant, teacher_forced=True,
+                                                   library=library)
+        ours = model(tokens).logits.double().log_softmax(-1)
+        original = ours if original is None else original
+        ppl, kl = scores(ours, original, tokens)
+        found.append({"name": variant or "original", "ppl": ppl, "kl_mean": kl})
+        if folding:
+            folding.remove()
+    return found
 
 
 # ---- checks on an engine, in a process of its own ----------------------------------------------------
 @contextlib.contextmanager
 def every_row_both(phases):
-    """Each row is prefill and decode, as in a validation: P and D apply to every position."""
-    write = phases.write
+    """Each row is prefill and decode, as in a validation: P and D apply to every position, and a slot that P left empty, which names
+    the row's first expert for the sake of kernels, is no route to D."""
+    from exfold_vllm import fold
+    from exfold_vllm.variant import Tables
+
+    write, prefill, of_layer = phases.write, Tables.prefill, fold.Layer.fold
 
     def both(lengths, prefilling):
         write(lengths, prefilling)
         phases.masks[:, :int(lengths.sum())], phases.present = 1, [True, True]
 
-    with unittest.mock.patch.object(phases, "write", both):
+    def emptied(*arguments, **named):
+        ids, weights = prefill(*arguments, **named)
+        empty = (weights == 0) & (ids == ids[:, :1]) & (torch.arange(ids.shape[1], device=ids.device) > 0)
+        return ids.masked_fill(empty, -1), weights
+
+    def filled(*arguments, **named):
+        weights, ids = of_layer(*arguments, **named)
+        return weights, torch.where(ids < 0, ids[:, :1], ids)
+
+    patch = unittest.mock.patch.object
+    with patch(phases, "write", both), patch(Tables, "prefill", emptied), patch(fold.Layer, "fold", filled):
         yield
 
 
@@ -185,7 +226,8 @@ def check_served(name, served, into, engine):
     from served import scores
 
     held_out = texts_of(name)[1]
-    rows, whole = {}, {}
+    rows, whole, of = {}, {}, into / "transformers.json"
+    by_transformers = {said["name"]: said for said in json.loads(of.read_text())} if of.exists() else {}
     for said in json.loads((into / "validation.json").read_text())["variants"]:
         variant = "" if said["name"] == "original" else said["name"]
         use(variant)
@@ -194,6 +236,9 @@ def check_served(name, served, into, engine):
         ppl, kl = scores(rows[variant], rows[""], held_out)
         what = f"{name} {said['name']}: perplexity {ppl:.6f}, exfold-validate {said['ppl']:.6f}; KL {kl:.8f}, {said['kl_mean']:.8f}"
         note_scores(ppl, kl, said, what)
+        if said["name"] in by_transformers:
+            theirs = by_transformers[said["name"]]
+            note_scores(ppl, kl, theirs, f"{name} {said['name']}, in transformers: perplexity {theirs['ppl']:.6f}, KL {theirs['kl_mean']:.8f}")
         if "D" not in variant:  # and as prompts, which are prefill by the scheduler's word
             whole[variant] = served.run(held_out, held_out.shape[1])
             ppl, kl = scores(whole[variant], whole[""], held_out)
@@ -271,7 +316,7 @@ def check_refusals_of_engine(served, engine):
         ("AITER", add, patch(runner.router, "num_fused_shared_experts", 1, create=True)),
         ("apply_router_weight_on_input", add, patch(runner.routed_experts, "apply_router_weight_on_input", True)),
         ("--max-num-batched-tokens", add, patch(config.scheduler_config, "max_num_batched_tokens", 65536)),
-        ("function of the model's own", add, patch(runner.router, "custom_routing_function", print)),
+        ("function of the model's own", add, patch(runner.router, "custom_routing_function", print, create=True)),
         ("of a qwen3_moe, the model is a olmoe", add, patch(text, "model_type", "olmoe"),
          patch(config.model_config.hf_config, "model_type", "olmoe")),
         ("has no layer 9", add, patch(runner, "layer_name", "model.layers.9.mlp.experts"), patch(text, "num_hidden_layers", 20))]
@@ -285,6 +330,44 @@ def check_refusals_of_engine(served, engine):
             except ValueError as error:
                 said = str(error)
         note(expected in said, "refused: " + said.replace(str(engine.tables.path), "tables.safetensors"))
+
+
+def check_monolithic():
+    """vLLM's kernels that choose experts by themselves say so through a runner, and the plugin refuses them.  A router of the type
+    Custom would be kept from all of them but Zentorch's, which then choose otherwise than it."""
+    import importlib
+    import itertools
+    import pkgutil
+    import types
+
+    from vllm.model_executor.layers.fused_moe import experts, modular_kernel
+    from vllm.model_executor.layers.fused_moe.config import RoutingMethodType
+    from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+    from vllm.model_executor.layers.quantization.utils import quant_utils
+
+    for module in pkgutil.iter_modules(experts.__path__):
+        with contextlib.suppress(ImportError):  # of a library that this machine lacks
+            importlib.import_module(f"{experts.__name__}.{module.name}")
+    keys = [None, *(x for x in vars(quant_utils).values() if isinstance(x, quant_utils.QuantKey))]
+
+    def takes(kernels, method):
+        found = False
+        for pair in itertools.product(keys, keys):
+            with contextlib.suppress(ValueError):  # weights that these kernels do not have
+                found |= kernels._supports_routing_method(method, *pair)
+        return found
+
+    kinds = modular_kernel.FusedMoEExpertsMonolithic.__subclasses__()
+    for kernels in kinds:
+        kinds += kernels.__subclasses__()
+        taken = [method.name for method in RoutingMethodType if takes(kernels, method)]
+        method = types.SimpleNamespace(moe_kernel=None, experts_cls=kernels)
+        method.is_monolithic = FusedMoEMethodBase.is_monolithic.fget(method)
+        runner = types.SimpleNamespace(routed_experts=types.SimpleNamespace(quant_method=method))
+        note(MoERunner.is_monolithic.fget(runner) and ("Custom" in taken) == (kernels.__name__ == "ZentorchExpertsInt4"),
+             f"{kernels.__name__} is monolithic, for {', '.join(taken)}")
+    note(len(kinds) >= 5, f"{len(kinds)} kinds of monolithic kernels")
 
 
 def check_refusals_of_settings():
@@ -318,11 +401,14 @@ def child(name, into):
 
     engine, = hook.ENGINES.values()
     note(len(engine.runners) == len(engine.tables.layers), f"{name}: {len(engine.runners)} layers are folded")
+    note(engine.tables.arrays, f"{name}: {len(engine.tables.arrays)} tables are on the device before the first step, where a capture "
+         "could not put them")
     check_served(name, served, into, engine)
     if name == "demo":
         check_mixed(name, served, engine)
         check_refusals_of_engine(served, engine)
         check_refusals_of_settings()
+        check_monolithic()
 
 
 def child_compiled(into, out):
@@ -388,8 +474,8 @@ def check_start(work):
 
 def main(build, work, *names):
     print("torch", torch.__version__)
-    torch.set_num_threads(2)
-    for name in names or ("demo", "glm4_moe", *FAMILIES):
+    torch.set_num_threads(1)  # of so small models threads wait for each other
+    for name in names or ("demo", *TRAINED, *FAMILIES):
         check_model(build, name, work)
     if not names or "demo" in names:
         check_compiled(work)

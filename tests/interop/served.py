@@ -1,9 +1,13 @@
-"""A model as vLLM serves it, in this process, so that a test can look at its steps: what check_vllm.py's children run."""
+"""A model as vLLM serves it, in this process, so that a test can look at its steps: what check_vllm.py's children run.
+
+It looks into the first model runner, on a CPU or a GPU.
+"""
 import collections
 import os
 
-os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_KVCACHE_SPACE="1",
-                  VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1",  # threads of so small a model wait for each other
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_USE_V2_MODEL_RUNNER="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
+                  VLLM_CPU_KVCACHE_SPACE="1", TRITON_F32_DEFAULT="ieee", VLLM_CPU_OMP_THREADS_BIND="nobind",
+                  OMP_NUM_THREADS="1",  # threads of so small a model wait for each other
                   VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"))
 
 import torch  # noqa: E402
@@ -17,6 +21,8 @@ class Served:
         given = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 32,
                  "max_num_batched_tokens": 2048, "enable_prefix_caching": False, "disable_log_stats": True,
                  "skip_tokenizer_init": True, "async_scheduling": False}
+        if torch.cuda.is_available():
+            given |= {"attention_backend": "TRITON_ATTN", "gpu_memory_utilization": 0.05, "kv_cache_memory_bytes": 1 << 28}
         self.llm = LLM(str(path), **{**given, **arguments})
         self.engine = self.llm.llm_engine
         self.runner = self.engine.model_executor.driver_worker.worker.model_runner
@@ -68,7 +74,7 @@ class Served:
             pass
         hidden = torch.stack([torch.cat(self.seen[number])[:length] for number in range(len(tokens))])
         self.tokens = None
-        return self.logits_of(hidden.flatten(0, 1)).double().log_softmax(-1).view(*hidden.shape[:2], -1)
+        return self.logits_of(hidden.flatten(0, 1)).double().log_softmax(-1).view(*hidden.shape[:2], -1).cpu()
 
 
 def scores(ours, original, tokens):

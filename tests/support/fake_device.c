@@ -439,7 +439,7 @@ static exf_fold_status prefill_routes(exf_queue *q, const exf_run_routes *r, con
     (void)q;
     for (size_t row = 0; row < r->n_tokens; row++) {
         size_t at = row * (size_t)r->top_k;
-        exf_fold_routes in = rows_of(r->ids + at, r->weights + at, 1, r->top_k), out = rows_of(ids, weights, 1, c->keep);
+        exf_fold_routes in = rows_of(r->ids + at, r->weights + at, 1, r->top_k), out = rows_of(ids, weights, 1, r->top_k);
         if (r->norms) in.norms = r->norms + at;
         if (c->prefill && !c->prefill[row]) continue;
         if (c->form == EXF_PREFILL_KEPT || c->form == EXF_PREFILL_ABOVE) {
@@ -451,8 +451,8 @@ static exf_fold_status prefill_routes(exf_queue *q, const exf_run_routes *r, con
                                                              : exf_fold_prefill_cpu(&in, &out, &c->tables, &c->options);
         if (s != EXF_FOLD_OK) return s;
         for (int k = 0; k < r->top_k; k++) {
-            r->ids[at + (size_t)k] = k < c->keep ? ids[k] : -1;
-            r->weights[at + (size_t)k] = k < c->keep && ids[k] >= 0 ? weights[k] : 0;
+            r->ids[at + (size_t)k] = ids[k];
+            r->weights[at + (size_t)k] = ids[k] >= 0 ? weights[k] : 0;
         }
     }
     return EXF_FOLD_OK;

@@ -330,7 +330,7 @@ START_TEST(contradictions_are_refused)
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &wide, kept, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
     tables.t.rms = NULL;
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_BAD_ARGUMENT);
-    o.reserved[6] = 1;
+    o.reserved[5] = 1;
     ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_UNSUPPORTED);
 }
 END_TEST

@@ -129,6 +129,59 @@ START_TEST(padding_counts_for_nothing_and_stays)
 }
 END_TEST
 
+/* Folds into K slots what is folded into P as well: after P slots of a row all are empty, and a row of padding is as it was.  A
+ * budget's rows have such slots anyway. */
+static void compare_widths(int form, const shape *s, int variant, const uint8_t *mask)
+{
+    int keep = form == 2 ? s->k : (s->k + 2) / 3;
+    exf_fold_prefill_options p = EXF_FOLD_PREFILL_INIT;
+    exf_fold_budget_options b = EXF_FOLD_BUDGET_INIT;
+    exf_fold_routes r = fold_room(&padded, s->rows, s->k, (exf_fold_int)(variant % 2), (exf_fold_real)(variant % 3));
+    exf_fold_routes wide = fold_room(&out_padded, s->rows, s->k, r.id_type, r.weight_type);
+    exf_fold_routes narrow = fold_room(&out_alone, s->rows, keep, r.id_type, r.weight_type);
+    fold_fill_routes(&r, s->e, 60 + (uint64_t)variant, variant % 4 == 3 ? ROUTES_AWKWARD : ROUTES_PLAIN);
+    fold_copy(&was, &r);
+    r.mask = mask;
+    p.keep = keep;
+    p.rescale = (exf_fold_rescale)(variant % 3);
+    p.confidence = variant / 3 % 2;
+    b.penalty = 0.01f;
+    for (int is_wide = 0; is_wide < 2; is_wide++) {
+        const exf_fold_routes *out = is_wide ? &wide : &narrow;
+        p.repeat = is_wide * variant % 2;
+        b.padding = is_wide;
+        memset(kept, 0x5a, sizeof kept);
+        ck_assert_int_eq(form == 0   ? exf_fold_prefill_cpu(&r, out, &tables.t, &p)
+                         : form == 1 ? exf_fold_prefill_joint_cpu(&r, out, &tables.t, &p)
+                                     : exf_fold_prefill_budget_cpu(&r, out, kept, &tables.t, &b),
+                         EXF_FOLD_OK);
+    }
+    for (int row = 0; row < s->rows; row++) {
+        int counts = !mask || mask[row];
+        ck_row(&wide, row, counts ? &narrow : &was.r, row, counts ? keep : s->k, names[form]);
+        if (form == 2 && !counts) ck_assert_int_eq(kept[row], 0);
+        int64_t first = fold_id_at(&wide, row * s->k), name = p.repeat && first >= 0 && first < s->e ? first : -1;
+        for (int k = keep; counts && k < s->k; k++) {
+            ck_assert_int_eq(fold_id_at(&wide, row * s->k + k), name);
+            ck_assert(fold_weight_at(&wide, row * s->k + k) == 0);
+        }
+    }
+}
+
+/* _i runs through the forms of prefill and shapes. */
+START_TEST(an_output_may_be_wider_than_what_is_kept)
+{
+    const shape *s = &shapes[_i / 3];
+    static uint8_t mask[MOST_ROWS];
+    fold_fill_tables(&tables, s->e, 20 + (uint64_t)_i, TABLES_REAL);
+    for (int variant = 0; variant < 6; variant++) {
+        for (int row = 0; row < s->rows; row++) mask[row] = fold_uniform(9, (uint64_t)variant, (uint64_t)row) < 0.6 ? 7 : 0;
+        compare_widths(_i % 3, s, variant, mask);
+        compare_widths(_i % 3, s, variant, NULL);
+    }
+}
+END_TEST
+
 /* Experts 0 and 1 serve the batch, 2 and 3 its padding, at weights that would take the pool. */
 START_TEST(padding_does_not_enter_a_pool)
 {
@@ -185,6 +238,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("fold_padding");
     TCase *c = tcase_create("padding");
     tcase_add_loop_test(c, padding_counts_for_nothing_and_stays, 0, FORMS * COUNT(shapes));
+    tcase_add_loop_test(c, an_output_may_be_wider_than_what_is_kept, 0, 3 * COUNT(shapes));
     tcase_add_test(c, padding_does_not_enter_a_pool);
     tcase_add_test(c, contradictions_of_padding_are_refused);
     suite_add_tcase(s, c);

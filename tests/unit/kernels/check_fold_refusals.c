@@ -18,7 +18,13 @@ static void out_missing(arguments *a) { a->out.weights = NULL; }
 static void rows_negative(arguments *a) { a->in.rows = a->out.rows = -1; }
 static void rows_differ(arguments *a) { a->out.rows--; }
 static void width_zero(arguments *a) { a->in.width = 0; }
-static void width_not_keep(arguments *a) { a->out.width++; }
+static void width_below_keep(arguments *a) { a->out.width--; }
+static void width_above_keep(arguments *a) { a->out.width++; }
+static void repeat_unknown(arguments *a)
+{
+    a->p = (exf_fold_prefill_options)EXF_FOLD_PREFILL_INIT;
+    a->p.repeat = 2;
+}
 static void width_17(arguments *a) { a->in.width = 17; }
 static void width_above_experts(arguments *a) { a->t.n_experts = 3; }
 static void experts_2(arguments *a) { a->t.n_experts = 2; a->in.width = 2; }
@@ -72,7 +78,7 @@ static void later_routes(arguments *a) { a->in.reserved[1] = 1; }
 static void later_out(arguments *a) { a->out.reserved[0] = 1; }
 static void later_tables(arguments *a) { a->t.reserved[5] = a->t.coeff; }
 static void later_int(arguments *a) { a->t.reserved_int = 1; }
-static void later_options(arguments *a) { a->p.reserved[8] = a->d.reserved[5] = 1; }
+static void later_options(arguments *a) { a->p.reserved[7] = a->d.reserved[5] = 1; }
 
 enum { PREFILL = 1, PREFILL_JOINT = 2, DECODE = 4, DECODE_JOINT = 8, PREFILLS = 3, DECODES = 12, PAIRS = 5, JOINTS = 10, ALL = 15 };
 
@@ -96,7 +102,9 @@ static const struct {
     {rows_negative, EXF_FOLD_BAD_ARGUMENT, ALL},
     {rows_differ, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {width_zero, EXF_FOLD_BAD_ARGUMENT, ALL},
-    {width_not_keep, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
+    {width_below_keep, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
+    {width_above_keep, EXF_FOLD_OK, 0},
+    {repeat_unknown, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {width_17, EXF_FOLD_UNSUPPORTED, ALL},
     {width_above_experts, EXF_FOLD_BAD_ARGUMENT, ALL},
     {experts_2, EXF_FOLD_UNSUPPORTED, ALL},

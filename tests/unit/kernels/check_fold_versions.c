@@ -155,9 +155,14 @@ START_TEST(what_1_1_refused_is_refused)
         *first = 1;
         ck_assert_int_eq(fold(form, &o, 0), EXF_FOLD_UNSUPPORTED);
     }
-    options o = old_options(2, 0, 0);
-    o.old_budget.reserved[0] = 1; /* where the weights' factor is now */
-    ck_assert_int_eq(fold(2, &o, 0), EXF_FOLD_UNSUPPORTED);
+    static const struct {
+        int form, word;
+    } later[] = {{0, 7}, {2, 7}, {2, 8}, {2, 9}}; /* reserved then; now `repeat`, and a budget's rule, factor and padding */
+    for (size_t i = 0; i < COUNT(later); i++) {
+        options o = old_options(later[i].form, 0, 0);
+        ((int *)&o)[later[i].word] = 1;
+        ck_assert_int_eq(fold(later[i].form, &o, 0), EXF_FOLD_UNSUPPORTED);
+    }
 }
 END_TEST
 
