@@ -64,7 +64,7 @@ START_TEST(facts_of_a_file_are_printable)
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     exf_tables_free(&t);
     const char *line = printed(exf_inspect_summary, "t.h5", 0, "zz.note");
-    ck_assert_str_eq(line, "zz.note                    " SHOWN "\n");
+    ck_assert_ptr_nonnull(strstr(line, SHOWN "\n"));
     line = printed(exf_inspect_diff, "u.h5", 0, "zz.note");
     ck_assert_ptr_nonnull(strstr(line, SHOWN " -> (none)\n"));
     line = printed(exf_inspect_summary, "t.h5", 1, "zz.note");
