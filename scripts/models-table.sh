@@ -1,7 +1,7 @@
 #!/bin/sh
 # models-table.sh - README's table of models: the families and releases of docs/models.md, and what serves tables of each: the
 # plugin for vLLM where tests/interop/check_vllm.py runs the family, and the public runtimes of src/fold (runtime_<name>.c; one
-# that names no family serves all, and stands below the table).
+# that names no family serves all, and stands below the table).  Families that nothing serves share the last row.
 # usage: models-table.sh      (a generated part of README.md: make docs)
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,9 +22,13 @@ awk '
         sub(/,.*/, "", family)
         ours = index(tested, " " family " ") ? "`exfold`" : ""
         theirs = served(family)
-        print "| " cell[2] " | " cell[3] " | " ours (ours != "" && theirs != "" ? ", " : "") (ours theirs == "" ? "none" : theirs) " |"
         rows++
+        if (ours theirs == "") {
+            families = families (families == "" ? "" : ", ") cell[2]
+            models = models (models == "" || cell[3] == "" ? "" : ", ") cell[3]
+        } else
+            print "| " cell[2] " | " cell[3] " | " ours (ours != "" && theirs != "" ? ", " : "") theirs " |"
     }
     /^$/ && rows { ended = 1 }
-    END { print "\n" served("") ": [in vLLM](docs/serving.md#in-vllm), or your own runtime on `libexfold_fold`." }' \
+    END { print "| " families " | " models " | none |\n\n" served("") ": [in vLLM](docs/serving.md#in-vllm), or your own runtime on `libexfold_fold`." }' \
     tests/interop/check_vllm.py src/fold/runtime_*.c docs/models.md
