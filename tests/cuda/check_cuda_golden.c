@@ -40,7 +40,8 @@ START_TEST(bfloat16_stays_near_the_reference)
     exf_err err;
     golden_open(&c, golden_families[_i]);
     golden_forward(&s, c.model, &c.batch, exf_backend_cuda(&err), EXF_COMPUTE_BF16, 0);
-    golden_compare_rounded(&c, &s, 4e-2, 0.85); /* operands of 8 bits; a toy model's scores are close */
+    /* Operands of 8 bits; a toy model's scores are close, and so are those by which an indexer chooses what a token sees. */
+    golden_compare_rounded(&c, &s, c.model->arch.mla.index_heads ? 1.5e-1 : 4e-2, 0.85);
     golden_free(&s);
     golden_close(&c);
 }
