@@ -18,7 +18,7 @@ function plain(line) {
     gsub(/on [0-9]+ threads/, "on # threads", line)
     sub(/backend: .*/, "backend: #", line)
     sub(/share: .*/, "share: #", line)
-    gsub(/[0-9.]+ (B|kB)  /, "#  ", line) # of files that hold digests or commits
+    gsub(/[0-9.]+ (B|kB)(  |$)/, "#  ", line) # of files that hold digests, paths or commits
     gsub(/[ \t]+/, " ", line)
     sub(/ $/, "", line)
     return line
