@@ -59,9 +59,8 @@ __device__ inline exf_fold_routes exf_fold_batch(exf_fold_routes r, const exf_fo
     return r;
 }
 
-/* Fold n batches by the kernels of exf_fold_decode, exf_fold_decode_joint and exf_fold_decode_stand_ins (a pool by batch), as they
- * are without clusters, a block a batch.  io->rows is
- * the most rows of a batch; n is at most 65535. */
+/* Fold n batches by the kernels of exf_fold_decode, exf_fold_decode_joint and exf_fold_decode_stand_ins (a pool by batch)
+ * that need no cluster, a block a batch.  io->rows is the most rows of a batch; n is at most 65535. */
 exf_fold_status exf_fold_decode_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n, const exf_fold_tables *t,
                                              const exf_fold_decode_options *o, void *stream);
 exf_fold_status exf_fold_decode_joint_batches_cuda(const exf_fold_routes *io, const exf_fold_batches *b, int n,

@@ -81,7 +81,7 @@ static exf_code open_router(exf_pass *p, exf_err *err)
     EXF_TRY(exf_mem_mul(&n, p->batch->n_tokens, n_experts, "router logits", err));
     for (int i = 0; i < p->demand.logits; i++) EXF_TRY(exf_mem_new(&p->logits[i], n, sizeof **p->logits, "router logits", err));
     for (int i = 0; i < p->demand.device_logits; i++)
-        EXF_TRY(p->b->alloc((void *)&p->logits_there[i], n, sizeof **p->logits_there, "router logits", err));
+        EXF_TRY(p->b->alloc((void *)&p->logits_device[i], n, sizeof **p->logits_device, "router logits", err));
     if (p->demand.slot_logits) EXF_TRY(p->b->alloc(&p->slot_logits, p->routes.n, sizeof *p->slot_logits, "router logits", err));
     if (p->demand.logits) EXF_TRY(exf_mem_new(&p->bias, n_experts, sizeof *p->bias, "router logits", err));
     for (size_t i = 0; i < p->n_lanes; i++) masks |= p->lanes[i].rewriter && p->lanes[i].rewriter->retained_experts;
@@ -178,7 +178,7 @@ static void close_pass(exf_pass *p)
     p->b->free(p->mixing);
     p->b->free(p->mask_device);
     p->b->free(p->slot_logits);
-    for (int i = 0; i < 2; i++) p->b->free(p->logits_there[i]);
+    for (int i = 0; i < 2; i++) p->b->free(p->logits_device[i]);
     p->b->free(p->not_finite);
     p->b->free(p->slots_run);
     if (p->b->gpu) p->b->free(p->tokens_device);

@@ -43,7 +43,7 @@ typedef struct {
     float *mask_device, *mask;     /* [2, E] of a lane with retained experts: 0 or -infinity, and the router's bias plus that */
     float *logits[2];              /* [T, E] of the router, the first lane's and the present lane's; where demand.logits says so */
     float *bias;                   /* [E] the router's bias, fetched from a GPU; used with them */
-    float *logits_there[2];        /* the same in GPU memory, where demand.device_logits says so */
+    float *logits_device[2];        /* the same in GPU memory, where demand.device_logits says so */
     float *slot_logits;            /* [T, K] on a GPU, less their token's mean; where demand.slot_logits says so */
     int32_t *tokens_device;        /* the batch's token ids in the backend's memory, on a GPU with a 0 after them; NULL: unknown */
 
@@ -62,7 +62,7 @@ typedef struct {
     size_t lane;
     const float *mask;   /* p->mask_device, or NULL */
     float *logits;       /* the router's, in host memory; NULL: nothing reads them */
-    float *logits_there; /* the same in GPU memory */
+    float *logits_device; /* the same in GPU memory */
     int joined;          /* 1: the first lane's routes are those of all lanes */
     int is_probe;        /* 1: routes are made for a probe by another lane's router */
     const exf_observer *inputs; /* is shown what the router reads; NULL: nobody is */
@@ -89,7 +89,7 @@ exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn f
 /* ---- work.c: what the lanes require, and how much work that is ---------------------------------------- */
 
 /* Returns 1 for a rewriter that changes routes in GPU memory. */
-int exf_rewrites_there(const exf_rewriter *r, const struct exf_backend *b);
+int exf_rewrites_on_device(const exf_rewriter *r, const struct exf_backend *b);
 /* Returns the number of route sets that a pass holds for such lanes. */
 size_t exf_demand_route_sets(const exf_demand *d);
 /* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */

@@ -97,9 +97,9 @@ static void set_logits(exf_step *s)
 {
     const exf_pass *p = s->p;
     const exf_rewriter *r = p->lanes[s->lane].rewriter;
-    int wants = r && r->wants_logits, there = exf_rewrites_there(r, p->b);
+    int wants = r && r->wants_logits, there = exf_rewrites_on_device(r, p->b);
     s->moe.router_logits = s->logits = logits_of(p->logits, s->lane, s->joined, wants && !there);
-    s->logits_there = logits_of(p->logits_there, s->lane, s->joined, wants && there);
+    s->logits_device = logits_of(p->logits_device, s->lane, s->joined, wants && there);
 }
 
 /* Tells the lane's observer where a MoE layer is.  The seconds count as observing, of all workers, since they wait for the one

@@ -98,7 +98,7 @@ static exf_matrix norm_input(const exf_step *s, exf_workspace *w, const exf_mixe
     return exf_f32(m->normed);
 }
 
-/* Runs the router; where something reads the logits they are left in s->logits, and in s->logits_there.  What hooks see is
+/* Runs the router; where something reads the logits they are left in s->logits, and in s->logits_device.  What hooks see is
  * the experts' input, which a router may read under a norm of its own. */
 static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span,
                                const exf_mixer_arrays *m, exf_err *err)
@@ -112,7 +112,7 @@ static exf_code route_sequence(const exf_step *s, exf_workspace *w, const float 
     const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, exf_moe_mixing(&s->moe, span->offset));
     size_t n_logits = (size_t)n * (size_t)a->n_experts;
     float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;
-    if (s->logits_there) logits = s->logits_there + span->offset * (size_t)a->n_experts;
+    if (s->logits_device) logits = s->logits_device + span->offset * (size_t)a->n_experts;
     exf_code rc = EXF_OK;
     const exf_matrix x = norm_input(s, w, m, u, a->residual.normed ? EXF_W_ROUTER_NORM : EXF_W_FFN_NORM, n);
     exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,

@@ -33,7 +33,7 @@ static exf_code rewrite_on_device(const exf_step *s, const exf_rewriter *r, exf_
                                 .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .q = p->space[0].q,
                                 .ids = set->ids_device, .weights = set->weights_device};
     if (r->wants_logits) {
-        routes.logits = s->logits_there;
+        routes.logits = s->logits_device;
         routes.bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     }
     return r->device_rewrite(r->self, &routes, err);
@@ -50,7 +50,7 @@ static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_
     const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     exf_code rc = EXF_OK;
     if (!r || !r->rewrite) return EXF_OK;
-    if (exf_rewrites_there(r, p->b)) return rewrite_on_device(s, r, set, err);
+    if (exf_rewrites_on_device(r, p->b)) return rewrite_on_device(s, r, set, err);
     EXF_TRY(exf_route_set_fetch(set, 0, set->n, p->space[0].q, err));
     if (r->wants_logits) {
         routes.logits = s->logits;
@@ -91,7 +91,7 @@ static exf_code share_with_lane(const exf_step *s, size_t lane, exf_err *err)
     exf_step probe = *s;
     exf_code rc;
     probe.moe.routes = &p->probe_routes[lane];
-    probe.logits = probe.logits_there = NULL; /* a lane of another router wants none */
+    probe.logits = probe.logits_device = NULL; /* a lane of another router wants none */
     probe.is_probe = 1;
     probe.inputs = NULL;
     probe.moe.slot_logits = NULL;

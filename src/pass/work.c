@@ -8,7 +8,7 @@ int exf_lane_keeps_router_routes(const exf_lane *lane)
     return exf_lane_observer(lane)->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
 }
 
-int exf_rewrites_there(const exf_rewriter *r, const struct exf_backend *b)
+int exf_rewrites_on_device(const exf_rewriter *r, const struct exf_backend *b)
 {
     return b->gpu && r && r->device_rewrite;
 }
@@ -21,7 +21,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
         const exf_rewriter *r = lanes[i].rewriter;
         d.corrects |= r && r->correct;
         if (r) d.observers += r->device_bytes;
-        int wants = r && r->wants_logits, there = exf_rewrites_there(r, b);
+        int wants = r && r->wants_logits, there = exf_rewrites_on_device(r, b);
         if (wants && there) d.device_logits = n_lanes > 1 ? 2 : 1;
         if (wants && !there) d.logits = n_lanes > 1 ? 2 : 1;
         d.head |= o->logits != NULL;
