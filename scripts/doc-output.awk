@@ -18,7 +18,8 @@ function plain(line) {
     gsub(/on [0-9]+ threads/, "on # threads", line)
     sub(/backend: .*/, "backend: #", line)
     sub(/share: .*/, "share: #", line)
-    gsub(/[0-9.]+ (B|kB)(  |$)/, "#  ", line) # of files that hold digests, paths or commits
+    gsub(/[0-9.]+ (B|kB)  /, "#  ", line) # of files that hold digests or commits
+    if (line ~ /^wrote /) sub(/[0-9.]+ (B|kB)$/, "#", line)
     gsub(/[ \t]+/, " ", line)
     sub(/ $/, "", line)
     return line

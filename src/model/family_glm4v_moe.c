@@ -8,7 +8,6 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_code rc;
     exf_config text;
-    const exf_json *part;
     double given;
     int bias, tied;
     EXF_TRY(exf_config_part(c, "text_config", "glm4v_moe_text", &text, err));
@@ -16,8 +15,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &tied, err));
     a->tied_embeddings |= tied; /* older configs say it in text_config */
     EXF_TRY(exf_configure_experts(&text, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_config_find(&text, "rope_parameters.partial_rotary_factor", &part, err));
-    if (!part) EXF_TRY(exf_config_real(&text, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
+    EXF_TRY(exf_config_real(&text, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
     EXF_TRY(exf_configure_attention(&text, a, err));
     EXF_TRY(exf_config_must_be(&text, "use_qk_norm", "false", err));
     EXF_TRY(exf_configure_sigmoid_router(&text, a, err));
