@@ -60,6 +60,25 @@ $(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
 	$(Q)objcopy --keep-global-symbols=$(BUILD)/gen/fold.names $(BUILD)/gen/fold.o
 	$(Q)$(AR) rcs $@ $(BUILD)/gen/fold.o
 
+# ---- libexfold_accumulate: the ABI of include/exfold/accumulate.h, and what of the programs' library it takes ----
+RECORD_ABI    := $(shell sed -n 's/^.define EXF_RECORD_ABI \([0-9]*\).*/\1/p' include/exfold/accumulate.h)
+RECORD_SONAME := libexfold_accumulate.so.$(RECORD_ABI)
+LEFT_PAREN    := (
+RECORD_NAMES  := $(shell sed -n 's/^[a-z][a-z0-9_ ]*[ *]\(exf_record_[a-z_]*\)$(LEFT_PAREN).*/\1/p' include/exfold/accumulate.h)
+
+## record-library: libexfold_accumulate, for engines that record what their experts put out
+record-library: $(BUILD)/$(RECORD_SONAME)
+$(BUILD)/gen/libexfold.a: $(LIB_O) | $(BUILD)/gen
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $(LIB_O)
+$(BUILD)/gen/record.map: include/exfold/accumulate.h install.mk | $(BUILD)/gen
+	@echo 'EXFOLD_RECORD_$(RECORD_ABI) { global: $(RECORD_NAMES:%=%;) local: *; };' >$@
+$(BUILD)/$(RECORD_SONAME): $(BUILD)/gen/libexfold.a $(BUILD)/gen/record.map
+	@echo "  LINK $@"
+	$(Q)$(LINK_SO) -Wl,-soname,$(RECORD_SONAME) -Wl,--version-script,$(BUILD)/gen/record.map -Wl,--as-needed -o $@ \
+	    $(RECORD_NAMES:%=-Wl,-u,%) $< $(LDLIBS)
+	@ln -sf $(RECORD_SONAME) $(BUILD)/libexfold_accumulate.so
+
 # ---- pages made from the programs' tables (scripts/make_pages.py), completions ------------------
 NAMES := $(TOOLS:$(BUILD)/bin/%=%)
 PAGES := $(NAMES:%=$(BUILD)/man/%.1) $(BUILD)/man/exfold-recipe.5 $(BUILD)/man/exfold-manifest.5 \
@@ -79,7 +98,7 @@ $(BUILD)/completions/bash/%: scripts/completion.bash ; @mkdir -p $(@D); sed 's/@
 $(BUILD)/completions/zsh/_%: scripts/completion.zsh ; @mkdir -p $(@D); sed 's/@program@/$*/' $< >$@
 
 # ---- what goes where: kind, directory, mode, files --------------------------
-PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests schemas examples transformers plugin torch model \
+PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests schemas examples transformers plugin recorder torch model \
          scripts \
          slurm docs docs_pages docs_pictures
 programs_in   = $(BINDIR)
@@ -87,13 +106,13 @@ programs      = $(TOOLS)
 library_in    = $(LIBDIR)/exfold
 library       = $(LIBRARY)
 libraries_in  = $(LIBDIR)
-libraries     = $(BUILD)/$(FOLD_SONAME)
+libraries     = $(BUILD)/$(FOLD_SONAME) $(BUILD)/$(RECORD_SONAME)
 archive_in    = $(LIBDIR)
 archive       = $(BUILD)/libexfold_fold.a
 header_in     = $(INCLUDEDIR)/exfold
-header        = include/exfold/fold.h
+header        = include/exfold/fold.h include/exfold/accumulate.h
 pkgconfig_in  = $(PKGCONFIGDIR)
-pkgconfig     = $(BUILD)/exfold-fold.pc
+pkgconfig     = $(BUILD)/exfold-fold.pc $(BUILD)/exfold-accumulate.pc
 man1_in       = $(MANDIR)/man1
 man1          = $(filter %.1,$(PAGES))
 man5_in       = $(MANDIR)/man5
@@ -117,6 +136,8 @@ transformers  = $(wildcard examples/transformers/*.py)
 # fold_experts.py and exfold_torch.py read variant.py of the plugin, which lies from it as in the tree.
 plugin_in     = $(DATADIR)/exfold/python/exfold_vllm
 plugin        = $(wildcard python/exfold_vllm/*.py)
+recorder_in   = $(DATADIR)/exfold/python/exfold_record
+recorder      = $(wildcard python/exfold_record/*.py)
 torch_in      = $(DATADIR)/exfold/examples/torch
 torch         = $(wildcard examples/torch/*.py)
 model_in      = $(DATADIR)/exfold/examples/demo-model
@@ -132,7 +153,7 @@ docs_pages       = $(wildcard docs/*.md)
 docs_pictures_in = $(DOCDIR)/docs/pictures
 docs_pictures    = $(wildcard docs/pictures/*)
 mode          = $(if $(filter programs library libraries scripts slurm,$(1)),755,644)
-OWN_DIRS      = $(model_in) $(transformers_in) $(plugin_in) $(DATADIR)/exfold/python $(torch_in) $(examples_in) $(recipes_in) $(manifests_in) $(schemas_in) $(slurm_in) $(scripts_in) $(DATADIR)/exfold \
+OWN_DIRS      = $(model_in) $(transformers_in) $(plugin_in) $(recorder_in) $(DATADIR)/exfold/python $(torch_in) $(examples_in) $(recipes_in) $(manifests_in) $(schemas_in) $(slurm_in) $(scripts_in) $(DATADIR)/exfold \
                 $(docs_pictures_in) $(docs_pages_in) $(DOCDIR) $(header_in) $(library_in)
 
 # Debugging symbols go where STRIP is set: all of a program and a shared library, those alone of an archive.
@@ -146,7 +167,7 @@ INSTALLED     = $(DATADIR)/exfold/installed.sha256
 STAGE         = $(BUILD)/stage
 
 ## install: programs, libraries, pages and data below DESTDIR and PREFIX
-install: all fold-library pages $(BUILD)/exfold-fold.pc
+install: all fold-library record-library pages $(BUILD)/exfold-fold.pc $(BUILD)/exfold-accumulate.pc
 	@rm -rf $(STAGE)
 	@$(foreach p,$(PLACES),mkdir -p '$(STAGE)$($(p)_in)' && \
 	    $(INSTALL) $(call strip_flag,$(p)) -m $(call mode,$(p)) $($(p)) '$(STAGE)$($(p)_in)' &&) :
@@ -154,6 +175,7 @@ install: all fold-library pages $(BUILD)/exfold-fold.pc
 	    -o '$(STAGE)$(BINDIR)/$(t)' $(BUILD)/main/$(t).o $(LIBRARY) &&) :)
 	@$(if $(STRIP),strip --strip-debug '$(STAGE)$(LIBDIR)/$(notdir $(archive))')
 	@ln -s $(FOLD_SONAME) '$(STAGE)$(LIBDIR)/libexfold_fold.so'
+	@ln -s $(RECORD_SONAME) '$(STAGE)$(LIBDIR)/libexfold_accumulate.so'
 	@INSTALL='$(INSTALL)' scripts/install-files.sh install $(STAGE) '$(DESTDIR)' '$(INSTALLED)'
 	@rm -rf $(STAGE)
 
@@ -175,13 +197,19 @@ $(BUILD)/exfold-fold.pc: FORCE
 	   echo 'Version: $(VERSION)'; echo 'Cflags: -I$${includedir}'; echo 'Libs: -L$${libdir} -lexfold_fold'; \
 	   echo 'Libs.private: $(FOLD_LIBS)'; } >$@
 
+$(BUILD)/exfold-accumulate.pc: FORCE
+	@mkdir -p $(@D)
+	@{ echo 'prefix=$(PREFIX)'; echo 'libdir=$(LIBDIR)'; echo 'includedir=$(INCLUDEDIR)'; echo 'abi=$(RECORD_ABI)'; echo; \
+	   echo 'Name: exfold-accumulate'; echo 'Description: statistics of a mixture of experts that another program runs'; \
+	   echo 'Version: $(VERSION)'; echo 'Cflags: -I$${includedir}'; echo 'Libs: -L$${libdir} -lexfold_accumulate'; } >$@
+
 # ---- a package for Debian and Ubuntu -------------------------------------------
 DEB_VERSION ?= $(VERSION)
 DEB          = $(BUILD)/exfold_$(DEB_VERSION)_$(shell dpkg --print-architecture).deb
 DEB_LIBDIR   = /usr/lib/$(shell $(CC) -print-multiarch)
 
 ## deb: $(BUILD)/exfold_VERSION_ARCH.deb for the release of this machine (scripts/make-deb.sh): apt install ./exfold_*.deb
-deb: all fold-library pages
+deb: all fold-library record-library pages
 	@command -v dpkg-deb >/dev/null || { echo "make deb needs dpkg-deb, which Debian and Ubuntu have"; exit 2; }
 	@rm -rf $(BUILD)/deb
 	+@$(MAKE) --no-print-directory install STRIP=1 DESTDIR='$(BUILD)/deb' STAGE='$(BUILD)/stage-deb' PREFIX=/usr LIBDIR='$(DEB_LIBDIR)'
@@ -194,7 +222,7 @@ check-deb:
 	$(Q)BUILD='$(BUILD)' tests/deb.sh $(SUITES)
 
 ## check-install: install into a scratch directory, use what is there, uninstall
-check-install: all fold-library pages
+check-install: all fold-library record-library pages
 	$(Q)BUILD='$(BUILD)' MAKE='$(MAKE)' CC='$(CC)' SANFLAGS='$(SANFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' tests/install.sh
 
 # ---- the source as one file ---------------------------------------------------
@@ -210,4 +238,4 @@ dist:
 	@mv $(BUILD)/$(DIST).tar.gz.new $(BUILD)/$(DIST).tar.gz
 	@cd $(BUILD) && sha256sum $(DIST).tar.gz
 
-.PHONY: fold-library pages install install-strip uninstall deb check-deb check-install dist
+.PHONY: fold-library record-library pages install install-strip uninstall deb check-deb check-install dist

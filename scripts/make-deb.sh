@@ -107,7 +107,6 @@ END
 add_control() { # FILE ... : the programs and libraries
     needs=$(depends "$@")
     [ -n "$needs" ] || { echo "make-deb: no dependencies were found" >&2; exit 1; }
-    soname=$(basename "$(find "$root$libdir" -maxdepth 1 -name 'libexfold_fold.so.*')")
     cat >"$root/DEBIAN/control" <<END
 Package: exfold
 Version: $version
@@ -124,11 +123,12 @@ Description: folding tables for mixture-of-experts language models
  which a runtime serves the model with fewer experts: it folds the routes it
  leaves out into those that it runs.
  .
- The package has the programs, the library libexfold_fold for runtimes with its
- header, manual pages, recipes, scripts, and a small model with its text, on
+ The package has the programs, the libraries libexfold_fold and
+ libexfold_accumulate for runtimes with their headers, manual pages, recipes, scripts, and a small model with its text, on
  which sh /usr/share/exfold/scripts/demo.sh shows all of it.
 END
-    printf '%s %s exfold (>= %s)\n' "${soname%.so.*}" "${soname##*.so.}" "$version" >"$root/DEBIAN/shlibs"
+    find "$root$libdir" -maxdepth 1 -name 'libexfold_*.so.*' -printf '%f\n' | sort |
+        sed "s/\\(.*\\)\\.so\\.\\(.*\\)/\\1 \\2 exfold (>= $version)/" >"$root/DEBIAN/shlibs"
     echo 'activate-noawait ldconfig' >"$root/DEBIAN/triggers"
     (cd "$root" && find usr -type f | sort | xargs -d '\n' md5sum) >"$root/DEBIAN/md5sums"
 }
@@ -137,9 +137,9 @@ make_package() {
     : "${SOURCE_DATE_EPOCH:=$(commit_time)}"
     export SOURCE_DATE_EPOCH
     mkdir "$root/DEBIAN" # it is there in a tree that was packed
-    set -- "$root"/usr/bin/exfold* "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*
+    set -- "$root"/usr/bin/exfold* "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_*.so.*
     strip --remove-section=.comment "$@"
-    chmod 644 "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_fold.so.*
+    chmod 644 "$root$libdir/exfold/libexfold.so" "$root$libdir"/libexfold_*.so.*
     add_documents
     add_control "$@"
     find "$root" -type d -exec chmod 755 {} +

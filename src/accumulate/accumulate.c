@@ -244,6 +244,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->record_ratio = 2.5;
     a->ranks = plan->ranks;
     a->own = plan->own;
+    a->mixed = plan->mixed;
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,

@@ -5,7 +5,8 @@
  * complete, so memory is one layer's sums per worker.
  *
  * The blocks of a sequence must come one after the other on one worker (EXF_INTERNAL otherwise), as both sources give
- * them, so that a sequence's own sums are known at its end: they are the units of the jackknife. */
+ * them, so that a sequence's own sums are known at its end: they are the units of the jackknife.  A third source, what other
+ * programs record (accumulate_record.c), shows them in any order. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_H
 #define EXF_ACCUMULATE_ACCUMULATE_H
 #include "accumulate/smallest_keys.h"
@@ -90,7 +91,8 @@ typedef struct {
                          * rank 0 has a target; the observer's ends of sweeps and layers are then collective */
     exf_run_rows own;
     exf_resume *resume; /* the run's resume point, from which finished layers are taken; NULL: none */
-    exf_layer_consumer consumer; /* used on the rank that writes the file */
+    exf_layer_consumer consumer; /* used on the rank that writes the file, or where none is written */
+    int mixed;          /* 1: the blocks of a sequence, each in host memory, come in any order and with others' between them */
 } exf_accumulator_plan;
 
 /* Starts the statistics file. */

@@ -161,6 +161,7 @@ struct exf_accumulator {
     exf_ranks *ranks;            /* NULL: one process */
     exf_run_rows own;            /* of this rank */
     size_t first_sequence;       /* the same part's first sequence */
+    int mixed;                   /* 1: as of exf_accumulator_plan */
 
     /* The present layer. */
     int active;     /* 1: it is among layer_number */

@@ -33,6 +33,7 @@ static exf_code write_to_file(exf_finished_layer *l, exf_err *err)
     exf_accumulator *a = l->a;
     const exf_vector_sums *v = vectors_of(l), none = {.d_model = (int)a->shape.d_model};
     exf_code rc = EXF_OK;
+    if (!a->target) return EXF_OK;
     if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, l->layer, &l->sums, err));
     if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, l->layer, v, err));
     if (a->options.basis_only) EXF_TRY(exf_norm_basis_write(&l->sums.norms, a->writer.h, l->layer, err));
@@ -177,7 +178,7 @@ exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err)
         exf_finished_layer l = {.a = a, .layer = layer, .sums = a->sums[0]};
         l.is_recorded = is_recorded(a, &l);
         if (a->vectors) l.vectors = *exf_vector_accumulator_sums(a->vectors);
-        if (a->target) rc = complete(&l, err);
+        if (a->target || a->consumer.consume) rc = complete(&l, err);
         exf_layer_statistics_zero(&a->sums[0]);
         return rc;
     }

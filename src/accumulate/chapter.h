@@ -33,12 +33,24 @@ typedef struct {
 
 /* ---- chapter_sequences.c ------------------------------------------------------------------------------- */
 
+/* A sequence of which some tokens were added, and of which others come after those of another sequence. */
+typedef struct {
+    size_t sequence;
+    int seen;                   /* tokens */
+    size_t n, *cell;            /* [n] cells of [E, E] to which it has added */
+    exf_exact *dot, *target_sq; /* [n] what it has added */
+    uint64_t *count;
+} exf_parked_sequence;
+
 /* A worker's. */
 typedef struct {
     exf_exact *dot, *target_sq; /* [E, E] sums before the present sequence */
     uint64_t *count;            /* [E, E] */
     size_t sequence;
-    int open, next_position;
+    int open, next_position;    /* next_position: where sequences mix, the tokens seen */
+    int length;                 /* of the present sequence, where sequences mix; else 0 */
+    exf_parked_sequence *parked;
+    size_t n_parked, cap_parked;
     int in_half; /* 1: the present sequence is of the half whose sums are kept */
 } exf_sequence_tracker;
 

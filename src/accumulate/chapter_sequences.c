@@ -2,8 +2,9 @@
  * sequence, for the jackknife; and the sums of one half of the sequences alone (accumulate/statistics.h).
  *
  * A sequence's own sum is the exact difference of a worker's sum before and after the sequence, rounded once: it depends on no
- * block, worker or other sequence.  The sums of a half come from the same walk: before a run of sequences of that half the worker's
- * sums are taken from s->half_*, after it they are added to them. */
+ * block, worker or other sequence.  Where blocks of several sequences mix (exf_accumulator_plan), what a sequence has added so far
+ * is set aside when another's block comes.  The sums of a half come from the same walk: before a run of sequences of that half the
+ * worker's sums are taken from s->half_*, after it they are added to them. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"
@@ -18,8 +19,18 @@ size_t exf_sequence_tracker_bytes(int n_experts)
     return (size_t)n_experts * (size_t)n_experts * (2 * sizeof(exf_exact) + sizeof(uint64_t));
 }
 
+static void free_parked(exf_parked_sequence *p)
+{
+    exf_mem_free(p->cell);
+    exf_mem_free(p->dot);
+    exf_mem_free(p->target_sq);
+    exf_mem_free(p->count);
+}
+
 static void free_tracker(exf_sequence_tracker *k)
 {
+    for (size_t i = 0; i < k->n_parked; i++) free_parked(&k->parked[i]);
+    exf_mem_free(k->parked);
     exf_mem_free(k->dot);
     exf_mem_free(k->target_sq);
     exf_mem_free(k->count);
@@ -56,11 +67,17 @@ static void turn_half(const exf_layer_statistics *s, int add)
     }
 }
 
-static double difference(const exf_exact *now, const exf_exact *before)
+static exf_exact difference(const exf_exact *now, const exf_exact *before)
 {
     exf_exact d = *before;
     exf_exact_negate(&d);
     exf_exact_merge(&d, now);
+    return d;
+}
+
+static double difference_value(const exf_exact *now, const exf_exact *before)
+{
+    exf_exact d = difference(now, before);
     return exf_exact_value(&d);
 }
 
@@ -70,8 +87,8 @@ static exf_code close_sequence(exf_sequence_tracker *k, const exf_layer_statisti
     size_t e = (size_t)s->n_experts;
     for (size_t i = 0; k->open && i < e * e; i++) {
         if (s->count[i] == k->count[i]) continue;
-        double a = EXF_SEQUENCE_SCALE * difference(&s->dot[i], &k->dot[i]),
-               b = EXF_SEQUENCE_SCALE * difference(&s->target_sq[i], &k->target_sq[i]);
+        double a = EXF_SEQUENCE_SCALE * difference_value(&s->dot[i], &k->dot[i]),
+               b = EXF_SEQUENCE_SCALE * difference_value(&s->target_sq[i], &k->target_sq[i]);
         if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b))
             return exf_sequence_fault(err, k->sequence, (int)(i / e), (int)(i % e), a / EXF_SEQUENCE_SCALE, b / EXF_SEQUENCE_SCALE);
         exf_exact_add(&s->seq_aa[i], a * a);
@@ -83,17 +100,64 @@ static exf_code close_sequence(exf_sequence_tracker *k, const exf_layer_statisti
     return EXF_OK;
 }
 
-/* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half). */
+/* Sets aside what the present sequence, which has tokens left, has added to s: the cells that it changed. */
+static exf_code park_sequence(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t cells = (size_t)s->n_experts * (size_t)s->n_experts, n = 0;
+    exf_parked_sequence p = {.sequence = k->sequence, .seen = k->next_position};
+    exf_code rc;
+    for (size_t i = 0; i < cells; i++) n += s->count[i] != k->count[i];
+    EXF_TRY(exf_mem_grow(&k->parked, &k->cap_parked, k->n_parked + 1, sizeof *k->parked, "sums of a sequence", err));
+    EXF_TRY(exf_mem_new(&p.cell, n, sizeof *p.cell, "sums of a sequence", err));
+    EXF_TRY(exf_mem_new(&p.dot, n, sizeof *p.dot, "sums of a sequence", err));
+    EXF_TRY(exf_mem_new(&p.target_sq, n, sizeof *p.target_sq, "sums of a sequence", err));
+    EXF_TRY(exf_mem_new(&p.count, n, sizeof *p.count, "sums of a sequence", err));
+    for (size_t i = 0; i < cells; i++) {
+        if (s->count[i] == k->count[i]) continue;
+        p.cell[p.n] = i;
+        p.dot[p.n] = difference(&s->dot[i], &k->dot[i]);
+        p.target_sq[p.n] = difference(&s->target_sq[i], &k->target_sq[i]);
+        p.count[p.n++] = s->count[i] - k->count[i];
+    }
+    k->parked[k->n_parked++] = p;
+    k->open = 0;
+out:
+    if (rc != EXF_OK) free_parked(&p);
+    return rc;
+}
+
+/* Takes back what a sequence that was set aside has added: it counts as added after the sums "before" it. */
+static void resume_sequence(exf_sequence_tracker *k, size_t sequence)
+{
+    size_t at = 0;
+    k->next_position = 0;
+    while (at < k->n_parked && k->parked[at].sequence != sequence) at++;
+    if (at == k->n_parked) return;
+    exf_parked_sequence p = k->parked[at];
+    for (size_t i = 0; i < p.n; i++) {
+        k->dot[p.cell[i]] = difference(&k->dot[p.cell[i]], &p.dot[i]);
+        k->target_sq[p.cell[i]] = difference(&k->target_sq[p.cell[i]], &p.target_sq[i]);
+        k->count[p.cell[i]] -= p.count[i];
+    }
+    k->next_position = p.seen;
+    free_parked(&p);
+    k->parked[at] = k->parked[--k->n_parked];
+}
+
+/* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half).
+ * length: the tokens that the sequence has, whose blocks may come in any order and mix with others'; 0: blocks come in order, one
+ * sequence after the other. */
 static exf_code enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half, int position, int n,
-                      exf_err *err)
+                      int length, exf_err *err)
 {
     size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
     int goes_on = k->open && k->sequence == sequence;
-    if (position != (goes_on ? k->next_position : 0))
+    if (!length && position != (goes_on ? k->next_position : 0))
         return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position,
                         goes_on ? k->next_position : 0);
     if (!goes_on) {
-        exf_code rc = close_sequence(k, s, err);
+        int is_parked = k->open && k->next_position < k->length;
+        exf_code rc = is_parked ? park_sequence(k, s, err) : close_sequence(k, s, err);
         if (rc != EXF_OK) return rc;
         memcpy(k->dot, s->dot, cells * sizeof *k->dot);
         memcpy(k->target_sq, s->target_sq, cells * sizeof *k->target_sq);
@@ -102,8 +166,10 @@ static exf_code enter(exf_sequence_tracker *k, const exf_layer_statistics *s, si
         k->in_half = in_half;
         k->open = 1;
         k->sequence = sequence;
+        k->length = length;
+        resume_sequence(k, sequence);
     }
-    k->next_position = position + n;
+    k->next_position = length ? k->next_position + n : position + n;
     return EXF_OK;
 }
 
@@ -112,6 +178,8 @@ static exf_code enter(exf_sequence_tracker *k, const exf_layer_statistics *s, si
 static exf_code end_run(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
 {
     exf_code rc = close_sequence(k, s, err);
+    if (rc == EXF_OK && k->n_parked)
+        rc = exf_fail(err, EXF_INTERNAL, "sequence %zu ends after %d of its tokens", k->parked[0].sequence, k->parked[0].seen);
     if (k->in_half) turn_half(s, 1);
     k->in_half = 0;
     return rc;
@@ -126,7 +194,9 @@ static int half_of(const exf_accumulator *a, size_t sequence)
 exf_code exf_sequences_enter_block(const exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     if (!a->sequences.length) return EXF_OK;
-    return enter(&a->tracker[b->worker], &a->sums[b->worker], b->sequence, half_of(a, b->sequence), b->position, b->n_tokens, err);
+    int length = a->mixed ? a->sequences.length[a->first_sequence + b->sequence] : 0;
+    return enter(&a->tracker[b->worker], &a->sums[b->worker], b->sequence, half_of(a, b->sequence), b->position, b->n_tokens,
+                 length, err);
 }
 
 exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
@@ -134,7 +204,8 @@ exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_co
     if (!a->sequences.length) return EXF_OK;
     exf_sequence_tracker *k = &a->tracker[b->worker];
     int goes_on = k->open && k->sequence == b->sequence;
-    return enter(k, &a->sums[b->worker], b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens, err);
+    return enter(k, &a->sums[b->worker], b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens, 0,
+                 err);
 }
 
 /* ---- in GPU memory ----------------------------------------------------------------------------------
