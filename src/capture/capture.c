@@ -130,8 +130,7 @@ out:
     return rc;
 }
 
-exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
-                                const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err)
+exf_code exf_capture_data_facts(exf_provenance *p, const exf_corpus *c, const exf_corpus_request *request, exf_err *err)
 {
     exf_code rc;
     exf_text domains = {0};
@@ -153,8 +152,54 @@ exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf
     EXF_TRY(exf_provenance_add(p, err, "data.min_tokens", "%lld", (long long)request->min_tokens));
     EXF_TRY(exf_provenance_add(p, err, "data.seed", "%llu", (unsigned long long)request->seed));
     EXF_TRY(exf_provenance_add(p, err, "data.domains", "%s", domains.s ? domains.s : ""));
-    EXF_TRY(exf_capture_stage_facts(p, m, backend, compute, layers, err));
 out:
     exf_text_free(&domains);
+    return rc;
+}
+
+exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
+                                const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err)
+{
+    exf_code rc = exf_capture_data_facts(p, c, request, err);
+    return rc == EXF_OK ? exf_capture_stage_facts(p, m, backend, compute, layers, err) : rc;
+}
+
+exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *c, const exf_corpus_request *request,
+                               const exf_provenance *settings, exf_err *err)
+{
+    exf_provenance facts = {0};
+    exf_st_meta *meta = NULL;
+    exf_text *keys = NULL;
+    int32_t *lengths = NULL, *domains = NULL;
+    size_t n = c->n_sequences, n_meta = 0;
+    exf_code rc;
+    EXF_TRY(exf_capture_data_facts(&facts, c, request, err));
+    EXF_TRY(exf_provenance_copy(&facts, settings, err));
+    EXF_TRY(exf_mem_new(&meta, facts.n + c->n_domains, sizeof *meta, "facts", err));
+    EXF_TRY(exf_mem_new(&keys, c->n_domains, sizeof *keys, "facts", err));
+    EXF_TRY(exf_mem_new(&lengths, n, sizeof *lengths, "sequences", err));
+    EXF_TRY(exf_mem_new(&domains, n, sizeof *domains, "sequences", err));
+    for (; n_meta < facts.n; n_meta++) meta[n_meta] = (exf_st_meta){facts.key[n_meta], facts.value[n_meta]};
+    for (size_t i = 0; i < c->n_domains; i++) {
+        exf_text_appendf(&keys[i], "domain.%zu", i);
+        EXF_TRY(exf_text_end(&keys[i], err));
+        meta[n_meta++] = (exf_st_meta){keys[i].s, c->domains[i].name};
+    }
+    for (size_t i = 0; i < n; i++) {
+        lengths[i] = c->sequence[i].n_tokens;
+        domains[i] = c->sequence[i].domain;
+    }
+    const exf_tensor tensors[] = {
+        {.name = "token_ids", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)c->n_tokens}, .data = c->ids},
+        {.name = "sequence_lengths", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = lengths},
+        {.name = "sequence_domains", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = domains}};
+    rc = exf_st_write(target, force, tensors, sizeof tensors / sizeof *tensors, meta, n_meta, NULL, err);
+out:
+    for (size_t i = 0; keys && i < c->n_domains; i++) exf_text_free(&keys[i]);
+    exf_mem_free(keys);
+    exf_mem_free(meta);
+    exf_mem_free(lengths);
+    exf_mem_free(domains);
+    exf_provenance_free(&facts);
     return rc;
 }

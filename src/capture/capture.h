@@ -39,6 +39,14 @@ void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c)
 /* Adds the facts of the capture stage: model, data, device. */
 exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
                                 const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err) EXF_CHECKED;
+/* Adds the facts about data alone. */
+exf_code exf_capture_data_facts(exf_provenance *p, const exf_corpus *c, const exf_corpus_request *request,
+                                exf_err *err) EXF_CHECKED;
+/* Writes a corpus for programs that run its model elsewhere, one .safetensors: token_ids [T] I32, of each sequence sequence_lengths
+ * [N] I32 and sequence_domains [N] I32; its metadata are the facts about data, the settings by which tables are to be solved, and
+ * the name of domain i as "domain.<i>". */
+exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *c, const exf_corpus_request *request,
+                               const exf_provenance *settings, exf_err *err) EXF_CHECKED;
 /* Adds those without the facts about data. */
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err) EXF_CHECKED;

@@ -35,7 +35,8 @@ exf_code exf_family_require(const char *model_type, const exf_family **out, exf_
     if (rc == EXF_OK)
         rc = exf_fail(err, EXF_MODEL,
                       "model_type \"%s\" is of a family that this version does not read; it reads %s, and under another name in "
-                      "config.json the weights would be computed as another model",
+                      "config.json the weights would be computed as another model; if transformers or vLLM runs it, "
+                      "docs/any-model.md has how to make its tables",
                       model_type, known.s);
     exf_text_free(&known);
     return rc;

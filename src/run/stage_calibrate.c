@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "export/writer.h"
+#include "format/json.h"
 #include "recipe/recipe.h"
 #include "run/session.h"
 
@@ -46,7 +47,7 @@ static void close_calibration(calibration *c, int failed)
 static exf_code take_texts(calibration *c, exf_recipe *r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_CALIBRATION, err));
+    if (!r->ids_path) EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_CALIBRATION, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&c->dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&c->dir, "manifest.yaml", &c->manifest, err));
@@ -54,6 +55,56 @@ static exf_code take_texts(calibration *c, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_text_inputs_make(&c->text, r, c->manifest, err));
     EXF_TRY(exf_text_inputs_use(&c->text, r, "data.manifest", err));
 out:
+    return rc;
+}
+
+/* Reads how many tokens the model knows, which families write at the top of config.json or in text_config. */
+static exf_code read_vocabulary(const char *model, int64_t *n, exf_err *err)
+{
+    exf_json *config = NULL;
+    char *path = NULL;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, model, "config.json", err));
+    EXF_TRY(exf_json_load(&config, path, 64 << 20, err));
+    const exf_json *size = exf_json_get(config, "vocab_size");
+    if (!size) size = exf_json_get(exf_json_get(config, "text_config"), "vocab_size");
+    *n = exf_json_int(size);
+    if (*n < 1 || *n > INT32_MAX) rc = exf_fail(err, EXF_MODEL, "%s: names no vocab_size", path);
+out:
+    exf_json_free(config);
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Writes the token ids of the text, as --ids asks; of the model only the tokenizer is read. */
+static exf_code write_ids(const exf_recipe *r, exf_err *err)
+{
+    exf_provenance settings = {0};
+    exf_corpus_request request = {.manifest = r->manifest, .sequences = r->sequences, .max_tokens = r->max_tokens,
+                                  .min_tokens = r->min_tokens, .seed = (uint64_t)r->seed, .manifest_text = r->manifest_text,
+                                  .bos = (exf_bos)r->bos};
+    exf_run_directory dir = {0};
+    exf_corpus *corpus = NULL;
+    char *tokenizer = NULL;
+    exf_code rc;
+    if (!r->manifest) {
+        rc = exf_fail(err, EXF_USAGE, "--ids: no text is named; give a recipe, or --model DIR --text FILE -o DIR");
+        goto out;
+    }
+    EXF_TRY(exf_output_check(r->ids_path, r->force, err));
+    EXF_TRY(read_vocabulary(r->model_path, &request.vocab, err));
+    EXF_TRY(exf_tokenizer_path(&tokenizer, r->model_path, err));
+    request.tokenizer = tokenizer;
+    EXF_TRY(exf_corpus_load(&corpus, &request, err));
+    EXF_TRY(exf_run_directory_of_file(&dir, r->ids_path, err));
+    if (r->recipe_file) EXF_TRY(exf_solve_settings_keep(r, &settings, err));
+    EXF_TRY(exf_capture_write_ids(r->ids_path, r->force, corpus, &request, &settings, err));
+    EXF_TRY(exf_announce(r->ids_path, err));
+out:
+    exf_provenance_free(&settings);
+    exf_corpus_free(corpus);
+    exf_mem_free(tokenizer);
+    exf_run_directory_close(&dir, rc != EXF_OK);
     return rc;
 }
 
@@ -281,6 +332,10 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_plan_check_json(r, err));
     EXF_TRY(exf_run_shard_begin(r, err));
     EXF_TRY(take_texts(&c, r, err));
+    if (r->ids_path) {
+        rc = write_ids(r, err);
+        goto out;
+    }
     EXF_TRY(exf_recipe_accumulate_options(r, &c.options, err));
     EXF_TRY(exf_run_shard_check(r, &c.options, err));
     EXF_TRY(exf_recipe_open_basis(r, &c.basis, &c.options, err));
