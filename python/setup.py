@@ -1,4 +1,4 @@
-"""Builds libexfold_fold of the tree that this folder lies in, with CUDA where nvcc is, and puts it beside the Python files.
+"""Builds libexfold_fold and libexfold_accumulate of the tree that this folder lies in, with CUDA where nvcc is, and puts them beside the Python files.
 
     pip install ./python                  # BUILD and CUDA are those of make: CUDA=0 leaves the GPU out
 """
@@ -20,9 +20,10 @@ class WithLibrary(build_py):
     def run(self):
         super().run()
         build = root / os.environ.get("BUILD", "build")
-        subprocess.run(["make", "-s", f"BUILD={build}", "fold-library"], cwd=root, check=True)
-        for library in build.glob("libexfold_fold.so.*"):
-            shutil.copy(library, pathlib.Path(self.build_lib) / "exfold_vllm")
+        subprocess.run(["make", "-s", f"BUILD={build}", "fold-library", "record-library"], cwd=root, check=True)
+        for name, package in ("fold", "exfold_vllm"), ("accumulate", "exfold_record"):
+            for library in build.glob(f"libexfold_{name}.so.*"):
+                shutil.copy(library, pathlib.Path(self.build_lib) / package)
 
 
 class OfThisMachine(bdist_wheel):
