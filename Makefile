@@ -100,11 +100,11 @@ LINK_SO  = $(CC) -shared $(HARDEN_LD) $(SANFLAGS) $(LDFLAGS) $(if $(SAN),,-Wl$(c
 FIND_LIB = $(subst $() ,,$(foreach d,$(subst /, ,$(patsubst $(BUILD)%,%,$(@D))),../))lib/exfold
 
 # ---- what is built: nothing here lists a file by hand ----------------------
-# Everything but src/cli/main.c goes into libexfold.so; src/cli/exfold.c and every
+# Everything but src/cli/main.c and src/fold/projector_served.c, which is of libexfold_fold, goes into libexfold.so; src/cli/exfold.c and every
 # src/cli/exfold-*.c describe a program of the same name, whose main is src/cli/main.c, and nothing else;
 # every check_*.c in tests/unit/<module> is a suite of the test program build/checks/<module>,
 # every one in tests/cuda of build/checks/cuda.
-LIB_C  := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
+LIB_C  := $(filter-out src/cli/main.c src/fold/projector_served.c,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 # The kernels of include/exfold/fold.h on a GPU are for runtimes, in libexfold_fold, and for validations.  They have no numbers of
 # lines for a profiler, which are half of what the others take.

@@ -32,7 +32,10 @@ endif
 
 # ---- libexfold_fold: the ABI of include/exfold/fold.h alone ----------------
 FOLD_ABI    := $(shell sed -n 's/^.define EXF_FOLD_ABI \([0-9]*\).*/\1/p' include/exfold/fold.h)
-FOLD_O      := $(filter $(BUILD)/kernels/fold/fold_%,$(LIB_O))
+# Beside the folds it has the grammar of variants, with what that calls of src/base, and the projectors that a runtime serves.
+FOLD_READS  := $(addprefix $(BUILD)/src/,fold/fold_variant.o fold/projector_served.o $(addsuffix .o,$(addprefix base/,err mem names \
+                 registry text))) $(filter $(BUILD)/src/fold/variant% $(BUILD)/src/fold/runtime%,$(LIB_O))
+FOLD_O      := $(filter $(BUILD)/kernels/fold/fold_%,$(LIB_O)) $(FOLD_READS)
 FOLD_LIBS   := $(if $(filter %_cuda.o,$(FOLD_O)),$(CUDA_LIBS)) -lm
 FOLD_SONAME := libexfold_fold.so.$(FOLD_ABI)
 FOLD_FILES  := $(BUILD)/$(FOLD_SONAME) $(BUILD)/libexfold_fold.so $(BUILD)/libexfold_fold.a

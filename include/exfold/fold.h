@@ -14,6 +14,7 @@
  *   exf_fold_decode_stand_ins  [B, K] in place     either pool; the router's scores choose what stands in
  *   exf_fold_explain        what one of them does with one token's routes, on the host
  *   exf_fold_layers_load    the tables of a model's layers, from a file
+ *   exf_fold_variant_read   "P4:projector=joint+D64", as exfold-validate spells it: which of these calls, with which options
  *
  * docs/folding-in-an-engine.md says which call when.
  *
@@ -69,7 +70,7 @@ extern "C" {
 
 /* What this page describes.  A minor version adds: what was compiled or written for an earlier one goes on as it was. */
 #define EXF_FOLD_API_MAJOR 1
-#define EXF_FOLD_API_MINOR 5
+#define EXF_FOLD_API_MINOR 6
 #define EXF_FOLD_API (EXF_FOLD_API_MAJOR * 100 + EXF_FOLD_API_MINOR)
 
 #define EXF_FOLD_ABI 2         /* changes when programs must be compiled anew; the shared library's soname has it */
@@ -418,6 +419,47 @@ int exf_fold_layers_index(const exf_fold_layers *l, int number);
 exf_fold_status exf_fold_layers_at(const exf_fold_layers *l, int number, exf_fold_tables *t) EXF_FOLD_CHECKED;
 /* Finds any array of the file by its name, "pools.64.target_ids" say; BAD_ARGUMENT where there is none. */
 exf_fold_status exf_fold_layers_find(const exf_fold_layers *l, const char *name, exf_fold_array *a) EXF_FOLD_CHECKED;
+
+/* ---- variants ------------------------------------------------------------------------ */
+/* The function that a part of a variant calls, and the struct of its options. */
+typedef enum {
+    EXF_FOLD_PART_NONE,           /* the variant has no such part */
+    EXF_FOLD_PART_PREFILL,        /* exf_fold_prefill_options */
+    EXF_FOLD_PART_PREFILL_JOINT,  /* the same */
+    EXF_FOLD_PART_PREFILL_BUDGET, /* exf_fold_budget_options, less `penalty` (threshold / scale of a layer) or `share` (threshold) */
+    EXF_FOLD_PART_DECODE,         /* exf_fold_decode_options */
+    EXF_FOLD_PART_DECODE_JOINT,   /* the same */
+    EXF_FOLD_PART_DECODE_STATIC,  /* none */
+    EXF_FOLD_PART_STAND_INS       /* exf_fold_stand_in_options */
+} exf_fold_part_call;
+
+typedef struct {
+    exf_fold_part_call call;
+    int number;           /* P, with a budget the mean; or D */
+    int predicts;         /* 1: the routes must have predicted norms */
+    int layer;            /* the model's number of the only layer that folds; -1: all */
+    char text[96];        /* the part as it was spelled: "D64:rank=energy" */
+    char arrays[512];     /* what it reads of a tables.safetensors, words WHAT=ARRAY separated by blanks: "coeff=coeff
+                           * loss=frobenius norms=expert_norms".  WHAT is a member of exf_fold_tables; members, target_ids,
+                           * target_scale of a pool; threshold, scale of a budget; basis, theta of the norm head */
+    uint64_t options[32]; /* the struct of its call, to be copied out; it has its `size` */
+    int reserved[8];      /* 0 */
+} exf_fold_part;
+
+typedef struct {
+    uint32_t size;        /* of EXF_FOLD_VARIANT_INIT */
+    int reserved_int;     /* 0 */
+    exf_fold_part prefill, decode;
+    char words[256];      /* what it does, for people: "4 experts per token, joint weights" */
+} exf_fold_variant;
+#define EXF_FOLD_VARIANT_INIT {EXF_FOLD_SIZED(exf_fold_variant), 0, {EXF_FOLD_PART_NONE, 0, 0, 0, "", "", {0}, {0}}, \
+                               {EXF_FOLD_PART_NONE, 0, 0, 0, "", "", {0}, {0}}, ""}
+
+/* Reads a variant as exfold-validate --runtime exfold does: P and D, their options, and which go together.  n_experts and top_k
+ * are the model's, against which P and D are checked; 0: they are not.  BAD_ARGUMENT: why [why_bytes], which may be NULL, has a
+ * sentence that names the variant, what is wrong and what is expected; *v stays as it was. */
+exf_fold_status exf_fold_variant_read(exf_fold_variant *v, const char *text, int n_experts, int top_k, char *why,
+                                      size_t why_bytes) EXF_FOLD_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -50,6 +50,10 @@ typedef struct exf_projector {
     exf_code (*form)(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err);
 } exf_projector;
 
+/* What the two are called and how they fold, wherever they are defined: libexfold_fold has them without the solver
+ * (src/fold/projector_served.c). */
+#define EXF_PROJECTOR_PAIR .name = "pair", .words = "one scalar per pair", .place = 10, .apply = EXF_APPLY_PAIR
+#define EXF_PROJECTOR_JOINT .name = "joint", .words = "joint weights", .place = 60, .apply = EXF_APPLY_JOINTLY
 extern const exf_projector exf_projector_pair; /* fallback of all others */
 extern const exf_projector exf_projector_joint; /* of folds that weigh jointly whatever is said */
 const exf_projector *exf_projector_at(size_t i);           /* in order of name; NULL: past the end */

@@ -3,4 +3,4 @@
  * exfold/fold.h solve for the weights from the mean Gram matrix, tables.cosine and tables.rms. */
 #include "artifact/projector.h"
 
-const exf_projector exf_projector_joint = {.name = "joint", .words = "joint weights", .place = 60, .apply = EXF_APPLY_JOINTLY};
+const exf_projector exf_projector_joint = {EXF_PROJECTOR_JOINT};

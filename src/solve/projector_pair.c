@@ -67,5 +67,4 @@ out:
     return rc;
 }
 
-const exf_projector exf_projector_pair = {.name = "pair", .words = "one scalar per pair",
-                                        .place = 10, .apply = EXF_APPLY_PAIR, .layer = solve_layer};
+const exf_projector exf_projector_pair = {EXF_PROJECTOR_PAIR, .layer = solve_layer};
