@@ -61,6 +61,9 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
  *                          part's tensors and the XXH3-128 of their bytes, in pieces as they were read
  *                          (model/weight_identity.h)
  *   model.weights_digest   SHA-256 of that list's text
+ *   model.router_digests   a digest list of the MoE layers by number, "0", "1", ...; each the SHA-256 of the router's matrix
+ *                          [E, H] as little-endian float32, by which a runtime knows the weights that it loads; files of
+ *                          earlier programs have none
  *
  * Runs that read other parts (chosen layers, logits) are compared in the parts that both read.  Files of
  * earlier programs have a model.weights_digest that was made in other ways (model.weights_parts: SHA-256 of all
@@ -70,11 +73,12 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
 exf_code exf_architecture_facts_add(exf_provenance *p, const char *text, exf_err *err) EXF_CHECKED;
 /* Adds both facts of a list of parts. */
 exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err) EXF_CHECKED;
-/* Returns 1 for the keys of the two facts of weights, which a run knows after its pass. */
+#define EXF_ROUTERS_FACT "model.router_digests"
+/* Returns 1 for the keys of the three facts of weights, which a run knows after its pass. */
 int exf_weights_facts_key(const char *key);
-/* Returns 1 for the keys of all four, which are joined and compared by the functions below. */
+/* Returns 1 for the keys of all five, which are joined and compared by the functions below. */
 int exf_model_facts_key(const char *key);
-/* Returns 1 for the key of the list, which is for programs: of a model of 48 layers it has 7,000 letters. */
+/* Returns 1 for the keys of the two lists, which are for programs: of a model of 48 layers the first has 7,000 letters. */
 int exf_weights_facts_list_key(const char *key);
 
 /* EXF_MODEL naming both files, the first field of the architectures that differs and both values; of files of earlier programs,

@@ -36,7 +36,7 @@ exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *er
 
 int exf_weights_facts_key(const char *key)
 {
-    return strcmp(key, parts_key) == 0 || strcmp(key, digest_key) == 0;
+    return exf_weights_facts_list_key(key) || strcmp(key, digest_key) == 0;
 }
 
 int exf_model_facts_key(const char *key)
@@ -46,7 +46,7 @@ int exf_model_facts_key(const char *key)
 
 int exf_weights_facts_list_key(const char *key)
 {
-    return strcmp(key, parts_key) == 0;
+    return strcmp(key, parts_key) == 0 || strcmp(key, EXF_ROUTERS_FACT) == 0;
 }
 
 /* Returns the length of the word's name, up to the "=". */
@@ -215,6 +215,16 @@ static exf_code join_architecture(exf_provenance *out, const exf_provenance *con
     return EXF_OK;
 }
 
+/* Adds the digests of routers of the first part that names some: those of all of the model's layers, whatever the part. */
+static exf_code join_routers(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *text = exf_provenance_get(part[i], EXF_ROUTERS_FACT);
+        if (text) return exf_provenance_add(out, err, EXF_ROUTERS_FACT, "%s", text);
+    }
+    return EXF_OK;
+}
+
 exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
 {
     const char *digest = exf_provenance_get(part[0], digest_key);
@@ -222,6 +232,7 @@ exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *
     exf_text text = {0};
     exf_code rc;
     EXF_TRY(join_architecture(out, part, n, err));
+    EXF_TRY(join_routers(out, part, n, err));
     if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
     for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
     if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);

@@ -2,6 +2,7 @@
 #include "capture/capture.h"
 
 #include "artifact/provenance.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -88,11 +89,35 @@ void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c)
     *s = (exf_run_shape){m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)c->n_sequences, (int64_t)c->n_tokens};
 }
 
+/* Adds the digests of the routers of all MoE layers, which a runtime compares with those that it loads. */
+static exf_code add_routers(exf_provenance *p, const exf_model *m, exf_err *err)
+{
+    exf_text list = {0};
+    float *router = NULL;
+    char hex[EXF_SHA256_HEX];
+    exf_code rc = EXF_OK;
+    for (int l = 0; l < m->arch.n_layers; l++) {
+        size_t n = m->arch.is_moe[l] ? exf_model_count(m, EXF_W_ROUTER, l) : 0;
+        if (n == 0) continue;
+        if (!router) EXF_TRY(exf_mem_new(&router, n, sizeof *router, "a router", err));
+        EXF_TRY(exf_model_read(m, EXF_W_ROUTER, l, 0, router, err));
+        EXF_TRY(exf_hash_bytes(router, n * sizeof *router, hex, err));
+        exf_text_appendf(&list, "%s%d:%s", list.len ? " " : "", l, hex);
+    }
+    EXF_TRY(exf_text_end(&list, err));
+    if (list.s) rc = exf_provenance_add(p, err, EXF_ROUTERS_FACT, "%s", list.s);
+out:
+    exf_mem_free(router);
+    exf_text_free(&list);
+    return rc;
+}
+
 exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err)
 {
     exf_text parts = {0};
     exf_code rc = m->identity ? exf_weight_identity_list(m->identity, &parts, err) : EXF_OK;
     if (rc == EXF_OK && parts.s) rc = exf_weights_facts_add(p, parts.s, err);
+    if (rc == EXF_OK && parts.s) rc = add_routers(p, m, err);
     exf_text_free(&parts);
     return rc;
 }

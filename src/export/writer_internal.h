@@ -11,8 +11,8 @@
 #define EXF_FACTS_FILE "provenance.json" /* of directories that are exported */
 
 /* Collects facts about the tables as key = text, in order of key: exfold_format "tables/1",
- * layer_numbers "[3, 4]", loss_kind, tables_digest where it is known, and the tables' provenance.  Release with
- * exf_provenance_free(). */
+ * layer_numbers "[3, 4]", loss_kind, model.types (each model_type of its family), tables_digest where it is known, and
+ * the tables' provenance.  Release with exf_provenance_free(). */
 exf_code exf_table_facts(exf_provenance *out, const exf_export *x, exf_err *err) EXF_CHECKED;
 /* Append the same as a JSON object of strings, a line each; write it as the next file of a directory. */
 exf_code exf_table_facts_file(exf_output_directory *f, const exf_export *x, exf_err *err) EXF_CHECKED;

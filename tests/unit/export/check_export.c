@@ -58,7 +58,9 @@ START_TEST(tables_are_written_under_their_names)
     ck_assert_str_eq(exf_st_metadata(f, "solve.ridge"), "0.001");
     ck_assert_str_eq(exf_st_metadata(f, "data.domains"), "prose: 2 sequences \xe2\x82\xac \"x\"");
     while (exf_st_metadata_at(f, n_meta, &key, &value)) n_meta++;
-    ck_assert_uint_eq(n_meta, 3 + t.provenance.n);
+    ck_assert_uint_eq(strlen(exf_st_metadata(f, "content_digest")), 64);
+    ck_assert_str_eq(exf_st_metadata(f, "model.types"), "qwen3_moe");
+    ck_assert_uint_eq(n_meta, 5 + t.provenance.n);
     exf_st_close(f);
     exf_tables_free(&t);
 }
