@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))  # where it stands in this tree, and installed
-from exfold_vllm.variant import ABI, CODES, Part, Tables  # noqa: E402,F401
+from exfold_vllm.variant import ABI, CODES, Tables  # noqa: E402,F401
 
 FOLDS = []  # of this process, by the number that the operators are given
 
@@ -32,12 +32,8 @@ class Fold:
     """A variant of a model.  library: the path of libexfold_fold; default: $EXFOLD_FOLD_LIBRARY, then where libraries are."""
 
     def __init__(self, tables, variant, library=None):
-        self.parts = [None, None]
-        for part in map(Part, variant.split("+")):
-            if self.parts[part.decodes]:
-                raise ValueError(f'"{variant}" has two parts of a kind')
-            self.parts[part.decodes] = part
-        self.tables = Tables(tables, [part for part in self.parts if part], library)
+        self.tables = Tables(tables, variant, library)
+        self.parts = self.tables.parts
         self.layers, self.place = self.tables.layers, len(FOLDS)  # a MoE layer that is not among them is not folded
         FOLDS.append(self)
 

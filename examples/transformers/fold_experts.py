@@ -20,7 +20,8 @@ import sys
 import torch
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))  # where it stands in this tree, and installed
-from exfold_vllm.variant import ABI, Part, Tables  # noqa: E402,F401  # variants, and libexfold_fold on tensors
+from exfold_vllm import identity  # noqa: E402
+from exfold_vllm.variant import ABI, Tables  # noqa: E402,F401  # variants, and libexfold_fold on tensors
 
 
 class Folding:
@@ -28,17 +29,16 @@ class Folding:
     token id, are not folded.  library: the path of libexfold_fold; default: $EXFOLD_FOLD_LIBRARY, then where libraries are."""
 
     def __init__(self, model, tables, variant, teacher_forced=False, library=None):
-        self.parts, self.teacher_forced, self.hooks, self.layer = [Part(x) for x in variant.split("+")], teacher_forced, [], {}
-        self.gate, self.correction = {}, {}
-        self.tables = Tables(tables, self.parts, library)
-        self.experts, family, index = self.tables.experts, model.config.model_type, self.tables.layers
-        if not family.startswith(self.tables.family):
-            raise ValueError(f"{tables}: of a {self.tables.family}, the model is a {family}")
+        self.teacher_forced, self.hooks, self.layer, self.gate, self.correction = teacher_forced, [], {}, {}, {}
+        self.tables = Tables(tables, variant, library)
+        self.parts = [part for part in self.tables.parts if part]
+        self.experts, index = self.tables.experts, self.tables.layers
+        identity.check_config(self.tables, model.config, model.config.get_text_config())
         modules = dict(model.named_modules())
         for name, module in modules.items():  # a MoE block calls its experts with hidden states, ids and weights
             number = re.search(r"layers\.(\d+)\.\w+\.experts$", name)
             if number and int(number[1]) in index and not getattr(modules[name.rpartition(".")[0]], "is_hash", False):
-                self.layer[module] = index[int(number[1])]
+                self.layer[module] = int(number[1])
                 block, bias = modules[name.rpartition(".")[0]], "e_score_correction_bias"
                 gate = self.gate[module] = block.router if hasattr(block, "router") else block.gate
                 self.correction[module] = getattr(gate, bias, getattr(block, bias, None))
@@ -59,13 +59,14 @@ class Folding:
 
     def fold(self, module, args):
         hidden, ids, weights = args
-        predicts, layer = any(part.predicts for part in self.parts), self.layer[module]
+        predicts, number = any(part.predicts for part in self.parts), self.layer[module]
+        layer = self.tables.layers[number]
         by_host = ids.is_cuda and (predicts or not hasattr(self.tables.library, "exf_fold_prefill_cuda"))
         routes = [x.cpu() if by_host else x.contiguous() for x in (ids, weights)]
         norms = self.tables.norms(layer, hidden, self.logits(module, hidden), ids, weights) if predicts else None
         chosen = routes[0]
         for part in self.parts:
-            if self.teacher_forced or part.decodes == (self.mask.shape[1] == 1):
+            if part.layer in (-1, number) and (self.teacher_forced or part.decodes == (self.mask.shape[1] == 1)):
                 extra = {"scores": self.scores(module, hidden).to(routes[0].device)} if part.by_router else {}
                 if part.predicts:  # of the same experts, wherever a fold before this one has put them
                     at = (routes[0][:, :, None] == chosen[:, None]).int().argmax(2)

@@ -67,26 +67,40 @@ def show(columns):
                                                   for value, error in cells))
 
 
+def write(columns, arguments):
+    """Writes the columns that there are, all or nothing: a run that ends early leaves those that it had."""
+    scores = {name: {" ".join(row): {"value": value, "standard_error": None if math.isnan(error) else error}
+                     for row, (value, error) in column.items()} for name, column in columns.items()}
+    beside = pathlib.Path(f"{arguments.output}.part")
+    beside.write_text(json.dumps({"schema": "exfold-task-scores/1", "tables": arguments.tables, "limit": arguments.limit,
+                                  "scores": scores}, indent=1) + "\n", encoding="utf-8")
+    beside.replace(arguments.output)
+
+
 def main():
     arguments = read_arguments()
-    output = arguments.output and open(arguments.output, "x", encoding="utf-8")  # refused before the work
+    for path in (arguments.output, arguments.output and f"{arguments.output}.part"):
+        if path and pathlib.Path(path).exists():
+            sys.exit(f"score_tasks: {path} exists; name another --output, or remove it")
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
     model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).to(arguments.device).eval()
+    for variant in arguments.variants.split():  # a wrong one ends the run here, not after the columns before it
+        try:
+            fold_experts.Folding(model, arguments.tables, variant, library=arguments.library).remove()
+        except ValueError as error:
+            sys.exit(f"score_tasks: {error}")
     manager = lm_eval.tasks.TaskManager(include_path=arguments.task_directory)
-    tasks = arguments.tasks.split(",")
-    columns = {"original": score(model, tokenizer, tasks, manager, arguments)}
-    for variant in arguments.variants.split():
-        folding = fold_experts.Folding(model, arguments.tables, variant, library=arguments.library)
+    tasks, columns = arguments.tasks.split(","), {}
+    for variant in ("original", *arguments.variants.split()):
+        folding = None
+        if variant != "original":
+            folding = fold_experts.Folding(model, arguments.tables, variant, library=arguments.library)
         columns[variant] = score(model, tokenizer, tasks, manager, arguments)
-        folding.remove()
+        if folding:
+            folding.remove()
+        if arguments.output:
+            write(columns, arguments)
     show(columns)
-    if output:
-        with output:
-            json.dump({"schema": "exfold-task-scores/1", "tables": arguments.tables, "limit": arguments.limit,
-                       "scores": {name: {" ".join(row): {"value": value, "standard_error": None if math.isnan(error) else error}
-                                         for row, (value, error) in scores.items()} for name, scores in columns.items()}}, output,
-                      indent=1)
-            output.write("\n")
 
 
 if __name__ == "__main__":

@@ -426,7 +426,7 @@ typedef enum {
     EXF_FOLD_PART_NONE,           /* the variant has no such part */
     EXF_FOLD_PART_PREFILL,        /* exf_fold_prefill_options */
     EXF_FOLD_PART_PREFILL_JOINT,  /* the same */
-    EXF_FOLD_PART_PREFILL_BUDGET, /* exf_fold_budget_options, less `penalty` (threshold / scale of a layer) or `share` (threshold) */
+    EXF_FOLD_PART_PREFILL_BUDGET, /* exf_fold_budget_options, less `penalty` (threshold / scale), `share` (threshold) */
     EXF_FOLD_PART_DECODE,         /* exf_fold_decode_options */
     EXF_FOLD_PART_DECODE_JOINT,   /* the same */
     EXF_FOLD_PART_DECODE_STATIC,  /* none */

@@ -2,42 +2,51 @@
 
 Traced code sees one opaque operator, exfold::fold, [T, K] to [T, K]; code that runs as it is calls Layer directly.
 """
+import weakref
+
 import torch
 
-LAYERS = []  # of this process, by the number that the operator is given
+LAYERS = weakref.WeakValueDictionary()  # of this process, by the number that the operator is given; a model's routers hold them
 SCORES = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid,
           "sqrtsoftplus": lambda x: torch.nn.functional.softplus(x).sqrt()}
 
 
 class Layer:
-    """A MoE layer that is folded.  index: its place in the tables; factor: what the router's weights lack, the runner applying it
-    afterwards."""
+    """A MoE layer that is folded.  number: its number in the model; factor: what the router's weights lack, the runner applying it
+    afterwards; narrow: whether its kernels may be given fewer columns than the model's K, decided when they are chosen."""
 
-    def __init__(self, tables, parts, phases, index, factor, router):
-        self.tables, self.parts, self.phases, self.index, self.factor, self.router = tables, parts, phases, index, factor, router
-        self.place = len(LAYERS)
-        LAYERS.append(self)
+    places = 0
+
+    def __init__(self, engine, number, factor, router):
+        self.engine, self.number, self.factor, self.router, self.narrow = engine, number, factor, router, False
+        self.index, self.place = engine.tables.layers[number], Layer.places
+        Layer.places += 1
+        LAYERS[self.place] = self
 
     def fold(self, weights, ids, logits, hidden, whole=True):
         """Returns weights and ids, [T, K]; not whole: [T, P] where the step is prefill alone and a P keeps that many."""
-        kind, n = ids.dtype, len(ids)
+        if not self.engine.checked:
+            raise RuntimeError("exfold_vllm: this worker loaded its model without the plugin's checks (a worker_cls whose load_model "
+                               "does not call vLLM's): phases of rows are unknown, so nothing can be folded")
+        tables, phases, kind, n = self.engine.tables, self.engine.phases, ids.dtype, len(ids)
         ids = (ids if kind in (torch.int32, torch.int64) else ids.to(torch.int32)).contiguous()
         weights = weights.contiguous()
-        present = [True, True] if ids.is_cuda and torch.cuda.is_current_stream_capturing() else self.phases.present
-        narrow = not whole and not present[1]
+        present = [True, True] if ids.is_cuda and torch.cuda.is_current_stream_capturing() else phases.present
+        parts = [part if there and part and part.layer in (-1, self.number) else None
+                 for part, there in zip(tables.parts, present)]
         norms = None
-        if any(part and part.predicts and there for part, there in zip(self.parts, present)):
-            norms = self.tables.norms(self.index, hidden, logits, ids, weights * self.factor)
-        for phase, (part, there) in enumerate(zip(self.parts, present)):
-            if part and there:
-                mask, of_part = self.phases.rows(phase, n), norms if part.predicts else None
+        if any(part and part.predicts for part in parts):
+            norms = tables.norms(self.index, hidden, logits, ids, weights * self.factor)
+        for phase, part in enumerate(parts):
+            if part:
+                mask, of_part = phases.rows(phase, n), norms if part.predicts else None
                 if part.decodes:
                     ids, weights = ids.clone(), weights.clone()
                     scores = self.scores(logits) if part.by_router else None
-                    self.tables.decode(part, self.index, ids, weights, scores, of_part, mask)
+                    tables.decode(part, self.index, ids, weights, scores, of_part, mask)
                 else:  # MoE kernels need not know slots without an expert: in a whole row these name its first one
-                    whole_rows = bool(part.budget) or not narrow
-                    ids, weights = self.tables.prefill(part, self.index, ids, weights, of_part, mask, self.factor, whole_rows)
+                    whole_rows = whole or present[1] or part.budget or not self.narrow
+                    ids, weights = tables.prefill(part, self.index, ids, weights, of_part, mask, self.factor, whole_rows)
         return weights, ids.to(kind)
 
     def scores(self, logits):

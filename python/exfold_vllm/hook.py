@@ -1,75 +1,101 @@
 """Puts a fold after every router of a model that vLLM loads, and refuses what cannot be folded before a request is taken."""
+import difflib
 import functools
 import hashlib
 import json
 import os
 import pathlib
+import weakref
 
 from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.worker.gpu_worker import Worker
 
-from . import fold, phase
-from .variant import Part, Tables
+from . import fold, identity, metrics, phase
+from .variant import Tables, fold_library, read_variant
 
 logger = init_logger("vllm.exfold")
 SETTINGS = {"tables": "EXFOLD_TABLES", "prefill": "EXFOLD_PREFILL", "decode": "EXFOLD_DECODE"}
+VARIABLES = (*SETTINGS.values(), "EXFOLD_VERIFY", "EXFOLD_OFF", "EXFOLD_FOLD_LIBRARY")
 MOST_SLOTS = 65536  # of a decode batch, in fold.h
+# Kernels that were run with fewer columns than the model's K; others are told K elsewhere than by the width of the ids.
+NARROW = ("TritonExperts", "CPUUnquantizedExperts", "X86CPUUnquantizedExperts")
 
 
 def refuse(sentence):
     raise ValueError(f"exfold_vllm: {sentence}")
 
 
+def refuse_name(name, known, what):
+    """Refuses a name that is none of the known ones, with the nearest of them."""
+    near = difflib.get_close_matches(name, known, 1, 0)
+    refuse(f"{name} is no {what}: did you mean {near[0]}? There are {', '.join(known)}")
+
+
 def settings_of(config=None):
-    """The settings of --additional-config '{"exfold": {...}}' and of the environment, which must not disagree."""
+    """The settings of --additional-config '{"exfold": {...}}' and of the environment, which must not disagree; {}: the plugin is not
+    configured."""
+    for name in os.environ:
+        if name.startswith("EXFOLD_") and name not in VARIABLES:
+            refuse_name(name, VARIABLES, "variable of this plugin")
+    if os.environ.get("EXFOLD_VERIFY", "strict") not in ("strict", ""):
+        refuse(f"EXFOLD_VERIFY is \"{os.environ['EXFOLD_VERIFY']}\", expected strict or nothing")
     given = {name: os.environ[variable] for name, variable in SETTINGS.items() if os.environ.get(variable)}
     extra = config.additional_config if config is not None and isinstance(config.additional_config, dict) else {}
-    for name, value in extra.get("exfold", {}).items():
+    ours = extra.get("exfold", {})
+    if not isinstance(ours, dict):
+        refuse(f'"exfold" of --additional-config is {json.dumps(ours)}, expected an object with {", ".join(SETTINGS)}')
+    for name, value in ours.items():
         if name not in SETTINGS:
-            refuse(f'"{name}" of --additional-config is no setting; there are {", ".join(SETTINGS)}')
+            refuse_name(name, list(SETTINGS), 'setting of "exfold" in --additional-config')
+        if not isinstance(value, str):
+            refuse(f'"{name}" of --additional-config is {json.dumps(value)}, expected a text')
         if given.setdefault(name, value) != value:
             refuse(f'{name} is "{value}" in --additional-config and "{given[name]}" in {SETTINGS[name]}; leave one out')
     return given
 
 
-def read(given):
-    """Tables and the parts for prefill and decode, None where there is none; refuses what is missing or misspelled."""
-    if "tables" not in given:
-        refuse("no tables are named, so nothing would be folded: set EXFOLD_TABLES to a tables.safetensors, or leave this plugin "
-               "out with VLLM_PLUGINS")
-    parts = []
-    for name, kind in ("prefill", "P"), ("decode", "D"):
-        try:
-            parts.append(Part(given[name]) if name in given else None)
-        except ValueError as error:
-            refuse(f'{SETTINGS[name]}="{given[name]}": {error}')
-        if parts[-1] and parts[-1].decodes != (kind == "D"):
-            refuse(f'{SETTINGS[name]}="{given[name]}" is no variant of {name}, which begins with {kind}')
-    if not any(parts):
+def variant_of(given):
+    """The variant of the settings, "P4+D64"; refuses what is missing, misspelled or stands in the wrong place."""
+    if "prefill" not in given and "decode" not in given:
         refuse("no variant is named: set EXFOLD_PREFILL (P4:projector=joint, say) or EXFOLD_DECODE (D64) or both")
+    if "tables" not in given:
+        refuse("no tables are named, so nothing would be folded: set EXFOLD_TABLES to a tables.safetensors")
+    for place, name in enumerate(("prefill", "decode")):
+        if name in given:
+            try:
+                parts = read_variant(given[name], fold_library())[0]
+            except ValueError as error:
+                refuse(f"{SETTINGS[name]}: {error}")
+            if not parts[place] or parts[1 - place]:
+                refuse(f'{SETTINGS[name]}="{given[name]}" is no variant of {name} alone, which begins with {"PD"[place]}')
+    return "+".join(given[name] for name in ("prefill", "decode") if name in given)
+
+
+def read(given):
+    """The tables and the variant that settings name."""
+    variant = variant_of(given)
     try:
-        tables = Tables(given["tables"], [part for part in parts if part])
-        tables.needs_api(105, "this plugin")
-        return tables, parts
+        return Tables(given["tables"], variant)
     except ValueError as error:
         refuse(str(error))
 
 
 class Engine:
-    """The folds of one model."""
+    """The folds of one model.  `checked` once its weights are loaded, its kernels chosen and its steps watched."""
 
-    def __init__(self, config):
-        self.config = config
-        self.tables, self.parts = read(settings_of(config))
+    def __init__(self, config, given):
+        self.config, self.checked, self.tables = config, False, read(given)
         model = config.model_config.hf_text_config
-        self.family, self.dense = model.model_type, model.num_hidden_layers
-        for names in {self.family, config.model_config.hf_config.model_type}:
-            if names.startswith(self.tables.family):
-                break
-        else:
-            refuse(f"{self.tables.path} is of a {self.tables.family}, the model is a {self.family}")
+        self.dense = model.num_hidden_layers
+        try:
+            identity.check_config(self.tables, config.model_config.hf_config, model, config.model_config.model)
+        except ValueError as error:
+            refuse(str(error))
+        self.routers = identity.Routers(self.tables)
         parallel = config.parallel_config
         for wrong, name in ((parallel.use_ubatching, "dual batch overlap (--enable-dbo)"),
                             (parallel.prefill_context_parallel_size > 1, "prefill context parallelism"),
@@ -78,7 +104,7 @@ class Engine:
                 refuse(f"{name} splits a step's rows otherwise than the masks of prefill and decode; leave it off")
         rows = config.scheduler_config.max_num_batched_tokens
         self.phases = phase.Phases(rows, config.device_config.device)
-        self.runners, self.by_token = {}, set()
+        self.layers, self.by_token = {}, set()  # number: (runner, fold.Layer)
 
     def add(self, runner):
         """Folds after the router of one MoE layer, whose kernels are chosen only later; see check."""
@@ -90,56 +116,82 @@ class Engine:
         if getattr(router, "_hash_indices_table", None) is not None:  # experts chosen by token id
             self.by_token.add(number)
             return
-        part = next((x for x in self.parts if x and x.size > (self.tables.experts if x.decodes else router.top_k)), None)
-        rows, kind = self.phases.masks.shape[1], type(router).__name__
-        custom = getattr(router, "custom_routing_function", None)
+        rows, kind, decode = self.phases.masks.shape[1], type(router).__name__, self.tables.parts[1]
+        custom, top_k = getattr(router, "custom_routing_function", None), self.tables.of_model().get("top_k", router.top_k)
+        sizes = [part.size for part in self.tables.parts if part and not part.decodes]
         refusals = (
             (moe.num_logical_experts != self.tables.experts,
              f"{self.tables.path} has {self.tables.experts} experts, the model has {moe.num_logical_experts}"),
-            (part, f"{part and part.text}: the model has {self.tables.experts} experts, of which a token takes {router.top_k}"),
+            (int(top_k) != router.top_k, f"{self.tables.path} is of a model whose tokens take {top_k} experts, here they take "
+             f"{router.top_k}"),
+            (sizes and sizes[0] > router.top_k, f"P{sizes and sizes[0]}: a token of the model takes {router.top_k} experts"),
+            (decode and decode.size < router.top_k, f"{decode and decode.text} leaves a batch fewer experts than the {router.top_k} that "
+             "a token takes"),
             (kind in ("ZeroExpertRouter", "RoutingSimulatorRouter") or not hasattr(router, "_compute_routing"),
              f"{kind} does not say which experts it chose for which weight"),
             (getattr(router, "num_fused_shared_experts", 0), "shared experts are fused among the routed ones (AITER); turn it off"),
             (runner.routed_experts.apply_router_weight_on_input,
              "apply_router_weight_on_input weighs what experts read, not what they put out"),
-            (self.parts[1] and self.parts[1].by_router and custom,
+            (decode and decode.by_router and custom,
              f"targets=router needs the scores that the router chooses by, and {kind} has a function of the model's own"),
-            (self.parts[1] and not self.parts[1].static and rows * router.top_k > MOST_SLOTS,
+            (decode and not decode.static and rows * router.top_k > MOST_SLOTS,
              f"a step of {rows} tokens has {rows * router.top_k} routes, D takes {MOST_SLOTS}; set --max-num-batched-tokens "
              f"to {MOST_SLOTS // router.top_k} or less"))
         for wrong, sentence in refusals:
             if wrong:
                 refuse(f"layer {number}: {sentence}")
-        layer = fold.Layer(self.tables, self.parts, self.phases, self.tables.layers[number], runner.routed_scaling_factor, router)
+        layer = fold.Layer(self, number, runner.routed_scaling_factor, router)
         router._compute_routing = folded(router._compute_routing, layer, runner)
-        self.runners[number] = runner
+        self.layers[number] = runner, layer
 
     def check(self, model_runner):
-        """Refuses, once weights are loaded and kernels chosen, what would run unfolded; says which layers are folded."""
-        left = set(self.tables.layers) - set(self.runners) - self.by_token
-        if not self.runners or (left and self.config.parallel_config.pipeline_parallel_size == 1):
+        """Refuses, once weights are loaded and kernels chosen, what would run unfolded or on another model; says what is folded."""
+        left = set(self.tables.layers) - set(self.layers) - self.by_token
+        if not self.layers or (left and self.config.parallel_config.pipeline_parallel_size == 1):
             refuse(f"layers {sorted(left)} of {self.tables.path} have no router in this model as vLLM runs it, whose experts may "
                    "choose by themselves (mega-MoE, a model of the transformers backend)")
-        for number, runner in self.runners.items():
-            method = type(runner.routed_experts.quant_method).__name__
+        for number, (runner, layer) in self.layers.items():
+            method = runner.routed_experts.quant_method
+            name = type(method).__name__
             if runner.is_monolithic:
-                refuse(f"layer {number}: the kernels of {method} choose experts by themselves (monolithic); name others with "
+                refuse(f"layer {number}: the kernels of {name} choose experts by themselves (monolithic); name others with "
                        "--moe-backend (triton, say)")
             if runner.do_naive_dispatch_combine:
-                refuse(f"layer {number}: {method} gathers the rows of all data-parallel ranks before routing; use an all-to-all "
+                refuse(f"layer {number}: {name} gathers the rows of all data-parallel ranks before routing; use an all-to-all "
                        "backend, or one rank")
+            kernels = type(getattr(getattr(method, "moe_kernel", None), "fused_experts", None)).__name__
+            layer.narrow = kernels in NARROW and runner.moe_config.dp_size == 1
         device = self.phases.masks.device
         if device.type not in ("cpu", "cuda"):
             refuse(f"libexfold_fold has no form for {device.type}")
         if device.type == "cuda" and not hasattr(self.tables.library, "exf_fold_prefill_cuda"):
             refuse(f"{self.tables.library._name} was built without CUDA; build it where nvcc is, or name another with "
                    "EXFOLD_FOLD_LIBRARY")
+        try:
+            self.routers.check(self.layers)
+            for name in {name for part in self.tables.parts if part for name in part.needs}:
+                self.tables.on(name, device)  # a fold that a graph captures can copy nothing from the host
+        except ValueError as error:
+            refuse(str(error))
+        if self.tables.unknown and os.environ.get("EXFOLD_VERIFY"):
+            refuse(f"{self.tables.path}: EXFOLD_VERIFY=strict, and not verified is {'; '.join(self.tables.unknown)}")
         if not phase.watch(model_runner, self.phases):
             refuse(f"{type(model_runner).__name__} is no model runner whose steps this plugin can read")
-        for name in {name for part in self.parts if part for name in part.needs}:
-            self.tables.on(name, device)  # a fold that a graph captures can copy nothing from the host
-        told = [f"{name} {part.text}" for name, part in zip(("prefill", "decode"), self.parts) if part]
-        logger.info("exfold: %s, folding %s in layers %s", self.tables.path, " and ".join(told), ranges(sorted(self.runners)))
+        self.checked = True
+        self.tell(kernels, layer.narrow)
+
+    def tell(self, kernels, narrow):
+        tables = self.tables
+        told = [f"{name} {part.text}" for name, part in zip(("prefill", "decode"), tables.parts) if part]
+        logger.info("exfold: %s, folding %s in layers %s: %s", tables.path, " and ".join(told), ranges(sorted(self.layers)),
+                    tables.words)
+        logger.info("exfold: tables %.12s of %s tokens, %d experts; %s, %s columns of routes", tables.facts.get("tables_digest", "?"),
+                    tables.facts.get("data.tokens", "?"), tables.experts, kernels,
+                    "P of K" if narrow and tables.parts[0] and not tables.parts[0].budget else "all K")
+        for sentence in tables.unknown:
+            logger.warning("exfold: not verified: %s", sentence)
+        for sentence in tables.warnings:
+            logger.warning("exfold: %s", sentence)
 
 
 def folded(route, layer, runner):
@@ -165,28 +217,33 @@ def ranges(numbers):
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends))
 
 
-ENGINES = {}  # by the id of the model's configuration
+ENGINES = weakref.WeakValueDictionary()  # by the id of the model's configuration; the routers that they fold hold them
 
 
 def engine_of(config):
-    """The engine of a configuration; None where the model is one that drafts for another."""
-    if config.speculative_config is not None and config.model_config is config.speculative_config.draft_model_config:
+    """The engine of a configuration; None where the plugin is not configured, or the model is one that drafts for another."""
+    speculative, model = config.speculative_config, config.model_config
+    if speculative is not None and model is speculative.draft_model_config and model is not speculative.target_model_config:
         return None
-    key = id(config.model_config)
-    if key not in ENGINES:
-        ENGINES[key] = Engine(config)
-    return ENGINES[key]
+    given = settings_of(config)
+    if not given:
+        return None
+    engine = ENGINES.get(id(model))
+    if engine is None:
+        engine = ENGINES[id(model)] = Engine(config, given)
+    return engine
 
 
 def install():
-    """Changes three of vLLM's classes, once; refuses settings that are wrong already."""
+    """Changes five methods of vLLM's classes, once; refuses settings that are wrong already."""
     given = settings_of()
-    if "tables" in given:
+    if "tables" in given and len(given) > 1:
         read(given)
     if hasattr(MoERunner, "exfold"):
         return
     MoERunner.exfold = True
     runner_init, load_model, compute_hash = MoERunner.__init__, Worker.load_model, VllmConfig.compute_hash
+    all_weights, logger_init = DefaultModelLoader.get_all_weights, PrometheusStatLogger.__init__
 
     @functools.wraps(runner_init)
     def with_fold(self, *args, **kwargs):
@@ -198,11 +255,34 @@ def install():
     @functools.wraps(load_model)
     def with_check(self, *args, **kwargs):
         load_model(self, *args, **kwargs)
-        engine_of(self.vllm_config).check(self.model_runner)
+        engine = engine_of(self.vllm_config)
+        if engine:
+            engine.check(self.model_runner)
+        else:
+            logger.info("exfold: installed and not configured, nothing is folded")
+
+    @functools.wraps(all_weights)
+    def with_look(self, model_config, *args, **kwargs):
+        engine = ENGINES.get(id(model_config))
+        for name, tensor in all_weights(self, model_config, *args, **kwargs):
+            if engine:
+                engine.routers.look(name, tensor)
+            yield name, tensor
 
     @functools.wraps(compute_hash)
     def with_settings(self, *args, **kwargs):  # a graph that was compiled unfolded must not be taken from the cache
-        mine = json.dumps([settings_of(self), hashlib.sha256(pathlib.Path(fold.__file__).read_bytes()).hexdigest()], sort_keys=True)
+        given = settings_of(self)
+        if not given:
+            return compute_hash(self, *args, **kwargs)
+        mine = json.dumps([given, hashlib.sha256(pathlib.Path(fold.__file__).read_bytes()).hexdigest()], sort_keys=True)
         return hashlib.sha256((compute_hash(self, *args, **kwargs) + mine).encode()).hexdigest()[:10]
 
+    @functools.wraps(logger_init)
+    def with_metrics(self, vllm_config, *args, **kwargs):
+        logger_init(self, vllm_config, *args, **kwargs)
+        given = settings_of(vllm_config)
+        if given:
+            metrics.show(self, read_variant(variant_of(given), fold_library())[0], given)
+
     MoERunner.__init__, Worker.load_model, VllmConfig.compute_hash = with_fold, with_check, with_settings
+    DefaultModelLoader.get_all_weights, PrometheusStatLogger.__init__ = with_look, with_metrics

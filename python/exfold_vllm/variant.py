@@ -1,14 +1,15 @@
-"""Variants as exfold-validate spells them, and libexfold_fold's functions on PyTorch tensors.
+"""Variants, and libexfold_fold's functions on PyTorch tensors.
 
-    parts = [Part(text) for text in "P4:projector=joint+D64".split("+")]
-    tables = Tables("tables.safetensors", parts)
-    ids, weights = tables.prefill(parts[0], layer, ids, weights)     # [T, K] to [T, P]
-    tables.decode(parts[1], layer, ids, weights)                     # [B, K] in place, one decode batch
+    tables = Tables("tables.safetensors", "P4:projector=joint+D64")
+    ids, weights = tables.prefill(tables.parts[0], layer, ids, weights)     # [T, K] to [T, P]
+    tables.decode(tables.parts[1], layer, ids, weights)                     # [B, K] in place, one decode batch
 
-examples/transformers and the vLLM plugin share it.  `layer` counts from 0 in the tables; Tables.layers has the model's numbers.
+examples/transformers, examples/torch and the vLLM plugin share it.  The library reads the variant, by the grammar of exfold-validate,
+and says which of its calls, options and arrays that is.  `layer` counts from 0 in the tables; Tables.layers has the model's numbers.
 Tensors may be on the CPU or, with a library built with CUDA, on a GPU, where a call is a launch on the current stream.
 """
 import ctypes
+import hashlib
 import os
 import pathlib
 import re
@@ -16,15 +17,9 @@ import re
 import torch
 from safetensors import safe_open
 
-ABI, NO_LIMIT = 2, 1e30
-INNER = {"size", "keep", "pool", "others", "members", "reserved",  # members of the structs that no option names
-         "penalty", "share", "bounds", "repeat", "rule", "weights", "factor", "padding"}
-TYPES = {"i": ctypes.c_int, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctypes.c_void_p}
+ABI, API, NO_LIMIT, SIZE = 2, 106, 1e30, ctypes.c_size_t
+TYPES = {"i": ctypes.c_int, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctypes.c_void_p, "s": ctypes.c_char, "q": ctypes.c_uint64}
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int32: 0, torch.int64: 1}
-WORDS = {"rank": ["score_norm", "score", "norm"], "rescale": ["none", "sum", "l2"], "confidence": ["off", "on"],
-         "importance": ["norm", "energy"], "drop": ["on", "drop"], "projector": ["pair", "joint"], "static": ["dynamic", "static"],
-         "targets": ["expert", "router"], "budget": ["none", "token", "topp"], "sensitivity": ["stream", "output", "measured"],
-         "norms": ["mean", "predicted"]}
 
 
 def struct(fields):
@@ -35,56 +30,42 @@ def struct(fields):
 
 
 Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count p:mask p:norms i2:reserved")
-Arrays = struct("p:coeff p:loss p:expert_norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
+Arrays = struct("p:coeff p:loss p:norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
 Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i:repeat i8:reserved")
 Decode = struct("u:size i:importance f:max_loss i:drop f:ridge i2:others i:pool p:members i6:reserved")
 Budget = struct("u:size f:penalty f:share i2:bounds i:repeat f:ridge i:rule f:factor i:padding i6:reserved")
 StandIns = struct("u:size i:importance i:weights f:ridge i:pool i11:reserved")
 Scores = struct("p:choice p:gate i:type i7:reserved")
+Layers = struct("u:size i:n_layers i:n_experts i:reserved_int p5:arrays p:numbers p:file p5:reserved")
+PartRead = struct("i:call i:number i:predicts i:layer s96:text s512:arrays q32:options i8:reserved")
+CALLS = (None, ("prefill", Prefill), ("prefill_joint", Prefill), ("prefill_budget", Budget), ("decode", Decode),
+         ("decode_joint", Decode), ("decode_static", None), ("decode_stand_ins", StandIns))  # exf_fold_part_call
+
+
+class VariantRead(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_int), ("prefill", PartRead), ("decode", PartRead),
+                ("words", ctypes.c_char * 256)]
+
+
+def sized(kind):
+    return kind(0x80000000 | ctypes.sizeof(kind))  # EXF_FOLD_SIZED
 
 
 class Part:
-    """One kind of a variant with its options, as in "D64:rank=energy"."""
+    """One part of a variant, as exf_fold_variant_read gives it."""
 
-    def __init__(self, text):
-        kind, _, rest = text.partition(":")
-        if not re.fullmatch(r"[PD][1-9]\d*", kind):
-            raise ValueError(f'"{kind}" is no P or D with a number')
-        self.text, self.decodes, self.size, given = text, kind[0] == "D", int(kind[1:]), rest.split(",")
-        self.by_router, by_budget = self.decodes and "targets=router" in given, not self.decodes and "budget=" in rest
-        struct_of = StandIns if self.by_router else Budget if by_budget else Decode if self.decodes else Prefill
-        fields = {name for name, _ in struct_of._fields_} - INNER
-        spelled = {"rank": "importance", "fold": "drop", "pool": "static"} if self.decodes else {}
-        allowed = fields | {"targets", "static"} if self.decodes else fields | ({"budget", "sensitivity"} if by_budget else set())
-        allowed |= {"norms"} if self.by_router or by_budget else {"norms", "projector"}
-        words = ("norms", "projector", "static", "targets", "budget", "sensitivity")
-        values = {**dict.fromkeys(words, 0), "max_loss": NO_LIMIT, "ridge": 1e-2}
-        for option in filter(None, given):
-            word, _, value = option.partition("=")
-            name = spelled.get(word, word)
-            alone = value == "static" and not self.by_router
-            if name not in allowed or value not in WORDS.get(name, [value]) or (alone and option != rest):
-                raise ValueError(f'"{option}" is no option of {kind} here')
-            values[name] = WORDS[name].index(value) if name in WORDS else float(value)
-        self.joint, self.static, self.top_p = values["projector"], values["static"], values["budget"] == 2
-        self.predicts = bool(values["norms"])
-        values["pool" if self.decodes else "keep"] = self.size
-        members = [name for name, _ in struct_of._fields_ if name in values]
-        of_struct = {name: values[name] for name in members}
-        self.options = struct_of(0x80000000 | ctypes.sizeof(struct_of), **of_struct)  # EXF_FOLD_SIZED
-        ranked = "rms" if self.decodes and self.options.importance else "expert_norms"
-        self.needs = ["cosine", "rms", ranked] if self.joint or self.by_router else ["coeff", "loss", ranked]
-        self.budget = self.members = None
-        if self.static and self.by_router:
-            self.members = f"pools.{self.size}.members"
-            self.needs = ["cosine", "rms", self.members]
-        elif self.static:
-            self.needs = [f"pools.{self.size}.target_ids", f"pools.{self.size}.target_scale"]
-        if values["budget"]:
-            self.budget = f"budgets.{self.size}.{'top_p' if self.top_p else WORDS['sensitivity'][values['sensitivity']]}"
-            self.price = self.budget + ".predicted" * self.predicts + ".lambda"
-            self.needs = ["cosine", "rms", self.price, f"{self.budget}.scale"]
-        self.needs += ["norm_head.basis", "norm_head.theta"] if self.predicts else []
+    def __init__(self, read):
+        self.call, options = CALLS[read.call]
+        self.text, self.size, self.predicts = read.text.decode(), read.number, bool(read.predicts)
+        self.layer = read.layer  # the only one that folds, by the model's number; -1: all
+        self.arrays = dict(word.split("=") for word in read.arrays.decode().split())
+        self.needs = list(self.arrays.values())
+        self.options = options and options.from_buffer_copy(bytes(read.options)[:ctypes.sizeof(options)])
+        self.decodes, self.by_router = self.call.startswith("decode"), self.call == "decode_stand_ins"
+        self.static, self.budget = "target_ids" in self.arrays, self.call == "prefill_budget"
+        self.by_correlation = "cosine" in self.arrays
+        if self.by_router and self.options.weights:
+            raise ValueError(f'"{self.text}": weights=route and weights=gate are for comparison alone; leave weights out')
 
     def width(self, width):
         """How many columns prefill writes of so many."""
@@ -99,45 +80,85 @@ def fold_library(path=None):
         library = ctypes.CDLL(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be loaded ({error}); make fold-library builds it, EXFOLD_FOLD_LIBRARY names it") from None
-    if library.exf_fold_abi() != ABI or not hasattr(library, "exf_fold_api"):
-        raise ValueError(f"{path}: ABI {library.exf_fold_abi()}, expected {ABI} with API 1.2 or later")
+    api = library.exf_fold_api() if hasattr(library, "exf_fold_api") else 101
+    if library.exf_fold_abi() != ABI or api < API:
+        raise ValueError(f"{path}: ABI {library.exf_fold_abi()}, API {api // 100}.{api % 100}, expected ABI {ABI} with API "
+                         f"{API // 100}.{API % 100} or later; make fold-library builds it")
     library.exf_fold_status_text.restype = ctypes.c_char_p
     return library
 
 
-class Tables:
-    """The tables of a model, tables.safetensors, for some parts of variants; an array is read when a fold asks for it."""
+def read_variant(variant, library, experts=0, top_k=0):
+    """The parts for prefill and decode, None where the variant has none, and what it does in words; ValueError says what is wrong.
+    experts, top_k: of the model that it is for, if it is known."""
+    read, why = sized(VariantRead), ctypes.create_string_buffer(1024)
+    if library.exf_fold_variant_read(ctypes.byref(read), variant.encode(), experts, top_k, why, SIZE(len(why))):
+        raise ValueError(why.value.decode())
+    return [Part(part) if part.call else None for part in (read.prefill, read.decode)], read.words.decode()
 
-    def __init__(self, path, parts, library=None):
-        self.path, self.library, self.arrays = path, fold_library(library), {}
-        if any(part.predicts for part in parts):
-            self.needs_api(103, "norms=predicted")
-        try:
-            self.file = safe_open(path, framework="pt")
-        except Exception as error:  # safetensors has kinds of its own
-            raise ValueError(f"{path}: no tables.safetensors that can be read: {error}") from None
+
+class Tables:
+    """The tables of a model, tables.safetensors, and a variant; an array is read when a fold asks for it.  ValueError: the file is
+    damaged, no tables, or lacks what the variant needs.  `unknown` has what could not be verified, `warnings` what an operator
+    should read, in sentences."""
+
+    def __init__(self, path, variant, library=None):
+        self.path, self.library, self.arrays, self.unknown, self.warnings = path, fold_library(library), {}, [], []
+        layers, why = sized(Layers), ctypes.create_string_buffer(1024)
+        if self.library.exf_fold_layers_load(ctypes.byref(layers), os.fsencode(path), why, SIZE(len(why))):  # shapes, finite numbers
+            raise ValueError(why.value.decode())
+        self.library.exf_fold_layers_free(ctypes.byref(layers))
+        self.file = safe_open(path, framework="pt")
         names, self.facts = set(self.file.keys()), self.file.metadata() or {}
-        lacks = sorted({name for part in parts for name in part.needs} - names)
-        if "coeff" not in names or "layer_numbers" not in self.facts:
-            raise ValueError(f"{path}: not the tables of exfold-export: coeff or layer_numbers is missing")
-        if lacks:
-            raise ValueError(f"{path}: {' and '.join(part.text for part in parts)} needs {', '.join(lacks)}, which these tables "
-                             "lack; calibrate or solve with pools, budgets or calibrate.norm_head for them")
-        self.names = {name for part in parts for name in part.needs} & {"coeff", "loss", "expert_norms", "cosine", "rms"}
-        self.family = self.facts["model.family"]
+        if "layer_numbers" not in self.facts or "model.family" not in self.facts:
+            raise ValueError(f"{path}: not the tables of exfold-export: its metadata lack layer_numbers or model.family")
         self.layers = {int(number): i for i, number in enumerate(re.findall(r"\d+", self.facts["layer_numbers"]))}
         self.experts = self.file.get_slice("coeff").get_shape()[1]
+        self.family = self.facts["model.family"]
+        self.check_content(sorted(names))
+        self.use(variant)
 
-    def needs_api(self, least, what):
-        api = self.library.exf_fold_api()
-        if api < least:
-            raise ValueError(f"{self.library._name}: {what} needs API {least // 100}.{least % 100} or later, it has "
-                             f"{api // 100}.{api % 100}")
+    def use(self, variant):
+        """Another variant of the same tables."""
+        self.parts, self.words = read_variant(variant, self.library, self.experts, int(self.of_model().get("top_k", self.experts)))
+        parts = [part for part in self.parts if part]
+        lacks = sorted({name for part in parts for name in part.needs} - set(self.file.keys()))
+        if lacks:
+            raise ValueError(f"{self.path}: {variant} needs {', '.join(lacks)}, which these tables lack; calibrate or solve with pools, "
+                             "budgets or calibrate.norm_head for them")
+        self.warnings = [f"{self.path} was solved by an earlier build, whose correlations need not be those of any experts, and weights "
+                         f"that {part.text} solves from them can be far too large: exfold-solve on the same statistics, and "
+                         "exfold-export, make it anew" for part in parts
+                         if part.by_correlation and self.facts.get("solve.correlations") != "valid"]
+        return self
+
+    def of_model(self):
+        """What the calibration read of config.json, by name: {"n_experts": "128", ...}; empty in files of earlier programs."""
+        return dict(word.split("=", 1) for word in self.facts.get("model.architecture", "").split())
+
+    def check_content(self, names):
+        """Compares the file with its content_digest (src/export/writer_safetensors.c)."""
+        said = self.facts.get("content_digest")
+        if said is None:
+            self.unknown.append("the content of the file, which has no content_digest (an earlier exfold-export wrote it)")
+            return
+        found = hashlib.sha256()
+        for key in sorted(self.facts.keys() - {"content_digest"}):
+            found.update(f"{key}\0{self.facts[key]}\0".encode())
+        for name in names:
+            found.update(name.encode() + b"\0")
+            found.update(memoryview(self.file.get_tensor(name).view(torch.uint8).numpy()))
+        if found.hexdigest() != said:
+            raise ValueError(f"{self.path} is damaged: the digest of its content is {found.hexdigest()[:12]}..., content_digest says "
+                             f"{said[:12]}...; export it again (exfold-export)")
 
     def on(self, name, device):
         """A whole table on the device, where it stays."""
         if (name, device) not in self.arrays:
-            self.arrays[name, device] = self.file.get_tensor(name).to(device)
+            array = self.file.get_tensor(name)
+            if array.is_floating_point() and not array.isfinite().all():
+                raise ValueError(f'{self.path}: array "{name}" has numbers that are not finite')
+            self.arrays[name, device] = array.to(device)
         return self.arrays[name, device]
 
     def row(self, name, layer, device):
@@ -161,32 +182,33 @@ class Tables:
         arguments = [self.routes(ids, weights, norms, mask), self.routes(*kept)]
         if part.budget:
             cpu = torch.device("cpu")
-            threshold, scale = self.on(part.price, cpu).item(), self.on(f"{part.budget}.scale", cpu)[layer].item()
-            part.options.rule = int(part.top_p)
-            part.options.share = min(max(threshold, 1 / NO_LIMIT), 1) if part.top_p else 0
-            part.options.penalty = 0 if part.top_p else min(threshold / scale, NO_LIMIT)
+            threshold = self.on(part.arrays["threshold"], cpu).item()
+            scale = self.on(part.arrays["scale"], cpu)[layer].item()
+            top_p = part.options.rule == 1
+            part.options.share = min(max(threshold, 1 / NO_LIMIT), 1) if top_p else 0
+            part.options.penalty = 0 if top_p else min(threshold / scale, NO_LIMIT)
             part.options.factor, part.options.padding = factor if factor != 1 else 0, int(whole)
             arguments.append(None)
-        self.call("prefill" + "_joint" * part.joint + "_budget" * bool(part.budget), ids.device, *arguments,
-                  self.of_layer(layer, ids.device), ctypes.byref(part.options))
+        self.call(part.call, ids.device, *arguments, self.of_layer(part, layer, ids.device), ctypes.byref(part.options))
         return kept
 
     def decode(self, part, layer, ids, weights, scores=None, norms=None, mask=None):
         """Folds one decode batch in place; scores: what the router chooses by, [B, E], of targets=router."""
-        routes, tables = self.routes(ids, weights, norms, mask), self.of_layer(layer, ids.device)
-        options = ctypes.byref(part.options)
+        arguments, options = [self.routes(ids, weights, norms, mask)], part.options and ctypes.byref(part.options)
         if part.by_router:
-            members = ctypes.c_void_p(self.row(part.members, layer, ids.device)) if part.members else None
+            members = ctypes.c_void_p(self.row(part.arrays["members"], layer, ids.device)) if "members" in part.arrays else None
             of_all = ctypes.byref(Scores(choice=scores.data_ptr(), type=CODES[scores.dtype]))  # scores stay until the call is made
-            self.call("decode_stand_ins", ids.device, routes, of_all, members, tables, options)
-        elif part.static:
-            arrays = [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.needs]
-            self.call("decode_static", ids.device, routes, *arrays, self.experts)
+            arguments += [of_all, members]
+        if part.static:
+            arguments += [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.needs] + [self.experts]
         else:
-            self.call("decode" + "_joint" * part.joint, ids.device, routes, tables, options)
+            arguments += [self.of_layer(part, layer, ids.device), options]
+        self.call(part.call, ids.device, *arguments)
 
-    def of_layer(self, layer, device):
-        return ctypes.byref(Arrays(n_experts=self.experts, **{name: self.row(name, layer, device) for name in self.names}))
+    def of_layer(self, part, layer, device):
+        rows = {member: self.row(name, layer, device) for member, name in part.arrays.items()
+                if member in ("coeff", "loss", "norms", "cosine", "rms")}
+        return ctypes.byref(Arrays(n_experts=self.experts, **rows))
 
     def routes(self, ids, weights, norms=None, mask=None):
         norms, mask = (None if x is None else x.data_ptr() for x in (norms, mask))

@@ -104,6 +104,9 @@ if len(scores) == 3:
 note("original" in done.stdout and "goes_on acc" in done.stdout, "a line for each score")
 done = run(output)
 note(done.returncode != 0 and "exists" in done.stderr, "an output that exists is refused")
+done = run(work / "typo.json", "--variants", "P2 P2:rank=best")
+note(done.returncode != 0 and "rank=best, expected" in done.stderr and not (work / "typo.json").exists() and "goes_on" not in done.stdout,
+     "a wrong variant is refused before anything is scored, and leaves no file: " + done.stderr.splitlines()[-1])
 bare = dict(os.environ, PYTHONPATH=os.environ.get("PYTHONPATH", "").replace("tasks-python", "nowhere"))
 done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=bare)
 note(done.returncode != 0 and "pip install" in done.stderr, "without the harness it says how to install it")

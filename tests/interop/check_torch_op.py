@@ -59,7 +59,7 @@ layer = {ours: stored[theirs][index] for ours, theirs in (("coeff", "coeff"), ("
 experts = layer["coeff"].shape[0]
 K, KEEP, POOL = 4, 2, max(3, experts // 4)
 note(raises(lambda: exfold_torch.Fold(__file__, "P2", library), __file__), "a file that is none is named")
-note(raises(lambda: fold("P2+P3"), "two parts"), "two prefills are refused")
+note(raises(lambda: fold("P2+P3"), "two prefill kinds"), "two prefills are refused")
 prefill, joined, pool = fold(f"P{KEEP}"), fold(f"P{KEEP}:projector=joint+D{POOL}:projector=joint"), fold(f"D{POOL}")
 by_router = fold(f"D{POOL}:targets=router")
 for ids_type, weights_type in ((torch.int64, torch.float32), (torch.int32, torch.bfloat16)):
@@ -92,7 +92,7 @@ for of in (prefill, joined):
 note(torch.equal(fold(f"P{K}:rank=score").prefill(number, ids, weights)[1], weights), "prefill of all routes")
 strict = fold(f"P{KEEP}:rank=score,max_loss=0").prefill(number, ids, weights)
 note(torch.equal(strict[1], weights[:, :KEEP]), "a limit of 0 folds nothing that has a loss")
-note(raises(lambda: fold(f"P{K + 1}").prefill(number, ids, weights), "exf_fold_prefill"), "a refusal has words")
+note(raises(lambda: fold(f"P{K + 1}"), "the model runs 4"), "a refusal has words")
 note(raises(lambda: prefill.prefill(number, ids, weights, mask=real[:9]), "mask"), "a mask of another length is refused")
 note(raises(lambda: pool.decode(number, ids, weights[:9]), "no routes"), "weights of another shape are refused")
 note(raises(lambda: by_router.decode(number, ids, weights), "scores"), "scores that are missing are named")

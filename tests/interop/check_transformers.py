@@ -210,9 +210,9 @@ def check_decode_is_teacher_forcing(name, model, into, prompts, variant):
 
 
 def check_refusals(model, into):
-    wrong = {"P2:projector=layer": "no option", "P2:rank=best": "no option", "D8:pool=static,fold=drop": "no option",
-             "Q2": "no P or D", "D3:pool=static": "pools.3", "P4:budget=token": "budgets.4", "P2:targets=router": "no option",
-             "D8:targets=router,projector=joint": "no option"}
+    wrong = {"P2:projector=layer": "expected pair, joint", "P2:rank=best": "expected score_norm", "top2": "runs no top", "Q2": "is no kind",
+             "D3:pool=static": "pools.3", "P4:budget=token": "budgets.4", "P2:targets=router": "is no option of P",
+             "D8:pool=static,max_loss=0.5": "no max_loss", "D17": "keeps 17 experts, the model has 16"}
     for variant, expected in wrong.items():
         try:
             fold_experts.Folding(model, str(into / "tables.safetensors"), variant, library=library)
