@@ -13,7 +13,8 @@
 
 static int adds_up(const char *key)
 {
-    static const char *const keys[] = {"data.sequences", "data.tokens", "data.domains", "data.sequences_digest"};
+    static const char *const keys[] = {"data.sequences", "data.tokens", "data.domains", "data.sequences_digest",
+                                       EXF_DOCUMENTS_FACT};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0) return 1;
     return 0;
@@ -360,6 +361,7 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     const char **paths = NULL;
     char digest[EXF_SHA256_HEX];
     uint64_t tokens = 0;
+    size_t documents;
     exf_code rc;
     EXF_TRY(check_cuts(part, n, err));
     EXF_TRY(exf_mem_new(&all, n, sizeof *all, "provenance", err));
@@ -389,6 +391,8 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     EXF_TRY(exf_provenance_add(out, err, "data.sequences", "%zu", sequences->n));
     EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%" PRIu64, tokens));
     EXF_TRY(exf_provenance_add(out, err, "data.sequences_digest", "%s", digest));
+    EXF_TRY(exf_sequence_list_documents(sequences, &documents, err));
+    if (documents) EXF_TRY(exf_provenance_add(out, err, EXF_DOCUMENTS_FACT, "%zu", documents));
     EXF_TRY(join_origins(origin, part, n, err));
 out:
     exf_mem_free(all);

@@ -26,6 +26,8 @@
  *       expert ran on the same tokens, each of which counts for every pair); absent: corouted
  *   /sequence_lengths, /sequence_sha256        as in a capture, but in order of digest, so that
  *       the same data in other parts is the same file; without them the next four are absent
+ *   /sequence_document             U8 [N, 32]   identity of each sequence's document, by which halves are dealt, near copies being
+ *       one document; absent: each sequence is one, and halves are dealt by its own digest, as in all files of earlier versions
  *   /layers/<l>/seq_aa, seq_ab, seq_bb  F64 [E, E] and exact/...: over sequences, of products of a
  *       sequence's own dot and target_sq times 2^-24
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
@@ -47,8 +49,8 @@
  *   /layers/<l>/empty_slots        U64 [1]      slots of the layer's tokens without an expert (a hash layer that names an
  *       expert twice for a token); absent: 0
  * Since version 5, in files that know their sequences; absent: not known:
- *   /layers/<l>/half/dot, target_sq, source_sq  U64 [E, E, 3]  the exact sums of those sequences alone whose SHA-256 has a last
- *       byte that is odd: one half of the data.  The other half's are what the whole has beyond them.
+ *   /layers/<l>/half/dot, target_sq, source_sq  U64 [E, E, 3]  the exact sums of those sequences alone whose document's digest has
+ *       a last byte that is odd: one half of the data.  The other half's are what the whole has beyond them.
  *   /layers/<l>/half/count         U64 [E, E]   tokens of that half
  * Since version 6, where there is a stream:
  *   /layers/<l>/stream_inverse/sq  F64 [1] and exact U64 [1, 3]  inverses of the squared norms of the residual stream, each norm

@@ -18,6 +18,8 @@ typedef struct exf_sequence_list {
     size_t n;
     int32_t *length;             /* [n] tokens */
     unsigned char (*sha256)[32]; /* [n] of the length (u64, little endian) and the ids (i32) */
+    unsigned char (*document)[32]; /* [n] identity of its document, near copies being one (exf_sequence.group_sha256); NULL: each
+                                    * sequence is a document of its own, as in files of earlier versions */
 } exf_sequence_list;
 
 exf_code exf_sequence_list_new(exf_sequence_list *s, size_t n, exf_err *err) EXF_CHECKED;
@@ -31,12 +33,18 @@ exf_code exf_sequence_list_digest(const exf_sequence_list *sorted, char hex[EXF_
 /* Writes to *at the index in a of a sequence that b has too, or -1. */
 exf_code exf_sequence_list_shared(const exf_sequence_list *a, const exf_sequence_list *b, int64_t *at, exf_err *err) EXF_CHECKED;
 
-/* Writes /sequence_lengths I32 [N] and /sequence_sha256 U8 [N, 32]; nothing if unknown. */
+/* Writes /sequence_lengths I32 [N] and /sequence_sha256 U8 [N, 32]; nothing if unknown.  And /sequence_document U8 [N, 32], where a
+ * document is more than a sequence. */
 exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Reads the list; n_sequences and n_tokens are the root attributes.  EXF_FORMAT if the list differs from them. */
 exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64_t n_tokens, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* A fact of statistics and of tables: how many documents the sequences are of, near copies being one, "31"; without it each
+ * sequence was one, and halves were dealt by sequence. */
+#define EXF_DOCUMENTS_FACT "data.documents"
+/* Counts the documents of a list; 0: each sequence is its own, or nothing is known. */
+exf_code exf_sequence_list_documents(const exf_sequence_list *s, size_t *out, exf_err *err) EXF_CHECKED;
 /* Returns 1 if sequence i of a known list is of the half of the data whose sums are kept beside the whole ones (statistics.h): a
- * bit of its digest, so that no order, cut or merge moves a sequence to the other half. */
+ * bit of its document's digest, so that no order, cut or merge moves a document to the other half, or parts it. */
 int exf_sequence_half(const exf_sequence_list *s, size_t i);
 /* Returns 1 if both halves have a sequence; 0 too where the list is not known. */
 int exf_sequence_halves(const exf_sequence_list *s);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { SHA = 32 };
+static const char documents[] = "/sequence_document";
 
 exf_code exf_sequence_list_new(exf_sequence_list *s, size_t n, exf_err *err)
 {
@@ -24,27 +25,38 @@ void exf_sequence_list_free(exf_sequence_list *s)
 {
     exf_mem_free(s->length);
     exf_mem_free(s->sha256);
+    exf_mem_free(s->document);
     memset(s, 0, sizeof *s);
+}
+
+/* Returns the documents of sequences: their own digests, where each is one. */
+static const unsigned char (*documents_of(const exf_sequence_list *s))[SHA]
+{
+    return (const unsigned char (*)[SHA])(s->document ? s->document : s->sha256);
 }
 
 exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list *const *part, size_t n, exf_err *err)
 {
     size_t total = 0, at = 0;
+    int has_document = 0;
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < n; i++) {
         if (!part[i]->length) return EXF_OK;
         total += part[i]->n;
+        has_document |= part[i]->document != NULL;
     }
     exf_code rc = exf_sequence_list_new(out, total, err);
+    if (rc == EXF_OK && has_document) rc = exf_mem_new(&out->document, total, sizeof *out->document, "documents", err);
     for (size_t i = 0; rc == EXF_OK && i < n; at += part[i++]->n) {
         memcpy(out->length + at, part[i]->length, part[i]->n * sizeof *out->length);
         memcpy(out->sha256 + at, part[i]->sha256, part[i]->n * sizeof *out->sha256);
+        if (has_document) memcpy(out->document + at, documents_of(part[i]), part[i]->n * sizeof *out->document);
     }
     return rc;
 }
 
 typedef struct {
-    unsigned char sha256[SHA];
+    unsigned char sha256[SHA], document[SHA];
     int32_t length;
 } entry;
 
@@ -62,12 +74,15 @@ exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_lis
     EXF_TRY(exf_mem_new(&all, s->n, sizeof *all, "sequences", err));
     for (size_t i = 0; i < s->n; i++) {
         memcpy(all[i].sha256, s->sha256[i], SHA);
+        memcpy(all[i].document, documents_of(s)[i], SHA);
         all[i].length = s->length[i];
     }
     qsort(all, s->n, sizeof *all, compare_digests);
     EXF_TRY(exf_sequence_list_new(out, s->n, err));
+    if (s->document) EXF_TRY(exf_mem_new(&out->document, s->n, sizeof *out->document, "documents", err));
     for (size_t i = 0; i < s->n; i++) {
         memcpy(out->sha256[i], all[i].sha256, SHA);
+        if (out->document) memcpy(out->document[i], all[i].document, SHA);
         out->length[i] = all[i].length;
     }
 out:
@@ -101,6 +116,32 @@ out:
     return rc;
 }
 
+/* Returns 1 if some document is more than one whole sequence. */
+static int has_documents(const exf_sequence_list *s)
+{
+    return s->document && s->n && memcmp(s->document, s->sha256, s->n * sizeof *s->document) != 0;
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    return memcmp(a, b, SHA);
+}
+
+exf_code exf_sequence_list_documents(const exf_sequence_list *s, size_t *out, exf_err *err)
+{
+    unsigned char (*all)[SHA] = NULL;
+    exf_code rc;
+    *out = 0;
+    if (!has_documents(s)) return EXF_OK;
+    EXF_TRY(exf_mem_new(&all, s->n, sizeof *all, "documents", err));
+    memcpy(all, s->document, s->n * sizeof *all);
+    qsort(all, s->n, sizeof *all, by_digest);
+    for (size_t i = 0; i < s->n; i++) *out += i == 0 || memcmp(all[i], all[i - 1], SHA) != 0;
+out:
+    exf_mem_free(all);
+    return rc;
+}
+
 exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
@@ -110,13 +151,16 @@ exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err 
     if (!s->length) return EXF_OK;
     EXF_TRY(exf_h5_write(h, &lengths, err));
     EXF_TRY(exf_h5_write(h, &digests, err));
+    digests.name = documents;
+    digests.data = s->document;
+    if (has_documents(s)) rc = exf_h5_write(h, &digests, err);
 out:
     return rc;
 }
 
 int exf_sequence_half(const exf_sequence_list *s, size_t i)
 {
-    return s->sha256[i][SHA - 1] & 1;
+    return documents_of(s)[i][SHA - 1] & 1;
 }
 
 int exf_sequence_halves(const exf_sequence_list *s)
@@ -143,7 +187,7 @@ static exf_code check_lengths(const exf_sequence_list *s, int64_t n_tokens, cons
 exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64_t n_tokens, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
-    int has_lengths, has_digests;
+    int has_lengths, has_digests, has_documents_too;
     exf_tensor lengths = {.name = "/sequence_lengths", .dtype = EXF_DT_I32, .rank = 1, .shape = {n_sequences}};
     exf_tensor digests = {.name = "/sequence_sha256", .dtype = EXF_DT_U8, .rank = 2, .shape = {n_sequences, SHA}}, found;
     memset(s, 0, sizeof *s);
@@ -155,6 +199,11 @@ exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64
     EXF_TRY(exf_h5_read(h, &lengths, s->length, err));
     EXF_TRY(exf_h5_read(h, &digests, s->sha256, err));
     EXF_TRY(check_lengths(s, n_tokens, h, err));
+    EXF_TRY(exf_h5_exists(h, documents, &has_documents_too, err));
+    if (!has_documents_too) goto out;
+    digests.name = documents;
+    EXF_TRY(exf_mem_new(&s->document, s->n, sizeof *s->document, "documents", err));
+    rc = exf_h5_read(h, &digests, s->document, err);
 out:
     if (rc != EXF_OK) exf_sequence_list_free(s);
     return rc;

@@ -71,9 +71,13 @@ static exf_code recorded_sha256(unsigned char out[32], const char *recorded, siz
     return exf_sequence_sha256(out, words, (int32_t)n, err);
 }
 
-exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err)
+exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus, const char *recorded,
+                                exf_err *err)
 {
     exf_code rc = exf_sequence_list_new(s, batch->n_sequences, err);
+    if (rc == EXF_OK && corpus) rc = exf_mem_new(&s->document, s->n, sizeof *s->document, "documents", err);
+    for (size_t i = 0; rc == EXF_OK && corpus && i < s->n; i++)
+        memcpy(s->document[i], corpus->sequence[i].group_sha256, sizeof *s->document);
     for (size_t i = 0; rc == EXF_OK && i < s->n; i++) {
         const exf_span *span = &batch->span[i];
         s->length[i] = span->n_tokens;

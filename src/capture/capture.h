@@ -29,9 +29,11 @@ exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf
 
 /* Makes a batch of the corpus; borrows its ids.  Caller frees batch->span. */
 exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err) EXF_CHECKED;
-/* Lists length and digest of every sequence; recorded: the SHA-256 of a file of hidden states,
- * which with the sequence's number stands for tokens that are not known (batch->ids NULL). */
-exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err) EXF_CHECKED;
+/* Lists length and digest of every sequence, and its document by the corpus that the batch is of (NULL: documents are not known).
+ * recorded: the SHA-256 of a file of hidden states, which with the sequence's number stands for tokens that are not known
+ * (batch->ids NULL). */
+exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus, const char *recorded,
+                                exf_err *err) EXF_CHECKED;
 void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
 
 /* ---- facts ------------------------------------------------------------------------------------------------ */

@@ -25,6 +25,8 @@ typedef struct {
     int64_t *want;
     size_t cap_sequences, cap_ids, cap_domains;
     int64_t documents; /* of the sources before this one */
+    exf_document *document; /* those that the corpus has something of, by rising number */
+    size_t n_document, cap_document;
     exf_digest_set kept; /* of the corpus so far */
 } builder;
 
@@ -117,12 +119,28 @@ static exf_code take_chunk(builder *b, size_t row, int32_t source, int32_t domai
     EXF_TRY(exf_mem_grow(&c->sequence, &b->cap_sequences, c->n_sequences + 1, sizeof *c->sequence, "sequences", err));
     EXF_TRY(exf_mem_grow(&c->ids, &b->cap_ids, at + n, sizeof *c->ids, "token ids", err));
     memcpy(c->ids + at, b->pool.ids.id + from.first, n * sizeof *c->ids);
-    c->sequence[c->n_sequences++] = (exf_sequence){at, from.n, source, domain, from.row, b->documents + from.document};
+    c->sequence[c->n_sequences++] = (exf_sequence){.offset = at, .n_tokens = from.n, .source = source, .domain = domain,
+                                                   .row = from.row, .document = b->documents + from.document};
+    b->pool.document[from.document].is_run = 1;
     c->n_tokens += n;
     if (from.n > c->max_tokens) c->max_tokens = from.n;
     rc = exf_digest_set_put(&b->kept, b->pool.ids.id + from.first, from.n, err);
 out:
     return rc;
+}
+
+/* Keeps the source's documents of which the corpus has a sequence, taken from them or from one that they are a copy of. */
+static exf_code keep_documents(builder *b, exf_err *err)
+{
+    for (int64_t i = 0; i < b->pool.n_documents; i++) {
+        exf_document *d = &b->pool.document[i];
+        if (!d->is_run && !d->is_copied) continue;
+        exf_code rc = exf_mem_grow(&b->document, &b->cap_document, b->n_document + 1, sizeof *b->document, "documents", err);
+        if (rc != EXF_OK) return rc;
+        d->number += b->documents;
+        b->document[b->n_document++] = *d;
+    }
+    return EXF_OK;
 }
 
 static exf_code add_source(builder *b, size_t i, exf_err *err)
@@ -141,6 +159,7 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     for (size_t k = 0; k < take; k++) EXF_TRY(take_chunk(b, pick[k], (int32_t)i, domain, err));
     exf_domain *d = &c->domains[domain];
     uint64_t kept = c->n_tokens - before;
+    EXF_TRY(keep_documents(b, err));
     b->documents += p->n_documents;
     c->documents_known |= p->source->format != EXF_SOURCE_TOKENS;
     d->sequences_kept += take;
@@ -262,6 +281,11 @@ static void report_left_out(const exf_corpus *c)
     if (c->n_duplicates)
         exf_log_warn("%" PRIu64 " sequences (%" PRIu64 " tokens) are in the text more than once: each is taken once, %zu are left",
                      c->n_duplicates, c->duplicate_tokens, c->n_sequences);
+    if (c->near_copies)
+        exf_log_warn("%" PRIu64 " of %" PRIu64 " documents are near copies of others, whose runs of %d words coincide by %.0f %%: "
+                     "they count as %" PRIu64 ", the largest group has %" PRIu64 "; so the text has %" PRIu64 " document%s",
+                     c->near_copies, c->n_documents, EXF_SHINGLE, 100 * EXF_NEAR_COPY,
+                     c->near_copies + c->n_groups - c->n_documents, c->largest_group, c->n_groups, c->n_groups == 1 ? "" : "s");
     if (c->own_bos)
         exf_log_info("%" PRIu64 " documents begin with their own token before a document (%s): it is not put before them again",
                      c->own_bos, c->tokenizer_bos);
@@ -295,12 +319,15 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
     b.corpus->n_sources = b.manifest->n;
     memcpy(b.corpus->manifest_sha256, b.manifest->sha256, sizeof b.manifest->sha256);
     EXF_TRY(read_sources(&b, err));
+    EXF_TRY(exf_corpus_group(b.corpus, b.document, b.n_document, err));
     b.corpus->own_bos = b.pool.own_bos;
     report_left_out(b.corpus);
     EXF_TRY(hash_tokens(b.corpus, err));
 out:
     exf_mem_free(b.want);
     exf_mem_free(b.pool.chunk);
+    exf_mem_free(b.pool.document);
+    exf_mem_free(b.document);
     exf_digest_set_free(&b.kept);
     exf_ids_free(&b.pool.ids);
     exf_chat_form_free(&b.chat);
@@ -376,7 +403,8 @@ static exf_code make_stand_in(exf_corpus *c, const exf_manifest *m, const exf_co
     EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
     for (size_t i = 0; i < m->n; i++)
         for (int64_t k = 0; k < want[i]; k++, n++)
-            c->sequence[n] = (exf_sequence){n * (size_t)q->max_tokens, (int32_t)q->max_tokens, (int32_t)i, 0, k, (int64_t)n};
+            c->sequence[n] = (exf_sequence){.offset = n * (size_t)q->max_tokens, .n_tokens = (int32_t)q->max_tokens,
+                                            .source = (int32_t)i, .row = k, .document = (int64_t)n, .group = (int64_t)n};
     EXF_TRY(exf_manifest_unpinned(m, &c->unpinned, &c->n_unpinned, err));
     c->n_sequences = n;
     c->n_sources = m->n;

@@ -47,6 +47,9 @@ typedef struct {
     int32_t domain;   /* index in exf_corpus.domains */
     int64_t row;      /* number of the sequence within its source, before selection, from 0 */
     int64_t document; /* number of its document within all sources, before selection, from 0; rising */
+    int64_t group;    /* the lowest number of a document of its group: near copies, which count as one document (near_copies.h) */
+    unsigned char group_sha256[32]; /* the least digest of its group's documents: an identity that no order of files changes;
+                                     * the sequence's, where it is all of a document that is like no other */
 } exf_sequence;
 
 typedef struct {
@@ -64,6 +67,8 @@ typedef struct {
     uint64_t n_tokens;
     uint64_t own_bos;       /* documents that begin with what goes before every document, and have it once */
     uint64_t n_duplicates, duplicate_tokens; /* sequences that were left out because the corpus has them already */
+    uint64_t n_documents, n_groups; /* with a sequence; groups of near copies, one that is like no other is one too */
+    uint64_t near_copies, largest_group; /* documents in groups of several; of the largest group */
     int32_t max_tokens;     /* longest sequence */
     int n_unpinned;         /* sources without a checksum */
     char *unpinned;         /* their files as the manifest spells them: "a.jsonl, b.txt"; NULL: none */

@@ -7,8 +7,22 @@
 
 #include <string.h>
 
-exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err)
+/* Adds the document whose ids are ids[first..]. */
+static exf_code add_document(exf_source_chunks *p, size_t first, const exf_sketch *sketch, exf_err *err)
 {
+    size_t n = p->ids.n - first;
+    exf_code rc = exf_mem_grow(&p->document, &p->cap_documents, (size_t)p->n_documents + 1, sizeof *p->document, "documents", err);
+    if (rc != EXF_OK) return rc;
+    exf_document *d = &p->document[p->n_documents];
+    *d = (exf_document){.number = p->n_documents++};
+    if (sketch) d->sketch = *sketch;
+    else exf_sketch_of_ids(&d->sketch, p->ids.id + first, n);
+    return exf_sequence_sha256(d->sha256, p->ids.id + first, (int32_t)n, err);
+}
+
+exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, const exf_sketch *sketch, exf_err *err)
+{
+    size_t begin = first;
     while (first < p->ids.n) {
         size_t n = p->ids.n - first < (size_t)p->max_tokens ? p->ids.n - first : (size_t)p->max_tokens;
         if (n < (size_t)p->min_tokens) {
@@ -22,8 +36,7 @@ exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err)
         p->chunk[p->n++] = (exf_token_chunk){first, (int32_t)n, p->n_documents, p->n_rows++};
         first += n;
     }
-    p->n_documents++;
-    return EXF_OK;
+    return add_document(p, begin, sketch, err);
 }
 
 /* ---- sequences that are there twice --------------------------------------------------------------------------- */
@@ -103,6 +116,7 @@ exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_diges
         if (is_new) {
             p->chunk[n++] = *c;
         } else {
+            p->document[c->document].is_copied = 1;
             p->n_duplicates++;
             p->duplicate_tokens += (uint64_t)c->n;
         }

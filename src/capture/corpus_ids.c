@@ -46,7 +46,7 @@ exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object,
         if (rc != EXF_OK) break;
         p->ids.id[p->ids.n++] = (int32_t)id;
     }
-    if (rc == EXF_OK) rc = exf_source_chunks_cut(p, first, err);
+    if (rc == EXF_OK) rc = exf_source_chunks_cut(p, first, NULL, err);
 out:
     return rc;
 }
@@ -144,7 +144,7 @@ static exf_code read_row(row_reader *r, int64_t row, exf_err *err)
     }
     p->tokens_dropped += (uint64_t)len - (p->ids.n - first);
     exf_progress_add((double)len * exf_dtype_bits(r->tensor->view.dtype) / 8);
-    return exf_source_chunks_cut(p, first, err);
+    return exf_source_chunks_cut(p, first, NULL, err);
 }
 
 exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err)

@@ -4,6 +4,7 @@
 #include "capture/chat.h"
 #include "capture/corpus.h"
 #include "capture/members.h"
+#include "capture/near_copies.h"
 
 typedef struct {
     size_t first; /* in ids */
@@ -17,6 +18,15 @@ typedef struct {
     unsigned char (*digest)[32], *used;
 } exf_digest_set;
 
+/* A document of a source. */
+typedef struct {
+    exf_sketch sketch;
+    unsigned char sha256[32]; /* of its ids but for a last piece that is too short, as the digest of a sequence */
+    int64_t number;           /* as exf_sequence.document */
+    int is_copied;            /* a sequence of it was left out since the corpus has it already */
+    int is_run;               /* the corpus has a sequence of it */
+} exf_document;
+
 /* Filled anew for each source, but for what it counts over all. */
 typedef struct {
     const exf_manifest_source *source;
@@ -27,6 +37,8 @@ typedef struct {
     exf_token_chunk *chunk; /* in file order */
     size_t n, cap;
     int64_t n_documents, n_rows;      /* documents read so far, rows of a tensor too; sequences, duplicates too */
+    exf_document *document;           /* [n_documents] */
+    size_t cap_documents;
     uint64_t n_short, tokens_dropped; /* chunks below min_tokens; their tokens and those cut off */
     uint64_t n_duplicates, duplicate_tokens; /* chunks that the corpus has already, and their tokens */
     uint64_t lines, matching;         /* jsonl, chat, ids: lines that are not blank, and those that pass `where` */
@@ -38,12 +50,16 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_C
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err) EXF_CHECKED; /* jsonl, chat, ids */
 
-/* Cuts ids[first..], a document, into chunks of max_tokens; removes the last one if it is too short. */
-exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
+/* Cuts ids[first..], a document, into chunks of max_tokens; removes the last one if it is too short.  sketch: of its text; NULL: of
+ * the ids that are left. */
+exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, const exf_sketch *sketch, exf_err *err) EXF_CHECKED;
 /* Appends the token ids of a line, a list of integers, as a document; place: ": line 7". */
 exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object, const char *place, exf_err *err) EXF_CHECKED;
 /* Removes chunks that are in the set, or came before in the source. */
 exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_digest_set *kept, exf_err *err) EXF_CHECKED;
+/* Groups the near copies among the documents of a corpus, by rising number (corpus_groups.c): fills group and group_sha256 of its
+ * sequences, and what it counts. */
+exf_code exf_corpus_group(exf_corpus *c, const exf_document *document, size_t n, exf_err *err) EXF_CHECKED;
 /* Adds the digest of a sequence. */
 exf_code exf_digest_set_put(exf_digest_set *s, const int32_t *ids, int32_t n, exf_err *err) EXF_CHECKED;
 void exf_digest_set_free(exf_digest_set *s);

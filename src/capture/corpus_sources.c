@@ -33,13 +33,15 @@ static void drop_second_bos(exf_source_chunks *p, size_t first)
 static exf_code add_document(exf_source_chunks *p, const char *text, size_t len, const char *at, exf_err *err)
 {
     size_t first = p->ids.n;
+    exf_sketch sketch;
     exf_code rc = exf_tokenizer_encode(p->tokenizer, text, len, &p->ids, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "%s%s: ", p->source->label, at);
         return rc;
     }
     drop_second_bos(p, first);
-    return exf_source_chunks_cut(p, first, err);
+    exf_sketch_of_text(&sketch, text, len);
+    return exf_source_chunks_cut(p, first, &sketch, err);
 }
 
 static int line_of(const char *text, size_t offset)

@@ -198,7 +198,7 @@ static exf_code write_capture(exf_session *s, exf_recipe *r, const exf_provenanc
     exf_resume *resume = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, recorded, err));
+    EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, recorded, err));
     EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
     if (!recorded) EXF_TRY(open_point(&resume, s, r, &dir, path, facts, err));

@@ -255,7 +255,7 @@ static exf_code deal_sequences(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&s->document_of, n, sizeof *s->document_of, "documents", err));
     for (size_t i = 0; i < n; i++) {
         s->domain_of[i] = c->sequence[i].domain;
-        s->document_of[i] = c->sequence[i].document;
+        s->document_of[i] = c->sequence[i].group;
     }
     exf_batches_group(s->group_of, n, size->item, size->n);
     rc = exf_session_deal(&s->session, r, s->group_of, err);
@@ -675,7 +675,8 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     if (!r->dry_run) EXF_TRY(add_facts(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
                             .n_domains = session->corpus->n_domains,
-                            .document_of = session->corpus->documents_known ? s.document_of : NULL,
+                            .document_of = session->corpus->documents_known || session->corpus->near_copies ? s.document_of : NULL,
+                            .near_copies = session->corpus->near_copies,
                             .schedule = s.schedule, .n_schedules = (int)r->decode_batch.n, .lanes = s.lanes.lane,
                             .n_lanes = s.lanes.n, .no_layer_errors = r->wants_sensitivities,
                             .forward = exf_session_options(session, r, 0)};

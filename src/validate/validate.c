@@ -350,7 +350,7 @@ static exf_code sum_results(exf_validation *out, const run *r, const exf_step_wi
     out->n_layers = job->model->arch.n_moe_layers;
     out->n_domains = job->n_domains;
     EXF_TRY(exf_mem_new(&cluster_of, whole_batch(job)->n_sequences, sizeof *cluster_of, "clusters", err));
-    EXF_TRY(exf_find_clusters(out, whole_batch(job), job->document_of, job->domain_of, cluster_of, err));
+    EXF_TRY(exf_find_clusters(out, job, cluster_of, err));
     EXF_TRY(exf_mem_new(&out->variant, r->n, sizeof *out->variant, "results", err));
     out->n_variants = r->n;
     for (size_t i = 0; i < r->n; i++) {

@@ -60,6 +60,7 @@ typedef struct {
     exf_batch_size *batch_size; /* [n_batch_sizes] */
     int n_batch_sizes;
     size_t n_clusters;        /* tokens of a cluster are taken as dependent, clusters as independent (cluster_mean.h) */
+    uint64_t near_copies;       /* documents that are near copies of others: groups of them are a cluster each */
     int clusters_are_documents; /* 0: clusters are sequences, since documents are not known or the run has one alone */
     uint64_t *cluster_tokens; /* [n_clusters] scored tokens */
     int32_t *cluster_domain;  /* [n_clusters] */
@@ -81,7 +82,8 @@ typedef struct {
     const exf_batch *whole;   /* NULL: the batch */
     const int32_t *domain_of; /* [n_sequences] of the whole */
     size_t n_domains;
-    const int64_t *document_of; /* [n_sequences] of the whole, not falling; NULL: documents are not known */
+    const int64_t *document_of; /* [n_sequences] of the whole: near copies have one number; NULL: documents are not known */
+    uint64_t near_copies;       /* documents that are near copies of others (exf_corpus) */
     const exf_decode_schedule *schedule; /* [n_schedules] of decode batches of each size */
     int n_schedules;
     const exf_validate_lane *lanes;
@@ -107,10 +109,10 @@ exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const 
 
 /* ---- clusters (validate_clusters.c) ------------------------------------------------------------------ */
 
-/* Finds the clusters: the documents of document_of [n_sequences], or the sequences where it is NULL or has no two.  Fills the
- * members of *out that are about them, and cluster_of [n_sequences]. */
-exf_code exf_find_clusters(exf_validation *out, const exf_batch *whole, const int64_t *document_of, const int32_t *domain_of,
-                           size_t *cluster_of, exf_err *err) EXF_CHECKED;
+/* Finds the clusters: the documents of job->document_of, parted by domain, or the sequences where it is NULL or has one number
+ * alone that is no group of near copies.  Fills the members of *out that are about them, and cluster_of [n_sequences], in order of
+ * first appearance. */
+exf_code exf_find_clusters(exf_validation *out, const exf_validate_job *job, size_t *cluster_of, exf_err *err) EXF_CHECKED;
 /* Sets the standard errors of a result, of all tokens and by domain, from its sums over clusters. */
 void exf_set_standard_errors(const exf_validation *v, exf_variant_result *r);
 

@@ -5,24 +5,65 @@
 #include "base/mem.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* ---- clusters ------------------------------------------------------------------------------------- */
 
-exf_code exf_find_clusters(exf_validation *out, const exf_batch *whole, const int64_t *document, const int32_t *domain_of,
-                           size_t *cluster_of, exf_err *err)
+/* A sequence by its document. */
+typedef struct {
+    int64_t document;
+    int32_t domain;
+    size_t sequence;
+} member;
+
+static int by_document(const void *a, const void *b)
 {
+    const member *x = a, *y = b;
+    if (x->document != y->document) return x->document < y->document ? -1 : 1;
+    if (x->domain != y->domain) return x->domain < y->domain ? -1 : 1;
+    return (x->sequence > y->sequence) - (x->sequence < y->sequence);
+}
+
+/* Sets cluster_of [n] to the first sequence of each sequence's document. */
+static exf_code find_first(size_t *cluster_of, const exf_validate_job *job, size_t n, exf_err *err)
+{
+    member *all = NULL;
+    exf_code rc = exf_mem_new(&all, n, sizeof *all, "clusters", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < n; i++) all[i] = (member){job->document_of[i], job->domain_of[i], i};
+    qsort(all, n, sizeof *all, by_document);
+    for (size_t i = 0; i < n; i++) {
+        int goes_on = i && all[i].document == all[i - 1].document && all[i].domain == all[i - 1].domain;
+        cluster_of[all[i].sequence] = goes_on ? cluster_of[all[i - 1].sequence] : all[i].sequence;
+    }
+    exf_mem_free(all);
+    return EXF_OK;
+}
+
+/* Returns 1 where documents are known, and the text is not one alone: of that its sequences are taken. */
+static int by_documents(const exf_validate_job *job, size_t n)
+{
+    size_t i = 1;
+    if (!job->document_of) return 0;
+    while (i < n && job->document_of[i] == job->document_of[0]) i++;
+    return i < n || job->near_copies > 0;
+}
+
+exf_code exf_find_clusters(exf_validation *out, const exf_validate_job *job, size_t *cluster_of, exf_err *err)
+{
+    const exf_batch *whole = job->whole ? job->whole : job->batch;
     size_t n = whole->n_sequences;
     exf_code rc;
-    out->clusters_are_documents = document && n && document[n - 1] != document[0];
-    for (size_t i = 0; i < n; i++) {
-        out->n_clusters += i == 0 || !out->clusters_are_documents || document[i] != document[i - 1];
-        cluster_of[i] = out->n_clusters - 1;
-    }
+    for (size_t i = 0; i < n; i++) cluster_of[i] = i;
+    out->near_copies = job->near_copies;
+    out->clusters_are_documents = by_documents(job, n);
+    if (out->clusters_are_documents) EXF_TRY(find_first(cluster_of, job, n, err));
+    for (size_t i = 0; i < n; i++) cluster_of[i] = cluster_of[i] == i ? out->n_clusters++ : cluster_of[cluster_of[i]];
     EXF_TRY(exf_mem_new(&out->cluster_tokens, out->n_clusters, sizeof *out->cluster_tokens, "results", err));
     EXF_TRY(exf_mem_new(&out->cluster_domain, out->n_clusters, sizeof *out->cluster_domain, "results", err));
     for (size_t i = 0; i < n; i++) {
         out->cluster_tokens[cluster_of[i]] += (uint64_t)whole->span[i].n_tokens - 1;
-        out->cluster_domain[cluster_of[i]] = domain_of[i];
+        out->cluster_domain[cluster_of[i]] = job->domain_of[i];
     }
 out:
     return rc;

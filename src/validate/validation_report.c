@@ -274,6 +274,7 @@ static void add_clusters(exf_jw *w, const exf_validation *v)
     exf_jw_open(w, "clusters", '{');
     exf_jw_text(w, "by", v->clusters_are_documents ? "document" : "sequence");
     exf_jw_count(w, "n", v->n_clusters);
+    exf_jw_count(w, "near_copies", v->near_copies);
     exf_jw_close(w);
 }
 

@@ -26,7 +26,7 @@ static inline exf_sequence_list seq_list(int first, int n)
             ck_ok(exf_sequence_sha256(all.sha256[i], id, 2, &e), e);
         }
     }
-    return (exf_sequence_list){(size_t)n, all.length + first, all.sha256 + first};
+    return (exf_sequence_list){.n = (size_t)n, .length = all.length + first, .sha256 = all.sha256 + first};
 }
 
 /* Borrowed too. */

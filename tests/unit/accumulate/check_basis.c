@@ -76,7 +76,7 @@ START_TEST(other_settings_and_other_data_are_refused)
     exf_sequence_list all = seq_list(0, SEQ_N), sorted = {.n = 0};
     unsigned char other[1][32] = {{7}};
     int32_t length[1] = {5};
-    exf_sequence_list unknown = {1, length, other};
+    exf_sequence_list unknown = {.n = 1, .length = length, .sha256 = other};
     ck_ok(make_basis(&e), e);
     ck_ok(exf_basis_open(&b, exf_scratch("b.h5"), &e), e);
     ck_fails(run_over("none.h5", &b, 0, &e), EXF_MODEL, e, "b.h5");

@@ -283,7 +283,7 @@ static void capture(const exf_model *m, const char *from, const char *to)
     const exf_batch *b = exf_moe_inputs_batch(x);
     exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)b->n_sequences, (int64_t)b->n_tokens};
     ck_ok(exf_moe_inputs_provenance(&p, x, &exf_backend_cpu, EXF_COMPUTE_F32, "all", &e), e);
-    ck_ok(exf_sequences_of_batch(&sequences, b, exf_provenance_get(&p, "data.moe_inputs_sha256"), &e), e);
+    ck_ok(exf_sequences_of_batch(&sequences, b, NULL, exf_provenance_get(&p, "data.moe_inputs_sha256"), &e), e);
     ck_ok(exf_recorder_new(&rec, to, 1, &shape, &c, &sequences, 0, &p, NULL, &e), e);
     ck_ok(exf_replay(m, b, exf_moe_inputs_recorded(x), exf_recorder_observer(rec), on_cpu(2), &report, &e), e);
     ck_ok(exf_recorder_commit(rec, NULL, &e), e);

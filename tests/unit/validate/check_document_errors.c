@@ -203,6 +203,34 @@ START_TEST(sequences_stand_in_for_documents)
 }
 END_TEST
 
+/* Near copies are one cluster wherever they stand, but for domains, which have clusters of their own; a text of nothing else has
+ * one cluster, of which nothing is beyond the noise. */
+START_TEST(near_copies_are_one_cluster)
+{
+    exf_span span[5];
+    for (size_t i = 0; i < 5; i++) span[i] = (exf_span){i * 10, 10};
+    const exf_batch batch = {.span = span, .n_sequences = 5, .n_tokens = 50, .max_tokens = 10};
+    const int64_t apart[] = {3, 8, 3, 9, 3}, alike[] = {3, 3, 3, 3, 3};
+    const int32_t domain[] = {0, 0, 0, 1, 1}, one[5] = {0};
+    exf_validate_job job = {.batch = &batch, .document_of = apart, .domain_of = domain, .n_domains = 2, .near_copies = 2};
+    for (int all = 0; all < 2; all++) {
+        static const size_t want[2][5] = {{0, 1, 0, 2, 3}, {0, 0, 0, 0, 0}};
+        static const uint64_t tokens[2] = {18, 45};
+        exf_validation v = {.n_clusters = 0};
+        size_t cluster[5];
+        job.document_of = all ? alike : apart;
+        job.domain_of = all ? one : domain;
+        ck_ok(exf_find_clusters(&v, &job, cluster, &e), e);
+        ck_assert_mem_eq(cluster, want[all], sizeof cluster);
+        ck_assert(v.clusters_are_documents);
+        ck_assert_uint_eq(v.n_clusters, all ? 1 : 4);
+        ck_assert_uint_eq(v.cluster_tokens[0], tokens[all]);
+        exf_mem_free(v.cluster_tokens);
+        exf_mem_free(v.cluster_domain);
+    }
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("document_errors");
@@ -212,6 +240,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, errors_of_three_texts_are_those_of_a_bootstrap);
     suite_add_tcase(s, t);
     tcase_add_test(o, sequences_stand_in_for_documents);
+    tcase_add_test(o, near_copies_are_one_cluster);
     suite_add_tcase(s, o);
     return s;
 }
