@@ -227,7 +227,7 @@ static const exf_opt rows[] = {
     {NULL, "data", 0, EXF_OPT_FLAG, AT(data), "false", NULL, "heatmap", "write the numbers beside each picture; as .csv and .npy"},
     {NULL, "fail-above", 0, EXF_OPT_TEXT_LIST, AT(fail_above), "[]", "NAME=X", "diff",
      "end with status 10 if a change is larger; flips=0.05 (share of traffic), scalar, loss (largest change), "
-     "norm (relative), coverage (share of pairs)"},
+     "norm (relative), coverage (share of pairs), cost (loss of the other's targets beyond one's own)"},
 };
 
 static const exf_command commands[] = {

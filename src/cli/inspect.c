@@ -144,6 +144,11 @@ static void show_stability(const exf_layer_summary *row)
     show_number(7, 1, 100 * row->stable);
 }
 
+static void show_cost(const exf_layer_summary *row)
+{
+    show_number(7, 1, 100 * row->cost);
+}
+
 static void show_norm_head(const exf_layer_summary *row)
 {
     show_number(11, 3, row->explained);
@@ -189,6 +194,7 @@ static const column columns[] = {
     {BRIEF, {"  best target's loss ", "   25 %   50 %   75 %"}, has_losses, show_best},
     {WHOLE, {"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
     {BRIEF | WHOLE, {"  stable", " targets"}, has_halves, show_stability},
+    {BRIEF | WHOLE, {"  choice", "  cost %"}, has_halves, show_cost},
     {WHOLE, {"  similar", "  outputs"}, has_similarity, show_similarity},
     {WHOLE, {"  after best", "      scalar"}, has_aligned, show_aligned},
     {BRIEF, {"   expert norm     ", "       min      max"}, has_counts, show_norm_ends},
@@ -374,6 +380,7 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_real(w, "loss_below_half", row->below_half);
     write_three(w, "best_loss_quartiles", row->best);
     exf_jw_real(w, "stable_targets", row->stable);
+    exf_jw_real(w, "choice_cost", row->cost);
     exf_jw_real(w, "similarity", row->similarity);
     exf_jw_real(w, "aligned", row->aligned);
     if (!isnan(row->explained)) {

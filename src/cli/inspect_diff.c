@@ -49,12 +49,17 @@ static double measure_coverage(const exf_layer_difference *d)
     return d->pairs ? (double)(d->gained + d->lost) / (double)d->pairs : 0;
 }
 
+static double measure_cost(const exf_layer_difference *d)
+{
+    return d->cost;
+}
+
 static const struct {
     const char *name;
     double (*of)(const exf_layer_difference *d);
 } measures[] = {
     {"flips", measure_flips}, {"scalar", measure_scalar}, {"loss", measure_loss},
-    {"norm", measure_norm}, {"coverage", measure_coverage},
+    {"norm", measure_norm}, {"coverage", measure_coverage}, {"cost", measure_cost},
 };
 
 enum { N_MEASURES = sizeof measures / sizeof *measures };
@@ -69,7 +74,7 @@ static exf_code parse_limit(const char *text, size_t *which, double *limit, exf_
             return EXF_OK;
     }
     return exf_fail(err, EXF_USAGE,
-                    "--fail-above: \"%s\" is none of flips, scalar, loss, norm, coverage with = and a number from 0", text);
+                    "--fail-above: \"%s\" is none of flips, scalar, loss, norm, coverage, cost with = and a number from 0", text);
 }
 
 static exf_code check_limits(const exf_recipe *r, exf_err *err)
@@ -145,6 +150,7 @@ static void show_row(const exf_layer_difference *d)
     show_four(d->loss);
     printf("  %8.2g  %-9s", d->norm, targets);
     if (!isnan(d->flip_traffic)) printf(" %5.1f %%", 100 * d->flip_traffic);
+    if (!isnan(d->cost)) printf(" %6.1f %%", 100 * d->cost);
     printf("\n");
 }
 
@@ -162,7 +168,7 @@ static void show_comparison(const comparison *c)
     printf("\nlayer  pairs observed                 |S_b - S_a|                          |L_b - L_a|                            "
            "norms     best target changed\n"
            "       a -> b             gained lost      50 %%     90 %%     99 %%  largest      50 %%     90 %%     99 %%  largest  "
-           " relative  sources   traffic\n");
+           " relative  sources   traffic     cost\n");
     for (int l = 0; l <= a->n_layers; l++) show_row(&c->rows[l]);
     for (int i = 0; i < a->n_pools; i++) {
         exf_pool_difference d;
@@ -204,6 +210,7 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_difference *d)
     exf_jw_count(w, "sources", d->sources);
     exf_jw_count(w, "flips", d->flips);
     exf_jw_real(w, "flip_traffic", d->flip_traffic);
+    exf_jw_real(w, "choice_cost", d->cost);
     exf_jw_close(w);
 }
 

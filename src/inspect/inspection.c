@@ -274,13 +274,17 @@ static void sum_up_losses(const span *x, exf_layer_summary *row)
 static void sum_up_stability(const span *x, exf_layer_summary *row)
 {
     exf_stability all = {.tokens = 0};
+    exf_choice_sums choice = {.own = 0};
     for (size_t l = x->first; l < x->first + x->n; l++) {
         size_t at = l * x->e * x->e;
         const float *const half[2] = {x->s->half_loss[0] + at, x->s->half_loss[1] + at};
+        const float *const scalar[2] = {x->s->half_scalar[0] + at, x->s->half_scalar[1] + at};
+        exf_choice_add(&choice, scalar, half, x->s->expert_count + l * x->e, x->e);
         exf_stability s = exf_stability_of(x->s->loss + at, half, x->s->expert_count + l * x->e, x->e);
         all.tokens += s.tokens;
         all.stable += s.stable;
     }
+    row->cost = exf_choice_cost(&choice);
     if (all.tokens) row->stable = (double)all.stable / (double)all.tokens;
 }
 
@@ -321,7 +325,7 @@ static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
     *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .stable = none,
-                               .explained = none, .explained_error = none, .norm_min = none, .norm_max = none,
+                               .cost = none, .explained = none, .explained_error = none, .norm_min = none, .norm_max = none,
                                .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
     for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];

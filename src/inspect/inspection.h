@@ -100,6 +100,7 @@ typedef struct {
     double below_half;       /* share of observed pairs with a loss under 0.5 */
     double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
     double stable;           /* share of routed tokens whose source has the same best target by either half of the text */
+    double cost;             /* what the targets of one half of the text cost on the other (exf_choice_cost) */
     double explained, explained_error; /* share of the variance of log norms that the norm head explains; all layers: means */
     uint64_t by_rms;         /* experts whose norm it does not predict */
     double similarity, aligned; /* means over observed pairs (exf_geometry) */
@@ -132,6 +133,7 @@ typedef struct {
     uint64_t flips;        /* sources whose best target (least loss, ties to the lower number) is another,
                             * or which have one in a or b only */
     double flip_traffic;   /* share of routed tokens, a's and b's, whose expert flipped */
+    double cost;           /* what the targets of each cost by the sums of the other (exf_choice_cost) */
 } exf_layer_difference;
 
 /* The change of the static pool of one size, all layers together. */

@@ -2,6 +2,7 @@
 #include "inspect/inspection.h"
 
 #include "base/mem.h"
+#include "solve/solve.h"
 
 #include <math.h>
 #include <string.h>
@@ -75,6 +76,19 @@ static void compare_sources(const span *x, exf_layer_difference *row)
     row->flip_traffic = all > 0 ? flipped / all : (double)NAN;
 }
 
+static void compare_choices(const span *x, exf_layer_difference *row)
+{
+    exf_choice_sums all = {.own = 0};
+    for (size_t l = x->first; l < x->first + x->n; l++) {
+        size_t at = l * x->e * x->e;
+        const float *const scalar[2] = {x->a->coeff + at, x->b->coeff + at}, *const loss[2] = {x->a->loss + at, x->b->loss + at};
+        uint64_t *tokens = (uint64_t *)(void *)x->scratch;
+        for (size_t i = 0; i < x->e; i++) tokens[i] = x->a->expert_count[l * x->e + i] + x->b->expert_count[l * x->e + i];
+        exf_choice_add(&all, scalar, loss, tokens, x->e);
+    }
+    row->cost = exf_choice_cost(&all);
+}
+
 static void compare_span(const span *x, exf_layer_difference *row)
 {
     *row = (exf_layer_difference){.layer = x->n == 1 ? x->a->layer_number[x->first] : -1};
@@ -82,6 +96,7 @@ static void compare_span(const span *x, exf_layer_difference *row)
     find_quantiles(x, x->a->coeff, x->b->coeff, row->scalar);
     find_quantiles(x, x->a->loss, x->b->loss, row->loss);
     compare_sources(x, row);
+    compare_choices(x, row);
 }
 
 static exf_code check_comparable(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b,

@@ -4,6 +4,7 @@
 
 #include "artifact/provenance.h"
 #include "base/mem.h"
+#include "solve/solve.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -77,6 +78,11 @@ static void loss_cards(exf_report *r, const exf_layer_summary *all)
         open_card(r, "Stable targets");
         exf_report_addf(r, "%.1f %%<small>of the traffic has the same best target by either half of the text</small></dd></div>\n",
                         100 * all->stable);
+    }
+    if (!isnan(all->cost)) {
+        open_card(r, "Cost of the choice");
+        exf_report_addf(r, "%.1f %%<small>more loss by the targets that the other half of the text chooses; up to %.0f %% is enough"
+                           "</small></dd></div>\n", 100 * all->cost, 100 * EXF_CHOICE_COST);
     }
     if (!isnan(all->similarity)) {
         open_card(r, isnan(all->aligned) ? "Similarity" : "Similarity, aligned");

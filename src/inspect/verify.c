@@ -177,13 +177,14 @@ out:
     return rc;
 }
 
-/* Checks that the fact of stable targets is what the losses of both halves give. */
+/* Checks that the facts of stable targets and of their cost, which earlier versions did not write, are what both halves give. */
 static exf_code check_stability(const verify_file *x, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
     const char *said = exf_provenance_get(&s->provenance, EXF_STABLE_FACT);
     exf_layer_summary *rows = NULL;
-    char gives[16] = "";
+    const char *cost = exf_provenance_get(&s->provenance, EXF_COST_FACT);
+    char gives[16] = "", costs[16] = "";
     exf_code rc;
     EXF_TRY(exf_mem_new(&rows, (size_t)s->n_layers + 1, sizeof *rows, "summary", err));
     EXF_TRY(exf_summarise(s, rows, err));
@@ -191,8 +192,14 @@ static exf_code check_stability(const verify_file *x, exf_err *err)
     if (strcmp(said ? said : "", gives) != 0)
         rc = exf_fail(err, EXF_FORMAT, "%s: provenance says " EXF_STABLE_FACT " is %s, the losses of both halves give %s", x->path,
                       said ? said : "nothing", *gives ? gives : "nothing");
+    if (rc != EXF_OK) goto out;
+    if (!isnan(rows[s->n_layers].cost)) snprintf(costs, sizeof costs, "%.4f", rows[s->n_layers].cost);
+    if (cost && strcmp(cost, costs) != 0)
+        rc = exf_fail(err, EXF_FORMAT, "%s: provenance says " EXF_COST_FACT " is %s, both halves give %s", x->path, cost,
+                      *costs ? costs : "nothing");
     else if (said)
-        rc = passed(x, err, "%s of the traffic has the same best target by either half of the text", said);
+        rc = passed(x, err, "%s of the traffic has the same best target by either half of the text%s%s", said,
+                    cost ? ", whose choices cost " : "", cost ? cost : "");
 out:
     exf_mem_free(rows);
     return rc;

@@ -97,15 +97,18 @@ exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err
 {
     const exf_tables *t = &made->tables;
     const char *stable = exf_provenance_get(&t->provenance, EXF_STABLE_FACT);
-    double share;
+    const char *cost = exf_provenance_get(&t->provenance, EXF_COST_FACT);
+    double share, more;
     if (made->lacks.code != EXF_OK) {
         *err = made->lacks;
         return err->code;
     }
     fflush(stdout); /* the conclusion comes after what was written */
-    if (!exf_provenance_get(&t->provenance, EXF_SMALL_FACT) && stable && exf_parse_f64(stable, &share))
-        exf_log_info("the text is enough: both halves of its %lld tokens choose the same target for %.1f %% of the traffic",
-                     (long long)t->shape.n_tokens, 100 * share);
+    if (!exf_provenance_get(&t->provenance, EXF_SMALL_FACT) && stable && exf_parse_f64(stable, &share) && cost &&
+        exf_parse_f64(cost, &more))
+        exf_log_info("the text is enough: targets that half of its %lld tokens chooses lose %.1f %% more on the other half than "
+                     "its own (at most %.0f %%); both choose the same for %.1f %% of the traffic", (long long)t->shape.n_tokens,
+                     100 * more, 100 * EXF_CHOICE_COST, 100 * share);
     exf_log_info("next: what they are worth is told by other text: exfold-validate --model DIR --tables %s --text FILE "
                  "--limit kl=0.05", path);
     return EXF_OK;

@@ -1,5 +1,6 @@
-/* coverage.c - whether a calibration's text is enough: how much of the traffic lies in pairs that were well observed, how many
- * targets both halves of the text agree on, and what tables say of themselves where it is not (docs/method.md, section 11). */
+/* coverage.c - whether a calibration's text is enough: how much of the traffic lies in pairs that were well observed, what the
+ * targets of one half of the text cost on the other and how many both agree on, and what tables say of themselves where it is
+ * not (docs/method.md, section 11). */
 #include "solve/solve_internal.h"
 
 #include "artifact/provenance.h"
@@ -111,6 +112,37 @@ exf_stability exf_stability_of(const float *loss, const float *const half_loss[2
     return s;
 }
 
+/* Returns the loss by tables of `scalar` and `loss`, rows of a source, of folding it into target t with the scalar s; t -1: of
+ * dropping it, as where the tables never saw the pair. */
+static double loss_of_choice(const float *scalar, const float *loss, int t, double s)
+{
+    const double NONE = 1e-4; /* of a target that explains less nothing depends on its scalar, which float32 does not resolve */
+    if (t < 0 || loss[t] >= EXF_LOSS_NEVER) return 1;
+    double own = (double)scalar[t], left = (double)loss[t], apart = own != 0 ? s / own - 1 : 0;
+    return left + (1 - left > NONE ? (1 - left) * apart * apart : 0);
+}
+
+void exf_choice_add(exf_choice_sums *c, const float *const scalar[2], const float *const loss[2], const uint64_t *tokens, size_t e)
+{
+    for (size_t i = 0; i < e; i++) {
+        const float *const row[2] = {loss[0] + i * e, loss[1] + i * e};
+        int best[2] = {best_target(row[0], e), best_target(row[1], e)};
+        for (int judge = 0; judge < 2; judge++) {
+            int own = best[judge], other = best[!judge];
+            if (own < 0) continue;
+            double s = other < 0 ? 0 : (double)scalar[!judge][i * e + (size_t)other];
+            c->own += (double)tokens[i] * (double)row[judge][own];
+            c->choice += (double)tokens[i] * loss_of_choice(scalar[judge] + i * e, row[judge], other, s);
+        }
+    }
+}
+
+double exf_choice_cost(const exf_choice_sums *c)
+{
+    if (c->choice <= c->own) return c->choice > 0 ? 0 : (double)NAN;
+    return fmin(c->choice / c->own - 1, EXF_MOST_COST);
+}
+
 /* ---- facts ----------------------------------------------------------------------------------------- */
 
 /* Returns the share of the traffic whose best target both halves agree on; -1: nothing tells. */
@@ -127,13 +159,25 @@ static double stable_share(const exf_tables *t)
     return all.tokens ? (double)all.stable / (double)all.tokens : -1;
 }
 
-/* Estimates from one figure how many tokens give that share of stable targets: s / (1 - s) grows as the tokens to the power of
- * STABLE_POWER (docs/method.md, section 11, has the figures). */
-static double tokens_for_stability(double tokens, double stable, double share)
+/* Returns what one half's choice costs on the other in all layers; NaN: nothing tells. */
+static double choice_cost(const exf_tables *t)
 {
-    const double STABLE_POWER = 0.7, LEAST = 0.01, MOST = 0.99; /* beyond these there is next to nothing to go by */
-    double has = fmin(fmax(stable, LEAST), MOST), wants = fmin(fmax(share, LEAST), MOST);
-    return round_up(tokens * pow(wants / (1 - wants) * (1 - has) / has, 1 / STABLE_POWER));
+    size_t e = (size_t)t->shape.n_experts;
+    exf_choice_sums all = {.own = 0};
+    for (size_t l = 0; t->half_loss[0] && l < (size_t)t->n_layers; l++) {
+        const float *const scalar[2] = {t->half_scalar[0] + l * e * e, t->half_scalar[1] + l * e * e};
+        const float *const loss[2] = {t->half_loss[0] + l * e * e, t->half_loss[1] + l * e * e};
+        exf_choice_add(&all, scalar, loss, t->expert_count + l * e, e);
+    }
+    return exf_choice_cost(&all);
+}
+
+/* Estimates how many tokens bring the cost to EXF_CHOICE_COST: it falls as the tokens to the power of COST_POWER (docs/method.md,
+ * section 11, has the figures). */
+static double tokens_for_choice(double tokens, double cost)
+{
+    const double COST_POWER = 0.8;
+    return round_up(tokens * pow(cost / EXF_CHOICE_COST, 1 / COST_POWER));
 }
 
 /* Appends why pairs are not covered. */
@@ -153,18 +197,23 @@ out:
 
 exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, uint64_t pair_tokens, double least, exf_err *err)
 {
-    double stable = stable_share(t), tokens = (double)t->shape.n_tokens, needed = 0;
+    double cost = choice_cost(t), tokens = (double)t->shape.n_tokens, needed = 0;
+    const char *documents = exf_provenance_get(&t->provenance, EXF_DOCUMENTS_FACT);
     exf_code rc;
     if (least <= 0 || t->shape.n_tokens == 0) return EXF_OK; /* tables of others do not tell their text */
     EXF_TRY(add_thin(why, t, pair_tokens, least, &needed, err));
-    if (stable >= 0 && stable < least) {
-        exf_text_appendf(why, "%sboth halves of the text choose the same target for %.1f %% of the traffic, expected %.0f %%",
-                         why->len ? ", and " : "", 100 * stable, 100 * least);
-        needed = fmax(needed, tokens_for_stability(tokens, stable, least));
+    if (cost > EXF_CHOICE_COST) {
+        exf_text_appendf(why, "%sthe targets that half of the text chooses lose %.0f %% more on the other half than its own, "
+                         "expected at most %.0f %%", why->len ? ", and " : "", 100 * cost, 100 * EXF_CHOICE_COST);
+        needed = fmax(needed, tokens_for_choice(tokens, cost));
     }
     if (needed > 0)
         exf_text_appendf(why, ": the text has %.0f tokens, about %.0f would do", tokens, needed);
-    if (one_half)
+    if (one_half && documents)
+        exf_text_appendf(why, "%sall %.0f sequences are of %s document%s in one of the two halves that are compared, so that "
+                         "nothing tells how much hangs on the text: more documents do", why->len ? "; " : "",
+                         (double)t->shape.n_sequences, documents, strcmp(documents, "1") == 0 ? "," : "s");
+    else if (one_half)
         exf_text_appendf(why, "%sall %.0f sequences fell into one of the two halves that are compared, so that nothing tells how "
                          "much hangs on the text: more sequences do", why->len ? "; " : "", (double)t->shape.n_sequences);
     rc = exf_text_end(why, err);
@@ -175,10 +224,11 @@ out:
 exf_code exf_coverage_facts(exf_tables *t, int halves, exf_err *err)
 {
     int one_half = halves && !t->half_loss[0];
-    double stable = stable_share(t);
+    double stable = stable_share(t), cost = choice_cost(t);
     exf_text why = {0};
     exf_code rc;
     if (stable >= 0) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_STABLE_FACT, "%.4f", stable));
+    if (!isnan(cost)) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_COST_FACT, "%.4f", cost));
     if (one_half) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_HALVES_FACT, "1"));
     EXF_TRY(exf_coverage_lacks(&why, t, one_half, EXF_COVERAGE_TOKENS, EXF_COVERAGE_SHARE, err));
     if (why.len) rc = exf_provenance_add(&t->provenance, err, EXF_SMALL_FACT, "%s", why.s);

@@ -93,15 +93,18 @@ void exf_solver_free(exf_solver *s); /* NULL is allowed */
 /* ---- coverage ------------------------------------------------------------------------------ */
 
 /* A calibration is small where, in some layer, less than this share of the tokens of pairs are of pairs that so many tokens
- * observed: half of them in each half of the text; or where both halves agree on the target of less than this share of the traffic,
- * or all of the text is of one half. */
+ * observed: half of them in each half of the text; or where the targets that one half of the text chooses cost more than this share
+ * of the loss on the other half; or where all of the text is of one half. */
 enum { EXF_COVERAGE_TOKENS = 32 };
 #define EXF_COVERAGE_SHARE 0.5
+#define EXF_CHOICE_COST 0.25 /* docs/method.md, section 11, has the figures from which it follows */
 
-/* Facts of tables: the share of traffic whose best target both halves of the text agree on, "0.7624"; and, in a sentence, why the
- * calibration is small.  Tables without either fact have no halves, or are not small.  EXF_HALVES_FACT is "1" where all
+/* Facts of tables: the share of traffic whose best target both halves of the text agree on, "0.7624"; what one half's choice costs
+ * on the other, "0.0312" (exf_choice_cost); and, in a sentence, why the calibration is small.  Tables without either fact have no
+ * halves, or are not small.  EXF_HALVES_FACT is "1" where all
  * sequences are of one half. */
 #define EXF_STABLE_FACT "solve.stable_targets"
+#define EXF_COST_FACT "solve.choice_cost"
 #define EXF_HALVES_FACT "solve.halves"
 #define EXF_SMALL_FACT "solve.small_calibration"
 
@@ -118,8 +121,8 @@ typedef struct {
 exf_layer_coverage exf_coverage_of(const exf_tables *t, int l, uint64_t tokens); /* of layer index l */
 /* Finds the layer index of least share. */
 exf_code exf_coverage_worst(const exf_tables *t, uint64_t tokens, int *l, double *share, exf_err *err) EXF_CHECKED;
-/* Appends why the text of tables is not enough, with the tokens that would do, by the share `least` of both coverage and stability;
- * nothing: it is.  one_half: 1 if all sequences are of one half. */
+/* Appends why the text of tables is not enough, with the tokens that would do, by the share `least` of coverage and
+ * EXF_CHOICE_COST; nothing: it is; least 0: any text is.  one_half: 1 if all sequences are of one half. */
 exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, uint64_t pair_tokens, double least,
                             exf_err *err) EXF_CHECKED;
 /* Estimates how many tokens of text would give layer index l that share. */
@@ -130,6 +133,22 @@ typedef struct {
     uint64_t tokens; /* routed to sources that have a target */
     uint64_t stable; /* of them, those whose target of least loss (ties to the lower number) is the same by both halves */
 } exf_stability;
+
+/* The sums of which a cost of a choice is the quotient; zero-initialise. */
+typedef struct {
+    double own, choice; /* tokens times loss of the best target, and of the target that the other tables choose */
+} exf_choice_sums;
+
+/* Adds, for both of two tables and each source of a layer, the loss by one's own best target and the loss that the target and the
+ * scalar of the other have by one's own sums, weighted by tokens [E].  scalar, loss: [E, E] of each.  Those sums follow from its
+ * own scalar S, which is their least-squares one, and its loss L: with a scalar s it is L + (1 - L) (s / S - 1)^2.  A source
+ * without a target is dropped by the other, which loses all of its output; one without in both, or in those that judge, says
+ * nothing.  A clipped scalar is no least-squares one; its loss is then an estimate. */
+void exf_choice_add(exf_choice_sums *c, const float *const scalar[2], const float *const loss[2], const uint64_t *tokens,
+                    size_t e);
+/* Returns the share of loss that choices cost beyond one's own best, at most EXF_MOST_COST; NaN: nothing was compared. */
+double exf_choice_cost(const exf_choice_sums *c);
+#define EXF_MOST_COST 1000
 
 /* loss, half_loss: [E, E] of a layer; tokens: [E] routed to each expert. */
 exf_stability exf_stability_of(const float *loss, const float *const half_loss[2], const uint64_t *tokens, size_t e);

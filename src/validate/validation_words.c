@@ -72,11 +72,15 @@ static void add_stability(const exf_validate_report *r, exf_text *out)
 {
     const char *same = r->tables ? exf_provenance_get(r->tables, "solve.stable_targets") : NULL,
                *small = r->tables ? exf_provenance_get(r->tables, "solve.small_calibration") : NULL;
-    double share;
+    const char *cost = r->tables ? exf_provenance_get(r->tables, "solve.choice_cost") : NULL;
+    double share, more;
     if (small) exf_text_appendf(out, "%s\n", small);
     if (same && exf_parse_f64(same, &share))
         exf_text_appendf(out, "Stability: both halves of the calibration choose the same target for %.1f %% of the traffic.\n",
                          100 * share);
+    if (cost && exf_parse_f64(cost, &more))
+        exf_text_appendf(out, "Cost of the choice: targets of one half lose %.1f %% more on the other half than its own.\n",
+                         100 * more);
     add_halves(r->of.v, out);
 }
 
@@ -129,6 +133,7 @@ static void add_data(const exf_validate_report *r, exf_text *out)
                               "differ: %s.\n", other);
     exf_text_appendf(out, "%" PRIu64 " tokens scored of %zu %s", v->variant[0].all.tokens, v->n_clusters,
                      v->clusters_are_documents ? "documents" : "sequences");
+    if (v->near_copies) exf_text_appendf(out, ", of which %" PRIu64 " that are near copies count as fewer", v->near_copies);
     if (text) exf_text_appendf(out, ", from ");
     if (text) exf_text_append_shown(out, text);
     for (size_t d = 0; v->n_domains > 1 && d < v->n_domains && d < NAMED; d++) {

@@ -114,27 +114,94 @@ START_TEST(small_calibrations_say_so)
 }
 END_TEST
 
-/* Of pairs that are all well covered, half 1 of the text chooses another target for 70 % of the traffic. */
-START_TEST(unstable_targets_are_not_enough)
+/* Adds halves with these scalars and losses. */
+static exf_tables halved(const float *scalar, const float *one, const float *other)
 {
     exf_tables t = tables_of((uint64_t[]){0, 60, 60, 60, 0, 60, 60, 60, 0}, 1000);
-    exf_text why = {0};
     ck_ok(exf_tables_add_halves(&t, &e), e);
-    const float one[] = {NO, .1f, .2f, .1f, NO, .2f, .1f, .2f, NO}, other[] = {NO, .2f, .1f, .2f, NO, .1f, .1f, .2f, NO};
-    memcpy(t.half_loss[0], one, sizeof one);
-    memcpy(t.half_loss[1], other, sizeof other);
-    const uint64_t tokens[] = {400, 300, 300};
-    memcpy(t.expert_count, tokens, sizeof tokens);
+    for (int half = 0; half < 2; half++) memcpy(t.half_scalar[half], scalar, E * E * sizeof *scalar);
+    memcpy(t.half_loss[0], one, E * E * sizeof *one);
+    memcpy(t.half_loss[1], other, E * E * sizeof *other);
+    memcpy(t.expert_count, (const uint64_t[]){400, 300, 300}, E * sizeof *t.expert_count);
+    return t;
+}
+
+static const float ones[E * E] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+
+/* The loss of the other half's choice is that of sums: of outputs u into v, |u - s v|^2 / |u|^2. */
+START_TEST(a_choice_costs_what_its_sums_lose)
+{
+    const double uu[2] = {2, 3}, vv[2] = {1.5, 2.5}, uv[2] = {1.2, 1.1};
+    float scalar[2][4], loss[2][4];
+    double own = 0, choice = 0, s[2];
+    for (int h = 0; h < 2; h++) {
+        s[h] = uv[h] / vv[h];
+        for (int i = 0; i < 4; i++) scalar[h][i] = 0, loss[h][i] = NO;
+        scalar[h][1] = (float)s[h];
+        loss[h][1] = (float)(1 - uv[h] * uv[h] / vv[h] / uu[h]);
+    }
+    for (int h = 0; h < 2; h++) {
+        own += 7 * (1 - uv[h] * uv[h] / vv[h] / uu[h]);
+        choice += 7 * (1 - 2 * s[!h] * uv[h] / uu[h] + s[!h] * s[!h] * vv[h] / uu[h]);
+    }
+    exf_choice_sums sums = {.own = 0};
+    const float *const scalars[2] = {scalar[0], scalar[1]}, *const losses[2] = {loss[0], loss[1]};
+    ck_assert(isnan(exf_choice_cost(&sums)));
+    exf_choice_add(&sums, scalars, losses, (const uint64_t[]){7, 5}, 2);
+    ck_assert_double_eq_tol(sums.own, own, 1e-5);
+    ck_assert_double_eq_tol(sums.choice, choice, 1e-5);
+    ck_assert_double_eq_tol(exf_choice_cost(&sums), choice / own - 1, 1e-5);
+}
+END_TEST
+
+/* What one half never saw a target of, the other loses whole; a pair that only the chooser saw too. */
+START_TEST(a_choice_without_evidence_loses_all)
+{
+    static const float one[] = {NO, .2f, NO, NO}, none[] = {NO, NO, NO, NO}, all[] = {1, 1, 1, 1};
+    const float *const scalars[2] = {all, all}, *const losses[2] = {one, none};
+    exf_choice_sums sums = {.own = 0};
+    exf_choice_add(&sums, scalars, losses, (const uint64_t[]){10, 10}, 2);
+    ck_assert_double_eq_tol(sums.own, 2, 1e-6);
+    ck_assert_double_eq_tol(sums.choice, 10, 1e-6);
+    ck_assert_double_eq_tol(exf_choice_cost(&sums), 4, 1e-6);
+}
+END_TEST
+
+/* Halves that choose other targets for all of the traffic are enough where these are as good, and not where they are not. */
+START_TEST(other_targets_that_are_as_good_are_enough)
+{
+    static const float one[] = {NO, .50f, .51f, .50f, NO, .51f, .50f, .51f, NO};
+    static const float other[] = {NO, .51f, .50f, .51f, NO, .50f, .51f, .50f, NO};
+    static const float worse[] = {NO, .90f, .50f, .90f, NO, .50f, .90f, .50f, NO};
+    exf_text why = {0};
+    exf_tables t = halved(ones, one, other);
     ck_ok(exf_coverage_lacks(&why, &t, 0, 32, 0.5, &e), e);
-    ck_assert_str_eq(why.s, "both halves of the text choose the same target for 30.0 % of the traffic, expected 50 %: the text has "
-                            "1000 tokens, about 3400 would do"); /* 1000 (7/3)^(1/0.7) = 3354, in two digits */
+    ck_assert_uint_eq(why.len, 0);
+    ck_ok(exf_coverage_facts(&t, 1, &e), e);
+    ck_assert_str_eq(exf_provenance_get(&t.provenance, EXF_STABLE_FACT), "0.0000");
+    ck_assert_str_eq(exf_provenance_get(&t.provenance, EXF_COST_FACT), "0.0200");
+    ck_assert_ptr_null(exf_provenance_get(&t.provenance, EXF_SMALL_FACT));
+    exf_tables_free(&t);
+    t = halved(ones, one, worse); /* (0.9 + 0.51) / 2 of 0.5 */
+    ck_ok(exf_coverage_lacks(&why, &t, 0, 32, 0.5, &e), e);
+    ck_assert_ptr_nonnull(strstr(why.s, "lose 41 % more on the other half than its own, expected at most 25 %: the text has 1000 "
+                                        "tokens, about "));
     exf_text_free(&why);
     why = (exf_text){0};
-    ck_ok(exf_coverage_lacks(&why, &t, 0, 32, 0.3, &e), e);
-    ck_assert_uint_eq(why.len, 0);
     ck_ok(exf_coverage_lacks(&why, &t, 1, 32, 0, &e), e); /* 0: any text is enough */
     ck_assert_uint_eq(why.len, 0);
     exf_text_free(&why);
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* A text whose sequences are of one document says so. */
+START_TEST(one_document_cannot_be_judged)
+{
+    exf_tables t = tables_of((uint64_t[]){0, 60, 60, 60, 0, 60, 60, 60, 0}, 1000);
+    ck_ok(exf_provenance_add(&t.provenance, &e, EXF_DOCUMENTS_FACT, "1"), e);
+    ck_ok(exf_coverage_facts(&t, 1, &e), e);
+    ck_assert_ptr_nonnull(strstr(exf_provenance_get(&t.provenance, EXF_SMALL_FACT), "of 1 document"));
     exf_tables_free(&t);
 }
 END_TEST
@@ -148,7 +215,10 @@ Suite *exf_suite(void)
     tcase_add_test(t, how_much_text_would_do);
     tcase_add_test(t, stable_targets_are_those_of_both_halves);
     tcase_add_test(t, small_calibrations_say_so);
-    tcase_add_test(t, unstable_targets_are_not_enough);
+    tcase_add_test(t, a_choice_costs_what_its_sums_lose);
+    tcase_add_test(t, a_choice_without_evidence_loses_all);
+    tcase_add_test(t, other_targets_that_are_as_good_are_enough);
+    tcase_add_test(t, one_document_cannot_be_judged);
     suite_add_tcase(s, t);
     return s;
 }
