@@ -8,19 +8,14 @@
  * float32; scale is positive.  The T x T scores are never held: the CPU holds
  * EXF_ATTENTION_ROWS rows of them, the CUDA backend tiles in registers.
  *
- * CUDA, F32 mode, tensor cores, d and dv at most 256: q, k, v and the weights exp(score - largest
- * so far) are sums of two float16, powers of two apart, and tensor cores add up three
- * products of each two (device/tensor_cores.cuh).  A score is off by delta <= (3 + d / 16) 2^-22
- * scale sum |q_i k_i|, and |error| <= (2 delta + (20 + T / 32) 2^-22) max |v|, as long as the
- * largest number of each row lies within 2^-90 .. 2^90.  Elsewhere: float32 throughout, in
- * another order.  BF16 mode, on tensor cores: q, k, v and the weights are rounded to float16, which
- * these take at bfloat16's speed with three bits more (relative error 2^-11; beyond 65504 they
- * become infinite, and the output is found not to be finite); products are added in
- * float32, weights in float32 before they are rounded.  With delta the largest error
- * of a score, at most 2^-10 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.
- * Windows, sinks and chosen tokens: in float32 without tensor cores (attention_f32.cuh), in either mode.
- * Larger heads: by wgmma rounded in BF16 mode, to 576 and 512; by mma.sync in float32, as
- * are those of F32 mode that the GPU's shared memory does not hold (attention_split_mma.cu). */
+ * CUDA, F32 mode: float32 throughout, without tensor cores, in another order (attention_f32.cuh).
+ * BF16 mode, on tensor cores: q, k, v and the weights are rounded to float16, which these take at
+ * bfloat16's speed with three bits more (relative error 2^-11; beyond 65504 they become infinite,
+ * and the output is found not to be finite); products are added in float32, weights in float32
+ * before they are rounded.  With delta the largest error of a score, at most
+ * 2^-10 scale sum |q_i k_i|, |error| <= (2 delta + 2^-10) max |v|.  Heads above 256, to 576 and 512,
+ * are rounded by wgmma; by mma.sync they are in float32, as in F32 mode.  Windows, sinks and
+ * chosen tokens: as in F32 mode. */
 
 #ifndef EXF_KERNELS_ATTENTION_H
 #define EXF_KERNELS_ATTENTION_H

@@ -16,8 +16,8 @@ static size_t wide_workspace(const exf_attention_shape *s)
 
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s)
 {
-    size_t tiles = exf_attention_tiles_workspace(s), split = exf_attention_split_workspace(s);
-    return !tiles ? wide_workspace(s) : tiles > split ? tiles : split;
+    size_t tiles = exf_attention_tiles_workspace(s);
+    return tiles ? tiles : wide_workspace(s);
 }
 
 static void attend_wide(exf_queue *q, const exf_causal_view &w, float *workspace)
@@ -48,8 +48,6 @@ void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float
                  WIDE_DV);
     else if (s->rounded_out && !exf_rounds(q))
         exf_fail(&q->err, EXF_INTERNAL, "attention of a float32 queue with a rounded output");
-    else if (is_plain(s) && !exf_rounds(q) && exf_attention_split_fits(s))
-        exf_attention_split(q, static_cast<float *>(out), query, k, v, s, workspace);
     else if (is_plain(s) && exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
         exf_attention_tiles(q, out, query, k, v, s, workspace);
     else if (is_plain(s) && exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))

@@ -17,12 +17,6 @@ void exf_attention_tiles(exf_queue *q, void *out, const float *query, const floa
 void exf_attention_mma(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                        float *workspace);
 
-/* The same in float32 mode; operands are sums of two float16. */
-size_t exf_attention_split_workspace(const exf_attention_shape *s);
-int exf_attention_split_fits(const exf_attention_shape *s); /* 1 if the device runs it for this shape */
-void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
-                         float *workspace);
-
 /* What both work on.  A block has 128 query rows of one head and three warpgroups: two have 64 rows each, keep their output in
  * registers and loop over tiles of keys from the diagonal to the first; one thread of the third loads the tiles, byte for
  * byte as shared memory holds them, which a kernel before has written to the workspace. */

@@ -275,6 +275,5 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_attention_f32");
     suite_add_tcase(s, cases_of("all", open_device_f32));
-    suite_add_tcase(s, cases_of("mma", open_device_f32_mma));
     return s;
 }

@@ -23,10 +23,6 @@ static const dimension dimensions[] = {{"tokens", 1, 513}, {"key-value heads", 1
 
 static const boundary boundaries[] = {
     {"attention/attention_internal.cuh", "EXF_TILED_ROWS", T, 128},
-    {"attention/attention_split.cuh", "EXF_SPLIT_KEYS", T, 64},
-    {"attention/attention_split.cu", "BN", T, 64},
-    {"attention/attention_split.cu", "BM", T, 128},
-    {"attention/attention_split_mma.cu", "ROWS", T, 64},
     {"attention/attention_mma.cu", "BN", T, 64},
     {"attention/attention_mma.cu", "BN", T, 2 * 64},
     {"attention/attention_wide.cuh", "EXF_WIDE_TILE", T, 64},
@@ -34,22 +30,17 @@ static const boundary boundaries[] = {
     {"attention/attention_tiles.cu", "BM", T, 128},
     {"attention/attention_tiles.cu", "{64, 64, 128, launch<64, 64, 128>}", T, 2 * 128},
     {"attention/attention_tiles.cu", "STAGES", T, 2 * 2 * 128}, /* a stage's barriers begin their second turn */
-    {"attention/attention_split.cu", "SLOTS", T, 2 * 2 * 64}, /* so do those of eight planes of the ring */
     {"attention/attention_tiles.cu", "{64, 64, 128, launch<64, 64, 128>}", D, 64},
     {"attention/attention_tiles.cu", "{128, 128, 128, launch<128, 128, 128>}", D, 128},
     {"attention/attention_tiles.cu", "{192, 128, 128, launch<192, 128, 128>}", D, 192},
     {"attention/attention_tiles.cu", "{256, 256, 64, launch<256, 256, 64>}", D, 256},
     {"attention/attention_mma.cu", "{192, 128, launch<192, 128, 1>, launch<192, 128, 2>}", D, 192},
-    {"attention/attention_split.cu", "{192, 128, launch<192, 128>}", D, 192},
-    {"attention/attention_split_mma.cu", "launch<192, 128, 32>", D, 192}, /* from here on 32 keys at a time */
     {"attention/attention_cuda.cu", "WIDE_D", D, 576},
     {"attention/attention_tiles.cu", "{64, 64, 128, launch<64, 64, 128>}", DV, 64},
     {"attention/attention_tiles.cu", "{128, 128, 128, launch<128, 128, 128>}", DV, 128},
     {"attention/attention_tiles.cu", "{256, 256, 64, launch<256, 256, 64>}", DV, 256},
-    {"attention/attention_split.cu", "STRIP", DV, 128},
     {"attention/attention_cuda.cu", "WIDE_DV", DV, 512},
     {"device/hopper.cuh", "c + 8 <= n", D, 8 + 4}, /* a vector load, and half of one */
-    {"device/tensor_cores.cuh", "c + 8 <= n", DV, 8 + 4},
     {"attention/attention_internal.cuh", "s->rounded_out ? 8 : 4", GAP, 4},
     {"attention/attention_internal.cuh", "s->rounded_out ? 8 : 4", GAP, 8},
     {"attention/attention_internal.cuh", "exf_aligned16(query, s->ldq)", ODD, 1},
@@ -78,19 +69,14 @@ static call causal(int i)
                   pairwise_name(dimensions, DIMENSIONS, s)};
 }
 
-/* ---- many heads: those that float32 processes in two halves, and blocks of 128 rows by mma.sync ------------------------ */
+/* ---- many heads: blocks of 64 and of 128 rows by mma.sync -------------------------------------------------------------- */
 
 enum { MANY_T, MANY_KV, MANY_GROUP, MANY_SIZE, MANY_DIMENSIONS };
 static const dimension many_dimensions[] = {{"tokens", 1, 129}, {"key-value heads", 1, 265}, {"group", 1, 2}, {"size", 0, 3}};
 
 static const boundary many_boundaries[] = {
-    {"attention/attention_split.cu", "ALL_AT_ONCE", MANY_KV, 63}, /* 64 rows of 256 + 256 + 2 floats, and for 128 rows the half */
-    {"attention/attention_split.cu", "ALL_AT_ONCE", MANY_KV, 101}, /* of 192 + 128 + 2 */
-    {"attention/attention_split.cu", "ALL_AT_ONCE", MANY_KV, 127}, /* of 128 + 128 + 2 */
-    {"attention/attention_split.cu", "ALL_AT_ONCE", MANY_KV, 252}, /* of 64 + 64 + 2 */
     {"attention/attention_mma.cu", "2 * (size_t)q->multiprocessors", MANY_KV, 132}, /* two blocks a head, an H100's 132 */
     {"attention/attention_mma.cu", "2 * (size_t)q->multiprocessors", MANY_KV, 264},
-    {"attention/attention_split.cuh", "EXF_SPLIT_KEYS", MANY_T, 64},
     {"attention/attention_mma.cu", "ROWS", MANY_T, 64}, /* of M 1 */
     {"attention/attention_mma.cu", "ROWS", MANY_T, 128}, /* of M 2 */
     {"attention/attention_mma.cu", "launch<128, 128, 2>", MANY_SIZE, 1},

@@ -16,11 +16,6 @@ static inline void open_device_bf16(void)
 }
 
 /* The kernels of GPUs that are no Hopper (mma.sync), on any that has them. */
-static inline void open_device_f32_mma(void)
-{
-    d = device_open(EXF_COMPUTE_F32, EXF_TENSOR_CORES_MMA);
-}
-
 static inline void open_device_bf16_mma(void)
 {
     d = device_open(EXF_COMPUTE_BF16, EXF_TENSOR_CORES_MMA);
