@@ -39,7 +39,7 @@ def settings_of(config=None):
     """The settings of --additional-config '{"exfold": {...}}' and of the environment, which must not disagree; {}: the plugin is not
     configured."""
     for name in os.environ:
-        if name.startswith("EXFOLD_") and name not in VARIABLES:
+        if name.startswith("EXFOLD_") and not name.startswith("EXFOLD_RECORD_") and name not in VARIABLES:
             refuse_name(name, VARIABLES, "variable of this plugin")
     if os.environ.get("EXFOLD_VERIFY", "strict") not in ("strict", ""):
         refuse(f"EXFOLD_VERIFY is \"{os.environ['EXFOLD_VERIFY']}\", expected strict or nothing")

@@ -16,7 +16,10 @@ def value_of(text, names):
     """A number of a config, under the first of the names that it has; None: it has none."""
     rope = getattr(text, "rope_parameters", None)
     for name in names.split():
-        value = getattr(text, name, None)
+        try:
+            value = getattr(text, name, None)
+        except Exception:  # transformers has a kind of its own for what differs from layer to layer
+            continue
         if value is None and isinstance(rope, dict):
             value = rope.get(name)
         if isinstance(value, (int, float)):

@@ -103,7 +103,8 @@ class Tables:
     should read, in sentences."""
 
     def __init__(self, path, variant, library=None):
-        self.path, self.library, self.arrays, self.unknown, self.warnings = path, fold_library(library), {}, [], []
+        self.path, self.library, self.arrays, self.structs = path, fold_library(library), {}, {}
+        self.unknown, self.warnings = [], []
         layers, why = sized(Layers), ctypes.create_string_buffer(1024)
         if self.library.exf_fold_layers_load(ctypes.byref(layers), os.fsencode(path), why, SIZE(len(why))):  # shapes, finite numbers
             raise ValueError(why.value.decode())
@@ -206,9 +207,13 @@ class Tables:
         self.call(part.call, ids.device, *arguments)
 
     def of_layer(self, part, layer, device):
-        rows = {member: self.row(name, layer, device) for member, name in part.arrays.items()
-                if member in ("coeff", "loss", "norms", "cosine", "rms")}
-        return ctypes.byref(Arrays(n_experts=self.experts, **rows))
+        """The tables of a layer that the part reads, as fold.h has them; they are made once, since arrays stay where they are."""
+        key = part.text, layer, device
+        if key not in self.structs:
+            rows = {member: self.row(name, layer, device) for member, name in part.arrays.items()
+                    if member in ("coeff", "loss", "norms", "cosine", "rms")}
+            self.structs[key] = Arrays(n_experts=self.experts, **rows)
+        return ctypes.byref(self.structs[key])
 
     def routes(self, ids, weights, norms=None, mask=None):
         norms, mask = (None if x is None else x.data_ptr() for x in (norms, mask))

@@ -82,17 +82,18 @@ def make_random(name, path):
 
     torch.manual_seed(3)
     config = transformers.AutoConfig.from_pretrained(root / "tests/golden" / name)
-    config.max_position_embeddings = 256
-    config.hidden_size, config.moe_intermediate_size = 128, 64
-    if name in ("mixtral", "olmoe", "gpt_oss"):
-        config.intermediate_size = 64
-    config.head_dim = 32
-    if name.startswith("deepseek"):  # latent attention: 512 + 64 alone
-        config.kv_lora_rank, config.qk_rope_head_dim = 512, 64
-        config.head_dim = config.qk_rope_head_dim
+    text = config.get_text_config()
+    text.max_position_embeddings = 256
+    text.hidden_size, text.moe_intermediate_size = 128, 64
+    if name in ("mixtral", "olmoe", "gpt_oss", "minimax_m2"):
+        text.intermediate_size = 64
+    text.head_dim = 32
+    if hasattr(text, "kv_lora_rank"):  # latent attention: 512 + 64 alone
+        text.kv_lora_rank, text.qk_rope_head_dim = 512, 64
+        text.head_dim = text.qk_rope_head_dim
     for key in ("pad_token_id", "eos_token_id", "bos_token_id"):
-        if hasattr(config, key):
-            setattr(config, key, None)
+        if hasattr(text, key):
+            setattr(text, key, None)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for key, x in model.named_parameters():
@@ -141,6 +142,7 @@ def prepare(build, name, into):
     make_model(name, into / "model")
     calibration, held_out = texts_of(name)
     config = json.loads((into / "model/config.json").read_text())
+    config = config.get("text_config", config)
     half = (config.get("num_experts") or config.get("num_local_experts") or config["n_routed_experts"]) // 2
     low = 1 if config["num_experts_per_tok"] == 2 else 2
     variants = VARIANTS if name in ("demo", *TRAINED) else [x.format(half=half, low=low) for x in OF_FAMILIES]
