@@ -113,6 +113,37 @@ START_TEST(a_half_without_a_sequence_has_no_tables)
 }
 END_TEST
 
+/* Joined and sorted, sequences keep their document: by that of new parts, by their own digest of older ones, whose halves stay. */
+START_TEST(documents_stay_with_their_sequences)
+{
+    exf_sequence_list old = seq_list(0, 1), new = seq_list(1, 3), joined, sorted;
+    const exf_sequence_list *part[] = {&new, &old};
+    unsigned char document[3][32] = {{1}, {1}, {2}};
+    size_t documents;
+    document[2][31] = 1;
+    new.document = document;
+    ck_assert_int_eq(exf_sequence_half(&new, 0), 0);
+    ck_assert_int_eq(exf_sequence_half(&new, 1), 0);
+    ck_assert_int_eq(exf_sequence_half(&new, 2), 1);
+    ck_ok(exf_sequence_list_join(&joined, part, 2, &e), e);
+    ck_ok(exf_sequence_list_sorted(&sorted, &joined, &e), e);
+    for (size_t i = 0; i < sorted.n; i++) {
+        const exf_sequence_list *from = NULL;
+        size_t at = 0;
+        for (size_t k = 0; k < 4; k++)
+            if (memcmp(sorted.sha256[i], part[k / 3]->sha256[k % 3], 32) == 0) from = part[k / 3], at = k % 3;
+        ck_assert_ptr_nonnull(from);
+        ck_assert_int_eq(exf_sequence_half(&sorted, i), exf_sequence_half(from, at));
+    }
+    ck_ok(exf_sequence_list_documents(&sorted, &documents, &e), e);
+    ck_assert_uint_eq(documents, 3);
+    ck_ok(exf_sequence_list_documents(&old, &documents, &e), e);
+    ck_assert_uint_eq(documents, 0);
+    exf_sequence_list_free(&joined);
+    exf_sequence_list_free(&sorted);
+}
+END_TEST
+
 /* Counts of a half that cannot be. */
 START_TEST(counts_of_a_half_are_part_of_the_whole)
 {
@@ -140,6 +171,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_half_has_the_sums_of_its_sequences);
     tcase_add_test(t, tables_of_a_half_are_those_of_its_sequences);
     tcase_add_test(t, a_half_without_a_sequence_has_no_tables);
+    tcase_add_test(t, documents_stay_with_their_sequences);
     tcase_add_test(t, counts_of_a_half_are_part_of_the_whole);
     suite_add_tcase(s, t);
     return s;
