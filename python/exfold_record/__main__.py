@@ -4,7 +4,7 @@ import pathlib
 import sys
 import time
 
-from .library import RecordError, Recording, Rows, Text, model_facts
+from .library import RecordError, Recording, Rows, Text, general_settings, model_facts
 
 
 def options():
@@ -19,6 +19,7 @@ def options():
     p.add_argument("--step-tokens", type=int, default=4096, help="most tokens of a forward")
     p.add_argument("--part-tokens", type=int, default=65536, help="tokens after which the sums so far are saved")
     p.add_argument("--threads", type=int, default=0, help="that add up; 0: one for each processor, at most 16")
+    p.add_argument("--tensor-parallel", type=int, default=1, help="ranks of vllm")
     p.add_argument("--trust-remote-code", action="store_true", help="run the checkpoint's own code")
     p.add_argument("-f", "--force", action="store_true", help="replace a statistics.h5 that is there")
     return p.parse_args()
@@ -47,12 +48,6 @@ def steps(text, part, most):
         same = [i for i in order[:max(1, most // length)] if text.lengths[part[i]] == length]
         yield same
         order = order[len(same):]
-
-
-def general_settings(experts, top_k):
-    """The settings of tables that exfold-calibrate takes without a recipe; a recipe's come with the text."""
-    pools, budgets = [max(1, experts // 2), experts // 4], [top_k // 2, top_k // 4]
-    return {"setting.pools": ",".join(str(n) for n in pools if n), "setting.budgets": ",".join(str(n) for n in budgets if n)}
 
 
 def with_transformers(o, text):
@@ -89,7 +84,7 @@ def with_transformers(o, text):
                 progress.add(len(rows))
             watch.rows.step([], [], [])
             recording.end()
-        return recording.close()
+        print(f"exfold_record: digest {recording.close()}", file=sys.stderr)
 
 
 def main():
@@ -102,10 +97,10 @@ def main():
         text = Text(o.ids, o.part_tokens)
         if o.engine == "vllm":
             from exfold_vllm.record import run
-            digest = run(o, text)
+            run(o, text)
         else:
-            digest = with_transformers(o, text)
-        print(f"wrote {path}  {digest[:16]}")
+            with_transformers(o, text)
+        print(f"wrote {path}")
     except RecordError as error:
         sys.exit(f"exfold_record: error: {error}")
 

@@ -81,6 +81,12 @@ def model_facts(config, directory, engine, dtype, device):
             "capture.compute": str(dtype).removeprefix("torch."), "capture.device": device}
 
 
+def general_settings(experts, top_k):
+    """The settings of tables that exfold-calibrate takes without a recipe; a recipe's come with the text."""
+    pools, budgets = [max(1, experts // 2), experts // 4], [top_k // 2, top_k // 4]
+    return {"setting.pools": ",".join(str(n) for n in pools if n), "setting.budgets": ",".join(str(n) for n in budgets if n)}
+
+
 class Recording:
     """A statistics.h5 in the making.  Blocks are added by threads beside the engine."""
 
@@ -176,13 +182,17 @@ class Rows:
         self.sequence, self.position = numpy.asarray(sequence, numpy.int32), numpy.asarray(position, numpy.int32)
 
     def outputs(self, layer, ids, weights, slots):
-        """slots(rows) gives the outputs [n, K, H] of rows of the step."""
+        """slots(rows, ids) gives the outputs [n, K, H] of rows of the step; a token's experts go by falling weight."""
         if len(self.at):
             at = self.at.to(ids.device)
-            self.waiting[layer] = ids[at], weights[at], slots(at)
+            weights, order = weights[at].sort(dim=-1, descending=True, stable=True)
+            ids = ids[at].gather(-1, order)
+            self.waiting[layer] = ids, weights, slots(at, ids)
 
     def stream(self, layer, hidden):
         if layer in self.waiting:
             if hidden is not None:
                 hidden = hidden.reshape(-1, hidden.shape[-1])[self.at.to(hidden.device)].double().square().sum(-1)
-            self.recording.add(layer, self.sequence, self.position, *self.waiting.pop(layer), hidden)
+            rows = self.waiting.pop(layer)
+            if self.recording:
+                self.recording.add(layer, self.sequence, self.position, *rows, hidden)

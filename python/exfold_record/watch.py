@@ -60,8 +60,8 @@ class Watch:
                                   "from which its outputs could be told apart")
             hidden, ids, weights = (flat(x) for x in given)
 
-            def slots(at):
-                x, chosen = hidden[at], ids[at]
+            def slots(at, chosen):
+                x = hidden[at]
                 one = torch.ones(len(at) * ids.shape[1], 1, dtype=weights.dtype, device=ids.device)
                 self.busy = True
                 try:
@@ -71,7 +71,7 @@ class Watch:
                 return flat(y).reshape(len(at), ids.shape[1], -1)
 
             if number not in self.found:
-                width = slots(torch.arange(1, device=ids.device)).shape[-1]
+                width = slots(torch.arange(1, device=ids.device), ids[:1]).shape[-1]
                 self.found[number] = experts_of(module), ids.shape[1], width
             elif self.rows:
                 self.rows.outputs(number, ids, weights.float() * self.scale[number], slots)

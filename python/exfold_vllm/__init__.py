@@ -15,12 +15,15 @@ def register():
     import vllm
 
     if vllm.__version__.startswith(RAN):
-        from . import hook
+        if os.environ.get("EXFOLD_RECORD"):
+            from . import record as hook
+        else:
+            from . import hook
 
         hook.install()
         return
     sentence = f"exfold_vllm folds in vLLM {RAN}*, where it was run; this is {vllm.__version__}"
-    if any(os.environ.get(f"EXFOLD_{name}") for name in ("TABLES", "PREFILL", "DECODE")):
+    if any(os.environ.get(f"EXFOLD_{name}") for name in ("TABLES", "PREFILL", "DECODE", "RECORD")):
         raise ValueError(f"{sentence}: install that version, or serve the model unfolded with EXFOLD_OFF=1")
     from vllm.config import VllmConfig
 
