@@ -256,11 +256,11 @@ check-cuda-faults: deps $(if $(filter 1,$(CUDA)),$(FAULTY_CUDA) $(PRELOADED))
 .PHONY: check-cuda-faults
 
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, folding as an operator of PyTorch, in transformers and in vLLM (installs them)
-check-interop: all fold-library $(BUILD)/tests/interop/make_deepseek_v4
+check-interop: all fold-library record-library $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
 
 ## check-vllm: of check-interop what folds in vLLM; MODELS="demo glm4_moe": those alone
-check-vllm: all fold-library
+check-vllm: all fold-library record-library
 	$(Q)BUILD=$(BUILD) tests/interop/vllm.sh $(MODELS)
 
 ## check-report: the page of exfold-inspect report in Chromium: controls, keyboard, colours, widths, a model of 48 x 128 experts

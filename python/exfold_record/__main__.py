@@ -41,7 +41,8 @@ class Progress:
 
 
 def steps(text, part, most):
-    """Batches of a part's sequences of one length, of at most so many tokens where that takes more than one."""
+    """Batches of a part's sequences of one length, of at most so many tokens; of one sequence where that is more, as on a CPU, which
+    gains nothing by more, and where a row's bits then depend on no other row."""
     order = sorted(range(len(part)), key=lambda i: (text.lengths[part[i]], i))
     while order:
         length = text.lengths[part[order[0]]]
@@ -75,7 +76,7 @@ def with_transformers(o, text):
             if recording.begin(text, part):
                 progress.add(int(text.lengths[part].sum()), ran=False)
                 continue
-            for batch in steps(text, part, o.step_tokens):
+            for batch in steps(text, part, o.step_tokens if device != "cpu" else 0):
                 n = int(text.lengths[part[batch[0]]])
                 rows = numpy.arange(len(batch) * n)
                 watch.rows.step(rows, numpy.repeat(batch, n), rows % n)

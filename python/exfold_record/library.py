@@ -59,9 +59,10 @@ class Text:
     def __init__(self, path, part_tokens):
         with safetensors.safe_open(path, "numpy") as f:
             facts = f.metadata() or {}
-            if not {"token_ids", "sequence_lengths", "sequence_domains"} <= set(f.keys()) or "data.tokens_digest" not in facts:
+            names = ("token_ids", "sequence_lengths", "sequence_domains", "sequence_documents")
+            if not set(names) <= set(f.keys()) or "data.tokens_digest" not in facts:
                 raise RecordError(f"{path} is no text of exfold-calibrate --ids, which makes one of a recipe or of --text")
-            ids, self.lengths, domains = (f.get_tensor(f"{n}") for n in ("token_ids", "sequence_lengths", "sequence_domains"))
+            ids, self.lengths, domains, self.documents = (f.get_tensor(name) for name in names)
         self.ids = numpy.split(ids.astype(numpy.int32), numpy.cumsum(self.lengths)[:-1])
         self.domains = [facts[f"domain.{d}"] for d in domains]
         added_up = ("data.sequences", "data.tokens", "data.domains")  # by the library, over parts

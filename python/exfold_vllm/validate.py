@@ -118,13 +118,15 @@ def student(df):
     return float(mpmath.findroot(tail, 2 + 3 / df)) if df > 1 else 12.706
 
 
-def summed(rows, original, whole=True):
-    """The members of a row of validation.json; sequences are the units of standard errors."""
-    n, clusters = numpy.array([x.shape[1] for x in rows]), len(rows)
+def summed(rows, documents, original, whole=True):
+    """The members of a row of validation.json; documents are the units of standard errors."""
+    of_row = numpy.unique(documents, return_inverse=True)[1]
+    clusters, unit = of_row.max() + 1, numpy.repeat(of_row, [x.shape[1] for x in rows])
+    n = numpy.bincount(unit, minlength=clusters)
     kl, nll, top = numpy.concatenate(rows, 1)
 
     def error(x):  # of a mean of x over tokens
-        sums = numpy.array([x[end - k:end].sum() for end, k in zip(numpy.cumsum(n), n)])
+        sums = numpy.bincount(unit, x, clusters)
         return (clusters / max(1, clusters - 1) * ((sums - x.mean() * n) ** 2).sum()) ** 0.5 / n.sum()
 
     found = {"tokens": len(kl), "ppl": float(numpy.exp(nll.mean())), "ppl_se": float(numpy.exp(nll.mean()) * error(nll)),
@@ -183,7 +185,7 @@ def measure(o, text, facts, parts):
     size = served.runner.model_config.dtype.itemsize
     print(f"exfold_vllm.validate: the original's last hidden states take {int(sum(text.lengths)) * width * size / 1e6:.0f} MB of "
           "host memory, a variant's as much", file=sys.stderr)
-    domains = dict.fromkeys(text.domains)
+    domains = {d: [i for i, name in enumerate(text.domains) if name == d] for d in dict.fromkeys(text.domains)}
     original = {batch: served.run("", batch) for batch in {o.decode_batch * part.decodes for part in parts.values()}}
     first, rows, top_k = next(iter(original.values())), [], served.folds.runners[min(served.folds.runners)].router.top_k
     of_original = list(served.scores(first, first))
@@ -191,13 +193,13 @@ def measure(o, text, facts, parts):
         part = parts.get(name)
         batch = o.decode_batch if part and part.decodes else 0
         scored = list(served.scores(original[batch], served.run(name, batch))) if part else of_original
-        of = {d: summed([x for x, at in zip(scored, text.domains) if at == d], None, whole=False) for d in domains}
+        of = {d: summed([scored[i] for i in at], text.documents[at], None, whole=False) for d, at in domains.items()}
         routes = served.routes if part else {"tokens": 1, "slots": top_k}
         taken = routes["slots"] / routes["tokens"]
         rows.append({"name": name, "role": "asked" if part else "original", "decode_batch": batch or o.decode_batch,
                      "constraint": "none", "constraint_words": None, "folds": part and ("decode" if batch else "prefill"),
                      "on_frontier": False, "lost_to": None, "served_by": ["vllm"], "served_otherwise_by": [],
-                     "words": "measured in vLLM", **summed(scored, of_original), "experts_per_token": taken,
+                     "words": "measured in vLLM", **summed(scored, text.documents, of_original), "experts_per_token": taken,
                      "experts_per_batch": routes["experts"] / routes["steps"] if batch else None,
                      "cost": {"expert_flops_share": taken / top_k}, "domains": of,
                      "worst_domain": max(of, key=lambda d: of[d]["kl_mean"])})
@@ -206,7 +208,7 @@ def measure(o, text, facts, parts):
     lines = [f"   {r['name']:<36} KL {r['kl_mean']:.5f} ± {r['kl_half_width']:.5f}  PPL {r['ppl']:.3f}" for r in rows]
     import vllm
     return {"schema": "exfold-validation/1", "verdict": [], "stability": [], "not_constrained": [], "data": [data],
-            "summary": "\n".join([*lines, "", data, ""]), "clusters": {"by": "sequence", "n": len(text.ids)}, "best_pools": [],
+            "summary": "\n".join([*lines, "", data, ""]), "clusters": {"by": "document", "n": len(set(text.documents.tolist()))}, "best_pools": [],
             "variants": rows, "provenance": {"tables_digest": facts.get("tables_digest"), "validate.engine": f"vllm {vllm.__version__}",
                                              "validate.program": "exfold_vllm.validate", "model.family": facts["model.family"],
                                              "data.tokens_digest": text.facts["data.tokens_digest"]}}

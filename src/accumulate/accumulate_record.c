@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -169,6 +170,16 @@ out:
     return rc;
 }
 
+/* Returns a fact of a part's file, which keeps those that name its text by a file in its origin (exf_facts_join). */
+static const char *fact_of(const exf_statistics_reader *f, const char *key)
+{
+    const char *value = exf_provenance_get(&f->provenance, key);
+    char in_origin[128];
+    if (value || !exf_starts_with(key, "data.")) return value;
+    snprintf(in_origin, sizeof in_origin, "part.0.%s", key + strlen("data."));
+    return exf_provenance_get(&f->origin, in_origin);
+}
+
 /* Looks whether the part is there; one with other facts is refused. */
 static exf_code find_part(const exf_record *r, const recorded_part *p, int *is_there, exf_err *err)
 {
@@ -178,7 +189,7 @@ static exf_code find_part(const exf_record *r, const recorded_part *p, int *is_t
     if (!*is_there) goto out;
     EXF_TRY(exf_statistics_open(&f, p->path, err));
     for (size_t i = 0; i < r->part_facts.n; i++) {
-        const char *key = r->part_facts.key[i], *theirs = exf_provenance_get(&f.provenance, key);
+        const char *key = r->part_facts.key[i], *theirs = fact_of(&f, key);
         if (theirs && strcmp(theirs, r->part_facts.value[i]) == 0) continue;
         rc = exf_fail(err, EXF_MODEL, "%s: was recorded with %s %s, now it is %s; delete it to record the part anew", p->path, key,
                       theirs ? theirs : "missing", r->part_facts.value[i]);

@@ -200,6 +200,7 @@ exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *
     exf_st_meta *meta = NULL;
     exf_text *keys = NULL;
     int32_t *lengths = NULL, *domains = NULL;
+    int64_t *documents = NULL;
     size_t n = c->n_sequences, n_meta = 0;
     exf_code rc;
     EXF_TRY(exf_capture_data_facts(&facts, c, request, err));
@@ -208,6 +209,7 @@ exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *
     EXF_TRY(exf_mem_new(&keys, c->n_domains, sizeof *keys, "facts", err));
     EXF_TRY(exf_mem_new(&lengths, n, sizeof *lengths, "sequences", err));
     EXF_TRY(exf_mem_new(&domains, n, sizeof *domains, "sequences", err));
+    EXF_TRY(exf_mem_new(&documents, n, sizeof *documents, "sequences", err));
     for (; n_meta < facts.n; n_meta++) meta[n_meta] = (exf_st_meta){facts.key[n_meta], facts.value[n_meta]};
     for (size_t i = 0; i < c->n_domains; i++) {
         exf_text_appendf(&keys[i], "domain.%zu", i);
@@ -217,11 +219,13 @@ exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *
     for (size_t i = 0; i < n; i++) {
         lengths[i] = c->sequence[i].n_tokens;
         domains[i] = c->sequence[i].domain;
+        documents[i] = c->sequence[i].document;
     }
     const exf_tensor tensors[] = {
         {.name = "token_ids", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)c->n_tokens}, .data = c->ids},
         {.name = "sequence_lengths", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = lengths},
-        {.name = "sequence_domains", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = domains}};
+        {.name = "sequence_domains", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = domains},
+        {.name = "sequence_documents", .dtype = EXF_DT_I64, .rank = 1, .shape = {(int64_t)n}, .data = documents}};
     rc = exf_st_write(target, force, tensors, sizeof tensors / sizeof *tensors, meta, n_meta, NULL, err);
 out:
     for (size_t i = 0; keys && i < c->n_domains; i++) exf_text_free(&keys[i]);
@@ -229,6 +233,7 @@ out:
     exf_mem_free(meta);
     exf_mem_free(lengths);
     exf_mem_free(domains);
+    exf_mem_free(documents);
     exf_provenance_free(&facts);
     return rc;
 }

@@ -104,6 +104,7 @@ else
     note 1 "transformers is not there"
 fi
 count env BUILD="$BUILD" "$interop/vllm.sh"
+count env BUILD="$BUILD" CHECK=check_record.py "$interop/vllm.sh"
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -24,4 +24,4 @@ BUILD=$BUILD $pip --target "$work/plugin" ./python >"$work/log" 2>&1 || {
 }
 export PYTHONPATH="$work/plugin:$BUILD/vllm-python:$PWD/tests/interop" PYTHONDONTWRITEBYTECODE=1
 mkdir "$work/models"
-"$python" tests/interop/check_vllm.py "$BUILD" "$work/models" "$@"
+"$python" "tests/interop/${CHECK:-check_vllm.py}" "$BUILD" "$work/models" "$@"

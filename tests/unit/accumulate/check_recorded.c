@@ -61,7 +61,7 @@ static void pass(const char *name)
 static exf_code open_recording(exf_record **r, const char *path, const char *engine, exf_err *err)
 {
     const exf_record_fact facts[] = {{"model.family", "made_up"}, {"model.layers", "8"}, {"model.config_sha256", "c"},
-                                     {"capture.engine", engine}};
+                                     {"capture.engine", engine}, {"data.tokens_digest", "t"}};
     exf_record_options o = {.size = sizeof o, .path = path, .replace = 1, .n_layers = LAYERS, .layers = numbers,
                             .n_experts = SEQ_E, .top_k = SEQ_K, .d_model = SEQ_H, .route_sample = 90,
                             .n_facts = COUNT(facts), .facts = facts};
