@@ -19,7 +19,7 @@ from .variant import Tables, fold_library, read_variant
 
 logger = init_logger("vllm.exfold")
 SETTINGS = {"tables": "EXFOLD_TABLES", "prefill": "EXFOLD_PREFILL", "decode": "EXFOLD_DECODE"}
-VARIABLES = (*SETTINGS.values(), "EXFOLD_VERIFY", "EXFOLD_OFF", "EXFOLD_FOLD_LIBRARY")
+VARIABLES = (*SETTINGS.values(), "EXFOLD_VERIFY", "EXFOLD_OFF", "EXFOLD_FOLD_LIBRARY", "EXFOLD_RECORD_LIBRARY")
 MOST_SLOTS = 65536  # of a decode batch, in fold.h
 # Kernels that were run with fewer columns than the model's K; others are told K elsewhere than by the width of the ids.
 NARROW = ("TritonExperts", "CPUUnquantizedExperts", "X86CPUUnquantizedExperts")

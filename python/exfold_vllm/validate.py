@@ -26,7 +26,7 @@ class Served:
 
         from . import fold, hook
 
-        self.torch, self.text, self.fold = torch, text, fold
+        self.torch, self.text = torch, text
         os.environ |= {"EXFOLD_TABLES": o.tables, "EXFOLD_PREFILL": "P1"}
         self.llm = LLM(o.model, dtype=o.dtype, enforce_eager=True, enable_prefix_caching=False, skip_tokenizer_init=True,
                        max_model_len=int(max(text.lengths)) + 2, max_num_batched_tokens=max(o.step_tokens, o.decode_batch),
@@ -42,7 +42,7 @@ class Served:
 
         def counted(layer, *arguments, **named):
             weights, ids = of_layer(layer, *arguments, **named)
-            if any(layer.parts):
+            if any(layer.engine.tables.parts):
                 used = ids.masked_fill(weights == 0, -1).sort(-1).values  # a token that has an expert twice runs it once
                 slots = (used[:, :1] >= 0).sum() + ((used[:, 1:] != used[:, :-1]) & (used[:, 1:] >= 0)).sum()
                 experts = len(used.unique()) - int((used < 0).any())
@@ -79,12 +79,10 @@ class Served:
         """The last hidden states of every position of every sequence; batch: sequences in step, 0: whole prompts."""
         from vllm import SamplingParams
 
-        from .variant import Part, Tables
-
-        part = Part(variant) if variant else None
-        tables = Tables(os.environ["EXFOLD_TABLES"], [part] if part else [])
-        for layer in self.fold.LAYERS:
-            layer.tables, layer.parts = tables, [part if part and part.decodes == d else None for d in (False, True)]
+        if variant:
+            self.folds.tables.use(variant)
+        else:
+            self.folds.tables.parts = [None, None]
         self.seen, self.lockstep, n = collections.defaultdict(list), batch > 0, len(self.text.ids)
         self.routes.clear()
         for first in range(0, n, batch or n):
@@ -157,20 +155,23 @@ def options():
 def main():
     from exfold_record.library import RecordError, Text
 
-    from .variant import Part, Tables
+    from .variant import Tables, fold_library, read_variant
 
     o = options()
     try:
-        path, parts = pathlib.Path(o.output) / "validation.json", {}
+        path, decodes = pathlib.Path(o.output) / "validation.json", {}
         for variant in o.variants:
-            if "+" in variant:
+            prefill, decode = read_variant(variant, fold_library())[0]
+            if prefill and decode:
                 raise RecordError(f"{variant} folds prefill and decode; measure each by itself")
-            parts[variant] = Part(variant)
+            decodes[variant] = bool(decode)
         if path.exists() and not o.force:
             raise RecordError(f"{path} is there; --force replaces it")
         path.parent.mkdir(parents=True, exist_ok=True)
-        facts, text = Tables(o.tables, list(parts.values())).facts, Text(o.ids, 1 << 62)
-        document = measure(o, text, facts, parts)
+        tables, text = Tables(o.tables, o.variants[0]), Text(o.ids, 1 << 62)
+        for variant in o.variants:
+            tables.use(variant)  # refuses what the tables lack
+        document = measure(o, text, tables.facts, decodes)
         unfinished = path.with_name(".validation.json.unfinished")
         unfinished.write_text(json.dumps(document, indent=1) + "\n")
         unfinished.replace(path)
@@ -179,25 +180,24 @@ def main():
         sys.exit(f"exfold_vllm.validate: error: {error}")
 
 
-def measure(o, text, facts, parts):
+def measure(o, text, facts, decodes):
     served = Served(o, text)
     width = served.llm.llm_engine.model_config.get_hidden_size()
     size = served.runner.model_config.dtype.itemsize
     print(f"exfold_vllm.validate: the original's last hidden states take {int(sum(text.lengths)) * width * size / 1e6:.0f} MB of "
           "host memory, a variant's as much", file=sys.stderr)
     domains = {d: [i for i, name in enumerate(text.domains) if name == d] for d in dict.fromkeys(text.domains)}
-    original = {batch: served.run("", batch) for batch in {o.decode_batch * part.decodes for part in parts.values()}}
-    first, rows, top_k = next(iter(original.values())), [], served.folds.runners[min(served.folds.runners)].router.top_k
+    original = {batch: served.run("", batch) for batch in {o.decode_batch * decode for decode in decodes.values()}}
+    first, rows, top_k = next(iter(original.values())), [], served.folds.layers[min(served.folds.layers)][0].router.top_k
     of_original = list(served.scores(first, first))
-    for name in ["original", *parts]:
-        part = parts.get(name)
-        batch = o.decode_batch if part and part.decodes else 0
+    for name in ["original", *decodes]:
+        part, batch = name != "original", o.decode_batch * decodes.get(name, False)
         scored = list(served.scores(original[batch], served.run(name, batch))) if part else of_original
         of = {d: summed([scored[i] for i in at], text.documents[at], None, whole=False) for d, at in domains.items()}
         routes = served.routes if part else {"tokens": 1, "slots": top_k}
         taken = routes["slots"] / routes["tokens"]
         rows.append({"name": name, "role": "asked" if part else "original", "decode_batch": batch or o.decode_batch,
-                     "constraint": "none", "constraint_words": None, "folds": part and ("decode" if batch else "prefill"),
+                     "constraint": "none", "constraint_words": None, "folds": ("decode" if batch else "prefill") if part else None,
                      "on_frontier": False, "lost_to": None, "served_by": ["vllm"], "served_otherwise_by": [],
                      "words": "measured in vLLM", **summed(scored, text.documents, of_original), "experts_per_token": taken,
                      "experts_per_batch": routes["experts"] / routes["steps"] if batch else None,
