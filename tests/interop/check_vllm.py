@@ -24,7 +24,7 @@ VARIANTS = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", 
             "P3:budget=token,norms=predicted", "D8:rank=energy,projector=joint,norms=predicted"]
 OF_FAMILIES = ["P{low}", "P{low}:budget=token", "D{half}", "P{low}:projector=joint+D{half}:rank=energy,targets=router"]
 TRAINED = ["qwen3_moe", "glm4_moe"]  # by this test; README's table names what stands here and below
-FAMILIES = ["mixtral", "olmoe", "qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"]
+FAMILIES = ["mixtral", "olmoe", "qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "dots1", "solar_open"]
 passed = failed = decided = 0
 # Where two experts are as close as float32 rounds, the processor decides, and a token that runs another one moves perplexity and KL by
 # up to some 1e-4.  Two such rows of a model are no fault; what is wrong is so in many, and by more.
