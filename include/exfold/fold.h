@@ -108,10 +108,11 @@ typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
  * takes them from `in`; those of `out` are NULL or the same.
  *
  * `norms` are what a token's experts are expected to put out, in place of what they put out in the mean: the number n of each
- * slot stands wherever its expert's h or rms does below, in the order of routes, in G, in residuals and in importance, and the
- * tables need no h and rms then.  An expert that decode's joint forms put in a slot's place has its rms times n over the rms of
- * the slot's own expert (its rms where that is not above 0): these need rms.  Norms are taken to be finite and above 0, overlap
- * nothing that is written, and are NULL in `out`; a call that reads no mean norm reads none of them.
+ * slot stands wherever its expert's h, rms or relative norm does below, in the order of routes, in G, in residuals and in
+ * importance, and the tables need none of them then.  An expert that decode's joint forms put in a slot's place has its own norm
+ * of G times n over that of the slot's own expert (its own where that is not above 0): these need norms of G.  Norms are taken to
+ * be finite and above 0, overlap nothing that is written, and are NULL in `out`; a call that reads no mean norm reads none of
+ * them.
  *
  * Tables with a norm head (docs/method.md, section 13) predict them from the block's normed input x, the router's logits z and
  * the weights w before any expert runs, with V [H, q] and theta [E, q + 4] of the layer, norm_head.basis and norm_head.theta of
@@ -131,16 +132,20 @@ typedef struct {
     int reserved[8 - 3 * (int)(sizeof(void *) / sizeof(int))]; /* 0 */
 } exf_fold_routes;
 
-/* One layer's tables, float32; E = n_experts.  What a function does not name may be NULL. */
+/* One layer's tables, float32; E = n_experts.  What a function does not name may be NULL.  `cosine` of tables that exfold-solve
+ * made is a correlation matrix, positive definite; means of cosines, which are not of the same tokens, need not be one
+ * (docs/method.md, section 14). */
 typedef struct {
     const float *coeff;  /* [E, E] S[s,t], row = source */
     const float *loss;   /* [E, E] L[s,t]; >= EXF_FOLD_NEVER: never */
     const float *norms;  /* [E] h, mean output norm */
-    const float *cosine; /* [E, E] mean cosine of two experts' outputs; joint forms only */
+    const float *cosine; /* [E, E] correlation of two experts' outputs; joint forms only */
     const float *rms;    /* [E] root mean square output norm; joint forms and energy only */
     int n_experts;
     int reserved_int;        /* 0 */
-    const void *reserved[6]; /* NULL */
+    const float *relative_norms; /* [E] the norms of joint forms, whose ratios are those of the tokens that two experts share;
+                                  * NULL: rms */
+    const void *reserved[5]; /* NULL */
 } exf_fold_tables;
 
 /* ---- prefill -------------------------------------------------------------- */
@@ -178,11 +183,12 @@ exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_r
 exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                       const exf_fold_prefill_options *o, void *stream) EXF_FOLD_CHECKED;
 /* The same kept set with w~_B = w_B + (G_BB + rho mean(diag G_BB) I)^-1 G_BO w_O, where
- * G[a,b] = cosine[a,b] rms[a] rms[b]; solved in double (L D L'), B in order of rank.
- * Cosines of different samples need not fit together: where the matrix is not positive
- * definite (a pivot is not above 2^-26 of the mean diagonal) rho is raised tenfold, to 1e-3 at
- * least, until it is; after eight times, or with a mean diagonal of 0, w~_B = w_B.
- * max_loss, confidence are ignored.  Uses cosine, rms, norms (not with BY_SCORE). */
+ * G[a,b] = cosine[a,b] n[a] n[b], n being relative_norms, or rms without them; solved in double (L D L'), B in order of rank.
+ * Cosines of tables that no solver made valid need not fit together, and a system that barely factors has weights of tens:
+ * a pivot must keep 2^-7 of its own diagonal (G[a,a] + rho mean(diag)), else rho is doubled, to 1e-3 at least, until all do.
+ * After fourteen times, or with a mean diagonal of 0, each omitted route goes by its pair's scalar to the kept one of largest
+ * |cosine|, ties to the earlier: w~[t] += w[s] S[s,t] in float32, in order of rank (nothing without coeff).
+ * max_loss, confidence are ignored.  Uses cosine, relative_norms or rms, coeff as said, norms (not with BY_SCORE). */
 exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                            const exf_fold_prefill_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
@@ -218,8 +224,9 @@ typedef struct {
  *   joint weights        w~_B = w_B + M_BB^-1 G_BO w_O  =  w_B + L_BB'^-1 L_OB' w_O
  * TOKEN takes the P of least factor^2 r_P + penalty P, computed as r_P + (penalty / factor^2) P in which the quotient is a
  * float32; TOP_P the least P whose routes have `share` of the sum of all w rms; ties to the smaller P, within least..most and n.
- * In double, sums in order of rank (r_P from the last); rho is raised as in the joint form; with a mean diagonal of 0 every r_P
- * is 0 and w~_B = w_B.  With P = n weights stay as they were.  out and kept must not overlap in.  Uses cosine, rms. */
+ * In double, sums in order of rank (r_P from the last); rho is raised as in the joint form; where that does not help every
+ * r_P is 0 and omitted routes go as there.  With P = n weights stay as they were.  out and kept must not overlap in.  G has
+ * rms here.  Uses cosine, rms, coeff as there. */
 exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
                                             const exf_fold_tables *t, const exf_fold_budget_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
@@ -271,11 +278,11 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
  * 1 - cosine^2 (the same ties).  With a row's new ids n, old ids i and weights w, kept weights
  * k (0 on remapped slots):
  *   w~ = k + (G_nn + rho mean(diag G_nn) I)^-1 (G_ni w - G_nn k)
- * in double, slots in order, rho raised as in prefill (w~ = k where that does not help; kept
- * slots cancel in the right-hand side and are left out); rows without a remapped slot stay as
- * they are.
- * drop and max_loss are ignored, fallback and candidates are UNSUPPORTED unless 0.  Uses cosine, rms
- * (and norms with NORM, unless there are members). */
+ * in double, slots in order, rho raised as in prefill (where that does not help a remapped slot weighs w S[i,n], or 0
+ * without coeff; kept slots cancel in the right-hand side and are left out); rows without a
+ * remapped slot stay as they are.
+ * drop and max_loss are ignored, fallback and candidates are UNSUPPORTED unless 0.  Uses cosine, relative_norms or
+ * rms, coeff as said (and norms with NORM, unless there are members). */
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                           const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
@@ -316,7 +323,8 @@ typedef struct {
  * batch as exf_fold_decode does, which then changes nothing where at most D experts are routed to.
  * A row's slots outside of the pool, those first whose own experts have the largest choice scores, take the pool members of
  * largest choice score that the row does not hold already, each once, ties to the lower id: the order of slots is of no
- * consequence.  Where none is left the slot gets the pool's most important (or first) member with weight 0.
+ * consequence (but for what rho is raised to, of cosines that are no correlation matrix).  Where none is left the slot gets the
+ * pool's most important (or first) member with weight 0.
  *   JOINT  as exf_fold_decode_joint, n being the ids of the slots that hold an expert now, and G_nn without the
  *          slots for which none was left
  *   GATE   a stand-in e weighs g(e) sum w / sum g(i), sums over the row's original slots; kept slots stay
@@ -324,7 +332,7 @@ typedef struct {
  *          above 0): the router's own weights among the pool, where it renormalises
  * GATE and ROUTE are computed in float32, sums in order of slots; a sum of g that is not above 0 leaves
  * stand-ins weight 0.  Rows that hold no expert outside of the pool stay as they are.  With members any number of slots.
- * Uses cosine and rms (JOINT), norms or rms (a pool by batch). */
+ * Uses cosine, relative_norms or rms, and coeff as joint decode does (JOINT), norms or rms (a pool by batch). */
 exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,
                                               const exf_fold_tables *t, const exf_fold_stand_in_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,
@@ -351,7 +359,7 @@ typedef enum {
     EXF_FOLD_FATE_NO_PAIR,     /* dropped: no pair with a kept expert was observed */
     EXF_FOLD_FATE_ABOVE_LIMIT, /* dropped: the least loss, that of `target`, is above max_loss */
     EXF_FOLD_FATE_DROPPED,     /* dropped, because `drop` is on; `target` would have taken it */
-    EXF_FOLD_FATE_UNSOLVED     /* dropped: the joint system has no solution */
+    EXF_FOLD_FATE_UNSOLVED     /* the joint system has no solution: its weight times `scalar` goes to `target` */
 } exf_fold_fate;
 /* Returns a fate as a phrase for a message.  The text is static. */
 const char *exf_fold_fate_text(exf_fold_fate fate);
@@ -365,7 +373,7 @@ typedef struct {
     float weight; /* as routed */
     float ranked_by; /* the number that `place` follows: of the route in prefill, the route's term of its expert's sum in decode */
     float loss;   /* of the pair (expert, target), in joint decode 1 - cosine^2; EXF_FOLD_NEVER without a target */
-    float scalar; /* S of that pair, times the confidence where that is on; 0 where nothing goes to `target`; joint: 0 */
+    float scalar; /* S of that pair, times the confidence where that is on; 0 where nothing goes to `target`; SOLVED: 0 */
     float result; /* the weight afterwards: of the kept route, or in decode of the slot; 0 where the route is left out */
     int reserved[7];
 } exf_fold_explained;
@@ -389,9 +397,10 @@ typedef struct {
     const float *rms;      /* [L, E], or NULL */
     const int32_t *numbers; /* [L] the model's number of each layer, in host memory; NULL: 0 .. L-1 */
     void *file;            /* what exf_fold_layers_free frees; NULL in a caller's own */
-    const void *reserved[5]; /* NULL */
+    const float *relative_norms; /* [L, E], or NULL */
+    const void *reserved[4]; /* NULL */
 } exf_fold_layers;
-#define EXF_FOLD_LAYERS_INIT {EXF_FOLD_SIZED(exf_fold_layers), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
+#define EXF_FOLD_LAYERS_INIT {EXF_FOLD_SIZED(exf_fold_layers), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
 
 /* An array of a file. */
 typedef struct {
@@ -403,7 +412,8 @@ typedef struct {
 } exf_fold_array;
 
 /* Opens tables.safetensors, which exfold-export writes, or any .safetensors file with `coeff` and `loss` [L, E, E], and if it has
- * them `expert_norms` and `rms` [L, E] and `cosine` [L, E, E], all F32 and finite; the metadata `layer_numbers` are the numbers.
+ * them `expert_norms`, `rms`, `relative_norms` [L, E] and `cosine` [L, E, E], all F32 and finite; the metadata `layer_numbers` are
+ * the numbers.
  * *l is EXF_FOLD_LAYERS_INIT.  Arrays stay in the file, which is mapped: it must not be changed in place while it is open.  On
  * FILE (it cannot be read, or is no such file) *l stays so and why [why_bytes], which may be NULL, has a sentence that begins
  * with the path. */

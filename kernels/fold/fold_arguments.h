@@ -124,10 +124,10 @@ static inline int exf_fold_fit(const exf_fold_routes *in, const exf_fold_routes 
 }
 
 /* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones, which
- * read rms unless the routes have their norms. */
+ * read norms of G unless the routes have their own. */
 static inline int exf_fold_bad_numbers(const exf_fold_tables *t, float max_loss, float ridge, int joint, int normed)
 {
-    if (joint) return !t->cosine || (!t->rms && !normed) || !(ridge >= 0) || !(ridge <= EXF_FOLD_NEVER);
+    if (joint) return !t->cosine || (!exf_fold_gram_norms(t) && !normed) || !(ridge >= 0) || !(ridge <= EXF_FOLD_NEVER);
     return !t->coeff || !t->loss || !(max_loss >= 0);
 }
 
@@ -191,7 +191,7 @@ static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *set
     wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(penalty >= 0) || !(penalty <= EXF_FOLD_NEVER));
     o->penalty = wrong ? 0 : (float)penalty;
     wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));
-    wrong |= exf_fold_bad_numbers(t, 0, o->ridge, 1, in->norms != NULL);
+    wrong |= exf_fold_bad_numbers(t, 0, o->ridge, 1, in->norms != NULL) || (!t->rms && !in->norms);
     return wrong || (kept && in->rows > 0 && !exf_fold_count_apart(in, out, kept)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 

@@ -54,7 +54,7 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
         r->slot[at] = k;
         r->id[at] = id;
         r->w[at] = w;
-        r->norm[at] = id < 0 ? 0.0f : exf_fold_norm(in, first + k, id, t->rms);
+        r->norm[at] = id < 0 ? 0.0f : exf_fold_norm(in, first + k, id, exf_fold_gram_norms(t));
         r->n += id >= 0;
     }
 }
@@ -107,6 +107,14 @@ int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float
     return best;
 }
 
+int exf_fold_likest(const exf_fold_ranked *r, int kept, const float *cosine)
+{
+    int best = 0;
+    for (int i = 1; i < kept; i++)
+        if (exf_fold_likeness(cosine[r->id[i]]) > exf_fold_likeness(cosine[r->id[best]])) best = i;
+    return best;
+}
+
 /* ---- small positive definite systems ------------------------------------------------------------ */
 
 void exf_fold_joint_begin(exf_fold_joint *s, const int *id, const float *norm, int n, const exf_fold_tables *t)
@@ -125,13 +133,15 @@ void exf_fold_joint_omit(exf_fold_joint *s, int id, float norm, float w, const e
     for (int i = 0; i < s->n; i++) s->right[i] += exf_fold_gram(t, s->id[i], s->norm[i], id, norm) * (double)w;
 }
 
-/* Factors the lower triangle of f->a in place; returns 0 if a pivot is not above `least`. */
-static int factor(exf_fold_factors *f, int n, double least)
+/* Factors the lower triangle of f->a in place; returns 0 if a pivot keeps too little of its diagonal. */
+static int factor(exf_fold_factors *f, int n)
 {
+    double least[EXF_FOLD_MAX_K];
+    for (int k = 0; k < n; k++) least[k] = EXF_FOLD_PIVOT * f->a[k][k];
     for (int k = 0; k < n; k++) {
         double column[EXF_FOLD_MAX_K];
         f->d[k] = f->a[k][k];
-        if (!(f->d[k] > least)) return 0;
+        if (!(f->d[k] > least[k])) return 0;
         f->a[k][k] = 1 / f->d[k];
         for (int i = k + 1; i < n; i++) {
             column[i] = f->a[i][k];
@@ -154,7 +164,7 @@ int exf_fold_joint_factor(exf_fold_factors *f, const exf_fold_joint *s, double r
             memcpy(f->a[i], s->gram[i], (size_t)(i + 1) * sizeof(double));
             f->a[i][i] += f->ridge;
         }
-        if (factor(f, s->n, EXF_FOLD_PIVOT * mean)) return 1;
+        if (factor(f, s->n)) return 1;
     }
     return 0;
 }

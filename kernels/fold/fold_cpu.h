@@ -8,13 +8,15 @@
 typedef struct {
     int n;
     int slot[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K]; /* id -1: none */
-    float w[EXF_FOLD_MAX_K], norm[EXF_FOLD_MAX_K]; /* norm: as Gram matrices take it, the caller's or rms */
+    float w[EXF_FOLD_MAX_K], norm[EXF_FOLD_MAX_K]; /* norm: as G takes it, the caller's or the tables' */
 } exf_fold_ranked;
 
 void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank);
 /* Index among the first `kept` routes of the one with the least of an omitted expert's losses
  * [E], ties to the earlier; -1 if every loss is above max_loss. */
 int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss);
+/* The same of the one with the largest |cosine| in an omitted expert's row [E]. */
+int exf_fold_likest(const exf_fold_ranked *r, int kept, const float *cosine);
 /* Writes a row's first slots as they are. */
 void exf_fold_copy_row(const exf_fold_routes *out, const exf_fold_routes *in, int row);
 /* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row, empty slots after
@@ -62,7 +64,8 @@ typedef struct {
 void exf_fold_joint_begin(exf_fold_joint *s, const int *id, const float *norm, int n, const exf_fold_tables *t);
 /* Adds an omitted route of weight w to the right-hand side. */
 void exf_fold_joint_omit(exf_fold_joint *s, int id, float norm, float w, const exf_fold_tables *t);
-/* Factors the system, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0. */
+/* Factors the system, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0: then the caller folds
+ * by pairs' scalars. */
 int exf_fold_joint_factor(exf_fold_factors *f, const exf_fold_joint *s, double rho);
 /* Solves right := (gram + rho mean(diag) I)^-1 right; returns 0 if there is no solution. */
 int exf_fold_joint_solve(exf_fold_joint *s, double rho);

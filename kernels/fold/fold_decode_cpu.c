@@ -176,7 +176,7 @@ static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *ta
         slot[n] = k;
         old[n] = e;
         id[n] = target[e] < 0 ? e : target[e];
-        was[n] = exf_fold_norm(io, first + k, e, t->rms);
+        was[n] = exf_fold_norm(io, first + k, e, exf_fold_gram_norms(t));
         norm[n] = target[e] < 0 ? was[n] : exf_fold_stand_in_norm(io, t, id[n], e, was[n]);
         n++;
         remapped += target[e] >= 0;
@@ -188,9 +188,13 @@ static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *ta
     int solved = exf_fold_joint_solve(&s, rho);
     for (int i = 0; i < n; i++) {
         int moved = target[old[i]] >= 0;
-        double w = moved ? 0 : exf_fold_weight(io, first + slot[i]);
+        float w = exf_fold_weight(io, first + slot[i]);
+        size_t pair = (size_t)old[i] * (size_t)t->n_experts + (size_t)id[i];
         if (moved) exf_fold_set_id(io, first + slot[i], id[i]);
-        if (moved || solved) exf_fold_set_weight(io, first + slot[i], (float)(solved ? w + s.right[i] : w));
+        if (solved)
+            exf_fold_set_weight(io, first + slot[i], (float)((moved ? 0 : (double)w) + s.right[i]));
+        else if (moved)
+            exf_fold_set_weight(io, first + slot[i], exf_fold_by_pair(t, w, pair));
     }
 }
 

@@ -15,7 +15,7 @@ const char *exf_fold_fate_text(exf_fold_fate fate)
     case EXF_FOLD_FATE_NO_PAIR: return "dropped: no pair with a kept expert was observed";
     case EXF_FOLD_FATE_ABOVE_LIMIT: return "dropped: the least loss is above max_loss";
     case EXF_FOLD_FATE_DROPPED: return "dropped, because the option drop is on";
-    case EXF_FOLD_FATE_UNSOLVED: return "dropped: the joint system has no solution";
+    case EXF_FOLD_FATE_UNSOLVED: return "folded into the target by the pair's scalar, as the joint system has no solution";
     }
     return "a fate that this library does not know";
 }
@@ -109,6 +109,16 @@ static int is_solvable(const exf_fold_ranked *r, int n, const exf_fold_tables *t
     return exf_fold_joint_factor(&f, &s, ridge);
 }
 
+/* Fills the fate of a route that joint weights make up for, or where there are none what goes to `target`. */
+static void explain_joint(exf_fold_explained *x, int solved, int target, const exf_fold_tables *t)
+{
+    size_t row = (size_t)x->expert * (size_t)t->n_experts;
+    x->fate = solved ? EXF_FOLD_FATE_SOLVED : EXF_FOLD_FATE_UNSOLVED;
+    if (solved) return;
+    x->target = target;
+    x->scalar = exf_fold_by_pair(t, 1.0f, row + (size_t)target);
+}
+
 static exf_fold_status explain_prefill(exf_fold_explained *slots, const exf_fold_routes *in, int row, const exf_fold_tables *t,
                                        const exf_fold_prefill_options *given, int joint)
 {
@@ -134,7 +144,7 @@ static exf_fold_status explain_prefill(exf_fold_explained *slots, const exf_fold
     for (int i = kept; i < r.n; i++) {
         exf_fold_explained *x = &slots[r.slot[i]];
         if (joint)
-            x->fate = solved ? EXF_FOLD_FATE_SOLVED : EXF_FOLD_FATE_UNSOLVED;
+            explain_joint(x, solved, r.id[exf_fold_likest(&r, kept, t->cosine + (size_t)x->expert * (size_t)t->n_experts)], t);
         else
             explain_omitted(x, &r, i, kept, t, &o);
     }
@@ -156,11 +166,15 @@ static exf_fold_status explain_budget(exf_fold_explained *slots, const exf_fold_
     if (s != EXF_FOLD_OK) return s;
     begin(slots, in, row, t->n_experts);
     by_rms.norms = t->rms;
+    by_rms.relative_norms = NULL;
     exf_fold_rank_row(&r, in, row, &by_rms, EXF_FOLD_BY_SCORE_NORM);
     if (r.n == 0) return EXF_FOLD_OK; /* a row of padding, whose copy has none */
     place_routes(slots, &r, &by_rms, EXF_FOLD_BY_SCORE_NORM, &from, &out, kept);
-    int solved = kept < r.n && is_solvable(&r, r.n, t, o.ridge);
-    for (int i = kept; i < r.n; i++) slots[r.slot[i]].fate = solved ? EXF_FOLD_FATE_SOLVED : EXF_FOLD_FATE_UNSOLVED;
+    int solved = kept < r.n && is_solvable(&r, r.n, &by_rms, o.ridge);
+    for (int i = kept; i < r.n; i++) {
+        int to = exf_fold_likest(&r, kept, t->cosine + (size_t)r.id[i] * (size_t)t->n_experts);
+        explain_joint(&slots[r.slot[i]], solved, r.id[to], t);
+    }
     return EXF_FOLD_OK;
 }
 
@@ -208,14 +222,14 @@ static void explain_joined(exf_fold_explained *slots, row_copy *row, const exf_f
             target[x->expert] = (int16_t)x->target;
         }
         if (x->expert < 0) continue;
-        float n = exf_fold_norm(&row->r, k, x->expert, t->rms);
+        float n = exf_fold_norm(&row->r, k, x->expert, exf_fold_gram_norms(t));
         now.norm[now.n] = moves[k] ? exf_fold_stand_in_norm(&row->r, t, x->target, x->expert, n) : n;
         now.id[now.n++] = moves[k] ? x->target : x->expert;
     }
     exf_fold_join_rows(&row->r, target, t, ridge);
     int solved = now.n > 0 && is_solvable(&now, now.n, t, ridge);
     for (int k = 0; k < row->r.width; k++)
-        if (moves[k]) slots[k].fate = solved ? EXF_FOLD_FATE_SOLVED : EXF_FOLD_FATE_UNSOLVED;
+        if (moves[k]) explain_joint(&slots[k], solved, slots[k].target, t);
 }
 
 static exf_fold_status explain_decode(exf_fold_explained *slots, const exf_fold_routes *io, int row, const exf_fold_tables *t,

@@ -264,19 +264,35 @@ EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, float n, i
     return exf_muld(exf_muld(t->cosine[(size_t)a * (size_t)t->n_experts + (size_t)b], n), m);
 }
 
+/* Returns the mean norms of G, [E]; NULL where the tables have none. */
+EXF_FOLD_INLINE const float *exf_fold_gram_norms(const exf_fold_tables *t)
+{
+    return t->relative_norms ? t->relative_norms : t->rms;
+}
+
 /* The norm of expert `to` in the place of `from`, whose norm on the token is n. */
 EXF_FOLD_INLINE float exf_fold_stand_in_norm(const exf_fold_routes *r, const exf_fold_tables *t, int to, int from, float n)
 {
-    return r->norms && t->rms[from] > 0 ? exf_mulf(t->rms[to], exf_divf(n, t->rms[from])) : t->rms[to];
+    const float *mean = exf_fold_gram_norms(t);
+    return r->norms && mean[from] > 0 ? exf_mulf(mean[to], exf_divf(n, mean[from])) : mean[to];
 }
 
-/* A pivot below this part of the mean diagonal counts as not positive. */
-#define EXF_FOLD_PIVOT 0x1p-26
-/* The most times that rho is raised while the system is not positive definite. */
-enum { EXF_FOLD_RAISES = 8 };
+/* The part of its own diagonal that a pivot must keep, else rho is raised: what bounds weights of cosines that fit no set of
+ * vectors (docs/method.md, section 14).  Different experts of a matrix without an eigenvalue below this part, as a solver's are,
+ * pass with any norms and any rho, in any order. */
+#define EXF_FOLD_PIVOT 0x1p-7
+/* The most times that rho is raised: the default is 164 then, where the diagonal outweighs any 16 cosines. */
+enum { EXF_FOLD_RAISES = 14 };
 EXF_FOLD_INLINE double exf_fold_raise(double rho)
 {
-    return rho < 1e-4 ? 1e-3 : exf_muld(10, rho);
+    return rho < 1e-3 ? 1e-3 : exf_muld(2, rho);
+}
+
+/* Returns the part of an omitted route of weight w that goes to the slot that stands in for it, where the system has no solution;
+ * at: the pair's place in coeff. */
+EXF_FOLD_INLINE float exf_fold_by_pair(const exf_fold_tables *t, float w, size_t at)
+{
+    return t->coeff ? exf_mulf(w, t->coeff[at]) : 0.0f;
 }
 
 /* ---- stand-ins ---------------------------------------------------------------------- */

@@ -27,10 +27,14 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     unsigned valid = exf_fold_vote<W>(s.id >= 0), kept = exf_fold_vote<W>(s.id >= 0 && s.lane < o.keep);
     float w = s.w;
     if (__any_sync(EXF_FOLD_WARP, valid != kept)) {
-        float norm = exf_fold_lane_norm(in, s, t.rms);
+        float norm = exf_fold_lane_norm(in, s, exf_fold_gram_norms(&t));
         exf_fold_system<W> y = exf_fold_begin<W>(s, s.id, norm, kept);
         int solved = exf_fold_solve(&y, t, s.id, norm, s.w, valid & ~kept, o.ridge);
         if (solved && valid != kept && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
+        if (__any_sync(EXF_FOLD_WARP, !solved)) { /* tables that no solver made valid */
+            float paired = exf_fold_to_likest<W>(s, s.w, __popc(kept), __popc(valid), t);
+            if (!solved) w = paired;
+        }
     }
     if (o.rescale != EXF_FOLD_RESCALE_NONE) {
         float before = exf_fold_lane_sum<W>(s.w, __popc(valid), o.rescale),
@@ -127,7 +131,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
 {
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
-    s.norm = exf_fold_lane_norm(in, s, t.rms);
+    s.norm = exf_fold_lane_norm(in, s, t.rms); /* a budget's G has rms */
     exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(EXF_FOLD_BY_SCORE_NORM, s.w, s.norm));
     unsigned valid = exf_fold_vote<W>(s.id >= 0);
     int n = __popc(valid), p = 0;
@@ -140,6 +144,10 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
         p = o.rule == EXF_FOLD_BUDGET_TOKEN ? choose_by_residual<W>(y, s.w, factored, n, o) : choose_by_share<W>(s, y.norm, n, o);
         float joined = join_omitted<W>(y, s.w, p, n);
         if (factored && p < n) w = joined;
+        if (__any_sync(EXF_FOLD_WARP, !factored)) {
+            float paired = exf_fold_to_likest<W>(s, s.w, p, n, t);
+            if (!factored) w = paired;
+        }
     }
     int64_t first = __shfl_sync(EXF_FOLD_WARP, s.raw, 0, W);
     if (row >= in.rows) return;
@@ -198,7 +206,7 @@ static __device__ __forceinline__ begun_row<W> begin_row(const exf_fold_routes &
     r.movers = exf_fold_vote<W>(r.moved);
     if (!__any_sync(EXF_FOLD_WARP, r.movers)) return r;
     int stays = s.id >= 0 && !r.moved;
-    r.was = exf_fold_lane_norm(io, s, t.rms);
+    r.was = exf_fold_lane_norm(io, s, exf_fold_gram_norms(&t));
     exf_fold_fetch(&r.cosines, t, s.id, stays ? r.used & ~r.movers & ((1u << s.lane) - 1) : 0, stays);
     exf_fold_fetch_away(&r.cosines, t, s.id, stays, s.id, r.movers);
     return r;
@@ -217,9 +225,10 @@ static __device__ __forceinline__ void join_row(const exf_fold_routes &io, const
     exf_fold_system<W> y = exf_fold_begin<W>(s, id, norm, r->used);
     int solved = exf_fold_solve_fetched(&y, r->cosines, r->was, s.w, r->movers, rho); /* the kept slots' own terms cancel */
     if (s.id < 0 || r->movers == 0) return;
-    double w = r->moved ? 0 : s.w;
+    size_t pair = (size_t)s.id * (size_t)t.n_experts + (size_t)id;
+    float w = solved ? (float)exf_addd(r->moved ? 0 : s.w, y.right) : exf_fold_by_pair(&t, s.w, pair);
     if (r->moved) exf_fold_set_id(&io, row * io.width + s.lane, id);
-    if (r->moved || solved) exf_fold_set_weight(&io, row * io.width + s.lane, (float)(solved ? exf_addd(w, y.right) : w));
+    if (r->moved || solved) exf_fold_set_weight(&io, row * io.width + s.lane, w);
 }
 
 /* This thread's first row of the batch: warps of rows go to the blocks in turns, so that all multiprocessors solve. */

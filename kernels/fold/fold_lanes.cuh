@@ -155,16 +155,15 @@ __device__ __forceinline__ double exf_fold_once(double v)
     return v;
 }
 
-/* Factors a into D and, above the diagonal, L' of L D L'; returns 0 if a pivot is not above `least`.  Below the diagonal a is
- * spent.  Operations and order are the reference's.  SOLVES: `right` becomes L^-1 right beside it.
+/* Factors a into D and, above the diagonal, L' of L D L'; returns 0 if a pivot keeps too little of its diagonal.  Below the
+ * diagonal a is spent.  Operations and order are the reference's.  SOLVES: `right` becomes L^-1 right beside it.
  *
  * The chain is that of pivots.  Every lane computes the next one from two numbers of its row, and what a step needs of other
  * lanes is exchanged while 1/D is computed, if registers allow.  The pivot of a lane that is not used is 1 and its column 0. */
-template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double least)
+template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double diagonal_of_lane)
 {
     enum { EARLY = W <= 8 && SOLVES };
     double pivot = __shfl_sync(EXF_FOLD_WARP, y->a[0], 0, W);
-    int factored = 1;
 #pragma unroll
     for (int k = 0; k < W; k++) {
         const int next = k + 1 < W ? k + 1 : k;
@@ -175,7 +174,6 @@ template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_syst
         for (int j = next; k < next && j < (EARLY ? W : next + 1); j++) other[j] = __shfl_sync(EXF_FOLD_WARP, column, j, W);
         double own = pivot, inverse = __drcp_rn(own), mine = exf_fold_once(exf_muld(column, inverse));
         if (k < next) pivot = exf_addd(diagonal, -exf_muld(exf_muld(other[next], inverse), other[next]));
-        factored = factored && (!has || own > least);
         if (has && y->lane == k) y->d = own;
         if (has && y->lane == k) y->inverse = inverse;
         if (SOLVES && has && y->lane > k) y->right = exf_addd(y->right, -exf_muld(mine, known));
@@ -186,7 +184,7 @@ template <int W, int SOLVES> __device__ inline int exf_fold_factor(exf_fold_syst
             if (has && y->lane == k) y->a[j] = exf_muld(other[j], inverse);
         }
     }
-    return factored;
+    return exf_fold_vote<W>(y->id >= 0 && !(y->d > exf_muld(EXF_FOLD_PIVOT, diagonal_of_lane))) == 0;
 }
 
 /* Returns v / n.  By a power of two, which most widths are, the product is the quotient, both rounded once. */
@@ -218,7 +216,7 @@ __device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, const exf_fo
             double gram = j + 1 < W ? exf_muld(exf_muld(c.before[j], y->norm), other) : 0; /* 0 from the diagonal on */
             y->a[j] = j == y->lane ? raised : gram;
         }
-        done = exf_fold_factor<W, SOLVES>(y, exf_muld(EXF_FOLD_PIVOT, mean)) && mean > 0;
+        done = exf_fold_factor<W, SOLVES>(y, raised) && mean > 0;
         rho = done ? rho : exf_fold_raise(rho);
     }
     return done;
@@ -261,6 +259,23 @@ __device__ inline int exf_fold_solve_fetched(exf_fold_system<W> *y, const exf_fo
     int solved = exf_fold_factor_raised<W, 1>(y, c, rho);
     exf_fold_substitute_back(y);
     return solved;
+}
+
+/* Returns the weights w of a row's first `kept` routes with what goes to them where the system has no solution: each of the other
+ * n - kept routes, in order, by its pair's scalar to the one of largest |cosine|, ties to the earlier. */
+template <int W>
+__device__ inline float exf_fold_to_likest(const exf_fold_lane &s, float w, int kept, int n, const exf_fold_tables &t)
+{
+#pragma unroll 1
+    for (int j = 0; j < W; j++) {
+        int id = __shfl_sync(EXF_FOLD_WARP, s.id, j, W), omitted = j >= kept && j < n;
+        float weight = __shfl_sync(EXF_FOLD_WARP, s.w, j, W);
+        size_t pair = omitted && s.lane < kept ? (size_t)id * (size_t)t.n_experts + (size_t)s.id : 0;
+        int32_t likeness = omitted && s.lane < kept ? (int32_t)exf_fold_likeness(t.cosine[pair]) : -1;
+        int to = __shfl_sync(EXF_FOLD_WARP, exf_fold_holder<W>(s.lane, likeness), 0, W); /* the first of the largest */
+        if (omitted && s.lane == to) w = exf_addf(w, exf_fold_by_pair(&t, weight, pair));
+    }
+    return w;
 }
 
 /* Fetches and solves at once; `from` are the experts of the routes.  All that a row reads of the table is on its way before the

@@ -321,7 +321,8 @@ static int read_tables(reader *r, exf_fold_layers *l, table_file *f, text number
     l->n_experts = (int)experts;
     int good = find_table(r, &l->coeff, f, l, "coeff", 0, 0) && find_table(r, &l->loss, f, l, "loss", 0, 0) &&
                find_table(r, &l->norms, f, l, "expert_norms", 1, 1) && find_table(r, &l->cosine, f, l, "cosine", 0, 1) &&
-               find_table(r, &l->rms, f, l, "rms", 1, 1) && (!numbers.at || read_numbers(r, f, l, numbers));
+               find_table(r, &l->rms, f, l, "rms", 1, 1) &&
+               find_table(r, &l->relative_norms, f, l, "relative_norms", 1, 1) && (!numbers.at || read_numbers(r, f, l, numbers));
     l->numbers = f->numbers;
     return good;
 }
@@ -480,6 +481,7 @@ exf_fold_status exf_fold_layers_at(const exf_fold_layers *l, int number, exf_fol
                            .norms = l->norms ? l->norms + vector : NULL,
                            .cosine = l->cosine ? l->cosine + matrix : NULL,
                            .rms = l->rms ? l->rms + vector : NULL,
+                           .relative_norms = l->relative_norms ? l->relative_norms + vector : NULL,
                            .n_experts = l->n_experts};
     return EXF_FOLD_OK;
 }

@@ -42,6 +42,16 @@ exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_r
 
 /* ---- jointly ----------------------------------------------------------------------------------- */
 
+/* Adds each omitted route, by its pair's scalar, to the kept one of largest |cosine|: where the system has no solution. */
+static void fold_to_likest(float *w, const exf_fold_ranked *r, int kept, const exf_fold_tables *t)
+{
+    for (int j = kept; j < r->n; j++) {
+        size_t row = (size_t)r->id[j] * (size_t)t->n_experts;
+        int to = exf_fold_likest(r, kept, t->cosine + row);
+        w[to] = exf_addf(w[to], exf_fold_by_pair(t, r->w[j], row + (size_t)r->id[to]));
+    }
+}
+
 exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                            const exf_fold_prefill_options *o)
 {
@@ -60,6 +70,8 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
             for (int j = keep; j < r.n; j++) exf_fold_joint_omit(&s, r.id[j], r.norm[j], r.w[j], t);
             if (exf_fold_joint_solve(&s, settled.ridge))
                 for (int i = 0; i < keep; i++) w[i] = (float)((double)r.w[i] + s.right[i]);
+            else
+                fold_to_likest(w, &r, keep, t);
         }
         exf_fold_write_row(out, row, in, &r, w, &settled);
     }
@@ -68,11 +80,13 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
 
 /* ---- a number of routes per token ---------------------------------------------------------------- */
 
-/* Ranks a row's routes by falling w rms. */
+/* Ranks a row's routes by falling w rms, which stands in a budget's G too: relative norms gain on experts that share a component,
+ * and lose on others (docs/method.md, section 14). */
 static void rank_by_rms(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t)
 {
     exf_fold_tables by_rms = *t;
     by_rms.norms = t->rms;
+    by_rms.relative_norms = NULL;
     exf_fold_rank_row(r, in, row, &by_rms, EXF_FOLD_BY_SCORE_NORM);
 }
 
@@ -166,7 +180,10 @@ static int weigh_kept(float *w, const exf_fold_ranked *r, const exf_fold_tables 
         p = exf_fold_choose_by_share(by, r->n, o->share, o->least, o->most);
     }
     memcpy(w, r->w, (size_t)r->n * sizeof *w);
-    if (factored && p < r->n) join_omitted(w, p, r, &f);
+    if (factored && p < r->n)
+        join_omitted(w, p, r, &f);
+    else
+        fold_to_likest(w, r, p, t);
     return p;
 }
 

@@ -97,7 +97,7 @@ static void weigh_jointly(const exf_fold_routes *io, int64_t first, const row_sl
     float w[EXF_FOLD_MAX_K], was[EXF_FOLD_MAX_K], norm[EXF_FOLD_MAX_K];
     exf_fold_joint s;
     for (int i = 0; i < r->n; i++) {
-        was[i] = exf_fold_norm(io, first + r->slot[i], r->old[i], t->rms);
+        was[i] = exf_fold_norm(io, first + r->slot[i], r->old[i], exf_fold_gram_norms(t));
         if (r->id[i] < 0) continue;
         norm[n] = r->id[i] == r->old[i] ? was[i] : exf_fold_stand_in_norm(io, t, r->id[i], r->old[i], was[i]);
         id[n++] = r->id[i];
@@ -107,9 +107,15 @@ static void weigh_jointly(const exf_fold_routes *io, int64_t first, const row_sl
         if (r->id[i] != r->old[i]) exf_fold_joint_omit(&s, r->old[i], was[i], exf_fold_weight(io, first + r->slot[i]), t);
     int solved = exf_fold_joint_solve(&s, rho);
     for (int i = 0, at = 0; i < r->n; i++) {
-        double k = r->id[i] != r->old[i] ? 0 : exf_fold_weight(io, first + r->slot[i]);
-        w[i] = (float)(r->id[i] >= 0 && solved ? k + s.right[at] : k);
-        at += r->id[i] >= 0;
+        float before = exf_fold_weight(io, first + r->slot[i]);
+        int moved = r->id[i] != r->old[i];
+        w[i] = moved ? 0.0f : before; /* moved: no stand-in was left */
+        if (r->id[i] < 0) continue;
+        if (solved)
+            w[i] = (float)((double)w[i] + s.right[at]);
+        else if (moved)
+            w[i] = exf_fold_by_pair(t, before, (size_t)r->old[i] * (size_t)t->n_experts + (size_t)r->id[i]);
+        at++;
     }
     write_slots(io, first, r, w, spare, solved);
 }

@@ -92,11 +92,14 @@ static __device__ __forceinline__ float weigh_jointly(int *all, const exf_fold_r
                                                       int moved, unsigned movers, const exf_fold_tables &t, double rho)
 {
     unsigned exist = exf_fold_vote<W>(id >= 0);
-    float was = exf_fold_lane_norm(io, s, t.rms), norm = moved && id >= 0 ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
+    float was = exf_fold_lane_norm(io, s, exf_fold_gram_norms(&t)),
+          norm = moved && id >= 0 ? exf_fold_stand_in_norm(&io, &t, id, s.id, was) : was;
     exf_fold_system<W> y = exf_fold_begin<W>(s, id, norm, exist);
     *all = exf_fold_solve(&y, t, s.id, was, s.w, movers, rho);
-    double k = moved ? 0 : s.w;
-    return (float)(id >= 0 && *all ? exf_addd(k, y.right) : k);
+    float k = moved ? 0.0f : s.w;
+    if (id < 0) return k;
+    if (*all) return (float)exf_addd(k, y.right);
+    return moved ? exf_fold_by_pair(&t, s.w, (size_t)s.id * (size_t)t.n_experts + (size_t)id) : k;
 }
 
 template <int W>

@@ -30,7 +30,7 @@ def struct(fields):
 
 
 Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width p:count p:mask p:norms i2:reserved")
-Arrays = struct("p:coeff p:loss p:norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
+Arrays = struct("p:coeff p:loss p:norms p:cosine p:rms i:n_experts i:reserved_int p:relative_norms p5:reserved")
 Prefill = struct("u:size i:rank f:max_loss i:rescale i:confidence f:ridge i:keep i:repeat i8:reserved")
 Decode = struct("u:size i:importance f:max_loss i:drop f:ridge i2:others i:pool p:members i6:reserved")
 Budget = struct("u:size f:penalty f:share i2:bounds i:repeat f:ridge i:rule f:factor i:padding i6:reserved")
@@ -114,7 +114,7 @@ class Tables:
         if "layer_numbers" not in self.facts or "model.family" not in self.facts:
             raise ValueError(f"{path}: not the tables of exfold-export: its metadata lack layer_numbers or model.family")
         self.layers = {int(number): i for i, number in enumerate(re.findall(r"\d+", self.facts["layer_numbers"]))}
-        self.experts = self.file.get_slice("coeff").get_shape()[1]
+        self.names, self.experts = names, self.file.get_slice("coeff").get_shape()[1]
         self.family = self.facts["model.family"]
         self.check_content(sorted(names))
         self.use(variant)
@@ -212,6 +212,8 @@ class Tables:
         if key not in self.structs:
             rows = {member: self.row(name, layer, device) for member, name in part.arrays.items()
                     if member in ("coeff", "loss", "norms", "cosine", "rms")}
+            if part.by_correlation:  # norms of G, and scalars where a system has no solution; earlier programs' tables lack the norms
+                rows |= {name: self.row(name, layer, device) for name in ("relative_norms", "coeff") if name in self.names}
             self.structs[key] = Arrays(n_experts=self.experts, **rows)
         return ctypes.byref(self.structs[key])
 

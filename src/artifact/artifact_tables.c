@@ -1,4 +1,4 @@
-/* artifact_tables.c - the file format `tables`, version 5.
+/* artifact_tables.c - the file format `tables`, version 6.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -13,7 +13,8 @@
  *   /pools/<D>/target_ids    I32 [L, E] where each expert's contribution goes
  *   /pools/<D>/target_scale  F32 [L, E] and times what
  * Since version 2, each of which may be absent:
- *   /cosine               F32 [L, E, E] of outputs on shared tokens
+ *   /cosine               F32 [L, E, E] of outputs on shared tokens; since version 6 made a correlation matrix, which unobserved
+ *                                       pairs have a part in; before that the mean, 0 for an unobserved pair
  *   /rms                  F32 [L, E]    root mean square output norm; a cold expert has the median of those above 0
  *   /contribution         F32 [L, E]    mean of router weight times norm over an expert's tokens
  *   /similarity           F32 [L, E, E] 1 - distance / largest distance of outputs
@@ -39,9 +40,13 @@
  *                                          logit, log w, log ||x||] with V the basis; [log rms, 0, ...] where it is not known
  *   /norm_head/explained, /norm_head/error  F32 [L, E]  share of the variance of log ||u|| about log rms, its standard error
  *   /norm_head/layer_explained, /norm_head/layer_error  F32 [L]  of all experts of a layer
+ * Since version 6:
+ *   /relative_norms       F32 [L, E]    norms whose ratios are those on the tokens that two experts share
+ *   /least_eigenvalue, /median_cosine_sq, /near_copies  F32 [L]  of the mean cosines: the matrix's least eigenvalue, the median
+ *                                          squared cosine of observed pairs, the share of their tokens in pairs of 0.9 or more
  * Counts obey the rules of data.h, which every reader checks.
  * Tables of some shards of a corpus have the fact data.part in /provenance, "shards 1, 2 of 3 of corpus DIGITS".
- * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
+ * A reader before version 6 expects a cosine of 0 for unobserved pairs: exfold_min_reader is 6. */
 #include "artifact/tables.h"
 
 #include "base/mem.h"
@@ -57,7 +62,7 @@
 
 enum { PATH_LEN = 64 };
 /* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 17, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 7, LIST_OF_PAIRS = 1 };
+enum { FIXED = 21, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 7, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
@@ -104,6 +109,10 @@ static void add_datasets(listing *list, const exf_tables *t)
         {"empty_slots", view(EXF_DT_U64, 1, l, 0, 0, t->empty_slots)},
         {"cosine", view(EXF_DT_F32, 3, l, e, e, t->cosine)},
         {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
+        {"relative_norms", view(EXF_DT_F32, 2, l, e, 0, t->relative_norms)},
+        {"least_eigenvalue", view(EXF_DT_F32, 1, l, 0, 0, t->least_eigenvalue)},
+        {"median_cosine_sq", view(EXF_DT_F32, 1, l, 0, 0, t->median_cosine_sq)},
+        {"near_copies", view(EXF_DT_F32, 1, l, 0, 0, t->near_copies)},
         {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},
         {"bare_count", view(EXF_DT_U64, 2, l, e, 0, t->bare_count)},
         {"bare_norms", view(EXF_DT_F32, 2, l, e, 0, t->bare_norms)},
@@ -255,7 +264,7 @@ typedef struct {
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
     int pools, pools_by, patterns, budgets, norm_head, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error,
-        half_scalar, bare_count;
+        relative_norms, half_scalar, bare_count;
 } contents;
 
 static exf_code note_member(void *self, const char *name, exf_err *err)
@@ -268,7 +277,8 @@ static exf_code note_member(void *self, const char *name, exf_err *err)
     c->norm_head |= strcmp(name, "norm_head") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
-    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(half_scalar) X(bare_count)
+    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error) X(relative_norms) X(half_scalar)
+    X(bare_count)
 #undef X
     return EXF_OK;
 }
@@ -342,6 +352,7 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
     t.half_scalar[0] = t.half_loss[0] = c->half_scalar ? some : NULL;
+    t.relative_norms = t.least_eigenvalue = t.median_cosine_sq = t.near_copies = c->relative_norms ? some : NULL;
     t.bare_count = c->bare_count ? count : NULL;
     t.bare_norms = t.bare_contribution = c->bare_count ? some : NULL;
     for (size_t i = 0; i < c->n; i++) {
@@ -362,7 +373,8 @@ static exf_code add_optional(exf_tables *t, const contents *c, exf_err *err)
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
     exf_shared_scalar *s;
     if (c->empty_slots) EXF_TRY(exf_mem_new(&t->empty_slots, (size_t)t->n_layers, sizeof *t->empty_slots, "tables", err));
-    if (c->cosine) EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "tables", err));
+    if (c->cosine && !c->relative_norms) EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "tables", err));
+    if (c->relative_norms) EXF_TRY(exf_tables_add_correlations(t, err));
     if (c->rms) EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "tables", err));
     if (c->contribution) EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "tables", err));
     if (c->similarity) EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "tables", err));

@@ -84,6 +84,25 @@ out:
     return rc;
 }
 
+exf_code exf_tables_add_correlations(exf_tables *t, exf_err *err)
+{
+    size_t layers = (size_t)t->n_layers, e = (size_t)t->shape.n_experts;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&t->cosine, layers * e * e, sizeof *t->cosine, "tables", err));
+    EXF_TRY(exf_mem_new(&t->relative_norms, layers * e, sizeof *t->relative_norms, "tables", err));
+    EXF_TRY(exf_mem_new(&t->least_eigenvalue, layers, sizeof *t->least_eigenvalue, "tables", err));
+    EXF_TRY(exf_mem_new(&t->median_cosine_sq, layers, sizeof *t->median_cosine_sq, "tables", err));
+    EXF_TRY(exf_mem_new(&t->near_copies, layers, sizeof *t->near_copies, "tables", err));
+out:
+    return rc;
+}
+
+int exf_tables_valid_correlations(const exf_tables *t)
+{
+    const char *said = exf_provenance_get(&t->provenance, EXF_CORRELATIONS_FACT);
+    return said && strcmp(said, EXF_CORRELATIONS_VALID) == 0;
+}
+
 exf_code exf_tables_add_halves(exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts, cells = (size_t)t->n_layers * e * e;
@@ -133,6 +152,10 @@ void exf_tables_free(exf_tables *t)
     exf_norm_head_free(&t->norm_head);
     exf_vectors_free(&t->vectors);
     exf_mem_free(t->cosine);
+    exf_mem_free(t->relative_norms);
+    exf_mem_free(t->least_eigenvalue);
+    exf_mem_free(t->median_cosine_sq);
+    exf_mem_free(t->near_copies);
     exf_mem_free(t->rms);
     exf_mem_free(t->contribution);
     exf_mem_free(t->bare_count);
@@ -227,15 +250,16 @@ static exf_code check_pair(const exf_tables *t, const char *path, size_t at, siz
     return EXF_OK;
 }
 
-/* Checks a measure of pairs that lies in [low, 1]: 1 on the diagonal, 0 for unobserved pairs. */
-static exf_code check_measure(const exf_tables *t, const float *m, float low, const char *name, const char *path, exf_err *err)
+/* Checks a measure of pairs that lies in [low, 1]: 1 on the diagonal, and 0 for unobserved pairs if `bare`. */
+static exf_code check_measure(const exf_tables *t, const float *m, float low, int bare, const char *name, const char *path,
+                              exf_err *err)
 {
     if (!m) return EXF_OK;
     EACH_CELL (t, at, l, a, b) {
         if (!(m[at] >= low && m[at] <= 1))
             return refuse_cell(path, name, l, a, b, (double)m[at], low < 0 ? "expected [-1, 1]" : "expected [0, 1]", err);
         if (a == b && m[at] != 1) return refuse_cell(path, name, l, a, b, (double)m[at], "expected 1 on the diagonal", err);
-        if (a != b && t->loss[at] >= EXF_LOSS_NEVER && m[at] != 0)
+        if (bare && a != b && t->loss[at] >= EXF_LOSS_NEVER && m[at] != 0)
             return refuse_cell(path, name, l, a, b, (double)m[at], "expected 0 without evidence", err);
     }
     return EXF_OK;
@@ -361,6 +385,27 @@ out:
     return rc;
 }
 
+/* Checks what is said of the measured cosines. */
+static exf_code check_correlations(const exf_tables *t, const char *path, exf_err *err)
+{
+    const struct {
+        const char *name;
+        const float *x;
+        float low;
+    } all[] = {{"/least_eigenvalue", t->least_eigenvalue, -HUGE_VALF}, {"/median_cosine_sq", t->median_cosine_sq, 0},
+               {"/near_copies", t->near_copies, 0}};
+    if (!!t->relative_norms != exf_tables_valid_correlations(t))
+        return exf_fail(err, EXF_FORMAT, "%s: %s /relative_norms, and provenance says %s is %s", path,
+                        t->relative_norms ? "has" : "lacks", EXF_CORRELATIONS_FACT,
+                        exf_tables_valid_correlations(t) ? EXF_CORRELATIONS_VALID : "nothing");
+    for (size_t i = 0; t->relative_norms && i < sizeof all / sizeof *all; i++)
+        for (int l = 0; l < t->n_layers; l++)
+            if (!isfinite(all[i].x[l]) || all[i].x[l] < all[i].low || all[i].x[l] > 1 + 1e-5f)
+                return exf_fail(err, EXF_FORMAT, "%s: %s[%d] is %g, expected %s1 at most", path, all[i].name, l,
+                                (double)all[i].x[l], all[i].low < 0 ? "" : "0 at least and ");
+    return EXF_OK;
+}
+
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -370,11 +415,13 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
         EXF_TRY(check_pair(t, path, at, l, a, b, err));
     EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
     EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));
+    EXF_TRY(check_experts(t, t->relative_norms, 1, "/relative_norms", path, err));
+    EXF_TRY(check_correlations(t, path, err));
     EXF_TRY(check_experts(t, t->contribution, 0, "/contribution", path, err));
     EXF_TRY(check_experts(t, t->bare_norms, 0, "/bare_norms", path, err));
     EXF_TRY(check_experts(t, t->bare_contribution, 0, "/bare_contribution", path, err));
-    EXF_TRY(check_measure(t, t->cosine, -1, "/cosine", path, err));
-    EXF_TRY(check_measure(t, t->similarity, 0, "/similarity", path, err));
+    EXF_TRY(check_measure(t, t->cosine, -1, !exf_tables_valid_correlations(t), "/cosine", path, err));
+    EXF_TRY(check_measure(t, t->similarity, 0, 1, "/similarity", path, err));
     if (t->frobenius) EXF_TRY(exf_losses_check(t, t->frobenius, "/frobenius", path, err));
     EXF_TRY(check_errors(t, path, err));
     for (int half = 0; t->half_loss[0] && half < 2; half++) EXF_TRY(check_half(t, half, path, err));

@@ -8,6 +8,12 @@
 /* Loss of a pair that must never be chosen: an unobserved pair, or an expert with itself. */
 #define EXF_LOSS_NEVER 1e30f
 
+/* The fact that `cosine` holds correlation matrices, and its value. */
+#define EXF_CORRELATIONS_FACT "solve.correlations"
+#define EXF_CORRELATIONS_VALID "valid"
+/* The squared cosine from which on two experts count as near copies. */
+#define EXF_NEAR_COPY 0.9
+
 /* A static decode pool of D experts per layer. */
 typedef struct {
     int size;            /* D */
@@ -129,7 +135,13 @@ typedef struct {
     uint64_t *count;      /* [L, E, E] tokens in which a pair was observed; 0: unobserved */
     uint64_t *expert_count; /* [L, E] tokens routed to an expert; 0: cold */
     uint64_t *empty_slots; /* [L] slots of a layer's tokens without an expert; NULL: 0 */
-    float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
+    float *cosine;        /* [L, E, E] mean cosine of two experts' outputs on shared tokens, made a correlation matrix: positive
+                           * definite, 1 on the diagonal, an unobserved pair as the others have it (docs/method.md, section 14).
+                           * Without EXF_CORRELATIONS_FACT the means themselves, 0 unobserved */
+    float *relative_norms; /* [L, E] norms whose ratios are those on the tokens that two experts share */
+    float *least_eigenvalue, *median_cosine_sq, *near_copies; /* [L] of the measured means: the matrix's least eigenvalue, the
+                           * median squared cosine of observed pairs, the share of their tokens in pairs of EXF_NEAR_COPY or more;
+                           * NULL, as relative_norms, without EXF_CORRELATIONS_FACT */
     float *rms;           /* [L, E] root mean square output norm; a cold expert has the median of those above 0 */
     float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
     uint64_t *bare_count; /* [L, E] as expert_count, expert_norms and contribution, but of the tokens of common input and of the */
@@ -162,6 +174,10 @@ exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t
 exf_code exf_tables_add_pool(exf_tables *t, int64_t size, exf_err *err) EXF_CHECKED;
 /* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
+/* Returns 1 if `cosine` holds correlation matrices: the tables' EXF_CORRELATIONS_FACT says so. */
+int exf_tables_valid_correlations(const exf_tables *t);
+/* Allocates cosine and what beside it came with EXF_CORRELATIONS_FACT. */
+exf_code exf_tables_add_correlations(exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Allocates half_scalar and half_loss. */
 exf_code exf_tables_add_halves(exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Returns tables whose coeff and loss are those of half 0 or 1 of the data; t has them.  All arrays are borrowed from t, so that
@@ -197,7 +213,8 @@ exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *na
  *
  *   coeff, loss                       F32 [L, E, E]   count         U64 [L, E, E]
  *   expert_norms                      F32 [L, E]      expert_count  U64 [L, E]
- *   cosine, similarity, frobenius, std_error  F32 [L, E, E]   rms, contribution  F32 [L, E]
+ *   cosine, similarity, frobenius, std_error  F32 [L, E, E]   rms, relative_norms, contribution  F32 [L, E]
+ *   least_eigenvalue, median_cosine_sq, near_copies  F32 [L]
  *   pools.<D>.members I32 [L, D], pools.<D>.target_ids I32 [L, E], pools.<D>.target_scale F32 [L, E]
  *   shared.<name>.scalar F32 [L], shared.<name>.loss F32 [L, E, E]
  *   norm_head.<part> F32, as tables_norms.c has them

@@ -57,6 +57,7 @@ static const void *layer_array(const exf_fold_rewriter *f, int which, int index,
         [EXF_FOLD_NORMS] = {prefill || decode, f->t->expert_norms, row, e},
         [EXF_FOLD_COSINE] = {prefill || decode, f->t->cosine, cell, e * e},
         [EXF_FOLD_RMS] = {prefill || decode, f->t->rms, row, e},
+        [EXF_FOLD_RELATIVE_NORMS] = {prefill || decode, f->t->relative_norms, row, e},
         [EXF_FOLD_TARGET_IDS] = {moves, moves ? f->pool->target_ids : NULL, row, e},
         [EXF_FOLD_TARGET_SCALE] = {moves, moves ? f->pool->target_scale : NULL, row, e},
         [EXF_FOLD_MEMBERS] = {given, given ? f->pool->members : NULL, at * members, members},
@@ -101,6 +102,7 @@ static exf_fold_tables tables_there(const exf_fold_rewriter *f, int coeff, int l
 {
     return (exf_fold_tables){.coeff = on_device(f, coeff), .loss = on_device(f, loss), .norms = on_device(f, EXF_FOLD_NORMS),
                              .cosine = on_device(f, EXF_FOLD_COSINE), .rms = on_device(f, EXF_FOLD_RMS),
+                             .relative_norms = on_device(f, EXF_FOLD_RELATIVE_NORMS),
                              .n_experts = (int)f->t->shape.n_experts};
 }
 

@@ -10,6 +10,7 @@ exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, 
     return (exf_fold_tables){
         .coeff = (coeff ? coeff : f->t->coeff) + cells, .loss = loss + cells, .norms = f->t->expert_norms + (size_t)index * e,
         .cosine = f->t->cosine ? f->t->cosine + cells : NULL, .rms = f->t->rms ? f->t->rms + (size_t)index * e : NULL,
+        .relative_norms = f->t->relative_norms ? f->t->relative_norms + (size_t)index * e : NULL,
         .n_experts = (int)e,
     };
 }

@@ -1,4 +1,4 @@
-/* measures.c - what is solved beside projectors: norms of experts, cosines, similarities, losses by Frobenius norm, standard
+/* measures.c - what is solved beside projectors: norms of experts, similarities, losses by Frobenius norm, standard
  * errors; and the static pools that these rank. */
 #include "solve/solve_internal.h"
 
@@ -12,7 +12,6 @@ exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err)
 {
     exf_code rc;
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
-    EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "cosines", err));
     EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "similarities", err));
     EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "Frobenius losses", err));
     if (by_sequence) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "standard errors", err));
@@ -110,28 +109,6 @@ static int is_observed(const exf_tables *t, size_t at)
     return t->loss[at] < EXF_LOSS_NEVER;
 }
 
-/* Returns the cosine of summed products, in which a token weighs by its outputs' norms. */
-static double cosine_of_sums(const exf_layer_statistics *s, size_t i, size_t mirror)
-{
-    double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
-    return norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
-}
-
-/* Solves the cosines.  Both directions of a pair add the same terms, so the matrix is symmetric. */
-static void solve_cosines(const exf_layer_statistics *s, size_t base, int has_cosines, exf_tables *t)
-{
-    size_t e = (size_t)s->n_experts;
-    for (size_t a = 0; a < e; a++)
-        for (size_t b = 0; b < e; b++) {
-            size_t i = a * e + b, mirror = b * e + a;
-            float *out = &t->cosine[base + i];
-            *out = a == b ? 1.0f : 0.0f;
-            if (a == b || !is_observed(t, base + i)) continue;
-            double c = has_cosines ? exf_exact_value(&s->cosine_sum[i]) / (double)s->count[i] : cosine_of_sums(s, i, mirror);
-            *out = (float)(c < -1 ? -1 : c > 1 ? 1 : c);
-        }
-}
-
 /* Returns the root mean square of ||E_s - E_t||; -1 if the pair is unobserved. */
 static double find_distance(const exf_layer_statistics *s, const exf_tables *t, size_t base, size_t a, size_t b)
 {
@@ -208,11 +185,9 @@ static void solve_std_errors(const exf_layer_statistics *s, const exf_solve_opti
     }
 }
 
-exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, int has_cosines, exf_tables *t,
-                            exf_err *err)
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
-    solve_cosines(s, (size_t)l * e * e, has_cosines, t);
     solve_similarities(s, (size_t)l * e * e, t);
     if (t->std_error) solve_std_errors(s, o, l, t);
     solve_contributions(s, (size_t)l * e, t);

@@ -79,6 +79,7 @@ static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf
     EXF_TRY(exf_tables_new(t, &head->shape, head->layer_number, head->n_layers, sizes, n, err));
     for (size_t i = 0; i < n; i++) snprintf(t->pool[i].by, sizeof t->pool->by, "%s", by[i]);
     EXF_TRY(exf_measures_new(head->by_sequence, t, err));
+    EXF_TRY(exf_tables_add_correlations(t, err));
     if (head->has_halves && head->both_halves) rc = exf_tables_add_halves(t, err);
 out:
     exf_mem_free(by);
@@ -136,7 +137,8 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
     EXF_TRY(exf_solve_norms(s, l, t, err));
     EXF_TRY(exf_solve_bare(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
-    EXF_TRY(exf_measures_solve(s, o, l, x->has_cosines, t, err));
+    EXF_TRY(exf_measures_solve(s, o, l, t, err));
+    EXF_TRY(exf_correlations_solve(s, l, x->has_cosines, t, err));
     x->massive[l] = exf_massive_of(s);
     if (s->norms.known) {
         EXF_TRY(exf_solve_norm_head(&s->norms, l, t, err));
@@ -224,6 +226,7 @@ static exf_code add_facts(exf_tables *t, const exf_provenance *of, const exf_sol
         EXF_TRY(add_list(p, "solve.budgets", &budgets, err));
         EXF_TRY(add_list(p, "solve.budget_rules", &rules, err));
     }
+    EXF_TRY(exf_provenance_add(p, err, EXF_CORRELATIONS_FACT, EXF_CORRELATIONS_VALID));
     if (o->min_pair_tokens > 1)
         EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
 out:

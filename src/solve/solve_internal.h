@@ -55,7 +55,6 @@ exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, ex
 exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Fills layer l, whose losses are solved already: they say which pairs are observed (docs/method.md, sections 1, 5 and 8;
  * paper, "full-layer expert geometry").
- *   cosine[s,t]      cosine_sum / count; without has_cosines dot0 / sqrt(sq0[s,t] sq0[t,s]), 0 if a norm is 0
  *   rms[e]           sqrt(sq_sum / norm_count)             as h if the expert is cold
  *   contribution[e]  contribution_sum / norm_count         0 if cold
  *   std_error[s,t]   of dot / (target_sq + lambda), not clipped, over the n sequences that saw
@@ -63,7 +62,7 @@ exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHEC
  *   frobenius[s,t]   sqrt(max(0, sq0[s,t] - 2 S dot0 + S^2 sq0[t,s]) / sq0[s,t]) with the S that is stored;
  *                    0 if the source's output is 0 on every token
  *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
-exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, int has_cosines, exf_tables *t,
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
                             exf_err *err) EXF_CHECKED;
 /* Solves what experts have over the routes of REAP's code, where the statistics observed these: the bare arrays of the tables. */
 exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
@@ -71,6 +70,21 @@ exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf
  * energy), coefficients and losses (docs/method.md, sections 3 and 10): the D experts with the most of the pool's criterion,
  * ties to the lower number; every other expert goes to the member of least loss, ties to the earlier member. */
 void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t);
+
+/* ---- correlation.c: the matrix that joint weights go by (docs/method.md, section 14) --------------------- */
+
+/* Fills t->cosine and what came with it for layer l, whose losses and rms are solved already.  The measured matrix M has 1 on the
+ * diagonal, 0 where the pair is unobserved, else cosine_sum / count; without has_cosines dot0 / sqrt(sq0[s,t] sq0[t,s]), 0 if a
+ * norm is 0.
+ *   cosine            M with its eigenvalues raised to 0.02 and its diagonal scaled back to 1: an unobserved pair
+ *                     has what follows from the others.  M itself where none is below
+ *   relative_norms    n, such that log n_s - log n_t fits (log sq0[s,t] - log sq0[t,s]) / 2 in least squares over the observed
+ *                     pairs, each weighing its count, of pairs of 8 tokens and outputs above 0; n and rms have one
+ *                     geometric mean.  An expert in no such pair keeps its place by rms
+ *   least_eigenvalue  of M
+ *   median_cosine_sq  the lower median of M^2 over observed pairs; 0 without one
+ *   near_copies       the share of the observed pairs' tokens in pairs with M^2 >= EXF_NEAR_COPY */
+exf_code exf_correlations_solve(const exf_layer_statistics *s, int l, int has_cosines, exf_tables *t, exf_err *err) EXF_CHECKED;
 
 /* ---- norm_head.c ------------------------------------------------------------------------------- */
 

@@ -242,10 +242,34 @@ static inline double naive_gram(const exf_fold_tables *t, int a, int b)
     return (double)t->cosine[a * t->n_experts + b] * (double)t->rms[a] * (double)t->rms[b];
 }
 
+/* Returns 1 if every pivot of G + ridge I, in order, is above 2^-7 of its own diagonal. */
+static inline int naive_is_safe(const int *id, int n, const exf_fold_tables *t, double ridge)
+{
+    double a[FOLD_K][FOLD_K];
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) a[i][j] = naive_gram(t, id[i], id[j]) + (i == j ? ridge : 0);
+    for (int c = 0; c < n; c++) {
+        if (a[c][c] <= (naive_gram(t, id[c], id[c]) + ridge) / 128) return 0;
+        for (int r = c + 1; r < n; r++)
+            for (int k = n - 1; k >= c; k--) a[r][k] -= a[r][c] / a[c][c] * a[c][k];
+    }
+    return 1;
+}
+
+/* Returns rho as exfold/fold.h raises it for the experts id [n]. */
+static inline double naive_raised(double rho, const int *id, int n, const exf_fold_tables *t)
+{
+    double mean = 0;
+    for (int i = 0; i < n; i++) mean += naive_gram(t, id[i], id[i]) / n;
+    while (mean > 0 && !naive_is_safe(id, n, t, rho * mean)) rho = rho < 1e-3 ? 1e-3 : 2 * rho;
+    return rho;
+}
+
 /* x := (G + rho mean(diag G) I)^-1 x over the experts id [n]. */
 static inline void naive_joint(double *x, const int *id, int n, const exf_fold_tables *t, double rho)
 {
     double a[FOLD_K][FOLD_K], mean = 0;
+    rho = naive_raised(rho, id, n, t);
     for (int i = 0; i < n; i++) mean += naive_gram(t, id[i], id[i]) / n;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) a[i][j] = naive_gram(t, id[i], id[j]) + (i == j ? rho * mean : 0);

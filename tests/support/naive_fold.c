@@ -161,10 +161,34 @@ static void eliminate(double a[NAIVE_K][NAIVE_K], double *x, int n)
     for (int c = 0; c < n; c++) x[c] /= a[c][c];
 }
 
+/* Returns 1 if every pivot of G_nn + ridge I, in order, is above 2^-7 of its own diagonal. */
+static int is_safe(const int *id, int n, const naive_layer *l, double ridge)
+{
+    double a[NAIVE_K][NAIVE_K];
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) a[i][j] = gram(l, id[i], id[j]) + (i == j ? ridge : 0);
+    for (int c = 0; c < n; c++) {
+        if (a[c][c] <= (gram(l, id[c], id[c]) + ridge) / 128) return 0;
+        for (int r = c + 1; r < n; r++)
+            for (int k = n - 1; k >= c; k--) a[r][k] -= a[r][c] / a[c][c] * a[c][k];
+    }
+    return 1;
+}
+
+/* Returns rho as exfold/fold.h raises it for these experts. */
+static double raised(double rho, const int *id, int n, const naive_layer *l)
+{
+    double mean = 0;
+    for (int i = 0; i < n; i++) mean += gram(l, id[i], id[i]) / n;
+    while (mean > 0 && !is_safe(id, n, l, rho * mean)) rho = rho < 1e-3 ? 1e-3 : 2 * rho;
+    return rho;
+}
+
 /* x := (G_nn + rho mean(diag) I)^-1 x. */
 static void solve(double *x, const int *id, int n, const naive_layer *l, double rho)
 {
     double a[NAIVE_K][NAIVE_K], mean = 0;
+    rho = raised(rho, id, n, l);
     for (int i = 0; i < n; i++) mean += gram(l, id[i], id[i]) / n;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) a[i][j] = gram(l, id[i], id[j]) + (i == j ? rho * mean : 0);
@@ -227,6 +251,7 @@ static void rescale(double *w, int kept, const naive_row *r, int n, exf_fold_res
 static double join_first(double *x, const naive_row *r, int p, int n, const naive_layer *l, double rho)
 {
     double a[NAIVE_K][NAIVE_K], right[NAIVE_K], mean = 0, left = 0;
+    rho = raised(rho, r->id, n, l);
     for (int i = 0; i < n; i++) mean += gram(l, r->id[i], r->id[i]) / n;
     for (int i = 0; i < p; i++) {
         right[i] = 0;

@@ -145,7 +145,7 @@ START_TEST(vectors_need_their_parts)
     group_refused("/vectors/diagonal", 2, N, H, 0, "/vectors lacks its list of pairs");
     group_refused("/vectors/lowrank/2/c", 3, N, 2, H, "/vectors lacks its list of pairs");
     group_refused("/vectors/lowrank/x/c", 3, N, 2, H, "/vectors/lowrank/x is no rank that could be");
-    group_refused("/vectors/other", 1, 3, 0, 0, "/vectors/other is nothing that version 5 knows");
+    group_refused("/vectors/other", 1, 3, 0, 0, "/vectors/other is nothing that version 6 knows");
     group_refused("/vectors/pair", 2, 0, 3, 0, "/vectors/pair lists 0 pairs of the 12 that there are");
     group_refused("/vectors/pair", 2, 13, 3, 0, "/vectors/pair lists 13 pairs of the 12");
     group_refused("/vectors/pair", 2, 2, 2, 0, "expected I32 [2, 3]");

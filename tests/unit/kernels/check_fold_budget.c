@@ -49,6 +49,7 @@ static naive_row naive_rank(const exf_fold_routes *in, int row, const exf_fold_t
 static void naive_join(double *x, const naive_row *r, int p, const exf_fold_tables *t, double rho)
 {
     double a[FOLD_K][FOLD_K], mean = 0;
+    rho = naive_raised(rho, r->id, r->n, t);
     for (int i = 0; i < r->n; i++) mean += naive_gram(t, r->id[i], r->id[i]) / r->n;
     for (int i = 0; i < p; i++) {
         x[i] = 0;

@@ -98,9 +98,10 @@ START_TEST(joint_forms_by_hand)
     ck_assert(x[5].fate == EXF_FOLD_FATE_SOLVED && x[5].target == 0 && x[5].loss == .75f);
     for (int e = 0; e < 6; e++) tables.rms[e] = 0; /* no system at all */
     ck_assert_int_eq(exf_fold_explain(x, EXF_FOLD_CALL_PREFILL_JOINT, &hand_row, 0, &tables.t, &p), EXF_FOLD_OK);
-    ck_assert(x[5].fate == EXF_FOLD_FATE_UNSOLVED && x[4].result == .5f);
+    float scalar = x[5].scalar;
+    ck_assert(x[5].fate == EXF_FOLD_FATE_UNSOLVED && scalar == tables.coeff[x[5].expert * 6 + x[5].target] && x[5].result == 0);
     ck_assert_int_eq(exf_fold_explain(x, EXF_FOLD_CALL_DECODE_JOINT, &hand_row, 0, &tables.t, &o), EXF_FOLD_OK);
-    ck_assert(x[5].fate == EXF_FOLD_FATE_UNSOLVED && x[5].result == 0);
+    ck_assert(x[5].fate == EXF_FOLD_FATE_UNSOLVED && x[5].result == x[5].weight * x[5].scalar);
 }
 END_TEST
 

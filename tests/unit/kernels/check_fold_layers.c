@@ -235,9 +235,9 @@ START_TEST(own_arrays_are_layers_too)
     ck_assert_int_eq(exf_fold_layers_at(&l, L, &t), EXF_FOLD_BAD_ARGUMENT);
     ck_assert_int_eq(exf_fold_layers_at(&l, -1, &t), EXF_FOLD_BAD_ARGUMENT);
     ck_assert_int_eq(exf_fold_layers_find(&l, "coeff", &a), EXF_FOLD_BAD_ARGUMENT);
-    l.reserved[4] = coeff;
+    l.reserved[3] = coeff;
     ck_assert_int_eq(exf_fold_layers_at(&l, 1, &t), EXF_FOLD_UNSUPPORTED);
-    l.reserved[4] = NULL;
+    l.reserved[3] = NULL;
     l.size = 0;
     ck_assert_int_eq(exf_fold_layers_at(&l, 1, &t), EXF_FOLD_BAD_ARGUMENT);
 }

@@ -131,40 +131,79 @@ START_TEST(joint_weights_by_hand)
 END_TEST
 
 /* Two opposite unit experts and one like both: no vectors have such inner products. */
-START_TEST(a_system_that_is_no_gram_matrix_is_raised_until_it_is)
+START_TEST(a_system_that_is_no_gram_matrix_is_raised_by_small_steps)
 {
-    static const float cosine[16] = {1, -1, 1, 0, -1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 1}, ones[4] = {1, 1, 1, 1}, zeros[4] = {0};
+    static const float cosine[16] = {1, -1, 1, 0, -1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 1}, ones[4] = {1, 1, 1, 1};
     exf_fold_tables t = {.norms = ones, .cosine = cosine, .rms = ones, .n_experts = 4};
     int32_t ids[] = {0, 1, 2, 3}, out_ids[3];
-    float w[] = {.5f, .25f, .125f, .0625f}, out_w[3];
+    float w[] = {.5f, .25f, .125f, 0}, out_w[3];
     exf_fold_routes in = {.ids = ids, .weights = w, .rows = 1, .width = 4},
                     out = {.ids = out_ids, .weights = out_w, .rows = 1, .width = 3};
     exf_fold_prefill_options o = {.keep = 3, .rank = EXF_FOLD_BY_SCORE, .ridge = EXF_FOLD_ZERO};
-    ((float *)w)[3] = 0; /* nothing to make up for: the answer is w_B whatever rho becomes */
-    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK); /* nothing to make up for: w_B whatever rho */
     for (int i = 0; i < 3; i++) ck_assert(out_ids[i] == ids[i] && out_w[i] == w[i]);
-    /* B = {0, 1}, opposite, G singular; expert 2's inner products are (1, 1).  rho 0 -> 1e-3: x = .125 / .001 * ... */
+    /* B = {0, 1}, opposite; expert 2's inner products are (1, 1).  The second pivot is 1 + rho - 1 / (1 + rho), of which
+     * 2^-7 (1 + rho) is asked: rho 0 -> 1e-3, 2e-3, 4e-3 */
     o.keep = 2;
     out.width = 2;
     in.width = 3;
     ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
-    double rho = 1e-3, x = .125 / rho; /* [1+rho, -1; -1, 1+rho] (x, x) = (.125, .125) */
+    double rho = 4e-3, x = .125 / rho; /* [1+rho, -1; -1, 1+rho] (x, x) = (.125, .125) */
     ck_assert(fabs((double)out_w[0] - (.5 + x)) < 1e-4 && fabs((double)out_w[1] - (.25 + x)) < 1e-4);
-    /* 2 lies in the plane of 0 and 1 but for rounding: a pivot above 0 that says nothing */
-    static const float flat[16] = {1,   0, 0x1.89d89cp-2f, 0, 0, 1, 0x1.d89d8ap-1f, 0, 0x1.89d89cp-2f, 0x1.d89d8ap-1f, 1, .5f, 0, 0,
-                                   .5f, 1};
-    t.cosine = flat;
+    /* an eigenvalue of -1 of all three, and 3's likeness to 1 alone to make up for: tens where a pivot of 2^-26 will do */
+    static const float worse[16] = {1, 1, 1, 0, 1, 1, -1, .5f, 1, -1, 1, 0, 0, .5f, 0, 1};
+    t.cosine = worse;
     w[3] = .0625f;
     o.keep = out.width = 3;
     in.width = 4;
     ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
-    double right[3] = {0, 0, .5 * .0625};
-    naive_joint(right, (int[]){0, 1, 2}, 3, &t, rho);
-    for (int i = 0; i < 3; i++) ck_assert(fabs((double)out_w[i] - ((double)w[i] + right[i])) < 1e-4);
-    o.keep = out.width = 2;
+    double right[3] = {0, .5 * .0625, 0};
+    naive_joint(right, (int[]){0, 1, 2}, 3, &t, 1.024); /* 1e-3 2^10: the third pivot of 0.512 would be below 0 */
+    for (int i = 0; i < 3; i++)
+        ck_assert_msg(fabs((double)out_w[i] - ((double)w[i] + right[i])) < 1e-6, "%g, expected %g", (double)out_w[i],
+                      (double)w[i] + right[i]);
+}
+END_TEST
+
+/* Cosines that no multiple of the identity mends: what is omitted goes by its pair's scalar to the likest kept route. */
+START_TEST(where_no_raise_helps_pairs_scalars_are_used)
+{
+    static const float cosine[16] = {1, 3e4f, .5f, -.25f, 3e4f, 1, -.75f, .25f, .5f, -.75f, 1, 0, -.25f, .25f, 0, 1},
+                       ones[4] = {1, 1, 1, 1}, zeros[4] = {0};
+    static const float coeff[16] = {1, 2, 3, 4, 5, 1, 6, 7, .5f, -2, 1, 8, 4, 9, 9, 1};
+    exf_fold_tables t = {.coeff = coeff, .norms = ones, .cosine = cosine, .rms = ones, .n_experts = 4};
+    int32_t ids[] = {0, 1, 2, 3}, out_ids[2];
+    float w[] = {.5f, .25f, .125f, .0625f}, out_w[2];
+    exf_fold_routes in = {.ids = ids, .weights = w, .rows = 1, .width = 4},
+                    out = {.ids = out_ids, .weights = out_w, .rows = 1, .width = 2};
+    exf_fold_prefill_options o = {.keep = 2, .rank = EXF_FOLD_BY_SCORE};
+    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
+    ck_assert(out_w[0] == .5f + .0625f * 4 && out_w[1] == .25f + .125f * -2); /* 3: a tie, the earlier; 2: the likest */
+    t.coeff = NULL;
+    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
+    ck_assert(out_w[0] == .5f && out_w[1] == .25f);
     t.rms = zeros; /* a mean diagonal of 0 */
     ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
     ck_assert(out_w[0] == .5f && out_w[1] == .25f);
+}
+END_TEST
+
+/* G has relative norms where there are any; the order of routes goes on by h. */
+START_TEST(joint_weights_go_by_relative_norms)
+{
+    static const float cosine[9] = {1, 0, .5f, 0, 1, 0, .5f, 0, 1}, rms[3] = {1, 1, 1}, relative[3] = {2, 1, 1},
+                       norms[3] = {1, 1, 1};
+    exf_fold_tables t = {.norms = norms, .cosine = cosine, .rms = rms, .relative_norms = relative, .n_experts = 3};
+    int32_t ids[] = {0, 1, 2}, out_ids[2];
+    float w[] = {.5f, .25f, .125f}, out_w[2];
+    exf_fold_routes in = {.ids = ids, .weights = w, .rows = 1, .width = 3},
+                    out = {.ids = out_ids, .weights = out_w, .rows = 1, .width = 2};
+    exf_fold_prefill_options o = {.keep = 2, .rank = EXF_FOLD_BY_SCORE_NORM, .ridge = EXF_FOLD_ZERO};
+    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
+    ck_assert(out_w[0] == .5f + .125f * .5f * 1 / 2 && out_w[1] == .25f); /* 2 is half of what 0 has in its direction */
+    t.relative_norms = NULL;
+    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
+    ck_assert(out_w[0] == .5f + .125f * .5f);
 }
 END_TEST
 
@@ -447,7 +486,9 @@ Suite *exf_suite(void)
     tcase_add_test(c, omitted_routes_go_where_they_lose_least);
     tcase_add_test(c, the_safeguards);
     tcase_add_test(c, joint_weights_by_hand);
-    tcase_add_test(c, a_system_that_is_no_gram_matrix_is_raised_until_it_is);
+    tcase_add_test(c, a_system_that_is_no_gram_matrix_is_raised_by_small_steps);
+    tcase_add_test(c, where_no_raise_helps_pairs_scalars_are_used);
+    tcase_add_test(c, joint_weights_go_by_relative_norms);
     tcase_add_test(c, slots_without_an_expert_rank_last_and_stay);
     tcase_add_test(c, one_expert_in_two_slots);
     tcase_add_loop_test(c, keeping_all_only_reorders, 0, N_SHAPES);

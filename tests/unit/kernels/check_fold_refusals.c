@@ -76,7 +76,7 @@ static void confidence_unknown(arguments *a) { a->p.confidence = 2; }
 static void drop_unknown(arguments *a) { a->d.drop = -1; }
 static void later_routes(arguments *a) { a->in.reserved[1] = 1; }
 static void later_out(arguments *a) { a->out.reserved[0] = 1; }
-static void later_tables(arguments *a) { a->t.reserved[5] = a->t.coeff; }
+static void later_tables(arguments *a) { a->t.reserved[4] = a->t.coeff; }
 static void later_int(arguments *a) { a->t.reserved_int = 1; }
 static void later_options(arguments *a) { a->p.reserved[7] = a->d.reserved[5] = 1; }
 

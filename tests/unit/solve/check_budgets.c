@@ -19,13 +19,14 @@ static void new_tables(exf_tables *t)
 {
     ck_ok(exf_tables_new(t, &shape, numbers, L, sizes, 4, &e), e);
     for (int i = 0; i < 4; i++) snprintf(t->pool[i].by, sizeof t->pool[i].by, "%s", by[i]);
-    ck_ok(exf_mem_new(&t->cosine, L * E * E, sizeof *t->cosine, "t", &e), e);
+    ck_ok(exf_tables_add_correlations(t, &e), e);
+    ck_ok(exf_provenance_add(&t->provenance, &e, EXF_CORRELATIONS_FACT, EXF_CORRELATIONS_VALID), e);
     ck_ok(exf_mem_new(&t->rms, L * E, sizeof *t->rms, "t", &e), e);
     ck_ok(exf_mem_new(&t->contribution, L * E, sizeof *t->contribution, "t", &e), e);
     for (int i = 0; i < L * E; i++) {
         t->expert_norms[i] = 1 + (float)(i % E);
         t->contribution[i] = 1 + (float)(3 * i % E);
-        t->rms[i] = 1 + 0.3f * (float)(i % 5);
+        t->rms[i] = t->relative_norms[i] = 1 + 0.3f * (float)(i % 5);
         t->expert_count[i] = TOKENS * K / E;
         for (int k = 0; k < E; k++) {
             int same = i % E == k, apart = abs(i % E - k);

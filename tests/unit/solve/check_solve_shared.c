@@ -137,13 +137,15 @@ START_TEST(measures_by_hand)
     exf_run_shape shape = {E, 2, 8, 1, 8};
     ck_ok(exf_tables_new(&t, &shape, &number, 1, NULL, 0, &e), e);
     ck_ok(exf_measures_new(0, &t, &e), e);
+    ck_ok(exf_tables_add_correlations(&t, &e), e);
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     fill(&s, cells[0]);
     ck_ok(exf_projector_find("pair")->layer(&s, &plain, 0, &t, &e), e);
     for (int i = 0; i < 4; i++) exf_exact_add(&s.cosine_sum[cells[0][i].s * E + cells[0][i].t], 0.25 * cells[0][i].count);
-    ck_ok(exf_measures_solve(&s, &plain, 0, 1, &t, &e), e);
+    ck_ok(exf_measures_solve(&s, &plain, 0, &t, &e), e);
+    ck_ok(exf_correlations_solve(&s, 0, 1, &t, &e), e);
     for (int i = 0; i < 4; i++) ck_assert_float_eq(t.cosine[cells[0][i].s * E + cells[0][i].t], 0.25f);
-    ck_ok(exf_measures_solve(&s, &plain, 0, 0, &t, &e), e); /* of sums older than those of cosines */
+    ck_ok(exf_correlations_solve(&s, 0, 0, &t, &e), e); /* of sums older than those of cosines */
     ck_close((double)t.cosine[0 * E + 1], 3 / sqrt(4 * 9));
     ck_close((double)t.cosine[1 * E + 0], 3 / sqrt(4 * 9));
     ck_close((double)t.cosine[2 * E + 1], -1 / sqrt(16 * 25));
