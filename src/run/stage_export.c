@@ -267,6 +267,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     }
     EXF_TRY(check_runtime(r, exf_provenance_get(&t->tables.provenance, "model.family"), (int)t->tables.shape.top_k, err));
     EXF_TRY(exf_tell_part(&t->tables, tables, err));
+    EXF_TRY(exf_mean_cosines_tell(&t->tables, tables, err));
     if (wants_model) EXF_TRY(open_model(&model, r, t, tables, err));
     EXF_TRY(list_targets(&told, r, err));
     EXF_TRY(find_validation(&validation, &validated, tables, t->digest, made != NULL, err));

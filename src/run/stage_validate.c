@@ -661,6 +661,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_tables_read(&s.tables, s.tables_path, err));
     EXF_TRY(exf_sums_check_version(&s.tables.provenance, s.tables_path, s.tables.shape.top_k, s.tables.shape.d_model, err));
     EXF_TRY(exf_tell_part(&s.tables, s.tables_path, err));
+    EXF_TRY(exf_mean_cosines_tell(&s.tables, s.tables_path, err));
     EXF_TRY(exf_artifact_digest(s.tables_path, &exf_artifact_tables, s.digest, err));
     EXF_TRY(exf_session_open(session, &s.recipe, "all", err));
     EXF_TRY(parse_variants(&s, r, err));

@@ -241,7 +241,7 @@ int exf_is_plain_fold(const exf_judged *of, const exf_variant *v)
     return exf_variant_parse_on(of->runtime, &plain, text, NULL) == EXF_OK && exf_variant_equal(&plain, &own);
 }
 
-/* Finds the plain fold of row i's P or D to which it lost. */
+/* Finds the plain fold of row i's P or D, and whether i lost to it. */
 static exf_code find_twin(exf_row *row, size_t i, const exf_judged *of, exf_err *err)
 {
     const exf_variant_result *mine = &of->v->variant[i];
@@ -249,15 +249,16 @@ static exf_code find_twin(exf_row *row, size_t i, const exf_judged *of, exf_err 
     exf_code rc = EXF_OK;
     if (!row[i].competes || row[i].kind == EXF_ROW_BOTH) return EXF_OK;
     EXF_TRY(exf_row_variant(&own, mine, of->runtime, err));
-    for (size_t j = 1; j < of->v->n_variants && !row[i].lost_to; j++) {
+    for (size_t j = 1; j < of->v->n_variants && !row[i].twin; j++) {
         const exf_variant_result *theirs = &of->v->variant[j];
         double tie = EXF_TWIN_TIE * exf_original_cost(of, row[i].kind, mine->batch);
         if (j == i || !row[j].competes || row[j].kind != row[i].kind || theirs->batch != mine->batch) continue;
         if (exf_row_cost(&row[j], row[i].kind) > exf_row_cost(&row[i], row[i].kind) + tie) continue;
         EXF_TRY(exf_row_variant(&other, theirs, of->runtime, err));
         int same = other.prefill_options.keep == own.prefill_options.keep && other.decode_options.pool == own.decode_options.pool;
-        if (same && exf_is_plain_fold(of, &other) && theirs->all.kl_mean < mine->all.kl_mean) row[i].lost_to = j;
+        if (same && exf_is_plain_fold(of, &other)) row[i].twin = j;
     }
+    if (row[i].twin && of->v->variant[row[i].twin].all.kl_mean < mine->all.kl_mean) row[i].lost_to = row[i].twin;
 out:
     return rc;
 }
@@ -291,6 +292,18 @@ int exf_row_is_served(const exf_row *row, const exf_runtime *runtime)
     for (int i = 0; i < row->n_servers; i++)
         if (!row->server[i].by_its_own && (!runtime || row->server[i].runtime == runtime)) return 1;
     return 0;
+}
+
+double exf_worst_layer(int *layer, const exf_validation *v, const exf_row *row, size_t i)
+{
+    double worst = 0;
+    for (int l = 0; row[i].twin && v->variant[i].layer && l < v->n_layers; l++) {
+        double plain = v->variant[row[i].twin].layer[l].output_error, times = v->variant[i].layer[l].output_error / plain;
+        if (!(plain > 0) || !(times > worst)) continue;
+        worst = times;
+        *layer = l;
+    }
+    return worst;
 }
 
 size_t exf_worst_domain(const exf_validation *v, size_t i)

@@ -40,7 +40,8 @@ typedef struct {
     exf_row_kind kind;
     int competes;    /* 1: it may be on a frontier: was asked for, folds by tables, and its batches constrain it */
     int on_frontier;
-    size_t lost_to;  /* the plain fold of the same P or D, by pair scalars, which costs no more and has a lower KL; 0: none */
+    size_t twin;     /* the plain fold of the same P or D, by pair scalars, which costs no more; 0: none */
+    size_t lost_to;  /* the twin, where its KL is lower; 0: it is not, or there is none */
     exf_cost cost;
     exf_server server[EXF_SERVERS]; /* [n_servers] */
     int n_servers;
@@ -82,6 +83,12 @@ int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_ro
 
 /* Returns 1 if the runtime (NULL: some public runtime) runs the row as it is. */
 int exf_row_is_served(const exf_row *row, const exf_runtime *runtime);
+
+/* Finds the layer in which row i's output error is most above its twin's: returns the factor, 0 without a twin; *layer: its
+ * index. */
+double exf_worst_layer(int *layer, const exf_validation *v, const exf_row *row, size_t i);
+/* An output error of a layer from this many times the twin's on is told. */
+#define EXF_WORSE_LAYER 1.5
 
 /* Returns the domain in which row i has the largest mean KL. */
 size_t exf_worst_domain(const exf_validation *v, size_t i);

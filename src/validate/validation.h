@@ -25,6 +25,10 @@ exf_code exf_pools_derive(exf_tables *t, const exf_variant *variants, size_t n, 
 exf_code exf_solve_command_check(const exf_tables *t, const char *path, const exf_variant *variants, size_t n, exf_err *err)
     EXF_CHECKED;
 
+/* Warns where tables at `path` hold the mean cosines of an earlier release (no EXF_CORRELATIONS_FACT) and a layer's matrix of them
+ * has an eigenvalue below 0: joint weights, budgets and stand-ins may explode there. */
+exf_code exf_mean_cosines_tell(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+
 /* ---- the calibration's own text (validation_text.c) ---------------------------------------------------- */
 
 /* What of a validation's text its tables were calibrated on. */
@@ -122,7 +126,14 @@ typedef struct {
 } exf_validate_report;
 
 /* Sentences, one a line. */
-typedef enum { EXF_WORDS_VERDICT, EXF_WORDS_STABILITY, EXF_WORDS_CONSTRAINTS, EXF_WORDS_DATA, EXF_WORDS_RECOMMENDATION } exf_words;
+typedef enum {
+    EXF_WORDS_VERDICT,
+    EXF_WORDS_LAYERS,
+    EXF_WORDS_STABILITY,
+    EXF_WORDS_CONSTRAINTS,
+    EXF_WORDS_DATA,
+    EXF_WORDS_RECOMMENDATION
+} exf_words;
 exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Appends why the figures of row i say nothing about serving: "not constrained: ...". */
 void exf_constraint_words(const exf_validation *v, size_t i, exf_text *out);

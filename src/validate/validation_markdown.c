@@ -167,8 +167,8 @@ static void add_layers(const exf_validation *v, exf_text *out)
 
 exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
-    static const exf_words order[] = {EXF_WORDS_VERDICT, EXF_WORDS_STABILITY, EXF_WORDS_CONSTRAINTS, EXF_WORDS_RECOMMENDATION,
-                                      EXF_WORDS_DATA};
+    static const exf_words order[] = {EXF_WORDS_VERDICT,    EXF_WORDS_LAYERS,         EXF_WORDS_STABILITY,
+                                      EXF_WORDS_CONSTRAINTS, EXF_WORDS_RECOMMENDATION, EXF_WORDS_DATA};
     exf_code rc;
     const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM);
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) EXF_TRY(add_list(r, order[i], out, err));

@@ -296,6 +296,7 @@ static exf_code add_findings(exf_jw *w, const exf_validate_report *r, exf_err *e
     exf_text summary = {0};
     exf_code rc;
     EXF_TRY(add_sentences(w, "verdict", r, EXF_WORDS_VERDICT, err));
+    EXF_TRY(add_sentences(w, "worse_layers", r, EXF_WORDS_LAYERS, err));
     EXF_TRY(add_sentences(w, "stability", r, EXF_WORDS_STABILITY, err));
     EXF_TRY(add_sentences(w, "not_constrained", r, EXF_WORDS_CONSTRAINTS, err));
     EXF_TRY(add_recommendation(w, r, err));

@@ -396,6 +396,7 @@ static exf_code add_around(const exf_validate_report *r, exf_text *before, exf_t
 {
     exf_code rc;
     EXF_TRY(add_words(r, EXF_WORDS_VERDICT, 6, before, err));
+    EXF_TRY(add_words(r, EXF_WORDS_LAYERS, 4, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_STABILITY, 4, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_CONSTRAINTS, 3, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_RECOMMENDATION, 12, after, err));

@@ -4,8 +4,10 @@
 
 #include "artifact/data.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/names.h"
+#include "kernels/linear/symmetric.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -232,5 +234,33 @@ exf_code exf_solve_command_check(const exf_tables *t, const char *path, const ex
                       m.budgets.len ? ", budgets=" : "", m.budgets.len ? m.budgets.s : "", m.projectors.s);
 out:
     for (size_t i = 0; i < N_TEXTS; i++) exf_text_free(texts[i]);
+    return rc;
+}
+
+/* ---- tables of earlier releases ---------------------------------------------------------------------- */
+
+exf_code exf_mean_cosines_tell(const exf_tables *t, const char *path, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    double *m = NULL, least = 0;
+    int below = 0, worst = 0;
+    exf_code rc = EXF_OK;
+    if (!t->cosine || exf_tables_valid_correlations(t)) return EXF_OK;
+    EXF_TRY(exf_mem_new(&m, e * e, sizeof *m, "correlations", err));
+    for (int l = 0; l < t->n_layers; l++) {
+        double value;
+        for (size_t i = 0; i < e * e; i++) m[i] = (double)t->cosine[(size_t)l * e * e + i];
+        EXF_TRY(exf_symmetric_least(&value, m, (int)e, err));
+        below += value < 0;
+        if (value >= least) continue;
+        least = value;
+        worst = l;
+    }
+    if (below)
+        exf_log_warn("%s: an earlier release compiled it: in %d of %d layers the mean cosines are no correlation matrix (least "
+                     "eigenvalue %.2f, layer %d), so that joint weights, budgets and stand-ins may do harm there; exfold-solve on "
+                     "the same statistics mends it", path, below, t->n_layers, least, (int)t->layer_number[worst]);
+out:
+    exf_mem_free(m);
     return rc;
 }

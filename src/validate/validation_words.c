@@ -264,6 +264,25 @@ static void add_lost(const exf_validate_report *r, exf_text *out)
     if (n) exf_text_appendf(out, "\n");
 }
 
+/* Adds the variants of which a layer's output error is far above that of the plain fold of their P or D: weights that explode in
+ * one layer may cost little KL on one text and much on another. */
+static void add_worse_layers(const exf_validate_report *r, exf_text *out)
+{
+    enum { NAMED = 3 };
+    const exf_validation *v = r->of.v;
+    size_t n = 0;
+    for (size_t i = 1; r->row && i < v->n_variants; i++) {
+        int l = 0;
+        if (exf_worst_layer(&l, v, r->row, i) < EXF_WORSE_LAYER || n++ >= NAMED) continue;
+        exf_text_appendf(out, "%s%s in layer %d (%.3f, %s %.3f)",
+                         n > 1 ? ", " : "The output of one layer is 1.5 times as wrong as in the plain fold, or more: ",
+                         v->variant[i].name, v->variant[i].layer[l].layer, v->variant[i].layer[l].output_error,
+                         v->variant[r->row[i].twin].name, v->variant[r->row[i].twin].layer[l].output_error);
+    }
+    if (n > NAMED) exf_text_appendf(out, " and %zu more", n - NAMED);
+    if (n) exf_text_appendf(out, "\n");
+}
+
 exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err)
 {
     exf_code rc;
@@ -272,6 +291,7 @@ exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_t
         if (r->verdict) exf_verdict_words(r->of.v, r->verdict, out);
         if (r->verdict) add_lost(r, out);
         break;
+    case EXF_WORDS_LAYERS: add_worse_layers(r, out); break;
     case EXF_WORDS_STABILITY: add_stability(r, out); break;
     case EXF_WORDS_CONSTRAINTS: add_constraints(r->of.v, out); break;
     case EXF_WORDS_DATA: add_data(r, out); break;
