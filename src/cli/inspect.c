@@ -79,6 +79,11 @@ static int has_norm_head(const exf_inspection *s)
     return s->layer_explained != NULL;
 }
 
+static int has_correlations(const exf_inspection *s)
+{
+    return s->least_eigenvalue != NULL;
+}
+
 static int has_similarity(const exf_inspection *s)
 {
     return s->similarity != NULL;
@@ -156,6 +161,13 @@ static void show_norm_head(const exf_layer_summary *row)
     printf(" %6" PRIu64, row->by_rms);
 }
 
+static void show_correlations(const exf_layer_summary *row)
+{
+    show_number(9, 2, row->least_eigenvalue);
+    show_number(7, 3, row->cosine_sq);
+    show_number(7, 1, 100 * row->near_copies);
+}
+
 static void show_similarity(const exf_layer_summary *row)
 {
     show_number(8, 3, row->similarity);
@@ -200,6 +212,7 @@ static const column columns[] = {
     {BRIEF, {"   expert norm     ", "       min      max"}, has_counts, show_norm_ends},
     {WHOLE, {"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
     {WHOLE, {"   log norms explained    ", "       share  error by rms"}, has_norm_head, show_norm_head},
+    {WHOLE, {"  mean cosines: least   near", " eigenvalue square copies"}, has_correlations, show_correlations},
     {BRIEF | WHOLE, {" cold", " experts"}, has_counts, show_cold},
     {BRIEF | WHOLE, {"   pairs with vectors", "                     "}, has_vectors, show_vectors},
 };
@@ -387,6 +400,11 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
         exf_jw_real(w, "norms_explained", row->explained);
         exf_jw_real(w, "norms_explained_error", row->explained_error);
         exf_jw_count(w, "norms_by_rms", row->by_rms);
+    }
+    if (!isnan(row->least_eigenvalue)) {
+        exf_jw_real(w, "least_eigenvalue", row->least_eigenvalue);
+        exf_jw_real(w, "median_cosine_sq", row->cosine_sq);
+        exf_jw_real(w, "near_copies", row->near_copies);
     }
     exf_jw_real(w, "norm_min", row->norm_min);
     if (row->layer < 0) exf_jw_int(w, "norm_min_layer", row->layer_min);

@@ -14,7 +14,8 @@ void exf_inspection_free(exf_inspection *s)
 {
     void *all[] = {s->layer_number, s->count, s->expert_count, s->empty_slots, s->norms,  s->coeff,
                    s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors, s->half_scalar[0], s->half_loss[0],
-                   s->explained,    s->layer_explained, s->layer_error};
+                   s->explained,    s->layer_explained, s->layer_error,
+                   s->least_eigenvalue, s->median_cosine_sq, s->near_copies};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
     for (int i = 0; i < s->n_pools; i++) {
         exf_mem_free(s->pool[i].members);
@@ -65,6 +66,9 @@ void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
     TAKE(explained, norm_head.explained);
     TAKE(layer_explained, norm_head.layer_explained);
     TAKE(layer_error, norm_head.layer_error);
+    TAKE(least_eigenvalue, least_eigenvalue);
+    TAKE(median_cosine_sq, median_cosine_sq);
+    TAKE(near_copies, near_copies);
     TAKE(pool, pool);
     TAKE(budget, budget);
 #undef TAKE
@@ -150,7 +154,8 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
         {s->half_scalar[0], e * e * sizeof(float)},     {s->half_scalar[1], e * e * sizeof(float)},
         {s->half_loss[0], e * e * sizeof(float)},       {s->half_loss[1], e * e * sizeof(float)},
         {s->explained, e * sizeof *s->explained},       {s->layer_explained, sizeof *s->layer_explained},
-        {s->layer_error, sizeof *s->layer_error},
+        {s->layer_error, sizeof *s->layer_error},       {s->least_eigenvalue, sizeof *s->least_eigenvalue},
+        {s->median_cosine_sq, sizeof *s->median_cosine_sq}, {s->near_copies, sizeof *s->near_copies},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
     for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];
@@ -321,11 +326,25 @@ static void sum_up_head(const span *x, exf_layer_summary *row)
     for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->by_rms += s->explained[i] == 0;
 }
 
+/* Layers together have the least eigenvalue and the means of the others. */
+static void sum_up_correlations(const span *x, exf_layer_summary *row)
+{
+    const exf_inspection *s = x->s;
+    row->least_eigenvalue = HUGE_VAL;
+    row->cosine_sq = row->near_copies = 0;
+    for (size_t l = x->first; l < x->first + x->n; l++) {
+        row->least_eigenvalue = fmin(row->least_eigenvalue, (double)s->least_eigenvalue[l]);
+        row->cosine_sq += (double)s->median_cosine_sq[l] / (double)x->n;
+        row->near_copies += (double)s->near_copies[l] / (double)x->n;
+    }
+}
+
 static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
     *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .stable = none,
-                               .cost = none, .explained = none, .explained_error = none, .norm_min = none, .norm_max = none,
+                               .cost = none, .explained = none, .explained_error = none, .least_eigenvalue = none,
+                               .cosine_sq = none, .near_copies = none, .norm_min = none, .norm_max = none,
                                .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
     for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
@@ -333,6 +352,7 @@ static void sum_up(const span *x, exf_layer_summary *row)
     if (x->s->loss) sum_up_losses(x, row);
     if (x->s->half_loss[0]) sum_up_stability(x, row);
     if (x->s->layer_explained) sum_up_head(x, row);
+    if (x->s->least_eigenvalue) sum_up_correlations(x, row);
     row->similarity = mean_observed(x, x->s->similarity);
     row->aligned = mean_observed(x, x->s->aligned);
     sum_up_norms(x, row);

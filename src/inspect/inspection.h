@@ -26,6 +26,7 @@ typedef struct {
     float *aligned;           /* [L, E, E] the same after the pair's own scalar */
     float *explained;         /* [L, E] as in tables.h: share of the variance of an expert's log norms; 0: it goes by its rms */
     float *layer_explained, *layer_error; /* [L] as in tables.h */
+    float *least_eigenvalue, *median_cosine_sq, *near_copies; /* [L] as in tables.h */
     uint64_t *vectors;        /* [L] pairs with vectors; a basis only, whose counts and norms say nothing */
     exf_static_pool *pool;           /* tables only */
     int n_pools;
@@ -103,6 +104,8 @@ typedef struct {
     double cost;             /* what the targets of one half of the text cost on the other (exf_choice_cost) */
     double explained, explained_error; /* share of the variance of log norms that the norm head explains; all layers: means */
     uint64_t by_rms;         /* experts whose norm it does not predict */
+    double least_eigenvalue; /* of the matrix of mean cosines; all layers: the least */
+    double cosine_sq, near_copies; /* median squared cosine of a pair, share of pairs' tokens in near copies; all layers: means */
     double similarity, aligned; /* means over observed pairs (exf_geometry) */
     double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
     int expert_min, expert_max; /* whose; all layers together: */

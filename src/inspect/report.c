@@ -131,6 +131,9 @@ static void add_row(exf_report *r, const exf_layer_summary *row)
     for (int i = 0; i < 3; i++) add_value(r, row->best[i], 3);
     add_value(r, row->similarity, 3);
     add_value(r, row->aligned, 3);
+    add_value(r, row->least_eigenvalue, 2);
+    add_value(r, row->cosine_sq, 3);
+    add_value(r, 100 * row->near_copies, 1);
     if (isnan(row->norm_min))
         exf_report_addf(r, "<td>\xe2\x80\x93</td><td>\xe2\x80\x93</td>");
     else if (row->layer < 0)
@@ -148,10 +151,12 @@ static void add_layers(exf_report *r)
 r, "<thead><tr><th rowspan=\"2\" scope=\"col\">layer</th><th rowspan=\"2\" scope=\"col\">pairs seen, %%</th>"
 "<th colspan=\"3\" scope=\"colgroup\">tokens of a pair</th><th colspan=\"2\" scope=\"colgroup\">loss</th>"
 "<th colspan=\"3\" scope=\"colgroup\">best target's loss</th><th colspan=\"2\" scope=\"colgroup\">similarity</th>"
+"<th colspan=\"3\" scope=\"colgroup\">mean cosines</th>"
 "<th colspan=\"2\" scope=\"colgroup\">expert norm (expert)</th><th rowspan=\"2\" scope=\"col\">cold</th></tr>\n"
 "<tr><th scope=\"col\">25 %%</th><th scope=\"col\">50 %%</th><th scope=\"col\">75 %%</th><th scope=\"col\">median</th>"
 "<th scope=\"col\">&lt; 0.5, %%</th><th scope=\"col\">25 %%</th><th scope=\"col\">50 %%</th><th scope=\"col\">75 %%</th>"
-"<th scope=\"col\">raw</th><th scope=\"col\">aligned</th><th scope=\"col\">least</th><th "
+"<th scope=\"col\">raw</th><th scope=\"col\">aligned</th><th scope=\"col\">least eigenvalue</th>"
+"<th scope=\"col\">median square</th><th scope=\"col\">near copies, %%</th><th scope=\"col\">least</th><th "
 "scope=\"col\">largest</th></tr></thead>\n<tbody>\n");
     for (int l = 0; l < r->s->n_layers; l++) add_row(r, &r->rows[l]);
     exf_report_addf(r, "</tbody>\n<tfoot>\n");
