@@ -33,7 +33,7 @@ static int record(exf_record *r)
 {
     const int32_t length = TOKENS, ids[TOKENS] = {11, 12, 13, 14, 15};
     char digest[65];
-    int is_there, code = exf_record_begin(r, 1, &length, ids, NULL, &is_there, message, sizeof message);
+    int is_there, code = exf_record_begin(r, 1, &length, ids, NULL, NULL, &is_there, message, sizeof message);
     for (int token = 0; !code && !is_there && token < TOKENS; token++)
         for (int layer = 0; !code && layer < LAYERS; layer++) code = add_token(r, layer, token);
     if (!code && !is_there) code = exf_record_end(r, message, sizeof message);

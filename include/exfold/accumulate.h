@@ -89,9 +89,11 @@ typedef struct {
 uint64_t exf_record_memory(int n_layers, int n_experts);
 int exf_record_open(exf_record **out, const exf_record_options *o, char *message, size_t message_size);
 /* lengths [n], all at least 1; ids: the sequences' tokens one after the other; domains: of which domains they are, "NAME: 3
- * sequences, 60 tokens; NAME: ...", or NULL.  *is_there: 1 if the part was recorded before and is left out. */
-int exf_record_begin(exf_record *r, size_t n, const int32_t *lengths, const int32_t *ids, const char *domains, int *is_there,
-                     char *message, size_t message_size);
+ * sequences, 60 tokens; NAME: ...", or NULL.  documents: 32 bytes for each sequence that identify its document, near copies being
+ * one, by which the halves of the data are dealt; NULL: each sequence is a document.  *is_there: 1 if the part was recorded before
+ * and is left out. */
+int exf_record_begin(exf_record *r, size_t n, const int32_t *lengths, const int32_t *ids, const char *domains,
+                     const unsigned char (*documents)[32], int *is_there, char *message, size_t message_size);
 int exf_record_add(exf_record *r, const exf_record_block *b, char *message, size_t message_size);
 /* Returns how many rows of the part are missing, over all layers. */
 uint64_t exf_record_missing(const exf_record *r);

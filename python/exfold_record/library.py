@@ -65,7 +65,7 @@ class Text:
             ids, self.lengths, domains, self.documents = (f.get_tensor(name) for name in names)
         self.ids = numpy.split(ids.astype(numpy.int32), numpy.cumsum(self.lengths)[:-1])
         self.domains = [facts[f"domain.{d}"] for d in domains]
-        added_up = ("data.sequences", "data.tokens", "data.domains")  # by the library, over parts
+        added_up = ("data.sequences", "data.tokens", "data.domains", "data.documents")  # by the library, over parts
         self.facts = {k: v for k, v in facts.items() if k not in added_up and not k.startswith("domain.")}
         of_part = (numpy.cumsum(self.lengths) - 1) // part_tokens
         self.parts = [numpy.flatnonzero(of_part == p) for p in numpy.unique(of_part)]
@@ -111,11 +111,12 @@ class Recording:
         """Begins a part of a text; returns True if it was recorded before."""
         lengths = numpy.ascontiguousarray(text.lengths[part], dtype=numpy.int32)
         ids = numpy.concatenate([text.ids[i] for i in part])
+        documents = numpy.ascontiguousarray(text.documents[part])
         names, there = [text.domains[i] for i in part], ctypes.c_int()
         domains = "; ".join(f"{name}: {names.count(name)} sequences, {sum(n for n, x in zip(lengths, names) if x == name)} tokens"
                             for name in dict.fromkeys(names))
         self.call("exf_record_begin", self.handle, ctypes.c_size_t(len(part)), P(lengths.ctypes.data), P(ids.ctypes.data),
-                  domains.encode(), ctypes.byref(there))
+                  domains.encode(), P(documents.ctypes.data), ctypes.byref(there))
         return bool(there.value)
 
     def add(self, layer, sequence, position, ids, weights, outputs, stream_sq=None):

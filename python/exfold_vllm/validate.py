@@ -118,7 +118,7 @@ def student(df):
 
 def summed(rows, documents, original, whole=True):
     """The members of a row of validation.json; documents are the units of standard errors."""
-    of_row = numpy.unique(documents, return_inverse=True)[1]
+    of_row = numpy.unique(documents, axis=0, return_inverse=True)[1].reshape(-1)
     clusters, unit = of_row.max() + 1, numpy.repeat(of_row, [x.shape[1] for x in rows])
     n = numpy.bincount(unit, minlength=clusters)
     kl, nll, top = numpy.concatenate(rows, 1)
@@ -208,7 +208,7 @@ def measure(o, text, facts, decodes):
     lines = [f"   {r['name']:<36} KL {r['kl_mean']:.5f} ± {r['kl_half_width']:.5f}  PPL {r['ppl']:.3f}" for r in rows]
     import vllm
     return {"schema": "exfold-validation/1", "verdict": [], "stability": [], "not_constrained": [], "data": [data],
-            "summary": "\n".join([*lines, "", data, ""]), "clusters": {"by": "document", "n": len(set(text.documents.tolist()))}, "best_pools": [],
+            "summary": "\n".join([*lines, "", data, ""]), "clusters": {"by": "document", "n": len(numpy.unique(text.documents, axis=0))}, "best_pools": [],
             "variants": rows, "provenance": {"tables_digest": facts.get("tables_digest"), "validate.engine": f"vllm {vllm.__version__}",
                                              "validate.program": "exfold_vllm.validate", "model.family": facts["model.family"],
                                              "data.tokens_digest": text.facts["data.tokens_digest"]}}

@@ -20,7 +20,7 @@ static int is_known(const char *key)
     static const char *const group[] = {"model.", "data.", "tokenizer.", "capture.", EXF_SETTING};
     static const char *const ours[] = {"model.weights", "model.architecture", "capture.program", "capture.version",
                                        "capture.commit", "capture.numbers", "capture.backend", "data.sequences", "data.domains",
-                                       "data.shard"};
+                                       EXF_DOCUMENTS_FACT, "data.shard"};
     int is = 0;
     for (size_t i = 0; i < sizeof group / sizeof *group; i++) is |= exf_starts_with(key, group[i]);
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) is &= !exf_starts_with(key, ours[i]);
@@ -237,8 +237,8 @@ out:
     return rc;
 }
 
-int exf_record_begin(exf_record *r, size_t n, const int32_t *lengths, const int32_t *ids, const char *domains, int *is_there,
-                     char *message, size_t size)
+int exf_record_begin(exf_record *r, size_t n, const int32_t *lengths, const int32_t *ids, const char *domains,
+                     const unsigned char (*documents)[32], int *is_there, char *message, size_t size)
 {
     exf_err e;
     exf_err *err = &e;
@@ -252,6 +252,8 @@ int exf_record_begin(exf_record *r, size_t n, const int32_t *lengths, const int3
     }
     EXF_TRY(exf_mem_grow(&r->part, &r->cap_parts, r->n_parts + 1, sizeof *r->part, "parts", err));
     EXF_TRY(list_part(r, &part, n, lengths, ids, err));
+    if (documents) EXF_TRY(exf_mem_new(&part.sequences.document, n, sizeof *documents, "documents", err));
+    if (documents) memcpy(part.sequences.document, documents, n * sizeof *documents);
     EXF_TRY(exf_provenance_copy(&r->part_facts, &r->facts, err));
     if (domains) EXF_TRY(exf_provenance_add(&r->part_facts, err, "data.domains", "%s", domains));
     EXF_TRY(find_part(r, &part, is_there, err));

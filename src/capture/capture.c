@@ -200,7 +200,7 @@ exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *
     exf_st_meta *meta = NULL;
     exf_text *keys = NULL;
     int32_t *lengths = NULL, *domains = NULL;
-    int64_t *documents = NULL;
+    unsigned char (*documents)[32] = NULL;
     size_t n = c->n_sequences, n_meta = 0;
     exf_code rc;
     EXF_TRY(exf_capture_data_facts(&facts, c, request, err));
@@ -219,13 +219,13 @@ exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *
     for (size_t i = 0; i < n; i++) {
         lengths[i] = c->sequence[i].n_tokens;
         domains[i] = c->sequence[i].domain;
-        documents[i] = c->sequence[i].document;
+        memcpy(documents[i], c->sequence[i].group_sha256, sizeof *documents);
     }
     const exf_tensor tensors[] = {
         {.name = "token_ids", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)c->n_tokens}, .data = c->ids},
         {.name = "sequence_lengths", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = lengths},
         {.name = "sequence_domains", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)n}, .data = domains},
-        {.name = "sequence_documents", .dtype = EXF_DT_I64, .rank = 1, .shape = {(int64_t)n}, .data = documents}};
+        {.name = "sequence_documents", .dtype = EXF_DT_U8, .rank = 2, .shape = {(int64_t)n, 32}, .data = documents}};
     rc = exf_st_write(target, force, tensors, sizeof tensors / sizeof *tensors, meta, n_meta, NULL, err);
 out:
     for (size_t i = 0; keys && i < c->n_domains; i++) exf_text_free(&keys[i]);

@@ -45,8 +45,8 @@ exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf
 exf_code exf_capture_data_facts(exf_provenance *p, const exf_corpus *c, const exf_corpus_request *request,
                                 exf_err *err) EXF_CHECKED;
 /* Writes a corpus for programs that run its model elsewhere, one .safetensors: token_ids [T] I32, and of each sequence [N]
- * sequence_lengths I32, sequence_domains I32 and sequence_documents I64; its metadata are the facts about data, the settings by
- * which tables are to be solved, and the name of domain i as "domain.<i>". */
+ * sequence_lengths I32, sequence_domains I32 and sequence_documents U8 [N, 32], an identity; its metadata are the facts about data,
+ * the settings by which tables are to be solved, and the name of domain i as "domain.<i>". */
 exf_code exf_capture_write_ids(const char *target, int force, const exf_corpus *c, const exf_corpus_request *request,
                                const exf_provenance *settings, exf_err *err) EXF_CHECKED;
 /* Adds those without the facts about data. */

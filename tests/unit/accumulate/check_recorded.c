@@ -80,7 +80,7 @@ static int begin(exf_record *r, int first, int n)
 {
     int there, row = 0;
     for (int i = 0; i < first; i++) row += seq_length[i];
-    ck_ok(said(exf_record_begin(r, (size_t)n, seq_length + first, ids + row, NULL, &there, message,
+    ck_ok(said(exf_record_begin(r, (size_t)n, seq_length + first, ids + row, NULL, NULL, &there, message,
                                 sizeof message)), e);
     return there;
 }
@@ -241,10 +241,11 @@ START_TEST(what_cannot_be_is_refused)
     ck_fails(said(exf_record_close(r, NULL, message, sizeof message)), EXF_USAGE, e, "x.h5");
     ck_assert_int_eq(begin(r, 0, 1), 0);
     record(r, 0, 1, IN_ORDER, 64);
-    ck_fails(said(exf_record_begin(r, 2, seq_length, ids, NULL, &there, message, sizeof message)), EXF_USAGE, e, "0 30");
+    ck_fails(said(exf_record_begin(r, 2, seq_length, ids, NULL, NULL, &there, message, sizeof message)), EXF_USAGE, e, "0 30");
     exf_record_free(r);
     r = opened(exf_scratch("x.h5"), "another engine");
-    ck_fails(said(exf_record_begin(r, 1, seq_length, ids, NULL, &there, message, sizeof message)), EXF_MODEL, e, "capture.engine");
+    ck_fails(said(exf_record_begin(r, 1, seq_length, ids, NULL, NULL, &there, message, sizeof message)), EXF_MODEL, e,
+             "capture.engine");
     exf_record_free(r);
     ck_assert_int_eq(is_file(exf_scratch("x.h5")), 0);
 }
@@ -317,7 +318,7 @@ static exf_code record_short(exf_err *err)
     for (int i = 0; i < 30; i++) order[i] = i;
     unlink(exf_scratch("a.h5"));
     EXF_TRY(open_recording(&r, exf_scratch("a.h5"), "an engine", err));
-    code = exf_record_begin(r, 1, seq_length, ids, NULL, &there, message, sizeof message);
+    code = exf_record_begin(r, 1, seq_length, ids, NULL, NULL, &there, message, sizeof message);
     for (int layer = 0; !code && !there && layer < LAYERS; layer++) code = add(r, layer, order, 30, 0);
     if (!code && !there) code = exf_record_end(r, message, sizeof message);
     if (!code) code = exf_record_close(r, NULL, message, sizeof message);
