@@ -194,7 +194,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)TMPDIR=$(if $(wildcard /dev/shm),/dev/shm,$${TMPDIR:-/tmp}) $(CHECKS_CUDA) check_cuda_released
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE)
+check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE) $(BUILD)/bench/make_checkpoint
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh tests/cli/cases/* tests/bad/*.cases
 
 ## check-ranks: runs of several processes under mpirun (tests/cli/ranks); a build without MPI says so and passes

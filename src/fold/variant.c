@@ -381,6 +381,8 @@ static exf_code check_options(const exf_variant *v, exf_err *err)
         {v->prefill == EXF_PREFILL_SKIP && v->tau == 0 && !v->skip_budget,
          "skip needs a threshold above 0, as in skip1:tau=0.1, or a budget of the tables, as in skip0:budget=4"},
         {v->skip_budget && (v->tau != 0 || v->sensitivity), "skip's budget has its own tau and factor"},
+        {folds && v->budget == EXF_BUDGET_TOKEN && p->ridge != 0 && p->ridge != EXF_FOLD_RIDGE,
+         "the lambda of a budget was solved with a ridge of 0.01; with another the mean would not be the budget"},
         {folds && v->sensitivity && v->budget != EXF_BUDGET_TOKEN, "sensitivity is of budget=token alone"},
         {folds && v->budget && (!joint || p->rank || p->rescale),
          "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"},
@@ -402,10 +404,15 @@ static exf_code check_options(const exf_variant *v, exf_err *err)
     return EXF_OK;
 }
 
+int exf_variant_folds(int n_experts, int top_k)
+{
+    return n_experts >= EXF_FOLD_MIN_E && n_experts <= EXF_FOLD_MAX_E && top_k <= EXF_FOLD_MAX_K;
+}
+
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)
 {
     int keep = v->prefill_options.keep, pool = v->decode_options.pool;
-    if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || top_k > EXF_FOLD_MAX_K)
+    if (!exf_variant_folds(n_experts, top_k))
         return exf_fail(err, EXF_MODEL,
                         "variant \"%s\": folding takes %d to %d experts and at most %d per token, the model has %d and runs %d",
                         v->name, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K, n_experts, top_k);

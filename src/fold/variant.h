@@ -87,6 +87,8 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* Parses the text as the runtime (NULL: any) runs it: the runtime's own options are set unless the text says otherwise. */
 exf_code exf_variant_parse_on(const struct exf_runtime *runtime, exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
+/* Returns 1 if models of so many experts, and so many per token, can be folded. */
+int exf_variant_folds(int n_experts, int top_k);
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;

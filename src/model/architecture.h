@@ -126,6 +126,7 @@ typedef enum {
 typedef struct {
     int n_layers, d_model, vocab; /* d_model = H */
     int tied_embeddings;          /* the head is the embedding */
+    double positions; /* the longest sequence that the model is made for, in tokens; 0: config.json does not say */
     double norm_eps;
     double embed_scale; /* on the embedding; 0: 1 */
     double logit_cap;   /* logits become cap tanh(logit / cap); 0: they stay */

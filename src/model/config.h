@@ -49,7 +49,7 @@ exf_code exf_config_part(const exf_config *c, const char *part, const char *type
 
 /* ---- what families share (config_families.c) --------------------------------- */
 
-/* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */
+/* hidden_size, num_hidden_layers, vocab_size, max_position_embeddings, rms_norm_eps, tie_word_embeddings. */
 exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Experts and top-k, under every spelling; expert width, in the field `width`. */
 exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, const char *width, exf_err *err) EXF_CHECKED;
@@ -89,7 +89,7 @@ exf_code exf_configure_latent_moe(const exf_config *c, exf_architecture *a, exf_
 /* The indexer by which every layer of latent attention chooses tokens, from index_n_heads, index_head_dim and index_topk; sets the
  * trait INDEXED and the dims INDEX_Q, INDEX_HEADS and INDEX_DIM.  Needs a low-rank q. */
 exf_code exf_configure_indexer(const exf_config *c, exf_architecture *a, int interleaved, exf_err *err) EXF_CHECKED;
-/* Derives from the other fields n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers',
+/* Derives from the other fields n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers', the positions that YaRN adds,
  * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */
 void exf_architecture_finish(exf_architecture *a);
 #endif

@@ -12,6 +12,7 @@ exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *
     EXF_TRY(exf_config_int(c, "hidden_size", 1, 1 << 20, &a->d_model, err));
     EXF_TRY(exf_config_int(c, "num_hidden_layers", 1, EXF_MAX_LAYERS, &a->n_layers, err));
     EXF_TRY(exf_config_int(c, "vocab_size", 1, 1 << 24, &a->vocab, err));
+    EXF_TRY(exf_config_real_or(c, "max_position_embeddings", 0, &a->positions, err));
     EXF_TRY(exf_config_real_or(c, "rms_norm_eps", 1e-6, &a->norm_eps, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
     EXF_TRY(exf_config_must_be(c, "hidden_act", "silu", err));
@@ -359,6 +360,9 @@ void exf_architecture_finish(exf_architecture *a)
         a->n_moe_layers += a->is_moe[l];
     }
     a->model_traits |= a->tied_embeddings ? 0 : EXF_T_UNTIED;
+    /* YaRN makes `factor` times the original length of it, whether or not max_position_embeddings counts that already */
+    for (int i = 0; i < EXF_ROPES; i++)
+        if (a->positions > 0 && a->rope[i].yarn) a->positions = fmax(a->positions, a->rope[i].factor * a->rope[i].original_length);
     if (a->residual.streams == 0) a->residual.streams = 1;
     if (a->router.scaling == 0) a->router.scaling = 1;
     if (a->router.n_groups == 0) a->router.n_groups = a->router.top_groups = 1;

@@ -36,7 +36,7 @@ static const exf_opt key_rows[] = {
     {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data",
      "sequences of the run, shared among the sources; 0: as many as the manifest says"},
     {"data.max_tokens", NULL, 0, EXF_OPT_INT, AT(max_tokens), "2048", "1..1048576", "Data",
-     "longest sequence; longer documents are cut into pieces"},
+     "longest sequence; longer documents are cut into pieces; the default is at most the model's positions, more is refused"},
     {"data.min_tokens", NULL, 0, EXF_OPT_INT, AT(min_tokens), "1", "1..1048576", "Data", "shorter pieces are dropped"},
     {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
     {"data.bos", NULL, 0, EXF_OPT_CHOICE, AT(bos), "auto", "auto|always|never", "Data",

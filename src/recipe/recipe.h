@@ -119,6 +119,8 @@ exf_code exf_recipe_refuse(const exf_recipe *r, exf_err *err, const char *fmt, .
 exf_code exf_recipe_read_settings(exf_recipe *r, const char *bytes, size_t len, const char *name, exf_err *err) EXF_CHECKED;
 /* Check what no single key can: required keys, lengths, names of targets. */
 exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Refuses sequences longer than the model's positions (0: unknown); the default length becomes that many, if it is more. */
+exf_code exf_recipe_fit_positions(exf_recipe *r, double positions, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED;
@@ -127,10 +129,12 @@ struct exf_runtime;
 exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
 /* Checks the sizes of decode batches. */
 exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Refuses co-routed pairs of a model that sends a token to one expert alone. */
+exf_code exf_recipe_check_pairs(const exf_recipe *r, int top_k, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* Refuse budgets that no tables of the run could be solved for: of more experts than a token of the model has, or without a sample
  * of routes; by "measured" without its file, or that file without a budget. */
-exf_code exf_recipe_check_budgets(const exf_recipe *r, int top_k, exf_err *err) EXF_CHECKED;
+exf_code exf_recipe_check_budgets(const exf_recipe *r, int n_experts, int top_k, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Makes the solve options; they borrow from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;

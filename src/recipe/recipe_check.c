@@ -4,6 +4,7 @@
 
 #include "export/writer.h"
 #include "fold/runtime.h"
+#include "fold/variant.h"
 #include "solve/solve.h"
 
 #include <stdarg.h>
@@ -61,6 +62,23 @@ exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err)
         !exf_opts_given(r->opts, "data.min_tokens", EXF_OPT_BY_ARGV))
         return exf_recipe_refuse(r, err, "data.max_tokens: %lld is below data.min_tokens, %lld", most, least);
     return exf_recipe_refuse(r, err, "data.min_tokens: %lld is above data.max_tokens, %lld", least, most);
+}
+
+exf_code exf_recipe_fit_positions(exf_recipe *r, double positions, exf_err *err)
+{
+    const char *key = r->validate_max_tokens == r->max_tokens ? "validate.max_tokens" : "data.max_tokens";
+    double longest = (double)r->max_tokens, least = (double)r->min_tokens;
+    if (positions <= 0 || (longest <= positions && least <= positions)) return EXF_OK;
+    if (least > positions)
+        return exf_recipe_refuse(r, err, "data.min_tokens: %.0f tokens a sequence, but %s/config.json has %.0f positions: give "
+                                 "less", least, r->model_path, positions);
+    /* without a recipe file, settings of a recipe's rank are those of a released model */
+    if (exf_opts_given(r->opts, key, r->recipe_file ? EXF_OPT_BY_RECIPE : EXF_OPT_BY_ARGV))
+        return exf_recipe_refuse(r, err, "%s: %.0f tokens a sequence, but %s/config.json has %.0f positions "
+                                 "(max_position_embeddings, or more by YaRN): give %.0f or less", key, longest, r->model_path,
+                                 positions, positions);
+    r->max_tokens = (int64_t)positions;
+    return EXF_OK;
 }
 
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err)
@@ -174,6 +192,13 @@ exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err)
     return refuse_number_twice(r, b, "validate.decode_batch", err);
 }
 
+exf_code exf_recipe_check_pairs(const exf_recipe *r, int top_k, exf_err *err)
+{
+    if (r->pairs == EXF_PAIRS_COMMON_INPUT || top_k > 1 || r->basis_only) return EXF_OK;
+    return exf_recipe_refuse(r, err, "calibrate.pairs: corouted: the model sends a token to %d expert, so that no two are in one "
+                             "token's choice; set calibrate.pairs=common_input", top_k);
+}
+
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -213,13 +238,16 @@ out:
     return rc;
 }
 
-exf_code exf_recipe_check_budgets(const exf_recipe *r, int top_k, exf_err *err)
+exf_code exf_recipe_check_budgets(const exf_recipe *r, int n_experts, int top_k, exf_err *err)
 {
     if (r->basis_only) return EXF_OK;
     for (size_t i = 0; i < r->budgets.n; i++)
         if (r->budgets.item[i] > top_k)
             return exf_recipe_refuse(r, err, "budgets: %lld experts per token, the model has %d", (long long)r->budgets.item[i],
                                      top_k);
+    if (r->budgets.n && !exf_variant_folds(n_experts, top_k))
+        return exf_recipe_refuse(r, err, "budgets: the model has %d experts and runs %d per token, which no fold takes; set "
+                                 "budgets=[]", n_experts, top_k);
     if (!r->budgets.n || r->route_sample > 0) return EXF_OK;
     return exf_recipe_refuse(r, err, "calibrate.route_sample: 0 keeps no routes, from which budgets: %lld%s would be solved; set "
                              "it above 0, or budgets=[]", (long long)r->budgets.item[0], r->budgets.n > 1 ? ", ..." : "");

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "export/writer.h"
-#include "kernels/fold/fold_internal.h"
+#include "fold/variant.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -101,6 +101,7 @@ static exf_code set_general(exf_recipe *r, const exf_model *m, exf_err *err)
     EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "schema", EXF_RECIPE_SCHEMA, origin, err));
     exf_text_appendf(&pools, e >= 4 ? "%d,%d" : "%d", d, e / 4);
     EXF_TRY(set_key(r, "pools", &pools, err));
+    if (m->arch.top_k < 2) EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "calibrate.pairs", "common_input", origin, err));
     exf_text_appendf(&targets, "safetensors");
     for (size_t i = 0; exf_writer_at(i); i++)
         if (is_default_target(exf_writer_at(i), r, m)) exf_text_appendf(&targets, ",%s", exf_writer_at(i)->name);
@@ -117,13 +118,14 @@ out:
 }
 
 /* Sets budgets of a half and a quarter of the experts per token, unless the settings have some, or they cannot be solved: with
- * more routes than a fold takes, or without a sample of routes. */
+ * sizes that no fold takes, or without a sample of routes. */
 static exf_code set_budgets(exf_recipe *r, const exf_model *m, exf_err *err)
 {
     int k = m->arch.top_k;
     exf_text budgets = {0};
     exf_code rc = EXF_OK;
-    if (k < 2 || k > EXF_FOLD_MAX_K || !r->route_sample || exf_opts_given(r->opts, "budgets", EXF_OPT_BY_RECIPE)) return EXF_OK;
+    int solvable = k >= 2 && exf_variant_folds(m->arch.n_experts, k) && r->route_sample;
+    if (!solvable || exf_opts_given(r->opts, "budgets", EXF_OPT_BY_RECIPE)) return EXF_OK;
     exf_text_appendf(&budgets, k >= 4 ? "%d,%d" : "%d", k / 2, k / 4);
     rc = set_key(r, "budgets", &budgets, err);
     exf_text_free(&budgets);
@@ -145,7 +147,8 @@ exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **rele
     } else {
         EXF_TRY(set_general(r, m, err));
     }
-    rc = set_budgets(r, m, err);
+    EXF_TRY(set_budgets(r, m, err));
+    if (!r->moe_inputs) rc = exf_recipe_fit_positions(r, m->arch.positions, err);
 out:
     exf_text_free(&text);
     exf_model_close(m);

@@ -157,7 +157,7 @@ exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err)
                     ranks);
 }
 
-exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
+exf_code exf_session_open(exf_session *s, exf_recipe *r, const char *layers, exf_err *err)
 {
     exf_err ignored;
     exf_code rc;
@@ -172,6 +172,7 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
         EXF_TRY(open_recording(s, r, layers, err));
     } else {
         EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
+        EXF_TRY(exf_recipe_fit_positions(r, s->model->arch.positions, err));
         EXF_TRY(open_corpus(s, r, err));
         EXF_TRY(exf_session_agree(s, r, err));
     }

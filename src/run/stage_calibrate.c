@@ -346,8 +346,9 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
         goto out;
     }
     r->compute = s->compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
+    EXF_TRY(exf_recipe_check_pairs(r, s->model->arch.top_k, err));
     EXF_TRY(exf_recipe_check_pools(r, s->model->arch.n_experts, err));
-    EXF_TRY(exf_recipe_check_budgets(r, s->model->arch.top_k, err));
+    EXF_TRY(exf_recipe_check_budgets(r, s->model->arch.n_experts, s->model->arch.top_k, err));
     c.options.bare_router += c.options.bare_router && s->model->arch.router.renormalise;
     if (!r->basis_only && !r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_export_model_check(r, s->model, err));

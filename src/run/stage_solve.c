@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "fold/variant.h"
 #include "solve/solve.h"
 #include "validate/validation.h"
 
@@ -109,6 +110,11 @@ exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err
         exf_log_info("the text is enough: targets that half of its %lld tokens chooses lose %.1f %% more on the other half than "
                      "its own (at most %.0f %%); both choose the same for %.1f %% of the traffic", (long long)t->shape.n_tokens,
                      100 * more, 100 * EXF_CHOICE_COST, 100 * share);
+    if (!exf_variant_folds((int)t->shape.n_experts, (int)t->shape.top_k)) {
+        exf_log_info("next: no fold takes a model of %lld experts and %lld per token; look at the tables with: exfold-inspect "
+                     "report %s -o report.html", (long long)t->shape.n_experts, (long long)t->shape.top_k, path);
+        return EXF_OK;
+    }
     exf_log_info("next: what they are worth is told by other text: exfold-validate --model DIR --tables %s --text FILE "
                  "--limit kl=0.05", path);
     return EXF_OK;

@@ -337,23 +337,25 @@ static double distance_of(const exf_budget *b, const exf_budget_price *p)
     return fabs(p->mean - b->budget);
 }
 
-/* Leaves out a budget that no lambda reaches where the sample is all of the text: then there is too little of it.  Where the
- * sample is a part of the text, the recipe asked for too small a one. */
-static exf_code check_reached(const exf_budget_inputs *b, exf_budget *to, exf_tables *t, exf_err *err)
+/* Leaves out, with a warning that says why, a budget that no lambda reaches: the tables do without it.  Between neighbouring
+ * lambdas the mean of n tokens moves by K / n at most where each token changes at its own: nearer than that, too few tokens were
+ * sampled; further, many change at once, as where experts are equal or an expert puts out 0, and no sample helps. */
+static void check_reached(const exf_budget_inputs *b, exf_budget *to, exf_tables *t)
 {
     exf_budget_price mean = exf_budget_price_of(to, 0), found = to->predicted.kept ? to->predicted : mean;
-    size_t least = b->n[0];
+    size_t least = b->n[0], all = 0;
     if (distance_of(to, &mean) > distance_of(to, &found)) found = mean;
-    for (int l = 1; l < b->n_layers; l++) least = b->n[l] < least ? b->n[l] : least;
-    if (distance_of(to, &found) <= 0.01 * to->budget) return EXF_OK;
-    if ((int64_t)least < t->shape.n_tokens)
-        return exf_fail(err, EXF_NUMERIC,
-                        "budgets: %g experts per token by \"%s\": the nearest mean is %g with %zu sampled tokens a layer; raise "
-                        "calibrate.route_sample", to->budget, to->rule, found.mean, least);
-    exf_log_warn("budget of %g experts per token by %s is left out: of the %zu tokens of text the nearest mean is %g; calibrate on "
-                 "more", to->budget, to->rule, least, found.mean);
+    if (distance_of(to, &found) <= 0.01 * to->budget) return;
+    for (int l = 0; l < b->n_layers; l++) {
+        least = b->n[l] < least ? b->n[l] : least;
+        all += b->costless[l] ? 0 : b->n[l];
+    }
+    const char *why = distance_of(to, &found) > (double)b->top_k / (double)all
+                          ? "many tokens go over at once, as where experts are equal or put out 0, which more of them do not change"
+                      : (int64_t)least < t->shape.n_tokens ? "raise calibrate.route_sample" : "calibrate on more";
+    exf_log_warn("budget of %g experts per token by %s is left out: of %zu tokens a layer the nearest mean is %g; %s", to->budget,
+                 to->rule, least, found.mean, why);
     exf_budgets_remove(t, to);
-    return EXF_OK;
 }
 
 static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *rule, exf_tables *t,
@@ -371,7 +373,7 @@ static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options
         EXF_TRY(exf_budgets_add_predicted(t, to, err));
         find_price(&(search){b, to, 1, &to->predicted});
     }
-    rc = check_reached(b, to, t, err);
+    check_reached(b, to, t);
 out:
     return rc;
 }

@@ -12,7 +12,7 @@ static const char *const device_fold_texts[] = {
     "P2:projector=joint",
     "P1:projector=joint,ridge=0", "P2:projector=joint,ridge=0.3,rank=score", "P2:max_loss=0.4", "P1:max_loss=0.2,rescale=sum",
     "P2:rescale=l2", "P2:projector=joint,rescale=sum", "P1:confidence=on", "P2:confidence=on,max_loss=0.5,rescale=l2",
-    "P2:projector=joint,layer=3", "P1:budget=token", "P2:budget=token,sensitivity=measured,ridge=0.1", "P2:budget=topp",
+    "P2:projector=joint,layer=3", "P1:budget=token", "P2:budget=token,sensitivity=measured,ridge=0.01", "P2:budget=topp",
     "P2:loss=frobenius,rank=score,confidence=on", "D1", "D2", "D4", "D5", "D2:fold=drop", "D2:fold=renorm", "D3:rank=energy",
     "D3:rank=score", "D2:projector=layer", "D3:projector=global", "D2:projector=joint", "D3:projector=joint,rank=energy,ridge=0.2",
     "D1:fallback=first", "D2:rank=score,loss=frobenius,max_loss=0.3,fallback=first", "D2:max_loss=0.3", "D2:pool=static",

@@ -16,7 +16,7 @@ static const char *const texts[] = {
     "P1:rescale=sum,rank=norm", "P2:projector=joint,rescale=sum", "P1:confidence=on", "P2:confidence=on,max_loss=0.5,rescale=l2",
     "P2:projector=diagonal", "P1:projector=lowrank2,rank=score",
     "top1", "top2", "top1:drop", "top2:drop", "top2:renorm", "random1", "random2", "random2:seed=7,rank=score",
-    "P1:budget=token", "P2:budget=token,sensitivity=output", "P2:budget=token,sensitivity=measured,ridge=0.1", "P2:budget=topp",
+    "P1:budget=token", "P2:budget=token,sensitivity=output", "P2:budget=token,sensitivity=measured,ridge=0.01", "P2:budget=topp",
     "P1:budget=topp,ridge=0", "skip1:tau=0.3", "skip2:tau=0.4,factor=output", "skip1:tau=0.2,factor=measured",
     "skip0:tau=0.35", "skip0:budget=2", "skip1:tau=0.1,factor=skip",
     /* decode */

@@ -128,9 +128,9 @@ START_TEST(prefill_spellings)
     P("P4:projector=diagonal,max_loss=0.5", 4,
       (v.prefill_projector = exf_projector_find("diagonal"), v.prefill_options.max_loss = 0.5f));
     P("P4:budget=token", 4, (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOKEN));
-    P("P4:sensitivity=measured,budget=token,ridge=0.5", 4,
+    P("P4:sensitivity=measured,budget=token,ridge=0.01", 4,
       (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOKEN, v.sensitivity = EXF_SENSITIVITY_MEASURED,
-       v.prefill_options.ridge = 0.5f));
+       v.prefill_options.ridge = EXF_FOLD_RIDGE));
     P("P4:layer=0", 4, v.only_layer = 1);
     P("P4:budget=topp,projector=joint", 4, (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOP_P));
     MEANS(prefill, "skip2:tau=0.25", EXF_PREFILL_SKIP, 2, (v.tau = 0.25, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
@@ -527,6 +527,8 @@ START_TEST(options_that_would_be_ignored)
             "takes no fold, no max_loss and no other projector");
     refused("D8:targets=router,weights=gate,ridge=0.1",
             "variant \"D8:targets=router,weights=gate,ridge=0.1\": ridge is of weights=joint alone");
+    refused("P4:budget=token,ridge=0.1", "variant \"P4:budget=token,ridge=0.1\": the lambda of a budget was solved with a ridge of "
+            "0.01; with another the mean would not be the budget");
     refused("P4:ridge=0.1", "variant \"P4:ridge=0.1\": ridge is of projector=joint alone");
     refused("D8:ridge=0.1,projector=layer", "variant \"D8:ridge=0.1,projector=layer\": ridge is of projector=joint alone");
     refused("P4:projector=joint+D8:ridge=0.1", "variant \"P4:projector=joint+D8:ridge=0.1\": ridge is of projector=joint alone");
