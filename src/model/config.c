@@ -143,12 +143,34 @@ exf_code exf_config_real_or(const exf_config *c, const char *fields, double fall
     return get_real(c, fields, &fallback, out, err);
 }
 
+/* Returns 1 if one of the spellings is there and says null. */
+static int is_null(const exf_config *c, const char *fields)
+{
+    for (const char *s = fields; *s;) {
+        size_t n = strcspn(s, "|");
+        const exf_json *found = find_spelling(c->object, s, n);
+        if (found && exf_json_type(found) == EXF_JSON_NULL) return 1;
+        s += n + (s[n] == '|');
+    }
+    return 0;
+}
+
+exf_code exf_config_must_say(const exf_config *c, const char *fields, int or_null, exf_err *err)
+{
+    const exf_json *j;
+    exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc != EXF_OK || j || (or_null && is_null(c, fields))) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"%s\" is not there, and what is meant without it differs between programs: write it "
+                    "there", c->path, fields);
+}
+
 exf_code exf_config_bool_or(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err)
 {
     const exf_json *j;
     exf_code rc = exf_config_find(c, fields, &j, err);
     if (rc != EXF_OK) return rc;
-    if (j && exf_json_type(j) != EXF_JSON_BOOL) return refuse_type(c, fields, j, "true or false", err);
+    int is_other = j ? exf_json_type(j) != EXF_JSON_BOOL : fallback && is_null(c, fields);
+    if (is_other) return refuse_type(c, fields, j, "true or false", err);
     *out = j ? exf_json_true(j) : fallback;
     return EXF_OK;
 }
@@ -171,6 +193,7 @@ exf_code exf_config_must_be(const exf_config *c, const char *fields, const char 
 {
     const exf_json *j;
     exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc == EXF_OK && !j && strcmp(only, "true") == 0 && is_null(c, fields)) return refuse_type(c, fields, j, only, err);
     if (rc != EXF_OK || !j) return rc;
     exf_text found = {0};
     append_value(j, &found);

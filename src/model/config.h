@@ -3,8 +3,8 @@
  *
  * A field can have several spellings ("num_experts|num_local_experts"); the
  * ones present must agree (EXF_MODEL names two that do not, with their values).  A dotted step goes into an object
- * ("rope_parameters.rope_theta").  null counts as absent.  Messages name the
- * file, the field and what was found. */
+ * ("rope_parameters.rope_theta").  null counts as absent; for a flag that is on by default it is refused, since the reference
+ * takes it for off.  Messages name the file, the field and what was found. */
 #ifndef EXF_MODEL_CONFIG_H
 #define EXF_MODEL_CONFIG_H
 #include "base/hash.h"
@@ -28,6 +28,9 @@ exf_code exf_config_int_or(const exf_config *c, const char *fields, int64_t min,
 exf_code exf_config_real(const exf_config *c, const char *fields, double *out, exf_err *err) EXF_CHECKED;
 exf_code exf_config_real_or(const exf_config *c, const char *fields, double fallback, double *out, exf_err *err) EXF_CHECKED;
 exf_code exf_config_bool_or(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err) EXF_CHECKED;
+/* Checks that a field is there, whose absence would mean a default that families and versions do not share; or_null: 1 if it may
+ * say null. */
+exf_code exf_config_must_say(const exf_config *c, const char *fields, int or_null, exf_err *err) EXF_CHECKED;
 /* Text, NULL when absent; borrowed from the document. */
 exf_code exf_config_text_or(const exf_config *c, const char *fields, const char *fallback, const char **out,
                             exf_err *err) EXF_CHECKED;

@@ -100,6 +100,7 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
     double part;
     EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
+    EXF_TRY(exf_config_must_say(c, "num_key_value_heads", 1, err));
     EXF_TRY(exf_config_int_or(c, "num_key_value_heads", 1, 1024, s->n_heads, &s->n_kv_heads, err));
     EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
     EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
@@ -140,7 +141,7 @@ static exf_code dense_by_number(const exf_config *c, exf_architecture *a, int *n
 {
     exf_code rc;
     int first = 0, step;
-    EXF_TRY(exf_config_int_or(c, "first_k_dense_replace", 0, EXF_MAX_LAYERS, 0, &first, err));
+    EXF_TRY(exf_config_int(c, "first_k_dense_replace", 0, EXF_MAX_LAYERS, &first, err));
     EXF_TRY(exf_config_int_or(c, "moe_layer_freq", 1, EXF_MAX_LAYERS, 1, &step, err));
     *n_moe = 0;
     for (int l = 0; l < a->n_layers; l++) *n_moe += a->is_moe[l] = l >= first && l % step == 0;
@@ -233,7 +234,8 @@ out:
 exf_code exf_configure_shared_experts(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     int n = 0;
-    exf_code rc = exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n, err);
+    exf_code rc = exf_config_must_say(c, "n_shared_experts", 1, err);
+    if (rc == EXF_OK) rc = exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n, err);
     if (rc != EXF_OK || n == 0) return rc;
     a->d_shared = n * a->d_expert;
     for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SHARED;
@@ -250,7 +252,7 @@ exf_code exf_configure_sigmoid_router(const exf_config *c, exf_architecture *a, 
     EXF_TRY(exf_config_int_or(c, "n_group", 1, EXF_MAX_EXPERTS, 1, &r->n_groups, err));
     EXF_TRY(exf_config_int_or(c, "topk_group", 1, EXF_MAX_EXPERTS, 1, &r->top_groups, err));
     EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 1, &r->renormalise, err));
-    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1, &r->scaling, err));
+    EXF_TRY(exf_config_real(c, "routed_scaling_factor", &r->scaling, err));
     rc = exf_configure_check_groups(c, a, err);
 out:
     return rc;
@@ -293,6 +295,7 @@ exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *er
     exf_mla_spec *s = &a->mla;
     exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
     EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
+    EXF_TRY(exf_config_must_say(c, "q_lora_rank", 1, err));
     EXF_TRY(exf_config_int_or(c, "q_lora_rank", 1, 1 << 16, 0, &s->q_rank, err));
     EXF_TRY(exf_config_int(c, "kv_lora_rank", 1, 1 << 16, &s->kv_rank, err));
     EXF_TRY(exf_config_int(c, "qk_nope_head_dim", 1, 4096, &s->nope_dim, err));
@@ -321,6 +324,8 @@ exf_code exf_configure_latent_moe(const exf_config *c, exf_architecture *a, exf_
     EXF_TRY(exf_config_must_be(c, "rope_interleave", "true", err));
     EXF_TRY(exf_config_must_be(c, "scoring_func", "sigmoid", err));
     EXF_TRY(exf_config_must_be(c, "topk_method", "noaux_tc", err));
+    EXF_TRY(exf_config_must_say(c, "n_group", 0, err));
+    EXF_TRY(exf_config_must_say(c, "topk_group", 0, err));
     EXF_TRY(exf_configure_sigmoid_router(c, a, err));
     EXF_TRY(exf_configure_dense_first(c, a, err));
     EXF_TRY(exf_configure_shared_experts(c, a, err));

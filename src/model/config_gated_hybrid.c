@@ -57,6 +57,7 @@ static exf_code configure_gated_attention(const exf_config *c, exf_architecture 
     EXF_TRY(exf_config_real(c, "rope_theta|rope_parameters.rope_theta", &given, err));
     EXF_TRY(exf_config_find(c, "rope_parameters.partial_rotary_factor", &part, err));
     if (!part) EXF_TRY(exf_config_real(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", &given, err));
+    EXF_TRY(exf_config_must_say(c, "head_dim", 0, err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
     EXF_TRY(exf_config_must_be(c, "attn_output_gate", "true", err));

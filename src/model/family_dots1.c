@@ -13,6 +13,7 @@ static exf_code configure_windows(const exf_config *c, exf_architecture *a, exf_
     int window, first;
     exf_code rc;
     EXF_TRY(exf_config_layer_list(c, "layer_types", a->n_layers, 0, &types, err));
+    EXF_TRY(exf_config_must_say(c, "sliding_window", 1, err));
     EXF_TRY(exf_config_int_or(c, "sliding_window", 1, 1 << 24, 0, &window, err));
     EXF_TRY(exf_config_int_or(c, "max_window_layers", 0, EXF_MAX_LAYERS, 62, &first, err));
     for (int l = 0; l < a->n_layers; l++) {

@@ -10,8 +10,10 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_code rc;
     int bias, qk_norm;
+    EXF_TRY(exf_config_must_say(c, "rms_norm_eps", 0, err));
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
+    EXF_TRY(exf_config_must_say(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", 0, err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_configure_sigmoid_router(c, a, err));
     EXF_TRY(exf_configure_dense_first(c, a, err));

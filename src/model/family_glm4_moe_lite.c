@@ -7,6 +7,7 @@
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc = exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err);
+    if (rc == EXF_OK) rc = exf_config_must_say(c, "rms_norm_eps", 0, err);
     return rc == EXF_OK ? exf_configure_latent_moe(c, a, err) : rc;
 }
 

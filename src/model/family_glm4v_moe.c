@@ -11,6 +11,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     double given;
     int bias, tied;
     EXF_TRY(exf_config_part(c, "text_config", "glm4v_moe_text", &text, err));
+    EXF_TRY(exf_config_must_say(&text, "rms_norm_eps", 0, err));
     EXF_TRY(exf_configure_sizes(&text, a, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &tied, err));
     a->tied_embeddings |= tied; /* older configs say it in text_config */

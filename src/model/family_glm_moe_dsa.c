@@ -32,6 +32,7 @@ out:
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
+    EXF_TRY(exf_config_must_say(c, "rms_norm_eps", 0, err));
     EXF_TRY(exf_configure_latent_moe(c, a, err));
     EXF_TRY(exf_config_must_be(c, "indexer_rope_interleave", "true", err));
     EXF_TRY(exf_configure_indexer(c, a, 1, err));

@@ -41,8 +41,10 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_code rc;
     int qk_norm;
+    EXF_TRY(exf_config_must_say(c, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "intermediate_size", err));
+    EXF_TRY(exf_config_must_say(c, "head_dim", 0, err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(configure_rotary_dim(c, a, err));
     EXF_TRY(check_attention_types(c, err));

@@ -37,6 +37,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     exf_code rc;
     exf_config text;
     EXF_TRY(exf_config_part(c, "text_config", "mistral4", &text, err));
+    EXF_TRY(exf_config_must_say(&text, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_configure_sizes(&text, a, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
     EXF_TRY(exf_configure_experts(&text, a, "moe_intermediate_size", err));

@@ -8,6 +8,7 @@
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
+    EXF_TRY(exf_config_must_say(c, "rms_norm_eps", 0, err));
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "intermediate_size", err));
     EXF_TRY(exf_configure_attention(c, a, err));

@@ -12,6 +12,8 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_config_part(c, "thinker_config", "qwen3_omni_moe_thinker", &thinker, err));
     EXF_TRY(exf_config_part(&thinker, "text_config", "qwen3_omni_moe_text", &text, err));
     EXF_TRY(exf_config_must_be(&text, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
+    EXF_TRY(exf_config_must_say(&text, "norm_topk_prob", 0, err));
+    EXF_TRY(exf_config_must_say(&text, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_configure_qwen_moe(&text, a, err));
     EXF_TRY(exf_config_bool_or(&thinker, "tie_word_embeddings", a->tied_embeddings, &a->tied_embeddings, err));
     EXF_TRY(exf_config_bool_or(&text, "attention_bias", 0, &bias, err));

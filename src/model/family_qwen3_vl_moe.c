@@ -21,6 +21,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     int bias;
     EXF_TRY(exf_config_part(c, "text_config", "qwen3_vl_moe_text", &text, err));
     EXF_TRY(exf_config_must_be(&text, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
+    EXF_TRY(exf_config_must_say(&text, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_configure_qwen_moe(&text, a, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
     EXF_TRY(exf_config_must_be(&text, "norm_topk_prob", "true", err));

@@ -8,8 +8,11 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_code rc;
     int bias;
+    EXF_TRY(exf_config_must_say(c, "rms_norm_eps", 0, err));
+    EXF_TRY(exf_config_must_say(c, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
+    EXF_TRY(exf_config_must_say(c, "head_dim", 0, err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
     EXF_TRY(exf_config_must_be(c, "use_qk_norm", "false", err));

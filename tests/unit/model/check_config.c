@@ -184,7 +184,7 @@ START_TEST(fields_fill_the_architecture)
     ck_assert_int_eq(a.dim[EXF_DIM_Q], 24);
     ck_assert_int_eq(a.dim[EXF_DIM_KV], 12);
     ck_assert_int_eq(a.dim[EXF_DIM_NONE], 0);
-    ck_ok(WITH3(&a, "num_key_value_heads", NULL, "head_dim", NULL, "tie_word_embeddings", "true"), e);
+    ck_ok(WITH3(&a, "num_key_value_heads", "null", "head_dim", NULL, "tie_word_embeddings", "true"), e);
     ck_assert(a.attention.n_kv_heads == 4 && a.attention.head_dim == 2 && a.tied_embeddings);
     ck_assert(a.rope[EXF_ROPE_MAIN].theta == 1e4 && a.norm_eps == 1e-6 && !a.router.renormalise);
 }

@@ -21,7 +21,8 @@ static exf_code configure(exf_architecture *a, const char *more, exf_err *err)
 {
     char text[2048];
     exf_json *doc;
-    int n = snprintf(text, sizeof text, "%s%s}", sizes, more);
+    const char *low_rank = strstr(more, "q_lora_rank") ? "" : ", \"q_lora_rank\": null";
+    int n = snprintf(text, sizeof text, "%s%s%s}", sizes, low_rank, more);
     ck_assert_int_lt(n, (int)sizeof text);
     memset(a, 0, sizeof *a);
     exf_code rc = exf_json_parse(&doc, text, (size_t)n, "config.json", err);
