@@ -78,7 +78,9 @@ static exf_code check_kind(exf_h5 *h, const exf_artifact *expected, const exf_ar
     if (!a)
         rc = exf_fail(err, EXF_VERSION, "%s: holds \"%s\", a kind that this version does not know", exf_h5_path(h), kind);
     else if (expected && a != expected)
-        rc = exf_fail(err, EXF_FORMAT, "%s: holds %s, expected %s", exf_h5_path(h), kind, expected->kind);
+        rc = exf_fail(err, EXF_FORMAT, "%s: holds %s, expected %s%s", exf_h5_path(h), kind, expected->kind,
+                      strcmp(kind, "statistics") == 0 && strcmp(expected->kind, "tables") == 0
+                          ? "; exfold-solve makes tables of statistics" : "");
     else if (min_reader > a->version)
         rc = exf_fail(err, EXF_VERSION, "%s: needs a reader of %s version %lld, this program reads version %d", exf_h5_path(h),
                       kind, (long long)min_reader, a->version);

@@ -353,6 +353,21 @@ static exf_code nearest_flag(const exf_opts *o, const char *word, int on_off, co
     return EXF_OK;
 }
 
+/* Finds the flag that other programs call `word`; *near stays NULL where there is none. */
+static exf_code other_name(const exf_opts *o, const char *word, const char **near, exf_err *err)
+{
+    static const char *const names[][2] = {{"dataset", "text"}, {"data", "text"}, {"corpus", "text"}, {"input", "text"},
+                                           {"model-path", "model"}, {"model-name-or-path", "model"},
+                                           {"model_name_or_path", "model"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(word, names[i][0]) != 0) continue;
+        exf_code rc = nearest_flag(o, names[i][1], 0, near, err);
+        if (rc != EXF_OK) return rc;
+        if (*near && strcmp(*near, names[i][1]) != 0) *near = NULL;
+    }
+    return EXF_OK;
+}
+
 /* A recipe key's last part, typed as if it were a flag: fails, or EXF_OK if word is none. */
 static exf_code key_as_flag(const exf_opts *o, const char *name, exf_err *err)
 {
@@ -370,7 +385,8 @@ static exf_code refuse_misspelt_flag(const exf_opts *o, const char *name, exf_er
     const char *near = NULL, *word = name + strlen("--");
     exf_code rc;
     EXF_TRY(key_as_flag(o, name, err));
-    EXF_TRY(nearest_flag(o, word, 0, &near, err));
+    EXF_TRY(other_name(o, word, &near, err));
+    if (!near) EXF_TRY(nearest_flag(o, word, 0, &near, err));
     if (near) return exf_fail(err, EXF_USAGE, "%.80s: unknown option; did you mean --%s?", name, near);
     if (exf_starts_with(word, "no-")) EXF_TRY(nearest_flag(o, word + strlen("no-"), 1, &near, err));
     if (near) return exf_fail(err, EXF_USAGE, "%.80s: unknown option; did you mean --no-%s?", name, near);

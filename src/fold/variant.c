@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { WORD_LEN = 24, LARGEST_RANK = 1024 };
 
@@ -506,13 +507,28 @@ static const exf_variant_kind *kind_of(const char *part, int64_t *number)
     return NULL;
 }
 
+/* Writes the part with its kind in the letters that are meant; returns 0 if it is no kind in any. */
+static int kind_but_for_case(const char *part, char *out, size_t size)
+{
+    int64_t number;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t n = strlen(kinds[i].name);
+        if (strncasecmp(part, kinds[i].name, n) != 0) continue;
+        snprintf(out, size, "%s%s", kinds[i].name, part + n);
+        if (kind_of(out, &number)) return 1;
+    }
+    return 0;
+}
+
 static exf_code read_part(const reading *r, char *part)
 {
     exf_variant *v = r->v;
-    char *options = strchr(part, ':');
+    char *options = strchr(part, ':'), near[WORD_LEN + 8];
     int64_t number = 0;
     if (options) *options++ = '\0';
     const exf_variant_kind *kind = kind_of(part, &number);
+    if (!kind && kind_but_for_case(part, near, sizeof near))
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no kind; did you mean \"%s\"?", r->text, part, near);
     if (!kind)
         return exf_fail(
             r->err, EXF_USAGE,

@@ -237,8 +237,11 @@ exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err
     } else if (has_single) {
         EXF_TRY(add_file(c, dir, "model.safetensors", err));
         EXF_TRY(collect_tensors(c, err));
-    } else {
+    } else if (exf_checkpoint_present(dir)) {
         rc = exf_fail(err, EXF_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
+    } else {
+        rc = exf_fail(err, EXF_MODEL, "%s: has no weights, neither model.safetensors nor model.safetensors.index.json; download "
+                      "them too (hf download MODEL --local-dir DIR), or give --dry-run, which reads config.json alone", dir);
     }
 out:
     exf_mem_free(index_path);
@@ -260,7 +263,8 @@ int exf_checkpoint_present(const char *dir)
     int found = 0;
     DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d));)
-        found |= exf_ends_with(e->d_name, ".safetensors") || strcmp(e->d_name, "model.safetensors.index.json") == 0;
+        found |= (exf_ends_with(e->d_name, ".safetensors") && !exf_starts_with(e->d_name, "adapter_")) ||
+                 strcmp(e->d_name, "model.safetensors.index.json") == 0;
     if (d) closedir(d);
     return found;
 }

@@ -258,13 +258,30 @@ out:
     return rc;
 }
 
+/* Refuses a URL and what looks like the name of a data set, since texts are files: a name without a suffix that is not there. */
+static exf_code refuse_elsewhere(const char *path, exf_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    int found;
+    exf_code rc = exf_path_look(path, &found, err);
+    if (rc != EXF_OK || found) return rc;
+    if (strstr(path, "://"))
+        return exf_fail(err, EXF_USAGE, "--text: %s: is a URL, and texts are read from files; download it (curl -LO URL) and "
+                        "name the file", path);
+    if (strchr(slash ? slash + 1 : path, '.')) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "--text: %s: no such file or directory; texts are read from files. A data set of a hub comes "
+                    "with: hf download --repo-type dataset NAME --local-dir DIR, then --text DIR", path);
+}
+
 /* Reads the items of one argument. */
 static exf_code read_argument(exf_texts *t, size_t argument, size_t *i, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    const char *path = argument_at(t->recipe, argument);
     t->found_taken = t->found_passed = 0;
+    if (!is_input(path)) EXF_TRY(refuse_elsewhere(path, err));
     for (; *i < t->n && t->item[*i].argument == argument; ++*i) EXF_TRY(read_item(t, &t->item[*i], err));
-    rc = exf_texts_check_directory(t, argument_at(t->recipe, argument), err);
+    rc = exf_texts_check_directory(t, path, err);
 out:
     return rc;
 }

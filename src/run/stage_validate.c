@@ -62,6 +62,9 @@ static exf_code take_texts(validation *s, exf_recipe *r, exf_err *err)
         EXF_TRY(exf_path_dir(&beside, r->validate_tables, err));
         EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "output.directory", beside, "the tables' directory", err));
     }
+    if (!r->recipe_file && !r->output_directory)
+        return exf_fail(err, EXF_USAGE, "--tables: no tables are named: give --tables FILE, the tables.h5 of a calibration, or "
+                        "--output DIR, where they are");
     EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_VALIDATION, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));

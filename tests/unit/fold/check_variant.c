@@ -358,8 +358,8 @@ START_TEST(kinds_that_are_none)
     NO_KIND("P4x", "P4x");
     NO_KIND("P1000000", "P1000000");
     NO_KIND("4", "4");
-    NO_KIND("p4", "p4");
-    NO_KIND("TOP4", "TOP4");
+    refused("p4", "variant \"p4\": \"p4\" is no kind; did you mean \"P4\"?");
+    refused("TOP4", "variant \"TOP4\": \"TOP4\" is no kind; did you mean \"top4\"?");
     NO_KIND("Q4:rank=score", "Q4");
     NO_KIND("aVeryLongNameOfAKindThatIsNone4", "aVeryLongNameOfAKindThatIsNone4");
     NO_KIND("P4+", "");

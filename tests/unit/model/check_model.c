@@ -329,7 +329,7 @@ START_TEST(a_config_must_be_one_of_ours)
     refused(EXF_IO, "config.json");
     small_write(&s, 0);
     unlink(exf_scratch("model.safetensors"));
-    refused(EXF_IO, "holds neither model.safetensors nor model.safetensors.index.json");
+    refused(EXF_MODEL, "neither model.safetensors nor model.safetensors.index.json");
     small_free(&s);
 }
 END_TEST

@@ -69,7 +69,7 @@ START_TEST(what_is_missing_is_named)
     ck_fails(exf_inputs_text(&r, &text, &e), EXF_IO, e, "nowhere.yaml");
     r = recipe(NULL);
     r.model_path = (char *)(uintptr_t) "tests/configs/qwen3-30b-a3b";
-    ck_fails(exf_inputs_text(&r, &text, &e), EXF_IO, e, "tests/configs/qwen3-30b-a3b");
+    ck_fails(exf_inputs_text(&r, &text, &e), EXF_MODEL, e, "tests/configs/qwen3-30b-a3b");
     ck_assert_uint_eq(text.len, 0);
 }
 END_TEST

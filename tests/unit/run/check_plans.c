@@ -209,7 +209,7 @@ START_TEST(nothing_is_read_of_a_config)
     ck_ok(exf_model_open_part(&m, "tests/configs/qwen3-30b-a3b", EXF_MODEL_CONFIG, &e), e);
     ck_fails(exf_model_read(m, EXF_W_FINAL_NORM, -1, 0, v, &e), EXF_MODEL, e, "model.norm.weight\" [2048]");
     exf_model_close(m);
-    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_IO, e, "model.safetensors");
+    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_MODEL, e, "model.safetensors");
     ck_fails(exf_model_open_part(&m, "tests/configs", EXF_MODEL_CONFIG, &e), EXF_IO, e, "tests/configs/config.json");
 }
 END_TEST
