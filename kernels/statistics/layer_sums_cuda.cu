@@ -134,6 +134,24 @@ template <class T, bool WHOLE> static __device__ inline void gram_of_token(doubl
     }
 }
 
+/* A square below which the Gram matrix of a token is made in double.  A product or sum in float32 that is smaller than 2^-126 is
+ * rounded to a multiple of 2^-149, by 2^-150 at most, which H < 2^16 elements make 2^-134: of squares from 2^-100 on no more than
+ * 2^-34.  An expert that is dead but for 1e-22 has a square of 1e-44, of which float32 has two bits. */
+static const double LEAST_SQUARE = 0x1p-100;
+
+/* Makes the Gram matrix in double, as the CPU does: each entry reads two rows, which few tokens need. */
+template <class T> static __device__ __noinline__ void gram_of_small_outputs(double *gram, const T *rows, int k, int h, int lane)
+{
+    for (int i = 0; i < k; i++)
+        for (int j = 0; j <= i; j++) {
+            double sum = 0;
+            for (int c = lane; c < h; c += 32) sum += (double)exf_element(rows[i * h + c]) * (double)exf_element(rows[j * h + c]);
+            sum = exf_warp_sum(sum);
+            if (lane == 0) gram[i * k + j] = gram[j * k + i] = sum;
+        }
+    __syncwarp();
+}
+
 /* ---- sums -------------------------------------------------------------------------- */
 
 /* What a warp has of its token in shared memory. */
@@ -283,6 +301,10 @@ static __global__ void __launch_bounds__(32, sizeof(T) == 2 ? 16 : 12)
         gram_of_token<T, true>(t.gram, outputs + slot * c.d_model, k, c.d_model, lane);
     else
         gram_of_token<T, false>(t.gram, outputs + slot * c.d_model, k, c.d_model, lane);
+    bool small = false;
+#pragma unroll 1
+    for (int a = lane; a < k; a += 32) small = small || (t.id[a] >= 0 && t.gram[a * k + a] < LEAST_SQUARE);
+    if (__any_sync(0xffffffffu, small)) gram_of_small_outputs(t.gram, outputs + slot * c.d_model, k, c.d_model, lane);
 #pragma unroll 1
     for (int a = lane; a < k; a += 32) {
         double sq = t.gram[a * k + a];

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/tensor.h"
+#include "kernels/rows/simd.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -203,6 +204,7 @@ typedef struct {
     const exf_checked_part *p;
     int layer, n;          /* n: experts */
     int32_t *ids, *number; /* ids: renumbered; number: those of the model */
+    int *small;            /* [n] of common input: 1: some token's square is below what float32 keeps the digits of */
     exf_layer_statistics s;
 } reference;
 
@@ -256,6 +258,37 @@ static void values_of(const reference *r, size_t a, size_t b, double value[EXF_C
     scale[3] += cosine ? value[EXF_CELL_VALUES - 1] : value[4] + exf_exact_value(&s->sq0[mirrored]);
 }
 
+/* Returns the largest error of an inner product in float32 that no bound of the rows' norms covers: of each of H products, and of
+ * their sums, what is below 2^-126 may be rounded to 0. */
+static double least_product(const reference *r)
+{
+    return 0x1p-125 * r->k->d_model;
+}
+
+/* Marks the experts of common input whose cosines float32 cannot make: those with a square that is not far above the error of an
+ * inner product. */
+static void mark_small(reference *r, const float *outputs)
+{
+    int h = r->k->d_model, width = r->p->width;
+    for (int i = 0; i < r->p->n_tokens * width; i++) {
+        const float *u = outputs + (size_t)i * (size_t)h;
+        double sq = exf_dot(u, u, h);
+        if (sq > 0 && sq < 0x1p19 * least_product(r)) r->small[r->ids[i % width]] = 1;
+    }
+}
+
+/* Returns what a cell's sum may be off beside a share of its size.  A term is rounded to the grid of exf_exact, on either side.
+ * In common input the inner product of a token is off by d = least_product() more, and a norm by sqrt(d), so that w <u,v> is off
+ * by ||u|| d + sqrt(d) (|<u,v>| + d): over n tokens with energies that sum to e, at most d sqrt(n e) + sqrt(d) (e + n d). */
+static double cell_floor(const reference *r, size_t a, size_t b, int is_cosine)
+{
+    double n = r->p->n_tokens, grid = n * 0x1p-96, d = least_product(r);
+    if (!r->p->common_input) return grid;
+    if (is_cosine) return r->small[a] || r->small[b] ? INFINITY : grid;
+    double e = exf_exact_value(&r->s.sq0[a * (size_t)r->n + b]) + exf_exact_value(&r->s.sq0[b * (size_t)r->n + a]);
+    return grid + n * d + d * sqrt(n * e) + sqrt(d) * (e + n * d);
+}
+
 static exf_code refuse(const reference *r, int32_t source, int32_t target, const char *what, double gpu, double cpu, exf_err *err)
 {
     const exf_checked_part *p = r->p;
@@ -286,10 +319,13 @@ static exf_code compare_cell(const reference *r, int row, int a, int b, exf_err 
     if (source >= 0 && target >= 0) values_of(r, (size_t)source, (size_t)target, value, scale);
     if (a == b && p->common_input) return EXF_OK; /* experts' own sums are of routed tokens */
     if (a != b && r->k->experts_only && !p->common_input) return EXF_OK;
-    for (int i = 0; i < EXF_CELL_VALUES; i++)
-        if (!(fabs(gpu[i] - value[i]) <= bound * scale[i]))
+    for (int i = 0; i < EXF_CELL_VALUES; i++) {
+        int is_cosine = a != b && i == 3 && exf_cell_has_cosine(p->ids[slot + a], p->ids[slot + b]);
+        double least = i == EXF_CELL_VALUES - 1 || source < 0 || target < 0 ? 0 : cell_floor(r, (size_t)source, (size_t)target, is_cosine);
+        if (!(fabs(gpu[i] - value[i]) <= bound * scale[i] + least))
             return refuse(r, p->ids[slot + a], p->ids[slot + b], a == b ? expert_values[i] : pair_value_name(r, source, target, i),
                           gpu[i], value[i], err);
+    }
     return EXF_OK;
 }
 
@@ -316,10 +352,15 @@ static exf_code check_part(const exf_cross_check *k, const exf_checked_part *p, 
     renumber(&r);
     EXF_TRY(exf_layer_statistics_new(&r.s, r.n, err));
     EXF_TRY(add_reference(&r, outputs, err));
+    if (p->common_input) {
+        EXF_TRY(exf_mem_new(&r.small, (size_t)r.n, sizeof *r.small, "cross-check", err));
+        mark_small(&r, outputs);
+    }
     EXF_TRY(compare_cells(&r, err));
 out:
     exf_layer_statistics_free(&r.s);
     exf_mem_free(outputs);
+    exf_mem_free(r.small);
     exf_mem_free(r.number);
     exf_mem_free(r.ids);
     return rc;

@@ -9,7 +9,10 @@
  * its own while the next layer runs.  Nothing of it changes a bit of the sums.
  *
  * Bound: an inner product of the GPU is within 2^-18 ||u|| ||v||, and a weight may be as far off as what it multiplies, so sums
- * agree within 2^-17 of their size (of dot and dot0: of the squares that bound them); of common input within 2^-17 + 2^-23 H. */
+ * agree within 2^-17 of their size (of dot and dot0: of the squares that bound them); of common input within 2^-17 + 2^-23 H.
+ * Beside that, a term may be off by a unit of exf_exact, and in common input by what is too small for float32 (cell_floor() has
+ * the derivation): outputs near 1e-22 have squares of which float32 has two bits.  Of routed tokens the GPU makes those in
+ * double. */
 #ifndef EXF_ACCUMULATE_CROSS_CHECK_H
 #define EXF_ACCUMULATE_CROSS_CHECK_H
 #include "accumulate/statistics.h"

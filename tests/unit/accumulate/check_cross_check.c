@@ -113,6 +113,37 @@ START_TEST(common_input_is_checked)
 }
 END_TEST
 
+/* A dead expert's outputs are so small that float32, in which a GPU makes the products of common input, has nothing of their
+ * squares: sums without them are right, and one of another size is not. */
+START_TEST(tiny_outputs_of_common_input_pass)
+{
+    enum { EXPERTS = 8, DEAD = 3, TOKENS = 20 };
+    routed r = routed_reals(TOKENS, EXPERTS, EXPERTS, 24, 6);
+    exf_common_input_part part = {.sequence = 0, .first = 0, .n_tokens = TOKENS, .ends = 1};
+    for (int i = 0; i < TOKENS * EXPERTS * 24; i++)
+        if (i / 24 % EXPERTS == DEAD) r.outputs[i] *= 1e-22f;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        checked_run run;
+        checked_open(&run, b, q, &r, 1, EXF_WEIGHT_SOURCE_NORM);
+        exf_checked_part *p = &add_common(&run, &part, 2)->common;
+        ck_assert_int_eq(p->width, EXPERTS);
+        for (int s = 0; s < EXPERTS; s++)
+            for (int t = 0; t < EXPERTS; t++)
+                for (int i = 0; i < EXF_CELL_VALUES - 1; i++)
+                    if (s != t && (s == DEAD || t == DEAD) && fabs(p->added[(s * EXPERTS + t) * EXF_CELL_VALUES + i]) < 1e-9)
+                        p->added[(s * EXPERTS + t) * EXF_CELL_VALUES + i] = 0;
+        if (wrong) {
+            p->added[(DEAD * EXPERTS + 1) * EXF_CELL_VALUES + 2] = 1e-6; /* source_sq of the dead expert */
+            ck_fails(checked_take(&run, 2, &e), EXF_DEVICE, e, "2 3 1 source_sq");
+        } else {
+            ck_ok(checked_take(&run, 2, &e), e);
+        }
+        checked_close(&run);
+    }
+    routed_free(&r);
+}
+END_TEST
+
 /* Sums over sequences are told from the order of rows: blocks in another one are refused. */
 START_TEST(blocks_come_in_order_of_their_rows)
 {
@@ -146,6 +177,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_flipped_bit_is_refused, COUNT(shapes) - 1, COUNT(shapes));
     tcase_add_test(t, a_layer_is_checked_while_the_next_one_runs);
     tcase_add_test(t, common_input_is_checked);
+    tcase_add_test(t, tiny_outputs_of_common_input_pass);
     tcase_add_loop_test(t, blocks_come_in_order_of_their_rows, 0, 4);
     suite_add_tcase(s, t);
     return s;
