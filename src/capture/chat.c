@@ -14,8 +14,8 @@ enum { MOST_CONFIG = 64 << 20, MOST_TEMPLATE = 1 << 20 };
 /* ---- templates by their squeezed text ------------------------------------------------------------------------ */
 
 /* The squeezed text of a template has no blanks but between words and inside literals; literals stand in single quotes, adjacent
- * ones are one; message['role'] is message.role; blanks between tags that Jinja drops are gone.  Newlines that a literal writes
- * as \n stay as they are written. */
+ * ones are one; message['role'] is message.role; blanks between tags that Jinja drops are gone.  A newline in a literal is \n,
+ * whether the template has it so or as the character, which is what "\n" of a JSON file becomes. */
 
 #define BEFORE "{%if not add_generation_prompt is defined%}{%set add_generation_prompt=false%}{%endif%}"
 
@@ -44,7 +44,8 @@ static void squeeze_literal(const char **s, exf_text *out)
     else exf_text_append(out, "'", 1);
     while (**s && **s != quote) {
         size_t some = **s == '\\' && (*s)[1] ? 2 : 1;
-        exf_text_append(out, *s, some);
+        if (**s == '\n') exf_text_append(out, "\\n", 2);
+        else exf_text_append(out, *s, some);
         *s += some;
     }
     if (**s) ++*s;

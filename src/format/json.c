@@ -99,8 +99,22 @@ static exf_code check_memory(const char *bytes, size_t len, uint64_t most, const
 
 /* ---- reading ------------------------------------------------------------------------- */
 
-/* ---- integers that do not fit ----------------------------------------------------------
- * jansson refuses them.  Released tokenizer_config.json have a model_max_length of 10^30, which is read as a real number. */
+/* ---- numbers that jansson refuses ------------------------------------------------------
+ * Released tokenizer_config.json have a model_max_length of 10^30, which is read as a real number.  Python's json writes Infinity,
+ * -Infinity and NaN as such, as Nemotron's config.json has them; they are read as strings, so that a key whose number is used is
+ * refused. */
+
+static const char *const not_finite[] = {"-Infinity", "Infinity", "NaN"};
+
+/* Returns the length of such a word at p; 0: there is none. */
+static size_t not_finite_at(const char *p, const char *end)
+{
+    for (size_t i = 0; i < sizeof not_finite / sizeof *not_finite; i++) {
+        size_t n = strlen(not_finite[i]);
+        if ((size_t)(end - p) >= n && memcmp(p, not_finite[i], n) == 0) return n;
+    }
+    return 0;
+}
 
 /* Whether a number is an integer beyond int64. */
 static int is_wide(const char *number, size_t len)
@@ -116,13 +130,18 @@ static int is_wide(const char *number, size_t len)
     return errno == ERANGE;
 }
 
-/* *out: the text with ".0" after every such integer. */
-static exf_code widen_integers(exf_text *out, const char *bytes, size_t len, exf_err *err)
+/* *out: the text with ".0" after every such integer, and words that are no finite numbers in quotes. */
+static exf_code rewrite_numbers(exf_text *out, const char *bytes, size_t len, exf_err *err)
 {
     static const char number[] = "0123456789+-.eE";
     const char *end = bytes + len;
     for (const char *p = bytes, *stop; p < end; p = stop) {
-        stop = p + 1;
+        size_t word = not_finite_at(p, end);
+        stop = p + (word ? word : 1);
+        if (word) {
+            exf_text_appendf(out, "\"%.*s\"", (int)word, p);
+            continue;
+        }
         if (*p == '"') {
             stop = find_string_end(p, end);
             if (stop < end) stop++;
@@ -155,11 +174,12 @@ static exf_code parse_at(exf_json **out, const char *bytes, size_t len, const ch
     exf_code rc = check_memory(bytes, len, EXF_JSON_MEMORY, where, err);
     if (rc != EXF_OK) return rc;
     *out = parse(bytes, len, &e);
-    if (!*out && !refused && json_error_code(&e) == json_error_numeric_overflow) {
-        exf_text wide = {0};
-        rc = widen_integers(&wide, bytes, len, err);
-        if (rc == EXF_OK) *out = parse(wide.s, wide.len, &e);
-        exf_text_free(&wide);
+    enum json_error_code why = *out || refused ? json_error_unknown : json_error_code(&e);
+    if (why == json_error_numeric_overflow || why == json_error_invalid_syntax) {
+        exf_text rewritten = {0};
+        rc = rewrite_numbers(&rewritten, bytes, len, err);
+        if (rc == EXF_OK) *out = parse(rewritten.s, rewritten.len, &e);
+        exf_text_free(&rewritten);
         if (rc != EXF_OK) return rc;
     }
     if (*out) return EXF_OK;

@@ -167,7 +167,7 @@ typedef struct {
     const char *why; /* after the shape */
 } companion;
 
-static const char *const words_of[EXF_STORED_KINDS] = {"codes", "scales", "zero points", "group numbers", "factor of its scales"};
+static const char *const words_of[EXF_STORED_KINDS] = {"codes", "scales", "zero points", "group numbers", "factor for the scales"};
 
 static exf_code check_dtype(const search *f, const exf_stored_tensor *s, const char *what, unsigned dtypes)
 {
@@ -179,7 +179,7 @@ static exf_code check_dtype(const search *f, const exf_stored_tensor *s, const c
             size_t n = strlen(expected);
             snprintf(expected + n, sizeof expected - n, "%s%s", n ? " or " : "", exf_dtype_name((exf_dtype)d));
         }
-    return exf_fail(f->err, EXF_MODEL, "%s: %s \"%s\" are %s, expected %s", exf_st_path(s->file), what, name_of(s),
+    return exf_fail(f->err, EXF_MODEL, "%s: %s \"%s\" of type %s, expected %s", exf_st_path(s->file), what, name_of(s),
                     exf_dtype_name(t), expected);
 }
 
@@ -187,7 +187,7 @@ static exf_code missing_beside(const search *f, exf_stored_kind kind, const char
 {
     char name[EXF_ST_MAX_NAME + 1];
     name_beside(name, f->name, ending);
-    return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, its %s \"%s\" are missing from the checkpoint",
+    return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s; the checkpoint lacks its %s \"%s\"",
                     exf_st_path(f->s->file), name_of(f->s), exf_dtype_name(f->s->tensor->view.dtype), words_of[kind], name);
 }
 

@@ -81,6 +81,7 @@ static void add_mark_cell(const exf_validate_report *r, size_t i, exf_text *out)
     static const char *const roles[] = {"", "", "baseline", "half"};
     const exf_variant_result *row = &r->of.v->variant[i];
     exf_text_appendf(out, " %s", r->row[i].on_frontier ? "frontier" : roles[row->role]);
+    if (row->constraint != EXF_CONSTRAINED && row->role != EXF_LANE_ASKED) exf_text_appendf(out, ", ");
     if (row->constraint != EXF_CONSTRAINED) exf_constraint_words(r->of.v, i, out);
     exf_text_appendf(out, " |\n");
 }

@@ -33,7 +33,10 @@ START_TEST(plain_templates_are_recognised)
         LOOP LINE "{% endfor %}", LOOP LINE "{% endfor %}" PROMPT, UNSET LOOP LINE "{% endfor %}" PROMPT "\n",
         "{%- for message in messages -%}\n    {{- \"<|im_start|>\" + message.role + \"\\n\" + message[\"content\"] + "
         "\"<|im_end|>\\n\" -}}\n{%- endfor -%}\n"
-        "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}"};
+        "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}",
+        /* newlines as characters, which "\n" of a JSON file becomes */
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"};
     for (size_t i = 0; i < sizeof chatml / sizeof *chatml; i++)
         ck_assert_msg(kind_of(chatml[i]) == EXF_CHAT_CHATML, "not recognised: %s", chatml[i]);
     ck_assert_int_eq(kind_of(DEEPSEEK), EXF_CHAT_DEEPSEEK_V2);

@@ -28,11 +28,30 @@ START_TEST(integers_beyond_64_bits_are_real)
 }
 END_TEST
 
+/* As Python's json writes them; a number that is asked for is not there. */
+START_TEST(numbers_that_are_not_finite_are_strings)
+{
+    static const char text[] = "{\"limit\": [0.0, Infinity], \"low\": -Infinity, \"none\": NaN, \"Infinity\": \"NaN \\\"Infinity\", \"n\": 7}";
+    exf_err e;
+    exf_json *j;
+    ck_ok(exf_json_parse(&j, text, strlen(text), "test", &e), e);
+    ck_assert_str_eq(exf_json_string(exf_json_at(exf_json_get(j, "limit"), 1), NULL), "Infinity");
+    ck_assert_str_eq(exf_json_string(exf_json_get(j, "low"), NULL), "-Infinity");
+    ck_assert_str_eq(exf_json_string(exf_json_get(j, "none"), NULL), "NaN");
+    ck_assert_str_eq(exf_json_string(exf_json_get(j, "Infinity"), NULL), "NaN \"Infinity");
+    ck_assert_int_eq((int)exf_json_int(exf_json_get(j, "n")), 7);
+    exf_json_free(j);
+    ck_fails(exf_json_parse(&j, "[1Infinity]", 11, "test", &e), EXF_FORMAT, e, "line 1 JSON");
+    ck_fails(exf_json_parse(&j, "[Infinit]", 9, "test", &e), EXF_FORMAT, e, "line 1 JSON");
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("json");
     TCase *t = tcase_create("all");
     tcase_add_test(t, integers_beyond_64_bits_are_real);
+    tcase_add_test(t, numbers_that_are_not_finite_are_strings);
     suite_add_tcase(s, t);
     return s;
 }
