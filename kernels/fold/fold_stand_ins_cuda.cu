@@ -5,7 +5,8 @@
  * given members every block has some of the rows.
  *
  * Bytes of a row: its E scores, 2 or 4 each; 256 rows of E 128 are 131 KB in float32.  Measured 22.5 us of [256, 8] with half
- * of the experts, 2.58 times the joint form (docs/performance.md), before slots were put in order by score. */
+ * of the experts, 2.58 times the joint form, by the build of which docs/performance.md ("Budgets per token and stand-ins") tells;
+ * since then slots are put in order by score, which is not in it. */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
