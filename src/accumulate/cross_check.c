@@ -321,7 +321,8 @@ static exf_code compare_cell(const reference *r, int row, int a, int b, exf_err 
     if (a != b && r->k->experts_only && !p->common_input) return EXF_OK;
     for (int i = 0; i < EXF_CELL_VALUES; i++) {
         int is_cosine = a != b && i == 3 && exf_cell_has_cosine(p->ids[slot + a], p->ids[slot + b]);
-        double least = i == EXF_CELL_VALUES - 1 || source < 0 || target < 0 ? 0 : cell_floor(r, (size_t)source, (size_t)target, is_cosine);
+        int is_sum = i < EXF_CELL_VALUES - 1 && source >= 0 && target >= 0;
+        double least = is_sum ? cell_floor(r, (size_t)source, (size_t)target, is_cosine) : 0;
         if (!(fabs(gpu[i] - value[i]) <= bound * scale[i] + least))
             return refuse(r, p->ids[slot + a], p->ids[slot + b], a == b ? expert_values[i] : pair_value_name(r, source, target, i),
                           gpu[i], value[i], err);

@@ -82,6 +82,20 @@ exf_code exf_text_end(const exf_text *t, exf_err *err)
     return exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes more for a text of %zu", t->refused, t->len);
 }
 
+void exf_text_append_word(exf_text *out, const char *s)
+{
+    static const char safe[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+,-./:=@_";
+    if (*s && strspn(s, safe) == strlen(s)) {
+        exf_text_appendf(out, "%s", s);
+        return;
+    }
+    exf_text_append(out, "'", 1);
+    for (; *s; s++)
+        if (*s == '\'') exf_text_append(out, "'\\''", 4);
+        else exf_text_append(out, s, 1);
+    exf_text_append(out, "'", 1);
+}
+
 void exf_text_free(exf_text *t)
 {
     exf_mem_free(t->s);

@@ -35,6 +35,9 @@ void exf_text_append_shown(exf_text *t, const char *s);
 void exf_text_append_markdown(exf_text *t, const char *s);
 size_t exf_text_append_character(exf_text *t, const char *s, const char *other);
 
+/* Appends a word as a shell takes it, in single quotes where it needs them. */
+void exf_text_append_word(exf_text *out, const char *s);
+
 void exf_text_free(exf_text *t);
 
 /* 1 and *out on success; 0 for anything that is not exactly one number. */

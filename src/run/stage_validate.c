@@ -472,21 +472,41 @@ out:
     return rc;
 }
 
+/* Appends the text and its length, where the command line gave them, as a command takes them. */
+static exf_code add_settings(exf_text *out, const exf_recipe *r, exf_err *err)
+{
+    const struct { const char *key; int64_t value; } lengths[] = {{"validate.sequences", r->validate_sequences},
+                                                                  {"validate.max_tokens", r->validate_max_tokens}};
+    for (size_t i = 0; i < r->texts.n + (r->texts.n ? r->n_inputs : 0); i++) {
+        exf_text_appendf(out, " --text ");
+        exf_text_append_word(out, i < r->texts.n ? r->texts.item[i] : r->inputs[i - r->texts.n]);
+    }
+    for (size_t i = 0; i < 2; i++)
+        if (exf_opts_given(r->opts, lengths[i].key, EXF_OPT_BY_ARGV))
+            exf_text_appendf(out, " --set %s=%lld", lengths[i].key, (long long)lengths[i].value);
+    return exf_text_end(out, err);
+}
+
 /* Writes the results: what the rows cost, what they gain, and what is recommended. */
 static exf_code write_results(const validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
 {
     const exf_model *m = s->session.model;
     exf_cost_model cost = exf_cost_model_of(m, s->decision.bandwidth);
+    exf_text settings = {0};
+    exf_validate_files files = {.recipe = r->recipe_file, .model = r->model_path, .tables = s->tables_path,
+                                .output = r->output_directory, .report = s->markdown};
     exf_validate_report report = {
         .of = {.v = v, .cost = &cost, .a = &m->arch, .family = m->family->name, .runtime = s->runtime,
                .prefill_share = exf_prefill_share(&s->session.batch, s->schedule),
                .flops_per_token = v->one_flops / (double)s->session.batch.n_tokens},
         .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
-        .limit = s->decision.has_limit ? &s->decision.limit : NULL, .model_bytes = exf_model_bytes(m),
+        .limit = s->decision.has_limit ? &s->decision.limit : NULL, .files = &files, .model_bytes = exf_model_bytes(m),
         .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
     exf_row *row = NULL;
     exf_verdict verdict = {.gain = NULL};
     exf_code rc;
+    EXF_TRY(add_settings(&settings, r, err));
+    files.settings = settings.s ? settings.s : "";
     EXF_TRY(exf_rows_make(&row, &report.of, err));
     EXF_TRY(exf_verdict_find(&verdict, v, err));
     report.row = row;
@@ -495,6 +515,7 @@ static exf_code write_results(const validation *s, const exf_recipe *r, const ex
 out:
     exf_verdict_free(&verdict);
     exf_mem_free(row);
+    exf_text_free(&settings);
     return rc;
 }
 

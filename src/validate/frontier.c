@@ -185,6 +185,9 @@ static void find_servers(exf_row *row, const exf_variant *v, const exf_judged *o
         if (r->target && exf_runtime_serves(r, of->family, of->a, NULL) == EXF_OK &&
             exf_variant_parse_on(r, &theirs, v->name, NULL) == EXF_OK && exf_runtime_check(r, &theirs, of->a, NULL) == EXF_OK)
             row->server[row->n_servers++] = (exf_server){r, !fold_alike(v, &theirs, of->a)};
+    r = exf_runtime_find("exfold");
+    row->in_plugin = (!of->runtime || of->runtime == r) && exf_runtime_serves(r, of->family, of->a, NULL) == EXF_OK &&
+                     exf_runtime_check(r, v, of->a, NULL) == EXF_OK;
 }
 
 double exf_original_cost(const exf_judged *of, exf_row_kind kind, int batch)
@@ -289,6 +292,7 @@ out:
 
 int exf_row_is_served(const exf_row *row, const exf_runtime *runtime)
 {
+    if (runtime && !runtime->target) return row->in_plugin;
     for (int i = 0; i < row->n_servers; i++)
         if (!row->server[i].by_its_own && (!runtime || row->server[i].runtime == runtime)) return 1;
     return 0;

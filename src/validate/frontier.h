@@ -45,6 +45,7 @@ typedef struct {
     exf_cost cost;
     exf_server server[EXF_SERVERS]; /* [n_servers] */
     int n_servers;
+    int in_plugin;   /* 1: python/exfold_vllm runs it as it is */
 } exf_row;
 
 /* What rows are judged by. */
@@ -81,7 +82,7 @@ int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_ro
 /* Costs that differ by less than this share of the original's are one: a pool is not always full. */
 #define EXF_COST_TIE 0.005
 
-/* Returns 1 if the runtime (NULL: some public runtime) runs the row as it is. */
+/* Returns 1 if the runtime (NULL: some public runtime; "exfold": our plugin) runs the row as it is. */
 int exf_row_is_served(const exf_row *row, const exf_runtime *runtime);
 
 /* Finds the layer in which row i's output error is most above its twin's: returns the factor, 0 without a twin; *layer: its

@@ -111,7 +111,16 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int ru
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */
 
-/* ---- the report (validation_summary.c, validation_words.c, validation_report.c, validation_markdown.c, validation_chart.c) --- */
+/* ---- the report (validation_summary.c, validation_closing.c, validation_words.c, validation_report.c, validation_markdown.c,
+ * validation_chart.c) ---------------------------------------------------------------------------------- */
+
+/* What a command that goes on from here names. */
+typedef struct {
+    const char *recipe;  /* NULL: none was given */
+    const char *model;   /* checkpoint directory */
+    const char *settings; /* " --text FILE ... --set validate.sequences=N" as a shell takes it: those of the command line */
+    const char *tables, *output, *report; /* report: the .md */
+} exf_validate_files;
 
 typedef struct {
     exf_judged of;                 /* the validation, and what its rows are judged by */
@@ -121,6 +130,7 @@ typedef struct {
     const exf_provenance *tables;  /* of the tables: solve.stable_targets, solve.small_calibration; NULL: not known */
     const exf_verdict *verdict;    /* what the tables gain; NULL: that is not the question */
     const exf_limit *limit;        /* NULL: nothing is recommended */
+    const exf_validate_files *files; /* for the commands that the closing words give; NULL: without commands */
     uint64_t model_bytes;
     int prefill_tokens, longest;   /* validate.prefill_tokens; tokens of the longest sequence */
 } exf_validate_report;
@@ -138,7 +148,9 @@ exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_t
 /* Appends why the figures of row i say nothing about serving: "not constrained: ...". */
 void exf_constraint_words(const exf_validation *v, size_t i, exf_text *out);
 
-/* Returns 1 if what a runtime runs is recommended too: a public one that serves the model, and the one asked for if one is. */
+/* Appends a row that was chosen: what it costs, and its value in the limit's metric; without a newline. */
+void exf_choice_words(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out);
+/* Returns 1 if what a runtime runs is recommended too: one that serves the model, and only the one asked for if one is. */
 int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime);
 /* Returns how many rows have the role. */
 size_t exf_count_role(const exf_validation *v, exf_lane_role role);
@@ -146,9 +158,19 @@ size_t exf_count_role(const exf_validation *v, exf_lane_role role);
 const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i);
 
 /* The summary's most lines and columns, whatever was validated: with the names of four files it is one screen of 40 lines. */
-enum { EXF_SUMMARY_LINES = 36, EXF_SUMMARY_COLUMNS = 100, EXF_SUMMARY_SIZES = 4 };
+enum { EXF_SUMMARY_LINES = 36, EXF_SUMMARY_COLUMNS = 100, EXF_SUMMARY_SIZES = 4, EXF_CLOSING_LINES = 20 };
 /* Appends the summary for a terminal: verdict, stability, the rows of each frontier, the recommendation. */
 exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends the end of a summary with a limit (validation_closing.c), in EXF_CLOSING_LINES of at most EXF_SUMMARY_COLUMNS but where a
+ * word is longer: the rows that are recommended, what they cost and gain, and the commands that validate them together and that
+ * serve them. */
+exf_code exf_validate_closing(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Returns 1 if the closing words recommend row i. */
+int exf_closing_names(const exf_validate_report *r, size_t i);
+/* Returns the bytes of the first `columns` characters. */
+size_t exf_bytes_of_columns(const char *s, int columns);
+/* Appends one sentence in lines of at most EXF_SUMMARY_COLUMNS; further lines are indented more than the first. */
+void exf_add_wrapped(exf_text *out, const char *s, size_t n);
 /* Appends {"variants": [{"name", "words", "ppl", "ppl_se", "kl_mean", ..., "domains": {...}, "layers": [...]}], ...};
  * no times, so equal inputs give equal bytes. */
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;

@@ -16,25 +16,11 @@ enum { MARKS = 2, NAME = 33, COST = 21, KL = 17, WORST = 15, LAST = 7 };
 
 /* ---- lines --------------------------------------------------------------------------------------- */
 
-/* Returns 1 for the first byte of a character of UTF-8. */
-static int begins_character(char c)
-{
-    return ((unsigned char)c & 0xc0) != 0x80;
-}
-
 static int count_columns(const char *s, size_t n)
 {
     int columns = 0;
-    for (size_t i = 0; i < n; i++) columns += begins_character(s[i]);
+    for (size_t i = 0; i < n; i++) columns += ((unsigned char)s[i] & 0xc0) != 0x80; /* the first byte of a character of UTF-8 */
     return columns;
-}
-
-/* Returns the bytes of the first `columns` characters. */
-static size_t bytes_of(const char *s, int columns)
-{
-    size_t n = 0;
-    while (s[n] && (columns > 0 || !begins_character(s[n]))) columns -= begins_character(s[n++]);
-    return n;
 }
 
 static int count_lines(const exf_text *t)
@@ -48,7 +34,7 @@ static int count_lines(const exf_text *t)
 static void add_field(exf_text *out, const char *s, int width, int right)
 {
     int columns = count_columns(s, strlen(s)), is_cut = columns > width;
-    size_t n = bytes_of(s, is_cut ? width - 1 : width);
+    size_t n = exf_bytes_of_columns(s, is_cut ? width - 1 : width);
     int blanks = is_cut ? 0 : width - columns;
     exf_text_appendf(out, " %*s", right ? blanks : 0, "");
     exf_text_append(out, s, n);
@@ -62,54 +48,27 @@ static void end_line(exf_text *out)
     exf_text_append(out, "\n", 1);
 }
 
-/* Returns 1 for a blank at which a line may end: not before a per cent sign, nor on either side of "±". */
-static int may_break(const char *s, size_t at)
-{
-    return s[at] == ' ' && s[at + 1] != '%' && strncmp(s + at + 1, "±", 2) != 0 && !(at > 1 && strncmp(s + at - 2, "±", 2) == 0);
-}
-
-/* Appends one sentence in lines of at most EXF_SUMMARY_COLUMNS; further lines are indented more than the first. */
-static void add_wrapped(exf_text *out, const char *s, size_t n)
-{
-    size_t indent = strspn(s, " ");
-    size_t at = indent; /* where the line's words begin */
-    int room = EXF_SUMMARY_COLUMNS;
-    while (n > 0) {
-        size_t take = bytes_of(s, room);
-        if (take >= n) {
-            take = n;
-        } else {
-            size_t blank = take;
-            while (blank > 0 && !may_break(s, blank)) blank--;
-            take = blank > at ? blank : take;
-        }
-        exf_text_append(out, s, take);
-        exf_text_append(out, "\n", 1);
-        s += take;
-        n -= take;
-        while (n > 0 && *s == ' ') s++, n--;
-        if (n > 0) exf_text_appendf(out, "%*s", (int)indent + 2, "");
-        room = EXF_SUMMARY_COLUMNS - (int)indent - 2;
-        at = 0;
-    }
-}
-
-/* Appends sentences in at most so many lines. */
+/* Appends sentences, whole ones, in at most so many lines. */
 static exf_code add_words(const exf_validate_report *r, exf_words which, int most, exf_text *out, exf_err *err)
 {
     exf_text words = {0}, lines = {0};
+    int left_out = 0, n = 0;
     exf_code rc;
     EXF_TRY(exf_validate_words(r, which, &words, err));
     for (const char *s = words.s, *end; s && *s; s = end + 1) {
         end = strchr(s, '\n');
-        add_wrapped(&lines, s, (size_t)(end - s));
+        lines.len = 0;
+        exf_add_wrapped(&lines, s, (size_t)(end - s));
+        EXF_TRY(exf_text_end(&lines, err));
+        int more = count_lines(&lines);
+        if (left_out || n + more > most - !!end[1]) {
+            left_out++;
+            continue;
+        }
+        exf_text_append(out, lines.s, lines.len);
+        n += more;
     }
-    EXF_TRY(exf_text_end(&lines, err));
-    int all = count_lines(&lines);
-    size_t n = 0;
-    for (int k = 0; k < (all > most ? most - 1 : all); k++) n += strcspn(lines.s + n, "\n") + 1;
-    if (n) exf_text_append(out, lines.s, n);
-    if (all > most) exf_text_appendf(out, "  %d more lines of this are in the .md\n", all - most + 1);
+    if (left_out) exf_text_appendf(out, "%d more sentence%s of this: in the .md\n", left_out, left_out > 1 ? "s" : "");
     rc = exf_text_end(out, err);
 out:
     exf_text_free(&words);
@@ -270,7 +229,7 @@ static void fill_section(const exf_validate_report *r, section *s, int all)
         const exf_variant_result *row = &v->variant[i];
         if (row->role != EXF_LANE_ASKED || row->constraint != EXF_CONSTRAINED || r->row[i].kind != s->kind) continue;
         if (s->kind != EXF_ROW_PREFILL && row->batch != s->batch) continue;
-        if (all || r->row[i].on_frontier) insert_row(r, s, i);
+        if (all || r->row[i].on_frontier || exf_closing_names(r, i)) insert_row(r, s, i);
     }
     s->shown = s->n;
 }
@@ -363,15 +322,25 @@ static int tables_lines(const exf_validate_report *r, const tables *t)
     return lines;
 }
 
-/* Takes the cheapest row, which is the worst, from the longest section, until the tables have so many lines at most; sections
- * that have no row left go, the last one first. */
+/* Takes the cheapest row, which is the worst, from a section, unless it is recommended and others are left. */
+static void drop_row(const exf_validate_report *r, section *s)
+{
+    size_t k = s->shown;
+    while (k && exf_closing_names(r, s->row[k - 1])) k--;
+    if (!k) k = s->shown;
+    s->shown--;
+    memmove(s->row + k - 1, s->row + k, (s->shown + 1 - k) * sizeof *s->row);
+}
+
+/* Takes rows from the longest section, until the tables have so many lines at most; sections that have no row left go, the last one
+ * first. */
 static void fit_tables(const exf_validate_report *r, tables *t, int most)
 {
     while (t->n && tables_lines(r, t) > most) {
         section *longest = &t->list[0];
         for (int k = 1; k < t->n; k++)
             if (t->list[k].shown > longest->shown) longest = &t->list[k];
-        if (longest->shown) longest->shown--;
+        if (longest->shown) drop_row(r, longest);
         else t->n--;
     }
 }
@@ -387,7 +356,7 @@ static void add_legend(const exf_validate_report *r, const tables *t, exf_text *
     if (marks_servers(r)) exf_text_appendf(&line, "; x: no public runtime runs it, ~: with its own options");
     if (shown < all) exf_text_appendf(&line, "; %zu more in the .md", all - shown);
     if (line.refused) out->refused = line.refused;
-    else if (t->n) add_wrapped(out, line.s, line.len);
+    else if (t->n) exf_add_wrapped(out, line.s, line.len);
     exf_text_free(&line);
 }
 
@@ -399,8 +368,8 @@ static exf_code add_around(const exf_validate_report *r, exf_text *before, exf_t
     EXF_TRY(add_words(r, EXF_WORDS_LAYERS, 4, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_STABILITY, 4, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_CONSTRAINTS, 3, before, err));
-    EXF_TRY(add_words(r, EXF_WORDS_RECOMMENDATION, 12, after, err));
     EXF_TRY(add_words(r, EXF_WORDS_DATA, 3, after, err));
+    if (r->limit) EXF_TRY(exf_validate_closing(r, after, err));
     rc = exf_text_end(after, err);
 out:
     return rc;

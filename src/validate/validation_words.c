@@ -10,6 +10,54 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- lines ---------------------------------------------------------------------------------------- */
+
+/* Returns 1 for the first byte of a character of UTF-8. */
+static int begins_character(char c)
+{
+    return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+size_t exf_bytes_of_columns(const char *s, int columns)
+{
+    size_t n = 0;
+    while (s[n] && (columns > 0 || !begins_character(s[n]))) columns -= begins_character(s[n++]);
+    return n;
+}
+
+/* Returns 1 for a blank at which a line may end: not before a per cent sign, nor on either side of "±". */
+static int may_break(const char *s, size_t at)
+{
+    return s[at] == ' ' && s[at + 1] != '%' && strncmp(s + at + 1, "±", 2) != 0 && !(at > 1 && strncmp(s + at - 2, "±", 2) == 0);
+}
+
+void exf_add_wrapped(exf_text *out, const char *s, size_t n)
+{
+    size_t indent = strspn(s, " ");
+    size_t at = indent; /* where the line's words begin */
+    int room = EXF_SUMMARY_COLUMNS;
+    while (n > 0) {
+        size_t take = exf_bytes_of_columns(s, room);
+        if (take >= n) {
+            take = n;
+        } else {
+            size_t blank = take;
+            while (blank > 0 && !may_break(s, blank)) blank--;
+            take = blank > at ? blank : take;
+        }
+        exf_text_append(out, s, take);
+        exf_text_append(out, "\n", 1);
+        s += take;
+        n -= take;
+        while (n > 0 && *s == ' ') s++, n--;
+        if (n > 0) exf_text_appendf(out, "%*s", (int)indent + 2, "");
+        room = EXF_SUMMARY_COLUMNS - (int)indent - 2;
+        at = 0;
+    }
+}
+
+/* ---- what several sentences ask -------------------------------------------------------------------- */
+
 static void add_interval(exf_text *out, const char *before, const char *what, exf_difference d)
 {
     exf_text_appendf(out, "%s %s %.5f ± ", before, what, d.mean);
@@ -36,7 +84,7 @@ const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i)
 int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime)
 {
     if (r->of.runtime && r->of.runtime != runtime) return 0;
-    return runtime->target && exf_runtime_serves(runtime, r->of.family, r->of.a, NULL) == EXF_OK;
+    return exf_runtime_serves(runtime, r->of.family, r->of.a, NULL) == EXF_OK;
 }
 
 /* ---- stability ----------------------------------------------------------------------------------- */
@@ -148,7 +196,7 @@ static void add_data(const exf_validate_report *r, exf_text *out)
 
 /* ---- the recommendation -------------------------------------------------------------------------- */
 
-static void add_choice(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out)
+void exf_choice_words(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out)
 {
     int prefill = kind == EXF_ROW_PREFILL, size = r->of.v->batch_size[batch].size;
     double cost = exf_row_cost(&r->row[c.row], kind), whole = exf_whole_share(&r->of, cost, kind, batch);
@@ -191,12 +239,12 @@ static int add_choices(const exf_validate_report *r, const exf_runtime *runtime,
 {
     exf_choice p = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_PREFILL, 0, runtime);
     int n = p.row != 0;
-    if (p.row) add_choice(r, p, EXF_ROW_PREFILL, 0, out);
+    if (p.row) exf_choice_words(r, p, EXF_ROW_PREFILL, 0, out);
     if (p.row) exf_text_appendf(out, "\n");
     for (int b = 0; b < r->of.v->n_batch_sizes; b++) {
         exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b, runtime);
         if (!d.row) continue;
-        add_choice(r, d, EXF_ROW_DECODE, b, out);
+        exf_choice_words(r, d, EXF_ROW_DECODE, b, out);
         add_together(r, p, d, missing, out);
         exf_text_appendf(out, "\n");
         n++;

@@ -31,7 +31,8 @@ END_TEST
 /* As Python's json writes them; a number that is asked for is not there. */
 START_TEST(numbers_that_are_not_finite_are_strings)
 {
-    static const char text[] = "{\"limit\": [0.0, Infinity], \"low\": -Infinity, \"none\": NaN, \"Infinity\": \"NaN \\\"Infinity\", \"n\": 7}";
+    static const char text[] = "{\"limit\": [0.0, Infinity], \"low\": -Infinity, \"none\": NaN, "
+                               "\"Infinity\": \"NaN \\\"Infinity\", \"n\": 7}";
     exf_err e;
     exf_json *j;
     ck_ok(exf_json_parse(&j, text, strlen(text), "test", &e), e);

@@ -265,7 +265,56 @@ START_TEST(a_short_summary_shows_every_row)
     says(seen, "Recommended for kl=0.2");
     says(seen, "prefill P2:rank=score, 50.0 % of the experts' FLOP, 80.0 % of all, KL 0.12500");
     says(seen, "nothing holds; nearest D8");
+    ck_assert_ptr_null(strstr(seen, "vllm serve")); /* without the names of files */
     ck_assert_ptr_null(strstr(seen, "\n   D16"));
+    close_sample(&s);
+}
+END_TEST
+
+/* Returns how many lines the closing words have. */
+static int closing_lines(const char *seen)
+{
+    const char *s = strstr(seen, "Recommended for");
+    ck_assert_ptr_nonnull(s);
+    int n = 0;
+    for (; *s; s++) n += *s == '\n';
+    return n;
+}
+
+/* What is served is named with both commands, and its row is in the table though the table is cut. */
+START_TEST(a_summary_closes_with_what_to_serve)
+{
+    static const exf_validate_files files = {.recipe = "my recipe.yaml", .model = "model",
+                                             .settings = " --set validate.sequences=6", .tables = "out/tables.h5",
+                                             .output = "out", .report = "out/frontier.md"};
+    sample s;
+    open_screen(&s);
+    s.r->v.n_variants = 1;
+    for (int i = 0; i < 40; i++) {
+        char name[EXF_VARIANT_NAME_LEN];
+        snprintf(name, sizeof name, "P1:max_loss=0.%02d", i + 10);
+        add_row(&s, name, 0.3 + 0.001 * i, 1 + 0.02 * i, 16);
+    }
+    results_noise(add_row(&s, "P2:projector=joint", 0.1, 2, 16), 0.001);
+    results_noise(add_row(&s, "D8:rank=energy", 0.1, 4, 8), 0.001);
+    s.report.files = &files;
+    char *seen = summary_of(&s);
+    fits_a_screen(seen);
+    ck_assert_int_le(closing_lines(seen), EXF_CLOSING_LINES);
+    says(seen, "P2:projector=joint  ");
+    says(seen, "  prefill P2:projector=joint, 50.0 % of the experts' FLOP, 80.0 % of all, KL 0.10000");
+    says(seen, "  batches of 16: decode D8:rank=energy, ");
+    says(seen, "  exfold-validate 'my recipe.yaml' --set validate.sequences=6 --tables out/tables.h5 --variants \\\n"
+               "    P2:projector=joint+D8:rank=energy --set validate.prefill_tokens=50 --set \\\n"
+               "    validate.decode_batch=16 --limit kl=0.2 -o out\n");
+    says(seen, "  exfold-export out/tables.h5 --set output.targets=safetensors -o out\n");
+    says(seen, "  EXFOLD_TABLES=out/tables.safetensors EXFOLD_PREFILL=P2:projector=joint \\\n"
+               "    EXFOLD_DECODE=D8:rank=energy vllm serve model\n");
+    says(seen, "public runtime runs: out/frontier.md\n");
+    add_row(&s, "P2:projector=joint+D8:rank=energy", 0.15, 2, 8);
+    seen = summary_of(&s);
+    says(seen, "  together KL 0.15000 ");
+    ck_assert_ptr_null(strstr(seen, "exfold-validate 'my"));
     close_sample(&s);
 }
 END_TEST
@@ -291,6 +340,9 @@ START_TEST(a_long_summary_fits_a_screen)
     }
     ck_ok(exf_provenance_add(&s.tables, &e, "solve.stable_targets", "0.875"), e);
     ck_ok(exf_provenance_add(&s.tables, &e, "solve.small_calibration", "%0200d", 0), e); /* without a blank to break at */
+    static const exf_validate_files files = {.model = "a/model", .settings = " --text one.txt", .tables = "out/tables.h5",
+                                             .output = "out", .report = "out/frontier.md"};
+    s.report.files = &files;
     ck_ok(exf_provenance_add(&s.facts, &e, "validate.text", "one.txt, two.txt, three.txt and 38 more files"), e);
     fits_a_screen(summary_of(&s));
     s.report.limit = NULL;
@@ -333,6 +385,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, json_reads_back);
     tcase_add_test(t, tables_name_every_variant);
     tcase_add_test(t, a_short_summary_shows_every_row);
+    tcase_add_test(t, a_summary_closes_with_what_to_serve);
     tcase_add_test(t, a_long_summary_fits_a_screen);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
