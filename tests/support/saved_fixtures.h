@@ -134,6 +134,12 @@ static inline int saved_weight_is(void *weight, float *v, size_t n)
     return strcmp(hex, exf_json_string(exf_json_get(exf_json_value(weight), "sha256"), NULL)) == 0;
 }
 
+/* Bound of our float32 perplexity from transformers' in float64, as a share.  It differs by the mean error of the logits at most,
+ * and a logit of size 10 is a float32 sum within some 10 x 2^-24 = 6e-7 of a row of the same terms in another order; the layers
+ * before it add as much.  Kernels of OpenBLAS sum in orders of their own: Haswell, Prescott and Nehalem give up to 5.0e-7, 1.02e-6
+ * and 5.6e-7 (deepseek-fp8), of which this is ten times. */
+#define SAVED_LIMIT 1e-5
+
 /* Fails unless the perplexity of the model in dir on a backend in float32 is transformers' within `limit`; 1 in show prints it. */
 static inline void saved_check_in(const char *dir, const exf_backend *backend, double limit, int show)
 {

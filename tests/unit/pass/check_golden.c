@@ -65,7 +65,8 @@ START_TEST(prefixes_of_any_length_agree)
     golden_forward(&cut, c.model, &batch, &exf_backend_cpu, EXF_COMPUTE_F32, 2);
     for (int i = 0; i < 4; i++) {
         double d = golden_distance(cut.logits + span[i].offset * vocab, all.logits, (size_t)lengths[i] * vocab);
-        ck_assert_msg(d < 1e-5, "%s: a prefix of %d tokens is %.1e off", golden_families[_i], lengths[i], d);
+        ck_assert_msg(d < 5e-5, /* 3.4e-6 with the kernels of OpenBLAS for Haswell */
+                      "%s: a prefix of %d tokens is %.1e off", golden_families[_i], lengths[i], d);
     }
     golden_free(&all);
     golden_free(&cut);

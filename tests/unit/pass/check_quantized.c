@@ -60,7 +60,7 @@ END_TEST
 
 START_TEST(perplexity_is_that_of_transformers)
 {
-    saved_check_in(dir_of(_i), &exf_backend_cpu, 1e-6, 0);
+    saved_check_in(dir_of(_i), &exf_backend_cpu, SAVED_LIMIT, 0);
 }
 END_TEST
 

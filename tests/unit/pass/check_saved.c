@@ -4,7 +4,7 @@
 
 START_TEST(perplexity_is_that_of_transformers)
 {
-    saved_check(_i, &exf_backend_cpu, 1e-6);
+    saved_check(_i, &exf_backend_cpu, SAVED_LIMIT);
 }
 END_TEST
 
