@@ -16,7 +16,7 @@ static const exf_opt rows[] = {
      "print the first samples as they will be run, and do nothing else; domain, text of the ids, the ids, what goes before a "
      "document, and what of the text is left out"},
     {NULL, "ids", 0, EXF_OPT_TEXT, offsetof(exf_recipe, ids_path), NULL, "FILE", "Run",
-     "write the samples' token ids (.safetensors), and do nothing else; for exfold_record: of the model only the tokenizer is "
+     "write the samples' token ids, do nothing else; a .safetensors file, for exfold_record: of the model only the tokenizer is "
      "read, so that any family will do"},
     {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",
      "write a recipe to edit, and its manifest; for --model and --text, or a released model's own data; and do nothing else"},
