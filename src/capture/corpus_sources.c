@@ -107,11 +107,15 @@ exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err)
     const char *label = p->source->label;
     exf_code rc = read_whole(p->source, &text, &len, err);
     size_t valid = rc == EXF_OK ? exf_utf8_valid(text, len) : 0;
+    const char *nul = rc == EXF_OK && len ? memchr(text, 0, len) : NULL;
     if (rc != EXF_OK)
         exf_err_prefix(err, "%s: ", label);
     else if (valid < len)
         rc = exf_fail(err, EXF_MODEL, "%s: line %d: byte 0x%02x is not valid UTF-8%s", label, line_of(text, valid),
                       (unsigned)(unsigned char)text[valid], exf_encoding_advice(text, len));
+    else if (nul)
+        rc = exf_fail(err, EXF_MODEL, "%s: line %d: holds a NUL, which no text has: it is binary, or was cut short by a failure",
+                      label, line_of(text, (size_t)(nul - text)));
     else
         rc = add_document(p, text + mark_of(text, len), len - mark_of(text, len), "", err);
     exf_mem_free(text);

@@ -59,8 +59,11 @@ static void add_row(const exf_validate_report *r, exf_choice c, exf_row_kind kin
     exf_text line = {0};
     if (!c.row) return;
     exf_choice_words(r, c, kind, batch, &line);
-    exf_text_appendf(&line, ", PPL %#.4g (original %#.4g)", v->variant[c.row].all.ppl, v->variant[0].all.ppl);
-    if (gain) exf_text_appendf(&line, ", KL %.5f below that of %s", gain->kl.mean, v->variant[gain->best].name);
+    exf_text_appendf(&line, ", PPL %.2f (original %.2f)", v->variant[c.row].all.ppl, v->variant[0].all.ppl);
+    if (gain && exf_beyond_noise(&gain->kl) && gain->kl.mean > 0)
+        exf_text_appendf(&line, ", KL %.5f below that of %s", gain->kl.mean, v->variant[gain->best].name);
+    else if (gain)
+        exf_text_appendf(&line, ", KL not below that of %s beyond the noise", v->variant[gain->best].name);
     if (line.refused) out->refused = line.refused;
     else exf_add_wrapped(out, line.s, line.len);
     exf_text_free(&line);
@@ -70,7 +73,7 @@ static void add_row(const exf_validate_report *r, exf_choice c, exf_row_kind kin
 static void add_together(const exf_validate_report *r, size_t both, exf_text *out)
 {
     exf_difference value = exf_limit_value(r->limit, r->of.v, both);
-    exf_text_appendf(out, "  together %s %.5f ± %.5f, PPL %#.4g: %s the limit\n", exf_limit_words(r->limit), value.mean,
+    exf_text_appendf(out, "  together %s %.5f ± %.5f, PPL %.2f: %s the limit\n", exf_limit_words(r->limit), value.mean,
                      value.half_width, r->of.v->variant[both].all.ppl,
                      value.mean + value.half_width <= r->limit->most ? "within" : "above");
 }

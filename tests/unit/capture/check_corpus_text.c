@@ -106,6 +106,8 @@ START_TEST(a_text_file_is_one_document)
     refused(&q, EXF_MODEL, "source 1 (empty.txt, domain \"prose\"): empty: no sequence of at least 1 tokens, 0 shorter ones");
     exf_write_file(exf_scratch("empty.txt"), "one\ntwo\n\xff\n", 10);
     refused(&q, EXF_MODEL, "(empty.txt, domain \"prose\"): line 3: byte 0xff is not valid UTF-8");
+    exf_write_file(exf_scratch("empty.txt"), "one\ntwo\n\0three\n", 15);
+    refused(&q, EXF_MODEL, "(empty.txt, domain \"prose\"): line 3: holds a NUL");
     encoded(NULL);
 }
 END_TEST
