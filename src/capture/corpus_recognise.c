@@ -181,6 +181,12 @@ static exf_code try_jsonl(const head *h, int *known)
         rc = exf_fail(h->err, EXF_MODEL,
                       "%s: is one JSON %s, expected an object a line; make lines with: jq -c %s %s > lines.jsonl", h->name,
                       *line == '[' ? "array" : "document", *line == '[' ? "'.[]'" : ".", h->path);
+    else if ((ends_with(h, ".csv") || ends_with(h, ".tsv")) && !pass_over(h, (exf_foreign){.is = "a table"}))
+        rc = exf_fail(h->err, EXF_MODEL,
+                      "%s: is a table, of which header and quotes would be taken for text; make a line of JSON a row with: "
+                      "python3 -c 'import csv,json,sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]' < %s > "
+                      "lines.jsonl",
+                      h->name, ends_with(h, ".tsv") ? ",delimiter=\"\\t\"" : "", h->path);
     exf_json_free(j);
     return rc;
 }

@@ -173,6 +173,7 @@ START_TEST(files_that_are_found)
     found(FILE_OF("a.bin", "\xff\xfd"), "no UTF-8");
     found(FILE_OF("a.json", "{\n}"), "one JSON document");
     found(FILE_OF("b.json", "[1]"), "one JSON document");
+    found(FILE_OF("b.csv", "a,b\n1,2\n"), "a table");
     found(FILE_OF("package.json", "{\"name\": \"a\", \"version\": \"1\"}\n"), "JSON without a text");
     found(FILE_OF("texts.json", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), NULL);
     found(tensors("w.safetensors", 1), "tensors, no token ids");
@@ -195,6 +196,8 @@ START_TEST(what_is_refused)
     refused(FILE_OF("c", "\xfd" "7zXZ"), NULL, "is compressed with xz; unpack it first");
     refused(FILE_OF("d", "PAR1....PAR1"), NULL, "is a Parquet table");
     refused(FILE_OF("e.json", "[\n {\"text\": \"a\"}]"), NULL, "is one JSON array, expected an object a line; make lines with: jq");
+    refused(FILE_OF("e.csv", "id,text\n1,\"a\"\n"), NULL, "e.csv: is a table");
+    refused(FILE_OF("e.tsv", "id\ttext\n1\ta\n"), NULL, "delimiter=\"\\t\"");
     refused(FILE_OF("f.json", "{\n \"text\": \"a\"\n}"), NULL, "is one JSON document");
     refused(FILE_OF("g", "\n{\"prompt\": \"a\", \"messages\": [1]}"), NULL, "line 2 has no \"text\"; of its members \"prompt\"");
     refused(FILE_OF("h", "{\"text\": 7}"), NULL, "line 1: \"text\" is an integer, expected a string; of the members \"text\"");
