@@ -20,6 +20,9 @@ typedef struct {
 static const limits usual = {0.005, 0.02, 0.001, 0.005, 0.01, 0};
 /* A KL that is relative alone: a hundredth of a small one is what these rows are about. */
 static const limits stand_in = {0.005, 0.03, 0, 0.005, 0.01, 0};
+/* The reference's G has rms where ours has relative norms (docs/method.md, section 14), by which PPL of these rows falls by 0.51 to
+ * 0.53 %. */
+static const limits by_rms = {0.006, 0.03, 0, 0.005, 0.01, 0};
 /* What folds by predicted norms is held closer. */
 static const limits closely = {0.005, 0.01, 0, 0.005, 0.01, 0};
 /* lambda is solved from all routes here too (recipe.yaml). */
@@ -61,7 +64,7 @@ static const struct { const char *theirs, *ours; const limits *within; } rows[] 
     {"D4-dynamic-drop", "D4:fold=drop", &usual},
     {"D4-static", "D4:pool=static", &usual},
     {"D4-static-drop", "D4:pool=static,fold=drop", &usual},
-    {"P1-joint-fixed", "P1:projector=joint", &usual},
+    {"P1-joint-fixed", "P1:projector=joint", &by_rms},
     {"P2-pair-rescale-sum-maxloss0.99", "P2:max_loss=0.99,rescale=sum", &usual},
     {"D8-dynamic-energy-pair", "D8:rank=energy", &usual},
     {"D8-dynamic-norm-cos", "D8:projector=joint", &stand_in},
@@ -84,11 +87,11 @@ static const struct { const char *theirs, *ours; const limits *within; } rows[] 
     {"D12-static-energy-score", "D12:pool=static,by=energy,targets=router", &stand_in},
     {"D8-static-norm-cos", "D8:pool=static,projector=joint", &stand_in},
     {"D8-static-norm-route", "D8:pool=static,targets=router,weights=route", &stand_in},
-    {"D8-static-norm-score", "D8:pool=static,targets=router", &stand_in},
+    {"D8-static-norm-score", "D8:pool=static,targets=router", &by_rms},
     {"D8-static-reap-cos", "D8:pool=static,by=reap,projector=joint", &stand_in},
     {"D8-static-reap-route", "D8:pool=static,by=reap,targets=router,weights=route", &stand_in},
     {"D8-static-reap-score", "D8:pool=static,by=reap,targets=router", &stand_in},
-    {"D8-static-energy-cos", "D8:pool=static,by=energy,projector=joint", &stand_in},
+    {"D8-static-energy-cos", "D8:pool=static,by=energy,projector=joint", &by_rms},
     {"D8-static-energy-route", "D8:pool=static,by=energy,targets=router,weights=route", &stand_in},
     {"D8-static-energy-score", "D8:pool=static,by=energy,targets=router", &stand_in},
     {"P3-stream", "P3:budget=token", &budget},
