@@ -360,16 +360,21 @@ static void add_legend(const exf_validate_report *r, const tables *t, exf_text *
     exf_text_free(&line);
 }
 
-/* What stands before the tables and after them. */
+enum { LEGEND = 2, BLANKS = 2, TABLES = 9 }; /* TABLES: lines that are left for them: two heads, two originals, some rows */
+
+/* What stands before the tables and after them; before them the first kinds of sentences have the lines that are left. */
 static exf_code add_around(const exf_validate_report *r, exf_text *before, exf_text *after, exf_err *err)
 {
+    static const struct { exf_words which; int most; } kinds[] = {
+        {EXF_WORDS_LAYERS, 4}, {EXF_WORDS_VERDICT, 6}, {EXF_WORDS_STABILITY, 4}, {EXF_WORDS_CONSTRAINTS, 3}};
     exf_code rc;
-    EXF_TRY(add_words(r, EXF_WORDS_VERDICT, 6, before, err));
-    EXF_TRY(add_words(r, EXF_WORDS_LAYERS, 4, before, err));
-    EXF_TRY(add_words(r, EXF_WORDS_STABILITY, 4, before, err));
-    EXF_TRY(add_words(r, EXF_WORDS_CONSTRAINTS, 3, before, err));
     EXF_TRY(add_words(r, EXF_WORDS_DATA, 3, after, err));
     if (r->limit) EXF_TRY(exf_validate_closing(r, after, err));
+    int room = EXF_SUMMARY_LINES - LEGEND - BLANKS - TABLES - count_lines(after);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int left = room - count_lines(before);
+        if (left > 0) EXF_TRY(add_words(r, kinds[i].which, left < kinds[i].most ? left : kinds[i].most, before, err));
+    }
     rc = exf_text_end(after, err);
 out:
     return rc;
@@ -377,7 +382,6 @@ out:
 
 exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
-    enum { LEGEND = 2, BLANKS = 2 };
     exf_text before = {0}, after = {0};
     tables t = {.n = 0};
     exf_code rc;
