@@ -54,10 +54,10 @@ const exf_program exf_program_calibrate = {
     .brief = "recipe to statistics, tables and exports",
     .about = "Runs the recipe's model over its corpus, one layer at a time, and writes\n"
              "statistics.h5, tables.h5 and one file per export target to its output directory.",
-    .examples = "exfold-calibrate --model DIR --text notes.txt -o out    # no recipe\n"
+    .examples = "exfold-calibrate --model DIR --text texts -o out    # no recipe\n"
                 "exfold-calibrate recipes/demo.yaml --dry-run    # time, memory and disk\n"
                 "exfold-calibrate recipe.yaml --dry-run --ranks 64 --nodes 8    # predicted time\n"
-                "exfold-calibrate --init recipe.yaml --model DIR --text notes.txt    # a recipe to edit\n"
+                "exfold-calibrate --init recipe.yaml --model DIR --text texts    # a recipe to edit\n"
                 "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
                 "exfold-calibrate recipe.yaml --shard 2/8    # out/shard-2-of-8/statistics.h5\n"
                 "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
