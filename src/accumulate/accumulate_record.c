@@ -180,10 +180,26 @@ static const char *fact_of(const exf_statistics_reader *f, const char *key)
     return exf_provenance_get(&f->origin, in_origin);
 }
 
-/* Looks whether the part is there; one with other facts is refused. */
+/* Sets *same to whether the file is of the part's sequences: closing removes it, so that its name alone is no proof. */
+static exf_code compare_sequences(const exf_statistics_reader *f, const recorded_part *p, int *same, exf_err *err)
+{
+    exf_sequence_list sorted = {.n = 0};
+    char own[EXF_SHA256_HEX], theirs[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &p->sequences, err));
+    EXF_TRY(exf_sequence_list_digest(&sorted, own, err));
+    EXF_TRY(exf_sequence_list_digest(&f->sequences, theirs, err));
+    *same = strcmp(own, theirs) == 0;
+out:
+    exf_sequence_list_free(&sorted);
+    return rc;
+}
+
+/* Looks whether the part is there; one with other facts or sequences is refused. */
 static exf_code find_part(const exf_record *r, const recorded_part *p, int *is_there, exf_err *err)
 {
     exf_statistics_reader f = {.h = NULL};
+    int same;
     exf_code rc;
     EXF_TRY(exf_path_look(p->path, is_there, err));
     if (!*is_there) goto out;
@@ -195,10 +211,13 @@ static exf_code find_part(const exf_record *r, const recorded_part *p, int *is_t
                       theirs ? theirs : "missing", r->part_facts.value[i]);
         goto out;
     }
-    int same = f.n_layers == r->n_layers && f.shape.n_experts == r->shape.n_experts && f.shape.top_k == r->shape.top_k &&
-               f.shape.d_model == r->shape.d_model;
+    EXF_TRY(compare_sequences(&f, p, &same, err));
+    same = same && f.n_layers == r->n_layers && f.shape.n_experts == r->shape.n_experts && f.shape.top_k == r->shape.top_k &&
+           f.shape.d_model == r->shape.d_model;
     for (int i = 0; same && i < r->n_layers; i++) same = f.layer_number[i] == r->layer[i].number;
-    if (!same) rc = exf_fail(err, EXF_MODEL, "%s: has another shape or other layers; delete it to record the part anew", p->path);
+    if (!same)
+        rc = exf_fail(err, EXF_MODEL, "%s: has other sequences, another shape or other layers; delete it to record the part anew",
+                      p->path);
 out:
     exf_statistics_close(&f);
     return rc;

@@ -5,6 +5,8 @@
 #include "base/file.h"
 #include "exfold/accumulate.h"
 
+#include <glob.h>
+#include <stdio.h>
 #include <unistd.h>
 
 enum { LAYERS = 2, OTHER = 7 }; /* layer numbers SEQ_LAYER and OTHER have the same rows */
@@ -217,6 +219,45 @@ START_TEST(a_stopped_recording_goes_on)
 }
 END_TEST
 
+/* Finds the only part's file of recordings at `path`. */
+static void find_part_file(char found[512], const char *path)
+{
+    char pattern[512];
+    glob_t all;
+    snprintf(pattern, sizeof pattern, "%s.part-*", path);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &all), 0);
+    ck_assert_uint_eq(all.gl_pathc, 1);
+    snprintf(found, 512, "%s", all.gl_pathv[0]);
+    globfree(&all);
+}
+
+/* Statistics of other sequences that lie where a part would be are no part: they are not merged, and not removed. */
+START_TEST(a_file_of_other_sequences_is_no_part)
+{
+    char first[512], second[512];
+    int there;
+    fill();
+    exf_record *r = opened(exf_scratch("first.h5"), "an engine");
+    begin(r, 0, 2);
+    record(r, 0, 2, IN_ORDER, 64);
+    exf_record_free(r);
+    r = opened(exf_scratch("second.h5"), "an engine");
+    begin(r, 2, 2);
+    record(r, 2, 2, IN_ORDER, 64);
+    exf_record_free(r);
+    find_part_file(first, exf_scratch("first.h5"));
+    find_part_file(second, exf_scratch("second.h5"));
+    ck_assert_int_eq(rename(first, second), 0);
+    r = opened(exf_scratch("second.h5"), "an engine");
+    ck_fails(said(exf_record_begin(r, 2, seq_length + 2, ids + seq_length[0] + seq_length[1], NULL, NULL, &there,
+                                   message, sizeof message)),
+             EXF_MODEL, e,
+             "other sequences");
+    exf_record_free(r);
+    ck_assert(is_file(second));
+}
+END_TEST
+
 /* A part that has other facts, and rows and parts that cannot be. */
 START_TEST(what_cannot_be_is_refused)
 {
@@ -348,6 +389,7 @@ Suite *exf_suite(void)
     TCase *c = tcase_create("recorded");
     tcase_add_test(c, rows_in_any_order_give_the_sums_of_a_pass);
     tcase_add_test(c, a_stopped_recording_goes_on);
+    tcase_add_test(c, a_file_of_other_sequences_is_no_part);
     tcase_add_test(c, what_cannot_be_is_refused);
     tcase_add_test(c, bad_rows_name_their_token);
     tcase_add_test(c, bfloat16_is_widened);
