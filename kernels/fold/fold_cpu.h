@@ -15,7 +15,8 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
 /* Index among the first `kept` routes of the one with the least of an omitted expert's losses
  * [E], ties to the earlier; -1 if every loss is above max_loss. */
 int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss);
-/* The same of the one with the largest |cosine| in an omitted expert's row [E]. */
+/* Returns the index among the first `kept` routes of the one with the largest |cosine| in an omitted expert's row [E], ties to the
+ * earlier. */
 int exf_fold_likest(const exf_fold_ranked *r, int kept, const float *cosine);
 /* Writes a row's first slots as they are. */
 void exf_fold_copy_row(const exf_fold_routes *out, const exf_fold_routes *in, int row);

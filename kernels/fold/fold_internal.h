@@ -277,9 +277,9 @@ EXF_FOLD_INLINE float exf_fold_stand_in_norm(const exf_fold_routes *r, const exf
     return r->norms && mean[from] > 0 ? exf_mulf(mean[to], exf_divf(n, mean[from])) : mean[to];
 }
 
-/* The part of its own diagonal that a pivot must keep, else rho is raised: what bounds weights of cosines that fit no set of
- * vectors (docs/method.md, section 14).  Different experts of a matrix without an eigenvalue below this part, as a solver's are,
- * pass with any norms and any rho, in any order. */
+/* The part of its own diagonal that a pivot must keep, else rho is raised.  It bounds the weights that come of cosines which fit no
+ * set of vectors (docs/method.md, section 14).  Where no eigenvalue of the whole matrix is below this part, systems of distinct
+ * experts pass with any norms and any rho, in any order; exfold-solve raises eigenvalues to 0.02 before it scales the diagonal. */
 #define EXF_FOLD_PIVOT 0x1p-7
 /* The most times that rho is raised: the default is 164 then, where the diagonal outweighs any 16 cosines. */
 enum { EXF_FOLD_RAISES = 14 };

@@ -227,7 +227,7 @@ exf_code exf_symmetric_raise(double *a, int n, double least, double *before, exf
     EXF_TRY(exf_mem_new(&e, rows, sizeof *e, "eigenvalues", err));
     memcpy(d, t.d, rows * sizeof *d);
     memcpy(e, t.e, rows * sizeof *e);
-    EXF_TRY(find_eigenvalues(&t, NULL, err));
+    EXF_TRY(find_eigenvalues(&t, NULL, err)); /* without vectors first: most matrices need none */
     *before = least_of(t.d, n);
     if (*before >= least) goto out;
     EXF_TRY(exf_mem_new(&z, rows * rows, sizeof *z, "eigenvectors", err));
