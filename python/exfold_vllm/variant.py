@@ -67,6 +67,11 @@ class Part:
         if self.by_router and self.options.weights:
             raise ValueError(f'"{self.text}": weights=route and weights=gate are for comparison alone; leave weights out')
 
+    def add(self, names):
+        """Has the part read more arrays, which fold.h and the file name alike."""
+        self.arrays |= {name: name for name in names}
+        self.needs = list(self.arrays.values())
+
     def width(self, width):
         """How many columns prefill writes of so many."""
         return width if self.budget else self.size
@@ -123,10 +128,13 @@ class Tables:
         """Another variant of the same tables."""
         self.parts, self.words = read_variant(variant, self.library, self.experts, int(self.of_model().get("top_k", self.experts)))
         parts = [part for part in self.parts if part]
-        lacks = sorted({name for part in parts for name in part.needs} - set(self.file.keys()))
+        lacks = sorted({name for part in parts for name in part.needs} - self.names)
         if lacks:
             raise ValueError(f"{self.path}: {variant} needs {', '.join(lacks)}, which these tables lack; calibrate or solve with pools, "
                              "budgets or calibrate.norm_head for them")
+        for part in parts:
+            if part.by_correlation:  # norms of G, and scalars where a system has no solution; earlier programs' tables lack the norms
+                part.add(name for name in ("relative_norms", "coeff") if name in self.names)
         self.warnings = [f"{self.path} was solved by an earlier build, whose correlations need not be those of any experts, and weights "
                          f"that {part.text} solves from them can be far too large: exfold-solve on the same statistics, and "
                          "exfold-export, make it anew" for part in parts
@@ -211,9 +219,7 @@ class Tables:
         key = part.text, layer, device
         if key not in self.structs:
             rows = {member: self.row(name, layer, device) for member, name in part.arrays.items()
-                    if member in ("coeff", "loss", "norms", "cosine", "rms")}
-            if part.by_correlation:  # norms of G, and scalars where a system has no solution; earlier programs' tables lack the norms
-                rows |= {name: self.row(name, layer, device) for name in ("relative_norms", "coeff") if name in self.names}
+                    if member in ("coeff", "loss", "norms", "cosine", "rms", "relative_norms")}
             self.structs[key] = Arrays(n_experts=self.experts, **rows)
         return ctypes.byref(self.structs[key])
 
