@@ -4,6 +4,7 @@ usage: check_files.py DIRECTORY FAMILY     last line: "N passed, N failed"
 The reference is tables.h5 in the directory, read with h5py; every other file must say the same.
 """
 import csv
+import hashlib
 import json
 import math
 import os
@@ -77,6 +78,13 @@ def safetensors_says_the_same():
         same(tensor.numpy(), table.astype(numpy.int64) if table.dtype.kind == "u" else table)
     with safetensors.safe_open("tables.safetensors", framework="np") as f:
         meta = f.metadata()
+    content = hashlib.sha256()
+    said = meta.pop("content_digest")
+    for key, value in sorted(meta.items()):
+        content.update(f"{key}\0{value}\0".encode())
+    for name, tensor in sorted(loaded.items()):
+        content.update(name.encode() + b"\0" + tensor.numpy().tobytes())
+    assert content.hexdigest() == said
     assert meta.pop("exfold_format") == "tables/1" and json.loads(meta.pop("layer_numbers")) == tables["layer_numbers"].tolist()
     meta.pop("loss_kind")
     provenance = json.loads(pathlib.Path("npy/provenance.json").read_text())
