@@ -407,7 +407,6 @@ $(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
 $(BUILD)/$(1)/$(4).o: $(BUILD)/gen/$(2).inc
 endef
 $(eval $(call registry,src/model,family,_,family))
-$(eval $(call registry,src/accumulate,chapter,_,chapter))
 $(eval $(call registry,src/solve,projector,_,projector))
 $(eval $(call registry,src/export,writer,_,writer))
 $(eval $(call registry,src/fold,runtime,_,runtime))

@@ -18,14 +18,22 @@ static exf_code begin_pass(void *self, int n_workers, const exf_backend *gpu, ex
     EXF_TRY(exf_mem_new(&a->sums, (size_t)n_workers, sizeof *a->sums, "statistics", err));
     a->n_workers = n_workers;
     for (int i = 0; i < n_workers; i++) EXF_TRY(exf_layer_statistics_new(&a->sums[i], (int)a->shape.n_experts, err));
-    for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
-        if (c->begin) EXF_TRY(c->begin(a, err));
+    EXF_TRY(exf_stream_begin_pass(a, err));
+    EXF_TRY(exf_pairs_begin_pass(a, err));
+    EXF_TRY(exf_sequences_begin_pass(a, err));
+    if (a->options.norm_head) EXF_TRY(exf_norms_begin_pass(a, err));
+    EXF_TRY(exf_routes_begin_pass(a, err));
+    if (exf_wants_vectors(&a->options)) EXF_TRY(exf_vectors_begin_pass(a, err));
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
     EXF_TRY(exf_accumulator_open_queue(a, gpu != NULL, err));
     if (a->resume && a->target) EXF_TRY(exf_accumulator_restore(a, err));
-    for (const exf_chapter *c = exf_chapter_after(-1); gpu && c; c = exf_chapter_after(c->place))
-        if (c->open_device) EXF_TRY(c->open_device(a, gpu, err));
-    if (gpu) rc = exf_accumulator_pin_queue(a, err);
+    if (!gpu) goto out;
+    EXF_TRY(exf_stream_open_device(a, gpu, err));
+    EXF_TRY(exf_pairs_open_device(a, gpu, err));
+    if (a->options.norm_head) EXF_TRY(exf_norms_open_device(a, gpu, err));
+    EXF_TRY(exf_routes_open_device(a, gpu, err));
+    if (a->vectors) EXF_TRY(exf_vectors_open_device(a, gpu, err));
+    rc = exf_accumulator_pin_queue(a, err);
 out:
     return rc;
 }
@@ -54,37 +62,33 @@ static int layer_after(const exf_accumulator *a, int layer)
     return next;
 }
 
-static exf_code do_step(exf_accumulator *a, exf_step_of_layer step, const exf_moment *m, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (const exf_chapter *c = exf_chapter_after(-1); rc == EXF_OK && c; c = exf_chapter_after(c->place))
-        if (c->at[step]) rc = c->at[step](a, m, err);
-    return rc;
-}
-
 static exf_code add_input(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_code rc = EXF_OK;
-    for (const exf_chapter *c = exf_chapter_after(-1); a->active && rc == EXF_OK && c; c = exf_chapter_after(c->place))
-        if (c->input) rc = c->input(a, b, err);
-    return rc;
+    (void)err;
+    if (a->active) exf_norms_add_input(a, b);
+    return EXF_OK;
 }
 
 static exf_code add_common_input(void *self, const exf_common_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_code rc = EXF_OK;
-    for (const exf_chapter *c = exf_chapter_after(-1); a->active && rc == EXF_OK && c; c = exf_chapter_after(c->place))
-        if (c->common_input) rc = c->common_input(a, b, err);
-    return rc;
+    return a->active ? exf_common_input_add_block(a, b, err) : EXF_OK;
 }
 
+/* Shows a block to the chapters, whose order counts on a GPU: the norm head reads the squared norms that pairs compute, and the
+ * sample of routes the projections of the norm head. */
 static exf_code add_part(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    for (const exf_chapter *c = exf_chapter_after(-1); rc == EXF_OK && c; c = exf_chapter_after(c->place))
-        if (c->block) rc = c->block(a, b, err);
+    exf_code rc;
+    EXF_TRY(exf_stream_add_block(a, b, err));
+    if (b->sweep == 0) {
+        EXF_TRY(exf_pairs_add_block(a, b, err));
+        EXF_TRY(exf_norms_add_block(a, b, err));
+        exf_routes_add_block(a, b);
+    }
+    if (a->vectors) rc = exf_vectors_add_block(a, b, err);
+out:
     return rc;
 }
 
@@ -124,21 +128,30 @@ static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
 
 /* ---- steps of a layer ------------------------------------------------------------------------------- */
 
-static exf_code begin_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
+static exf_code begin_layer(exf_accumulator *a, int layer, exf_err *err)
 {
+    exf_code rc;
     for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]); /* the queue took what the first worker had */
-    return do_step(a, EXF_STEP_BEGIN_LAYER, m, err);
+    exf_sequences_begin_layer(a);
+    EXF_TRY(exf_norms_begin_layer(a, layer, err));
+    EXF_TRY(exf_routes_begin_layer(a, layer, err));
+    if (a->vectors) rc = exf_vectors_begin_layer(a, layer, err);
+out:
+    return rc;
 }
 
 /* Adds all workers' sums to the first worker's, and readies what a second sweep adds. */
-static exf_code end_first_sweep(exf_accumulator *a, const exf_moment *m, exf_err *err)
+static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(do_step(a, EXF_STEP_END_FIRST_SWEEP, m, err));
+    EXF_TRY(exf_pairs_end_sweep(a, layer, err));
+    EXF_TRY(exf_sequences_end_sweep(a, layer, err));
+    EXF_TRY(exf_norms_end_sweep(a, layer, err));
+    EXF_TRY(exf_routes_end_sweep(a, err));
     for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
     if (!a->vectors) goto out;
     EXF_TRY(exf_accumulator_add_scalars(a, err));
-    rc = do_step(a, EXF_STEP_BETWEEN_SWEEPS, m, err);
+    rc = exf_vectors_begin_second_sweep(a, layer, err);
 out:
     return rc;
 }
@@ -151,7 +164,8 @@ static exf_code end_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
     for (int e = 0; e < s->n_experts; e++) m->progress->cold += s->norm_count[e] == 0;
     if (a->ranks) m->progress->n_experts = 0; /* one rank's cold experts are not the run's */
     if (a->vectors) EXF_TRY(exf_accumulator_wait_for_set(a, err));
-    EXF_TRY(do_step(a, EXF_STEP_END_LAYER, m, err));
+    EXF_TRY(exf_stream_end_layer(a, m->layer, err));
+    if (a->vectors) EXF_TRY(exf_vectors_end_layer(a, m->layer, err));
     rc = exf_accumulator_put(a, m->layer, err);
 out:
     return rc;
@@ -166,10 +180,10 @@ static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
     }
     if (!a->active) return EXF_OK;
     switch (m->at) {
-    case EXF_AT_INPUTS_BEGIN: return do_step(a, EXF_STEP_BEGIN_INPUTS, m, err);
-    case EXF_AT_LAYER_BEGIN: return begin_layer(a, m, err);
-    case EXF_AT_INPUTS_END: return do_step(a, EXF_STEP_END_INPUTS, m, err);
-    case EXF_AT_SWEEP_END: return m->sweep ? EXF_OK : end_first_sweep(a, m, err);
+    case EXF_AT_INPUTS_BEGIN: return exf_norms_begin_inputs(a, m->layer, err);
+    case EXF_AT_LAYER_BEGIN: return begin_layer(a, m->layer, err);
+    case EXF_AT_INPUTS_END: return exf_norms_end_inputs(a, m, err);
+    case EXF_AT_SWEEP_END: return m->sweep ? EXF_OK : end_first_sweep(a, m->layer, err);
     case EXF_AT_LAYER_END: return end_layer(a, m, err);
     default: return EXF_OK;
     }
@@ -218,7 +232,7 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
                                   .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
                                   .origin = &origin, .is_basis = a->options.basis_only};
     if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
-    EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
+    EXF_TRY(exf_statistics_start(&a->file, plan->target, plan->force, &head, err));
 out:
     exf_provenance_free(&own);
     exf_provenance_free(&origin);
@@ -235,7 +249,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    for (int i = 0; i < EXF_N_STAGES; i++) exf_worker_open(&a->stage[i]);
+    exf_worker *worker[] = {&a->adder, &a->writer, &a->solver, &a->recorder};
+    for (size_t i = 0; i < sizeof worker / sizeof *worker; i++) exf_worker_open(worker[i]);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
@@ -285,7 +300,7 @@ exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, 
     if (rc != EXF_OK || !a->target) return rc;
     if (a->options.basis)
         rc = exf_model_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
-    return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
+    return rc == EXF_OK ? exf_statistics_add_facts(&a->file, p, err) : rc;
 }
 
 /* Adds the digest of what vector sums were added up over. */
@@ -299,7 +314,7 @@ static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
     a->basis_hash = NULL;
     EXF_TRY(exf_hash_end(h, digest, err));
     EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
-    EXF_TRY(exf_statistics_add_facts(&a->writer, &p, err));
+    EXF_TRY(exf_statistics_add_facts(&a->file, &p, err));
 out:
     exf_provenance_free(&p);
     return rc;
@@ -310,20 +325,25 @@ exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX],
     exf_code rc = exf_accumulator_finish_layers(a, err);
     if (rc != EXF_OK || !a->target) return rc;
     rc = add_basis_fact(a, err);
-    return rc == EXF_OK ? exf_statistics_commit(&a->writer, digest, err) : rc;
+    return rc == EXF_OK ? exf_statistics_commit(&a->file, digest, err) : rc;
 }
 
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    for (int i = 0; i < EXF_N_STAGES; i++) exf_worker_close(&a->stage[i]); /* a stage may give to those after it */
-    exf_statistics_abort(&a->writer);
+    exf_worker *worker[] = {&a->adder, &a->writer, &a->solver, &a->recorder}; /* one may give to those after it */
+    for (size_t i = 0; i < sizeof worker / sizeof *worker; i++) exf_worker_close(worker[i]);
+    exf_statistics_abort(&a->file);
     for (int i = 0; i < EXF_MOST_WAITING; i++) {
         exf_vector_sums_free(&a->waiting[i].vectors);
         exf_layer_statistics_free(&a->waiting[i].sums);
     }
-    for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
-        if (c->end) c->end(a);
+    exf_stream_end_pass(a);
+    exf_pairs_end_pass(a);
+    exf_sequences_end_pass(a);
+    exf_norms_end_pass(a);
+    exf_routes_end_pass(a);
+    exf_vectors_end_pass(a);
     for (int i = 0; i < a->n_workers; i++) exf_layer_statistics_free(&a->sums[i]);
     exf_hash_free(a->basis_hash);
     exf_mem_free(a->target);

@@ -1,7 +1,7 @@
 /* accumulate_internal.h - the parts of an accumulator, inside src/accumulate.
  *
  *   accumulate.c            the observer: shows what it is shown to the chapters, and hands a layer's sums on
- *   chapter_<name>.c        a statistic each (chapter.h), chapter.c: their table
+ *   chapter_<name>.c        a statistic each (chapter.h)
  *   accumulate_options.c    which of them are wanted; accumulate_memory.c: what they take
  *   accumulate_queue.c      where a finished layer's sums go: over the ranks, into the statistics file, to solver and resume point
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
@@ -22,58 +22,87 @@ int exf_head_directions(const exf_run_shape *shape, const exf_accumulate_options
 
 typedef struct exf_vector_accumulator exf_vector_accumulator; /* chapter_vectors.c */
 
-/* ---- chapter.c ------------------------------------------------------------------------------------- */
+/* ---- the chapters ------------------------------------------------------------------------------------
+ * Each adds to the sums of the worker that a block names; of blocks in GPU memory to those of the first worker, when the sweep or
+ * the layer ends.  accumulate.c calls them in the order of their numbers: begin_pass once a->sums are there, open_device after it
+ * in a pass on a GPU, for which device_bytes says what that takes, and end_pass also where begin_pass was not called, or failed. */
 
-/* Steps of a layer that is accumulated, in this order. */
-typedef enum {
-    EXF_STEP_BEGIN_INPUTS, /* only where the run has a norm head whose directions it finds, as END_INPUTS */
-    EXF_STEP_BEGIN_LAYER,
-    EXF_STEP_END_INPUTS,
-    EXF_STEP_END_FIRST_SWEEP, /* each worker's sums of the first sweep become complete; those of a GPU are the first worker's */
-    EXF_STEP_BETWEEN_SWEEPS,  /* a->sums[0] has the sums of the first sweep of all workers, and on rank 0 of all ranks; only where
-                               * there is a second sweep */
-    EXF_STEP_END_LAYER,
-    EXF_N_STEPS
-} exf_step_of_layer;
-
-/* A layer whose arrays were read from a file. */
+/* A layer whose arrays were read from a file.  check_layer reads what a statistic has there beside the arrays of the table, and
+ * refuses what cannot be: EXF_FORMAT naming file, layer, array and the values that disagree. */
 typedef struct {
     const exf_statistics_reader *r;
     int layer;            /* the model's number */
     int has[EXF_N_PARTS]; /* 1: the file has arrays of the part */
 } exf_layer_read;
 
-/* A statistic of a layer.  The accumulator calls its chapters in order of place; any function may be NULL.  A chapter adds to the
- * sums of the worker that a block names; of blocks in GPU memory to those of the first worker, at the end of the sweep. */
-typedef struct {
-    const char *name;
-    int place;
-    exf_code (*begin)(exf_accumulator *a, exf_err *err); /* before the first layer: a->sums are there */
-    /* The bytes of GPU memory that open_device takes, which follows `begin` in a pass on a GPU. */
-    uint64_t (*device_bytes)(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
-    exf_code (*open_device)(exf_accumulator *a, const exf_backend *b, exf_err *err);
-    exf_code (*at[EXF_N_STEPS])(exf_accumulator *a, const exf_moment *m, exf_err *err);
-    /* What the pass shows of a layer that is accumulated (pass/hooks.h), in either memory. */
-    exf_code (*input)(exf_accumulator *a, const exf_input_block *b, exf_err *err);
-    exf_code (*common_input)(exf_accumulator *a, const exf_common_input_block *b, exf_err *err);
-    exf_code (*block)(exf_accumulator *a, const exf_moe_block *b, exf_err *err);
-    /* Reads what the statistic has in a file beside the arrays of the table, and refuses what cannot be: EXF_FORMAT naming file,
-     * layer, array and the values that disagree. */
-    exf_code (*check)(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err);
-    void (*end)(exf_accumulator *a); /* also where `begin` was not called, or failed */
-} exf_chapter;
+/* chapter_stream.c */
+exf_code exf_stream_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+uint64_t exf_stream_device_bytes(void);
+exf_code exf_stream_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_stream_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_stream_end_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_stream_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+void exf_stream_end_pass(exf_accumulator *a);
 
-/* Returns the chapter of the next place after `place`; NULL: none. */
-const exf_chapter *exf_chapter_after(int place);
+/* chapter_pairs.c */
+exf_code exf_pairs_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+uint64_t exf_pairs_device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o);
+exf_code exf_pairs_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_pairs_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_pairs_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_pairs_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+void exf_pairs_end_pass(exf_accumulator *a);
 
-/* ---- chapter_sequences.c ------------------------------------------------------------------------------ */
-
-/* Called before a block's terms of pairs are added in host memory. */
+/* chapter_sequences.c */
+exf_code exf_sequences_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+void exf_sequences_begin_layer(exf_accumulator *a);
+/* Called by the chapters of pairs before a block's terms are added in host memory. */
 exf_code exf_sequences_enter_block(const exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_sequences_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_sequences_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+void exf_sequences_end_pass(exf_accumulator *a);
 
-/* ---- chapter_vectors.c -------------------------------------------------------------------------------- */
+/* chapter_common_input.c */
+exf_code exf_common_input_add_block(exf_accumulator *a, const exf_common_input_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_common_input_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
+/* chapter_norm_head.c */
+exf_code exf_norms_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+uint64_t exf_norms_device_bytes(const exf_run_shape *s, const exf_accumulate_options *o);
+exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* In a run that finds the directions itself: sample the layer's inputs, and find them. */
+exf_code exf_norms_begin_inputs(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+void exf_norms_add_input(exf_accumulator *a, const exf_input_block *b);
+exf_code exf_norms_end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err) EXF_CHECKED;
+/* Takes the directions from the basis that the run was given, if it was. */
+exf_code exf_norms_begin_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_norms_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_norms_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_norms_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+void exf_norms_end_pass(exf_accumulator *a);
+
+/* chapter_routes.c */
+exf_code exf_routes_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+uint64_t exf_routes_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
+exf_code exf_routes_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_routes_begin_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED; /* chooses the layer's tokens */
+void exf_routes_add_block(exf_accumulator *a, const exf_moe_block *b);
+exf_code exf_routes_end_sweep(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+exf_code exf_routes_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+void exf_routes_end_pass(exf_accumulator *a);
+
+/* chapter_vectors.c: but for end_pass called only where there are vector sums (exf_wants_vectors) */
+exf_code exf_vectors_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+uint64_t exf_vectors_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
+exf_code exf_vectors_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_vectors_begin_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+/* Takes samples in the first sweep, adds up in the second; concurrent for different workers. */
+exf_code exf_vectors_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+/* Called when a->sums[0] has the sums of the first sweep of all workers, and on rank 0 of all ranks. */
+exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_vectors_end_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
+void exf_vectors_end_pass(exf_accumulator *a);
 /* Chooses the grids of v's pairs from the layer's scalar sums. */
 void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s);
 /* Returns 1 if rank 0 has the sums of all ranks at the end of a layer, since their GPUs share memory, and the others have none. */
@@ -115,9 +144,6 @@ static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ra
     return has_ranks || !exf_wants_vectors(o) ? EXF_MOST_WAITING : 1;
 }
 
-/* Each stage has a thread. */
-typedef enum { EXF_STAGE_ADD, EXF_STAGE_WRITE, EXF_STAGE_SOLVE, EXF_STAGE_RECORD, EXF_N_STAGES } exf_stage;
-
 /* A layer whose sums are complete. */
 typedef struct {
     exf_accumulator *a;
@@ -126,7 +152,7 @@ typedef struct {
     exf_vector_sums vectors; /* without pairs where the run has none */
     int is_recorded;         /* 1: it is written to the resume point too */
     double seconds;          /* that completing the set's last layer took; 0: it had none */
-    exf_job job[EXF_N_STAGES];
+    exf_job add, write, solve, record;
 } exf_finished_layer;
 
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
@@ -182,11 +208,11 @@ struct exf_accumulator {
     exf_finished_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
     int depth;                   /* how many there are; 0: layers are completed at once */
     int turn;                    /* the set that the next layer takes */
-    exf_worker stage[EXF_N_STAGES];
+    exf_worker adder, writer, solver, recorder; /* a thread for each stage of the queue */
 
     /* The file. */
     char *target;                /* NULL: none is written */
-    exf_statistics_writer writer;
+    exf_statistics_writer file;
     exf_resume *resume;          /* NULL: no resume point */
     int first_record;            /* layers below it get their records when a point is saved, all others as they are written */
     double taken;                /* when the last layer was taken (exf_clock) */

@@ -59,8 +59,7 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
 
 uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    uint64_t bytes = 0;
-    for (const exf_chapter *c = exf_chapter_after(-1); b->gpu && c; c = exf_chapter_after(c->place))
-        if (c->device_bytes) bytes += c->device_bytes(b, s, o);
-    return bytes;
+    if (!b->gpu) return 0;
+    return exf_stream_device_bytes() + exf_pairs_device_bytes(b, s, o) + exf_norms_device_bytes(s, o) +
+           exf_routes_device_bytes(s, o) + (exf_wants_vectors(o) ? exf_vectors_device_bytes(s, o) : 0);
 }

@@ -34,12 +34,12 @@ static exf_code write_to_file(exf_finished_layer *l, exf_err *err)
     const exf_vector_sums *v = vectors_of(l), none = {.d_model = (int)a->shape.d_model};
     exf_code rc = EXF_OK;
     if (!a->target) return EXF_OK;
-    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, l->layer, &l->sums, err));
-    if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, l->layer, v, err));
-    if (a->options.basis_only) EXF_TRY(exf_norm_basis_write(&l->sums.norms, a->writer.h, l->layer, err));
+    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->file, l->layer, &l->sums, err));
+    if (v) EXF_TRY(exf_statistics_put_vectors(&a->file, l->layer, v, err));
+    if (a->options.basis_only) EXF_TRY(exf_norm_basis_write(&l->sums.norms, a->file.h, l->layer, err));
     if (a->basis_hash) EXF_TRY(exf_basis_hash(a->basis_hash, l->layer, v ? v : &none, err));
     if (a->basis_hash) EXF_TRY(exf_norm_basis_hash(a->basis_hash, &l->sums.norms, err));
-    rc = exf_statistics_layer_done(&a->writer, l->layer, err);
+    rc = exf_statistics_layer_done(&a->file, l->layer, err);
 out:
     return rc;
 }
@@ -64,15 +64,15 @@ static exf_code record(void *self, exf_err *err)
 /* Writes, solves and records a layer.  A failure of writing comes before those of the others. */
 static exf_code complete(exf_finished_layer *l, exf_err *err)
 {
-    exf_worker *of = l->a->stage;
+    exf_accumulator *a = l->a;
     exf_err ignored;
     exf_code rc = EXF_OK;
-    if (l->a->consumer.consume) rc = exf_worker_give(&of[EXF_STAGE_SOLVE], &l->job[EXF_STAGE_SOLVE], solve, l, err);
-    if (rc == EXF_OK && l->is_recorded) rc = exf_worker_give(&of[EXF_STAGE_RECORD], &l->job[EXF_STAGE_RECORD], record, l, err);
+    if (a->consumer.consume) rc = exf_worker_give(&a->solver, &l->solve, solve, l, err);
+    if (rc == EXF_OK && l->is_recorded) rc = exf_worker_give(&a->recorder, &l->record, record, l, err);
     if (rc == EXF_OK) rc = write_to_file(l, err);
-    exf_code solved = exf_worker_wait(&of[EXF_STAGE_SOLVE], 0, rc == EXF_OK ? err : &ignored);
+    exf_code solved = exf_worker_wait(&a->solver, 0, rc == EXF_OK ? err : &ignored);
     if (rc == EXF_OK) rc = solved;
-    exf_code recorded = exf_worker_wait(&of[EXF_STAGE_RECORD], 0, rc == EXF_OK ? err : &ignored);
+    exf_code recorded = exf_worker_wait(&a->recorder, 0, rc == EXF_OK ? err : &ignored);
     return rc == EXF_OK ? recorded : rc;
 }
 
@@ -103,8 +103,7 @@ static exf_code add_ranks(void *self, exf_err *err)
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     if (v && exf_vector_accumulator_adds_ranks(a->vectors)) v = &none;
     exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &l->sums, v), err);
-    if (rc == EXF_OK && a->target)
-        return exf_worker_give(&a->stage[EXF_STAGE_WRITE], &l->job[EXF_STAGE_WRITE], complete_beside, l, err);
+    if (rc == EXF_OK && a->target) return exf_worker_give(&a->writer, &l->write, complete_beside, l, err);
     empty(l);
     return rc;
 }
@@ -116,9 +115,9 @@ static exf_code add_ranks(void *self, exf_err *err)
 static exf_code wait_for_layers(exf_accumulator *a, int left, exf_err *err)
 {
     double begun = exf_clock();
-    exf_code rc = exf_worker_wait(&a->stage[EXF_STAGE_ADD], 0, err);
+    exf_code rc = exf_worker_wait(&a->adder, 0, err);
     if (a->ranks) exf_ranks_waited(a->ranks, exf_clock() - begun);
-    return rc == EXF_OK ? exf_worker_wait(&a->stage[EXF_STAGE_WRITE], (size_t)left, err) : rc;
+    return rc == EXF_OK ? exf_worker_wait(&a->writer, (size_t)left, err) : rc;
 }
 
 exf_code exf_accumulator_wait_for_set(exf_accumulator *a, exf_err *err)
@@ -185,8 +184,8 @@ exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err)
     rc = exf_accumulator_wait_for_set(a, err);
     if (rc != EXF_OK) return rc;
     exf_finished_layer *l = set_aside(a, layer);
-    exf_stage first = a->ranks ? EXF_STAGE_ADD : EXF_STAGE_WRITE;
-    return exf_worker_give(&a->stage[first], &l->job[first], a->ranks ? add_ranks : complete_beside, l, err);
+    return a->ranks ? exf_worker_give(&a->adder, &l->add, add_ranks, l, err)
+                    : exf_worker_give(&a->writer, &l->write, complete_beside, l, err);
 }
 
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
@@ -243,10 +242,10 @@ out:
 
 exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err)
 {
-    exf_stage first = a->ranks ? EXF_STAGE_ADD : EXF_STAGE_WRITE;
     exf_code rc = exf_device_sums_pin(&a->device, 0, &a->sums[0], err);
     for (int i = 0; rc == EXF_OK && i < a->depth; i++)
-        rc = exf_worker_give(&a->stage[first], &a->waiting[i].job[first], pin_set, &a->waiting[i], err);
+        rc = exf_worker_give(a->ranks ? &a->adder : &a->writer, a->ranks ? &a->waiting[i].add : &a->waiting[i].write, pin_set,
+                             &a->waiting[i], err);
     return rc;
 }
 
@@ -272,7 +271,7 @@ static exf_code write_records(exf_accumulator *a, int end, exf_err *err)
     exf_code rc = EXF_OK;
     s->routes = (exf_route_sample){.cap = 0};
     for (int i = 0; i < a->n_layers && a->layer_number[i] < end; i++) {
-        EXF_TRY(exf_statistics_get_back(&a->writer, a->layer_number[i], &a->sequences, s, vectors, err));
+        EXF_TRY(exf_statistics_get_back(&a->file, a->layer_number[i], &a->sequences, s, vectors, err));
         EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], s, vectors, err));
         exf_vector_sums_free(&v);
     }

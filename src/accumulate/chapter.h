@@ -1,5 +1,5 @@
 /* chapter.h - what the chapters keep of a layer and call of each other, inside src/accumulate.  A chapter, chapter_<name>.c, is one
- * statistic: what it observes in host memory, then what it observes in GPU memory (exf_chapter of accumulate_internal.h). */
+ * statistic: what it observes in host memory, then what it observes in GPU memory. */
 #ifndef EXF_ACCUMULATE_CHAPTER_H
 #define EXF_ACCUMULATE_CHAPTER_H
 #include "accumulate/cross_check.h"

@@ -163,7 +163,7 @@ out:
 /* ---- what cannot be ---------------------------------------------------------------------------------- */
 
 /* Checks that the bare router gave each token of common input K experts. */
-static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_common_input_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
 {
     const exf_statistics_reader *r = read->r;
     int layer = read->layer;
@@ -185,12 +185,10 @@ static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_e
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-static exf_code add(exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
+exf_code exf_common_input_add_block(exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
 {
     if (!b->q) return add_on_host(a, b, err);
     exf_device_sums_add_common_input(&a->device, b);
     if (!a->options.bare_router) return EXF_OK;
     return add_bare_on_device(&a->sums[0], a->device.b, b, b->top_k, a->options.bare_router > 1, err);
 }
-
-const exf_chapter exf_chapter_common_input = {.name = "common_input", .place = 3, .common_input = add, .check = check};

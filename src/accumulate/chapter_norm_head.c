@@ -314,12 +314,11 @@ static int finds_directions(const exf_accumulate_options *o)
     return o->norm_head && !o->basis;
 }
 
-static exf_code begin(exf_accumulator *a, exf_err *err)
+exf_code exf_norms_begin_pass(exf_accumulator *a, exf_err *err)
 {
     const exf_accumulate_options *o = &a->options;
     int e = (int)a->shape.n_experts, q = exf_head_directions(&a->shape, o);
     exf_code rc;
-    if (!o->norm_head) return EXF_OK;
     for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, q, err));
     if (finds_directions(o)) EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, q, a->own, err));
     rc = exf_blas_reserve_cpu(a->n_workers > o->helpers ? a->n_workers : o->helpers, err);
@@ -327,15 +326,14 @@ out:
     return rc;
 }
 
-static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+uint64_t exf_norms_device_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     int q = exf_head_directions(s, o);
     uint64_t bytes = o->basis_only ? 0 : exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
-    (void)b;
     return bytes + (finds_directions(o) ? exf_norm_sampler_device_bytes(s, q) : 0);
 }
 
-static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     const exf_run_shape *s = &a->shape;
     exf_code rc = EXF_OK;
@@ -347,19 +345,17 @@ out:
     return rc;
 }
 
-static exf_code begin_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_norms_begin_inputs(exf_accumulator *a, int layer, exf_err *err)
 {
-    return a->norms.basis ? exf_norm_sampler_begin(&a->norms, &a->sequences, m->layer, a->next_layer, err) : EXF_OK;
+    return exf_norm_sampler_begin(&a->norms, &a->sequences, layer, a->next_layer, err);
 }
 
-static exf_code keep_input(exf_accumulator *a, const exf_input_block *b, exf_err *err)
+void exf_norms_add_input(exf_accumulator *a, const exf_input_block *b)
 {
-    (void)err;
     if (b->q)
         exf_norm_sampler_keep_device(&a->norms, b);
     else
         exf_norm_sampler_keep(&a->norms, b);
-    return EXF_OK;
 }
 
 /* Gives the directions to a device. */
@@ -368,8 +364,7 @@ static void send_directions(exf_accumulator *a)
     if (a->device_norms.b) exf_device_norms_begin(&a->device_norms, a->sums[0].norms.basis);
 }
 
-/* Finds the directions. */
-static exf_code end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_norms_end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err)
 {
     int helpers = a->n_workers > a->options.helpers ? a->n_workers : a->options.helpers;
     exf_code rc = exf_norm_sampler_find(&a->norms, &a->sums[0].norms, m->layer, a->ranks, m->q, helpers, err);
@@ -377,17 +372,16 @@ static exf_code end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err
     return rc;
 }
 
-/* Takes the directions from the basis that the run was given, if it was. */
-static exf_code take_directions(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_norms_begin_layer(exf_accumulator *a, int layer, exf_err *err)
 {
     const exf_accumulate_options *o = &a->options;
     exf_norm_sums given = {.q = 0}, *to = &a->sums[0].norms;
     exf_code rc;
     if (!o->norm_head || !o->basis) return EXF_OK;
-    EXF_TRY(exf_basis_get_norms(o->basis, m->layer, &given, err));
+    EXF_TRY(exf_basis_get_norms(o->basis, layer, &given, err));
     if (given.q != to->q) {
         rc = exf_fail(err, EXF_FORMAT, "%s: layer %d has %d directions of a norm head, the run %d", exf_h5_path(o->basis->h),
-                      m->layer, given.q, to->q);
+                      layer, given.q, to->q);
         goto out;
     }
     exf_norm_sums_set_basis(to, given.basis);
@@ -397,33 +391,27 @@ out:
     return rc;
 }
 
-static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+exf_code exf_norms_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     const exf_norm_sums *first = &a->sums[0].norms;
-    if (b->sweep || !first->known || a->options.basis_only) return EXF_OK;
+    if (!first->known || a->options.basis_only) return EXF_OK;
     if (!b->q) return exf_norm_sums_add(&a->sums[b->worker].norms, first->basis, b, err);
     exf_device_norms_add(&a->device_norms, b);
     return EXF_OK;
 }
 
-static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_norms_end_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
-    return a->device_norms.b ? exf_device_norms_take(&a->device_norms, &a->sums[0].norms, m->layer, err) : EXF_OK;
+    return a->device_norms.b ? exf_device_norms_take(&a->device_norms, &a->sums[0].norms, layer, err) : EXF_OK;
 }
 
-static void end(exf_accumulator *a)
+void exf_norms_end_pass(exf_accumulator *a)
 {
     exf_norm_sampler_free(&a->norms);
     exf_device_norms_free(&a->device_norms);
 }
 
-static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_norms_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
 {
     return exf_norm_sums_read(&s->norms, read->r->h, &read->r->shape, read->layer, s->norm_count, err);
 }
-
-const exf_chapter exf_chapter_norm_head = {
-    .name = "norm_head", .place = 4, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .input = keep_input,
-    .block = add, .check = check,
-    .at = {[EXF_STEP_BEGIN_INPUTS] = begin_inputs, [EXF_STEP_BEGIN_LAYER] = take_directions,
-           [EXF_STEP_END_INPUTS] = end_inputs, [EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

@@ -154,7 +154,7 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
 enum { PATH_LEN = 96 };
 
 /* By the rules of artifact/data.h. */
-static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_pairs_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
 {
     const exf_statistics_reader *r = read->r;
     int layer = read->layer;
@@ -168,7 +168,7 @@ static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_e
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-static exf_code begin(exf_accumulator *a, exf_err *err)
+exf_code exf_pairs_begin_pass(exf_accumulator *a, exf_err *err)
 {
     int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
     a->scratch_each =
@@ -176,14 +176,14 @@ static exf_code begin(exf_accumulator *a, exf_err *err)
     return exf_mem_new(&a->scratch, (size_t)a->n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err);
 }
 
-static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+uint64_t exf_pairs_device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
 {
     int e = (int)s->n_experts, common_input = o->common_input_tokens > 0;
     return exf_device_sums_bytes(b, e, common_input) +
            (o->cross_check ? exf_cross_check_bytes(e, (int)s->top_k, common_input) : 0);
 }
 
-static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+exf_code exf_pairs_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
@@ -193,26 +193,21 @@ out:
     return rc;
 }
 
-static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+exf_code exf_pairs_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
-    if (b->sweep) return EXF_OK;
     if (!b->q) return add_on_host(a, b, err);
     a->device.sq = a->device_norms.sq; /* the norm head reads these squared norms */
     exf_device_sums_add(&a->device, b);
     return EXF_OK;
 }
 
-static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_pairs_end_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
-    return a->device.b ? exf_device_sums_take(&a->device, &a->sums[0], m->layer, err) : EXF_OK;
+    return a->device.b ? exf_device_sums_take(&a->device, &a->sums[0], layer, err) : EXF_OK;
 }
 
-static void end(exf_accumulator *a)
+void exf_pairs_end_pass(exf_accumulator *a)
 {
     exf_device_sums_free(&a->device);
     exf_mem_free(a->scratch);
 }
-
-const exf_chapter exf_chapter_pairs = {
-    .name = "pairs", .place = 1, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
-    .check = check, .at = {[EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

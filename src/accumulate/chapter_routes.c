@@ -21,7 +21,7 @@ static int directions(const exf_run_shape *s, const exf_accumulate_options *o)
     return o->basis_only ? 0 : exf_head_directions(s, o);
 }
 
-static exf_code begin(exf_accumulator *a, exf_err *err)
+exf_code exf_routes_begin_pass(exf_accumulator *a, exf_err *err)
 {
     exf_route_sampler *s = &a->routes;
     size_t tokens = a->sequences.length ? exf_route_sampler_tokens(a->options.route_sample, a->shape.n_tokens) : 0;
@@ -36,7 +36,7 @@ out:
     return rc;
 }
 
-static void end(exf_accumulator *a)
+void exf_routes_end_pass(exf_accumulator *a)
 {
     exf_route_sampler *s = &a->routes;
     void *device_arrays[] = {s->slot, s->ids, s->weights, s->projected, s->norm, s->logits},
@@ -47,11 +47,10 @@ static void end(exf_accumulator *a)
     exf_route_sample_free(&s->sample);
 }
 
-/* Chooses the tokens of a layer. */
-static exf_code choose(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_routes_begin_layer(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_route_sampler *s = &a->routes;
-    exf_key_rule rule = {.sequences = &a->sequences, .each = 1, .layer = m->layer, .seed = STREAM, .stream = STREAM};
+    exf_key_rule rule = {.sequences = &a->sequences, .each = 1, .layer = layer, .seed = STREAM, .stream = STREAM};
     size_t slots = s->sample.cap * (size_t)s->sample.top_k;
     exf_code rc;
     if (!s->sample.cap) return EXF_OK;
@@ -92,11 +91,10 @@ static void keep_on_host(exf_route_sampler *s, const exf_moe_block *b, const dou
 
 /* ---- in GPU memory ---------------------------------------------------------------------------------- */
 
-static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o)
+uint64_t exf_routes_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     size_t tokens = exf_route_sampler_tokens(o->route_sample, shape->n_tokens), q = (size_t)directions(shape, o);
     uint64_t k = (uint64_t)shape->top_k, head = q ? (uint64_t)(q + 1) * sizeof(double) + k * sizeof(float) : 0;
-    (void)b;
     return (uint64_t)tokens * (sizeof(int32_t) + k * (sizeof(int32_t) + sizeof(float)) + head);
 }
 
@@ -116,7 +114,7 @@ out:
     return rc;
 }
 
-static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+exf_code exf_routes_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     exf_route_sampler *s = &a->routes;
     size_t n = s->sample.cap, slots = n * (size_t)s->sample.top_k;
@@ -202,31 +200,23 @@ out:
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-static exf_code keep(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+void exf_routes_add_block(exf_accumulator *a, const exf_moe_block *b)
 {
-    (void)err;
-    if (b->sweep || !a->routes.sample.n) return EXF_OK;
+    if (!a->routes.sample.n) return;
     if (b->q)
         keep_on_device(&a->routes, b, a->device_norms.sums.projected, a->device_norms.sums.norm);
     else
         keep_on_host(&a->routes, b, a->sums[0].norms.basis);
-    return EXF_OK;
 }
 
-static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_routes_end_sweep(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = fetch(&a->routes, err);
-    (void)m;
     if (rc == EXF_OK && a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     return rc;
 }
 
-static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_routes_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
 {
     return exf_route_sample_read(&s->routes, read->r->h, &read->r->shape, read->layer, err);
 }
-
-const exf_chapter exf_chapter_routes = {
-    .name = "routes", .place = 5, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = keep,
-    .check = check,
-    .at = {[EXF_STEP_BEGIN_LAYER] = choose, [EXF_STEP_END_FIRST_SWEEP] = take}, .end = end};

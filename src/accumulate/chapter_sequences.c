@@ -252,7 +252,7 @@ static exf_code check_half(const exf_statistics_reader *r, int layer, const exf_
     return EXF_OK;
 }
 
-static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_sequences_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
 {
     const exf_statistics_reader *r = read->r;
     exf_code rc = EXF_OK;
@@ -264,35 +264,28 @@ out:
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-static exf_code begin(exf_accumulator *a, exf_err *err)
+exf_code exf_sequences_begin_pass(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = exf_mem_new(&a->tracker, (size_t)a->n_workers, sizeof *a->tracker, "statistics", err);
     for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) rc = new_tracker(&a->tracker[i], (int)a->shape.n_experts, err);
     return rc;
 }
 
-static exf_code begin_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
+void exf_sequences_begin_layer(exf_accumulator *a)
 {
-    (void)m;
-    (void)err;
     for (int i = 0; i < a->n_workers; i++) a->tracker[i].open = a->tracker[i].in_half = 0;
-    return EXF_OK;
 }
 
-static exf_code end_sweep(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_sequences_end_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) rc = end_run(&a->tracker[i], &a->sums[i], err);
-    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", m->layer);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     return rc;
 }
 
-static void end(exf_accumulator *a)
+void exf_sequences_end_pass(exf_accumulator *a)
 {
     for (int i = 0; a->tracker && i < a->n_workers; i++) free_tracker(&a->tracker[i]);
     exf_mem_free(a->tracker);
 }
-
-const exf_chapter exf_chapter_sequences = {
-    .name = "sequences", .place = 2, .begin = begin, .check = check,
-    .at = {[EXF_STEP_BEGIN_LAYER] = begin_layer, [EXF_STEP_END_FIRST_SWEEP] = end_sweep}, .end = end};

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-static exf_code begin(exf_accumulator *a, exf_err *err)
+exf_code exf_stream_begin_pass(exf_accumulator *a, exf_err *err)
 {
     exf_stream_energy *s = &a->stream;
     size_t n_workers = (size_t)a->n_workers;
@@ -22,7 +22,7 @@ out:
     return rc;
 }
 
-static void end(exf_accumulator *a)
+void exf_stream_end_pass(exf_accumulator *a)
 {
     exf_stream_energy *s = &a->stream;
     if (s->b) s->b->free(s->device);
@@ -60,15 +60,12 @@ static exf_code add_on_host(exf_stream_energy *s, const exf_moe_block *b, exf_er
 
 /* ---- in GPU memory ---------------------------------------------------------------------------------- */
 
-static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o)
+uint64_t exf_stream_device_bytes(void)
 {
-    (void)b;
-    (void)shape;
-    (void)o;
     return 2 * sizeof(exf_row_energies);
 }
 
-static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+exf_code exf_stream_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     a->stream.b = b;
     return b->alloc(&a->stream.device, 2, sizeof *a->stream.device, "energy of the stream", err);
@@ -138,7 +135,7 @@ static exf_code check_first(const exf_layer_read *read, const exf_layer_statisti
                     exf_h5_path(read->r->h), read->layer, first, (unsigned long long)n, all, (unsigned long long)*s->stream_count);
 }
 
-static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_stream_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
 {
     const exf_statistics_reader *r = read->r;
     int layer = read->layer;
@@ -159,7 +156,7 @@ static exf_code check(const exf_layer_read *read, exf_layer_statistics *s, exf_e
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+exf_code exf_stream_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     if (!b->q) return add_on_host(&a->stream, b, err);
     add_on_device(&a->stream, b);
@@ -167,7 +164,7 @@ static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 }
 
 /* Adds what came since the last layer to the first worker's sums. */
-static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
+exf_code exf_stream_end_layer(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_stream_energy *s = &a->stream;
     const exf_layer_statistics *to = &a->sums[0];
@@ -181,9 +178,5 @@ static exf_code take(exf_accumulator *a, const exf_moment *m, exf_err *err)
         s->sum[i] = s->inverse[i] = s->first[i] = (exf_exact){{0, 0, 0}};
         s->count[i] = s->first_count[i] = 0;
     }
-    return take_device(s, to, m->layer, err);
+    return take_device(s, to, layer, err);
 }
-
-const exf_chapter exf_chapter_stream = {
-    .name = "stream", .place = 0, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
-    .check = check, .at = {[EXF_STEP_END_LAYER] = take}, .end = end};

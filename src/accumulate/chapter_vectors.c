@@ -47,7 +47,7 @@ static size_t most_samples(const exf_run_shape *shape, const exf_accumulate_opti
     return (size_t)o->samples < candidates ? (size_t)o->samples : candidates;
 }
 
-static exf_code begin(exf_accumulator *a, exf_err *err)
+exf_code exf_vectors_begin_pass(exf_accumulator *a, exf_err *err)
 {
     const exf_run_shape *shape = &a->shape;
     const exf_accumulate_options *o = &a->options;
@@ -55,7 +55,6 @@ static exf_code begin(exf_accumulator *a, exf_err *err)
     size_t e = (size_t)shape->n_experts;
     exf_vector_accumulator *m;
     exf_code rc;
-    if (!exf_wants_vectors(o)) return EXF_OK;
     EXF_TRY(exf_mem_new(&a->vectors, 1, sizeof *a->vectors, "vector sums", err));
     m = a->vectors;
     for (int i = 0; i < N_LOCKS; i++) pthread_mutex_init(&m->lock[i], NULL);
@@ -75,7 +74,7 @@ out:
     return rc;
 }
 
-static void end(exf_accumulator *a)
+void exf_vectors_end_pass(exf_accumulator *a)
 {
     exf_vector_accumulator *m = a->vectors;
     if (!m) return;
@@ -92,22 +91,19 @@ static void end(exf_accumulator *a)
     exf_mem_free(m);
 }
 
-static uint64_t device_bytes(const exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o)
+uint64_t exf_vectors_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    (void)b;
     int k = (int)shape->top_k, h = (int)shape->d_model, rank = exf_vector_rank(shape, o);
     uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h, rank) : 0;
-    if (!o->diagonal && !o->lowrank) return 0;
     return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
 }
 
-static exf_code open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
+exf_code exf_vectors_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
     const exf_run_shape *s = &a->shape;
     const exf_accumulate_options *o = &a->options;
     exf_code rc = EXF_OK;
-    if (!m) return EXF_OK;
     if (takes_samples(o))
         EXF_TRY(exf_device_samples_open(&m->samples, m->ranks, b, most_samples(s, o), (int)s->d_model, exf_vector_rank(s, o),
                                         o->seed, err));
@@ -120,19 +116,17 @@ out:
 
 /* ---- the first sweep -------------------------------------------------------------------------------- */
 
-static exf_code begin_layer(exf_accumulator *a, const exf_moment *at, exf_err *err)
+exf_code exf_vectors_begin_layer(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
     exf_code rc = EXF_OK;
-    if (!m) return EXF_OK;
     m->is_last = a->next_layer < 0;
     exf_vector_sums_free(&m->sums);
     if (!takes_samples(m->options)) return EXF_OK;
     exf_device_samples_begin(&m->samples);
     if (!m->sampler.source && !m->samples.b) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
     if (rc != EXF_OK) return rc;
-    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, at->layer, a->next_layer, m->options->seed,
-                              err);
+    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, a->next_layer, m->options->seed, err);
 }
 
 /* Takes samples from a block of the first sweep. */
@@ -333,12 +327,11 @@ out:
     return rc;
 }
 
-static exf_code prepare(exf_accumulator *a, const exf_moment *at, exf_err *err)
+exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
     exf_code rc;
-    if (!m) return EXF_OK;
-    EXF_TRY(m->options->basis ? take_basis(m, &a->sums[0], at->layer, err) : share_basis(m, &a->sums[0], at->layer, err));
+    EXF_TRY(m->options->basis ? take_basis(m, &a->sums[0], layer, err) : share_basis(m, &a->sums[0], layer, err));
     if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums, m->is_last);
 out:
     return rc;
@@ -373,11 +366,9 @@ out:
     return rc;
 }
 
-/* Concurrent for different workers. */
-static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+exf_code exf_vectors_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
-    if (!m) return EXF_OK;
     if (b->sweep && !b->q) return add_on_host(m, b, err);
     if (b->sweep)
         exf_device_vectors_add(&m->device, b);
@@ -386,12 +377,11 @@ static exf_code add(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
     return EXF_OK;
 }
 
-/* Copies sums on a device to the host. */
-static exf_code end_layer(exf_accumulator *a, const exf_moment *at, exf_err *err)
+exf_code exf_vectors_end_layer(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
-    exf_code rc = m && m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
-    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", at->layer);
+    exf_code rc = m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     return rc;
 }
 
@@ -404,8 +394,3 @@ exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)
 {
     return &m->sums;
 }
-
-const exf_chapter exf_chapter_vectors = {
-    .name = "vectors", .place = 6, .begin = begin, .device_bytes = device_bytes, .open_device = open_device, .block = add,
-    .at = {[EXF_STEP_BEGIN_LAYER] = begin_layer, [EXF_STEP_BETWEEN_SWEEPS] = prepare, [EXF_STEP_END_LAYER] = end_layer},
-    .end = end};

@@ -232,8 +232,12 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
         if (found) EXF_TRY(read_array(r, layer, a, s, err));
         read.has[a->part] |= found;
     }
-    for (const exf_chapter *c = exf_chapter_after(-1); c; c = exf_chapter_after(c->place))
-        if (c->check) EXF_TRY(c->check(&read, s, err));
+    EXF_TRY(exf_stream_check_layer(&read, s, err));
+    EXF_TRY(exf_pairs_check_layer(&read, s, err));
+    EXF_TRY(exf_sequences_check_layer(&read, s, err));
+    EXF_TRY(exf_common_input_check_layer(&read, s, err));
+    EXF_TRY(exf_norms_check_layer(&read, s, err));
+    rc = exf_routes_check_layer(&read, s, err);
 out:
     return rc;
 }

@@ -146,22 +146,6 @@ START_TEST(tiny_outputs_of_common_input_pass)
 }
 END_TEST
 
-/* The norm head and the sampled routes read the squares that pairs has of a block's tokens, and the routes the norm head's
- * projections: each has its turn after those that it reads. */
-START_TEST(chapters_come_after_what_they_read)
-{
-    static const char *const order[] = {"pairs", "norm_head", "routes"};
-    int n = 0, place = -1;
-    for (const exf_chapter *c; (c = exf_chapter_after(place)); place = c->place)
-        for (int i = 0; i < 3; i++)
-            if (strcmp(c->name, order[i]) == 0) {
-                ck_assert_msg(i == n, "%s is number %d of those that read one another", c->name, n);
-                n++;
-            }
-    ck_assert_int_eq(n, 3);
-}
-END_TEST
-
 /* Sums over sequences are told from the order of rows: blocks in another one are refused. */
 START_TEST(blocks_come_in_order_of_their_rows)
 {
@@ -196,7 +180,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_layer_is_checked_while_the_next_one_runs);
     tcase_add_test(t, common_input_is_checked);
     tcase_add_test(t, tiny_outputs_of_common_input_pass);
-    tcase_add_test(t, chapters_come_after_what_they_read);
     tcase_add_loop_test(t, blocks_come_in_order_of_their_rows, 0, 4);
     suite_add_tcase(s, t);
     return s;
