@@ -70,8 +70,7 @@ exf_code exf_writer_check_settings(const exf_writer *w, const exf_export_setting
 exf_code exf_writer_check_export(const exf_writer *w, const exf_export *x, const char *path, exf_err *err)
 {
     const exf_run_shape *shape = &x->tables->shape;
-    const exf_export_settings settings = {shape->n_experts, shape->top_k, x->keep, x->ranks, x->model ? &x->model->arch : NULL,
-                                          !exf_tables_of_common_input(x->tables)};
+    const exf_export_settings settings = {shape->n_experts, shape->top_k, x->keep, x->ranks, x->model ? &x->model->arch : NULL};
     exf_code rc = exf_writer_check_tables(w, x->tables, path, err);
     if (rc == EXF_OK) rc = exf_writer_check_settings(w, &settings, err);
     if (rc != EXF_OK || !w->allows) return rc;

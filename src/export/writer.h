@@ -42,7 +42,6 @@ typedef struct {
     int64_t n_experts, top_k;
     int64_t keep, ranks;          /* as in exf_export */
     const exf_architecture *arch; /* of a target that wants_model; NULL: not known */
-    int corouted;                 /* 1: the tables are, or will be, of pairs of co-routed tokens */
 } exf_export_settings;
 
 /* Lines of Python that load what a writer wrote. */

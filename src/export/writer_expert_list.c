@@ -71,7 +71,7 @@ static exf_code check_export(const exf_export *x, exf_err *err)
     const char *part = exf_provenance_get(&x->tables->provenance, EXF_PART_FACT);
     if (!part) return exf_expert_order_allows(x, err);
     return exf_fail(err, EXF_MODEL, "the tables are of a part of their data (%s), which a list of experts cannot say; export "
-                    "expert-profile, or tables of all shards", part);
+                    "tables of all shards", part);
 }
 
 const exf_writer exf_writer_expert_list = {

@@ -85,8 +85,7 @@ static exf_code set_key(exf_recipe *r, const char *key, const exf_text *value, e
 static int is_default_target(const exf_writer *w, const exf_recipe *r, const exf_model *m)
 {
     const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
-    const exf_export_settings settings = {m->arch.n_experts, m->arch.top_k, r->export_experts, r->export_ranks, &m->arch,
-                                          r->pairs == EXF_PAIRS_COROUTED};
+    const exf_export_settings settings = {m->arch.n_experts, m->arch.top_k, r->export_experts, r->export_ranks, &m->arch};
     exf_err ignored = {.code = EXF_OK};
     return w->serves && w->serves(&facts, &ignored) == EXF_OK && exf_writer_check_settings(w, &settings, &ignored) == EXF_OK;
 }

@@ -97,8 +97,7 @@ exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf
     const exf_architecture *a = &model->arch;
     const exf_export_model m = {
         .family = model->family->name, .n_layers = a->n_layers, .n_experts = a->n_experts, .top_k = a->top_k};
-    const exf_export_settings settings = {a->n_experts, a->top_k, r->export_experts, r->export_ranks, a,
-                                          r->pairs == EXF_PAIRS_COROUTED};
+    const exf_export_settings settings = {a->n_experts, a->top_k, r->export_experts, r->export_ranks, a};
     exf_code rc = check_runtime(r, m.family, a->top_k, err);
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
         const exf_writer *w;

@@ -91,7 +91,7 @@ resume_points() {
 results() {
     theirs statistics.h5 tables.h5 capture.h5 basis.h5 validation.json validation.md frontier.json frontier.md frontier.svg \
         sensitivities.json sensitivities.md exfold_recipe.yaml exfold-files.sha256 README.md report.html provenance.json \
-        tables.safetensors expert-list.jsonl expert-profile.json exfold-qwen3.pt exfold-deepseek-v4.pt layers.safetensors
+        tables.safetensors expert-list.jsonl exfold-qwen3.pt exfold-deepseek-v4.pt layers.safetensors
     folder_of_theirs csv npy reap-checkpoint shard-1-of-2 shard-2-of-2
     theirs csv/exfold-files.sha256 npy/provenance.json
 }
