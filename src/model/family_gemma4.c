@@ -222,6 +222,7 @@ out:
 #define LAYER "{P}layers.{L}."
 #define NARROW (EXF_T_ATTENTION | EXF_T_NARROW)
 #define WIDE (EXF_T_ATTENTION | EXF_T_WIDE)
+#define EXPERT(name) EXF_EITHER("experts.{E}." name ".weight", "moe.experts.{E}." name ".weight") /* as quantizers part a stack */
 #define NORM(role, name) {role, LAYER name ".weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, 0}
 
 static const exf_tensor_rule rules[] = {
@@ -257,6 +258,7 @@ static const exf_tensor_rule rules[] = {
     {EXF_W_EXPERT_GATE, LAYER "experts.gate_up_proj", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_FIRST_HALF},
     {EXF_W_EXPERT_UP, LAYER "experts.gate_up_proj", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_SECOND_HALF},
     {EXF_W_EXPERT_DOWN, LAYER "experts.down_proj", EXF_IN_STACK, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, 0},
+    EXF_RULES_EACH_EXPERT(EXPERT("gate_proj"), EXPERT("up_proj"), EXPERT("down_proj")),
 };
 
 static const char *const ignored[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."};

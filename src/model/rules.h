@@ -69,15 +69,29 @@
     {EXF_W_DENSE_UP, "{P}layers.{L}.mlp.up_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_FFN, EXF_DIM_H}, EXF_LINEAR},     \
     {EXF_W_DENSE_DOWN, "{P}layers.{L}.mlp.down_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_H, EXF_DIM_FFN}, EXF_LINEAR}
 
-/* The router, and the routed experts with a tensor a matrix.  block: "mlp."; gate, up, down: the names of an expert's matrices. */
-#define EXF_RULES_EXPERTS(block, gate, up, down)                                                                              \
-    {EXF_W_ROUTER, EXF_EITHER(block "gate.weight", "mlp.gate.weight"), EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},   \
-    {EXF_W_EXPERT_GATE, "{P}layers.{L}." block "experts.{E}." gate ".weight", EXF_IN_EXPERT,                                  \
-     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},                                                                          \
-    {EXF_W_EXPERT_UP, "{P}layers.{L}." block "experts.{E}." up ".weight", EXF_IN_EXPERT,                                      \
-     EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},                                                                          \
-    {EXF_W_EXPERT_DOWN, "{P}layers.{L}." block "experts.{E}." down ".weight", EXF_IN_EXPERT,                                  \
-     EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
+/* The routed experts with a tensor a matrix, each of these names whole. */
+#define EXF_RULES_EACH_EXPERT(gate, up, down)                                                  \
+    {EXF_W_EXPERT_GATE, gate, EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},   \
+    {EXF_W_EXPERT_UP, up, EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},       \
+    {EXF_W_EXPERT_DOWN, down, EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
+
+#define EXF_RULES_ROUTER(block) \
+    {EXF_W_ROUTER, EXF_EITHER(block "gate.weight", "mlp.gate.weight"), EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0}
+
+/* Both.  block: "mlp."; gate, up, down: the names of an expert's matrices. */
+#define EXF_RULES_EXPERTS(block, gate, up, down)                                               \
+    EXF_RULES_ROUTER(block),                                                                   \
+    EXF_RULES_EACH_EXPERT("{P}layers.{L}." block "experts.{E}." gate ".weight",                \
+                          "{P}layers.{L}." block "experts.{E}." up ".weight",                  \
+                          "{P}layers.{L}." block "experts.{E}." down ".weight")
+
+/* Both in block_sparse_moe: releases name an expert's matrices w1, w3 and w2, llm-compressor as other families do. */
+#define EXF_SPARSE_EXPERT(release, other) \
+    EXF_EITHER("block_sparse_moe.experts.{E}." release ".weight", "block_sparse_moe.experts.{E}." other ".weight")
+#define EXF_RULES_SPARSE_EXPERTS                                                               \
+    EXF_RULES_ROUTER("block_sparse_moe."),                                                     \
+    EXF_RULES_EACH_EXPERT(EXF_SPARSE_EXPERT("w1", "gate_proj"), EXF_SPARSE_EXPERT("w3", "up_proj"), \
+                          EXF_SPARSE_EXPERT("w2", "down_proj"))
 
 /* The routed experts as transformers 5 holds them: [E, 2 I, H], each expert's gate above its up, and [E, H, I]. */
 #define EXF_RULES_FUSED_EXPERTS                                                                                     \
