@@ -477,4 +477,5 @@ def main():
             (make if name in FORMATS else make_gpt_oss)(os.path.join(sys.argv[1], name), name)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -372,7 +372,7 @@ uint64_t exf_model_bytes(const exf_model *m)
  * names, or an expert's matrices alone and those of all experts in one tensor.  Rules of a role that require the same traits are
  * alternatives, and so are the names of one rule, parted by '|'.  The first one of which the checkpoint has a tensor in any layer
  * counts in all of them: a checkpoint that mixes two is refused later, for the tensors that are missing or left over.  Of a role
- * that is nowhere the first alternative counts, which is the release's: messages name what that has. */
+ * that is nowhere the first alternative counts that the config's quantizer writes: messages name what it has. */
 
 void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, const char *pattern, int layer, int expert)
 {
@@ -455,6 +455,19 @@ static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)
     return a->role == b->role && a->when == b->when;
 }
 
+/* Returns 0 for a packed tensor of which the config says nothing. */
+static int may_be_planned(const exf_model *m, const exf_tensor_rule *r)
+{
+    return !(r->how & EXF_MXFP4) || m->quantization.quantizer == EXF_QUANTIZER_MXFP4;
+}
+
+/* Returns 0 too for a stack of experts that the config's quantizer codes one by one. */
+static int is_planned(const exf_model *m, const exf_tensor_rule *r)
+{
+    int codes_matrices = m->quantization.quantizer != EXF_QUANTIZER_NONE && m->quantization.quantizer != EXF_QUANTIZER_MXFP4;
+    return may_be_planned(m, r) && !(codes_matrices && r->where == EXF_IN_STACK);
+}
+
 /* Sets the spelling of all alternatives of which `first` is the first.  One that is stored in another shape counts if no other is
  * stored: its tensor is then refused. */
 static void choose_among(exf_model *m, size_t first)
@@ -472,12 +485,12 @@ static void choose_among(exf_model *m, size_t first)
         chosen = i;
         found_fits = fits;
     }
-    for (size_t i = first; chosen == m->family->n_rules && i < m->family->n_rules; i++) {
-        int packed = (rules[i].how & EXF_MXFP4) != 0; /* a config says whether the release's weights are */
-        if (!are_alternatives(&rules[i], &rules[first]) || (packed && m->quantization.quantizer != EXF_QUANTIZER_MXFP4)) continue;
-        m->spelling[i] = 0;
-        chosen = i;
-    }
+    for (int any = 0; any < 2; any++)
+        for (size_t i = first; chosen == m->family->n_rules && i < m->family->n_rules; i++) {
+            if (!are_alternatives(&rules[i], &rules[first]) || !(any ? may_be_planned : is_planned)(m, &rules[i])) continue;
+            m->spelling[i] = 0;
+            chosen = i;
+        }
 }
 
 static int is_first(const exf_family *f, size_t i)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SAVED_MODELS = 256, SAVED_SEQUENCES = 8, SAVED_TOKENS = 512 };
 
@@ -140,7 +141,34 @@ static inline int saved_weight_is(void *weight, float *v, size_t n)
  * and 5.6e-7 (deepseek-fp8), of which this is ten times. */
 #define SAVED_LIMIT 1e-5
 
-/* Fails unless the perplexity of the model in dir on a backend in float32 is transformers' within `limit`; 1 in show prints it. */
+/* Returns 1 if a save of a quantizer's library has logits beside it (scripts/make_quantizer_saves.py). */
+static inline int saved_has_logits(char path[640], const char *dir)
+{
+    snprintf(path, 640, "%s/golden.safetensors", dir);
+    return access(path, R_OK) == 0;
+}
+
+/* Fails unless each token's logits are those within `limit`, as ||a - b|| / ||b||. */
+static inline void saved_check_logits(const char *dir, const golden_seen *s, double limit, int show)
+{
+    exf_err err;
+    exf_st_file *f;
+    char path[640];
+    size_t n, vocab = (size_t)s->vocab;
+    double worst = 0;
+    if (!saved_has_logits(path, dir)) return;
+    ck_ok(exf_st_open(&f, path, &err), err);
+    float *want = golden_tensor(f, "logits", &n);
+    ck_assert_uint_eq(n, s->n_rows * vocab);
+    for (size_t t = 0; t < s->n_rows; t++) worst = fmax(worst, golden_distance(s->logits + t * vocab, want + t * vocab, vocab));
+    if (show) printf("%-58s logits of the worst token %.1e off\n", dir, worst);
+    ck_assert_msg(worst <= limit, "%s: a token's logits are %.1e from the golden", dir, worst);
+    exf_mem_free(want);
+    exf_st_close(f);
+}
+
+/* Fails unless the perplexity of the model in dir on a backend in float32 is transformers' within `limit`, and the logits where
+ * they are stored; 1 in show prints both. */
 static inline void saved_check_in(const char *dir, const exf_backend *backend, double limit, int show)
 {
     static saved_answers a;
@@ -153,6 +181,7 @@ static inline void saved_check_in(const char *dir, const exf_backend *backend, d
     double seen = saved_perplexity(&a, &s), want = a.float64 > 0 ? a.float64 : a.float32, off = fabs(seen / want - 1);
     if (show) printf("%-58s %14.9f %14.9f  %.1e %s\n", dir, seen, want, off, a.float64 > 0 ? "" : "(float32)");
     ck_assert_msg(off <= limit, "%s: perplexity %.9f, transformers has %.9f: %.1e", dir, seen, want, off);
+    saved_check_logits(dir, &s, limit, show);
     golden_free(&s);
     exf_model_close(m);
 }
