@@ -7,6 +7,7 @@
 #include "base/registry.h"
 #include "base/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const exf_artifact exf_artifact_basis = {.kind = "basis", .version = 3, .min_reader = 3};
@@ -66,6 +67,58 @@ static exf_code read_kind(exf_h5 *h, char **kind, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
 }
 
+/* Appends how a file of the expected kind is come by: the one in that directory, by the name that the programs give it, or the
+ * program that makes one of what was given. */
+static exf_code append_hint(exf_text *out, const char *directory, const char *given, const exf_artifact *expected, exf_err *err)
+{
+    static const char *const made[][3] = {{"statistics", "tables", "exfold-solve makes tables of statistics"},
+                                          {"capture", "statistics", "exfold-accumulate makes statistics of captures"}};
+    char name[32], *path = NULL;
+    exf_path_kind is;
+    exf_code rc;
+    snprintf(name, sizeof name, "%s.h5", expected->kind);
+    EXF_TRY(exf_path_join(&path, directory, name, err));
+    EXF_TRY(exf_path_look_at_target(path, &is, err));
+    if (is == EXF_PATH_FILE) exf_text_appendf(out, "; did you mean %s?", path);
+    for (size_t i = 0; is != EXF_PATH_FILE && given && i < sizeof made / sizeof *made; i++)
+        if (strcmp(given, made[i][0]) == 0 && strcmp(expected->kind, made[i][1]) == 0) exf_text_appendf(out, "; %s", made[i][2]);
+    rc = exf_text_end(out, err);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Refuses a file of a kind that was not asked for. */
+static exf_code refuse_kind(const char *path, const char *kind, const exf_artifact *expected, exf_err *err)
+{
+    char *directory = NULL;
+    exf_text hint = {0};
+    exf_code rc;
+    EXF_TRY(exf_path_dir(&directory, path, err));
+    EXF_TRY(append_hint(&hint, directory, kind, expected, err));
+    rc = exf_fail(err, EXF_USAGE, "%s: holds %s, expected %s%s", path, kind, expected->kind, hint.s ? hint.s : "");
+out:
+    exf_mem_free(directory);
+    exf_text_free(&hint);
+    return rc;
+}
+
+/* Refuses a directory in the place of a file. */
+static exf_code refuse_directory(const char *path, const exf_artifact *expected, exf_err *err)
+{
+    exf_text hint = {0};
+    exf_path_kind is;
+    exf_code rc;
+    EXF_TRY(exf_path_look_at_target(path, &is, err));
+    if (is != EXF_PATH_DIRECTORY) return EXF_OK;
+    if (expected) EXF_TRY(append_hint(&hint, path, NULL, expected, err));
+    rc = exf_fail(err, EXF_USAGE, "%s: is a directory, expected a file of %s%s", path, expected ? expected->kind : "these programs",
+                  hint.s ? hint.s : "");
+out:
+    exf_text_free(&hint);
+    return rc;
+}
+
 static exf_code check_kind(exf_h5 *h, const exf_artifact *expected, const exf_artifact **found, exf_err *err)
 {
     char *kind = NULL;
@@ -78,9 +131,7 @@ static exf_code check_kind(exf_h5 *h, const exf_artifact *expected, const exf_ar
     if (!a)
         rc = exf_fail(err, EXF_VERSION, "%s: holds \"%s\", a kind that this version does not know", exf_h5_path(h), kind);
     else if (expected && a != expected)
-        rc = exf_fail(err, EXF_FORMAT, "%s: holds %s, expected %s%s", exf_h5_path(h), kind, expected->kind,
-                      strcmp(kind, "statistics") == 0 && strcmp(expected->kind, "tables") == 0
-                          ? "; exfold-solve makes tables of statistics" : "");
+        rc = refuse_kind(exf_h5_path(h), kind, expected, err);
     else if (min_reader > a->version)
         rc = exf_fail(err, EXF_VERSION, "%s: needs a reader of %s version %lld, this program reads version %d", exf_h5_path(h),
                       kind, (long long)min_reader, a->version);
@@ -97,7 +148,7 @@ static exf_code refuse_pt(const char *path, exf_err *err)
 {
     unsigned char b[4];
     if (!exf_file_begins(path, b, sizeof b) || (memcmp(b, "PK\3\4", 4) != 0 && memcmp(b, "\x80\2", 2) != 0)) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT,
+    return exf_fail(err, EXF_USAGE,
                     "%s: is a .pt file, which is not read here; for a public plugin's tables, run: python3 "
                     "scripts/pt_to_safetensors.py FILE.pt FILE.safetensors, and give that file",
                     path);
@@ -113,7 +164,7 @@ exf_code exf_artifact_refuse_export(const exf_st_file *f, exf_err *err)
     EXF_TRY(exf_path_dir(&directory, exf_st_path(f), err));
     EXF_TRY(exf_path_join(&tables, directory, "tables.h5", err));
     EXF_TRY(exf_path_look(tables, &found, err));
-    rc = exf_fail(err, EXF_FORMAT, "%s: is an export of tables, which other programs load; these programs read the tables.h5 %s%s",
+    rc = exf_fail(err, EXF_USAGE, "%s: is an export of tables, which other programs load; these programs read the tables.h5 %s%s",
                   exf_st_path(f), found ? "beside it: " : "that it was made from", found ? tables : "");
 out:
     exf_mem_free(directory);
@@ -129,7 +180,7 @@ static exf_code refuse_safetensors(const char *path, exf_err *err)
     if (!exf_st_is_one(path)) return EXF_OK;
     EXF_TRY(exf_st_open(&f, path, err));
     EXF_TRY(exf_artifact_refuse_export(f, err));
-    rc = exf_fail(err, EXF_FORMAT, "%s: is a .safetensors file, expected an .h5 file of these programs", path);
+    rc = exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected an .h5 file of these programs", path);
 out:
     exf_st_close(f);
     return rc;
@@ -141,6 +192,7 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
     exf_h5 *h = NULL;
     const exf_artifact *kind;
     exf_code rc;
+    EXF_TRY(refuse_directory(path, expected, err));
     EXF_TRY(refuse_pt(path, err));
     EXF_TRY(refuse_safetensors(path, err));
     EXF_TRY(exf_h5_open(&h, path, err));

@@ -31,11 +31,12 @@ const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NU
 /* Starts a file of this kind and writes root attributes and provenance.  temporary: as in exf_h5_create(). */
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
                              const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* EXF_FORMAT if the file is tables that exfold-export wrote for other programs: names the tables.h5 beside it. */
+/* EXF_USAGE if the file is tables that exfold-export wrote for other programs: names the tables.h5 beside it. */
 exf_code exf_artifact_refuse_export(const exf_st_file *f, exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
- * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
- * EXF_VERSION if it needs a newer program.  A .pt file is refused with the script that takes its tables out. */
+ * stored in *found (may be NULL).  EXF_USAGE if path is a directory, a file of another kind (both name the expected file where it
+ * lies there) or of another program, EXF_FORMAT if it is no artifact, EXF_VERSION if it needs a newer program.  A .pt file is
+ * refused with the script that takes its tables out. */
 exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
                            exf_provenance *p, exf_err *err) EXF_CHECKED;
 

@@ -78,7 +78,8 @@ static double rate_of(const exf_eta_kind *k, double scale)
     return k->done + weight > 0 ? (spent + scale * k->prior * weight) / (k->done + weight) : 0;
 }
 
-double exf_eta_left(const exf_eta *e, double clock)
+/* The same as exf_eta_left(), without the work that follows. */
+static double left_of_this(const exf_eta *e, double clock)
 {
     double scale = scale_of(e), left = 0;
     if (scale <= 0) return -1;
@@ -88,6 +89,13 @@ double exf_eta_left(const exf_eta *e, double clock)
     }
     left -= clock - e->since; /* a part of it has begun */
     return left > 0 ? left : 0;
+}
+
+double exf_eta_left(const exf_eta *e, double clock)
+{
+    double scale = scale_of(e), left = left_of_this(e, clock);
+    for (int k = 0; left >= 0 && k < EXF_ETA_KINDS; k++) left += e->kind[k].after * rate_of(&e->kind[k], scale);
+    return left;
 }
 
 double exf_eta_whole(const exf_eta *e)
@@ -110,7 +118,7 @@ static double spent_until(const exf_eta *e, double clock)
 
 double exf_eta_rate(const exf_eta *e, double units, double clock)
 {
-    double left = exf_eta_left(e, clock), all = spent_until(e, clock) + left;
+    double left = left_of_this(e, clock), all = spent_until(e, clock) + left;
     return left >= 0 && all > 0 ? units * (1 - e->before) / all : 0;
 }
 

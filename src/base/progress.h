@@ -25,6 +25,7 @@ enum { EXF_ETA_KINDS = 16 };
 
 typedef struct {
     double planned, done; /* units of the whole work, and those that are done */
+    double after;         /* units of work that follows this, which is not begun before it ends: what is left counts them */
     double prior;         /* seconds per unit before any was measured */
     double spent;         /* seconds that the done units took */
 } exf_eta_kind;
@@ -50,13 +51,13 @@ void exf_eta_add(exf_eta *e, double units, double clock);
 /* Says that units of a kind were done beside the present one, as on a device, and took `seconds` by
  * another clock; so many are not the present kind's, to which go the seconds since the last call. */
 void exf_eta_credit(exf_eta *e, int kind, double units, double seconds, double clock);
-/* Returns the seconds that are left; -1 as long as nothing was measured. */
+/* Returns the seconds that are left, of the work that follows too; -1 as long as nothing was measured. */
 double exf_eta_left(const exf_eta *e, double clock);
 /* Returns the seconds of all planned units at the measured rates; -1 as long as nothing was measured. */
 double exf_eta_whole(const exf_eta *e);
 /* Returns units of the whole run for each second that it takes from start to end, as it is estimated now; 0 before that is. */
 double exf_eta_rate(const exf_eta *e, double units, double clock);
-/* Returns the share of the seconds that is over, those of earlier runs included, in [0, 1]. */
+/* Returns the share of the seconds that is over, those of earlier runs and of the work that follows included, in [0, 1]. */
 double exf_eta_share(const exf_eta *e, double clock);
 
 /* A layer that was finished. */

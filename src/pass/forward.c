@@ -288,7 +288,9 @@ static exf_code run_pass(exf_pass *p, int listed, exf_err *err)
     double start = exf_clock(), done;
     exf_code rc;
     report->workers = p->n_workers;
-    exf_progress_begin(p->options->sample ? "" : "layer", listed, &report->work, EXF_WORK_READ);
+    const exf_eta *then = p->options->then;
+    for (int k = 0; then && k < EXF_ETA_KINDS; k++) report->work.kind[k].after = then->kind[k].planned;
+    exf_progress_begin(p->options->sample ? "" : then ? "pilot layer" : "layer", listed, &report->work, EXF_WORK_READ);
     EXF_TRY(exf_blas_reserve_cpu(p->n_workers, err));
     EXF_TRY(open_pass(p, err));
     report->open = exf_clock() - start;

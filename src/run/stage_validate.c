@@ -633,6 +633,8 @@ static exf_code run_pilot(validation *s, const exf_recipe *r, const exf_validate
     int goes_on = 0;
     unsigned char *keep = NULL;
     exf_validate_job pilot = *job;
+    exf_demand demand;
+    exf_eta then;
     exf_code rc;
     if (!sequences) return EXF_OK;
     EXF_TRY(exf_run_resume_look(r, &s->dir, "validate", &goes_on, err));
@@ -640,7 +642,10 @@ static exf_code run_pilot(validation *s, const exf_recipe *r, const exf_validate
     exf_log_info("%zu variants on %zu of %zu sequences first, to leave out what cannot hold %s", asked, sequences,
                  s->session.batch.n_sequences, r->validate_limit);
     EXF_TRY(exf_mem_new(&keep, asked, sizeof *keep, "variants", err));
+    EXF_TRY(exf_validate_demand(&demand, job, err));
+    then = exf_work_of_pass(m, job->batch, &demand, 0, m->arch.n_layers); /* at most: the pilot leaves lanes out */
     pilot.n_lanes = asked;
+    pilot.forward.then = &then;
     EXF_TRY(exf_pilot_run(keep, &pilot, &s->decision.limit, &of, sequences, err));
     EXF_TRY(keep_lanes(s, r, keep, err));
     exf_log_info("%zu of %zu variants may hold %s, or are the nearest; --frontier runs all", s->n_variants, asked,

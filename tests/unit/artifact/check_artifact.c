@@ -140,7 +140,7 @@ START_TEST(what_is_no_artifact_is_refused)
     exf_provenance p = sample_facts("t1");
     exf_h5 *h = NULL;
     write_empty("tables.h5", &exf_artifact_tables, &p);
-    cannot_open("tables.h5", &exf_artifact_statistics, EXF_FORMAT, "holds tables, expected statistics");
+    cannot_open("tables.h5", &exf_artifact_statistics, EXF_USAGE, "holds tables, expected statistics");
     cannot_open("absent.h5", NULL, EXF_IO, "absent.h5");
     exf_write_file(exf_scratch("text.h5"), "hello", 5);
     cannot_open("text.h5", NULL, EXF_FORMAT, "text.h5");

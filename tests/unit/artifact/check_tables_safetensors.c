@@ -53,11 +53,11 @@ static void write_sample(void)
     ck_ok(exf_st_write(exf_scratch("t.safetensors"), 1, tensor, n_tensors, fact, n_facts, NULL, &e), e);
 }
 
-/* The sample as it was changed is refused with this object named; the sample is then as it was. */
-static void ck_refused(const char *object)
+/* The sample as it was changed is refused with this code and this object named; the sample is then as it was. */
+static void ck_refused_as(exf_code code, const char *object)
 {
     write_sample();
-    ck_assert_int_eq(read_sample(&e), EXF_FORMAT);
+    ck_assert_int_eq(read_sample(&e), code);
     ck_assert_msg(strstr(e.msg, "t.safetensors: ") && strstr(e.msg, object), "no %s: %s", object, e.msg);
     start_sample();
 }
@@ -89,6 +89,11 @@ START_TEST(what_the_script_writes_is_read)
 }
 END_TEST
 
+static void ck_refused(const char *object)
+{
+    ck_refused_as(EXF_FORMAT, object);
+}
+
 START_TEST(facts_are_those_of_the_layout)
 {
     static const char *const numbers[] = {"[4, 3]", "[3, 3]", "[-1, 3]", "[3]", "[3, 4, 5]", "[]", "[3, 4.5]", "[3, 4294967299]",
@@ -100,7 +105,7 @@ START_TEST(facts_are_those_of_the_layout)
     n_facts = 5;
     ck_refused("solve.ridge");
     fact[0].value = "tables/1"; /* of an export of ours */
-    ck_refused("tables.h5");
+    ck_refused_as(EXF_USAGE, "tables.h5");
     fact[0].key = "format";
     ck_refused("exfold_format");
     fact[1].key = "plugin.numbers";
@@ -169,8 +174,8 @@ START_TEST(files_of_torch_name_the_script)
         ck_ok(exf_output_file_begin(&f, exf_scratch("t.safetensors"), 1, &e), e);
         ck_ok(exf_output_file_write(f, i ? pickle : zip, i ? sizeof pickle : sizeof zip, &e), e);
         ck_ok(exf_output_file_commit(f, &e), e);
-        ck_fails(exf_tables_read(&t, exf_scratch("t.safetensors"), &e), EXF_FORMAT, e, "scripts/pt_to_safetensors.py");
-        ck_fails(exf_artifact_open(&h, exf_scratch("t.safetensors"), NULL, NULL, NULL, &e), EXF_FORMAT, e,
+        ck_fails(exf_tables_read(&t, exf_scratch("t.safetensors"), &e), EXF_USAGE, e, "scripts/pt_to_safetensors.py");
+        ck_fails(exf_artifact_open(&h, exf_scratch("t.safetensors"), NULL, NULL, NULL, &e), EXF_USAGE, e,
                  "scripts/pt_to_safetensors.py");
     }
     ck_assert_int_eq(truncate(exf_scratch("t.safetensors"), 1), 0);

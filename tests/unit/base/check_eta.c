@@ -157,6 +157,20 @@ START_TEST(work_that_was_begun_before)
 }
 END_TEST
 
+/* What is left after a pilot is its run, not nothing; the rate is of the pilot's own units. */
+START_TEST(work_that_follows_is_counted)
+{
+    exf_eta e = {.kind = {[READ] = {.planned = 2, .after = 2, .prior = 1}, [EXPERTS] = {.planned = 10, .after = 70, .prior = 1}}};
+    exf_eta_start(&e, READ, 0);
+    exf_eta_add(&e, 2, 4);
+    exf_eta_turn(&e, EXPERTS, 4);
+    exf_eta_add(&e, 10, 14);
+    ck_assert_double_eq_tol(exf_eta_left(&e, 14), 4 + 70, 0.5);
+    ck_assert_double_eq_tol(exf_eta_share(&e, 14), 14.0 / (14 + 74), 0.01);
+    ck_assert_double_eq_tol(exf_eta_rate(&e, 28, 14), 2, 0.01);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("eta");
@@ -167,6 +181,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, falls_while_a_part_is_in_work);
     tcase_add_test(t, credits_a_device_by_its_own_clock);
     tcase_add_test(t, work_that_was_begun_before);
+    tcase_add_test(t, work_that_follows_is_counted);
     suite_add_tcase(s, t);
     return s;
 }
