@@ -150,8 +150,8 @@ static exf_code refuse_pt(const char *path, exf_err *err)
     if (!exf_file_begins(path, b, sizeof b) || (memcmp(b, "PK\3\4", 4) != 0 && memcmp(b, "\x80\2", 2) != 0)) return EXF_OK;
     return exf_fail(err, EXF_USAGE,
                     "%s: is a .pt file, which is not read here; for a public plugin's tables, run: python3 "
-                    "scripts/pt_to_safetensors.py FILE.pt FILE.safetensors, and give that file",
-                    path);
+                    "scripts/pt_to_safetensors.py %s FILE.safetensors, and give that file",
+                    path, path);
 }
 
 exf_code exf_artifact_refuse_export(const exf_st_file *f, exf_err *err)

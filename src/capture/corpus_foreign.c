@@ -3,17 +3,19 @@
 #include "capture/corpus_internal.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "format/unpack.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* Commands, in which FILE stands for the file at hand and PROGRAM for this program. */
 #define PIPED " | PROGRAM --text -"
 
 static const struct { const char *magic; size_t n; exf_foreign is; } kinds[] = {
     {"\xfd""7zXZ", 5, {"compressed with xz", "unpack it first, or pipe it: xz -dc FILE" PIPED, NULL}},
     {"BZh", 3, {"compressed with bzip2", "unpack it first, or pipe it: bzip2 -dc FILE" PIPED, NULL}},
-    {"PK\3\4", 4, {"a zip archive", "unpack it first: unzip", NULL}},
+    {"PK\3\4", 4, {"a zip archive", "unpack it first: unzip FILE", NULL}},
     {"PAR1", 4, {"a Parquet table", NULL, "table_lines.py"}},
     {"ARROW1", 6, {"an Arrow table", NULL, "table_lines.py"}},
     {"%PDF-", 5, {"a PDF", "extract its text first", NULL}},
@@ -62,8 +64,8 @@ int exf_foreign_find(exf_foreign *out, const char *bytes, size_t len)
             return 1;
         }
     exf_packing again = exf_packing_of(bytes, len); /* the bytes are unpacked once */
-    if (again == EXF_GZIP) *out = (exf_foreign){"compressed with gzip twice", "unpack it first: gzip -d", NULL};
-    else if (again == EXF_ZSTD) *out = (exf_foreign){"compressed twice", "unpack it first: zstd -d", NULL};
+    if (again == EXF_GZIP) *out = (exf_foreign){"compressed with gzip twice", "unpack it first: gzip -d FILE", NULL};
+    else if (again == EXF_ZSTD) *out = (exf_foreign){"compressed twice", "unpack it first: zstd -d FILE", NULL};
     else if (is_tar(bytes, len)) *out = (exf_foreign){"a tar archive", "unpack it into a directory first, and name that", NULL};
     else if (is_arrow_stream(bytes, len)) *out = (exf_foreign){"an Arrow table", NULL, "table_lines.py"};
     else if (is_utf16(bytes, len)) *out = (exf_foreign){"UTF-16", "pipe it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE" PIPED, NULL};
@@ -71,16 +73,36 @@ int exf_foreign_find(exf_foreign *out, const char *bytes, size_t len)
     return 1;
 }
 
-const char *exf_encoding_advice(const char *bytes, size_t len)
+/* Appends words with the names for which FILE and PROGRAM stand in them; of standard input FILE is any file. */
+static void append_named(exf_text *out, const char *words, const char *path)
 {
-    if (is_utf16(bytes, len)) return "; it is UTF-16: iconv -f UTF-16 -t UTF-8 FILE >NEW";
-    if (is_one_byte_text(bytes, len)) return "; if it is Latin-1: iconv -f WINDOWS-1252 -t UTF-8 FILE >NEW";
-    return "";
+    for (; *words; words++)
+        if (exf_starts_with(words, "FILE") && strcmp(path, EXF_STANDARD_INPUT) != 0) {
+            exf_text_append_word(out, path);
+            words += 3;
+        } else if (exf_starts_with(words, "PROGRAM")) {
+            exf_text_appendf(out, "%s", exf_log_program());
+            words += 6;
+        } else {
+            exf_text_append(out, words, 1);
+        }
+}
+
+exf_code exf_encoding_advise(exf_err *err, const char *bytes, size_t len, const char *path)
+{
+    exf_text advice = {0};
+    size_t n = strlen(err->msg);
+    if (is_utf16(bytes, len)) append_named(&advice, "; it is UTF-16: iconv -f UTF-16 -t UTF-8 FILE >NEW", path);
+    else if (is_one_byte_text(bytes, len))
+        append_named(&advice, "; if it is Latin-1: iconv -f WINDOWS-1252 -t UTF-8 FILE >NEW", path);
+    if (advice.s && !advice.refused) snprintf(err->msg + n, sizeof err->msg - n, "%s", advice.s);
+    exf_text_free(&advice);
+    return err->code;
 }
 
 void exf_foreign_mend(const exf_foreign *f, const char *path, exf_text *out)
 {
     char command[EXF_SCRIPT_COMMAND];
-    if (!f->script) exf_text_appendf(out, "%s", f->mend);
-    else exf_text_appendf(out, "pipe its rows: %s %s" PIPED, exf_script_command(command, f->script), path);
+    if (f->script) exf_text_appendf(out, "pipe its rows: %s ", exf_script_command(command, f->script));
+    append_named(out, f->script ? "FILE" PIPED : f->mend, path);
 }

@@ -75,6 +75,7 @@ typedef struct { const char *is, *mend, *script; } exf_foreign;
 int exf_foreign_find(exf_foreign *out, const char *bytes, size_t len);
 /* Appends what to do with the file at path. */
 void exf_foreign_mend(const exf_foreign *f, const char *path, exf_text *out);
-/* Returns what to do with bytes that are no UTF-8, "; if it is Latin-1: iconv ...", or "" where they are no text at all. */
-const char *exf_encoding_advice(const char *bytes, size_t len);
+/* Adds to a message what to do with the file at path, which holds these bytes that are no UTF-8, "; if it is Latin-1: iconv ...";
+ * nothing where they are no text at all.  Returns err->code. */
+exf_code exf_encoding_advise(exf_err *err, const char *bytes, size_t len, const char *path);
 #endif

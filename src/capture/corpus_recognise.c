@@ -98,9 +98,10 @@ static exf_code refuse_bytes(const head *h)
 {
     size_t bad = exf_utf8_valid(h->bytes, h->len);
     if (bad == h->len || (h->cut && bad + 4 > h->len) || pass_over(h, (exf_foreign){.is = "no UTF-8"})) return EXF_OK;
-    return exf_fail(h->err, EXF_MODEL,
-                    "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no "
-                    "UTF-8%s", h->name, (unsigned)(unsigned char)h->bytes[bad], bad, exf_encoding_advice(h->bytes, h->len));
+    (void)exf_fail(h->err, EXF_MODEL,
+                   "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no UTF-8",
+                   h->name, (unsigned)(unsigned char)h->bytes[bad], bad);
+    return exf_encoding_advise(h->err, h->bytes, h->len, h->path);
 }
 
 /* ---- JSON lines ---------------------------------------------------------- */

@@ -110,10 +110,11 @@ exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err)
     const char *nul = rc == EXF_OK && len ? memchr(text, 0, len) : NULL;
     if (rc != EXF_OK)
         exf_err_prefix(err, "%s: ", label);
-    else if (valid < len)
-        rc = exf_fail(err, EXF_MODEL, "%s: line %d: byte 0x%02x is not valid UTF-8%s", label, line_of(text, valid),
-                      (unsigned)(unsigned char)text[valid], exf_encoding_advice(text, len));
-    else if (nul)
+    else if (valid < len) {
+        (void)exf_fail(err, EXF_MODEL, "%s: line %d: byte 0x%02x is not valid UTF-8", label, line_of(text, valid),
+                       (unsigned)(unsigned char)text[valid]);
+        rc = exf_encoding_advise(err, text, len, p->source->file);
+    } else if (nul)
         rc = exf_fail(err, EXF_MODEL, "%s: line %d: holds a NUL, which no text has: it is binary, or was cut short by a failure",
                       label, line_of(text, (size_t)(nul - text)));
     else
@@ -200,9 +201,11 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
     exf_err inner = {0};
     *out = NULL;
     size_t valid = exf_utf8_valid(line, len);
-    if (valid < len)
-        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": byte 0x%02x at column %zu is not valid UTF-8%s", label, r->number,
-                        (unsigned)(unsigned char)line[valid], valid + 1, exf_encoding_advice(line, len));
+    if (valid < len) {
+        (void)exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": byte 0x%02x at column %zu is not valid UTF-8", label, r->number,
+                       (unsigned)(unsigned char)line[valid], valid + 1);
+        return exf_encoding_advise(err, line, len, r->pool->source->file);
+    }
     exf_code rc = exf_json_parse_line(out, line, len, label, r->number, &inner);
     if (rc != EXF_OK) return exf_fail(err, rc == EXF_NOSPACE ? rc : EXF_MODEL, "%s", inner.msg);
     if (exf_json_type(*out) != EXF_JSON_OBJECT)
@@ -290,6 +293,11 @@ static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err 
         EXF_TRY(exf_source_chunks_add_ids(p, object, at, err));
     } else {
         EXF_TRY(find_text(r, object, &text, &n, err));
+        if (n && memchr(text, 0, n)) {
+            rc = exf_fail(err, EXF_MODEL, "%s%s: holds a NUL, which no text has: it is binary, or was cut short by a failure",
+                          s->label, at);
+            goto out;
+        }
         EXF_TRY(add_document(p, text, n, at, err)); /* which says that n bytes are done */
     }
     exf_progress_add((double)len - (double)n);

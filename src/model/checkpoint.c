@@ -241,7 +241,7 @@ exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err
         rc = exf_fail(err, EXF_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
     } else {
         rc = exf_fail(err, EXF_MODEL, "%s: has no weights, neither model.safetensors nor model.safetensors.index.json; download "
-                      "them too (hf download MODEL --local-dir DIR), or give --dry-run, which reads config.json alone", dir);
+                      "them too (hf download MODEL --local-dir %s), or give --dry-run, which reads config.json alone", dir, dir);
     }
 out:
     exf_mem_free(index_path);

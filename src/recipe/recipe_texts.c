@@ -117,10 +117,10 @@ static exf_code add_directory(exf_texts *t, const char *path, exf_err *err)
     t->n_directories++;
     EXF_TRY(list_directory(t, path, 0, err));
     if (t->n > before) goto out;
-    exf_texts_append_passed(t, &passed);
+    exf_texts_append_passed(t, t->argument, &passed);
     EXF_TRY(exf_text_end(&passed, err));
-    rc = exf_fail(err, EXF_MODEL, "--text: %s: the directory has no file to read%s%s", path, t->n_kinds ? ", only " : "",
-                  t->n_kinds ? passed.s : "");
+    rc = exf_fail(err, EXF_MODEL, "--text: %s: the directory has no file to read%s%s", path, passed.len ? ", only " : "",
+                  passed.len ? passed.s : "");
 out:
     exf_text_free(&passed);
     exf_mem_free(real);
@@ -250,7 +250,8 @@ static exf_code read_item(exf_texts *t, const exf_text_item *i, exf_err *err)
     t->with_field += is.field.len > 0;
     t->of_format[is.format]++;
     t->bytes[is.format] += is.bytes;
-    t->found_taken += i->found ? is.bytes : 0;
+    t->found_of_format[is.format] += i->found != 0;
+    t->found_bytes[is.format] += i->found ? is.bytes : 0;
     EXF_TRY(add_source(t, i, &is, err));
     t->read++;
 out:
@@ -266,11 +267,11 @@ static exf_code refuse_elsewhere(const char *path, exf_err *err)
     exf_code rc = exf_path_look(path, &found, err);
     if (rc != EXF_OK || found) return rc;
     if (strstr(path, "://"))
-        return exf_fail(err, EXF_USAGE, "--text: %s: is a URL, and texts are read from files; download it (curl -LO URL) and "
-                        "name the file", path);
+        return exf_fail(err, EXF_USAGE, "--text: %s: is a URL, and texts are read from files; download it (curl -LO "
+                        "%s) and name the file", path, path);
     if (strchr(slash ? slash + 1 : path, '.')) return EXF_OK;
     return exf_fail(err, EXF_USAGE, "--text: %s: no such file or directory; texts are read from files. A data set of a hub comes "
-                    "with: hf download --repo-type dataset NAME --local-dir DIR, then --text DIR", path);
+                    "with: hf download --repo-type dataset %s --local-dir %s, then --text %s", path, path, path, path);
 }
 
 /* Reads the items of one argument. */
@@ -278,7 +279,9 @@ static exf_code read_argument(exf_texts *t, size_t argument, size_t *i, exf_err 
 {
     exf_code rc = EXF_OK;
     const char *path = argument_at(t->recipe, argument);
-    t->found_taken = t->found_passed = 0;
+    t->argument = argument;
+    memset(t->found_of_format, 0, sizeof t->found_of_format);
+    memset(t->found_bytes, 0, sizeof t->found_bytes);
     if (!is_input(path)) EXF_TRY(refuse_elsewhere(path, err));
     for (; *i < t->n && t->item[*i].argument == argument; ++*i) EXF_TRY(read_item(t, &t->item[*i], err));
     rc = exf_texts_check_directory(t, path, err);
@@ -299,7 +302,7 @@ exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const cha
     EXF_TRY(compare_items(&all, err));
     for (size_t i = 0, argument = 0; i < all.n; argument++) EXF_TRY(read_argument(&all, argument, &i, err));
     if (!all.read) {
-        exf_texts_append_passed(&all, &passed);
+        exf_texts_append_passed(&all, EXF_ALL_ARGUMENTS, &passed);
         EXF_TRY(exf_text_end(&passed, err));
         rc = exf_fail(err, EXF_MODEL, "--text: %s: holds no text, only %s", argument_at(r, 0), passed.s);
         goto out;

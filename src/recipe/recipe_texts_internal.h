@@ -16,6 +16,7 @@ typedef struct {
     const char *is;    /* what they are */
     const char *script; /* which writes their rows as JSON lines; NULL: none does */
     char *name;        /* of the first */
+    size_t argument;   /* the user's argument in whose directory they were found */
     size_t n;
     uint64_t bytes;
 } exf_passed_kind;
@@ -31,7 +32,8 @@ typedef struct {
     size_t with_field;   /* of which a member or tensor is read */
     exf_passed_kind *passed; /* in the order in which they were found */
     size_t n_kinds, kinds_cap, n_directories;
-    uint64_t found_taken, found_passed; /* bytes of what the present argument's directory holds, as far as it was looked at */
+    size_t found_of_format[EXF_SOURCE_FORMATS]; /* files that are read in the present argument's directory, and their bytes */
+    uint64_t found_bytes[EXF_SOURCE_FORMATS];
     char *top;           /* of the directory that is being listed: its name */
     const char *folder;  /* the folder of it that is being listed; NULL: itself */
 } exf_texts;
@@ -40,8 +42,9 @@ typedef struct {
  * looked at. */
 exf_code exf_texts_pass_over(exf_texts *t, const char *path, const char *is, const char *script, uint64_t bytes,
                              exf_err *err) EXF_CHECKED;
-/* Appends "hidden: 2 (.git, ...), a Parquet table: 1 (12 MB, train.parquet)". */
-void exf_texts_append_passed(const exf_texts *t, exf_text *out);
+/* Appends "hidden: 2 (.git, ...), a Parquet table: 1 (12 MB, train.parquet)", of one argument or of all. */
+#define EXF_ALL_ARGUMENTS SIZE_MAX
+void exf_texts_append_passed(const exf_texts *t, size_t argument, exf_text *out);
 /* Says in one line what several files are, and which are passed over. */
 exf_code exf_texts_report(const exf_texts *t, exf_err *err) EXF_CHECKED;
 /* Refuses the present argument, a directory, if most bytes of it would be passed over: what is left is hardly what its user

@@ -59,7 +59,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Ends a calibration: returns its gate, and else says that the text was enough, by what, and what to do next with the tables at
  * path. */
-exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err *err) EXF_CHECKED;
+exf_code exf_coverage_conclude(const exf_solved *made, const exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
 /* Warns where the tables at path are of a part of their data (artifact/data.h). */
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 

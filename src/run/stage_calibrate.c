@@ -317,7 +317,7 @@ static exf_code write_tables(calibration *c, const exf_recipe *r, const char *st
     if (made.lacks.code == EXF_OK) EXF_TRY(exf_export_tables(r, &c->dir, c->tables, &made, 1, err));
     EXF_TRY(exf_text_inputs_write(&c->text, c->manifest, r->force, err));
     EXF_TRY(write_recipe(c, r, made.digest, err));
-    EXF_TRY(exf_coverage_conclude(&made, c->tables, err));
+    EXF_TRY(exf_coverage_conclude(&made, r, c->tables, err));
 out:
     exf_tables_free(&made.tables);
     return rc;

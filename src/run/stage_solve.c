@@ -94,7 +94,29 @@ out:
     return rc;
 }
 
-exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err *err)
+/* Names the command that comes next. */
+static exf_code tell_next(const exf_tables *t, const exf_recipe *r, const char *path, exf_err *err)
+{
+    exf_text next = {0};
+    if (exf_variant_folds((int)t->shape.n_experts, (int)t->shape.top_k)) {
+        exf_text_appendf(&next, "what they are worth is told by other text: exfold-validate --model ");
+        exf_text_append_word(&next, r->model_path ? r->model_path : "DIR");
+        exf_text_appendf(&next, " --tables ");
+        exf_text_append_word(&next, path);
+        exf_text_appendf(&next, " --text FILE --limit kl=0.05");
+    } else {
+        exf_text_appendf(&next, "no fold takes a model of %lld experts and %lld per token; look at the tables with: exfold-inspect "
+                         "report ", (long long)t->shape.n_experts, (long long)t->shape.top_k);
+        exf_text_append_word(&next, path);
+        exf_text_appendf(&next, " -o report.html");
+    }
+    exf_code rc = exf_text_end(&next, err);
+    if (rc == EXF_OK) exf_log_info("next: %s", next.s);
+    exf_text_free(&next);
+    return rc;
+}
+
+exf_code exf_coverage_conclude(const exf_solved *made, const exf_recipe *r, const char *path, exf_err *err)
 {
     const exf_tables *t = &made->tables;
     const char *stable = exf_provenance_get(&t->provenance, EXF_STABLE_FACT);
@@ -110,14 +132,7 @@ exf_code exf_coverage_conclude(const exf_solved *made, const char *path, exf_err
         exf_log_info("the text is enough: targets that half of its %lld tokens chooses lose %.1f %% more on the other half than "
                      "its own (at most %.0f %%); both choose the same for %.1f %% of the traffic", (long long)t->shape.n_tokens,
                      100 * more, 100 * EXF_CHOICE_COST, 100 * share);
-    if (!exf_variant_folds((int)t->shape.n_experts, (int)t->shape.top_k)) {
-        exf_log_info("next: no fold takes a model of %lld experts and %lld per token; look at the tables with: exfold-inspect "
-                     "report %s -o report.html", (long long)t->shape.n_experts, (long long)t->shape.top_k, path);
-        return EXF_OK;
-    }
-    exf_log_info("next: what they are worth is told by other text: exfold-validate --model DIR --tables %s --text FILE "
-                 "--limit kl=0.05", path);
-    return EXF_OK;
+    return tell_next(t, r, path, err);
 }
 
 exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err)
@@ -338,7 +353,7 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
     EXF_TRY(take_settings(r, f.input[0], err));
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
-    EXF_TRY(exf_coverage_conclude(&made, f.target, err));
+    EXF_TRY(exf_coverage_conclude(&made, r, f.target, err));
 out:
     exf_tables_free(&made.tables);
     close_files(&f, rc != EXF_OK);

@@ -108,6 +108,10 @@ START_TEST(a_text_file_is_one_document)
     refused(&q, EXF_MODEL, "(empty.txt, domain \"prose\"): line 3: byte 0xff is not valid UTF-8");
     exf_write_file(exf_scratch("empty.txt"), "one\ntwo\n\0three\n", 15);
     refused(&q, EXF_MODEL, "(empty.txt, domain \"prose\"): line 3: holds a NUL");
+    const char lines[] = "{\"text\": \"one\"}\n{\"text\": \"two\\u0000three\"}\n";
+    exf_write_file(exf_scratch("nul.jsonl"), lines, sizeof lines - 1);
+    q = ask(HEAD "  - {path: nul.jsonl, format: jsonl, domain: prose}\n");
+    refused(&q, EXF_MODEL, "(nul.jsonl, domain \"prose\"): line 2: holds a NUL");
     encoded(NULL);
 }
 END_TEST

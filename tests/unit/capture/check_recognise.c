@@ -125,7 +125,7 @@ START_TEST(tables_are_piped)
 {
     static const char stream[] = "\xff\xff\xff\xff\x98\x01\0\0\x10\0\0\0\0\0\x0a\0";
     refused(FILE_OF("a.parquet", "PAR1....PAR1"), NULL,
-            "is a Parquet table; python3 scripts/table_lines.py a.parquet | PROGRAM --text -");
+            "is a Parquet table; python3 scripts/table_lines.py a.parquet | exfold --text -");
     refused(FILE_OF("a.arrow", "ARROW1\0\0"), NULL, "is an Arrow table; scripts/table_lines.py");
     refused(FILE_OF("b.arrow", stream), NULL, "is an Arrow table; scripts/table_lines.py");
     exf_recognised r;
