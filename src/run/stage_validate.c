@@ -472,19 +472,47 @@ out:
     return rc;
 }
 
-/* Appends the text and its length, where the command line gave them, as a command takes them. */
+/* Returns 1 for a key that the closing screen's command has by itself, or that is of this run alone: gates name rows of the sweep, and
+ * resume points are of its lanes. */
+static int is_of_sweep(const char *key)
+{
+    static const char *const keys[] = {"validate.tables", "validate.variants", "validate.limit", "validate.prefill_tokens",
+                                       "validate.decode_batch", "validate.fail_above", "serve.runtime", "output.directory"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0) return 1;
+    return exf_starts_with(key, "runtime.checkpoint.");
+}
+
+/* Appends the texts and the settings that the command line gave, as a command takes them. */
 static exf_code add_settings(exf_text *out, const exf_recipe *r, exf_err *err)
 {
-    const struct { const char *key; int64_t value; } lengths[] = {{"validate.sequences", r->validate_sequences},
-                                                                  {"validate.max_tokens", r->validate_max_tokens}};
+    size_t n_common, n_keys;
+    exf_text value = {0};
+    exf_code rc;
+    exf_recipe_global_rows(&n_common);
+    const exf_opt *row = exf_recipe_key_rows(&n_keys);
     for (size_t i = 0; i < r->texts.n + (r->texts.n ? r->n_inputs : 0); i++) {
         exf_text_appendf(out, " --text ");
         exf_text_append_word(out, i < r->texts.n ? r->texts.item[i] : r->inputs[i - r->texts.n]);
     }
-    for (size_t i = 0; i < 2; i++)
-        if (exf_opts_given(r->opts, lengths[i].key, EXF_OPT_BY_ARGV))
-            exf_text_appendf(out, " --set %s=%lld", lengths[i].key, (long long)lengths[i].value);
-    return exf_text_end(out, err);
+    if (r->text_field) {
+        exf_text_appendf(out, " --text-field ");
+        exf_text_append_word(out, r->text_field);
+    }
+    for (size_t i = 0; i < n_keys; i++) {
+        const char *key = row[i].key;
+        if (!exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV) || is_of_sweep(key)) continue;
+        if ((strcmp(key, "model.path") == 0 && !r->recipe_file) || (strcmp(key, "validate.manifest") == 0 && r->texts.n)) continue;
+        value.len = 0;
+        exf_text_appendf(&value, "%s=", key);
+        EXF_TRY(exf_opts_value(r->opts, n_common + i, &value, err));
+        exf_text_appendf(out, " --set ");
+        exf_text_append_word(out, value.s);
+    }
+    rc = exf_text_end(out, err);
+out:
+    exf_text_free(&value);
+    return rc;
 }
 
 /* Writes the results: what the rows cost, what they gain, and what is recommended. */

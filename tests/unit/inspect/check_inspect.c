@@ -152,7 +152,7 @@ START_TEST(statistics_beside_must_be_those_of_the_tables)
     exf_inspection_free(&s);
     ck_fails(exf_inspection_read(&s, exf_scratch("t.h5"), exf_scratch("deep.h5"), &e), EXF_MODEL, e, "3 6");
     exf_inspection_free(&s);
-    ck_fails(exf_inspection_read(&s, exf_scratch("s.h5"), exf_scratch("s.h5"), &e), EXF_FORMAT, e,
+    ck_fails(exf_inspection_read(&s, exf_scratch("s.h5"), exf_scratch("s.h5"), &e), EXF_USAGE, e,
              "s.h5");
     exf_inspection_free(&s);
 }
