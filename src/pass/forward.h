@@ -35,7 +35,7 @@ typedef struct {
     struct exf_shared_chunks *shared_chunks; /* weights/shared_chunks.h: ranks read weights together; NULL: they do not */
     struct exf_ranks *ranks;    /* ranks/ranks.h: this pass is one rank's part of a run; NULL: one process */
     size_t first_row, run_tokens; /* with ranks: row of the batch's first token in the whole run, and the run's tokens */
-    const exf_eta *then;        /* the work of a longer pass that this is the pilot of; what is told of progress counts it; NULL: none */
+    const exf_eta *then;        /* the work of the longer pass that this is the pilot of, which progress counts; NULL: none */
     struct exf_resume *resume;  /* pass/resume.h: where the pass begins and what it saves; NULL: it cannot be resumed */
 } exf_forward_options;
 

@@ -472,8 +472,8 @@ out:
     return rc;
 }
 
-/* Returns 1 for a key that the closing screen's command has by itself, or that is of this run alone: gates name rows of the sweep, and
- * resume points are of its lanes. */
+/* Returns 1 for a key that the closing screen's command has by itself, or that is of this run alone: gates name rows of the sweep,
+ * and resume points are of its lanes. */
 static int is_of_sweep(const char *key)
 {
     static const char *const keys[] = {"validate.tables", "validate.variants", "validate.limit", "validate.prefill_tokens",
@@ -502,7 +502,8 @@ static exf_code add_settings(exf_text *out, const exf_recipe *r, exf_err *err)
     for (size_t i = 0; i < n_keys; i++) {
         const char *key = row[i].key;
         if (!exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV) || is_of_sweep(key)) continue;
-        if ((strcmp(key, "model.path") == 0 && !r->recipe_file) || (strcmp(key, "validate.manifest") == 0 && r->texts.n)) continue;
+        if (strcmp(key, "model.path") == 0 && !r->recipe_file) continue; /* it is --model's */
+        if (strcmp(key, "validate.manifest") == 0 && r->texts.n) continue; /* it is --text's */
         value.len = 0;
         exf_text_appendf(&value, "%s=", key);
         EXF_TRY(exf_opts_value(r->opts, n_common + i, &value, err));
