@@ -7,10 +7,10 @@ A save is a new directory OUTDIR/NAME with the config.json and the *.safetensors
 make_quantized_models.py writes it (versions, SHA-256 of every quantized matrix as the library decodes it in float32, perplexity), and
 golden.safetensors: "logits" [tokens, vocabulary] of transformers' forward in float64 with those matrices.
 
-llm-compressor writes compressed-tensors, which decodes them; ModelOpt its NVFP4, by export_hf_checkpoint; AutoRound GPTQ's format,
-which its own linear layer decodes.  gemma4-modelopt-moe holds gemma4-modelopt's experts in a module named moe, as ModelOpt before it knew
-the family wrote releases.  deepseek_v4-modelopt is tests/golden/deepseek_v4_fp8_fp4 after the script of ModelOpt's repository that made
-DeepSeek-V4's NVFP4 releases, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py, which DEEPSEEK_V4_TO_NVFP4 names.
+llm-compressor writes compressed-tensors, which decodes them; ModelOpt its NVFP4, by export_hf_checkpoint.  gemma4-modelopt-moe has
+experts in a module named moe, as releases have that were made before ModelOpt knew the family.  deepseek_v4-modelopt is written in the
+release's layout, FP8 in blocks and MXFP4 experts, and given to the script of ModelOpt's repository that NVFP4 releases of DeepSeek-V4 are
+made with, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py, which DEEPSEEK_V4_TO_NVFP4 names.
 
 Needs PyTorch, transformers 5 and, for its saves, llmcompressor 0.14, nvidia-modelopt 0.47 or auto-round 0.16.
 tests/golden/quantized holds them all.
@@ -21,7 +21,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from make_quantized_models import LENGTH, SEQUENCES, VOCAB, perplexity, put_back, sha256
+from make_quantized_models import LENGTH, SEQUENCES, VOCAB, mxfp4_stack, perplexity, put_back, sha256
 
 NO_IDS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=16, hidden_size=64,
@@ -46,6 +46,17 @@ def gemma4():
     return transformers.Gemma4Config(text_config=text, vision_config=vision, audio_config=None, **NO_IDS)
 
 
+def deepseek_v4():
+    return transformers.DeepseekV4Config(
+        vocab_size=VOCAB, hidden_size=64, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+        n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, q_lora_rank=24, o_groups=2,
+        o_lora_rank=8, index_n_heads=2, index_head_dim=8, index_topk=3, sliding_window=6, hc_mult=2, partial_rotary_factor=0.5,
+        swiglu_limit=2.0, routed_scaling_factor=1.5, num_nextn_predict_layers=0, max_position_embeddings=512,
+        layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        mlp_layer_types=["hash_moe", "moe", "moe"], **NO_IDS)
+
+
 def class_of(config):
     composite = hasattr(config, "vision_config")
     return transformers.AutoModelForImageTextToText if composite else transformers.AutoModelForCausalLM
@@ -56,6 +67,7 @@ def make_model(config, seed):
     model = class_of(config).from_config(config, dtype=torch.float32).eval()
     source = torch.Generator().manual_seed(seed)
     biases = [(name, p) for name, p in model.named_buffers() if name.endswith("correction_bias")]
+    tables = [p for name, p in model.named_buffers() if name.endswith("tid2eid")]
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *biases]:
             value = torch.randn(p.shape, generator=source)
@@ -66,6 +78,8 @@ def make_model(config, seed):
             else:
                 value = value * (0.3 if p.shape[0] == VOCAB else 1.2 / p.shape[-1] ** 0.5)
             p.copy_(value.to(torch.bfloat16))
+        for p in tables:
+            p.copy_(torch.rand(len(p), model.config.n_routed_experts, generator=source).argsort(1)[:, : p.shape[1]])
     return model
 
 
@@ -135,6 +149,63 @@ def in_module_moe(out):
         save_file({re.sub(r"\.experts\.", ".moe.experts.", k): v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
 
 
+def is_fp8(name, w):
+    """A matrix that DeepSeek-V4's release has in FP8, in its names."""
+    plain = ("embed", "head", "compressor", "weights_proj", "gate.", "norm")
+    return name.endswith(".weight") and w.ndim == 2 and ".experts." not in name.replace("shared_experts", "") and not any(
+        p in name for p in plain)
+
+
+def release_deepseek_v4(source, out):
+    """Writes a checkpoint that transformers saved in the release's names and formats."""
+    tensors = {}
+    for saved, w in load_file(os.path.join(source, "model.safetensors")).items():
+        name = saved.removeprefix("model.").replace("embed_tokens.", "embed.").replace("hc_head.hc_", "hc_head_")
+        name = name.replace(".attn.norm.", ".attn.kv_norm.")
+        stem = name.removesuffix(".weight")
+        if re.search(r"\.experts\.\d+\.", name):
+            codes, exponents = mxfp4_stack(w[None])
+            tensors[name] = codes[0].flatten(-2).view(torch.int8)
+            tensors[f"{stem}.scale"] = exponents[0].view(torch.float8_e8m0fnu)
+        elif is_fp8(name, w):  # no matrix here is larger than a block of 128 x 128
+            exponent = (w.float().abs().max() / 448).log2().ceil()
+            tensors[name] = (w.float() / exponent.exp2()).to(torch.float8_e4m3fn)
+            tensors[f"{stem}.scale"] = exponent.exp2().reshape(1, 1).to(torch.float8_e8m0fnu)
+        else:
+            kept = any(k in name for k in ("hc_", "attn_sink", ".ape", "gate.bias"))
+            tensors[name] = w.float() if kept else w
+    os.makedirs(out)
+    shard = "model-00001-of-00001.safetensors"
+    save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(out, shard), metadata={"format": "pt"})
+    with open(os.path.join(out, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
+        json.dump({"metadata": {}, "weight_map": {k: shard for k in tensors}}, f)
+    with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    config.update(expert_dtype="fp4", quantization_config={
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})
+    with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    return [k for k in tensors if k.endswith(".weight") and re.search(r"\.experts\.\d+\.", k)]
+
+
+def modelopt_deepseek_v4():
+    def save(source, out, ids):
+        release, amax = f"{source}-release", f"{source}-amax"
+        experts = release_deepseek_v4(source, release)
+        os.makedirs(amax)  # what calibration finds: of inputs here, so that the script takes those of weights from these
+        torch.save({f"{k.removesuffix('.weight')}_input_quantizer._amax": torch.tensor(4.0) for k in experts},
+                   os.path.join(amax, "amax_dict_rank0-mp1.pt"))
+        subprocess.run([sys.executable, os.environ["DEEPSEEK_V4_TO_NVFP4"], "--amax_path", amax, "--source_ckpt", release,
+                        "--output_ckpt", out], check=True, stdout=subprocess.DEVNULL)
+
+    def decode(beside, config):
+        if "weight_scale_2" in beside:
+            return decode_modelopt(beside, config)
+        return beside["weight"].float() * beside["scale"].float()  # by definition, of one block
+
+    return save, decode, "nvidia-modelopt"
+
+
 # ---- one save ---------------------------------------------------------------------------------------------------
 
 def canonical(name):
@@ -143,7 +214,7 @@ def canonical(name):
     return re.sub(r"(experts\.\d+)\.(w[123])\.", lambda m: f"{m[1]}.{dict(w1='gate_proj', w2='down_proj', w3='up_proj')[m[2]]}.", name)
 
 
-CODES = ("weight_packed", "qweight")
+CODES = ("weight_packed", "qweight", "weight_scale", "scale")  # one of them is beside a matrix that is quantized
 
 
 def decoded_weights(out, config, decode):
@@ -156,7 +227,7 @@ def decoded_weights(out, config, decode):
         stem, _, last = name.rpartition(".")
         modules.setdefault(stem, {})[last] = tensor
     for stem, beside in modules.items():
-        if any(c in beside for c in CODES) or "weight_scale" in beside:
+        if any(c in beside for c in CODES):
             values[f"{stem}.weight"] = decode(beside, config).float()
             coded.append(f"{stem}.weight")
         else:
@@ -164,12 +235,29 @@ def decoded_weights(out, config, decode):
     return values, coded
 
 
-def answer(out, name, model, ids, values, coded, library):
-    """Writes what the forward gives with the decoded matrices."""
+def decoded_model(config, values):
+    """The model in float32 with the weights of a save."""
+    model = make_model(config, 0)
+    if config.model_type == "deepseek_v4":
+        state = {}
+        for k, v in values.items():
+            state[k if k == "head.weight" else "model." + k.replace("embed.", "embed_tokens.").replace("hc_head_", "hc_head.hc_")
+                  .replace(".attn.kv_norm.", ".attn.norm.")] = v.long() if k.endswith("tid2eid") else v
+        with tempfile.TemporaryDirectory() as scratch:
+            model.config.save_pretrained(scratch)
+            save_file(state, os.path.join(scratch, "model.safetensors"), metadata={"format": "pt"})
+            loaded = class_of(config).from_pretrained(scratch, dtype=torch.float32, attn_implementation="eager",
+                                                      experts_implementation="eager")
+        return loaded.eval()
     fitting = {canonical(k): v for k, v in values.items()}
-    if model.config.get_text_config().tie_word_embeddings:
+    if config.get_text_config().tie_word_embeddings:
         fitting["lm_head.weight"] = next(v for k, v in fitting.items() if k.endswith("embed_tokens.weight"))
     put_back(model, fitting)
+    return model
+
+
+def answer(out, name, model, ids, values, coded, library):
+    """Writes what the forward gives with the decoded matrices."""
     float32, float64 = perplexity(model, ids, torch.float32), perplexity(model, ids, torch.float64)
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits
@@ -191,11 +279,12 @@ def make(out, name):
     with tempfile.TemporaryDirectory() as scratch:
         make_model(config(), seed).to(torch.bfloat16).save_pretrained(os.path.join(scratch, "source"))
         save(os.path.join(scratch, "source"), os.path.join(scratch, "saved"), ids)
-        for file in ("config.json", *map(os.path.basename, glob.glob(os.path.join(scratch, "saved", "*.safetensors")))):
-            shutil.copyfile(os.path.join(scratch, "saved", file), os.path.join(out, file))
+        shard, = glob.glob(os.path.join(scratch, "saved", "*.safetensors"))
+        shutil.copyfile(shard, os.path.join(out, "model.safetensors"))
+        shutil.copyfile(os.path.join(scratch, "saved", "config.json"), os.path.join(out, "config.json"))
     with open(os.path.join(out, "config.json"), encoding="utf-8") as f:
         values, coded = decoded_weights(out, json.load(f), decode)
-    answer(out, name, make_model(config(), seed), ids, values, coded, library)
+    answer(out, name, decoded_model(config(), values), ids, values, coded, library)
 
 
 INT4 = dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32)
@@ -206,6 +295,7 @@ SAVES = {
     "gemma4-llmcompressor": (gemma4, llmcompressor("NVFP4A16", ["lm_head", "re:.*router.*", "re:.*vision.*"])),
     "gemma4-modelopt": (gemma4, modelopt()),
     "gemma4-modelopt-moe": (gemma4, modelopt(in_module_moe)),
+    "deepseek_v4-modelopt": (deepseek_v4, modelopt_deepseek_v4()),
 }
 
 

@@ -195,13 +195,11 @@ static int is_planned_coded(const exf_model *m, const exf_tensor_rule *r, int la
 
 int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
 {
-    const exf_quantization *q = &m->quantization;
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
     if (m->beyond_bf16) return !m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)role];
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r || r->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
-    const unsigned mx = EXF_FORMAT_MXFP4 | EXF_FORMAT_MXFP8;
-    if (is_planned_coded(m, r, layer)) return q->e8m0_scales || (q->formats && !(q->formats & ~mx));
+    if (is_planned_coded(m, r, layer)) return exf_quantization_fits_bf16(&m->quantization, r->where == EXF_IN_EXPERT);
     return exf_stored_dtype(role, r->how) == EXF_DT_BF16;
 }
 

@@ -11,6 +11,19 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Reads a text of which only some values are supported, parted by '|' in `known`; absent: fallback, "" being absent. */
+static exf_code read_word(const exf_config *c, const char *fields, const char *fallback, const char *known, const char **out,
+                          exf_err *err)
+{
+    exf_code rc = exf_config_text_or(c, fields, fallback, out, err);
+    if (rc != EXF_OK) return rc;
+    size_t n = strlen(*out);
+    for (const char *at = known; at && n; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (strncmp(at, *out, n) == 0 && (at[n] == '|' || at[n] == 0)) return EXF_OK;
+    if (n == 0) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: \"%s\" is \"%s\", a scheme that is not read; read are %s", c->path, fields, *out, known);
+}
+
 /* ---- fp8 ------------------------------------------------------------------------------- */
 
 #define SUPPORTED                                                                                                              \
@@ -37,11 +50,13 @@ static exf_code read_block(const exf_config *c, const char *field, exf_quantizat
 }
 
 /* DeepSeek-V4 says here how its experts are stored; the configs that say so come
- * with E8M0 scales, all others with F32. */
+ * with E8M0 scales, all others with F32.  Of ModelOpt's, moe_quant_algo counts, beside what the release said. */
 static exf_code read_experts(const exf_config *c, exf_quantization *q, exf_err *err)
 {
-    const char *dtype;
-    exf_code rc = exf_config_text_or(c, "expert_dtype", NULL, &dtype, err);
+    const char *dtype, *algorithm;
+    exf_code rc = read_word(c, "quantization_config.moe_quant_algo", "", "NVFP4", &algorithm, err);
+    if (rc == EXF_OK) rc = exf_config_text_or(c, "expert_dtype", NULL, &dtype, err);
+    if (rc == EXF_OK && *algorithm) q->formats = EXF_FORMAT_NVFP4;
     if (rc != EXF_OK || !dtype) return rc;
     q->e8m0_scales = 1;
     q->fp4_experts = strcmp(dtype, "fp4") == 0;
@@ -88,21 +103,6 @@ static exf_code read_mxfp8(const exf_config *c, exf_quantization *q, exf_err *er
     q->formats = EXF_FORMAT_MXFP8;
 out:
     return rc;
-}
-
-/* ---- words ------------------------------------------------------------------------------ */
-
-/* Reads a text of which only some values are supported, parted by '|' in `known`; absent: fallback, "" being absent. */
-static exf_code read_word(const exf_config *c, const char *fields, const char *fallback, const char *known, const char **out,
-                          exf_err *err)
-{
-    exf_code rc = exf_config_text_or(c, fields, fallback, out, err);
-    if (rc != EXF_OK) return rc;
-    size_t n = strlen(*out);
-    for (const char *at = known; at && n; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (strncmp(at, *out, n) == 0 && (at[n] == '|' || at[n] == 0)) return EXF_OK;
-    if (n == 0) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: \"%s\" is \"%s\", a scheme that is not read; read are %s", c->path, fields, *out, known);
 }
 
 /* Reads the columns of a group: -1, null or absent is a whole row, 0 here. */
@@ -540,10 +540,19 @@ static uint64_t int4_bytes(const exf_quantization *q, uint64_t rows, uint64_t co
     return codes + 2 * rows * groups + zeros + (q->quantizer == EXF_QUANTIZER_GPTQ ? 4 * cols : 0);
 }
 
+int exf_quantization_fits_bf16(const exf_quantization *q, int expert)
+{
+    const unsigned mx = EXF_FORMAT_MXFP4 | EXF_FORMAT_MXFP8;
+    unsigned formats = q->formats;
+    if (q->quantizer == EXF_QUANTIZER_FP8 && formats & EXF_FORMAT_NVFP4 && !expert) formats = 0;
+    return formats ? !(formats & ~mx) : q->e8m0_scales;
+}
+
 uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t cols, int expert)
 {
     uint64_t r = (uint64_t)rows, n = r * (uint64_t)cols;
     if (q->quantizer == EXF_QUANTIZER_FP8) {
+        if (q->formats & EXF_FORMAT_NVFP4 && expert) return n / 2 + r * blocks(cols, EXF_NVFP4_BLOCK) + 4;
         if (q->fp4_experts && expert) return n / 2 + r * blocks(cols, EXF_FP4_BLOCK);
         return n + blocks(rows, q->block_rows) * blocks(cols, q->block_cols) * (q->e8m0_scales ? 1 : 4);
     }

@@ -15,7 +15,8 @@ typedef enum {
     EXF_QUANTIZER_MXFP4 /* of stacks that rules name (EXF_MXFP4), and of nothing else */
 } exf_quantizer;
 
-/* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side; of FP8, MXFP8 or none. */
+/* Bits of exf_quantization.formats: what compressed-tensors and ModelOpt may have side by side; of FP8, MXFP8, or NVFP4, which its
+ * routed experts have beside blocks of FP8, or none. */
 enum { EXF_FORMAT_INT4 = 1, EXF_FORMAT_FP8 = 2, EXF_FORMAT_NVFP4 = 4, EXF_FORMAT_MXFP4 = 8, EXF_FORMAT_MXFP8 = 16 };
 
 /* Which group of columns a column of 4-bit integers is of: desc_act, actorder. */
@@ -31,7 +32,7 @@ typedef struct {
     int block_rows, block_cols; /* of that block; of FP8 of others, 0: it has none */
     int fp4;                    /* quantizer FP8: packed E2M1 weights with a scale per 32 columns may occur */
     int byte_scales;            /* quantizer FP8: scales in U8 are E8M0: scale_fmt is "ue8m0" */
-    unsigned formats;           /* of the other quantizers; MXFP8 of quantizer FP8, too: quant_method "mxfp8" */
+    unsigned formats;           /* of the other quantizers; of FP8 MXFP8, quant_method "mxfp8", or NVFP4, moe_quant_algo */
     int group_cols;             /* 4-bit integers: columns of a group; 0: a row is one */
     int zeros;                  /* 4-bit integers: 1 if groups have zero points */
     int zeros_are_8;            /* those that are stored must be 8: GPTQ's "sym", and AWQ's "zero_point" where it is false */
@@ -66,6 +67,8 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
 exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_err *err) EXF_CHECKED;
 /* 1 if the config's list of exempt modules has the one of tensor `weight`, X.weight. */
 int exf_quantization_exempts(const exf_quantization *q, const char *weight);
+/* 1 if bfloat16 holds every value of a matrix that is quantized as the config says; expert: of a routed expert. */
+int exf_quantization_fits_bf16(const exf_quantization *q, int expert);
 /* Bytes that a matrix [rows, cols] takes once it is quantized as the config says; expert: of a routed expert. */
 uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t cols, int expert);
 

@@ -7,6 +7,7 @@
  *                                                                that or X.scale F8_E8M0; with
  *                                                                scale_fmt "ue8m0" that in U8           weight_block_size block
  *   fp8                 FP4     X.weight I8 [out, in / 2]        X.scale F8_E8M0                        32 columns of a row
+ *                       NVFP4   of routed experts, where moe_quant_algo says so: as modelopt's, below
  *   compressed-tensors  FP8     X.weight F8_E4M3 [out, in]       X.weight_scale                         matrix, row or block
  *                       INT4    X.weight_packed I32              X.weight_scale, X.weight_zero_point    group of a row
  *                               [out, in / 8], X.weight_shape    I32 [out / 8, groups], X.weight_g_idx

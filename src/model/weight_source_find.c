@@ -391,7 +391,9 @@ static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t 
     unsigned formats = f->q->formats;
     exf_dtype t = f->s->tensor->view.dtype;
     w->rows = (size_t)shape[0];
-    if (f->q->quantizer == EXF_QUANTIZER_FP8) return formats ? find_mxfp8(f, w, shape) : find_blocks(f, w, shape);
+    if (f->q->quantizer == EXF_QUANTIZER_FP8 && t == EXF_DT_U8) return find_nvfp4(f, w, shape);
+    if (f->q->quantizer == EXF_QUANTIZER_FP8)
+        return formats & EXF_FORMAT_MXFP8 ? find_mxfp8(f, w, shape) : find_blocks(f, w, shape);
     if (t == EXF_DT_I32) return formats & EXF_FORMAT_INT4 ? find_int4(f, w, shape) : not_named(f, "packed integers");
     if (t == EXF_DT_F8_E4M3 && is_mxfp8(f)) return find_mxfp8(f, w, shape);
     if (t == EXF_DT_F8_E4M3) return formats & EXF_FORMAT_FP8 ? find_fp8(f, w, shape) : not_named(f, "FP8");
@@ -408,7 +410,8 @@ static int is_coded(const search *f)
     exf_dtype t = f->s->tensor->view.dtype;
     int renamed = strcmp(name_of(f->s), f->name) != 0;
     switch (f->q->quantizer) {
-    case EXF_QUANTIZER_FP8: return t == EXF_DT_F8_E4M3 ? f->q->fp8 : t == EXF_DT_I8 && f->q->fp4;
+    case EXF_QUANTIZER_FP8:
+        return t == EXF_DT_F8_E4M3 ? f->q->fp8 : t == EXF_DT_I8 ? f->q->fp4 : t == EXF_DT_U8 && f->q->formats & EXF_FORMAT_NVFP4;
     case EXF_QUANTIZER_COMPRESSED: return renamed ? t == EXF_DT_I32 || t == EXF_DT_U8 : t == EXF_DT_F8_E4M3;
     case EXF_QUANTIZER_MODELOPT: return t == EXF_DT_F8_E4M3 || t == EXF_DT_U8;
     case EXF_QUANTIZER_AWQ: case EXF_QUANTIZER_GPTQ: return renamed && t == EXF_DT_I32;

@@ -45,6 +45,8 @@ START_TEST(schemes_that_are_read)
         {"\"quant_method\": \"modelopt\", \"quant_algo\": \"MXFP8\"", {.formats = EXF_FORMAT_MXFP8}},
         {"\"quant_method\": \"mxfp8\", \"weight_block_size\": [1, 32]",
          {.formats = EXF_FORMAT_MXFP8, .fp8 = 1, .e8m0_scales = 1, .block_rows = 1, .block_cols = 32}},
+        {"\"quant_method\": \"fp8\", \"moe_quant_algo\": \"NVFP4\"",
+         {.formats = EXF_FORMAT_NVFP4, .fp8 = 1, .fp4 = 1, .block_rows = 128, .block_cols = 128}},
         {"\"quant_method\": \"mxfp8\"",
          {.formats = EXF_FORMAT_MXFP8, .fp8 = 1, .e8m0_scales = 1, .block_rows = 1, .block_cols = 32}},
         {CT "\"format\": \"mixed-precision\", \"config_groups\": {\"a\": {\"weights\": null}, \"b\": {\"weights\": {" FLOAT(

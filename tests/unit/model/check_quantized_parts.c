@@ -226,6 +226,16 @@ static const variation floats[] = {
     {.golden = "deepseek-fp8", .add = T("model.layers.1.mlp.experts.1.gate_proj.weight_scale", F32, zeros, 1, 2),
      .says = "1.gate_proj.weight_scale\" config.json"},
     {.golden = "deepseek-fp8", .add = T("model.layers.1.mlp.experts.1.gate_proj.input_scale", F32, zeros, 1)},
+    {.golden = "deepseek_v4-modelopt", .drop = ".weight_scale_2", .says = "weight_scale_2\""},
+    {.golden = "deepseek_v4-modelopt", .drop = "experts.1.w1.weight_scale", .says = "experts.1.w1.weight_scale\""},
+    {.golden = "deepseek_v4-modelopt", .drop = ".input_scale"},
+    {.golden = "deepseek_v4-modelopt", .edit = ABSENT("moe_quant_algo"), .says = "w1.weight\" U8, F8_E4M3"},
+    {.golden = "deepseek_v4-modelopt", .edit = {"\"moe_quant_algo\": \"NVFP4\"", "\"moe_quant_algo\": null"},
+     .says = "w1.weight\" U8, F8_E4M3"},
+    {.golden = "deepseek_v4-modelopt", .edit = {"\"moe_quant_algo\": \"NVFP4\"", "\"moe_quant_algo\": \"IQ3\""},
+     .says = "\"quantization_config.moe_quant_algo\" \"IQ3\", NVFP4"},
+    {.golden = "deepseek_v4-modelopt", .edit = {"\"config_groups\"", "\"unread\"", "\"quant_algo\"", "\"unread2\""}},
+    {.golden = "deepseek_v4-modelopt", .edit = {"\"ignore\"", "\"unread\"", "\"quantized_layers\"", "\"unread2\""}},
     {.golden = "deepseek-fp8", .edit = ABSENT("quant_method"), .says = "\"quantization_config.quant_method\""},
 };
 
@@ -262,7 +272,7 @@ static void write_config(const variation *v)
 
 static void write_tensors(const variation *v)
 {
-    static exf_tensor kept[256];
+    static exf_tensor kept[512];
     exf_err err;
     char path[256];
     exf_st_file *f;
