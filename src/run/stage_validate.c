@@ -530,20 +530,14 @@ static exf_code write_results(const validation *s, const exf_recipe *r, const ex
                .flops_per_token = v->one_flops / (double)s->session.batch.n_tokens},
         .domain_names = s->names, .facts = &s->facts, .tables = &s->tables.provenance,
         .limit = s->decision.has_limit ? &s->decision.limit : NULL, .files = &files, .model_bytes = exf_model_bytes(m),
-        .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens};
-    exf_row *row = NULL;
-    exf_verdict verdict = {.gain = NULL};
+        .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens, .compares = !r->wants_sensitivities};
     exf_code rc;
     EXF_TRY(add_settings(&settings, r, err));
     files.settings = settings.s ? settings.s : "";
-    EXF_TRY(exf_rows_make(&row, &report.of, err));
-    EXF_TRY(exf_verdict_find(&verdict, v, err));
-    report.row = row;
-    if (!r->wants_sensitivities) report.verdict = &verdict;
+    EXF_TRY(exf_validate_report_make(&report, err));
     rc = write_files(s, &report, err);
 out:
-    exf_verdict_free(&verdict);
-    exf_mem_free(row);
+    exf_validate_report_free(&report);
     exf_text_free(&settings);
     return rc;
 }

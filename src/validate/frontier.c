@@ -146,13 +146,13 @@ exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const ex
     return exf_variant_parse_on(r->role == EXF_LANE_BASELINE ? NULL : runtime, out, name, err);
 }
 
-static exf_row_kind kind_of(const exf_variant *v)
+exf_row_kind exf_row_kind_of(const exf_variant *v)
 {
     if (v->prefill == EXF_PREFILL_NONE) return EXF_ROW_DECODE;
     return v->decode == EXF_DECODE_NONE ? EXF_ROW_PREFILL : EXF_ROW_BOTH;
 }
 
-/* Returns 1 if the variant needs no tables: what others are compared with (verdict.h). */
+/* Returns 1 if the variant needs no tables: what others are compared with (validation.h). */
 static int is_plain(const exf_variant *v)
 {
     return v->prefill == EXF_PREFILL_TOP || v->prefill == EXF_PREFILL_RANDOM || v->outside != EXF_OUTSIDE_FOLDED;
@@ -222,7 +222,7 @@ static exf_code make_row(exf_row *row, size_t i, const exf_judged *of, exf_err *
     row->cost = exf_cost_of(of->cost, r, of->v->batch_size[r->batch].size);
     if (r->role == EXF_LANE_ORIGINAL) return EXF_OK;
     EXF_TRY(exf_row_variant(&v, r, of->runtime, err));
-    row->kind = kind_of(&v);
+    row->kind = exf_row_kind_of(&v);
     if (row->kind == EXF_ROW_PREFILL && of->prefill_share > 0) { /* the tokens that decode run what the original does */
         double whole = exf_original_cost(of, EXF_ROW_PREFILL, 0);
         row->cost.flops = whole - (whole - row->cost.flops) / of->prefill_share;
@@ -237,8 +237,8 @@ int exf_is_plain_fold(const exf_judged *of, const exf_variant *v)
 {
     char text[24];
     exf_variant plain, own = *v;
-    if (kind_of(v) == EXF_ROW_BOTH) return 0;
-    if (kind_of(v) == EXF_ROW_PREFILL) snprintf(text, sizeof text, "P%d", v->prefill_options.keep);
+    if (exf_row_kind_of(v) == EXF_ROW_BOTH) return 0;
+    if (exf_row_kind_of(v) == EXF_ROW_PREFILL) snprintf(text, sizeof text, "P%d", v->prefill_options.keep);
     else snprintf(text, sizeof text, "D%d", v->decode_options.pool);
     own.batch = 0;
     return exf_variant_parse_on(of->runtime, &plain, text, NULL) == EXF_OK && exf_variant_equal(&plain, &own);

@@ -63,6 +63,8 @@ typedef struct {
 double exf_prefill_share(const exf_batch *whole, const exf_decode_schedule *schedule);
 /* Makes the rows [n_variants] of a validation, with the marks of the frontiers.  The caller frees *out. */
 exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err) EXF_CHECKED;
+/* Returns what a variant folds. */
+exf_row_kind exf_row_kind_of(const exf_variant *v);
 /* Reads the variant of a result, as the runtime where it was asked for; a half is read as its row. */
 exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err) EXF_CHECKED;
 /* Returns what a frontier goes over: operations per token of PREFILL, expert bytes per step of DECODE. */

@@ -13,7 +13,6 @@
 #include "validate/frontier.h"
 #include "validate/recommendation.h"
 #include "validate/validate.h"
-#include "validate/verdict.h"
 
 /* ---- what the tables lack (validation_tables.c) ------------------------------------------------------ */
 
@@ -111,8 +110,38 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int ru
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */
 
-/* ---- the report (validation_summary.c, validation_closing.c, validation_words.c, validation_report.c, validation_markdown.c,
- * validation_chart.c) ---------------------------------------------------------------------------------- */
+/* ---- what rows gain (validation_findings.c) -----------------------------------------------------------------------
+ *
+ * Every variant that folds by the tables, beside the same number of experts without their targets.  A baseline of a prefill fold P
+ * is top<P>, whose omitted routes are dropped or the kept weights renormalised, or random<P>, which folds into any kept route; of a
+ * decode fold D at one batch size it is the same kind of pool with `fold` another than on; of both together it is such a pair.
+ * Whether such a lane was asked for or ran as a baseline makes no difference.  Variants that fold one layer alone have none; those
+ * whose batches are not constrained are left out. */
+typedef struct {
+    exf_row_kind kind; /* ORIGINAL for a half, too */
+    int by_tables;     /* 1: the row was asked for and folds all layers by the tables */
+    size_t best;       /* its baseline of least mean KL, ties to the earlier variant; 0: it has none, or is not constrained */
+    exf_difference kl; /* the best baseline's less the row's: above 0, the tables gain */
+} exf_gain;
+
+/* Makes the gains [n_variants]; the caller frees *out. */
+exf_code exf_gains_make(exf_gain **out, const exf_validation *v, exf_err *err) EXF_CHECKED;
+
+/* ---- the report ------------------------------------------------------------------------------------------
+ *
+ * exf_validate_report_make() makes the rows, what they gain and the sentences, once; screen, Markdown, JSON and picture print
+ * them. */
+
+/* Kinds of sentences, in the order of the report. */
+typedef enum {
+    EXF_FOUND_VERDICT,
+    EXF_FOUND_LAYERS,
+    EXF_FOUND_STABILITY,
+    EXF_FOUND_CONSTRAINTS,
+    EXF_FOUND_RECOMMENDATION,
+    EXF_FOUND_DATA,
+    EXF_FINDINGS
+} exf_finding;
 
 /* What a command that goes on from here names. */
 typedef struct {
@@ -124,58 +153,69 @@ typedef struct {
 
 typedef struct {
     exf_judged of;                 /* the validation, and what its rows are judged by */
-    const exf_row *row;            /* [n_variants] as exf_rows_make() makes them */
     char **domain_names;           /* [n_domains] */
     const exf_provenance *facts;   /* model, tables (validate.tables_digest), data, settings */
     const exf_provenance *tables;  /* of the tables: solve.stable_targets, solve.small_calibration; NULL: not known */
-    const exf_verdict *verdict;    /* what the tables gain; NULL: that is not the question */
+    int compares;                  /* 1: what the tables gain is the question */
     const exf_limit *limit;        /* NULL: nothing is recommended */
     const exf_validate_files *files; /* for the commands that the closing words give; NULL: without commands */
     uint64_t model_bytes;
     int prefill_tokens, longest;   /* validate.prefill_tokens; tokens of the longest sequence */
+    /* made: */
+    exf_row *row;                  /* [n_variants] */
+    exf_gain *gain;                /* [n_variants]; NULL: not asked for */
+    exf_text found[EXF_FINDINGS];  /* sentences, one a line; those of a recommendation that are indented belong to the one before */
 } exf_validate_report;
 
-/* Sentences, one a line. */
-typedef enum {
-    EXF_WORDS_VERDICT,
-    EXF_WORDS_LAYERS,
-    EXF_WORDS_STABILITY,
-    EXF_WORDS_CONSTRAINTS,
-    EXF_WORDS_DATA,
-    EXF_WORDS_RECOMMENDATION
-} exf_words;
-exf_code exf_validate_words(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Appends why the figures of row i say nothing about serving: "not constrained: ...". */
-void exf_constraint_words(const exf_validation *v, size_t i, exf_text *out);
+/* Makes what is made of the rest, which is borrowed. */
+exf_code exf_validate_report_make(exf_validate_report *r, exf_err *err) EXF_CHECKED;
+void exf_validate_report_free(exf_validate_report *r);
 
-/* Appends a row that was chosen: what it costs, and its value in the limit's metric; without a newline. */
-void exf_choice_words(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out);
-/* Returns 1 if what a runtime runs is recommended too: one that serves the model, and only the one asked for if one is. */
-int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime);
-/* Returns how many rows have the role. */
-size_t exf_count_role(const exf_validation *v, exf_lane_role role);
 /* Returns what row i gains over its best baseline; NULL: it has none. */
-const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i);
+static inline const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i)
+{
+    return r->gain && r->gain[i].best ? &r->gain[i] : NULL;
+}
 
 /* The summary's most lines and columns, whatever was validated: with the names of four files it is one screen of 40 lines. */
 enum { EXF_SUMMARY_LINES = 36, EXF_SUMMARY_COLUMNS = 100, EXF_SUMMARY_SIZES = 4, EXF_CLOSING_LINES = 20 };
 /* Appends the summary for a terminal: verdict, stability, the rows of each frontier, the recommendation. */
 exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Appends the end of a summary with a limit (validation_closing.c), in EXF_CLOSING_LINES of at most EXF_SUMMARY_COLUMNS but where a
- * word is longer: the rows that are recommended, what they cost and gain, and the commands that validate them together and that
- * serve them. */
-exf_code exf_validate_closing(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Returns 1 if the closing words recommend row i. */
-int exf_closing_names(const exf_validate_report *r, size_t i);
-/* Returns the bytes of the first `columns` characters. */
-size_t exf_bytes_of_columns(const char *s, int columns);
-/* Appends one sentence in lines of at most EXF_SUMMARY_COLUMNS; further lines are indented more than the first. */
-void exf_add_wrapped(exf_text *out, const char *s, size_t n);
+/* Appends the sentences and the tables for a model card: all rows, per domain, per layer. */
+exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Appends {"variants": [{"name", "words", "ppl", "ppl_se", "kl_mean", ..., "domains": {...}, "layers": [...]}], ...};
  * no times, so equal inputs give equal bytes. */
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Appends the sentences and the tables for a model card: all rows, per domain, per layer. */
-exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* ---- lines (validation_lines.c) ---------------------------------------------------------------------------- */
+
+/* Appends "0.12500 ± 0.00100". */
+void exf_add_interval(exf_text *out, exf_difference d);
+/* Appends text in lines of at most EXF_SUMMARY_COLUMNS; further ones are indented by two more.  Those of a command are one for a
+ * shell, and its words are whole. */
+void exf_add_wrapped(exf_text *out, const char *s, size_t n, int is_command);
+/* Appends a line so, or its failure, and frees it. */
+void exf_end_wrapped(exf_text *out, exf_text *line, int is_command);
+int exf_count_lines(const exf_text *t);
+/* Returns the bytes of the first `columns` characters. */
+size_t exf_bytes_of_columns(const char *s, int columns);
+/* Cuts off the size of batches that a validation of several adds to a variant's name. */
+void exf_drop_batch(char *name);
+
+/* ---- what is recommended (validation_recommendation.c) ------------------------------------------------------- */
+
+/* Appends what is recommended of all rows and in each public runtime, and which pairs were not measured together. */
+exf_code exf_recommendation_words(const exf_validate_report *r, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Returns 1 if what a runtime runs is recommended too: one that serves the model, and only the one asked for if one is. */
+int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime);
+/* Writes the end of a summary with a limit to an empty text, in EXF_CLOSING_LINES of at most EXF_SUMMARY_COLUMNS but where a word
+ * is longer: the rows that are recommended, what they cost and gain, and the commands that validate them together and that serve
+ * them. */
+void exf_validate_closing(const exf_validate_report *r, exf_text *out);
+/* Returns 1 if the closing words recommend row i. */
+int exf_closing_names(const exf_validate_report *r, size_t i);
+
+/* ---- the picture (validation_chart.c) -------------------------------------------------------------------------- */
 
 /* Draws KL over cost: a panel for prefill and one for each size of decode batches.  Rows are letters; those on a frontier are
  * marked.  d was opened; its page is begun here. */

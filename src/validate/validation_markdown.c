@@ -7,16 +7,16 @@
 #include <math.h>
 #include <string.h>
 
-/* Names the best criterion for each static pool of which several were run; variants are between two `quote`. */
-static exf_code add_best_pools(const exf_validation *v, const char *quote, exf_text *out, exf_err *err)
+/* Names the best criterion for each static pool of which several were run. */
+static exf_code add_best_pools(const exf_validation *v, exf_text *out, exf_err *err)
 {
     size_t *best = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err));
     for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
         const exf_variant_result *b = &v->variant[best[i]];
-        exf_text_appendf(out, "%sBest criterion of %s%s%s: %s, KL %.4f (", i ? "" : "\n", quote, b->name, quote,
-                         exf_pool_criterion_of(b), b->all.kl_mean);
+        exf_text_appendf(out, "%sBest criterion of `%s`: %s, KL %.4f (", i ? "" : "\n", b->name, exf_pool_criterion_of(b),
+                         b->all.kl_mean);
         const char *comma = "";
         for (size_t j = 1; j < v->n_variants; j++) {
             if (!exf_same_but_pool(b, &v->variant[j])) continue;
@@ -31,101 +31,89 @@ out:
 }
 
 /* Adds sentences as a list; those that are indented stand under the one before. */
-static exf_code add_list(const exf_validate_report *r, exf_words which, exf_text *out, exf_err *err)
+static exf_code add_list(const exf_text *found, exf_text *out, exf_err *err)
 {
-    exf_text words = {0};
-    exf_code rc = exf_validate_words(r, which, &words, err);
-    for (const char *s = words.s, *end; rc == EXF_OK && s && *s; s = end + 1) {
-        end = strchr(s, '\n');
+    exf_text sentence = {0};
+    exf_code rc = EXF_OK;
+    for (const char *s = found->s, *end; s && *s; s = end + 1) {
         int indent = (int)strspn(s, " ");
-        words.s[end - words.s] = 0;
+        end = strchr(s, '\n');
+        sentence.len = 0;
+        exf_text_append(&sentence, s + indent, (size_t)(end - s) - (size_t)indent);
+        EXF_TRY(exf_text_end(&sentence, err));
         exf_text_appendf(out, "%*s* ", indent, "");
-        exf_text_append_markdown(out, s + indent);
+        exf_text_append_markdown(out, sentence.s);
         exf_text_append(out, "\n", 1);
     }
-    if (words.len) exf_text_appendf(out, "\n");
-    exf_text_free(&words);
+    if (found->len) exf_text_appendf(out, "\n");
+out:
+    exf_text_free(&sentence);
     return rc;
 }
 
-static void add_number(exf_text *out, const char *format, double x)
-{
-    exf_text_appendf(out, " ");
-    if (isnan(x)) exf_text_appendf(out, "-");
-    else exf_text_appendf(out, format, x);
-}
+/* ---- the table of all rows ---------------------------------------------------------------------------- */
 
-/* Adds the paired difference to the row's best baseline. */
-static void add_gain_cell(const exf_validate_report *r, size_t i, exf_text *out)
+static const char *const heads[] = {
+    "variant", "PPL", "KL mean", "KL 99 %", "KL max", "same top token", "experts per token", "experts per batch",
+    "KL below the best baseline", "log PPL above the original", "worst domain", "expert MFLOP per token", "expert MB per step",
+    "served by", ""};
+
+/* Adds a number with half of its interval, or its standard error. */
+static void add_spread(exf_text *out, int digits, double x, double spread)
 {
-    const exf_gain *g = exf_validate_gain(r, i);
-    if (g) {
-        exf_text_appendf(out, " %.5f ±", g->kl.mean);
-        add_number(out, "%.5f", g->kl.half_width);
-        exf_text_appendf(out, " (`%s`)", r->of.v->variant[g->best].name);
-    }
+    exf_text_appendf(out, " %.*f ± ", digits, x);
+    if (isnan(spread)) exf_text_appendf(out, "-");
+    else exf_text_appendf(out, "%.*f", digits, spread);
     exf_text_appendf(out, " |");
 }
 
-/* Adds the public runtimes that run the row; "~" before one that does with options of its own. */
-static void add_server_cell(const exf_row *row, exf_text *out)
-{
-    for (int i = 0; i < row->n_servers; i++)
-        exf_text_appendf(out, "%s%s%s", i ? ", " : " ", row->server[i].by_its_own ? "~" : "", row->server[i].runtime->name);
-    exf_text_appendf(out, " |");
-}
-
-/* Adds what the row is: on a frontier, a baseline, or not constrained and why. */
-static void add_mark_cell(const exf_validate_report *r, size_t i, exf_text *out)
+/* Adds the public runtimes that run the row, "~" before one that does with options of its own, and what the row is: on a frontier,
+ * a baseline, or not constrained and why. */
+static void add_marks(const exf_validate_report *r, size_t i, exf_text *out)
 {
     static const char *const roles[] = {"", "", "baseline", "half"};
-    const exf_variant_result *row = &r->of.v->variant[i];
-    exf_text_appendf(out, " %s", r->row[i].on_frontier ? "frontier" : roles[row->role]);
-    if (row->constraint != EXF_CONSTRAINED && row->role != EXF_LANE_ASKED) exf_text_appendf(out, ", ");
-    if (row->constraint != EXF_CONSTRAINED) exf_constraint_words(r->of.v, i, out);
+    const exf_variant_result *of = &r->of.v->variant[i];
+    const exf_row *row = &r->row[i];
+    for (int k = 0; k < row->n_servers; k++)
+        exf_text_appendf(out, "%s%s%s", k ? ", " : " ", row->server[k].by_its_own ? "~" : "", row->server[k].runtime->name);
+    exf_text_appendf(out, " | %s", row->on_frontier ? "frontier" : roles[of->role]);
+    if (of->constraint != EXF_CONSTRAINED) {
+        exf_text_appendf(out, "%snot constrained: ", of->role != EXF_LANE_ASKED ? ", " : "");
+        exf_constraint_advice(out, r->of.v, of);
+    }
     exf_text_appendf(out, " |\n");
 }
 
-/* Adds a number with half of its interval, or its standard error. */
-static void add_spread(exf_text *out, const char *format, double x, double spread)
-{
-    exf_text_appendf(out, " ");
-    exf_text_appendf(out, format, x);
-    exf_text_appendf(out, " ±");
-    add_number(out, format, spread);
-    exf_text_appendf(out, " |");
-}
-
+/* Adds a row, a cell for each head. */
 static void add_row(const exf_validate_report *r, size_t i, exf_text *out)
 {
     const exf_validation *v = r->of.v;
     const exf_variant_result *row = &v->variant[i];
+    const exf_gain *gain = exf_validate_gain(r, i);
     exf_difference kl = exf_kl_difference(v, i, 0), ppl = exf_log_ppl_difference(v, i, 0);
     size_t worst = exf_worst_domain(v, i);
     exf_text_appendf(out, "| `%s`%s |", row->name, row->constraint == EXF_CONSTRAINED ? "" : " (not constrained)");
-    add_spread(out, "%.3f", row->all.ppl, row->all.ppl_se);
-    add_spread(out, "%.5f", row->all.kl_mean, kl.half_width);
+    add_spread(out, 3, row->all.ppl, row->all.ppl_se);
+    add_spread(out, 5, row->all.kl_mean, kl.half_width);
     exf_text_appendf(out, " %.3f | %.2f | %.1f %% | %.2f | %.1f |", row->all.kl_p99, row->all.kl_max, 100 * row->all.top1,
                      row->experts_per_token, row->experts_per_batch);
-    add_gain_cell(r, i, out);
-    add_spread(out, "%.5f", ppl.mean, ppl.half_width);
+    if (gain) {
+        exf_text_appendf(out, " ");
+        exf_add_interval(out, gain->kl);
+        exf_text_appendf(out, " (`%s`)", v->variant[gain->best].name);
+    }
+    exf_text_appendf(out, " |");
+    add_spread(out, 5, ppl.mean, ppl.half_width);
     if (v->n_domains > 1) {
         exf_text_appendf(out, " %.4f ", row->domain[worst].kl_mean);
         exf_text_append_markdown(out, r->domain_names[worst]);
-        exf_text_appendf(out, " |");
     }
-    else exf_text_appendf(out, " |");
-    exf_text_appendf(out, " %.4g | %.4g |", r->row[i].cost.flops / 1e6, r->row[i].cost.expert_bytes / 1e6);
-    add_server_cell(&r->row[i], out);
-    add_mark_cell(r, i, out);
+    exf_text_appendf(out, " | %.4g | %.4g |", r->row[i].cost.flops / 1e6, r->row[i].cost.expert_bytes / 1e6);
+    add_marks(r, i, out);
 }
 
 static void add_overall(const exf_validate_report *r, exf_text *out)
 {
-    static const char *const heads[] = {
-        "variant", "PPL", "KL mean", "KL 99 %", "KL max", "same top token", "experts per token", "experts per batch",
-        "KL below the best baseline", "log PPL above the original", "worst domain", "expert MFLOP per token", "expert MB per step",
-        "served by", ""};
     enum { HEADS = sizeof heads / sizeof *heads };
     for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "| %s ", heads[i]);
     exf_text_appendf(out, "|\n|");
@@ -133,6 +121,8 @@ static void add_overall(const exf_validate_report *r, exf_text *out)
     exf_text_appendf(out, "\n");
     for (size_t i = 0; i < r->of.v->n_variants; i++) add_row(r, i, out);
 }
+
+/* ---- the others ------------------------------------------------------------------------------------- */
 
 static void add_domains(const exf_validate_report *r, exf_text *out)
 {
@@ -168,17 +158,15 @@ static void add_layers(const exf_validation *v, exf_text *out)
 
 exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
-    static const exf_words order[] = {EXF_WORDS_VERDICT,    EXF_WORDS_LAYERS,         EXF_WORDS_STABILITY,
-                                      EXF_WORDS_CONSTRAINTS, EXF_WORDS_RECOMMENDATION, EXF_WORDS_DATA};
     exf_code rc;
     const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM);
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) EXF_TRY(add_list(r, order[i], out, err));
+    for (int k = 0; k < EXF_FINDINGS; k++) EXF_TRY(add_list(&r->found[k], out, err));
     exf_text_appendf(out, "Each variant ran beside the original in one pass. KL is KL(original || variant) of the next token; PPL "
                           "± is a standard error, the other ± are halves of 95 %% intervals, all by %s. Served by: public "
                           "runtimes; ~: with options of their own.\n\n",
                      r->of.v->clusters_are_documents ? "document" : "sequence");
     add_overall(r, out);
-    EXF_TRY(add_best_pools(r->of.v, "`", out, err));
+    EXF_TRY(add_best_pools(r->of.v, out, err));
     if (r->of.v->n_domains > 1) add_domains(r, out);
     if (r->of.v->n_variants > 1) add_layers(r->of.v, out);
     if (tables) {

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "capture/capture.h"
 #include "format/safetensors.h"
-#include "validate/verdict.h"
+#include "validate/validation.h"
 
 #include <math.h>
 #include <string.h>
@@ -156,7 +156,7 @@ START_TEST(errors_of_three_texts_are_those_of_a_bootstrap)
 {
     demo d;
     exf_validation v;
-    exf_verdict verdict;
+    exf_gain *gains;
     open_demo(&d);
     ck_ok(exf_validate(&v, &d.job, &e), e);
     ck_assert(v.clusters_are_documents);
@@ -172,9 +172,9 @@ START_TEST(errors_of_three_texts_are_those_of_a_bootstrap)
     exf_difference lost = exf_kl_difference(&v, 1, 0), ppl = exf_log_ppl_difference(&v, 1, 0);
     ck_assert(exf_beyond_noise(&lost) && exf_beyond_noise(&ppl));
     ck_assert(ppl.se < 0.25 * v.variant[1].all.ppl_se / v.variant[1].all.ppl); /* paired: the text's own difficulty is gone */
-    ck_ok(exf_verdict_find(&verdict, &v, &e), e);
-    ck_assert(verdict.n == 1 && verdict.prefill == 0 && verdict.n_beyond == 0 && verdict.gain[0].best == 2);
-    exf_verdict_free(&verdict);
+    ck_ok(exf_gains_make(&gains, &v, &e), e);
+    ck_assert(gains[1].best == 2 && !gains[2].best && !exf_beyond_noise(&gains[1].kl));
+    exf_mem_free(gains);
     exf_validation_free(&v);
     close_demo(&d);
 }

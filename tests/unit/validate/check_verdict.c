@@ -1,7 +1,10 @@
-/* check_verdict.c - validate/verdict: which variants are compared, and what is said of them. */
+/* check_verdict.c - validate/validation_findings: which variants are compared, and what is said of them. */
 #include "tests/support/validation_fixtures.h"
 
-#include "validate/verdict.h"
+#include "base/mem.h"
+#include "validate/validation.h"
+
+typedef exf_validate_report report;
 
 enum { CLUSTERS = 4 };
 static uint64_t tokens[CLUSTERS] = {100, 100, 100, 100};
@@ -35,18 +38,18 @@ static exf_variant_result *add(const char *name, exf_lane_role role, double kl, 
     return v;
 }
 
-/* Finds the verdict; the words of it must be `want`. */
-static exf_verdict found(const char *want)
+/* Makes the report of the rows, of which the tables' gains are asked; the words of the verdict must be `want`. */
+static report found(const char *want)
 {
+    static exf_cost_model cost;
+    static exf_architecture arch;
+    static exf_provenance facts;
     exf_err e;
-    exf_verdict d;
-    exf_text t = {0};
-    ck_ok(exf_verdict_find(&d, &r->v, &e), e);
-    exf_verdict_words(&r->v, &d, &t);
-    ck_ok(exf_text_end(&t, &e), e);
-    ck_assert_str_eq(t.s, want);
-    exf_text_free(&t);
-    return d;
+    report made = {.of = {.v = &r->v, .cost = &cost, .a = &arch, .family = "toy"}, .facts = &facts, .compares = 1};
+    arch = (exf_architecture){.n_layers = 1, .n_experts = 16, .top_k = 4};
+    ck_ok(exf_validate_report_make(&made, &e), e);
+    ck_assert_str_eq(made.found[EXF_FOUND_VERDICT].s, want);
+    return made;
 }
 
 /* A difference of 0.001 up and down has a half-width of 3.18 * 0.001 / sqrt(3). */
@@ -62,17 +65,15 @@ START_TEST(a_gain_is_over_the_best_baseline)
     add("P3+D8", EXF_LANE_ASKED, 0.06, 0.02);
     add("P3:layer=1", EXF_LANE_ASKED, 0.06, 0.02);
     add("D4", EXF_LANE_ASKED, 0.06, 0.02); /* has no baseline */
-    exf_verdict d = found("The tables gain KL beyond the noise in 1 of 2 rows, 20.0 % of the baseline's; they are worth nothing in "
+    report d = found("The tables gain KL beyond the noise in 1 of 2 rows, 20.0 % of the baseline's; they are worth nothing in "
                           "P3:projector=joint\n"
                           "P3 gains 0.0125 ± 0.0018 nats of KL, 20.0 % of it, over top3:renorm, its best baseline: beyond the "
-                          "noise\n");
-    ck_assert(d.n == 2 && d.prefill == 0 && d.decode == 2 && d.n_beyond == 1);
-    ck_assert(d.gain[0].row == 1 && d.gain[0].best == 4 && d.gain[1].row == 2 && d.gain[1].best == 4);
-    ck_assert(fabs(d.gain[0].kl.mean - 0.0125) <= 1e-12 && fabs(d.gain[1].kl.mean) <= 1e-12);
-    exf_verdict_free(&d);
-    size_t list[RESULTS_MOST];
-    ck_assert(exf_baselines_of(list, &r->v, 1) == 3 && list[0] == 3 && list[1] == 4 && list[2] == 5);
-    ck_assert(exf_baselines_of(list, &r->v, 4) == 0 && exf_baselines_of(list, &r->v, 0) == 0);
+                          "noise\n"
+                          "Not recommended, since the plain fold does better beyond the noise at no more cost: "
+                          "P3:projector=joint (KL 0.0625, P3 0.0500)\n");
+    for (size_t i = 0; i < r->v.n_variants; i++) ck_assert_uint_eq(d.gain[i].best, i == 1 || i == 2 ? 4 : 0);
+    ck_assert(fabs(d.gain[1].kl.mean - 0.0125) <= 1e-12 && fabs(d.gain[2].kl.mean) <= 1e-12);
+    exf_validate_report_free(&d);
 }
 END_TEST
 
@@ -85,12 +86,11 @@ START_TEST(the_best_rows_speak_and_effects_are_told)
     add("P2:projector=joint", EXF_LANE_ASKED, 0.08, 0.02);
     add("P3", EXF_LANE_ASKED, 0.0491, 0.02);
     add("random3", EXF_LANE_BASELINE, 0.05, 0.02);
-    exf_verdict d = found("The tables gain KL beyond the noise in 2 of 3 rows, 1.8 to 20.0 % of the baseline's; they do harm in "
+    report d = found("The tables gain KL beyond the noise in 2 of 3 rows, 1.8 to 20.0 % of the baseline's; they do harm in "
                           "P2\n"
                           "P2:projector=joint gains 0.0200 ± 0.0000 nats of KL, 20.0 % of it, over random2, its best baseline: "
                           "beyond the noise\n");
-    ck_assert(d.prefill == 1 && d.n_beyond == 2 && d.n_harm == 1);
-    exf_verdict_free(&d);
+    exf_validate_report_free(&d);
 }
 END_TEST
 
@@ -99,28 +99,28 @@ START_TEST(what_is_within_the_noise_is_worth_nothing)
     start();
     exf_variant_result *p = add("P3", EXF_LANE_ASKED, 0.095, 0.02), *b = add("random3", EXF_LANE_BASELINE, 0.096, 0.0217);
     for (int c = 0; c < CLUSTERS; c++) p->nll[c] = 200 + c, b->nll[c] = 204 + c;
-    exf_verdict d = found("P3: these tables are worth nothing here: KL 0.0950, random3 0.0960, difference 0.0010 ± 0.0031, within "
+    report d = found("P3: these tables are worth nothing here: KL 0.0950, random3 0.0960, difference 0.0010 ± 0.0031, within "
                           "the noise\n");
-    ck_assert(fabs(d.gain[0].log_ppl.mean - 0.04) <= 1e-12 && d.gain[0].log_ppl.half_width <= 1e-12 && d.n_beyond == 0);
-    exf_verdict_free(&d);
+    exf_difference log_ppl = exf_log_ppl_difference(&r->v, 2, 1);
+    ck_assert(fabs(log_ppl.mean - 0.04) <= 1e-12 && log_ppl.half_width <= 1e-12);
+    exf_validate_report_free(&d);
     start();
     add("P3", EXF_LANE_ASKED, 0.105, 0.02);
     add("random3", EXF_LANE_BASELINE, 0.096, 0.0217);
     d = found("P3: these tables do harm here: KL 0.1050, random3 0.0960, worse by 0.0090 ± 0.0031, beyond the noise\n");
-    ck_assert_uint_eq(d.n_beyond, 0);
-    exf_verdict_free(&d);
+    exf_validate_report_free(&d);
     start();
     add("P3", EXF_LANE_ASKED, 0.0501, 0.02);
     add("random3", EXF_LANE_BASELINE, 0.0500996, 0.0203); /* two digits of the half-width, and no "-0.0000" */
     d = found("P3: these tables are worth nothing here: KL 0.05010, random3 0.05010, difference 0.00000 ± 0.00055, within the "
               "noise\n");
-    exf_verdict_free(&d);
+    exf_validate_report_free(&d);
     start();
     add("P3", EXF_LANE_ASKED, 0.105, 0.02);
     add("random3", EXF_LANE_BASELINE, 0.096, 0.0217);
     r->v.n_clusters = 1;
     d = found("P3: KL 0.1050, random3 0.0960; one document cannot tell what is noise\n");
-    exf_verdict_free(&d);
+    exf_validate_report_free(&d);
 }
 END_TEST
 
@@ -134,11 +134,10 @@ START_TEST(decode_rows_have_the_baselines_of_their_batch)
     add("D4:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02)->batch = 1;
     add("top3:drop", EXF_LANE_BASELINE, 0.01, 0.02);
     add("D8:targets=router,weights=gate", EXF_LANE_ASKED, 0.04, 0.02)->batch = 1; /* folds, but by no table */
-    exf_verdict d = found("D8 gains 0.0100 ± 0.0000 nats of KL, 16.7 % of it, over D8:fold=drop,rank=energy, its best baseline: "
+    report d = found("D8 gains 0.0100 ± 0.0000 nats of KL, 16.7 % of it, over D8:fold=drop,rank=energy, its best baseline: "
                           "beyond the noise\n");
-    ck_assert(d.n == 1 && d.prefill == 1 && d.decode == 0 && d.gain[0].best == 3);
-    ck_assert(d.gain[0].folds_decode && !d.gain[0].folds_prefill);
-    exf_verdict_free(&d);
+    ck_assert(d.gain[1].best == 3 && d.gain[1].kind == EXF_ROW_DECODE && !d.gain[7].best);
+    exf_validate_report_free(&d);
 }
 END_TEST
 
@@ -152,11 +151,11 @@ START_TEST(a_pair_of_folds_has_pairs_of_baselines)
     add("D8:fold=drop", EXF_LANE_BASELINE, 0.01, 0.02);
     add("top3:drop+D8", EXF_LANE_ASKED, 0.01, 0.02); /* decode by the tables */
     add("P3", EXF_LANE_ASKED, 0.0625, 0.02);
-    exf_verdict d = found("The tables gain KL beyond the noise in 1 of 2 rows, 28.6 % of the baseline's; they do harm in P3\n"
+    report d = found("The tables gain KL beyond the noise in 1 of 2 rows, 28.6 % of the baseline's; they do harm in P3\n"
                           "P3: these tables do harm here: KL 0.0625, top3:drop 0.0100, worse by 0.0525 ± 0.0000, beyond "
                           "the noise\n");
-    ck_assert(d.n == 2 && d.n_harm == 1 && d.prefill == 1 && d.decode == 2 && d.gain[0].row == 1 && d.gain[0].best == 2);
-    exf_verdict_free(&d);
+    ck_assert(d.gain[1].best == 2 && d.gain[1].kind == EXF_ROW_BOTH && d.gain[6].best == 3);
+    exf_validate_report_free(&d);
 }
 END_TEST
 
@@ -166,18 +165,17 @@ START_TEST(what_is_not_constrained_has_no_verdict)
     exf_variant_result *v = add("D8", EXF_LANE_ASKED, 0.00001, 0);
     add("D8:fold=drop", EXF_LANE_BASELINE, 0.00002, 0);
     v->constraint = EXF_FEW_EXPERTS;
-    exf_verdict d = found("D8: no verdict: the original's batches of 8 run 6.7 experts, so that nothing is left out\n");
-    ck_assert(d.n == 0 && d.unconstrained == 1);
-    exf_verdict_free(&d);
+    report d = found("D8: no verdict: the original's batches of 8 run 6.7 experts, so that nothing is left out\n");
+    ck_assert(!d.gain[1].best && d.gain[1].by_tables);
+    exf_validate_report_free(&d);
     v->constraint = EXF_SHORT_BATCHES;
     v->batch = r->variant[2].batch = 1;
     d = found("D8: no verdict: batches of 16 were asked for, and a token has 9.3 sequences side by side\n");
-    exf_verdict_free(&d);
+    exf_validate_report_free(&d);
     start();
     add("P3", EXF_LANE_ASKED, 0.05, 0.02);
     d = found("No baseline ran at the same P or D: what the tables gain is not known\n");
-    ck_assert(d.n == 0 && d.prefill == 0 && d.decode == 0 && !d.unconstrained);
-    exf_verdict_free(&d);
+    exf_validate_report_free(&d);
 }
 END_TEST
 

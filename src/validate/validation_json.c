@@ -1,4 +1,4 @@
-/* validation_report.c - formats the results of a validation as JSON; see validation.h. */
+/* validation_json.c - formats the results of a validation as JSON; see validation.h. */
 #include "validate/validation.h"
 
 #include "artifact/provenance.h"
@@ -10,17 +10,11 @@
 
 static void add_quality(exf_jw *w, const exf_quality *q)
 {
+    const struct { const char *key; double value; } figures[] = {
+        {"ppl", q->ppl}, {"ppl_se", q->ppl_se}, {"kl_mean", q->kl_mean}, {"kl_se", q->kl_se}, {"kl_median", q->kl_median},
+        {"kl_p90", q->kl_p90}, {"kl_p99", q->kl_p99}, {"kl_p999", q->kl_p999}, {"kl_max", q->kl_max}, {"top1", q->top1}};
     exf_jw_count(w, "tokens", q->tokens);
-    exf_jw_real(w, "ppl", q->ppl);
-    exf_jw_real(w, "ppl_se", q->ppl_se);
-    exf_jw_real(w, "kl_mean", q->kl_mean);
-    exf_jw_real(w, "kl_se", q->kl_se);
-    exf_jw_real(w, "kl_median", q->kl_median);
-    exf_jw_real(w, "kl_p90", q->kl_p90);
-    exf_jw_real(w, "kl_p99", q->kl_p99);
-    exf_jw_real(w, "kl_p999", q->kl_p999);
-    exf_jw_real(w, "kl_max", q->kl_max);
-    exf_jw_real(w, "top1", q->top1);
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) exf_jw_real(w, figures[i].key, figures[i].value);
 }
 
 static void add_budget(exf_jw *w, double output_error, double per_token, double per_batch)
@@ -44,9 +38,11 @@ static exf_code add_words(exf_jw *w, const exf_variant_result *row, const exf_ru
 {
     exf_text words = {0};
     exf_variant variant;
-    exf_code rc;
-    EXF_TRY(exf_row_variant(&variant, row, runtime, err));
-    EXF_TRY(exf_variant_words(&variant, &words, err));
+    exf_code rc = EXF_OK;
+    if (row->role == EXF_LANE_ORIGINAL) exf_text_appendf(&words, "the model as it is");
+    else EXF_TRY(exf_row_variant(&variant, row, runtime, err));
+    if (row->role != EXF_LANE_ORIGINAL) EXF_TRY(exf_variant_words(&variant, &words, err));
+    EXF_TRY(exf_text_end(&words, err));
     exf_jw_text(w, "words", words.s);
 out:
     exf_text_free(&words);
@@ -111,7 +107,8 @@ static exf_code add_marks(exf_jw *w, const exf_validate_report *r, size_t i, exf
     const exf_variant_result *row = &v->variant[i];
     exf_text why = {0};
     exf_code rc;
-    if (row->constraint != EXF_CONSTRAINED) exf_constraint_words(v, i, &why);
+    if (row->constraint != EXF_CONSTRAINED) exf_text_appendf(&why, "not constrained: ");
+    exf_constraint_advice(&why, v, row);
     EXF_TRY(exf_text_end(&why, err));
     exf_jw_text(w, "role", roles[row->role]);
     exf_jw_int(w, "decode_batch", v->batch_size[row->batch].size);
@@ -134,10 +131,7 @@ static exf_code add_variant(exf_jw *w, const exf_validate_report *r, size_t i, e
     exf_jw_open(w, NULL, '{');
     exf_jw_text(w, "name", v->name);
     EXF_TRY(add_marks(w, r, i, err));
-    if (i == 0)
-        exf_jw_text(w, "words", "the model as it is");
-    else
-        EXF_TRY(add_words(w, v, r->of.runtime, err));
+    EXF_TRY(add_words(w, v, r->of.runtime, err));
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
     add_intervals(w, r->of.v, i);
@@ -184,18 +178,21 @@ static exf_code add_pools(exf_jw *w, const exf_validation *v, exf_err *err)
 }
 
 /* Adds sentences as an array. */
-static exf_code add_sentences(exf_jw *w, const char *key, const exf_validate_report *r, exf_words which, exf_err *err)
+static exf_code add_sentences(exf_jw *w, const char *key, const exf_text *found, exf_err *err)
 {
-    exf_text words = {0};
-    exf_code rc = exf_validate_words(r, which, &words, err);
+    exf_text sentence = {0};
+    exf_code rc = EXF_OK;
     exf_jw_open(w, key, '[');
-    for (char *s = words.s, *end; rc == EXF_OK && s && *s; s = end + 1) {
+    for (const char *s = found->s, *end; s && *s; s = end + 1) {
         end = strchr(s, '\n');
-        *end = '\0';
-        exf_jw_text(w, NULL, s);
+        sentence.len = 0;
+        exf_text_append(&sentence, s, (size_t)(end - s));
+        EXF_TRY(exf_text_end(&sentence, err));
+        exf_jw_text(w, NULL, sentence.s);
     }
     exf_jw_close(w);
-    exf_text_free(&words);
+out:
+    exf_text_free(&sentence);
     return rc;
 }
 
@@ -250,7 +247,7 @@ static exf_code add_recommendation(exf_jw *w, const exf_validate_report *r, exf_
         exf_jw_close(w);
     }
     exf_jw_close(w);
-    rc = add_sentences(w, "words", r, EXF_WORDS_RECOMMENDATION, err);
+    rc = add_sentences(w, "words", &r->found[EXF_FOUND_RECOMMENDATION], err);
     exf_jw_close(w);
     return rc;
 }
@@ -280,11 +277,13 @@ static void add_clusters(exf_jw *w, const exf_validation *v)
 
 static void add_cost_of_run(exf_jw *w, const exf_validate_report *r)
 {
+    uint64_t n[] = {[EXF_LANE_ORIGINAL] = 0, [EXF_LANE_ASKED] = 0, [EXF_LANE_BASELINE] = 0, [EXF_LANE_HALF] = 0};
     exf_jw_open(w, "cost", '{');
     exf_jw_real(w, "forwards", r->of.v->report.flops / r->of.v->one_flops);
-    exf_jw_count(w, "variants", exf_count_role(r->of.v, EXF_LANE_ASKED));
-    exf_jw_count(w, "baselines", exf_count_role(r->of.v, EXF_LANE_BASELINE));
-    exf_jw_count(w, "halves", exf_count_role(r->of.v, EXF_LANE_HALF));
+    for (size_t i = 0; i < r->of.v->n_variants; i++) n[r->of.v->variant[i].role]++;
+    exf_jw_count(w, "variants", n[EXF_LANE_ASKED]);
+    exf_jw_count(w, "baselines", n[EXF_LANE_BASELINE]);
+    exf_jw_count(w, "halves", n[EXF_LANE_HALF]);
     exf_jw_count(w, "weight_bytes_read", r->of.v->report.weight_bytes);
     exf_jw_count(w, "model_bytes", r->model_bytes);
     exf_jw_close(w);
@@ -293,14 +292,14 @@ static void add_cost_of_run(exf_jw *w, const exf_validate_report *r)
 /* Adds all but the rows. */
 static exf_code add_findings(exf_jw *w, const exf_validate_report *r, exf_err *err)
 {
+    static const char *const keys[] = {[EXF_FOUND_VERDICT] = "verdict", [EXF_FOUND_LAYERS] = "worse_layers",
+                                       [EXF_FOUND_STABILITY] = "stability", [EXF_FOUND_CONSTRAINTS] = "not_constrained",
+                                       [EXF_FOUND_DATA] = "data"};
     exf_text summary = {0};
     exf_code rc;
-    EXF_TRY(add_sentences(w, "verdict", r, EXF_WORDS_VERDICT, err));
-    EXF_TRY(add_sentences(w, "worse_layers", r, EXF_WORDS_LAYERS, err));
-    EXF_TRY(add_sentences(w, "stability", r, EXF_WORDS_STABILITY, err));
-    EXF_TRY(add_sentences(w, "not_constrained", r, EXF_WORDS_CONSTRAINTS, err));
-    EXF_TRY(add_recommendation(w, r, err));
-    EXF_TRY(add_sentences(w, "data", r, EXF_WORDS_DATA, err));
+    for (int k = 0; k < EXF_FINDINGS; k++)
+        if (k == EXF_FOUND_RECOMMENDATION) EXF_TRY(add_recommendation(w, r, err));
+        else EXF_TRY(add_sentences(w, keys[k], &r->found[k], err));
     EXF_TRY(exf_validate_summary(r, &summary, err));
     exf_jw_text(w, "summary", summary.s);
     add_batches(w, r->of.v);
