@@ -139,14 +139,15 @@ out:
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err)
+/* Reads the variant of a result, as the runtime where it was asked for; a half is read as its row. */
+static exf_code read_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err)
 {
     char name[EXF_VARIANT_NAME_LEN];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(r->name, " "), r->name); /* "P4 half 1" */
     return exf_variant_parse_on(r->role == EXF_LANE_BASELINE ? NULL : runtime, out, name, err);
 }
 
-exf_row_kind exf_row_kind_of(const exf_variant *v)
+static exf_row_kind kind_of(const exf_variant *v)
 {
     if (v->prefill == EXF_PREFILL_NONE) return EXF_ROW_DECODE;
     return v->decode == EXF_DECODE_NONE ? EXF_ROW_PREFILL : EXF_ROW_BOTH;
@@ -217,18 +218,18 @@ double exf_prefill_share(const exf_batch *whole, const exf_decode_schedule *sche
 static exf_code make_row(exf_row *row, size_t i, const exf_judged *of, exf_err *err)
 {
     const exf_variant_result *r = &of->v->variant[i];
-    exf_variant v;
+    const exf_variant *v = &row->variant;
     exf_code rc;
     row->cost = exf_cost_of(of->cost, r, of->v->batch_size[r->batch].size);
     if (r->role == EXF_LANE_ORIGINAL) return EXF_OK;
-    EXF_TRY(exf_row_variant(&v, r, of->runtime, err));
-    row->kind = exf_row_kind_of(&v);
+    EXF_TRY(read_variant(&row->variant, r, of->runtime, err));
+    row->kind = kind_of(v);
     if (row->kind == EXF_ROW_PREFILL && of->prefill_share > 0) { /* the tokens that decode run what the original does */
         double whole = exf_original_cost(of, EXF_ROW_PREFILL, 0);
         row->cost.flops = whole - (whole - row->cost.flops) / of->prefill_share;
     }
-    row->competes = r->role == EXF_LANE_ASKED && r->constraint == EXF_CONSTRAINED && !is_plain(&v) && !v.only_layer;
-    if (r->role == EXF_LANE_ASKED) find_servers(row, &v, of);
+    row->competes = r->role == EXF_LANE_ASKED && r->constraint == EXF_CONSTRAINED && !is_plain(v) && !v->only_layer;
+    if (r->role == EXF_LANE_ASKED) find_servers(row, v, of);
 out:
     return rc;
 }
@@ -237,33 +238,29 @@ int exf_is_plain_fold(const exf_judged *of, const exf_variant *v)
 {
     char text[24];
     exf_variant plain, own = *v;
-    if (exf_row_kind_of(v) == EXF_ROW_BOTH) return 0;
-    if (exf_row_kind_of(v) == EXF_ROW_PREFILL) snprintf(text, sizeof text, "P%d", v->prefill_options.keep);
+    if (kind_of(v) == EXF_ROW_BOTH) return 0;
+    if (kind_of(v) == EXF_ROW_PREFILL) snprintf(text, sizeof text, "P%d", v->prefill_options.keep);
     else snprintf(text, sizeof text, "D%d", v->decode_options.pool);
     own.batch = 0;
     return exf_variant_parse_on(of->runtime, &plain, text, NULL) == EXF_OK && exf_variant_equal(&plain, &own);
 }
 
 /* Finds the plain fold of row i's P or D, and whether i lost to it. */
-static exf_code find_twin(exf_row *row, size_t i, const exf_judged *of, exf_err *err)
+static void find_twin(exf_row *row, size_t i, const exf_judged *of)
 {
     const exf_variant_result *mine = &of->v->variant[i];
-    exf_variant own, other;
-    exf_code rc = EXF_OK;
-    if (!row[i].competes || row[i].kind == EXF_ROW_BOTH) return EXF_OK;
-    EXF_TRY(exf_row_variant(&own, mine, of->runtime, err));
+    const exf_variant *own = &row[i].variant;
+    double tie = EXF_TWIN_TIE * exf_original_cost(of, row[i].kind, mine->batch);
+    if (!row[i].competes || row[i].kind == EXF_ROW_BOTH) return;
     for (size_t j = 1; j < of->v->n_variants && !row[i].twin; j++) {
-        const exf_variant_result *theirs = &of->v->variant[j];
-        double tie = EXF_TWIN_TIE * exf_original_cost(of, row[i].kind, mine->batch);
-        if (j == i || !row[j].competes || row[j].kind != row[i].kind || theirs->batch != mine->batch) continue;
+        const exf_variant *other = &row[j].variant;
+        if (j == i || !row[j].competes || row[j].kind != row[i].kind || of->v->variant[j].batch != mine->batch) continue;
         if (exf_row_cost(&row[j], row[i].kind) > exf_row_cost(&row[i], row[i].kind) + tie) continue;
-        EXF_TRY(exf_row_variant(&other, theirs, of->runtime, err));
-        int same = other.prefill_options.keep == own.prefill_options.keep && other.decode_options.pool == own.decode_options.pool;
-        if (same && exf_is_plain_fold(of, &other)) row[i].twin = j;
+        int same = other->prefill_options.keep == own->prefill_options.keep &&
+                   other->decode_options.pool == own->decode_options.pool;
+        if (same && exf_is_plain_fold(of, other)) row[i].twin = j;
     }
     if (row[i].twin && of->v->variant[row[i].twin].all.kl_mean < mine->all.kl_mean) row[i].lost_to = row[i].twin;
-out:
-    return rc;
 }
 
 exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err)
@@ -275,7 +272,7 @@ exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err)
     EXF_TRY(exf_mem_new(&row, v->n_variants, sizeof *row, "rows", err));
     EXF_TRY(exf_mem_new(&line, v->n_variants, sizeof *line, "rows", err));
     for (size_t i = 0; i < v->n_variants; i++) EXF_TRY(make_row(&row[i], i, of, err));
-    for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(find_twin(row, i, of, err));
+    for (size_t i = 1; i < v->n_variants; i++) find_twin(row, i, of);
     for (int b = -1; b < v->n_batch_sizes; b++) { /* -1: prefill */
         size_t n = exf_frontier_line(line, of, row, b < 0 ? EXF_ROW_PREFILL : EXF_ROW_DECODE, b);
         while (n) row[line[--n]].on_frontier = 1;
@@ -365,35 +362,23 @@ size_t exf_frontier_line(size_t *line, const exf_judged *of, const exf_row *row,
 
 /* ---- best pools -------------------------------------------------------------------------------- */
 
-/* Reads the variant of a result; returns 0 if it has no static pool. */
-static int read_static(exf_variant *v, const exf_variant_result *r)
+int exf_same_but_pool(const exf_row *a, const exf_row *b)
 {
-    exf_err ignored;
-    return exf_variant_parse(v, r->name, &ignored) == EXF_OK && v->decode == EXF_DECODE_STATIC;
+    exf_variant x;
+    memcpy(&x, &a->variant, sizeof x); /* with its padding: exf_variant_equal() */
+    if (x.decode != EXF_DECODE_STATIC || b->variant.decode != EXF_DECODE_STATIC || x.pool_by == b->variant.pool_by) return 0;
+    x.pool_by = b->variant.pool_by;
+    return exf_variant_equal(&x, &b->variant);
 }
 
-const char *exf_pool_criterion_of(const exf_variant_result *r)
-{
-    exf_variant v;
-    return read_static(&v, r) ? exf_pool_criteria[v.pool_by] : "";
-}
-
-int exf_same_but_pool(const exf_variant_result *a, const exf_variant_result *b)
-{
-    exf_variant x, y;
-    if (!read_static(&x, a) || !read_static(&y, b) || x.pool_by == y.pool_by) return 0;
-    x.pool_by = y.pool_by;
-    return exf_variant_equal(&x, &y);
-}
-
-size_t exf_best_pools(size_t *best, const exf_validation *v)
+size_t exf_best_pools(size_t *best, const exf_validation *v, const exf_row *row)
 {
     size_t n = 0;
     for (size_t i = 1; i < v->n_variants; i++) {
         int rivals = 0, beaten = 0;
         for (size_t j = 1; j < v->n_variants; j++) {
             double mine = v->variant[i].all.kl_mean, theirs = v->variant[j].all.kl_mean;
-            if (!exf_same_but_pool(&v->variant[i], &v->variant[j])) continue;
+            if (!exf_same_but_pool(&row[i], &row[j])) continue;
             rivals++;
             beaten |= theirs < mine || (theirs == mine && j < i);
         }

@@ -37,12 +37,15 @@ enum { EXF_SERVERS = 8 };
 
 /* What a row of a validation is, beside its figures. */
 typedef struct {
+    exf_variant variant; /* zero of the original; a half has that of its row */
     exf_row_kind kind;
     int competes;    /* 1: it may be on a frontier: was asked for, folds by tables, and its batches constrain it */
     int on_frontier;
     size_t twin;     /* the plain fold of the same P or D, by pair scalars, which costs no more; 0: none */
     size_t lost_to;  /* the twin, where its KL is lower; 0: it is not, or there is none */
     exf_cost cost;
+    size_t baseline;     /* its best one (validation.h); 0: it has none, or its batches do not constrain it, or nobody asked */
+    exf_difference gain; /* the KL of that baseline less the row's: above 0, the tables gain */
     exf_server server[EXF_SERVERS]; /* [n_servers] */
     int n_servers;
     int in_plugin;   /* 1: python/exfold_vllm runs it as it is */
@@ -63,10 +66,6 @@ typedef struct {
 double exf_prefill_share(const exf_batch *whole, const exf_decode_schedule *schedule);
 /* Makes the rows [n_variants] of a validation, with the marks of the frontiers.  The caller frees *out. */
 exf_code exf_rows_make(exf_row **out, const exf_judged *of, exf_err *err) EXF_CHECKED;
-/* Returns what a variant folds. */
-exf_row_kind exf_row_kind_of(const exf_variant *v);
-/* Reads the variant of a result, as the runtime where it was asked for; a half is read as its row. */
-exf_code exf_row_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err) EXF_CHECKED;
 /* Returns what a frontier goes over: operations per token of PREFILL, expert bytes per step of DECODE. */
 double exf_row_cost(const exf_row *row, exf_row_kind kind);
 /* Returns the same of the original, in decode batches of a size. */
@@ -107,10 +106,8 @@ size_t exf_frontier_line(size_t *line, const exf_judged *of, const exf_row *row,
 
 /* Writes to best [n_variants] the numbers of the variants with static pools that have the least KL among at least
  * two that differ from them in `by` alone, in the order of the variants; ties to the earlier.  Returns how many. */
-size_t exf_best_pools(size_t *best, const exf_validation *v);
-/* Returns 1 if the two variants differ in nothing but the criterion of their static pool. */
-int exf_same_but_pool(const exf_variant_result *a, const exf_variant_result *b);
-/* Returns the criterion of a variant's static pool; "" if it has none. */
-const char *exf_pool_criterion_of(const exf_variant_result *r);
+size_t exf_best_pools(size_t *best, const exf_validation *v, const exf_row *row);
+/* Returns 1 if the variants of two rows differ in nothing but the criterion of their static pool. */
+int exf_same_but_pool(const exf_row *a, const exf_row *b);
 
 #endif

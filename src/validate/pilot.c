@@ -23,17 +23,10 @@ static int folds_same_size(const exf_variant *x, const exf_variant *y)
 }
 
 /* Keeps the plain fold, "P2" or "D8", of the P or D of row i. */
-static exf_code keep_plain(unsigned char *keep, const exf_judged *of, size_t i, exf_err *err)
+static void keep_plain(unsigned char *keep, const exf_judged *of, const exf_row *row, size_t i)
 {
-    exf_variant own, other;
-    exf_code rc;
-    EXF_TRY(exf_row_variant(&own, &of->v->variant[i], of->runtime, err));
-    for (size_t j = 1; j < of->v->n_variants; j++) {
-        EXF_TRY(exf_row_variant(&other, &of->v->variant[j], of->runtime, err));
-        if (folds_same_size(&own, &other) && exf_is_plain_fold(of, &other)) keep[j - 1] = 1;
-    }
-out:
-    return rc;
+    for (size_t j = 1; j < of->v->n_variants; j++)
+        if (folds_same_size(&row[i].variant, &row[j].variant) && exf_is_plain_fold(of, &row[j].variant)) keep[j - 1] = 1;
 }
 
 /* Keeps what a runtime (NULL: any) would be answered with. */
@@ -60,7 +53,7 @@ exf_code exf_pilot_keep(unsigned char *keep, const exf_judged *of, const exf_lim
     for (size_t k = 0; (runtime = exf_runtime_at(k)); k++)
         if (runtime->target) keep_choices(keep, of, row, limit, runtime);
     for (size_t i = 1; i < of->v->n_variants; i++)
-        if (keep[i - 1]) EXF_TRY(keep_plain(keep, of, i, err));
+        if (keep[i - 1]) keep_plain(keep, of, row, i);
 out:
     exf_mem_free(row);
     return rc;

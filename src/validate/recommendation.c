@@ -75,17 +75,16 @@ exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row
     return best ? (exf_choice){best, 1} : (exf_choice){nearest, 0};
 }
 
-size_t exf_find_together(const exf_judged *of, size_t p, size_t d)
+size_t exf_find_together(const exf_judged *of, const exf_row *row, size_t p, size_t d)
 {
     const exf_validation *v = of->v;
-    exf_variant wanted, here;
+    exf_variant wanted;
     char text[2 * EXF_VARIANT_NAME_LEN + 2];
     snprintf(text, sizeof text, "%s+%s", v->variant[p].name, v->variant[d].name);
     if (strlen(text) >= EXF_VARIANT_NAME_LEN || exf_variant_parse_on(of->runtime, &wanted, text, NULL) != EXF_OK) return 0;
-    for (size_t i = 1; i < v->n_variants; i++) {
-        if (v->variant[i].role != EXF_LANE_ASKED || v->variant[i].batch != v->variant[d].batch) continue;
-        if (exf_row_variant(&here, &v->variant[i], of->runtime, NULL) != EXF_OK) continue;
-        if (exf_variant_equal(&wanted, &here)) return i;
-    }
+    for (size_t i = 1; i < v->n_variants; i++)
+        if (v->variant[i].role == EXF_LANE_ASKED && v->variant[i].batch == v->variant[d].batch &&
+            exf_variant_equal(&wanted, &row[i].variant))
+            return i;
     return 0;
 }

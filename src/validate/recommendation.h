@@ -32,5 +32,5 @@ typedef struct {
 exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch,
                          const exf_runtime *runtime);
 /* Returns the row that folds prefill as row p and decode as row d; 0: it was not run. */
-size_t exf_find_together(const exf_judged *of, size_t p, size_t d);
+size_t exf_find_together(const exf_judged *of, const exf_row *row, size_t p, size_t d);
 #endif

@@ -110,27 +110,16 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int ru
 exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_sensitivities_free(exf_sensitivities *s); /* accepts zeroed memory */
 
-/* ---- what rows gain (validation_findings.c) -----------------------------------------------------------------------
- *
- * Every variant that folds by the tables, beside the same number of experts without their targets.  A baseline of a prefill fold P
- * is top<P>, whose omitted routes are dropped or the kept weights renormalised, or random<P>, which folds into any kept route; of a
- * decode fold D at one batch size it is the same kind of pool with `fold` another than on; of both together it is such a pair.
- * Whether such a lane was asked for or ran as a baseline makes no difference.  Variants that fold one layer alone have none; those
- * whose batches are not constrained are left out. */
-typedef struct {
-    exf_row_kind kind; /* ORIGINAL for a half, too */
-    int by_tables;     /* 1: the row was asked for and folds all layers by the tables */
-    size_t best;       /* its baseline of least mean KL, ties to the earlier variant; 0: it has none, or is not constrained */
-    exf_difference kl; /* the best baseline's less the row's: above 0, the tables gain */
-} exf_gain;
-
-/* Makes the gains [n_variants]; the caller frees *out. */
-exf_code exf_gains_make(exf_gain **out, const exf_validation *v, exf_err *err) EXF_CHECKED;
-
 /* ---- the report ------------------------------------------------------------------------------------------
  *
  * exf_validate_report_make() makes the rows, what they gain and the sentences, once; screen, Markdown, JSON and picture print
- * them. */
+ * them.
+ *
+ * A row gains over its best baseline: every variant that folds by the tables is compared with the same number of experts without
+ * their targets.  A baseline of a prefill fold P is top<P>, whose omitted routes are dropped or the kept weights renormalised, or
+ * random<P>, which folds into any kept route; of a decode fold D at one batch size it is the same kind of pool with `fold` another
+ * than on; of both together it is such a pair.  Whether such a lane was asked for or ran as a baseline makes no difference.
+ * Variants that fold one layer alone have none; those whose batches are not constrained are left out. */
 
 /* Kinds of sentences, in the order of the report. */
 typedef enum {
@@ -163,19 +152,12 @@ typedef struct {
     int prefill_tokens, longest;   /* validate.prefill_tokens; tokens of the longest sequence */
     /* made: */
     exf_row *row;                  /* [n_variants] */
-    exf_gain *gain;                /* [n_variants]; NULL: not asked for */
     exf_text found[EXF_FINDINGS];  /* sentences, one a line; those of a recommendation that are indented belong to the one before */
 } exf_validate_report;
 
 /* Makes what is made of the rest, which is borrowed. */
 exf_code exf_validate_report_make(exf_validate_report *r, exf_err *err) EXF_CHECKED;
 void exf_validate_report_free(exf_validate_report *r);
-
-/* Returns what row i gains over its best baseline; NULL: it has none. */
-static inline const exf_gain *exf_validate_gain(const exf_validate_report *r, size_t i)
-{
-    return r->gain && r->gain[i].best ? &r->gain[i] : NULL;
-}
 
 /* The summary's most lines and columns, whatever was validated: with the names of four files it is one screen of 40 lines. */
 enum { EXF_SUMMARY_LINES = 36, EXF_SUMMARY_COLUMNS = 100, EXF_SUMMARY_SIZES = 4, EXF_CLOSING_LINES = 20 };

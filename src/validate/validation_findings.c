@@ -35,36 +35,21 @@ static int is_baseline(const exf_variant *b, const exf_variant *v)
            b->decode_options.pool == v->decode_options.pool && (v->decode == EXF_DECODE_DYNAMIC || b->pool_by == v->pool_by);
 }
 
-exf_code exf_gains_make(exf_gain **out, const exf_validation *v, exf_err *err)
+/* Finds the best baseline of each row that was asked for, folds by the tables, and is constrained: ties to the earlier one. */
+static void find_gains(const exf_validate_report *r)
 {
-    exf_variant *variant = NULL;
-    exf_gain *gain = NULL;
-    exf_err ignored;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&gain, v->n_variants, sizeof *gain, "gains", err));
-    EXF_TRY(exf_mem_new(&variant, v->n_variants, sizeof *variant, "gains", err));
-    for (size_t i = 1; i < v->n_variants; i++)
-        if (exf_variant_parse(&variant[i], v->variant[i].name, &ignored) == EXF_OK) gain[i].kind = exf_row_kind_of(&variant[i]);
+    const exf_validation *v = r->of.v;
     for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *own = &v->variant[i];
         size_t best = 0;
-        gain[i].by_tables = v->variant[i].role == EXF_LANE_ASKED && gain[i].kind && folds_by_tables(&variant[i]);
-        if (!gain[i].by_tables || v->variant[i].constraint != EXF_CONSTRAINED) continue;
+        if (own->role != EXF_LANE_ASKED || own->constraint != EXF_CONSTRAINED || !folds_by_tables(&r->row[i].variant)) continue;
         for (size_t j = 1; j < v->n_variants; j++) {
-            if (!gain[j].kind || v->variant[j].batch != v->variant[i].batch || !is_baseline(&variant[j], &variant[i])) continue;
+            if (v->variant[j].batch != own->batch || !is_baseline(&r->row[j].variant, &r->row[i].variant)) continue;
             if (!best || v->variant[j].all.kl_mean < v->variant[best].all.kl_mean) best = j;
         }
-        if (!best) continue;
-        gain[i].best = best;
-        gain[i].kl = exf_kl_difference(v, best, i);
+        r->row[i].baseline = best;
+        if (best) r->row[i].gain = exf_kl_difference(v, best, i);
     }
-out:
-    exf_mem_free(variant);
-    if (rc != EXF_OK) {
-        exf_mem_free(gain);
-        gain = NULL;
-    }
-    *out = gain;
-    return rc;
 }
 
 /* ---- sentences -------------------------------------------------------------------------------------- */
@@ -90,16 +75,16 @@ static void end_names(exf_text *out, size_t n, const char *end)
 /* Returns the share of its best baseline's KL that row i gains; below 0, loses. */
 static double effect_of(const exf_validate_report *r, size_t i)
 {
-    double other = r->of.v->variant[r->gain[i].best].all.kl_mean;
-    return other > 0 ? r->gain[i].kl.mean / other : 0;
+    double other = r->of.v->variant[r->row[i].baseline].all.kl_mean;
+    return other > 0 ? r->row[i].gain.mean / other : 0;
 }
 
 /* Adds a sentence on what row i gains over its best baseline, with two digits of the half-width. */
 static void add_gain(const exf_validate_report *r, size_t i, exf_text *out)
 {
     enum { FEWEST = 4, MOST = 9 };
-    const exf_variant_result *row = &r->of.v->variant[i], *best = &r->of.v->variant[r->gain[i].best];
-    const exf_difference *d = &r->gain[i].kl;
+    const exf_variant_result *row = &r->of.v->variant[i], *best = &r->of.v->variant[r->row[i].baseline];
+    const exf_difference *d = &r->row[i].gain;
     double mean = d->mean, half = d->half_width, own = row->all.kl_mean, other = best->all.kl_mean;
     int n = half > 1e-9 ? 1 - (int)floor(log10(half)) : 0;
     n = n < FEWEST ? FEWEST : n > MOST ? MOST : n;
@@ -131,10 +116,10 @@ static void add_counts(const exf_validate_report *r, size_t rows, exf_text *out)
     size_t gains = 0, harms = 0, nothings = 0;
     exf_text harm = {0}, nothing = {0};
     for (size_t i = 1; i < v->n_variants; i++) {
-        if (!r->gain[i].best) continue;
-        if (!exf_beyond_noise(&r->gain[i].kl)) {
+        if (!r->row[i].baseline) continue;
+        if (!exf_beyond_noise(&r->row[i].gain)) {
             (void)add_name(&nothing, &nothings, "; they are worth nothing in ", v->variant[i].name);
-        } else if (r->gain[i].kl.mean < 0) {
+        } else if (r->row[i].gain.mean < 0) {
             (void)add_name(&harm, &harms, "; they do harm in ", v->variant[i].name);
         } else {
             gains++;
@@ -158,7 +143,7 @@ static void add_lost(const exf_validate_report *r, exf_text *out)
 {
     const exf_validation *v = r->of.v;
     size_t n = 0;
-    for (size_t i = 1; r->row && i < v->n_variants; i++) {
+    for (size_t i = 1; i < v->n_variants; i++) {
         size_t twin = r->row[i].lost_to;
         exf_difference worse = twin ? exf_kl_difference(v, i, twin) : (exf_difference){0, 0, 0};
         if (!twin || !exf_beyond_noise(&worse)) continue;
@@ -176,11 +161,12 @@ static void add_verdict(const exf_validate_report *r, exf_text *out)
 {
     const exf_validation *v = r->of.v;
     size_t rows = 0, best[] = {[EXF_ROW_PREFILL] = 0, [EXF_ROW_DECODE] = 0, [EXF_ROW_BOTH] = 0}, unconstrained = 0;
-    if (!r->gain) return;
     for (size_t i = 1; i < v->n_variants; i++) {
-        size_t *b = &best[r->gain[i].kind];
-        if (r->gain[i].by_tables && v->variant[i].constraint != EXF_CONSTRAINED && !unconstrained) unconstrained = i;
-        if (!r->gain[i].best) continue;
+        size_t *b = &best[r->row[i].kind];
+        if (!unconstrained && v->variant[i].role == EXF_LANE_ASKED && v->variant[i].constraint != EXF_CONSTRAINED &&
+            folds_by_tables(&r->row[i].variant))
+            unconstrained = i; /* it may have no baselines */
+        if (!r->row[i].baseline) continue;
         rows++;
         if (!*b || effect_of(r, i) > effect_of(r, *b)) *b = i;
     }
@@ -206,7 +192,7 @@ static void add_worse_layers(const exf_validate_report *r, exf_text *out)
 {
     const exf_validation *v = r->of.v;
     size_t n = 0;
-    for (size_t i = 1; r->row && i < v->n_variants; i++) {
+    for (size_t i = 1; i < v->n_variants; i++) {
         const exf_variant_result *row = &v->variant[i], *twin = &v->variant[r->row[i].twin];
         int l = 0;
         if (exf_worst_layer(&l, v, r->row, i) < EXF_WORSE_LAYER) continue;
@@ -312,8 +298,10 @@ exf_code exf_validate_report_make(exf_validate_report *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_rows_make(&r->row, &r->of, err));
-    if (r->compares) EXF_TRY(exf_gains_make(&r->gain, r->of.v, err));
-    add_verdict(r, &r->found[EXF_FOUND_VERDICT]);
+    if (r->compares) {
+        find_gains(r);
+        add_verdict(r, &r->found[EXF_FOUND_VERDICT]);
+    }
     add_worse_layers(r, &r->found[EXF_FOUND_LAYERS]);
     add_stability(r, &r->found[EXF_FOUND_STABILITY]);
     add_constraints(r->of.v, &r->found[EXF_FOUND_CONSTRAINTS]);
@@ -330,7 +318,5 @@ void exf_validate_report_free(exf_validate_report *r)
     for (int k = 0; k < EXF_FINDINGS; k++) exf_text_free(&r->found[k]);
     memset(r->found, 0, sizeof r->found);
     exf_mem_free(r->row);
-    exf_mem_free(r->gain);
     r->row = NULL;
-    r->gain = NULL;
 }

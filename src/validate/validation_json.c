@@ -34,17 +34,14 @@ static void add_intervals(exf_jw *w, const exf_validation *v, size_t i)
 }
 
 /* Adds a sentence for people on what the row does. */
-static exf_code add_words(exf_jw *w, const exf_variant_result *row, const exf_runtime *runtime, exf_err *err)
+static exf_code add_words(exf_jw *w, const exf_row *row, exf_err *err)
 {
     exf_text words = {0};
-    exf_variant variant;
     exf_code rc = EXF_OK;
-    if (row->role == EXF_LANE_ORIGINAL) exf_text_appendf(&words, "the model as it is");
-    else EXF_TRY(exf_row_variant(&variant, row, runtime, err));
-    if (row->role != EXF_LANE_ORIGINAL) EXF_TRY(exf_variant_words(&variant, &words, err));
-    EXF_TRY(exf_text_end(&words, err));
-    exf_jw_text(w, "words", words.s);
-out:
+    if (row->kind == EXF_ROW_ORIGINAL) exf_text_appendf(&words, "the model as it is");
+    else rc = exf_variant_words(&row->variant, &words, err);
+    if (rc == EXF_OK) rc = exf_text_end(&words, err);
+    if (rc == EXF_OK) exf_jw_text(w, "words", words.s);
     exf_text_free(&words);
     return rc;
 }
@@ -77,15 +74,14 @@ static void add_cost(exf_jw *w, const exf_validate_report *r, size_t i)
 }
 
 /* Adds what the row gains over its best baseline, if it has one. */
-static void add_gain(exf_jw *w, const exf_validate_report *r, size_t i)
+static void add_gain(exf_jw *w, const exf_validate_report *r, const exf_row *row)
 {
-    const exf_gain *g = exf_validate_gain(r, i);
-    if (!g) return;
+    if (!row->baseline) return;
     exf_jw_open(w, "gain", '{');
-    exf_jw_text(w, "over", r->of.v->variant[g->best].name);
-    exf_jw_real(w, "kl", g->kl.mean);
-    exf_jw_real(w, "kl_half_width", g->kl.half_width);
-    exf_jw_bool(w, "beyond_noise", exf_beyond_noise(&g->kl));
+    exf_jw_text(w, "over", r->of.v->variant[row->baseline].name);
+    exf_jw_real(w, "kl", row->gain.mean);
+    exf_jw_real(w, "kl_half_width", row->gain.half_width);
+    exf_jw_bool(w, "beyond_noise", exf_beyond_noise(&row->gain));
     exf_jw_close(w);
 }
 
@@ -131,12 +127,12 @@ static exf_code add_variant(exf_jw *w, const exf_validate_report *r, size_t i, e
     exf_jw_open(w, NULL, '{');
     exf_jw_text(w, "name", v->name);
     EXF_TRY(add_marks(w, r, i, err));
-    EXF_TRY(add_words(w, v, r->of.runtime, err));
+    EXF_TRY(add_words(w, &r->row[i], err));
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
     add_intervals(w, r->of.v, i);
     add_cost(w, r, i);
-    add_gain(w, r, i);
+    add_gain(w, r, &r->row[i]);
     exf_jw_open(w, "domains", '{');
     for (size_t d = 0; d < r->of.v->n_domains; d++) {
         exf_jw_open(w, r->domain_names[d], '{');
@@ -159,16 +155,17 @@ out:
 }
 
 /* Adds the best criterion for each static pool of which several were run. */
-static exf_code add_pools(exf_jw *w, const exf_validation *v, exf_err *err)
+static exf_code add_pools(exf_jw *w, const exf_validate_report *r, exf_err *err)
 {
+    const exf_validation *v = r->of.v;
     size_t *best = NULL;
     exf_code rc = exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err);
     if (rc != EXF_OK) return rc;
     exf_jw_open(w, "best_pools", '[');
-    for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
+    for (size_t i = 0, n = exf_best_pools(best, v, r->row); i < n; i++) {
         exf_jw_open(w, NULL, '{');
         exf_jw_text(w, "variant", v->variant[best[i]].name);
-        exf_jw_text(w, "by", exf_pool_criterion_of(&v->variant[best[i]]));
+        exf_jw_text(w, "by", exf_pool_criteria[r->row[best[i]].variant.pool_by]);
         exf_jw_real(w, "kl_mean", v->variant[best[i]].all.kl_mean);
         exf_jw_close(w);
     }
@@ -217,7 +214,7 @@ static void add_pairs(exf_jw *w, const exf_validate_report *r, const exf_runtime
     exf_jw_open(w, "pairs", '[');
     for (int b = 0; b < r->of.v->n_batch_sizes; b++) {
         exf_choice d = exf_recommend(r->limit, &r->of, r->row, EXF_ROW_DECODE, b, runtime);
-        size_t both = p.row && d.row ? exf_find_together(&r->of, p.row, d.row) : 0;
+        size_t both = p.row && d.row ? exf_find_together(&r->of, r->row, p.row, d.row) : 0;
         exf_jw_open(w, NULL, '{');
         exf_jw_int(w, "decode_batch", r->of.v->batch_size[b].size);
         add_choice(w, "prefill", r, p);
@@ -304,7 +301,7 @@ static exf_code add_findings(exf_jw *w, const exf_validate_report *r, exf_err *e
     exf_jw_text(w, "summary", summary.s);
     add_batches(w, r->of.v);
     add_clusters(w, r->of.v);
-    EXF_TRY(add_pools(w, r->of.v, err));
+    EXF_TRY(add_pools(w, r, err));
 out:
     exf_text_free(&summary);
     return rc;

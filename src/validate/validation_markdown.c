@@ -8,19 +8,20 @@
 #include <string.h>
 
 /* Names the best criterion for each static pool of which several were run. */
-static exf_code add_best_pools(const exf_validation *v, exf_text *out, exf_err *err)
+static exf_code add_best_pools(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
+    const exf_validation *v = r->of.v;
     size_t *best = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err));
-    for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
+    for (size_t i = 0, n = exf_best_pools(best, v, r->row); i < n; i++) {
         const exf_variant_result *b = &v->variant[best[i]];
-        exf_text_appendf(out, "%sBest criterion of `%s`: %s, KL %.4f (", i ? "" : "\n", b->name, exf_pool_criterion_of(b),
-                         b->all.kl_mean);
+        exf_text_appendf(out, "%sBest criterion of `%s`: %s, KL %.4f (", i ? "" : "\n", b->name,
+                         exf_pool_criteria[r->row[best[i]].variant.pool_by], b->all.kl_mean);
         const char *comma = "";
         for (size_t j = 1; j < v->n_variants; j++) {
-            if (!exf_same_but_pool(b, &v->variant[j])) continue;
-            exf_text_appendf(out, "%s%s %.4f", comma, exf_pool_criterion_of(&v->variant[j]), v->variant[j].all.kl_mean);
+            if (!exf_same_but_pool(&r->row[best[i]], &r->row[j])) continue;
+            exf_text_appendf(out, "%s%s %.4f", comma, exf_pool_criteria[r->row[j].variant.pool_by], v->variant[j].all.kl_mean);
             comma = ", ";
         }
         exf_text_appendf(out, ")\n");
@@ -89,7 +90,6 @@ static void add_row(const exf_validate_report *r, size_t i, exf_text *out)
 {
     const exf_validation *v = r->of.v;
     const exf_variant_result *row = &v->variant[i];
-    const exf_gain *gain = exf_validate_gain(r, i);
     exf_difference kl = exf_kl_difference(v, i, 0), ppl = exf_log_ppl_difference(v, i, 0);
     size_t worst = exf_worst_domain(v, i);
     exf_text_appendf(out, "| `%s`%s |", row->name, row->constraint == EXF_CONSTRAINED ? "" : " (not constrained)");
@@ -97,10 +97,10 @@ static void add_row(const exf_validate_report *r, size_t i, exf_text *out)
     add_spread(out, 5, row->all.kl_mean, kl.half_width);
     exf_text_appendf(out, " %.3f | %.2f | %.1f %% | %.2f | %.1f |", row->all.kl_p99, row->all.kl_max, 100 * row->all.top1,
                      row->experts_per_token, row->experts_per_batch);
-    if (gain) {
+    if (r->row[i].baseline) {
         exf_text_appendf(out, " ");
-        exf_add_interval(out, gain->kl);
-        exf_text_appendf(out, " (`%s`)", v->variant[gain->best].name);
+        exf_add_interval(out, r->row[i].gain);
+        exf_text_appendf(out, " (`%s`)", v->variant[r->row[i].baseline].name);
     }
     exf_text_appendf(out, " |");
     add_spread(out, 5, ppl.mean, ppl.half_width);
@@ -166,7 +166,7 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
                           "runtimes; ~: with options of their own.\n\n",
                      r->of.v->clusters_are_documents ? "document" : "sequence");
     add_overall(r, out);
-    EXF_TRY(add_best_pools(r->of.v, out, err));
+    EXF_TRY(add_best_pools(r, out, err));
     if (r->of.v->n_domains > 1) add_domains(r, out);
     if (r->of.v->n_variants > 1) add_layers(r->of.v, out);
     if (tables) {

@@ -40,7 +40,7 @@ int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *ru
 static void add_together(const exf_validate_report *r, exf_choice p, exf_choice d, exf_text *missing, exf_text *out)
 {
     if (!p.row || !p.holds || !d.row || !d.holds) return;
-    size_t both = exf_find_together(&r->of, p.row, d.row);
+    size_t both = exf_find_together(&r->of, r->row, p.row, d.row);
     if (!both) {
         char pair[2 * EXF_VARIANT_NAME_LEN + 2];
         snprintf(pair, sizeof pair, "%s+%s", r->of.v->variant[p.row].name, r->of.v->variant[d.row].name);
@@ -153,15 +153,15 @@ int exf_closing_names(const exf_validate_report *r, size_t i)
 static void add_row(const exf_validate_report *r, exf_choice c, exf_row_kind kind, int batch, exf_text *out)
 {
     const exf_validation *v = r->of.v;
-    const exf_gain *gain = exf_validate_gain(r, c.row);
+    const exf_row *row = &r->row[c.row];
     exf_text line = {0};
     if (!c.row) return;
     add_choice(r, c, kind, batch, &line);
     exf_text_appendf(&line, ", PPL %.2f (original %.2f)", v->variant[c.row].all.ppl, v->variant[0].all.ppl);
-    if (gain && exf_beyond_noise(&gain->kl) && gain->kl.mean > 0)
-        exf_text_appendf(&line, ", KL %.5f below that of %s", gain->kl.mean, v->variant[gain->best].name);
-    else if (gain)
-        exf_text_appendf(&line, ", KL not below that of %s beyond the noise", v->variant[gain->best].name);
+    if (row->baseline && exf_beyond_noise(&row->gain) && row->gain.mean > 0)
+        exf_text_appendf(&line, ", KL %.5f below that of %s", row->gain.mean, v->variant[row->baseline].name);
+    else if (row->baseline)
+        exf_text_appendf(&line, ", KL not below that of %s beyond the noise", v->variant[row->baseline].name);
     exf_end_wrapped(out, &line, 0);
 }
 
@@ -228,7 +228,7 @@ static void add_serving(const exf_validate_report *r, const chosen *c, exf_text 
 static void add_all(const exf_validate_report *r, const chosen *c, int n, exf_text *out)
 {
     int prefill = c->prefill.row && c->prefill.holds, decode = c->holds_at >= 0;
-    size_t both = prefill && decode ? exf_find_together(&r->of, c->prefill.row, c->decode[c->holds_at].row) : 0;
+    size_t both = prefill && decode ? exf_find_together(&r->of, r->row, c->prefill.row, c->decode[c->holds_at].row) : 0;
     exf_text_appendf(out, "Recommended for %s=%g, which the whole 95 %% interval holds:\n", exf_limit_name(r->limit),
                      r->limit->most);
     add_row(r, c->prefill, EXF_ROW_PREFILL, 0, out);

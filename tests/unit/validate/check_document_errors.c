@@ -156,7 +156,6 @@ START_TEST(errors_of_three_texts_are_those_of_a_bootstrap)
 {
     demo d;
     exf_validation v;
-    exf_gain *gains;
     open_demo(&d);
     ck_ok(exf_validate(&v, &d.job, &e), e);
     ck_assert(v.clusters_are_documents);
@@ -172,9 +171,14 @@ START_TEST(errors_of_three_texts_are_those_of_a_bootstrap)
     exf_difference lost = exf_kl_difference(&v, 1, 0), ppl = exf_log_ppl_difference(&v, 1, 0);
     ck_assert(exf_beyond_noise(&lost) && exf_beyond_noise(&ppl));
     ck_assert(ppl.se < 0.25 * v.variant[1].all.ppl_se / v.variant[1].all.ppl); /* paired: the text's own difficulty is gone */
-    ck_ok(exf_gains_make(&gains, &v, &e), e);
-    ck_assert(gains[1].best == 2 && !gains[2].best && !exf_beyond_noise(&gains[1].kl));
-    exf_mem_free(gains);
+    char domain[] = "text", *names[DOMAINS] = {domain, domain, domain};
+    exf_provenance facts = {0};
+    exf_cost_model cost = exf_cost_model_of(d.model, 0);
+    exf_validate_report report = {.of = {.v = &v, .cost = &cost, .a = &d.model->arch, .family = d.model->family->name},
+                                  .domain_names = names, .facts = &facts, .compares = 1};
+    ck_ok(exf_validate_report_make(&report, &e), e);
+    ck_assert(report.row[1].baseline == 2 && !report.row[2].baseline && !exf_beyond_noise(&report.row[1].gain));
+    exf_validate_report_free(&report);
     exf_validation_free(&v);
     close_demo(&d);
 }

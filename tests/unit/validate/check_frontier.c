@@ -89,27 +89,6 @@ START_TEST(what_the_tables_hold_is_swept)
 }
 END_TEST
 
-START_TEST(the_best_criterion_of_each_pool)
-{
-    static const struct { const char *name; double kl; } rows[] = {
-        {"original", 0}, {"D8:pool=static", 0.4}, {"D8:pool=static,by=reap", 0.3}, {"D8:pool=static,by=energy", 0.3},
-        {"D4:pool=static,by=reap", 0.1}, {"D8:targets=router,by=norm,pool=static", 0.2},
-        {"D8:pool=static,targets=router,by=energy", 0.1}, {"D8", 0.05}};
-    exf_variant_result shown[8] = {{.name = ""}};
-    exf_validation v = {.variant = shown, .n_variants = 8};
-    size_t best[8];
-    for (int i = 0; i < 8; i++) {
-        snprintf(shown[i].name, sizeof shown[i].name, "%s", rows[i].name);
-        shown[i].all.kl_mean = rows[i].kl;
-    }
-    ck_assert_uint_eq(exf_best_pools(best, &v), 2);
-    ck_assert_uint_eq(best[0], 2); /* a tie: the earlier */
-    ck_assert_uint_eq(best[1], 6);
-    ck_assert_str_eq(exf_pool_criterion_of(&shown[1]), "norm");
-    ck_assert_str_eq(exf_pool_criterion_of(&shown[7]), "");
-}
-END_TEST
-
 static void runs(int n_experts, int top_k, const char *runtime, const char *names)
 {
     exf_err e;
@@ -425,22 +404,48 @@ START_TEST(limits_that_cannot_be)
 }
 END_TEST
 
+START_TEST(the_best_criterion_of_each_pool)
+{
+    static const struct { const char *name; double kl; } rows[] = {
+        {"D8:pool=static", 0.4}, {"D8:pool=static,by=reap", 0.3}, {"D8:pool=static,by=energy", 0.3},
+        {"D4:pool=static,by=reap", 0.1}, {"D8:targets=router,by=norm,pool=static", 0.2},
+        {"D8:pool=static,targets=router,by=energy", 0.1}, {"D8", 0.05}};
+    results *r = results_begin();
+    size_t best[8];
+    for (int i = 0; i < 7; i++) results_add(r, rows[i].name, rows[i].kl, 4, 8);
+    exf_judged of = results_judged(r);
+    exf_row *row = rows_of(&of);
+    ck_assert_uint_eq(exf_best_pools(best, &r->v, row), 2);
+    ck_assert_uint_eq(best[0], 2); /* a tie: the earlier */
+    ck_assert_uint_eq(best[1], 6);
+    exf_mem_free(row);
+}
+END_TEST
+
+static size_t together(const exf_judged *of)
+{
+    exf_row *row = rows_of(of);
+    size_t both = exf_find_together(of, row, 1, 2);
+    exf_mem_free(row);
+    return both;
+}
+
 START_TEST(a_pair_that_was_measured_together)
 {
     results *r = results_begin();
     results_add(r, "P2:rank=score", 0.05, 2, 15);
     results_add(r, "D8", 0.1, 4, 8);
     exf_judged of = results_judged(r);
-    ck_assert_uint_eq(exf_find_together(&of, 1, 2), 0);
+    ck_assert_uint_eq(together(&of), 0);
     results_add(r, "P2+D8", 0.15, 2, 8);
-    ck_assert_uint_eq(exf_find_together(&of, 1, 2), 0);
+    ck_assert_uint_eq(together(&of), 0);
     results_add(r, "D8+P2:rank=score", 0.15, 2, 8)->batch = 1;
-    ck_assert_uint_eq(exf_find_together(&of, 1, 2), 0);
+    ck_assert_uint_eq(together(&of), 0);
     r->variant[4].batch = 0;
-    ck_assert_uint_eq(exf_find_together(&of, 1, 2), 4);
+    ck_assert_uint_eq(together(&of), 4);
     of.runtime = exf_runtime_find("vllm-qwen3"); /* as which P2 is the same */
     snprintf(r->variant[1].name, sizeof r->variant[1].name, "P2");
-    ck_assert_uint_eq(exf_find_together(&of, 1, 2), 3);
+    ck_assert_uint_eq(together(&of), 3);
 }
 END_TEST
 

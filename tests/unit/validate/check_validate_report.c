@@ -360,7 +360,6 @@ static exf_code make_again(const exf_validate_report *r, exf_text *out, exf_err 
     (void)out;
     memset(again.found, 0, sizeof again.found);
     again.row = NULL;
-    again.gain = NULL;
     exf_code rc = exf_validate_report_make(&again, err);
     exf_validate_report_free(&again);
     return rc;
