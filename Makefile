@@ -322,7 +322,7 @@ bench: all
 	$(Q)BUILD=$(BUILD) scripts/bench.sh
 
 ## bench-gpu: the forward on the GPU at the released models' shapes, beside ceilings and peers
-bench-gpu: all $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/bench/bench_forward $(BUILD)/bench/bench_validate $(BUILD)/bench/bench_replay $(BUILD)/bench/make_checkpoint
+bench-gpu: all $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/bench/bench_forward $(BUILD)/bench/bench_validate $(BUILD)/bench/make_checkpoint
 	$(Q)BUILD=$(BUILD) scripts/bench_gpu.sh
 
 ## bench-ranks: whole calibrations on one and two GPUs of this machine, with what a dry run predicts (scripts/bench_ranks.sh: more)

@@ -81,8 +81,8 @@ fresh
 everywhere '/runtime\.io/d'
 finds recipe-key names 'no page names the recipe key runtime.io'
 fresh
-everywhere '/--moe-inputs/d'
-finds option names "no page names exfold-capture's option --moe-inputs"
+everywhere '/--pin-manifest/d'
+finds option names "no page names exfold-capture's option --pin-manifest"
 fresh
 everywhere 's/exfold-merge/exfold-other/g'
 finds program names 'no page names program exfold-merge'

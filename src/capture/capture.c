@@ -62,17 +62,7 @@ exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err
     return EXF_OK;
 }
 
-/* Computes the digest of a sequence whose tokens are not known. */
-static exf_code recorded_sha256(unsigned char out[32], const char *recorded, size_t i, int32_t length, exf_err *err)
-{
-    int32_t words[2 + EXF_SHA256_HEX] = {length, (int32_t)i};
-    size_t n = 2;
-    for (; recorded && *recorded && n < sizeof words / sizeof *words; recorded++) words[n++] = *recorded;
-    return exf_sequence_sha256(out, words, (int32_t)n, err);
-}
-
-exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus, const char *recorded,
-                                exf_err *err)
+exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus, exf_err *err)
 {
     exf_code rc = exf_sequence_list_new(s, batch->n_sequences, err);
     if (rc == EXF_OK && corpus) rc = exf_mem_new(&s->document, s->n, sizeof *s->document, "documents", err);
@@ -81,8 +71,7 @@ exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, co
     for (size_t i = 0; rc == EXF_OK && i < s->n; i++) {
         const exf_span *span = &batch->span[i];
         s->length[i] = span->n_tokens;
-        rc = batch->ids ? exf_sequence_sha256(s->sha256[i], batch->ids + span->offset, span->n_tokens, err)
-                        : recorded_sha256(s->sha256[i], recorded, i, span->n_tokens, err);
+        rc = exf_sequence_sha256(s->sha256[i], batch->ids + span->offset, span->n_tokens, err);
     }
     if (rc != EXF_OK) exf_sequence_list_free(s);
     return rc;

@@ -1,9 +1,8 @@
-/* capture.h - what the programs take from a forward pass over a corpus, or from one that was recorded.
+/* capture.h - what the programs take from a forward pass over a corpus.
  *
  * Two observers write a pass's results with their provenance.  The recorder writes the routed expert outputs of chosen
  * layers to a `capture` file (artifact/artifact_capture.h) for exfold-accumulate.  The exporter writes everything that a
- * layer shows to an observer to one .safetensors file, to be compared with other implementations.  MoE inputs that were
- * recorded elsewhere are read for exf_replay(). */
+ * layer shows to an observer to one .safetensors file, to be compared with other implementations. */
 #ifndef EXF_CAPTURE_CAPTURE_H
 #define EXF_CAPTURE_CAPTURE_H
 #include "artifact/artifact.h"
@@ -29,10 +28,8 @@ exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf
 
 /* Makes a batch of the corpus; borrows its ids.  Caller frees batch->span. */
 exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err) EXF_CHECKED;
-/* Lists length and digest of every sequence, and its document by the corpus that the batch is of (NULL: documents are not known).
- * recorded: the SHA-256 of a file of hidden states, which with the sequence's number stands for tokens that are not known
- * (batch->ids NULL). */
-exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus, const char *recorded,
+/* Lists length and digest of every sequence, and its document by the corpus that the batch is of (NULL: documents are not known). */
+exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus,
                                 exf_err *err) EXF_CHECKED;
 void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
 
@@ -62,13 +59,11 @@ exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *
 /* ---- the recorder ------------------------------------------------------------------------------------------ */
 
 typedef struct exf_recorder exf_recorder;
-/* has_stream: the pass has a residual stream, whose energies are recorded too.
- * resume: the run's resume point, or NULL.  A run that saves points writes to the target's unfinished file, which the point's
+/* resume: the run's resume point, or NULL.  A run that saves points writes to the target's unfinished file, which the point's
  * journal names and which is removed with the point.  It stays when the run is stopped after a saved layer: the point has the
  * checksums of its finished layers, and a run that goes on from the point compares them (EXF_FORMAT) and writes the others. */
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_sequence_list *sequences, int has_stream, const exf_provenance *p, exf_resume *resume,
-                          exf_err *err) EXF_CHECKED;
+                          const exf_sequence_list *sequences, const exf_provenance *p, exf_resume *resume, exf_err *err) EXF_CHECKED;
 /* Returns the path of a target's unfinished file, "DIR/.NAME.unfinished", in *out; the caller frees it. */
 exf_code exf_recorder_unfinished(char **out, const char *target, exf_err *err) EXF_CHECKED;
 const exf_observer *exf_recorder_observer(exf_recorder *r);
@@ -109,37 +104,4 @@ exf_code exf_exporter_new(exf_exporter **out, const char *target, int force, con
 const exf_observer *exf_exporter_observer(exf_exporter *x);
 exf_code exf_exporter_commit(exf_exporter *x, exf_err *err) EXF_CHECKED;
 void exf_exporter_free(exf_exporter *x);
-
-/* ---- recorded MoE inputs ----------------------------------------------------------------------------------- */
-
-/* A file of recorded MoE inputs:
- *
- * One .safetensors; T rows, all sequences one after the other; per layer l of the
- * model (any of its MoE layers), the model's own numbers:
- *   layers.<l>.moe_input    [T, H] F32, F16 or BF16   the input of router and experts (after the norm)
- *   layers.<l>.topk_ids     [T, K] I32 or I64         both or neither: without
- *   layers.<l>.topk_weights [T, K] F32, F16 or BF16   them the router runs
- * and, if there were several sequences or a layer routes by token:
- *   sequence_lengths [N] I32 or I64, sum T (else all rows are one sequence)
- *   token_ids        [T] I32 or I64
- * Anything else in the file is ignored, so that what exfold-capture --export wrote
- * can be replayed.  scripts/record_moe_inputs.py writes such files.
- *
- * A tensor that contradicts the model is EXF_MODEL naming file, tensor and both values; a
- * number that is not finite is EXF_NUMERIC.  Rows are read on demand: the file is never
- * in memory as a whole. */
-typedef struct exf_moe_inputs exf_moe_inputs;
-
-/* Opens the file and borrows the model.  layers: "all" layers of the file, or a list of
- * them; *choice becomes the parsed list. */
-exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers,
-                             exf_layer_choice *choice, exf_err *err) EXF_CHECKED;
-void exf_moe_inputs_free(exf_moe_inputs *x); /* NULL is allowed */
-const exf_batch *exf_moe_inputs_batch(const exf_moe_inputs *x); /* ids NULL without token_ids */
-const exf_recorded *exf_moe_inputs_recorded(const exf_moe_inputs *x);
-
-/* Adds the facts of a replay: as exf_capture_provenance(), but data.moe_inputs_sha256, of
- * the whole file, in place of what is known of tokens. */
-exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, const exf_backend *backend, exf_compute compute,
-                                   const char *layers, exf_err *err) EXF_CHECKED;
 #endif

@@ -40,7 +40,7 @@ static exf_code write_slot(void *self, exf_err *err)
 {
     const slot *s = self;
     exf_code rc = exf_capture_put(s->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, err);
-    return rc == EXF_OK && s->file->has_stream ? exf_capture_put_stream(s->file, s->layer, s->row, s->n, s->stream_sq, err) : rc;
+    return rc == EXF_OK ? exf_capture_put_stream(s->file, s->layer, s->row, s->n, s->stream_sq, err) : rc;
 }
 
 exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_capture_file *file, int64_t rows, exf_err *err)
@@ -85,7 +85,7 @@ exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, in
         s->n = n;
         memcpy(s->ids, ids, slots * sizeof *ids);
         memcpy(s->weights, weights, slots * sizeof *weights);
-        if (w->file->has_stream) memcpy(s->stream_sq, stream_sq, (size_t)n * sizeof *stream_sq);
+        memcpy(s->stream_sq, stream_sq, (size_t)n * sizeof *stream_sq);
         memcpy(s->outputs, outputs, slots * (size_t)w->file->shape.d_model * sizeof *outputs);
         rc = exf_worker_give(&w->worker, &s->job, write_slot, s, err);
     }
@@ -262,7 +262,7 @@ out:
 /* ---- making and committing -------------------------------------------------------------------------------- */
 
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_sequence_list *sequences, int has_stream, const exf_provenance *p, exf_resume *resume,
+                          const exf_sequence_list *sequences, const exf_provenance *p, exf_resume *resume,
                           exf_err *err)
 {
     exf_recorder *r = NULL;
@@ -277,7 +277,7 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     if (resume && (done || exf_resume_saves(resume))) EXF_TRY(exf_recorder_unfinished(&r->unfinished, target, err));
     if (r->unfinished && !done) EXF_TRY(exf_resume_claim_output(resume, strrchr(r->unfinished, '/') + 1, err));
     exf_capture_plan plan = {.target = target, .temporary = r->unfinished, .force = force, .n_layers = layers->n,
-                             .has_stream = has_stream, .shape = *shape, .layer_number = layers->number, .sequences = sequences,
+                             .has_stream = 1, .shape = *shape, .layer_number = layers->number, .sequences = sequences,
                              .provenance = p};
     EXF_TRY(done ? continue_file(r, &plan, done, err) : exf_capture_create(&r->file, &plan, err));
     EXF_TRY(exf_capture_write_behind_new(&r->writer, &r->file, rows, err));

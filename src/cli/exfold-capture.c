@@ -10,8 +10,6 @@ static const exf_opt rows[] = {
     {NULL, "export", 'x', EXF_OPT_TEXT, offsetof(exf_recipe, export_path), NULL, "FILE", "Run",
      "write one .safetensors with all that a layer shows; instead of capture.h5"},
     {NULL, "logits", 0, EXF_OPT_FLAG, offsetof(exf_recipe, logits), "false", NULL, "Run", "with --export: the model's logits too"},
-    {NULL, "moe-inputs", 'i', EXF_OPT_TEXT, offsetof(exf_recipe, moe_inputs), NULL, "FILE", "Run",
-     "hidden states recorded elsewhere (.safetensors); they stand for the recipe's corpus, and only routers and experts are read"},
     {NULL, "shard", 0, EXF_OPT_TEXT, offsetof(exf_recipe, shard_text), NULL, "I/N", "Run",
      "only shard I of the data; of N that divide it by tokens: to shard-I-of-N of the output directory; exfold-accumulate "
      "takes all N captures"},

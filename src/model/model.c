@@ -83,11 +83,6 @@ static int is_of_experts(exf_role role)
     return role >= EXF_W_ROUTER && role <= EXF_W_SHARED_SWITCH;
 }
 
-int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r)
-{
-    return m->part != EXF_MODEL_EXPERTS || is_of_experts(r->role);
-}
-
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4])
 {
     int rank = 0;
@@ -112,8 +107,7 @@ static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int lay
 {
     if ((int)role < EXF_W_FIRST_IN_LAYER) layer = -1;
     for (size_t i = 0; i < m->family->n_rules; i++)
-        if (m->family->rules[i].role == role && exf_rule_applies(m, &m->family->rules[i], layer) &&
-            exf_rule_opened(m, &m->family->rules[i]))
+        if (m->family->rules[i].role == role && exf_rule_applies(m, &m->family->rules[i], layer))
             return &m->family->rules[i];
     return NULL;
 }
@@ -341,7 +335,7 @@ static uint64_t sum_bytes(const exf_model *m, exf_role role, int layer)
     uint64_t bytes = 0;
     for (size_t i = 0; i < m->family->n_rules; i++) {
         const exf_tensor_rule *r = &m->family->rules[i];
-        if ((role == EXF_W_COUNT || r->role == role) && exf_rule_opened(m, r) && exf_rule_applies(m, r, layer))
+        if ((role == EXF_W_COUNT || r->role == role) && exf_rule_applies(m, r, layer))
             bytes += rule_bytes(m, r, layer);
     }
     return bytes;

@@ -8,8 +8,6 @@
 /* How much of a model is opened. */
 typedef enum {
     EXF_MODEL_ALL,
-    EXF_MODEL_EXPERTS, /* routers, routed and shared experts: all other tensors may be missing, surplus or of
-                        * any shape, and are treated as if the family did not have them */
     EXF_MODEL_CONFIG   /* config.json alone: sizes are those of the release, nothing can be read */
 } exf_model_part;
 
@@ -88,8 +86,6 @@ void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, c
 /* The pattern of a rule's tensors in this model; the name of one of them. */
 void exf_rule_pattern(char out[EXF_TENSOR_NAME_LEN], const exf_model *m, const exf_tensor_rule *r);
 void exf_rule_name(char out[EXF_TENSOR_NAME_LEN], const exf_model *m, const exf_tensor_rule *r, int layer, int expert);
-/* 1 if the opened part of the model includes the rule's tensors. */
-int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r);
 /* 1 if the rule requires its tensor in this layer (-1: outside layers). */
 int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer);
 /* Fills the shape as in the file; returns its rank. */

@@ -270,7 +270,6 @@ static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, ex
     const exf_model *m = v->m;
     char name[EXF_TENSOR_NAME_LEN];
     exf_code rc = EXF_OK;
-    if (!exf_rule_opened(m, r)) return EXF_OK;
     if (!exf_rule_applies(m, r, layer)) {
         if (layer < 0 && r->where == EXF_IN_MODEL && r->how & EXF_MAY_BE_TIED) {
             exf_rule_name(name, m, r, layer, 0);
@@ -364,10 +363,8 @@ exf_code exf_model_check_tensors(const exf_model *m, exf_err *err)
     EXF_TRY(exf_mem_new(&v.used, exf_checkpoint_count(m->checkpoint), 1, "tensor inventory", err));
     for (int l = -1; l < m->arch.n_layers; l++)
         for (size_t i = 0; i < m->family->n_rules; i++) EXF_TRY(check_rule(&v, &m->family->rules[i], l, err));
-    if (m->part == EXF_MODEL_ALL) {
-        EXF_TRY(check_surplus(&v, err));
-        EXF_TRY(check_head(m, err));
-    }
+    EXF_TRY(check_surplus(&v, err));
+    EXF_TRY(check_head(m, err));
 out:
     exf_mem_free(v.used);
     return rc;

@@ -5,18 +5,6 @@
 
 /* ---- blocks ------------------------------------------------------------------------------------ */
 
-size_t exf_moe_blocks_of(const exf_span *span)
-{
-    return ((size_t)span->n_tokens + EXF_MOE_BLOCK - 1) / EXF_MOE_BLOCK;
-}
-
-size_t exf_moe_blocks(const exf_batch *batch)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < batch->n_sequences; i++) n += exf_moe_blocks_of(&batch->span[i]);
-    return n;
-}
-
 size_t exf_sequence_of(const exf_batch *batch, size_t from, size_t row)
 {
     size_t end = batch->n_sequences;

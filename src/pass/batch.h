@@ -33,9 +33,6 @@ typedef struct {
 /* The most tokens of a block.  A block lies within one sequence and begins at a multiple of this in it. */
 enum { EXF_MOE_BLOCK = 1024 };
 
-/* Return how many blocks a sequence, or a batch, has. */
-size_t exf_moe_blocks_of(const exf_span *span);
-size_t exf_moe_blocks(const exf_batch *batch);
 /* Returns the sequence of a row, the last one that begins at or before it, which is `from` or one after it. */
 size_t exf_sequence_of(const exf_batch *batch, size_t from, size_t row);
 /* Returns the row after the last token of a call that begins at `row`, in sequence `sequence`, and takes at most `most` of

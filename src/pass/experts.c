@@ -1,5 +1,5 @@
-/* experts.c - runs the experts of a layer: cuts the group's tokens into blocks, and computes a block from its input, normed hidden
- * states of the pass or recorded ones; see experts.h. */
+/* experts.c - runs the experts of a layer: cuts the group's tokens into blocks, and computes a block from its normed hidden
+ * states; see experts.h. */
 #include "pass/experts.h"
 
 #include "base/err.h"
@@ -25,9 +25,9 @@ static int skips_slots(const exf_moe_layer *l)
 }
 
 /* Returns 1 if the sum of a block adds to the hidden states: in the last sweep, where there is one residual stream. */
-static int sums_hidden(const exf_moe_layer *l, const float *hidden)
+static int sums_hidden(const exf_moe_layer *l)
 {
-    return hidden && l->last && l->model->arch.residual.streams == 1 && !l->model->arch.residual.normed;
+    return l->last && l->model->arch.residual.streams == 1 && !l->model->arch.residual.normed;
 }
 
 /* Computes the block output and, with one residual stream, adds it to the hidden states; `begun`:
@@ -52,7 +52,7 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
         c.shared_weights = l->moe_index >= 0 && l->weights->w[EXF_W_SHARED_SWITCH] ? m->shared_weights : NULL;
     }
     c.block = m->block;
-    if (sums_hidden(l, hidden)) c.hidden = hidden;
+    if (sums_hidden(l)) c.hidden = hidden;
     if (c.hidden && w->b->gpu) c.least = l->not_finite;
     c.base = row * (size_t)c.d_model;
     w->b->moe_sum(w->q, &c);
@@ -102,7 +102,7 @@ out:
     return rc;
 }
 
-/* ---- the input: hidden states of the pass ----------------------------------------------------------------- */
+/* ---- the input ----------------------------------------------------------------- */
 
 /* Norms the block's hidden states, from `row` of the run on, into m->x and m->input. */
 static void norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, size_t row, int n)
@@ -121,137 +121,6 @@ static void norm_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_a
         w->b->rmsnorm(w->q, m->input, a->d_model, u, a->d_model, norm, n, a->d_model, a->norm_eps);
 }
 
-/* ---- the input: sending recorded rows to a GPU -------------------------------------------------------------------- */
-
-enum { READ_ROWS = 512 }; /* rows that a thread reads at a time */
-
-uint64_t exf_recorded_stage_bytes(size_t rows, size_t width)
-{
-    return 2 * (uint64_t)rows * width * sizeof(float);
-}
-
-exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width,
-                                 int threads, exf_err *err)
-{
-    exf_code rc;
-    *s = (exf_recorded_stage){.b = b, .width = width, .threads = threads > 0 ? threads : exf_default_threads()};
-    EXF_TRY(b->open(&s->q, compute, err));
-    for (int i = 0; i < 2; i++) {
-        EXF_TRY(b->gpu->alloc_staging(&s->host[i], rows * width * sizeof(float), "recorded hidden states", err));
-        EXF_TRY(b->alloc(&s->device[i], rows * width, sizeof(float), "recorded hidden states", err));
-    }
-out:
-    return rc;
-}
-
-void exf_recorded_stage_close(exf_recorded_stage *s)
-{
-    if (!s->b) return;
-    s->b->close(s->q); /* waits for its uploads */
-    for (int i = 0; i < 2; i++) {
-        s->b->gpu->free_staging(s->host[i]);
-        s->b->free(s->device[i]);
-    }
-    memset(s, 0, sizeof *s);
-}
-
-/* Rows of one block, read in parts. */
-typedef struct {
-    const exf_recorded *r;
-    int layer;
-    size_t row, n, width;
-    float *to;
-} reading;
-
-static exf_code read_part(const reading *k, size_t i, exf_err *err)
-{
-    size_t at = i * READ_ROWS, n = k->n - at < READ_ROWS ? k->n - at : READ_ROWS;
-    return k->r->input(k->r->self, k->layer, k->row + at, n, k->to + at * k->width, err);
-}
-
-/* Sends rows [row, row + n) of the layer to *out in GPU memory.  Work may read them that is queued on q after this call and
- * before the next one. */
-static exf_code send_rows(exf_recorded_stage *s, const exf_recorded *r, int layer, size_t row, size_t n, exf_queue *q,
-                          float **out, exf_err *err)
-{
-    size_t buffer = s->n_blocks++ % 2, parts = (n + READ_ROWS - 1) / READ_ROWS;
-    exf_loop loop = EXF_LOOP;
-    reading k = {r, layer, row, n, s->width, s->host[buffer]};
-    exf_code rc;
-    EXF_TRY(s->b->finish(s->q, err)); /* the upload before the last has left this buffer */
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(parts, s->threads))
-    for (size_t i = 0; i < parts; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && read_part(&k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    EXF_TRY(exf_loop_end(&loop, err));
-    s->b->upload(s->q, s->device[buffer], s->host[buffer], n * s->width * sizeof(float));
-    s->b->gpu->wait_for(q, s->q);
-    s->b->gpu->wait_for(s->q, q); /* the next upload waits for work queued so far, which read the other buffer */
-    *out = s->device[buffer];
-out:
-    return rc;
-}
-
-/* ---- the input: recorded hidden states -------------------------------------------------------------------- */
-
-/* Rows of one product of the router: a fixed number, since a matrix library's sums depend on the rows of a call, and a block's
- * size depends on the free memory. */
-enum { ROUTER_ROWS = 512 };
-
-/* Computes the routes of the n rows at `row` from their recorded input. */
-static void run_router(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n)
-{
-    const exf_architecture *a = &l->model->arch;
-    for (int at = 0; at < n; at += ROUTER_ROWS) {
-        size_t first = row + (size_t)at, slot = first * (size_t)a->top_k;
-        exf_matrix input = exf_f32(m->input + (size_t)at * (size_t)a->d_model);
-        const int32_t *tokens = l->tokens ? l->tokens + first : NULL;
-        int rows = n - at < ROUTER_ROWS ? n - at : ROUTER_ROWS;
-        exf_routing_run(w, l->routes->ids_device + slot, l->routes->weights_device + slot, input, tokens, rows, a, l->weights, NULL,
-                        m->logits);
-    }
-}
-
-/* Reads the routes of the rows if they are recorded; else runs the router. */
-static exf_code route_rows(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n, exf_err *err)
-{
-    const exf_recorded *r = l->recorded;
-    size_t k = (size_t)l->model->arch.top_k, slot = row * k;
-    exf_code rc;
-    if (r->has_routes[l->layer]) {
-        EXF_TRY(r->routes(r->self, l->layer, row, (size_t)n, l->routes->ids + slot, l->routes->weights + slot, err));
-        exf_route_set_send_part(l->routes, slot, (size_t)n * k, w->q);
-        return EXF_OK;
-    }
-    run_router(l, w, m, row, n);
-    rc = exf_moe_wants_host_routes(l) ? exf_route_set_fetch(l->routes, slot, (size_t)n * k, w->q, err) : EXF_OK;
-out:
-    return rc;
-}
-
-/* Fills m->input and m->x from the recording, and computes the routes if they are not recorded. */
-static exf_code recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n, exf_err *err)
-{
-    const exf_recorded *r = l->recorded;
-    int h = l->model->arch.d_model;
-    double start = exf_clock();
-    exf_code rc;
-    exf_stage_begin(w->clock, w->q);
-    if (l->stage)
-        EXF_TRY(send_rows(l->stage, r, l->layer, row, (size_t)n, w->q, &m->input, err));
-    else
-        EXF_TRY(r->input(r->self, l->layer, row, (size_t)n, m->input, err));
-    if (m->x.number == EXF_NUMBER_F32) m->x = exf_f32(m->input);
-    if (m->x.number == EXF_NUMBER_BF16) w->b->gpu->round_rows(w->q, exf_moe_data(m->x), h, m->input, h, n, h);
-    EXF_TRY(route_rows(l, w, m, row, n, err));
-    exf_stage_end(w->clock, w->q, &w->times.router, l->work, 0);
-    EXF_TRY(exf_moe_wait_if_timed(l, w, err));
-    exf_add_time(w, &w->times.router, exf_clock() - start);
-out:
-    return rc;
-}
-
 /* ---- a block ------------------------------------------------------------------------------ */
 
 static double parts_waited(const exf_moe_layer *l)
@@ -265,22 +134,21 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_workspace *w = &l->space[worker];
     const exf_architecture *a = &l->model->arch;
     exf_moe_view view = {l->routes, l->router_routes, sequence, row, n, worker};
-    float *hidden = l->recorded ? NULL : exf_moe_rows(l, row);
+    float *hidden = exf_moe_rows(l, row);
     exf_arena arena = {w->floats, 0};
     exf_moe_arrays m;
     double start = exf_clock(), waited = parts_waited(l), router = w->times.router, computed, shown;
     exf_code rc = EXF_OK;
     exf_moe_carve(&m, &arena, w->b, w->compute, a, n, &l->needs);
-    if (l->recorded) EXF_TRY(recorded_input(l, w, &m, row, n, err));
     exf_stage_begin(w->clock, w->q);
-    if (!l->recorded) norm_input(l, w, &m, hidden, row, n);
+    norm_input(l, w, &m, hidden, row, n);
     if (l->moe_index >= 0) EXF_TRY(run_routed(l, &view, &m, err));
     exf_moe_run_shared(l, w, &m, hidden, n);
     sum_block(l, w, &m, hidden, row, n, l->moe_index >= 0 && needs_routed_sum_first(l));
     exf_stage_end(w->clock, w->q, &w->times.experts, l->work, n);
     if (w->clock) w->times.experts -= parts_waited(l) - waited; /* the GPU waited for weights */
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
-    if (hidden && l->last && a->residual.streams > 1)
+    if (l->last && a->residual.streams > 1)
         exf_residual_update(w->b, w->q, a, hidden, m.block, n, exf_moe_mixing(l, row));
     computed = exf_clock();
     exf_stage_begin(w->clock, w->q);
@@ -288,8 +156,8 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_stage_end(w->clock, w->q, &w->times.observe, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
-    if (l->last && !(w->b->gpu && sums_hidden(l, hidden)))
-        EXF_TRY(exf_moe_watch_finite(l, w, row, n, hidden ? hidden : m.block, err));
+    if (l->last && !(w->b->gpu && sums_hidden(l)))
+        EXF_TRY(exf_moe_watch_finite(l, w, row, n, hidden, err));
     exf_add_time(w, &w->times.observe, shown - computed);
     exf_add_time(w, &w->times.experts,
                  computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown));
@@ -299,54 +167,23 @@ out:
 
 /* ---- a group's tokens, cut into blocks -------------------------------------------------------------- */
 
-/* Runs the block of the sequence that begins at position `at`. */
-static exf_code run_block_at(const exf_moe_layer *l, size_t sequence, int at, int worker, exf_err *err)
-{
-    const exf_span *span = &l->batch->span[sequence];
-    int left = span->n_tokens - at, n = left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK;
-    exf_code rc = run_block(l, worker, sequence, span->offset + (size_t)at, n, err);
-    exf_progress_add(n);
-    return rc;
-}
-
 static exf_code run_sequence(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
 {
-    int n = l->batch->span[sequence].n_tokens;
+    const exf_span *span = &l->batch->span[sequence];
     exf_code rc = EXF_OK;
-    for (int at = 0; rc == EXF_OK && at < n; at += EXF_MOE_BLOCK) rc = run_block_at(l, sequence, at, worker, err);
+    for (int at = 0; rc == EXF_OK && at < span->n_tokens; at += EXF_MOE_BLOCK) {
+        int left = span->n_tokens - at, n = left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK;
+        rc = run_block(l, worker, sequence, span->offset + (size_t)at, n, err);
+        exf_progress_add(n);
+    }
     return rc;
-}
-
-/* Runs the i-th block; blocks are numbered over all sequences. */
-static exf_code run_numbered_block(const exf_moe_layer *l, size_t i, int worker, exf_err *err)
-{
-    size_t sequence = 0, blocks;
-    while (i >= (blocks = exf_moe_blocks_of(&l->batch->span[sequence]))) {
-        i -= blocks;
-        sequence++;
-    }
-    return run_block_at(l, sequence, (int)i * EXF_MOE_BLOCK, worker, err);
-}
-
-/* Runs the blocks of recorded rows, which need no order. */
-static exf_code run_numbered_blocks(const exf_moe_layer *l, exf_err *err)
-{
-    size_t n = exf_moe_blocks(l->batch);
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, l->n_workers))
-    for (size_t i = 0; i < n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && run_numbered_block(l, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
 }
 
 exf_code exf_moe_run(exf_moe_layer *l, exf_err *err)
 {
     size_t sequence = l->group.first, end = l->group.row + l->group.n_rows, last;
     exf_code rc = EXF_OK;
-    if (!l->space[0].b->gpu)
-        return l->recorded ? run_numbered_blocks(l, err) : exf_moe_each_sequence(l, run_sequence, err);
+    if (!l->space[0].b->gpu) return exf_moe_each_sequence(l, run_sequence, err);
     for (size_t row = l->group.row; row < end; row = last) {
         EXF_TRY(exf_stop_check(err));
         sequence = exf_sequence_of(l->batch, sequence, row);

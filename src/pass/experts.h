@@ -1,22 +1,21 @@
 /* experts.h - the feed-forward half of one decoder layer for one lane: the MoE block,
  * or the dense feed-forward network of a layer without experts.
  *
- *   x      = norm(hidden)                        or recorded hidden states
+ *   x      = norm(hidden)
  *   routed = sum of weight * expert(x)           by the lane's routes
  *   routed += correction                         of the lane's rewriter
  *   block  = routed + shared experts(x)
  *   hidden = hidden + block                      (several residual streams: hyper-connections)
  *
- * With residual.normed (all layers have experts beside shared ones, and no rows are recorded):
+ * With residual.normed (all layers have experts beside shared ones):
  *   block  = norm(norm(routed) + norm(shared(norm(hidden))))
  *   hidden = (hidden + block) * the layer's scale
  * each norm with weights of its own; x and routed, which hooks see and tables are made of, are as above.
  *
- * One implementation serves every caller: calibration, all lanes of a validation with their probes, common input, replays;
+ * One implementation serves every caller: calibration, all lanes of a validation with their probes, common input;
  * float32 and bfloat16.  The backends differ only in how the tokens of a run are cut into calls of the block:
  *
- *   CPU    workers run in parallel; a worker takes a sequence and runs it in blocks of EXF_MOE_BLOCK tokens (in a replay,
- *          where no mixer needs whole sequences, a worker takes a block)
+ *   CPU    workers run in parallel; a worker takes a sequence and runs it in blocks of EXF_MOE_BLOCK tokens
  *   GPU    one worker takes many tokens at a time, whichever sequences they belong to, and the host does not wait
  *
  * The cut changes no result: on a GPU a row's bits depend on that row alone, and on the CPU, where OpenBLAS chooses a kernel
@@ -39,9 +38,7 @@ typedef struct {
     int block;  /* 1: the block output alone */
     int input;  /* 1: the normed hidden states in float32, even if experts read bfloat16 */
     int probes; /* 1: outputs of other lanes' routes */
-    int logits; /* 1: router logits, because the block routes its tokens itself (replay) */
     int shown;  /* 1: expert outputs in float32 for observers in host memory, where experts give bfloat16 */
-    int sent;   /* 1: the normed hidden states lie in the buffers of an exf_recorded_stage, not in the arena */
 } exf_moe_needs;
 
 /* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */
@@ -58,7 +55,6 @@ typedef struct {
     int32_t *probe_ids;    /* [T, K] experts that a probe has to compute */
     int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (moe.h) */
     int32_t *only;         /* [T] zeros: the ids of an only expert */
-    float *logits;          /* [T, E] */
     float *shown_outputs;  /* [min(T, EXF_MOE_BLOCK), K, H] */
     void *experts;         /* workspace of the experts operation */
 } exf_moe_arrays;
@@ -106,19 +102,6 @@ typedef struct {
     const double *waited; /* seconds that next() waited so far */
 } exf_expert_parts;
 
-/* Sends recorded rows to a GPU block after block, while the experts work on the block before: several threads read a
- * block's rows into pinned memory, from where they cross on a CUDA stream of their own into one of two buffers in GPU
- * memory, while the experts read the other. */
-typedef struct {
-    const exf_backend *b;
-    exf_queue *q;     /* of the uploads */
-    float *host[2];   /* [rows, H] pinned */
-    float *device[2]; /* [rows, H] in GPU memory */
-    size_t width;     /* H */
-    size_t n_blocks;  /* sent so far */
-    int threads;
-} exf_recorded_stage;
-
 typedef struct exf_moe_layer {
     const exf_model *model;
     const exf_batch *batch;
@@ -142,18 +125,14 @@ typedef struct exf_moe_layer {
     float *slot_logits;                 /* [T of the run, K] in GPU memory, less their token's mean; NULL: nothing reads them */
     float *mixing;                      /* [T of the run, exf_residual_mixing()] of this site, which the router's half leaves for
                                          * the block's; NULL with one residual stream */
-    const exf_recorded *recorded;       /* of a replay; else NULL */
-    exf_recorded_stage *stage;          /* sends the recorded rows to a GPU; NULL on the CPU */
     int layer, moe_index;    /* moe_index -1: dense */
     int work, common_work;   /* kinds of work of a block's tokens and of common input (forward.h), for a GPU's clock */
     int sweep, last;         /* number of the sweep; 1: this sweep is the last and updates the hidden states */
 
     exf_sequence_group group;         /* the sequences that are computed at present */
-    float *rows;             /* [group.n_rows, streams, H] their hidden states, in the backend's memory; NULL in a replay */
+    float *rows;             /* [group.n_rows, streams, H] their hidden states, in the backend's memory */
 } exf_moe_layer;
 
-/* Returns the floats of a row that the block updates or, in a replay, only computes. */
-size_t exf_moe_row_width(const exf_moe_layer *l);
 /* Returns the hidden states from a row of the run on; the row belongs to the layer's group. */
 float *exf_moe_rows(const exf_moe_layer *l, size_t row);
 /* Returns the mixing coefficients from a row of the run on; NULL with one residual stream. */
@@ -206,15 +185,6 @@ exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const ex
 /* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
                            exf_err *err) EXF_CHECKED;
-
-/* ---- recorded input (experts.c) --------------------------------------------------------------------- */
-
-/* Allocates buffers for blocks of at most `rows` rows; s is zero before, and closing a zeroed stage is allowed. */
-exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width,
-                                 int threads, exf_err *err) EXF_CHECKED;
-void exf_recorded_stage_close(exf_recorded_stage *s);
-/* Returns the bytes of GPU memory that a stage holds; it holds as many of pinned memory. */
-uint64_t exf_recorded_stage_bytes(size_t rows, size_t width);
 
 /* ---- common input (experts_common_input.c) --------------------------------------------------------- */
 

@@ -7,11 +7,6 @@
 
 #include <omp.h>
 
-size_t exf_moe_row_width(const exf_moe_layer *l)
-{
-    return l->recorded ? (size_t)l->model->arch.d_model : exf_row_width(&l->model->arch);
-}
-
 float *exf_moe_rows(const exf_moe_layer *l, size_t row)
 {
     return l->rows + (row - l->group.row) * exf_row_width(&l->model->arch);
@@ -43,8 +38,8 @@ exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *er
 exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err)
 {
     size_t sequence = exf_sequence_of(l->batch, 0, row);
-    return exf_fail(err, EXF_NUMERIC, "layer %d: the %s of sequence %zu at position %d is not finite", l->layer,
-                    l->recorded ? "output" : "hidden state", sequence, (int)(row - l->batch->span[sequence].offset));
+    return exf_fail(err, EXF_NUMERIC, "layer %d: the hidden state of sequence %zu at position %d is not finite", l->layer, sequence,
+                    (int)(row - l->batch->span[sequence].offset));
 }
 
 exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err)
@@ -58,7 +53,7 @@ exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf
 
 exf_code exf_moe_watch_finite(const exf_moe_layer *l, exf_workspace *w, size_t row, int n, const float *rows, exf_err *err)
 {
-    size_t width = exf_moe_row_width(l);
+    size_t width = exf_row_width(&l->model->arch);
     int64_t at;
     if (w->b->gpu) {
         w->b->gpu->watch_finite(w->q, l->not_finite, rows, (size_t)n * width, row * width);
@@ -74,7 +69,7 @@ exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err)
     uint64_t at;
     if (!w->b->gpu) return EXF_OK;
     exf_code rc = w->b->download(w->q, &at, l->not_finite, sizeof at, err);
-    return rc != EXF_OK || at == ~(uint64_t)0 ? rc : exf_moe_not_finite(l, (size_t)at / exf_moe_row_width(l), err);
+    return rc != EXF_OK || at == ~(uint64_t)0 ? rc : exf_moe_not_finite(l, (size_t)at / exf_row_width(&l->model->arch), err);
 }
 
 /* ---- the arrays of a block ------------------------------------------------------------------------ */
@@ -116,7 +111,7 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     exf_number number = exf_moe_number(compute);
     int streams = a->residual.streams > 1, normed = a->residual.normed, wide = number == EXF_NUMBER_F32;
     m->u = exf_arena_take(arena, streams || normed ? t * h : 0);
-    m->input = !needs->sent && (wide || needs->input) ? exf_arena_take(arena, t * h) : NULL;
+    m->input = wide || needs->input ? exf_arena_take(arena, t * h) : NULL;
     m->x = wide ? exf_f32(m->input) : exf_take_matrix(arena, t * h, number);
     m->outputs = exf_take_matrix(arena, t * k * h, number);
     m->shared = exf_take_matrix(arena, a->d_shared || a->d_ffn ? t * h : 0, number);
@@ -128,7 +123,6 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     m->probe_ids = exf_take_bytes(arena, sizeof(int32_t) * (needs->probes ? t * k : 0));
     m->probe_source = exf_take_bytes(arena, sizeof(int32_t) * (needs->probes ? t * k : 0));
     m->only = exf_take_bytes(arena, sizeof(int32_t) * t);
-    m->logits = exf_arena_take(arena, needs->logits ? t * (size_t)a->n_experts : 0);
     m->shown_outputs = exf_arena_take(arena, needs->shown && !wide ? shown * k * h : 0);
     m->experts = exf_take_bytes(arena, experts_bytes(b, compute, a, n_tokens));
 }

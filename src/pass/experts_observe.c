@@ -38,7 +38,7 @@ static exf_moe_block block_of(const exf_moe_layer *l, const exf_moe_view *v, int
     exf_moe_block b = {
         .batch = l->batch, .layer = l->layer, .moe_index = l->moe_index, .sweep = l->sweep, .row = v->row, .n_tokens = v->n,
         .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .worker = v->worker,
-        .stream_width = (int)exf_moe_row_width(l),
+        .stream_width = (int)exf_row_width(&l->model->arch),
     };
     b.router_ids = (on_device ? v->router_routes->ids_device : v->router_routes->ids) + at;
     b.router_weights = (on_device ? v->router_routes->weights_device : v->router_routes->weights) + at;

@@ -1,4 +1,4 @@
-/* footprint.c - plans what a pass or a replay keeps in memory: the fastest plan that fits a GPU; the sum on the CPU. */
+/* footprint.c - plans what a pass keeps in memory: the fastest plan that fits a GPU; the sum on the CPU. */
 #include "pass/forward_internal.h"
 
 /* ---- a workspace: as large as the functions that carve arrays from it say --------------------------- */
@@ -90,11 +90,8 @@ typedef struct {
 /* The settings of a pass, from the fastest to the smallest.  Hidden states move to the host before blocks shrink so far
  * that products wait for weights to be read from GPU memory.  The second weight slot is given up late, since reading and
  * computing a layer then no longer overlap. */
-static const setting pass_settings[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512},
+static const setting settings[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512},
                                         {1, 0, 2048, 512}};
-/* A replay has no hidden states: two slots if they fit with any size of block, and then the largest blocks. */
-static const setting replay_settings[] = {{2, 0, 16384, 512}, {1, 0, 16384, 512}};
-
 /* Bytes of a CUDA stream that no size function counts: rounded operands and workspaces of the matrix library. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
 
@@ -110,7 +107,6 @@ typedef struct {
     const exf_demand *d;
     exf_moe_needs needs;
     exf_weight_loader_options loader;
-    int replay;     /* 1: recorded rows are sent block by block, in place of hidden states and mixers */
     int queues;     /* CUDA streams wanted for the mixers */
     uint64_t fixed; /* device bytes that are the same in every plan */
     uint64_t slot;  /* bytes of one slot that holds a whole layer */
@@ -131,11 +127,11 @@ static void count_fixed(plan_inputs *w)
     uint64_t slot_logits = w->d->slot_logits ? (uint64_t)a->top_k : 0;
     uint64_t all_logits = (uint64_t)w->d->device_logits * (uint64_t)a->n_experts;
     uint64_t logits = sizeof(float) * n_tokens * (slot_logits + all_logits);
-    uint64_t mixing = w->replay ? 0 : sizeof(float) * n_tokens * (uint64_t)exf_residual_mixing(a);
+    uint64_t mixing = sizeof(float) * n_tokens * (uint64_t)exf_residual_mixing(a);
     uint64_t scores = w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0;
-    w->fixed = routes + tokens + (w->replay ? 0 : rotary) + mixing + scores + logits + queue_bytes + w->d->observers +
+    w->fixed = routes + tokens + rotary + mixing + scores + logits + queue_bytes + w->d->observers +
                exf_weight_loader_device_bytes(w->m);
-    w->fixed_host = routes + (w->replay ? tokens : 0) + exf_demand_logits_bytes(w->d, n_tokens, a->n_experts) +
+    w->fixed_host = routes + exf_demand_logits_bytes(w->d, n_tokens, a->n_experts) +
                     exf_weight_loader_host_bytes(w->m, &w->loader);
     w->slot = exf_weight_loader_slot_bytes(w->m, w->compute, &w->loader);
 }
@@ -151,14 +147,10 @@ static exf_pass_plan plan_of(const plan_inputs *w, const exf_weight_loader_optio
                        .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
     if (2 * p.window >= batch->n_tokens * lanes) p.window = 0; /* the two buffers would be as large as the hidden states */
     p.block_tokens = batch->n_tokens < (size_t)tokens ? (int)batch->n_tokens : tokens;
-    p.floats = w->replay ? exf_moe_arrays_floats(w->b, w->compute, a, p.block_tokens, &w->needs)
-                         : exf_workspace_floats(w->b, w->compute, a, batch->max_tokens, p.block_tokens, w->d);
+    p.floats = exf_workspace_floats(w->b, w->compute, a, batch->max_tokens, p.block_tokens, w->d);
     p.mirror = exf_mirror_floats(w->b, a, p.block_tokens, w->d);
-    uint64_t sent = w->replay ? exf_recorded_stage_bytes((size_t)p.block_tokens, (size_t)a->d_model) : 0;
-    p.bytes = w->fixed + weights + (w->replay ? sent : exf_hidden_bytes(batch, width, lanes, p.window)) +
-              exf_workspace_bytes(a, p.floats);
-    p.host_bytes = w->fixed_host + (w->replay ? sent : exf_hidden_host_bytes(batch, width, lanes, p.window)) +
-                   sizeof(float) * p.mirror;
+    p.bytes = w->fixed + weights + exf_hidden_bytes(batch, width, lanes, p.window) + exf_workspace_bytes(a, p.floats);
+    p.host_bytes = w->fixed_host + exf_hidden_host_bytes(batch, width, lanes, p.window) + sizeof(float) * p.mirror;
     return p;
 }
 
@@ -166,8 +158,8 @@ static exf_pass_plan plan_of(const plan_inputs *w, const exf_weight_loader_optio
  * else returns 0 and writes the smallest to *least. */
 static int search_whole(const plan_inputs *w, uint64_t most, exf_pass_plan *found, exf_pass_plan *least)
 {
-    const setting *s = w->replay ? replay_settings : pass_settings;
-    size_t n = w->replay ? sizeof replay_settings / sizeof *s : sizeof pass_settings / sizeof *s;
+    const setting *s = settings;
+    size_t n = sizeof settings / sizeof *s;
     for (size_t i = 0; i < n; i++)
         for (int tokens = s[i].most; tokens >= s[i].least; tokens /= 2) {
             exf_weight_loader_options loader = w->loader;
@@ -204,7 +196,7 @@ static void search_parts(const plan_inputs *w, uint64_t most, int n_parts, int n
 /* Returns 1 if the pass may load experts in parts.  Each block then runs the parts in one order, once per sweep. */
 static int may_part(const plan_inputs *w)
 {
-    return !w->replay && w->d->lanes == 1 && !w->d->common_input && w->m->arch.n_experts > 1;
+    return w->d->lanes == 1 && !w->d->common_input && w->m->arch.n_experts > 1;
 }
 
 /* Writes the fastest plan within `most` bytes to *found and returns 1; else returns 0 and writes the
@@ -251,17 +243,12 @@ static void plan_cpu(exf_pass_plan *plan, const plan_inputs *w, int n_workers)
     const exf_architecture *a = &w->m->arch;
     const exf_batch *batch = w->batch;
     const exf_demand *d = w->d;
-    size_t table = exf_model_count(w->m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(w->m), weights = layer;
+    size_t table = exf_model_count(w->m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(w->m);
+    size_t weights = d->head ? layer + table : layer > table ? layer : table;
     int tokens = exf_host_block(batch->max_tokens);
     *plan = (exf_pass_plan){.loader = w->loader, .needs = w->needs, .n_queues = n_workers, .block_tokens = tokens, .reads = 1};
-    if (w->replay) {
-        plan->floats = exf_moe_arrays_floats(w->b, w->compute, a, tokens, &w->needs);
-    } else {
-        plan->floats = exf_workspace_floats(w->b, w->compute, a, batch->max_tokens, tokens, d);
-        weights = d->head ? layer + table : layer > table ? layer : table;
-        plan->host_bytes = exf_hidden_bytes(batch, exf_row_width(a), d->lanes, 0);
-    }
-    plan->host_bytes += sizeof(float) * (uint64_t)weights +
+    plan->floats = exf_workspace_floats(w->b, w->compute, a, batch->max_tokens, tokens, d);
+    plan->host_bytes = exf_hidden_bytes(batch, exf_row_width(a), d->lanes, 0) + sizeof(float) * (uint64_t)weights +
                         exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_demand_route_sets(d) +
                         exf_demand_logits_bytes(d, batch->n_tokens, a->n_experts) +
                         (uint64_t)n_workers * exf_workspace_bytes(a, plan->floats);
@@ -280,27 +267,19 @@ static exf_code check_shared_choices(const exf_model *m, const exf_batch *batch,
 }
 
 exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                            const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err)
+                            const exf_demand *d, int n_layers, exf_err *err)
 {
     const exf_backend *b = exf_backend_of(o);
-    if (m->arch.residual.normed && recorded)
-        return exf_fail(err, EXF_MODEL, "%s: layers of a %s are not run from recorded hidden states, since their router and dense "
-                        "network read others; give texts in place of the capture", m->config_path, m->family->name);
-    size_t queues = recorded ? 1 : o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
+    size_t queues = o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     plan_inputs w = {.b = b, .compute = (exf_compute)o->compute, .m = m, .batch = batch, .d = d,
-                     .needs = exf_moe_needs_of(b, &m->arch, d), .replay = recorded != NULL,
+                     .needs = exf_moe_needs_of(b, &m->arch, d),
                      .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
                      .loader = {.n_readers = o->readers, .first_layer = exf_pass_layers_done(o), .n_layers = n_layers,
-                                .head = d->head, .chosen = recorded ? recorded->has_input : NULL}};
-    exf_code rc = recorded ? EXF_OK : check_shared_choices(m, batch, err);
+                                .head = d->head}};
+    exf_code rc = check_shared_choices(m, batch, err);
     if (rc != EXF_OK) return rc;
-    if (recorded) {
-        w.needs.input = w.needs.logits = w.needs.block = 1;
-        w.needs.sent = b->gpu != NULL;
-    }
     if (!b->gpu) {
-        int threads = o->threads;
-        plan_cpu(plan, &w, recorded ? exf_replay_workers(b, batch, threads) : exf_forward_workers(b, batch, threads));
+        plan_cpu(plan, &w, exf_forward_workers(b, batch, o->threads));
         return EXF_OK;
     }
     count_fixed(&w);
@@ -309,35 +288,14 @@ exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, c
 
 /* ---- what callers ask for ---------------------------------------------------------------------- */
 
-exf_demand exf_replay_demand(const exf_observer *observer, const exf_backend *b)
-{
-    exf_lane lane = {.observer = observer};
-    exf_demand d = exf_demand_of(&lane, 1, b);
-    d.head = d.scored = 0; /* logits are never observed */
-    return d;
-}
-
-static exf_code footprint_of(exf_forward_footprint *f, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                             const exf_demand *d, const exf_recorded *recorded, exf_err *err)
+exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
+                            const exf_batch *batch, const exf_demand *d, exf_err *err)
 {
     exf_pass_plan plan;
     exf_code rc;
     *f = (exf_forward_footprint){.reads = 1};
-    EXF_TRY(exf_pass_plan_make(&plan, o, m, batch, d, recorded, m->arch.n_layers, err));
+    EXF_TRY(exf_pass_plan_make(&plan, options, m, batch, d, m->arch.n_layers, err));
     *f = (exf_forward_footprint){.device = plan.bytes, .host = plan.host_bytes, .window = plan.window, .reads = plan.reads};
 out:
     return rc;
-}
-
-exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
-                            const exf_batch *batch, const exf_demand *d, exf_err *err)
-{
-    return footprint_of(f, options, m, batch, d, NULL, err);
-}
-
-exf_code exf_replay_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
-                           const exf_recorded *recorded, const exf_observer *observer, exf_err *err)
-{
-    exf_demand d = exf_replay_demand(observer, exf_backend_of(options));
-    return footprint_of(f, options, m, batch, &d, recorded, err);
 }

@@ -102,25 +102,21 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     exf_code rc;
     p->weights_now.b = b;
     if (b->gpu) b->gpu->memory_reset_peak();
-    EXF_TRY(exf_pass_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->recorded, p->n_layers, err));
+    EXF_TRY(exf_pass_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
     p->n_spaces = plan.n_queues;
     p->block_tokens = plan.block_tokens;
     p->needs = plan.needs;
     EXF_TRY(exf_pass_open_weights(p, &plan, err));
     EXF_TRY(open_workspaces(p, &plan, err));
-    if (!p->recorded)
-        EXF_TRY(exf_hidden_open(&p->hidden, b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
-    else if (b->gpu)
-        EXF_TRY(exf_recorded_stage_open(&p->stage, b, p->compute, (size_t)plan.block_tokens, (size_t)a->d_model,
-                                        p->options->threads, err));
-    size_t mixing = p->recorded ? 0 : (size_t)exf_residual_mixing(a) * sizeof *p->mixing;
+    EXF_TRY(exf_hidden_open(&p->hidden, b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
+    size_t mixing = (size_t)exf_residual_mixing(a) * sizeof *p->mixing;
     if (mixing) EXF_TRY(b->alloc(&p->mixing, p->batch->n_tokens, mixing, "residual streams", err));
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_router(p, err));
     EXF_TRY(open_tokens(p, err));
     if (b->gpu) EXF_TRY(exf_moe_not_finite_new(&p->not_finite, b, p->space[0].q, err));
     if (b->gpu) EXF_TRY(b->alloc(&p->slots_run, 1, sizeof *p->slots_run, "slots that ran", err));
-    if (!p->recorded) EXF_TRY(exf_rope_tables_new(&p->rope_tables, b, p->space[0].q, a, p->batch->max_tokens, err));
+    EXF_TRY(exf_rope_tables_new(&p->rope_tables, b, p->space[0].q, a, p->batch->max_tokens, err));
     for (size_t i = 0; i < p->n_lanes; i++) {
         const exf_observer *o = exf_lane_observer(&p->lanes[i]);
         const exf_rewriter *r = p->lanes[i].rewriter;
@@ -167,7 +163,6 @@ static void close_pass(exf_pass *p)
     uint64_t now;
     if (p->b->gpu) p->b->gpu->memory(&now, &p->report->device_bytes);
     exf_pass_close_weights(p);
-    exf_recorded_stage_close(&p->stage);
     exf_rope_tables_free(&p->rope_tables, p->b);
     exf_hidden_close(&p->hidden);
     for (size_t i = 0; p->probe_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_routes[i]);
@@ -195,14 +190,6 @@ static void close_pass(exf_pass *p)
 
 /* ---- layers ----------------------------------------------------------------------------- */
 
-/* Refuses a recorded layer that cannot be replayed. */
-static exf_code check_recorded(const exf_pass *p, int layer, exf_err *err)
-{
-    if (!p->model->arch.is_moe[layer]) return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", layer);
-    if (p->batch->ids || p->recorded->has_routes[layer] || !exf_model_copies(p->model, EXF_W_ROUTER_TABLE, layer)) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too", layer);
-}
-
 static uint64_t routed_bytes(const exf_model *m, int layer)
 {
     return exf_model_role_bytes(m, EXF_W_EXPERT_GATE, layer) + exf_model_role_bytes(m, EXF_W_EXPERT_UP, layer) +
@@ -214,7 +201,6 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     double start = exf_clock(), waited = exf_pass_waited(p);
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
-    if (p->recorded) EXF_TRY(check_recorded(p, layer, err));
     EXF_TRY(exf_pass_weights(p, layer, err));
     progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
     if (p->reads > 1) progress->weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, layer);
@@ -235,12 +221,11 @@ out:
     return rc;
 }
 
-/* Runs the layers that no resume point has done; of a replay those that are recorded.  The progress shows `listed`
- * layers. */
-static exf_code run_layers(exf_pass *p, int listed, exf_err *err)
+/* Runs the layers that no resume point has done. */
+static exf_code run_layers(exf_pass *p, exf_err *err)
 {
     exf_ranks *ranks = p->options->ranks;
-    int moe_index = 0, first = exf_pass_layers_done(p->options), done = first;
+    int moe_index = 0, first = exf_pass_layers_done(p->options);
     exf_code rc = EXF_OK;
     for (int l = 0; l < first; l++) moe_index += p->model->arch.is_moe[l];
     exf_stop_defer(p->options->resume && exf_resume_saves(p->options->resume));
@@ -248,11 +233,9 @@ static exf_code run_layers(exf_pass *p, int listed, exf_err *err)
     if (ranks) rc = exf_pass_votes_begin(p, first, err);
     for (int l = first; rc == EXF_OK && l < p->n_layers; l++) {
         int is_moe = p->model->arch.is_moe[l];
-        if (!p->recorded || p->recorded->has_input[l]) {
-            exf_progress progress = {.layer = l, .n_layers = listed, .done = ++done, .tokens = exf_pass_run_tokens(p),
-                                     .n_experts = is_moe ? p->model->arch.n_experts : 0};
-            rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
-        }
+        exf_progress progress = {.layer = l, .n_layers = p->n_layers, .done = l + 1, .tokens = exf_pass_run_tokens(p),
+                                 .n_experts = is_moe ? p->model->arch.n_experts : 0};
+        rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
         moe_index += is_moe;
         if (rc == EXF_OK) rc = exf_pass_save(p, l + 1, err);
     }
@@ -280,8 +263,8 @@ static exf_code start_hidden(exf_pass *p, exf_err *err)
     return rc == EXF_OK && p->model->identity ? exf_weight_identity_settle(p->model->identity, EXF_PART_EMBEDDING, err) : rc;
 }
 
-/* Runs the pass from start to end; the progress shows `listed` layers. */
-static exf_code run_pass(exf_pass *p, int listed, exf_err *err)
+/* Runs the pass from start to end. */
+static exf_code run_pass(exf_pass *p, exf_err *err)
 {
     exf_forward_report *report = p->report;
     exf_ranks *ranks = p->options->ranks;
@@ -290,16 +273,16 @@ static exf_code run_pass(exf_pass *p, int listed, exf_err *err)
     report->workers = p->n_workers;
     const exf_eta *then = p->options->then;
     for (int k = 0; then && k < EXF_ETA_KINDS; k++) report->work.kind[k].after = then->kind[k].planned;
-    exf_progress_begin(p->options->sample ? "" : then ? "pilot layer" : "layer", listed, &report->work, EXF_WORK_READ);
+    exf_progress_begin(p->options->sample ? "" : then ? "pilot layer" : "layer", p->n_layers, &report->work, EXF_WORK_READ);
     EXF_TRY(exf_blas_reserve_cpu(p->n_workers, err));
     EXF_TRY(open_pass(p, err));
     report->open = exf_clock() - start;
-    if (!p->recorded) EXF_TRY(start_hidden(p, err));
-    EXF_TRY(run_layers(p, listed, err));
+    EXF_TRY(start_hidden(p, err));
+    EXF_TRY(run_layers(p, err));
     if (p->demand.head) EXF_TRY(exf_head_step(p, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
     EXF_TRY(add_slots_run(p, err));
-    if (!p->recorded) EXF_TRY(exf_model_pass_done(p->model, err));
+    EXF_TRY(exf_model_pass_done(p->model, err));
 out:
     if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);
     exf_progress_end();
@@ -334,18 +317,5 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     p.demand.head = p.demand.head && (options->sample || p.n_layers == all);
     *report = (exf_forward_report){.on_gpu = b->gpu != NULL,
                                    .work = exf_work_of_pass(m, batch, &p.demand, exf_pass_layers_done(options), p.n_layers)};
-    return run_pass(&p, p.n_layers, err);
-}
-
-exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, const exf_observer *observer,
-                    const exf_forward_options *options, exf_forward_report *report, exf_err *err)
-{
-    const exf_backend *b = exf_backend_of(options);
-    exf_lane lane = {.observer = observer};
-    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .options = options,
-                  .recorded = recorded, .lanes = &lane, .n_lanes = 1, .report = report,
-                  .n_workers = exf_replay_workers(b, batch, options->threads), .demand = exf_replay_demand(observer, b),
-                  .n_layers = m->arch.n_layers};
-    *report = (exf_forward_report){.work = exf_work_of_replay(m, batch, recorded->has_input)};
-    return run_pass(&p, (int)report->work.kind[EXF_WORK_REST].planned, err);
+    return run_pass(&p, err);
 }

@@ -1,19 +1,13 @@
-/* forward.h - the layer-major streaming forward pass, and a replay, which is a pass without mixers.
+/* forward.h - the layer-major streaming forward pass.
  *
- *   pass:    tokens -> embed -> [ norm, mixer, norm, router ->(rewriter)-> experts ->(observer) ] ... -> head ->(observer)
- *   replay:  recorded input -> [ router, unless routes are recorded too -> experts ->(observer) ] of each recorded layer
+ *   tokens -> embed -> [ norm, mixer, norm, router ->(rewriter)-> experts ->(observer) ] ... -> head ->(observer)
  *
  * The pass reads one layer's weights, runs every token of the run through that layer, then goes on to the next: each weight
  * byte is read once, and memory is one layer plus the hidden states, whatever the model's size.  It calls the two hooks of
  * its lanes (hooks.h), which share one reading of the weights.
  *
- * A replay runs on hidden states that another program recorded: a serving engine, or a model whose attention this program
- * lacks.  No layer reads another layer's result, so any layers can be replayed, and only routers and experts of the
- * checkpoint are needed (EXF_MODEL_EXPERTS).
- *
- * Reproducible: the arithmetic of one sequence (in a replay on the CPU: of a block of a sequence) runs on one thread and never
- * depends on the other sequences of the run, so any thread count and any split of the sequences over runs gives the same
- * bits. */
+ * Reproducible: the arithmetic of one sequence runs on one thread and never depends on the other sequences of the run, so any
+ * thread count and any split of the sequences over runs gives the same bits. */
 #ifndef EXF_PASS_FORWARD_H
 #define EXF_PASS_FORWARD_H
 #include "artifact/provenance.h"
@@ -60,15 +54,8 @@ typedef struct {
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
                      const exf_forward_options *options, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 
-/* Replays the recorded layers.  batch->ids may be NULL unless a hash layer has no recorded routes
- * (EXF_MODEL names it).  Logits are never observed.  Ignored are the options
- * n_layers, mixer_queues and common_input_tokens, and observer.sweeps: every layer's experts are read once. */
-exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, const exf_observer *observer,
-                    const exf_forward_options *options, exf_forward_report *report, exf_err *err) EXF_CHECKED;
-
-/* Return the number of workers: one on a GPU, else at most one per sequence of a pass, or per block of a replay. */
+/* Returns the number of workers: one on a GPU, else at most one per sequence. */
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads);
-int exf_replay_workers(const struct exf_backend *b, const exf_batch *batch, int threads);
 
 /* ---- what a pass will hold ------------------------------------------------------------------ */
 
@@ -99,12 +86,10 @@ typedef struct {
     size_t window;         /* 0: all hidden states stay in the backend's memory; else they stay in pinned host memory and
                             * at most this many tokens' are in GPU memory at a time */
 } exf_forward_footprint;
-/* Compute the footprint of a pass or a replay.  EXF_NOSPACE names the least memory that suffices if the options' limit, or the
+/* Computes the footprint of a pass.  EXF_NOSPACE names the least memory that suffices if the options' limit, or the
  * GPU's free memory, is too small. */
 exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
                             const exf_batch *batch, const exf_demand *d, exf_err *err) EXF_CHECKED;
-exf_code exf_replay_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
-                           const exf_recorded *recorded, const exf_observer *observer, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of a pass's hidden states in a resume point, at most. */
 uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch, size_t n_lanes);
 /* Returns the rows for which the head computes logits at a time: more on a GPU, so that its matrix is read less often. */
@@ -129,8 +114,6 @@ enum {
 
 /* Returns the planned units and priors of a pass over layers first .. n_layers - 1. */
 exf_eta exf_work_of_pass(const exf_model *m, const exf_batch *batch, const exf_demand *d, int first, int n_layers);
-/* Returns those of a replay of the layers for which has_input is 1. */
-exf_eta exf_work_of_replay(const exf_model *m, const exf_batch *batch, const unsigned char *has_input);
 /* Returns the number of first layers of the model in which every kind of layer occurs. */
 int exf_work_sample_layers(const exf_architecture *a);
 
@@ -139,6 +122,4 @@ double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int 
 /* Returns the floating-point operations of a whole pass, with the sweeps and common input that
  * observers ask for.  Probes, and work that lanes share, are not counted. */
 double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d);
-/* Returns the floating-point operations of n_layers layers of a replay. */
-double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n_layers);
 #endif

@@ -14,7 +14,6 @@ typedef struct {
     const exf_backend *b;
     exf_compute compute;
     const exf_forward_options *options;
-    const exf_recorded *recorded;  /* of a replay: the input of the experts, in place of embedding and mixers; else NULL */
     const exf_lane *lanes;
     size_t n_lanes;
     exf_demand demand;             /* the resources that the lanes require */
@@ -29,8 +28,7 @@ typedef struct {
     int reads;                     /* times that a layer's routed experts are read */
 
     exf_rope_tables rope_tables;
-    exf_hidden hidden;             /* hidden states of all lanes; a replay has none */
-    exf_recorded_stage stage;      /* of a replay on a GPU */
+    exf_hidden hidden;             /* hidden states of all lanes */
     float *mixing;                 /* [T, exf_residual_mixing()] of the site after the mixer (experts.h); NULL with one stream */
     int joined;                    /* 1: no router has run yet, so all lanes share the first lane's hidden states */
 
@@ -143,13 +141,10 @@ typedef struct {
     uint64_t host_bytes; /* on a GPU pinned memory and routes; on the CPU everything */
 } exf_pass_plan;
 
-/* Makes the fastest plan of a pass over n_layers layers, or of a replay (recorded not NULL), within the options'
- * max_device_memory, or within the GPU's free memory less a reserve.  EXF_NOSPACE names the least memory that suffices if
+/* Makes the fastest plan of a pass over n_layers layers within the options' max_device_memory, or within the GPU's free memory less a reserve.  EXF_NOSPACE names the least memory that suffices if
  * no plan fits. */
 exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                            const exf_demand *d, const exf_recorded *recorded, int n_layers, exf_err *err) EXF_CHECKED;
-/* Returns what the lane of a replay requires. */
-exf_demand exf_replay_demand(const exf_observer *observer, const exf_backend *b);
+                            const exf_demand *d, int n_layers, exf_err *err) EXF_CHECKED;
 
 /* ---- read.c: weights and embeddings ------------------------------------------------------------------ */
 

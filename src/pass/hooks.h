@@ -1,5 +1,4 @@
-/* hooks.h - what a pass calls: a rewriter of routes, an observer of what experts and head computed, a lane, which has both,
- * and in a replay the reader of a recording.
+/* hooks.h - what a pass calls: a rewriter of routes, an observer of what experts and head computed, and a lane, which has both.
  *
  * Hook 1, the rewriter, stands between the router and the experts of a MoE layer: it decides which experts run for each
  * token and with what weight.  Hook 2, the observer, stands after the experts and after the head: it reads expert outputs,
@@ -41,10 +40,10 @@ typedef struct {
     const float *routed_output;  /* [T, H] sum of weight * output; NULL in GPU memory */
     const float *block_output;   /* [T, H] with shared experts: what is added to the residual stream; NULL in GPU memory */
     const float *stream;         /* [T, stream_width] the residual stream after the layer, all its streams side by side; in the
-                                  * last sweep only; NULL in a replay, which has none */
+                                  * last sweep only */
     int stream_width;
     const double *stream_sq;     /* [T] their squared norms, from a source without the stream itself (captures); else NULL */
-    const float *router_logits;  /* [T, E] in host memory for an observer that wants them; else NULL, as in a replay */
+    const float *router_logits;  /* [T, E] in host memory for an observer that wants them; else NULL */
     const float *slot_logits;    /* [T, K] (kernels/statistics/norm_products.h) in GPU memory, the same */
 } exf_moe_block;
 
@@ -153,8 +152,7 @@ typedef struct {
     /* The most that the observer holds in the backend's GPU memory; NULL: nothing. */
     uint64_t (*device_bytes)(const void *self, const struct exf_backend *b);
     exf_code (*at)(void *self, const exf_moment *m, exf_err *err); /* tells where a layer is */
-    /* What router and experts of the whole run read, before any expert runs.  A replay does not call it: it gets its input block
-     * by block. */
+    /* What router and experts of the whole run read, before any expert runs. */
     exf_code (*input)(void *self, const exf_input_block *b, exf_err *err); /* called concurrently */
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);   /* called concurrently */
     /* Tokens that all experts ran on, before the first sweep; in layers that route by token id too. */
@@ -238,15 +236,4 @@ static inline const exf_observer *exf_lane_observer(const exf_lane *lane)
     return lane->observer ? lane->observer : &nobody;
 }
 
-/* Normed hidden states, and optionally routes, that another program recorded.  Rows are numbered over the whole batch; the
- * functions are called from several threads. */
-typedef struct {
-    unsigned char has_input[EXF_MAX_LAYERS];  /* by the model's layer number; 1: the layer is replayed */
-    unsigned char has_routes[EXF_MAX_LAYERS]; /* 1: routes are recorded; 0: the router runs */
-    void *self;
-    /* Reads rows [row, row + n) of the input of router and experts of a layer: dst [n, H], finite. */
-    exf_code (*input)(void *self, int layer, size_t row, size_t n, float *dst, exf_err *err);
-    /* Reads recorded routes: ids [n, K], distinct in [0, E) or -1, and weights [n, K]. */
-    exf_code (*routes)(void *self, int layer, size_t row, size_t n, int32_t *ids, float *weights, exf_err *err);
-} exf_recorded;
 #endif

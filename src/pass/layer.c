@@ -3,7 +3,7 @@
  * A layer has two halves: mixer and router (mix.c) over all sequences, so that a rewriter sees the routes of the whole run (a
  * decode batch spans sequences), then the experts (experts.c).  If no rewriter or observer needs all routes at once, both
  * halves of one group of sequences run before the next group (hidden.h), so that hidden states kept in host memory cross
- * the bus once.  A layer of a replay is the second half alone. */
+ * the bus once. */
 #include "pass/forward_internal.h"
 
 #include "base/parallel.h"
@@ -20,7 +20,7 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
         .timed = p->options->timed, .not_finite = p->not_finite, .slots_run = p->slots_run, .lane = &p->lanes[lane],
         .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0,
         .routes = &p->routes, .router_routes = &p->routes, .mixing = p->mixing,
-        .recorded = p->recorded, .stage = p->recorded && p->b->gpu ? &p->stage : NULL, .layer = layer, .moe_index = moe_index,
+        .layer = layer, .moe_index = moe_index,
         .group = {0, p->batch->n_sequences, 0, p->batch->n_tokens}, .last = 1,
         .work = moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE, .common_work = EXF_WORK_COMMON,
     };
@@ -64,21 +64,19 @@ static int can_run_group_by_group(const exf_step *s)
 {
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
     const exf_observer *o = exf_lane_observer(&s->p->lanes[s->lane]);
-    if (s->moe.moe_index < 0 || s->p->recorded) return 1;
+    if (s->moe.moe_index < 0) return 1;
     return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !o->common_input && o->sweeps <= 1 && !o->input;
 }
 
-/* Runs both halves of the layer for a group; of a replay the second. */
+/* Runs both halves of the layer for a group. */
 static exf_code run_group_whole(exf_step *s, exf_err *err)
 {
     size_t k = (size_t)s->p->model->arch.top_k;
     const exf_sequence_group *g = &s->moe.group;
     exf_code rc = EXF_OK;
-    if (!s->p->recorded) {
-        EXF_TRY(exf_mix_group(s, err));
-        if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
-            EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
-    }
+    EXF_TRY(exf_mix_group(s, err));
+    if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
+        EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
     exf_pass_turn(s->p, s->moe.work);
     rc = run_experts(s, err);
 out:

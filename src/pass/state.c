@@ -11,20 +11,10 @@ const exf_backend *exf_backend_of(const exf_forward_options *o)
     return o->backend ? o->backend : &exf_backend_cpu;
 }
 
-static int workers_of(const exf_backend *b, size_t most, int threads)
+int exf_forward_workers(const exf_backend *b, const exf_batch *batch, int threads)
 {
     size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
-    return b->gpu ? 1 : (int)(n < most ? n : most);
-}
-
-int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
-{
-    return workers_of(backend, batch->n_sequences, threads);
-}
-
-int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
-{
-    return workers_of(b, exf_moe_blocks(batch), threads);
+    return b->gpu ? 1 : (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 
 int exf_pass_layers_done(const exf_forward_options *o)
@@ -57,7 +47,6 @@ exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn f
     exf_hidden *h = &s->p->hidden;
     exf_queue *q = s->p->space[0].q;
     exf_code rc = EXF_OK;
-    if (s->p->recorded) return fn(s, err); /* the whole run is one group, without hidden states */
     for (size_t i = 0; rc == EXF_OK && i < h->n_groups; i++) {
         s->moe.group = h->group[i];
         s->moe.rows = exf_hidden_take(h, s->lane, i, use, q);

@@ -130,19 +130,6 @@ exf_eta exf_work_of_pass(const exf_model *m, const exf_batch *batch, const exf_d
     return e;
 }
 
-exf_eta exf_work_of_replay(const exf_model *m, const exf_batch *batch, const unsigned char *has_input)
-{
-    exf_eta e = {.now = EXF_WORK_READ};
-    set_priors(&e, &m->arch);
-    for (int l = 0; l < m->arch.n_layers; l++) {
-        if (!has_input[l]) continue;
-        e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, l);
-        e.kind[EXF_WORK_EXPERTS].planned += (double)batch->n_tokens;
-        e.kind[EXF_WORK_REST].planned++;
-    }
-    return e;
-}
-
 static int same_kind(const exf_architecture *a, int k, int l)
 {
     return a->mixer[k] == a->mixer[l] && a->is_moe[k] == a->is_moe[l] && a->traits[k] == a->traits[l];
@@ -182,9 +169,4 @@ double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batc
         if (d->sweeps > 1) again += (double)(d->sweeps - 1) * t * a->top_k * one;
     }
     return exf_forward_flops(a, batch, d->head) * (double)d->lanes + again * a->n_moe_layers;
-}
-
-double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n_layers)
-{
-    return (double)batch->n_tokens * n_layers * moe_flops(a);
 }

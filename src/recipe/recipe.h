@@ -34,7 +34,7 @@ typedef struct {
     int frontier, list_inputs;
     int64_t show_text; /* samples to print in place of a run; 0: run */
     char *ids_path;    /* file that gets the text's token ids in place of a run; NULL: run */
-    char *layers, *export_path, *moe_inputs, *json_path, *picture_path;
+    char *layers, *export_path, *json_path, *picture_path;
     int json, data; /* of exfold-inspect: this line and the next */
     char *output_file;
     exf_text_list what, range;

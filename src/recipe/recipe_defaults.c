@@ -147,7 +147,7 @@ exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **rele
         EXF_TRY(set_general(r, m, err));
     }
     EXF_TRY(set_budgets(r, m, err));
-    if (!r->moe_inputs) rc = exf_recipe_fit_positions(r, m->arch.positions, err);
+    rc = exf_recipe_fit_positions(r, m->arch.positions, err);
 out:
     exf_text_free(&text);
     exf_model_close(m);

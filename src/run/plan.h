@@ -32,7 +32,7 @@ typedef struct {
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
     uint64_t by_gpus;         /* those of them that the GPUs of one host add up among themselves */
     uint64_t statistics;      /* bytes of disk that are written while the pass runs */
-    const char *note;         /* ends the line of the tokens: ", 40 layers recorded"; "" for nothing */
+    const char *note;         /* ends the line of the tokens: ", assumed: a.jsonl is not there"; "" for nothing */
     const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
     struct {
         size_t sequences;     /* that run first, with all variants; 0: no pilot */

@@ -68,7 +68,7 @@ static exf_code warm_up_gpu(void *self, exf_err *err)
 /* Opens the checkpoint.  If it is missing and the recipe names the model on a hub, the error says how to download it. */
 static exf_code open_model(exf_session *s, const exf_recipe *r, exf_err *err)
 {
-    exf_model_part part = r->moe_inputs ? EXF_MODEL_EXPERTS : EXF_MODEL_ALL;
+    exf_model_part part = EXF_MODEL_ALL;
     char bytes[16];
     int found = 1;
     exf_code rc;
@@ -77,7 +77,7 @@ static exf_code open_model(exf_session *s, const exf_recipe *r, exf_err *err)
     if (!found)
         return exf_fail(err, EXF_IO, "%s: no such directory; download the model with: hf download %s --local-dir %s",
                         r->model_path, r->base_model, r->model_path);
-    if (r->dry_run && !r->moe_inputs && !exf_checkpoint_present(r->model_path)) part = EXF_MODEL_CONFIG;
+    if (r->dry_run && !exf_checkpoint_present(r->model_path)) part = EXF_MODEL_CONFIG;
     EXF_TRY(exf_model_open_part(&s->model, r->model_path, part, err));
     rc = exf_checkpoint_use(s->model->checkpoint, (exf_io)r->io, err);
     if (rc != EXF_OK) exf_err_prefix(err, "runtime.io: ");
@@ -136,19 +136,6 @@ out:
     return rc;
 }
 
-/* Opens recorded hidden states in place of a corpus. */
-static exf_code open_recording(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
-{
-    const exf_architecture *a = &s->model->arch;
-    exf_code rc = exf_moe_inputs_open(&s->recorded, r->moe_inputs, s->model, layers, &s->layers, err);
-    if (rc != EXF_OK) return rc;
-    s->batch = *exf_moe_inputs_batch(s->recorded);
-    s->shape = (exf_run_shape){a->n_experts, a->top_k, a->d_model, (int64_t)s->batch.n_sequences, (int64_t)s->batch.n_tokens};
-    exf_log_info("recorded: %zu tokens in %zu sequences, %d of %d MoE layers", s->batch.n_tokens, s->batch.n_sequences,
-                 s->layers.n, a->n_moe_layers);
-    return EXF_OK;
-}
-
 exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err)
 {
     int ranks = exf_ranks_place(r->job).size;
@@ -163,19 +150,15 @@ exf_code exf_session_open(exf_session *s, exf_recipe *r, const char *layers, exf
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_recipe_check_model(r, err));
-    if (!r->moe_inputs) EXF_TRY(exf_recipe_check_data(r, err));
+    EXF_TRY(exf_recipe_check_data(r, err));
     if (r->backend != EXF_BACKEND_CPU && exf_background_start(&s->warm_up, warm_up_gpu, s, &ignored) != EXF_OK)
         ignored.code = EXF_OK;
     EXF_TRY(open_model(s, r, err));
     EXF_TRY(choose_backend(s, r, err));
-    if (r->moe_inputs) {
-        EXF_TRY(open_recording(s, r, layers, err));
-    } else {
-        EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
-        EXF_TRY(exf_recipe_fit_positions(r, s->model->arch.positions, err));
-        EXF_TRY(open_corpus(s, r, err));
-        EXF_TRY(exf_session_agree(s, r, err));
-    }
+    EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
+    EXF_TRY(exf_recipe_fit_positions(r, s->model->arch.positions, err));
+    EXF_TRY(open_corpus(s, r, err));
+    EXF_TRY(exf_session_agree(s, r, err));
     s->part = s->batch;
 out:
     return rc;
@@ -184,12 +167,11 @@ out:
 void exf_session_close(exf_session *s)
 {
     exf_background_end(&s->warm_up);
-    if (!s->recorded) exf_mem_free((void *)(uintptr_t)s->batch.span);
+    exf_mem_free((void *)(uintptr_t)s->batch.span);
     exf_shared_chunks_close(s->shared);
     if (s->shares) exf_ranks_window_free(&s->window, s->shares);
     exf_mem_free(s->part_span);
     exf_corpus_free(s->corpus);
-    exf_moe_inputs_free(s->recorded);
     exf_model_close(s->model);
     exf_mem_free(s->tokenizer_path);
     exf_mem_free(s->missing_data);
@@ -198,8 +180,7 @@ void exf_session_close(exf_session *s)
 
 exf_code exf_session_facts(exf_provenance *p, const exf_session *s, const char *layers, exf_err *err)
 {
-    return s->recorded ? exf_moe_inputs_provenance(p, s->recorded, s->backend, s->compute, layers, err)
-                       : exf_capture_provenance(p, s->model, s->corpus, &s->request, s->backend, s->compute, layers, err);
+    return exf_capture_provenance(p, s->model, s->corpus, &s->request, s->backend, s->compute, layers, err);
 }
 
 /* ---- the pass ------------------------------------------------------------------------------- */
@@ -216,13 +197,7 @@ exf_code exf_session_run(const exf_session *s, const exf_batch *batch, const exf
                          const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
     exf_lane lane = {.observer = observer};
-    if (!s->recorded) return exf_forward(s->model, batch, &lane, 1, options, report, err);
-    exf_recorded recorded = *exf_moe_inputs_recorded(s->recorded);
-    if (options->sample) {
-        memset(recorded.has_input, 0, sizeof recorded.has_input);
-        recorded.has_input[s->layers.number[0]] = 1;
-    }
-    return exf_replay(s->model, batch, &recorded, observer, options, report, err);
+    return exf_forward(s->model, batch, &lane, 1, options, report, err);
 }
 
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
@@ -234,7 +209,7 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
     exf_code rc = exf_session_run(s, &s->part, observer, &options, &report, err);
     if (rc != EXF_OK) return rc;
     exf_report_times(r, s->batch.n_tokens, &report);
-    return s->recorded ? EXF_OK : exf_session_tell_bytes(r->job, report.own_bytes, err); /* a replay has no ranks */
+    return exf_session_tell_bytes(r->job, report.own_bytes, err);
 }
 
 /* Reports the kinds of work as shares of the wall time.  On a GPU its own clock measures them, so that none includes the time in
@@ -298,20 +273,10 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
                   .not_counted = request->not_counted, .pilot = {request->pilot, request->pilot_share}};
     double begun = exf_log_elapsed();
     exf_code rc;
-    if (s->recorded) {
-        snprintf(note, sizeof note, ", %d layers recorded", s->layers.n);
-        p.workers = exf_replay_workers(s->backend, &s->batch, (int)r->threads);
-        p.flops = exf_replay_flops(&s->model->arch, &s->batch, s->layers.n);
-        p.work = exf_work_of_replay(s->model, &s->batch, exf_moe_inputs_recorded(s->recorded)->has_input);
-        for (int i = 0; i < s->layers.n; i++) p.weight_bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
-    } else {
-        if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
-        plan_pass(&p, s, r, request);
-    }
+    if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
+    plan_pass(&p, s, r, request);
     EXF_TRY(exf_session_check_room(request, err));
-    EXF_TRY(s->recorded ? exf_replay_memory(&p.held, &p.options, s->model, &s->batch, exf_moe_inputs_recorded(s->recorded),
-                                            request->observer, err)
-                        : exf_forward_memory(&p.held, &p.options, s->model, &s->batch, request->demand, err));
+    EXF_TRY(exf_forward_memory(&p.held, &p.options, s->model, &s->batch, request->demand, err));
     EXF_TRY(exf_plan_measure(&p, request->pass, request->self, err));
     if (p.measured) p.part.start = begun;
     if (p.measured) p.seconds += begun;

@@ -16,11 +16,10 @@ typedef struct {
     exf_compute compute;
     exf_model *model;
     exf_layer_choice layers;
-    exf_corpus *corpus;       /* NULL: hidden states were recorded */
+    exf_corpus *corpus;
     exf_corpus_request request;
     char *tokenizer_path;
     char *missing_data;       /* of a dry run: a missing file of the corpus; NULL: the corpus is real */
-    exf_moe_inputs *recorded; /* of --moe-inputs; NULL: none */
     exf_run_shape shape;
     exf_batch batch;
     exf_batch part;           /* what this process runs: of several ranks a part of batch */
@@ -38,8 +37,7 @@ exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Opens and checks everything that a pass reads, and reports it on stderr.  The backend is that of runtime.backend, the number
  * format that of runtime.compute: auto takes the GPU if there is one, and bf16 if that has its products; an explicit choice
  * that is not available is an error.  A default data.max_tokens becomes the model's positions where it is more.  layers: "all" or a
- * list.  A dry run is content with a model's config.json and a manifest whose files do not exist.  With r->moe_inputs the tokens
- * are recorded hidden states, and only routers and experts are opened.  Ranks that differ in program, recipe, model,
+ * list.  A dry run is content with a model's config.json and a manifest whose files do not exist.  Ranks that differ in program, recipe, model,
  * corpus or device are refused (EXF_MODEL). */
 exf_code exf_session_open(exf_session *s, exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_session_close(exf_session *s);
@@ -48,8 +46,7 @@ exf_code exf_session_facts(exf_provenance *p, const exf_session *s, const char *
 
 /* Returns the recipe's options for a pass over n_layers layers (0: all). */
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
-/* Runs a batch through the model, or replays the recording, with one observer.  A sample (options->sample) of a recording is its
- * first layer. */
+/* Runs a batch through the model with one observer. */
 exf_code exf_session_run(const exf_session *s, const exf_batch *batch, const exf_observer *observer,
                          const exf_forward_options *options, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 /* Runs the session's part, and reports times and memory on stderr.  resume: the run's resume point, or NULL. */

@@ -51,7 +51,7 @@ exf_code exf_run_shard_begin(exf_recipe *r, exf_err *err)
 exf_code exf_run_shard_of_rank(exf_recipe *r, exf_err *err)
 {
     exf_place p = exf_ranks_place(r->job);
-    const char *option = r->shard_text ? "--shard" : r->moe_inputs ? "--moe-inputs" : r->export_path ? "--export" : NULL;
+    const char *option = r->shard_text ? "--shard" : r->export_path ? "--export" : NULL;
     exf_text text = {0};
     exf_code rc;
     if (p.size < 2) return EXF_OK;

@@ -181,7 +181,7 @@ static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward
     exf_code rc;
     shape.n_sequences = (int64_t)batch->n_sequences;
     shape.n_tokens = (int64_t)batch->n_tokens;
-    EXF_TRY(exf_sequences_of_batch(&sequences, batch, NULL, NULL, err));
+    EXF_TRY(exf_sequences_of_batch(&sequences, batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     rc = exf_session_run(s, batch, exf_accumulator_observer(a), options, report, err);
 out:
@@ -278,7 +278,7 @@ static exf_code write_statistics(calibration *c, const exf_recipe *r, char diges
                                  .ranks = s->ranks, .own = {s->first_row, s->part.n_tokens}};
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
-    EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, NULL, err));
+    EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, err));
     if (!r->basis_only) EXF_TRY(exf_solve_settings_keep(r, &c->settings, err));
     if (c->tables) EXF_TRY(exf_overlapped_solve_begin(&c->solving, r, &plan, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));

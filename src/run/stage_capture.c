@@ -32,27 +32,20 @@ out:
 
 static exf_code refuse_options(const exf_recipe *r, exf_err *err)
 {
-    if (r->logits && !r->export_path && !r->moe_inputs)
+    if (r->logits && !r->export_path)
         return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
-    if (r->resume == EXF_RESUME_REQUIRE && (r->export_path || r->moe_inputs))
-        return exf_fail(err, EXF_USAGE, "--resume=require: a run with %s saves no resume point",
-                        r->export_path ? "--export" : "--moe-inputs");
-    if (r->moe_inputs && r->shard_text)
-        return exf_fail(err, EXF_USAGE, "--shard divides the recipe's corpus, which --moe-inputs stands for: give one of them");
-    if (r->moe_inputs && r->logits)
-        return exf_fail(err, EXF_USAGE, "--logits needs a whole forward pass: it does not go with --moe-inputs");
+    if (r->resume == EXF_RESUME_REQUIRE && r->export_path)
+        return exf_fail(err, EXF_USAGE, "--resume=require: a run with --export saves no resume point");
     return EXF_OK;
 }
 
-/* Refuses an output that exists, unless there is a resume point, whose run made it (open_point()).  The writer checks the file of
- * a replay, which is short. */
+/* Refuses an output that exists, unless there is a resume point, whose run made it (open_point()). */
 static exf_code check_output(const exf_recipe *r, exf_err *err)
 {
     exf_run_directory dir = {0};
     char *path = NULL;
     int found;
     exf_code rc;
-    if (r->moe_inputs) return r->export_path ? EXF_OK : exf_recipe_check_output(r, err);
     if (r->export_path) return exf_output_check(r->export_path, r->force, err);
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
@@ -108,7 +101,7 @@ static exf_code check_room(const exf_session *s, const exf_recipe *r, exf_err *e
     exf_run_directory dir = {0};
     int goes_on = 0;
     exf_code rc;
-    if (!r->export_path && !r->moe_inputs) {
+    if (!r->export_path) {
         EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
         EXF_TRY(exf_run_resume_look(r, &dir, "capture", &goes_on, err));
     }
@@ -189,7 +182,6 @@ out:
 /* After a failure nothing is left but a resume point, and the unfinished file that goes with it. */
 static exf_code write_capture(exf_session *s, exf_recipe *r, const exf_provenance *facts, exf_err *err)
 {
-    const char *recorded = exf_provenance_get(facts, "data.moe_inputs_sha256"); /* NULL: a pass was run */
     exf_recorder *rec = NULL;
     exf_run_directory dir = {0};
     char *path = NULL;
@@ -198,11 +190,11 @@ static exf_code write_capture(exf_session *s, exf_recipe *r, const exf_provenanc
     exf_resume *resume = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, recorded, err));
+    EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, err));
     EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
-    if (!recorded) EXF_TRY(open_point(&resume, s, r, &dir, path, facts, err));
-    EXF_TRY(exf_recorder_new(&rec, path, r->force, &s->shape, &s->layers, &sequences, !recorded, facts, resume, err));
+    EXF_TRY(open_point(&resume, s, r, &dir, path, facts, err));
+    EXF_TRY(exf_recorder_new(&rec, path, r->force, &s->shape, &s->layers, &sequences, facts, resume, err));
     EXF_TRY(run_pass(s, r, exf_recorder_observer(rec), resume, err));
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_recorder_commit(rec, &late, err));

@@ -45,7 +45,7 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
 
 typedef struct exf_host_loader exf_host_loader;
 
-/* Lists the chunks of the pass; options' first_layer, n_layers, head, chosen and shared count.  With shared, all ranks open
+/* Lists the chunks of the pass; options' first_layer, n_layers, head and shared count.  With shared, all ranks open
  * theirs together: ranks whose passes differ, such as those that go on after different layers, read for themselves. */
 exf_code exf_host_loader_open(exf_host_loader **out, const exf_model *m, const exf_weight_loader_options *o,
                               exf_err *err) EXF_CHECKED;

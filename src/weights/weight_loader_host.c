@@ -23,8 +23,7 @@ struct exf_host_loader {
 
 exf_code exf_host_loader_open(exf_host_loader **out, const exf_model *m, const exf_weight_loader_options *o, exf_err *err)
 {
-    exf_weight_loader_options whole = {.n_slots = 1, .first_layer = o->first_layer, .n_layers = o->n_layers, .head = o->head,
-                                       .chosen = o->chosen};
+    exf_weight_loader_options whole = {.n_slots = 1, .first_layer = o->first_layer, .n_layers = o->n_layers, .head = o->head};
     exf_host_loader *s = NULL;
     size_t device;
     int same = 0;

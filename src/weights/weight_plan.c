@@ -326,8 +326,7 @@ out:
 static int has_layer(const exf_weight_loader_options *o, int layer)
 {
     if (layer == EXF_LAYER_HEAD) return o->head;
-    if (o->first_layer && layer < o->first_layer) return 0;
-    return !o->chosen || (layer >= 0 && o->chosen[layer]);
+    return !o->first_layer || layer >= o->first_layer;
 }
 
 exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute,

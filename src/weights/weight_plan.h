@@ -93,7 +93,6 @@ typedef struct {
     int first_layer; /* 0: the embedding and layers from 0 on; else no embedding, and layers from this one on */
     int n_layers;  /* layers up to n_layers - 1 are loaded */
     int head;      /* 1: EXF_LAYER_HEAD is loaded last */
-    const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
     int part_experts; /* 0: layers are loaded whole; else the routed experts of a part */
     struct exf_shared_chunks *shared; /* shared_chunks.h; NULL: this process reads all chunks itself */
     int passes;       /* with parts: how often a layer's parts are loaded, first to last each time */

@@ -97,7 +97,7 @@ results() {
 }
 
 # scripts: the release job (regenerate-tables), manifests and corpora (materialize_manifest.py, render_chat.py,
-# record_moe_inputs.py, pt_to_safetensors.py, make_*.py), and the scratch directories below TMPDIR.
+# pt_to_safetensors.py, make_*.py), and the scratch directories below TMPDIR.
 names_of_scripts() {
     theirs manifest.yaml validation_manifest.yaml new-manifest.yaml new-validation-manifest.yaml inputs.txt changes.txt SHA256SUMS \
         manifest.yaml.abcdefgh.partial corpus.jsonl corpus.jsonl.abcdefgh.partial tokens.safetensors moe.safetensors recipe.yaml

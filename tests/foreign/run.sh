@@ -296,7 +296,7 @@ is_left_out() { # NAME FLAGS COMMAND
         materialize*) module=yaml ;;
         render_chat.py) module=jinja2 ;;
         table_lines.py) module=pyarrow.parquet ;;
-        record_moe_inputs.py | make_saved_models.py) module='torch, transformers, safetensors' ;;
+        make_saved_models.py) module='torch, transformers, safetensors' ;;
         pt_to_safetensors.py) module='torch, numpy' ;;
         quantize_experts.py) module=numpy ;;
         esac

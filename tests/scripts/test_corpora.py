@@ -18,7 +18,6 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "scripts"))
 import materialize_manifest
-import record_moe_inputs
 import render_chat
 from render_chat import Failure
 
@@ -85,24 +84,11 @@ class Missing(Scratch):
         self.assertIn("pip install datasets\n", self.say("datasets"))
 
     def test_help_needs_no_package(self):
-        for script in ("materialize_manifest", "render_chat", "record_moe_inputs"):
+        for script in ("materialize_manifest", "render_chat"):
             path = os.path.join(os.path.dirname(render_chat.__file__), script + ".py")
             done = subprocess.run([sys.executable, "-S", "-E", path, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual((done.returncode, done.stderr), (0, ""), script)
             self.assertIn("usage: ", done.stdout)
-
-    def test_recording_without_torch_is_one_sentence(self):
-        texts = self.write("t.jsonl", '{"text": "a"}\n')
-        with mock.patch.dict(sys.modules, {"torch": None}):
-            status, out, err = self.main(record_moe_inputs, "model", texts, self.path("o.safetensors"))
-        self.assertEqual((status, out, err.count("\n")), (2, "", 1))
-        self.assertIn("pip install torch", err)
-        self.write("weights.safetensors", "mine")  # refused before a model is read
-        status, out, err = self.main(record_moe_inputs, "model", texts, self.path("weights.safetensors"))
-        self.assertEqual((status, out, err.count("\n")), (4, "", 1))
-        self.assertEqual(self.read("weights.safetensors"), "mine")
-        status, out, err = self.main(record_moe_inputs, "model", self.path("nothing.jsonl"), self.path("o.safetensors"))
-        self.assertEqual((status, out, err.count("\n")), (4, "", 1))
 
 
 class Templates(Scratch):

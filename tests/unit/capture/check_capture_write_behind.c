@@ -15,7 +15,7 @@ static exf_code create(exf_capture_file *f, exf_err *err)
     exf_provenance none = {0};
     exf_run_shape shape = {E, K, H, 1, T};
     return exf_capture_create(f,
-            &(exf_capture_plan){.target = exf_scratch("c.h5"), .force = 1, .shape = shape,
+            &(exf_capture_plan){.target = exf_scratch("c.h5"), .force = 1, .has_stream = 1, .shape = shape,
                                 .layer_number = layers, .n_layers = LAYERS, .provenance = &none}, err);
 }
 
@@ -23,12 +23,14 @@ static exf_code put(exf_capture_write_behind *w, int layer, int64_t row, int64_t
 {
     int32_t ids[(ROWS + 1) * K];
     float weights[(ROWS + 1) * K], outputs[(ROWS + 1) * K * H];
+    double stream_sq[ROWS + 1];
+    for (int64_t i = 0; i < n; i++) stream_sq[i] = (double)(layer + row + i);
     for (int64_t i = 0; i < n * K; i++) {
         ids[i] = (int32_t)((row * K + i) % E);
         weights[i] = (float)(layer * 1000 + row * K + i);
         for (int64_t h = 0; h < H; h++) outputs[i * H + h] = weights[i] + (float)h / 8;
     }
-    return exf_capture_write_behind_put(w, layer, row, n, ids, weights, outputs, NULL, err);
+    return exf_capture_write_behind_put(w, layer, row, n, ids, weights, outputs, stream_sq, err);
 }
 
 typedef struct {
@@ -55,7 +57,10 @@ static void check_file(void)
     for (int l = 0; l < LAYERS; l++) {
         int32_t ids[T * K];
         float weights[T * K], outputs[T * K * H];
+        double stream_sq[T];
         ck_ok(exf_capture_get(&f, layers[l], 0, T, ids, weights, outputs, &e), e);
+        ck_ok(exf_capture_get_stream(&f, layers[l], 0, T, stream_sq, &e), e);
+        for (int i = 0; i < T; i++) ck_assert(stream_sq[i] == (double)(layers[l] + i));
         for (int i = 0; i < T * K; i++) {
             ck_assert_int_eq(ids[i], i % E);
             ck_assert(weights[i] == (float)(layers[l] * 1000 + i));

@@ -120,7 +120,7 @@ START_TEST(sequences_of_a_document_are_of_one_half)
     ck_assert_uint_eq(c->near_copies, 0);
     ck_assert_uint_eq(c->n_groups, 4);
     ck_ok(exf_batch_of_corpus(&batch, c, &e), e);
-    ck_ok(exf_sequences_of_batch(&s, &batch, c, NULL, &e), e);
+    ck_ok(exf_sequences_of_batch(&s, &batch, c, &e), e);
     for (size_t i = 0; i < 12; i++) ck_assert_int_eq(exf_sequence_half(&s, i), exf_sequence_half(&s, i / 3 * 3));
     ck_ok(exf_sequence_list_documents(&s, &documents, &e), e);
     ck_assert_uint_eq(documents, 4);

@@ -479,7 +479,7 @@ static void demo_statistics(const char *name)
     exf_run_shape_of(&shape, m, c);
     ck_ok(exf_layer_choice_parse(&layers, "all", &m->arch, &e), e);
     ck_ok(exf_capture_provenance(&p, m, c, &q, &exf_backend_cpu, EXF_COMPUTE_F32, "all", &e), e);
-    ck_ok(exf_sequences_of_batch(&sequences, &batch, NULL, NULL, &e), e);
+    ck_ok(exf_sequences_of_batch(&sequences, &batch, NULL, &e), e);
     exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM};
     exf_facts_part part = {.path = "demo", .provenance = &p, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = layers.number,
