@@ -87,6 +87,7 @@ def safetensors_says_the_same():
     assert content.hexdigest() == said
     assert meta.pop("exfold_format") == "tables/1" and json.loads(meta.pop("layer_numbers")) == tables["layer_numbers"].tolist()
     meta.pop("loss_kind")
+    assert family in meta.pop("model.types").split()
     provenance = json.loads(pathlib.Path("npy/provenance.json").read_text())
     assert len(meta["tables_digest"]) == 64 and meta.pop("tables_digest") == provenance["tables_digest"], provenance
     assert meta == facts, meta
