@@ -89,6 +89,16 @@ FAMILIES = {
     "solar_open": ("SolarOpenConfig", dict(
         COMMON, **HEADS, n_routed_experts=4, n_shared_experts=1, moe_intermediate_size=8, n_group=2, topk_group=1,
         attention_bias=True, routed_scaling_factor=1.5)),
+    "kimi_k25": ("Kimi_K25Config", dict(LATENT, model_type="deepseek_v3", first_k_dense_replace=1)),
+    "hy_v3": ("HYV3Config", dict(
+        COMMON, **HEADS, num_experts=4, num_shared_experts=1, moe_intermediate_size=8, intermediate_size=16,
+        router_scaling_factor=1.5, attention_bias=True, mlp_layer_types=["dense", "sparse"])),
+    "ernie4_5_moe": ("Ernie4_5_MoeConfig", dict(
+        {k: v for k, v in COMMON.items() if k != "num_experts_per_tok"}, num_attention_heads=4, num_key_value_heads=2, moe_k=2,
+        moe_num_experts=4, moe_num_shared_experts=1, moe_intermediate_size=8, intermediate_size=16)),
+    "granitemoe": ("GraniteMoeConfig", dict(
+        COMMON, num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, intermediate_size=8, attention_bias=True,
+        attention_multiplier=0.25, embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=2.0)),
     "mistral4": ("Mistral4Config", dict(LATENT, first_k_dense_replace=1)),
     "deepseek_v32": ("DeepseekV32Config", dict(LATENT, **INDEXER, first_k_dense_replace=1)),
     "glm_moe_dsa": ("GlmMoeDsaConfig", dict(LATENT, **INDEXER, rms_norm_eps=1e-5, first_k_dense_replace=1)),
@@ -109,6 +119,8 @@ FAMILIES = {
 
 # Families that are the text part of a model that sees, of which the whole is written.
 SEEING = {
+    "kimi_k25": dict(vision_config=dict(patch_size=4, pos_emb_height=4, pos_emb_width=4, pos_emb_time=2, num_attention_heads=2,
+                                        num_hidden_layers=1, hidden_size=16, intermediate_size=16), projection_hidden_size=16),
     "glm4v_moe": dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4, out_hidden_size=32,
                                          image_size=16)),
     "qwen3_vl_moe": dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4,
@@ -122,6 +134,7 @@ SEEING = {
 }
 # Classes that AutoModelForCausalLM does not find.
 CLASSES = {"mistral4": "Mistral4ForCausalLM", "glm4v_moe": "Glm4vMoeForConditionalGeneration",
+           "kimi_k25": "Kimi_K25ForConditionalGeneration",
            "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
            "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration"}
 
@@ -148,7 +161,7 @@ def make_config(family, kind):
     if family == "qwen3_next":
         sizes.update(dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)) if new
                      else dict(partial_rotary_factor=0.5))
-    if family in SEEING:
+    if family in SEEING and family != "kimi_k25":  # whose positions have one row
         sizes.update(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 0] if family == "glm4v_moe"
                                           else [2, 1, 1], **(dict(partial_rotary_factor=0.5) if family == "glm4v_moe" else {})))
     if family == "mistral4":  # without its YaRN, whose factors of queries come with it
@@ -275,7 +288,9 @@ def main():
             for kind in ("plain", "sharded", "tied", "yarn") + (("vision",) if family == "qwen3_5_moe" else
                                                             ("shared",) if family == "glm_moe_dsa" else ()):
                 name = f"{family}-{layout}-{kind}"
-                if any(fnmatch.fnmatch(name, p) for p in patterns) and (family, kind) != ("gemma4", "yarn"):  # it has none
+                # Gemma-4 has no YaRN; in Kimi-K2.5's names of the release, transformers 5.24 calls the layers blocks
+                none = (family, kind) == ("gemma4", "yarn") or (family, layout) == ("kimi_k25", "original")
+                if any(fnmatch.fnmatch(name, p) for p in patterns) and not none:
                     make(os.path.join(sys.argv[1], name), family, layout, kind)
 
 

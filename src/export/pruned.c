@@ -95,7 +95,7 @@ void exf_expert_list_add(exf_text *out, int layer, const int32_t *experts, int64
 
 /* ---- config.json -------------------------------------------------------------------------------- */
 
-static const char *const counts[] = {"num_experts", "n_routed_experts", "num_local_experts", NULL},
+static const char *const counts[] = {"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", NULL},
                         *const predictions[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", NULL};
 
 static int is_among(const char *const *words, const char *key, size_t n)
@@ -151,7 +151,8 @@ exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t 
     }
     exf_text_append(out, config + done, n - done);
     if (!changed)
-        return exf_fail(err, EXF_MODEL, "%s: no num_experts, n_routed_experts or num_local_experts is %" PRId64, path, experts);
+        return exf_fail(err, EXF_MODEL, "%s: no num_experts, n_routed_experts, num_local_experts or moe_num_experts is %" PRId64,
+                        path, experts);
     return exf_text_end(out, err);
 }
 
@@ -240,11 +241,12 @@ static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_
 static exf_code take_rows(exf_pruned_tensor *t, const exf_model *m, const int32_t *kept, int keep, exf_err *err)
 {
     const exf_tensor *v = &t->from->tensor->view;
-    if (v->rank < 1 || v->shape[0] != m->arch.n_experts)
+    int axis = exf_pruned_axis(v);
+    if (v->rank < 1 || v->shape[axis] != m->arch.n_experts)
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": %" PRId64 " rows, the model has %d experts", exf_st_path(t->from->file),
-                        v->name, v->rank ? v->shape[0] : 0, m->arch.n_experts);
+                        v->name, v->rank ? v->shape[axis] : 0, m->arch.n_experts);
     t->rows = kept;
-    t->view.shape[0] = keep;
+    t->view.shape[axis] = keep;
     return exf_mem_strdup(&t->name, v->name, "tensor name", err);
 }
 

@@ -72,7 +72,7 @@ exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
 void exf_expert_list_add(exf_text *out, int layer, const int32_t *experts, int64_t n);
 
 /* Appends the config with other numbers in the place of some, and otherwise as it is, byte for byte: where num_experts,
- * n_routed_experts or num_local_experts is `experts` it becomes `keep`, and num_nextn_predict_layers and
+ * n_routed_experts, num_local_experts or moe_num_experts is `experts` it becomes `keep`, and num_nextn_predict_layers and
  * mtp_num_hidden_layers 0 unless they stay.  The text is valid JSON.  EXF_MODEL, naming path, where no number of experts is. */
 exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t experts, int64_t keep, int keeps_prediction,
                            const char *path, exf_err *err) EXF_CHECKED;
@@ -82,8 +82,14 @@ typedef struct {
     const exf_stored_tensor *from;
     char *name;          /* as it is called now: experts are numbered anew */
     exf_tensor view;     /* with that name and what is left of the shape; no data */
-    const int32_t *rows; /* [view.shape[0]] those of the first axis that are left; NULL: all, bit for bit */
+    const int32_t *rows; /* those of the experts' axis that are left; NULL: all, bit for bit */
 } exf_pruned_tensor;
+
+/* The axis along which a tensor has a place for each expert: the first, but of [1, E] the second. */
+static inline int exf_pruned_axis(const exf_tensor *v)
+{
+    return v->rank == 2 && v->shape[0] == 1;
+}
 
 typedef struct {
     exf_pruned_tensor *tensor; /* by the old name */

@@ -114,8 +114,9 @@ static exf_code copy_tensor(const writing *w, const exf_pruned_tensor *t, exf_er
     const exf_st_tensor *stored = t->from->tensor;
     exf_code rc = EXF_OK;
     if (!t->rows) return copy_bytes(w, t->from, 0, stored->nbytes, err);
-    uint64_t row = stored->nbytes / (uint64_t)stored->view.shape[0];
-    for (int64_t i = 0; rc == EXF_OK && i < t->view.shape[0]; i++)
+    int axis = exf_pruned_axis(&stored->view);
+    uint64_t row = stored->nbytes / (uint64_t)stored->view.shape[axis];
+    for (int64_t i = 0; rc == EXF_OK && i < t->view.shape[axis]; i++)
         rc = copy_bytes(w, t->from, row * (uint64_t)t->rows[i], row, err);
     return rc;
 }

@@ -26,7 +26,7 @@ typedef struct {
 
 /* Every field that the forward pass reads and that no other one decides, in the order of the text. */
 static const field fields[] = {
-    N(n_layers), N(d_model), N(vocab), N(tied_embeddings), R(norm_eps), R(embed_scale), R(logit_cap),
+    N(n_layers), N(d_model), N(vocab), N(tied_embeddings), R(norm_eps), R(embed_scale), R(logit_scale), R(logit_cap),
     ROPE("rope", EXF_ROPE_MAIN), ROPE("rope_compressed", EXF_ROPE_COMPRESSED), ROPE("rope_wide", EXF_ROPE_WIDE),
     N(attention.n_heads), N(attention.n_kv_heads), N(attention.head_dim), N(attention.gated), R(attention.clip),
     R(attention.score_scale), N(attention.wide_kv_heads), N(attention.wide_head_dim),

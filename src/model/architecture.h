@@ -129,6 +129,7 @@ typedef struct {
     double positions; /* the longest sequence that the model is made for, in tokens; 0: config.json does not say */
     double norm_eps;
     double embed_scale; /* on the embedding; 0: 1 */
+    double logit_scale; /* on the logits; 0: 1 */
     double logit_cap;   /* logits become cap tanh(logit / cap); 0: they stay */
     exf_rope_spec rope[EXF_ROPES];
     exf_attention_spec attention;

@@ -23,8 +23,9 @@ out:
 exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, const char *width, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_config_int(c, "num_experts|num_local_experts|n_routed_experts", 2, EXF_MAX_EXPERTS, &a->n_experts, err));
-    EXF_TRY(exf_config_int(c, "num_experts_per_tok", 1, EXF_MAX_TOP_K, &a->top_k, err));
+    EXF_TRY(exf_config_int(c, "num_experts|num_local_experts|n_routed_experts|moe_num_experts", 2, EXF_MAX_EXPERTS, &a->n_experts,
+                           err));
+    EXF_TRY(exf_config_int(c, "num_experts_per_tok|moe_k", 1, EXF_MAX_TOP_K, &a->top_k, err));
     EXF_TRY(exf_config_int(c, width, 1, 1 << 20, &a->d_expert, err));
     if (a->top_k > a->n_experts)
         rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, but only %d experts", c->path, a->top_k, a->n_experts);

@@ -55,8 +55,7 @@ out:
 
 static const exf_tensor_rule rules[] = {
     EXF_RULES_BODY(0),
-    {EXF_W_HEAD, "language_model.lm_head.weight|lm_head.weight", EXF_IN_MODEL,
-     EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED},
+    EXF_RULES_PREFIXED_HEAD,
     EXF_RULES_MLA,
     EXF_RULES_DENSE,
     EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),

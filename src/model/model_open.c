@@ -14,6 +14,20 @@ static int has_mxfp4(const exf_family *f)
     return 0;
 }
 
+/* Finds the object that may have quantization_config: all of the config, or the text part of a model that sees, where some
+ * releases have it. */
+static exf_code find_quantized(const exf_config *c, exf_config *out, exf_err *err)
+{
+    const exf_json *whole, *part;
+    exf_code rc;
+    *out = *c;
+    EXF_TRY(exf_config_find(c, "quantization_config", &whole, err));
+    EXF_TRY(exf_config_find(c, "text_config.quantization_config", &part, err));
+    if (part && !whole) rc = exf_config_find(c, "text_config", &out->object, err);
+out:
+    return rc;
+}
+
 static exf_code load_config(exf_model *m, exf_err *err)
 {
     enum { CONFIG_LIMIT = 16 << 20 };
@@ -26,16 +40,17 @@ static exf_code load_config(exf_model *m, exf_err *err)
         rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected an object", m->config_path, exf_json_type_name(m->config));
         goto out;
     }
-    exf_config c = {m->config, m->config_path};
+    exf_config c = {m->config, m->config_path}, quantized;
     EXF_TRY(exf_config_text_or(&c, "model_type", NULL, &model_type, err));
     rc = exf_family_require(model_type ? model_type : "", &m->family, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "%s: ", m->config_path);
         goto out;
     }
-    EXF_TRY(exf_quantization_read(&c, &m->quantization, err));
+    EXF_TRY(find_quantized(&c, &quantized, err));
+    EXF_TRY(exf_quantization_read(&quantized, &m->quantization, err));
     if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4 && !has_mxfp4(m->family))
-        EXF_TRY(exf_quantization_refuse(&c, "mxfp4", err));
+        EXF_TRY(exf_quantization_refuse(&quantized, "mxfp4", err));
     EXF_TRY(m->family->configure(&c, &m->arch, err));
 out:
     return rc;

@@ -18,6 +18,11 @@
     EXF_RULES_BODY(norm),                                                                                          \
     {EXF_W_HEAD, "lm_head.weight", EXF_IN_MODEL, EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED}
 
+/* The head of the text part of a model that sees, under the prefix of releases or without. */
+#define EXF_RULES_PREFIXED_HEAD                                                                     \
+    {EXF_W_HEAD, "language_model.lm_head.weight|lm_head.weight", EXF_IN_MODEL,                      \
+     EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED}
+
 #define EXF_RULES_ATTENTION(norm)                                                                                              \
     {EXF_W_Q, "{P}layers.{L}.self_attn.q_proj.weight", EXF_IN_LAYER, EXF_T_ATTENTION, {EXF_DIM_Q, EXF_DIM_H}, EXF_LINEAR},     \
     {EXF_W_K, "{P}layers.{L}.self_attn.k_proj.weight", EXF_IN_LAYER, EXF_T_ATTENTION, {EXF_DIM_KV, EXF_DIM_H}, EXF_LINEAR},    \
@@ -123,11 +128,12 @@
 #define EXF_RULES_CORRECTION_BIAS \
     {EXF_W_ROUTER_BIAS, "{P}layers.{L}.mlp.gate.e_score_correction_bias", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0}
 
-/* All of a model of exf_configure_latent_moe(). */
-#define EXF_RULES_LATENT_MOE                                                     \
-    EXF_RULES_MODEL(0), EXF_RULES_MLA, EXF_RULES_DENSE,                          \
+/* The layers of a model of exf_configure_latent_moe(), but for their norms; and all of it. */
+#define EXF_RULES_LATENT_LAYERS                                                  \
+    EXF_RULES_MLA, EXF_RULES_DENSE,                                              \
     EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),              \
     EXF_RULES_FUSED_EXPERTS, EXF_RULES_SHARED("shared_experts"), EXF_RULES_CORRECTION_BIAS
+#define EXF_RULES_LATENT_MOE EXF_RULES_MODEL(0), EXF_RULES_LATENT_LAYERS
 
 /* The gate of a shared expert that has one. */
 #define EXF_RULES_SHARED_SWITCH                                                      \

@@ -245,6 +245,7 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     w->b->rmsnorm(w->q, h.normed, a->d_model, u, a->d_model, lw->w[EXF_W_FINAL_NORM], n, a->d_model, a->norm_eps);
     w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab,
                    a->d_model, 1, 0);
+    if (a->logit_scale > 0) w->b->scale(w->q, h.logits, (size_t)n * (size_t)a->vocab, (float)a->logit_scale, NULL);
     if (a->logit_cap > 0) w->b->soft_cap(w->q, h.logits, (size_t)n * (size_t)a->vocab, (float)a->logit_cap);
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
     double ran = exf_clock();

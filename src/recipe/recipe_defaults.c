@@ -45,6 +45,10 @@ static const exf_released_model models[] = {
     {"Mistral-Small-4-119B", "recipes/mistral-small-4-119b.yaml", "mistral4", 36, 128, 4, 4096},
     {"DeepSeek-V3.2", "recipes/deepseek-v3.2.yaml", "deepseek_v32", 61, 256, 8, 7168},
     {"GLM-5", "recipes/glm-5.yaml", "glm_moe_dsa", 78, 256, 8, 6144},
+    {"Kimi-K2.5", "recipes/kimi-k2.5.yaml", "kimi_k25", 61, 384, 8, 7168},
+    {"Hy3", "recipes/hy3.yaml", "hy_v3", 80, 192, 8, 4096},
+    {"ERNIE-4.5-21B-A3B", "recipes/ernie-4.5-21b-a3b.yaml", "ernie4_5_moe", 28, 64, 6, 2560},
+    {"Granite-3.1-1B-A400M", "recipes/granite-3.1-1b-a400m.yaml", "granitemoe", 24, 32, 8, 1024},
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 

@@ -134,6 +134,7 @@ const char *const golden_families[] = {
     "minimax_m2",  "qwen3_next",  "mixtral",                "olmoe",              "qwen2_moe",
     "deepseek_v3", "gpt_oss", "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe",
     "qwen3_omni_moe", "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa",
+    "kimi_k25", "hy_v3", "ernie4_5_moe", "granitemoe",
     "gemma4"};
 
 int golden_n_families(void)

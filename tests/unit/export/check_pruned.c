@@ -107,7 +107,7 @@ START_TEST(a_config_without_the_number_is_refused)
     static const char *const configs[] = {"{\"num_experts\": 8}", "{}", "{\"num_experts\"", "\"num_experts", ""};
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         ck_assert_int_eq(exf_pruned_config(&out, configs[i], strlen(configs[i]), 16, 11, 1, "config.json", &e), EXF_MODEL);
-    ck_assert_str_eq(e.msg, "config.json: no num_experts, n_routed_experts or num_local_experts is 16");
+    ck_assert_str_eq(e.msg, "config.json: no num_experts, n_routed_experts, num_local_experts or moe_num_experts is 16");
     exf_text_free(&out);
 }
 END_TEST

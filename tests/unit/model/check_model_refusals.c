@@ -18,6 +18,7 @@ static const char *const goldens[] = {
     "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
     "minimax_m2",  "qwen3_next", "gpt_oss", "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe",
     "qwen3_omni_moe", "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa",
+    "hy_v3", "ernie4_5_moe", "granitemoe",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens, MAX_TENSORS = 8192 };
 

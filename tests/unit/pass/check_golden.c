@@ -3,8 +3,22 @@
 #include "tests/support/fixtures.h"
 #include "tests/support/golden_run.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 #include <string.h>
+
+/* No token's logits are farther from the reference's than `limit`, relative to their norm. */
+static void check_tokens(const golden_case *c, const golden_seen *s, double limit)
+{
+    size_t n, vocab = (size_t)s->vocab;
+    float *want = golden_tensor(c->answers, "logits", &n);
+    for (size_t t = 0; t < s->n_rows; t++) {
+        double d = golden_distance(s->logits + t * vocab, want + t * vocab, vocab);
+        ck_assert_msg(d <= limit, "%s: the logits of token %zu are %.2e from the golden", c->family, t, d);
+    }
+    exf_mem_free(want);
+}
 
 START_TEST(forward_matches_the_reference)
 {
@@ -13,6 +27,7 @@ START_TEST(forward_matches_the_reference)
     golden_open(&c, golden_families[_i]);
     golden_forward(&s, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 2);
     golden_compare(&c, &s, 1e-4, 1e-6f); /* float32 against float32 */
+    check_tokens(&c, &s, 2e-5); /* most are within 4e-6 */
     golden_free(&s);
     golden_close(&c);
 }

@@ -137,7 +137,7 @@ static void keep_shown(shown *s, const exf_input_block *b)
         float weights[16];
         *to = 0;
         for (size_t i = 0; i < h; i++) *to += b->moe_input[t * h + i] * b->moe_input[t * h + i];
-        if (is_hashed(s->c, b->layer) || rules.score != EXF_ROUTER_SOFTMAX) continue; /* the others' choice has a bias */
+        if (is_hashed(s->c, b->layer) || exf_model_copies(s->c->model, EXF_W_ROUTER_BIAS, b->layer)) continue;
         exf_router_cpu(ids, weights, b->logits + t * (size_t)b->n_experts, NULL, 1, &rules, scratch);
         ck_assert_msg(memcmp(ids, b->ids + t * k, k * sizeof *ids) == 0 &&
                           memcmp(weights, b->weights + t * k, k * sizeof *weights) == 0,

@@ -52,6 +52,11 @@ static const struct {
     {"mistral-small-4-119b", "mistral4", 237945653248u, 0, 36, 32, 4096, 1},
     {"deepseek-v3.2", "deepseek_v32", 674030337216u, 0, 61, 32, 4096, 1},
     {"glm-5", "glm_moe_dsa", 1487822475264u, 0, 78, 32, 4096, 1},
+    /* experts in 4-bit integers with a BF16 scale to each 32; without the 8 bytes that tell a matrix's shape */
+    {"kimi-k2.5", "kimi_k25", 594205351936u, 0, 61, 32, 4096, 1},
+    {"hy3", "hy_v3", 590067117312u, 0, 80, 32, 4096, 1},
+    {"ernie-4.5-21b-a3b", "ernie4_5_moe", 43650879232u, 0, 28, 32, 4096, 1},
+    {"granite-3.1-1b-a400m", "granitemoe", 2669256704u, 0, 24, 32, 4096, 1},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -178,6 +183,7 @@ static const char *const goldens[] = {
     "minimax_m2",  "qwen3_next",              "mixtral",     "olmoe",       "qwen2_moe",   "deepseek_v3",
     "gpt_oss",     "gpt_oss_mxfp4", "glm4_moe_lite", "dots1", "glm4v_moe", "qwen3_vl_moe", "qwen3_omni_moe",
     "solar_open", "mistral4", "deepseek_v32", "glm_moe_dsa",
+    "kimi_k25", "hy_v3", "ernie4_5_moe", "granitemoe",
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
