@@ -28,7 +28,8 @@ exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf
 
 /* Makes a batch of the corpus; borrows its ids.  Caller frees batch->span. */
 exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err) EXF_CHECKED;
-/* Lists length and digest of every sequence, and its document by the corpus that the batch is of (NULL: documents are not known). */
+/* Lists length and digest of every sequence, and its document by the corpus that the batch is of (NULL: documents are not
+ * known). */
 exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus,
                                 exf_err *err) EXF_CHECKED;
 void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
@@ -63,7 +64,8 @@ typedef struct exf_recorder exf_recorder;
  * journal names and which is removed with the point.  It stays when the run is stopped after a saved layer: the point has the
  * checksums of its finished layers, and a run that goes on from the point compares them (EXF_FORMAT) and writes the others. */
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_sequence_list *sequences, const exf_provenance *p, exf_resume *resume, exf_err *err) EXF_CHECKED;
+                          const exf_sequence_list *sequences, const exf_provenance *p, exf_resume *resume,
+                          exf_err *err) EXF_CHECKED;
 /* Returns the path of a target's unfinished file, "DIR/.NAME.unfinished", in *out; the caller frees it. */
 exf_code exf_recorder_unfinished(char **out, const char *target, exf_err *err) EXF_CHECKED;
 const exf_observer *exf_recorder_observer(exf_recorder *r);

@@ -141,8 +141,8 @@ typedef struct {
     uint64_t host_bytes; /* on a GPU pinned memory and routes; on the CPU everything */
 } exf_pass_plan;
 
-/* Makes the fastest plan of a pass over n_layers layers within the options' max_device_memory, or within the GPU's free memory less a reserve.  EXF_NOSPACE names the least memory that suffices if
- * no plan fits. */
+/* Makes the fastest plan of a pass over n_layers layers within the options' max_device_memory, or within the GPU's free memory
+ * less a reserve.  EXF_NOSPACE names the least memory that suffices if no plan fits. */
 exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
                             const exf_demand *d, int n_layers, exf_err *err) EXF_CHECKED;
 

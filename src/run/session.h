@@ -37,8 +37,8 @@ exf_code exf_session_check_piped(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Opens and checks everything that a pass reads, and reports it on stderr.  The backend is that of runtime.backend, the number
  * format that of runtime.compute: auto takes the GPU if there is one, and bf16 if that has its products; an explicit choice
  * that is not available is an error.  A default data.max_tokens becomes the model's positions where it is more.  layers: "all" or a
- * list.  A dry run is content with a model's config.json and a manifest whose files do not exist.  Ranks that differ in program, recipe, model,
- * corpus or device are refused (EXF_MODEL). */
+ * list.  A dry run is content with a model's config.json and a manifest whose files do not exist.  Ranks that differ in program,
+ * recipe, model, corpus or device are refused (EXF_MODEL). */
 exf_code exf_session_open(exf_session *s, exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_session_close(exf_session *s);
 /* Adds the facts of what the session reads: model, data or recording, device. */
