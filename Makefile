@@ -413,7 +413,7 @@ $(eval $(call registry,src/fold,runtime,_,runtime))
 $(eval $(call registry,src/cli,exfold,-,program))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
-SPECIFIED := $(addprefix src/,artifact/artifact.h artifact/provenance.h accumulate/basis_file.c artifact/artifact_capture.c \
+SPECIFIED := $(addprefix src/,artifact/artifact.h artifact/provenance.h artifact/artifact_capture.c \
     accumulate/statistics_file.c artifact/artifact_tables.c)
 $(BUILD)/gen/specification.inc: $(SPECIFIED) scripts/embed-specification.sh | $(BUILD)/gen
 	$(Q)scripts/embed-specification.sh $(SPECIFIED) > $@.new && mv $@.new $@

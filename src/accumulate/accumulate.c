@@ -38,6 +38,13 @@ out:
     return rc;
 }
 
+uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    if (!b->gpu) return 0;
+    return exf_stream_device_bytes() + exf_pairs_device_bytes(b, s, o) + exf_norms_device_bytes(s, o) +
+           exf_routes_device_bytes(s, o) + (exf_wants_vectors(o) ? exf_vectors_device_bytes(s, o) : 0);
+}
+
 static uint64_t count_device_bytes(const void *self, const exf_backend *b)
 {
     const exf_accumulator *a = self;
@@ -133,7 +140,6 @@ static exf_code begin_layer(exf_accumulator *a, int layer, exf_err *err)
     exf_code rc;
     for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]); /* the queue took what the first worker had */
     exf_sequences_begin_layer(a);
-    EXF_TRY(exf_norms_begin_layer(a, layer, err));
     EXF_TRY(exf_routes_begin_layer(a, layer, err));
     if (a->vectors) rc = exf_vectors_begin_layer(a, layer, err);
 out:
@@ -209,15 +215,6 @@ static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
                     a->own.first, s->n, (long long)a->shape.n_tokens);
 }
 
-/* Refuses a basis of another run; weights that are not known yet are compared after the pass. */
-static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
-{
-    const exf_basis *b = a->options.basis;
-    exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
-    if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
-    return exf_model_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
-}
-
 /* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
 static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
 {
@@ -230,8 +227,7 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     EXF_TRY(exf_accumulate_facts(&own, &a->options, a->shape.top_k, a->shape.d_model, err));
     exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
                                   .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
-                                  .origin = &origin, .is_basis = a->options.basis_only};
-    if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
+                                  .origin = &origin};
     EXF_TRY(exf_statistics_start(&a->file, plan->target, plan->force, &head, err));
 out:
     exf_provenance_free(&own);
@@ -262,9 +258,9 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->mixed = plan->mixed;
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
-        .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head && !o->basis_only,
+        .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head,
         .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = follow_layer,
-        .input = o->norm_head && !o->basis ? add_input : NULL, .block = add_block,
+        .input = o->norm_head ? add_input : NULL, .block = add_block,
         .common_input = common_input ? add_common_input : NULL, .settle = settle_layers};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
@@ -279,7 +275,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     if (plan->target) {
         EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
         EXF_TRY(start_file(a, plan, err));
-        if (exf_wants_basis(o)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
+        if ((exf_wants_vectors(o) || o->norm_head)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
     }
 out:
     if (rc != EXF_OK)
@@ -297,10 +293,7 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
 {
     exf_code rc = exf_accumulator_finish_layers(a, err);
-    if (rc != EXF_OK || !a->target) return rc;
-    if (a->options.basis)
-        rc = exf_model_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
-    return rc == EXF_OK ? exf_statistics_add_facts(&a->file, p, err) : rc;
+    return rc == EXF_OK && a->target ? exf_statistics_add_facts(&a->file, p, err) : rc;
 }
 
 /* Adds the digest of what vector sums were added up over. */

@@ -10,7 +10,6 @@
 #ifndef EXF_ACCUMULATE_ACCUMULATE_H
 #define EXF_ACCUMULATE_ACCUMULATE_H
 #include "accumulate/smallest_keys.h"
-#include "accumulate/basis_file.h"
 #include "artifact/artifact_capture.h"
 #include "artifact/data.h"
 #include "accumulate/statistics.h"
@@ -32,8 +31,6 @@ typedef struct {
     int64_t samples;       /* residuals per layer from which the basis of lowrank is made */
     uint64_t seed;         /* seed of the choice of samples, and of the search for the basis */
     exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
-    int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
-    const exf_basis *basis; /* borrowed; what vector sums are added up over (accumulate/basis_file.h); NULL: made by the run */
     int norm_head;         /* directions of the norm head, found before a layer's experts run; 0: none */
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
     int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
@@ -121,11 +118,9 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
  * Shards of a corpus (artifact/data.h) must all be there, once each; partial: some may be missing.
  * EXF_MODEL names both files and what is wrong: a fact that differs, with both texts; a
  * sequence that two of them have; sequences known in only some of the files (version 1);
- * vector sums over another basis (accumulate/basis_file.h), which cannot be added.  Over one basis
- * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
- * sum is put on the grid of the merged sums: rounded to it once per merge.  other_weights: 1 takes files whose digests of weights
- * differ, and says of which parts in the fact EXF_MIXED_WEIGHTS_FACT; architectures must be the same.  digest: of the result's
- * payload; may be NULL. */
+ * vector sums or those of a norm head, which add up within one run alone, over what all of its data chose.
+ * other_weights: 1 takes files whose digests of weights differ, and says of which parts in the fact EXF_MIXED_WEIGHTS_FACT;
+ * architectures must be the same.  digest: of the result's payload; may be NULL. */
 exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
                               int other_weights, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 

@@ -239,19 +239,6 @@ out:
 
 /* ---- joining ---------------------------------------------------------------------- */
 
-/* Refuses sums over different bases, which do not add.  Files of earlier programs name no basis: of those accumulate_merge.c
- * compares the bases themselves. */
-static exf_code check_basis(const exf_facts_part *a, const exf_facts_part *b, exf_err *err)
-{
-    const char *ours = exf_provenance_get(a->provenance, EXF_BASIS_FACT);
-    const char *theirs = exf_provenance_get(b->provenance, EXF_BASIS_FACT);
-    if (!ours || !theirs || strcmp(ours, theirs) == 0) return EXF_OK;
-    return exf_fail(err, EXF_MODEL,
-                    "%s: its vector sums are over basis %.16s..., those of %s over %.16s..., so they do not add: make one basis of "
-                    "all the data (exfold-calibrate RECIPE --basis-only) and each part again with --basis basis.h5",
-                    b->path, theirs, a->path, ours);
-}
-
 static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf_err *err)
 {
     for (size_t i = 0; i < a->provenance->n; i++) {
@@ -313,7 +300,6 @@ static exf_code check_parts(const exf_facts_part *part, size_t n, int other_weig
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < n; i++) {
-        EXF_TRY(check_basis(&part[0], &part[i], err));
         EXF_TRY(check_same(&part[0], &part[i], err));
         EXF_TRY(check_same(&part[i], &part[0], err));
         for (size_t k = 0; k < i; k++) {

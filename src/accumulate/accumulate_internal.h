@@ -2,7 +2,7 @@
  *
  *   accumulate.c            the observer: shows what it is shown to the chapters, and hands a layer's sums on
  *   chapter_<name>.c        a statistic each (chapter.h)
- *   accumulate_options.c    which of them are wanted; accumulate_memory.c: what they take
+ *   accumulate_options.c    which of them are wanted, and what they take
  *   accumulate_queue.c      where a finished layer's sums go: over the ranks, into the statistics file, to solver and resume point
  *   accumulate_arrays.c     a layer's sums as a list of arrays, for resume points and for ranks */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
@@ -15,8 +15,6 @@
 /* ---- accumulate_options.c ------------------------------------------------------------------------- */
 
 int exf_wants_vectors(const exf_accumulate_options *o);
-/* Returns 1 if some sums are over what --basis-only makes. */
-int exf_wants_basis(const exf_accumulate_options *o);
 /* Returns the directions of the norm head that a run of this shape has. */
 int exf_head_directions(const exf_run_shape *shape, const exf_accumulate_options *o);
 
@@ -71,12 +69,10 @@ exf_code exf_common_input_check_layer(const exf_layer_read *read, exf_layer_stat
 exf_code exf_norms_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 uint64_t exf_norms_device_bytes(const exf_run_shape *s, const exf_accumulate_options *o);
 exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
-/* In a run that finds the directions itself: sample the layer's inputs, and find them. */
+/* Sample the layer's inputs, and find the directions. */
 exf_code exf_norms_begin_inputs(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 void exf_norms_add_input(exf_accumulator *a, const exf_input_block *b);
 exf_code exf_norms_end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err) EXF_CHECKED;
-/* Takes the directions from the basis that the run was given, if it was. */
-exf_code exf_norms_begin_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 exf_code exf_norms_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_norms_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 exf_code exf_norms_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
@@ -103,8 +99,6 @@ exf_code exf_vectors_add_block(exf_accumulator *a, const exf_moe_block *b, exf_e
 exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 exf_code exf_vectors_end_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 void exf_vectors_end_pass(exf_accumulator *a);
-/* Chooses the grids of v's pairs from the layer's scalar sums. */
-void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s);
 /* Returns 1 if rank 0 has the sums of all ranks at the end of a layer, since their GPUs share memory, and the others have none. */
 int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m);
 /* Returns the layer's sums, which the next layer frees; a caller that wants to keep them copies and zeroes *sums. */
@@ -198,7 +192,7 @@ struct exf_accumulator {
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
     struct exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
-    exf_norm_sampler norms;          /* zeroed: no norm head is wanted, or its basis is given */
+    exf_norm_sampler norms;          /* zeroed: no norm head is wanted */
     exf_device_norms device_norms;   /* used if the forward pass runs on a device */
     exf_stream_energy stream;
     exf_route_sampler routes; /* of capacity 0: no sample is kept */

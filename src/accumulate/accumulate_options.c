@@ -1,5 +1,5 @@
-/* accumulate_options.c - the options of an accumulation: which of them go together, the facts that they make, and how many of
- * each they ask for. */
+/* accumulate_options.c - the options of an accumulation: which of them go together, the facts that they make, how many of
+ * each they ask for, and what their sums take. */
 #include "accumulate/accumulate_internal.h"
 
 int exf_wants_vectors(const exf_accumulate_options *o)
@@ -7,14 +7,9 @@ int exf_wants_vectors(const exf_accumulate_options *o)
     return o->diagonal || o->lowrank;
 }
 
-int exf_wants_basis(const exf_accumulate_options *o)
-{
-    return exf_wants_vectors(o) || o->norm_head;
-}
-
 int exf_accumulate_sweeps(const exf_accumulate_options *o)
 {
-    return o->basis_only ? 1 : 1 + exf_wants_vectors(o);
+    return 1 + exf_wants_vectors(o);
 }
 
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
@@ -28,12 +23,6 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
     if (o->common_input_tokens && exf_wants_vectors(o))
         return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
                         o->diagonal ? "diagonal" : "lowrank");
-    if (o->basis_only && o->partial)
-        return exf_fail(err, EXF_USAGE,
-                        "--basis-only: a basis is made from all of the data, --partial takes a part: give one of them");
-    if (o->basis_only && !exf_wants_basis(o))
-        return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank, or set "
-                        "calibrate.norm_head");
     return EXF_OK;
 }
 
@@ -54,7 +43,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
     if (o->bare_router)
         EXF_TRY(exf_provenance_add(p, err, "accumulate.bare_router", "%s", o->bare_router > 1 ? "renormalised" : "plain"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
-    if (o->route_sample && !o->basis_only)
+    if (o->route_sample)
         EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
     if (o->norm_head) EXF_TRY(exf_provenance_add(p, err, EXF_NORM_HEAD_FACT, "%d", o->norm_head));
     if (!exf_wants_vectors(o)) goto out;
@@ -91,4 +80,52 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 {
     uint64_t all = (uint64_t)(shape->n_experts * (shape->n_experts - 1)), wanted = (uint64_t)o->vector_pairs;
     return all < wanted ? all : wanted;
+}
+
+/* ---- what they take on disk and in memory ------------------------------------------------------------------ */
+
+uint64_t exf_accumulate_vectors_disk(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = (uint64_t)exf_vector_rank(s, o), bytes = 0;
+    if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
+    if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
+    return bytes;
+}
+
+static uint64_t norm_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return exf_norm_sums_bytes(s->n_experts, s->d_model, exf_head_directions(s, o));
+}
+
+static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t k = (uint64_t)s->top_k, q = (uint64_t)exf_head_directions(s, o);
+    uint64_t each = sizeof(uint64_t) + k * (sizeof(int32_t) + sizeof(float)) + (q ? (q + 1 + k) * sizeof(float) : 0);
+    return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * each;
+}
+
+uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return exf_layer_statistics_disk((int)s->n_experts) + sample_bytes(s, o) + exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
+}
+
+uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers, int on_device,
+                               int has_ranks)
+{
+    uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
+    uint64_t sums = exf_layer_statistics_bytes((int)e), samples = (uint64_t)o->samples;
+    uint64_t each = sums + exf_sequence_tracker_bytes((int)e);
+    uint64_t waiting = on_device || has_ranks ? (uint64_t)exf_waiting_layers(o, has_ranks) : 1;
+    if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
+    uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
+    uint64_t all = (uint64_t)n_workers * each + (2 + waiting) * sample_bytes(s, o) + exf_accumulate_vectors_disk(s, o);
+    if (on_device || has_ranks) all += waiting * sums;
+    if (on_device && has_ranks) all += exf_accumulate_vectors_disk(s, o);
+    if (exf_wants_vectors(o)) all += buffers * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
+    if (o->lowrank)
+        all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
+               exf_basis_bytes(exf_vector_rank(s, o), (int)h, (int)buffers);
+    if (o->norm_head)
+        all += exf_norm_sampler_bytes(s) + exf_basis_bytes(exf_head_directions(s, o), (int)h, (int)buffers);
+    return all + ((uint64_t)n_workers + waiting) * norm_bytes(s, o);
 }

@@ -34,11 +34,10 @@ static exf_code write_to_file(exf_finished_layer *l, exf_err *err)
     const exf_vector_sums *v = vectors_of(l), none = {.d_model = (int)a->shape.d_model};
     exf_code rc = EXF_OK;
     if (!a->target) return EXF_OK;
-    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->file, l->layer, &l->sums, err));
+    EXF_TRY(exf_statistics_put(&a->file, l->layer, &l->sums, err));
     if (v) EXF_TRY(exf_statistics_put_vectors(&a->file, l->layer, v, err));
-    if (a->options.basis_only) EXF_TRY(exf_norm_basis_write(&l->sums.norms, a->file.h, l->layer, err));
-    if (a->basis_hash) EXF_TRY(exf_basis_hash(a->basis_hash, l->layer, v ? v : &none, err));
-    if (a->basis_hash) EXF_TRY(exf_norm_basis_hash(a->basis_hash, &l->sums.norms, err));
+    if (a->basis_hash) EXF_TRY(exf_vector_sums_hash_basis(a->basis_hash, l->layer, v ? v : &none, err));
+    if (a->basis_hash) EXF_TRY(exf_norm_sums_hash_basis(a->basis_hash, &l->sums.norms, err));
     rc = exf_statistics_layer_done(&a->file, l->layer, err);
 out:
     return rc;
@@ -256,8 +255,7 @@ exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err)
 
 int exf_accumulator_first_record(const exf_accumulator *a)
 {
-    const exf_accumulate_options *o = &a->options;
-    int can_read_back = !o->basis_only && !o->common_input_tokens;
+    int can_read_back = !a->options.common_input_tokens;
     return a->resume && !exf_resume_start(a->resume)->layers_done && can_read_back ? INT_MAX : 0;
 }
 

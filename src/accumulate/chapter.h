@@ -164,6 +164,9 @@ typedef struct {
 } exf_route_sampler;
 
 /* Returns how many of n_tokens tokens are kept where `wanted` are to be. */
-size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens);
+static inline size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens)
+{
+    return (size_t)(wanted < n_tokens ? wanted : n_tokens);
+}
 
 #endif

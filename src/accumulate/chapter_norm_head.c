@@ -308,19 +308,13 @@ out:
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-/* Returns 1 if the run finds the directions itself. */
-static int finds_directions(const exf_accumulate_options *o)
-{
-    return o->norm_head && !o->basis;
-}
-
 exf_code exf_norms_begin_pass(exf_accumulator *a, exf_err *err)
 {
     const exf_accumulate_options *o = &a->options;
     int e = (int)a->shape.n_experts, q = exf_head_directions(&a->shape, o);
     exf_code rc;
     for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_norm_sums_new(&a->sums[i].norms, e, (int)a->shape.d_model, q, err));
-    if (finds_directions(o)) EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, q, a->own, err));
+    EXF_TRY(exf_norm_sampler_new(&a->norms, &a->shape, q, a->own, err));
     rc = exf_blas_reserve_cpu(a->n_workers > o->helpers ? a->n_workers : o->helpers, err);
 out:
     return rc;
@@ -329,18 +323,17 @@ out:
 uint64_t exf_norms_device_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     int q = exf_head_directions(s, o);
-    uint64_t bytes = o->basis_only ? 0 : exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
-    return bytes + (finds_directions(o) ? exf_norm_sampler_device_bytes(s, q) : 0);
+    uint64_t sums = exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
+    return q ? sums + exf_norm_sampler_device_bytes(s, q) : 0;
 }
 
 exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     const exf_run_shape *s = &a->shape;
-    exf_code rc = EXF_OK;
-    if (a->norms.basis) EXF_TRY(exf_norm_sampler_open_device(&a->norms, a->ranks, b, err));
-    if (a->options.norm_head && !a->options.basis_only)
-        rc = exf_device_norms_open(&a->device_norms, b, (int)s->n_experts, (int)s->top_k, (int)s->d_model,
-                                   exf_head_directions(s, &a->options), err);
+    exf_code rc;
+    EXF_TRY(exf_norm_sampler_open_device(&a->norms, a->ranks, b, err));
+    rc = exf_device_norms_open(&a->device_norms, b, (int)s->n_experts, (int)s->top_k, (int)s->d_model,
+                               exf_head_directions(s, &a->options), err);
 out:
     return rc;
 }
@@ -358,43 +351,18 @@ void exf_norms_add_input(exf_accumulator *a, const exf_input_block *b)
         exf_norm_sampler_keep(&a->norms, b);
 }
 
-/* Gives the directions to a device. */
-static void send_directions(exf_accumulator *a)
-{
-    if (a->device_norms.b) exf_device_norms_begin(&a->device_norms, a->sums[0].norms.basis);
-}
-
 exf_code exf_norms_end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err)
 {
     int helpers = a->n_workers > a->options.helpers ? a->n_workers : a->options.helpers;
     exf_code rc = exf_norm_sampler_find(&a->norms, &a->sums[0].norms, m->layer, a->ranks, m->q, helpers, err);
-    if (rc == EXF_OK) send_directions(a);
-    return rc;
-}
-
-exf_code exf_norms_begin_layer(exf_accumulator *a, int layer, exf_err *err)
-{
-    const exf_accumulate_options *o = &a->options;
-    exf_norm_sums given = {.q = 0}, *to = &a->sums[0].norms;
-    exf_code rc;
-    if (!o->norm_head || !o->basis) return EXF_OK;
-    EXF_TRY(exf_basis_get_norms(o->basis, layer, &given, err));
-    if (given.q != to->q) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: layer %d has %d directions of a norm head, the run %d", exf_h5_path(o->basis->h),
-                      layer, given.q, to->q);
-        goto out;
-    }
-    exf_norm_sums_set_basis(to, given.basis);
-    send_directions(a);
-out:
-    exf_norm_sums_free(&given);
+    if (rc == EXF_OK && a->device_norms.b) exf_device_norms_begin(&a->device_norms, a->sums[0].norms.basis);
     return rc;
 }
 
 exf_code exf_norms_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     const exf_norm_sums *first = &a->sums[0].norms;
-    if (!first->known || a->options.basis_only) return EXF_OK;
+    if (!first->known) return EXF_OK;
     if (!b->q) return exf_norm_sums_add(&a->sums[b->worker].norms, first->basis, b, err);
     exf_device_norms_add(&a->device_norms, b);
     return EXF_OK;

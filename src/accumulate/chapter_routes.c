@@ -10,17 +10,6 @@
 
 enum { STREAM = 2 }; /* of random numbers: the sampler of residuals uses 0 and 1 */
 
-size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens)
-{
-    return (size_t)(wanted < n_tokens ? wanted : n_tokens);
-}
-
-/* Returns the directions that each token of the sample has. */
-static int directions(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    return o->basis_only ? 0 : exf_head_directions(s, o);
-}
-
 exf_code exf_routes_begin_pass(exf_accumulator *a, exf_err *err)
 {
     exf_route_sampler *s = &a->routes;
@@ -30,7 +19,7 @@ exf_code exf_routes_begin_pass(exf_accumulator *a, exf_err *err)
     s->shared = a->ranks != NULL;
     if (!tokens) return EXF_OK;
     EXF_TRY(exf_route_sample_new(&s->sample, tokens, (int)a->shape.top_k, err));
-    EXF_TRY(exf_route_sample_add_head(&s->sample, directions(&a->shape, &a->options), err));
+    EXF_TRY(exf_route_sample_add_head(&s->sample, exf_head_directions(&a->shape, &a->options), err));
     rc = exf_smallest_keys_new(&s->keys, tokens, err);
 out:
     return rc;
@@ -93,7 +82,7 @@ static void keep_on_host(exf_route_sampler *s, const exf_moe_block *b, const dou
 
 uint64_t exf_routes_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    size_t tokens = exf_route_sampler_tokens(o->route_sample, shape->n_tokens), q = (size_t)directions(shape, o);
+    size_t tokens = exf_route_sampler_tokens(o->route_sample, shape->n_tokens), q = (size_t)exf_head_directions(shape, o);
     uint64_t k = (uint64_t)shape->top_k, head = q ? (uint64_t)(q + 1) * sizeof(double) + k * sizeof(float) : 0;
     return (uint64_t)tokens * (sizeof(int32_t) + k * (sizeof(int32_t) + sizeof(float)) + head);
 }

@@ -1,7 +1,7 @@
 /* chapter_vectors.c - the vector sums of a layer (accumulate/vector_sums.h), in two sweeps.
  *
  * The first sweep samples tokens for the low-rank basis (vectors_samples.c).  Between the sweeps the pairs of most energy are
- * chosen, and the basis and the grids made (accumulate_basis.c) or taken from a file.  The second sweep adds up, block by block
+ * chosen, and the basis and the grids made (accumulate_basis.c).  The second sweep adds up, block by block
  * (vectors_terms.c). */
 #include "accumulate/accumulate_internal.h"
 #include "accumulate/vectors.h"
@@ -29,16 +29,10 @@ struct exf_vector_accumulator {
     int n_workers, n_helpers;
     pthread_mutex_t lock[N_LOCKS]; /* each guards the sums of many pairs */
     exf_ranks *ranks;             /* NULL: one process */
-    exf_device_samples samples;   /* on a device, where the run makes a basis of its own */
-    exf_device_vectors device;    /* on a device, where the run has a second sweep */
+    exf_device_samples samples;   /* on a device, with lowrank */
+    exf_device_vectors device;    /* on a device */
     int is_last;                  /* 1: no layer comes after the present one */
 };
-
-/* Returns 1 if the run makes a low-rank basis of its own. */
-static int takes_samples(const exf_accumulate_options *o)
-{
-    return o->lowrank && !o->basis;
-}
 
 /* Returns how many samples a layer has at most. */
 static size_t most_samples(const exf_run_shape *shape, const exf_accumulate_options *o)
@@ -65,7 +59,7 @@ exf_code exf_vectors_begin_pass(exf_accumulator *a, exf_err *err)
     m->ranks = a->ranks;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
-    if (takes_samples(o)) EXF_TRY(exf_sampler_new(&m->sampler, most_samples(shape, o), 0, err));
+    if (o->lowrank) EXF_TRY(exf_sampler_new(&m->sampler, most_samples(shape, o), 0, err));
     m->sampler.own = a->own;
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
@@ -94,8 +88,8 @@ void exf_vectors_end_pass(exf_accumulator *a)
 uint64_t exf_vectors_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     int k = (int)shape->top_k, h = (int)shape->d_model, rank = exf_vector_rank(shape, o);
-    uint64_t bytes = takes_samples(o) ? exf_device_samples_bytes(most_samples(shape, o), h, rank) : 0;
-    return o->basis_only ? bytes : bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
+    uint64_t bytes = o->lowrank ? exf_device_samples_bytes(most_samples(shape, o), h, rank) : 0;
+    return bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
 }
 
 exf_code exf_vectors_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
@@ -104,12 +98,11 @@ exf_code exf_vectors_open_device(exf_accumulator *a, const exf_backend *b, exf_e
     const exf_run_shape *s = &a->shape;
     const exf_accumulate_options *o = &a->options;
     exf_code rc = EXF_OK;
-    if (takes_samples(o))
+    if (o->lowrank)
         EXF_TRY(exf_device_samples_open(&m->samples, m->ranks, b, most_samples(s, o), (int)s->d_model, exf_vector_rank(s, o),
                                         o->seed, err));
-    if (!o->basis_only)
-        rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
-                                     exf_vector_rank(s, o), o->weighting, m->ranks, err);
+    rc = exf_device_vectors_open(&m->device, b, (size_t)exf_vector_pairs(s, o), (int)s->top_k, (int)s->d_model, o->diagonal,
+                                 exf_vector_rank(s, o), o->weighting, m->ranks, err);
 out:
     return rc;
 }
@@ -122,7 +115,7 @@ exf_code exf_vectors_begin_layer(exf_accumulator *a, int layer, exf_err *err)
     exf_code rc = EXF_OK;
     m->is_last = a->next_layer < 0;
     exf_vector_sums_free(&m->sums);
-    if (!takes_samples(m->options)) return EXF_OK;
+    if (!m->options->lowrank) return EXF_OK;
     exf_device_samples_begin(&m->samples);
     if (!m->sampler.source && !m->samples.b) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
     if (rc != EXF_OK) return rc;
@@ -132,7 +125,7 @@ exf_code exf_vectors_begin_layer(exf_accumulator *a, int layer, exf_err *err)
 /* Takes samples from a block of the first sweep. */
 static void take_samples(exf_vector_accumulator *m, const exf_moe_block *b)
 {
-    if (!takes_samples(m->options)) return;
+    if (!m->options->lowrank) return;
     if (b->q)
         exf_device_samples_keep(&m->samples, &m->sampler, b);
     else
@@ -168,10 +161,10 @@ static int rising(const void *a, const void *b)
     return (x->pair > y->pair) - (x->pair < y->pair);
 }
 
-/* Allocates sums of n pairs; those of a device lie in its staging memory, and those of a basis are not wanted. */
+/* Allocates sums of n pairs; those of a device lie in its staging memory. */
 static exf_code new_sums(exf_vector_accumulator *m, int64_t n, int d_model, int rank, exf_err *err)
 {
-    if (m->options->basis_only || m->device.b) return exf_vector_sums_new_choice(&m->sums, n, d_model, rank, err);
+    if (m->device.b) return exf_vector_sums_new_choice(&m->sums, n, d_model, rank, err);
     return exf_vector_sums_new(&m->sums, n, d_model, m->options->diagonal, rank, err);
 }
 
@@ -199,7 +192,8 @@ out:
     return rc;
 }
 
-void exf_vector_sums_choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s)
+/* Chooses the grids of v's pairs from the layer's scalar sums. */
+static void choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s)
 {
     for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
         size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
@@ -248,49 +242,12 @@ static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics
 {
     exf_code rc = choose_pairs(m, s, err);
     if (rc != EXF_OK || !m->sums.basis) return rc;
-    exf_vector_sums_choose_grids(&m->sums, s);
+    choose_grids(&m->sums, s);
     int helpers = m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers;
     if (m->samples.b) return find_on_device(m, s, err);
     size_t n = take_residuals(m, s);
     return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, 1,
                           m->options->seed, (uint64_t)layer, helpers, err);
-}
-
-/* Refuses sums that could overflow the grids of a basis: those of more data than it was made from. */
-static exf_code check_grids(const exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
-{
-    const exf_vector_sums *v = &m->sums;
-    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
-        int source = v->pair[2 * i], target = v->pair[2 * i + 1];
-        size_t at = (size_t)source * (size_t)s->n_experts + (size_t)target;
-        double source_sq = exf_exact_value(&s->source_sq[at]), target_sq = exf_exact_value(&s->target_sq[at]);
-        if (!exf_grids_fit(v->grid + EXF_N_GRIDS * i, source_sq, target_sq))
-            return exf_fail(err, EXF_MODEL,
-                            "%s: layer %d, pair %d -> %d: its grid 2^%d is too fine for energies %g and %g of this run",
-                            exf_h5_path(m->options->basis->h), layer, source, target, (int)v->grid[EXF_N_GRIDS * i], source_sq,
-                            target_sq);
-    }
-    return EXF_OK;
-}
-
-/* Takes pairs, basis and grids from the basis that the run was given. */
-static exf_code take_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
-{
-    exf_vector_sums given = {.n_pairs = 0};
-    exf_code rc;
-    EXF_TRY(exf_basis_get(m->options->basis, layer, &given, err));
-    size_t p = (size_t)given.n_pairs;
-    EXF_TRY(new_sums(m, given.n_pairs, given.d_model, given.rank, err));
-    if (p) memcpy(m->sums.pair, given.pair, 2 * p * sizeof *given.pair);
-    index_pairs(m);
-    if (given.basis) {
-        memcpy(m->sums.basis, given.basis, (size_t)given.d_model * (size_t)given.rank * sizeof *given.basis);
-        memcpy(m->sums.grid, given.grid, p * EXF_N_GRIDS * sizeof *given.grid);
-    }
-    rc = check_grids(m, s, layer, err);
-out:
-    exf_vector_sums_free(&given);
-    return rc;
 }
 
 /* Gives all ranks what rank 0 chose for the second sweep: elsewhere makes zeroed sums of these pairs. */
@@ -316,7 +273,7 @@ out:
 static exf_code share_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    if (takes_samples(m->options))
+    if (m->options->lowrank)
         EXF_TRY(m->samples.b ? exf_device_samples_gather(&m->samples, &m->sampler, err)
                              : exf_sampler_gather(&m->sampler, m->ranks, (int)m->shape.d_model, err));
     if (exf_ranks_first(m->ranks)) EXF_TRY(make_basis(m, s, layer, err));
@@ -331,7 +288,7 @@ exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *
 {
     exf_vector_accumulator *m = a->vectors;
     exf_code rc;
-    EXF_TRY(m->options->basis ? take_basis(m, &a->sums[0], layer, err) : share_basis(m, &a->sums[0], layer, err));
+    EXF_TRY(share_basis(m, &a->sums[0], layer, err));
     if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums, m->is_last);
 out:
     return rc;

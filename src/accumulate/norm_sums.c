@@ -14,20 +14,14 @@ static size_t basis_elements(const exf_norm_sums *s)
     return (size_t)s->d_model * (size_t)s->q;
 }
 
-static exf_code new_basis(exf_norm_sums *s, int d_model, int q, exf_err *err)
-{
-    *s = (exf_norm_sums){.d_model = d_model, .q = q};
-    return exf_mem_new(&s->basis, basis_elements(s), sizeof *s->basis, "norm head", err);
-}
-
 exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, exf_err *err)
 {
     size_t e = (size_t)n_experts;
     exf_code rc;
     memset(s, 0, sizeof *s);
     if (q == 0) return EXF_OK;
-    EXF_TRY(new_basis(s, d_model, q, err));
-    s->n_experts = n_experts;
+    *s = (exf_norm_sums){.n_experts = n_experts, .d_model = d_model, .q = q};
+    EXF_TRY(exf_mem_new(&s->basis, basis_elements(s), sizeof *s->basis, "norm head", err));
     EXF_TRY(exf_mem_new(&s->pp, e * exf_norm_products(q), sizeof *s->pp, "sums of the norm head", err));
     EXF_TRY(exf_mem_new(&s->py, e * exf_norm_features(q), sizeof *s->py, "sums of the norm head", err));
     EXF_TRY(exf_mem_new(&s->yy, e, sizeof *s->yy, "sums of the norm head", err));
@@ -73,13 +67,8 @@ static exf_code merge_array(exf_exact *to, const exf_exact *from, size_t n, cons
 exf_code exf_norm_sums_merge(exf_norm_sums *to, const exf_norm_sums *from, exf_err *err)
 {
     size_t e = (size_t)from->n_experts;
-    exf_code rc = EXF_OK;
+    exf_code rc;
     if (!from->q) return EXF_OK;
-    if (!to->q) EXF_TRY(exf_norm_sums_new(to, from->n_experts, from->d_model, from->q, err));
-    if (to->q != from->q || (to->known && from->known && memcmp(to->basis, from->basis, basis_elements(to) * sizeof *to->basis)))
-        return exf_fail(err, EXF_MODEL, "the sums of the norm head are over other directions, and do not add: make a basis first "
-                        "(exfold-calibrate RECIPE --basis-only), then give each part --basis FILE");
-    if (from->known && !to->known) exf_norm_sums_set_basis(to, from->basis);
     EXF_TRY(merge_array(to->pp, from->pp, e * exf_norm_products(to->q), "pp", err));
     EXF_TRY(merge_array(to->py, from->py, e * exf_norm_features(to->q), "py", err));
     EXF_TRY(merge_array(to->yy, from->yy, e, "yy", err));
@@ -132,15 +121,11 @@ out:
     return rc;
 }
 
-exf_code exf_norm_basis_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
-{
-    return s->known ? do_with_basis(WRITE, s, h, layer, err) : EXF_OK;
-}
-
 exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
 {
-    exf_code rc = exf_norm_basis_write(s, h, layer, err);
-    return rc == EXF_OK && s->known ? do_with_sums(WRITE, s, s->n_experts, h, layer, err) : rc;
+    if (!s->known) return EXF_OK;
+    exf_code rc = do_with_basis(WRITE, s, h, layer, err);
+    return rc == EXF_OK ? do_with_sums(WRITE, s, s->n_experts, h, layer, err) : rc;
 }
 
 /* Finds how many directions a layer has, before memory is taken for them; *q 0: there is no group. */
@@ -177,21 +162,6 @@ static exf_code read_basis(exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
     return EXF_OK;
 }
 
-exf_code exf_norm_basis_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
-{
-    int q;
-    exf_code rc;
-    memset(s, 0, sizeof *s);
-    EXF_TRY(find_directions(&q, h, shape, layer, err));
-    if (!q) return EXF_OK;
-    EXF_TRY(do_with_basis(EXPECT, &(exf_norm_sums){.d_model = (int)shape->d_model, .q = q}, h, layer, err));
-    EXF_TRY(new_basis(s, (int)shape->d_model, q, err));
-    rc = read_basis(s, h, layer, err);
-out:
-    if (rc != EXF_OK) exf_norm_sums_free(s);
-    return rc;
-}
-
 exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
                             exf_err *err)
 {
@@ -219,7 +189,7 @@ out:
     return rc;
 }
 
-exf_code exf_norm_basis_hash(exf_hash *h, const exf_norm_sums *s, exf_err *err)
+exf_code exf_norm_sums_hash_basis(exf_hash *h, const exf_norm_sums *s, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (!s->known) return EXF_OK;

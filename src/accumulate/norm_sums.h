@@ -46,25 +46,22 @@ exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, 
 void exf_norm_sums_zero(exf_norm_sums *s); /* the basis is then not known */
 void exf_norm_sums_free(exf_norm_sums *s); /* accepts zeroed memory */
 void exf_norm_sums_set_basis(exf_norm_sums *s, const double *basis);
-/* Adds `from` to `to`, which takes the basis of `from` where it knows none; allocates `to` where it has no sums.  EXF_MODEL where
- * both know different ones, EXF_FORMAT where a sum would wrap. */
+/* Adds `from`, which are over the same directions, to `to`.  EXF_FORMAT where a sum would wrap. */
 exf_code exf_norm_sums_merge(exf_norm_sums *to, const exf_norm_sums *from, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of a layer's sums. */
 uint64_t exf_norm_sums_bytes(int64_t n_experts, int64_t d_model, int q);
 
-/* ---- in files of kind statistics and basis -------------------------------------
+/* ---- in files of kind statistics -------------------------------------
  * One group per layer, in files with the fact accumulate.norm_head:
  *   /layers/<l>/norms/basis  F64 [H, q]
- *   /layers/<l>/norms/pp     U64 [E, F (F + 1) / 2, 3]  exact; so are the next, which a basis lacks
+ *   /layers/<l>/norms/pp     U64 [E, F (F + 1) / 2, 3]  exact; so are the next
  *   /layers/<l>/norms/py     U64 [E, F, 3]
  *   /layers/<l>/norms/yy     U64 [E, 3] */
 exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
-exf_code exf_norm_basis_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
-/* Read a layer's sums, or the basis alone; nothing (q 0) where it has no group.  EXF_FORMAT for a basis of no unit vectors, and
+/* Reads a layer's sums; nothing (q 0) where it has no group.  EXF_FORMAT for a basis of no unit vectors, and
  * for sums whose counts are not norm_count [E].  The caller frees s; sums of the same size are read in place. */
 exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
                             exf_err *err) EXF_CHECKED;
-exf_code exf_norm_basis_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err) EXF_CHECKED;
-/* Adds a layer's basis to the digest of what sums are over (basis_file.h); nothing where none is known. */
-exf_code exf_norm_basis_hash(exf_hash *h, const exf_norm_sums *s, exf_err *err) EXF_CHECKED;
+/* Adds a layer's directions to the digest of what sums are over (vector_sums.h); nothing where none are known. */
+exf_code exf_norm_sums_hash_basis(exf_hash *h, const exf_norm_sums *s, exf_err *err) EXF_CHECKED;
 #endif

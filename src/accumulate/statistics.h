@@ -190,7 +190,6 @@ typedef struct {
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
     const exf_provenance *origin;        /* NULL: none */
-    int is_basis;                        /* 1: a basis (basis_file.h): only what vector sums are over is put */
 } exf_statistics_header;
 
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,

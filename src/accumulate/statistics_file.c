@@ -35,7 +35,7 @@
  *       that was added up, and how tables are to be solved where there is no recipe (EXF_SETTING).  It records how the file was
  *       made, so no digest covers it.
  *   /layers/<l>/vectors/...        vector_sums.h; what they were added up over is the fact
- *       accumulate.basis_digest (basis_file.h), which files of earlier programs lack
+ *       accumulate.basis_digest (there), which files of earlier programs lack
  * Since version 4, each of which may be absent:
  *   /layers/<l>/energy_sum         F64 [E] and exact/...: squares of router weight times norm
  *   /layers/<l>/stream/sq          F64 [1]      squared norms of the residual stream after the layer, summed over tokens
@@ -65,7 +65,6 @@
  *   /layers/<l>/norms/...          norm_sums.h, in files with the fact accumulate.norm_head
  * Counts obey the rules of data.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
-#include "accumulate/basis_file.h"
 #include "artifact/provenance.h"
 #include "accumulate/statistics.h"
 
@@ -146,10 +145,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     w->has[EXF_PART_SEQUENCES] = head->sequences && head->sequences->length;
     w->has[EXF_PART_HALVES] &= w->has[EXF_PART_SEQUENCES];
     EXF_TRY(order_layers(w, head, err));
-    EXF_TRY(exf_artifact_create(&w->h, target, force, NULL,
-                                head->is_basis       ? &exf_artifact_basis
-                                : head->common_input ? &of_common_input
-                                                     : &exf_artifact_statistics,
+    EXF_TRY(exf_artifact_create(&w->h, target, force, NULL, head->common_input ? &of_common_input : &exf_artifact_statistics,
                                 &first, err));
     EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));

@@ -71,13 +71,6 @@ void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double targe
     grid[EXF_GRID_ZV] = grid_of(target_sq * 1.001);
 }
 
-int exf_grids_fit(const int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq)
-{
-    int32_t own[EXF_N_GRIDS];
-    exf_grid_for_pair(own, source_sq, target_sq);
-    return own[EXF_GRID_ZU] <= grid[EXF_GRID_ZU] + 1 && own[EXF_GRID_ZV] <= grid[EXF_GRID_ZV] + 1;
-}
-
 void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid)
 {
     double scale = ldexp(1, -grid);
@@ -90,22 +83,24 @@ void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid)
     for (size_t i = 0; i < n; i++) out[i] = (double)sum[i] * unit;
 }
 
-/* Divides by 2^bits, rounded to nearest, ties to even. */
-static int64_t divide_by_power(int64_t x, int bits)
+exf_code exf_vector_sums_hash_basis(exf_hash *h, int layer_number, const exf_vector_sums *v, exf_err *err)
 {
-    if (bits > 62) return 0;
-    int64_t unit = (int64_t)1 << bits, rest = x & (unit - 1), floor = (x - rest) / unit;
-    return floor + (2 * rest > unit || (2 * rest == unit && (floor & 1)));
-}
-
-void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to)
-{
-    for (size_t i = 0; to > from && i < n; i++) sum[i] = divide_by_power(sum[i], to - from);
+    size_t p = (size_t)v->n_pairs, r = (size_t)v->rank, d = (size_t)v->d_model;
+    const uint64_t head[] = {(uint64_t)layer_number, (uint64_t)p, (uint64_t)d, (uint64_t)r};
+    exf_code rc;
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) EXF_TRY(exf_hash_add_u64(h, head[i], err));
+    if (!p) return EXF_OK;
+    EXF_TRY(exf_hash_add(h, v->pair, 2 * p * sizeof *v->pair, err));
+    if (!r) return EXF_OK;
+    EXF_TRY(exf_hash_add(h, v->basis, d * r * sizeof *v->basis, err));
+    EXF_TRY(exf_hash_add(h, v->grid, p * EXF_N_GRIDS * sizeof *v->grid, err));
+out:
+    return rc;
 }
 
 /* ---- in files ---------------------------------------------------------------------- */
 
-enum { PAIRS = 1, DIAGONAL = 2, CHOICE = 4, LOWRANK = 8 }; /* which arrays are there together */
+enum { PAIRS = 1, DIAGONAL = 2, LOWRANK = 4 }; /* which arrays are there together */
 enum { N_ARRAYS = 8, PATH_LEN = 96 };
 
 typedef struct {
@@ -122,8 +117,8 @@ static void list_arrays(const exf_vector_sums *v, array out[N_ARRAYS])
         {"pair", PAIRS, v->pair, {.dtype = EXF_DT_I32, .rank = 2, .shape = {p, 2}}},
         {"vu", DIAGONAL, v->vu, {.dtype = EXF_DT_U64, .rank = 3, .shape = {p, h, 3}}},
         {"vv", DIAGONAL, v->vv, {.dtype = EXF_DT_U64, .rank = 3, .shape = {p, h, 3}}},
-        {"basis", CHOICE, v->basis, {.dtype = EXF_DT_F64, .rank = 2, .shape = {h, r}}},
-        {"grid", CHOICE, v->grid, {.dtype = EXF_DT_I32, .rank = 2, .shape = {p, EXF_N_GRIDS}}},
+        {"basis", LOWRANK, v->basis, {.dtype = EXF_DT_F64, .rank = 2, .shape = {h, r}}},
+        {"grid", LOWRANK, v->grid, {.dtype = EXF_DT_I32, .rank = 2, .shape = {p, EXF_N_GRIDS}}},
         {"zz", LOWRANK, v->zz, {.dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, r}}},
         {"zu", LOWRANK, v->zu, {.dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, h}}},
         {"zv", LOWRANK, v->zv, {.dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, h}}},
@@ -164,15 +159,13 @@ static exf_code find_arrays(exf_vector_sums *v, unsigned *sets, exf_vectors_what
     if (what == EXF_VECTORS_SUMS) {
         EXF_TRY(exf_h5_exists(h, path_of(path, layer, "vu"), &found, err));
         *sets |= found ? DIAGONAL : 0;
-    }
-    if (what != EXF_VECTORS_PAIRS) {
-        EXF_TRY(exf_h5_exists(h, path_of(path, layer, what == EXF_VECTORS_SUMS ? "zz" : "basis"), &found, err));
-        *sets |= !found ? 0 : what == EXF_VECTORS_SUMS ? CHOICE | LOWRANK : CHOICE;
+        EXF_TRY(exf_h5_exists(h, path_of(path, layer, "zz"), &found, err));
+        *sets |= found ? LOWRANK : 0;
     }
     EXF_TRY(exf_h5_describe(h, path_of(path, layer, "pair"), &pair, err));
-    if (*sets & CHOICE) EXF_TRY(exf_h5_describe(h, path_of(path, layer, "basis"), &basis, err));
+    if (*sets & LOWRANK) EXF_TRY(exf_h5_describe(h, path_of(path, layer, "basis"), &basis, err));
     if (pair.rank != 2 || pair.shape[0] < 1 || pair.shape[0] > e * (e - 1) || d > INT32_MAX || basis.rank != 2 ||
-        basis.shape[1] > d || ((*sets & CHOICE) && basis.shape[1] < 1))
+        basis.shape[1] > d || ((*sets & LOWRANK) && basis.shape[1] < 1))
         return exf_fail(err, EXF_FORMAT,
                         "%s: %s has %lld pairs and a basis of %lld columns, which %lld experts of width %lld forbid",
                         exf_h5_path(h), path_of(path, layer, ""), (long long)pair.shape[0], (long long)basis.shape[1],

@@ -47,22 +47,25 @@ typedef struct {
 } exf_vector_sums;
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
-/* Allocates pairs, basis and grids alone: what sums are added up over (basis_file.h). */
+/* Allocates pairs, basis and grids alone: what sums are added up over. */
 exf_code exf_vector_sums_new_choice(exf_vector_sums *v, int64_t n_pairs, int d_model, int rank, exf_err *err) EXF_CHECKED;
 void exf_vector_sums_free(exf_vector_sums *v);
 /* Chooses both grids of a pair from its scalar sums, a little coarser than Cauchy-Schwarz requires,
  * to allow for rounding; larger sums never give a finer grid. */
 void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
-/* Returns 1 if sums of these energies fit the pair's grids: they may be twice those that the grids were chosen for. */
-int exf_grids_fit(const int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
 /* Adds x[i] to sum[i] on the grid, ties to even. */
 void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid);
 /* Computes out[i] = sum[i] * 2^grid. */
 void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid);
-/* Moves sums to a grid that is not finer, rounded to nearest, ties to even. */
-void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to);
 
-/* ---- in files of kind statistics and basis -----------------------------------
+/* The fact of statistics with vector sums or those of a norm head that says what these were added up over: the SHA-256 over, layer
+ * by layer in rising order, the layer's number, P, H and R (u64), then the elements of pair, basis and grid and, with a norm head,
+ * q (u64) and its directions, all little endian. */
+#define EXF_BASIS_FACT "accumulate.basis_digest"
+/* Adds one layer to the running digest. */
+exf_code exf_vector_sums_hash_basis(exf_hash *h, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
+
+/* ---- in files of kind statistics -----------------------------------
  * One group per layer that has any:
  *   /layers/<l>/vectors/pair   I32 [P, 2]      source, target; ascending
  *   /layers/<l>/vectors/vu, vv U64 [P, H, 3]   exact
@@ -72,9 +75,8 @@ void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to);
  *   /layers/<l>/vectors/zu, zv I64 [P, R, H] */
 exf_code exf_vector_sums_write(const exf_vector_sums *v, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
 typedef enum {
-    EXF_VECTORS_PAIRS,  /* pair alone */
-    EXF_VECTORS_CHOICE, /* what sums are over: pair, basis, grid */
-    EXF_VECTORS_SUMS    /* all */
+    EXF_VECTORS_PAIRS, /* pair alone */
+    EXF_VECTORS_SUMS   /* all */
 } exf_vectors_what;
 /* Reads what a layer has of these, and nothing (n_pairs 0) where it has no group.  The caller frees v.  EXF_FORMAT for pairs
  * that do not ascend, a basis of no unit vectors, grids that are no exponents. */

@@ -10,13 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_basis = {.kind = "basis", .version = 3, .min_reader = 3};
 const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 4, .min_reader = 1};
 const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 6, .min_reader = 1};
 const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 6, .min_reader = 6};
 
 EXF_REGISTRY_BEGIN
-    &exf_artifact_basis, &exf_artifact_capture, &exf_artifact_statistics, &exf_artifact_tables,
+    &exf_artifact_capture, &exf_artifact_statistics, &exf_artifact_tables,
 EXF_REGISTRY_END(artifact)
 EXF_REGISTRY_FIND(artifact)
 

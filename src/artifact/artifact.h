@@ -1,7 +1,7 @@
 /* artifact.h - what all HDF5 files of ExFold have in common.
  *
  * Every artifact is an HDF5 file whose root has the attributes
- *   exfold_kind        text   "statistics", "tables", "capture", "basis"
+ *   exfold_kind        text   "statistics", "tables", "capture"
  *   exfold_version     i64    version of the layout it was written in
  *   exfold_min_reader  i64    the oldest reader version that understands it
  *   exfold_container   i64    2: how the file is laid out (format/h5.h); no digest covers it
@@ -23,7 +23,7 @@ typedef struct {
     int version, min_reader;
 } exf_artifact;
 
-extern const exf_artifact exf_artifact_basis, exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;
+extern const exf_artifact exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;
 
 const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
 const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */

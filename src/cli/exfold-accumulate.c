@@ -5,8 +5,6 @@
 #include <stddef.h>
 
 static const exf_opt rows[] = {
-    {NULL, "basis-only", 0, EXF_OPT_FLAG, offsetof(exf_recipe, basis_only), "false", NULL, "Run",
-     "write basis.h5 of all of the data; nothing else: for --basis of runs over its parts"},
     {NULL, "partial", 0, EXF_OPT_FLAG, offsetof(exf_recipe, partial), "false", NULL, "Run",
      "add up captures of shards though others of their corpus are missing; the statistics say so"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
@@ -24,7 +22,7 @@ const exf_program exf_program_accumulate = {
                 "exfold-accumulate --output out out/shard-*-of-3/capture.h5",
     .keys = "calibrate.pairs calibrate.observer_tokens calibrate.weighting calibrate.ridge calibrate.clip "
             "calibrate.projectors calibrate.ranks calibrate.vector_pairs calibrate.samples calibrate.seed "
-            "calibrate.basis calibrate.norm_head calibrate.route_sample runtime.threads output.directory",
+            "calibrate.norm_head calibrate.route_sample runtime.threads output.directory",
     .max_inputs = 4096,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_accumulate,

@@ -23,8 +23,6 @@ static const exf_opt rows[] = {
     {NULL, "shard", 0, EXF_OPT_TEXT, offsetof(exf_recipe, shard_text), NULL, "I/N", "Run",
      "only the statistics of shard I; of N that divide the data by tokens: to shard-I-of-N of the output directory; "
      "exfold-merge adds them up, exfold-solve makes the tables"},
-    {NULL, "basis-only", 0, EXF_OPT_FLAG, offsetof(exf_recipe, basis_only), "false", NULL, "Run",
-     "write basis.h5 of all of the data; nothing else: for --basis of runs over its parts"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
     {NULL, "dry-run", 'n', EXF_OPT_FLAG, offsetof(exf_recipe, dry_run), "false", NULL, "Run",
      "check everything and print the plan; of time, memory and disk; write nothing"},

@@ -50,19 +50,9 @@ enum { BRIEF = 1, WHOLE = 2 };
 typedef struct {
     unsigned in;
     const char *head[2];
-    int (*available)(const exf_inspection *s);
+    int (*available)(const exf_inspection *s); /* NULL: always */
     void (*show)(const exf_layer_summary *row);
 } column;
-
-static int has_counts(const exf_inspection *s)
-{
-    return s->vectors == NULL;
-}
-
-static int has_vectors(const exf_inspection *s)
-{
-    return s->vectors != NULL;
-}
 
 static int has_losses(const exf_inspection *s)
 {
@@ -109,11 +99,6 @@ static void show_coverage(const exf_layer_summary *row)
     snprintf(text, sizeof text, "%" PRIu64 "/%" PRIu64 " (%.1f %%)", row->observed, row->pairs,
              row->pairs ? 100.0 * (double)row->observed / (double)row->pairs : 0.0);
     printf("  %-24s", text);
-}
-
-static void show_vectors(const exf_layer_summary *row)
-{
-    printf(" %20" PRIu64, row->vectors);
 }
 
 static void show_tokens(const exf_layer_summary *row)
@@ -200,21 +185,20 @@ static void show_cold(const exf_layer_summary *row)
 }
 
 static const column columns[] = {
-    {BRIEF | WHOLE, {"  pairs observed          ", "                          "}, has_counts, show_coverage},
-    {BRIEF, {" tokens of", "    a pair"}, has_counts, show_median_tokens},
-    {WHOLE, {"     tokens of a pair", "   25 %   50 %   75 %"}, has_counts, show_tokens},
+    {BRIEF | WHOLE, {"  pairs observed          ", "                          "}, NULL, show_coverage},
+    {BRIEF, {" tokens of", "    a pair"}, NULL, show_median_tokens},
+    {WHOLE, {"     tokens of a pair", "   25 %   50 %   75 %"}, NULL, show_tokens},
     {BRIEF, {"  best target's loss ", "   25 %   50 %   75 %"}, has_losses, show_best},
     {WHOLE, {"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
     {BRIEF | WHOLE, {"  stable", " targets"}, has_halves, show_stability},
     {BRIEF | WHOLE, {"  choice", "  cost %"}, has_halves, show_cost},
     {WHOLE, {"  similar", "  outputs"}, has_similarity, show_similarity},
     {WHOLE, {"  after best", "      scalar"}, has_aligned, show_aligned},
-    {BRIEF, {"   expert norm     ", "       min      max"}, has_counts, show_norm_ends},
-    {WHOLE, {"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
+    {BRIEF, {"   expert norm     ", "       min      max"}, NULL, show_norm_ends},
+    {WHOLE, {"  expert norm                         ", "       min (expert) ..      max (expert)"}, NULL, show_norms},
     {WHOLE, {"   log norms explained    ", "       share  error by rms"}, has_norm_head, show_norm_head},
     {WHOLE, {"  mean cosines: least   near", " eigenvalue square copies"}, has_correlations, show_correlations},
-    {BRIEF | WHOLE, {" cold", " experts"}, has_counts, show_cold},
-    {BRIEF | WHOLE, {"   pairs with vectors", "                     "}, has_vectors, show_vectors},
+    {BRIEF | WHOLE, {" cold", " experts"}, NULL, show_cold},
 };
 
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
@@ -228,12 +212,17 @@ static void show_which_cold(const exf_inspection *s, size_t layer)
     if (named == 8) printf(" ...");
 }
 
+static int is_shown(const column *c, const exf_inspection *s, unsigned in)
+{
+    return c->in & in && (!c->available || c->available(s));
+}
+
 static void show_table(const exf_inspection *s, const exf_layer_summary *rows, unsigned in)
 {
     for (int line = 0; line < 2; line++) {
         printf(line ? "     " : "\nlayer");
         for (size_t c = 0; c < N_COLUMNS; c++)
-            if (columns[c].in & in && columns[c].available(s)) fputs(columns[c].head[line], stdout);
+            if (is_shown(&columns[c], s, in)) fputs(columns[c].head[line], stdout);
         printf("\n");
     }
     for (int l = 0; l <= s->n_layers; l++) {
@@ -242,8 +231,8 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows, u
         else
             printf("  all");
         for (size_t c = 0; c < N_COLUMNS; c++)
-            if (columns[c].in & in && columns[c].available(s)) columns[c].show(&rows[l]);
-        if (in == WHOLE && l < s->n_layers && has_counts(s)) show_which_cold(s, (size_t)l);
+            if (is_shown(&columns[c], s, in)) columns[c].show(&rows[l]);
+        if (in == WHOLE && l < s->n_layers) show_which_cold(s, (size_t)l);
         printf("\n");
     }
 }
@@ -414,7 +403,6 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_int(w, "norm_max_expert", row->expert_max);
     exf_jw_count(w, "experts", row->experts);
     exf_jw_count(w, "cold", row->cold);
-    if (row->vectors) exf_jw_count(w, "pairs_with_vectors", row->vectors);
     exf_jw_close(w);
 }
 
@@ -508,7 +496,7 @@ exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
     exf_inspection s = {0};
     exf_layer_summary *rows = NULL;
     exf_code rc;
-    EXF_TRY(exf_inspection_read_any(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     EXF_TRY(exf_mem_new(&rows, (size_t)s.n_layers + 1, sizeof *rows, "summary", err));
     EXF_TRY(exf_summarise(&s, rows, err));
     if (r->json)

@@ -20,7 +20,6 @@ static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "
 /* The stages that resume, by the names of their points, and what runs them. */
 static const struct { const char *stage, *program; } resumes[] = {
     {"calibrate", "exfold-calibrate"},
-    {"basis", "exfold-calibrate --basis-only"},
     {"validate", "exfold-validate"},
     {"capture", "exfold-capture"},
 };

@@ -13,7 +13,7 @@
 void exf_inspection_free(exf_inspection *s)
 {
     void *all[] = {s->layer_number, s->count, s->expert_count, s->empty_slots, s->norms,  s->coeff,
-                   s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors, s->half_scalar[0], s->half_loss[0],
+                   s->loss,         s->std_error, s->similarity,   s->aligned, s->half_scalar[0], s->half_loss[0],
                    s->explained,    s->layer_explained, s->layer_error,
                    s->least_eigenvalue, s->median_cosine_sq, s->near_copies};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
@@ -346,7 +346,6 @@ static void sum_up(const span *x, exf_layer_summary *row)
                                .cost = none, .explained = none, .explained_error = none, .least_eigenvalue = none,
                                .cosine_sq = none, .near_copies = none, .norm_min = none, .norm_max = none,
                                .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
-    for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
     sum_up_counts(x, row);
     if (x->s->loss) sum_up_losses(x, row);

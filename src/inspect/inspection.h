@@ -27,7 +27,6 @@ typedef struct {
     float *explained;         /* [L, E] as in tables.h: share of the variance of an expert's log norms; 0: it goes by its rms */
     float *layer_explained, *layer_error; /* [L] as in tables.h */
     float *least_eigenvalue, *median_cosine_sq, *near_copies; /* [L] as in tables.h */
-    uint64_t *vectors;        /* [L] pairs with vectors; a basis only, whose counts and norms say nothing */
     exf_static_pool *pool;           /* tables only */
     int n_pools;
     exf_budget *budget;              /* tables only */
@@ -41,8 +40,6 @@ typedef struct {
  * path: EXF_MODEL naming both files and what differs if they are of another model, of
  * other layers or of other data.  Ownership: exf_inspection_free(), also after an error. */
 exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
-/* Reads a basis too, which has no numbers of pairs: exf_inspection_read() refuses one. */
-exf_code exf_inspection_read_any(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
 /* Makes an inspection of tables in memory, taking their arrays; t is emptied. */
 void exf_inspection_take_tables(exf_inspection *s, exf_tables *t);
 /* Removes all layers but those of a list of the model's layer numbers, "0,3,8-11" ("all": none
@@ -94,7 +91,6 @@ double exf_mean(const double *x, size_t n);
 typedef struct {
     int layer;               /* the model's number; -1: all layers together */
     uint64_t pairs, observed;
-    uint64_t vectors;        /* pairs with vectors, of a basis */
     uint64_t experts, cold;  /* cold: never routed to */
     double tokens[3];        /* quartiles of the tokens that saw an observed pair: its sample size */
     double loss;             /* median over observed pairs */

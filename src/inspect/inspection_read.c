@@ -1,7 +1,6 @@
 /* inspection_read.c - reads an inspection from files of each kind, and computes the geometry of statistics; see inspection.h. */
 #include "inspect/inspection.h"
 
-#include "accumulate/basis_file.h"
 #include "artifact/artifact_capture.h"
 #include "artifact/data.h"
 #include "accumulate/statistics.h"
@@ -286,30 +285,6 @@ out:
     return rc;
 }
 
-/* ---- basis -------------------------------------------------------------------------------- */
-
-static exf_code read_basis(exf_inspection *s, const char *path, exf_err *err)
-{
-    exf_basis b = {.h = NULL};
-    exf_vector_sums v = {.n_pairs = 0};
-    exf_code rc;
-    EXF_TRY(exf_basis_open(&b, path, err));
-    EXF_TRY(new_inspection(s, &exf_artifact_basis, &b.shape, b.layer_number, b.n_layers, err));
-    EXF_TRY(exf_mem_new(&s->vectors, (size_t)b.n_layers, sizeof *s->vectors, "pairs with vectors", err));
-    for (int i = 0; i < b.n_layers; i++) {
-        EXF_TRY(exf_basis_get(&b, b.layer_number[i], &v, err));
-        s->vectors[i] = (uint64_t)v.n_pairs;
-        exf_vector_sums_free(&v);
-    }
-    EXF_TRY(exf_provenance_copy(&s->provenance, &b.provenance, err));
-    s->sequences = b.sequences;
-    memset(&b.sequences, 0, sizeof b.sequences);
-out:
-    exf_vector_sums_free(&v);
-    exf_basis_close(&b);
-    return rc;
-}
-
 /* Reads tables that others made, which have scalars, losses and norms alone. */
 static exf_code read_others(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
@@ -321,19 +296,10 @@ static exf_code read_others(exf_inspection *s, const char *path, const char *bes
 
 exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
-    exf_code rc = exf_inspection_read_any(s, path, beside, err);
-    if (rc != EXF_OK || s->kind != &exf_artifact_basis) return rc;
-    return exf_fail(err, EXF_FORMAT, "%s: holds a basis, which has no numbers of pairs: exfold-inspect summary and verify read it",
-                    path);
-}
-
-exf_code exf_inspection_read_any(exf_inspection *s, const char *path, const char *beside, exf_err *err)
-{
     static const struct {
         const exf_artifact *kind;
         exf_code (*read)(exf_inspection *, const char *, exf_err *);
     } readers[] = {
-        {&exf_artifact_basis, read_basis},
         {&exf_artifact_capture, read_capture},
         {&exf_artifact_statistics, read_statistics},
         {&exf_artifact_tables, read_tables},

@@ -3,7 +3,6 @@
  * verify.h. */
 #include "inspect/verify.h"
 
-#include "accumulate/basis_file.h"
 #include "accumulate/statistics.h"
 #include "artifact/data.h"
 #include "artifact/provenance.h"
@@ -344,7 +343,6 @@ static exf_code check_stages(const verify_file *x, exf_err *err)
         {&exf_artifact_capture, "accumulate."},
         {&exf_artifact_capture, "solve."},
         {&exf_artifact_statistics, "solve."},
-        {&exf_artifact_basis, "solve."},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         for (size_t k = 0; later[i].kind == x->inspection.kind && k < x->inspection.provenance.n; k++)
@@ -429,14 +427,11 @@ static exf_code verify_alone(verify_file *x, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(check_structure(x, err));
-    EXF_TRY(exf_inspection_read_any(&x->inspection, x->path, NULL, err));
+    EXF_TRY(exf_inspection_read(&x->inspection, x->path, NULL, err));
     EXF_TRY(passed(x, err,
                              "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
                              x->inspection.n_layers, (long long)x->inspection.shape.n_experts));
-    if (x->inspection.kind == &exf_artifact_basis)
-        EXF_TRY(passed(x, err, "its digest is that of its pairs, vectors and grids"));
-    else
-        EXF_TRY(check_counts(x, err));
+    EXF_TRY(check_counts(x, err));
     if (x->inspection.kind == &exf_artifact_tables) EXF_TRY(check_tables(x, err));
     if (x->inspection.kind == &exf_artifact_statistics) EXF_TRY(check_statistics(x, err));
     EXF_TRY(check_facts(x, err));
@@ -691,24 +686,11 @@ static exf_code verify_statistics_of(const verify_file *capture, const verify_fi
     return rc == EXF_OK ? passed(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
 }
 
-/* Checks that statistics with vector sums were added up over the basis beside them. */
-static exf_code verify_statistics_over(const verify_file *basis, const verify_file *statistics, exf_err *err)
-{
-    const char *ours = exf_provenance_get(&basis->inspection.provenance, EXF_BASIS_FACT),
-               *theirs = exf_provenance_get(&statistics->inspection.provenance, EXF_BASIS_FACT);
-    if (!theirs) return EXF_OK;
-    if (strcmp(ours, theirs) != 0)
-        return exf_fail(err, EXF_FORMAT, "%s: was added up over basis %.16s..., %s is %.16s...", statistics->path, theirs,
-                        basis->path, ours);
-    return passed(statistics, err, "was added up over %s", basis->path);
-}
-
 /* Checks two files, the earlier of the chain first; EXF_OK if they are not of one chain. */
 static exf_code verify_chain(const verify_file *earlier, const verify_file *later, exf_err *err)
 {
     const exf_artifact *from = earlier->inspection.kind, *to = later->inspection.kind;
     if (from == &exf_artifact_statistics && to == &exf_artifact_tables) return verify_tables_of(earlier, later, err);
-    if (from == &exf_artifact_basis && to == &exf_artifact_statistics) return verify_statistics_over(earlier, later, err);
     if (from == &exf_artifact_capture && to == &exf_artifact_statistics) return verify_statistics_of(earlier, later, err);
     return EXF_OK;
 }

@@ -66,9 +66,6 @@ static const exf_opt key_rows[] = {
     {"calibrate.samples", NULL, 0, EXF_OPT_INT, AT(samples), "65536", "1..16777216", "Calibration",
      "lowrank: residuals a layer from which the basis is made"},
     {"calibrate.seed", NULL, 0, EXF_OPT_INT, AT(basis_seed), "1", "0..", "Calibration", "of that choice and of the basis"},
-    {"calibrate.basis", "basis", 0, EXF_OPT_TEXT, AT(basis_path), NULL, "FILE", "Calibration",
-     "basis of vector sums, made by --basis-only; pairs, directions and grids of all of the data, for diagonal and lowrank, so "
-     "that the sums of its parts add; default: the run makes its own"},
     {"calibrate.norm_head", NULL, 0, EXF_OPT_INT, AT(norm_head), "0", "0..256", "Calibration",
      "principal directions of a layer's input from which, with the router's logit and weight, the norm of an expert's output on a "
      "token is predicted (64 is plenty); 0: no such head"},
@@ -124,7 +121,7 @@ static const exf_opt key_rows[] = {
      "with 1 GB/s); 0: time does not matter"},
     {"runtime.checkpoint.directory", NULL, 0, EXF_OPT_TEXT, AT(checkpoint_directory), NULL, "DIR", "Runtime",
      "where it is saved, as STAGE-ID in there, ID made of the output directory's path; default: .exfold-resume-STAGE in "
-     "the output directory; STAGE is calibrate, basis, validate or capture"},
+     "the output directory; STAGE is calibrate, validate or capture"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",
      "where files are written; made if missing; required"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
@@ -184,16 +181,15 @@ static const exf_opt key_rows[] = {
 };
 
 /* Paths are relative to the recipe's file. */
-enum { EXF_RECIPE_PATHS = 7 };
 static const struct {
     const char *key;
     size_t offset;
-} path_rows[EXF_RECIPE_PATHS] = {
-    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"calibrate.basis", AT(basis_path)},
-    {"output.directory", AT(output_directory)},
+} path_rows[] = {
+    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"output.directory", AT(output_directory)},
     {"validate.tables", AT(validate_tables)}, {"validate.manifest", AT(validate_manifest)},
     {"runtime.checkpoint.directory", AT(checkpoint_directory)},
 };
+enum { N_PATHS = sizeof path_rows / sizeof *path_rows };
 
 const exf_opt *exf_recipe_global_rows(size_t *n)
 {
@@ -212,7 +208,6 @@ const exf_opt *exf_recipe_key_rows(size_t *n)
 static const struct {
     const char *kind, *takers;
 } taken[] = {
-    {"basis", "exfold-calibrate --basis"},
     {"capture", "exfold-accumulate"},
     {"statistics", "exfold-solve and exfold-merge"},
     {"tables", "exfold-export and exfold-validate --tables"},
@@ -305,7 +300,7 @@ out:
 
 int exf_recipe_is_path(const char *key)
 {
-    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+    for (int i = 0; i < N_PATHS; i++)
         if (strcmp(key, path_rows[i].key) == 0) return 1;
     return 0;
 }
@@ -353,7 +348,7 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     EXF_TRY(refuse_text(r, path, rc, err));
     EXF_TRY(set_map(&reader, "", root, err));
     EXF_TRY(exf_path_dir(&dir, path, err));
-    for (int i = 0; i < EXF_RECIPE_PATHS; i++) { /* make paths relative to the working directory */
+    for (int i = 0; i < N_PATHS; i++) { /* make paths relative to the working directory */
         char **value = (char **)((char *)r + path_rows[i].offset), *joined;
         if (!*value || exf_opts_given(r->opts, path_rows[i].key, EXF_OPT_BY_ARGV)) continue;
         EXF_TRY(exf_path_join(&joined, dir, *value, err));

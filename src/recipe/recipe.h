@@ -48,8 +48,7 @@ typedef struct {
     int bare_router;
     int64_t observer_tokens, vector_pairs, samples, basis_seed, route_sample, min_pair_tokens;
     int64_t norm_head;
-    char *basis_path; /* calibrate.basis */
-    int basis_only, partial;
+    int partial;
     char *shard_text; /* --shard */
     int64_t plan_ranks, plan_nodes; /* of a prediction (plan/plan.h); 0: not given */
     exf_text_list plan_rates;
@@ -138,11 +137,8 @@ exf_code exf_recipe_check_budgets(const exf_recipe *r, int n_experts, int top_k,
 exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Makes the solve options; they borrow from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
-/* Makes the accumulate options; they borrow nothing.  options->basis is NULL: exf_recipe_open_basis(). */
+/* Makes the accumulate options; they borrow nothing. */
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
-/* Opens the basis of calibrate.basis, if there is one, and lends it to the options.  EXF_USAGE where no projector needs it,
- * or where a basis is what the run makes.  The caller closes it. */
-exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 void exf_recipe_free(exf_recipe *r);
 
 /* ---- the resolved recipe (recipe_text.c) ------------------------------------------------------- */

@@ -194,7 +194,7 @@ exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err)
 
 exf_code exf_recipe_check_pairs(const exf_recipe *r, int top_k, exf_err *err)
 {
-    if (r->pairs == EXF_PAIRS_COMMON_INPUT || top_k > 1 || r->basis_only) return EXF_OK;
+    if (r->pairs == EXF_PAIRS_COMMON_INPUT || top_k > 1) return EXF_OK;
     return exf_recipe_refuse(r, err, "calibrate.pairs: corouted: the model sends a token to %d expert, so that no two are in one "
                              "token's choice; set calibrate.pairs=common_input", top_k);
 }
@@ -240,7 +240,6 @@ out:
 
 exf_code exf_recipe_check_budgets(const exf_recipe *r, int n_experts, int top_k, exf_err *err)
 {
-    if (r->basis_only) return EXF_OK;
     for (size_t i = 0; i < r->budgets.n; i++)
         if (r->budgets.item[i] > top_k)
             return exf_recipe_refuse(r, err, "budgets: %lld experts per token, the model has %d", (long long)r->budgets.item[i],
@@ -316,22 +315,8 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .norm_head = (int)r->norm_head,
         .route_sample = r->route_sample,
         .rule = solve.rule,
-        .basis_only = r->basis_only,
         .cross_check = r->cross_check,
         .partial = r->partial,
     };
     return exf_recipe_blame(r, exf_accumulate_check(o, err), err);
-}
-
-exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate_options *o, exf_err *err)
-{
-    if (!r->basis_path) return EXF_OK;
-    if (r->basis_only)
-        return exf_recipe_refuse(r, err, "calibrate.basis: %s: --basis-only makes one: give one of them", r->basis_path);
-    if (!o->diagonal && !o->lowrank && !o->norm_head)
-        return exf_recipe_refuse(r, err, "calibrate.basis: %s: no projector in calibrate.projectors needs it: name diagonal or "
-                                 "lowrank, or set calibrate.norm_head", r->basis_path);
-    exf_code rc = exf_basis_open(b, r->basis_path, err);
-    if (rc == EXF_OK) o->basis = b;
-    return rc;
 }

@@ -335,7 +335,6 @@ static exf_code assemble_facts(exf_provenance *facts, const exf_resume_of *of, e
     EXF_TRY(exf_provenance_copy(facts, of->outputs, err));
     EXF_TRY(exf_capture_file_facts(facts, of->model, err));
     if (of->sums) EXF_TRY(exf_accumulate_facts(facts, of->sums, of->model->arch.top_k, of->model->arch.d_model, err));
-    if (of->sums && of->sums->basis) EXF_TRY(exf_provenance_add(facts, err, EXF_BASIS_FACT, "%s", of->sums->basis->digest));
     if (of->lanes) EXF_TRY(exf_provenance_add(facts, err, "validate.variants", "%s", of->lanes));
 out:
     return rc;

@@ -91,8 +91,7 @@ exf_code exf_run_shard_begin(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Makes each of several ranks take the shard of its number, rank 0 shard 1; beyond that they need not agree on anything.
  * EXF_USAGE with --shard, or with an output that is one file for all. */
 exf_code exf_run_shard_of_rank(exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* Refuses a shard whose sums could not be added to the others': vectors without a basis of all of the data, or of which
- * that basis is to be made. */
+/* Refuses a shard whose sums could not be added to the others': those for vectors or a norm head. */
 exf_code exf_run_shard_check(const exf_recipe *r, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Cuts the corpus to the shard and reports it; does nothing without one. */
 exf_code exf_run_shard_take(exf_corpus *c, const exf_recipe *r, exf_err *err) EXF_CHECKED;

@@ -72,14 +72,13 @@ out:
 
 exf_code exf_run_shard_check(const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
-    if (!r->n_shards) return EXF_OK;
-    if (r->basis_only)
-        return exf_fail(err, EXF_USAGE, "--shard: a basis is made from all of the data: run --basis-only without it");
-    if ((o->diagonal || o->lowrank || o->norm_head) && !r->basis_path)
-        return exf_fail(err, EXF_USAGE,
-                        "--shard: sums of shards for vectors or a norm head add over one basis only: run exfold-calibrate RECIPE "
-                        "--basis-only first, then give each shard --basis FILE");
-    return EXF_OK;
+    const char *of = o->lowrank     ? "calibrate.projectors: lowrank"
+                     : o->diagonal  ? "calibrate.projectors: diagonal"
+                     : o->norm_head ? "calibrate.norm_head"
+                                    : NULL;
+    if (!r->n_shards || !of) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "--shard: %s needs sums over what all of the data choose, so that those of shards do not add; "
+                    "divide the data among ranks instead: mpirun -n %d exfold-calibrate RECIPE", of, r->n_shards);
 }
 
 exf_code exf_run_shard_take(exf_corpus *c, const exf_recipe *r, exf_err *err)

@@ -2,11 +2,11 @@
  *
  *   capture     recipe             -> DIR/capture.h5, or --export FILE
  *               FILE of hidden states -> the same, without a forward pass
- *   accumulate  DIR/capture.h5 ... -> DIR/statistics.h5; --basis-only: DIR/basis.h5
+ *   accumulate  DIR/capture.h5 ... -> DIR/statistics.h5
  *   merge       STATISTICS.h5 ...  -> FILE
  *   solve       DIR/statistics.h5  -> DIR/tables.h5
  *   export      DIR/tables.h5      -> DIR/<file or directory of each target>
- *   calibrate   recipe             -> all of it, capture feeding accumulate in memory; --basis-only: DIR/basis.h5
+ *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
  *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout;
  *                                     --frontier: DIR/frontier.json, .md, .svg
  *

@@ -17,7 +17,6 @@ typedef struct {
     exf_run_directory dir;
     exf_text_inputs text;           /* of --text; its manifest is one of the outputs */
     exf_accumulate_options options; /* of the sums */
-    exf_basis basis;                /* of calibrate.basis */
     exf_session session;
     exf_provenance facts;           /* of what the session reads */
     exf_provenance settings;        /* by which tables are solved, kept with the statistics */
@@ -35,7 +34,6 @@ static void close_calibration(calibration *c, int failed)
     exf_mem_free(c->statistics);
     exf_mem_free(c->tables);
     exf_mem_free(c->recipe);
-    exf_basis_close(&c->basis);
     exf_overlapped_solve_free(&c->solving);
     exf_run_directory_close(&c->dir, failed);
     exf_session_close(&c->session);
@@ -122,7 +120,7 @@ static exf_code show_text(const exf_session *s, const exf_recipe *r, exf_err *er
 /* Opens the run's resume point; a dry run has none. */
 static exf_code open_point(calibration *c, exf_recipe *r, exf_err *err)
 {
-    const exf_resume_of of = {.stage = r->basis_only ? "basis" : "calibrate", .outputs = &c->facts, .model = c->session.model,
+    const exf_resume_of of = {.stage = "calibrate", .outputs = &c->facts, .model = c->session.model,
                               .sums = &c->options};
     exf_code rc;
     EXF_TRY(exf_session_facts(&c->facts, &c->session, "all", err));
@@ -147,8 +145,8 @@ static exf_code name_outputs(calibration *c, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     if (!exf_ranks_first(r->job)) return EXF_OK;
-    EXF_TRY(exf_run_directory_file(&c->dir, r->basis_only ? "basis.h5" : "statistics.h5", &c->statistics, err));
-    if (r->basis_only || r->n_shards) { /* tables are solved from the statistics of all shards */
+    EXF_TRY(exf_run_directory_file(&c->dir, "statistics.h5", &c->statistics, err));
+    if (r->n_shards) { /* tables are solved from the statistics of all shards */
         rc = exf_output_check(c->statistics, r->force, err);
         goto out;
     }
@@ -240,9 +238,8 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r, const
                                  /* statistics, tables and one export */
                                  .disk = l * (sums + e * e * (2 * 28 + 16) + vectors * (uint64_t)(1 + exports_vectors(r))) +
                                          2 * exf_norm_head_bytes(&s->shape, s->layers.n, q),
-                                 .not_counted = r->basis_only ? "writing the basis"
-                                                : r->n_shards ? "writing statistics"
-                                                              : "writing statistics, solving, writing tables and exports",
+                                 .not_counted = r->n_shards ? "writing statistics"
+                                                            : "writing statistics, solving, writing tables and exports",
                                  .output = r->output_directory, .pass = run_sample, .self = c};
 }
 
@@ -279,7 +276,7 @@ static exf_code write_statistics(calibration *c, const exf_recipe *r, char diges
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, err));
-    if (!r->basis_only) EXF_TRY(exf_solve_settings_keep(r, &c->settings, err));
+    EXF_TRY(exf_solve_settings_keep(r, &c->settings, err));
     if (c->tables) EXF_TRY(exf_overlapped_solve_begin(&c->solving, r, &plan, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, c->resume, err));
@@ -338,7 +335,6 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     }
     EXF_TRY(exf_recipe_accumulate_options(r, &c.options, err));
     EXF_TRY(exf_run_shard_check(r, &c.options, err));
-    EXF_TRY(exf_recipe_open_basis(r, &c.basis, &c.options, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_session_open(s, r, "all", err));
     if (r->show_text) {
@@ -350,7 +346,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_pools(r, s->model->arch.n_experts, err));
     EXF_TRY(exf_recipe_check_budgets(r, s->model->arch.n_experts, s->model->arch.top_k, err));
     c.options.bare_router += c.options.bare_router && s->model->arch.router.renormalise;
-    if (!r->basis_only && !r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
+    if (!r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_export_model_check(r, s->model, err));
     if (!r->dry_run) EXF_TRY(check_room(&c, r, err));
     EXF_TRY(open_point(&c, r, err));

@@ -298,19 +298,16 @@ exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
     stage_files f = {.target = NULL};
     exf_provenance settings = {0};
     exf_accumulate_options o;
-    exf_basis basis = {.h = NULL};
     char digest[EXF_SHA256_HEX];
     exf_code rc;
-    EXF_TRY(open_files(&f, r, "capture.h5", r->basis_only ? "basis.h5" : "statistics.h5", err));
+    EXF_TRY(open_files(&f, r, "capture.h5", "statistics.h5", err));
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
-    EXF_TRY(exf_recipe_open_basis(r, &basis, &o, err));
     o.helpers = (int)r->threads;
     if (r->recipe_file) EXF_TRY(exf_solve_settings_keep(r, &settings, err));
     o.settings = &settings;
     EXF_TRY(exf_accumulate_captures(f.input, f.n_inputs, f.target, r->force, &o, digest, err));
     EXF_TRY(exf_announce_digest(f.target, digest, err));
 out:
-    exf_basis_close(&basis);
     exf_provenance_free(&settings);
     close_files(&f, rc != EXF_OK);
     return rc;

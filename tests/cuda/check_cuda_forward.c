@@ -1,7 +1,6 @@
 /* check_cuda_forward.c - the pass on the GPU: its results do not depend on what company
  * a sequence is in, nor do its statistics on the run, and they are the CPU's. */
 #include "base/hash.h"
-#include "tests/support/basis_parts.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/golden_run.h"
 #include "tests/support/many_fixtures.h"
@@ -401,15 +400,6 @@ START_TEST(a_limit_changes_no_result_of_vectors)
 }
 END_TEST
 
-START_TEST(sequences_add_over_a_basis)
-{
-    vector_options(_i / 2 % 2);
-    const exf_forward_options o = {
-        .backend = exf_backend_cuda(&e), .compute = _i % 2 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32, .threads = 2};
-    ck_sequences_add_over_a_basis(golden_families[_i / 4], &o, &options);
-}
-END_TEST
-
 /* One queue for all sequences, one for two, one for each. */
 START_TEST(streams_change_no_result)
 {
@@ -523,7 +513,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, vectors_are_near_the_cpus, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, vectors_are_the_same_twice, 0, golden_n_families());
     tcase_add_loop_test(t, a_limit_changes_no_result_of_vectors, 0, 2 * golden_n_families());
-    tcase_add_loop_test(t, sequences_add_over_a_basis, 0, 4 * golden_n_families());
     tcase_add_loop_test(t, streams_change_no_result, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, a_window_changes_no_result, 0, 2 * golden_n_families());
     suite_add_tcase(s, t);

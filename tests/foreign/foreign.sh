@@ -36,7 +36,7 @@ hostile_names() {
 # src/base/file.h: temporaries .NAME.<random>.partial and their claims .exfold-<random>[-<n>]; src/base/file_directory.c:
 # what an old folder is called while a new one takes its place.  0123456789ab is what EXF_TRACE_RANDOM makes the programs draw.
 temporaries() {
-    for name in statistics.h5 tables.h5 capture.h5 basis.h5 validation.md validation.json tables.safetensors exfold_recipe.yaml \
+    for name in statistics.h5 tables.h5 capture.h5 validation.md validation.json tables.safetensors exfold_recipe.yaml \
         README.md report.html losses.svg plan.json new.yaml; do
         theirs ".$name.0123456789ab.partial" ".$name.1234.partial" "$name.partial" ".$name.0123456789ab.partial.old"
     done
@@ -89,7 +89,7 @@ resume_points() {
 # What programs write beside tables: src/recipe/run_directory_derived.c, src/export/writer_*.c, src/run/stage_*.c,
 # src/base/file.h, and shards' directories (src/run/session_shares.c).
 results() {
-    theirs statistics.h5 tables.h5 capture.h5 basis.h5 validation.json validation.md frontier.json frontier.md frontier.svg \
+    theirs statistics.h5 tables.h5 capture.h5 validation.json validation.md frontier.json frontier.md frontier.svg \
         sensitivities.json sensitivities.md exfold_recipe.yaml exfold-files.sha256 README.md report.html provenance.json \
         tables.safetensors expert-list.jsonl exfold-qwen3.pt exfold-deepseek-v4.pt layers.safetensors
     folder_of_theirs csv npy reap-checkpoint shard-1-of-2 shard-2-of-2

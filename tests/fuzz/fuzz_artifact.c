@@ -3,7 +3,6 @@
  * those of a .safetensors file are read as tables that others made.
  * Shapes that would take more memory than a fuzzer may have are opened and left.
  *   make fuzz FUZZ=artifact SECONDS=60 */
-#include "accumulate/basis_file.h"
 #include "artifact/artifact_capture.h"
 #include "accumulate/statistics.h"
 #include "artifact/tables.h"
@@ -117,23 +116,6 @@ static int read_tables(void)
     return small;
 }
 
-static int read_basis(void)
-{
-    exf_err err = {EXF_OK, ""};
-    exf_basis b;
-    exf_code rc = exf_basis_open(&b, path, &err);
-    refused_well(rc, &err);
-    if (rc != EXF_OK) return 0;
-    int small = is_small(&b.shape, b.n_layers);
-    for (int i = 0; small && i < b.n_layers; i++) {
-        exf_vector_sums v = {0};
-        refused_well(exf_basis_get(&b, b.layer_number[i], &v, &err), &err);
-        exf_vector_sums_free(&v);
-    }
-    exf_basis_close(&b);
-    return small;
-}
-
 /* The first letter of its kind; 0 where it is none of ours. */
 static char sniff(void)
 {
@@ -165,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (exf_st_is_one(path)) return read_tables(), 0;
     char kind = sniff();
     if (!kind) return 0;
-    int is_whole = kind == 'c' ? read_capture() : kind == 's' ? read_statistics() : kind == 'b' ? read_basis() : read_tables();
+    int is_whole = kind == 'c' ? read_capture() : kind == 's' ? read_statistics() : read_tables();
     if (is_whole) refused_well(exf_verify(&path, 1, hear, NULL, &err), &err);
     return 0;
 }

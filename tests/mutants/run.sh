@@ -28,7 +28,6 @@ flips() { "$build/tests/mutants/mutants" flips "$n" "$@" || failed=1; }
 
 "$bin/exfold-capture" -q recipe.yaml --set 'data.sequences=4' --output out >made &&
     "$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' --output out >made || exit 1
-"$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' --output out --basis-only >made || exit 1
 mkdir plain && "$bin/exfold-calibrate" -q recipe.yaml --output plain >made || exit 1
 
 # a resume point: of a run that was stopped after its first layer
@@ -47,7 +46,7 @@ cat >resume.sh <<SCRIPT
 rm -rf resumed && cp -R stopped resumed && $calibrate --resume=require >made && "$bin/exfold-inspect" digest resumed/statistics.h5
 SCRIPT
 
-for file in plain/tables out/tables plain/statistics out/statistics out/capture out/basis; do
+for file in plain/tables out/tables plain/statistics out/statistics out/capture; do
     flips $file.h5 "$bin/exfold-inspect" digest $file.h5
 done
 edits out/tables.h5 "$bin/exfold-export" -q out/tables.h5 --output exported --force --set output.targets=safetensors,csv
@@ -55,8 +54,6 @@ cp "$ROOT/tests/fuzz/corpus/artifact/ok-tables-of-others" plain/others.safetenso
 edits plain/others.safetensors "$bin/exfold-inspect" plain/others.safetensors
 edits plain/statistics.h5 "$bin/exfold-solve" -q plain/statistics.h5 --output solved --force --set pools=2
 edits out/statistics.h5 "$bin/exfold-inspect" verify out/statistics.h5
-edits out/basis.h5 "$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' \
-    --basis out/basis.h5 --output over --force --resume=never
 edits out/capture.h5 "$bin/exfold-accumulate" -q out/capture.h5 --output added --force
 point=stopped/.exfold-resume-calibrate
 for file in "$point"/resume.json "$point"/hidden-* "$point"/sums-0.safetensors; do

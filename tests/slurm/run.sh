@@ -176,8 +176,6 @@ check usage usage
 check whole whole whole-demo "$root/recipes/demo.yaml"
 check array array demo 3 "$root/recipes/demo.yaml"
 check failing failing failing "$root/recipes/demo.yaml"
-check whole-vectors whole whole-all "$root/recipes/demo-all.yaml"
-check array-vectors array all 2 "$root/recipes/demo-all.yaml"
 check ranks-1 ranks ranks-1 "$root/recipes/demo.yaml" 1
 if exfold-calibrate --version | grep -q ', MPI)' && srun --mpi=list 2>&1 | grep -q pmix; then
     export SRUN_OPTIONS=--mpi=pmix

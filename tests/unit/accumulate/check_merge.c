@@ -4,9 +4,8 @@
 
 #include "accumulate/accumulate.h"
 
-#include <math.h>
 
-enum { E = 3, H = 4, R = 2, P = 2 };
+enum { E = 3, H = 4 };
 
 static const int32_t number = 2;
 static exf_err e; /* of the last call */
@@ -15,20 +14,14 @@ static exf_err e; /* of the last call */
 
 typedef struct {
     int id;          /* which sequences, and how large the sums */
-    int second_pair; /* 1: 0 -> 2, 2: 1 -> 0 */
-    double basis;    /* of an element */
     const char *seed, *domains;
     const char *commit, *numbers; /* of the program; NULL: it names none */
+    const char *within_a_run;     /* fact of sums that add up within a run alone; NULL: there are none */
 } part;
 
-static const part one = {1, 1, 0.5, "42", "c: 1 sequences, 30 tokens; a: b: 1 sequences, 3 tokens", NULL, NULL};
+static const part one = {1, "42", "c: 1 sequences, 30 tokens; a: b: 1 sequences, 3 tokens", NULL, NULL, NULL};
 
-static double value_of(const part *p, int i)
-{
-    return p->id * (i + 1) / 7.0;
-}
-
-static void fill(exf_layer_statistics *s, exf_vector_sums *v, const part *p)
+static void fill(exf_layer_statistics *s, const part *p)
 {
     for (int i = 0; i < E * E; i++) {
         if (i / E == i % E) continue;
@@ -39,27 +32,12 @@ static void fill(exf_layer_statistics *s, exf_vector_sums *v, const part *p)
         s->sequences[i] = 2;
     }
     for (int i = 0; i < E; i++) s->norm_count[i] = 22;
-    v->pair[1] = 1;
-    v->pair[2] = p->second_pair - 1, v->pair[3] = p->second_pair == 1 ? 2 : 0;
-    for (int i = 0; i < H * R; i++) v->basis[i] = i ? 0.25 : p->basis;
-    for (int i = 0; i < P * H; i++) exf_exact_add(&v->vu[i], value_of(p, i)), exf_exact_add(&v->vv[i], 2 * value_of(p, i));
-    for (int k = 0; k < P; k++) {
-        int32_t *grid = v->grid + EXF_N_GRIDS * k;
-        double zz[R * R], zu[R * H], zv[R * H];
-        for (int i = 0; i < R * R; i++) zz[i] = value_of(p, i + k);
-        for (int i = 0; i < R * H; i++) zu[i] = -value_of(p, i + k), zv[i] = value_of(p, i + 2 * k);
-        exf_grid_for_pair(grid, 90 * p->id, 70 * p->id);
-        exf_grid_add(v->zz + k * R * R, zz, R * R, grid[EXF_GRID_ZV]);
-        exf_grid_add(v->zu + k * R * H, zu, R * H, grid[EXF_GRID_ZU]);
-        exf_grid_add(v->zv + k * R * H, zv, R * H, grid[EXF_GRID_ZV]);
-    }
 }
 
 static exf_code write_part(const char *name, const part *p, exf_err *err)
 {
     exf_run_shape shape = {E, 2, H, 2, 33};
     exf_statistics_writer w = {.h = NULL};
-    exf_vector_sums v = {.n_pairs = 0};
     exf_layer_statistics s = {.dot = NULL};
     exf_sequence_list list = {.n = 0}, sorted = {.n = 0};
     exf_provenance capture = {0}, facts = {0}, origin = {0};
@@ -81,17 +59,14 @@ static exf_code write_part(const char *name, const part *p, exf_err *err)
     EXF_TRY(exf_facts_join(&facts, &origin, &from, 1, &sorted, 0, err));
     if (p->commit) EXF_TRY(exf_provenance_add(&facts, err, "accumulate.commit", "%s", p->commit));
     if (p->numbers) EXF_TRY(exf_provenance_add(&facts, err, "accumulate.numbers", "%s", p->numbers));
-    EXF_TRY(exf_provenance_add(&facts, err, "accumulate.vectors", "diagonal,lowrank"));
+    if (p->within_a_run) EXF_TRY(exf_provenance_add(&facts, err, p->within_a_run, "diagonal,lowrank"));
     EXF_TRY(exf_layer_statistics_new(&s, E, err));
-    EXF_TRY(exf_vector_sums_new(&v, P, H, 1, R, err));
-    fill(&s, &v, p);
+    fill(&s, p);
     EXF_TRY(exf_statistics_start(&w, exf_scratch(name), 1, &head, err));
     EXF_TRY(exf_statistics_put(&w, number, &s, err));
-    EXF_TRY(exf_statistics_put_vectors(&w, number, &v, err));
     rc = exf_statistics_commit(&w, NULL, err);
 out:
     exf_statistics_abort(&w);
-    exf_vector_sums_free(&v);
     exf_layer_statistics_free(&s);
     exf_sequence_list_free(&list);
     exf_sequence_list_free(&sorted);
@@ -226,26 +201,12 @@ START_TEST(sums_are_the_sums_of_the_parts)
 {
     exf_statistics_reader r;
     exf_layer_statistics s;
-    exf_vector_sums v;
-    double got[R * H];
-    part unit = one;
     write_three();
     ck_ok(merge("s.h5", &e, 3, "1.h5", "2.h5", "3.h5"), e);
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     ck_ok(exf_statistics_get(&r, 0, &s, &e), e);
-    ck_ok(exf_statistics_get_vectors(&r, 0, &v, &e), e);
     ck_assert(exf_exact_value(&s.dot[1]) == 66 && s.count[1] == 33 && s.sequences[1] == 6 && s.norm_count[0] == 66);
-    for (int i = 0; i < P * H; i++) ck_assert(fabs(exf_exact_value(&v.vu[i]) - 6 * value_of(&unit, i)) < 1e-14);
-    for (int k = 0; k < P; k++) {
-        exf_grid_value(got, v.zz + k * R * R, R * R, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZV]);
-        for (int i = 0; i < R * R; i++) ck_assert(fabs(got[i] - 6 * value_of(&unit, i + k)) < 1e-14);
-        exf_grid_value(got, v.zu + k * R * H, R * H, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZU]);
-        for (int i = 0; i < R * H; i++) ck_assert(fabs(got[i] + 6 * value_of(&unit, i + k)) < 1e-14);
-        exf_grid_value(got, v.zv + k * R * H, R * H, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZV]);
-        for (int i = 0; i < R * H; i++) ck_assert(fabs(got[i] - 6 * value_of(&unit, i + 2 * k)) < 1e-14);
-    }
-    exf_vector_sums_free(&v);
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);
 }
@@ -298,12 +259,10 @@ START_TEST(what_does_not_add_is_refused)
     part other = one;
     refused(&other, EXF_MODEL, "other.h5: holds the same sequence of");
     other.id = 2;
-    other.second_pair = 2;
-    refused(&other, EXF_MODEL, "layer 2 has vectors for other pairs than");
-    other.second_pair = 1;
-    other.basis = 0.5000001;
-    refused(&other, EXF_MODEL, "layer 2 has another low-rank basis than");
-    ck_assert(strstr(e.msg, "one exfold-accumulate over the captures of all parts") != NULL);
+    other.within_a_run = "accumulate.vectors";
+    refused(&other, EXF_MODEL, "other.h5 diagonal,lowrank mpirun exfold-accumulate");
+    other.within_a_run = "accumulate.norm_head";
+    refused(&other, EXF_MODEL, "other.h5: holds sums for a norm head");
 }
 END_TEST
 

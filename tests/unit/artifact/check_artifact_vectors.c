@@ -171,21 +171,6 @@ START_TEST(grids_hold_what_they_must)
 }
 END_TEST
 
-START_TEST(coarser_grids_round_to_even)
-{
-    int64_t x[] = {0, 1, 2, 3, 4, 5, 6, 7, -1, -2, -3, -5, -6, -7, INT64_MAX, INT64_MIN};
-    static const int64_t quarter[] = {0, 0, 0, 1, 1, 1, 2, 2, 0, 0, -1, -1, -2, -2, (int64_t)1 << 61, -((int64_t)1 << 61)};
-    int64_t far[] = {5, -5, INT64_MAX};
-    exf_grid_coarsen(x, 16, -10, -10);
-    ck_assert_int_eq(x[5], 5);
-    exf_grid_coarsen(x, 16, -10, -8);
-    for (int i = 0; i < 16; i++)
-        ck_assert_msg(x[i] == quarter[i], "%d: %lld, expected %lld", i, (long long)x[i], (long long)quarter[i]);
-    exf_grid_coarsen(far, 3, 0, 200);
-    ck_assert(far[0] == 0 && far[1] == 0 && far[2] == 0);
-}
-END_TEST
-
 /* ---- statistics --------------------------------------------------------------------------- */
 
 static exf_code write_sums(exf_err *err)
@@ -320,7 +305,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, vectors_obey_their_rules);
     tcase_add_test(t, vectors_need_their_parts);
     tcase_add_test(t, grids_hold_what_they_must);
-    tcase_add_test(t, coarser_grids_round_to_even);
     tcase_add_test(t, vector_sums_come_back);
     tcase_add_test(t, vector_sums_obey_their_rules);
     tcase_add_test(t, the_digest_passes_the_origin_over);
