@@ -247,7 +247,8 @@ START_TEST(transformers_config_means_the_same)
                                         "glm-4.5v", "qwen3-vl-30b-a3b",
                                         "qwen3-vl-235b-a22b", "qwen3-omni-30b-a3b", "solar-open-100b",
                                         "mistral-small-4-119b", "deepseek-v3.2", "glm-5", "kimi-k2.5", "hy3",
-                                        "ernie-4.5-21b-a3b", "granite-3.1-1b-a400m"};
+                                        "ernie-4.5-21b-a3b", "granite-3.1-1b-a400m", "qwen3-coder-480b-a35b",
+                                        "deepseek-v4-pro", "qwen3.8-2.4t-a95b"};
     for (int i = 0; i < COUNT(names); i++) {
         char released[128], saved[128];
         exf_model *a, *b;
