@@ -3,16 +3,18 @@
 
 usage: make_quantizer_saves.py OUTDIR [PATTERN...]     (PATTERN: as of a shell, of the names in SAVES below; default: all)
 
-A save is a new directory OUTDIR/NAME with the config.json and the *.safetensors that the library wrote, saved.json as
-make_quantized_models.py writes it (versions, SHA-256 of every quantized matrix as the library decodes it in float32, perplexity), and
-golden.safetensors: "logits" [tokens, vocabulary] of transformers' forward in float64 with those matrices.
+A save is a new directory OUTDIR/NAME with the config.json and the model.safetensors that the library wrote, saved.json as
+make_quantized_models.py writes it (versions, SHA-256 of every quantized matrix as the library decodes it in float32, perplexity),
+and golden.safetensors: "logits" [tokens, vocabulary] of transformers' forward in float64 with those matrices.
 
-llm-compressor writes compressed-tensors, which decodes them; ModelOpt its NVFP4, by export_hf_checkpoint.  gemma4-modelopt-moe has
-experts in a module named moe, as releases have that were made before ModelOpt knew the family.  deepseek_v4-modelopt is written in the
-release's layout, FP8 in blocks and MXFP4 experts, and given to the script of ModelOpt's repository that NVFP4 releases of DeepSeek-V4 are
-made with, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py, which DEEPSEEK_V4_TO_NVFP4 names.
+llm-compressor writes compressed-tensors, which decodes them; ModelOpt its NVFP4, by export_hf_checkpoint; AutoRound and GPTQModel
+GPTQ's format, which their own linear layers decode.  gemma4-modelopt-moe has experts in a module named moe, as releases have that
+were made before ModelOpt knew the family.  deepseek_v4-modelopt is written in the release's layout, FP8 in blocks and MXFP4
+experts, and given to the script of ModelOpt's repository that NVFP4 releases of DeepSeek-V4 are made with, which
+DEEPSEEK_V4_TO_NVFP4 names: examples/deepseek/deepseek_v4/quantize_to_nvfp4.py.
 
-Needs PyTorch, transformers 5 and, for its saves, llmcompressor 0.14, nvidia-modelopt 0.47 or auto-round 0.16.
+Needs PyTorch, transformers 5 and, for its saves, llmcompressor 0.14, nvidia-modelopt 0.47, auto-round 0.16 or, with transformers
+5.24, GPTQModel 7.7 (of two workers: GPTQMODEL_CPU_WORKERS=2).
 tests/golden/quantized holds them all.
 """
 import fnmatch, glob, importlib.metadata, json, os, re, shutil, subprocess, sys, tempfile, zlib
@@ -39,10 +41,11 @@ def minimax_m2():
 def gemma4():
     """Text, and the smallest tower of vision, which releases have."""
     text = dict(COMMON, num_hidden_layers=2, intermediate_size=64, enable_moe_block=True, num_experts=4, top_k_experts=2,
-                moe_intermediate_size=32, hidden_size_per_layer_input=0, global_head_dim=32, sliding_window=8, num_kv_shared_layers=0,
-                layer_types=["sliding_attention", "full_attention"], vocab_size_per_layer_input=VOCAB, final_logit_softcapping=30.0, pad_token_id=0)
-    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=16,
-                  position_embedding_size=16)
+                moe_intermediate_size=32, hidden_size_per_layer_input=0, global_head_dim=32, sliding_window=8,
+                num_kv_shared_layers=0, pad_token_id=0, layer_types=["sliding_attention", "full_attention"],
+                vocab_size_per_layer_input=VOCAB, final_logit_softcapping=30.0)
+    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
+                  head_dim=16, position_embedding_size=16)
     return transformers.Gemma4Config(text_config=text, vision_config=vision, audio_config=None, **NO_IDS)
 
 
@@ -95,8 +98,10 @@ def llmcompressor(scheme, ignore):
         from llmcompressor import oneshot
         from llmcompressor.modeling.moe.linearize import load_quantizable_moe
         from llmcompressor.modifiers.quantization import QuantizationModifier
-        how = dict(scheme=scheme, targets="Linear") if isinstance(scheme, str) else dict(config_groups={"group_0": QuantizationScheme(
-            targets=["Linear"], weights=QuantizationArgs(**scheme))})
+        how = dict(scheme=scheme, targets="Linear")
+        if not isinstance(scheme, str):
+            group = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**scheme))
+            how = dict(config_groups={"group_0": group})
         model_class = class_of(transformers.AutoConfig.from_pretrained(source))
         with load_quantizable_moe(model_class):
             model = model_class.from_pretrained(source, dtype=torch.bfloat16)
@@ -141,12 +146,79 @@ def decode_modelopt(beside, config):
     from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
     rows, half = beside["weight"].shape
     packed = NVFP4QTensor(torch.Size([rows, 2 * half]), torch.bfloat16, beside["weight"])
-    return packed.dequantize(torch.float32, scale=beside["weight_scale"], double_scale=beside["weight_scale_2"], block_sizes={-1: 16})
+    return packed.dequantize(torch.float32, scale=beside["weight_scale"], double_scale=beside["weight_scale_2"],
+                             block_sizes={-1: 16})
+
+
+def gptq_layer(layer, beside):
+    """The matrix that a library's linear layer for GPTQ's format multiplies with."""
+    assert torch.equal(beside.get("g_idx", torch.arange(sizes_of(beside)[0]) // sizes_of(beside)[2]).long(),
+                       torch.arange(sizes_of(beside)[0]) // sizes_of(beside)[2])  # columns are in order
+    layer.qweight.data, layer.qzeros.data = beside["qweight"], beside["qzeros"]
+    layer.scales = beside["scales"].float()
+    return layer
+
+
+def sizes_of(beside):
+    return 8 * beside["qweight"].shape[0], beside["qweight"].shape[1], beside["qweight"].shape[0] * 8 // beside["scales"].shape[0]
+
+
+def save_tokenizer(out):
+    """A word for each id, without which AutoRound and GPTQModel take no text model."""
+    from tokenizers import Tokenizer, models
+    words = models.WordLevel({f"t{i}": i for i in range(VOCAB)}, unk_token="t0")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), pad_token="t0", eos_token="t1")
+    tokenizer.save_pretrained(out)
+    return tokenizer
+
+
+def autoround():
+    def save(source, out, ids):
+        from auto_round import AutoRound
+        tokenizer = save_tokenizer(source)
+        model = class_of(transformers.AutoConfig.from_pretrained(source)).from_pretrained(source, dtype=torch.bfloat16)
+        rounder = AutoRound(model, tokenizer, scheme="W4A16", iters=0, group_size=32, disable_opt_rtn=True)
+        rounder.quantize_and_save(out, format="auto_gptq")
+
+    def decode(beside, config):
+        from auto_round_extension.torch.qlinear_torch_zp import QuantLinear
+        cols, rows, group = sizes_of(beside)
+        layer = gptq_layer(QuantLinear(4, group, cols, rows, bias=False), beside)
+        return layer(torch.eye(cols)).T.contiguous()
+
+    return save, decode, "auto-round"
+
+
+def gptqmodel():
+    def save(source, out, ids):
+        from gptqmodel import GPTQModel, QuantizeConfig
+        save_tokenizer(source)
+        model = GPTQModel.load(source, QuantizeConfig(bits=4, group_size=32, desc_act=False))
+        text = torch.randint(VOCAB - 1, (16, 64), generator=torch.Generator().manual_seed(1))
+        model.quantize([{"input_ids": row.tolist(), "attention_mask": [1] * len(row)} for row in text], batch_size=1)
+        model.save(out)
+        with open(os.path.join(out, "config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+        del config["quantization_config"]["meta"]["offload_to_disk_path"]  # another directory each time
+        with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f, indent=2)
+
+    def decode(beside, config):
+        from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+        from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module
+        cols, rows, group = sizes_of(beside)
+        layer = gptq_layer(TorchLinear(bits=4, group_size=group, desc_act=False, sym=True, in_features=cols, out_features=rows,
+                                       bias=False, register_buffers=True), beside)
+        convert_gptq_v1_to_v2_format_module(layer, bits=4, pack_dtype=torch.int32)
+        return layer.dequantize_weight().T.contiguous()
+
+    return save, decode, "gptqmodel"
 
 
 def in_module_moe(out):
     for file in glob.glob(os.path.join(out, "*.safetensors")):
-        save_file({re.sub(r"\.experts\.", ".moe.experts.", k): v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
+        renamed = {k.replace(".experts.", ".moe.experts."): v for k, v in load_file(file).items()}
+        save_file(renamed, file, metadata={"format": "pt"})
 
 
 def is_fp8(name, w):
@@ -182,7 +254,8 @@ def release_deepseek_v4(source, out):
     with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
     config.update(expert_dtype="fp4", quantization_config={
-        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+        "weight_block_size": [128, 128]})
     with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
     return [k for k in tensors if k.endswith(".weight") and re.search(r"\.experts\.\d+\.", k)]
@@ -211,10 +284,14 @@ def modelopt_deepseek_v4():
 def canonical(name):
     """The name that a matrix has in transformers' model, experts apart."""
     name = name.replace(".block_sparse_moe.", ".mlp.").replace(".moe.experts.", ".experts.")
-    return re.sub(r"(experts\.\d+)\.(w[123])\.", lambda m: f"{m[1]}.{dict(w1='gate_proj', w2='down_proj', w3='up_proj')[m[2]]}.", name)
+    usual = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    return re.sub(r"(experts\.\d+)\.(w[123])\.", lambda m: f"{m[1]}.{usual[m[2]]}.", name)
 
 
-CODES = ("weight_packed", "qweight", "weight_scale", "scale")  # one of them is beside a matrix that is quantized
+def is_coded(beside):
+    scaled = "weight" in beside and ("weight_scale" in beside or "scale" in beside)
+    return scaled or "weight_packed" in beside or "qweight" in beside
+
 
 
 def decoded_weights(out, config, decode):
@@ -227,7 +304,7 @@ def decoded_weights(out, config, decode):
         stem, _, last = name.rpartition(".")
         modules.setdefault(stem, {})[last] = tensor
     for stem, beside in modules.items():
-        if any(c in beside for c in CODES):
+        if is_coded(beside):
             values[f"{stem}.weight"] = decode(beside, config).float()
             coded.append(f"{stem}.weight")
         else:
@@ -279,9 +356,9 @@ def make(out, name):
     with tempfile.TemporaryDirectory() as scratch:
         make_model(config(), seed).to(torch.bfloat16).save_pretrained(os.path.join(scratch, "source"))
         save(os.path.join(scratch, "source"), os.path.join(scratch, "saved"), ids)
-        shard, = glob.glob(os.path.join(scratch, "saved", "*.safetensors"))
+        shard, = glob.glob(os.path.join(scratch, "saved", "**", "*.safetensors"), recursive=True)
         shutil.copyfile(shard, os.path.join(out, "model.safetensors"))
-        shutil.copyfile(os.path.join(scratch, "saved", "config.json"), os.path.join(out, "config.json"))
+        shutil.copyfile(os.path.join(os.path.dirname(shard), "config.json"), os.path.join(out, "config.json"))
     with open(os.path.join(out, "config.json"), encoding="utf-8") as f:
         values, coded = decoded_weights(out, json.load(f), decode)
     answer(out, name, decoded_model(config(), values), ids, values, coded, library)
@@ -295,6 +372,8 @@ SAVES = {
     "gemma4-llmcompressor": (gemma4, llmcompressor("NVFP4A16", ["lm_head", "re:.*router.*", "re:.*vision.*"])),
     "gemma4-modelopt": (gemma4, modelopt()),
     "gemma4-modelopt-moe": (gemma4, modelopt(in_module_moe)),
+    "mixtral-autoround": (mixtral, autoround()), "gemma4-autoround": (gemma4, autoround()),
+    "mixtral-gptqmodel": (mixtral, gptqmodel()),
     "deepseek_v4-modelopt": (deepseek_v4, modelopt_deepseek_v4()),
 }
 

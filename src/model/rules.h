@@ -90,9 +90,11 @@
                           "{P}layers.{L}." block "experts.{E}." up ".weight",                  \
                           "{P}layers.{L}." block "experts.{E}." down ".weight")
 
-/* Both in block_sparse_moe: releases name an expert's matrices w1, w3 and w2, llm-compressor as other families do. */
-#define EXF_SPARSE_EXPERT(release, other) \
-    EXF_EITHER("block_sparse_moe.experts.{E}." release ".weight", "block_sparse_moe.experts.{E}." other ".weight")
+/* Both in block_sparse_moe: releases name an expert's matrices w1, w3 and w2, llm-compressor and AutoRound as other families do,
+ * and GPTQModel in their block, mlp. */
+#define EXF_SPARSE_EXPERT(release, other)                                                                                    \
+    EXF_EITHER("block_sparse_moe.experts.{E}." release ".weight", "block_sparse_moe.experts.{E}." other ".weight")           \
+    "|{P}layers.{L}.mlp.experts.{E}." other ".weight"
 #define EXF_RULES_SPARSE_EXPERTS                                                               \
     EXF_RULES_ROUTER("block_sparse_moe."),                                                     \
     EXF_RULES_EACH_EXPERT(EXF_SPARSE_EXPERT("w1", "gate_proj"), EXF_SPARSE_EXPERT("w3", "up_proj"), \
