@@ -15,7 +15,7 @@ typedef struct {
     exf_model_part part;
     char *dir;
     char *config_path;
-    exf_json *config;
+    exf_json *config, *export_config; /* export_config: hf_quant_config.json where it says how weights are coded; else NULL */
     const exf_family *family;
     exf_architecture arch;
     exf_quantization quantization;

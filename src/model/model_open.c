@@ -28,9 +28,33 @@ out:
     return rc;
 }
 
+enum { CONFIG_LIMIT = 16 << 20 };
+
+/* Reads how weights are coded: config.json says so, or, in exports of ModelOpt without that, a file beside it. */
+static exf_code load_quantization(exf_model *m, const exf_config *quantized, exf_err *err)
+{
+    const exf_json *given;
+    char *path = NULL;
+    exf_path_kind is;
+    exf_code rc;
+    EXF_TRY(exf_quantization_read(quantized, &m->quantization, err));
+    EXF_TRY(exf_config_find(quantized, "quantization_config", &given, err));
+    EXF_TRY(exf_path_join(&path, m->dir, "hf_quant_config.json", err));
+    EXF_TRY(exf_path_look_at_target(path, &is, err));
+    if (given || is == EXF_PATH_NOTHING) goto out;
+    EXF_TRY(exf_json_load(&m->export_config, path, CONFIG_LIMIT, err));
+    exf_config of_export = {m->export_config, path};
+    if (exf_json_type(m->export_config) != EXF_JSON_OBJECT)
+        rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected an object", path, exf_json_type_name(m->export_config));
+    else
+        rc = exf_quantization_read_export(&of_export, &m->quantization, err);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
 static exf_code load_config(exf_model *m, exf_err *err)
 {
-    enum { CONFIG_LIMIT = 16 << 20 };
     exf_code rc;
     const char *model_type;
     EXF_TRY(exf_path_join(&m->config_path, m->dir, "config.json", err));
@@ -48,7 +72,7 @@ static exf_code load_config(exf_model *m, exf_err *err)
         goto out;
     }
     EXF_TRY(find_quantized(&c, &quantized, err));
-    EXF_TRY(exf_quantization_read(&quantized, &m->quantization, err));
+    EXF_TRY(load_quantization(m, &quantized, err));
     if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4 && !has_mxfp4(m->family))
         EXF_TRY(exf_quantization_refuse(&quantized, "mxfp4", err));
     EXF_TRY(m->family->configure(&c, &m->arch, err));
@@ -96,6 +120,7 @@ void exf_model_close(exf_model *m)
     exf_mem_free(m->beyond_bf16);
     exf_mem_free(m->spelling);
     exf_json_free(m->config);
+    exf_json_free(m->export_config);
     exf_mem_free(m->config_path);
     exf_mem_free(m->dir);
     exf_mem_free(m);

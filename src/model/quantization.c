@@ -285,22 +285,46 @@ static exf_code take_algorithm(const exf_config *c, exf_quantization *q, const c
     return EXF_OK;
 }
 
-static exf_code read_modelopt(const exf_config *c, exf_quantization *q, exf_err *err)
+/* Where ModelOpt's settings stand. */
+typedef struct { const char *algorithm, *layers, *exempt; } modelopt_fields;
+
+static exf_code read_algorithms(const exf_config *c, const modelopt_fields *at, exf_quantization *q, exf_err *err)
 {
     const char *algorithm;
     const exf_json *layers;
     exf_code rc;
-    EXF_TRY(exf_config_find(c, "quantization_config.ignore|quantization_config.exclude_modules", &q->exempt, err));
-    EXF_TRY(exf_config_text_or(c, "quantization_config.quant_algo", "missing", &algorithm, err));
-    if (strcmp(algorithm, "MIXED_PRECISION") != 0) return take_algorithm(c, q, "quantization_config.quant_algo", err);
-    EXF_TRY(exf_config_find(c, "quantization_config.quantized_layers", &layers, err));
+    EXF_TRY(exf_config_find(c, at->exempt, &q->exempt, err));
+    EXF_TRY(exf_config_text_or(c, at->algorithm, "missing", &algorithm, err));
+    if (strcmp(algorithm, "MIXED_PRECISION") != 0) return take_algorithm(c, q, at->algorithm, err);
+    EXF_TRY(exf_config_find(c, at->layers, &layers, err));
     for (void *it = exf_json_first(layers); it; it = exf_json_next(layers, it)) {
         exf_config of_layer = {exf_json_value(it), c->path};
         EXF_TRY(take_algorithm(&of_layer, q, "quant_algo", err));
     }
     if (!q->formats)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_algo\" is \"MIXED_PRECISION\", but "
-                      "\"quantization_config.quantized_layers\" has no layer", c->path);
+        rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is \"MIXED_PRECISION\", but \"%s\" has no layer", c->path, at->algorithm,
+                      at->layers);
+out:
+    return rc;
+}
+
+static exf_code read_modelopt(const exf_config *c, exf_quantization *q, exf_err *err)
+{
+    static const modelopt_fields at = {"quantization_config.quant_algo", "quantization_config.quantized_layers",
+                                       "quantization_config.ignore|quantization_config.exclude_modules"};
+    return read_algorithms(c, &at, q, err);
+}
+
+exf_code exf_quantization_read_export(const exf_config *of_export, exf_quantization *q, exf_err *err)
+{
+    static const modelopt_fields at = {"quantization.quant_algo", "quantization.quantized_layers", "quantization.exclude_modules"};
+    const char *algorithm;
+    exf_code rc;
+    memset(q, 0, sizeof *q);
+    EXF_TRY(exf_config_text_or(of_export, "quantization.quant_algo", "", &algorithm, err));
+    if (!*algorithm) return EXF_OK; /* an export that quantizes the key-value cache alone */
+    q->quantizer = EXF_QUANTIZER_MODELOPT;
+    rc = read_algorithms(of_export, &at, q, err);
 out:
     return rc;
 }

@@ -43,7 +43,7 @@ typedef struct {
     int fp4_experts;            /* the routed experts' matrices are FP4 */
     int e8m0_scales;            /* scales of FP8 weights are F8_E8M0, else F32 */
     int whole_scales;           /* FP8 of other quantizers: one scale a matrix, else one a row */
-    const exf_json *exempt;     /* names of modules that are not quantized; NULL: none.  Lives as long as the config */
+    const exf_json *exempt;     /* names of modules that are not quantized; NULL: none.  Lives as long as the file that has it */
 } exf_quantization;
 
 /* What is said of weights in a format that is not read, after the file and what it says; a format of which
@@ -63,6 +63,9 @@ typedef struct {
 /* No quantization_config, or one of a quant_method above with a scheme that weight_source.h lists; what it says of activations
  * and of the key-value cache is not looked at.  EXF_MODEL saying what is supported for anything else. */
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err) EXF_CHECKED;
+/* The same of a ModelOpt export whose settings stand in a file of its own, hf_quant_config.json: {"producer": {"name": "modelopt"},
+ * "quantization": {"quant_algo": ..., "exclude_modules": [...], "quantized_layers": {...}}}. */
+exf_code exf_quantization_read_export(const exf_config *of_export, exf_quantization *q, exf_err *err) EXF_CHECKED;
 /* Refuses weights of quant_method `method`, which another family may have. */
 exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_err *err) EXF_CHECKED;
 /* 1 if the config's list of exempt modules has the one of tensor `weight`, X.weight. */

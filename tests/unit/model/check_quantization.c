@@ -2,7 +2,10 @@
  * to what their libraries say is check_quantized.c's, of whole models. */
 #include "tests/support/fixtures.h"
 
+#include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
+#include "model/model.h"
 #include "model/quantization.h"
 #include "model/weight_source.h"
 
@@ -307,6 +310,72 @@ START_TEST(columns_of_any_order)
 }
 END_TEST
 
+/* Writes a config.json of `path` to the scratch directory, with a member before its others. */
+static void put_config(const char *path, const char *member)
+{
+    char *config = NULL;
+    size_t n;
+    exf_err e;
+    exf_text text = {0};
+    ck_ok(exf_file_slurp(path, 1 << 20, &config, &n, &e), e);
+    exf_text_appendf(&text, "{%s%s", member, strchr(config, '{') + 1);
+    ck_ok(exf_text_end(&text, &e), e);
+    exf_write_file(exf_scratch("config.json"), text.s, text.len);
+    exf_text_free(&text);
+    exf_mem_free(config);
+}
+
+/* Opens the scratch directory's config alone. */
+static exf_model *planned(void)
+{
+    exf_err e;
+    exf_model *m;
+    ck_ok(exf_model_open_part(&m, exf_scratch("."), EXF_MODEL_CONFIG, &e), e);
+    return m;
+}
+
+#define NVFP4_EXPORT "\"quant_algo\": \"NVFP4\", \"exclude_modules\": [\"lm_head\", \"*self_attn*\", \"*linear_attn*\"]"
+
+/* Families whose releases hold the experts of a layer in one tensor, which quantizers part: the plan is of coded matrices.  The
+ * settings may stand in ModelOpt's own file; those of config.json come before it. */
+START_TEST(plans_of_exports)
+{
+    static const char *const configs[] = {
+        "tests/configs/qwen3.5-397b-a17b/config.json", "tests/configs/qwen3-vl-235b-a22b/config.json",
+        "tests/golden/gemma4/config.json", "tests/configs/qwen3-235b-a22b/config.json"};
+    static const char own[] = "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {" NVFP4_EXPORT
+                              ", \"kv_cache_quant_algo\": \"FP8\"}}",
+                      cache_alone[] = "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}",
+                      unread[] = "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}";
+    exf_err e;
+    exf_model *m;
+    for (int i = 0; i < COUNT(configs); i++) {
+        remove(exf_scratch("hf_quant_config.json"));
+        put_config(configs[i], "\"quantization_config\": {\"quant_method\": \"modelopt\", " NVFP4_EXPORT "}, ");
+        m = planned();
+        int last = m->arch.n_layers - 1;
+        uint64_t whole = exf_model_bytes(m), one = exf_quantization_bytes(&m->quantization, m->arch.d_expert, m->arch.d_model, 1);
+        ck_assert_uint_eq(exf_model_role_bytes(m, EXF_W_EXPERT_GATE, last), (uint64_t)m->arch.n_experts * one);
+        exf_model_close(m);
+        exf_write_file(exf_scratch("hf_quant_config.json"), own, sizeof own - 1);
+        put_config(configs[i], "");
+        m = planned();
+        ck_assert_int_eq(m->quantization.quantizer, EXF_QUANTIZER_MODELOPT);
+        ck_assert_uint_eq(exf_model_bytes(m), whole);
+        exf_model_close(m);
+        exf_write_file(exf_scratch("hf_quant_config.json"), unread, sizeof unread - 1);
+        ck_fails(exf_model_open_part(&m, exf_scratch("."), EXF_MODEL_CONFIG, &e), EXF_MODEL, e, "hf_quant_config.json W4A8_AWQ");
+        put_config(configs[i], "\"quantization_config\": {\"quant_method\": \"modelopt\", " NVFP4_EXPORT "}, ");
+        exf_model_close(planned());
+        exf_write_file(exf_scratch("hf_quant_config.json"), cache_alone, sizeof cache_alone - 1);
+        put_config(configs[i], "");
+        m = planned();
+        ck_assert_int_eq(m->quantization.quantizer, EXF_QUANTIZER_NONE);
+        exf_model_close(m);
+    }
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("quantization");
@@ -319,6 +388,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, awq_without_zero_points);
     tcase_add_test(t, symmetric_awq_that_stores_zero_points);
     tcase_add_test(t, columns_of_any_order);
+    tcase_add_test(t, plans_of_exports);
     suite_add_tcase(s, t);
     return s;
 }
