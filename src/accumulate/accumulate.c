@@ -195,11 +195,6 @@ static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
     }
 }
 
-static exf_code settle_layers(void *self, int done, exf_err *err)
-{
-    return exf_accumulator_settle(self, done, err);
-}
-
 /* ---- beginning and end of an accumulator and its file ----------------------------------------------- */
 
 /* Finds the sequence with which this rank's rows begin. */
@@ -261,7 +256,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head,
         .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = follow_layer,
         .input = o->norm_head ? add_input : NULL, .block = add_block,
-        .common_input = common_input ? add_common_input : NULL, .settle = settle_layers};
+        .common_input = common_input ? add_common_input : NULL, .settle = exf_accumulator_settle};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;

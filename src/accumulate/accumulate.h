@@ -9,6 +9,7 @@
  * programs record (accumulate_record.c), shows them in any order. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_H
 #define EXF_ACCUMULATE_ACCUMULATE_H
+#include "accumulate/accumulate_options.h"
 #include "accumulate/smallest_keys.h"
 #include "artifact/artifact_capture.h"
 #include "artifact/data.h"
@@ -18,58 +19,13 @@
 #include "pass/resume.h"
 #include "ranks/ranks.h"
 
-/* ---- options ------------------------------------------------------------------------------------ */
-
-/* Which sums of a layer are added up. */
-typedef struct {
-    exf_weighting weighting;
-    int common_input_tokens; /* above 0: pairs are those of common input, on so many tokens of each sequence */
-    int bare_router;       /* above 0: of common input, also what the bare router would choose; 2: its weights are renormalised */
-    int diagonal, lowrank; /* 1: their moments are added up, in a second sweep of every layer */
-    int64_t vector_pairs;  /* ordered pairs per layer that have moments: those of largest source_sq */
-    int rank;              /* columns of the basis of lowrank, the largest rank that is to be solved; 0: EXF_BASIS_RANK */
-    int64_t samples;       /* residuals per layer from which the basis of lowrank is made */
-    uint64_t seed;         /* seed of the choice of samples, and of the search for the basis */
-    exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
-    int norm_head;         /* directions of the norm head, found before a layer's experts run; 0: none */
-    int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
-    int partial;           /* 1: of captures, shards may be missing (artifact/data.h) */
-    int cross_check;       /* 1: a GPU's sums of a few tokens of each layer are made again on the CPU (cross_check.h) */
-    const exf_provenance *settings; /* borrowed; by what tables are to be solved, kept in /origin (EXF_SETTING); NULL: not known */
-    int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
-} exf_accumulate_options;
-
-/* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */
-exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
-/* Adds the facts of the accumulate stage to those of the capture stage. */
-exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, int64_t top_k, int64_t d_model,
-                              exf_err *err) EXF_CHECKED;
-/* Returns how often a pass shows each layer. */
-int exf_accumulate_sweeps(const exf_accumulate_options *o);
-/* Returns the columns of the basis of lowrank, never more than the model's width; 0 without lowrank. */
-int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o);
-/* Returns the most pairs of a layer that have vectors. */
-uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
-/* Return the bytes that one layer's statistics take on disk, those of its vector sums alone, and what one layer takes in memory
- * while it is observed; has_ranks: on rank 0 of several, which takes most. */
-uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
-uint64_t exf_accumulate_vectors_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
-uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers, int on_device,
-                               int has_ranks);
-/* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */
-struct exf_backend; /* kernels/backend.h */
-uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
-
 /* ---- the accumulator ---------------------------------------------------------------------------- */
 
 typedef struct exf_accumulator exf_accumulator;
 
-/* Receives the sums of layer index i of an accumulator as soon as they are complete, layer after layer, from one thread at a
- * time; s is the accumulator's.  consume NULL: nobody receives them. */
-typedef struct {
-    void *self;
-    exf_code (*consume)(void *self, int i, const exf_layer_statistics *s, exf_err *err);
-} exf_layer_consumer;
+/* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */
+struct exf_backend; /* kernels/backend.h */
+uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
 
 /* Settings of an accumulator that is to be made. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* accumulate_internal.h - the parts of an accumulator, inside src/accumulate.
+/* accumulate_internal.h - what the parts of an accumulator (accumulator.h) do for each other, inside src/accumulate.
  *
  *   accumulate.c            the observer: shows what it is shown to the chapters, and hands a layer's sums on
  *   chapter_<name>.c        a statistic each (chapter.h)
@@ -8,30 +8,14 @@
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
-#include "accumulate/chapter.h"
-#include "base/hash.h"
-#include "base/worker.h"
-
-/* ---- accumulate_options.c ------------------------------------------------------------------------- */
-
-int exf_wants_vectors(const exf_accumulate_options *o);
-/* Returns the directions of the norm head that a run of this shape has. */
-int exf_head_directions(const exf_run_shape *shape, const exf_accumulate_options *o);
-
-typedef struct exf_vector_accumulator exf_vector_accumulator; /* chapter_vectors.c */
+#include "accumulate/accumulator.h"
 
 /* ---- the chapters ------------------------------------------------------------------------------------
  * Each adds to the sums of the worker that a block names; of blocks in GPU memory to those of the first worker, when the sweep or
- * the layer ends.  accumulate.c calls them in the order of their numbers: begin_pass once a->sums are there, open_device after it
- * in a pass on a GPU, for which device_bytes says what that takes, and end_pass also where begin_pass was not called, or failed. */
-
-/* A layer whose arrays were read from a file.  check_layer reads what a statistic has there beside the arrays of the table, and
- * refuses what cannot be: EXF_FORMAT naming file, layer, array and the values that disagree. */
-typedef struct {
-    const exf_statistics_reader *r;
-    int layer;            /* the model's number */
-    int has[EXF_N_PARTS]; /* 1: the file has arrays of the part */
-} exf_layer_read;
+ * the layer ends.  accumulate.c calls them in this order: begin_pass once a->sums are there, open_device after it
+ * in a pass on a GPU, for which device_bytes says what that takes, and end_pass also where begin_pass was not called, or failed.
+ * check_layer reads what a statistic has in a file beside the arrays of the table, and refuses what cannot be: EXF_FORMAT naming
+ * file, layer, array and the values that disagree. */
 
 /* chapter_stream.c */
 exf_code exf_stream_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
@@ -130,24 +114,6 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 
 /* ---- accumulate_queue.c --------------------------------------------------------------------------- */
 
-enum { EXF_MOST_WAITING = EXF_PINNED_SETS - 1 };
-
-/* Returns how many finished layers wait where a pass runs on a device or on several ranks. */
-static inline int exf_waiting_layers(const exf_accumulate_options *o, int has_ranks)
-{
-    return has_ranks || !exf_wants_vectors(o) ? EXF_MOST_WAITING : 1;
-}
-
-/* A layer whose sums are complete. */
-typedef struct {
-    exf_accumulator *a;
-    int layer;
-    exf_layer_statistics sums;
-    exf_vector_sums vectors; /* without pairs where the run has none */
-    int is_recorded;         /* 1: it is written to the resume point too */
-    double seconds;          /* that completing the set's last layer took; 0: it had none */
-    exf_job add, write, solve, record;
-} exf_finished_layer;
 
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
@@ -168,50 +134,6 @@ exf_code exf_accumulator_finish_layers(exf_accumulator *a, exf_err *err) EXF_CHE
 /* Returns the first layer that is recorded as it is written, at the beginning of a run: 0, or INT_MAX if the first point records
  * all. */
 int exf_accumulator_first_record(const exf_accumulator *a);
-/* Ends what was taken, and writes the records of layers below `done` that have none. */
-exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err) EXF_CHECKED;
-
-struct exf_accumulator {
-    exf_observer observer;
-    exf_accumulate_options options;
-    exf_run_shape shape;
-    exf_sequence_list sequences; /* in order of their rows */
-    int32_t *layer_number;
-    int n_layers;
-    exf_ranks *ranks;            /* NULL: one process */
-    exf_run_rows own;            /* of this rank */
-    size_t first_sequence;       /* the same part's first sequence */
-    int mixed;                   /* 1: as of exf_accumulator_plan */
-
-    /* The present layer. */
-    int active;     /* 1: it is among layer_number */
-    int next_layer; /* the layer after it that is accumulated; -1: there is none */
-    int n_workers;
-    exf_layer_statistics *sums;    /* [n_workers] */
-    exf_sequence_tracker *tracker; /* [n_workers] */
-    double *scratch;               /* [n_workers, scratch_each] */
-    size_t scratch_each;
-    struct exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
-    exf_norm_sampler norms;          /* zeroed: no norm head is wanted */
-    exf_device_norms device_norms;   /* used if the forward pass runs on a device */
-    exf_stream_energy stream;
-    exf_route_sampler routes; /* of capacity 0: no sample is kept */
-    exf_device_sums device;   /* used if the forward pass runs on a device */
-
-    /* The layers before it. */
-    exf_finished_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
-    int depth;                   /* how many there are; 0: layers are completed at once */
-    int turn;                    /* the set that the next layer takes */
-    exf_worker adder, writer, solver, recorder; /* a thread for each stage of the queue */
-
-    /* The file. */
-    char *target;                /* NULL: none is written */
-    exf_statistics_writer file;
-    exf_resume *resume;          /* NULL: no resume point */
-    int first_record;            /* layers below it get their records when a point is saved, all others as they are written */
-    double taken;                /* when the last layer was taken (exf_clock) */
-    double record_ratio;         /* a layer that took so many times as long as a write is recorded as it is written */
-    exf_layer_consumer consumer; /* gets the sums of each layer that is written */
-    exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
-};
+/* The observer's `settle` (pass/hooks.h): ends what was taken, and writes the records of layers below `done` that have none. */
+exf_code exf_accumulator_settle(void *self, int done, exf_err *err) EXF_CHECKED;
 #endif

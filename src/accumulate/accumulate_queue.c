@@ -281,8 +281,9 @@ out:
     return rc;
 }
 
-exf_code exf_accumulator_settle(exf_accumulator *a, int done, exf_err *err)
+exf_code exf_accumulator_settle(void *self, int done, exf_err *err)
 {
+    exf_accumulator *a = self;
     int end = done < a->first_record ? done : a->first_record;
     exf_code rc = exf_accumulator_finish_layers(a, err);
     if (rc == EXF_OK && a->target && end > 0) rc = write_records(a, end, err);

@@ -2,6 +2,7 @@
  * statistic: what it observes in host memory, then what it observes in GPU memory. */
 #ifndef EXF_ACCUMULATE_CHAPTER_H
 #define EXF_ACCUMULATE_CHAPTER_H
+#include "accumulate/accumulate_options.h"
 #include "accumulate/cross_check.h"
 #include "accumulate/norm_directions.h"
 #include "accumulate/smallest_keys.h"
@@ -19,6 +20,13 @@ static inline exf_matrix exf_outputs_of(const exf_moe_block *b)
 {
     return (exf_matrix){b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
 }
+
+/* A layer whose arrays were read from a file. */
+typedef struct {
+    const exf_statistics_reader *r;
+    int layer;            /* the model's number */
+    int has[EXF_N_PARTS]; /* 1: the file has arrays of the part */
+} exf_layer_read;
 
 /* ---- chapter_stream.c ---------------------------------------------------------------------------------- */
 
@@ -63,8 +71,8 @@ size_t exf_sequence_tracker_bytes(int n_experts);
  * block is known. */
 void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int block, int token);
 
-/* A pass has a set of sums that it takes, and two that wait to be written. */
-enum { EXF_PINNED_SETS = 3 };
+/* A pass has a set of sums that it takes, and those that wait to be written. */
+enum { EXF_PINNED_SETS = 1 + EXF_MOST_WAITING };
 
 typedef struct {
     const exf_backend *b;

@@ -4,38 +4,9 @@
 #define EXF_ACCUMULATE_STATISTICS_H
 #include "artifact/data.h"
 #include "accumulate/norm_sums.h"
+#include "accumulate/route_sample.h"
 #include "accumulate/vector_sums.h"
 #include "base/exact.h"
-
-/* A route sample: some tokens' routes of one layer as the router made them, from which budgets per token are solved
- * (docs/method.md, section 9).
- *
- * A token has a key, a pure function of its sequence's digest, the layer and its position
- * (accumulate/smallest_keys.h), and the tokens of the smallest keys are the sample: so samples of
- * different data merge into the sample of all of it, in any order. */
-typedef struct {
-    size_t cap, n;   /* tokens that fit, 0: there is no sample; tokens */
-    int top_k;       /* K */
-    int q;           /* directions of the norm head (norm_sums.h); 0: head is NULL */
-    uint64_t *key;   /* [n] rising */
-    int32_t *ids;    /* [n, K] distinct; -1: an empty slot, of weight 0; a token has one expert at least */
-    float *weights;  /* [n, K] finite */
-    float *head;     /* [n, q + 1 + K] V'x, log ||x|| and each slot's logit less their mean, as its sums take them; finite */
-} exf_route_sample;
-
-exf_code exf_route_sample_new(exf_route_sample *s, size_t cap, int top_k, exf_err *err) EXF_CHECKED;
-/* Allocates head for q directions; 0: does nothing. */
-exf_code exf_route_sample_add_head(exf_route_sample *s, int q, exf_err *err) EXF_CHECKED;
-/* Returns the numbers of a token in head. */
-static inline size_t exf_route_sample_head(const exf_route_sample *s)
-{
-    return s->q ? (size_t)(s->q + 1 + s->top_k) : 0;
-}
-/* Adds the tokens of `from`, which has the same K and q, and keeps those of the smallest keys. */
-void exf_route_sample_merge(exf_route_sample *to, const exf_route_sample *from);
-/* Checks a sample that was read: EXF_FORMAT naming `where` and the token. */
-exf_code exf_route_sample_check(const exf_route_sample *s, int n_experts, const char *where, exf_err *err) EXF_CHECKED;
-void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
 
 /* ---- the sums of a layer ----------------------------------------------- */
 
@@ -146,6 +117,13 @@ void *exf_layer_array_at(const exf_layer_array *a, const exf_layer_statistics *s
 /* Describes an array as U64, a sum as an axis of 3 words. */
 exf_tensor exf_layer_array_tensor(const exf_layer_array *a, int n_experts, const void *data);
 
+/* Receives the sums of layer index i of a run as soon as they are complete, layer after layer, from one thread at a time; s is the
+ * giver's.  consume NULL: nobody receives them. */
+typedef struct {
+    void *self;
+    exf_code (*consume)(void *self, int i, const exf_layer_statistics *s, exf_err *err);
+} exf_layer_consumer;
+
 /* Returns the bytes of the arrays of sums and counts, which lie in one piece of memory. */
 size_t exf_layer_statistics_bytes(int n_experts);
 /* Returns the bytes that all of them take in a file. */
@@ -159,13 +137,6 @@ void exf_layer_statistics_zero(exf_layer_statistics *s);
  * where a sum would wrap, which only forged ones do; `to` is then undefined. */
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_free(exf_layer_statistics *s);
-
-/* ---- the route sample's datasets (statistics_routes.c) ------------------- */
-
-/* Write a layer's sample, where it has tokens, and read it back, where the file has one; the sample is made as large as the file's.
- * EXF_FORMAT as exf_route_sample_check(), and for a sample of no size that the run can have. */
-exf_code exf_route_sample_write(const exf_route_sample *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
-exf_code exf_route_sample_read(exf_route_sample *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err) EXF_CHECKED;
 
 /* ---- writing, layer by layer ------------------------------------------- */
 typedef struct {

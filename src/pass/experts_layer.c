@@ -1,6 +1,6 @@
 /* experts_layer.c - what all parts of the experts ask of a layer: where its rows are, how its workers go over the sequences,
  * whether hidden states are finite, the arrays of a block, and the products with the weights that are loaded; see experts.h. */
-#include "pass/experts.h"
+#include "pass/experts_layer.h"
 
 #include "base/err.h"
 #include "base/parallel.h"

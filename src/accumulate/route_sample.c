@@ -1,6 +1,7 @@
-/* statistics_routes.c - the route sample of a layer in memory and in its file; see statistics.h. */
-#include "accumulate/statistics.h"
+/* route_sample.c - the route sample of a layer in memory and in its file; see route_sample.h. */
+#include "accumulate/route_sample.h"
 
+#include "artifact/tables.h"
 #include "base/mem.h"
 
 #include <math.h>
