@@ -113,8 +113,8 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
         exf_statistics_reader *f = &m.file[n_open];
         EXF_TRY(exf_statistics_open(f, paths[n_open], err));
         m.part[n_open] = (exf_facts_part){paths[n_open], &f->provenance, &f->origin, &f->sequences, m.digest[n_open]};
-        EXF_TRY(check_adds(&m.part[n_open], err));
     }
+    for (size_t i = 0; i < n; i++) EXF_TRY(check_adds(&m.part[i], err));
     for (size_t i = 0; i < n; i++)
         EXF_TRY(exf_sums_check_version(&m.file[i].provenance, paths[i], m.file[i].shape.top_k, m.file[i].shape.d_model, err));
     for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5_digest(m.file[i].h, m.digest[i], err));
