@@ -27,14 +27,14 @@ build, work = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 passed = failed = 0
 SHAPE = dict(vocab_size=2048, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
              max_position_embeddings=512, pad_token_id=None, bos_token_id=None, eos_token_id=None)
-FAMILIES = {  # that the programs refuse: Mamba-2, Kimi delta attention, short convolutions
+FAMILIES = {  # that the programs refuse: Mamba-2, Kimi delta attention, norms after RoPE, gated attention, short convolutions
     "nemotron_h": dict(moe_intermediate_size=32, n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1, num_hidden_layers=4,
                        moe_shared_expert_intermediate_size=32, layers_block_type=["mamba", "moe", "attention", "moe"], head_dim=16,
                        mamba_num_heads=4, mamba_head_dim=32, ssm_state_size=16, n_groups=2, chunk_size=32),
     "kimi_linear": dict(num_experts=16, num_experts_per_token=4, moe_intermediate_size=32, num_shared_experts=1,
                         first_k_dense_replace=1),
-    "granitemoe": dict(num_local_experts=16, num_experts_per_tok=4),
-    "ernie4_5_moe": dict(moe_num_experts=16, moe_k=4, moe_intermediate_size=32, moe_num_shared_experts=1, moe_layer_start_index=1),
+    "hunyuan_v1_moe": dict(num_experts=16, moe_topk=4, moe_intermediate_size=32, num_shared_expert=1, head_dim=16),
+    "afmoe": dict(num_experts=16, num_experts_per_tok=4, moe_intermediate_size=32, num_dense_layers=1, head_dim=16),
     "lfm2_moe": dict(num_experts=16, num_experts_per_tok=4, moe_intermediate_size=32, num_dense_layers=1,
                      layer_types=["conv", "full_attention", "conv"])}
 
