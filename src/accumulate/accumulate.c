@@ -270,7 +270,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     if (plan->target) {
         EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
         EXF_TRY(start_file(a, plan, err));
-        if ((exf_wants_vectors(o) || o->norm_head)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
+        if (exf_wants_vectors(o) || o->norm_head) EXF_TRY(exf_hash_new(&a->basis_hash, err));
     }
 out:
     if (rc != EXF_OK)

@@ -58,12 +58,7 @@ out:
 }
 
 static const exf_tensor_rule rules[] = {
-    EXF_RULES_MODEL(0),
-    EXF_RULES_ATTENTION(0),
-    EXF_RULES_DENSE,
-    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
-    EXF_RULES_FUSED_EXPERTS,
-    EXF_RULES_SHARED("shared_experts"),
+    EXF_RULES_GROUPED_QUERY_MOE,
     {EXF_W_ROUTER_BIAS, EXF_EITHER("mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias"),
      EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_ONE, EXF_DIM_E}, 0},
 };

@@ -27,12 +27,7 @@ out:
 }
 
 static const exf_tensor_rule rules[] = {
-    EXF_RULES_MODEL(0),
-    EXF_RULES_ATTENTION(0),
-    EXF_RULES_DENSE,
-    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
-    EXF_RULES_FUSED_EXPERTS,
-    EXF_RULES_SHARED("shared_experts"),
+    EXF_RULES_GROUPED_QUERY_MOE,
     EXF_RULES_CORRECTION_BIAS,
 };
 

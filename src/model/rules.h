@@ -130,6 +130,12 @@
 #define EXF_RULES_CORRECTION_BIAS \
     {EXF_W_ROUTER_BIAS, "{P}layers.{L}.mlp.gate.e_score_correction_bias", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0}
 
+/* A model of grouped-query attention, dense layers, and experts beside shared ones, but for the bias of its router. */
+#define EXF_RULES_GROUPED_QUERY_MOE                                              \
+    EXF_RULES_MODEL(0), EXF_RULES_ATTENTION(0), EXF_RULES_DENSE,                 \
+    EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),              \
+    EXF_RULES_FUSED_EXPERTS, EXF_RULES_SHARED("shared_experts")
+
 /* The layers of a model of exf_configure_latent_moe(), but for their norms; and all of it. */
 #define EXF_RULES_LATENT_LAYERS                                                  \
     EXF_RULES_MLA, EXF_RULES_DENSE,                                              \

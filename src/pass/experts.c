@@ -137,7 +137,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     float *hidden = exf_moe_rows(l, row);
     exf_arena arena = {w->floats, 0};
     exf_moe_arrays m;
-    double start = exf_clock(), waited = parts_waited(l), router = w->times.router, computed, shown;
+    double start = exf_clock(), waited = parts_waited(l), computed, shown;
     exf_code rc = EXF_OK;
     exf_moe_carve(&m, &arena, w->b, w->compute, a, n, &l->needs);
     exf_stage_begin(w->clock, w->q);
@@ -159,8 +159,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     if (l->last && !(w->b->gpu && sums_hidden(l)))
         EXF_TRY(exf_moe_watch_finite(l, w, row, n, hidden, err));
     exf_add_time(w, &w->times.observe, shown - computed);
-    exf_add_time(w, &w->times.experts,
-                 computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown));
+    exf_add_time(w, &w->times.experts, computed - start - (parts_waited(l) - waited) + (exf_clock() - shown));
 out:
     return rc;
 }

@@ -91,7 +91,8 @@ typedef struct {
  * that products wait for weights to be read from GPU memory.  The second weight slot is given up late, since reading and
  * computing a layer then no longer overlap. */
 static const setting settings[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512},
-                                        {1, 0, 2048, 512}};
+                                   {1, 0, 2048, 512}};
+
 /* Bytes of a CUDA stream that no size function counts: rounded operands and workspaces of the matrix library. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
 
@@ -158,13 +159,11 @@ static exf_pass_plan plan_of(const plan_inputs *w, const exf_weight_loader_optio
  * else returns 0 and writes the smallest to *least. */
 static int search_whole(const plan_inputs *w, uint64_t most, exf_pass_plan *found, exf_pass_plan *least)
 {
-    const setting *s = settings;
-    size_t n = sizeof settings / sizeof *s;
-    for (size_t i = 0; i < n; i++)
-        for (int tokens = s[i].most; tokens >= s[i].least; tokens /= 2) {
+    for (const setting *s = settings; s < settings + sizeof settings / sizeof *settings; s++)
+        for (int tokens = s->most; tokens >= s->least; tokens /= 2) {
             exf_weight_loader_options loader = w->loader;
-            loader.n_slots = s[i].n_slots;
-            *found = plan_of(w, &loader, (uint64_t)loader.n_slots * w->slot, s[i].on_host, tokens);
+            loader.n_slots = s->n_slots;
+            *found = plan_of(w, &loader, (uint64_t)loader.n_slots * w->slot, s->on_host, tokens);
             if (found->bytes <= most) return 1;
             if (found->bytes < least->bytes) *least = *found;
         }

@@ -1,4 +1,4 @@
-/* session.h - a session has what a run reads: backend, model, layers, and the tokens of a corpus or recorded hidden states;
+/* session.h - a session has what a run reads: backend, model, layers, and the tokens of a corpus;
  * which part of them this process runs; and the run's resume point. */
 #ifndef EXF_RUN_SESSION_H
 #define EXF_RUN_SESSION_H

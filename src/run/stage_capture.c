@@ -1,4 +1,4 @@
-/* stage_capture.c - exfold-capture: the expert outputs of a forward pass, or of recorded hidden states, to capture.h5 in the
+/* stage_capture.c - exfold-capture: the expert outputs of a forward pass to capture.h5 in the
  * output directory or to one --export file. */
 #include "run/stage.h"
 

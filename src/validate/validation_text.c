@@ -50,7 +50,7 @@ static size_t end_of_document(const exf_corpus *c, size_t i, int64_t full)
 exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *t, const exf_corpus *c, int64_t max_tokens,
                                    exf_err *err)
 {
-    const char *text = exf_provenance_get(&t->provenance, "data.max_tokens"); /* recorded hidden states have none */
+    const char *text = exf_provenance_get(&t->provenance, "data.max_tokens"); /* files that no corpus was cut for have none */
     int64_t cut;
     search s = {.tables = t, .corpus = c};
     exf_code rc;
