@@ -146,7 +146,7 @@ static void add_budgets(listing *list, const exf_tables *t)
 {
     for (int i = 0; i < t->n_budgets; i++) {
         const exf_budget *b = &t->budget[i];
-        const exf_budget_price *p = &b->predicted;
+        const exf_budget_threshold *p = &b->predicted;
         int64_t columns = t->shape.top_k + 1 - exf_budget_least(b);
         char group[48];
         snprintf(group, sizeof group, "budgets.%.5g.%.8s", b->budget, b->rule);

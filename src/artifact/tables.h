@@ -31,13 +31,13 @@ typedef struct {
     float *loss;   /* [L, E, E] */
 } exf_shared_scalar;
 
-/* The price by which a budget's routes are chosen, and what it keeps. */
+/* The threshold by which a budget's routes are chosen, and what it keeps. */
 typedef struct {
     double lambda;  /* >= 0; top_p: p in [0, 1] */
     double mean;    /* mean experts per token that lambda keeps on the route sample, in [1, K]; skip: in (0, K] */
     uint64_t *kept; /* [L, K] sampled tokens that keep 1..K routes; skip: [L, K + 1] that keep 0..K; NULL in tables that no solver
                      * made */
-} exf_budget_price;
+} exf_budget_threshold;
 
 /* A budget per token (docs/method.md, "A budget per token"): what a fold needs to choose how many routes a token keeps.
  * A layer's penalty for one more expert is lambda / scale[l], against the predicted residuals r_1..r_K of the token;
@@ -51,12 +51,12 @@ typedef struct {
     double mean;   /* mean experts per token that lambda keeps on the route sample, in [1, K]; skip: in (0, K] */
     uint64_t *kept; /* [L, K] sampled tokens that keep 1..K routes; skip: [L, K + 1] that keep 0..K; NULL in tables that no solver
                      * made */
-    exf_budget_price predicted; /* the same by norms that the head predicts, with its own residuals and sums; mean 0: none */
+    exf_budget_threshold predicted; /* the same by norms that the head predicts, with its own residuals and sums; mean 0: none */
 } exf_budget;
 
-/* Returns the price by mean norms or, with `predicted`, by norms that the head predicts: mean 0 where the tables have none.  Skip
- * asks for no norms: it has one price for both. */
-exf_budget_price exf_budget_price_of(const exf_budget *b, int predicted);
+/* Returns the threshold by mean norms or, with `predicted`, by norms that the head predicts: mean 0 where the tables have none.
+ * Skip asks for no norms: it has one threshold for both. */
+exf_budget_threshold exf_budget_threshold_of(const exf_budget *b, int predicted);
 /* Returns the fewest routes that a budget's rule may keep of a token: 0 with skip, else 1. */
 int exf_budget_least(const exf_budget *b);
 
@@ -306,7 +306,7 @@ exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Adds a budget at its place and allocates its arrays; *out stays valid until the next is added. */
 exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err) EXF_CHECKED;
-/* Makes room for a budget's price by predicted norms. */
+/* Makes room for a budget's threshold by predicted norms. */
 exf_code exf_budgets_add_predicted(const exf_tables *t, exf_budget *b, exf_err *err) EXF_CHECKED;
 /* Removes one of t's budgets. */
 void exf_budgets_remove(exf_tables *t, exf_budget *b);

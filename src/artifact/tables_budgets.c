@@ -71,10 +71,10 @@ exf_code exf_budgets_add_predicted(const exf_tables *t, exf_budget *b, exf_err *
                        err);
 }
 
-exf_budget_price exf_budget_price_of(const exf_budget *b, int predicted)
+exf_budget_threshold exf_budget_threshold_of(const exf_budget *b, int predicted)
 {
     if (predicted && place_of(b->rule) != EXF_RULE_SKIP) return b->predicted;
-    return (exf_budget_price){b->lambda, b->mean, b->kept};
+    return (exf_budget_threshold){b->lambda, b->mean, b->kept};
 }
 
 void exf_budgets_remove(exf_tables *t, exf_budget *b)
@@ -190,8 +190,8 @@ static exf_code refuse(const exf_budget *b, const char *path, const char *of, co
 }
 
 /* Checks that the counts have the mean; of: "" or "predicted/". */
-static exf_code check_kept(const exf_tables *t, const exf_budget *b, const exf_budget_price *p, const char *of, const char *path,
-                           exf_err *err)
+static exf_code check_kept(const exf_tables *t, const exf_budget *b, const exf_budget_threshold *p, const char *of,
+                           const char *path, exf_err *err)
 {
     size_t k = (size_t)count_columns(b, t), least = (size_t)exf_budget_least(b);
     uint64_t sum = 0, n = 0, tokens = 0; /* tokens: of one layer */
@@ -210,8 +210,8 @@ static exf_code check_kept(const exf_tables *t, const exf_budget *b, const exf_b
     return EXF_OK;
 }
 
-static exf_code check_price(const exf_tables *t, const exf_budget *b, const exf_budget_price *p, const char *of, const char *path,
-                            exf_err *err)
+static exf_code check_threshold(const exf_tables *t, const exf_budget *b, const exf_budget_threshold *p, const char *of,
+                                const char *path, exf_err *err)
 {
     double k = (double)t->shape.top_k;
     int top_p = strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0;
@@ -224,18 +224,18 @@ static exf_code check_price(const exf_tables *t, const exf_budget *b, const exf_
 
 static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
 {
-    const exf_budget_price mean = exf_budget_price_of(b, 0), *predicted = &b->predicted;
+    const exf_budget_threshold mean = exf_budget_threshold_of(b, 0), *predicted = &b->predicted;
     exf_code rc;
     if (!(b->budget >= 1 && b->budget <= (double)t->shape.top_k))
         return refuse(b, path, "", "", b->budget, "1 to the experts that a token has", err);
-    EXF_TRY(check_price(t, b, &mean, "", path, err));
+    EXF_TRY(check_threshold(t, b, &mean, "", path, err));
     for (int l = 0; l < t->n_layers; l++)
         if (!(b->scale[l] > 0 && isfinite(b->scale[l]))) return refuse(b, path, "", "scale", b->scale[l], "numbers above 0", err);
     if (!predicted->kept) goto out;
     if (!t->norm_head.q)
         rc = exf_fail(err, EXF_FORMAT, "%s: has /budgets/%.9g/%s/predicted without /norm_head", path, b->budget, b->rule);
     else
-        rc = check_price(t, b, predicted, "predicted/", path, err);
+        rc = check_threshold(t, b, predicted, "predicted/", path, err);
 out:
     return rc;
 }

@@ -143,13 +143,13 @@ static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err
                         "variant \"%s\": the tables hold no budget of %d experts per token by \"%s\"; add %d to budgets and solve "
                         "them again (exfold-solve)",
                         f->v->name, asked, rule, asked);
-    exf_budget_price price = exf_budget_price_of(f->budget, f->v->prefill_norms);
-    if (!any && price.mean == 0)
+    exf_budget_threshold found = exf_budget_threshold_of(f->budget, f->v->prefill_norms);
+    if (!any && found.mean == 0)
         return exf_fail(err, EXF_USAGE,
                         "variant \"%s\": the budget of %d experts per token by \"%s\" has no lambda by predicted norms; calibrate "
                         "again with calibrate.route_sample above 0",
                         f->v->name, asked, rule);
-    f->lambda = price.lambda;
+    f->lambda = found.lambda;
     for (int l = 0; l < f->t->n_layers; l++) sum += f->budget->scale[l];
     f->mean_scale = strcmp(rule, exf_budget_rules[EXF_RULE_SKIP]) == 0 ? 1 : sum / f->t->n_layers;
     return EXF_OK;

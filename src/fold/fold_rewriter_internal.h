@@ -74,7 +74,7 @@ struct exf_fold_rewriter {
     float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' own */
     const float *prefill_loss, *decode_loss; /* [L, E, E] */
     const exf_budget *budget;            /* of a variant that asks for one, or whose factor is one's */
-    double lambda;                       /* its price, by mean norms or by predicted ones */
+    double lambda;                       /* its threshold, by mean norms or by predicted ones */
     double mean_scale;                   /* mean of its layers' sensitivities; 1 for factors that add up to 1 */
     float *scores;                       /* [threads, 2, widest, E] choice and gate scores of a decode step; NULL: not read */
     int32_t *routed_ids;                 /* [T, K] the router's choice of the layer, and the norms that the head predicts of it; */

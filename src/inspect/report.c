@@ -225,7 +225,7 @@ static void add_predicted_lambdas(exf_report *r)
     if (!any) return;
     exf_report_addf(r, "<tr><th scope=\"row\">&lambda;, predicted norms</th>");
     for (int i = 0; i < r->s->n_budgets; i++) {
-        const exf_budget_price p = exf_budget_price_of(&r->s->budget[i], 1);
+        const exf_budget_threshold p = exf_budget_threshold_of(&r->s->budget[i], 1);
         if (p.mean > 0)
             exf_report_addf(r, "<td>%.6g</td>", p.lambda);
         else

@@ -9,6 +9,7 @@
 #include "accumulate/norm_sums.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/names.h"
 #include "kernels/fold/fold_cpu.h"
 
 #include <float.h>
@@ -25,9 +26,9 @@ exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_solve_options *o,
             return exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, the model has %d", (long long)o->budgets[i],
                             b->top_k);
     EXF_TRY(exf_mem_new(&b->n, l, sizeof *b->n, "budgets", err));
-    for (int by = 0; by < 2; by++) {
-        EXF_TRY(exf_mem_new(&b->residual[by], l, sizeof *b->residual[by], "budgets", err));
-        EXF_TRY(exf_mem_new(&b->sum[by], l, sizeof *b->sum[by], "budgets", err));
+    for (int predicted_norms = 0; predicted_norms < 2; predicted_norms++) {
+        EXF_TRY(exf_mem_new(&b->residual[predicted_norms], l, sizeof *b->residual[predicted_norms], "budgets", err));
+        EXF_TRY(exf_mem_new(&b->sum[predicted_norms], l, sizeof *b->sum[predicted_norms], "budgets", err));
     }
     EXF_TRY(exf_mem_new(&b->weight, l, sizeof *b->weight, "budgets", err));
     EXF_TRY(exf_mem_new(&b->stream, l, sizeof *b->stream, "budgets", err));
@@ -40,11 +41,11 @@ out:
 
 void exf_budget_inputs_free(exf_budget_inputs *b)
 {
-    for (int by = 0; by < 2; by++) {
-        for (int l = 0; b->residual[by] && l < b->n_layers; l++) exf_mem_free(b->residual[by][l]);
-        for (int l = 0; b->sum[by] && l < b->n_layers; l++) exf_mem_free(b->sum[by][l]);
-        exf_mem_free(b->residual[by]);
-        exf_mem_free(b->sum[by]);
+    for (int predicted_norms = 0; predicted_norms < 2; predicted_norms++) {
+        for (int l = 0; b->residual[predicted_norms] && l < b->n_layers; l++) exf_mem_free(b->residual[predicted_norms][l]);
+        for (int l = 0; b->sum[predicted_norms] && l < b->n_layers; l++) exf_mem_free(b->sum[predicted_norms][l]);
+        exf_mem_free(b->residual[predicted_norms]);
+        exf_mem_free(b->sum[predicted_norms]);
     }
     for (int l = 0; b->weight && l < b->n_layers; l++) exf_mem_free(b->weight[l]);
     exf_mem_free(b->weight);
@@ -96,21 +97,22 @@ static exf_code predict_norms(float *norms, const exf_route_sample *r, size_t i,
 }
 
 /* Stores what a token would lose by keeping its first 1..K routes, and their w rms, by the tables' norms. */
-static void take_token(const exf_budget_inputs *b, int by, int l, size_t i, const exf_fold_routes *in, const exf_fold_tables *t)
+static void take_token(const exf_budget_inputs *b, int predicted_norms, int l, size_t i, const exf_fold_routes *in,
+                       const exf_fold_tables *t)
 {
     double of[EXF_FOLD_MAX_K + 1];
     size_t k = (size_t)b->top_k;
     int n = exf_fold_residuals(of, in, (int)i, t, 0);
-    store_prediction(b->residual[by][l] + i * k, of, n, b->top_k);
+    store_prediction(b->residual[predicted_norms][l] + i * k, of, n, b->top_k);
     n = exf_fold_rms_sums(of, in, (int)i, t);
-    store_prediction(b->sum[by][l] + i * k, of, n, b->top_k);
+    store_prediction(b->sum[predicted_norms][l] + i * k, of, n, b->top_k);
 }
 
-static exf_code new_numbers(exf_budget_inputs *b, int by, int l, size_t slots, exf_err *err)
+static exf_code new_numbers(exf_budget_inputs *b, int predicted_norms, int l, size_t slots, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_mem_new(&b->residual[by][l], slots, sizeof **b->residual[by], "budgets", err));
-    EXF_TRY(exf_mem_new(&b->sum[by][l], slots, sizeof **b->sum[by], "budgets", err));
+    EXF_TRY(exf_mem_new(&b->residual[predicted_norms][l], slots, sizeof **b->residual[predicted_norms], "budgets", err));
+    EXF_TRY(exf_mem_new(&b->sum[predicted_norms][l], slots, sizeof **b->sum[predicted_norms], "budgets", err));
 out:
     return rc;
 }
@@ -175,112 +177,95 @@ out:
 
 /* ---- sensitivities --------------------------------------------------------------------- */
 
-static int is_rule(const exf_budget *b, exf_budget_rule rule)
-{
-    return strcmp(b->rule, exf_budget_rules[rule]) == 0;
-}
-
-/* Returns the mean residual of keeping half of the routes. */
-static double mean_residual(const exf_budget_inputs *b, int l)
+/* Returns a layer's sensitivity by the rule; 0 or less, or not finite: it is unknown. */
+static double find_sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, exf_budget_rule rule, int l)
 {
     size_t k = (size_t)b->top_k, half = k / 2 ? k / 2 : 1;
     double sum = 0;
-    for (size_t i = 0; i < b->n[l]; i++) sum += b->residual[0][l][i * k + half - 1];
-    return b->n[l] ? sum / (double)b->n[l] : 0;
+    switch (rule) {
+    case EXF_RULE_STREAM: return b->stream[l];
+    case EXF_RULE_OUTPUT: return b->output[l] > 0 ? 1 / b->output[l] : 0;
+    case EXF_RULE_MEASURED: /* what folding the layer did to the model, over the mean residual of keeping half of the routes */
+        if (o->measured_scale) return o->measured_scale[l];
+        for (size_t i = 0; i < b->n[l]; i++) sum += b->residual[0][l][i * k + half - 1];
+        return o->measured_kl ? o->measured_kl[l] / (sum / (double)b->n[l]) : 0;
+    case EXF_RULE_SKIP: /* what leaving out the layer did to the model, over the sum of all layers */
+        if (o->skip_scale) return o->skip_scale[l];
+        for (int i = 0; o->skipped_kl && i < b->n_layers; i++) sum += o->skipped_kl[i];
+        return sum > 0 ? o->skipped_kl[l] / sum : 0;
+    case EXF_RULE_TOP_P: break;
+    }
+    return 1;
 }
 
-/* Returns what leaving out the layer did to the model, over the sum of all layers. */
-static double find_skip_factor(const exf_budget_inputs *b, const exf_solve_options *o, int l)
+static const char *name_remedy(exf_budget_rule rule, const exf_solve_options *o)
 {
-    double all = 0;
-    if (o->skip_scale) return o->skip_scale[l];
-    for (int i = 0; o->skipped_kl && i < b->n_layers; i++) all += o->skipped_kl[i];
-    return all > 0 ? o->skipped_kl[l] / all : 0;
-}
-
-/* Returns a layer's sensitivity; 0 or less, or not finite: it is unknown. */
-static double find_sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, const exf_budget *to, int l)
-{
-    if (is_rule(to, EXF_RULE_STREAM)) return b->stream[l];
-    if (is_rule(to, EXF_RULE_OUTPUT)) return b->output[l] > 0 ? 1 / b->output[l] : 0;
-    if (is_rule(to, EXF_RULE_SKIP)) return find_skip_factor(b, o, l);
-    if (!is_rule(to, EXF_RULE_MEASURED)) return 1;
-    return o->measured_scale ? o->measured_scale[l] : o->measured_kl ? o->measured_kl[l] / mean_residual(b, l) : 0;
-}
-
-static const char *name_remedy(const exf_budget *to, const exf_solve_options *o)
-{
-    int is_measured = is_rule(to, EXF_RULE_MEASURED) ? o->measured_kl != NULL : is_rule(to, EXF_RULE_SKIP) && o->skipped_kl;
+    int is_measured = rule == EXF_RULE_MEASURED ? o->measured_kl != NULL : rule == EXF_RULE_SKIP && o->skipped_kl;
     if (is_measured) return "its KL to the original is 0; measure it on more text (exfold-validate --sensitivities)";
-    if (is_rule(to, EXF_RULE_MEASURED))
+    if (rule == EXF_RULE_MEASURED)
         return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
-    if (is_rule(to, EXF_RULE_SKIP))
+    if (rule == EXF_RULE_SKIP)
         return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities --set budget_rules=skip)";
-    if (is_rule(to, EXF_RULE_STREAM))
+    if (rule == EXF_RULE_STREAM)
         return "calibrate with this release, or leave stream out of budget_rules (recorded hidden states have no residual stream)";
     return "calibrate again";
 }
 
-static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_budget *to,
-                           exf_err *err)
+static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_budget_rule rule,
+                           exf_budget *to, exf_err *err)
 {
     for (int l = 0; l < b->n_layers; l++) {
-        to->scale[l] = find_sensitivity(b, o, to, l);
-        if (b->costless[l]) to->scale[l] = is_rule(to, EXF_RULE_TOP_P) ? 1 : DBL_MIN; /* in the place of 0 */
+        to->scale[l] = find_sensitivity(b, o, rule, l);
+        if (b->costless[l]) to->scale[l] = rule == EXF_RULE_TOP_P ? 1 : DBL_MIN; /* in the place of 0 */
         if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
         return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
-                        name_remedy(to, o));
+                        name_remedy(rule, o));
     }
     return EXF_OK;
 }
 
 /* ---- lambda ---------------------------------------------------------------------------- */
 
-/* Returns the numbers of layer l by which the rule chooses: residuals, sums, or the weights themselves; by: 1 for predicted
- * norms. */
-static const double *numbers_of(const exf_budget_inputs *b, const exf_budget *to, int by, int l)
-{
-    return is_rule(to, EXF_RULE_TOP_P) ? b->sum[by][l] : is_rule(to, EXF_RULE_SKIP) ? b->weight[l] : b->residual[by][l];
-}
-
-/* Returns how many routes of falling weight w [K] reach the threshold. */
-static int count_above(const exf_budget_inputs *b, const double *w, double threshold)
-{
-    double all = 0;
-    int n = 0;
-    for (int k = 0; k < b->top_k; k++) all += w[k];
-    while (n < b->top_k && w[n] > 0 && exf_fold_reaches(1, w[n], threshold, all)) n++;
-    return n;
-}
-
-/* Returns how many routes a token keeps, given the residuals or sums of its first 1..K routes, or their weights. */
-static int count_routes(const exf_budget_inputs *b, const exf_budget *to, const double *of, double penalty)
-{
-    double from_zero[EXF_FOLD_MAX_K + 1] = {0};
-    if (is_rule(to, EXF_RULE_SKIP)) return count_above(b, of, penalty);
-    memcpy(from_zero + 1, of, (size_t)b->top_k * sizeof *of);
-    return is_rule(to, EXF_RULE_TOP_P) ? exf_fold_choose_by_share(from_zero, b->top_k, (float)penalty, 1, b->top_k)
-                                : exf_fold_choose_by_residual(from_zero, b->top_k, (float)penalty, 1, b->top_k);
-}
-
-/* A search for lambda: of which budget, and by predicted norms or not. */
+/* A search for the lambda that keeps a budget's mean number of routes, by mean norms or by those of the norm head. */
 typedef struct {
     const exf_budget_inputs *b;
     const exf_budget *of;
-    int by;
-    exf_budget_price *to;
+    exf_budget_rule rule;
+    int predicted_norms;
+    exf_budget_threshold *to;
 } search;
 
-/* Returns the mean number of routes that a lambda keeps. */
-static double mean_kept(const search *s, double lambda)
+/* Returns how many routes a token keeps, given the residuals or sums of its first 1..K routes, or with skip its falling weights. */
+static int count_routes(exf_budget_rule rule, const double *of, int top_k, double penalty)
+{
+    double from_zero[EXF_FOLD_MAX_K + 1] = {0}, all = 0;
+    if (rule == EXF_RULE_SKIP) {
+        int n = 0;
+        for (int k = 0; k < top_k; k++) all += of[k];
+        while (n < top_k && of[n] > 0 && exf_fold_reaches(1, of[n], penalty, all)) n++;
+        return n;
+    }
+    memcpy(from_zero + 1, of, (size_t)top_k * sizeof *of);
+    return rule == EXF_RULE_TOP_P ? exf_fold_choose_by_share(from_zero, top_k, (float)penalty, 1, top_k)
+                                  : exf_fold_choose_by_residual(from_zero, top_k, (float)penalty, 1, top_k);
+}
+
+/* Returns the mean number of routes that a lambda keeps of the sampled tokens.  kept: NULL, or [L, K] (skip: [L, K + 1]), to whose
+ * counts of tokens that keep so many routes it adds. */
+static double mean_kept(const search *s, double lambda, uint64_t *kept)
 {
     const exf_budget_inputs *b = s->b;
+    size_t k = (size_t)b->top_k, least = (size_t)exf_budget_least(s->of), columns = k + 1 - least;
     uint64_t sum = 0, n = 0;
-    size_t k = (size_t)b->top_k;
     for (int l = 0; l < b->n_layers; l++) {
-        const double *of = numbers_of(b, s->of, s->by, l);
+        const double *of = s->rule == EXF_RULE_TOP_P ? b->sum[s->predicted_norms][l]
+                           : s->rule == EXF_RULE_SKIP ? b->weight[l] : b->residual[s->predicted_norms][l];
         if (b->costless[l]) continue;
-        for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)count_routes(b, s->of, of + i * k, lambda / s->of->scale[l]);
+        for (size_t i = 0; i < b->n[l]; i++) {
+            size_t routes = (size_t)count_routes(s->rule, of + i * k, b->top_k, lambda / s->of->scale[l]);
+            if (kept) kept[(size_t)l * columns + routes - least]++;
+            sum += routes;
+        }
         n += b->n[l];
     }
     return (double)sum / (double)n;
@@ -289,7 +274,7 @@ static double mean_kept(const search *s, double lambda)
 /* Returns the mean that a lambda keeps; stores lambda if that comes nearer to the budget than any before. */
 static double try_lambda(const search *s, double lambda)
 {
-    double mean = mean_kept(s, lambda), budget = s->of->budget;
+    double mean = mean_kept(s, lambda, NULL), budget = s->of->budget;
     if (fabs(mean - budget) < fabs(s->to->mean - budget)) {
         s->to->lambda = lambda;
         s->to->mean = mean;
@@ -298,9 +283,9 @@ static double try_lambda(const search *s, double lambda)
 }
 
 /* Bisects lambda between 0, which keeps all routes, and `high`, which keeps one; for top_p, between 0 and 1. */
-static void bisect_lambda(const search *s)
+static void find_threshold(const search *s)
 {
-    int rising = is_rule(s->of, EXF_RULE_TOP_P);
+    int rising = s->rule == EXF_RULE_TOP_P;
     double low = 0, high = 1, budget = s->of->budget;
     s->to->mean = HUGE_VAL;
     try_lambda(s, 0);
@@ -312,29 +297,7 @@ static void bisect_lambda(const search *s)
         else
             low = middle;
     }
-}
-
-/* Counts how many tokens keep 1..K routes with the lambda that was found. */
-static void count_kept(const search *s)
-{
-    size_t k = (size_t)s->b->top_k, least = (size_t)exf_budget_least(s->of), columns = k + 1 - least;
-    for (int l = 0; l < s->b->n_layers; l++) {
-        const double *of = numbers_of(s->b, s->of, s->by, l);
-        for (size_t i = 0; !s->b->costless[l] && i < s->b->n[l]; i++)
-            s->to->kept[(size_t)l * columns + (size_t)count_routes(s->b, s->of, of + i * k, s->to->lambda / s->of->scale[l]) -
-                        least]++;
-    }
-}
-
-static void find_price(const search *s)
-{
-    bisect_lambda(s);
-    count_kept(s);
-}
-
-static double distance_of(const exf_budget *b, const exf_budget_price *p)
-{
-    return fabs(p->mean - b->budget);
+    mean_kept(s, s->to->lambda, s->to->kept);
 }
 
 /* Leaves out, with a warning that says why, a budget that no lambda reaches: the tables do without it.  Between neighbouring
@@ -342,36 +305,37 @@ static double distance_of(const exf_budget *b, const exf_budget_price *p)
  * sampled; further, many change at once, as where experts are equal or an expert puts out 0, and no sample helps. */
 static void check_reached(const exf_budget_inputs *b, exf_budget *to, exf_tables *t)
 {
-    exf_budget_price mean = exf_budget_price_of(to, 0), found = to->predicted.kept ? to->predicted : mean;
+    double by_mean = fabs(to->mean - to->budget), by_predicted = to->predicted.kept ? fabs(to->predicted.mean - to->budget) : 0;
+    double off = fmax(by_mean, by_predicted);
     size_t least = b->n[0], all = 0;
-    if (distance_of(to, &mean) > distance_of(to, &found)) found = mean;
-    if (distance_of(to, &found) <= 0.01 * to->budget) return;
+    if (off <= 0.01 * to->budget) return;
     for (int l = 0; l < b->n_layers; l++) {
         least = b->n[l] < least ? b->n[l] : least;
         all += b->costless[l] ? 0 : b->n[l];
     }
-    const char *why = distance_of(to, &found) > (double)b->top_k / (double)all
+    const char *why = off > (double)b->top_k / (double)all
                           ? "many tokens go over at once, as where experts are equal or put out 0, which more of them do not change"
                       : (int64_t)least < t->shape.n_tokens ? "raise calibrate.route_sample" : "calibrate on more";
     exf_log_warn("budget of %g experts per token by %s is left out: of %zu tokens a layer the nearest mean is %g; %s", to->budget,
-                 to->rule, least, found.mean, why);
+                 to->rule, least, by_mean > by_predicted ? to->mean : to->predicted.mean, why);
     exf_budgets_remove(t, to);
 }
 
-static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *rule, exf_tables *t,
-                          exf_err *err)
+static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *name, exf_tables *t,
+                             exf_err *err)
 {
+    exf_budget_rule rule = (exf_budget_rule)exf_name_place(exf_budget_rules, EXF_BUDGET_RULES, name);
     exf_budget *to;
     exf_code rc;
-    EXF_TRY(exf_budgets_add(t, budget, rule, &to, err));
-    EXF_TRY(find_scale(b, o, t, to, err));
-    exf_budget_price mean = {.kept = to->kept};
-    find_price(&(search){b, to, 0, &mean});
-    to->lambda = mean.lambda;
-    to->mean = mean.mean;
-    if (b->n_predicted == b->n_layers && !is_rule(to, EXF_RULE_SKIP)) {
+    EXF_TRY(exf_budgets_add(t, budget, name, &to, err));
+    EXF_TRY(find_scale(b, o, t, rule, to, err));
+    exf_budget_threshold by_mean = {.kept = to->kept};
+    find_threshold(&(search){b, to, rule, 0, &by_mean});
+    to->lambda = by_mean.lambda;
+    to->mean = by_mean.mean;
+    if (b->n_predicted == b->n_layers && rule != EXF_RULE_SKIP) {
         EXF_TRY(exf_budgets_add_predicted(t, to, err));
-        find_price(&(search){b, to, 1, &to->predicted});
+        find_threshold(&(search){b, to, rule, 1, &to->predicted});
     }
     check_reached(b, to, t);
 out:

@@ -25,7 +25,7 @@ static inline void open_case(head_case *h, int prefill_tokens)
     for (size_t i = 0; i < F_TABLES * E * FEATURES; i++) head->theta[i] = 0.4f * naive_number(92, i);
     for (int i = 0; i < F_BUDGETS; i++) {
         exf_budget *b = &h->c.tables.budget[i];
-        b->predicted = (exf_budget_price){1.3 * b->lambda, b->mean, NULL};
+        b->predicted = (exf_budget_threshold){1.3 * b->lambda, b->mean, NULL};
     }
     h->input = naive_numbers(F_TOKENS * F_H, 93, 1);
 }

@@ -389,7 +389,7 @@ START_TEST(prices_by_predicted_norms_keep_their_mean)
         uint64_t sum = 0, differ = 0;
         ck_assert_msg(fabs(b->predicted.mean - b->budget) <= 0.01 * b->budget, "%s: %g", b->rule, b->predicted.mean);
         ck_assert(b->predicted.lambda != b->lambda);
-        ck_assert(exf_budget_price_of(b, 1).lambda == b->predicted.lambda && exf_budget_price_of(b, 0).lambda == b->lambda);
+        ck_assert(exf_budget_threshold_of(b, 1).lambda == b->predicted.lambda && exf_budget_threshold_of(b, 0).lambda == b->lambda);
         for (int l = 0; l < L; l++) {
             exf_layer_statistics s;
             uint64_t kept[K] = {0};
@@ -410,7 +410,7 @@ START_TEST(prices_by_predicted_norms_keep_their_mean)
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, &e), e);
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
     for (int i = 0; i < 8; i++) {
-        const exf_budget_price *a = &t.budget[i].predicted, *b = &back.budget[i].predicted;
+        const exf_budget_threshold *a = &t.budget[i].predicted, *b = &back.budget[i].predicted;
         ck_assert(a->lambda == b->lambda && a->mean == b->mean);
         ck_assert_mem_eq(a->kept, b->kept, L * K * sizeof *a->kept);
     }
@@ -445,7 +445,8 @@ START_TEST(a_head_of_mean_norms_has_their_prices)
     exf_tables_free(&t);
     new_tables(&t);
     ck_ok(solve_predicted(&t, &options, Q, &e), e); /* tables without a head */
-    for (int i = 0; i < t.n_budgets; i++) ck_assert(!t.budget[i].predicted.kept && exf_budget_price_of(&t.budget[i], 1).mean == 0);
+    for (int i = 0; i < t.n_budgets; i++)
+        ck_assert(!t.budget[i].predicted.kept && exf_budget_threshold_of(&t.budget[i], 1).mean == 0);
     exf_tables_free(&t);
     new_tables(&t);
     add_head(&t, 0);
