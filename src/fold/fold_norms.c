@@ -54,13 +54,10 @@ static float predict(const token *t, const float *theta, double logit, double we
     return exf_norm_predicted(theta, phi, q);
 }
 
-exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *err)
+static exf_code predict_on_host(const exf_fold_rewriter *f, const exf_input_block *b, int index, exf_err *err)
 {
-    exf_fold_rewriter *f = self;
     const exf_norm_head *head = &f->t->norm_head;
-    int index = f->table_of[b->layer];
     size_t e = (size_t)b->n_experts, h = (size_t)b->d_model, k = (size_t)b->top_k, features = exf_norm_features(head->q);
-    if (index < 0) return EXF_OK;
     const float *basis = head->basis + (size_t)index * h * (size_t)head->q, *theta = head->theta + (size_t)index * e * features;
     memcpy(f->routed_ids + b->row * k, b->ids, (size_t)b->n_tokens * k * sizeof *b->ids);
     for (size_t i = 0; i < (size_t)b->n_tokens; i++) {
@@ -80,14 +77,12 @@ exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *e
     return EXF_OK;
 }
 
-exf_code exf_fold_norms_queue(void *self, const exf_input_block *b, exf_err *err)
+/* Queues the same on b->q. */
+static void predict_on_device(const exf_fold_rewriter *f, const exf_input_block *b, int index)
 {
-    exf_fold_rewriter *f = self;
     const exf_device_fold *d = &f->device_fold;
-    int index = f->table_of[b->layer], q = f->t->norm_head.q;
+    int q = f->t->norm_head.q;
     size_t k = (size_t)b->top_k, slot = b->row * k, at = (size_t)index;
-    (void)err;
-    if (index < 0) return EXF_OK;
     const exf_norm_head_call c = {.n_tokens = b->n_tokens, .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model,
                                   .directions = q, .x = b->moe_input, .split = b->split, .squares = b->squares,
                                   .basis = d->basis + at * (size_t)b->d_model * (size_t)q,
@@ -96,6 +91,15 @@ exf_code exf_fold_norms_queue(void *self, const exf_input_block *b, exf_err *err
                                   .ids = b->ids, .weights = b->weights, .norms = d->norms + slot, .routed = d->routed + slot,
                                   .bad = d->bad_there, .row = f->schedule->first_row + b->row};
     d->b->gpu->predict_norms(b->q, &c);
+}
+
+exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *err)
+{
+    const exf_fold_rewriter *f = self;
+    int index = f->table_of[b->layer];
+    if (index < 0) return EXF_OK;
+    if (!b->q) return predict_on_host(f, b, index, err);
+    predict_on_device(f, b, index);
     return EXF_OK;
 }
 

@@ -306,12 +306,10 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     if (f->norms) f->rewriter.routed = exf_fold_norms_predict;
     if (exf_fold_runs_on_device(f)) {
         f->rewriter.device_rewrite = exf_fold_routes_rewrite;
-        if (f->norms) f->rewriter.device_routed = exf_fold_norms_queue;
         f->rewriter.device_bytes = exf_fold_routes_bytes(f);
     }
     if (f->vector_of) {
         f->rewriter.correct = exf_fold_vectors_correct;
-        f->rewriter.device_correct = exf_fold_device_correct;
         f->rewriter.device_bytes += exf_fold_device_bytes(f);
     }
 out:

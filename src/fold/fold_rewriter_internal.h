@@ -116,21 +116,18 @@ exf_fold_stand_in_options exf_fold_stand_ins_of(const exf_fold_rewriter *f);
 
 /* Finds the vectors that the variant asks for, and the number of each pair among them. */
 exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
-/* Adds w (M v) of every omitted route (exf_rewriter.correct). */
+/* Adds w (M v) of every omitted route of a block in host or GPU memory (exf_rewriter.correct). */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
-/* Implement exf_rewriter.device_open, device_correct and device_bytes. */
+/* Implement exf_rewriter.device_open and device_bytes. */
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
-exf_code exf_fold_device_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
 uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
 
 /* ---- fold_norms.c ------------------------------------------------------------------------------------- */
 
 /* Allocates what norms=predicted needs; EXF_USAGE where the tables have no norm head. */
 exf_code exf_fold_norms_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
-/* Predicts the norms of a block's routes (exf_rewriter.routed). */
+/* Predicts the norms of the routes of a block in host or GPU memory (exf_rewriter.routed). */
 exf_code exf_fold_norms_predict(void *self, const exf_input_block *b, exf_err *err) EXF_CHECKED;
-/* Queues the same of a block in GPU memory (exf_rewriter.device_routed). */
-exf_code exf_fold_norms_queue(void *self, const exf_input_block *b, exf_err *err) EXF_CHECKED;
 /* Fills the norms [K] of a row of the run whose routes are now ids [K]: experts that the router chose, in any order, or none. */
 void exf_fold_norms_of(const exf_fold_rewriter *f, size_t row, const int32_t *ids, float *norms, size_t k);
 

@@ -79,24 +79,6 @@ static exf_correction_call correction_call(const exf_fold_rewriter *f, int n_tok
         .max_loss = exf_fold_max_loss(o->max_loss)};
 }
 
-/* Implements exf_rewriter.correct. */
-exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
-{
-    const exf_fold_rewriter *f = self;
-    int index = f->table_of[b->layer],
-        n = exf_decode_schedule_prefill(f->schedule, f->schedule->batch->span[b->sequence].n_tokens) - b->position;
-    (void)err;
-    if (index < 0 || n <= 0) return EXF_OK;
-    exf_correction_tables t = corrections_of(f, index);
-    exf_correction_call c = correction_call(f, n < b->n_tokens ? n : b->n_tokens, b->top_k, b->d_model);
-    c.outputs = exf_f32(b->expert_outputs);
-    c.router_ids = b->router_ids;
-    c.router_weights = b->router_weights;
-    c.topk_ids = b->topk_ids;
-    exf_correct_routes_cpu(routed, &t, &c);
-    return EXF_OK;
-}
-
 /* ---- device: sizes --------------------------------------------------------------------------------- */
 
 /* Returns the number of pairs with vectors in the layers below `index`. */
@@ -250,12 +232,29 @@ static void correct_piece(const exf_fold_rewriter *f, const exf_moe_block *b, co
     f->on_device.b->gpu->correct_routes(b->q, routed + (size_t)at * h, t, &c);
 }
 
-exf_code exf_fold_device_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
+static void correct_on_host(const exf_fold_rewriter *f, const exf_moe_block *b, int index, float *routed)
+{
+    int n = exf_decode_schedule_prefill(f->schedule, f->schedule->batch->span[b->sequence].n_tokens) - b->position;
+    if (n <= 0) return;
+    exf_correction_tables t = corrections_of(f, index);
+    exf_correction_call c = correction_call(f, n < b->n_tokens ? n : b->n_tokens, b->top_k, b->d_model);
+    c.outputs = exf_f32(b->expert_outputs);
+    c.router_ids = b->router_ids;
+    c.router_weights = b->router_weights;
+    c.topk_ids = b->topk_ids;
+    exf_correct_routes_cpu(routed, &t, &c);
+}
+
+exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     int index = f->table_of[b->layer], piece = (int)piece_of(f);
     (void)err;
     if (index < 0) return EXF_OK;
+    if (!b->q) {
+        correct_on_host(f, b, index, routed);
+        return EXF_OK;
+    }
     exf_correction_tables host = corrections_of(f, index);
     size_t first = pairs_below(&f->t->vectors, index);
     exf_correction_tables device = device_tables(f, &host, first);

@@ -135,7 +135,7 @@ exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const ex
     if (!r || !r->correct) return EXF_OK;
     exf_moe_block b = block_of(l, v, l->space[v->worker].b->gpu != NULL);
     set_outputs(&b, outputs);
-    return b.q ? r->device_correct(r->self, &b, routed, err) : r->correct(r->self, &b, routed, err);
+    return r->correct(r->self, &b, routed, err);
 }
 
 static exf_code show_probe(const exf_moe_layer *l, const exf_observer *o, const exf_moe_view *v, const exf_moe_arrays *m,

@@ -56,7 +56,7 @@ typedef struct {
     int n_tokens, n_experts, top_k, d_model, worker;
     const float *moe_input; /* [T, H] float32, or as many bytes in two parts (rmsnorm_split of kernels/rows/rows.h) */
     int split;              /* 1: in two parts, in GPU memory alone */
-    const float *squares;   /* [T] the rows' sums of squares; a rewriter's device_routed has them if `split` is 1, others do not */
+    const float *squares;   /* [T] the rows' sums of squares; a rewriter's `routed` has them if `split` is 1, others do not */
     const float *logits;    /* [T, E] */
     const int32_t *ids;     /* [T, K] as the router chose */
     const float *weights;   /* [T, K] */
@@ -207,18 +207,15 @@ typedef struct {
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
     const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
-    /* Shown every token of the routes that `rewrite` gets next, of a probe too.  Called concurrently; in a pass on a GPU
-     * device_routed is called, which queues its work on b->q. */
+    /* Shown every token of the routes that `rewrite` gets next, of a probe too.  Called concurrently; of a block in GPU memory it
+     * queues its work on b->q. */
     exf_code (*routed)(void *self, const exf_input_block *b, exf_err *err);
-    exf_code (*device_routed)(void *self, const exf_input_block *b, exf_err *err);
     /* Does the same on a GPU; NULL: the pass fetches the routes, calls `rewrite` and sends them back.  Its counters are complete
      * when the queue is. */
     exf_code (*device_rewrite)(void *self, const exf_device_routes *routes, exf_err *err);
     /* Adds to the routed output [T, H] of a block what router weights cannot express (diagonal and
-     * low-rank projectors).  Called concurrently.  A rewriter that corrects has both functions: `correct`
-     * runs where arrays are host memory, `device_correct` on a GPU, queued on b->q. */
+     * low-rank projectors).  Called concurrently; of a block in GPU memory it queues its work on b->q. */
     exf_code (*correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);
-    exf_code (*device_correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);
     /* Called once before the first layer of a pass on a GPU. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
     uint64_t device_bytes; /* the most that the rewriter holds in GPU memory */

@@ -54,8 +54,7 @@ static exf_code show_routes(const exf_step *s, const exf_input_block *b, exf_err
         const exf_rewriter *r = p->lanes[i].rewriter;
         int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
         if (!r || !gets || s->is_probe) continue;
-        exf_code (*routed)(void *, const exf_input_block *, exf_err *) = b->q ? r->device_routed : r->routed;
-        if (routed) rc = routed(r->self, b, err);
+        if (r->routed) rc = r->routed(r->self, b, err);
     }
     return rc;
 }
@@ -80,7 +79,7 @@ static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_spa
 static int needs_squares(const exf_pass *p)
 {
     for (size_t i = 0; i < p->n_lanes; i++)
-        if (p->lanes[i].rewriter && p->lanes[i].rewriter->device_routed) return 1;
+        if (p->lanes[i].rewriter && p->lanes[i].rewriter->routed) return 1;
     return 0;
 }
 

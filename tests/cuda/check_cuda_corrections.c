@@ -275,7 +275,7 @@ static float *corrected(const fold_case *c, exf_fold_rewriter *f, int layer, int
                               .router_ids = ids + slot,
                               .router_weights = weights + slot,
                               .topk_ids = made + slot};
-        ck_ok(w->device_correct(w->self, &b, there + at * F_H, &e), e);
+        ck_ok(w->correct(w->self, &b, there + at * F_H, &e), e);
     }
     for (size_t s = 0; !piece && s < F_SEQUENCES; s++) {
         size_t row = c->span[s].offset;

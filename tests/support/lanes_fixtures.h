@@ -66,24 +66,18 @@ static inline const unsigned char *prune_most(void *self, int moe_index)
 }
 
 /* Adds to every element the number of the token's first expert, as the router chose it, and
- * the output of the first slot. */
+ * the output of the first slot; of the fake device, too, whose memory is the host's. */
 static inline exf_code correct_by_first(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
     size_t k = (size_t)b->top_k, h = (size_t)b->d_model;
     const float *outputs = b->expert_outputs;
     (void)self;
     (void)err;
+    ck_assert_int_eq(b->rounded, 0);
     for (size_t t = 0; t < (size_t)b->n_tokens; t++)
         for (size_t j = 0; j < h; j++)
             routed[t * h + j] += 0.01f * (float)b->router_ids[t * k] + b->router_weights[t * k] * outputs[t * k * h + j];
     return EXF_OK;
-}
-
-/* The same for the fake device, whose memory is the host's. */
-static inline exf_code correct_by_first_on_device(void *self, const exf_moe_block *d, float *routed, exf_err *err)
-{
-    ck_assert_int_eq(d->rounded, 0);
-    return correct_by_first(self, d, routed, err);
 }
 
 /* ---- probes ------------------------------------------------------------------------ */

@@ -97,7 +97,7 @@ static inline void device_show(const head_case *h, const exf_backend *b, exf_que
         const exf_input_block d = {.layer = layer, .row = row, .n_tokens = h->c.span[s].n_tokens, .n_experts = E, .top_k = K,
                                      .d_model = F_H, .q = q, .moe_input = input + row * F_H, .logits = logits + row * E,
                                      .ids = ids + row * K, .weights = weights + row * K};
-        ck_ok(w->device_routed(w->self, &d, &err), err);
+        ck_ok(w->routed(w->self, &d, &err), err);
     }
     ck_ok(b->finish(q, &err), err);
     void *there[] = {input, logits, weights, ids};

@@ -80,7 +80,7 @@ static void correct_there(const fold_case *c, exf_fold_rewriter *f, const layer_
                               .router_weights = c->weights + row * k,
                               .topk_ids = r->after.ids + row * k,
                               .topk_weights = r->after.weights + row * k};
-        ck_ok(w->device_correct(w->self, &b, r->routed + row * F_H, &err), err);
+        ck_ok(w->correct(w->self, &b, r->routed + row * F_H, &err), err);
     }
 }
 
@@ -167,7 +167,7 @@ START_TEST(baselines_need_no_device)
         exf_variant v;
         exf_fold_rewriter *f = f_folder(&c, &v, scalars[i]);
         const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
-        ck_assert(!w->device_rewrite && !w->device_correct && w->device_bytes == 0);
+        ck_assert(!w->device_rewrite && !w->correct && w->device_bytes == 0);
         exf_fold_rewriter_free(f);
     }
     fold_close(&c);

@@ -80,8 +80,7 @@ START_TEST(a_window_serves_lanes)
     const exf_backend *b = fake_device(plenty);
     const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts,
                                                                    .retained_experts = prune,
-                                                                   .correct = correct_by_first,
-                                                                   .device_correct = correct_by_first_on_device};
+                                                                   .correct = correct_by_first};
     exf_demand d = {.lanes = 3, .probes = 2, .pruned = 1, .corrects = 1, .head = 1, .host_blocks = 1};
     exf_forward_footprint f;
     lanes_run near = {.n = 3, .backend = b, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}}, far = near;
@@ -124,7 +123,7 @@ START_TEST(routes_may_be_rewritten_on_the_device)
     const exf_backend *b = fake_device(plenty);
     const exf_rewriter odd = {.rewrite = rewrite_oddly};
     exf_rewriter here = {.self = &m.c.model->arch.n_experts, .rewrite = rewrite_oddly, .retained_experts = prune,
-                         .correct = correct_by_first, .device_correct = correct_by_first_on_device};
+                         .correct = correct_by_first};
     lanes_run host = {.n = 4, .backend = b, .rewriter = {{0}, odd, here, odd}, .probes = {0, 1, 1, 1}}, there = host;
     for (int i = 1; i < 3; i++) {
         there.rewriter[i].rewrite = refuse_to_rewrite;

@@ -145,21 +145,12 @@ static void keep_shown(shown *s, const exf_input_block *b)
     }
 }
 
-static exf_code show_on_host(void *self, const exf_input_block *b, exf_err *err)
-{
-    shown *s = self;
-    (void)err;
-    ck_assert(!s->on_device && !b->q);
-    keep_shown(s, b);
-    return EXF_OK;
-}
-
 /* The fake device's memory is the host's. */
-static exf_code show_on_device(void *self, const exf_input_block *b, exf_err *err)
+static exf_code show(void *self, const exf_input_block *b, exf_err *err)
 {
     shown *s = self;
     (void)err;
-    ck_assert(s->on_device && b->q && !b->split);
+    ck_assert(s->on_device == (b->q != NULL) && !b->split);
     keep_shown(s, b);
     return EXF_OK;
 }
@@ -180,7 +171,7 @@ static void run_shown(shown *s, const golden_case *c, const exf_backend *b)
     *s = (shown){.c = c, .on_device = b != NULL};
     ck_assert_uint_le(c->batch.n_tokens, SHOWN_ROWS);
     for (int l = 0; l < GOLDEN_LAYERS; l++) s->square[l] = room(SHOWN_ROWS);
-    r.rewriter[1] = (exf_rewriter){.self = s, .rewrite = rewrite_shown, .routed = show_on_host, .device_routed = show_on_device};
+    r.rewriter[1] = (exf_rewriter){.self = s, .rewrite = rewrite_shown, .routed = show};
     lanes_forward(&r, c, 1);
     ck_assert_uint_gt(s->rewritten, 0);
     lanes_free(&r);
