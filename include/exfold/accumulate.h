@@ -32,7 +32,10 @@
  * Numerics.  Outputs are read as float32; bfloat16 is widened exactly.  Inner products are double, sums 192-bit integers in units
  * of 2^-96 (docs/method.md, section 1).  The order of a token's experts changes nothing but its row of the route sample.
  *
- * All pointers are to host memory.  Vectors of pairs (diagonal and low-rank projectors) and the norm head need a second pass over a
+ * GPUs.  Rows may lie in CUDA memory, where a library that was built with CUDA multiplies the outputs: 8 K K bytes of a token go to
+ * the host instead of its outputs, and give the same bits.  The sums are on the host all the same: there sequences may mix.
+ *
+ * Vectors of pairs (diagonal and low-rank projectors) and the norm head need a second pass over a
  * layer, which an engine does not make, and are not offered.
  *
  * examples/record.c is a whole program; cc record.c $(pkg-config --cflags --libs exfold-accumulate) */
@@ -83,8 +86,12 @@ typedef struct {
     const float *weights;     /* [n, K] by which the outputs are multiplied in the model: renormalised, scaled; finite */
     const void *outputs;      /* [n, K, H] what each expert put out, not multiplied; finite.  Of an empty slot anything */
     const double *stream_sq;  /* [n] squared norms of the residual stream after the layer; NULL: not known */
+    int is_cuda;              /* 1: ids, weights, outputs, aligned to 16 bytes, and stream_sq are in CUDA memory */
+    void *stream;             /* the CUDA stream (cudaStream_t) whose work so far makes them; the call waits for it */
 } exf_record_block;
 
+/* Returns 1 if blocks may be in CUDA memory, 0 if the library was built without CUDA, and refuses them. */
+int exf_record_reads_cuda(void);
 /* Returns the bytes that the sums of all layers take in memory. */
 uint64_t exf_record_memory(int n_layers, int n_experts);
 int exf_record_open(exf_record **out, const exf_record_options *o, char *message, size_t message_size);

@@ -71,6 +71,10 @@ exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_
                                 const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch,
                                 exf_err *err) EXF_CHECKED;
 
+/* The same of tokens of which grams [T, K, K] has the inner products of outputs. */
+exf_code exf_layer_sums_add_grams_cpu(const exf_layer_sums *m, int n_experts, int top_k, int n_tokens, const double *grams,
+                                      const int32_t *ids, const float *weights, exf_weighting weighting, exf_err *err) EXF_CHECKED;
+
 /* Adds only the expert sums, for tokens whose pair sums come from common input. */
 exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs,
                                         const int32_t *ids, const float *weights, exf_err *err) EXF_CHECKED;
@@ -92,6 +96,26 @@ typedef struct {
     double *sq;           /* [T, K] gets the squared norms of the outputs; NULL: they are not wanted */
     int64_t row;          /* of the first token, for messages */
 } exf_layer_sums_call;
+
+/* ---- outputs that another program has in a GPU's memory, on a CUDA stream of its own ---------------------------------- */
+
+/* Rows of an engine in CUDA memory; what they become in host memory. */
+typedef struct {
+    int top_k, d_model, n_tokens;
+    exf_matrix outputs;      /* [T, K, H] aligned to 16 bytes */
+    const int32_t *ids;      /* [T, K] */
+    const float *weights;    /* [T, K] */
+    const double *stream_sq; /* [T] or NULL */
+    void *stream;            /* cudaStream_t, whose work so far makes these */
+    double *grams;           /* [T, K, K] in host memory gets the inner products of a token's outputs, with the bits of
+                              * exf_layer_sums_add_cpu: double, eight lanes in fixed order over H */
+    int32_t *host_ids;       /* in host memory get copies */
+    float *host_weights;
+    double *host_stream_sq;
+} exf_grams_call;
+
+/* Queues the products and copies on the stream and waits for them.  EXF_DEVICE: CUDA failed, or the build is without it. */
+exf_code exf_layer_sums_grams_cuda(const exf_grams_call *c, exf_err *err) EXF_CHECKED;
 
 /* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and
  * b = scale times its own target_sq, each rounded once to double; and the pair sums of some sequences alone, one half. */

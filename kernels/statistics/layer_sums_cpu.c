@@ -148,31 +148,57 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
     return EXF_OK;
 }
 
+/* Adds the terms of a token of the call. */
+static exf_code add_token(const exf_layer_sums *m, int n_experts, int top_k, int token, const double *gram, const int32_t *ids,
+                          const float *weights, exf_weighting weighting, exf_err *err)
+{
+    const int32_t *id = ids + (size_t)token * (size_t)top_k;
+    const float *weight = weights + (size_t)token * (size_t)top_k;
+    exf_code rc = check_range(gram, top_k, err, token, id, weight);
+    if (rc != EXF_OK) return rc;
+    for (int a = 0; a < top_k; a++) {
+        if (id[a] < 0) {
+            ++*m->empty_slots;
+            continue;
+        }
+        double source_sq = gram[a * top_k + a], w = pair_weight(weighting, source_sq, weight[a]);
+        add_expert(m, id[a], source_sq, weight[a]);
+        for (int b = 0; b < top_k; b++)
+            if (b != a && id[b] >= 0)
+                add_pair(m, (size_t)id[a] * (size_t)n_experts + (size_t)id[b], w, gram[a * top_k + b], source_sq,
+                         gram[b * top_k + b]);
+    }
+    add_cosines(m, n_experts, top_k, gram, id);
+    return EXF_OK;
+}
+
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err)
 {
-    for (int t = 0; t < n_tokens; t++) {
-        const int32_t *id = ids + (size_t)t * (size_t)top_k;
-        const float *weight = weights + (size_t)t * (size_t)top_k;
+    exf_code rc = EXF_OK;
+    for (int t = 0; rc == EXF_OK && t < n_tokens; t++) {
         gram_of_token(scratch, outputs + (size_t)t * (size_t)top_k * (size_t)d_model, top_k, d_model);
-        exf_code rc = check_range(scratch, top_k, err, t, id, weight);
-        if (rc != EXF_OK) return rc;
-        for (int a = 0; a < top_k; a++) {
-            if (id[a] < 0) {
-                ++*m->empty_slots;
-                continue;
-            }
-            double source_sq = scratch[a * top_k + a], w = pair_weight(weighting, source_sq, weight[a]);
-            add_expert(m, id[a], source_sq, weight[a]);
-            for (int b = 0; b < top_k; b++)
-                if (b != a && id[b] >= 0)
-                    add_pair(m, (size_t)id[a] * (size_t)n_experts + (size_t)id[b], w, scratch[a * top_k + b], source_sq,
-                             scratch[b * top_k + b]);
-        }
-        add_cosines(m, n_experts, top_k, scratch, id);
+        rc = add_token(m, n_experts, top_k, t, scratch, ids, weights, weighting, err);
     }
-    return EXF_OK;
+    return rc;
 }
+
+exf_code exf_layer_sums_add_grams_cpu(const exf_layer_sums *m, int n_experts, int top_k, int n_tokens, const double *grams,
+                                      const int32_t *ids, const float *weights, exf_weighting weighting, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int t = 0; rc == EXF_OK && t < n_tokens; t++)
+        rc = add_token(m, n_experts, top_k, t, grams + (size_t)t * (size_t)top_k * (size_t)top_k, ids, weights, weighting, err);
+    return rc;
+}
+
+#if !EXF_HAVE_CUDA
+exf_code exf_layer_sums_grams_cuda(const exf_grams_call *c, exf_err *err)
+{
+    (void)c;
+    return exf_fail(err, EXF_DEVICE, "rows in CUDA memory need a build with CUDA, this one was made without nvcc");
+}
+#endif
 
 /* ---- common input ----------------------------------------------------------------------------- */
 

@@ -27,7 +27,8 @@ class Options(ctypes.Structure):
 
 class Block(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("layer", ctypes.c_int32), ("n", ctypes.c_int), ("is_bf16", ctypes.c_int),
-                ("sequence", P), ("position", P), ("ids", P), ("weights", P), ("outputs", P), ("stream_sq", P)]
+                ("sequence", P), ("position", P), ("ids", P), ("weights", P), ("outputs", P), ("stream_sq", P),
+                ("is_cuda", ctypes.c_int), ("stream", P)]
 
 
 class RecordError(RuntimeError):
@@ -100,7 +101,7 @@ class Recording:
         self.call("exf_record_open", ctypes.byref(self.handle), ctypes.byref(options))
         self.memory = int(self.lib.exf_record_memory(len(layers), experts))
         threads = threads or min(16, os.cpu_count() or 1)
-        self.pool, self.slots, self.failure = concurrent.futures.ThreadPoolExecutor(threads), threading.Semaphore(2 * threads), None
+        self.pool, self.slots, self.failure = concurrent.futures.ThreadPoolExecutor(threads), threading.Semaphore(threads), None
 
     def call(self, name, *arguments):
         message = ctypes.create_string_buffer(1024)
@@ -122,19 +123,23 @@ class Recording:
     def add(self, layer, sequence, position, ids, weights, outputs, stream_sq=None):
         """Adds rows [n] of a layer, [n, K] and [n, K, H] of any device, soon; a failure is raised by a later call."""
         self.check()
-        sequence, position, ids = (numpy.ascontiguousarray(x, dtype=numpy.int32) for x in (sequence, position, ids.cpu().numpy()))
-        weights = weights.float().contiguous().cpu().numpy()
-        is_bf16 = outputs.dtype == torch.bfloat16
-        outputs = (outputs.view(torch.int16) if is_bf16 else outputs.float()).contiguous().cpu().numpy()
-        stream_sq = None if stream_sq is None else numpy.ascontiguousarray(stream_sq.double().cpu().numpy())
+        rows = [ids.int(), weights.float(), outputs if outputs.dtype == torch.bfloat16 else outputs.float()]
+        rows = [x.contiguous() for x in (*rows, *([] if stream_sq is None else [stream_sq.double()]))]
+        stream = None
+        if outputs.is_cuda and self.lib.exf_record_reads_cuda():  # multiplied there, on a stream beside the engine's
+            stream = torch.cuda.Stream(outputs.device)
+            stream.wait_stream(torch.cuda.current_stream(outputs.device))
+        else:
+            rows = [x.cpu() for x in rows]
         self.slots.acquire()
-        self.pool.submit(self.add_now, layer, sequence, position, ids, weights, outputs, is_bf16, stream_sq)
+        self.pool.submit(self.add_now, layer, sequence, position, rows, stream)
 
-    def add_now(self, layer, sequence, position, ids, weights, outputs, is_bf16, stream_sq):
+    def add_now(self, layer, sequence, position, rows, stream):
         try:
+            ids, weights, outputs, stream_sq = *(x.data_ptr() for x in rows), *([None] * (4 - len(rows)))
             self.call("exf_record_add", self.handle, ctypes.byref(Block(
-                ctypes.sizeof(Block), layer, len(ids), is_bf16, sequence.ctypes.data, position.ctypes.data, ids.ctypes.data,
-                weights.ctypes.data, outputs.ctypes.data, None if stream_sq is None else stream_sq.ctypes.data)))
+                ctypes.sizeof(Block), layer, len(rows[0]), rows[2].dtype == torch.bfloat16, sequence.ctypes.data, position.ctypes.data,
+                ids, weights, outputs, stream_sq, stream is not None, stream and stream.cuda_stream)))
         except RecordError as error:
             self.failure = self.failure or error
         finally:

@@ -2,6 +2,7 @@
  * sums. */
 #include "accumulate/accumulate_record_internal.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -71,34 +72,35 @@ static int run_length(const exf_record_block *b, int at)
     return n;
 }
 
-/* Shows rows [at, at + n), which follow each other in one sequence, to the layer's sums; wide: memory for as many in float32. */
-static exf_code show_rows(const exf_record *r, const recorded_layer *l, const exf_record_block *b, int at, int n, float *wide,
-                          exf_err *err)
+/* Shows rows [at, at + n), which follow each other in one sequence, to the layer's sums; grams: the inner products of all rows, or
+ * NULL; wide: memory for n rows of outputs in float32. */
+static exf_code show_rows(const exf_record *r, const recorded_layer *l, const exf_record_block *b, const double *grams, int at,
+                          int n, float *wide, exf_err *err)
 {
     const exf_observer *o = exf_accumulator_observer(l->sums);
     size_t k = (size_t)r->shape.top_k, slot = (size_t)at * k, each = k * (size_t)r->shape.d_model;
     size_t sequence = (size_t)b->sequence[at];
-    const float *outputs = wide;
-    if (b->is_bf16) {
+    const float *outputs = grams ? NULL : wide;
+    if (b->is_bf16 && !grams) {
         const uint16_t *from = (const uint16_t *)b->outputs + (size_t)at * each;
         for (size_t i = 0; i < (size_t)n * each; i++) {
             uint32_t bits = (uint32_t)from[i] << 16;
             memcpy(&wide[i], &bits, sizeof bits);
         }
-    } else {
+    } else if (!grams) {
         outputs = (const float *)b->outputs + (size_t)at * each;
     }
     exf_moe_block block = {.layer = l->number, .row = r->first[sequence] + (size_t)b->position[at], .sequence = sequence,
                            .position = b->position[at], .n_tokens = n, .n_experts = (int)r->shape.n_experts, .top_k = (int)k,
                            .d_model = (int)r->shape.d_model, .router_ids = b->ids + slot, .router_weights = b->weights + slot,
                            .topk_ids = b->ids + slot, .topk_weights = b->weights + slot, .expert_outputs = outputs,
-                           .stream_sq = b->stream_sq ? b->stream_sq + at : NULL};
+                           .grams = grams ? grams + slot * k : NULL, .stream_sq = b->stream_sq ? b->stream_sq + at : NULL};
     exf_code rc = o->block(o->self, &block, err);
     if (rc != EXF_OK) exf_err_prefix(err, "sequence %zu, tokens from %d on: ", sequence, b->position[at]);
     return rc;
 }
 
-static exf_code add_rows(const exf_record *r, recorded_layer *l, const exf_record_block *b, exf_err *err)
+static exf_code add_rows(const exf_record *r, recorded_layer *l, const exf_record_block *b, const double *grams, exf_err *err)
 {
     float *wide = NULL;
     exf_code rc;
@@ -106,12 +108,12 @@ static exf_code add_rows(const exf_record *r, recorded_layer *l, const exf_recor
         *err = l->failed;
         return err->code;
     }
-    if (b->is_bf16)
+    if (b->is_bf16 && !grams)
         EXF_TRY(exf_mem_raw(&wide, (size_t)(ROWS_AT_ONCE * r->shape.top_k * r->shape.d_model), sizeof *wide, "outputs", err));
     EXF_TRY(note_rows(r, l, b, err));
     for (int at = 0, n; rc == EXF_OK && at < b->n; at += n) {
         n = run_length(b, at);
-        rc = show_rows(r, l, b, at, n, wide, err);
+        rc = show_rows(r, l, b, grams, at, n, wide, err);
     }
     if (rc != EXF_OK) l->failed = *err;
 out:
@@ -119,23 +121,73 @@ out:
     return rc;
 }
 
-int exf_record_add(exf_record *r, const exf_record_block *b, char *message, size_t size)
+int exf_record_reads_cuda(void)
+{
+    return exf_built_with_cuda();
+}
+
+/* Rows that lay in CUDA memory. */
+typedef struct {
+    int32_t *ids;
+    float *weights;
+    double *stream_sq, *grams; /* grams NULL: the block is in host memory */
+} fetched_rows;
+
+static void free_fetched(fetched_rows *f)
+{
+    exf_mem_free(f->ids);
+    exf_mem_free(f->weights);
+    exf_mem_free(f->stream_sq);
+    exf_mem_free(f->grams);
+}
+
+/* Fetches a block's rows from CUDA memory, the inner products in place of the outputs, and points *b to them. */
+static exf_code fetch_rows(const exf_record *r, exf_record_block *b, fetched_rows *f, exf_err *err)
+{
+    size_t n = (size_t)b->n, k = (size_t)r->shape.top_k;
+    exf_grams_call c = {.top_k = (int)k, .d_model = (int)r->shape.d_model, .n_tokens = b->n,
+                        .outputs = {b->outputs, b->is_bf16 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .ids = b->ids,
+                        .weights = b->weights, .stream_sq = b->stream_sq, .stream = b->stream};
+    exf_code rc;
+    EXF_TRY(exf_mem_raw(&f->ids, n * k, sizeof *f->ids, "rows", err));
+    EXF_TRY(exf_mem_raw(&f->weights, n * k, sizeof *f->weights, "rows", err));
+    EXF_TRY(exf_mem_raw(&f->stream_sq, n, sizeof *f->stream_sq, "rows", err));
+    EXF_TRY(exf_mem_raw(&f->grams, n * k * k, sizeof *f->grams, "inner products", err));
+    c.grams = f->grams;
+    b->ids = c.host_ids = f->ids;
+    b->weights = c.host_weights = f->weights;
+    c.host_stream_sq = f->stream_sq;
+    if (b->stream_sq) b->stream_sq = f->stream_sq;
+    rc = exf_layer_sums_grams_cuda(&c, err);
+out:
+    return rc;
+}
+
+int exf_record_add(exf_record *r, const exf_record_block *given, char *message, size_t size)
 {
     exf_err e;
     exf_err *err = &e;
-    recorded_layer key = {.number = b->layer}, *l;
+    exf_record_block block = {.size = 0}, *b = &block;
+    fetched_rows fetched = {.ids = NULL};
+    recorded_layer key = {.number = -1}, *l;
     exf_code rc = EXF_OK;
+    if (given->size == sizeof block) block = *given;
+    key.number = b->layer;
     if (b->size != sizeof *b)
-        rc = exf_fail(err, EXF_USAGE, "exf_record_block has %zu bytes, this library expects %zu: build both of one header", b->size,
-                      sizeof *b);
+        rc = exf_fail(err, EXF_USAGE, "exf_record_block has %zu bytes, this library expects %zu: build both of one header",
+                      given->size, sizeof *b);
     else if (!r->under_way)
         rc = exf_fail(err, EXF_USAGE, "rows of layer %d come between parts; begin one first", (int)b->layer);
     else if (!(l = bsearch(&key, r->layer, (size_t)r->n_layers, sizeof *l, by_number)))
         rc = exf_fail(err, EXF_USAGE, "layer %d is none of the recorded ones", (int)b->layer);
     if (rc != EXF_OK) return exf_recorded_status(rc, err, message, size);
-    pthread_mutex_lock(&l->lock);
-    rc = add_rows(r, l, b, err);
-    pthread_mutex_unlock(&l->lock);
+    if (b->is_cuda) rc = fetch_rows(r, b, &fetched, err);
+    if (rc == EXF_OK) {
+        pthread_mutex_lock(&l->lock);
+        rc = add_rows(r, l, b, fetched.grams, err);
+        pthread_mutex_unlock(&l->lock);
+    }
+    free_fetched(&fetched);
     if (rc != EXF_OK) exf_err_prefix(err, "layer %d: ", (int)b->layer);
     return exf_recorded_status(rc, err, message, size);
 }

@@ -18,8 +18,12 @@ static exf_code add_on_host(const exf_accumulator *a, const exf_moe_block *b, ex
         return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
                                               b->topk_weights, err);
     EXF_TRY(exf_sequences_enter_block(a, b, err));
-    rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
-                                b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
+    if (b->grams)
+        rc = exf_layer_sums_add_grams_cpu(&m, s->n_experts, b->top_k, b->n_tokens, b->grams, b->topk_ids, b->topk_weights,
+                                          a->options.weighting, err);
+    else
+        rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                    b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
     return rc;
 }

@@ -32,7 +32,9 @@ typedef struct {
     int worker;                  /* calls with different numbers may run at the same time */
     int rounded;                 /* 1: moe_input and expert_outputs are bfloat16, in GPU memory alone; 0: float32 */
     const void *moe_input;       /* [T, H] the normed hidden states that router and experts read */
-    const void *expert_outputs;  /* [T, K, H] unweighted */
+    const void *expert_outputs;  /* [T, K, H] unweighted; NULL where grams are known instead */
+    const double *grams;         /* [T, K, K] in host memory: the outputs' inner products, from a source without the outputs
+                                  * themselves (recordings of rows in CUDA memory); else NULL */
     const int32_t *router_ids;   /* [T, K] as the router chose */
     const float *router_weights; /* [T, K] */
     const int32_t *topk_ids;     /* [T, K] after rewriting */

@@ -248,6 +248,49 @@ START_TEST(a_norm_out_of_range_names_its_token)
 }
 END_TEST
 
+/* Rows in another program's GPU memory: a token's inner products are the host's, bit by bit, and give its sums. */
+START_TEST(inner_products_have_the_bits_of_the_host)
+{
+    routed r = routed_of(&cases.shapes[_i], 0, 17);
+    size_t slots = (size_t)(r.n * r.top_k), n = slots * (size_t)r.d_model;
+    int rounded = _i % 2;
+    uint16_t *half = test_memory(n, 2);
+    for (size_t i = 0; i < n; i++) {
+        half[i] = to_bf16(r.outputs[i]);
+        if (rounded) r.outputs[i] = exf_bf16_to_f32(half[i]);
+    }
+    double *grams = test_memory(slots * (size_t)r.top_k, sizeof *grams), *stream_sq = test_memory((size_t)r.n, sizeof *stream_sq);
+    int32_t *ids = test_memory(slots, sizeof *ids);
+    float *weights = test_memory(slots, sizeof *weights);
+    for (int i = 0; i < r.n; i++) stream_sq[i] = 1 + 1.0 / (i + 3);
+    void *there[] = {rounded ? device_put(&d, half, n * 2) : device_put(&d, r.outputs, n * 4), device_put(&d, r.ids, slots * 4),
+                     device_put(&d, r.weights, slots * 4), device_put(&d, stream_sq, (size_t)r.n * sizeof *stream_sq)};
+    memset(stream_sq, 0, (size_t)r.n * sizeof *stream_sq);
+    exf_grams_call c = {.top_k = r.top_k, .d_model = r.d_model, .n_tokens = r.n,
+                        .outputs = {there[0], rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .ids = there[1], .weights = there[2],
+                        .stream_sq = there[3], .grams = grams, .host_ids = ids, .host_weights = weights,
+                        .host_stream_sq = stream_sq};
+    ck_ok(exf_layer_sums_grams_cuda(&c, &e), e);
+    for (int i = 0; i < r.n; i++) ck_assert(stream_sq[i] == 1 + 1.0 / (i + 3));
+    for (int w = 0; w < 3; w++) {
+        exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b;
+        ck_ok(exf_layer_statistics_new(&b, r.n_experts, &e), e);
+        exf_layer_sums m = moments_of(&b);
+        ck_ok(exf_layer_sums_add_grams_cpu(&m, r.n_experts, r.top_k, r.n, grams, ids, weights, (exf_weighting)w, &e), e);
+        compare_sums(&a, &b, 0, 0, named("inner products", &cases.shapes[_i]));
+        exf_layer_statistics_free(&a);
+        exf_layer_statistics_free(&b);
+    }
+    for (size_t i = 0; i < 4; i++) d.b->free(there[i]);
+    exf_mem_free(half);
+    exf_mem_free(grams);
+    exf_mem_free(stream_sq);
+    exf_mem_free(ids);
+    exf_mem_free(weights);
+    routed_free(&r);
+}
+END_TEST
+
 /* Sequences of seven tokens, some of which are of the half: with runs of one and of several, the first and the last among them. */
 static int is_of_half(int sequence)
 {
@@ -344,6 +387,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, cases.n_shapes);
     tcase_add_loop_test(t, tiny_outputs_are_within_the_bound, 0, cases.n_shapes);
     tcase_add_loop_test(t, splits_give_the_same_bits, 0, cases.n_shapes);
+    tcase_add_loop_test(t, inner_products_have_the_bits_of_the_host, 0, cases.n_shapes);
     tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, cases.n_shapes);
     tcase_add_loop_test(t, a_half_has_the_sums_of_its_sequences, 0, cases.n_shapes);
     tcase_add_test(t, a_norm_out_of_range_names_its_token);

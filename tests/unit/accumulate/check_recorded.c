@@ -319,6 +319,24 @@ START_TEST(bad_rows_name_their_token)
 }
 END_TEST
 
+/* Without CUDA a block in CUDA memory is refused, and its rows may come again. */
+START_TEST(cuda_memory_needs_a_build_with_cuda)
+{
+    int32_t sequence = 0, position = 0, chosen[SEQ_K] = {0, 1, 2};
+    float weights[SEQ_K] = {1, 1, 1}, outputs[SEQ_K][SEQ_H] = {{1}, {1}, {1}};
+    exf_record_block b = {.size = sizeof b, .layer = SEQ_LAYER, .n = 1, .sequence = &sequence, .position = &position, .ids = chosen,
+                          .weights = weights, .outputs = outputs, .is_cuda = 1};
+    if (exf_record_reads_cuda()) return; /* tests/cuda has the others */
+    exf_record *r = opened(exf_scratch("c.h5"), "an engine");
+    fill();
+    ck_assert_int_eq(begin(r, 0, 1), 0);
+    ck_fails(said(exf_record_add(r, &b, message, sizeof message)), EXF_DEVICE, e, "layer 3 CUDA nvcc");
+    b.is_cuda = 0;
+    ck_ok(said(exf_record_add(r, &b, message, sizeof message)), e);
+    exf_record_free(r);
+}
+END_TEST
+
 /* bfloat16 outputs are the float32 ones that have their bits. */
 START_TEST(bfloat16_is_widened)
 {
@@ -392,6 +410,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, a_file_of_other_sequences_is_no_part);
     tcase_add_test(c, what_cannot_be_is_refused);
     tcase_add_test(c, bad_rows_name_their_token);
+    tcase_add_test(c, cuda_memory_needs_a_build_with_cuda);
     tcase_add_test(c, bfloat16_is_widened);
     tcase_add_test(c, each_allocation_may_fail);
     suite_add_tcase(s, c);

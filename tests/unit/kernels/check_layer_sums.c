@@ -159,6 +159,28 @@ START_TEST(order_and_split_do_not_matter)
 END_TEST
 
 /* The order of experts within a token is the router's business, too. */
+/* Inner products that came from elsewhere give the sums of the outputs; with empty slots too. */
+START_TEST(inner_products_give_the_sums_of_outputs)
+{
+    routed r = routed_integers(40, 6, 3, 16, 21);
+    if (_i) routed_with_empty_slots(&r);
+    double grams[40 * 3 * 3];
+    for (int i = 0; i < 40; i++)
+        for (int ab = 0; ab < 9; ab++)
+            grams[i * 9 + ab] = inner(r.outputs + (i * 3 + ab / 3) * 16, r.outputs + (i * 3 + ab % 3) * 16, 16);
+    for (int w = 0; w < 3; w++) {
+        exf_layer_statistics a = sums_of(&r, weightings[w]), b;
+        ck_ok(exf_layer_statistics_new(&b, r.n_experts, &e), e);
+        exf_layer_sums m = moments_of(&b);
+        ck_ok(exf_layer_sums_add_grams_cpu(&m, 6, 3, 40, grams, r.ids, r.weights, weightings[w], &e), e);
+        ck_assert_mem_eq(a.own, b.own, exf_layer_statistics_bytes(6));
+        exf_layer_statistics_free(&a);
+        exf_layer_statistics_free(&b);
+    }
+    routed_free(&r);
+}
+END_TEST
+
 START_TEST(order_of_slots_does_not_matter)
 {
     routed r = routed_reals(50, 6, 3, 10, 6);
@@ -281,6 +303,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, sums_are_the_definition, 0, 8);
     tcase_add_test(t, one_token_by_hand);
     tcase_add_test(t, order_and_split_do_not_matter);
+    tcase_add_loop_test(t, inner_products_give_the_sums_of_outputs, 0, 2);
     tcase_add_test(t, order_of_slots_does_not_matter);
     tcase_add_test(t, empty_slots_add_nothing);
     tcase_add_test(t, outputs_beyond_the_range_are_refused);
