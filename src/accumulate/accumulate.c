@@ -162,14 +162,14 @@ out:
     return rc;
 }
 
-static exf_code end_layer(exf_accumulator *a, const exf_moment *m, exf_err *err)
+static exf_code complete_sums(exf_accumulator *a, const exf_moment *m, exf_err *err)
 {
     const exf_layer_statistics *s = &a->sums[0];
     exf_code rc;
     m->progress->cold = 0;
     for (int e = 0; e < s->n_experts; e++) m->progress->cold += s->norm_count[e] == 0;
     if (a->ranks) m->progress->n_experts = 0; /* one rank's cold experts are not the run's */
-    if (a->vectors) EXF_TRY(exf_accumulator_wait_for_set(a, err));
+    if (a->vectors && a->depth) EXF_TRY(exf_accumulator_wait(a, a->depth - 1, err)); /* vector sums come to the host now */
     EXF_TRY(exf_stream_end_layer(a, m->layer, err));
     if (a->vectors) EXF_TRY(exf_vectors_end_layer(a, m->layer, err));
     rc = exf_accumulator_put(a, m->layer, err);
@@ -190,7 +190,7 @@ static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
     case EXF_AT_LAYER_BEGIN: return begin_layer(a, m->layer, err);
     case EXF_AT_INPUTS_END: return exf_norms_end_inputs(a, m, err);
     case EXF_AT_SWEEP_END: return m->sweep ? EXF_OK : end_first_sweep(a, m->layer, err);
-    case EXF_AT_LAYER_END: return end_layer(a, m, err);
+    case EXF_AT_LAYER_END: return complete_sums(a, m, err);
     default: return EXF_OK;
     }
 }
@@ -240,14 +240,13 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    exf_worker *worker[] = {&a->adder, &a->writer, &a->solver, &a->recorder};
-    for (size_t i = 0; i < sizeof worker / sizeof *worker; i++) exf_worker_open(worker[i]);
+    exf_worker_open(&a->adder);
+    exf_worker_open(&a->queue);
+    exf_worker_open(&a->beside);
     a->options = *o;
     a->shape = *plan->shape;
     a->resume = plan->resume;
     a->consumer = plan->consumer;
-    a->first_record = exf_accumulator_first_record(a);
-    a->record_ratio = 2.5;
     a->ranks = plan->ranks;
     a->own = plan->own;
     a->mixed = plan->mixed;
@@ -287,7 +286,7 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
 {
-    exf_code rc = exf_accumulator_finish_layers(a, err);
+    exf_code rc = exf_accumulator_wait(a, 0, err);
     return rc == EXF_OK && a->target ? exf_statistics_add_facts(&a->file, p, err) : rc;
 }
 
@@ -310,17 +309,22 @@ out:
 
 exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
 {
-    exf_code rc = exf_accumulator_finish_layers(a, err);
-    if (rc != EXF_OK || !a->target) return rc;
-    rc = add_basis_fact(a, err);
-    return rc == EXF_OK ? exf_statistics_commit(&a->file, digest, err) : rc;
+    exf_code rc;
+    EXF_TRY(exf_accumulator_wait(a, 0, err));
+    EXF_TRY(exf_cross_check_finish(&a->device.check, err));
+    if (!a->target) return EXF_OK;
+    EXF_TRY(add_basis_fact(a, err));
+    rc = exf_statistics_commit(&a->file, digest, err);
+out:
+    return rc;
 }
 
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_worker *worker[] = {&a->adder, &a->writer, &a->solver, &a->recorder}; /* one may give to those after it */
-    for (size_t i = 0; i < sizeof worker / sizeof *worker; i++) exf_worker_close(worker[i]);
+    exf_worker_close(&a->adder); /* each gives to the next */
+    exf_worker_close(&a->queue);
+    exf_worker_close(&a->beside);
     exf_statistics_abort(&a->file);
     for (int i = 0; i < EXF_MOST_WAITING; i++) {
         exf_vector_sums_free(&a->waiting[i].vectors);

@@ -85,8 +85,8 @@ exf_code exf_vectors_end_layer(exf_accumulator *a, int layer, exf_err *err) EXF_
 void exf_vectors_end_pass(exf_accumulator *a);
 /* Returns 1 if rank 0 has the sums of all ranks at the end of a layer, since their GPUs share memory, and the others have none. */
 int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m);
-/* Returns the layer's sums, which the next layer frees; a caller that wants to keep them copies and zeroes *sums. */
-exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m);
+/* Gives the layer's sums to the caller, who frees them. */
+exf_vector_sums exf_vector_accumulator_take(exf_vector_accumulator *m);
 
 /* ---- accumulate_facts.c --------------------------------------------------------------------------- */
 
@@ -114,7 +114,6 @@ size_t exf_layer_rank_arrays(exf_ranks_array out[EXF_MOST_LAYER_ARRAYS], const e
 
 /* ---- accumulate_queue.c --------------------------------------------------------------------------- */
 
-
 /* Allocates the sample of routes and the sums of the norm head of a set of sums. */
 exf_code exf_accumulator_make_sample(const exf_accumulator *a, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Allocates the queue's sets; the second function pins the memory of all sets in a pass on a device. */
@@ -125,15 +124,10 @@ exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Adds up the first worker's scalar sums of all ranks on rank 0, which chooses from them what the second sweep adds up;
  * collective. */
 exf_code exf_accumulator_add_scalars(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-/* Waits until a set is free: called before a layer's vector sums are made in host memory. */
-exf_code exf_accumulator_wait_for_set(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Takes the layer's sums from a->sums[0] and a->vectors, and leaves a->sums[0] zero for the next layer. */
 exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
-/* Waits until all layers are written, and their sums have passed the cross-check of a GPU; collective. */
-exf_code exf_accumulator_finish_layers(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-/* Returns the first layer that is recorded as it is written, at the beginning of a run: 0, or INT_MAX if the first point records
- * all. */
-int exf_accumulator_first_record(const exf_accumulator *a);
-/* The observer's `settle` (pass/hooks.h): ends what was taken, and writes the records of layers below `done` that have none. */
+/* Waits until every layer has been added up, which counts as waiting for other ranks, then until at most `left` are to be ended. */
+exf_code exf_accumulator_wait(exf_accumulator *a, int left, exf_err *err) EXF_CHECKED;
+/* The observer's `settle` (pass/hooks.h): waits for all layers, and writes the records of those below `done` that have none. */
 exf_code exf_accumulator_settle(void *self, int done, exf_err *err) EXF_CHECKED;
 #endif

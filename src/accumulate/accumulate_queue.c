@@ -1,18 +1,12 @@
-/* accumulate_queue.c - finished layers: their sums go through four stages.
+/* accumulate_queue.c - what happens to a layer when its sums are complete; end_layer() tells it.
  *
- *   add      of several ranks alone: the sums of all are added up on rank 0
- *   write    into the statistics file
- *   solve    they are given to the consumer
- *   record   into the resume point, where that is worth its time (below)
+ * `depth` says how many finished layers wait while the next one adds up, in sets of sums that they take in turn.  On a CPU it is 0:
+ * the next layer begins when the last one is done.  Where the pass runs on a GPU or on several ranks it is 2, and a thread ends one
+ * layer after the other, so that one whose write takes long does not stop the pass; vector sums, up to a gigabyte, have one set in
+ * host memory, and are written before the next are copied there.
  *
- * A layer is written, solved and recorded at once, since each takes as long as a GPU may need for a layer.  `depth` says how many
- * finished layers wait while the next one adds up, in sets of sums that they take in turn.  On a CPU it is 0: the next layer begins
- * when the stages are done.  Where the pass runs on a GPU or on several ranks it is 2, so that a layer whose write takes long does
- * not stop the pass; vector sums, up to a gigabyte, have one set in host memory, and are written before the next are copied there.
- * Of several ranks one layer is added up while another is written.
- *
- * All sums are integers, so that neither depth nor number of ranks changes a bit.  HDF5 serves one thread at a time: between the
- * first job of the stages and the wait for the last, no other thread uses the file. */
+ * All sums are integers, so that neither depth nor number of ranks changes a bit.  HDF5 serves one thread at a time: from the first
+ * layer in the queue to the wait for the last, no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/log.h"
@@ -20,7 +14,7 @@
 #include <limits.h>
 #include <string.h>
 
-/* ---- stages ------------------------------------------------------------------------------------------ */
+/* ---- a layer ----------------------------------------------------------------------------------------- */
 
 /* Returns the layer's vector sums; NULL: the run has none. */
 static const exf_vector_sums *vectors_of(const exf_finished_layer *l)
@@ -32,8 +26,7 @@ static exf_code write_to_file(exf_finished_layer *l, exf_err *err)
 {
     exf_accumulator *a = l->a;
     const exf_vector_sums *v = vectors_of(l), none = {.d_model = (int)a->shape.d_model};
-    exf_code rc = EXF_OK;
-    if (!a->target) return EXF_OK;
+    exf_code rc;
     EXF_TRY(exf_statistics_put(&a->file, l->layer, &l->sums, err));
     if (v) EXF_TRY(exf_statistics_put_vectors(&a->file, l->layer, v, err));
     if (a->basis_hash) EXF_TRY(exf_vector_sums_hash_basis(a->basis_hash, l->layer, v ? v : &none, err));
@@ -43,6 +36,7 @@ out:
     return rc;
 }
 
+/* Gives the sums to the consumer, which solves them. */
 static exf_code solve(void *self, exf_err *err)
 {
     const exf_finished_layer *l = self;
@@ -60,40 +54,26 @@ static exf_code record(void *self, exf_err *err)
     return exf_layer_record_put(l->a->resume, l->layer, &l->sums, vectors_of(l), err);
 }
 
-/* Writes, solves and records a layer.  A failure of writing comes before those of the others. */
-static exf_code complete(exf_finished_layer *l, exf_err *err)
-{
-    exf_accumulator *a = l->a;
-    exf_err ignored;
-    exf_code rc = EXF_OK;
-    if (a->consumer.consume) rc = exf_worker_give(&a->solver, &l->solve, solve, l, err);
-    if (rc == EXF_OK && l->is_recorded) rc = exf_worker_give(&a->recorder, &l->record, record, l, err);
-    if (rc == EXF_OK) rc = write_to_file(l, err);
-    exf_code solved = exf_worker_wait(&a->solver, 0, rc == EXF_OK ? err : &ignored);
-    if (rc == EXF_OK) rc = solved;
-    exf_code recorded = exf_worker_wait(&a->recorder, 0, rc == EXF_OK ? err : &ignored);
-    return rc == EXF_OK ? recorded : rc;
-}
-
-/* Makes the layer's set free for another. */
-static void empty(exf_finished_layer *l)
-{
-    exf_layer_statistics_zero(&l->sums);
-    exf_vector_sums_free(&l->vectors);
-}
-
-/* Completes a layer on a thread beside the pass. */
-static exf_code complete_beside(void *self, exf_err *err)
+/* Ends a layer, whose sums are those of all ranks: writes it to the file while a thread beside solves and records it, since each of
+ * these may take as long as a GPU for the next layer, and empties its set for another.  A failure of writing comes first. */
+static exf_code end_layer(void *self, exf_err *err)
 {
     exf_finished_layer *l = self;
+    exf_accumulator *a = l->a;
     double begun = exf_clock();
-    exf_code rc = complete(l, err);
-    empty(l);
+    exf_err ignored;
+    exf_code rc = EXF_OK;
+    if (a->consumer.consume) rc = exf_worker_give(&a->beside, &l->solve, solve, l, err);
+    if (rc == EXF_OK && l->is_recorded) rc = exf_worker_give(&a->beside, &l->record, record, l, err);
+    if (rc == EXF_OK && a->target) rc = write_to_file(l, err);
+    exf_code beside = exf_worker_wait(&a->beside, 0, rc == EXF_OK ? err : &ignored);
+    exf_layer_statistics_zero(&l->sums);
+    exf_vector_sums_free(&l->vectors);
     l->seconds = exf_clock() - begun;
-    return rc;
+    return rc == EXF_OK ? beside : rc;
 }
 
-/* Adds up a layer on rank 0, on a thread beside the pass. */
+/* Adds up the sums of all ranks on rank 0, where the layer is then ended, on another thread: both take seconds of vector sums. */
 static exf_code add_ranks(void *self, exf_err *err)
 {
     exf_finished_layer *l = self;
@@ -102,34 +82,17 @@ static exf_code add_ranks(void *self, exf_err *err)
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     if (v && exf_vector_accumulator_adds_ranks(a->vectors)) v = &none;
     exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &l->sums, v), err);
-    if (rc == EXF_OK && a->target) return exf_worker_give(&a->writer, &l->write, complete_beside, l, err);
-    empty(l);
-    return rc;
+    return rc == EXF_OK ? exf_worker_give(&a->queue, &l->end, end_layer, l, err) : rc;
 }
 
 /* ---- the queue --------------------------------------------------------------------------------------- */
 
-/* Waits until every layer has been added up, which counts as waiting for other ranks, then until at most `left` wait to be
- * written, which does not. */
-static exf_code wait_for_layers(exf_accumulator *a, int left, exf_err *err)
+exf_code exf_accumulator_wait(exf_accumulator *a, int left, exf_err *err)
 {
     double begun = exf_clock();
     exf_code rc = exf_worker_wait(&a->adder, 0, err);
-    if (a->ranks) exf_ranks_waited(a->ranks, exf_clock() - begun);
-    return rc == EXF_OK ? exf_worker_wait(&a->writer, (size_t)left, err) : rc;
-}
-
-exf_code exf_accumulator_wait_for_set(exf_accumulator *a, exf_err *err)
-{
-    return a->depth ? wait_for_layers(a, a->depth - 1, err) : EXF_OK;
-}
-
-exf_code exf_accumulator_finish_layers(exf_accumulator *a, exf_err *err)
-{
-    exf_err ignored;
-    exf_code rc = wait_for_layers(a, 0, err);
-    exf_code checked = exf_cross_check_finish(&a->device.check, rc == EXF_OK ? err : &ignored);
-    return rc == EXF_OK ? checked : rc;
+    exf_ranks_waited(a->ranks, exf_clock() - begun);
+    return rc == EXF_OK ? exf_worker_wait(&a->queue, (size_t)left, err) : rc;
 }
 
 /* In host memory the next vector sums are made now, so that all layers before must have left it. */
@@ -138,53 +101,40 @@ exf_code exf_accumulator_add_scalars(exf_accumulator *a, exf_err *err)
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     exf_code rc = EXF_OK;
     if (!a->ranks) return EXF_OK;
-    if (!a->device.b) rc = wait_for_layers(a, 0, err);
+    if (!a->device.b) rc = exf_accumulator_wait(a, 0, err);
     return rc == EXF_OK ? exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err) : rc;
 }
 
 /* Returns 1 if the layer is recorded as it is written.  Until a point was saved none is; but where layers wait, and the pass took
- * long for one, measured by the last write of its set, this one is and all after it. */
+ * long for one, measured by the last layer of its set, this one is and all after it. */
 static int is_recorded(exf_accumulator *a, const exf_finished_layer *l)
 {
     double now = exf_clock();
     if (a->first_record > l->layer && l->seconds > 0 && now - a->taken > a->record_ratio * l->seconds) a->first_record = l->layer;
     a->taken = now;
-    return a->resume && l->layer >= a->first_record;
-}
-
-/* Takes the layer's sums and vector sums of the accumulator, which gets zeroed sums for the next layer, and makes others. */
-static exf_finished_layer *set_aside(exf_accumulator *a, int layer)
-{
-    exf_finished_layer *l = &a->waiting[a->turn];
-    exf_layer_statistics sums = a->sums[0];
-    a->turn = (a->turn + 1) % a->depth;
-    a->sums[0] = l->sums;
-    l->sums = sums;
-    l->layer = layer;
-    l->is_recorded = is_recorded(a, l);
-    if (!a->vectors) return l;
-    exf_vector_sums *v = exf_vector_accumulator_sums(a->vectors);
-    l->vectors = *v;
-    *v = (exf_vector_sums){.n_pairs = 0};
-    return l;
+    return a->resume && a->target && l->layer >= a->first_record;
 }
 
 exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err)
 {
-    exf_code rc = EXF_OK;
+    exf_finished_layer now = {.a = a}, *l = a->depth ? &a->waiting[a->turn] : &now;
+    exf_code rc;
+    if (a->depth) EXF_TRY(exf_accumulator_wait(a, a->depth - 1, err)); /* for the set */
+    exf_layer_statistics zeroed = l->sums;
+    l->sums = a->sums[0];
+    if (a->vectors) l->vectors = exf_vector_accumulator_take(a->vectors);
+    l->layer = layer;
+    l->is_recorded = is_recorded(a, l);
     if (!a->depth) {
-        exf_finished_layer l = {.a = a, .layer = layer, .sums = a->sums[0]};
-        l.is_recorded = is_recorded(a, &l);
-        if (a->vectors) l.vectors = *exf_vector_accumulator_sums(a->vectors);
-        if (a->target || a->consumer.consume) rc = complete(&l, err);
-        exf_layer_statistics_zero(&a->sums[0]);
+        rc = end_layer(l, err);
+        a->sums[0] = l->sums;
         return rc;
     }
-    rc = exf_accumulator_wait_for_set(a, err);
-    if (rc != EXF_OK) return rc;
-    exf_finished_layer *l = set_aside(a, layer);
-    return a->ranks ? exf_worker_give(&a->adder, &l->add, add_ranks, l, err)
-                    : exf_worker_give(&a->writer, &l->write, complete_beside, l, err);
+    a->sums[0] = zeroed;
+    a->turn = (a->turn + 1) % a->depth;
+    rc = a->ranks ? exf_worker_give(&a->adder, &l->add, add_ranks, l, err) : exf_worker_give(&a->queue, &l->end, end_layer, l, err);
+out:
+    return rc;
 }
 
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err)
@@ -229,6 +179,9 @@ static exf_code pin_set(void *self, exf_err *err)
 exf_code exf_accumulator_open_queue(exf_accumulator *a, int on_device, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    int is_read_back = a->resume && !exf_resume_start(a->resume)->layers_done && !a->options.common_input_tokens;
+    a->first_record = is_read_back ? INT_MAX : 0;
+    a->record_ratio = 2.5;
     a->depth = a->ranks || (on_device && a->target) ? exf_waiting_layers(&a->options, a->ranks != NULL) : 0;
     for (int i = 0; i < a->depth; i++) {
         a->waiting[i].a = a;
@@ -243,8 +196,7 @@ exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = exf_device_sums_pin(&a->device, 0, &a->sums[0], err);
     for (int i = 0; rc == EXF_OK && i < a->depth; i++)
-        rc = exf_worker_give(a->ranks ? &a->adder : &a->writer, a->ranks ? &a->waiting[i].add : &a->waiting[i].write, pin_set,
-                             &a->waiting[i], err);
+        rc = exf_worker_give(&a->queue, &a->waiting[i].end, pin_set, &a->waiting[i], err);
     return rc;
 }
 
@@ -252,12 +204,6 @@ exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err)
  * A run of seconds ends before its first point is due, and a record is as many bytes as the layer is in the file: none is written
  * until then, unless layers take so long that writing has the time.  The records that the first point lacks come from the file that
  * is being written. */
-
-int exf_accumulator_first_record(const exf_accumulator *a)
-{
-    int can_read_back = !a->options.common_input_tokens;
-    return a->resume && !exf_resume_start(a->resume)->layers_done && can_read_back ? INT_MAX : 0;
-}
 
 /* Writes the records of layers below `end`, which are in the file.  They are read into a set of sums that is free, but for their
  * samples of routes. */
@@ -285,8 +231,11 @@ exf_code exf_accumulator_settle(void *self, int done, exf_err *err)
 {
     exf_accumulator *a = self;
     int end = done < a->first_record ? done : a->first_record;
-    exf_code rc = exf_accumulator_finish_layers(a, err);
-    if (rc == EXF_OK && a->target && end > 0) rc = write_records(a, end, err);
+    exf_code rc;
+    EXF_TRY(exf_accumulator_wait(a, 0, err));
+    EXF_TRY(exf_cross_check_finish(&a->device.check, err));
+    if (a->target && end > 0) rc = write_records(a, end, err);
+out:
     a->first_record = 0;
     return rc;
 }

@@ -18,8 +18,8 @@ typedef struct {
     exf_layer_statistics sums;
     exf_vector_sums vectors; /* without pairs where the run has none */
     int is_recorded;         /* 1: it is written to the resume point too */
-    double seconds;          /* that completing the set's last layer took; 0: it had none */
-    exf_job add, write, solve, record;
+    double seconds;          /* that ending the set's last layer took; 0: it had none */
+    exf_job add, end, solve, record;
 } exf_finished_layer;
 
 struct exf_accumulator {
@@ -51,9 +51,9 @@ struct exf_accumulator {
 
     /* The layers before it. */
     exf_finished_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
-    int depth;                   /* how many there are; 0: layers are completed at once */
+    int depth;                   /* how many there are; 0: layers are ended at once */
     int turn;                    /* the set that the next layer takes */
-    exf_worker adder, writer, solver, recorder; /* a thread for each stage of the queue */
+    exf_worker adder, queue, beside; /* threads: one adds up ranks, one ends layers, one solves and records them meanwhile */
 
     /* The file. */
     char *target;                /* NULL: none is written */

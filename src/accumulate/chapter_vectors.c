@@ -347,7 +347,9 @@ int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m)
     return m->device.ranks != NULL;
 }
 
-exf_vector_sums *exf_vector_accumulator_sums(exf_vector_accumulator *m)
+exf_vector_sums exf_vector_accumulator_take(exf_vector_accumulator *m)
 {
-    return &m->sums;
+    exf_vector_sums sums = m->sums;
+    m->sums = (exf_vector_sums){.n_pairs = 0};
+    return sums;
 }

@@ -28,18 +28,10 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 
 /* ---- solving, alone or in a calibration (stage_solve.c) ---------------------------------------------- */
 
-/* Solves a calibration's tables from each layer's sums in memory, while later layers are computed.  What needs the sums of all
- * layers is solved from the file after the pass.
- * Ownership: exf_overlapped_solve_free(). */
-typedef struct {
-    exf_solver *solver; /* NULL: tables are solved from the file */
-    exf_err why;        /* the first failure of a layer: the statistics are written all the same */
-} exf_overlapped_solve;
-
-/* Begins the tables of a calibration, and makes b the plan's consumer, which outlives the accumulator. */
-exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan,
-                                    exf_err *err) EXF_CHECKED;
-void exf_overlapped_solve_free(exf_overlapped_solve *b); /* accepts zeroed memory */
+/* Has a calibration's tables solved from each layer's sums in memory, while later layers are computed: makes *out, which the caller
+ * frees after the accumulator, the plan's consumer.  *out is NULL after a layer that cannot be solved, of which
+ * exf_solve_file() tells.  What needs the sums of all layers is solved from the file after the pass. */
+exf_code exf_solve_beside(exf_solver **out, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 
 /* Tables that were just made.  Ownership: exf_tables_free(). */
 typedef struct {
@@ -50,10 +42,10 @@ typedef struct {
 
 /* Solves statistics to tables and announces the file; reports unobserved pairs on stderr.  What was made
  * from tables that these replace is removed (exf_derived_drop()).  exports: 1 if r's targets are written next.
- * statistics_digest: their payload digest, or NULL, which computes it.  solving: has the layers already; NULL, or without a
- * solver: they are read from the file. */
+ * statistics_digest: their payload digest, or NULL, which computes it.  solving: has the layers already; NULL: they are read
+ * from the file. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
-                        exf_overlapped_solve *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
+                        exf_solver *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
 /* EXF_THRESHOLD, with the text that would do, where that of the tables at path is not enough by coverage.fail_below: they are not
  * to be exported.  Warns where it is taken all the same, by the recipe or by model.accept. */
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;

@@ -22,7 +22,7 @@ typedef struct {
     exf_provenance settings;        /* by which tables are solved, kept with the statistics */
     exf_resume *resume;
     char *statistics, *tables, *recipe, *manifest; /* paths of the outputs; NULL: another rank's, or not made by this run */
-    exf_overlapped_solve solving;
+    exf_solver *solving;            /* has the layers that are done; NULL: tables are solved from the file */
 } calibration;
 
 static void close_calibration(calibration *c, int failed)
@@ -34,7 +34,7 @@ static void close_calibration(calibration *c, int failed)
     exf_mem_free(c->statistics);
     exf_mem_free(c->tables);
     exf_mem_free(c->recipe);
-    exf_overlapped_solve_free(&c->solving);
+    exf_solver_free(c->solving);
     exf_run_directory_close(&c->dir, failed);
     exf_session_close(&c->session);
 }
@@ -277,7 +277,7 @@ static exf_code write_statistics(calibration *c, const exf_recipe *r, char diges
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, err));
     EXF_TRY(exf_solve_settings_keep(r, &c->settings, err));
-    if (c->tables) EXF_TRY(exf_overlapped_solve_begin(&c->solving, r, &plan, err));
+    if (c->tables) EXF_TRY(exf_solve_beside(&c->solving, r, &plan, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, c->resume, err));
     EXF_TRY(exf_session_same_weights(s, err));
@@ -310,7 +310,7 @@ static exf_code write_tables(calibration *c, const exf_recipe *r, const char *st
 {
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
-    EXF_TRY(exf_solve_file(r, c->statistics, statistics_digest, c->tables, 1, &c->solving, &made, err));
+    EXF_TRY(exf_solve_file(r, c->statistics, statistics_digest, c->tables, 1, c->solving, &made, err));
     if (made.lacks.code == EXF_OK) EXF_TRY(exf_export_tables(r, &c->dir, c->tables, &made, 1, err));
     EXF_TRY(exf_text_inputs_write(&c->text, c->manifest, r->force, err));
     EXF_TRY(write_recipe(c, r, made.digest, err));

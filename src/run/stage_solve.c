@@ -147,15 +147,19 @@ exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err)
 
 /* ---- solving while the pass runs ------------------------------------------------------------------ */
 
+/* Solves a layer.  Where it cannot be solved the statistics are written all the same, from which exf_solve_file() solves and says
+ * why. */
 static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, exf_err *err)
 {
-    exf_overlapped_solve *b = self;
-    (void)err;
-    if (b->why.code == EXF_OK) b->why.code = exf_solver_layer(b->solver, i, s, &b->why);
+    exf_solver **solver = self;
+    if (!*solver || exf_solver_layer(*solver, i, s, err) == EXF_OK) return EXF_OK;
+    exf_solver_free(*solver);
+    *solver = NULL;
+    err->code = EXF_OK;
     return EXF_OK;
 }
 
-exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err)
+exf_code exf_solve_beside(exf_solver **out, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err)
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
                             .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
@@ -164,37 +168,25 @@ exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r
                             .vector_pairs = (int64_t)exf_vector_pairs(plan->shape, plan->options)};
     exf_solve_options o;
     exf_code rc;
-    *b = (exf_overlapped_solve){.solver = NULL};
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    EXF_TRY(exf_solver_new(&b->solver, &head, &o, NULL, err));
-    plan->consumer = (exf_layer_consumer){b, solve_layer};
+    EXF_TRY(exf_solver_new(out, &head, &o, NULL, err));
+    plan->consumer = (exf_layer_consumer){out, solve_layer};
 out:
     return rc;
 }
 
-/* Ends the tables; by now their statistics are written, and o has their digest. */
-static exf_code end_overlapped(exf_overlapped_solve *b, const char *statistics, const exf_solve_options *o, exf_tables *t,
-                               exf_err *err)
+/* Ends the tables that were solved while the pass ran; by now their statistics are written, and o has their digest. */
+static exf_code end_tables(exf_solver *solver, const char *statistics, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_statistics_reader file = {0};
     exf_code rc;
-    if (b->why.code != EXF_OK) {
-        *err = b->why;
-        return b->why.code;
-    }
     EXF_TRY(exf_statistics_open(&file, statistics, err));
-    EXF_TRY(exf_solver_read_file(b->solver, &file, err));
-    EXF_TRY(exf_solver_end(b->solver, o, &file.provenance, t, err));
+    EXF_TRY(exf_solver_read_file(solver, &file, err));
+    EXF_TRY(exf_solver_end(solver, o, &file.provenance, t, err));
     rc = exf_tables_take_sequences(t, &file.sequences, err);
 out:
     exf_statistics_close(&file);
     return rc;
-}
-
-void exf_overlapped_solve_free(exf_overlapped_solve *b)
-{
-    exf_solver_free(b->solver);
-    b->solver = NULL;
 }
 
 /* ---- statistics to tables ------------------------------------------------------------------------- */
@@ -231,7 +223,7 @@ static exf_code find_lacks(exf_solved *made, const exf_recipe *r, const char *pa
 }
 
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
-                        exf_overlapped_solve *solving, exf_solved *out, exf_err *err)
+                        exf_solver *solving, exf_solved *out, exf_err *err)
 {
     exf_solve_options o;
     char old[EXF_SHA256_HEX], *directory = NULL;
@@ -247,7 +239,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     o.skipped_kl = measured.skipped_kl;
     o.statistics_digest = from_file ? measured.statistics_digest : statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
-    EXF_TRY(solving && solving->solver ? end_overlapped(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
+    EXF_TRY(solving ? end_tables(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
     if (from_file) EXF_TRY(exf_sensitivities_record(&measured, t, err));
     EXF_TRY(report_coverage(t, r, err));
     EXF_TRY(find_lacks(out, r, target, err));

@@ -197,10 +197,10 @@ START_TEST(a_layer_that_cannot_be_written_is_reported)
     exf_accumulator *a = new_accumulator("twice.h5", &t, &o, 1);
     ck_ok(end_layer(a, 0), e);
     ck_ok(end_layer(a, 1), e);
-    ck_ok(exf_accumulator_finish_layers(a, &e), e);
+    ck_ok(exf_accumulator_wait(a, 0, &e), e);
     t.fails = 1;
     ck_ok(end_layer(a, 1), e);
-    ck_fails(exf_accumulator_finish_layers(a, &e), EXF_INTERNAL, e, "twice.h5 /layers/1");
+    ck_fails(exf_accumulator_wait(a, 0, &e), EXF_INTERNAL, e, "twice.h5 /layers/1");
     ck_fails(exf_accumulator_commit(a, NULL, &e), EXF_INTERNAL, e, "twice.h5 /layers/1");
     exf_accumulator_free(a);
     ck_assert(access(exf_scratch("twice.h5"), F_OK) != 0);
@@ -265,11 +265,11 @@ START_TEST(records_are_written_from_the_first_point_on)
         for (int l = 0; l < 6; l++) ck_assert(!record_of("late", l, &(size_t){0}));
         ck_ok(a->observer.settle(a, 6, &e), e);
         ck_ok(end_layer(a, 6), e);
-        ck_ok(exf_accumulator_finish_layers(a, &e), e);
+        ck_ok(exf_accumulator_wait(a, 0, &e), e);
         exf_accumulator *b = begin_with_point("early", &o, &u, device);
         ck_ok(b->observer.settle(b, 0, &e), e);
         for (int l = 0; l <= 6; l++) ck_ok(end_layer(b, l), e);
-        ck_ok(exf_accumulator_finish_layers(b, &e), e);
+        ck_ok(exf_accumulator_wait(b, 0, &e), e);
         for (int l = 0; l <= 6; l++) {
             size_t n[2];
             char *bytes[2] = {record_of("late", l, &n[0]), record_of("early", l, &n[1])};
@@ -296,7 +296,7 @@ START_TEST(slow_layers_are_recorded_as_they_are_written)
     exf_accumulator *a = begin_with_point("slow", &o, &t, 1);
     a->record_ratio = 0;
     for (int l = 0; l < 5; l++) ck_ok(end_layer(a, l), e);
-    ck_ok(exf_accumulator_finish_layers(a, &e), e);
+    ck_ok(exf_accumulator_wait(a, 0, &e), e);
     for (int l = 0; l < 5; l++) {
         char *bytes = record_of("slow", l, &n);
         ck_assert_int_eq(bytes != NULL, l >= 2);
@@ -320,7 +320,7 @@ START_TEST(other_records_are_written_at_once)
     size_t n;
     exf_accumulator *a = begin_with_point("once", &o, &t, 1);
     ck_ok(end_layer(a, 0), e);
-    ck_ok(exf_accumulator_finish_layers(a, &e), e);
+    ck_ok(exf_accumulator_wait(a, 0, &e), e);
     char *bytes = record_of("once", 0, &n);
     ck_assert(bytes != NULL);
     exf_mem_free(bytes);
