@@ -140,8 +140,6 @@ export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
 export TSAN_OPTIONS  ?= exitcode=99:die_after_fork=0:ignore_noninstrumented_modules=1
 # No GPU code under the sanitizers: nothing would run it.  -O1: they see the same errors, and half the time is compiling.
 SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined CFLAGS="-O1 -g"
-# THOROUGH=1: every allocation fails in turn, where other runs take a sample.
-SAMPLED   = CK_DEFAULT_TIMEOUT=600 $(if $(THOROUGH),EXF_TEST_THOROUGH=1)
 # The modules with threads, and those that call them.  libarcher.so, which lies beside clang's OpenMP runtime, tells the sanitizer
 # what that runtime orders; what other libraries do is not looked at.
 ARCHER    ?= $(firstword $(foreach d,$(realpath $(shell $(CLANG) -print-resource-dir 2>/dev/null)/../..) \
@@ -273,9 +271,9 @@ check-workflows:
 	$(Q)yamllint --strict -c .github/yamllint.yaml .github/workflows && echo "workflows: nothing to mend"
 .PHONY: check-report check-workflows
 
-## check-san: check-units and check-cli under address and undefined sanitizers; THOROUGH=1: with every allocation failing in turn
+## check-san: check-units and check-cli under address and undefined sanitizers
 check-san:
-	+@failed=0; $(SAMPLED) $(MAKE) $(SANITIZED) check-units || failed=1; CASE_SECONDS=600 $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
+	+@failed=0; CK_DEFAULT_TIMEOUT=600 $(MAKE) $(SANITIZED) check-units || failed=1; CASE_SECONDS=600 $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
 
 ## check-tsan: the unit tests of the modules with threads, compiled with clang, under the thread sanitizer
 check-tsan:

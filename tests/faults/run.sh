@@ -17,7 +17,7 @@ case $build in
 /*) ;;
 *) build=$root/$build ;;
 esac
-calls_of=${CALLS:-system} bin=$build/bin device=cpu programs="calibrate validate solve merge inspect verify export"
+calls_of=${CALLS:-system} bin=$build/bin device=cpu programs="calibrate capture accumulate validate solve merge inspect verify report export"
 step=${1:-3000}
 if [ "$calls_of" = cuda ]; then
     bin=$build/cudart/bin device=cuda programs="calibrate validate"
@@ -37,12 +37,15 @@ run() {
     case $program in
     calibrate) "$@" "$bin/exfold-calibrate" -q recipe.yaml --backend $device --output out --force \
         --set runtime.checkpoint.every_layers=1 ;;
+    capture) "$@" "$bin/exfold-capture" -q recipe.yaml --output out --force ;;
+    accumulate) "$@" "$bin/exfold-accumulate" -q capture/capture.h5 --output out --force ;;
     validate) "$@" "$bin/exfold-validate" -q recipe.yaml --backend $device --output out --force --set validate.manifest=manifest.yaml \
         --set validate.tables=ready/tables.h5 --set validate.variants=top1:drop ;;
     solve) "$@" "$bin/exfold-solve" -q ready/statistics.h5 --output out --force ;;
     merge) "$@" "$bin/exfold-merge" -q ready/statistics.h5 other/statistics.h5 --output out/statistics.h5 --force ;;
     inspect) "$@" "$bin/exfold-inspect" ready/tables.h5 ;;
     verify) "$@" "$bin/exfold-inspect" verify ready/statistics.h5 ready/tables.h5 ;;
+    report) "$@" "$bin/exfold-inspect" report ready/tables.h5 ready/statistics.h5 -o out/report.html --force ;;
     export) "$@" "$bin/exfold-export" -q ready/tables.h5 --output out --force ;;
     esac
 }
@@ -157,6 +160,7 @@ cp -R out ready
 for i in 1 2 3 4; do echo '{"text": "Another text than the corpus has, to be merged with it: number '$i'."}'; done >other.jsonl
 printf '%s\n' 'schema: exfold-manifest/1' 'sources:' '  - {path: other.jsonl, format: jsonl}' >other.yaml
 "$bin/exfold-calibrate" -q recipe.yaml --backend $device --set data.manifest=other.yaml --output other >said
+"$bin/exfold-capture" -q recipe.yaml --output capture >said
 for program in ${PROGRAMS:-$programs}; do
     points=0
     fresh

@@ -1,5 +1,5 @@
 /* scratch_fixtures.h - what tests that write many files share: a scratch
- * directory that starts empty, files compared, allocations that fail in turn. */
+ * directory that starts empty, files compared. */
 #ifndef EXF_TESTS_SCRATCH_FIXTURES_H
 #define EXF_TESTS_SCRATCH_FIXTURES_H
 #include "tests/support/fixtures.h"
@@ -64,34 +64,5 @@ static inline int same_files(const char *a, const char *b)
     exf_mem_free(x);
     exf_mem_free(y);
     return same;
-}
-
-/* Which allocation fails after the n-th: with EXF_TEST_THOROUGH=1 the next one; otherwise each of
- * the first 12 and then ever fewer, about fifty of a thousand. */
-static inline size_t next_to_fail(size_t n)
-{
-    const char *thorough = getenv("EXF_TEST_THOROUGH");
-    return thorough && strcmp(thorough, "1") == 0 ? n + 1 : n + 1 + n / 12;
-}
-
-/* Runs work with its first, second, ... allocation failing (next_to_fail) until none fails
- * any more.  Every refusal is EXF_NOSPACE and after it left() is `want`. */
-static inline void fail_each_allocation(exf_code (*work)(exf_err *err), int (*left)(void), int want)
-{
-    size_t runs = 0;
-    for (size_t n = 1;; n = next_to_fail(n), runs++) {
-        exf_err e = {.code = EXF_OK};
-        exf_mem_fail_at(n);
-        exf_code rc = work(&e);
-        size_t asked = exf_mem_fail_at(0);
-        if (rc == EXF_OK) {
-            ck_assert_uint_lt(asked, n);
-            ck_assert_uint_gt(n, 3);
-            if (runs < asked) printf("a sample: %zu of %zu allocations failed (EXF_TEST_THOROUGH=1: all of them)\n", runs, asked);
-            return;
-        }
-        ck_assert_msg(rc == EXF_NOSPACE, "allocation %zu: %s: %s", n, exf_code_name(rc), e.msg);
-        ck_assert_int_eq(left(), want);
-    }
 }
 #endif

@@ -310,19 +310,6 @@ START_TEST(a_captured_weight_beyond_the_range_is_refused)
 }
 END_TEST
 
-static exf_code accumulate_small(exf_err *err)
-{
-    return from_captures("a.h5", "b.h5", "s.h5", err);
-}
-
-START_TEST(accumulating_survives_every_failing_allocation)
-{
-    capture("a.h5", 0, 4, "t");
-    capture("b.h5", 4, 3, "u");
-    fail_each_allocation(accumulate_small, left_behind, 2);
-}
-END_TEST
-
 /* A rank's rows begin with a sequence of the run, or there is none whose sums they could be. */
 START_TEST(rows_of_a_rank_begin_a_sequence)
 {
@@ -364,7 +351,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, captures_of_other_runs_are_refused);
     tcase_add_test(c, damaged_captures_are_named);
     tcase_add_test(c, a_captured_weight_beyond_the_range_is_refused);
-    tcase_add_test(c, accumulating_survives_every_failing_allocation);
     tcase_add_loop_test(t, rows_of_a_rank_begin_a_sequence, 0, 6);
     suite_add_tcase(s, c);
     return s;

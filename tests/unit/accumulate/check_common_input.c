@@ -203,17 +203,6 @@ START_TEST(the_file_keeps_its_rules)
 }
 END_TEST
 
-static exf_code observe_two(exf_err *err)
-{
-    return observe("s.h5", 2, err);
-}
-
-START_TEST(observing_survives_every_failing_allocation)
-{
-    fail_each_allocation(observe_two, left_behind, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("common_input");
@@ -224,7 +213,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_cannot_be_summed_is_refused);
     tcase_add_test(t, every_pair_has_every_common_token);
     tcase_add_test(t, the_file_keeps_its_rules);
-    tcase_add_test(t, observing_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

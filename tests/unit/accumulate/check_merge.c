@@ -4,7 +4,6 @@
 
 #include "accumulate/accumulate.h"
 
-
 enum { E = 3, H = 4 };
 
 static const int32_t number = 2;
@@ -300,24 +299,6 @@ START_TEST(commits_may_differ_where_their_numbers_do_not)
 }
 END_TEST
 
-static exf_code merge_two(exf_err *err)
-{
-    return merge("s.h5", err, 2, "1.h5", "2.h5");
-}
-
-static exf_code write_one(exf_err *err)
-{
-    return write_part("1.h5", &one, err);
-}
-
-START_TEST(every_failing_allocation_is_survived)
-{
-    fail_each_allocation(write_one, left_behind, 0);
-    write_three();
-    fail_each_allocation(merge_two, left_behind, 3);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("merge");
@@ -331,7 +312,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_would_wrap_is_refused);
     tcase_add_test(t, what_does_not_add_is_refused);
     tcase_add_test(t, commits_may_differ_where_their_numbers_do_not);
-    tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
     return s;
 }

@@ -368,39 +368,6 @@ START_TEST(bfloat16_is_widened)
 }
 END_TEST
 
-static exf_code record_short(exf_err *err)
-{
-    exf_record *r = NULL;
-    int there, code;
-    int order[30];
-    exf_code rc;
-    for (int i = 0; i < 30; i++) order[i] = i;
-    unlink(exf_scratch("a.h5"));
-    EXF_TRY(open_recording(&r, exf_scratch("a.h5"), "an engine", err));
-    code = exf_record_begin(r, 1, seq_length, ids, NULL, NULL, &there, message, sizeof message);
-    for (int layer = 0; !code && !there && layer < LAYERS; layer++) code = add(r, layer, order, 30, 0);
-    if (!code && !there) code = exf_record_end(r, message, sizeof message);
-    if (!code) code = exf_record_close(r, NULL, message, sizeof message);
-    if (code) rc = exf_fail(err, (exf_code)code, "%s", message);
-out:
-    exf_record_free(r);
-    return rc;
-}
-
-/* Parts that were ended; a failure leaves no statistics, and no file that is half written. */
-static int statistics_left(void)
-{
-    return is_file(exf_scratch("a.h5"));
-}
-
-START_TEST(each_allocation_may_fail)
-{
-    fill();
-    (void)seq_tokens(); /* made now, not by a failing allocation */
-    fail_each_allocation(record_short, statistics_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("recorded");
@@ -412,7 +379,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, bad_rows_name_their_token);
     tcase_add_test(c, cuda_memory_needs_a_build_with_cuda);
     tcase_add_test(c, bfloat16_is_widened);
-    tcase_add_test(c, each_allocation_may_fail);
     suite_add_tcase(s, c);
     return s;
 }

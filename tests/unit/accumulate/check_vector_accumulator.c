@@ -468,46 +468,6 @@ START_TEST(common_input_is_no_capture)
 }
 END_TEST
 
-static exf_code accumulate_all(exf_err *err)
-{
-    exf_accumulate_options o = seq_options;
-    o.samples = 5;
-    return seq_accumulate("s.h5", &o, 2, 0, err);
-}
-
-static exf_code capture_all(exf_err *err)
-{
-    exf_code rc = write_capture("c.h5", 0, 2, err);
-    return rc == EXF_OK ? from_captures("c.h5", NULL, "s.h5", err) : rc;
-}
-
-static exf_code solve_all(exf_err *err)
-{
-    static const char *const names[] = {"diagonal", "lowrank"};
-    static const int64_t ranks[] = {3};
-    exf_solve_options o = {.rule = {.ridge = 1e-3}, .projectors = names, .n_projectors = 2, .ranks = ranks, .n_ranks = 1};
-    exf_tables t;
-    exf_code rc = exf_solve(exf_scratch("s.h5"), &o, &t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
-    if (rc == EXF_OK) rc = exf_tables_read_vectors(&t, exf_scratch("t.h5"), err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-static int objects_open(void)
-{
-    return (int)H5Fget_obj_count((hid_t)H5F_OBJ_ALL, H5F_OBJ_ALL);
-}
-
-START_TEST(every_failing_allocation_is_survived)
-{
-    ck_ok(accumulate_all(&e), e);
-    fail_each_allocation(accumulate_all, objects_open, 0);
-    fail_each_allocation(solve_all, objects_open, 0);
-    fail_each_allocation(capture_all, objects_open, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("vector_accumulator");
@@ -523,7 +483,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, diagonals_and_their_losses);
     tcase_add_test(t, captures_give_the_bits_of_the_pass);
     tcase_add_test(t, common_input_is_no_capture);
-    tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
     return s;
 }

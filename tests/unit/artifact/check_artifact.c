@@ -426,32 +426,6 @@ START_TEST(parts_that_do_not_belong_together_are_refused)
 }
 END_TEST
 
-static exf_code join_two(exf_err *err)
-{
-    static const char *const path[] = {"one.h5", "two.h5"};
-    exf_provenance a = {0}, b = {0}, out = {0};
-    const exf_provenance *list[] = {&a, &b};
-    exf_code rc;
-    EXF_TRY(exf_provenance_add(&a, err, "data.tokens_digest", "1"));
-    EXF_TRY(exf_provenance_add(&a, err, "model.family", "x"));
-    EXF_TRY(exf_provenance_copy(&b, &a, err));
-    exf_mem_free(b.value[0]);
-    b.value[0] = NULL;
-    EXF_TRY(exf_mem_strdup(&b.value[0], "2", "test", err));
-    EXF_TRY(exf_provenance_join(&out, list, path, 2, err));
-out:
-    exf_provenance_free(&a);
-    exf_provenance_free(&b);
-    exf_provenance_free(&out);
-    return rc;
-}
-
-START_TEST(joining_survives_every_failing_allocation)
-{
-    fail_each_allocation(join_two, left_behind, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("artifact");
@@ -471,7 +445,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, parts_join_in_any_order);
     tcase_add_test(t, one_part_joins_to_itself);
     tcase_add_test(t, parts_that_do_not_belong_together_are_refused);
-    tcase_add_test(t, joining_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -308,41 +308,6 @@ START_TEST(layers_must_be_there_and_fit)
 }
 END_TEST
 
-static exf_code write_sample(exf_err *err)
-{
-    exf_layer_statistics layer[L] = {{.dot = NULL}};
-    exf_code rc;
-    for (int i = 0; i < L; i++) {
-        EXF_TRY(exf_layer_statistics_new(&layer[i], E, err));
-        fill_counts(layer[i].count, layer[i].norm_count, &shape, i);
-    }
-    rc = write_statistics("s.h5", layer, err);
-out:
-    free_layers(layer);
-    return rc;
-}
-
-static exf_code read_sample(exf_err *err)
-{
-    exf_layer_statistics s = {.dot = NULL};
-    exf_statistics_reader r = {.h = NULL};
-    exf_code rc;
-    EXF_TRY(exf_layer_statistics_new(&s, E, err));
-    EXF_TRY(exf_statistics_open(&r, exf_scratch("s.h5"), err));
-    for (int i = 0; i < L; i++) EXF_TRY(exf_statistics_get(&r, i, &s, err));
-out:
-    exf_statistics_close(&r);
-    exf_layer_statistics_free(&s);
-    return rc;
-}
-
-START_TEST(statistics_survive_every_failing_allocation)
-{
-    fail_each_allocation(write_sample, left_behind, 0);
-    fail_each_allocation(read_sample, left_behind, 1);
-}
-END_TEST
-
 /* ---- capture files ------------------------------------------------------------------- */
 
 enum { T = 5, K = 2, H = 3 };
@@ -535,31 +500,6 @@ START_TEST(capture_shapes_are_compared_on_opening)
 }
 END_TEST
 
-static exf_code write_one_capture(exf_err *err)
-{
-    return write_capture("c.h5", err);
-}
-
-static exf_code read_one_capture(exf_err *err)
-{
-    exf_capture_file f;
-    int32_t id[T * K];
-    float weight[T * K], output[T * K * H];
-    exf_code rc = exf_capture_open(&f, exf_scratch("c.h5"), err);
-    if (rc != EXF_OK) return rc;
-    rc = exf_capture_get(&f, 6, 0, T, id, weight, output, err);
-    exf_capture_close(&f);
-    return rc;
-}
-
-START_TEST(captures_survive_every_failing_allocation)
-{
-    fill_rows();
-    fail_each_allocation(write_one_capture, left_behind, 0);
-    fail_each_allocation(read_one_capture, left_behind, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("artifact_statistics");
@@ -574,7 +514,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, empty_slots_are_counted);
     tcase_add_test(t, merged_sums_do_not_wrap);
     tcase_add_test(t, layers_must_be_there_and_fit);
-    tcase_add_test(t, statistics_survive_every_failing_allocation);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, captured_rows_come_back);
@@ -583,7 +522,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, captured_rows_are_checked);
     tcase_add_test(c, captured_slots_may_be_empty);
     tcase_add_test(c, capture_shapes_are_compared_on_opening);
-    tcase_add_test(c, captures_survive_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

@@ -516,36 +516,6 @@ END_TEST
 
 /* ---- allocations -------------------------------------------------------------------------- */
 
-static exf_code write_sample(exf_err *err)
-{
-    exf_tables t;
-    exf_code rc = sample(&t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-static exf_code read_sample(exf_err *err)
-{
-    exf_tables t;
-    exf_code rc = exf_tables_read(&t, exf_scratch("t.h5"), err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-START_TEST(writing_survives_every_failing_allocation)
-{
-    fail_each_allocation(write_sample, left_behind, 0);
-}
-END_TEST
-
-START_TEST(reading_survives_every_failing_allocation)
-{
-    ck_ok(write_sample(&e), e);
-    fail_each_allocation(read_sample, left_behind, 1);
-}
-END_TEST
-
 /* A file of a few kilobytes that states 4096 experts is refused before memory is taken for them. */
 START_TEST(a_small_file_states_no_large_tables)
 {
@@ -602,8 +572,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, more_pools_than_fit_are_refused);
     tcase_add_test(t, missing_and_misshapen_datasets_are_named);
     tcase_add_test(t, pools_behind_a_link_are_refused);
-    tcase_add_test(t, writing_survives_every_failing_allocation);
-    tcase_add_test(t, reading_survives_every_failing_allocation);
     tcase_add_test(t, a_small_file_states_no_large_tables);
     suite_add_tcase(s, t);
     return s;

@@ -286,16 +286,6 @@ START_TEST(the_digest_passes_the_origin_over)
 }
 END_TEST
 
-START_TEST(every_failing_allocation_is_survived)
-{
-    fail_each_allocation(write_tables, left_behind, 0);
-    fail_each_allocation(read_tables, left_behind, 1);
-    unlink(exf_scratch("t.h5"));
-    fail_each_allocation(write_sums, left_behind, 0);
-    fail_each_allocation(read_sums, left_behind, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("artifact_vectors");
@@ -308,7 +298,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, vector_sums_come_back);
     tcase_add_test(t, vector_sums_obey_their_rules);
     tcase_add_test(t, the_digest_passes_the_origin_over);
-    tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
     return s;
 }

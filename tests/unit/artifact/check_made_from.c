@@ -60,26 +60,6 @@ START_TEST(large_files_are_read_at_their_ends)
 }
 END_TEST
 
-static exf_code comment_and_find(exf_err *err)
-{
-    exf_text t = {0};
-    exf_code rc;
-    EXF_TRY(exf_made_from_comment(&t, HEX, err));
-    exf_write_file(exf_scratch("f"), t.s, t.len);
-    EXF_TRY(exf_made_from(exf_scratch("f"), found, err));
-    ck_assert_str_eq(found, HEX);
-out:
-    exf_text_free(&t);
-    return rc;
-}
-
-START_TEST(marking_survives_every_failing_allocation)
-{
-    exf_write_file(exf_scratch("f"), "", 0); /* which every run replaces */
-    fail_each_allocation(comment_and_find, left_behind, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("made_from");
@@ -88,7 +68,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, every_spelling_is_found);
     tcase_add_test(t, what_is_no_digest_is_not_found);
     tcase_add_test(t, large_files_are_read_at_their_ends);
-    tcase_add_test(t, marking_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -153,30 +153,6 @@ START_TEST(many_shards_are_told_in_runs)
 }
 END_TEST
 
-static files of_failures;
-
-static exf_code put_in_words(exf_err *err)
-{
-    exf_text words = {0};
-    exf_code rc = exf_part_words(&words, &of_failures.part[0], err);
-    if (rc == EXF_OK) rc = exf_shards_check(of_failures.part, of_failures.n, 1, err);
-    exf_text_free(&words);
-    return rc;
-}
-
-static int nothing_left(void)
-{
-    return 0;
-}
-
-START_TEST(without_memory_no_part_is_told)
-{
-    add_statistics(&of_failures, "a", "2/3 of " CORPUS, "1/3 of " CORPUS);
-    fail_each_allocation(put_in_words, nothing_left, 0);
-    clear(&of_failures);
-}
-END_TEST
-
 START_TEST(malformed_shards_are_named)
 {
     static const char *const bad[] = {"2/1 of " CORPUS, "0/1 of " CORPUS, "1/2 of abc", "1/2", "1/2 of " CORPUS "0"};
@@ -216,7 +192,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_part_is_told_from_the_whole);
     tcase_add_test(t, shards_beside_other_data_are_told);
     tcase_add_test(t, many_shards_are_told_in_runs);
-    tcase_add_test(t, without_memory_no_part_is_told);
     tcase_add_test(t, malformed_shards_are_named);
     tcase_add_test(t, shards_of_one_corpus_may_share_sequences);
     suite_add_tcase(s, t);

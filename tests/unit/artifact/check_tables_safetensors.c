@@ -156,13 +156,6 @@ START_TEST(numbers_are_checked_as_ours)
 }
 END_TEST
 
-START_TEST(reading_survives_every_failing_allocation)
-{
-    write_sample();
-    fail_each_allocation(read_sample, left_behind, 1);
-}
-END_TEST
-
 /* Whatever is expected, and under whatever name: the archive of today, and the pickle of old. */
 START_TEST(files_of_torch_name_the_script)
 {
@@ -192,7 +185,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, facts_are_those_of_the_layout);
     tcase_add_test(t, tensors_are_those_of_the_layout);
     tcase_add_test(t, numbers_are_checked_as_ours);
-    tcase_add_test(t, reading_survives_every_failing_allocation);
     tcase_add_test(t, files_of_torch_name_the_script);
     suite_add_tcase(s, t);
     return s;

@@ -1,5 +1,5 @@
 /* check_opt.c - base/opt: every type's good and bad texts, precedence, argv, help. */
-#include "tests/support/allocation_fixtures.h"
+#include "tests/support/fixtures.h"
 
 #include "base/opt.h"
 
@@ -461,40 +461,6 @@ START_TEST(help_is_two_columns)
 }
 END_TEST
 
-/* Everything once; the code of the first failure. */
-static exf_code whole_life(exf_err *e)
-{
-    static const char *const items[] = {"a", "b"};
-    const char *positional[ARGS + 1];
-    size_t n;
-    exf_opts *o = NULL;
-    exf_text t = {0};
-    exf_code rc;
-    EXF_TRY(exf_opts_new(&o, table, ROWS, &d, e));
-    EXF_TRY(argv_of(o, ARGV("x", "--threads=4", "-o", "dir", "--set", "model.layers=1,2"), positional, &n, e));
-    EXF_TRY(set(o, "output.directory", "there", e));
-    EXF_TRY(exf_opts_set_list(o, EXF_OPT_BY_RECIPE, "data.domains", items, 2, "demo.yaml:3", e));
-    for (size_t i = 0; i < ROWS; i++) EXF_TRY(exf_opts_value(o, i, &t, e));
-    EXF_TRY(exf_opts_help(table, ROWS, &t, e));
-    EXF_TRY(exf_opts_help_keys(table, ROWS, &t, e));
-    EXF_TRY(exf_opts_help_flags(table, ROWS, &t, e));
-    EXF_TRY(exf_opts_place(o, "model.layers", &t, e));
-    rc = set(o, "calibrate.rigde", "1", e);
-    if (rc != EXF_USAGE) goto out;
-    rc = argv_of(o, ARGV("--no-colur"), positional, &n, e);
-    if (rc == EXF_USAGE) rc = EXF_OK;
-out:
-    exf_text_free(&t);
-    exf_opts_free(o);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    ck_assert_uint_gt(allocations_that_fail(whole_life), 50);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("opt");
@@ -510,7 +476,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, argv_mistakes);
     tcase_add_test(t, values_as_text);
     tcase_add_test(t, help_is_two_columns);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,5 +1,5 @@
 /* check_opt_files.c - base/opt: a flag that is given several times and adds a file each time. */
-#include "tests/support/allocation_fixtures.h"
+#include "tests/support/fixtures.h"
 
 #include "base/opt.h"
 
@@ -71,21 +71,6 @@ START_TEST(what_is_refused)
 }
 END_TEST
 
-static exf_code whole_life(exf_err *e)
-{
-    static const char *const arg[] = {"--text", "a", "--text", "b", "--text", "c"};
-    exf_opts *o;
-    exf_code rc = read_argv(&o, 6, arg, e);
-    exf_opts_free(o);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    ck_assert_uint_gt(allocations_that_fail(whole_life), 8);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("opt_files");
@@ -93,7 +78,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, each_adds_one);
     tcase_add_test(t, none_is_none);
     tcase_add_test(t, what_is_refused);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -142,24 +142,6 @@ START_TEST(a_place_is_the_one_that_counts)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    static const char *const words[] = {"--max-tokens", "--where", "--wher", "--no-forse"};
-    exf_opts *o = fresh(&scope);
-    for (size_t i = 0; i < 4; i++) {
-        exf_code rc = EXF_NOSPACE;
-        for (size_t n = 1; rc == EXF_NOSPACE; n++) {
-            exf_err e;
-            exf_mem_fail_at(n);
-            rc = give(o, words[i], "3", &e);
-            exf_mem_fail_at(0);
-        }
-        ck_assert_int_eq(rc, EXF_USAGE);
-    }
-    exf_opts_free(o);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("opt_hint");
@@ -169,7 +151,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, an_option_of_others_names_them);
     tcase_add_test(t, a_recipe_may_set_what_the_command_line_may_not);
     tcase_add_test(t, a_place_is_the_one_that_counts);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

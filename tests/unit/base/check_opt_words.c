@@ -1,5 +1,5 @@
 /* check_opt_words.c - base/opt: lists of words, whose options may hold commas. */
-#include "tests/support/allocation_fixtures.h"
+#include "tests/support/fixtures.h"
 
 #include "base/opt.h"
 
@@ -192,28 +192,6 @@ START_TEST(help_shows_words)
 }
 END_TEST
 
-static exf_code whole_life(exf_err *e)
-{
-    static const char *const items[] = {"kl=1", "P4:ppl=7"};
-    exf_opts *o = NULL;
-    exf_text t = {0};
-    exf_code rc;
-    EXF_TRY(exf_opts_new(&o, table, ROWS, &d, e));
-    EXF_TRY(set(o, "[P1 D4:fold=drop P2]", e));
-    EXF_TRY(set_items(o, items, 2, e));
-    for (size_t i = 0; i < ROWS; i++) EXF_TRY(exf_opts_value(o, i, &t, e));
-out:
-    exf_text_free(&t);
-    exf_opts_free(o);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    ck_assert_uint_gt(allocations_that_fail(whole_life), 15);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("opt_words");
@@ -225,7 +203,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, no_word_holds_any_blank);
     tcase_add_test(t, command_line);
     tcase_add_test(t, help_shows_words);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -152,25 +152,6 @@ START_TEST(mistakes_are_told)
 }
 END_TEST
 
-static exf_code write_again(exf_err *err)
-{
-    return write_folder("out", 1, "new", err);
-}
-
-static int only_the_old_one(void)
-{
-    ck_file("out/a.txt", "old");
-    return files_left();
-}
-
-START_TEST(writing_survives_every_failing_allocation)
-{
-    ck_ok(write_folder("out", 0, "old", &e), e);
-    fail_each_allocation(write_again, only_the_old_one, 1);
-    ck_file("out/a.txt", "new");
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("output_directory");
@@ -181,7 +162,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_no_earlier_output_is_never_removed);
     tcase_add_test(t, a_full_disk_leaves_nothing);
     tcase_add_test(t, mistakes_are_told);
-    tcase_add_test(t, writing_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

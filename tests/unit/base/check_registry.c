@@ -65,23 +65,6 @@ START_TEST(what_does_not_count_is_unknown)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    const exf_fruit *f;
-    exf_code rc = EXF_NOSPACE;
-    size_t n = 0;
-    while (rc == EXF_NOSPACE) {
-        exf_mem_fail_at(++n);
-        rc = exf_fruit_require("peer", &f, &e);
-        exf_mem_fail_at(0);
-        ck_assert_int_eq(e.code, rc);
-    }
-    ck_assert_int_eq(rc, EXF_USAGE);
-    ck_assert_uint_gt(n, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("registry");
@@ -89,7 +72,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, entries_are_found_by_name);
     tcase_add_test(t, an_unknown_name_is_told_the_known_and_the_nearest);
     tcase_add_test(t, what_does_not_count_is_unknown);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

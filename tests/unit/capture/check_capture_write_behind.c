@@ -126,28 +126,6 @@ START_TEST(a_block_that_is_too_large_is_refused)
 }
 END_TEST
 
-static exf_code write_two(exf_err *err)
-{
-    exf_capture_file f = {.h = NULL};
-    exf_capture_write_behind *w = NULL;
-    exf_code rc;
-    EXF_TRY(create(&f, err));
-    EXF_TRY(exf_capture_write_behind_new(&w, &f, ROWS, err));
-    EXF_TRY(put(w, 1, 0, ROWS, err));
-    EXF_TRY(put(w, 3, 8, 1, err));
-    EXF_TRY(exf_capture_write_behind_finish(w, err));
-out:
-    exf_capture_write_behind_free(w);
-    exf_capture_abort(&f);
-    return rc;
-}
-
-START_TEST(every_failing_allocation_is_survived)
-{
-    fail_each_allocation(write_two, files_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("capture_write_behind");
@@ -157,7 +135,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, blocks_of_all_callers_arrive);
     tcase_add_test(t, a_failed_block_is_told);
     tcase_add_test(t, a_block_that_is_too_large_is_refused);
-    tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
     return s;
 }

@@ -319,37 +319,6 @@ START_TEST(lines_of_token_ids)
 }
 END_TEST
 
-static int nothing_left(void)
-{
-    return 0;
-}
-
-static exf_code load_and_show(exf_err *err)
-{
-    exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: ids}\n");
-    exf_corpus *c = NULL;
-    exf_text shown = {0};
-    exf_code rc;
-    q.tokenizer = NULL;
-    EXF_TRY(exf_corpus_load(&c, &q, err));
-    EXF_TRY(exf_corpus_show(c, &q, 2, &shown, err));
-    ck_assert_ptr_nonnull(strstr(shown.s, "sample 1 of 3: domain source-1, source 1, document 1, 8 tokens"));
-    ck_assert_ptr_nonnull(strstr(shown.s, "  ids   9\n"));
-    ck_assert_ptr_nonnull(strstr(shown.s, "more than once: 1 sequences, 8 tokens"));
-    ck_assert_ptr_null(strstr(shown.s, "sample 3"));
-out:
-    exf_text_free(&shown);
-    exf_corpus_free(c);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    put("docs.jsonl", "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}\n{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 10]}\n");
-    fail_each_allocation(load_and_show, nothing_left, 0);
-}
-END_TEST
-
 START_TEST(other_encodings_are_told)
 {
     exf_write_file(exf_scratch("sea.txt"), "caf\xe9", 4);
@@ -373,7 +342,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, members_are_joined);
     tcase_add_test(t, lines_of_token_ids);
     tcase_add_test(t, other_encodings_are_told);
-    tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, where_takes_the_lines_that_match);
     tcase_add_test(t, a_text_file_is_one_document);
     tcase_add_test(t, sequences_know_their_document);

@@ -241,29 +241,6 @@ START_TEST(totals_are_shared)
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_an_error_and_no_leak)
-{
-    exf_manifest *m = load(
-        HEAD "  - {path: a, format: jsonl, where: {a: b}, domain: d, sequences: 3}\n  - {path: b, format: tokens, tensor: t}\n");
-    char path[600];
-    int64_t want[2];
-    snprintf(path, sizeof path, "%s", m->path);
-    exf_mem_fail_at(1);
-    ck_fails(exf_manifest_shares(m, 2, want, &e), EXF_NOSPACE, e, "0.0 MiB");
-    ck_fails((exf_mem_fail_at(1), exf_manifest_verify(m, &e)), EXF_NOSPACE, e, "0.0 MiB");
-    exf_manifest_free(m);
-    exf_mem_fail_at(0);
-    ck_ok(exf_manifest_load(&m, path, &e), e);
-    exf_manifest_free(m);
-    for (size_t n = exf_mem_fail_at(0), i = 1; i <= n; i++) {
-        exf_mem_fail_at(i);
-        ck_fails(exf_manifest_load(&m, path, &e), EXF_NOSPACE, e, "");
-        ck_assert_ptr_null(m);
-    }
-    exf_mem_fail_at(0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("manifest");
@@ -276,7 +253,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_text_that_grows_is_told);
     tcase_add_test(t, a_file_that_changes_after_its_checksum_is_told);
     tcase_add_test(t, totals_are_shared);
-    tcase_add_test(t, every_failed_allocation_is_an_error_and_no_leak);
     suite_add_tcase(s, t);
     return s;
 }

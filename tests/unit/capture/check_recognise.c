@@ -216,35 +216,6 @@ START_TEST(token_ids)
 }
 END_TEST
 
-static const char *path_of;
-static const char *field_of;
-
-static exf_code recognise(exf_err *err)
-{
-    exf_recognised r;
-    exf_code rc = exf_recognise(&r, path_of, field_of, err);
-    exf_recognised_free(&r);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    const char *const paths[] = {FILE_OF("a.txt", "text"), FILE_OF("b.jsonl", "{\"text\": \"a\"}"), tensors("c.safetensors", 2)};
-    for (size_t i = 0; i < 3; i++) {
-        exf_code rc = EXF_NOSPACE;
-        size_t n = 0;
-        path_of = paths[i];
-        while (rc != EXF_OK) {
-            exf_mem_fail_at(++n);
-            rc = recognise(&e);
-            exf_mem_fail_at(0);
-            ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "%s: allocation %zu: %s", paths[i], n, e.msg);
-        }
-        ck_assert_uint_gt(n, 3);
-    }
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("recognise");
@@ -258,7 +229,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, files_that_are_found);
     tcase_add_test(t, what_is_refused);
     tcase_add_test(t, token_ids);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

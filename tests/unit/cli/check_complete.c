@@ -130,27 +130,6 @@ START_TEST(exfold_completes_as_the_program_that_it_runs)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    static const char *const lines[][2] = {{"--", NULL}, {"--set", ""}, {"some", NULL}, {"--word", ""}, {"calibrate", "some"}};
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        const exf_program *p = i < 4 ? &program : &exf_program_exfold;
-        size_t failed = 0;
-        for (size_t n = 1;; n++) {
-            exf_text text = {0};
-            exf_mem_fail_at(n);
-            exf_code rc = exf_complete(p, lines[i], lines[i][1] ? 2 : 1, &text, &e);
-            exf_mem_fail_at(0);
-            exf_text_free(&text);
-            if (rc == EXF_OK) break;
-            ck_assert_int_eq(rc, EXF_NOSPACE);
-            failed++;
-        }
-        ck_assert_uint_gt(failed, 0);
-    }
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("complete");
@@ -160,7 +139,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, keys_are_set_to_values);
     tcase_add_test(t, arguments_are_commands_and_files);
     tcase_add_test(t, exfold_completes_as_the_program_that_it_runs);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

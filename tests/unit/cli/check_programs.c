@@ -185,37 +185,6 @@ START_TEST(data_of_pages_are_the_tables)
 }
 END_TEST
 
-static exf_code say_all(exf_err *err)
-{
-    const exf_program *p, *none;
-    exf_text t = {0};
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; (p = exf_program_at(i)); i++) {
-        EXF_TRY(exf_help_text(p, NULL, &t, err));
-        if (p->n_commands) EXF_TRY(exf_help_text(p, &p->commands[0], &t, err));
-        if (p->keys) EXF_TRY(exf_help_keys_text(p, &t, err));
-    }
-    EXF_TRY(exf_programs_taking("--io", &t, err));
-    exf_text_free(&t);
-    EXF_TRY(exf_help_json(&t, err));
-    rc = exf_program_require("slove", &none, err);
-    if (rc == EXF_USAGE) rc = EXF_OK;
-out:
-    exf_text_free(&t);
-    return rc;
-}
-
-static int nothing_is_left(void)
-{
-    return 0; /* none of these writes files */
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    fail_each_allocation(say_all, nothing_is_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("programs");
@@ -227,7 +196,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, who_takes_an_option_is_listed);
     tcase_add_test(t, rows_are_those_of_use);
     tcase_add_test(t, data_of_pages_are_the_tables);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -162,27 +162,6 @@ START_TEST(what_version_2_adds_is_written)
 }
 END_TEST
 
-static exf_code export_sample(exf_err *err)
-{
-    exf_tables t = {.n_layers = 0};
-    exf_code rc = sample_tables(&t, 2, err);
-    if (rc == EXF_OK) rc = add_version_2(&t, err);
-    if (rc == EXF_OK) rc = write_target("safetensors", &t, "t", 1, err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-START_TEST(exporting_survives_every_failing_allocation)
-{
-    const exf_writer *w = NULL;
-    fail_each_allocation(export_sample, left_behind, 0);
-    exf_mem_fail_at(1);
-    exf_code rc = exf_writer_require("onnx", &w, &e);
-    exf_mem_fail_at(0);
-    ck_assert_int_eq(rc, EXF_NOSPACE);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("export");
@@ -194,7 +173,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, an_existing_file_is_refused);
     tcase_add_test(t, targets_are_known_by_name);
     tcase_add_test(t, what_version_2_adds_is_written);
-    tcase_add_test(t, exporting_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -164,23 +164,6 @@ START_TEST(coverage_counts_evidence_only)
 }
 END_TEST
 
-static exf_code write_again(exf_err *err)
-{
-    exf_tables t = {.n_layers = 0};
-    exf_code rc = sample_tables(&t, 1, err);
-    exf_export x = sample_export(&t);
-    x.base_model = "org/model";
-    if (rc == EXF_OK) rc = write_export("card", &x, "README.md", 1, err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-START_TEST(writing_survives_every_failing_allocation)
-{
-    fail_each_allocation(write_again, left_behind, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("writer_card");
@@ -191,7 +174,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_validation_is_quoted_as_it_stands);
     tcase_add_test(t, every_snippet_is_one_that_is_run);
     tcase_add_test(t, coverage_counts_evidence_only);
-    tcase_add_test(t, writing_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -156,29 +156,6 @@ START_TEST(folders_are_replaced_by_force_only)
 }
 END_TEST
 
-static exf_code export_both(exf_err *err)
-{
-    exf_tables t = {.n_layers = 0};
-    exf_code rc;
-    EXF_TRY(sample_tables(&t, 0, err));
-    EXF_TRY(write_target("npy", &t, "npy", 1, err));
-    EXF_TRY(write_target("csv", &t, "csv", 1, err));
-out:
-    exf_tables_free(&t);
-    return rc;
-}
-
-static int half_written(void)
-{
-    return files_left() - exf_path_exists(exf_scratch("npy")) - exf_path_exists(exf_scratch("csv"));
-}
-
-START_TEST(exporting_survives_every_failing_allocation)
-{
-    fail_each_allocation(export_both, half_written, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("writer_directories");
@@ -188,7 +165,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, csv_leaves_empty_what_is_not_known);
     tcase_add_test(t, csv_shows_what_version_2_adds);
     tcase_add_test(t, folders_are_replaced_by_force_only);
-    tcase_add_test(t, exporting_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -137,21 +137,6 @@ START_TEST(a_plugin_is_given_its_own_models_only)
 }
 END_TEST
 
-static exf_code export_qwen3(exf_err *err)
-{
-    exf_tables t = {.n_layers = 0};
-    exf_code rc = sample_tables(&t, 2, err);
-    if (rc == EXF_OK) rc = write_target("exfold-qwen3", &t, "t", 1, err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-START_TEST(exporting_qwen3_survives_every_failing_allocation)
-{
-    fail_each_allocation(export_qwen3, left_behind, 0);
-}
-END_TEST
-
 /* ---- exfold-deepseek-v4 ------------------------------------------------------------- */
 
 enum { LAYERS = 43, MANY = 256, FIRST = 3, CELLS = MANY * MANY };
@@ -297,21 +282,6 @@ START_TEST(deepseek_v4_refuses_more_routes_than_its_kernels_take)
 }
 END_TEST
 
-static exf_tables given; /* made once: it is large */
-
-static exf_code export_deepseek_v4(exf_err *err)
-{
-    return write_target("exfold-deepseek-v4", &given, "t", 1, err);
-}
-
-START_TEST(exporting_deepseek_v4_survives_every_failing_allocation)
-{
-    ck_ok(large_tables(&given, 0.5f, &e), e);
-    fail_each_allocation(export_deepseek_v4, left_behind, 0);
-    exf_tables_free(&given);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("writer_pt");
@@ -321,14 +291,12 @@ Suite *exf_suite(void)
     tcase_add_test(t, qwen3_keys_and_settings);
     tcase_add_test(t, qwen3_settings_that_are_not_known_are_none);
     tcase_add_test(t, a_plugin_is_given_its_own_models_only);
-    tcase_add_test(t, exporting_qwen3_survives_every_failing_allocation);
     tcase_add_test(t, deepseek_v4_has_six_tensors);
     tcase_add_test(t, deepseek_v4_refuses_what_its_validator_calls_degenerate);
     tcase_add_test(t, deepseek_v4_wants_losses_by_frobenius_norm);
     tcase_add_test(t, deepseek_v4_covers_the_layers_that_a_runtime_folds);
     tcase_add_test(t, qwen3_covers_the_layers_of_the_tables_and_those_that_were_left_out);
     tcase_add_test(t, deepseek_v4_refuses_more_routes_than_its_kernels_take);
-    tcase_add_test(t, exporting_deepseek_v4_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -117,25 +117,6 @@ START_TEST(every_row_decodes_once)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    sample s = sample_of("312");
-    exf_code rc = EXF_NOSPACE;
-    size_t n = 0;
-    s.batch.span = s.span;
-    while (rc != EXF_OK) {
-        exf_decode_schedule schedule;
-        exf_mem_fail_at(++n);
-        rc = exf_decode_schedule_new(&schedule, &s.batch, 2, 0, 1, &e);
-        exf_mem_fail_at(0);
-        ck_assert(rc == EXF_OK || (rc == EXF_NOSPACE && !schedule.first && !schedule.row));
-        exf_decode_schedule_free(&schedule);
-    }
-    ck_assert_uint_eq(n, 3);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("decode_schedule");
@@ -144,7 +125,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, prefill_takes_the_first_positions);
     tcase_add_test(t, prefill_positions_of_a_sequence);
     tcase_add_test(t, every_row_decodes_once);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -174,35 +174,6 @@ START_TEST(baselines_need_no_device)
 }
 END_TEST
 
-START_TEST(opening_survives_every_failing_allocation)
-{
-    exf_err err;
-    const exf_backend *b = fake_device(plenty);
-    fold_case c;
-    fold_open(&c, 8, 4, 3, 1);
-    for (int i = 0; i < TEXTS; i++) {
-        exf_variant v;
-        exf_code rc = EXF_NOSPACE;
-        uint64_t before, now, peak;
-        size_t n = 0;
-        b->gpu->memory(&before, &peak);
-        while (rc != EXF_OK) {
-            exf_fold_rewriter *f = f_folder(&c, &v, texts[i]);
-            const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
-            exf_mem_fail_at(++n);
-            rc = w->device_open(w->self, b, &err);
-            exf_mem_fail_at(0);
-            ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "allocation %zu: %s", n, err.msg);
-            exf_fold_rewriter_free(f);
-            b->gpu->memory(&now, &peak);
-            ck_assert_uint_eq(now, before);
-        }
-        ck_assert_uint_gt(n, 6);
-    }
-    fold_close(&c);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("device_corrections");
@@ -210,7 +181,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_device_corrects_as_the_host, 0, 3);
     tcase_add_test(t, layers_that_were_not_rewritten_are_left_alone);
     tcase_add_test(t, baselines_need_no_device);
-    tcase_add_test(t, opening_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -39,36 +39,12 @@ START_TEST(what_is_held_is_told)
 }
 END_TEST
 
-START_TEST(opening_survives_every_failing_allocation)
-{
-    exf_err err;
-    const exf_backend *b = fake_device(plenty);
-    exf_code rc = EXF_NOSPACE;
-    fold_case c;
-    size_t n = 0;
-    fold_open(&c, 8, 4, 3, 1);
-    while (rc != EXF_OK) {
-        exf_variant v;
-        exf_fold_rewriter *f = f_folder(&c, &v, "P2+D2");
-        const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
-        exf_mem_fail_at(++n);
-        rc = w->device_open(w->self, b, &err);
-        exf_mem_fail_at(0);
-        ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "allocation %zu: %s", n, err.msg);
-        exf_fold_rewriter_free(f);
-    }
-    ck_assert_uint_gt(n, 8);
-    fold_close(&c);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("device_fold");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, a_device_folds_as_the_host, 0, DEVICE_FOLD_TEXTS);
     tcase_add_test(t, what_is_held_is_told);
-    tcase_add_test(t, opening_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

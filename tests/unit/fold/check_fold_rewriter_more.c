@@ -457,32 +457,6 @@ START_TEST(variants_are_held_to_the_limits_of_the_fold)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    static const char *const texts[] = {"P2:projector=layer+D2:projector=global", "P2:projector=diagonal+reap4", "D2:pool=static",
-                                        "sere1", "P2:budget=token+D2:targets=router"};
-    fold_case c;
-    fold_open(&c, 8, 4, 0, 1);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        exf_variant v;
-        exf_err err;
-        exf_code rc = EXF_NOSPACE;
-        size_t n = 0;
-        ck_ok(exf_variant_parse(&v, texts[i], &err), err);
-        while (rc != EXF_OK) {
-            exf_fold_rewriter *f;
-            exf_mem_fail_at(++n);
-            rc = exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &c.schedule, &err);
-            exf_mem_fail_at(0);
-            ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && !f), "allocation %zu: %s", n, err.msg);
-            exf_fold_rewriter_free(f);
-        }
-        ck_assert_uint_gt(n, 4);
-    }
-    fold_close(&c);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_rewriter_more");
@@ -498,7 +472,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_contradiction_is_not_blamed_on_the_slots);
     tcase_add_test(t, each_status_names_what_it_means);
     tcase_add_test(t, variants_are_held_to_the_limits_of_the_fold);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

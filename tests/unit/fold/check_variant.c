@@ -302,27 +302,6 @@ START_TEST(a_name_says_its_batch)
 }
 END_TEST
 
-static exf_code words_once(exf_err *err)
-{
-    exf_text t = {0};
-    exf_variant v;
-    exf_code rc = exf_variant_parse(&v, "P4:rank=score,rescale=sum+D64:rank=energy,projector=joint,ridge=0.5", err);
-    if (rc == EXF_OK) rc = exf_variant_words(&v, &t, err);
-    exf_text_free(&t);
-    return rc;
-}
-
-static int nothing_left(void)
-{
-    return 0;
-}
-
-START_TEST(words_survive_every_failing_allocation)
-{
-    fail_each_allocation(words_once, nothing_left, 0);
-}
-END_TEST
-
 /* ---- refusals ------------------------------------------------------------------------ */
 
 static void refused(const char *text, const char *message)
@@ -576,7 +555,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_prefill_and_a_decode_kind_together);
     tcase_add_test(t, every_option_has_words);
     tcase_add_test(t, a_name_says_its_batch);
-    tcase_add_test(t, words_survive_every_failing_allocation);
     tcase_add_test(t, kinds_that_are_none);
     tcase_add_test(t, options_that_are_none);
     tcase_add_test(t, values_that_are_none);

@@ -161,40 +161,6 @@ START_TEST(after_a_refusal_every_call_repeats_it)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    char hex[EXF_SHA256_HEX], *text, path[600];
-    snprintf(path, sizeof path, "%s", exf_scratch("memory.h5"));
-    float v[6] = {1}, back[6];
-    exf_tensor t = tensor("/g/a", EXF_DT_F32, 2, 2, 3, 0, v);
-    for (size_t n = 1;; n++) {
-        exf_h5 *h = NULL;
-        exf_code rc;
-        text = NULL;
-        exf_mem_fail_at(n);
-        EXF_TRY(exf_h5_create(&h, path, 1, NULL, &e));
-        EXF_TRY(exf_h5_write(h, &t, &e));
-        EXF_TRY(exf_h5_put_text(h, "/g", "k", "v", &e));
-        rc = exf_h5_commit(h, &e);
-        h = NULL;
-        EXF_TRY(rc);
-        EXF_TRY(exf_h5_open(&h, path, &e));
-        EXF_TRY(exf_h5_read(h, &t, back, &e));
-        EXF_TRY(exf_h5_get_text(h, "/g", "k", &text, &e));
-        EXF_TRY(exf_h5_digest(h, hex, &e));
-    out:
-        exf_mem_fail_at(0);
-        exf_mem_free(text);
-        exf_h5_close(h);
-        nothing_left(exf_path_exists(path));
-        ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && strstr(e.msg, "out of memory")), "%s", e.msg);
-        if (rc == EXF_OK) break;
-        ck_assert_uint_lt(n, 200);
-    }
-}
-END_TEST
-
 /* ---- what is no file of ours --------------------------------------------------------- */
 
 START_TEST(garbage_is_refused)
@@ -463,7 +429,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, giving_up_leaves_nothing);
     tcase_add_test(t, a_full_disk_is_reported_and_leaves_nothing);
     tcase_add_test(t, after_a_refusal_every_call_repeats_it);
-    tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, garbage_is_refused);
     tcase_add_test(t, foreign_files_are_refused_in_words);
     tcase_add_test(t, a_failed_look_up_is_not_absence);

@@ -221,17 +221,6 @@ START_TEST(an_existing_file_is_refused)
 }
 END_TEST
 
-static exf_code write_again(exf_err *err)
-{
-    return write_sample("a.pt", 1, err);
-}
-
-START_TEST(writing_survives_every_failing_allocation)
-{
-    fail_each_allocation(write_again, files_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("ptfile");
@@ -246,7 +235,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, large_files_have_wide_fields);
     tcase_add_test(t, what_no_loader_would_take_is_refused);
     tcase_add_test(t, an_existing_file_is_refused);
-    tcase_add_test(t, writing_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

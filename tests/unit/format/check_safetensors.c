@@ -339,27 +339,6 @@ END_TEST
 
 /* ---- memory and time ---------------------------------------- */
 
-START_TEST(reading_survives_every_refused_allocation)
-{
-    const char *path = exf_scratch("refused.safetensors");
-    exf_err e;
-    const exf_tensor two[] = {{"a", EXF_DT_U8, 1, {3}, "abc"}, {"b", EXF_DT_F32, 0, {0}, "1234"}};
-    const exf_st_meta meta[] = {{"format", "pt"}};
-    ck_ok(exf_st_write(path, 0, two, 2, meta, 1, NULL, &e), e);
-    size_t n = 0, asked;
-    exf_code rc;
-    do {
-        exf_st_file *f;
-        exf_mem_fail_at(++n);
-        rc = exf_st_open(&f, path, &e);
-        asked = exf_mem_fail_at(0);
-        ck_assert_msg(rc == EXF_OK ? asked < n && f : rc == EXF_NOSPACE && !f, "allocation %zu of %zu: %s", n, asked, e.msg);
-        exf_st_close(f);
-    } while (rc != EXF_OK);
-    ck_assert_uint_gt(n, 5);
-}
-END_TEST
-
 enum { MANY = 100000, NAME = 64 };
 
 /* CPU seconds to open a file of n tensors and to find each of them. */
@@ -418,7 +397,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_file_that_shrinks_is_an_error);
     tcase_add_test(t, real_files);
     tcase_add_test(t, the_fuzzing_corpus);
-    tcase_add_test(t, reading_survives_every_refused_allocation);
     tcase_add_test(t, a_hundred_thousand_tensors);
     suite_add_tcase(s, t);
     return s;

@@ -202,28 +202,6 @@ START_TEST(names_and_kinds)
 }
 END_TEST
 
-static int nothing_left(void)
-{
-    return 0;
-}
-
-static exf_code read_again(exf_err *err)
-{
-    static char out[N + 4096];
-    size_t n;
-    return unpack_file(exf_scratch("p"), 4096, out, N + 4096, &n, err);
-}
-
-START_TEST(every_failing_allocation_is_survived)
-{
-    make_text();
-    for (int k = 0; k < 2; k++) {
-        exf_write_file(exf_scratch("p"), packed, pack(kinds[k], 0, text, N));
-        fail_each_allocation(read_again, nothing_left, 0);
-    }
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("unpack");
@@ -234,7 +212,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, damage_is_named);
     tcase_add_test(t, a_bomb_is_refused);
     tcase_add_test(t, names_and_kinds);
-    tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
     return s;
 }

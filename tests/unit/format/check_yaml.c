@@ -400,26 +400,6 @@ START_TEST(plain_words_have_no_quotes)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    exf_yaml *y;
-    const char *path = exf_scratch("good.yaml");
-    exf_write_file(path, recipe, sizeof recipe - 1);
-    exf_code rc = EXF_NOSPACE;
-    size_t n = 0;
-    while (rc != EXF_OK) {
-        exf_mem_fail_at(++n);
-        rc = exf_yaml_load(&y, path, &e);
-        exf_mem_fail_at(0);
-        ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "allocation %zu: %s", n, e.msg);
-        ck_assert(rc == EXF_OK || (y == NULL && strstr(e.msg, "out of memory")));
-    }
-    ck_assert_uint_gt(n, 40);
-    exf_yaml_free(y);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("yaml");
@@ -443,7 +423,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, hostile_text_is_read_back);
     tcase_add_test(t, any_two_bytes_are_read_back);
     tcase_add_test(t, plain_words_have_no_quotes);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -412,28 +412,6 @@ END_TEST
 
 /* ---- allocations that fail ------------------------------------------------------------------------------ */
 
-static exf_code write_sheet(exf_err *err)
-{
-    static const float value[] = {0, 0.5f, 1, 0.25f};
-    exf_matrix_sheet m = {.sheet = sheet_of(1, 2), .value = value, .low = 0, .high = 1, .bar_label = "x"};
-    exf_drawing *d = NULL;
-    exf_code rc = exf_drawing_open(&d, exf_scratch("x.svg"), 1, err);
-    if (rc == EXF_OK) rc = exf_draw_matrices(&m, d, err);
-    if (rc == EXF_OK)
-        rc = exf_drawing_close(d, err);
-    else
-        exf_drawing_abort(d);
-    if (rc != EXF_OK) remove(exf_scratch("x.svg"));
-    return rc;
-}
-
-START_TEST(drawings_survive_every_failing_allocation)
-{
-    fail_each_allocation(write_sheet, files_left, 0);
-    ck_assert_int_eq(files_left(), 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("drawing");
@@ -452,7 +430,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, cells_have_the_colour_of_their_value);
     tcase_add_test(c, bars_mark_the_least_and_the_largest);
     tcase_add_test(c, texts_of_charts_do_not_overlap);
-    tcase_add_test(c, drawings_survive_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

@@ -516,49 +516,6 @@ END_TEST
 
 /* ---- allocations that fail ------------------------------------------------------------------------------ */
 
-/* A drawing keeps its first failure until it is closed; the file is removed. */
-static exf_code close_drawing(exf_drawing **d, const char *name, exf_err *err)
-{
-    exf_drawing *closed = *d;
-    *d = NULL;
-    exf_code rc = exf_drawing_close(closed, err);
-    if (rc == EXF_OK) unlink(exf_scratch(name));
-    return rc;
-}
-
-static exf_code look_at_everything(exf_err *err)
-{
-    exf_inspection a = {0}, b = {0};
-    exf_layer_summary rows[3];
-    exf_layer_difference changes[3];
-    exf_drawing *d = NULL;
-    static const exf_figure_ends usual = {EXF_ENDS_USUAL, 0, 0}, data = {EXF_ENDS_DATA, 0, 0};
-    exf_code rc;
-    EXF_TRY(exf_inspection_read(&a, exf_scratch("t.h5"), exf_scratch("s.h5"), err));
-    EXF_TRY(exf_inspection_read(&b, exf_scratch("s.h5"), NULL, err));
-    EXF_TRY(exf_summarise(&a, rows, err));
-    EXF_TRY(exf_compare(&a, "a", &a, "a", changes, err));
-    EXF_TRY(exf_drawing_open(&d, exf_scratch("scalar.svg"), 1, err));
-    EXF_TRY(exf_figure_draw(exf_figure_find("scalar"), &a, &data, d, err));
-    EXF_TRY(close_drawing(&d, "scalar.svg", err));
-    EXF_TRY(exf_drawing_open(&d, exf_scratch("norms.svg"), 1, err));
-    EXF_TRY(exf_figure_draw(exf_figure_find("norms"), &b, &usual, d, err));
-    EXF_TRY(close_drawing(&d, "norms.svg", err));
-    EXF_TRY(exf_inspection_select(&a, "3", err));
-out:
-    exf_drawing_abort(d);
-    exf_inspection_free(&a);
-    exf_inspection_free(&b);
-    return rc;
-}
-
-START_TEST(studies_survive_every_failing_allocation)
-{
-    small_files(&run, "s.h5", "t.h5");
-    fail_each_allocation(look_at_everything, left_behind, 2);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("inspect");
@@ -585,7 +542,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, facts_that_changed_come_in_order_of_key);
     tcase_add_test(c, pools_are_compared_by_size);
     tcase_add_test(c, every_kind_is_specified_by_its_own_file);
-    tcase_add_test(c, studies_survive_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

@@ -199,24 +199,6 @@ END_TEST
 
 /* ---- allocations that fail ------------------------------------------------------------------ */
 
-static exf_code write_json(exf_err *err)
-{
-    exf_jw w = {0};
-    exf_text t = {0};
-    exf_jw_open(&w, NULL, '{');
-    for (int i = 0; i < 200; i++) exf_jw_text(&w, "a key", "a value that takes some room");
-    exf_jw_close(&w);
-    exf_code rc = exf_jw_end(&w, &t, err);
-    exf_text_free(&t);
-    return rc;
-}
-
-START_TEST(json_survives_every_failing_allocation)
-{
-    fail_each_allocation(write_json, files_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("picture");
@@ -230,7 +212,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, json_is_written_in_the_order_of_the_calls);
     tcase_add_test(c, json_that_is_not_whole_is_refused);
     tcase_add_test(c, reals_are_short_and_read_back);
-    tcase_add_test(c, json_survives_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

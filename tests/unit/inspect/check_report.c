@@ -363,23 +363,6 @@ START_TEST(numbers_get_coarser_before_the_page_gets_too_large)
 }
 END_TEST
 
-static exf_code report_once(exf_err *err)
-{
-    exf_inspection s;
-    exf_code rc = exf_inspection_read(&s, exf_scratch("t.h5"), NULL, err);
-    if (rc == EXF_OK) rc = write_report(&s, "t", "r.html", err);
-    exf_inspection_free(&s);
-    return rc;
-}
-
-START_TEST(reports_survive_every_failing_allocation)
-{
-    small_files(&run, "s.h5", "t.h5");
-    exf_write_file(exf_scratch("validation.md"), "| a |\n|--|\n| 1 |\n", 17);
-    fail_each_allocation(report_once, left_behind, 3);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("report");
@@ -399,7 +382,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, equal_studies_give_equal_reports);
     tcase_add_test(c, a_wide_report_stays_under_30_megabytes);
     tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);
-    tcase_add_test(c, reports_survive_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

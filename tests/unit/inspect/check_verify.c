@@ -356,19 +356,6 @@ START_TEST(a_file_that_is_none_is_refused)
 }
 END_TEST
 
-static exf_code verify_both(exf_err *err)
-{
-    return verify("t.h5", "s.h5", err);
-}
-
-START_TEST(verification_survives_every_failing_allocation)
-{
-    static const small_run least = {.l = 1, .e = 3, .k = 2, .n = 4};
-    small_files(&least, "s.h5", "t.h5");
-    fail_each_allocation(verify_both, left_behind, 2);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("verify");
@@ -399,7 +386,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(c, wrong_sums_are_refused, 0, COUNT(made));
     tcase_add_test(c, verification_tells_of_the_cross_check);
     tcase_add_test(c, a_file_that_is_none_is_refused);
-    tcase_add_test(c, verification_survives_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

@@ -185,24 +185,6 @@ START_TEST(a_basis_is_completed)
 }
 END_TEST
 
-static exf_code find_small(exf_err *err)
-{
-    static const float x[12] = {1, 2, 3, 4, 5, 7, 1, 0, 2, 2, 2, 1};
-    double q[6];
-    return exf_basis_find(q, 2, x, 4, 3, 1, 1, 2, 2, err);
-}
-
-static int nothing(void)
-{
-    return 0;
-}
-
-START_TEST(searching_survives_every_failing_allocation)
-{
-    fail_each_allocation(find_small, nothing, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("linalg");
@@ -213,7 +195,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, positive_systems_are_solved);
     tcase_add_test(t, a_basis_has_the_leading_directions);
     tcase_add_test(t, a_basis_is_completed);
-    tcase_add_test(t, searching_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

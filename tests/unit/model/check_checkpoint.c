@@ -162,23 +162,6 @@ START_TEST(an_index_is_a_map_of_names)
 }
 END_TEST
 
-static exf_code open_sharded(exf_err *err)
-{
-    exf_checkpoint *c = NULL;
-    exf_code rc = open_checkpoint(&c, err);
-    exf_checkpoint_close(c);
-    return rc;
-}
-
-START_TEST(opening_shards_survives_every_failing_allocation)
-{
-    put_shard("a.safetensors", "x w");
-    put_shard("b.safetensors", "y");
-    put_index(GOOD);
-    fail_each_allocation(open_sharded, files_left, 3);
-}
-END_TEST
-
 /* ---- reading -------------------------------------------------------------------------------- */
 
 START_TEST(long_tensors_are_read_whole)
@@ -220,7 +203,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, index_and_shards_hold_the_same_names);
     tcase_add_test(t, a_shard_is_known_by_its_whole_name);
     tcase_add_test(t, an_index_is_a_map_of_names);
-    tcase_add_test(t, opening_shards_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(r, start_empty, NULL);
     tcase_set_timeout(r, 60);

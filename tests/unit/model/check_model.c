@@ -363,25 +363,6 @@ START_TEST(a_sharded_model_opens)
 }
 END_TEST
 
-static exf_code open_and_close(exf_err *err)
-{
-    exf_model *m = NULL;
-    float read[64];
-    exf_code rc = open_scratch(&m, err);
-    if (rc == EXF_OK) rc = exf_model_read(m, EXF_W_ROUTER, 1, 0, read, err);
-    exf_model_close(m);
-    return rc;
-}
-
-START_TEST(opening_survives_every_failing_allocation)
-{
-    small_model s = small_new(1);
-    small_write(&s, 0);
-    fail_each_allocation(open_and_close, files_left, 2);
-    small_free(&s);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("model");
@@ -404,7 +385,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_config_must_be_one_of_ours);
     tcase_add_test(t, the_config_is_named_by_its_sha256);
     tcase_add_test(t, a_sharded_model_opens);
-    tcase_add_test(t, opening_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

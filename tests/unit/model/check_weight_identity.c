@@ -352,33 +352,6 @@ START_TEST(restored_parts_stay)
 }
 END_TEST
 
-/* Reading and settling with any allocation failing leaves nothing behind and says NOSPACE. */
-static exf_code read_and_list(exf_err *err)
-{
-    exf_model *m = NULL;
-    exf_text list = {0};
-    float v[64];
-    exf_code rc;
-    EXF_TRY(open_scratch(&m, err));
-    EXF_TRY(exf_model_read(m, EXF_W_ROUTER, 1, 0, v, err));
-    EXF_TRY(exf_model_layer_done(m, 1, err));
-    EXF_TRY(exf_weight_identity_list(m->identity, &list, err));
-    EXF_TRY(exf_weight_identity_expect(m->identity, list.s, "t.h5", err));
-out:
-    exf_text_free(&list);
-    exf_model_close(m);
-    return rc;
-}
-
-START_TEST(it_survives_every_failing_allocation)
-{
-    small_model s = small_new(1);
-    small_write(&s, 0);
-    fail_each_allocation(read_and_list, files_left, 2);
-    small_free(&s);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("weight_identity");
@@ -397,7 +370,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_change_whose_time_was_set_back_is_refused);
     tcase_add_test(t, other_weights_than_expected_are_refused);
     tcase_add_test(t, restored_parts_stay);
-    tcase_add_test(t, it_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -432,31 +432,6 @@ START_TEST(a_forged_journal_reaches_nothing_outside)
 }
 END_TEST
 
-static exf_code save_and_read(exf_err *err)
-{
-    exf_resume *r = NULL;
-    exf_code rc;
-    EXF_TRY(open_point(&r, EXF_RESUME_NEVER, err));
-    EXF_TRY(save_layers(r, 0, 2, err));
-    EXF_TRY(read_two(r, err));
-    EXF_TRY(exf_resume_remove(r, err));
-out:
-    exf_resume_free(r);
-    return rc;
-}
-
-static int anything(void)
-{
-    return 0;
-}
-
-START_TEST(saving_survives_every_failing_allocation)
-{
-    fail_each_allocation(save_and_read, anything, 0);
-    ck_assert_int_eq(files_left(), 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("resume");
@@ -478,7 +453,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, one_run_at_a_time_uses_a_point);
     tcase_add_test(t, a_journal_that_was_cut_or_torn_is_taken);
     tcase_add_test(t, a_forged_journal_reaches_nothing_outside);
-    tcase_add_test(t, saving_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -74,31 +74,12 @@ START_TEST(what_is_missing_is_named)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_recipe r = recipe(BASE "manifest.yaml");
-    size_t failed = 0;
-    for (size_t n = 1;; n++) {
-        exf_text text = {0};
-        exf_mem_fail_at(n);
-        exf_code rc = exf_inputs_text(&r, &text, &e);
-        exf_mem_fail_at(0);
-        exf_text_free(&text);
-        if (rc == EXF_OK) break;
-        ck_assert_int_eq(rc, EXF_NOSPACE);
-        failed++;
-    }
-    ck_assert_uint_gt(failed, 20);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("inputs");
     TCase *t = tcase_create("files");
     tcase_add_test(t, every_file_stands_once_in_each_role);
     tcase_add_test(t, what_is_missing_is_named);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -81,23 +81,6 @@ START_TEST(a_message_without_a_key_stays)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    size_t failed = 0;
-    for (size_t n = 1;; n++) {
-        exf_code rc = exf_fail(&e, EXF_USAGE, "pools: 8 stands twice");
-        exf_mem_fail_at(n);
-        rc = exf_recipe_blame(&r, rc, &e);
-        exf_mem_fail_at(0);
-        if (rc == EXF_USAGE) break;
-        ck_assert_int_eq(rc, EXF_NOSPACE);
-        failed++;
-    }
-    ck_assert_str_eq(e.msg, "r.yaml:7: pools: 8 stands twice");
-    ck_assert_uint_ge(failed, 2);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("recipe_check");
@@ -106,7 +89,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_place_that_set_it_is_blamed);
     tcase_add_test(t, a_size_is_a_pool_by_every_criterion);
     tcase_add_test(t, a_message_without_a_key_stays);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

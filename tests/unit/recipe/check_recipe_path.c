@@ -78,25 +78,6 @@ START_TEST(what_is_nowhere_is_joined_to_the_working_directory)
 }
 END_TEST
 
-static exf_code spell(exf_err *err)
-{
-    char *got;
-    exf_code rc = exf_recipe_path(&got, scratch_copy("link/held/data"), exf_scratch("out"), err);
-    if (rc == EXF_OK) exf_mem_free(got);
-    return rc;
-}
-
-static int grown(void)
-{
-    return 0;
-}
-
-START_TEST(spelling_survives_every_failing_allocation)
-{
-    fail_each_allocation(spell, grown, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("recipe_path");
@@ -105,7 +86,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_lies_below_is_relative);
     tcase_add_test(t, all_else_is_absolute);
     tcase_add_test(t, what_is_nowhere_is_joined_to_the_working_directory);
-    tcase_add_test(t, spelling_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

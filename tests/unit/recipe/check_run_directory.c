@@ -113,24 +113,6 @@ START_TEST(a_whole_file_is_written_or_none)
 }
 END_TEST
 
-static exf_code lock_and_write(exf_err *err)
-{
-    exf_run_directory d = {0}, of = {0};
-    exf_code rc = exf_run_directory_open(&d, directory, err);
-    if (rc == EXF_OK) rc = exf_run_directory_of_file(&of, file, err);
-    if (rc == EXF_OK) rc = exf_output_file_whole(file, 1, "words", 5, err);
-    exf_run_directory_close(&of, 0);
-    exf_run_directory_close(&d, rc != EXF_OK);
-    ck_assert(is_free());
-    return rc;
-}
-
-START_TEST(without_memory_the_lock_is_given_back)
-{
-    fail_each_allocation(lock_and_write, files_left, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("run_directory");
@@ -140,7 +122,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, one_program_may_lock_a_directory_more_than_once);
     tcase_add_test(c, what_is_no_file_needs_no_lock);
     tcase_add_test(c, a_whole_file_is_written_or_none);
-    tcase_add_test(c, without_memory_the_lock_is_given_back);
     suite_add_tcase(s, c);
     return s;
 }

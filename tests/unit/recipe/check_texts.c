@@ -69,32 +69,6 @@ START_TEST(a_directory_is_mostly_text)
 }
 END_TEST
 
-static int nothing_left(void)
-{
-    return 0;
-}
-
-static exf_code make_of_directory(exf_err *err)
-{
-    char directory[400], *name[1] = {directory};
-    exf_text_inputs t;
-    snprintf(directory, sizeof directory, "%s", exf_scratch("mixed"));
-    exf_code rc = make(&t, name, 1, err);
-    exf_text_inputs_free(&t);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    ck_assert_int_eq(mkdir(exf_scratch("mixed"), 0777), 0);
-    put("mixed/a.txt", "one text and more", 17);
-    put("mixed/b.jsonl", "{\"text\": \"a\"}\n", 14);
-    put("mixed/c.pdf", "%PDF-1.4", 8);
-    put("mixed/.hidden", "", 0);
-    fail_each_allocation(make_of_directory, nothing_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("texts");
@@ -102,7 +76,6 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_test(t, many_names_are_compared_at_once);
     tcase_add_test(t, a_directory_is_mostly_text);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

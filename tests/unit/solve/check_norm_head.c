@@ -306,32 +306,6 @@ START_TEST(missing_and_misshapen_parts_are_named)
 }
 END_TEST
 
-static exf_code write_head(exf_err *err)
-{
-    exf_norm_sums s = sums_of(in_file, 1);
-    exf_tables t = tables_of(in_file, 1);
-    exf_code rc = exf_solve_norm_head(&s, 0, &t, err);
-    if (rc == EXF_OK) rc = exf_tables_write(&t, exf_scratch("t.h5"), 1, NULL, err);
-    exf_norm_sums_free(&s);
-    exf_tables_free(&t);
-    return rc;
-}
-
-static exf_code read_head(exf_err *err)
-{
-    exf_tables t;
-    exf_code rc = exf_tables_read(&t, exf_scratch("t.h5"), err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-START_TEST(reading_survives_every_failing_allocation)
-{
-    ck_ok(write_head(&e), e);
-    fail_each_allocation(read_head, left_behind, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("norm_head");
@@ -346,7 +320,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, a_head_needs_rms);
     tcase_add_test(c, every_layer_has_a_head_or_none);
     tcase_add_test(c, missing_and_misshapen_parts_are_named);
-    tcase_add_test(c, reading_survives_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
 }

@@ -447,13 +447,6 @@ START_TEST(damaged_statistics_are_not_solved)
 }
 END_TEST
 
-START_TEST(solving_survives_every_failing_allocation)
-{
-    write_statistics("s.h5", 60);
-    fail_each_allocation(solve_and_write, left_behind, 1);
-}
-END_TEST
-
 /* ---- the demo model against its reference ------------------------------------------------------ */
 
 enum { DEMO_L = 4, DEMO_E = 16 };
@@ -577,7 +570,6 @@ Suite *exf_suite(void)
     tcase_add_test(f, unknown_projectors_are_refused_before_work);
     tcase_add_test(f, ranks_end_where_the_basis_does);
     tcase_add_test(f, damaged_statistics_are_not_solved);
-    tcase_add_test(f, solving_survives_every_failing_allocation);
     suite_add_tcase(s, f);
     tcase_add_checked_fixture(r, start_empty, NULL);
     tcase_set_timeout(r, 600);

@@ -172,25 +172,6 @@ START_TEST(measures_by_hand)
 }
 END_TEST
 
-static exf_code solve_all(exf_err *err)
-{
-    static const char *const names[] = {"global", "layer"};
-    exf_solve_options o = plain;
-    exf_tables t;
-    o.projectors = names;
-    o.n_projectors = 2;
-    exf_code rc = exf_solve(exf_scratch("s.h5"), &o, &t, err);
-    if (rc == EXF_OK) exf_tables_free(&t);
-    return rc;
-}
-
-START_TEST(solving_survives_every_failing_allocation)
-{
-    write_layers();
-    fail_each_allocation(solve_all, left_behind, 1);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("solve_shared");
@@ -199,7 +180,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, shared_scalars_are_quotients_of_sums);
     tcase_add_test(t, thin_pairs_are_unobserved);
     tcase_add_test(t, measures_by_hand);
-    tcase_add_test(t, solving_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }

@@ -53,47 +53,12 @@ START_TEST(single_ids)
 }
 END_TEST
 
-static const exf_tokenizer *loaded;
-
-static int nothing_left(void)
-{
-    return 0;
-}
-
-static exf_code decode_two(exf_err *err)
-{
-    static const int32_t id[] = {'a', 'b'};
-    exf_decoder *d = NULL;
-    exf_text one = {0}, other = {0};
-    exf_code rc;
-    EXF_TRY(exf_decoder_new(&d, loaded, err));
-    EXF_TRY(exf_decode(d, id, 2, &one, err));
-    rc = exf_decode(d, id, 1, &other, err);
-out:
-    exf_text_free(&one);
-    exf_text_free(&other);
-    exf_decoder_free(d);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    exf_tokenizer *t;
-    ck_ok(exf_tokenizer_load(&t, make((parts){.lacks = 0}), EXF_BOS_AUTO, &e), e);
-    loaded = t;
-    fail_each_allocation(decode_two, nothing_left, 0);
-    exf_tokenizer_free(t);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("tokenizer_decode");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, what_was_encoded_comes_back, 0, (int)(sizeof shape / sizeof shape[0]));
     tcase_add_test(t, single_ids);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

@@ -121,20 +121,6 @@ START_TEST(sweeps_stay_inside_what_a_runtime_runs)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    exf_architecture a = {.n_experts = 16, .top_k = 4};
-    exf_tables t = {.cosine = NULL};
-    exf_variant *v;
-    size_t n;
-    exf_mem_fail_at(1);
-    ck_fails(exf_frontier_variants(&v, &n, &a, &t, family_of_sweep, NULL, &e), EXF_NOSPACE, e, "0.1 MiB");
-    exf_mem_fail_at(0);
-    ck_assert_ptr_null(v);
-}
-END_TEST
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static exf_row *rows_of(const exf_judged *of)
@@ -281,22 +267,6 @@ START_TEST(who_serves_a_row)
     served("P2", "glm4_moe", "");
     served("P2", "deepseek_v4", "~sglang-deepseek-v4 ~vllm-deepseek-v4");
     served("P2:rank=score,loss=frobenius,confidence=on", "deepseek_v4", "sglang-deepseek-v4 vllm-deepseek-v4");
-}
-END_TEST
-
-START_TEST(rows_without_memory)
-{
-    exf_err e;
-    results *r = results_begin();
-    results_add(r, "P1", 0.4, 1, 14);
-    exf_judged of = results_judged(r);
-    exf_row *row;
-    for (int k = 1; k <= 2; k++) {
-        exf_mem_fail_at((size_t)k);
-        ck_fails(exf_rows_make(&row, &of, &e), EXF_NOSPACE, e, "");
-        exf_mem_fail_at(0);
-        ck_assert_ptr_null(row);
-    }
 }
 END_TEST
 
@@ -535,7 +505,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_the_tables_hold_is_swept);
     tcase_add_test(t, the_best_criterion_of_each_pool);
     tcase_add_test(t, sweeps_stay_inside_what_a_runtime_runs);
-    tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, each_row_buys_what_is_beyond_the_noise);
     tcase_add_test(t, noise_is_of_the_paired_difference);
     tcase_add_test(t, prefill_and_decode_are_two_questions);
@@ -543,7 +512,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, shares_of_the_whole_model);
     tcase_add_test(t, what_does_not_compete);
     tcase_add_test(t, who_serves_a_row);
-    tcase_add_test(t, rows_without_memory);
     tcase_add_test(t, the_cheapest_within_a_limit);
     tcase_add_test(t, the_cheapest_in_a_runtime);
     tcase_add_test(t, plain_folds_are_never_beaten_by_worse);

@@ -326,30 +326,6 @@ START_TEST(last_positions_have_no_scores)
 }
 END_TEST
 
-START_TEST(every_allocation_may_fail)
-{
-    exf_err e;
-    sample x;
-    open_sample(&x);
-    exf_code rc = EXF_NOSPACE;
-    size_t n = 0;
-    while (rc != EXF_OK) {
-        exf_scores *s = NULL;
-        exf_quality q;
-        exf_mem_fail_at(++n);
-        rc = exf_scores_new(&s, &x.batch, LANES, V, &e);
-        if (rc == EXF_OK) rc = exf_scores_begin(s, 2, &e);
-        if (rc == EXF_OK) rc = exf_scores_sum(s, 1, NULL, -1, &q, &e);
-        exf_mem_fail_at(0);
-        ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && strstr(e.msg, "out of memory")), "allocation %zu: %s", n, e.msg);
-        exf_scores_free(s);
-    }
-    ck_assert_uint_gt(n, 15);
-    exf_scores_free(NULL);
-    close_sample(&x);
-}
-END_TEST
-
 START_TEST(memory_is_told)
 {
     exf_batch b = {.n_tokens = 1000};
@@ -475,7 +451,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_not_finite_is_refused_with_its_place);
     tcase_add_test(t, perplexities_beyond_a_double_are_refused);
     tcase_add_test(t, last_positions_have_no_scores);
-    tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, memory_is_told);
     tcase_add_test(t, errors_are_exact_and_do_not_depend_on_workers);
     tcase_add_test(t, errors_of_special_rows);

@@ -353,41 +353,6 @@ START_TEST(a_long_summary_fits_a_screen)
 }
 END_TEST
 
-/* Makes the report anew: what prints it has nothing to do. */
-static exf_code make_again(const exf_validate_report *r, exf_text *out, exf_err *err)
-{
-    exf_validate_report again = *r;
-    (void)out;
-    memset(again.found, 0, sizeof again.found);
-    again.row = NULL;
-    exf_code rc = exf_validate_report_make(&again, err);
-    exf_validate_report_free(&again);
-    return rc;
-}
-
-START_TEST(every_allocation_may_fail)
-{
-    static const printer printers[] = {make_again, exf_validate_summary, exf_validate_json, exf_validate_markdown};
-    sample s;
-    open_sample(&s);
-    for (int p = 0; p < 4; p++) {
-        exf_err e;
-        exf_code rc = EXF_NOSPACE;
-        size_t n = 0;
-        while (rc != EXF_OK) {
-            exf_text t = {0};
-            exf_mem_fail_at(++n);
-            rc = printers[p](&s.report, &t, &e);
-            exf_mem_fail_at(0);
-            ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "allocation %zu: %s", n, e.msg);
-            exf_text_free(&t);
-        }
-        ck_assert_uint_gt(n, 2);
-    }
-    close_sample(&s);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("validate_report");
@@ -397,7 +362,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_short_summary_shows_every_row);
     tcase_add_test(t, a_summary_closes_with_what_to_serve);
     tcase_add_test(t, a_long_summary_fits_a_screen);
-    tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
 }

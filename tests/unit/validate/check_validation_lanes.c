@@ -174,37 +174,6 @@ START_TEST(refusals)
 }
 END_TEST
 
-static exf_lane_list failing;
-
-static exf_code all_lanes(exf_err *err)
-{
-    static const char *const texts[] = {"P3", "P2", "P1", "P2+D8"};
-    const exf_int_list sizes = {(int64_t *)two, 2};
-    exf_text names = {0};
-    exf_variant v;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < sizeof texts / sizeof *texts; i++) {
-        rc = exf_variant_parse(&v, texts[i], err);
-        if (rc == EXF_OK) rc = exf_lanes_ask(&failing, &v, &sizes, &tables, err);
-    }
-    if (rc == EXF_OK) rc = exf_lanes_add_baselines(&failing, &arch, &tables, err);
-    if (rc == EXF_OK) rc = exf_lanes_names(&names, &failing, err);
-    exf_text_free(&names);
-    exf_lanes_free(&failing);
-    return rc;
-}
-
-static int nothing_left(void)
-{
-    return failing.lane != NULL;
-}
-
-START_TEST(lanes_survive_every_failing_allocation)
-{
-    fail_each_allocation(all_lanes, nothing_left, 0);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("validation_lanes");
@@ -217,7 +186,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, baselines_have_the_pool_of_the_runtime);
     tcase_add_test(t, the_first_plain_rows_run_by_halves);
     tcase_add_test(t, refusals);
-    tcase_add_test(t, lanes_survive_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
 }
