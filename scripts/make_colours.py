@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_colours.py - prints the two colour maps of src/inspect/drawing.c.
+"""make_colours.py - prints the two colour maps of src/inspect/drawing_scale.c.
 
 usage: python3 scripts/make_colours.py
 

@@ -29,7 +29,7 @@ typedef struct {
     exf_fold_array array;
 } entry;
 
-/* What stays behind a struct of layers. */
+/* What a struct of layers holds on to. */
 typedef struct {
     void *mapped; /* NULL: the bytes are the caller's */
     size_t n_mapped;

@@ -29,6 +29,8 @@ typedef struct {
 
 typedef enum { EXF_START, EXF_MIDDLE, EXF_END } exf_anchor; /* the part of a text that lies at its x */
 
+/* ---- the file (drawing_file.c) ------------------------------------------------------------------ */
+
 /* The suffixes of pictures, for messages. */
 #define EXF_PICTURE_SUFFIXES ".png, .svg or .pdf"
 enum { EXF_PICTURE_SUFFIX_LEN = 4 };
@@ -78,11 +80,11 @@ void exf_draw_cells(exf_drawing *d, exf_box box, int columns, int rows, const ex
 /* Fills the box with colours that run from the bottom, ink[0], to the top; n > 1. */
 void exf_draw_gradient(exf_drawing *d, exf_box box, const exf_ink *ink, int n);
 
-/* ---- scales ----------------------------------------------------------------------------------------- */
+/* ---- scales (drawing_scale.c) ----------------------------------------------------------------------------------------- */
 
 /* A scale turns numbers into colours and places on a picture: two colour maps, perceptually uniform and safe for the colour-blind
  * (scripts/make_colours.py computes their points); round numbers along an axis, and the range of an axis around its values; the
- * heading above a picture. */
+ * heading above a picture (drawing.c). */
 
 typedef enum {
     EXF_MAP_SEQUENTIAL, /* dark indigo, green, pale yellow */

@@ -1,4 +1,5 @@
-/* drawing_internal.h - the parts of a drawing; shared by drawing.c and its test only, and the only includer of Cairo. */
+/* drawing_internal.h - the parts of a drawing; shared by drawing.c, drawing_file.c and their test, and the only includer of
+ * Cairo. */
 #ifndef EXF_INSPECT_DRAWING_INTERNAL_H
 #define EXF_INSPECT_DRAWING_INTERNAL_H
 #include "base/file.h"
