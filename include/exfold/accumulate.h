@@ -35,8 +35,8 @@
  * GPUs.  Rows may lie in CUDA memory, where a library that was built with CUDA multiplies the outputs: 8 K K bytes of a token go to
  * the host instead of its outputs, and give the same bits.  The sums are on the host all the same: there sequences may mix.
  *
- * Vectors of pairs (diagonal and low-rank projectors) and the norm head need a second pass over a
- * layer, which an engine does not make, and are not offered.
+ * Vectors of pairs (diagonal and low-rank projectors) and the norm head are not offered: they are sums over directions that a
+ * layer's other sums, or its inputs of all tokens, choose first, so that its rows would have to come twice.
  *
  * examples/record.c is a whole program; cc record.c $(pkg-config --cflags --libs exfold-accumulate) */
 #ifndef EXFOLD_ACCUMULATE_H
@@ -102,8 +102,6 @@ int exf_record_open(exf_record **out, const exf_record_options *o, char *message
 int exf_record_begin(exf_record *r, size_t n, const int32_t *lengths, const int32_t *ids, const char *domains,
                      const unsigned char (*documents)[32], int *is_there, char *message, size_t message_size);
 int exf_record_add(exf_record *r, const exf_record_block *b, char *message, size_t message_size);
-/* Returns how many rows of the part are missing, over all layers. */
-uint64_t exf_record_missing(const exf_record *r);
 int exf_record_end(exf_record *r, char *message, size_t message_size);
 /* digest: 65 bytes, gets the digest of the file's payload; may be NULL. */
 int exf_record_close(exf_record *r, char *digest, char *message, size_t message_size);

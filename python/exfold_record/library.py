@@ -47,9 +47,8 @@ def load():
             except OSError as error:
                 raise RecordError(f"{name} cannot be loaded ({error}); make record-library builds it, EXFOLD_RECORD_LIBRARY names "
                                   "one elsewhere") from None
-            library.exf_record_memory.restype = library.exf_record_missing.restype = ctypes.c_uint64
-            library.exf_record_missing.argtypes = library.exf_record_free.argtypes = [P]
-            library.exf_record_free.restype = None
+            library.exf_record_memory.restype, library.exf_record_free.restype = ctypes.c_uint64, None
+            library.exf_record_free.argtypes = [P]
             return library
     raise RecordError(f"{places[0]} is not there")
 
@@ -155,9 +154,6 @@ class Recording:
         self.pool = concurrent.futures.ThreadPoolExecutor(self.pool._max_workers)
         self.check()
 
-    def missing(self):
-        return int(self.lib.exf_record_missing(self.handle))
-
     def end(self):
         self.wait()
         self.call("exf_record_end", self.handle)
@@ -191,7 +187,7 @@ class Rows:
     def outputs(self, layer, ids, weights, slots):
         """slots(rows, ids) gives the outputs [n, K, H] of rows of the step; a token's experts go by falling weight."""
         if len(self.at):
-            at = self.at.to(ids.device)
+            at = self.at = self.at.to(ids.device)
             weights, order = weights[at].sort(dim=-1, descending=True, stable=True)
             ids = ids[at].gather(-1, order)
             self.waiting[layer] = ids, weights, slots(at, ids)

@@ -182,9 +182,10 @@ def install():
 
 def run(options, text):
     """Sends the text to an engine in this process, part by part; returns when statistics.h5 is there."""
-    os.environ |= {"EXFOLD_RECORD": options.output, "EXFOLD_RECORD_IDS": options.ids, "VLLM_USE_V2_MODEL_RUNNER": "0",
+    os.environ |= {"EXFOLD_RECORD": options.output, "EXFOLD_RECORD_IDS": options.ids, "EXFOLD_RECORD_FORCE": "1" if options.force else "",
                    "EXFOLD_RECORD_PART_TOKENS": str(options.part_tokens), "EXFOLD_RECORD_THREADS": str(options.threads),
-                   "EXFOLD_RECORD_FORCE": "1" if options.force else ""}
+                   "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    install()  # in this process; in those of other ranks vLLM loads it as a plugin
     longest = int(max(text.lengths))
     llm = vllm.LLM(options.model, dtype=options.dtype, enforce_eager=True, enable_prefix_caching=False, max_model_len=longest + 1,
                    max_num_batched_tokens=max(options.step_tokens, 256), tensor_parallel_size=options.tensor_parallel,
@@ -193,4 +194,5 @@ def run(options, text):
     for part in text.parts:
         llm.generate([{"prompt_token_ids": text.ids[i].tolist()} for i in part], once)
     if not (pathlib.Path(options.output) / "statistics.h5").exists():
-        raise RecordError(f"{options.output}: the engine ended and statistics.h5 is not there")
+        raise RecordError(f"{options.output}: the engine ended and statistics.h5 is not there; is the plugin installed (pip "
+                          "install ./python), which --tensor-parallel needs?")

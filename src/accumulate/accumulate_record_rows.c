@@ -191,10 +191,3 @@ int exf_record_add(exf_record *r, const exf_record_block *given, char *message, 
     if (rc != EXF_OK) exf_err_prefix(err, "layer %d: ", (int)b->layer);
     return exf_recorded_status(rc, err, message, size);
 }
-
-uint64_t exf_record_missing(const exf_record *r)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < r->n_layers; i++) n += r->layer[i].missing;
-    return n;
-}

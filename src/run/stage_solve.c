@@ -94,21 +94,40 @@ out:
     return rc;
 }
 
+/* Says what validates tables whose model exfold-validate may not read, since another program ran it (docs/any-model.md). */
+static void add_validation_in_vllm(exf_text *next, const exf_tables *t, const exf_recipe *r, const char *path)
+{
+    size_t stem = strlen(path) - (exf_ends_with(path, ".h5") ? strlen(".h5") : 0);
+    exf_text exported = {0};
+    exf_text_append(&exported, path, stem);
+    exf_text_appendf(&exported, ".safetensors");
+    exf_text_appendf(next, "what they are worth is told by other text in vLLM: python3 -m exfold_vllm.validate ");
+    exf_text_append_word(next, r->model_path ? r->model_path : "DIR");
+    exf_text_appendf(next, " IDS.safetensors P%d D%d --tables ", (int)(t->shape.top_k + 1) / 2, (int)t->shape.n_experts / 2);
+    exf_text_append_word(next, exported.s ? exported.s : "");
+    exf_text_appendf(next, " -o DIR --limit kl=0.05");
+    if (exported.refused) next->refused = exported.refused;
+    exf_text_free(&exported);
+}
+
 /* Names the command that comes next. */
 static exf_code tell_next(const exf_tables *t, const exf_recipe *r, const char *path, exf_err *err)
 {
+    const char *program = exf_provenance_get(&t->provenance, "capture.program");
     exf_text next = {0};
-    if (exf_variant_folds((int)t->shape.n_experts, (int)t->shape.top_k)) {
+    if (!exf_variant_folds((int)t->shape.n_experts, (int)t->shape.top_k)) {
+        exf_text_appendf(&next, "no fold takes a model of %lld experts and %lld per token; look at the tables with: exfold-inspect "
+                         "report ", (long long)t->shape.n_experts, (long long)t->shape.top_k);
+        exf_text_append_word(&next, path);
+        exf_text_appendf(&next, " -o report.html");
+    } else if (program && strcmp(program, "exfold_record") == 0) {
+        add_validation_in_vllm(&next, t, r, path);
+    } else {
         exf_text_appendf(&next, "what they are worth is told by other text: exfold-validate --model ");
         exf_text_append_word(&next, r->model_path ? r->model_path : "DIR");
         exf_text_appendf(&next, " --tables ");
         exf_text_append_word(&next, path);
         exf_text_appendf(&next, " --text FILE --limit kl=0.05");
-    } else {
-        exf_text_appendf(&next, "no fold takes a model of %lld experts and %lld per token; look at the tables with: exfold-inspect "
-                         "report ", (long long)t->shape.n_experts, (long long)t->shape.top_k);
-        exf_text_append_word(&next, path);
-        exf_text_appendf(&next, " -o report.html");
     }
     exf_code rc = exf_text_end(&next, err);
     if (rc == EXF_OK) exf_log_info("next: %s", next.s);
