@@ -292,8 +292,8 @@ static exf_code check_models(const exf_facts_part *a, const exf_facts_part *b, i
     exf_code rc = exf_model_facts_same(a->provenance, a->path, b->provenance, b->path, err);
     exf_err why = *err;
     if (rc == EXF_OK || !exf_weights_facts_differ(a->provenance, b->provenance)) return rc;
-    return exf_fail(err, EXF_MODEL, "%s; a checkpoint that was saved anew, under other names or with its experts in one tensor, is "
-                    "taken by exfold-merge --accept other-weights", why.msg);
+    return exf_fail(err, EXF_MODEL, "%s; weights that were quantized or stored in other types since are taken by exfold-merge "
+                    "--accept other-weights", why.msg);
 }
 
 static exf_code check_parts(const exf_facts_part *part, size_t n, int other_weights, exf_err *err)

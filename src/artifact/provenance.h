@@ -3,7 +3,7 @@
  * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
  *
  *   model.family, model.config_sha256, model.architecture, model.architecture_digest, model.weights_digest,
- *   model.weights_xxh3, ...
+ *   model.weights_xxh3, model.weights_by_place_xxh3, ...
  *   tokenizer.sha256; tokenizer.bos, what goes before every document; tokenizer.unicode, the version of character classes
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.numbers, capture.backend, ...
@@ -61,24 +61,31 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
  *                          part's tensors and the XXH3-128 of their bytes, in pieces as they were read
  *                          (model/weight_identity.h)
  *   model.weights_digest   SHA-256 of that list's text
+ *   model.weights_by_place_xxh3
+ *                          a digest list of the same parts; each of the same bytes by what they are in the model, not by name and
+ *                          shape of the tensor that holds them: a copy with its experts in one tensor has the same ones; files
+ *                          of earlier programs have none
  *   model.router_digests   a digest list of the MoE layers by number, "0", "1", ...; each the SHA-256 of the router's matrix
  *                          [E, H] as little-endian float32, by which a runtime knows the weights that it loads; files of
  *                          earlier programs have none
  *
- * Runs that read other parts (chosen layers, logits) are compared in the parts that both read.  Files of
+ * Runs that read other parts (chosen layers, logits) are compared in the parts that both read.  A part is the same if its digest in
+ * model.weights_xxh3 is, or, where both have it, that in model.weights_by_place_xxh3.  Files of
  * earlier programs have a model.weights_digest that was made in other ways (model.weights_parts: SHA-256 of all
  * bytes; neither list: of samples), so these are compared with each other only. */
 
 /* Adds both facts of the text of an architecture. */
 exf_code exf_architecture_facts_add(exf_provenance *p, const char *text, exf_err *err) EXF_CHECKED;
-/* Adds both facts of a list of parts. */
-exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err) EXF_CHECKED;
+/* Adds the facts of lists of parts.  by_place: NULL where there is none. */
+exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, const char *by_place, exf_err *err) EXF_CHECKED;
+#define EXF_WEIGHTS_FACT "model.weights_xxh3"
+#define EXF_WEIGHTS_BY_PLACE_FACT "model.weights_by_place_xxh3"
 #define EXF_ROUTERS_FACT "model.router_digests"
-/* Returns 1 for the keys of the three facts of weights, which a run knows after its pass. */
+/* Returns 1 for the keys of the four facts of weights, which a run knows after its pass. */
 int exf_weights_facts_key(const char *key);
-/* Returns 1 for the keys of all five, which are joined and compared by the functions below. */
+/* Returns 1 for the keys of all six, which are joined and compared by the functions below. */
 int exf_model_facts_key(const char *key);
-/* Returns 1 for the keys of the two lists, which are for programs: of a model of 48 layers the first has 7,000 letters. */
+/* Returns 1 for the keys of the three lists, which are for programs: of a model of 48 layers the first has 7,000 letters. */
 int exf_weights_facts_list_key(const char *key);
 
 /* EXF_MODEL naming both files, the first field of the architectures that differs and both values; of files of earlier programs,
@@ -89,7 +96,8 @@ exf_code exf_architecture_facts_same(const exf_provenance *a, const char *path_a
 exf_code exf_model_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
                               exf_err *err) EXF_CHECKED;
 /* Adds to out the facts of the architecture and of all parts that any of n provenances has.  Where they name several digests of a
- * part, which the caller accepts, the smallest counts, so that order does not matter. */
+ * part, of layouts or of other weights that the caller accepts, the smallest in model.weights_xxh3 counts, so that order does not
+ * matter. */
 exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
 /* Returns 1 if both name parts of their weights of which one differs. */
 int exf_weights_facts_differ(const exf_provenance *a, const exf_provenance *b);

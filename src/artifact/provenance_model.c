@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char parts_key[] = "model.weights_xxh3", digest_key[] = "model.weights_digest",
+static const char parts_key[] = EXF_WEIGHTS_FACT, by_place_key[] = EXF_WEIGHTS_BY_PLACE_FACT, digest_key[] = "model.weights_digest",
                   architecture_key[] = "model.architecture", architecture_digest_key[] = "model.architecture_digest";
 
 /* Adds a text and its digest. */
@@ -29,9 +29,10 @@ exf_code exf_architecture_facts_add(exf_provenance *p, const char *text, exf_err
     return add_digested(p, architecture_key, architecture_digest_key, text, err);
 }
 
-exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err)
+exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, const char *by_place, exf_err *err)
 {
-    return add_digested(p, parts_key, digest_key, parts, err);
+    exf_code rc = add_digested(p, parts_key, digest_key, parts, err);
+    return rc == EXF_OK && by_place ? exf_provenance_add(p, err, by_place_key, "%s", by_place) : rc;
 }
 
 int exf_weights_facts_key(const char *key)
@@ -46,7 +47,7 @@ int exf_model_facts_key(const char *key)
 
 int exf_weights_facts_list_key(const char *key)
 {
-    return strcmp(key, parts_key) == 0 || strcmp(key, EXF_ROUTERS_FACT) == 0;
+    return strcmp(key, parts_key) == 0 || strcmp(key, by_place_key) == 0 || strcmp(key, EXF_ROUTERS_FACT) == 0;
 }
 
 /* Returns the length of the word's name, up to the "=". */
@@ -99,6 +100,23 @@ exf_code exf_architecture_facts_same(const exf_provenance *a, const char *path_a
                     path_a, x, path_b, y, mend);
 }
 
+/* The digest lists of a file; NULL: it has none. */
+typedef struct {
+    const char *parts, *by_place;
+} lists;
+
+static lists lists_of(const exf_provenance *p)
+{
+    return (lists){exf_provenance_get(p, parts_key), exf_provenance_get(p, by_place_key)};
+}
+
+/* Returns 1 if both lists have that part by its place, with one digest. */
+static int same_by_place(const char *a, const char *b, const char *name)
+{
+    char x[EXF_SHA256_HEX], y[EXF_SHA256_HEX];
+    return a && b && exf_digest_list_find(a, name, x) && exf_digest_list_find(b, name, y) && strcmp(x, y) == 0;
+}
+
 /* What digest lists have in common. */
 typedef struct {
     size_t both, differ; /* parts */
@@ -106,17 +124,17 @@ typedef struct {
     char of_b[EXF_SHA256_HEX];
 } comparison;
 
-/* Compares the parts of list a with those of b; names, where it is not NULL, gets those that differ. */
-static exf_code compare_parts(comparison *c, const char *a, const char *b, const char *path_a, exf_text *names, exf_err *err)
+/* Compares the parts of a with those of b; names, where it is not NULL, gets those that differ. */
+static exf_code compare_parts(comparison *c, lists a, lists b, const char *path_a, exf_text *names, exf_err *err)
 {
     exf_digest_entry e;
     char other[EXF_SHA256_HEX];
     int more;
     memset(c, 0, sizeof *c);
-    while ((more = exf_digest_list_next(&a, &e)) == 1) {
-        if (!exf_digest_list_find(b, e.name, other)) continue;
+    while ((more = exf_digest_list_next(&a.parts, &e)) == 1) {
+        if (!exf_digest_list_find(b.parts, e.name, other)) continue;
         c->both++;
-        if (strcmp(e.hex, other) == 0) continue;
+        if (strcmp(e.hex, other) == 0 || same_by_place(a.by_place, b.by_place, e.name)) continue;
         if (names) exf_text_appendf(names, "%s%s", c->differ ? ", " : "", e.name);
         if (c->differ++) continue;
         c->of_a = e;
@@ -125,7 +143,7 @@ static exf_code compare_parts(comparison *c, const char *a, const char *b, const
     return more == 0 ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: %s is no list of digests", path_a, parts_key);
 }
 
-static exf_code same_parts(const char *a, const char *path_a, const char *b, const char *path_b, exf_err *err)
+static exf_code same_parts(lists a, const char *path_a, lists b, const char *path_b, exf_err *err)
 {
     comparison c;
     exf_code rc = compare_parts(&c, a, b, path_a, NULL, err);
@@ -137,12 +155,12 @@ static exf_code same_parts(const char *a, const char *path_a, const char *b, con
 
 static exf_code same_weights(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b, exf_err *err)
 {
-    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key),
-               *digest_a = exf_provenance_get(a, digest_key), *digest_b = exf_provenance_get(b, digest_key);
-    if (parts_a && parts_b) return same_parts(parts_a, path_a, parts_b, path_b, err);
-    if (parts_a || parts_b)
+    const char *digest_a = exf_provenance_get(a, digest_key), *digest_b = exf_provenance_get(b, digest_key);
+    lists of_a = lists_of(a), of_b = lists_of(b);
+    if (of_a.parts && of_b.parts) return same_parts(of_a, path_a, of_b, path_b, err);
+    if (of_a.parts || of_b.parts)
         return exf_fail(err, EXF_MODEL, "%s: names its weights as earlier programs did, %s by XXH3: make the older file again",
-                        parts_a ? path_b : path_a, parts_a ? path_a : path_b);
+                        of_a.parts ? path_b : path_a, of_a.parts ? path_a : path_b);
     if ((!digest_a && !digest_b) || (digest_a && digest_b && strcmp(digest_a, digest_b) == 0)) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, digest_key, digest_a ? digest_a : "missing", path_b,
                     digest_b ? digest_b : "missing");
@@ -158,15 +176,15 @@ exf_code exf_model_facts_same(const exf_provenance *a, const char *path_a, const
 exf_code exf_weights_facts_difference(exf_text *out, const exf_provenance *a, const exf_provenance *b, exf_err *err)
 {
     enum { NAMED = 200 }; /* letters */
-    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key);
+    lists of_a = lists_of(a), of_b = lists_of(b);
     comparison c;
     exf_text names = {0};
     exf_code rc = EXF_OK;
-    if (!parts_a || !parts_b) {
-        exf_text_appendf(out, "not known: the %s names no parts of its weights", parts_a ? "second file" : "first file");
+    if (!of_a.parts || !of_b.parts) {
+        exf_text_appendf(out, "not known: the %s names no parts of its weights", of_a.parts ? "second file" : "first file");
         goto out;
     }
-    EXF_TRY(compare_parts(&c, parts_a, parts_b, "model", &names, err));
+    EXF_TRY(compare_parts(&c, of_a, of_b, "model", &names, err));
     EXF_TRY(exf_text_end(&names, err));
     if (!c.differ)
         exf_text_appendf(out, "none of %zu parts", c.both);
@@ -180,29 +198,50 @@ out:
 
 /* ---- joining ---------------------------------------------------------------------------- */
 
+/* A part as one of the files has it. */
 typedef struct {
-    exf_digest_entry *entry;
+    exf_digest_entry is;
+    char by_place[EXF_SHA256_HEX]; /* "": the file has none */
+} entry;
+
+typedef struct {
+    entry *entry;
     size_t n, capacity;
 } entries;
 
-/* Orders parts as weight identities do: those outside layers by name, then layer by layer. */
+/* Orders parts as weight identities do: those outside layers by name, then layer by layer; of one part, those with a digest by
+ * place come first. */
 static int by_part(const void *a, const void *b)
 {
-    const exf_digest_entry *d = a, *e = b;
-    const char *x = d->name, *y = e->name;
+    const entry *d = a, *e = b;
+    const char *x = d->is.name, *y = e->is.name;
     long i = *x >= '0' && *x <= '9' ? strtol(x, NULL, 10) : -1, k = *y >= '0' && *y <= '9' ? strtol(y, NULL, 10) : -1;
-    int names = i == k ? strcmp(x, y) : i < k ? -1 : 1;
-    return names ? names : strcmp(d->hex, e->hex);
+    int order = i == k ? strcmp(x, y) : i < k ? -1 : 1;
+    if (order == 0) order = strcmp(d->is.hex, e->is.hex);
+    return order ? order : strcmp(e->by_place, d->by_place);
 }
 
-static exf_code collect_parts(entries *all, const char *parts, exf_err *err)
+/* Lists the parts of all files in order. */
+static exf_code collect_parts(entries *all, const exf_provenance *const *part, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (exf_digest_entry e; parts && rc == EXF_OK && exf_digest_list_next(&parts, &e) == 1;) {
-        rc = exf_mem_grow(&all->entry, &all->capacity, all->n + 1, sizeof *all->entry, "parts of weights", err);
-        if (rc == EXF_OK) all->entry[all->n++] = e;
+    for (size_t i = 0; i < n; i++) {
+        lists of = lists_of(part[i]);
+        for (entry e; of.parts && exf_digest_list_next(&of.parts, &e.is) == 1;) {
+            if (!of.by_place || !exf_digest_list_find(of.by_place, e.is.name, e.by_place)) e.by_place[0] = 0;
+            EXF_TRY(exf_mem_grow(&all->entry, &all->capacity, all->n + 1, sizeof *all->entry, "parts of weights", err));
+            all->entry[all->n++] = e;
+        }
     }
+    if (all->n) qsort(all->entry, all->n, sizeof *all->entry, by_part);
+out:
     return rc;
+}
+
+/* Appends a digest to a list. */
+static void list_digest(exf_text *list, const char *name, const char *hex)
+{
+    exf_text_appendf(list, "%s%s:%s", list->len ? " " : "", name, hex);
 }
 
 /* Adds the architecture of the first part that names one. */
@@ -229,30 +268,42 @@ exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *
 {
     const char *digest = exf_provenance_get(part[0], digest_key);
     entries all = {0};
-    exf_text text = {0};
+    exf_text text = {0}, by_place = {0};
     exf_code rc;
     EXF_TRY(join_architecture(out, part, n, err));
     EXF_TRY(join_routers(out, part, n, err));
     if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
-    for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
-    if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
-    for (size_t i = 0; i < all.n; i++)
-        if (i == 0 || strcmp(all.entry[i - 1].name, all.entry[i].name) != 0)
-            exf_text_appendf(&text, "%s%s:%s", i ? " " : "", all.entry[i].name, all.entry[i].hex);
+    EXF_TRY(collect_parts(&all, part, n, err));
+    for (size_t i = 0; i < all.n; i++) {
+        const entry *e = &all.entry[i];
+        if (i && strcmp(e[-1].is.name, e->is.name) == 0) continue;
+        list_digest(&text, e->is.name, e->is.hex);
+        if (e->by_place[0]) list_digest(&by_place, e->is.name, e->by_place);
+    }
     EXF_TRY(exf_text_end(&text, err));
-    EXF_TRY(exf_weights_facts_add(out, text.s ? text.s : "", err));
+    EXF_TRY(exf_text_end(&by_place, err));
+    EXF_TRY(exf_weights_facts_add(out, text.s ? text.s : "", by_place.len ? by_place.s : NULL, err));
 out:
     exf_mem_free(all.entry);
     exf_text_free(&text);
+    exf_text_free(&by_place);
     return rc;
 }
 
 int exf_weights_facts_differ(const exf_provenance *a, const exf_provenance *b)
 {
-    const char *parts_a = exf_provenance_get(a, parts_key), *parts_b = exf_provenance_get(b, parts_key);
+    lists of_a = lists_of(a), of_b = lists_of(b);
     comparison c;
     exf_err ignored;
-    return parts_a && parts_b && compare_parts(&c, parts_a, parts_b, "", NULL, &ignored) == EXF_OK && c.differ;
+    return of_a.parts && of_b.parts && compare_parts(&c, of_a, of_b, "", NULL, &ignored) == EXF_OK && c.differ;
+}
+
+/* Returns 1 if all entries are of one digest, by name or by place. */
+static int are_same(const entry *e, size_t n)
+{
+    size_t i = 1;
+    while (i < n && (strcmp(e[i].is.hex, e->is.hex) == 0 || (e->by_place[0] && strcmp(e[i].by_place, e->by_place) == 0))) i++;
+    return i == n;
 }
 
 exf_code exf_weights_facts_mixed(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
@@ -261,12 +312,11 @@ exf_code exf_weights_facts_mixed(exf_provenance *out, const exf_provenance *cons
     exf_text names = {0};
     size_t parts = 0, differ = 0;
     exf_code rc = EXF_OK;
-    for (size_t i = 0; i < n; i++) EXF_TRY(collect_parts(&all, exf_provenance_get(part[i], parts_key), err));
-    if (all.n) qsort(all.entry, all.n, sizeof *all.entry, by_part);
+    EXF_TRY(collect_parts(&all, part, n, err));
     for (size_t i = 0, end; i < all.n; i = end, parts++) {
-        for (end = i + 1; end < all.n && strcmp(all.entry[end].name, all.entry[i].name) == 0;) end++;
-        if (strcmp(all.entry[end - 1].hex, all.entry[i].hex) == 0) continue;
-        exf_text_appendf(&names, "%s%s", differ++ ? ", " : "", all.entry[i].name);
+        for (end = i + 1; end < all.n && strcmp(all.entry[end].is.name, all.entry[i].is.name) == 0;) end++;
+        if (are_same(&all.entry[i], end - i)) continue;
+        exf_text_appendf(&names, "%s%s", differ++ ? ", " : "", all.entry[i].is.name);
     }
     EXF_TRY(exf_text_end(&names, err));
     if (differ) rc = exf_provenance_add(out, err, EXF_MIXED_WEIGHTS_FACT, "%zu of %zu parts: %s", differ, parts, names.s);

@@ -107,11 +107,17 @@ out:
 
 exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err)
 {
-    exf_text parts = {0};
-    exf_code rc = m->identity ? exf_weight_identity_list(m->identity, &parts, err) : EXF_OK;
-    if (rc == EXF_OK && parts.s) rc = exf_weights_facts_add(p, parts.s, err);
-    if (rc == EXF_OK && parts.s) rc = add_routers(p, m, err);
+    exf_text parts = {0}, by_place = {0};
+    exf_code rc = EXF_OK;
+    if (!m->identity) return EXF_OK;
+    EXF_TRY(exf_weight_identity_list(m->identity, &parts, err));
+    EXF_TRY(exf_weight_identity_list_by_place(m->identity, &by_place, err));
+    if (!parts.s) goto out;
+    EXF_TRY(exf_weights_facts_add(p, parts.s, by_place.s, err));
+    EXF_TRY(add_routers(p, m, err));
+out:
     exf_text_free(&parts);
+    exf_text_free(&by_place);
     return rc;
 }
 

@@ -11,7 +11,7 @@ static const exf_opt rows[] = {
      "of what is there"},
     {NULL, "accept", 0, EXF_OPT_CHOICE, offsetof(exf_recipe, accept), "nothing", "nothing|other-weights", "Run",
      "what may be that is refused otherwise; other-weights: digests of weights that differ, as those of a checkpoint do that was "
-     "saved anew under other names or in other types; the architecture must be the same, and the sum says which parts"},
+     "saved anew in other types; the architecture must be the same, and the sum says which parts"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 

@@ -155,6 +155,24 @@ static int part_of(exf_role role, int layer)
     return EXF_PART_LAYERS + 2 * layer + !is_of_experts(role);
 }
 
+static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)
+{
+    return a->role == b->role && a->when == b->when;
+}
+
+/* Returns what the tensor of a rule is in the model: named as by the first of the rule's alternatives, so that another layout of
+ * the same bytes has the same place.  Where two roles' bytes are read together, both have the place of the tensor itself. */
+static exf_weight_place place_of(const exf_model *m, const exf_tensor_rule *r, int layer, int copy)
+{
+    const exf_tensor_rule *first = m->family->rules;
+    exf_weight_place place = {.part = part_of(r->role, layer), .matrix = r->name, .copy = copy};
+    if (exf_roles_read_together(r->how) > 1) return place;
+    while (!are_alternatives(first, r)) first++;
+    place.matrix = first->name;
+    place.half = !exf_rule_begins_tensor(first);
+    return place;
+}
+
 exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expert, exf_model_rows *out, exf_err *err)
 {
     char name[EXF_TENSOR_NAME_LEN];
@@ -169,7 +187,8 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     exf_code rc =
         exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     out->w.identity = m->identity;
-    out->w.part = part_of(role, layer);
+    out->w.place = place_of(m, r, layer, expert);
+    out->w.first_row = out->row;
     if (rc == EXF_OK && EXF_ROW_LAYOUT(r->how) && out->w.coding != EXF_CODED_PLAIN &&
         (out->rows % (size_t)out->w.block_rows || out->row % (size_t)out->w.block_rows))
         rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has scales of %d rows, but groups of rows end every %zu", m->dir, name,
@@ -440,11 +459,6 @@ static unsigned char find_spelling(const exf_model *m, const exf_tensor_rule *r,
         return (unsigned char)which;
     }
     return EXF_RULE_UNUSED;
-}
-
-static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)
-{
-    return a->role == b->role && a->when == b->when;
 }
 
 /* Returns 0 for a packed tensor of which the config says nothing. */

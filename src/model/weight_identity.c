@@ -12,22 +12,28 @@
 #include <string.h>
 
 typedef struct {
+    exf_weight_place place;
     const exf_stored_tensor *of;
     uint64_t begin, n;
     char hex[EXF_XXH3_HEX];
 } piece;
 
+/* The digests of a part; "" until it is settled or restored. */
+typedef struct {
+    char by_name[EXF_SHA256_HEX], by_place[EXF_SHA256_HEX];
+} digests;
+
 typedef struct {
     piece *piece; /* read since the part was settled last */
     size_t n, capacity;
-    char hex[EXF_SHA256_HEX]; /* "" until it is settled or restored */
+    digests is;
 } part;
 
 struct exf_weight_identity {
     pthread_mutex_t lock; /* guards the parts */
     part *part;
     int n_parts;
-    char *expected, *expected_path; /* NULL: nothing is expected */
+    char *expected, *expected_by_place, *expected_path; /* NULL: nothing is expected */
 };
 
 static void part_name(char out[EXF_DIGEST_NAME], int i)
@@ -62,6 +68,7 @@ void exf_weight_identity_free(exf_weight_identity *id)
     for (int i = 0; id->part && i < id->n_parts; i++) exf_mem_free(id->part[i].piece);
     exf_mem_free(id->part);
     exf_mem_free(id->expected);
+    exf_mem_free(id->expected_by_place);
     exf_mem_free(id->expected_path);
     pthread_mutex_destroy(&id->lock);
     exf_mem_free(id);
@@ -69,9 +76,9 @@ void exf_weight_identity_free(exf_weight_identity *id)
 
 /* ---- hashing -------------------------------------------------------------------------------- */
 
-static exf_code add_piece(exf_weight_identity *id, int part_number, const piece *new, exf_err *err)
+static exf_code add_piece(exf_weight_identity *id, const piece *new, exf_err *err)
 {
-    part *p = &id->part[part_number];
+    part *p = &id->part[new->place.part];
     pthread_mutex_lock(&id->lock);
     exf_code rc = exf_mem_grow(&p->piece, &p->capacity, p->n + 1, sizeof *p->piece, "weight identity", err);
     if (rc == EXF_OK) p->piece[p->n++] = *new;
@@ -79,29 +86,29 @@ static exf_code add_piece(exf_weight_identity *id, int part_number, const piece 
     return rc;
 }
 
-exf_code exf_weight_identity_add(exf_weight_identity *id, int part_number, const exf_stored_tensor *of, uint64_t begin,
-                                 const void *bytes, size_t n, char hex[EXF_XXH3_HEX], exf_err *err)
+exf_code exf_weight_identity_add(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
+                                 uint64_t begin, const void *bytes, size_t n, char hex[EXF_XXH3_HEX], exf_err *err)
 {
     exf_xxh3_bytes(bytes, n, hex);
-    return exf_weight_identity_add_hashed(id, part_number, of, begin, n, hex, err);
+    return exf_weight_identity_add_hashed(id, place, of, begin, n, hex, err);
 }
 
-exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part_number, const exf_stored_tensor *of, uint64_t begin,
-                                        size_t n, const char hex[EXF_XXH3_HEX], exf_err *err)
+exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
+                                        uint64_t begin, size_t n, const char hex[EXF_XXH3_HEX], exf_err *err)
 {
-    piece new = {of, begin, n, ""};
+    piece new = {*place, of, begin, n, ""};
     memcpy(new.hex, hex, sizeof new.hex);
-    return add_piece(id, part_number, &new, err);
+    return add_piece(id, &new, err);
 }
 
 static exf_code end_piece(exf_piece_hash *p, exf_err *err)
 {
-    piece new = {p->of, p->begin, p->filled, ""};
+    piece new = {p->place, p->of, p->begin, p->filled, ""};
     exf_xxh3_end(p->hash, new.hex);
     p->hash = NULL;
     p->begin += p->filled;
     p->filled = 0;
-    return add_piece(p->id, p->part, &new, err);
+    return add_piece(p->id, &new, err);
 }
 
 exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_err *err)
@@ -136,14 +143,36 @@ static const exf_tensor *view_of(const piece *p)
     return &p->of->tensor->view;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_name(const void *a, const void *b)
 {
     const piece *x = a, *y = b;
     int names = strcmp(view_of(x)->name, view_of(y)->name);
     return names ? names : (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-static exf_code hash_piece(exf_hash *h, const piece *p, exf_err *err)
+/* Returns the piece's first byte in the expert's matrix. */
+static uint64_t offset_of(const piece *p)
+{
+    return p->begin - p->place.first_byte;
+}
+
+static int length_of_name(const piece *p)
+{
+    return p->place.matrix ? (int)strcspn(p->place.matrix, "|") : 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    int n = length_of_name(x), k = length_of_name(y), names = n && k ? strncmp(x->place.matrix, y->place.matrix, (size_t)n) : n - k;
+    if (names == 0 && n != k) names = n - k;
+    if (names == 0) names = x->place.half - y->place.half;
+    if (names == 0) names = x->place.copy - y->place.copy;
+    if (names == 0) names = x->place.kind - y->place.kind;
+    return names ? names : (offset_of(x) > offset_of(y)) - (offset_of(x) < offset_of(y));
+}
+
+static exf_code hash_named(exf_hash *h, const piece *p, exf_err *err)
 {
     const exf_tensor *t = view_of(p);
     exf_code rc;
@@ -158,6 +187,24 @@ out:
     return rc;
 }
 
+static exf_code hash_placed(exf_hash *h, const piece *p, exf_err *err)
+{
+    const exf_weight_place *at = &p->place;
+    char matrix[EXF_ST_MAX_NAME + 1];
+    exf_code rc;
+    snprintf(matrix, sizeof matrix, "%.*s", length_of_name(p), at->matrix ? at->matrix : "");
+    EXF_TRY(exf_hash_add_text(h, matrix, err));
+    EXF_TRY(exf_hash_add_u64(h, (uint64_t)at->half, err));
+    EXF_TRY(exf_hash_add_u64(h, (uint64_t)at->copy, err));
+    EXF_TRY(exf_hash_add_u64(h, (uint64_t)at->kind, err));
+    EXF_TRY(exf_hash_add_text(h, exf_dtype_name(view_of(p)->dtype), err));
+    EXF_TRY(exf_hash_add_u64(h, offset_of(p), err));
+    EXF_TRY(exf_hash_add_u64(h, p->n, err));
+    EXF_TRY(exf_hash_add_text(h, p->hex, err));
+out:
+    return rc;
+}
+
 static exf_code compare_pieces(const piece *a, const piece *b, exf_err *err)
 {
     if (a->n == b->n && strcmp(a->hex, b->hex) == 0) return EXF_OK;
@@ -166,18 +213,19 @@ static exf_code compare_pieces(const piece *a, const piece *b, exf_err *err)
                     "the file changed during the run", exf_st_path(b->of->file), view_of(b)->name, b->begin, a->hex, b->hex);
 }
 
-/* Hashes the pieces of a part, each once however often it was read. */
-static exf_code hash_part(part *p, char hex[EXF_SHA256_HEX], exf_err *err)
+/* Hashes the pieces of a part in that order, each once however often it was read. */
+static exf_code hash_part(part *p, int (*order)(const void *, const void *), exf_code (*hash)(exf_hash *, const piece *, exf_err *),
+                          char hex[EXF_SHA256_HEX], exf_err *err)
 {
     exf_hash *h = NULL;
     exf_code rc;
-    qsort(p->piece, p->n, sizeof *p->piece, by_place);
+    qsort(p->piece, p->n, sizeof *p->piece, order);
     EXF_TRY(exf_hash_new(&h, err));
     for (size_t i = 0; i < p->n; i++) {
-        if (i && by_place(&p->piece[i - 1], &p->piece[i]) == 0)
+        if (i && order(&p->piece[i - 1], &p->piece[i]) == 0)
             EXF_TRY(compare_pieces(&p->piece[i - 1], &p->piece[i], err));
         else
-            EXF_TRY(hash_piece(h, &p->piece[i], err));
+            EXF_TRY(hash(h, &p->piece[i], err));
     }
     rc = exf_hash_end(h, hex, err);
     h = NULL;
@@ -186,32 +234,36 @@ out:
     return rc;
 }
 
-static exf_code check_expected(const exf_weight_identity *id, const char *name, const char *hex, exf_err *err)
+static exf_code check_expected(const exf_weight_identity *id, const char *name, const digests *is, exf_err *err)
 {
-    char expected[EXF_SHA256_HEX];
-    if (!id->expected || !exf_digest_list_find(id->expected, name, expected) || strcmp(hex, expected) == 0) return EXF_OK;
+    char expected[EXF_SHA256_HEX], by_place[EXF_SHA256_HEX];
+    if (!id->expected || !exf_digest_list_find(id->expected, name, expected) || strcmp(is->by_name, expected) == 0) return EXF_OK;
+    if (id->expected_by_place && exf_digest_list_find(id->expected_by_place, name, by_place) && strcmp(is->by_place, by_place) == 0)
+        return EXF_OK;
     return exf_fail(err, EXF_MODEL,
                     "%s: was made with other weights: the digest of part %s was %.12s..., this checkpoint's is %.12s...; weights "
                     "that were quantized or stored in other types since are taken by --accept other-weights",
-                    id->expected_path, name, expected, hex);
+                    id->expected_path, name, expected, is->by_name);
 }
 
 static exf_code settle_part(exf_weight_identity *id, int number, exf_err *err)
 {
     part *p = &id->part[number];
-    char hex[EXF_SHA256_HEX], name[EXF_DIGEST_NAME];
+    char name[EXF_DIGEST_NAME];
+    digests now;
     exf_code rc = EXF_OK;
     if (p->n == 0) return EXF_OK;
     part_name(name, number);
     const exf_stored_tensor *of = p->piece[0].of;
-    EXF_TRY(hash_part(p, hex, err));
+    EXF_TRY(hash_part(p, by_name, hash_named, now.by_name, err));
+    EXF_TRY(hash_part(p, by_place, hash_placed, now.by_place, err));
     p->n = 0;
-    if (p->hex[0] && strcmp(p->hex, hex) != 0)
+    if (p->is.by_name[0] && strcmp(p->is.by_name, now.by_name) != 0)
         return exf_fail(err, EXF_MODEL,
                         "%s: the weights of part %s had the digest %.12s... when they were read before, now %.12s...: "
-                        "the checkpoint changed", exf_st_path(of->file), name, p->hex, hex);
-    memcpy(p->hex, hex, sizeof p->hex);
-    rc = check_expected(id, name, hex, err);
+                        "the checkpoint changed", exf_st_path(of->file), name, p->is.by_name, now.by_name);
+    p->is = now;
+    rc = check_expected(id, name, &now, err);
 out:
     return rc;
 }
@@ -226,19 +278,36 @@ exf_code exf_weight_identity_settle(exf_weight_identity *id, int number, exf_err
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err)
+/* Returns a digest of part i, by name or by place. */
+static char *digest_at(exf_weight_identity *id, int i, int places)
+{
+    return places ? id->part[i].is.by_place : id->part[i].is.by_name;
+}
+
+static exf_code list_digests(exf_weight_identity *id, int places, exf_text *out, exf_err *err)
 {
     const char *separator = "";
     pthread_mutex_lock(&id->lock);
     for (int i = 0; i < id->n_parts; i++) {
         char name[EXF_DIGEST_NAME];
-        if (!id->part[i].hex[0]) continue;
+        const char *hex = digest_at(id, i, places);
+        if (!hex[0]) continue;
         part_name(name, i);
-        exf_text_appendf(out, "%s%s:%s", separator, name, id->part[i].hex);
+        exf_text_appendf(out, "%s%s:%s", separator, name, hex);
         separator = " ";
     }
     pthread_mutex_unlock(&id->lock);
     return exf_text_end(out, err);
+}
+
+exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err)
+{
+    return list_digests(id, 0, out, err);
+}
+
+exf_code exf_weight_identity_list_by_place(exf_weight_identity *id, exf_text *out, exf_err *err)
+{
+    return list_digests(id, 1, out, err);
 }
 
 /* Returns the number of the part of that name, or -1. */
@@ -252,25 +321,30 @@ static int part_named(const exf_weight_identity *id, const char *name)
     return -1;
 }
 
-exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *path, exf_err *err)
+exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *by_place, const char *path,
+                                     exf_err *err)
 {
     exf_digest_entry e;
-    int more;
-    while ((more = exf_digest_list_next(&list, &e)) == 1) {
-        int i = part_named(id, e.name);
-        if (i < 0) break;
-        memcpy(id->part[i].hex, e.hex, sizeof e.hex);
-    }
+    int more = 0;
+    for (int places = 0; places < 2 && more == 0; places++)
+        for (const char *at = places ? by_place : list; (more = exf_digest_list_next(&at, &e)) == 1;) {
+            int i = part_named(id, e.name);
+            if (i < 0) break;
+            memcpy(digest_at(id, i, places), e.hex, sizeof e.hex);
+        }
     return more == 0 ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: is no list of the digests of this model's weights", path);
 }
 
-exf_code exf_weight_identity_expect(exf_weight_identity *id, const char *list, const char *path, exf_err *err)
+exf_code exf_weight_identity_expect(exf_weight_identity *id, const char *list, const char *by_place, const char *path,
+                                    exf_err *err)
 {
     exf_code rc;
     exf_mem_free(id->expected);
+    exf_mem_free(id->expected_by_place);
     exf_mem_free(id->expected_path);
-    id->expected = id->expected_path = NULL;
+    id->expected = id->expected_by_place = id->expected_path = NULL;
     EXF_TRY(exf_mem_strdup(&id->expected, list, "weight identity", err));
+    if (by_place) EXF_TRY(exf_mem_strdup(&id->expected_by_place, by_place, "weight identity", err));
     EXF_TRY(exf_mem_strdup(&id->expected_path, path, "weight identity", err));
 out:
     return rc;

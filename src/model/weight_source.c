@@ -203,12 +203,24 @@ out:
     return rc;
 }
 
-/* Reads the bytes of one of the tensors and hashes them. */
-static exf_code read_piece(const exf_weight_source *w, const exf_stored_tensor *of, stored_range r, void *buffer, const void **at,
-                           char digest[EXF_XXH3_HEX], exf_err *err)
+/* Returns what the bytes of one of the tensors are in the model. */
+static exf_weight_place place_of(const exf_weight_source *w, exf_stored_kind kind, size_t cols)
 {
+    exf_weight_place at = w->place;
+    at.kind = (int)kind;
+    at.first_byte = range_of(w, kind, w->first_row, 1, cols).begin;
+    return at;
+}
+
+/* Reads the bytes of one of the tensors and hashes them. */
+static exf_code read_piece(const exf_weight_source *w, exf_stored_kind kind, stored_range r, size_t cols, void *buffer,
+                           const void **at, char digest[EXF_XXH3_HEX], exf_err *err)
+{
+    const exf_stored_tensor *of = w->of[kind];
     exf_code rc = exf_st_read_aligned(of->file, of->tensor, r.begin, buffer, r.n, at, err);
-    return rc == EXF_OK && w->identity ? exf_weight_identity_add(w->identity, w->part, of, r.begin, *at, r.n, digest, err) : rc;
+    if (rc != EXF_OK || !w->identity) return rc;
+    exf_weight_place place = place_of(w, kind, cols);
+    return exf_weight_identity_add(w->identity, &place, of, r.begin, *at, r.n, digest, err);
 }
 
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *buffer, exf_raw_rows *out,
@@ -221,7 +233,7 @@ exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_
         out->of[kind] = NULL;
         out->digest[kind][0] = 0;
         if (r.n == 0) continue;
-        EXF_TRY(read_piece(w, w->of[kind], r, to, &out->of[kind], out->digest[kind], err));
+        EXF_TRY(read_piece(w, (exf_stored_kind)kind, r, cols, to, &out->of[kind], out->digest[kind], err));
         to += room_for(r.n);
     }
     rc = check_raw(w, out, row, cols, err);
@@ -232,7 +244,8 @@ out:
 exf_piece_hash exf_weight_source_piece(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols)
 {
     stored_range r = range_of(w, EXF_STORED_CODES, row, n_rows, cols);
-    return (exf_piece_hash){.id = w->identity, .part = w->part, .of = w->of[EXF_STORED_CODES], .begin = r.begin, .piece = r.n};
+    return (exf_piece_hash){.id = w->identity, .place = place_of(w, EXF_STORED_CODES, cols), .of = w->of[EXF_STORED_CODES],
+                            .begin = r.begin, .piece = r.n};
 }
 
 exf_code exf_weight_source_slice(const exf_weight_source *w, exf_piece_hash *piece, size_t from, size_t n, void *buffer,
@@ -249,8 +262,9 @@ exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n
     exf_code rc = EXF_OK;
     for (int kind = 0; w->identity && kind < EXF_STORED_KINDS; kind++) {
         stored_range r = range_of(w, (exf_stored_kind)kind, row, n_rows, cols);
+        exf_weight_place place = place_of(w, (exf_stored_kind)kind, cols);
         if (rows->of[kind])
-            EXF_TRY(exf_weight_identity_add_hashed(w->identity, w->part, w->of[kind], r.begin, r.n, rows->digest[kind], err));
+            EXF_TRY(exf_weight_identity_add_hashed(w->identity, &place, w->of[kind], r.begin, r.n, rows->digest[kind], err));
     }
 out:
     return rc;

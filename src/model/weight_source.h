@@ -62,7 +62,8 @@ typedef struct {
     unsigned how;                     /* of the tensor's rule */
     size_t each;                      /* EXF_TRANSPOSED: rows of one expert, which are read together; else 0 */
     exf_weight_identity *identity;    /* what is read is hashed into; NULL: it is not */
-    int part;                         /* of the identity */
+    exf_weight_place place;           /* of it in the model, but for kind and first byte */
+    size_t first_row;                 /* of the expert's matrix, or of the run, in the tensor */
 } exf_weight_source;
 
 /* The dtype of its codes, or of a plain tensor. */

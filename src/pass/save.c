@@ -27,32 +27,44 @@ enum { MOST_BYTES = 1 << 20 };
 /* Writes the digests of the weights that were read, after `done` layers. */
 static exf_code put_weights_record(const exf_model *m, exf_resume *r, int done, exf_err *err)
 {
-    exf_text list = {0};
+    exf_text list = {0}, by_place = {0};
     exf_code rc;
     EXF_TRY(exf_weight_identity_list(m->identity, &list, err));
-    exf_tensor t = {.name = "parts", .dtype = EXF_DT_U8, .rank = 1, .shape = {(int64_t)list.len}, .data = list.s};
-    EXF_TRY(exf_resume_put(r, NAME, done - 1, &t, 1, err));
+    EXF_TRY(exf_weight_identity_list_by_place(m->identity, &by_place, err));
+    int64_t n = (int64_t)list.len, k = (int64_t)by_place.len;
+    exf_tensor t[] = {{.name = "parts", .dtype = EXF_DT_U8, .rank = 1, .shape = {n}, .data = list.s},
+                      {.name = "parts_by_place", .dtype = EXF_DT_U8, .rank = 1, .shape = {k}, .data = by_place.s}};
+    EXF_TRY(exf_resume_put(r, NAME, done - 1, t, 2, err));
 out:
     exf_text_free(&list);
+    exf_text_free(&by_place);
     return rc;
+}
+
+/* Reads a list of the record. */
+static exf_code read_list(char **list, const exf_st_file *f, const char *name, exf_err *err)
+{
+    const exf_st_tensor *t = exf_st_find(f, name);
+    exf_tensor expected = {.name = name, .dtype = EXF_DT_U8, .rank = 1, .shape = {t ? (int64_t)t->nbytes : 0}};
+    if (t && t->nbytes > MOST_BYTES) expected.shape[0] = MOST_BYTES; /* no list is so long: refused below */
+    exf_code rc = exf_mem_new(list, (size_t)expected.shape[0] + 1, 1, "weight identity", err);
+    return rc == EXF_OK ? exf_resume_read(f, &expected, *list, err) : rc;
 }
 
 /* Restores them from the point that was opened. */
 static exf_code get_weights_record(const exf_model *m, const exf_resume *r, exf_err *err)
 {
     exf_st_file *f = NULL;
-    char *list = NULL;
+    char *list = NULL, *by_place = NULL;
     exf_code rc;
     EXF_TRY(exf_resume_get(r, NAME, exf_resume_start(r)->layers_done - 1, &f, err));
-    const exf_st_tensor *t = exf_st_find(f, "parts");
-    exf_tensor expected = {.name = "parts", .dtype = EXF_DT_U8, .rank = 1, .shape = {t ? (int64_t)t->nbytes : 0}};
-    if (t && t->nbytes > MOST_BYTES) expected.shape[0] = MOST_BYTES; /* no list is so long: refused below */
-    EXF_TRY(exf_mem_new(&list, (size_t)expected.shape[0] + 1, 1, "weight identity", err));
-    EXF_TRY(exf_resume_read(f, &expected, list, err));
-    EXF_TRY(exf_weight_identity_restore(m->identity, list, exf_st_path(f), err));
+    EXF_TRY(read_list(&list, f, "parts", err));
+    EXF_TRY(read_list(&by_place, f, "parts_by_place", err));
+    EXF_TRY(exf_weight_identity_restore(m->identity, list, by_place, exf_st_path(f), err));
 out:
     exf_st_close(f);
     exf_mem_free(list);
+    exf_mem_free(by_place);
     return rc;
 }
 

@@ -470,13 +470,14 @@ out:
 
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights, exf_err *err)
 {
-    const char *weights = exf_provenance_get(&t->provenance, "model.weights_xxh3");
+    const char *weights = exf_provenance_get(&t->provenance, EXF_WEIGHTS_FACT),
+               *by_place = exf_provenance_get(&t->provenance, EXF_WEIGHTS_BY_PLACE_FACT);
     exf_code rc;
     EXF_TRY(check_sizes(t, path, m, err));
     if (!t->shape.top_k) return EXF_OK;
     EXF_TRY(check_architecture(t, path, m, err));
     if (other_weights || !m->identity) return EXF_OK;
-    if (weights) return exf_weight_identity_expect(m->identity, weights, path, err);
+    if (weights) return exf_weight_identity_expect(m->identity, weights, by_place, path, err);
     if (exf_provenance_get(&t->provenance, "model.weights_digest"))
         exf_log_warn("%s: names its weights as earlier programs did: whether they are this checkpoint's is not checked", path);
 out:

@@ -3,7 +3,8 @@
  * usage: forge FILE.h5 /DATASET INDEX VALUE     an element, counted through all axes
  *        forge FILE.h5 ATTRIBUTE VALUE          an integer attribute of the root
  *        forge FILE.h5 /GROUP FROM.h5           the group of that name of another file in its place
- *        forge FILE.safetensors TENSOR WIDTH FROM TO   of each row of WIDTH 64-bit integers, element TO becomes element FROM */
+ *        forge FILE.safetensors TENSOR WIDTH FROM TO   of each row of WIDTH 64-bit integers, element TO becomes element FROM
+ *        forge stack FROM.safetensors TO.safetensors   the experts of each layer in two tensors, as transformers 5 saves them */
 #include <hdf5.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -100,10 +101,125 @@ static void copy_column(const char *path, const char *tensor, size_t width, size
     free(text);
 }
 
+/* ---- experts in two tensors ---------------------------------------------------------------------------- */
+
+typedef struct {
+    char name[200], dtype[8];
+    unsigned long shape[2], begin, end;
+    int rank;
+} tensor;
+
+typedef struct {
+    FILE *from, *to;
+    uint64_t header; /* bytes before the tensors' data */
+    tensor all[4096];
+    size_t n;
+    char *text;      /* the new header */
+    unsigned long at; /* bytes of data that it has */
+} copy;
+
+static void read_header(copy *c)
+{
+    uint64_t n = 0;
+    must(c->from && fread(&n, 8, 1, c->from) == 1 && n < 1 << 24, "cannot open the file");
+    char *text = calloc(n + 1, 1), *entry = text;
+    must(text && fread(text, 1, n, c->from) == n, "cannot read the header");
+    while ((entry = strstr(entry, "\":{\"dtype\":\""))) {
+        tensor *t = &c->all[c->n++];
+        char *name = entry;
+        must(c->n < 4096, "too many tensors");
+        while (name[-1] != '"') name--;
+        snprintf(t->name, sizeof t->name, "%.*s", (int)(entry - name), name);
+        entry += strlen("\":{\"dtype\":\"");
+        must(sscanf(entry, "%7[A-Z0-9]\",\"shape\":[%lu", t->dtype, &t->shape[0]) == 2, "cannot read a shape");
+        t->rank = 1 + (sscanf(entry, "%*[A-Z0-9]\",\"shape\":[%*u,%lu", &t->shape[1]) == 1);
+        must(sscanf(strstr(entry, "data_offsets"), "data_offsets\":[%lu,%lu", &t->begin, &t->end) == 2, "cannot read offsets");
+    }
+    c->header = 8 + n;
+    c->text = calloc(n + 1, 1);
+    free(text);
+}
+
+/* Returns the matrix of that name of an expert, or NULL. */
+static const tensor *find_matrix(const copy *c, int layer, int expert, const char *matrix)
+{
+    char name[200];
+    snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", layer, expert, matrix);
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->all[i].name, name) == 0) return &c->all[i];
+    return NULL;
+}
+
+static void announce(copy *c, const char *name, const char *dtype, const char *shape, unsigned long bytes)
+{
+    sprintf(c->text + strlen(c->text), "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%lu,%lu]}",
+            *c->text ? "," : "{", name, dtype, shape, c->at, c->at + bytes);
+    c->at += bytes;
+}
+
+static void copy_bytes(copy *c, const tensor *t)
+{
+    size_t n = t->end - t->begin;
+    char *bytes = malloc(n + 1);
+    must(bytes && fseek(c->from, (long)(c->header + t->begin), SEEK_SET) == 0 && fread(bytes, 1, n, c->from) == n, "cannot read");
+    must(fwrite(bytes, 1, n, c->to) == n, "cannot write");
+    free(bytes);
+}
+
+/* Announces the two tensors of a layer, or copies their bytes. */
+static void stack_layer(copy *c, int layer, int bytes)
+{
+    char name[200], shape[80];
+    int experts = 0;
+    while (find_matrix(c, layer, experts, "up_proj")) experts++;
+    for (int k = 0; k < 2 && experts; k++) {
+        const tensor *t = find_matrix(c, layer, 0, k ? "down_proj" : "gate_proj");
+        unsigned long parts = k ? 1 : 2;
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%s", layer, k ? "down_proj" : "gate_up_proj");
+        snprintf(shape, sizeof shape, "%d,%lu,%lu", experts, parts * t->shape[0], t->shape[1]);
+        if (!bytes) announce(c, name, t->dtype, shape, (unsigned long)experts * parts * (t->end - t->begin));
+        for (int e = 0; bytes && e < experts; e++) {
+            copy_bytes(c, find_matrix(c, layer, e, k ? "down_proj" : "gate_proj"));
+            if (!k) copy_bytes(c, find_matrix(c, layer, e, "up_proj"));
+        }
+    }
+}
+
+static void stack_experts(const char *from, const char *to)
+{
+    copy *c = calloc(1, sizeof *c);
+    must(c != NULL, "no memory");
+    c->from = fopen(from, "rb");
+    c->to = fopen(to, "wb");
+    read_header(c);
+    must(c->to != NULL, "cannot create the file");
+    for (int bytes = 0; bytes < 2; bytes++) {
+        for (size_t i = 0; i < c->n; i++) {
+            const tensor *t = &c->all[i];
+            char shape[80];
+            if (strstr(t->name, ".experts.")) continue;
+            snprintf(shape, sizeof shape, t->rank == 2 ? "%lu,%lu" : "%lu", t->shape[0], t->shape[1]);
+            if (bytes) copy_bytes(c, t);
+            else announce(c, t->name, t->dtype, shape, t->end - t->begin);
+        }
+        for (int layer = 0; layer < 64; layer++) stack_layer(c, layer, bytes);
+        uint64_t n = strlen(strcat(c->text, bytes ? "" : "}"));
+        must(bytes || (fwrite(&n, 8, 1, c->to) == 1 && fwrite(c->text, 1, n, c->to) == n), "cannot write the header");
+    }
+    must(fclose(c->to) == 0, "cannot close the file");
+    fclose(c->from);
+    free(c->text);
+    free(c);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 6) {
         copy_column(argv[1], argv[2], strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10), strtoul(argv[5], NULL, 10));
+        return 0;
+    }
+    if (argc == 4 && strcmp(argv[1], "stack") == 0) {
+        stack_experts(argv[2], argv[3]);
         return 0;
     }
     must(argc == 4 || argc == 5, "usage: see the top of forge.c");

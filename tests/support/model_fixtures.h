@@ -20,7 +20,7 @@ enum { T_H = 4, T_L = 2, T_VOCAB = 6, T_Q = 8, T_KV = 4, T_HEAD = 4, T_FFN = 5, 
 typedef struct {
     char name[T_MAX][80];
     int rank[T_MAX];
-    int64_t shape[T_MAX][2];
+    int64_t shape[T_MAX][3];
     exf_dtype dtype[T_MAX];
     float *value[T_MAX]; /* as many as the shape says */
     int n;
@@ -97,6 +97,32 @@ static inline void small_drop(small_model *m, const char *name)
     m->value[i] = m->value[last];
 }
 
+/* Puts the experts of layer 1 into two tensors, as transformers 5 saves them: each expert's gate above its up, and the downs. */
+static inline void small_fuse(small_model *m)
+{
+    static const char *const part[] = {"gate_proj", "up_proj", "down_proj"};
+    enum { ROWS = T_I * T_H };
+    float stack[3][T_E][ROWS];
+    char name[80];
+    for (int p = 0; p < 3; p++)
+        for (int x = 0; x < T_E; x++) {
+            snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.%s.weight", x, part[p]);
+            memcpy(stack[p][x], m->value[small_find(m, name)], sizeof stack[p][x]);
+            small_drop(m, name);
+        }
+    for (int k = 0; k < 2; k++) {
+        int i = m->n, parts = k ? 1 : 2;
+        small_add(m, k ? "model.layers.1.mlp.experts.down_proj" : "model.layers.1.mlp.experts.gate_up_proj", T_E * parts, ROWS);
+        m->rank[i] = 3;
+        m->shape[i][0] = T_E;
+        m->shape[i][1] = k ? T_H : 2 * T_I;
+        m->shape[i][2] = k ? T_I : T_H;
+        for (int x = 0; x < T_E; x++)
+            for (int p = 0; p < parts; p++)
+                memcpy(m->value[i] + (x * parts + p) * ROWS, stack[k ? 2 : p][x], sizeof stack[0][0]);
+    }
+}
+
 /* Half precision of a value that it holds exactly (no subnormals). */
 static inline uint16_t half_of(float x)
 {
@@ -128,7 +154,8 @@ static inline void small_write_part(const small_model *m, const char *file, int 
     exf_st_meta meta = {"format", "pt"};
     for (int i = from; i < to; i++) {
         exf_tensor *x = &t[i - from];
-        *x = (exf_tensor){.name = m->name[i], .dtype = m->dtype[i], .rank = m->rank[i], .shape = {m->shape[i][0], m->shape[i][1]}};
+        *x = (exf_tensor){.name = m->name[i], .dtype = m->dtype[i], .rank = m->rank[i]};
+        memcpy(x->shape, m->shape[i], (size_t)m->rank[i] * sizeof *x->shape);
         ck_ok(exf_mem_new(&bytes[i], exf_tensor_bytes(x), 1, "test tensor", &e), e);
         encode(bytes[i], m->value[i], (size_t)exf_tensor_count(x), m->dtype[i]);
         x->data = bytes[i];

@@ -11,7 +11,7 @@ static exf_err e;
 static exf_provenance with_parts(const char *parts)
 {
     exf_provenance p = {0};
-    ck_ok(exf_weights_facts_add(&p, parts, &e), e);
+    ck_ok(exf_weights_facts_add(&p, parts, NULL, &e), e);
     return p;
 }
 
@@ -35,6 +35,48 @@ START_TEST(parts_that_both_read_are_compared)
     exf_provenance_free(&all);
     exf_provenance_free(&some);
     exf_provenance_free(&other);
+}
+END_TEST
+
+static exf_provenance with_places(const char *parts, const char *by_place)
+{
+    exf_provenance p = {0};
+    ck_ok(exf_weights_facts_add(&p, parts, by_place, &e), e);
+    return p;
+}
+
+/* A part that differs by the names of its tensors is the same where both files say that its bytes are at the same places. */
+START_TEST(parts_are_compared_by_place_where_names_differ)
+{
+    exf_provenance a = with_places("0.experts:" A64 " 1.experts:" A64, "0.experts:" A64 " 1.experts:" A64),
+                   fused = with_places("0.experts:" B64 " 1.experts:" A64, "0.experts:" A64 " 1.experts:" A64),
+                   other = with_places("0.experts:" B64 " 1.experts:" A64, "0.experts:" B64 " 1.experts:" A64),
+                   older = with_parts("0.experts:" B64 " 1.experts:" A64), joined = {0}, turned = {0};
+    const exf_provenance *one[] = {&a, &fused, &older}, *two[] = {&older, &fused, &a};
+    ck_ok(same(&a, &fused), e);
+    ck_ok(same(&fused, &a), e);
+    ck_assert(!exf_weights_facts_differ(&a, &fused));
+    ck_fails(same(&a, &other), EXF_MODEL, e, "0.experts");
+    ck_fails(same(&a, &older), EXF_MODEL, e, "0.experts");
+    ck_ok(same(&fused, &older), e);
+    ck_assert(exf_weights_facts_differ(&a, &other));
+    ck_ok(exf_model_facts_join(&joined, one, 3, &e), e);
+    ck_ok(exf_model_facts_join(&turned, two, 3, &e), e);
+    ck_assert_str_eq(exf_provenance_get(&joined, "model.weights_xxh3"), "0.experts:" A64 " 1.experts:" A64);
+    for (size_t i = 0; i < 2; i++)
+        ck_assert_str_eq(exf_provenance_get(i ? &turned : &joined, "model.weights_by_place_xxh3"),
+                         "0.experts:" A64 " 1.experts:" A64);
+    ck_ok(exf_weights_facts_mixed(&turned, one, 2, &e), e);
+    ck_assert_ptr_null(exf_provenance_get(&turned, EXF_MIXED_WEIGHTS_FACT));
+    one[1] = &other;
+    ck_ok(exf_weights_facts_mixed(&turned, one, 2, &e), e);
+    ck_assert_str_eq(exf_provenance_get(&turned, EXF_MIXED_WEIGHTS_FACT), "1 of 2 parts: 0.experts");
+    exf_provenance_free(&a);
+    exf_provenance_free(&fused);
+    exf_provenance_free(&other);
+    exf_provenance_free(&older);
+    exf_provenance_free(&joined);
+    exf_provenance_free(&turned);
 }
 END_TEST
 
@@ -162,6 +204,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("model_facts");
     TCase *t = tcase_create("all");
     tcase_add_test(t, parts_that_both_read_are_compared);
+    tcase_add_test(t, parts_are_compared_by_place_where_names_differ);
     tcase_add_test(t, samples_are_compared_with_samples_only);
     tcase_add_test(t, joined_facts_do_not_depend_on_the_order);
     tcase_add_test(t, malformed_lists_are_named);

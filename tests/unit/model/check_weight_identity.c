@@ -50,6 +50,12 @@ static void list_of(const exf_model *m, exf_text *out)
     ck_ok(exf_weight_identity_list(m->identity, out, &e), e);
 }
 
+static void places_of(const exf_model *m, exf_text *out)
+{
+    *out = (exf_text){0};
+    ck_ok(exf_weight_identity_list_by_place(m->identity, out, &e), e);
+}
+
 /* The identity of the checkpoint in the scratch directory, read whole. */
 static void identify(exf_text *out)
 {
@@ -184,6 +190,7 @@ START_TEST(pieces_do_not_depend_on_reads)
     exf_text list[2];
     exf_st_tensor tensor = {.view = {.name = "x", .dtype = EXF_DT_U8, .rank = 1, .shape = {N}}};
     exf_stored_tensor of = {.tensor = &tensor};
+    exf_weight_place place = {.part = EXF_PART_HEAD};
     char hex[EXF_SHA256_HEX];
     ck_ok(exf_mem_new(&bytes, N, 1, "test data", &e), e);
     for (size_t i = 0; i < N; i++) bytes[i] = (char)(i * 7 + i / 1000);
@@ -191,12 +198,12 @@ START_TEST(pieces_do_not_depend_on_reads)
         exf_weight_identity *id = NULL;
         size_t step = k ? 777777 : EXF_WEIGHT_CHUNK_BYTES;
         ck_ok(exf_weight_identity_new(&id, 1, &e), e);
-        exf_piece_hash p = {.id = id, .part = EXF_PART_HEAD, .of = &of, .piece = EXF_WEIGHT_CHUNK_BYTES};
+        exf_piece_hash p = {.id = id, .place = place, .of = &of, .piece = EXF_WEIGHT_CHUNK_BYTES};
         exf_code rc = EXF_OK;
         for (size_t at = 0; at < N; at += step) {
             size_t n = N - at < step ? N - at : step;
             rc = k ? exf_piece_hash_add(&p, bytes + at, n, &e)
-                   : exf_weight_identity_add(id, EXF_PART_HEAD, &of, at, bytes + at, n, hex, &e);
+                   : exf_weight_identity_add(id, &place, &of, at, bytes + at, n, hex, &e);
             ck_ok(rc, e);
         }
         ck_ok(exf_piece_hash_end(&p, rc, &e), e);
@@ -311,7 +318,7 @@ START_TEST(other_weights_than_expected_are_refused)
     small_write(&s, 0);
     identify(&list);
     exf_model *m = open_model();
-    ck_ok(exf_weight_identity_expect(m->identity, list.s, "t.h5", &e), e);
+    ck_ok(exf_weight_identity_expect(m->identity, list.s, NULL, "t.h5", &e), e);
     read_all(m, 0);
     settle(m);
     exf_model_close(m);
@@ -319,7 +326,7 @@ START_TEST(other_weights_than_expected_are_refused)
     for (int i = 0; i < 12; i++) w[i] = -w[i];
     small_write(&s, 0);
     m = open_model();
-    ck_ok(exf_weight_identity_expect(m->identity, list.s, "t.h5", &e), e);
+    ck_ok(exf_weight_identity_expect(m->identity, list.s, NULL, "t.h5", &e), e);
     read_all(m, 0);
     ck_ok(exf_model_layer_done(m, 0, &e), e);
     ck_fails(exf_model_layer_done(m, 1, &e), EXF_MODEL, e, "t.h5 1.experts");
@@ -329,23 +336,90 @@ START_TEST(other_weights_than_expected_are_refused)
 }
 END_TEST
 
-START_TEST(restored_parts_stay)
+/* What a run over the checkpoint in the scratch directory says that expects those weights. */
+static exf_code read_beside(const char *list, const char *by_place)
 {
-    exf_text before, after;
+    exf_model *m = open_model();
+    ck_ok(exf_weight_identity_expect(m->identity, list, by_place, "t.h5", &e), e);
+    read_all(m, 0);
+    exf_code rc = settle_parts(m);
+    exf_model_close(m);
+    return rc;
+}
+
+/* A copy with its experts in two tensors has the same bytes at the same places; one bit, or two experts in each other's place, make
+ * other weights. */
+START_TEST(stacked_experts_are_the_same_weights)
+{
+    exf_text list, by_place, fused_list, fused_by_place;
     small_model s = small_new(1);
     small_write(&s, 0);
-    identify(&before);
     exf_model *m = open_model();
-    ck_ok(exf_weight_identity_restore(m->identity, before.s, "record", &e), e);
+    read_all(m, 0);
+    settle(m);
+    list_of(m, &list);
+    places_of(m, &by_place);
+    exf_model_close(m);
+    small_fuse(&s);
+    small_write(&s, 0);
+    m = open_model();
+    read_all(m, 1);
+    settle(m);
+    list_of(m, &fused_list);
+    places_of(m, &fused_by_place);
+    exf_model_close(m);
+    ck_assert_int_eq(parts_that_differ(list.s, fused_list.s), 1);
+    ck_assert_str_eq(by_place.s, fused_by_place.s);
+    ck_ok(read_beside(list.s, by_place.s), e);
+    ck_fails(read_beside(list.s, NULL), EXF_MODEL, e, "t.h5 1.experts");
+    float *w = s.value[small_find(&s, "model.layers.1.mlp.experts.gate_up_proj")];
+    w[T_I * T_H] += 1;
+    small_write(&s, 0);
+    ck_fails(read_beside(list.s, by_place.s), EXF_MODEL, e, "t.h5 1.experts");
+    w[T_I * T_H] -= 1;
+    for (int i = 0; i < 2 * T_I * T_H; i++) {
+        float first = w[i];
+        w[i] = w[i + 2 * T_I * T_H];
+        w[i + 2 * T_I * T_H] = first;
+    }
+    small_write(&s, 0);
+    ck_fails(read_beside(list.s, by_place.s), EXF_MODEL, e, "t.h5 1.experts");
+    exf_text_free(&list);
+    exf_text_free(&by_place);
+    exf_text_free(&fused_list);
+    exf_text_free(&fused_by_place);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(restored_parts_stay)
+{
+    exf_text before, by_place, after;
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    exf_model *m = open_model();
+    read_all(m, 0);
+    settle(m);
+    list_of(m, &before);
+    places_of(m, &by_place);
+    exf_model_close(m);
+    m = open_model();
+    ck_ok(exf_weight_identity_restore(m->identity, before.s, by_place.s, "record", &e), e);
     read_layer(m, 1, 0);
     settle(m);
     list_of(m, &after);
     ck_assert_str_eq(before.s, after.s);
+    exf_text_free(&after);
+    places_of(m, &after);
+    ck_assert_str_eq(by_place.s, after.s);
     static const char *const malformed[] = {
         "x", "head:ab", "7.other:0000000000000000000000000000000000000000000000000000000000000000"};
-    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++)
-        ck_fails(exf_weight_identity_restore(m->identity, malformed[i], "record", &e), EXF_FORMAT, e, "model's");
+    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
+        ck_fails(exf_weight_identity_restore(m->identity, malformed[i], by_place.s, "record", &e), EXF_FORMAT, e, "model's");
+        ck_fails(exf_weight_identity_restore(m->identity, before.s, malformed[i], "record", &e), EXF_FORMAT, e, "model's");
+    }
     exf_model_close(m);
+    exf_text_free(&by_place);
     exf_text_free(&before);
     exf_text_free(&after);
     small_free(&s);
@@ -369,6 +443,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_file_that_changes_is_refused);
     tcase_add_test(t, a_change_whose_time_was_set_back_is_refused);
     tcase_add_test(t, other_weights_than_expected_are_refused);
+    tcase_add_test(t, stacked_experts_are_the_same_weights);
     tcase_add_test(t, restored_parts_stay);
     suite_add_tcase(s, t);
     return s;

@@ -13,7 +13,7 @@ static exf_err e;
 static exf_tables tables_of(const char *parts, const char *samples)
 {
     exf_tables t = {.shape = {T_E, 2, T_H, 1, 1}};
-    if (parts) ck_ok(exf_weights_facts_add(&t.provenance, parts, &e), e);
+    if (parts) ck_ok(exf_weights_facts_add(&t.provenance, parts, NULL, &e), e);
     if (samples) ck_ok(exf_provenance_add(&t.provenance, &e, "model.weights_digest", "%s", samples), e);
     return t;
 }
