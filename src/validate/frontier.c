@@ -331,6 +331,12 @@ int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_ro
     return exf_row_cost(&row[i], kind) < exf_original_cost(of, kind, batch);
 }
 
+int exf_row_gains_nothing(const exf_judged *of, const exf_row *row, size_t i)
+{
+    exf_difference d = exf_kl_difference(of->v, row[i].twin, i);
+    return row[i].twin && !(d.mean > 0 && exf_beyond_noise(&d));
+}
+
 /* Returns 1 if row i is a candidate for the place after `from` (0: for the first) on a line. */
 static int may_follow(const exf_judged *of, const exf_row *row, size_t i, size_t from, exf_row_kind kind, int batch)
 {
@@ -340,14 +346,21 @@ static int may_follow(const exf_judged *of, const exf_row *row, size_t i, size_t
     return d.mean > 0 && exf_beyond_noise(&d);
 }
 
+/* Returns 1 for such a row unless it gains nothing over a plain fold that is one too. */
+static int is_candidate(const exf_judged *of, const exf_row *row, size_t i, size_t from, exf_row_kind kind, int batch)
+{
+    if (!may_follow(of, row, i, from, kind, batch)) return 0;
+    return !exf_row_gains_nothing(of, row, i) || !may_follow(of, row, row[i].twin, from, kind, batch);
+}
+
 static size_t next_on_line(const exf_judged *of, const exf_row *row, size_t from, exf_row_kind kind, int batch)
 {
     size_t best = 0;
     double least = INFINITY, tie = EXF_COST_TIE * exf_original_cost(of, kind, batch);
     for (size_t i = 1; i < of->v->n_variants; i++)
-        if (may_follow(of, row, i, from, kind, batch)) least = fmin(least, exf_row_cost(&row[i], kind));
+        if (is_candidate(of, row, i, from, kind, batch)) least = fmin(least, exf_row_cost(&row[i], kind));
     for (size_t i = 1; i < of->v->n_variants; i++) {
-        if (!may_follow(of, row, i, from, kind, batch) || exf_row_cost(&row[i], kind) > least + tie) continue;
+        if (!is_candidate(of, row, i, from, kind, batch) || exf_row_cost(&row[i], kind) > least + tie) continue;
         if (!best || of->v->variant[i].all.kl_mean < of->v->variant[best].all.kl_mean) best = i;
     }
     return best;

@@ -78,6 +78,9 @@ double exf_whole_share(const exf_judged *of, double cost, exf_row_kind kind, int
 /* Returns 1 if row i is one to choose from: it is of the kind (decode: of the batch size), competes, costs less than the
  * original, is run as it is by the runtime (NULL: any row may be chosen), and did not lose to a plain fold of which that is so. */
 int exf_row_may_serve(const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch, const exf_runtime *runtime);
+/* Returns 1 if row i has a twin and its KL is not lower beyond the noise of the paired difference: the plain fold stands for both
+ * of them. */
+int exf_row_gains_nothing(const exf_judged *of, const exf_row *row, size_t i);
 /* A plain fold costs no more than another of its P or D where the difference is less than this share of the original's cost. */
 #define EXF_TWIN_TIE 0.01
 /* Costs that differ by less than this share of the original's are one: a pool is not always full. */
@@ -97,7 +100,8 @@ size_t exf_worst_domain(const exf_validation *v, size_t i);
 
 /* Writes the rows of a frontier by rising cost to line [n_variants] and returns how many: of the rows that may serve
  * (exf_row_may_serve), the cheapest, then each time the cheapest of those with a KL that
- * is lower beyond the noise of the paired difference; of those of one cost (EXF_COST_TIE) the one of lowest KL. */
+ * is lower beyond the noise of the paired difference; of those of one cost (EXF_COST_TIE) the one of lowest KL.  A row that
+ * gains nothing over its twin is left out where that may stand there. */
 size_t exf_frontier_line(size_t *line, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch);
 
 /* ---- best pools ---------------------------------------------------------------------------------- */

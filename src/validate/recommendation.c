@@ -56,6 +56,21 @@ static double end_of(const exf_limit *l, const exf_validation *v, size_t i)
     return isnan(d.half_width) ? INFINITY : d.mean + d.half_width;
 }
 
+/* Returns 1 for a row to choose from that holds the limit. */
+static int holds_limit(const exf_limit *l, const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch,
+                       const exf_runtime *runtime)
+{
+    return exf_row_may_serve(of, row, i, kind, batch, runtime) && end_of(l, of->v, i) <= l->most;
+}
+
+/* Returns 1 for such a row unless it gains nothing over a plain fold that is one too. */
+static int is_candidate(const exf_limit *l, const exf_judged *of, const exf_row *row, size_t i, exf_row_kind kind, int batch,
+                        const exf_runtime *runtime)
+{
+    if (!holds_limit(l, of, row, i, kind, batch, runtime)) return 0;
+    return !exf_row_gains_nothing(of, row, i) || !holds_limit(l, of, row, row[i].twin, kind, batch, runtime);
+}
+
 exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch,
                          const exf_runtime *runtime)
 {
@@ -65,11 +80,10 @@ exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row
     for (size_t i = 1; i < v->n_variants; i++) {
         if (!exf_row_may_serve(of, row, i, kind, batch, runtime)) continue;
         if (!nearest || end_of(l, v, i) < end_of(l, v, nearest)) nearest = i;
-        if (end_of(l, v, i) <= l->most) least = fmin(least, exf_row_cost(&row[i], kind));
+        if (is_candidate(l, of, row, i, kind, batch, runtime)) least = fmin(least, exf_row_cost(&row[i], kind));
     }
     for (size_t i = 1; i < v->n_variants; i++) {
-        if (!exf_row_may_serve(of, row, i, kind, batch, runtime) || !(end_of(l, v, i) <= l->most)) continue;
-        if (exf_row_cost(&row[i], kind) > least + tie) continue;
+        if (!is_candidate(l, of, row, i, kind, batch, runtime) || exf_row_cost(&row[i], kind) > least + tie) continue;
         if (!best || exf_limit_value(l, v, i).mean < exf_limit_value(l, v, best).mean) best = i;
     }
     return best ? (exf_choice){best, 1} : (exf_choice){nearest, 0};

@@ -27,8 +27,8 @@ typedef struct {
 } exf_choice;
 
 /* Chooses among the rows of a kind that compete and cost less than the original: the cheapest within the limit, of those
- * of one cost (EXF_COST_TIE) the one of lowest value; where none is, the one whose interval ends lowest.  runtime: of those that
- * it runs as they are; NULL: of all. */
+ * of one cost (EXF_COST_TIE) the one of lowest value, and the plain fold rather than a row that gains nothing over it; where none
+ * is, the one whose interval ends lowest.  runtime: of those that it runs as they are; NULL: of all. */
 exf_choice exf_recommend(const exf_limit *l, const exf_judged *of, const exf_row *row, exf_row_kind kind, int batch,
                          const exf_runtime *runtime);
 /* Returns the row that folds prefill as row p and decode as row d; 0: it was not run. */

@@ -354,6 +354,31 @@ START_TEST(plain_folds_are_never_beaten_by_worse)
 }
 END_TEST
 
+/* Of rows of one P that cost the same, the plain fold stands unless another is better beyond the noise of the paired difference. */
+START_TEST(a_gain_within_the_noise_is_none)
+{
+    results *r = results_begin();
+    results_add(r, "P2", 0.1, 2, 14);
+    results_noise(results_add(r, "P2:projector=joint", 0.09, 2, 14), 0.01);
+    results_add(r, "D8", 0.1, 4, 8);
+    results_noise(results_add(r, "D8:rank=energy,targets=router", 0.09, 4, 7.9), 0.01);
+    recommends(r, "kl=0.2", EXF_ROW_PREFILL, "P2", 1);
+    recommends(r, "kl=0.2", EXF_ROW_DECODE, "D8", 1);
+    frontier_is(r, EXF_ROW_PREFILL, 0, "P2");
+    frontier_is(r, EXF_ROW_DECODE, 0, "D8");
+    results_noise(&r->variant[1], 0.01); /* the same sequences are hard for both: their difference has no noise */
+    recommends(r, "kl=0.2", EXF_ROW_PREFILL, "P2:projector=joint", 1);
+    frontier_is(r, EXF_ROW_PREFILL, 0, "P2:projector=joint");
+    r = results_begin();
+    results_noise(results_add(r, "P2", 0.1, 2, 14), 0.01);
+    results_add(r, "P2:projector=joint", 0.09, 2, 14);
+    recommends(r, "kl=0.2", EXF_ROW_PREFILL, "P2", 1);
+    recommends(r, "kl=0.11", EXF_ROW_PREFILL, "P2:projector=joint", 1); /* which the plain fold does not hold */
+    results_add(r, "P2:rank=norm", 0.095, 2, 14); /* another that is no gain either */
+    recommends(r, "kl=0.2", EXF_ROW_PREFILL, "P2", 1);
+}
+END_TEST
+
 START_TEST(the_whole_interval_is_within_the_limit)
 {
     results *r = results_begin();
@@ -515,6 +540,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_cheapest_within_a_limit);
     tcase_add_test(t, the_cheapest_in_a_runtime);
     tcase_add_test(t, plain_folds_are_never_beaten_by_worse);
+    tcase_add_test(t, a_gain_within_the_noise_is_none);
     tcase_add_test(t, the_whole_interval_is_within_the_limit);
     tcase_add_test(t, limits_that_cannot_be);
     tcase_add_test(t, a_pair_that_was_measured_together);
