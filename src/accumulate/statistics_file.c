@@ -28,6 +28,9 @@
  *       the same data in other parts is the same file; without them the next four are absent
  *   /sequence_document             U8 [N, 32]   identity of each sequence's document, by which halves are dealt, near copies being
  *       one document; absent: each sequence is one, and halves are dealt by its own digest, as in all files of earlier versions
+ *   /document_sketches             U8 [D, 128]  sketches of their documents, distinct and in rising order: the lowest bytes of 128
+ *       values of which two documents have about the share in common that is the Jaccard similarity of their sets of runs of three
+ *       words (near_copies.h); of more than 65,536 documents those of the least; absent: not known
  *   /layers/<l>/seq_aa, seq_ab, seq_bb  F64 [E, E] and exact/...: over sequences, of products of a
  *       sequence's own dot and target_sq times 2^-24
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair

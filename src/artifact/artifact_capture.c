@@ -12,6 +12,7 @@
  * Since version 2, N = n_sequences, both or neither:
  *   /sequence_lengths              I32 [N]      tokens, in order of the rows
  *   /sequence_sha256               U8 [N, 32]   (data.h)
+ *   /sequence_document, /document_sketches      as in statistics; each may be absent
  * Since version 4, in every layer's group or in none:
  *   /layers/<l>/stream_sq          F64 [T]      squared norm of the residual stream after the layer */
 #include "artifact/artifact_capture.h"

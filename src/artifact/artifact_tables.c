@@ -33,6 +33,7 @@
  *   /bare_norms, /bare_contribution  F32 [L, E]  routes that REAP's code makes of them; all three or none
  * Since version 5, which may be absent:
  *   /sequence_digests     U64 [n_sequences]  the first 8 bytes of each sequence's SHA-256 (see statistics), rising
+ *   /document_sketches    U8 [D, 128]   of the documents of these sequences (see statistics); absent: not known
  *   /half_scalar, /half_loss  F32 [2, L, E, E]  both or neither: coeff and loss as each half of the data alone gives them (see
  *                                          statistics)
  *   /norm_head/basis, /norm_head/theta  F32 [L, H, q], [L, E, q + 4]  all six or none: log ||u|| of an expert's output u on a

@@ -4,6 +4,7 @@
 #define EXF_ARTIFACT_DATA_H
 #include "artifact/artifact.h"
 #include "artifact/provenance.h"
+#include "artifact/sketch_set.h"
 #include "base/text.h"
 #include "format/h5.h"
 
@@ -20,11 +21,12 @@ typedef struct exf_sequence_list {
     unsigned char (*sha256)[32]; /* [n] of the length (u64, little endian) and the ids (i32) */
     unsigned char (*document)[32]; /* [n] identity of its document, near copies being one (exf_sequence.group_sha256); NULL: each
                                     * sequence is a document of its own, as in files of earlier versions */
+    exf_sketch_set sketches; /* of their documents; empty where none is known, as in files of earlier versions */
 } exf_sequence_list;
 
 exf_code exf_sequence_list_new(exf_sequence_list *s, size_t n, exf_err *err) EXF_CHECKED;
 void exf_sequence_list_free(exf_sequence_list *s);
-/* Joins n lists one after the other; the result is unknown if one of them is. */
+/* Joins n lists one after the other; the result is unknown if one of them is.  Sketches are those that any of them has. */
 exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list *const *part, size_t n, exf_err *err) EXF_CHECKED;
 /* Sorts by digest: an order that no manifest or shard decides. */
 exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_list *s, exf_err *err) EXF_CHECKED;
@@ -34,7 +36,7 @@ exf_code exf_sequence_list_digest(const exf_sequence_list *sorted, char hex[EXF_
 exf_code exf_sequence_list_shared(const exf_sequence_list *a, const exf_sequence_list *b, int64_t *at, exf_err *err) EXF_CHECKED;
 
 /* Writes /sequence_lengths I32 [N] and /sequence_sha256 U8 [N, 32]; nothing if unknown.  And /sequence_document U8 [N, 32], where a
- * document is more than a sequence. */
+ * document is more than a sequence.  And the sketches of documents (sketch_set.h). */
 exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Reads the list; n_sequences and n_tokens are the root attributes.  EXF_FORMAT if the list differs from them. */
 exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64_t n_tokens, exf_h5 *h, exf_err *err) EXF_CHECKED;

@@ -26,6 +26,7 @@ void exf_sequence_list_free(exf_sequence_list *s)
     exf_mem_free(s->length);
     exf_mem_free(s->sha256);
     exf_mem_free(s->document);
+    exf_sketch_set_free(&s->sketches);
     memset(s, 0, sizeof *s);
 }
 
@@ -33,6 +34,11 @@ void exf_sequence_list_free(exf_sequence_list *s)
 static const unsigned char (*documents_of(const exf_sequence_list *s))[SHA]
 {
     return (const unsigned char (*)[SHA])(s->document ? s->document : s->sha256);
+}
+
+static exf_code add_sketches(exf_sequence_list *out, const exf_sequence_list *s, exf_err *err)
+{
+    return exf_sketch_set_add(&out->sketches, (const unsigned char (*)[EXF_SKETCH_BYTES])s->sketches.sketch, s->sketches.n, err);
 }
 
 exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list *const *part, size_t n, exf_err *err)
@@ -51,7 +57,9 @@ exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list 
         memcpy(out->length + at, part[i]->length, part[i]->n * sizeof *out->length);
         memcpy(out->sha256 + at, part[i]->sha256, part[i]->n * sizeof *out->sha256);
         if (has_document) memcpy(out->document + at, documents_of(part[i]), part[i]->n * sizeof *out->document);
+        rc = add_sketches(out, part[i], err);
     }
+    if (rc != EXF_OK) exf_sequence_list_free(out);
     return rc;
 }
 
@@ -85,8 +93,10 @@ exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_lis
         if (out->document) memcpy(out->document[i], all[i].document, SHA);
         out->length[i] = all[i].length;
     }
+    rc = add_sketches(out, s, err);
 out:
     exf_mem_free(all);
+    if (rc != EXF_OK) exf_sequence_list_free(out);
     return rc;
 }
 
@@ -153,7 +163,8 @@ exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err 
     EXF_TRY(exf_h5_write(h, &digests, err));
     digests.name = documents;
     digests.data = s->document;
-    if (has_documents(s)) rc = exf_h5_write(h, &digests, err);
+    if (has_documents(s)) EXF_TRY(exf_h5_write(h, &digests, err));
+    rc = exf_sketch_set_write(&s->sketches, h, err);
 out:
     return rc;
 }
@@ -199,6 +210,7 @@ exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64
     EXF_TRY(exf_h5_read(h, &lengths, s->length, err));
     EXF_TRY(exf_h5_read(h, &digests, s->sha256, err));
     EXF_TRY(check_lengths(s, n_tokens, h, err));
+    EXF_TRY(exf_sketch_set_read(&s->sketches, h, err));
     EXF_TRY(exf_h5_exists(h, documents, &has_documents_too, err));
     if (!has_documents_too) goto out;
     digests.name = documents;

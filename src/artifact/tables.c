@@ -165,6 +165,7 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->frobenius);
     exf_mem_free(t->std_error);
     exf_mem_free(t->sequence_digest);
+    exf_sketch_set_free(&t->sketches);
     exf_mem_free(t->half_scalar[0]);
     exf_mem_free(t->half_loss[0]);
     for (int i = 0; t->pool && i < t->n_pools; i++) {

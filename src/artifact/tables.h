@@ -3,6 +3,7 @@
 #ifndef EXF_ARTIFACT_TABLES_H
 #define EXF_ARTIFACT_TABLES_H
 #include "artifact/artifact.h"
+#include "artifact/sketch_set.h"
 #include "base/names.h"
 
 /* Loss of a pair that must never be chosen: an unobserved pair, or an expert with itself. */
@@ -157,6 +158,7 @@ typedef struct {
     exf_static_pool *pool;
     int n_pools;
     uint64_t *sequence_digest; /* [n_sequences] the first 8 bytes of each sequence's SHA-256 (data.h), rising; NULL: not known */
+    exf_sketch_set sketches;   /* of the documents of these sequences; empty: not known */
     exf_shared_scalar *shared; /* by name */
     int n_shared;
     exf_budget *budget; /* by falling budget, then by rule; NULL where the recipe asked for none */
@@ -285,12 +287,13 @@ exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) 
 
 /* ---- sequences (tables_sequences.c) -------------------------------------- */
 
-/* Fills sequence_digest from the list of the statistics, which has shape.n_sequences; does nothing where it is not known. */
+/* Fills sequence_digest and sketches from the list of the statistics, which has shape.n_sequences; does nothing where it is not
+ * known. */
 struct exf_sequence_list;
 exf_code exf_tables_take_sequences(exf_tables *t, const struct exf_sequence_list *s, exf_err *err) EXF_CHECKED;
 /* Returns 1 if the tables are of the sequence of that digest. */
 int exf_tables_has_sequence(const exf_tables *t, const unsigned char sha256[32]);
-/* Write and read the digests; nothing for tables without any. */
+/* Write and read both; nothing for tables without any. */
 exf_code exf_tables_sequences_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_tables_sequences_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Checks their order: EXF_FORMAT naming path and element. */

@@ -1,5 +1,6 @@
 /* tables_sequences.c - the sequences that tables are of, so that text on which they were calibrated is recognised with the tables
- * alone; see tables.h.  /sequence_digests holds them in rising order, which no manifest, shard or merge decides. */
+ * alone; see tables.h.  /sequence_digests holds them in rising order, which no manifest, shard or merge decides, and
+ * /document_sketches what their documents are like. */
 #include "artifact/tables.h"
 
 #include "artifact/data.h"
@@ -30,6 +31,7 @@ exf_code exf_tables_take_sequences(exf_tables *t, const exf_sequence_list *s, ex
     EXF_TRY(exf_mem_new(&t->sequence_digest, s->n, sizeof *t->sequence_digest, "sequences", err));
     for (size_t i = 0; i < s->n; i++) t->sequence_digest[i] = digest_of(s->sha256[i]);
     qsort(t->sequence_digest, s->n, sizeof *t->sequence_digest, compare_digests);
+    rc = exf_sketch_set_add(&t->sketches, (const unsigned char (*)[EXF_SKETCH_BYTES])s->sketches.sketch, s->sketches.n, err);
 out:
     return rc;
 }
@@ -54,7 +56,8 @@ exf_code exf_tables_sequences_write(const exf_tables *t, exf_h5 *h, exf_err *err
 {
     const exf_tensor digests = {
         .name = dataset, .dtype = EXF_DT_U64, .rank = 1, .shape = {t->shape.n_sequences}, .data = t->sequence_digest};
-    return t->sequence_digest ? exf_h5_write(h, &digests, err) : EXF_OK;
+    exf_code rc = t->sequence_digest ? exf_h5_write(h, &digests, err) : EXF_OK;
+    return rc == EXF_OK ? exf_sketch_set_write(&t->sketches, h, err) : rc;
 }
 
 exf_code exf_tables_sequences_read(exf_tables *t, exf_h5 *h, exf_err *err)
@@ -62,6 +65,7 @@ exf_code exf_tables_sequences_read(exf_tables *t, exf_h5 *h, exf_err *err)
     const exf_tensor digests = {.name = dataset, .dtype = EXF_DT_U64, .rank = 1, .shape = {t->shape.n_sequences}};
     int found;
     exf_code rc;
+    EXF_TRY(exf_sketch_set_read(&t->sketches, h, err));
     EXF_TRY(exf_h5_exists(h, dataset, &found, err));
     if (!found) goto out;
     EXF_TRY(exf_h5_expect(h, &digests, err)); /* before memory is taken for so many */

@@ -62,12 +62,28 @@ exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err
     return EXF_OK;
 }
 
+/* Lists the sketches of a corpus' documents; those without words are like no other. */
+static exf_code add_sketches(exf_sketch_set *s, const exf_corpus *c, exf_err *err)
+{
+    unsigned char (*all)[EXF_SKETCH_BYTES] = NULL;
+    size_t n = 0;
+    exf_code rc = exf_mem_new(&all, c->n_sequences, sizeof *all, "sketches of documents", err);
+    for (size_t i = 0; rc == EXF_OK && i < c->n_sequences; i++) {
+        size_t at = c->sequence[i].sketch;
+        if ((i == 0 || at != c->sequence[i - 1].sketch) && !c->sketch[at].empty) exf_sketch_pack(all[n++], &c->sketch[at]);
+    }
+    if (rc == EXF_OK) rc = exf_sketch_set_add(s, (const unsigned char (*)[EXF_SKETCH_BYTES])all, n, err);
+    exf_mem_free(all);
+    return rc;
+}
+
 exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const exf_corpus *corpus, exf_err *err)
 {
     exf_code rc = exf_sequence_list_new(s, batch->n_sequences, err);
     if (rc == EXF_OK && corpus) rc = exf_mem_new(&s->document, s->n, sizeof *s->document, "documents", err);
     for (size_t i = 0; rc == EXF_OK && corpus && i < s->n; i++)
         memcpy(s->document[i], corpus->sequence[i].group_sha256, sizeof *s->document);
+    if (rc == EXF_OK && corpus) rc = add_sketches(&s->sketches, corpus, err);
     for (size_t i = 0; rc == EXF_OK && i < s->n; i++) {
         const exf_span *span = &batch->span[i];
         s->length[i] = span->n_tokens;

@@ -284,7 +284,7 @@ static void report_left_out(const exf_corpus *c)
     if (c->near_copies)
         exf_log_warn("%" PRIu64 " of %" PRIu64 " documents are near copies of others, whose runs of %d words coincide by %.0f %%: "
                      "they count as %" PRIu64 ", the largest group has %" PRIu64 "; so the text has %" PRIu64 " document%s",
-                     c->near_copies, c->n_documents, EXF_SHINGLE, 100 * EXF_NEAR_COPY,
+                     c->near_copies, c->n_documents, EXF_SHINGLE, 100 * EXF_SAME_DOCUMENT,
                      c->near_copies + c->n_groups - c->n_documents, c->largest_group, c->n_groups, c->n_groups == 1 ? "" : "s");
     if (c->own_bos)
         exf_log_info("%" PRIu64 " documents begin with their own token before a document (%s): it is not put before them again",
@@ -346,6 +346,7 @@ void exf_corpus_free(exf_corpus *c)
     exf_mem_free(c->sequence);
     exf_mem_free(c->ids);
     exf_mem_free(c->unpinned);
+    exf_mem_free(c->sketch);
     exf_mem_free(c);
 }
 

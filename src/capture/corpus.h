@@ -33,6 +33,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "capture/manifest.h"
+#include "capture/near_copies.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdint.h>
@@ -50,6 +51,7 @@ typedef struct {
     int64_t group;    /* the lowest number of a document of its group: near copies, which count as one document (near_copies.h) */
     unsigned char group_sha256[32]; /* the least digest of its group's documents: an identity that no order of files changes;
                                      * the sequence's, where it is all of a document that is like no other */
+    size_t sketch; /* index in exf_corpus.sketch of its document's */
 } exf_sequence;
 
 typedef struct {
@@ -64,6 +66,8 @@ typedef struct {
     exf_sequence *sequence; /* manifest order */
     exf_domain *domains;    /* in order of first appearance */
     int32_t *ids;           /* all tokens, sequence after sequence */
+    exf_sketch *sketch;     /* [n_sketches] of documents, by rising number; NULL in a stand-in */
+    size_t n_sketches;
     uint64_t n_tokens;
     uint64_t own_bos;       /* documents that begin with what goes before every document, and have it once */
     uint64_t n_duplicates, duplicate_tokens; /* sequences that were left out because the corpus has them already */

@@ -6,16 +6,13 @@
 #include <string.h>
 
 /* Copies the sketches, which lie among what else is known of documents, into an array of their own. */
-static exf_code find_groups(size_t *group, const exf_document *document, size_t n, exf_err *err)
+static exf_code take_sketches(exf_corpus *c, const exf_document *document, size_t n, exf_err *err)
 {
-    exf_sketch *sketch = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&sketch, n, sizeof *sketch, "near copies", err));
-    for (size_t i = 0; i < n; i++) sketch[i] = document[i].sketch;
-    rc = exf_near_copies_find(group, sketch, n, err);
-out:
-    exf_mem_free(sketch);
-    return rc;
+    exf_code rc = exf_mem_new(&c->sketch, n, sizeof *c->sketch, "near copies", err);
+    if (rc != EXF_OK) return rc;
+    c->n_sketches = n;
+    for (size_t i = 0; i < n; i++) c->sketch[i] = document[i].sketch;
+    return EXF_OK;
 }
 
 /* Sets least [n] to the index of the document of least digest of each group, at the group's lowest index, and counts documents that
@@ -48,11 +45,13 @@ exf_code exf_corpus_group(exf_corpus *c, const exf_document *document, size_t n,
     exf_code rc;
     EXF_TRY(exf_mem_new(&group, n, sizeof *group, "near copies", err));
     EXF_TRY(exf_mem_new(&least, n, sizeof *least, "near copies", err));
-    EXF_TRY(find_groups(group, document, n, err));
+    EXF_TRY(take_sketches(c, document, n, err));
+    EXF_TRY(exf_near_copies_find(group, c->sketch, n, err));
     EXF_TRY(sum_up_groups(c, least, group, document, n, err));
     for (size_t i = 0; i < c->n_sequences; i++) {
         exf_sequence *s = &c->sequence[i];
         while (document[at].number < s->document) at++;
+        s->sketch = at;
         s->group = document[group[at]].number;
         memcpy(s->group_sha256, document[least[group[at]]].sha256, sizeof s->group_sha256);
     }

@@ -4,7 +4,6 @@
 #include "capture/chat.h"
 #include "capture/corpus.h"
 #include "capture/members.h"
-#include "capture/near_copies.h"
 
 typedef struct {
     size_t first; /* in ids */
@@ -57,8 +56,8 @@ exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, const exf_ske
 exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object, const char *place, exf_err *err) EXF_CHECKED;
 /* Removes chunks that are in the set, or came before in the source. */
 exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_digest_set *kept, exf_err *err) EXF_CHECKED;
-/* Groups the near copies among the documents of a corpus, by rising number (corpus_groups.c): fills group and group_sha256 of its
- * sequences, and what it counts. */
+/* Groups the near copies among the documents of a corpus, by rising number (corpus_groups.c): fills its sketches, group,
+ * group_sha256 and sketch of its sequences, and what it counts. */
 exf_code exf_corpus_group(exf_corpus *c, const exf_document *document, size_t n, exf_err *err) EXF_CHECKED;
 /* Adds the digest of a sequence. */
 exf_code exf_digest_set_put(exf_digest_set *s, const int32_t *ids, int32_t n, exf_err *err) EXF_CHECKED;

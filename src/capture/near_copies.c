@@ -91,6 +91,17 @@ void exf_sketch_of_ids(exf_sketch *out, const int32_t *ids, size_t n)
     finish(out, &s);
 }
 
+void exf_sketch_pack(unsigned char out[EXF_SKETCH_BYTES], const exf_sketch *s)
+{
+    for (size_t i = 0; i < EXF_SKETCH; i++) out[i] = (unsigned char)s->value[i];
+}
+
+void exf_sketch_unpack(exf_sketch *s, const unsigned char packed[EXF_SKETCH_BYTES])
+{
+    s->empty = 0;
+    for (size_t i = 0; i < EXF_SKETCH; i++) s->value[i] = packed[i];
+}
+
 double exf_sketch_similarity(const exf_sketch *a, const exf_sketch *b)
 {
     int equal = 0;
@@ -146,7 +157,7 @@ static void join_run(size_t *group, const entry *run, size_t n, const exf_sketch
     for (size_t i = 0; i < n; i++) {
         size_t own = (size_t)(run[i].sketch - first), k = 0;
         while (k < leaders && root_of(group, own) != root_of(group, (size_t)(leader[k] - first)) &&
-               exf_sketch_similarity(run[i].sketch, leader[k]) < EXF_NEAR_COPY)
+               exf_sketch_similarity(run[i].sketch, leader[k]) < EXF_SAME_DOCUMENT)
             k++;
         if (k < leaders)
             join(group, own, (size_t)(leader[k] - first));

@@ -103,8 +103,10 @@ static exf_code compare_sequences(const exf_tables *have, const exf_tables *want
     size_t n = (size_t)have->shape.n_sequences;
     if (!have->sequence_digest && (!want->sequence_digest || tables->inspection.version < 5)) return EXF_OK;
     if (have->sequence_digest && want->sequence_digest && have->shape.n_sequences == want->shape.n_sequences &&
-        memcmp(have->sequence_digest, want->sequence_digest, n * sizeof *have->sequence_digest) == 0)
-        return EXF_OK;
+        memcmp(have->sequence_digest, want->sequence_digest, n * sizeof *have->sequence_digest) == 0) {
+        if (have->sketches.n == 0 || exf_sketch_set_same(&have->sketches, &want->sketches)) return EXF_OK;
+        return exf_fail(err, EXF_FORMAT, "%s: /document_sketches are not those of %s", tables->path, statistics->path);
+    }
     return exf_fail(err, EXF_FORMAT, "%s: /sequence_digests are not those of the %lld sequences of %s", tables->path,
                     (long long)want->shape.n_sequences, statistics->path);
 }

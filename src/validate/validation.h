@@ -34,16 +34,19 @@ exf_code exf_mean_cosines_tell(const exf_tables *t, const char *path, exf_err *e
 typedef struct {
     int known;        /* 0: the tables do not say which sequences they are of, or there are no tokens */
     size_t sequences; /* those of the validation that hold such text */
+    size_t near;      /* others whose document the calibration had too, or a near copy of it (capture/near_copies.h) */
     size_t of;        /* all of them */
     int at_least;     /* 1: they were cut at another length than the calibration's, so that more may hold some */
 } exf_calibration_text;
 
 /* Compares the sequences of a corpus, cut at max_tokens, with those of the tables.  Where the two were cut at other lengths, text
- * is found if a validation's sequence begins where one of the calibration began, or whole documents are there. */
+ * is found if a validation's sequence begins where one of the calibration began, or whole documents are there.  Documents are
+ * compared by the sketches that the tables have of the calibration's; tables without them find no near copies. */
 exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *t, const exf_corpus *c, int64_t max_tokens,
                                    exf_err *err) EXF_CHECKED;
-/* Warns of such text, reports where nothing is known, and adds the facts validate.calibration_sequences, their number, and, if that
- * is not 0, validate.calibration_text, a sentence.  tables: their path. */
+/* Warns of such text, reports where nothing is known, and adds the facts validate.calibration_sequences and
+ * validate.calibration_near_copies, their numbers, and, if one is not 0, validate.calibration_text, a sentence.  tables: their
+ * path. */
 exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *tables, exf_provenance *facts,
                                    exf_err *err) EXF_CHECKED;
 

@@ -2,7 +2,8 @@
  *
  * Tables know their sequences by digest (artifact/tables.h).  A sequence of the validation that was cut as the calibration cut
  * is looked up as it is.  Cut longer, it is looked up in pieces of the calibration's length; cut shorter, together with the
- * sequences that go on with its document. */
+ * sequences that go on with its document.  So a word more at the beginning hides all that follows it; but tables have sketches of
+ * the calibration's documents too, by which near copies of them are known. */
 #include "validate/validation.h"
 
 #include "artifact/data.h"
@@ -47,6 +48,33 @@ static size_t end_of_document(const exf_corpus *c, size_t i, int64_t full)
     return i;
 }
 
+/* Counts the sequences that no digest told whose document is in a group of near copies with one of the calibration. */
+static exf_code count_near_copies(size_t *out, const search *s, exf_err *err)
+{
+    const exf_sketch_set *known = &s->tables->sketches;
+    const exf_corpus *c = s->corpus;
+    size_t n = known->n + c->n_sketches, *group = NULL;
+    exf_sketch *all = NULL;
+    unsigned char packed[EXF_SKETCH_BYTES];
+    exf_code rc = EXF_OK;
+    if (known->n == 0) return EXF_OK;
+    EXF_TRY(exf_mem_new(&all, n, sizeof *all, "near copies", err));
+    EXF_TRY(exf_mem_new(&group, n, sizeof *group, "near copies", err));
+    for (size_t i = 0; i < known->n; i++) exf_sketch_unpack(&all[i], known->sketch[i]);
+    for (size_t i = 0; i < c->n_sketches; i++) {
+        exf_sketch_pack(packed, &c->sketch[i]);
+        exf_sketch_unpack(&all[known->n + i], packed);
+        all[known->n + i].empty = c->sketch[i].empty;
+    }
+    EXF_TRY(exf_near_copies_find(group, all, n, err));
+    for (size_t i = 0; i < c->n_sequences; i++)
+        *out += !s->shared[i] && group[known->n + c->sequence[i].sketch] < known->n;
+out:
+    exf_mem_free(all);
+    exf_mem_free(group);
+    return rc;
+}
+
 exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *t, const exf_corpus *c, int64_t max_tokens,
                                    exf_err *err)
 {
@@ -65,6 +93,7 @@ exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *
         EXF_TRY(look_up(&s, i, end, err));
     }
     for (size_t i = 0; i < c->n_sequences; i++) out->sequences += s.shared[i];
+    EXF_TRY(count_near_copies(&out->near, &s, err));
     out->at_least = max_tokens != cut && out->sequences < out->of;
 out:
     exf_mem_free(s.shared);
@@ -80,9 +109,17 @@ exf_code exf_calibration_text_tell(const exf_calibration_text *x, const char *ta
         return EXF_OK;
     }
     EXF_TRY(exf_provenance_add(facts, err, "validate.calibration_sequences", "%zu", x->sequences));
-    if (!x->sequences) goto out;
-    exf_text_appendf(&words, "%s%zu of %zu sequences are text that the tables were calibrated on: their figures flatter the tables",
-                     x->at_least ? "at least " : "", x->sequences, x->of);
+    EXF_TRY(exf_provenance_add(facts, err, "validate.calibration_near_copies", "%zu", x->near));
+    if (!x->sequences && !x->near) goto out;
+    if (x->sequences)
+        exf_text_appendf(&words, "%s%zu of %zu sequences are text that the tables were calibrated on",
+                         x->at_least ? "at least " : "", x->sequences, x->of);
+    if (x->near && x->sequences)
+        exf_text_appendf(&words, ", and %zu others are of its documents or of near copies of them", x->near);
+    else if (x->near)
+        exf_text_appendf(&words, "%zu of %zu sequences are of documents that the tables were calibrated on, or of near copies of "
+                         "them", x->near, x->of);
+    exf_text_appendf(&words, ": their figures flatter the tables");
     EXF_TRY(exf_text_end(&words, err));
     exf_log_warn("%s: %s; validate on other text", tables, words.s);
     rc = exf_provenance_add(facts, err, "validate.calibration_text", "%s", words.s);

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 
 NEVER = numpy.float32(1e30)
-NOT_EXPORTED = {"half_loss", "half_scalar", "sequence_digests"}  # of the calibration's text, which a validation reads
+NOT_EXPORTED = {"document_sketches", "half_loss", "half_scalar", "sequence_digests"}  # of the calibration's text, which a validation reads
 checks = []
 
 

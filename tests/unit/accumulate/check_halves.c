@@ -122,6 +122,8 @@ START_TEST(documents_stay_with_their_sequences)
     size_t documents;
     document[2][31] = 1;
     new.document = document;
+    unsigned char sketch[2][EXF_SKETCH_BYTES] = {{3}, {1}}; /* those of older parts are not known */
+    new.sketches = (exf_sketch_set){2, sketch};
     ck_assert_int_eq(exf_sequence_half(&new, 0), 0);
     ck_assert_int_eq(exf_sequence_half(&new, 1), 0);
     ck_assert_int_eq(exf_sequence_half(&new, 2), 1);
@@ -139,6 +141,9 @@ START_TEST(documents_stay_with_their_sequences)
     ck_assert_uint_eq(documents, 3);
     ck_ok(exf_sequence_list_documents(&old, &documents, &e), e);
     ck_assert_uint_eq(documents, 0);
+    ck_assert_uint_eq(sorted.sketches.n, 2);
+    ck_assert_mem_eq(sorted.sketches.sketch[0], sketch[1], sizeof *sketch);
+    ck_assert_mem_eq(sorted.sketches.sketch[1], sketch[0], sizeof *sketch);
     exf_sequence_list_free(&joined);
     exf_sequence_list_free(&sorted);
 }

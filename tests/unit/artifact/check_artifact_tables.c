@@ -136,7 +136,8 @@ START_TEST(sequences_are_known_by_digest)
 {
     static int32_t lengths[3] = {20, 20, 20};
     unsigned char sha256[4][32] = {{9, 1}, {2, 255, 7}, {9, 0}, {2, 255, 6}};
-    const exf_sequence_list list = {.n = 3, .length = lengths, .sha256 = sha256};
+    unsigned char sketch[2][EXF_SKETCH_BYTES] = {{1, 2}, {1, 3}};
+    const exf_sequence_list list = {.n = 3, .length = lengths, .sha256 = sha256, .sketches = {2, sketch}};
     exf_tables t, back;
     ck_ok(sample(&t, &e), e);
     ck_assert(!exf_tables_has_sequence(&t, sha256[0]));
@@ -147,6 +148,7 @@ START_TEST(sequences_are_known_by_digest)
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
     for (int i = 0; i < 3; i++) ck_assert(exf_tables_has_sequence(&back, sha256[i]));
     ck_assert(!exf_tables_has_sequence(&back, sha256[3]));
+    ck_assert(exf_sketch_set_same(&back.sketches, &list.sketches));
     exf_tables_free(&back);
     t.sequence_digest[0] = t.sequence_digest[1] + 1;
     write_tables("t.h5", &t);

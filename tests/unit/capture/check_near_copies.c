@@ -37,6 +37,13 @@ START_TEST(similarity_is_that_of_the_shingles)
     ck_assert_double_eq_tol(exf_sketch_similarity(&whole, &changed), 47.0 / 53, 0.11);
     exf_sketch_of_text(&blank, " \n\t ", 4);
     ck_assert_double_eq(exf_sketch_similarity(&blank, &blank), 0);
+    exf_sketch packed[2]; /* the same by the lowest bytes, which files have */
+    unsigned char byte[EXF_SKETCH_BYTES];
+    for (int i = 0; i < 2; i++) {
+        exf_sketch_pack(byte, i ? &changed : &whole);
+        exf_sketch_unpack(&packed[i], byte);
+    }
+    ck_assert_double_eq_tol(exf_sketch_similarity(&packed[0], &packed[1]), exf_sketch_similarity(&whole, &changed), 0.03);
     exf_sketch few = sketch_of(3, 2, 0, 0); /* fewer words than a shingle */
     ck_assert_double_eq(exf_sketch_similarity(&few, &few), 1);
     ck_assert_double_lt(exf_sketch_similarity(&few, &whole), 0.1);
@@ -124,6 +131,14 @@ START_TEST(sequences_of_a_document_are_of_one_half)
     for (size_t i = 0; i < 12; i++) ck_assert_int_eq(exf_sequence_half(&s, i), exf_sequence_half(&s, i / 3 * 3));
     ck_ok(exf_sequence_list_documents(&s, &documents, &e), e);
     ck_assert_uint_eq(documents, 4);
+    ck_assert_uint_eq(s.sketches.n, 4);
+    for (size_t i = 0; i < 4; i++) { /* each document's is there */
+        unsigned char packed[EXF_SKETCH_BYTES];
+        size_t k = 0;
+        exf_sketch_pack(packed, &c->sketch[c->sequence[3 * i].sketch]);
+        while (k < 4 && memcmp(packed, s.sketches.sketch[k], sizeof packed) != 0) k++;
+        ck_assert_uint_lt(k, 4);
+    }
     exf_sequence_list_free(&s);
     exf_mem_free((void *)(uintptr_t)batch.span);
     exf_corpus_free(c);
