@@ -45,6 +45,14 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
            exf_routes_device_bytes(s, o) + (exf_wants_vectors(o) ? exf_vectors_device_bytes(s, o) : 0);
 }
 
+exf_demand exf_accumulate_demand(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    int gpu = b->gpu != NULL;
+    return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens, .logits = o->bare_router || (o->norm_head && !gpu),
+                        .slot_logits = o->norm_head && gpu, .sweeps = exf_accumulate_sweeps(o),
+                        .observers = exf_accumulate_device_memory(b, s, o)};
+}
+
 static uint64_t count_device_bytes(const void *self, const exf_backend *b)
 {
     const exf_accumulator *a = self;
@@ -252,7 +260,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->mixed = plan->mixed;
     a->observer = (exf_observer){
         .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
-        .wants_router_logits = o->bare_router, .wants_slot_logits = o->norm_head,
+        .wants_router_logits = o->bare_router != EXF_BARE_NONE, .wants_slot_logits = o->norm_head,
         .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = follow_layer,
         .input = o->norm_head ? add_input : NULL, .block = add_block,
         .common_input = common_input ? add_common_input : NULL, .settle = exf_accumulator_settle};

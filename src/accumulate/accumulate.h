@@ -27,6 +27,9 @@ typedef struct exf_accumulator exf_accumulator;
 struct exf_backend; /* kernels/backend.h */
 uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
 
+/* Returns what its pass requires. */
+exf_demand exf_accumulate_demand(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
+
 /* Settings of an accumulator that is to be made. */
 typedef struct {
     const char *target; /* statistics file; NULL: none is written, as for a sample of a pass */

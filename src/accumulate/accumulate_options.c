@@ -41,7 +41,8 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
         EXF_TRY(exf_provenance_add(p, err, EXF_CROSS_CHECK_FACT, "%d", EXF_CHECKED_TOKENS));
     if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
     if (o->bare_router)
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.bare_router", "%s", o->bare_router > 1 ? "renormalised" : "plain"));
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.bare_router", "%s",
+                                   o->bare_router == EXF_BARE_PLAIN ? "plain" : "renormalised"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting));
     if (o->route_sample)
         EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));

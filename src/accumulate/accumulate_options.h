@@ -5,11 +5,14 @@
 #include "artifact/data.h"
 #include "kernels/statistics/layer_sums.h"
 
+/* Whether routes are observed that the bare router would choose, as REAP's code makes them; their weights may be renormalised. */
+typedef enum { EXF_BARE_NONE, EXF_BARE_PLAIN, EXF_BARE_RENORMALISED } exf_bare_router;
+
 /* Which sums of a layer are added up. */
 typedef struct {
     exf_weighting weighting;
     int common_input_tokens; /* above 0: pairs are those of common input, on so many tokens of each sequence */
-    int bare_router;       /* above 0: of common input, also what the bare router would choose; 2: its weights are renormalised */
+    exf_bare_router bare_router; /* of common input */
     int diagonal, lowrank; /* 1: their moments are added up, in a second sweep of every layer */
     int64_t vector_pairs;  /* ordered pairs per layer that have moments: those of largest source_sq */
     int rank;              /* columns of the basis of lowrank, the largest rank that is to be solved; 0: EXF_BASIS_RANK */

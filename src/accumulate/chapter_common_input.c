@@ -70,8 +70,9 @@ static exf_code add_on_host(const exf_accumulator *a, const exf_common_input_blo
     EXF_TRY(exf_sequences_enter_common_input(a, b, err));
     EXF_TRY(exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                                 a->scratch + (size_t)b->worker * a->scratch_each, err));
-    bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model, .renormalises = a->options.bare_router > 1,
-                     .row = b->row, .logits = b->router_logits, .outputs = b->outputs};
+    bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model,
+                     .renormalises = a->options.bare_router == EXF_BARE_RENORMALISED, .row = b->row,
+                     .logits = b->router_logits, .outputs = b->outputs};
     if (a->options.bare_router) rc = add_bare(s, &t, err);
 out:
     return rc;
@@ -190,5 +191,5 @@ exf_code exf_common_input_add_block(exf_accumulator *a, const exf_common_input_b
     if (!b->q) return add_on_host(a, b, err);
     exf_device_sums_add_common_input(&a->device, b);
     if (!a->options.bare_router) return EXF_OK;
-    return add_bare_on_device(&a->sums[0], a->device.b, b, b->top_k, a->options.bare_router > 1, err);
+    return add_bare_on_device(&a->sums[0], a->device.b, b, b->top_k, a->options.bare_router == EXF_BARE_RENORMALISED, err);
 }

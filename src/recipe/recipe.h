@@ -128,12 +128,10 @@ struct exf_runtime;
 exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
 /* Checks the sizes of decode batches. */
 exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* Refuses co-routed pairs of a model that sends a token to one expert alone. */
-exf_code exf_recipe_check_pairs(const exf_recipe *r, int top_k, exf_err *err) EXF_CHECKED;
-exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
-/* Refuse budgets that no tables of the run could be solved for: of more experts than a token of the model has, or without a sample
- * of routes; by "measured" without its file, or that file without a budget. */
-exf_code exf_recipe_check_budgets(const exf_recipe *r, int n_experts, int top_k, exf_err *err) EXF_CHECKED;
+/* Refuses what a model of this shape cannot have: co-routed pairs of one expert per token, pools of more experts, ranks above its
+ * width, budgets that no fold takes or for which no routes are sampled. */
+exf_code exf_recipe_check_shape(const exf_recipe *r, const exf_run_shape *model, exf_err *err) EXF_CHECKED;
+/* Refuses budgets by "measured" or "skip" without their file, and that file without a budget. */
 exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Makes the solve options; they borrow from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;

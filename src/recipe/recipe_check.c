@@ -192,26 +192,6 @@ exf_code exf_recipe_check_batches(const exf_recipe *r, exf_err *err)
     return refuse_number_twice(r, b, "validate.decode_batch", err);
 }
 
-exf_code exf_recipe_check_pairs(const exf_recipe *r, int top_k, exf_err *err)
-{
-    if (r->pairs == EXF_PAIRS_COMMON_INPUT || top_k > 1) return EXF_OK;
-    return exf_recipe_refuse(r, err, "calibrate.pairs: corouted: the model sends a token to %d expert, so that no two are in one "
-                             "token's choice; set calibrate.pairs=common_input", top_k);
-}
-
-exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; i < r->pools.n; i++) {
-        exf_pool_choice p;
-        EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
-        if (p.size > n_experts)
-            return exf_recipe_refuse(r, err, "pools: %lld experts, the model has %d", (long long)p.size, n_experts);
-    }
-out:
-    return rc;
-}
-
 static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     int measured = 0;
@@ -238,18 +218,42 @@ out:
     return rc;
 }
 
-exf_code exf_recipe_check_budgets(const exf_recipe *r, int n_experts, int top_k, exf_err *err)
+/* Refuses budgets of more experts than a token has, those of a model that no fold takes, and those without a sample of routes. */
+static exf_code check_budgets(const exf_recipe *r, const exf_run_shape *model, exf_err *err)
 {
+    int e = (int)model->n_experts, k = (int)model->top_k;
     for (size_t i = 0; i < r->budgets.n; i++)
-        if (r->budgets.item[i] > top_k)
-            return exf_recipe_refuse(r, err, "budgets: %lld experts per token, the model has %d", (long long)r->budgets.item[i],
-                                     top_k);
-    if (r->budgets.n && !exf_variant_folds(n_experts, top_k))
+        if (r->budgets.item[i] > k)
+            return exf_recipe_refuse(r, err, "budgets: %lld experts per token, the model has %d", (long long)r->budgets.item[i], k);
+    if (r->budgets.n && !exf_variant_folds(e, k))
         return exf_recipe_refuse(r, err, "budgets: the model has %d experts and runs %d per token, which no fold takes; set "
-                                 "budgets=[]", n_experts, top_k);
+                                 "budgets=[]", e, k);
     if (!r->budgets.n || r->route_sample > 0) return EXF_OK;
     return exf_recipe_refuse(r, err, "calibrate.route_sample: 0 keeps no routes, from which budgets: %lld%s would be solved; set "
                              "it above 0, or budgets=[]", (long long)r->budgets.item[0], r->budgets.n > 1 ? ", ..." : "");
+}
+
+exf_code exf_recipe_check_shape(const exf_recipe *r, const exf_run_shape *model, exf_err *err)
+{
+    int h = (int)model->d_model, columns = exf_basis_rank(h), ranked = 0;
+    exf_code rc = EXF_OK;
+    if (r->pairs != EXF_PAIRS_COMMON_INPUT && model->top_k < 2)
+        return exf_recipe_refuse(r, err, "calibrate.pairs: corouted: the model sends a token to %d expert, so that no two are in "
+                                 "one token's choice; set calibrate.pairs=common_input", (int)model->top_k);
+    for (size_t i = 0; i < r->pools.n; i++) {
+        exf_pool_choice p;
+        EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
+        if (p.size > model->n_experts)
+            return exf_recipe_refuse(r, err, "pools: %lld experts, the model has %d", (long long)p.size, (int)model->n_experts);
+    }
+    for (size_t i = 0; i < r->projectors.n; i++) ranked |= exf_projector_find(r->projectors.item[i])->ranked;
+    for (size_t i = 0; ranked && i < r->ranks.n; i++)
+        if (r->ranks.item[i] > columns)
+            return exf_recipe_refuse(r, err, "calibrate.ranks: %d, the basis of a model of width %d has %d columns",
+                                     (int)r->ranks.item[i], h, columns);
+    rc = check_budgets(r, model, err);
+out:
+    return rc;
 }
 
 exf_code exf_recipe_check_measured(const exf_recipe *r, exf_err *err)
@@ -305,7 +309,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
         .common_input_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
-        .bare_router = r->bare_router,
+        .bare_router = r->bare_router ? EXF_BARE_PLAIN : EXF_BARE_NONE,
         .diagonal = (observed & EXF_OBSERVES_ELEMENTS) != 0,
         .lowrank = (observed & EXF_OBSERVES_BASIS) != 0,
         .vector_pairs = r->vector_pairs,

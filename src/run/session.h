@@ -80,6 +80,12 @@ exf_code exf_session_check_room(const exf_session_request *request, exf_err *err
 /* Checks the same and prints the plan of a --dry-run (plan.h). */
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err) EXF_CHECKED;
 
+/* ---- a text alone (session_text.c) -----------------------------------------------------------------
+ * Print the first r->show_text samples of the session's text; write the token ids of r's text to r->ids_path, for which no session
+ * is opened: of the model only the tokenizer is read. */
+exf_code exf_session_show_text(const exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_session_write_ids(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+
 /* ---- shards and ranks (session_shares.c) ---------------------------------------------------------
  *
  * A run over one shard of its data, --shard I/N, has a folder of its own in the output directory, so that all tasks of a job array

@@ -31,7 +31,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Has a calibration's tables solved from each layer's sums in memory, while later layers are computed: makes *out, which the caller
  * frees after the accumulator, the plan's consumer.  *out is NULL after a layer that cannot be solved, of which
  * exf_solve_file() tells.  What needs the sums of all layers is solved from the file after the pass. */
-exf_code exf_solve_beside(exf_solver **out, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
+exf_code exf_solve_beside(exf_solver **out, const exf_solve_options *o, exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 
 /* Tables that were just made.  Ownership: exf_tables_free(). */
 typedef struct {

@@ -178,20 +178,15 @@ static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, ex
     return EXF_OK;
 }
 
-exf_code exf_solve_beside(exf_solver **out, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err)
+exf_code exf_solve_beside(exf_solver **out, const exf_solve_options *o, exf_accumulator_plan *plan, exf_err *err)
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
                             .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
                             .has_halves = 1, .has_cosines = 1, .both_halves = exf_sequence_halves(plan->parts->sequences),
                             .norm_head = plan->options->norm_head > 0,
                             .vector_pairs = (int64_t)exf_vector_pairs(plan->shape, plan->options)};
-    exf_solve_options o;
-    exf_code rc;
-    EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    EXF_TRY(exf_solver_new(out, &head, &o, NULL, err));
     plan->consumer = (exf_layer_consumer){out, solve_layer};
-out:
-    return rc;
+    return exf_solver_new(out, &head, o, NULL, err);
 }
 
 /* Ends the tables that were solved while the pass ran; by now their statistics are written, and o has their digest. */

@@ -73,8 +73,16 @@ typedef struct {
     int64_t vector_pairs; /* the most pairs of a layer that have vectors; read only where there is no file yet */
 } exf_solver_head;
 
-/* Returns the bytes of the tables of pairs and of a norm head of q directions, which a solver holds from its first layer on. */
-uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers, int q);
+/* Bytes of tables of pairs, of a norm head and of vectors. */
+typedef struct {
+    uint64_t memory;   /* that a solver holds from its first layer on */
+    uint64_t file;     /* of tables.h5 */
+    uint64_t exported; /* of an export, without vectors */
+    uint64_t vectors;  /* of `memory` and `file`, those of vectors */
+} exf_solver_bytes;
+/* q: directions of the norm head; vector_pairs: the most pairs of a layer that have vectors. */
+exf_solver_bytes exf_solver_bytes_of(const exf_run_shape *shape, int n_layers, const exf_solve_options *o, int q,
+                                     uint64_t vector_pairs);
 /* Allocates tables and solves what comes before any layer.  r: the file; NULL where there is none yet: projectors that need the
  * sums of all layers then wait for exf_solver_read_file().  What o borrows stays the caller's.  EXF_USAGE as exf_solve_check(). */
 exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,

@@ -35,8 +35,9 @@ static void check(const exf_recipe *r)
     refused_well(exf_recipe_check_model(r, &err), &err);
     refused_well(exf_recipe_check_output(r, &err), &err);
     refused_well(exf_recipe_check_targets(r, &err), &err);
-    refused_well(exf_recipe_check_pools(r, 128, &err), &err);
-    refused_well(exf_recipe_solve_options(r, &solve, &err), &err);
+    exf_code rc = exf_recipe_solve_options(r, &solve, &err);
+    refused_well(rc, &err);
+    if (rc == EXF_OK) refused_well(exf_recipe_check_shape(r, &(exf_run_shape){128, 8, 2048, 1, 1}, &err), &err);
     refused_well(exf_recipe_accumulate_options(r, &accumulate, &err), &err);
 }
 

@@ -95,7 +95,7 @@ START_TEST(a_pass_on_a_gpu_gives_the_same_sums)
         {.weighting = EXF_WEIGHT_SOURCE_NORM, .route_sample = 9},
         {.weighting = EXF_WEIGHT_ROUTER, .cross_check = 1},
         {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_input_tokens = 5, .cross_check = 1},
-        {.weighting = EXF_WEIGHT_NONE, .common_input_tokens = 7, .bare_router = 2, .route_sample = 1000}};
+        {.weighting = EXF_WEIGHT_NONE, .common_input_tokens = 7, .bare_router = EXF_BARE_RENORMALISED, .route_sample = 1000}};
     static const char *const families[] = {"qwen3_moe", "deepseek_v4", "gpt_oss"};
     golden_case c;
     taken cpu, gpu;

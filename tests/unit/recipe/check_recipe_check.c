@@ -35,7 +35,7 @@ START_TEST(the_place_that_set_it_is_blamed)
 {
     exf_solve_options o;
     ck_fails(exf_recipe_solve_options(&r, &o, &e), EXF_USAGE, e, "r.yaml:7 8");
-    ck_fails(exf_recipe_check_pools(&r, 4, &e), EXF_USAGE, e, "r.yaml:7 8 4");
+    ck_fails(exf_recipe_check_shape(&r, &(exf_run_shape){4, 2, 8, 1, 1}, &e), EXF_USAGE, e, "r.yaml:7 8 4");
     ck_fails(exf_recipe_check_data(&r, &e), EXF_USAGE, e, "--set data.max_tokens 3 data.min_tokens 4");
     ck_fails(exf_recipe_check_model(&r, &e), EXF_USAGE, e, "r.yaml model.path --model DIR");
     r.recipe_file = NULL;

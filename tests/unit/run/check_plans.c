@@ -274,7 +274,8 @@ START_TEST(recipes_serve_and_validate)
     ck_ok(exf_opts_new(&r.opts, rows, n, &r, &e), e);
     ck_ok(exf_recipe_read(&r, path, &e), e);
     ck_assert_uint_gt(r.pools.n, 0);
-    ck_ok(exf_recipe_check_pools(&r, m->arch.n_experts, &e), e);
+    const exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, 1, 1};
+    ck_ok(exf_recipe_check_shape(&r, &shape, &e), e);
     ck_ok(exf_recipe_check_targets(&r, &e), e);
     const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
     for (size_t i = 0; exf_writer_at(i); i++) {
