@@ -21,12 +21,6 @@ static inline exf_code create_statistics(exf_statistics_writer *w, const char *t
     return exf_statistics_start(w, target, force, &head, err);
 }
 
-/* Files, and HDF5 objects that are still open. */
-static inline int left_behind(void)
-{
-    return files_left() + (int)H5Fget_obj_count((hid_t)H5F_OBJ_ALL, H5F_OBJ_ALL);
-}
-
 /* Makes a dataset's checksum that of the bytes, as whoever made the file would have: to see what is refused besides. */
 static inline void checksum_again(hid_t d, const char *bytes, size_t n)
 {

@@ -78,24 +78,6 @@ START_TEST(equal_statistics_are_equal_files)
 }
 END_TEST
 
-START_TEST(an_existing_file_and_a_given_up_one_stay_away)
-{
-    exf_layer_statistics layer[L];
-    exf_statistics_writer w;
-    exf_provenance p = {0};
-    new_layers(layer);
-    ck_ok(create_statistics(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), e);
-    ck_ok(exf_statistics_put(&w, numbers[0], &layer[0], &e), e);
-    exf_statistics_abort(&w);
-    exf_statistics_abort(&w);
-    ck_assert_int_eq(files_left(), 0);
-    ck_ok(write_statistics("s.h5", layer, &e), e);
-    ck_fails(create_statistics(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), EXF_IO, e, "--force");
-    exf_statistics_abort(&w);
-    free_layers(layer);
-}
-END_TEST
-
 START_TEST(statistics_merge_exactly)
 {
     exf_layer_statistics a, b, sum, swapped;
@@ -372,21 +354,6 @@ START_TEST(captured_rows_come_back)
 }
 END_TEST
 
-START_TEST(a_capture_being_written_knows_its_layers)
-{
-    exf_capture_file f;
-    exf_provenance p = {0};
-    ck_ok(exf_capture_create(&f,
-            &(exf_capture_plan){.target = exf_scratch("c.h5"), .shape = small,
-                                .layer_number = layers, .n_layers = L, .provenance = &p}, &e), e);
-    ck_assert_int_eq(f.n_layers, L);
-    ck_assert_ptr_eq(f.layer_number, layers); /* borrowed */
-    exf_capture_abort(&f);
-    exf_capture_abort(&f);
-    ck_assert_int_eq(files_left(), 0);
-}
-END_TEST
-
 START_TEST(rows_and_layers_out_of_range_are_refused)
 {
     exf_capture_file f;
@@ -507,7 +474,6 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, statistics_come_back_bit_for_bit);
     tcase_add_test(t, equal_statistics_are_equal_files);
-    tcase_add_test(t, an_existing_file_and_a_given_up_one_stay_away);
     tcase_add_test(t, statistics_merge_exactly);
     tcase_add_test(t, rounded_sums_must_be_those_of_the_exact_ones);
     tcase_add_test(t, counts_obey_their_rules);
@@ -517,7 +483,6 @@ Suite *exf_suite(void)
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, captured_rows_come_back);
-    tcase_add_test(c, a_capture_being_written_knows_its_layers);
     tcase_add_test(c, rows_and_layers_out_of_range_are_refused);
     tcase_add_test(c, captured_rows_are_checked);
     tcase_add_test(c, captured_slots_may_be_empty);

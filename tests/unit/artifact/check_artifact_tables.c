@@ -224,19 +224,6 @@ START_TEST(pool_sizes_are_those_of_the_model)
 }
 END_TEST
 
-START_TEST(an_existing_file_is_kept)
-{
-    exf_tables t;
-    ck_ok(sample(&t, &e), e);
-    write_tables("t.h5", &t);
-    write_tables("u.h5", &t);
-    t.coeff[1] = 3;
-    ck_fails(exf_tables_write(&t, exf_scratch("t.h5"), 0, NULL, &e), EXF_IO, e, "--force");
-    ck_assert(same_files("t.h5", "u.h5"));
-    exf_tables_free(&t);
-}
-END_TEST
-
 /* ---- what breaks the rules ---------------------------------------------------------- */
 
 static void file_refused(const char *part)
@@ -335,14 +322,6 @@ START_TEST(measures_stay_in_their_range)
 }
 END_TEST
 
-START_TEST(a_loss_needs_evidence)
-{
-    float loss = 0.5f;
-    refused("/loss", 3 * E + 0, &loss, "/loss[0, 3, 0] is 0.5");
-    refused("/loss", E * E + 0 * E + 3, &loss, "/loss[1, 0, 3]");
-}
-END_TEST
-
 START_TEST(pool_ids_are_experts)
 {
     int32_t below = -1, above = E;
@@ -425,18 +404,6 @@ START_TEST(pairs_of_common_input_have_the_same_tokens)
 }
 END_TEST
 
-START_TEST(common_input_has_a_number_of_tokens)
-{
-    exf_tables t;
-    ck_ok(sample(&t, &e), e);
-    add_fact(&t.provenance, "accumulate.pairs", "common_input");
-    add_fact(&t.provenance, "accumulate.observer_tokens", "many");
-    write_tables("t.h5", &t);
-    file_refused("accumulate.observer_tokens is many, expected a number from 1");
-    exf_tables_free(&t);
-}
-END_TEST
-
 /* A tables file whose /pools holds a group of this name and nothing else. */
 static void pool_group_refused(const char *group, const char *part)
 {
@@ -516,8 +483,6 @@ START_TEST(pools_behind_a_link_are_refused)
 }
 END_TEST
 
-/* ---- allocations -------------------------------------------------------------------------- */
-
 /* A file of a few kilobytes that states 4096 experts is refused before memory is taken for them. */
 START_TEST(a_small_file_states_no_large_tables)
 {
@@ -557,19 +522,16 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_absent_stays_absent);
     tcase_add_test(t, tables_need_no_pools);
     tcase_add_test(t, pool_sizes_are_those_of_the_model);
-    tcase_add_test(t, an_existing_file_is_kept);
     tcase_add_test(t, numbers_must_be_finite);
     tcase_add_test(t, losses_and_norms_have_their_sign);
     tcase_add_test(t, a_norm_of_0_needs_tokens);
     tcase_add_test(t, the_diagonal_is_fixed);
     tcase_add_test(t, measures_stay_in_their_range);
-    tcase_add_test(t, a_loss_needs_evidence);
     tcase_add_test(t, pool_ids_are_experts);
     tcase_add_test(t, a_pool_has_an_expert_once);
     tcase_add_test(t, counts_are_those_of_a_run);
     tcase_add_test(t, empty_slots_are_told_of);
     tcase_add_test(t, pairs_of_common_input_have_the_same_tokens);
-    tcase_add_test(t, common_input_has_a_number_of_tokens);
     tcase_add_test(t, pools_of_a_file_are_possible_ones);
     tcase_add_test(t, more_pools_than_fit_are_refused);
     tcase_add_test(t, missing_and_misshapen_datasets_are_named);

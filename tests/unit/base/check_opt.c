@@ -400,67 +400,6 @@ START_TEST(values_as_text)
 }
 END_TEST
 
-static const char help_text[] =
-    "  -r, --recipe FILE            the recipe to follow\n"
-    "      --domains A,B,...        domains of the manifest to use\n"
-    "      --clip X                 largest factor by which an output may grow\n"
-    "  -t, --threads N              processor threads\n"
-    "      --max-memory SIZE        memory that may be used\n"
-    "      --backend auto|cpu|cuda  where the arithmetic runs\n"
-    "  -o, --output DIR             where results go\n"
-    "  -f, --force                  replace an existing output\n"
-    "      --[no-]colour            colour on a terminal\n"
-    "  -h, --help                   this text\n";
-
-static const char keys_text[] =
-    "Input:\n"
-    "  data.domains A,B,...       domains of the manifest to use (default all); or\n"
-    "                             --domains A,B,...\n"
-    "  model.layers N,N,...       layers to calibrate, in any order\n"
-    "\n"
-    "Calibration:\n"
-    "  calibrate.ridge X          strength of the penalty that keeps a badly\n"
-    "                             determined expert from being moved far away from\n"
-    "                             where it is (0 to 1; default 1e-3)\n"
-    "  calibrate.clip X           largest factor by which an output may grow (at most\n"
-    "                             4); or --clip X\n"
-    "  calibrate.pools N,N,...    experts kept in memory per pool (default [8, 4])\n"
-    "\n"
-    "Run:\n"
-    "  run.threads N              processor threads (at least 1; default 1); or -t,\n"
-    "                             --threads N\n"
-    "  run.free N                 any integer\n"
-    "  run.memory SIZE            memory that may be used (default 8GiB); or\n"
-    "                             --max-memory SIZE\n"
-    "  run.backend auto|cpu|cuda  where the arithmetic runs (default auto); or\n"
-    "                             --backend auto|cpu|cuda\n"
-    "\n"
-    "Output:\n"
-    "  output.directory DIR       where results go (default out); or -o, --output DIR\n"
-    "  output.force true|false    replace an existing output; or -f, --force\n"
-    "  output.note TEXT           kept in the output's header\n";
-
-static const char flags_text[] =
-    "  -r, --recipe FILE  --domains A,B,...  --clip X  -t, --threads N\n"
-    "  --max-memory SIZE  --backend auto|cpu|cuda  -o, --output DIR  -f, --force\n"
-    "  --[no-]colour  -h, --help\n";
-
-START_TEST(help_is_two_columns)
-{
-    exf_err e;
-    exf_text t = {0};
-    ck_ok(exf_opts_help(table, ROWS, &t, &e), e);
-    ck_assert_str_eq(t.s, help_text);
-    t.len = 0;
-    ck_ok(exf_opts_help_keys(table, ROWS, &t, &e), e);
-    ck_assert_str_eq(t.s, keys_text);
-    t.len = 0;
-    ck_ok(exf_opts_help_flags(table, ROWS, &t, &e), e);
-    ck_assert_str_eq(t.s, flags_text);
-    exf_text_free(&t);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("opt");
@@ -475,7 +414,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, argv_forms);
     tcase_add_test(t, argv_mistakes);
     tcase_add_test(t, values_as_text);
-    tcase_add_test(t, help_is_two_columns);
     suite_add_tcase(s, t);
     return s;
 }

@@ -147,15 +147,6 @@ START_TEST(items_that_stand_apart)
 }
 END_TEST
 
-/* Whatever would separate words in a text is in no word: else the text form would not read back. */
-START_TEST(no_word_holds_any_blank)
-{
-    bad_item("a\tb", "demo.yaml:3: validate.limits: \"a?b\" has a blank, which separates items");
-    bad_item("a\nb", "demo.yaml:3: validate.limits: \"a?b\" has a blank, which separates items");
-    bad_item("a\rb", "demo.yaml:3: validate.limits: \"a?b\" has a blank, which separates items");
-}
-END_TEST
-
 START_TEST(command_line)
 {
     static char set_[] = "--set", pair[] = "validate.limits=kl=0.2 P4:ppl=7", flag[] = "--variants=P1 D4:fold=drop,rank=norm",
@@ -179,19 +170,6 @@ START_TEST(command_line)
 }
 END_TEST
 
-START_TEST(help_shows_words)
-{
-    exf_err e;
-    exf_text t = {0};
-    ck_ok(exf_opts_help(table, ROWS, &t, &e), e);
-    ck_ok(exf_opts_help_keys(table, ROWS, &t, &e), e);
-    ck_assert_msg(strstr(t.s, "  -v, --variants \"A B ...\"") != NULL, "%s", t.s);
-    ck_assert_msg(strstr(t.s, "      --limits \"X ...\"") != NULL, "%s", t.s);
-    ck_assert_msg(strstr(t.s, "  validate.unset \"A B ...\"") != NULL, "%s", t.s);
-    exf_text_free(&t);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("opt_words");
@@ -200,9 +178,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, good_texts);
     tcase_add_test(t, bad_texts);
     tcase_add_test(t, items_that_stand_apart);
-    tcase_add_test(t, no_word_holds_any_blank);
     tcase_add_test(t, command_line);
-    tcase_add_test(t, help_shows_words);
     suite_add_tcase(s, t);
     return s;
 }

@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "capture/manifest.h"
 
-#define SHA_OF_ABC "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 /* ---- tokens ---------------------------------------------------------- */
 
@@ -288,48 +287,6 @@ END_TEST
 
 /* ---- files and requests ---------------------------------------------- */
 
-START_TEST(unreadable_files_are_the_systems_refusal)
-{
-    exf_corpus *c;
-    exf_corpus_request q = ask(NULL);
-    q.manifest = "/nowhere/m.yaml";
-    ck_fails(exf_corpus_load(&c, &q, &e), EXF_IO, e, "/nowhere/m.yaml");
-    static const char *const format[] = {"jsonl", "text", "tokens"};
-    for (int i = 0; i < 6; i++) {
-        char text[400];
-        snprintf(text, sizeof text, HEAD "  - {path: not-there, format: %s, domain: d, sha256: %s}\n", format[i / 2],
-                 i % 2 ? SHA_OF_ABC : "unpinned");
-        refused_manifest(text, EXF_IO, "m.yaml: source 1 (not-there, domain \"d\"): ");
-        ck_assert_msg(strstr(e.msg, "/not-there: cannot open: No such file") != NULL, "%s", e.msg);
-    }
-    put("docs.jsonl", "{\"text\": \"a\"}\n");
-    q = ask(JSONL);
-    q.tokenizer = "/nowhere/tokenizer.json";
-    ck_fails(exf_corpus_load(&c, &q, &e), EXF_IO, e, "/nowhere/tokenizer.json");
-}
-END_TEST
-
-START_TEST(requests_have_limits)
-{
-    put_ids("ids.safetensors", "x", 4, 6);
-    exf_corpus_request q = ask(HEAD SILENT), bad = q;
-    bad.sequences = -1;
-    refused(&bad, EXF_USAGE, "m.yaml: sequences is -1, expected 0 to 1000000000");
-    bad = q;
-    bad.max_tokens = 0;
-    refused(&bad, EXF_USAGE, "max_tokens is 0, expected 1 to 2147483647");
-    bad = q;
-    bad.min_tokens = 9;
-    refused(&bad, EXF_USAGE, "min_tokens is 9, expected 1 to 8");
-    bad = q;
-    bad.vocab = 0;
-    refused(&bad, EXF_USAGE, "vocabulary is 0");
-    q.tokenizer = NULL; /* nothing here is text */
-    exf_corpus_free(load(&q));
-    exf_corpus_free(NULL);
-}
-END_TEST
-
 /* ---- the whole ------------------------------------------------------- */
 
 START_TEST(the_demo_manifests_are_sound)
@@ -371,8 +328,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, sequences_are_taken_once);
     tcase_add_test(t, too_few_sequences_are_refused);
     tcase_add_test(t, domains_keep_their_order_and_add_up);
-    tcase_add_test(t, unreadable_files_are_the_systems_refusal);
-    tcase_add_test(t, requests_have_limits);
     tcase_add_test(t, the_demo_manifests_are_sound);
     suite_add_tcase(s, t);
     return s;

@@ -163,30 +163,6 @@ START_TEST(short_documents_leave_a_source_empty)
 }
 END_TEST
 
-START_TEST(bad_lines_are_refused_by_number)
-{
-    static const struct { const char *text, *part; } bad[] = {
-        {"{\"text\": \"a\"}\n\n{\"text\": }\n", "source 1 (docs.jsonl): line 3: not valid JSON: "},
-        {"{\"text\": \"a\"}\n[1]\n", "line 2: is an array, expected an object"},
-        {"{\"text\": \"a\"} {}\n", "line 1: not valid JSON"},
-        {"{\"text\": \"a\", \"text\": \"b\"}\n", "line 1: not valid JSON"},
-        {"\n{\"text\": \"\xc3(\"}\n", "line 2: byte 0xc3 at column 11 is not valid UTF-8"},
-        {"{\"text\": null}", "line 1: \"text\" is null, expected a string"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        put("docs.jsonl", bad[i].text);
-        refused_manifest(JSONL, EXF_MODEL, bad[i].part);
-    }
-    put("docs.jsonl", "{\"text\": \"hello there\"}\n");
-    exf_corpus_request q = ask(JSONL);
-    q.vocab = 10;
-    exf_corpus *corpus;
-    ck_fails(exf_corpus_load(&corpus, &q, &e), EXF_MODEL, e, "qwen3/tokenizer.json: has 1504 tokens 10 rows");
-    q.tokenizer = NULL;
-    refused(&q, EXF_USAGE, "source 1 (docs.jsonl): is text, and the run has no tokenizer.json");
-}
-END_TEST
-
 START_TEST(lines_may_be_long_but_not_endless)
 {
     enum { LIMIT = 64 << 20 };
@@ -319,17 +295,6 @@ START_TEST(lines_of_token_ids)
 }
 END_TEST
 
-START_TEST(other_encodings_are_told)
-{
-    exf_write_file(exf_scratch("sea.txt"), "caf\xe9", 4);
-    exf_corpus_request q = ask(HEAD "  - {path: sea.txt, format: text}\n");
-    refused(&q, EXF_MODEL, "line 1: byte 0xe9 is not valid UTF-8; Latin-1 iconv");
-    exf_write_file(exf_scratch("docs.jsonl"), "{\"text\": \"caf\xe9\"}", 16);
-    q = ask(JSONL);
-    refused(&q, EXF_MODEL, "line 1: byte 0xe9 at column 14 is not valid UTF-8; Latin-1 iconv");
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("corpus_text");
@@ -341,12 +306,10 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_byte_order_mark_is_left_out);
     tcase_add_test(t, members_are_joined);
     tcase_add_test(t, lines_of_token_ids);
-    tcase_add_test(t, other_encodings_are_told);
     tcase_add_test(t, where_takes_the_lines_that_match);
     tcase_add_test(t, a_text_file_is_one_document);
     tcase_add_test(t, sequences_know_their_document);
     tcase_add_test(t, short_documents_leave_a_source_empty);
-    tcase_add_test(t, bad_lines_are_refused_by_number);
     tcase_add_test(t, lines_may_be_long_but_not_endless);
     suite_add_tcase(s, t);
     return s;

@@ -121,20 +121,6 @@ START_TEST(other_encodings_are_told)
 }
 END_TEST
 
-START_TEST(tables_are_piped)
-{
-    static const char stream[] = "\xff\xff\xff\xff\x98\x01\0\0\x10\0\0\0\0\0\x0a\0";
-    refused(FILE_OF("a.parquet", "PAR1....PAR1"), NULL,
-            "is a Parquet table; python3 scripts/table_lines.py a.parquet | exfold --text -");
-    refused(FILE_OF("a.arrow", "ARROW1\0\0"), NULL, "is an Arrow table; scripts/table_lines.py");
-    refused(FILE_OF("b.arrow", stream), NULL, "is an Arrow table; scripts/table_lines.py");
-    exf_recognised r;
-    ck_ok(exf_recognise_found(&r, FILE_OF("a.parquet", "PAR1....PAR1"), NULL, &e), e);
-    ck_assert(strcmp(r.no_text, "a Parquet table") == 0 && strcmp(r.script, "table_lines.py") == 0 && r.bytes == 12);
-    exf_recognised_free(&r);
-}
-END_TEST
-
 static const char *packed(const char *name, exf_packing kind, const char *text)
 {
     static unsigned char out[1000];
@@ -225,7 +211,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, kinds_of_lines);
     tcase_add_test(t, a_byte_order_mark_is_no_text);
     tcase_add_test(t, other_encodings_are_told);
-    tcase_add_test(t, tables_are_piped);
     tcase_add_test(t, files_that_are_found);
     tcase_add_test(t, what_is_refused);
     tcase_add_test(t, token_ids);

@@ -66,70 +66,6 @@ START_TEST(tables_are_written_under_their_names)
 }
 END_TEST
 
-START_TEST(tables_without_pools_are_five_tensors)
-{
-    exf_tables t;
-    exf_st_file *f = NULL;
-    ck_ok(sample_tables(&t, 0, &e), e);
-    t.n_layers = 1; /* a list of one number is a list */
-    write_tables(&t, "t.safetensors", 0);
-    ck_ok(exf_st_open(&f, exf_scratch("t.safetensors"), &e), e);
-    ck_assert_uint_eq(exf_st_count(f), 5);
-    ck_assert_str_eq(exf_st_metadata(f, "layer_numbers"), "[1]");
-    exf_st_close(f);
-    t.n_layers = L;
-    exf_tables_free(&t);
-}
-END_TEST
-
-START_TEST(equal_tables_are_equal_files)
-{
-    exf_tables t, same;
-    ck_ok(sample_tables(&t, 2, &e), e);
-    ck_ok(sample_tables(&same, 2, &e), e);
-    write_tables(&t, "a", 0);
-    write_tables(&same, "b", 0);
-    ck_assert(same_files("a", "b"));
-    same.loss[1] = 0;
-    write_tables(&same, "b", 1);
-    ck_assert(!same_files("a", "b"));
-    exf_tables_free(&t);
-    exf_tables_free(&same);
-}
-END_TEST
-
-START_TEST(an_existing_file_is_refused)
-{
-    exf_tables t;
-    ck_ok(sample_tables(&t, 1, &e), e);
-    exf_write_file(exf_scratch("a"), "old", 3);
-    exf_write_file(exf_scratch("b"), "old", 3);
-    ck_fails(write_target("safetensors", &t, "a", 0, &e), EXF_IO, e, "--force");
-    ck_assert(same_files("a", "b"));
-    write_tables(&t, "a", 1);
-    ck_assert(!same_files("a", "b"));
-    exf_tables_free(&t);
-}
-END_TEST
-
-START_TEST(targets_are_known_by_name)
-{
-    const exf_writer *w = NULL;
-    ck_ok(exf_writer_require("safetensors", &w, &e), e);
-    ck_assert_ptr_eq(w, exf_writer_find("safetensors"));
-    ck_assert_str_eq(w->name, "safetensors");
-    ck_assert_str_eq(w->file, "tables.safetensors");
-    ck_assert_ptr_null(exf_writer_find("safetensor"));
-    ck_fails(exf_writer_require("onnx", &w, &e), EXF_USAGE, e, "output.targets \"onnx\"");
-    ck_assert_ptr_null(w);
-    for (size_t i = 0; exf_writer_at(i); i++) { /* every known one is named, in order, and writes its own file */
-        ck_assert_msg(strstr(e.msg, exf_writer_at(i)->name) != NULL, "%s", e.msg);
-        ck_assert(i == 0 || strcmp(exf_writer_at(i - 1)->name, exf_writer_at(i)->name) < 0);
-        for (size_t k = 0; k < i; k++) ck_assert_str_ne(exf_writer_at(k)->file, exf_writer_at(i)->file);
-    }
-}
-END_TEST
-
 START_TEST(what_version_2_adds_is_written)
 {
     exf_tables t;
@@ -168,10 +104,6 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_are_written_under_their_names);
-    tcase_add_test(t, tables_without_pools_are_five_tensors);
-    tcase_add_test(t, equal_tables_are_equal_files);
-    tcase_add_test(t, an_existing_file_is_refused);
-    tcase_add_test(t, targets_are_known_by_name);
     tcase_add_test(t, what_version_2_adds_is_written);
     suite_add_tcase(s, t);
     return s;

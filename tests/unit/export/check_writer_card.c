@@ -33,31 +33,6 @@ static void ck_says(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) != NULL, "the card lacks \"%s\":\n%s", part, text);
 }
 
-START_TEST(a_card_tells_where_the_tables_come_from)
-{
-    exf_tables t;
-    ck_ok(sample_tables(&t, 1, &e), e);
-    exf_export x = sample_export(&t);
-    char *card = card_of(&x);
-    ck_assert_int_eq(strncmp(card, "---\nlibrary_name: exfold\ntags:\n  - exfold\n", 42), 0);
-    ck_says(card, "# ExFold tables of qwen3\\_moe\n");
-    ck_says(card, "\n2 MoE layers of 3 experts, top-2, hidden 8; calibrated on 3 sequences, 515396075520 tokens.\n");
-    ck_says(card, "\n## Settings\n\n| fact | |\n|---|---|\n| `accumulate.weighting` | source\\_norm |\n| `solve.clip` | -4,4 |\n");
-    ck_says(card, "\n| `data.domains` | prose: 2 sequences \xe2\x82\xac \"x\" |\n");
-    ck_says(card, "\n| 1 | 4 of 6 | 197568495616 | 0.078 | 0.078 | 0 |\n");
-    ck_says(card, "\n| 12 | 2 of 6 | ");
-    ck_says(card, "\n| `tables.safetensors` | all tables");
-    ck_says(card, "\n| `npy/` | a folder");
-    ck_assert_ptr_null(strstr(card, "README.md"));
-    ck_assert_ptr_null(strstr(card, "exfold_recipe.yaml"));
-    ck_assert_ptr_null(strstr(card, "base_model"));
-    ck_says(card, "\n## Validation\n\nNot validated: ");
-    ck_says(card, "\nStatic decode pools: ");
-    exf_mem_free(card);
-    exf_tables_free(&t);
-}
-END_TEST
-
 START_TEST(what_was_given_stands_in_the_front_matter)
 {
     exf_tables t;
@@ -169,7 +144,6 @@ Suite *exf_suite(void)
     Suite *s = suite_create("writer_card");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
-    tcase_add_test(t, a_card_tells_where_the_tables_come_from);
     tcase_add_test(t, what_was_given_stands_in_the_front_matter);
     tcase_add_test(t, a_validation_is_quoted_as_it_stands);
     tcase_add_test(t, every_snippet_is_one_that_is_run);

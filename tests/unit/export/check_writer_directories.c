@@ -138,24 +138,6 @@ END_TEST
 
 /* ---- both ---------------------------------------------------------------------------- */
 
-START_TEST(folders_are_replaced_by_force_only)
-{
-    exf_tables t;
-    ck_ok(sample_tables(&t, 1, &e), e);
-    const char *const targets[] = {"npy", "csv"};
-    for (int i = 0; i < 2; i++) {
-        const exf_writer *w = exf_writer_find(targets[i]);
-        ck_ok(write_target(targets[i], &t, targets[i], 0, &e), e);
-        ck_fails(write_target(targets[i], &t, targets[i], 0, &e), EXF_IO, e, "--force");
-        ck_fails(exf_writer_check_path(w, exf_scratch(targets[i]), 0, &e), EXF_IO, e, "--force");
-        ck_ok(exf_writer_check_path(w, exf_scratch(targets[i]), 1, &e), e);
-        ck_ok(write_target(targets[i], &t, targets[i], 1, &e), e);
-    }
-    ck_assert_int_eq(files_left(), 2);
-    exf_tables_free(&t);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("writer_directories");
@@ -164,7 +146,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, npy_has_a_file_per_table);
     tcase_add_test(t, csv_leaves_empty_what_is_not_known);
     tcase_add_test(t, csv_shows_what_version_2_adds);
-    tcase_add_test(t, folders_are_replaced_by_force_only);
     suite_add_tcase(s, t);
     return s;
 }

@@ -54,24 +54,6 @@ static exf_st_file *opened(const char *path)
 
 /* ---- reading: refusals ---------------------------------------------------- */
 
-START_TEST(a_file_that_is_none)
-{
-    exf_err e;
-    exf_st_file *f;
-    const char *path = exf_scratch("short.safetensors");
-    ck_fails(exf_st_open(&f, exf_scratch("absent"), &e), EXF_IO, e, "No");
-    ck_fails(exf_st_open(&f, "/tmp", &e), EXF_IO, e, "/tmp");
-    exf_write_file(path, "", 0);
-    refused(path, "0 bytes, the header's length alone takes 8");
-    exf_write_file(path, "1234567", 7);
-    refused(path, "7 bytes, the header's length alone takes 8");
-    exf_write_file(path, "version https://git-lfs.github.com/spec/v1\n", 43);
-    refused(path, "is a git-lfs pointer; fetch the file with: git lfs pull");
-    exf_write_file(path, "version https://example.org/", 28);
-    refused(path, "no safetensors file: header of 2336927755350992246 bytes, at most 100000000");
-}
-END_TEST
-
 START_TEST(a_header_of_a_wrong_length)
 {
     refused(raw_file(UINT64_C(1) << 63, "{}", 2, 0), "header of 9223372036854775808 bytes, at most 100000000");
@@ -84,21 +66,6 @@ START_TEST(a_header_of_a_wrong_length)
     refused(raw_file(0, "", 0, 0), "header of 0 bytes, expected a JSON object");
     refused(raw_file(0, "", 0, 4), "header of 0 bytes, expected a JSON object");
     exf_st_close(opened(raw_file(2, "{}", 2, 0))); /* ends exactly at the file's end */
-}
-END_TEST
-
-START_TEST(a_header_that_is_no_object)
-{
-    refused(file_of(" {}", 0), "header starts with byte 0x20, expected '{' (0x7b)");
-    refused(file_of("[]", 0), "header starts with byte 0x5b");
-    refused(file_of("\xef\xbb\xbf{}", 0), "header starts with byte 0xef");
-    refused(file_of("{", 0), "header: line 1: not valid JSON");
-    refused(file_of("{} {}", 0), "header: line 1: not valid JSON");
-    refused(file_of("{\"a\xff\":1}", 0), "not valid JSON");
-    refused(raw_file(4, "{}\0\0", 4, 0), "not valid JSON");
-    refused(file_of("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[],"
-                    "\"data_offsets\":[1,2]}}", 2), "duplicate object key near '\"a\"'");
-    refused(file_of("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1), "duplicate object key");
 }
 END_TEST
 
@@ -122,27 +89,7 @@ START_TEST(names_out_of_bounds)
 }
 END_TEST
 
-START_TEST(members_of_the_wrong_kind)
-{
-    refused(file_of("{\"a\":3}", 0), "tensor \"a\": its entry is an integer, expected an object");
-    refused(file_of("{\"a\":{}}", 0), "tensor \"a\": dtype is missing, expected a string");
-    refused(file_of("{\"a\":{\"dtype\":3}}", 0), "tensor \"a\": dtype is an integer, expected a string");
-    refused(file_of("{\"a\":{\"dtype\":\"BF17\"}}", 0), "tensor \"a\": unknown dtype \"BF17\"");
-    refused(file_of("{\"a\":{\"dtype\":\"U8\\u0000\"}}", 0), "tensor \"a\": unknown dtype \"U8\"");
 #define ENTRY(rest) "{\"a\":{\"dtype\":\"U8\"," rest "}}"
-    refused(file_of(ENTRY("\"shape\":4"), 0), "tensor \"a\": shape is an integer, expected an array");
-    refused(file_of(ENTRY("\"data_offsets\":[0,1]"), 1), "tensor \"a\": shape is missing, expected an array");
-    refused(file_of(ENTRY("\"shape\":[4.0]"), 0), "a dimension of its shape is a real number, expected an integer");
-    refused(file_of(ENTRY("\"shape\":[1,\"2\"]"), 0), "a dimension of its shape is a string, expected an integer");
-    refused(file_of(ENTRY("\"shape\":[]"), 0), "data_offsets is missing, expected [begin, end]");
-    refused(file_of(ENTRY("\"shape\":[],\"data_offsets\":[0]"), 1), "data_offsets is an array, expected [begin, end]");
-    refused(file_of(ENTRY("\"shape\":[],\"data_offsets\":[0,1,2]"), 1), "data_offsets is an array, expected [begin, end]");
-    refused(file_of(ENTRY("\"shape\":[],\"data_offsets\":[0,1.0]"), 1), "data_offsets is an array, expected [begin, end]");
-    refused(file_of(ENTRY("\"shape\":[],\"data_offsets\":{\"0\":0,\"1\":1}"), 1), "data_offsets is an object, expected");
-    refused(file_of(ENTRY("\"shape\":[],\"data_offsets\":[0,18446744073709551616]"), 1), "tensor \"a\": data_offsets");
-    exf_st_close(opened(file_of(ENTRY("\"extra\":null,\"shape\":[],\"data_offsets\":[0,1]"), 1)));
-}
-END_TEST
 
 START_TEST(shapes_and_spans_that_disagree)
 {
@@ -193,17 +140,6 @@ START_TEST(data_that_is_not_tiled)
                     "\"data_offsets\":[2,2]}}",
                     4),
             "tensor \"z\": begins at byte 2 of the data, what lies before ends at 4: overlap");
-}
-END_TEST
-
-START_TEST(metadata_that_is_no_text)
-{
-    refused(file_of("{\"__metadata__\":[]}", 0), "__metadata__ is an array, expected an object");
-    refused(file_of("{\"__metadata__\":null}", 0), "__metadata__ is null, expected an object");
-    refused(file_of("{\"__metadata__\":{\"a\":\"b\",\"k\":1}}", 0), "__metadata__: \"k\" is an integer, expected a string");
-    refused(file_of("{\"__metadata__\":{\"k\":{\"x\":\"y\"}}}", 0), "__metadata__: \"k\" is an object, expected a string");
-    refused(file_of("{\"__metadata__\":{\"k\":\"ab\\u0000c\"}}", 0), "__metadata__: \"k\": NUL at byte 2 of 4");
-    refused(file_of("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0), "duplicate object key");
 }
 END_TEST
 
@@ -297,27 +233,6 @@ START_TEST(a_file_that_shrinks_is_an_error)
 }
 END_TEST
 
-START_TEST(real_files)
-{
-    static const char *const paths[] = {"examples/demo-model/model.safetensors", "tests/golden/qwen3_moe/golden.safetensors"};
-    exf_err e;
-    for (int p = 0; p < 2; p++) {
-        exf_st_file *f = opened(paths[p]);
-        ck_assert_uint_gt(exf_st_count(f), 10);
-        for (size_t i = 0; i < exf_st_count(f); i++) {
-            const exf_st_tensor *t = exf_st_at(f, i);
-            void *buf;
-            ck_assert_ptr_eq(exf_st_find(f, t->view.name), t);
-            ck_assert_uint_eq(t->nbytes, exf_tensor_bytes(&t->view));
-            ck_ok(exf_mem_new(&buf, (size_t)t->nbytes, 1, "tensor", &e), e);
-            ck_ok(exf_st_read(f, t, 0, buf, (size_t)t->nbytes, &e), e);
-            exf_mem_free(buf);
-        }
-        exf_st_close(f);
-    }
-}
-END_TEST
-
 /* Seeds and what fuzzing found: ok-* opens, bad-* is refused. */
 START_TEST(the_fuzzing_corpus)
 {
@@ -383,19 +298,14 @@ Suite *exf_suite(void)
     Suite *s = suite_create("safetensors");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120); /* under valgrind */
-    tcase_add_test(t, a_file_that_is_none);
     tcase_add_test(t, a_header_of_a_wrong_length);
-    tcase_add_test(t, a_header_that_is_no_object);
     tcase_add_test(t, names_out_of_bounds);
-    tcase_add_test(t, members_of_the_wrong_kind);
     tcase_add_test(t, shapes_and_spans_that_disagree);
     tcase_add_test(t, data_that_is_not_tiled);
-    tcase_add_test(t, metadata_that_is_no_text);
     tcase_add_test(t, scalars_and_empty_tensors);
     tcase_add_test(t, lookups_are_by_name_in_order);
     tcase_add_test(t, offsets_beyond_four_gigabytes);
     tcase_add_test(t, a_file_that_shrinks_is_an_error);
-    tcase_add_test(t, real_files);
     tcase_add_test(t, the_fuzzing_corpus);
     tcase_add_test(t, a_hundred_thousand_tensors);
     suite_add_tcase(s, t);

@@ -241,27 +241,6 @@ START_TEST(large_tensors_are_hashed_beside_their_pieces)
 }
 END_TEST
 
-START_TEST(a_target_that_exists_is_kept)
-{
-    exf_err e;
-    exf_st_writer *w;
-    const char *path = exf_scratch("kept.safetensors");
-    exf_write_file(path, "old", 3);
-    ck_fails(exf_st_write(path, 0, mixed, 1, NULL, 0, NULL, &e), EXF_IO, e, "kept.safetensors");
-    ck_ok(exf_st_writer_begin(&w, path, 1, mixed, 1, NULL, 0, &e), e);
-    exf_st_writer_abort(w);
-    char *bytes;
-    size_t len;
-    ck_ok(exf_file_slurp(path, 100, &bytes, &len, &e), e);
-    ck_assert_str_eq(bytes, "old");
-    exf_mem_free(bytes);
-    ck_ok(exf_st_write(path, 1, mixed, 1, NULL, 0, NULL, &e), e);
-    exf_st_close(opened(path));
-    ck_fails(exf_st_write("/nowhere/x.safetensors", 0, mixed, 1, NULL, 0, NULL, &e), EXF_IO, e, "/nowhere/x.safetensors");
-    ck_assert_int_eq(partials(), 0);
-}
-END_TEST
-
 static void not_written(const exf_tensor *t, size_t n, const exf_st_meta *m, size_t n_meta, const char *sentence)
 {
     exf_err e;
@@ -317,7 +296,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, threads_may_put);
     tcase_add_test(t, commit_counts_the_bytes);
     tcase_add_test(t, large_tensors_are_hashed_beside_their_pieces);
-    tcase_add_test(t, a_target_that_exists_is_kept);
     tcase_add_test(t, what_the_reader_refuses_is_not_written);
     suite_add_tcase(s, t);
     return s;

@@ -139,18 +139,6 @@ START_TEST(null_is_unquoted)
 }
 END_TEST
 
-START_TEST(absence_is_no_error)
-{
-    exf_yaml *y = good("a: [1]");
-    ck_assert_ptr_null(exf_yaml_get(y, "b"));
-    ck_assert_ptr_null(exf_yaml_get(exf_yaml_get(y, "a"), "1"));
-    ck_assert_ptr_null(exf_yaml_get(NULL, "a"));
-    ck_assert_str_eq(exf_yaml_kind_name(NULL), "missing");
-    exf_yaml_free(y);
-    exf_yaml_free(NULL);
-}
-END_TEST
-
 START_TEST(duplicate_keys_are_refused)
 {
     bad("a: 1\nb: 2\na: 3\n", "demo.yaml:3: ", "key \"a\" is given twice, first on line 1");
@@ -276,39 +264,6 @@ START_TEST(bytes_must_be_utf8_without_nul)
 }
 END_TEST
 
-START_TEST(syntax_errors_name_line_and_problem)
-{
-    bad("a: 1\nb: [1, 2\nc: 3\n", "demo.yaml:3: not valid YAML: ", "while parsing a flow sequence that starts on line 2");
-    bad("a: \"open\n\n", "demo.yaml:", "while scanning a quoted scalar that starts on line 1");
-    bad("a: 1\n b: 2\n", "demo.yaml:2: not valid YAML: ", "mapping values are not allowed in this context");
-    bad("a:\n\tb: 1\n", "demo.yaml:2: not valid YAML: ", "cannot start any token");
-    bad("a: 1\n- b\n", "demo.yaml:2: not valid YAML: ", "did not find expected");
-    bad("a: }\n", "demo.yaml:1: not valid YAML: ", "");
-    bad("%YAML 3.0\n---\na: 1\n", "demo.yaml:1: not valid YAML: ", "incompatible YAML document");
-}
-END_TEST
-
-START_TEST(files_are_loaded)
-{
-    exf_err e;
-    exf_yaml *y;
-    const char *path = exf_scratch("good.yaml");
-    exf_write_file(path, recipe, sizeof recipe - 1);
-    ck_ok(exf_yaml_load(&y, path, &e), e);
-    ck_assert_str_eq(text_of(exf_yaml_get(y, "calibrate"), "ridge"), "1.0e-3");
-    exf_yaml_free(y);
-    path = exf_scratch("bad.yaml");
-    exf_write_file(path, "a: 1\na: 2\n", 10);
-    ck_fails(exf_yaml_load(&y, path, &e), EXF_USAGE, e, "bad.yaml:2 \"a\"");
-    path = exf_scratch("empty.yaml");
-    exf_write_file(path, "", 0);
-    ck_fails(exf_yaml_load(&y, path, &e), EXF_USAGE, e, "empty.yaml:1");
-    ck_fails(exf_yaml_load(&y, "/nowhere/r.yaml", &e), EXF_IO, e, "/nowhere/r.yaml");
-    ck_fails(exf_yaml_load(&y, "/tmp", &e), EXF_IO, e, "");
-    ck_assert_ptr_null(y);
-}
-END_TEST
-
 /* ---- writing ---------------------------------------------------------------------------- */
 
 /* Writes the text into every place of a document in which a scalar stands, and reads it back. */
@@ -409,7 +364,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, nodes_know_their_lines);
     tcase_add_test(t, json_and_lone_scalars_and_markers_are_read);
     tcase_add_test(t, null_is_unquoted);
-    tcase_add_test(t, absence_is_no_error);
     tcase_add_test(t, duplicate_keys_are_refused);
     tcase_add_test(t, keys_must_be_words);
     tcase_add_test(t, anchors_aliases_tags_and_merges_are_refused);
@@ -418,8 +372,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, size_is_bounded);
     tcase_add_test(t, a_full_size_map_is_read_quickly);
     tcase_add_test(t, bytes_must_be_utf8_without_nul);
-    tcase_add_test(t, syntax_errors_name_line_and_problem);
-    tcase_add_test(t, files_are_loaded);
     tcase_add_test(t, hostile_text_is_read_back);
     tcase_add_test(t, any_two_bytes_are_read_back);
     tcase_add_test(t, plain_words_have_no_quotes);

@@ -44,14 +44,6 @@ static uint32_t pixel_at(const image *i, int x, int y)
     return ((const uint32_t *)(const void *)(i->row + (size_t)y * (size_t)i->stride))[x] & 0xffffff;
 }
 
-static double count_pixels(const image *i, exf_ink ink)
-{
-    double n = 0;
-    for (int y = 0; y < i->height; y++)
-        for (int x = 0; x < i->width; x++) n += pixel_at(i, x, y) == ink;
-    return n;
-}
-
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* A page with a shape, a text, cells as shapes, cells as an image, a gradient. */
@@ -298,87 +290,6 @@ START_TEST(texts_of_sheets_do_not_overlap)
 }
 END_TEST
 
-START_TEST(panels_fill_the_page)
-{
-    static const struct {
-        int layers, experts;
-        double share; /* of the page, at least */
-    } cases[] = {{4, 16, 0.6}, {48, 128, 0.45}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        size_t cells = (size_t)cases[i].layers * (size_t)cases[i].experts * (size_t)cases[i].experts;
-        float *value = calloc(cells, sizeof *value);
-        for (size_t k = 0; k < cells; k++) value[k] = NAN; /* all grey: to be counted */
-        exf_matrix_sheet m = {
-            .sheet = sheet_of(cases[i].layers, cases[i].experts), .value = value, .low = 0, .high = 1, .bar_label = "x"};
-        exf_drawing *d = opened("m.png");
-        ck_ok(exf_draw_matrices(&m, d, &e), e);
-        ck_ok(exf_drawing_close(d, &e), e);
-        image s = image_of("m.png");
-        double grey = count_pixels(&s, EXF_INK_GREY), all = (double)s.width * s.height;
-        ck_assert_msg(grey >= cases[i].share * all, "%d layers of %d: panels are %.0f %% of the page", cases[i].layers,
-                      cases[i].experts, 100 * grey / all);
-        ck_assert(s.width >= 1500 && s.width < 6000 && s.height < 6000);
-        cairo_surface_destroy(s.surface);
-        free(value);
-    }
-}
-END_TEST
-
-static image drawn_matrices(const exf_matrix_sheet *m)
-{
-    exf_drawing *d = opened("m.png");
-    ck_ok(exf_draw_matrices(m, d, &e), e);
-    ck_ok(exf_drawing_close(d, &e), e);
-    return image_of("m.png");
-}
-
-START_TEST(cells_have_the_colour_of_their_value)
-{
-    static const float value[] = {5, NAN, 1, 0};
-    exf_matrix_sheet m = {
-        .sheet = sheet_of(1, 2), .value = value, .low = 0, .high = 1, .map = EXF_MAP_SEQUENTIAL, .hide_self = 1, .bar_label = "x"};
-    exf_ink high = exf_colour_of(EXF_MAP_SEQUENTIAL, 1, 0, 1);
-    image s = drawn_matrices(&m);
-    double grey = count_pixels(&s, EXF_INK_GREY), one = count_pixels(&s, high);
-    ck_assert(one > 100000 && fabs(grey - one) < one / 50); /* one cell each, and the grey swatch */
-    cairo_surface_destroy(s.surface);
-    m.hide_self = 0;
-    s = drawn_matrices(&m);
-    ck_assert(count_pixels(&s, high) > 1.9 * one);
-    cairo_surface_destroy(s.surface);
-}
-END_TEST
-
-static image drawn_bars(const exf_bar_sheet *b)
-{
-    exf_drawing *d = opened("b.png");
-    ck_ok(exf_draw_bars(b, d, &e), e);
-    ck_ok(exf_drawing_close(d, &e), e);
-    return image_of("b.png");
-}
-
-START_TEST(bars_mark_the_least_and_the_largest)
-{
-    static const float value[] = {4, 2, 8, 0, 3}, outlier[] = {4, 2, 80, 0, 3}, none[5] = {0};
-    static const uint64_t tokens[] = {1, 1, 1, 0, 1}, cold[5] = {0};
-    exf_bar_sheet b = {.sheet = sheet_of(1, 5), .value = value, .tokens = tokens, .value_label = "norm"};
-    image s = drawn_bars(&b);
-    double low = count_pixels(&s, EXF_INK_LOW), high = count_pixels(&s, EXF_INK_HIGH), others = count_pixels(&s, EXF_INK_BAR);
-    ck_assert(fabs(high / low - 4) < 0.2 && fabs(others / low - 3.5) < 0.2);
-    cairo_surface_destroy(s.surface);
-    b.value = outlier; /* 80 does not set the axis: 4 is as high as the room, and 80 is hatched */
-    s = drawn_bars(&b);
-    ck_assert(fabs(count_pixels(&s, EXF_INK_BAR) / others - 2) < 0.1);
-    ck_assert(count_pixels(&s, EXF_INK_HIGH) < 0.7 * high);
-    cairo_surface_destroy(s.surface);
-    b.value = none;
-    b.tokens = cold; /* nobody to mark, nothing to divide by */
-    s = drawn_bars(&b);
-    ck_assert(count_pixels(&s, EXF_INK_HIGH) + count_pixels(&s, EXF_INK_LOW) == 0);
-    cairo_surface_destroy(s.surface);
-}
-END_TEST
-
 /* ---- charts ------------------------------------------------------------------------------------------- */
 
 START_TEST(texts_of_charts_do_not_overlap)
@@ -410,8 +321,6 @@ START_TEST(texts_of_charts_do_not_overlap)
 }
 END_TEST
 
-/* ---- allocations that fail ------------------------------------------------------------------------------ */
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("drawing");
@@ -426,9 +335,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, numbers_of_an_axis_keep_apart);
     tcase_add_test(c, ranges_are_rounded_outwards);
     tcase_add_test(c, texts_of_sheets_do_not_overlap);
-    tcase_add_test(c, panels_fill_the_page);
-    tcase_add_test(c, cells_have_the_colour_of_their_value);
-    tcase_add_test(c, bars_mark_the_least_and_the_largest);
     tcase_add_test(c, texts_of_charts_do_not_overlap);
     suite_add_tcase(s, c);
     return s;

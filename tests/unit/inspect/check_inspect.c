@@ -488,34 +488,6 @@ END_TEST
 
 /* ---- specifications --------------------------------------------------------------------------------- */
 
-START_TEST(every_kind_is_specified_by_its_own_file)
-{
-    char path[64], *text, *at;
-    size_t n;
-    ck_assert_str_eq(exf_specification_name(0), "artifact");
-    ck_assert_str_eq(exf_specification_name(1), "provenance");
-    for (size_t i = 0; exf_artifact_at(i); i++) {
-        const char *kind = exf_artifact_at(i)->kind;
-        ck_assert_str_eq(exf_specification_name(2 + i), kind);
-        snprintf(path, sizeof path, "src/artifact/artifact_%s.c", kind);
-        if (access(path, F_OK) != 0) snprintf(path, sizeof path, "src/accumulate/%s_file.c", kind);
-        ck_ok(exf_file_slurp(path, 1 << 20, &text, &n, &e), e);
-        at = text;
-        for (size_t k = 0; exf_specification_line(kind, k); k++) {
-            at = strstr(at, exf_specification_line(kind, k)); /* each line, in order, within the comment */
-            ck_assert_ptr_nonnull(at);
-        }
-        ck_assert(at < strstr(text, "*/"));
-        ck_assert_ptr_nonnull(exf_specification_line(kind, 4));
-        exf_mem_free(text);
-    }
-    ck_assert_ptr_null(exf_specification_line("nothing", 0));
-    ck_assert_ptr_null(exf_specification_name(99));
-}
-END_TEST
-
-/* ---- allocations that fail ------------------------------------------------------------------------------ */
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("inspect");
@@ -541,7 +513,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, only_tables_of_one_shape_are_compared);
     tcase_add_test(c, facts_that_changed_come_in_order_of_key);
     tcase_add_test(c, pools_are_compared_by_size);
-    tcase_add_test(c, every_kind_is_specified_by_its_own_file);
     suite_add_tcase(s, c);
     return s;
 }

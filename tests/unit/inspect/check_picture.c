@@ -197,8 +197,6 @@ START_TEST(reals_are_short_and_read_back)
 }
 END_TEST
 
-/* ---- allocations that fail ------------------------------------------------------------------ */
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("picture");

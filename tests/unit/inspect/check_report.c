@@ -119,32 +119,6 @@ START_TEST(a_report_needs_nothing_else)
 }
 END_TEST
 
-/* The JSON object says what the blobs are. */
-START_TEST(the_script_is_told_what_there_is)
-{
-    char *text = small_report("t.h5");
-    exf_json *j;
-    const char *begin = strstr(text, "id=\"about\">") + strlen("id=\"about\">");
-    ck_ok(exf_json_parse(&j, begin, (size_t)(strstr(begin, "</script>") - begin), "about", &e), e);
-    ck_assert_int_eq(exf_json_int(exf_json_get(j, "experts")), run.e);
-    ck_assert_int_eq(exf_json_int(exf_json_at(exf_json_get(j, "layers"), 1)), 3);
-    const exf_json *m = exf_json_get(j, "matrices");
-    static const char *const ids[] = {"scalar", "loss", "similarity", "aligned", "tokens"}, *const types[] = {"f32", "f32", "f16",
-                                                                                                              "f16", "u16"};
-    ck_assert_uint_ge(exf_json_size(m), 5);
-    for (size_t i = 0; i < 5; i++) {
-        const exf_json *one = exf_json_at(m, i < 4 ? i : exf_json_size(m) - 1);
-        ck_assert_str_eq(exf_json_string(exf_json_get(one, "id"), NULL), ids[i]);
-        ck_assert_str_eq(exf_json_string(exf_json_get(one, "type"), NULL), types[i]);
-    }
-    size_t n;
-    ck_assert_ptr_nonnull(exf_json_string(exf_json_get(j, "diverging"), &n));
-    ck_assert_uint_eq(n, 256 * 6);
-    exf_json_free(j);
-    exf_mem_free(text);
-}
-END_TEST
-
 /* ---- numbers as bytes -------------------------------------------------------------------- */
 
 /* The matrix `id` of layer 0 of a report of tables, as base64.  Caller frees all. */
@@ -270,14 +244,6 @@ START_TEST(validation_md_becomes_a_table)
 }
 END_TEST
 
-START_TEST(validation_without_a_table_says_nothing)
-{
-    char *text = with_validation("validation.md", "no table here\n");
-    ck_assert_ptr_nonnull(strstr(text, "No validation lies beside the tables"));
-    exf_mem_free(text);
-}
-END_TEST
-
 static void refused(const char *validation, const char *message)
 {
     exf_write_file(exf_scratch("validation.json"), validation, strlen(validation));
@@ -308,27 +274,6 @@ START_TEST(equal_studies_give_equal_reports)
     ck_assert(same_files("a.html", "b.html"));
     exf_inspection_free(&s);
     exf_inspection_free(&again);
-}
-END_TEST
-
-/* 48 layers of 128 experts with every matrix that an inspection can hold. */
-START_TEST(a_wide_report_stays_under_30_megabytes)
-{
-    enum { L = 48, E = 128 };
-    exf_tables t = wide_tables(L, E, 5);
-    exf_inspection s = {0};
-    exf_file *f;
-    ck_ok(exf_mem_new(&t.similarity, L * E * E, sizeof(float), "x", &e), e);
-    ck_ok(exf_mem_new(&t.std_error, L * E * E, sizeof(float), "x", &e), e);
-    exf_inspection_take_tables(&s, &t);
-    ck_ok(exf_mem_new(&s.aligned, L * E * E, sizeof(float), "x", &e), e);
-    s.count[1] = 70000; /* the wider type */
-    ck_ok(write_report(&s, "wide", "w.html", &e), e);
-    ck_ok(exf_file_open(&f, exf_scratch("w.html"), &e), e);
-    ck_assert_uint_gt(exf_file_size(f), 18 << 20);
-    ck_assert_uint_lt(exf_file_size(f), 30000000);
-    exf_file_close(f);
-    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -371,16 +316,13 @@ Suite *exf_suite(void)
     tcase_add_test(c, budgets_are_a_table);
     tcase_add_test(c, texts_of_files_are_escaped);
     tcase_add_test(c, a_report_needs_nothing_else);
-    tcase_add_test(c, the_script_is_told_what_there_is);
     tcase_add_test(c, halves_are_rounded_to_nearest);
     tcase_add_test(c, tokens_take_the_room_they_need);
     tcase_add_test(c, validation_json_becomes_a_table_of_words);
     tcase_add_test(c, findings_are_those_of_the_files);
     tcase_add_test(c, validation_md_becomes_a_table);
-    tcase_add_test(c, validation_without_a_table_says_nothing);
     tcase_add_test(c, validation_json_that_is_none_is_an_error);
     tcase_add_test(c, equal_studies_give_equal_reports);
-    tcase_add_test(c, a_wide_report_stays_under_30_megabytes);
     tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);
     suite_add_tcase(s, c);
     return s;

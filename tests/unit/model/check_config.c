@@ -314,28 +314,6 @@ START_TEST(layers_are_mixtures_by_step_and_list)
 }
 END_TEST
 
-START_TEST(layers_that_cannot_be_are_refused)
-{
-    exf_architecture a;
-    refused("decoder_sparse_step", "5", "none of the 4 layers is a mixture");
-    refused("decoder_sparse_step", "0", "\"decoder_sparse_step\" is 0");
-    refused("mlp_only_layers", "[0, 1, 2, 3]", "none of the 4 layers");
-    refused("mlp_only_layers", "3", "\"mlp_only_layers\" is an integer, expected an array");
-    refused("mlp_only_layers", "[1]", "\"intermediate_size\""); /* dense layers need their width */
-    ck_fails(WITH2(&a, "mlp_only_layers", "[1]", "intermediate_size", "0"), EXF_MODEL, e, "\"intermediate_size\" 0");
-}
-END_TEST
-
-/* What is no layer number must not be read as layer 0. */
-START_TEST(dense_layers_are_named_by_number)
-{
-    static const char *const bad[] = {"[\"1\"]", "[1.5]", "[null]", "[true]", "[[1]]"};
-    exf_architecture a;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        ck_fails(WITH2(&a, "mlp_only_layers", bad[i], "intermediate_size", "11"), EXF_MODEL, e, "mlp_only_layers");
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("config");
@@ -355,8 +333,6 @@ Suite *exf_suite(void)
     tcase_add_test(q, transformers_config_means_the_same);
     tcase_add_test(q, sizes_are_possible_ones);
     tcase_add_test(q, layers_are_mixtures_by_step_and_list);
-    tcase_add_test(q, layers_that_cannot_be_are_refused);
-    tcase_add_test(q, dense_layers_are_named_by_number);
     suite_add_tcase(s, q);
     return s;
 }

@@ -207,19 +207,6 @@ START_TEST(rules_count_what_files_hold)
 }
 END_TEST
 
-START_TEST(nothing_is_read_of_a_config)
-{
-    exf_err e;
-    exf_model *m;
-    float v[1];
-    ck_ok(exf_model_open_part(&m, "tests/configs/qwen3-30b-a3b", EXF_MODEL_CONFIG, &e), e);
-    ck_fails(exf_model_read(m, EXF_W_FINAL_NORM, -1, 0, v, &e), EXF_MODEL, e, "model.norm.weight\" [2048]");
-    exf_model_close(m);
-    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_MODEL, e, "model.safetensors");
-    ck_fails(exf_model_open_part(&m, "tests/configs", EXF_MODEL_CONFIG, &e), EXF_IO, e, "tests/configs/config.json");
-}
-END_TEST
-
 /* ---- recipes and manifests ------------------------------------------------------ */
 
 START_TEST(recipes_say_what_the_paper_did)
@@ -298,20 +285,6 @@ START_TEST(recipes_serve_and_validate)
 }
 END_TEST
 
-START_TEST(every_shard_has_its_manifest)
-{
-    char path[128];
-    exf_err e;
-    exf_manifest *m;
-    snprintf(path, sizeof path, "data-manifests/nemotron-8-shard-%d.yaml", _i);
-    ck_ok(exf_manifest_load(&m, path, &e), e);
-    int64_t n = 0;
-    for (size_t i = 0; i < m->n; i++) n += m->source[i].sequences;
-    ck_assert_int_eq(n, 8);
-    exf_manifest_free(m);
-}
-END_TEST
-
 static void write_text(const char *name, const char *text)
 {
     exf_write_file(exf_scratch(name), text, strlen(text));
@@ -349,10 +322,8 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, released_models_run_on_24_gb, 0, N_MODELS);
     tcase_add_loop_test(t, rules_count_what_files_hold, 0, N_GOLDENS);
     tcase_add_test(t, experts_larger_than_a_gpu_are_planned_in_parts);
-    tcase_add_test(t, nothing_is_read_of_a_config);
     tcase_add_loop_test(t, recipes_say_what_the_paper_did, 0, N_MODELS);
     tcase_add_loop_test(t, recipes_serve_and_validate, 0, N_MODELS);
-    tcase_add_loop_test(t, every_shard_has_its_manifest, 1, 5);
     tcase_add_test(t, a_corpus_is_assumed_only_when_it_must);
     suite_add_tcase(s, t);
     return s;
