@@ -51,12 +51,9 @@ class Layer:
 
     def scores(self, logits):
         """What the router chooses by, [T, E]: its probabilities, with the correction bias where there is one."""
-        scores, bias = SCORES[getattr(self.router, "scoring_func", "softmax")](logits.float()), correction(self.router)
+        scores, bias = (SCORES[getattr(self.router, "scoring_func", "softmax")](logits.float()),
+                        getattr(self.router, "e_score_correction_bias", None))
         return (scores if bias is None else scores + bias.float()).contiguous()
-
-
-def correction(router):
-    return getattr(router, "e_score_correction_bias", None)
 
 
 @torch.library.custom_op("exfold::fold", mutates_args=())

@@ -41,6 +41,8 @@ def check_config(tables, config, text, directory=None):
         tables.unknown.append("the model's config.json, of which a file of an earlier program says no number")
     for word, names in FIELDS.items():
         said, found = words.get(word), value_of(text, names)
+        if word == "norm_eps" and found and getattr(text, "residual_multiplier", None):  # Granite's, which a calibration divides out
+            found /= text.residual_multiplier ** 2
         if said is not None and found is not None and abs(float(said) - found) > 1e-5 * abs(found):
             raise ValueError(f"{tables.path} was calibrated on another model: {word} was {said}, the model's {names.split()[0]} is "
                              f"{found:g}")

@@ -59,18 +59,12 @@ class Part:
         self.text, self.size, self.predicts = read.text.decode(), read.number, bool(read.predicts)
         self.layer = read.layer  # the only one that folds, by the model's number; -1: all
         self.arrays = dict(word.split("=") for word in read.arrays.decode().split())
-        self.needs = list(self.arrays.values())
         self.options = options and options.from_buffer_copy(bytes(read.options)[:ctypes.sizeof(options)])
         self.decodes, self.by_router = self.call.startswith("decode"), self.call == "decode_stand_ins"
         self.static, self.budget = "target_ids" in self.arrays, self.call == "prefill_budget"
         self.by_correlation = "cosine" in self.arrays
         if self.by_router and self.options.weights:
             raise ValueError(f'"{self.text}": weights=route and weights=gate are for comparison alone; leave weights out')
-
-    def add(self, names):
-        """Has the part read more arrays, which fold.h and the file name alike."""
-        self.arrays |= {name: name for name in names}
-        self.needs = list(self.arrays.values())
 
     def width(self, width):
         """How many columns prefill writes of so many."""
@@ -128,17 +122,20 @@ class Tables:
         """Another variant of the same tables."""
         self.parts, self.words = read_variant(variant, self.library, self.experts, int(self.of_model().get("top_k", self.experts)))
         parts = [part for part in self.parts if part]
-        lacks = sorted({name for part in parts for name in part.needs} - self.names)
+        lacks = sorted({name for part in parts for name in part.arrays.values()} - self.names)
         if lacks:
             raise ValueError(f"{self.path}: {variant} needs {', '.join(lacks)}, which these tables lack; calibrate or solve with pools, "
                              "budgets or calibrate.norm_head for them")
         for part in parts:
             if part.by_correlation:  # norms of G, and scalars where a system has no solution; earlier programs' tables lack the norms
-                part.add(name for name in ("relative_norms", "coeff") if name in self.names)
+                part.arrays |= {name: name for name in ("relative_norms", "coeff") if name in self.names}
         self.warnings = [f"{self.path} was solved by an earlier build, whose correlations need not be those of any experts, and weights "
                          f"that {part.text} solves from them can be far too large: exfold-solve on the same statistics, and "
                          "exfold-export, make it anew" for part in parts
                          if part.by_correlation and self.facts.get("solve.correlations") != "valid"]
+        top_k = int(self.of_model().get("top_k", 0))
+        self.warnings += [f"{part.text} leaves a decode batch fewer experts than the {top_k} that one token takes" for part in parts
+                          if part.decodes and part.size < top_k]
         return self
 
     def of_model(self):
@@ -209,7 +206,8 @@ class Tables:
             of_all = ctypes.byref(Scores(choice=scores.data_ptr(), type=CODES[scores.dtype]))  # scores stay until the call is made
             arguments += [of_all, members]
         if part.static:
-            arguments += [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.needs] + [self.experts]
+            arguments += [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.arrays.values()]
+            arguments.append(self.experts)
         else:
             arguments += [self.of_layer(part, layer, ids.device), options]
         self.call(part.call, ids.device, *arguments)

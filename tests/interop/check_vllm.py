@@ -19,7 +19,7 @@ import torch
 
 root = pathlib.Path(__file__).resolve().parents[2]
 here = pathlib.Path(__file__).resolve()
-VARIANTS = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", "D8:pool=static", "P2:budget=token",
+VARIANTS = ["P2", "P2:projector=joint", "D8", "D3", "D8:rank=energy,projector=joint", "D8:pool=static", "P2:budget=token",
             "P2:budget=topp", "D8:rank=energy,targets=router", "P2:projector=joint+D8", "P3:budget=token+D8:targets=router",
             "P3:budget=token,norms=predicted", "D8:rank=energy,projector=joint,norms=predicted"]
 OF_FAMILIES = ["P{low}", "P{low}:budget=token", "D{half}", "P{low}:projector=joint+D{half}:rank=energy,targets=router"]
@@ -74,6 +74,13 @@ def make_trained(name, path):
         step.zero_grad()
     print(f"          {name}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, loss {loss.item():.2f}")
     model.save_pretrained(path)
+
+
+def of_kind(config):
+    """The class of transformers that loads a model: of those that see, another than of those that read alone."""
+    import transformers
+
+    return transformers.AutoModelForImageTextToText if "vision_config" in config else transformers.AutoModelForCausalLM
 
 
 def make_random(name, path):
@@ -143,8 +150,9 @@ def prepare(build, name, into):
     calibration, held_out = texts_of(name)
     config = json.loads((into / "model/config.json").read_text())
     config = config.get("text_config", config)
-    half = (config.get("num_experts") or config.get("num_local_experts") or config["n_routed_experts"]) // 2
-    low = 1 if config["num_experts_per_tok"] == 2 else 2
+    number = lambda *names: next(config[name] for name in names if config.get(name))
+    half = number("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") // 2
+    low = 1 if number("num_experts_per_tok", "moe_k", "top_k_experts") == 2 else 2
     variants = VARIANTS if name in ("demo", *TRAINED) else [x.format(half=half, low=low) for x in OF_FAMILIES]
     recipe = {"schema": "exfold-recipe/1", "model": {"path": str(into / "model")},
               "output": {"directory": str(into), "targets": ["safetensors"]},
@@ -169,7 +177,7 @@ def in_transformers(build, into, tokens, variants):
 
     from served import scores
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(into / "model", dtype=torch.float32).eval()
+    model = of_kind(json.loads((into / "model/config.json").read_text())).from_pretrained(into / "model", dtype=torch.float32).eval()
     library, found, original = str(build / f"libexfold_fold.so.{fold_experts.ABI}"), [], None
     for variant in ["", *variants]:
         folding = variant and fold_experts.Folding(model, str(into / "tables.safetensors"), variant, teacher_forced=True,
@@ -397,18 +405,19 @@ def other_routers(engine):
 def check_refusals_of_settings():
     """Settings that are refused wherever they stand, before a model is looked at: nothing unknown is passed over."""
     from exfold_vllm import hook
+    from exfold_vllm.variant import Tables
 
     tables, environment = os.environ["EXFOLD_TABLES"], unittest.mock.patch.dict
     additional = lambda value: lambda: hook.settings_of(unittest.mock.Mock(additional_config={"exfold": value}))
-    reads = lambda **given: lambda: hook.read({"tables": tables, **given})
-    cases = (("no variant is named", reads()), ("no tables are named", lambda: hook.read({"decode": "D8"})),
+    reads = lambda **given: lambda: Tables(tables, hook.variant_of({"tables": tables, **given}))
+    cases = (("no variant is named", reads()), ("no tables are named", lambda: hook.variant_of({"decode": "D8"})),
              ("rank=best, expected score_norm, score, norm", reads(prefill="P2:rank=best")),
              ("no variant of prefill", reads(prefill="D8")), ("no variant of decode", reads(decode="P2+D8")),
              ("keeps 5 experts per token, the model runs 4", reads(prefill="P5")), ("budgets.4", reads(prefill="P4:budget=token")),
              ("in --additional-config and", additional({"tables": "other.safetensors"})),
              ("did you mean tables?", additional({"table": "other.safetensors"})),
              ("is true, expected an object", additional(True)), ("is 4, expected a text", additional({"prefill": 4})),
-             ("this is no file", reads(tables=os.path.dirname(tables), decode="D8")))
+             ("this is no file", lambda: Tables(os.path.dirname(tables), "D8")))
     for expected, act in cases:
         said = refusal(act)
         note(expected in said, "refused: " + said)
@@ -448,6 +457,8 @@ def check_files(into):
     old = altered(drop=["content_digest", "model.router_digests"])
     note("content_digest" in old.unknown[0], "an earlier build's file is not verified: " + old.unknown[0])
     invalid = altered("P2:projector=joint", drop=["solve.correlations", "content_digest"])
+    few = altered("D3", drop=["content_digest"]).warnings
+    note(few == ["D3 leaves a decode batch fewer experts than the 4 that one token takes"], f"warned of: {few}")
     note(len(invalid.warnings) == 1 and "exfold-solve" in invalid.warnings[0] and not altered("P2", drop=["content_digest"]).warnings,
          "correlations of an earlier build are warned of, where they are used")
 
@@ -533,9 +544,21 @@ def child(name, into):
         check_monolithic()
 
 
+def make_draft(model, path, layers):
+    """The first layers of a model, as one that drafts for it."""
+    path.mkdir()
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    beyond = lambda name: re.search(r"layers\.(\d+)\.", name) and int(re.search(r"layers\.(\d+)\.", name)[1]) >= layers
+    safetensors.torch.save_file({name: x for name, x in weights.items() if not beyond(name)}, path / "model.safetensors",
+                                {"format": "pt"})
+    config = json.loads((model / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    return str(path)
+
+
 def child_again(into):
-    """Two engines one after the other: the first is freed when it is deleted; the second speculates by n-grams of its own text.  What
-    is folded is what the first served, and prompts that are in the cache are answered as those that are not."""
+    """Engines one after the other: the first keeps prefixes, and is freed when it is deleted; the others speculate, by n-grams of their
+    own text and by a draft model, and give the text that the first gave."""
     import gc
     import weakref
 
@@ -545,34 +568,58 @@ def child_again(into):
 
     from exfold_vllm import fold, hook
 
-    options = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False, logprobs=1)
-    texts = [{"prompt_token_ids": [int(x) for x in text[:40]] * 2} for text in texts_of("demo")[1][:3]]
+    texts = [[int(x) for x in text[:40]] * 2 for text in texts_of("demo")[1][:3]]
 
-    def answers(llm):
-        return [(list(x.outputs[0].token_ids), [next(iter(p.values())).logprob for p in x.outputs[0].logprobs])
-                for x in llm.generate(texts, options, use_tqdm=False)]
+    def answers(llm, prompts, tokens):
+        """Of each prompt the answer, the log probability of its tokens, and how many tokens of the prompt were in the cache."""
+        options = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=1)
+        return [(list(x.outputs[0].token_ids), [p[t].logprob for t, p in zip(x.outputs[0].token_ids, x.outputs[0].logprobs)],
+                 x.num_cached_tokens) for x in llm.generate([{"prompt_token_ids": x} for x in prompts], options, use_tqdm=False)]
 
-    served = Served(into / "model", enable_prefix_caching=True, disable_log_stats=False)
-    first, again = answers(served.llm), answers(served.llm)
-    gap = max(abs(a - b) for (x, p), (y, q) in zip(first, again) for a, b in zip(p, q))
-    note([x for x, _ in first] == [x for x, _ in again] and gap < 1e-4, f"prompts from the prefix cache: log probabilities within {gap:.1e}")
+    def gap(first, again):
+        return max(abs(a - b) for (_, x, _), (_, y, _) in zip(first, again) for a, b in zip(x, y))
+
+    served = Served(into / "model", enable_prefix_caching=True, block_size=32, disable_log_stats=False)
+    engine, = hook.ENGINES.values()
+    first, again = answers(served.llm, texts, 12), answers(served.llm, texts, 12)
+    note([x[0] for x in first] == [x[0] for x in again] and gap(first, again) < 1e-4 and all(x[2] >= 64 for x in again),
+         f"prompts from the prefix cache: log probabilities within {gap(first, again):.1e}")
     said = generate_latest().decode()
     for line in ('exfold_variant{decode="D8:targets=router",prefill="P2"', "exfold_experts_per_token 2.0", "exfold_experts_per_batch 8.0",
                  'exfold_tokens_total{phase="prefill"}', 'exfold_tokens_total{phase="decode"} 66.0'):
         note(line in said, f"/metrics has {line}")
+    moved = {}
+    for variant in "", "D8":  # an answer that comes back as a prompt: in the cache lies what decode computed, folded where a D folds
+        use(engine, variant)
+        served.llm.reset_prefix_cache()
+        whole = [text + answer for text, (answer, _, _) in zip(texts, answers(served.llm, texts, 40))]
+        cached = answers(served.llm, whole, 1)
+        served.llm.reset_prefix_cache()
+        moved[variant] = gap(cached, answers(served.llm, whole, 1))
+        note(all(x[2] >= 96 for x in cached), f"{variant or 'unfolded'}: {cached[0][2]} of 120 tokens of prompt and answer are in the cache")
+    note(moved[""] < 1e-4 < moved["D8"] < 0.3, f"an answer reused as a prompt: the next log probability moves by {moved['D8']:.1e} with a D, "
+         f"by {moved['']:.1e} unfolded")
+    use(engine, "P2+D8:pool=static")  # a pool of a batch is of a step's tokens, which speculation changes; this one is not
+    served.llm.reset_prefix_cache()
+    plain = [x[0] for x in answers(served.llm, texts, 24)]
     gone = weakref.ref(served.runner.model)
     served.runner._model_forward, served.runner.model.compute_logits = served.forward, served.logits_of
-    del served
+    del served, engine
     gc.collect()
     note(gone() is None and not fold.LAYERS and not hook.ENGINES, f"a deleted engine frees its weights and {len(fold.LAYERS)} folds stay")
-    served = Served(into / "model", speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
-                                                        "prompt_lookup_min": 1})
-    engine, = hook.ENGINES.values()
-    note(engine.checked and len(engine.layers) == 4, "an engine that speculates by n-grams folds")
-    use(engine, "P2")  # a pool of decode is of a step's tokens, which speculation changes
-    plain = answers(served.llm)
-    steps = len(served.steps)
-    note(all(len(x) == 12 for x, _ in plain) and steps < 3 * 12, f"36 tokens in {steps} steps of the model")
+    # n-grams last: they import numba, after which vLLM for CPUs starts no further engine in a process
+    for kind, how in (("a draft model", {"method": "draft_model", "model": make_draft(into / "model", into / "draft", 2)}),
+                      ("n-grams", {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1})):
+        served = Served(into / "model", speculative_config={"num_speculative_tokens": 3, **how})
+        engine, = hook.ENGINES.values()
+        note(engine.checked and len(engine.layers) == 4 and len(fold.LAYERS) == 4, f"an engine that speculates by {kind} folds its own "
+             f"{len(engine.layers)} layers alone")
+        use(engine, "P2+D8:pool=static")
+        of_engine = [x[0] for x in answers(served.llm, texts, 24)]
+        note(of_engine == plain and len(served.steps) < 24, f"speculating by {kind}: the same text, {len(served.steps)} steps for 24 tokens")
+        served.runner._model_forward, served.runner.model.compute_logits = served.forward, served.logits_of
+        del served, engine
+        gc.collect()
 
 
 def child_compiled(into, out):
