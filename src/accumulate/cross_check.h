@@ -74,23 +74,24 @@ typedef struct exf_cross_check {
 
 /* Bytes of GPU memory that open takes. */
 uint64_t exf_cross_check_bytes(int n_experts, int top_k, int common_input);
-exf_code exf_cross_check_open(exf_cross_check *k, const exf_backend *b, int n_experts, int top_k, int d_model, int common_input,
+exf_code exf_cross_check_open(exf_cross_check *check, const exf_backend *b, int n_experts, int top_k, int d_model, int common_input,
                               exf_weighting weighting, exf_err *err) EXF_CHECKED;
 
 /* Returns how many of a block's n tokens from `at` on are added by one call: those of a checked part, which *part then is, or
  * those before the next one, and *part is NULL. */
-int exf_cross_check_next(exf_cross_check *k, const exf_moe_block *b, size_t at, int n, exf_checked_part **part);
+int exf_cross_check_next(exf_cross_check *check, const exf_moe_block *b, size_t at, int n, exf_checked_part **part);
 /* Returns the part in which the first tokens of part i of common input are checked, or NULL: they are not. */
-exf_checked_part *exf_cross_check_next_common(exf_cross_check *k, const exf_common_input_block *b, int i);
+exf_checked_part *exf_cross_check_next_common(exf_cross_check *check, const exf_common_input_block *b, int i);
 /* Queue what is copied before and after the terms of a checked part are added to `sums`. */
-void exf_cross_check_before(exf_cross_check *k, exf_checked_part *p, exf_queue *q, const void *sums, const exf_layer_sums_call *c);
-void exf_cross_check_before_common(exf_cross_check *k, exf_checked_part *p, exf_queue *q, const void *sums,
+void exf_cross_check_before(exf_cross_check *check, exf_checked_part *p, exf_queue *q, const void *sums,
+                            const exf_layer_sums_call *c);
+void exf_cross_check_before_common(exf_cross_check *check, exf_checked_part *p, exf_queue *q, const void *sums,
                                    const exf_common_input_call *c);
-void exf_cross_check_after(exf_cross_check *k, exf_checked_part *p, exf_queue *q, const void *sums);
+void exf_cross_check_after(exf_cross_check *check, exf_checked_part *p, exf_queue *q, const void *sums);
 
 /* Begins to check the layer's parts, whose copies are complete.  EXF_DEVICE: a layer before failed. */
-exf_code exf_cross_check_layer(exf_cross_check *k, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_cross_check_layer(exf_cross_check *check, int layer, exf_err *err) EXF_CHECKED;
 /* Waits until all layers are checked.  EXF_DEVICE names layer, tokens, experts, sum and both values. */
-exf_code exf_cross_check_finish(exf_cross_check *k, exf_err *err) EXF_CHECKED;
-void exf_cross_check_close(exf_cross_check *k); /* accepts zeroed memory */
+exf_code exf_cross_check_finish(exf_cross_check *check, exf_err *err) EXF_CHECKED;
+void exf_cross_check_close(exf_cross_check *check); /* accepts zeroed memory */
 #endif
