@@ -181,8 +181,10 @@ static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, ex
 exf_code exf_solve_beside(exf_solver **out, const exf_solve_options *o, exf_accumulator_plan *plan, exf_err *err)
 {
     exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
-                            .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1,
-                            .has_halves = 1, .has_cosines = 1, .both_halves = exf_sequence_halves(plan->parts->sequences),
+                            .n_layers = plan->n_layers,
+                            .has = {[EXF_PART_SEQUENCES] = 1, [EXF_PART_ENERGIES] = 1, [EXF_PART_HALVES] = 1,
+                                    [EXF_PART_COSINES] = 1},
+                            .both_halves = exf_sequence_halves(plan->parts->sequences),
                             .norm_head = plan->options->norm_head > 0,
                             .vector_pairs = (int64_t)exf_vector_pairs(plan->shape, plan->options)};
     plan->consumer = (exf_layer_consumer){out, solve_layer};

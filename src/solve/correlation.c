@@ -19,13 +19,6 @@ enum { LEAST_SHARED = 8 };    /* tokens of a pair whose ratio of norms counts */
 
 /* ---- the measured matrix ------------------------------------------------------------------------ */
 
-/* Returns the cosine of summed products, in which a token weighs by its outputs' norms. */
-static double cosine_of_sums(const exf_layer_statistics *s, size_t i, size_t mirror)
-{
-    double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
-    return norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
-}
-
 /* Fills m [E, E].  Both directions of a pair add the same terms, so that it is symmetric; loss [E, E] says which are observed. */
 static void measure(double *m, const exf_layer_statistics *s, const float *loss, int has_cosines)
 {
@@ -35,7 +28,13 @@ static void measure(double *m, const exf_layer_statistics *s, const float *loss,
             size_t i = a * e + b, mirror = b * e + a;
             m[i] = a == b;
             if (a == b || loss[i] >= EXF_LOSS_NEVER) continue;
-            double c = has_cosines ? exf_exact_value(&s->cosine_sum[i]) / (double)s->count[i] : cosine_of_sums(s, i, mirror);
+            double c;
+            if (has_cosines) {
+                c = exf_exact_value(&s->cosine_sum[i]) / (double)s->count[i];
+            } else { /* of summed products, in which a token weighs by its outputs' norms */
+                double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
+                c = norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
+            }
             m[i] = c < -1 ? -1 : c > 1 ? 1 : c;
         }
 }

@@ -78,13 +78,6 @@ static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, e
     return rc;
 }
 
-static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_tables *t)
-{
-    for (size_t i = 0; i < (size_t)s->n_experts; i++)
-        t->contribution[row + i] =
-            s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
-}
-
 exf_code exf_solve_bare(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, at = (size_t)l * e;
@@ -190,7 +183,10 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
     size_t e = (size_t)s->n_experts;
     solve_similarities(s, (size_t)l * e * e, t);
     if (t->std_error) solve_std_errors(s, o, l, t);
-    solve_contributions(s, (size_t)l * e, t);
+    for (size_t i = 0; i < e; i++) {
+        double mean = s->norm_count[i] ? exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i] : 0;
+        t->contribution[(size_t)l * e + i] = (float)mean;
+    }
     exf_code rc = solve_frobenius(s, l, t, err);
     return rc == EXF_OK ? solve_rms(s, l, t, err) : rc;
 }

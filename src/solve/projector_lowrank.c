@@ -46,14 +46,6 @@ out:
     return rc;
 }
 
-/* Copies r columns of the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
-static void copy_basis(float *out, const exf_vector_sums *v, size_t h, size_t r)
-{
-    for (size_t row = 0; row < h; row++)
-        for (size_t k = 0; k < r; k++)
-            out[row * r + k] = v->basis ? (float)v->basis[row * (size_t)v->rank + k] : row == k ? 1.0f : 0.0f;
-}
-
 typedef struct {
     double *zz;          /* [R, R] of all columns */
     double *right, *zv;  /* [R, H] Z'U - S Z'V; Z'V */
@@ -154,7 +146,10 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     exf_code rc = EXF_OK;
     if (v->n_pairs && v->rank < basis->rank)
         return exf_fail(err, EXF_FORMAT, "layer %d: the basis has %d columns, expected %zu", (int)t->layer_number[l], v->rank, r);
-    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
+    float *copy = basis->data + (size_t)l * h * r; /* a layer without pairs has no basis and gets unit vectors instead */
+    for (size_t row = 0; row < h; row++)
+        for (size_t k = 0; k < r; k++)
+            copy[row * r + k] = v->basis ? (float)v->basis[row * (size_t)v->rank + k] : row == k ? 1.0f : 0.0f;
     if (v->n_pairs) r = (size_t)v->rank;
     EXF_TRY(exf_mem_new(&m, (size_t)team, sizeof *m, "low-rank corrections", err));
     for (int i = 0; i < team; i++) EXF_TRY(new_workspace(&m[i], r, h, err));

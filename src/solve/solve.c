@@ -18,8 +18,7 @@ struct exf_solver {
     exf_solve_options options;
     exf_tables tables;
     exf_budget_inputs budgets;
-    int has_halves; /* 1: the statistics have the sums of a half */
-    int has_cosines; /* 1: they have cosine_sum */
+    int has[EXF_PART_BARE]; /* of the statistics, as in exf_solver_head */
     int from_file;  /* 1: there was a file from the start */
     int norm_layers; /* layers that came with the sums of a norm head */
     exf_massive *massive; /* [n_layers] */
@@ -84,7 +83,7 @@ static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf
     for (size_t i = 0; i < n; i++) sizes[i] = o->pools[i], by[i] = exf_pool_criteria[EXF_POOL_BY_NORM];
     for (size_t i = 0; i < o->n_pools_by; i++) {
         const exf_pool_choice *p = &o->pool_by[i];
-        int known = head->has_energies || strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_ENERGY]) != 0;
+        int known = head->has[EXF_PART_ENERGIES] || strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_ENERGY]) != 0;
         if (!known && !p->implied) {
             rc = exf_fail(err, EXF_MODEL,
                           "%s: is of a version before 4, which has no energies: a pool of %lld by energy needs statistics of "
@@ -95,9 +94,9 @@ static exf_code new_tables(exf_tables *t, const exf_solver_head *head, const exf
     }
     EXF_TRY(exf_tables_new(t, &head->shape, head->layer_number, head->n_layers, sizes, n, err));
     for (size_t i = 0; i < n; i++) snprintf(t->pool[i].by, sizeof t->pool->by, "%s", by[i]);
-    EXF_TRY(exf_measures_new(head->by_sequence, t, err));
+    EXF_TRY(exf_measures_new(head->has[EXF_PART_SEQUENCES], t, err));
     EXF_TRY(exf_tables_add_correlations(t, err));
-    if (head->has_halves && head->both_halves) rc = exf_tables_add_halves(t, err);
+    if (head->has[EXF_PART_HALVES] && head->both_halves) rc = exf_tables_add_halves(t, err);
 out:
     exf_mem_free(by);
     exf_mem_free(sizes);
@@ -119,9 +118,8 @@ exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf
     EXF_TRY(exf_solve_check(o, err));
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "solver", err));
     s->options = *o;
-    s->has_halves = head->has_halves;
-    s->has_cosines = head->has_cosines;
-    if (!s->has_cosines)
+    memcpy(s->has, head->has, sizeof s->has);
+    if (!s->has[EXF_PART_COSINES])
         exf_log_warn("%s: is of a version before 6, which has no cosines of tokens: joint weights and budgets go by those of "
                        "summed products, in which tokens of large outputs weigh most; calibrate again for better ones",
                        head->path);
@@ -155,7 +153,7 @@ exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, e
     EXF_TRY(exf_solve_bare(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, t, err));
-    EXF_TRY(exf_correlations_solve(s, l, x->has_cosines, t, err));
+    EXF_TRY(exf_correlations_solve(s, l, x->has[EXF_PART_COSINES], t, err));
     x->massive[l] = exf_massive_of(s);
     if (s->norms.known) {
         EXF_TRY(exf_solve_norm_head(&s->norms, l, t, err));
@@ -263,7 +261,7 @@ exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_pro
         return exf_fail(err, EXF_MODEL, "the statistics have the sums of a norm head in %d layers of %d", s->norm_layers,
                         s->tables.n_layers);
     EXF_TRY(add_facts(&s->tables, of, o, err));
-    EXF_TRY(exf_coverage_facts(&s->tables, s->has_halves, err));
+    EXF_TRY(exf_coverage_facts(&s->tables, s->has[EXF_PART_HALVES], err));
     EXF_TRY(exf_massive_facts(&s->tables, s->massive, err));
     if (o->n_budgets) EXF_TRY(exf_budgets_solve(&s->budgets, o, &s->tables, err));
     *t = s->tables;
@@ -322,10 +320,9 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
         with.statistics_digest = digest;
     }
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
-                            .by_sequence = r.has[EXF_PART_SEQUENCES], .has_energies = r.has[EXF_PART_ENERGIES],
-                            .has_halves = r.has[EXF_PART_HALVES], .has_cosines = r.has[EXF_PART_COSINES],
                             .both_halves = exf_sequence_halves(&r.sequences),
                             .norm_head = exf_provenance_get(&r.provenance, EXF_NORM_HEAD_FACT) != NULL};
+    memcpy(head.has, r.has, sizeof head.has);
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(solve_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));

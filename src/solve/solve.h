@@ -64,11 +64,8 @@ typedef struct {
     exf_run_shape shape;
     const int32_t *layer_number; /* [n_layers] */
     int n_layers;
-    int by_sequence;  /* 1: they have sums over sequences */
-    int has_energies; /* 1: they have energy_sum */
-    int has_halves;   /* 1: they have the sums of a half */
-    int has_cosines;  /* 1: they have cosine_sum */
-    int both_halves;  /* 1: both halves have a sequence, so that each gives tables */
+    int has[EXF_PART_BARE]; /* 1: they have the arrays of that part */
+    int both_halves;      /* 1: both halves have a sequence, so that each gives tables */
     int norm_head;        /* 1: they have the sums of a norm head */
     int64_t vector_pairs; /* the most pairs of a layer that have vectors; read only where there is no file yet */
 } exf_solver_head;

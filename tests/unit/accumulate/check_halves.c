@@ -67,7 +67,7 @@ static exf_tables solve_alone(int half)
     static const int32_t number = SEQ_LAYER;
     exf_layer_statistics s = sums_of(half);
     exf_solver_head head = {.path = "half", .shape = {SEQ_E, SEQ_K, SEQ_H, 2, SEQ_T}, .layer_number = &number, .n_layers = 1,
-                            .has_energies = 1, .has_cosines = 1};
+                            .has = {[EXF_PART_ENERGIES] = 1, [EXF_PART_COSINES] = 1}};
     exf_solve_options o = usual;
     exf_provenance facts = {0};
     exf_solver *solver;

@@ -314,8 +314,9 @@ static exf_code solve_from_memory(const char *target, const exf_solve_options *o
     exf_code rc;
     EXF_TRY(exf_statistics_open(&r, exf_scratch("s.h5"), &e));
     exf_solver_head head = {.path = "s.h5", .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
-                            .by_sequence = r.sequences.length != NULL, .has_energies = r.has[EXF_PART_ENERGIES],
-                            .has_cosines = r.has[EXF_PART_COSINES]};
+                            .has = {[EXF_PART_SEQUENCES] = r.sequences.length != NULL,
+                                    [EXF_PART_ENERGIES] = r.has[EXF_PART_ENERGIES],
+                                    [EXF_PART_COSINES] = r.has[EXF_PART_COSINES]}};
     EXF_TRY(exf_solver_new(&solver, &head, o, NULL, &e));
     for (int l = r.n_layers - 1; l >= 0; l--) {
         EXF_TRY(exf_statistics_get(&r, l, &s, &e));
