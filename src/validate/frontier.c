@@ -61,16 +61,6 @@ static void add_budgets(sweep *s, const exf_tables *t)
     }
 }
 
-/* Adds the static pools of sizes that the tables hold by several criteria. */
-static void add_pools(sweep *s, const exf_tables *t)
-{
-    for (int i = 0; i < t->n_pools && s->n < MOST; i++) {
-        int alike = 0;
-        for (int j = 0; j < t->n_pools; j++) alike += t->pool[j].size == t->pool[i].size;
-        if (alike > 1) add_variant(s, "D%d:pool=static,by=%s,targets=router", t->pool[i].size, t->pool[i].by);
-    }
-}
-
 static const int eighths[] = {6, 4, 3, 2, 1};
 
 /* Adds what the public runtimes of a family run of the swept P and D; a static pool where the tables have it by norm. */
@@ -116,7 +106,11 @@ exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architect
         if (joint) add_variant(&s, "D%d:rank=energy,projector=joint", d);
         if (joint) add_variant(&s, "D%d:rank=energy,targets=router", d);
     }
-    if (joint) add_pools(&s, t);
+    for (int i = 0; joint && i < t->n_pools && s.n < MOST; i++) {
+        int alike = 0; /* static pools of sizes that the tables hold by several criteria */
+        for (int j = 0; j < t->n_pools; j++) alike += t->pool[j].size == t->pool[i].size;
+        if (alike > 1) add_variant(&s, "D%d:pool=static,by=%s,targets=router", t->pool[i].size, t->pool[i].by);
+    }
     if (!runtime) add_served(&s, t, family);
     for (int quarters = 3; quarters >= 2; quarters--) { /* of prefill and decode budgets */
         int p = a->top_k * quarters / 4, d = a->n_experts * quarters / 4;
@@ -139,31 +133,10 @@ out:
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Reads the variant of a result, as the runtime where it was asked for; a half is read as its row. */
-static exf_code read_variant(exf_variant *out, const exf_variant_result *r, const exf_runtime *runtime, exf_err *err)
-{
-    char name[EXF_VARIANT_NAME_LEN];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(r->name, " "), r->name); /* "P4 half 1" */
-    return exf_variant_parse_on(r->role == EXF_LANE_BASELINE ? NULL : runtime, out, name, err);
-}
-
 static exf_row_kind kind_of(const exf_variant *v)
 {
     if (v->prefill == EXF_PREFILL_NONE) return EXF_ROW_DECODE;
     return v->decode == EXF_DECODE_NONE ? EXF_ROW_PREFILL : EXF_ROW_BOTH;
-}
-
-/* Returns 1 if the variant needs no tables: what others are compared with (validation.h). */
-static int is_plain(const exf_variant *v)
-{
-    return v->prefill == EXF_PREFILL_TOP || v->prefill == EXF_PREFILL_RANDOM || v->outside != EXF_OUTSIDE_FOLDED;
-}
-
-static int has_hash_layers(const exf_architecture *a)
-{
-    for (int l = 0; l < a->n_layers; l++)
-        if (a->traits[l] & EXF_T_HASHED) return 1;
-    return 0;
 }
 
 /* Returns 1 if both fold alike in this model.  Which experts without routes compete for a pool makes no difference where the pool
@@ -171,9 +144,11 @@ static int has_hash_layers(const exf_architecture *a)
 static int fold_alike(const exf_variant *x, const exf_variant *y, const exf_architecture *a)
 {
     exf_variant like;
+    int has_hash_layers = 0;
     memcpy(&like, y, sizeof like);
     like.decode_options.candidates = x->decode_options.candidates;
-    if (!has_hash_layers(a)) like.folds_hashed = x->folds_hashed;
+    for (int l = 0; l < a->n_layers; l++) has_hash_layers |= (a->traits[l] & EXF_T_HASHED) != 0;
+    if (!has_hash_layers) like.folds_hashed = x->folds_hashed;
     return exf_variant_equal(x, &like);
 }
 
@@ -219,16 +194,19 @@ static exf_code make_row(exf_row *row, size_t i, const exf_judged *of, exf_err *
 {
     const exf_variant_result *r = &of->v->variant[i];
     const exf_variant *v = &row->variant;
+    char name[EXF_VARIANT_NAME_LEN];
     exf_code rc;
     row->cost = exf_cost_of(of->cost, r, of->v->batch_size[r->batch].size);
     if (r->role == EXF_LANE_ORIGINAL) return EXF_OK;
-    EXF_TRY(read_variant(&row->variant, r, of->runtime, err));
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(r->name, " "), r->name); /* a half, "P4 half 1", is read as its row */
+    EXF_TRY(exf_variant_parse_on(r->role == EXF_LANE_BASELINE ? NULL : of->runtime, &row->variant, name, err));
     row->kind = kind_of(v);
     if (row->kind == EXF_ROW_PREFILL && of->prefill_share > 0) { /* the tokens that decode run what the original does */
         double whole = exf_original_cost(of, EXF_ROW_PREFILL, 0);
         row->cost.flops = whole - (whole - row->cost.flops) / of->prefill_share;
     }
-    row->competes = r->role == EXF_LANE_ASKED && r->constraint == EXF_CONSTRAINED && !is_plain(v) && !v->only_layer;
+    int needs_no_tables = v->prefill == EXF_PREFILL_TOP || v->prefill == EXF_PREFILL_RANDOM || v->outside != EXF_OUTSIDE_FOLDED;
+    row->competes = r->role == EXF_LANE_ASKED && r->constraint == EXF_CONSTRAINED && !needs_no_tables && !v->only_layer;
     if (r->role == EXF_LANE_ASKED) find_servers(row, v, of);
 out:
     return rc;

@@ -16,19 +16,6 @@ size_t exf_pilot_sequences(size_t n, int64_t largest_batch)
 
 /* ---- the decision ------------------------------------------------------------------------------ */
 
-static int folds_same_size(const exf_variant *x, const exf_variant *y)
-{
-    return x->prefill == y->prefill && x->decode == y->decode && x->prefill_options.keep == y->prefill_options.keep &&
-           x->decode_options.pool == y->decode_options.pool;
-}
-
-/* Keeps the plain fold, "P2" or "D8", of the P or D of row i. */
-static void keep_plain(unsigned char *keep, const exf_judged *of, const exf_row *row, size_t i)
-{
-    for (size_t j = 1; j < of->v->n_variants; j++)
-        if (folds_same_size(&row[i].variant, &row[j].variant) && exf_is_plain_fold(of, &row[j].variant)) keep[j - 1] = 1;
-}
-
 /* Keeps what a runtime (NULL: any) would be answered with. */
 static void keep_choices(unsigned char *keep, const exf_judged *of, const exf_row *row, const exf_limit *limit,
                          const exf_runtime *runtime)
@@ -52,8 +39,13 @@ exf_code exf_pilot_keep(unsigned char *keep, const exf_judged *of, const exf_lim
     keep_choices(keep, of, row, limit, NULL);
     for (size_t k = 0; (runtime = exf_runtime_at(k)); k++)
         if (runtime->target) keep_choices(keep, of, row, limit, runtime);
-    for (size_t i = 1; i < of->v->n_variants; i++)
-        if (keep[i - 1]) keep_plain(keep, of, row, i);
+    for (size_t i = 1; i < of->v->n_variants; i++) /* the plain fold, "P2" or "D8", of a P or D that is kept */
+        for (size_t j = 1; keep[i - 1] && j < of->v->n_variants; j++) {
+            const exf_variant *x = &row[i].variant, *y = &row[j].variant;
+            if (x->prefill == y->prefill && x->decode == y->decode && x->prefill_options.keep == y->prefill_options.keep &&
+                x->decode_options.pool == y->decode_options.pool && exf_is_plain_fold(of, y))
+                keep[j - 1] = 1;
+        }
 out:
     exf_mem_free(row);
     return rc;
@@ -69,15 +61,6 @@ typedef struct {
     exf_decode_schedule *schedule; /* [n_schedules] */
     int n_schedules;
 } sample;
-
-static void free_sample(sample *s)
-{
-    for (int i = 0; s->schedule && i < s->n_schedules; i++) exf_decode_schedule_free(&s->schedule[i]);
-    exf_mem_free(s->schedule);
-    exf_mem_free(s->span);
-    exf_mem_free(s->ids);
-    exf_mem_free(s->domain_of);
-}
 
 static exf_code make_sample(sample *s, const exf_validate_job *job, size_t n, exf_err *err)
 {
@@ -128,6 +111,10 @@ exf_code exf_pilot_run(unsigned char *keep, const exf_validate_job *job, const e
     rc = exf_pilot_keep(keep, &judged, limit, err);
 out:
     exf_validation_free(&v);
-    free_sample(&s);
+    for (int i = 0; s.schedule && i < s.n_schedules; i++) exf_decode_schedule_free(&s.schedule[i]);
+    exf_mem_free(s.schedule);
+    exf_mem_free(s.span);
+    exf_mem_free(s.ids);
+    exf_mem_free(s.domain_of);
     return rc;
 }

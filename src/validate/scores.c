@@ -67,14 +67,6 @@ out:
     return rc;
 }
 
-static void free_device(device_block *d)
-{
-    if (!d->b) return;
-    d->b->free(d->log_p);
-    d->b->free(d->top);
-    if (d->pinned) d->b->gpu->free_staging(d->pinned);
-}
-
 static void free_arrays(const lane_scores *l)
 {
     if (l->is_pinned) return;
@@ -92,7 +84,11 @@ void exf_scores_free(exf_scores *s)
         exf_mem_free(s->worker[i].p);
         exf_mem_free(s->worker[i].top);
     }
-    free_device(&s->device);
+    if (s->device.b) {
+        s->device.b->free(s->device.log_p);
+        s->device.b->free(s->device.top);
+        if (s->device.pinned) s->device.b->gpu->free_staging(s->device.pinned);
+    }
     exf_mem_free(s->lane);
     exf_mem_free(s->worker);
     exf_mem_free(s);

@@ -87,12 +87,6 @@ exf_code exf_validation_facts_read(exf_provenance *out, const char *path, exf_er
     return rc;
 }
 
-/* Returns 1 if both are known and differ. */
-static int differ(const char *a, const char *b)
-{
-    return a && b && strcmp(a, b) != 0;
-}
-
 static exf_code check_model(exf_sensitivities *s, const char *path, const exf_provenance *of, const char *statistics,
                             int other_weights, exf_err *err)
 {
@@ -111,7 +105,7 @@ out:
 static exf_code check_statistics(const exf_sensitivities *s, const char *path, const char *statistics, exf_err *err)
 {
     const char *have = exf_provenance_get(&s->facts, "validate.statistics_digest");
-    if (!differ(have, s->statistics_digest)) return EXF_OK;
+    if (!have || strcmp(have, s->statistics_digest) == 0) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "%s: measured with tables of other statistics, of digest %s, than %s, of %s: solve these "
                     "without --sensitivities, and measure their tables with exfold-validate --sensitivities", path, have,
                     statistics, s->statistics_digest);
