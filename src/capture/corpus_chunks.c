@@ -88,11 +88,6 @@ static exf_code put(exf_digest_set *s, const unsigned char digest[32], int *is_n
     return EXF_OK;
 }
 
-static int has(const exf_digest_set *s, const unsigned char digest[32])
-{
-    return s->slots && s->used[find_slot(s, digest)];
-}
-
 exf_code exf_digest_set_put(exf_digest_set *s, const int32_t *ids, int32_t n, exf_err *err)
 {
     unsigned char digest[32];
@@ -112,7 +107,7 @@ exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_diges
         int is_new = 0;
         if (i % 1024 == 0) EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_sequence_sha256(digest, p->ids.id + c->first, c->n, err));
-        if (!has(kept, digest)) EXF_TRY(put(&own, digest, &is_new, err));
+        if (!kept->slots || !kept->used[find_slot(kept, digest)]) EXF_TRY(put(&own, digest, &is_new, err));
         if (is_new) {
             p->chunk[n++] = *c;
         } else {

@@ -75,12 +75,6 @@ static int pass_over(const head *h, exf_foreign what)
     return 1;
 }
 
-static exf_code refuse_empty(const head *h)
-{
-    if (h->len || pass_over(h, (exf_foreign){.is = "empty"})) return EXF_OK;
-    return exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
-}
-
 static exf_code refuse_foreign(const head *h)
 {
     exf_foreign what;
@@ -252,7 +246,8 @@ static exf_code recognise(head *h)
     exf_code rc;
     *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
     EXF_TRY(read_head(h));
-    EXF_TRY(refuse_empty(h));
+    if (!h->len && !pass_over(h, (exf_foreign){.is = "empty"}))
+        return exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
     if (!out->no_text) EXF_TRY(refuse_foreign(h));
     if (out->no_text) goto out;
     if (is_safetensors(h)) {

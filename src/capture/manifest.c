@@ -415,13 +415,6 @@ static exf_code share_in_proportion(const exf_manifest *m, int64_t total, int64_
     return EXF_OK;
 }
 
-static void share_evenly(const exf_manifest *m, int64_t rest, int64_t n, int64_t *want)
-{
-    int64_t more = rest % n;
-    for (size_t i = 0; i < m->n; i++)
-        if (!m->source[i].sequences) want[i] = rest / n + (more-- > 0);
-}
-
 exf_code exf_manifest_shares(const exf_manifest *m, int64_t total, int64_t *want, exf_err *err)
 {
     int64_t sum = 0, silent = 0;
@@ -431,7 +424,9 @@ exf_code exf_manifest_shares(const exf_manifest *m, int64_t total, int64_t *want
         silent += m->source[i].sequences == 0;
     }
     if (total == 0) return EXF_OK;
-    if (silent) share_evenly(m, total > sum ? total - sum : 0, silent, want);
+    int64_t rest = total > sum ? total - sum : 0, more = silent ? rest % silent : 0;
+    for (size_t i = 0; i < m->n; i++) /* sources that ask for nothing share the rest evenly */
+        if (!m->source[i].sequences) want[i] = rest / silent + (more-- > 0);
     if (total < sum || (total > sum && !silent)) return share_in_proportion(m, total, sum, want, err);
     return EXF_OK;
 }

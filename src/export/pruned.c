@@ -213,22 +213,16 @@ static const site *find_site(const sites *s, const char *name)
     return NULL;
 }
 
-/* Returns the place of an expert among those that a layer keeps; -1: it is not kept. */
-static int find_place(const int32_t *kept, int keep, int64_t expert)
-{
-    for (int i = 0; i < keep; i++)
-        if (kept[i] == expert) return i;
-    return -1;
-}
-
 /* Takes a tensor of one expert under its new number, or leaves it out. */
 static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_t *kept, int keep, int *taken, exf_err *err)
 {
     const char *name = t->from->tensor->view.name;
     char *rest;
     exf_text renamed = {0};
-    int place = find_place(kept, keep, strtol(name + at->len, &rest, 10));
-    *taken = place >= 0;
+    long expert = strtol(name + at->len, &rest, 10);
+    int place = 0;
+    while (place < keep && kept[place] != expert) place++;
+    *taken = place < keep;
     if (!*taken) return EXF_OK;
     exf_text_appendf(&renamed, "%s%d%s", at->prefix, place, rest);
     exf_code rc = exf_text_end(&renamed, err);

@@ -45,24 +45,19 @@ exf_code exf_writer_covers_own(const exf_tables *t, int by_token, exf_err *err)
 
 /* ---- facts ------------------------------------------------------------------------------------ */
 
-/* Adds the values of model_type that are of the family: "deepseek_v3 kimi_k2". */
-static exf_code add_family_names(exf_provenance *out, const char *family, exf_err *err)
-{
-    const exf_family *f = family ? exf_family_find(family) : NULL;
-    if (!f) return EXF_OK;
-    return exf_provenance_add(out, err, "model.types", "%s%s%s", f->name, f->also ? " " : "", f->also ? f->also : "");
-}
-
 exf_code exf_table_facts(exf_provenance *out, const exf_export *x, exf_err *err)
 {
     const exf_tables *t = x->tables;
+    const char *family = exf_provenance_get(&t->provenance, "model.family");
+    const exf_family *f = family ? exf_family_find(family) : NULL;
     exf_code rc;
     exf_text layers = {0};
     for (int i = 0; i < t->n_layers; i++) exf_text_appendf(&layers, "%s%d", i ? ", " : "", (int)t->layer_number[i]);
     EXF_TRY(exf_text_end(&layers, err));
     EXF_TRY(exf_provenance_copy(out, &t->provenance, err));
     EXF_TRY(exf_provenance_add(out, err, "exfold_format", "tables/1"));
-    EXF_TRY(add_family_names(out, exf_provenance_get(&t->provenance, "model.family"), err));
+    if (f) /* the values of model_type that are of the family: "deepseek_v3 kimi_k2" */
+        EXF_TRY(exf_provenance_add(out, err, "model.types", "%s%s%s", f->name, f->also ? " " : "", f->also ? f->also : ""));
     EXF_TRY(exf_provenance_add(out, err, "layer_numbers", "[%s]", layers.s ? layers.s : ""));
     if (x->digest) EXF_TRY(exf_provenance_add(out, err, EXF_MADE_FROM, "%s", x->digest));
     if (x->other_weights) EXF_TRY(exf_provenance_add(out, err, "export.other_weights", "%s", x->other_weights));
