@@ -18,14 +18,6 @@ out:
     return rc;
 }
 
-static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    a->router.score = EXF_ROUTER_SIGMOID;
-    a->router.renormalise = 1;
-    a->router.epsilon = 1e-20;
-    return exf_config_real(c, "router_scaling_factor", &a->router.scaling, err);
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -38,7 +30,10 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
     EXF_TRY(check_release(c, err));
-    EXF_TRY(configure_router(c, a, err));
+    a->router.score = EXF_ROUTER_SIGMOID;
+    a->router.renormalise = 1;
+    a->router.epsilon = 1e-20;
+    EXF_TRY(exf_config_real(c, "router_scaling_factor", &a->router.scaling, err));
     EXF_TRY(exf_configure_dense_first(c, a, err));
     EXF_TRY(exf_config_bool_or(c, "attention_bias", 0, &bias, err));
     EXF_TRY(exf_config_int(c, "num_shared_experts", 1, 64, &n_shared, err));

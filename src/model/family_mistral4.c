@@ -14,13 +14,6 @@ static exf_code configure_query_scale(const exf_config *c, exf_architecture *a, 
     return exf_config_real(c, "rope_parameters.original_max_position_embeddings", &s->query_length, err);
 }
 
-static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc = exf_configure_sigmoid_router(c, a, err);
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    return rc;
-}
-
 /* The rotated part of a head is told twice. */
 static exf_code check_rotary_part(const exf_config *c, const exf_architecture *a, exf_err *err)
 {
@@ -45,7 +38,8 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_config_must_be(&text, "rope_interleave", "true", err));
     EXF_TRY(check_rotary_part(&text, a, err));
     EXF_TRY(configure_query_scale(&text, a, err));
-    EXF_TRY(configure_router(&text, a, err));
+    EXF_TRY(exf_configure_sigmoid_router(&text, a, err));
+    a->router.score = EXF_ROUTER_SOFTMAX;
     EXF_TRY(exf_configure_dense_first(&text, a, err));
     EXF_TRY(exf_configure_shared_experts(&text, a, err));
     for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED;

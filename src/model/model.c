@@ -78,11 +78,6 @@ int exf_rule_begins_tensor(const exf_tensor_rule *r)
 
 /* ---- rules ------------------------------------------------------------------------------------------ */
 
-static int is_of_experts(exf_role role)
-{
-    return role >= EXF_W_ROUTER && role <= EXF_W_SHARED_SWITCH;
-}
-
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4])
 {
     int rank = 0;
@@ -152,7 +147,8 @@ static size_t row_of_copy(const exf_architecture *a, const exf_tensor_rule *r, s
 static int part_of(exf_role role, int layer)
 {
     if ((int)role < EXF_W_FIRST_IN_LAYER) return role == EXF_W_EMBED ? EXF_PART_EMBEDDING : EXF_PART_HEAD;
-    return EXF_PART_LAYERS + 2 * layer + !is_of_experts(role);
+    int is_of_experts = role >= EXF_W_ROUTER && role <= EXF_W_SHARED_SWITCH;
+    return EXF_PART_LAYERS + 2 * layer + !is_of_experts;
 }
 
 static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)

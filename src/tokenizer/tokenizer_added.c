@@ -186,32 +186,21 @@ static exf_code add_token(exf_added_set *set, const char *text, size_t len, int3
     return EXF_OK;
 }
 
-static exf_code refuse_long(const exf_added_set *set, const char *where, exf_err *err)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < set->n; i++) bytes += set->token[i].len;
-    if (bytes <= MATCHER_BYTES) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: its added tokens have %zu bytes together, at most %d are accepted", where, bytes,
-                    MATCHER_BYTES);
-}
-
-static exf_code refuse_twice(const exf_added_set *set, const char *where, exf_err *err)
-{
-    for (size_t i = 1; i < set->n; i++)
-        if (by_text(&set->token[i - 1], &set->token[i]) == 0)
-            return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" is there twice (ids %d and %d)", where, set->token[i].text,
-                            set->token[i - 1].id, set->token[i].id);
-    return EXF_OK;
-}
-
 static exf_code build_matcher(exf_added_set *set, const char *where, exf_err *err)
 {
     added_word *word = NULL;
     exf_code rc;
+    size_t bytes = 0;
     if (set->n == 0) return EXF_OK;
-    EXF_TRY(refuse_long(set, where, err));
+    for (size_t i = 0; i < set->n; i++) bytes += set->token[i].len;
+    if (bytes > MATCHER_BYTES)
+        return exf_fail(err, EXF_MODEL, "%s: its added tokens have %zu bytes together, at most %d are accepted", where, bytes,
+                        MATCHER_BYTES);
     qsort(set->token, set->n, sizeof *set->token, by_text);
-    EXF_TRY(refuse_twice(set, where, err));
+    for (size_t i = 1; i < set->n; i++)
+        if (by_text(&set->token[i - 1], &set->token[i]) == 0)
+            return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" is there twice (ids %d and %d)", where, set->token[i].text,
+                            set->token[i - 1].id, set->token[i].id);
     EXF_TRY(exf_mem_new(&word, set->n, sizeof *word, "added tokens", err));
     for (size_t i = 0; i < set->n; i++) word[i] = (added_word){set->token[i].text, set->token[i].len};
     rc = new_matcher(&set->matcher, word, set->n, err);

@@ -176,15 +176,6 @@ out:
     return rc;
 }
 
-static exf_code append_symbols(const exf_bpe_work *w, exf_ids *ids, exf_err *err)
-{
-    for (uint32_t i = 0; i != NONE; i = w->symbol[i].next) {
-        exf_code rc = exf_ids_add(ids, &w->symbol[i].id, 1, err);
-        if (rc != EXF_OK) return rc;
-    }
-    return EXF_OK;
-}
-
 static void add_symbol(exf_bpe_work *w, int32_t id)
 {
     uint32_t at = w->n_symbols++;
@@ -210,11 +201,6 @@ static exf_code refuse_byte(const exf_bpe *b, const char *bytes, size_t len, exf
                             "take its character out of the text, as the tokenizers library would do unasked",
                             (unsigned)(unsigned char)bytes[i]);
     return EXF_OK;
-}
-
-static exf_code add_bytes_of_piece(const exf_bpe *b, exf_bpe_work *w, const char *text, size_t len, exf_err *err)
-{
-    return add_bytes(b, w, text, len) ? EXF_OK : refuse_byte(b, text, len, err);
 }
 
 /* A symbol for each character, or for each byte of one that is no token.  As in the library, an unk_token waits for the next
@@ -245,10 +231,13 @@ static exf_code merge_symbols(const exf_bpe *b, exf_bpe_work *w, const char *pre
     EXF_TRY(exf_mem_grow(&w->heap, &w->heap_cap, 2 * len, sizeof *w->heap, "merge candidates of a piece", err));
     w->n_heap = 0;
     w->n_symbols = 0;
-    EXF_TRY(b->fallback ? add_characters(b, w, pretoken, len, err) : add_bytes_of_piece(b, w, pretoken, len, err));
+    if (b->fallback)
+        EXF_TRY(add_characters(b, w, pretoken, len, err));
+    else if (!add_bytes(b, w, pretoken, len))
+        return refuse_byte(b, pretoken, len, err);
     for (uint32_t i = 0; i < w->n_symbols; i++) offer_merge(b, w, i);
     EXF_TRY(merge_all(b, w, err));
-    EXF_TRY(append_symbols(w, ids, err));
+    for (uint32_t i = 0; i != NONE; i = w->symbol[i].next) EXF_TRY(exf_ids_add(ids, &w->symbol[i].id, 1, err));
 out:
     return rc;
 }

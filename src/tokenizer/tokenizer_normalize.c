@@ -167,14 +167,6 @@ out:
     return rc;
 }
 
-static void nfc_free(exf_nfc_work *w)
-{
-    exf_text_free(&w->text);
-    exf_mem_free(w->point);
-    exf_mem_free(w->sorted);
-    *w = (exf_nfc_work){0};
-}
-
 /* ---- loading --------------------------------------------------------- */
 
 static exf_code add_step(exf_normalizer *n, const char *from, const char *to, size_t from_len, size_t to_len, exf_err *err)
@@ -300,7 +292,10 @@ out:
 
 void exf_normal_work_free(exf_normal_work *w)
 {
-    nfc_free(&w->nfc);
+    exf_text_free(&w->nfc.text);
+    exf_mem_free(w->nfc.point);
+    exf_mem_free(w->nfc.sorted);
+    w->nfc = (exf_nfc_work){0};
     exf_text_free(&w->text);
     exf_text_free(&w->spare);
 }

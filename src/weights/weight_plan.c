@@ -49,18 +49,14 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
-static int is_routed(exf_role role)
-{
-    return role >= EXF_W_EXPERT_GATE && role <= EXF_W_EXPERT_DOWN_BIAS;
-}
-
 /* Returns 1 if a role belongs to the part. */
 static int is_of(exf_role role, const exf_weight_part *of)
 {
     if (of->layer == EXF_LAYER_EMBED) return role == EXF_W_EMBED;
     if (of->layer == EXF_LAYER_HEAD) return (int)role < EXF_W_FIRST_IN_LAYER && role != EXF_W_EMBED;
     if ((int)role < EXF_W_FIRST_IN_LAYER) return 0;
-    return of->choice == EXF_WEIGHTS_ALL || is_routed(role) == (of->choice == EXF_WEIGHTS_EXPERTS);
+    int is_routed = role >= EXF_W_EXPERT_GATE && role <= EXF_W_EXPERT_DOWN_BIAS;
+    return of->choice == EXF_WEIGHTS_ALL || is_routed == (of->choice == EXF_WEIGHTS_EXPERTS);
 }
 
 /* Returns the layer number of src/model, where -1 is all that is outside the layers. */
