@@ -109,11 +109,6 @@ static void draw_error(exf_drawing *d, const frame *f, const exf_chart_point *p,
 
 /* ---- tags --------------------------------------------------------------------------------------- */
 
-static int is_inside(const exf_box *a, const exf_box *b)
-{
-    return a->x >= b->x && a->y >= b->y && a->x + a->width <= b->x + b->width && a->y + a->height <= b->y + b->height;
-}
-
 /* Finds the two parts of step i as boxes of the line's width. */
 static void find_step_boxes(const frame *f, const exf_chart_panel *p, size_t i, exf_box box[2])
 {
@@ -140,7 +135,10 @@ static int is_free(const exf_drawing *d, const frame *f, const exf_chart_panel *
 {
     size_t n;
     const exf_box *text = exf_drawing_texts(d, &n);
-    if (!is_inside(box, &f->panel) || meets_line(f, p, box)) return 0;
+    const exf_box *in = &f->panel;
+    int is_inside = box->x >= in->x && box->y >= in->y && box->x + box->width <= in->x + in->width &&
+                    box->y + box->height <= in->y + in->height;
+    if (!is_inside || meets_line(f, p, box)) return 0;
     for (size_t i = 0; i < n; i++)
         if (exf_boxes_meet(box, &text[i])) return 0;
     for (size_t i = 0; i < p->n; i++) {

@@ -187,11 +187,6 @@ static size_t find_name(const char *s, size_t *len)
     return digits && ends && *len < NAME_MOST ? word : 0;
 }
 
-static int begins_an_id(const char *text, const char *s)
-{
-    return s[-1] == '#' || (s - text >= 4 && memcmp(s - 4, "id=\"", 4) == 0);
-}
-
 /* Finds the number of an id, or gives it the next. */
 static exf_code find_number(ids *all, const char *s, size_t len, size_t *number, exf_err *err)
 {
@@ -218,7 +213,7 @@ static exf_code renumber_ids(const exf_text *svg, exf_text *out, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t at = 1; at < svg->len; at++) {
         const char *s = svg->s + at;
-        if (!begins_an_id(svg->s, s)) continue;
+        if (s[-1] != '#' && !(at >= 4 && memcmp(s - 4, "id=\"", 4) == 0)) continue;
         size_t word = find_name(s, &len);
         if (!word) continue;
         EXF_TRY(find_number(&all, s, len, &number, err));
@@ -270,15 +265,6 @@ static exf_code note_png(const exf_drawing *d, exf_text *png, exf_err *err)
     return rc;
 }
 
-/* Adds the note to the bytes of an SVG or PNG; a PDF has it since its page began. */
-static exf_code add_note(const exf_drawing *d, exf_text *bytes, exf_err *err)
-{
-    if (!d->note || d->kind == EXF_DRAWING_PDF) return EXF_OK;
-    if (d->kind == EXF_DRAWING_PNG) return note_png(d, bytes, err);
-    exf_text_appendf(bytes, "<!-- %s: %s -->\n", d->note_key, d->note);
-    return exf_text_end(bytes, err);
-}
-
 /* ---- the bytes ---------------------------------------------------------------------------------- */
 
 /* Ends the page, after which bytes are complete. */
@@ -300,7 +286,11 @@ exf_code exf_drawing_close(exf_drawing *d, exf_err *err)
     EXF_TRY(finish_page(d, err));
     if (d->kind == EXF_DRAWING_SVG) EXF_TRY(renumber_ids(&d->bytes, &svg, err));
     exf_text *bytes = svg.s ? &svg : &d->bytes;
-    EXF_TRY(add_note(d, bytes, err));
+    if (d->note && d->kind == EXF_DRAWING_PNG) EXF_TRY(note_png(d, bytes, err));
+    if (d->note && d->kind == EXF_DRAWING_SVG) { /* a PDF has it since its page began */
+        exf_text_appendf(bytes, "<!-- %s: %s -->\n", d->note_key, d->note);
+        EXF_TRY(exf_text_end(bytes, err));
+    }
     EXF_TRY(exf_output_file_write(d->file, bytes->s, bytes->len, err));
     rc = exf_output_file_commit(d->file, err);
     d->file = NULL;

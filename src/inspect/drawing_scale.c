@@ -46,13 +46,6 @@ exf_ink exf_colour_of(exf_colour_map map, double value, double low, double high)
 
 static const double round_steps[] = {1, 2, 5, 10};
 
-/* Writes a number with so many digits after the point, and never "-0". */
-static void write_number(char text[EXF_TICK_TEXT], double value, int digits)
-{
-    snprintf(text, EXF_TICK_TEXT, "%.*f", digits, value);
-    if (text[0] == '-' && strspn(text + 1, "0.") == strlen(text + 1)) memmove(text, text + 1, strlen(text));
-}
-
 /* Returns the least round step, at least `least`, that has at most max multiples in [low, high]. */
 static double find_step(double low, double high, int max, double least)
 {
@@ -72,19 +65,13 @@ static int count_digits(double step)
     return digits;
 }
 
+/* Adds a multiple of the step, with so many digits after the point. */
 static void add_multiple(exf_ticks *t, double times, double step, int digits)
 {
+    char *text = t->text[t->n];
     t->at[t->n] = times * step;
-    write_number(t->text[t->n], t->at[t->n], digits);
-    t->n++;
-}
-
-static void add_multiples(exf_ticks *t, double low, double high, double step)
-{
-    /* the epsilon keeps an end that is a round number itself */
-    double first = ceil(low / step - 1e-9), last = floor(high / step + 1e-9);
-    for (int digits = count_digits(step); t->n < EXF_TICKS_MAX && first + t->n <= last;)
-        add_multiple(t, first + t->n, step, digits);
+    snprintf(text, EXF_TICK_TEXT, "%.*f", digits, t->at[t->n++]);
+    if (text[0] == '-' && strspn(text + 1, "0.") == strlen(text + 1)) memmove(text, text + 1, strlen(text)); /* never "-0" */
 }
 
 /* Adds the first and the last multiple of a power of ten, where no step has two that fit. */
@@ -111,22 +98,22 @@ static int add_powers(exf_ticks *t, double low, double high, int n, int every, i
     return 1;
 }
 
-static void add_log_ticks(exf_ticks *t, double low, double high, int max)
-{
-    if (add_powers(t, low, high, 3, 1, max)) return;
-    for (int every = 1; !add_powers(t, low, high, 1, every, max);) every++;
-}
-
 void exf_ticks_at(exf_ticks *t, exf_axis_kind kind, double low, double high, int max)
 {
     t->n = 0;
     if (!(low < high) || !isfinite(low) || !isfinite(high) || (kind == EXF_AXIS_LOG && low <= 0)) return;
     if (max < 2) max = 2;
     if (max > EXF_TICKS_MAX) max = EXF_TICKS_MAX;
-    if (kind == EXF_AXIS_LOG)
-        add_log_ticks(t, low, high, max);
-    else
-        add_multiples(t, low, high, find_step(low, high, max, kind == EXF_AXIS_WHOLE ? 1 : 0));
+    if (kind == EXF_AXIS_LOG) {
+        int fits = add_powers(t, low, high, 3, 1, max);
+        for (int every = 1; !fits; every++) fits = add_powers(t, low, high, 1, every, max);
+        return;
+    }
+    double step = find_step(low, high, max, kind == EXF_AXIS_WHOLE ? 1 : 0);
+    /* the epsilon keeps an end that is a round number itself */
+    double first = ceil(low / step - 1e-9), last = floor(high / step + 1e-9);
+    for (int digits = count_digits(step); t->n < EXF_TICKS_MAX && first + t->n <= last;)
+        add_multiple(t, first + t->n, step, digits);
 }
 
 double exf_ticks_width(const exf_ticks *t, exf_drawing *d, double size)

@@ -55,19 +55,14 @@ static double count_tokens(const span *x, size_t source)
     return (double)x->a->expert_count[source] + (double)x->b->expert_count[source];
 }
 
-/* Returns the relative change of a norm; 1 where it was 0. */
-static double change_of_norm(double was, double is)
-{
-    return was == is ? 0 : was > 0 ? fabs(is - was) / was : 1;
-}
-
 static void compare_sources(const span *x, exf_layer_difference *row)
 {
     double all = 0, flipped = 0;
     row->sources = x->n * x->e;
     for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
         int flip = find_best_target(x->a, i) != find_best_target(x->b, i);
-        double change = change_of_norm((double)x->a->norms[i], (double)x->b->norms[i]);
+        double was = (double)x->a->norms[i], is = (double)x->b->norms[i];
+        double change = was == is ? 0 : was > 0 ? fabs(is - was) / was : 1; /* relative; 1 where the norm was 0 */
         if (change > row->norm) row->norm = change;
         row->flips += (uint64_t)flip;
         all += count_tokens(x, i);

@@ -178,20 +178,12 @@ static void add_facts(exf_report *r)
 
 /* ---- budgets ---------------------------------------------------------------------------------- */
 
-/* Returns how many budgets from index i on have the same mean number of experts: they share a head. */
-static int count_same(const exf_inspection *s, int i)
-{
-    int n = 1;
-    while (i + n < s->n_budgets && s->budget[i + n].budget == s->budget[i].budget) n++;
-    return n;
-}
-
 static void add_head(exf_report *r)
 {
     const exf_inspection *s = r->s;
     exf_report_addf(r, "<thead><tr><th rowspan=\"2\" scope=\"col\">layer</th>");
     for (int i = 0, n; i < s->n_budgets; i += n) {
-        n = count_same(s, i);
+        for (n = 1; i + n < s->n_budgets && s->budget[i + n].budget == s->budget[i].budget;) n++; /* they share a head */
         exf_report_addf(r, "<th colspan=\"%d\" scope=\"colgroup\">P = %g</th>", n, s->budget[i].budget);
     }
     exf_report_addf(r, "</tr>\n<tr>");

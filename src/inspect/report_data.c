@@ -84,14 +84,6 @@ static void pack_number(const exf_inspection *s, const matrix *m, size_t at, voi
 
 /* ---- which matrices ---------------------------------------------------------------------------- */
 
-static uint64_t most_tokens(const exf_inspection *s)
-{
-    uint64_t most = 0;
-    for (size_t i = 0; i < (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts; i++)
-        if (s->count[i] > most) most = s->count[i];
-    return most;
-}
-
 /* Returns the 99th percentile of the standard errors that are known; 1 if none is. */
 static double usual_error(const exf_inspection *s, double *scratch)
 {
@@ -131,7 +123,9 @@ static exf_code list_matrices(const exf_inspection *s, matrix *m, size_t *n, exf
                              .high = usual_error(s, scratch),
                              .hide_self = 1};
     }
-    uint64_t most = most_tokens(s);
+    uint64_t most = 0;
+    for (size_t i = 0; i < (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts; i++)
+        if (s->count[i] > most) most = s->count[i];
     m[(*n)++] = (matrix){.id = "tokens",
                          .name = "tokens behind the pair",
                          .type = most > UINT16_MAX ? "u32" : "u16",
