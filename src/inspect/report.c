@@ -81,7 +81,7 @@ static void loss_cards(exf_report *r, const exf_layer_summary *all)
     }
     if (!isnan(all->cost)) {
         open_card(r, "Cost of the choice");
-        exf_report_addf(r, "%.1f %%<small>more loss by the targets that the other half of the text chooses; up to %.0f %% is enough"
+        exf_report_addf(r, "%.1f %%<small>of the experts' output more is lost by the other half's targets; up to %.0f %% is enough"
                            "</small></dd></div>\n", 100 * all->cost, 100 * EXF_CHOICE_COST);
     }
     if (!isnan(all->similarity)) {

@@ -148,9 +148,9 @@ exf_code exf_coverage_conclude(const exf_solved *made, const exf_recipe *r, cons
     fflush(stdout); /* the conclusion comes after what was written */
     if (!exf_provenance_get(&t->provenance, EXF_SMALL_FACT) && stable && exf_parse_f64(stable, &share) && cost &&
         exf_parse_f64(cost, &more))
-        exf_log_info("the text is enough: targets that half of its %lld tokens chooses lose %.1f %% more on the other half than "
-                     "its own (at most %.0f %%); both choose the same for %.1f %% of the traffic", (long long)t->shape.n_tokens,
-                     100 * more, 100 * EXF_CHOICE_COST, 100 * share);
+        exf_log_info("the text is enough: targets that half of its %lld tokens chooses lose %.1f %% of the experts' output more "
+                     "on the other half than its own (at most %.0f %%); both choose the same for %.1f %% of the traffic",
+                     (long long)t->shape.n_tokens, 100 * more, 100 * EXF_CHOICE_COST, 100 * share);
     return tell_next(t, r, path, err);
 }
 

@@ -131,6 +131,7 @@ void exf_choice_add(exf_choice_sums *c, const float *const scalar[2], const floa
             int own = best[judge], other = best[!judge];
             if (own < 0) continue;
             double s = other < 0 ? 0 : (double)scalar[!judge][i * e + (size_t)other];
+            c->all += (double)tokens[i];
             c->own += (double)tokens[i] * (double)row[judge][own];
             c->choice += (double)tokens[i] * loss_of_choice(scalar[judge] + i * e, row[judge], other, s);
         }
@@ -139,8 +140,7 @@ void exf_choice_add(exf_choice_sums *c, const float *const scalar[2], const floa
 
 double exf_choice_cost(const exf_choice_sums *c)
 {
-    if (c->choice <= c->own) return c->choice > 0 ? 0 : (double)NAN;
-    return fmin(c->choice / c->own - 1, EXF_MOST_COST);
+    return c->all > 0 ? fmin(fmax(0, c->choice - c->own) / c->all, EXF_MOST_COST) : (double)NAN;
 }
 
 /* ---- facts ----------------------------------------------------------------------------------------- */
@@ -176,7 +176,7 @@ static double choice_cost(const exf_tables *t)
  * section 11, has the figures). */
 static double tokens_for_choice(double tokens, double cost)
 {
-    const double COST_POWER = 0.8;
+    const double COST_POWER = 0.75;
     return round_up(tokens * pow(cost / EXF_CHOICE_COST, 1 / COST_POWER));
 }
 
@@ -203,8 +203,9 @@ exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, ui
     if (least <= 0 || t->shape.n_tokens == 0) return EXF_OK; /* tables of others do not tell their text */
     EXF_TRY(add_thin(why, t, pair_tokens, least, &needed, err));
     if (cost > EXF_CHOICE_COST) {
-        exf_text_appendf(why, "%sthe targets that half of the text chooses lose %.0f %% more on the other half than its own, "
-                         "expected at most %.0f %%", why->len ? ", and " : "", 100 * cost, 100 * EXF_CHOICE_COST);
+        exf_text_appendf(why, "%sthe targets that half of the text chooses lose %.0f %% of the experts' output more on the "
+                         "other half than its own, expected at most %.0f %%", why->len ? ", and " : "", 100 * cost,
+                         100 * EXF_CHOICE_COST);
         needed = fmax(needed, tokens_for_choice(tokens, cost));
     }
     if (needed > 0)

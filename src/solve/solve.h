@@ -99,10 +99,10 @@ void exf_solver_free(exf_solver *s); /* NULL is allowed */
 
 /* A calibration is small where, in some layer, less than this share of the tokens of pairs are of pairs that so many tokens
  * observed: half of them in each half of the text; or where the targets that one half of the text chooses cost more than this share
- * of the loss on the other half; or where all of the text is of one half. */
+ * of the experts' output on the other half; or where all of the text is of one half. */
 enum { EXF_COVERAGE_TOKENS = 32 };
 #define EXF_COVERAGE_SHARE 0.5
-#define EXF_CHOICE_COST 0.25 /* docs/method.md, section 11, has the figures from which it follows */
+#define EXF_CHOICE_COST 0.1 /* docs/method.md, section 11, has the figures from which it follows */
 
 /* Facts of tables: the share of traffic whose best target both halves of the text agree on, "0.7624"; what one half's choice costs
  * on the other, "0.0312" (exf_choice_cost); and, in a sentence, why the calibration is small.  Tables without either fact have no
@@ -142,6 +142,7 @@ typedef struct {
 /* The sums of which a cost of a choice is the quotient; zero-initialise. */
 typedef struct {
     double own, choice; /* tokens times loss of the best target, and of the target that the other tables choose */
+    double all;         /* tokens: their loss where the experts are dropped */
 } exf_choice_sums;
 
 /* Adds, for both of two tables and each source of a layer, the loss by one's own best target and the loss that the target and the
@@ -151,7 +152,8 @@ typedef struct {
  * nothing.  A clipped scalar is no least-squares one; its loss is then an estimate. */
 void exf_choice_add(exf_choice_sums *c, const float *const scalar[2], const float *const loss[2], const uint64_t *tokens,
                     size_t e);
-/* Returns the share of loss that choices cost beyond one's own best, at most EXF_MOST_COST; NaN: nothing was compared. */
+/* Returns what choices lose beyond one's own best, as a share of what dropping the experts loses, at most EXF_MOST_COST; NaN:
+ * nothing was compared. */
 double exf_choice_cost(const exf_choice_sums *c);
 #define EXF_MOST_COST 1000
 

@@ -219,7 +219,8 @@ static void add_stability(const exf_validate_report *r, exf_text *out)
 {
     static const struct { const char *fact, *before, *after; } facts[] = {
         {"solve.stable_targets", "Stability: both halves of the calibration choose the same target for", "of the traffic"},
-        {"solve.choice_cost", "Cost of the choice: targets of one half lose", "more on the other half than its own"}};
+        {"solve.choice_cost", "Cost of the choice: targets of one half lose", "of the experts' output more on the other half "
+                              "than its own"}};
     const exf_validation *v = r->of.v;
     const char *small = r->tables ? exf_provenance_get(r->tables, "solve.small_calibration") : NULL;
     double share;
