@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "capture/members.h"
 #include "format/unpack.h"
 
 #include <inttypes.h>
@@ -233,6 +234,15 @@ out:
     return rc;
 }
 
+/* Has a refusal's command name the model. */
+static void name_model_of(const exf_corpus_request *q, exf_err *err)
+{
+    char *dir = NULL;
+    exf_err ignored;
+    if (q->tokenizer && exf_path_dir(&dir, q->tokenizer, &ignored) == EXF_OK) exf_name_model(err, dir);
+    exf_mem_free(dir);
+}
+
 /* Finds how the model's chat template renders, if a source has conversations. */
 static exf_code find_chat_form(builder *b, exf_err *err)
 {
@@ -333,6 +343,7 @@ out:
     exf_chat_form_free(&b.chat);
     exf_tokenizer_free(b.tokenizer);
     exf_manifest_free(b.manifest);
+    if (rc != EXF_OK) name_model_of(q, err);
     if (rc != EXF_OK) exf_corpus_free(b.corpus);
     else *out = b.corpus;
     return rc;

@@ -135,3 +135,16 @@ exf_code exf_refuse_conversation(const exf_json *object, const char *place, cons
     }
     return EXF_OK;
 }
+
+void exf_name_model(exf_err *err, const char *dir)
+{
+    static const char unnamed[] = "render_chat.py MODEL ";
+    char *at = strstr(err->msg, unnamed);
+    exf_text rest = {0};
+    if (!at || !dir) return;
+    at += strlen(unnamed) - strlen("MODEL ");
+    exf_text_append_word(&rest, dir);
+    exf_text_appendf(&rest, "%s", at + strlen("MODEL"));
+    if (rest.s && !rest.refused) snprintf(at, sizeof err->msg - (size_t)(at - err->msg), "%s", rest.s);
+    exf_text_free(&rest);
+}

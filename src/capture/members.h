@@ -35,6 +35,9 @@ exf_line_kind exf_line_kind_of_field(const exf_json *object, const char *field);
 
 /* EXF_MODEL, beginning with `place`, if a member of the line of the file is a conversation: names the script that renders it. */
 exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err) EXF_CHECKED;
+/* Has the command that renders conversations, in a message that ends so, name the model's directory in the place of the word MODEL;
+ * dir: NULL where none is known. */
+void exf_name_model(exf_err *err, const char *dir);
 
 /* Append, for messages, the names that a source has where a wanted one is missing, in the file's order and quoted:
  * "\"a\", \"b\""; of more than 12 the first 12 and how many more there are; "none" of an empty list. */

@@ -215,7 +215,8 @@ static exf_code sort_arguments(const exf_program *p, exf_recipe *r, const char *
         if (r->recipe_file) return exf_fail(err, EXF_USAGE, "%s: a second recipe beside %s", positional[i], r->recipe_file);
         r->recipe_file = positional[i];
     }
-    if (p->needs_recipe && !r->recipe_file && !r->texts.n && !r->init_path)
+    int has_texts = r->texts.n || (r->validate_manifest && strcmp(p->name, "exfold-validate") == 0);
+    if (p->needs_recipe && !r->recipe_file && !has_texts && !r->init_path)
         return exf_fail(err, EXF_USAGE, "no recipe (a YAML file) was named; usage: %s %s", p->name, p->arguments);
     if (r->n_inputs > p->max_inputs && !r->texts.n)
         return exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: %s %s", r->inputs[p->max_inputs], p->name, p->arguments);

@@ -61,6 +61,7 @@ enum {
     EXF_EVEN_ROWS = 64,  /* of a stack: every other row of each expert's, two roles in turn */
     EXF_ODD_ROWS = 128,
     EXF_TRANSPOSED = 1 << 16, /* of a stack: each expert's columns are stored as rows */
+    EXF_FLOAT32 = 1 << 18, /* releases store it in float32, which no config says (exf_stored_dtype()) */
     EXF_MXFP4 = 1 << 17  /* of a stack: packed FP4 [E, rows, columns / 32, 16 bytes] and E8M0 scales in U8 beside it, "_scales" */
 };
 #define EXF_HALVES (EXF_FIRST_HALF | EXF_SECOND_HALF)

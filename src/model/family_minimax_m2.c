@@ -69,7 +69,7 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_MODEL(0),
     EXF_RULES_ATTENTION(0),
     EXF_RULES_QK_NORM_ROW(0),
-    EXF_RULES_SPARSE_EXPERTS,
+    EXF_RULES_SPARSE_EXPERTS(EXF_FLOAT32),
     EXF_RULES_FUSED_EXPERTS,
     {EXF_W_ROUTER_BIAS, EXF_EITHER("block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"), EXF_IN_LAYER,
      EXF_T_MOE, {EXF_DIM_E}, 0},

@@ -23,7 +23,7 @@ out:
 static const exf_tensor_rule rules[] = {
     EXF_RULES_MODEL(0),
     EXF_RULES_ATTENTION(0),
-    EXF_RULES_SPARSE_EXPERTS,
+    EXF_RULES_SPARSE_EXPERTS(0),
     EXF_RULES_FUSED_EXPERTS,
 };
 

@@ -300,6 +300,7 @@ exf_code exf_model_identify(const exf_model *m, exf_err *err)
 exf_dtype exf_stored_dtype(exf_role role, unsigned how)
 {
     if (how & EXF_INTEGER) return EXF_DT_I64;
+    if (how & EXF_FLOAT32) return EXF_DT_F32;
     switch (role) {
     case EXF_W_ROUTER_BIAS:
     case EXF_W_DELTA_A_LOG: case EXF_W_DELTA_NORM:

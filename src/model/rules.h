@@ -80,12 +80,13 @@
     {EXF_W_EXPERT_UP, up, EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},       \
     {EXF_W_EXPERT_DOWN, down, EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
 
-#define EXF_RULES_ROUTER(block) \
-    {EXF_W_ROUTER, EXF_EITHER(block "gate.weight", "mlp.gate.weight"), EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0}
+/* how: 0 or EXF_FLOAT32. */
+#define EXF_RULES_ROUTER(block, how) \
+    {EXF_W_ROUTER, EXF_EITHER(block "gate.weight", "mlp.gate.weight"), EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, how}
 
 /* Both.  block: "mlp."; gate, up, down: the names of an expert's matrices. */
 #define EXF_RULES_EXPERTS(block, gate, up, down)                                               \
-    EXF_RULES_ROUTER(block),                                                                   \
+    EXF_RULES_ROUTER(block, 0),                                                                \
     EXF_RULES_EACH_EXPERT("{P}layers.{L}." block "experts.{E}." gate ".weight",                \
                           "{P}layers.{L}." block "experts.{E}." up ".weight",                  \
                           "{P}layers.{L}." block "experts.{E}." down ".weight")
@@ -95,8 +96,8 @@
 #define EXF_SPARSE_EXPERT(release, other)                                                                                    \
     EXF_EITHER("block_sparse_moe.experts.{E}." release ".weight", "block_sparse_moe.experts.{E}." other ".weight")           \
     "|{P}layers.{L}.mlp.experts.{E}." other ".weight"
-#define EXF_RULES_SPARSE_EXPERTS                                                               \
-    EXF_RULES_ROUTER("block_sparse_moe."),                                                     \
+#define EXF_RULES_SPARSE_EXPERTS(how)                                                          \
+    EXF_RULES_ROUTER("block_sparse_moe.", how),                                                \
     EXF_RULES_EACH_EXPERT(EXF_SPARSE_EXPERT("w1", "gate_proj"), EXF_SPARSE_EXPERT("w3", "up_proj"), \
                           EXF_SPARSE_EXPERT("w2", "down_proj"))
 

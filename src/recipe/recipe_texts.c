@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture/corpus.h"
+#include "capture/members.h"
 #include "format/unpack.h"
 #include "format/yaml.h"
 #include "recipe/run_directory.h"
@@ -255,6 +256,7 @@ static exf_code read_item(exf_texts *t, const exf_text_item *i, exf_err *err)
     EXF_TRY(add_source(t, i, &is, err));
     t->read++;
 out:
+    if (rc != EXF_OK) exf_name_model(err, t->recipe->model_path);
     exf_recognised_free(&is);
     return rc;
 }

@@ -148,27 +148,26 @@ static int is_of_sweep(const char *key)
     return exf_starts_with(key, "runtime.checkpoint.");
 }
 
-/* Appends the texts and the settings that the command line gave, as a command takes them. */
-static exf_code add_settings(exf_text *out, const exf_recipe *r, exf_err *err)
+/* Appends the manifest that was made of the texts, or the texts, and the settings that the command line gave, as a command takes
+ * them. */
+static exf_code add_settings(exf_text *out, const exf_validate_stage *s, const exf_recipe *r, exf_err *err)
 {
     size_t n_common, n_keys;
     exf_text value = {0};
     exf_code rc;
     exf_recipe_global_rows(&n_common);
     const exf_opt *row = exf_recipe_key_rows(&n_keys);
-    for (size_t i = 0; i < r->texts.n + (r->texts.n ? r->n_inputs : 0); i++) {
-        exf_text_appendf(out, " --text ");
-        exf_text_append_word(out, i < r->texts.n ? r->texts.item[i] : r->inputs[i - r->texts.n]);
-    }
-    if (r->text_field) {
-        exf_text_appendf(out, " --text-field ");
-        exf_text_append_word(out, r->text_field);
+    if (r->texts.n) {
+        exf_text_appendf(&value, "validate.manifest=%s", s->manifest);
+        EXF_TRY(exf_text_end(&value, err));
+        exf_text_appendf(out, " --set ");
+        exf_text_append_word(out, value.s);
     }
     for (size_t i = 0; i < n_keys; i++) {
         const char *key = row[i].key;
         if (!exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV) || is_of_sweep(key)) continue;
         if (strcmp(key, "model.path") == 0 && !r->recipe_file) continue; /* it is --model's */
-        if (strcmp(key, "validate.manifest") == 0 && r->texts.n) continue; /* it is --text's */
+        if (strcmp(key, "validate.manifest") == 0 && r->texts.n) continue; /* it is the texts' */
         value.len = 0;
         exf_text_appendf(&value, "%s=", key);
         EXF_TRY(exf_opts_value(r->opts, n_common + i, &value, err));
@@ -197,7 +196,7 @@ exf_code exf_validate_write_results(exf_validate_stage *s, const exf_recipe *r, 
         .prefill_tokens = (int)r->prefill_tokens, .longest = s->session.corpus->max_tokens, .compares = !r->wants_sensitivities};
     exf_code rc;
     EXF_TRY(add_weights(s, err));
-    EXF_TRY(add_settings(&settings, r, err));
+    EXF_TRY(add_settings(&settings, s, r, err));
     files.settings = settings.s ? settings.s : "";
     EXF_TRY(exf_validate_report_make(&report, err));
     rc = write_files(s, &report, err);

@@ -178,7 +178,7 @@ static void serving_name(char name[EXF_VARIANT_NAME_LEN], const char *of)
 static void add_validation(const exf_validate_report *r, const chosen *c, exf_text *out)
 {
     const exf_validate_files *f = r->files;
-    exf_text command = {0};
+    exf_text command = {0}, output = {0};
     char decode[EXF_VARIANT_NAME_LEN];
     serving_name(decode, r->of.v->variant[c->decode[c->holds_at].row].name);
     exf_text_appendf(&command, "  exfold-validate %s", f->recipe ? "" : "--model ");
@@ -189,8 +189,11 @@ static void add_validation(const exf_validate_report *r, const chosen *c, exf_te
                      r->of.v->variant[c->prefill.row].name, decode, r->prefill_tokens ? r->prefill_tokens : r->longest / 2,
                      r->of.v->batch_size[c->holds_at].size);
     exf_text_appendf(&command, " --limit %s=%g -o ", exf_limit_name(r->limit), r->limit->most);
-    exf_text_append_word(&command, f->output);
+    /* these results stay */
+    exf_text_appendf(&output, "%s%s", f->output, exf_ends_with(f->report, "validation.md") ? "/together" : "");
+    if (output.s) exf_text_append_word(&command, output.s);
     if (r->of.runtime) exf_text_appendf(&command, " --runtime %s", r->of.runtime->name);
+    exf_text_free(&output);
     exf_text_appendf(out, "They were measured apart; this validates them together, prompts as prefill and the rest as decode:\n");
     exf_end_wrapped(out, &command, 1);
 }

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Appends whole sentences of a kind, in at most so many lines. */
-static void add_found(const exf_text *found, int most, exf_text *out)
+/* Appends whole sentences of a kind, in at most so many lines, and returns how many are left out. */
+static int add_found(const exf_text *found, int most, exf_text *out)
 {
     int left_out = 0, n = 0;
     exf_text lines = {0};
@@ -20,15 +20,15 @@ static void add_found(const exf_text *found, int most, exf_text *out)
         exf_add_wrapped(&lines, s, (size_t)(end - s), 0);
         int more = exf_count_lines(&lines);
         if (lines.refused) out->refused = lines.refused;
-        if (left_out || lines.refused || n + more > most - !!end[1]) {
+        if (left_out || lines.refused || n + more > most) {
             left_out++;
             continue;
         }
         exf_text_append(out, lines.s, lines.len);
         n += more;
     }
-    if (left_out) exf_text_appendf(out, "%d more sentence%s of this: in the .md\n", left_out, left_out > 1 ? "s" : "");
     exf_text_free(&lines);
+    return left_out;
 }
 
 /* ---- one line of a table ------------------------------------------------------------------------------ */
@@ -236,20 +236,22 @@ static void add_legend(const exf_validate_report *r, size_t shown, exf_text *out
 
 exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
-    enum { LEGEND = 2, BLANKS = 2, TABLES = 9 }; /* TABLES: lines that are left for them: two heads, two originals, some rows */
+    /* TABLES: lines that are left for them: two heads, two originals, some rows */
+    enum { LEGEND = 2, BLANKS = 2, MORE = 1, TABLES = 9 };
     static const struct { exf_finding kind; int most; } kinds[] = {
         {EXF_FOUND_LAYERS, 4}, {EXF_FOUND_VERDICT, 6}, {EXF_FOUND_STABILITY, 4}, {EXF_FOUND_CONSTRAINTS, 3}};
     exf_text before = {0}, after = {0}, closing = {0};
     size_t *list = NULL, n;
     exf_code rc;
-    add_found(&r->found[EXF_FOUND_DATA], 3, &after);
+    int left_out = add_found(&r->found[EXF_FOUND_DATA], 3, &after);
     if (r->limit) exf_validate_closing(r, &closing);
     EXF_TRY(exf_text_end(&after, err));
     EXF_TRY(exf_text_end(&closing, err));
-    int room = EXF_SUMMARY_LINES - LEGEND - BLANKS - exf_count_lines(&after) - exf_count_lines(&closing);
+    int room = EXF_SUMMARY_LINES - LEGEND - BLANKS - MORE - exf_count_lines(&after) - exf_count_lines(&closing);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         int left = room - TABLES - exf_count_lines(&before);
-        if (left > 0) add_found(&r->found[kinds[i].kind], left < kinds[i].most ? left : kinds[i].most, &before);
+        if (left > kinds[i].most) left = kinds[i].most;
+        left_out += add_found(&r->found[kinds[i].kind], left > 0 ? left : 0, &before);
     }
     EXF_TRY(exf_text_end(&before, err));
     room -= exf_count_lines(&before);
@@ -263,7 +265,9 @@ exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_e
         add_row(r, list[k], out);
     }
     if (n) add_legend(r, n, out);
-    exf_text_appendf(out, "\n%s%s", after.s, closing.s ? closing.s : "");
+    exf_text_appendf(out, "\n%s", after.s);
+    if (left_out) exf_text_appendf(out, "%d more sentence%s: in the .md\n", left_out, left_out > 1 ? "s" : "");
+    exf_text_appendf(out, "%s", closing.s ? closing.s : "");
     rc = exf_text_end(out, err);
 out:
     exf_text_free(&before);

@@ -363,6 +363,23 @@ START_TEST(a_sharded_model_opens)
 }
 END_TEST
 
+/* Routers of a config alone: MiniMax-M2's releases store them in float32, Mixtral's in bfloat16. */
+START_TEST(routers_are_planned_as_releases_store_them)
+{
+    static const struct { const char *config; uint64_t bytes; } rows[] = {{"minimax-m2", 256 * 3072 * 4},
+                                                                          {"mixtral-8x7b", 8 * 4096 * 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char dir[80];
+        exf_model *m = NULL;
+        snprintf(dir, sizeof dir, "tests/configs/%s", rows[i].config);
+        ck_ok(exf_model_open_part(&m, dir, EXF_MODEL_CONFIG, &e), e);
+        ck_assert_uint_eq(exf_model_role_bytes(m, EXF_W_ROUTER, 0), rows[i].bytes);
+        ck_assert_int_eq(exf_model_fits_bf16(m, EXF_W_ROUTER, 0), i);
+        exf_model_close(m);
+    }
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("model");
@@ -385,6 +402,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_config_must_be_one_of_ours);
     tcase_add_test(t, the_config_is_named_by_its_sha256);
     tcase_add_test(t, a_sharded_model_opens);
+    tcase_add_test(t, routers_are_planned_as_releases_store_them);
     suite_add_tcase(s, t);
     return s;
 }
