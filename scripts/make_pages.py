@@ -210,7 +210,7 @@ def program_man(page, tables, program):
 
 
 def program_markdown(page, tables, program):
-    """A section of docs/programs.md.  An option that sets a recipe key names it; docs/recipe.md says what it means."""
+    """A section of docs/programs.md.  Options that set a recipe key are those of docs/recipe.md."""
     page.heading(program["name"])
     page.paragraphs(program["about"])
     page.example("text", "\n".join(f"{program['name']} [OPTION ...] {way}" for way in program["arguments"].split(" | ")))
@@ -218,14 +218,15 @@ def program_markdown(page, tables, program):
         page.table("command", "what it does")
     for command in program["commands"]:
         page.row(f"`{(command['name'] + ' ' + command['arguments']).strip()}`", command["about"].replace("\n", " "))
+    if any(row["flag"] and row["key"] for row in program["options"]):
+        page.paragraphs("It takes the flags of the [recipe keys](recipe.md#who-reads-what) that it reads, and:")
     page.table("option", "default", "meaning")
     for row in program["options"]:
-        if not row["flag"] or row["is_common"]:
+        if not row["flag"] or row["is_common"] or row["key"]:
             continue
         label = (f"`-{row['letter']}`, " if row["letter"] else "") + f"`--{row['flag']}{'' if row['is_flag'] else ' ' + row['value']}`"
         default = f"`{row['default']}`" if row["default"] is not None and not row["is_flag"] else ""
-        anchor = row["group"].replace(" ", "-").lower()
-        page.row(label, f"sets the recipe key [`{row['key']}`](recipe.md#{anchor})" if row["key"] else remarks(row), default)
+        page.row(label, remarks(row), default)
     if program["exports"]:
         page.paragraphs("Export targets (`output.targets`):")
         page.table("target", "file", "for")
