@@ -6,28 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- in host memory --------------------------------------------------------------------------------- */
-
-/* Adds a block's terms to the worker's sums; of common input pairs are another chapter's. */
-static exf_code add_on_host(const exf_accumulator *a, const exf_moe_block *b, exf_err *err)
-{
-    const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_layer_sums m = exf_layer_sums_of(s);
-    exf_code rc;
-    if (a->options.common_input_tokens)
-        return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
-                                              b->topk_weights, err);
-    EXF_TRY(exf_sequences_enter_block(a, b, err));
-    if (b->grams)
-        rc = exf_layer_sums_add_grams_cpu(&m, s->n_experts, b->top_k, b->n_tokens, b->grams, b->topk_ids, b->topk_weights,
-                                          a->options.weighting, err);
-    else
-        rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
-                                    b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
-out:
-    return rc;
-}
-
 /* ---- in GPU memory: no expert output is copied to the host ------------------------------------------ */
 
 static size_t gram_bytes(const exf_backend *b, int n_experts)
@@ -197,12 +175,25 @@ out:
     return rc;
 }
 
+/* Of common input pairs are another chapter's. */
 exf_code exf_pairs_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
-    if (!b->q) return add_on_host(a, b, err);
-    a->device.sq = a->device_norms.sq; /* the norm head reads these squared norms */
-    exf_device_sums_add(&a->device, b);
-    return EXF_OK;
+    const exf_layer_statistics *s = &a->sums[b->worker];
+    exf_layer_sums m = exf_layer_sums_of(s);
+    exf_code rc = EXF_OK;
+    if (b->q) {
+        a->device.sq = a->device_norms.sq; /* the norm head reads these squared norms */
+        exf_device_sums_add(&a->device, b);
+        return EXF_OK;
+    }
+    if (a->options.common_input_tokens)
+        return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                              b->topk_weights, err);
+    EXF_TRY(exf_sequences_enter_block(a, b, err));
+    rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
+out:
+    return rc;
 }
 
 exf_code exf_pairs_end_sweep(exf_accumulator *a, int layer, exf_err *err)

@@ -96,26 +96,11 @@ out:
     return rc;
 }
 
-static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
-                             exf_err *err)
-{
-    const exf_span *span = l->batch->span;
-    exf_moe_view part = *v;
-    exf_code rc = EXF_OK;
-    for (int at = 0; rc == EXF_OK && at < v->n; at += part.n) {
-        part.row = v->row + (size_t)at;
-        part.sequence = exf_sequence_of(l->batch, part.sequence, part.row);
-        size_t left = span[part.sequence].offset + (size_t)span[part.sequence].n_tokens - part.row;
-        part.n = v->n - at < EXF_MOE_BLOCK ? v->n - at : EXF_MOE_BLOCK;
-        if ((size_t)part.n > left) part.n = (int)left;
-        rc = show_part(l, &part, m, stream, at, err);
-    }
-    return rc;
-}
-
 exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, exf_err *err)
 {
     const exf_observer *o = exf_lane_observer(l->lane);
+    exf_moe_view part = *v;
+    exf_code rc = EXF_OK;
     if (shown_on_device(l)) {
         exf_moe_block b = block_of(l, v, 1);
         set_outputs(&b, m->outputs);
@@ -124,7 +109,16 @@ exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
         b.stream = stream;
         return o->block(o->self, &b, err);
     }
-    return shown_on_host(l) ? show_on_host(l, v, m, stream, err) : EXF_OK;
+    for (int at = 0; rc == EXF_OK && o->block && at < v->n; at += part.n) {
+        part.row = v->row + (size_t)at;
+        part.sequence = exf_sequence_of(l->batch, part.sequence, part.row);
+        const exf_span *span = &l->batch->span[part.sequence];
+        size_t left = span->offset + (size_t)span->n_tokens - part.row;
+        part.n = v->n - at < EXF_MOE_BLOCK ? v->n - at : EXF_MOE_BLOCK;
+        if ((size_t)part.n > left) part.n = (int)left;
+        rc = show_part(l, &part, m, stream, at, err);
+    }
+    return rc;
 }
 
 /* ---- corrections and probes -------------------------------------------------------------------- */

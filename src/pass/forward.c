@@ -263,39 +263,6 @@ static exf_code start_hidden(exf_pass *p, exf_err *err)
     return rc == EXF_OK && p->model->identity ? exf_weight_identity_settle(p->model->identity, EXF_PART_EMBEDDING, err) : rc;
 }
 
-/* Runs the pass from start to end. */
-static exf_code run_pass(exf_pass *p, exf_err *err)
-{
-    exf_forward_report *report = p->report;
-    exf_ranks *ranks = p->options->ranks;
-    double start = exf_clock(), done;
-    exf_code rc;
-    report->workers = p->n_workers;
-    const exf_eta *then = p->options->then;
-    for (int k = 0; then && k < EXF_ETA_KINDS; k++) report->work.kind[k].after = then->kind[k].planned;
-    exf_progress_begin(p->options->sample ? "" : then ? "pilot layer" : "layer", p->n_layers, &report->work, EXF_WORK_READ);
-    EXF_TRY(exf_blas_reserve_cpu(p->n_workers, err));
-    EXF_TRY(open_pass(p, err));
-    report->open = exf_clock() - start;
-    EXF_TRY(start_hidden(p, err));
-    EXF_TRY(run_layers(p, err));
-    if (p->demand.head) EXF_TRY(exf_head_step(p, err));
-    EXF_TRY(exf_hidden_settle(&p->hidden, err));
-    EXF_TRY(add_slots_run(p, err));
-    EXF_TRY(exf_model_pass_done(p->model, err));
-out:
-    if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);
-    exf_progress_end();
-    exf_stage_clock_read(p->clock);
-    add_times(p);
-    if (rc == EXF_OK) rc = exf_pass_sum_flops(ranks, &report->flops, err);
-    done = exf_clock();
-    close_pass(p);
-    report->close = exf_clock() - done;
-    report->wall = exf_clock() - start;
-    return rc;
-}
-
 exf_code exf_forward_facts_add(exf_provenance *p, const exf_architecture *a, exf_err *err)
 {
     exf_text text = {0};
@@ -309,13 +276,38 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
                      const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
     const exf_backend *b = exf_backend_of(options);
+    exf_ranks *ranks = options->ranks;
     int all = m->arch.n_layers;
+    double start = exf_clock(), done;
+    exf_code rc;
     exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .options = options, .lanes = lanes,
                   .n_lanes = n_lanes, .report = report, .n_workers = exf_forward_workers(b, batch, options->threads),
                   .demand = exf_demand_of(lanes, n_lanes, b),
                   .n_layers = options->n_layers > 0 && options->n_layers < all ? options->n_layers : all};
     p.demand.head = p.demand.head && (options->sample || p.n_layers == all);
-    *report = (exf_forward_report){.on_gpu = b->gpu != NULL,
+    *report = (exf_forward_report){.on_gpu = b->gpu != NULL, .workers = p.n_workers,
                                    .work = exf_work_of_pass(m, batch, &p.demand, exf_pass_layers_done(options), p.n_layers)};
-    return run_pass(&p, err);
+    const exf_eta *then = options->then;
+    for (int k = 0; then && k < EXF_ETA_KINDS; k++) report->work.kind[k].after = then->kind[k].planned;
+    exf_progress_begin(options->sample ? "" : then ? "pilot layer" : "layer", p.n_layers, &report->work, EXF_WORK_READ);
+    EXF_TRY(exf_blas_reserve_cpu(p.n_workers, err));
+    EXF_TRY(open_pass(&p, err));
+    report->open = exf_clock() - start;
+    EXF_TRY(start_hidden(&p, err));
+    EXF_TRY(run_layers(&p, err));
+    if (p.demand.head) EXF_TRY(exf_head_step(&p, err));
+    EXF_TRY(exf_hidden_settle(&p.hidden, err));
+    EXF_TRY(add_slots_run(&p, err));
+    EXF_TRY(exf_model_pass_done(m, err));
+out:
+    if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);
+    exf_progress_end();
+    exf_stage_clock_read(p.clock);
+    add_times(&p);
+    if (rc == EXF_OK) rc = exf_pass_sum_flops(ranks, &report->flops, err);
+    done = exf_clock();
+    close_pass(&p);
+    report->close = exf_clock() - done;
+    report->wall = exf_clock() - start;
+    return rc;
 }

@@ -62,6 +62,7 @@ typedef struct {
     float *logits;       /* the router's, in host memory; NULL: nothing reads them */
     float *logits_device; /* the same in GPU memory */
     int joined;          /* 1: the first lane's routes are those of all lanes */
+    int group_by_group;  /* 1: both halves of the layer run for one group of sequences before the next */
     int is_probe;        /* 1: routes are made for a probe by another lane's router */
     const exf_observer *inputs; /* is shown what the router reads; NULL: nobody is */
     exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */

@@ -53,11 +53,6 @@ static exf_code run_common_input(exf_step *s, exf_err *err)
     return exf_common_input(&s->moe, err);
 }
 
-static exf_code run_experts(exf_step *s, exf_err *err)
-{
-    return exf_moe_run(&s->moe, err);
-}
-
 /* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
  * routes, and the observer reads a single sweep and no input before it. */
 static int can_run_group_by_group(const exf_step *s)
@@ -68,17 +63,19 @@ static int can_run_group_by_group(const exf_step *s)
     return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !o->common_input && o->sweeps <= 1 && !o->input;
 }
 
-/* Runs both halves of the layer for a group. */
-static exf_code run_group_whole(exf_step *s, exf_err *err)
+/* Runs the second half of the layer for a group; the first one before it where no group waits for the routes of others. */
+static exf_code run_group(exf_step *s, exf_err *err)
 {
     size_t k = (size_t)s->p->model->arch.top_k;
     const exf_sequence_group *g = &s->moe.group;
     exf_code rc = EXF_OK;
-    EXF_TRY(exf_mix_group(s, err));
-    if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
-        EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
-    exf_pass_turn(s->p, s->moe.work);
-    rc = run_experts(s, err);
+    if (s->group_by_group) {
+        EXF_TRY(exf_mix_group(s, err));
+        if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
+            EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
+        exf_pass_turn(s->p, s->moe.work);
+    }
+    rc = exf_moe_run(&s->moe, err);
 out:
     return rc;
 }
@@ -113,20 +110,6 @@ static exf_code tell(const exf_step *s, exf_moment_kind at, exf_progress *progre
     return rc;
 }
 
-/* Runs the experts once for each sweep; the routes do not change between them. */
-static exf_code run_sweeps(exf_step *s, int sweeps, exf_sequence_group_fn run_group, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (; s->moe.sweep < sweeps; s->moe.sweep++) {
-        s->moe.last = s->moe.sweep == sweeps - 1;
-        EXF_TRY(exf_each_group(s, s->moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_group, err));
-        if (s->moe.last && s->p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s->moe, err)); /* of several, finish_layer() */
-        EXF_TRY(tell(s, EXF_AT_SWEEP_END, NULL, err));
-    }
-out:
-    return rc;
-}
-
 /* Rewrites the lane's routes, and of the first lane those that other lanes probe with; the times are the GPU's own where there is
  * one, and else of all workers, since they wait for it. */
 static exf_code rewrite_lane(exf_step *s, exf_err *err)
@@ -158,25 +141,32 @@ out:
     return rc;
 }
 
+/* Runs the layer for a lane: routes all tokens, then runs the experts once for each sweep; routes do not change between sweeps. */
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
     exf_step s = step_of(p, lane, layer, moe_index);
     const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
-    int group_by_group = can_run_group_by_group(&s), sweeps = moe_index >= 0 && o->sweeps > 1 && !group_by_group ? o->sweeps : 1;
     exf_code rc;
+    s.group_by_group = can_run_group_by_group(&s);
     s.joined = joined;
+    int sweeps = moe_index >= 0 && o->sweeps > 1 && !s.group_by_group ? o->sweeps : 1;
     if (moe_index >= 0) set_logits(&s);
-    if (o->input && !group_by_group) s.inputs = o;
+    if (o->input && !s.group_by_group) s.inputs = o;
     if (moe_index >= 0 && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
-    EXF_TRY(group_by_group ? exf_mask_load(&s, p->lanes[lane].rewriter, err) : route_all(&s, err));
+    EXF_TRY(s.group_by_group ? exf_mask_load(&s, p->lanes[lane].rewriter, err) : route_all(&s, err));
     EXF_TRY(tell(&s, EXF_AT_LAYER_BEGIN, NULL, err));
     if (s.inputs) EXF_TRY(tell(&s, EXF_AT_INPUTS_END, NULL, err));
-    if (!group_by_group) {
+    if (!s.group_by_group) {
         exf_pass_turn(p, EXF_WORK_COMMON);
         if (o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
         exf_pass_turn(p, s.moe.work);
     }
-    EXF_TRY(run_sweeps(&s, sweeps, group_by_group ? run_group_whole : run_experts, err));
+    for (; s.moe.sweep < sweeps; s.moe.sweep++) {
+        s.moe.last = s.moe.sweep == sweeps - 1;
+        EXF_TRY(exf_each_group(&s, s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_group, err));
+        if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
+        EXF_TRY(tell(&s, EXF_AT_SWEEP_END, NULL, err));
+    }
     exf_progress_turn(EXF_WORK_REST);
     rc = tell(&s, EXF_AT_LAYER_END, progress, err);
 out:

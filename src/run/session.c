@@ -193,20 +193,14 @@ exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *
                                  .run_tokens = s->batch.n_tokens, .shared_chunks = s->shared};
 }
 
-exf_code exf_session_run(const exf_session *s, const exf_batch *batch, const exf_observer *observer,
-                         const exf_forward_options *options, exf_forward_report *report, exf_err *err)
-{
-    exf_lane lane = {.observer = observer};
-    return exf_forward(s->model, batch, &lane, 1, options, report, err);
-}
-
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
                              exf_resume *resume, exf_err *err)
 {
     exf_forward_options options = exf_session_options(s, r, n_layers);
     exf_forward_report report;
+    const exf_lane lane = {.observer = observer};
     options.resume = resume;
-    exf_code rc = exf_session_run(s, &s->part, observer, &options, &report, err);
+    exf_code rc = exf_forward(s->model, &s->part, &lane, 1, &options, &report, err);
     if (rc != EXF_OK) return rc;
     exf_report_times(r, s->batch.n_tokens, &report);
     return exf_session_tell_bytes(r->job, report.own_bytes, err);

@@ -46,9 +46,6 @@ exf_code exf_session_facts(exf_provenance *p, const exf_session *s, const char *
 
 /* Returns the recipe's options for a pass over n_layers layers (0: all). */
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
-/* Runs a batch through the model with one observer. */
-exf_code exf_session_run(const exf_session *s, const exf_batch *batch, const exf_observer *observer,
-                         const exf_forward_options *options, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 /* Runs the session's part, and reports times and memory on stderr.  resume: the run's resume point, or NULL. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
                              exf_resume *resume, exf_err *err) EXF_CHECKED;

@@ -107,7 +107,8 @@ static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward
     shape.n_tokens = (int64_t)batch->n_tokens;
     EXF_TRY(exf_sequences_of_batch(&sequences, batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
-    rc = exf_session_run(s, batch, exf_accumulator_observer(a), options, report, err);
+    const exf_lane lane = {.observer = exf_accumulator_observer(a)};
+    rc = exf_forward(s->model, batch, &lane, 1, options, report, err);
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&sequences);

@@ -81,7 +81,8 @@ static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward
                            exf_err *err)
 {
     const sampled *p = self;
-    return exf_session_run(p->session, batch, p->observer, options, report, err);
+    const exf_lane lane = {.observer = p->observer};
+    return exf_forward(p->session->model, batch, &lane, 1, options, report, err);
 }
 
 /* Returns the bytes of the outputs. */
