@@ -75,7 +75,7 @@ static const exf_opt key_rows[] = {
      "a pair seen by fewer tokens counts as unobserved"},
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0.5", "0..1", "Calibration",
      "exit with status 10, and export nothing, when in a layer less than this share of the tokens of pairs are of pairs that "
-     "coverage.pair_tokens tokens saw, or when the targets that half of the text chooses lose over 10 % of the experts' "
+     "coverage.pair_tokens tokens saw, or when the targets that half of the text chooses lose over 25 % of the experts' "
      "output more on the other half than its own: the text is too short; 0: any text will do"},
     {"coverage.pair_tokens", NULL, 0, EXF_OPT_INT, AT(coverage_tokens), "32", "1..", "Calibration",
      "tokens that must have seen a pair for it to count as covered"},

@@ -176,7 +176,7 @@ static double choice_cost(const exf_tables *t)
  * section 11, has the figures). */
 static double tokens_for_choice(double tokens, double cost)
 {
-    const double COST_POWER = 0.75;
+    const double COST_POWER = 0.5;
     return round_up(tokens * pow(cost / EXF_CHOICE_COST, 1 / COST_POWER));
 }
 

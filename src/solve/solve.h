@@ -102,7 +102,7 @@ void exf_solver_free(exf_solver *s); /* NULL is allowed */
  * of the experts' output on the other half; or where all of the text is of one half. */
 enum { EXF_COVERAGE_TOKENS = 32 };
 #define EXF_COVERAGE_SHARE 0.5
-#define EXF_CHOICE_COST 0.1 /* docs/method.md, section 11, has the figures from which it follows */
+#define EXF_CHOICE_COST 0.25 /* docs/method.md, section 11, has the figures from which it follows */
 
 /* Facts of tables: the share of traffic whose best target both halves of the text agree on, "0.7624"; what one half's choice costs
  * on the other, "0.0312" (exf_choice_cost); and, in a sentence, why the calibration is small.  Tables without either fact have no
