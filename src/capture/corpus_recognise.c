@@ -246,8 +246,10 @@ static exf_code recognise(head *h)
     exf_code rc;
     *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
     EXF_TRY(read_head(h));
-    if (!h->len && !pass_over(h, (exf_foreign){.is = "empty"}))
-        return exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
+    if (!h->len && !pass_over(h, (exf_foreign){.is = "empty"})) {
+        rc = exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
+        goto out;
+    }
     if (!out->no_text) EXF_TRY(refuse_foreign(h));
     if (out->no_text) goto out;
     if (is_safetensors(h)) {
