@@ -93,7 +93,7 @@ class Recipes(Program):
         with open(self.dir + "/all.yaml", "w", encoding="utf-8") as f:
             f.write(whole)
         done = subprocess.run([BUILD + "/bin/exfold-calibrate", "mine.yaml", "-o", "out"], cwd=self.dir, capture_output=True)
-        self.assertEqual(done.returncode, 10, done.stderr)  # the tiny text is not enough; the recipe is written all the same
+        self.assertEqual(done.returncode, 0, done.stderr)
         for kind, name in (("recipe", "mine.yaml"), ("recipe", "all.yaml"), ("manifest", "mine-manifest.yaml"), ("recipe", "out/exfold_recipe.yaml")):
             document = load(f"{self.dir}/{name}")
             for section in [k for k, v in document.items() if v is None]:
