@@ -167,27 +167,27 @@ int exf_record_add(exf_record *r, const exf_record_block *given, char *message, 
 {
     exf_err e;
     exf_err *err = &e;
-    exf_record_block block = {.size = 0}, *b = &block;
     fetched_rows fetched = {.ids = NULL};
-    recorded_layer key = {.number = -1}, *l;
     exf_code rc = EXF_OK;
-    if (given->size == sizeof block) block = *given;
-    key.number = b->layer;
-    if (b->size != sizeof *b)
+    if (given->size != sizeof *given) {
         rc = exf_fail(err, EXF_USAGE, "exf_record_block has %zu bytes, this library expects %zu: build both of one header",
-                      given->size, sizeof *b);
-    else if (!r->under_way)
-        rc = exf_fail(err, EXF_USAGE, "rows of layer %d come between parts; begin one first", (int)b->layer);
-    else if (!(l = bsearch(&key, r->layer, (size_t)r->n_layers, sizeof *l, by_number)))
-        rc = exf_fail(err, EXF_USAGE, "layer %d is none of the recorded ones", (int)b->layer);
+                      given->size, sizeof *given);
+        return exf_recorded_status(rc, err, message, size);
+    }
+    exf_record_block b = *given; /* fetched rows take the place of its own */
+    recorded_layer key = {.number = b.layer}, *l = bsearch(&key, r->layer, (size_t)r->n_layers, sizeof *l, by_number);
+    if (!r->under_way)
+        rc = exf_fail(err, EXF_USAGE, "rows of layer %d come between parts; begin one first", (int)b.layer);
+    else if (!l)
+        rc = exf_fail(err, EXF_USAGE, "layer %d is none of the recorded ones", (int)b.layer);
     if (rc != EXF_OK) return exf_recorded_status(rc, err, message, size);
-    if (b->is_cuda) rc = fetch_rows(r, b, &fetched, err);
+    if (b.is_cuda) rc = fetch_rows(r, &b, &fetched, err);
     if (rc == EXF_OK) {
         pthread_mutex_lock(&l->lock);
-        rc = add_rows(r, l, b, fetched.grams, err);
+        rc = add_rows(r, l, &b, fetched.grams, err);
         pthread_mutex_unlock(&l->lock);
     }
     free_fetched(&fetched);
-    if (rc != EXF_OK) exf_err_prefix(err, "layer %d: ", (int)b->layer);
+    if (rc != EXF_OK) exf_err_prefix(err, "layer %d: ", (int)b.layer);
     return exf_recorded_status(rc, err, message, size);
 }

@@ -36,11 +36,6 @@ static const unsigned char (*documents_of(const exf_sequence_list *s))[SHA]
     return (const unsigned char (*)[SHA])(s->document ? s->document : s->sha256);
 }
 
-static exf_code add_sketches(exf_sequence_list *out, const exf_sequence_list *s, exf_err *err)
-{
-    return exf_sketch_set_add(&out->sketches, (const unsigned char (*)[EXF_SKETCH_BYTES])s->sketches.sketch, s->sketches.n, err);
-}
-
 exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list *const *part, size_t n, exf_err *err)
 {
     size_t total = 0, at = 0;
@@ -57,7 +52,7 @@ exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list 
         memcpy(out->length + at, part[i]->length, part[i]->n * sizeof *out->length);
         memcpy(out->sha256 + at, part[i]->sha256, part[i]->n * sizeof *out->sha256);
         if (has_document) memcpy(out->document + at, documents_of(part[i]), part[i]->n * sizeof *out->document);
-        rc = add_sketches(out, part[i], err);
+        rc = exf_sketch_set_join(&out->sketches, &part[i]->sketches, err);
     }
     if (rc != EXF_OK) exf_sequence_list_free(out);
     return rc;
@@ -93,7 +88,7 @@ exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_lis
         if (out->document) memcpy(out->document[i], all[i].document, SHA);
         out->length[i] = all[i].length;
     }
-    rc = add_sketches(out, s, err);
+    rc = exf_sketch_set_join(&out->sketches, &s->sketches, err);
 out:
     exf_mem_free(all);
     if (rc != EXF_OK) exf_sequence_list_free(out);

@@ -30,6 +30,11 @@ exf_code exf_sketch_set_add(exf_sketch_set *s, const unsigned char (*sketch)[EXF
     return EXF_OK;
 }
 
+exf_code exf_sketch_set_join(exf_sketch_set *s, const exf_sketch_set *other, exf_err *err)
+{
+    return exf_sketch_set_add(s, (const unsigned char (*)[EXF_SKETCH_BYTES])other->sketch, other->n, err);
+}
+
 int exf_sketch_set_same(const exf_sketch_set *a, const exf_sketch_set *b)
 {
     return a->n == b->n && (a->n == 0 || memcmp(a->sketch, b->sketch, a->n * sizeof *a->sketch) == 0);

@@ -19,6 +19,8 @@ typedef struct {
 
 /* Adds n sketches, some of which the set may have. */
 exf_code exf_sketch_set_add(exf_sketch_set *s, const unsigned char (*sketch)[EXF_SKETCH_BYTES], size_t n, exf_err *err) EXF_CHECKED;
+/* Adds those of another set. */
+exf_code exf_sketch_set_join(exf_sketch_set *s, const exf_sketch_set *other, exf_err *err) EXF_CHECKED;
 int exf_sketch_set_same(const exf_sketch_set *a, const exf_sketch_set *b);
 /* Write and read /document_sketches U8 [n, 128]; nothing where no document is known.  EXF_FORMAT naming file and row where they do
  * not rise. */

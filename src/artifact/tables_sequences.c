@@ -31,7 +31,7 @@ exf_code exf_tables_take_sequences(exf_tables *t, const exf_sequence_list *s, ex
     EXF_TRY(exf_mem_new(&t->sequence_digest, s->n, sizeof *t->sequence_digest, "sequences", err));
     for (size_t i = 0; i < s->n; i++) t->sequence_digest[i] = digest_of(s->sha256[i]);
     qsort(t->sequence_digest, s->n, sizeof *t->sequence_digest, compare_digests);
-    rc = exf_sketch_set_add(&t->sketches, (const unsigned char (*)[EXF_SKETCH_BYTES])s->sketches.sketch, s->sketches.n, err);
+    rc = exf_sketch_set_join(&t->sketches, &s->sketches, err);
 out:
     return rc;
 }

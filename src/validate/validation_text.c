@@ -61,7 +61,7 @@ static exf_code count_near_copies(size_t *out, const search *s, exf_err *err)
     EXF_TRY(exf_mem_new(&all, n, sizeof *all, "near copies", err));
     EXF_TRY(exf_mem_new(&group, n, sizeof *group, "near copies", err));
     for (size_t i = 0; i < known->n; i++) exf_sketch_unpack(&all[i], known->sketch[i]);
-    for (size_t i = 0; i < c->n_sketches; i++) {
+    for (size_t i = 0; i < c->n_sketches; i++) { /* the bytes of them that the tables have, so that both sides are compared alike */
         exf_sketch_pack(packed, &c->sketch[i]);
         exf_sketch_unpack(&all[known->n + i], packed);
         all[known->n + i].empty = c->sketch[i].empty;
