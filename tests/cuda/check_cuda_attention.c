@@ -1,6 +1,7 @@
 /* check_cuda_attention.c - both attentions of the CUDA backend against the CPU's at sizes of real models, in float32 and with
  * rounded operands, and what their bits may not depend on.  check_cuda_attention_shapes.c and check_cuda_compressed_shapes.c
  * have the other shapes. */
+#include "base/hash.h"
 #include "base/mem.h"
 #include "tests/support/pair_fixtures.h"
 
@@ -56,8 +57,57 @@ START_TEST(causal_is_near_when_rounded)
 }
 END_TEST
 
-/* Rounded operands: the first tokens have the same bits whatever follows them, and in a second run.  Of 40 heads the whole has
- * rows for large blocks, the first tokens alone for small ones. */
+/* A query is a large multiple of one key, keys are rows of 1 and -1: without the largest score taken off, its weight would not be
+ * finite; every other is 0, and integers of 21 bits come out as themselves but for the last rounding. */
+START_TEST(one_key_is_found)
+{
+    enum { T = 321, HEADS = 4, KV = 2, D = 96, DV = 80 };
+    exf_attention_shape shape = {T, HEADS, KV, D, DV, HEADS * D, KV * D, KV * DV, HEADS * DV, (float)(1 / sqrt(D)), 0, NULL, NULL, 0};
+    static float query[T * HEADS * D], key[T * KV * D], value[T * KV * DV];
+    for (int i = 0; i < T * KV * D; i++) key[i] = exf_rng_u64(8, 7, (uint64_t)i) % 2 ? 1 : -1;
+    for (int i = 0; i < T * KV * DV; i++) value[i] = (float)((int)(exf_rng_u64(9, 7, (uint64_t)i) >> 42) - (1 << 21));
+    for (int i = 0; i < T * HEADS * D; i++) {
+        int t = i / (HEADS * D), h = i / D % HEADS;
+        query[i] = 4096 * key[(t * 37 + h) % (t + 1) * KV * D + h / (HEADS / KV) * D + i % D];
+    }
+    pair_array q = pair_of(&p, query, COUNT(query)), k = pair_of(&p, key, COUNT(key)), v = pair_of(&p, value, COUNT(value)),
+               out = pair_reals(&p, T * HEADS * DV, 4, 1);
+    size_t room = larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape));
+    pair_array space = pair_reals(&p, room + 1, 5, 1e30f);
+    ON_BOTH(p, B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]));
+    pair_near(&out, 0x1p-22, "values of one key");
+    pair_array *all[] = {&q, &k, &v, &out, &space};
+    for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
+}
+END_TEST
+
+/* A query or a value that is not finite shows in its row or in every row that sees it, and so does a NaN among the keys. */
+START_TEST(what_is_not_finite_shows)
+{
+    enum { T = 130, ROW = 65, D = 64, QUERY = 0, KEY = 1 };
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    exf_attention_shape shape = {T, 1, 1, D, D, D, D, D, D, (float)(1 / sqrt(D)), 0, NULL, NULL, 0};
+    for (int which = 0; which < 3; which++)
+        for (int b = 0; b < (which == KEY ? 1 : COUNT(bad)); b++) {
+            pair_array in[3] = {pair_reals(&p, T * D, 1, 2), pair_reals(&p, T * D, 2, 2), pair_reals(&p, T * D, 3, 1)};
+            pair_array out = pair_reals(&p, T * D, 4, 1), space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
+            p.b[1]->upload(p.q[1], in[which].f[1] + ROW * D + D - 1, &bad[b], sizeof bad[b]);
+            p.b[1]->attention(p.q[1], out.f[1], in[0].f[1], in[1].f[1], in[2].f[1], &shape, space.f[1]);
+            float *got = fetched(out.f[1], T * D);
+            for (int t = ROW; t < (which == QUERY ? ROW + 1 : T); t++) {
+                int shows = 0;
+                for (int c = 0; c < D; c++) shows |= !isfinite(got[t * D + c]);
+                ck_assert_msg(shows, "array %d, %g: row %d is finite", which, (double)bad[b], t);
+            }
+            exf_mem_free(got);
+            pair_array *all[] = {&in[0], &in[1], &in[2], &out, &space};
+            for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
+        }
+}
+END_TEST
+
+/* The first tokens have the same bits whatever follows them, and in a second run; _i's last bit: of rounded operands.  Of 40
+ * heads the whole has rows for large blocks, the first tokens alone for small ones. */
 static const struct {
     int t, heads, kv, d, dv;
 } followed[] = {{1, 1, 1, 64, 64},     {130, 3, 1, 64, 64},    {1300, 40, 4, 64, 64},   {300, 4, 2, 128, 128},
@@ -65,13 +115,14 @@ static const struct {
 
 START_TEST(bits_do_not_depend_on_later_tokens)
 {
-    int all = followed[_i].t, heads = followed[_i].heads, kv = followed[_i].kv, dk = followed[_i].d, dv = followed[_i].dv;
+    int row = _i / 2, all = followed[row].t, heads = followed[row].heads, kv = followed[row].kv, dk = followed[row].d,
+        dv = followed[row].dv;
     exf_attention_shape shape = {all, heads, kv, dk, dv, heads * dk, kv * dk, kv * dv, heads * dv, (float)(1 / sqrt(dk)), 0,
                                  NULL, NULL, 0};
     pair_array q = pair_reals(&p, (size_t)(all * shape.ldq), 1, 4), k = pair_reals(&p, (size_t)(all * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(all * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(all * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, p.b[1]->attention_workspace(&shape) + 1, 5, 1e30f);
-    pair_compute(&p, EXF_COMPUTE_BF16);
+    pair_compute(&p, _i % 2 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
     exf_err err;
     size_t bytes = out.n * sizeof(float);
     char *got[3];
@@ -302,7 +353,9 @@ static TCase *cases_of(const char *name, void (*open)(void))
     tcase_add_loop_test(t, compressed_is_near_in_float32, 0, COUNT(compressed));
     tcase_add_loop_test(t, compressed_is_near_when_rounded, 0, COUNT(compressed));
     tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
-    tcase_add_loop_test(t, bits_do_not_depend_on_later_tokens, 0, COUNT(followed));
+    tcase_add_test(t, one_key_is_found);
+    tcase_add_test(t, what_is_not_finite_shows);
+    tcase_add_loop_test(t, bits_do_not_depend_on_later_tokens, 0, 2 * COUNT(followed));
     tcase_add_loop_test(t, rounded_output_has_the_bits_in_large_blocks, 0, COUNT(followed));
     tcase_add_loop_test(t, chosen_tokens_are_attended, 0, 2);
     tcase_add_test(t, rounded_output_is_refused_in_float32);

@@ -1,53 +1,9 @@
-/* check_cuda_biases.c - what kernels on tensor cores leave to the plain ones, on the CUDA backend against the CPU's: attention
- * over a window and with sinks, experts with biases and the scaled SwiGLU. */
+/* check_cuda_biases.c - experts with biases and the scaled SwiGLU, which kernels on tensor cores leave to the plain ones, on the
+ * CUDA backend against the CPU's. */
 #include "base/mem.h"
 #include "tests/support/pair_fixtures.h"
 
 #include <math.h>
-
-/* ---- windows and sinks ------------------------------------------------------------------------- */
-
-static const struct {
-    int t, heads, kv, d, dv, window;
-} attended[] = {
-    {1, 1, 1, 16, 16, 1},     {1, 4, 2, 64, 64, 0},     {63, 8, 2, 64, 64, 8},    {64, 8, 1, 64, 64, 64},
-    {65, 8, 1, 64, 64, 64},   {200, 16, 2, 64, 64, 128}, {129, 4, 1, 128, 128, 1}, {300, 4, 1, 64, 64, 65},
-    {300, 4, 4, 96, 80, 1000}, {257, 2, 1, 256, 256, 31}, {641, 2, 1, 33, 17, 100}, {700, 8, 8, 64, 64, 0},
-};
-
-static void attend(int i, exf_compute compute, int with_sinks)
-{
-    int t = attended[i].t, heads = attended[i].heads, kv = attended[i].kv, d = attended[i].d, dv = attended[i].dv;
-    exf_attention_shape shape = {.n_tokens = t, .n_heads = heads, .n_kv = kv, .d = d, .dv = dv, .ldq = heads * d, .ldk = kv * d,
-                                 .ldv = kv * dv, .ldo = heads * dv, .scale = (float)(1 / sqrt(d)), .window = attended[i].window};
-    pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, 3), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
-    pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
-    pair_array sinks = pair_reals(&p, (size_t)heads, 5, 6);
-    pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 6, 1e30f);
-    pair_compute(&p, compute);
-    ON_BOTH(p, (shape.sinks = with_sinks ? sinks.f[s] : NULL,
-                B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s])));
-    double apart = pair_distance(&out);
-    ck_assert_msg(apart <= (compute == EXF_COMPUTE_F32 || shape.window || with_sinks ? 2e-6 : 1e-3),
-                  "%d tokens, window %d%s: distance %.2e", t, shape.window, with_sinks ? ", sinks" : "", apart);
-    pair_free(&q);
-    pair_free(&k);
-    pair_free(&v);
-    pair_free(&out);
-    pair_free(&sinks);
-    pair_free(&space);
-}
-
-START_TEST(windows_and_sinks_are_near)
-{
-    for (int with_sinks = 0; with_sinks < 2; with_sinks++) {
-        attend(_i, EXF_COMPUTE_F32, with_sinks);
-        attend(_i, EXF_COMPUTE_BF16, with_sinks);
-    }
-}
-END_TEST
-
-/* ---- biases and the scaled SwiGLU ------------------------------------------------------------------ */
 
 static const struct {
     int t, e, k, h, i;
@@ -104,13 +60,11 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
-    tcase_add_loop_test(t, windows_and_sinks_are_near, 0, COUNT(attended));
     tcase_add_loop_test(t, experts_with_biases_are_near, 0, COUNT(shapes));
     suite_add_tcase(s, t);
     TCase *mma = tcase_create("mma");
     tcase_set_timeout(mma, 300);
     tcase_add_checked_fixture(mma, open_pair_mma, close_pair);
-    tcase_add_loop_test(mma, windows_and_sinks_are_near, 0, COUNT(attended));
     tcase_add_loop_test(mma, experts_with_biases_are_near, 0, COUNT(shapes));
     suite_add_tcase(s, mma);
     return s;

@@ -55,8 +55,41 @@ static exf_layer_statistics on_cpu(const routed *r, exf_weighting w)
     return s;
 }
 
-/* The same on the GPU, in pieces of `piece` tokens dealt to n_queues queues. */
-static int experts_only; /* of the calls */
+/* Tokens and sums of 0 on the device. */
+typedef struct {
+    exf_matrix outputs;
+    int32_t *ids;
+    float *weights;
+    void *sums;
+} tokens_device;
+
+static tokens_device send(const routed *r, int rounded)
+{
+    size_t slots = (size_t)(r->n * r->top_k), n = slots * (size_t)r->d_model;
+    uint16_t *half = test_memory(n, 2);
+    for (size_t i = 0; i < n; i++) half[i] = to_bf16(r->outputs[i]);
+    tokens_device t = {{rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4),
+                        rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
+                       device_put(&d, r->ids, slots * 4), device_put(&d, r->weights, slots * 4), NULL};
+    ck_ok(d.b->alloc(&t.sums, d.b->gpu->layer_sums_bytes(r->n_experts), 1, "sums", &e), e);
+    exf_mem_free(half);
+    return t;
+}
+
+static void tokens_free(const tokens_device *t)
+{
+    void *all[] = {(void *)(uintptr_t)t->outputs.p, t->ids, t->weights, t->sums};
+    for (int i = 0; i < COUNT(all); i++) d.b->free(all[i]);
+}
+
+/* Tokens [at, at + n) of them. */
+static exf_layer_sums_call call_of(const tokens_device *t, const routed *r, int at, int n, exf_weighting w)
+{
+    size_t slot = (size_t)(at * r->top_k);
+    return (exf_layer_sums_call){.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = n,
+                                 .outputs = exf_matrix_at(t->outputs, slot * (size_t)r->d_model), .ids = t->ids + slot,
+                                 .weights = t->weights + slot, .weighting = w, .row = at};
+}
 
 /* Nothing is left to be taken twice. */
 static void nothing_is_left(void *sums, int n_experts)
@@ -83,40 +116,28 @@ static void nothing_is_left(void *sums, int n_experts)
     exf_layer_statistics_free(&left);
 }
 
+static int experts_only; /* of the calls of on_gpu() */
+
+/* The same on the GPU, in pieces of `piece` tokens dealt to n_queues queues. */
 static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, int n_queues, int rounded)
 {
     exf_layer_statistics s;
     exf_queue *q[4] = {d.q};
-    size_t slots = (size_t)(r->n * r->top_k), n = slots * (size_t)r->d_model;
-    uint16_t *half = test_memory(n, 2);
-    for (size_t i = 0; i < n; i++) half[i] = to_bf16(r->outputs[i]);
-    char *outputs = rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4);
-    int32_t *ids = device_put(&d, r->ids, slots * 4);
-    float *weights = device_put(&d, r->weights, slots * 4);
-    void *sums;
-    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(r->n_experts), 1, "sums", &e), e);
+    tokens_device t = send(r, rounded);
     for (int i = 1; i < n_queues; i++) ck_ok(d.b->open(&q[i], EXF_COMPUTE_F32, &e), e);
     for (int at = 0, i = 0; at < r->n; at += piece, i++) {
-        size_t slot = (size_t)(at * r->top_k);
-        exf_matrix whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
-        exf_layer_sums_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model,
-                                 .n_tokens = r->n - at < piece ? r->n - at : piece,
-                              .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot,
-                              .weights = weights + slot, .weighting = w, .experts_only = experts_only, .row = at};
-        d.b->gpu->layer_sums_add(q[i % n_queues], sums, &c);
+        exf_layer_sums_call c = call_of(&t, r, at, r->n - at < piece ? r->n - at : piece, w);
+        c.experts_only = experts_only;
+        d.b->gpu->layer_sums_add(q[i % n_queues], t.sums, &c);
     }
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
     ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
     exf_layer_sums m = moments_of(&s);
     exf_sums_place place;
-    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, &place, &e), e);
-    nothing_is_left(sums, r->n_experts);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, r->n_experts, &place, &e), e);
+    nothing_is_left(t.sums, r->n_experts);
     for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
-    d.b->free(outputs);
-    d.b->free(ids);
-    d.b->free(weights);
-    d.b->free(sums);
-    exf_mem_free(half);
+    tokens_free(&t);
     return s;
 }
 
@@ -161,13 +182,6 @@ START_TEST(reals_are_within_the_bound)
 }
 END_TEST
 
-static float rounded_to_bf16(float v)
-{
-    uint32_t bits = (uint32_t)to_bf16(v) << 16;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
 /* A dead expert's outputs, whose squares float32 does not have. */
 START_TEST(tiny_outputs_are_within_the_bound)
 {
@@ -175,7 +189,7 @@ START_TEST(tiny_outputs_are_within_the_bound)
     for (int i = 0; i < r.n * r.top_k * r.d_model; i++)
         if (r.ids[i / r.d_model] % 3 == 0) r.outputs[i] *= 1e-20f;
     for (int rounded = 0; rounded < 2; rounded++) {
-        for (int i = 0; rounded && i < r.n * r.top_k * r.d_model; i++) r.outputs[i] = rounded_to_bf16(r.outputs[i]);
+        for (int i = 0; rounded && i < r.n * r.top_k * r.d_model; i++) r.outputs[i] = of_bf16(to_bf16(r.outputs[i]));
         exf_layer_statistics a = on_cpu(&r, EXF_WEIGHT_SOURCE_NORM), b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, r.n, 1, rounded);
         compare_sums(&a, &b, 0x1p-17, 0, named("reals, some tiny", &cases.shapes[_i]));
         exf_layer_statistics_free(&a);
@@ -221,13 +235,10 @@ START_TEST(a_norm_out_of_range_names_its_token)
     ck_ok(exf_layer_statistics_new(&s, 6, &e), e);
     r.outputs[(7 * 3 + 1) * 16 + 5] = 1e13f; /* its square is a float32 */
     r.outputs[(9 * 3 + 1) * 16 + 5] = NAN;
-    float *outputs = device_put(&d, r.outputs, 20 * 3 * 16 * 4), *weights = device_put(&d, r.weights, 20 * 3 * 4);
-    int32_t *ids = device_put(&d, r.ids, 20 * 3 * 4);
-    void *sums;
-    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
-    exf_layer_sums_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids,
-                             .weights = weights, .row = 100};
-    d.b->gpu->layer_sums_add(d.q, sums, &c);
+    tokens_device t = send(&r, 0);
+    exf_layer_sums_call c = call_of(&t, &r, 0, 20, EXF_WEIGHT_SOURCE_NORM);
+    c.row = 100;
+    d.b->gpu->layer_sums_add(d.q, t.sums, &c);
     exf_layer_sums m = moments_of(&s);
     exf_sums_place place;
     double scratch[9];
@@ -235,14 +246,11 @@ START_TEST(a_norm_out_of_range_names_its_token)
     ck_assert_int_eq(
         exf_layer_sums_add_cpu(&m, 6, 3, 16, 20, r.outputs, r.ids, r.weights, EXF_WEIGHT_SOURCE_NORM, scratch, &on_host),
         EXF_NUMERIC);
-    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e, "");
+    ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e, "");
     ck_assert_int_eq(place.row, 107);
     ck_assert_int_eq(place.sequence, -1);
     ck_assert_str_eq(on_host.msg + strlen("token 7: "), e.msg); /* one sentence */
-    d.b->free(outputs);
-    d.b->free(weights);
-    d.b->free(ids);
-    d.b->free(sums);
+    tokens_free(&t);
     exf_layer_statistics_free(&s);
     routed_free(&r);
 }
@@ -302,40 +310,31 @@ START_TEST(a_half_has_the_sums_of_its_sequences)
     enum { LENGTH = 7 };
     routed r = routed_of(&cases.shapes[_i], 1, 13);
     exf_layer_statistics want, s;
-    size_t slots = (size_t)(r.n * r.top_k), cells = (size_t)(r.n_experts * r.n_experts);
-    float *outputs = device_put(&d, r.outputs, slots * (size_t)r.d_model * 4), *weights = device_put(&d, r.weights, slots * 4);
-    int32_t *ids = device_put(&d, r.ids, slots * 4);
-    void *sums;
+    size_t cells = (size_t)(r.n_experts * r.n_experts);
+    tokens_device t = send(&r, 0);
     int in_half = 0;
     ck_ok(exf_layer_statistics_new(&want, r.n_experts, &e), e);
     ck_ok(exf_layer_statistics_new(&s, r.n_experts, &e), e);
-    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(r.n_experts), 1, "sums", &e), e);
     for (int at = 0, i = 0; at < r.n; at += LENGTH, i++) {
         int n = r.n - at < LENGTH ? r.n - at : LENGTH;
-        size_t slot = (size_t)(at * r.top_k);
-        exf_layer_sums_call c = {.n_experts = r.n_experts, .top_k = r.top_k, .d_model = r.d_model, .n_tokens = n,
-                                 .outputs = exf_f32(outputs + slot * (size_t)r.d_model), .ids = ids + slot,
-                                 .weights = weights + slot, .weighting = EXF_WEIGHT_NONE, .row = at};
-        if (is_of_half(i) != in_half) d.b->gpu->layer_sums_turn_half(d.q, sums, r.n_experts, in_half);
+        exf_layer_sums_call c = call_of(&t, &r, at, n, EXF_WEIGHT_NONE);
+        if (is_of_half(i) != in_half) d.b->gpu->layer_sums_turn_half(d.q, t.sums, r.n_experts, in_half);
         in_half = is_of_half(i);
-        d.b->gpu->layer_sums_add(d.q, sums, &c);
-        d.b->gpu->layer_sums_close_sequence(d.q, sums, r.n_experts, 0x1p-24, (uint64_t)i);
+        d.b->gpu->layer_sums_add(d.q, t.sums, &c);
+        d.b->gpu->layer_sums_close_sequence(d.q, t.sums, r.n_experts, 0x1p-24, (uint64_t)i);
         if (in_half) ck_ok(add_range(&want, &r, at, n, EXF_WEIGHT_NONE, &e), e);
     }
-    if (in_half) d.b->gpu->layer_sums_turn_half(d.q, sums, r.n_experts, 1);
+    if (in_half) d.b->gpu->layer_sums_turn_half(d.q, t.sums, r.n_experts, 1);
     exf_layer_sums m = moments_of(&s);
     exf_sequence_sums over = exf_sequence_sums_of(&s);
     exf_sums_place place;
-    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, &over, r.n_experts, &place, &e), e);
-    nothing_is_left(sums, r.n_experts);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, &over, r.n_experts, &place, &e), e);
+    nothing_is_left(t.sums, r.n_experts);
     ck_assert_mem_eq(s.half_dot, want.dot, cells * sizeof *s.dot);
     ck_assert_mem_eq(s.half_target_sq, want.target_sq, cells * sizeof *s.dot);
     ck_assert_mem_eq(s.half_source_sq, want.source_sq, cells * sizeof *s.dot);
     ck_assert_mem_eq(s.half_count, want.count, cells * sizeof *s.count);
-    d.b->free(outputs);
-    d.b->free(weights);
-    d.b->free(ids);
-    d.b->free(sums);
+    tokens_free(&t);
     exf_layer_statistics_free(&want);
     exf_layer_statistics_free(&s);
     routed_free(&r);
@@ -350,26 +349,19 @@ START_TEST(a_sequence_out_of_range_names_its_pair)
     ck_ok(exf_layer_statistics_new(&s, 6, &e), e);
     for (int i = 0; i < 2 * 2 * 16; i++) r.outputs[i] = i < 2 * 16 ? 1 : 4096;
     for (int i = 0; i < 4; i++) r.ids[i] = (int32_t[]){4, 1, 5, 2}[i];
-    float *outputs = device_put(&d, r.outputs, 2 * 2 * 16 * 4), *weights = device_put(&d, r.weights, 2 * 2 * 4);
-    int32_t *ids = device_put(&d, r.ids, 2 * 2 * 4);
-    void *sums;
-    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
-    for (int t = 0; t < 2; t++) {
-        exf_layer_sums_call c = {.n_experts = 6, .top_k = 2, .d_model = 16, .n_tokens = 1, .outputs = exf_f32(outputs + t * 32),
-                                 .ids = ids + t * 2, .weights = weights + t * 2, .weighting = EXF_WEIGHT_NONE, .row = t};
-        d.b->gpu->layer_sums_add(d.q, sums, &c);
-        d.b->gpu->layer_sums_close_sequence(d.q, sums, 6, 1e6, (uint64_t)(30 + t));
+    tokens_device t = send(&r, 0);
+    for (int at = 0; at < 2; at++) {
+        exf_layer_sums_call c = call_of(&t, &r, at, 1, EXF_WEIGHT_NONE);
+        d.b->gpu->layer_sums_add(d.q, t.sums, &c);
+        d.b->gpu->layer_sums_close_sequence(d.q, t.sums, 6, 1e6, (uint64_t)(30 + at));
     }
     exf_layer_sums m = moments_of(&s);
     exf_sums_place place;
-    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e,
+    ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e,
              "31 2 -> 5 2.68435e+08 2.68435e+08");
     ck_assert_int_eq(place.row, -1);
     ck_assert_int_eq(place.sequence, 31);
-    d.b->free(outputs);
-    d.b->free(weights);
-    d.b->free(ids);
-    d.b->free(sums);
+    tokens_free(&t);
     exf_layer_statistics_free(&s);
     routed_free(&r);
 }

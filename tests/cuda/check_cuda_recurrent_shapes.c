@@ -180,8 +180,8 @@ static void free_rule(rule *r)
     for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
 }
 
-/* As a layer has them: normalised q and k, gates. */
-static void make_reals(rule *r)
+/* As a layer has them: normalised q and k, gates; rate: a_log of the decay. */
+static void make_reals(rule *r, float rate)
 {
     exf_delta_shape d = r->shape;
     size_t n = (size_t)(d.n_tokens * d.n_value_heads);
@@ -190,7 +190,7 @@ static void make_reals(rule *r)
     r->v = pair_reals(&p, room_of(r, d.ldv), 3, 1);
     r->decay = pair_reals(&p, n, 4, 3);
     r->beta = pair_reals(&p, n, 5, 3);
-    pair_array a_log = pair_reals(&p, (size_t)d.n_value_heads, 6, 0.5f), bias = pair_reals(&p, (size_t)d.n_value_heads, 7, 1);
+    pair_array a_log = pair_reals(&p, (size_t)d.n_value_heads, 6, rate), bias = pair_reals(&p, (size_t)d.n_value_heads, 7, 1);
     int at = r->at;
     ON_BOTH(p, B->delta_gates(Q, r->decay.f[s], r->beta.f[s], a_log.f[s], bias.f[s], d.n_tokens, d.n_value_heads));
     ON_BOTH(p, B->l2norm_heads(Q, r->q.f[s] + at, d.ldq, d.n_tokens, d.n_key_heads, d.key_dim, 1e-6, 1 / sqrt(d.key_dim)));
@@ -247,7 +247,7 @@ static void outputs_are_near(const pair_array *out, const exf_delta_shape *d, do
 START_TEST(rule_is_near)
 {
     rule r = rule_of(&rules.shapes[_i]);
-    make_reals(&r);
+    make_reals(&r, 0.5f);
     make_outputs(&r);
     for (int rounded = 0; rounded < 2; rounded++) {
         run(&r, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
@@ -255,6 +255,25 @@ START_TEST(rule_is_near)
                          pairwise_label(rounded ? "bf16" : "f32", dimensions, DIMENSIONS, &rules.shapes[_i]));
     }
     free_rule(&r);
+}
+END_TEST
+
+/* Decays of all sizes, near 1, and mostly 0. */
+START_TEST(rule_is_near_whatever_the_decay)
+{
+    static const float rates[] = {0.5f, -4, 6};
+    static const shape some[] = {{{2, 2, 2, 16, 16, 0, 0}},    {{65, 1, 4, 128, 128, 4, 0}}, {{130, 2, 2, 24, 31, 0, 0}},
+                                 {{300, 1, 2, 128, 100, 0, 0}}, {{200, 1, 2, 160, 64, 0, 0}}, {{700, 1, 2, 128, 128, 0, 0}}};
+    for (int i = 0; i < COUNT(some); i++) {
+        rule r = rule_of(&some[i]);
+        make_reals(&r, rates[_i]);
+        make_outputs(&r);
+        for (int rounded = 0; rounded < 2; rounded++) {
+            run(&r, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
+            outputs_are_near(&r.out, &r.shape, rounded ? 2e-3 : 1e-5, pairwise_name(dimensions, DIMENSIONS, &some[i]));
+        }
+        free_rule(&r);
+    }
 }
 END_TEST
 
@@ -281,7 +300,7 @@ START_TEST(what_is_no_number_stays)
     for (int n = 0; n < COUNT(nans); n++) {
         rule r = rule_of(&s0);
         exf_err err;
-        make_reals(&r);
+        make_reals(&r, 0.5f);
         make_outputs(&r);
         pair_array *of[SPOILT] = {&r.q, &r.k, &r.v, &r.decay, &r.beta};
         int width = _i % SPOILT < 2 ? key_dim : _i % SPOILT == 2 ? 40 : 1; /* of a head */
@@ -374,6 +393,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, gates_and_norms_are_near, 0, gates.n_shapes);
     tcase_add_loop_test(t, rule_is_exact_on_integers, 0, rules.n_shapes);
     tcase_add_loop_test(t, rule_is_near, 0, rules.n_shapes);
+    tcase_add_loop_test(t, rule_is_near_whatever_the_decay, 0, 3);
     tcase_add_loop_test(t, layer_is_near, 0, layers.n_shapes);
     tcase_add_loop_test(t, what_is_no_number_stays, 0, 4 * SPOILT);
     suite_add_tcase(s, t);

@@ -40,15 +40,15 @@ static pairwise cases;
 static const exf_router_score scores[] = {EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS};
 enum { T = 7, VOCAB = 5, GUARD = 16 }; /* GUARD: numbers after the last, which no kernel may write */
 
-/* exist: 1 in so many experts does. */
-static pair_array bias_of(int kind, int experts, int exist)
+/* exist: 1 in so many experts does; lower: taken off, so that every choice by sigmoid is below 0. */
+static pair_array bias_of(int kind, int experts, int exist, int lower)
 {
     float *bias;
     exf_err err;
     ck_ok(exf_mem_new(&bias, (size_t)experts, sizeof *bias, "bias", &err), err);
     for (int i = 0; i < experts; i++) {
         double u = (double)exf_rng_below(1000, 19, 1, (uint64_t)i) / 1000;
-        bias[i] = kind == 2 && i % exist ? -INFINITY : (float)(0.3 * (u - 0.5));
+        bias[i] = kind == 2 && i % exist ? -INFINITY : (float)(0.3 * (u - 0.5)) - (float)lower;
     }
     pair_array a = pair_of(&p, bias, (size_t)experts);
     exf_mem_free(bias);
@@ -74,7 +74,7 @@ static void route(const shape *s, int exist)
     int32_t tokens[T];
     for (int t = 0; t < T; t++) tokens[t] = t * 3 % VOCAB;
     pair_array logits = s->at[TIES] ? pair_integers(&p, n, 23) : pair_reals(&p, n, 18, 6);
-    pair_array bias = bias_of(choice, experts, exist), table = table_of(experts, k), token = pair_of(&p, tokens, T);
+    pair_array bias = bias_of(choice, experts, exist, s->at[TIES]), table = table_of(experts, k), token = pair_of(&p, tokens, T);
     pair_array ids = pair_integers(&p, slots + GUARD, 20), weights = pair_reals(&p, slots + GUARD, 21, 1);
     pair_array factors = pair_reals(&p, (size_t)experts, 24, 2);
     pair_array scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(experts), 22, 1);
@@ -107,6 +107,32 @@ START_TEST(experts_that_do_not_exist_come_last)
 }
 END_TEST
 
+/* Of logits that are NaN, some or all, K experts of the layer are named, each once: the next kernels read by these numbers. */
+START_TEST(routing_of_nan_names_experts)
+{
+    enum { E = 64, K = 6 };
+    float rows[T * E];
+    int32_t named[T * K];
+    exf_err err;
+    for (int i = 0; i < T * E; i++) rows[i] = i / E % 3 == 0 || i % 5 == 0 ? NAN : (float)(i % 11) - 5;
+    pair_array logits = pair_of(&p, rows, T * E), bias = bias_of(_i / 6, E, 2, 0), ids = pair_integers(&p, T * K, 20),
+               weights = pair_reals(&p, T * K, 21, 1), scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(E), 22, 1);
+    for (int side = 0; side < 2; side++) {
+        exf_router_rules r = {.score = scores[_i % 3], .n_experts = E, .top_k = K, .n_groups = _i / 3 % 2 ? 8 : 1,
+                              .top_groups = _i / 3 % 2 ? 3 : 1, .group_top2 = _i % 6 == 4, .renormalise = 1, .epsilon = 1e-20,
+                              .scaling = 2.5, .bias = _i / 6 ? bias.f[side] : NULL};
+        p.b[side]->router(p.q[side], ids.i[side], weights.f[side], logits.f[side], NULL, T, &r, (double *)(void *)scratch.f[side]);
+        ck_ok(p.b[side]->download(p.q[side], named, ids.i[side], sizeof named, &err), err);
+        for (int i = 0; i < T * K; i++) {
+            ck_assert_msg(named[i] >= 0 && named[i] < E, "token %d, slot %d: expert %d of %d", i / K, i % K, (int)named[i], E);
+            for (int j = i - i % K; j < i; j++) ck_assert_int_ne(named[j], named[i]);
+        }
+    }
+    pair_array *all[] = {&logits, &bias, &ids, &weights, &scratch};
+    for (int i = 0; i < COUNT(all); i++) pair_free(all[i]);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_router_shapes");
@@ -116,6 +142,7 @@ Suite *exf_suite(void)
     tcase_add_unchecked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, routes_are_the_same, 0, cases.n_shapes);
     tcase_add_test(t, experts_that_do_not_exist_come_last);
+    tcase_add_loop_test(t, routing_of_nan_names_experts, 0, 18);
     suite_add_tcase(s, t);
     return s;
 }
