@@ -62,7 +62,8 @@ END_TEST
 START_TEST(one_key_is_found)
 {
     enum { T = 321, HEADS = 4, KV = 2, D = 96, DV = 80 };
-    exf_attention_shape shape = {T, HEADS, KV, D, DV, HEADS * D, KV * D, KV * DV, HEADS * DV, (float)(1 / sqrt(D)), 0, NULL, NULL, 0};
+    exf_attention_shape shape = {T, HEADS, KV, D, DV, HEADS * D, KV * D, KV * DV, HEADS * DV, (float)(1 / sqrt(D)), 0,
+                                 NULL, NULL, 0};
     static float query[T * HEADS * D], key[T * KV * D], value[T * KV * DV];
     for (int i = 0; i < T * KV * D; i++) key[i] = exf_rng_u64(8, 7, (uint64_t)i) % 2 ? 1 : -1;
     for (int i = 0; i < T * KV * DV; i++) value[i] = (float)((int)(exf_rng_u64(9, 7, (uint64_t)i) >> 42) - (1 << 21));

@@ -269,16 +269,6 @@ static const routes_shape large[] = {{128, 8, 8192, 0, 0}, {512, 16, 4096, 0, 0}
                                      {64, 8, 511, 0, 0},   {300, 8, 512, 0, 0},    {64, 8, 513, 0, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_LARGE = sizeof large / sizeof *large };
 
-static exf_fold_int int_of(int i)
-{
-    return i % 2 ? EXF_FOLD_I64 : EXF_FOLD_I32;
-}
-
-static exf_fold_real real_of(int i)
-{
-    return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
-}
-
 static void prefill_once(const routes_shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     exf_fold_prefill_options o = {.keep = s->keep ? s->keep : 1 + fold_below(s->k, seed, 1, 0),
@@ -406,7 +396,7 @@ static void stand_ins_once(const routes_shape *s, int v, uint64_t seed, const ex
                                    .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
     int given = v / 2 % 2;
     if ((int64_t)s->rows * s->e > FOLD_SCORES) return;
-    fold_fill_scores(&scores, s->rows, s->e, real_of(v / 3), seed, (fold_scores_kind)(v % N_SCORES), v / 2 % 2);
+    fold_fill_scores(&scores, s->rows, s->e, fold_real_of(v / 3), seed, (fold_scores_kind)(v % N_SCORES), v / 2 % 2);
     for (int i = 0; i < o.pool; i++) members[i] = (i * 7 + v) % s->e; /* some twice where 7 divides E */
     size_t bytes = fold_score_bytes(&scores.s, s->rows, s->e);
     ck_cuda(cudaMemcpy(d.choice, scores.choice, bytes, cudaMemcpyHostToDevice));
@@ -424,7 +414,7 @@ static void stand_ins_once(const routes_shape *s, int v, uint64_t seed, const ex
 /* One call of every form with variant v of the options; the tables are on the device. */
 static void one_of_every_form(const routes_shape *s, fold_tables_kind kind, int v, uint64_t seed, const exf_fold_tables *on_device)
 {
-    exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), real_of(v / 2));
+    exf_fold_routes r = fold_room(&in, s->rows, s->k, fold_int_of(v), fold_real_of(v / 2));
     late = (size_t)(v / 6 % 2);
     fold_fill_routes(&r, s->e, seed, kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
     pad(&in.r, v, seed);
@@ -492,7 +482,7 @@ START_TEST(odd_numbers_choose_the_same_experts)
     }
     exf_fold_tables on_device = send_tables();
     for (int v = 0; v < 18; v++) {
-        exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), EXF_FOLD_F32);
+        exf_fold_routes r = fold_room(&in, s->rows, s->k, fold_int_of(v), EXF_FOLD_F32);
         fold_fill_routes(&r, s->e, 600 + (uint64_t)v, ROUTES_AWKWARD);
         for (int i = 0; i < s->rows * s->k; i += 1 + fold_below(5, 75, (uint64_t)v, (uint64_t)i))
             ((float *)r.weights)[i] = odd[fold_below(11, 76, (uint64_t)v, (uint64_t)i)];

@@ -155,7 +155,8 @@ static void choose_grids(const exf_vector_sums *s, const routed *r)
         for (int k = 0; k < r->d_model; k++) sq += pow((double)r->outputs[i * r->d_model + k], 2);
         most = fmax(most, sq);
     }
-    for (int64_t p = 0; p < s->n_pairs; p++) exf_grid_for_pair(s->grid + EXF_N_GRIDS * p, r->n * pow(most, 1.5), r->n * pow(most, 1.5));
+    double energy = r->n * pow(most, 1.5);
+    for (int64_t p = 0; p < s->n_pairs; p++) exf_grid_for_pair(s->grid + EXF_N_GRIDS * p, energy, energy);
 }
 
 START_TEST(cuts_change_no_bit_of_lowrank_sums)

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "exfold/fold.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/naive.h"
 
 #include <math.h>
 #include <string.h>
@@ -212,68 +213,52 @@ static inline int fold_same(const exf_fold_routes *a, const exf_fold_routes *b)
     return !memcmp(a->ids, b->ids, fold_id_bytes(a)) && !memcmp(a->weights, b->weights, fold_weight_bytes(a));
 }
 
-/* ---- the formulas ------------------------------------------------------------------ */
+/* ---- shapes ----------------------------------------------------------------------- */
 
-/* x := a^-1 x for n unknowns, by elimination with full row pivoting. */
-static inline void naive_solve(double a[FOLD_K][FOLD_K], double *x, int n)
+typedef struct {
+    int e, k, rows;
+} fold_shape;
+
+static const fold_shape fold_shapes[] = {{3, 1, 5},     {3, 3, 17},   {8, 2, 33},   {16, 4, 100},  {60, 6, 63},
+                                         {128, 8, 300}, {256, 8, 64}, {257, 9, 40}, {512, 10, 50}, {512, 16, 90}};
+/* For forms that are compared with one another, in many variants. */
+static const fold_shape fold_few_shapes[] = {{3, 1, 5},    {8, 2, 33},   {16, 4, 64},  {60, 6, 63},
+                                             {128, 8, 64}, {257, 9, 40}, {512, 16, 40}};
+enum {
+    N_FOLD_SHAPES = sizeof fold_shapes / sizeof *fold_shapes,
+    N_FOLD_FEW_SHAPES = sizeof fold_few_shapes / sizeof *fold_few_shapes
+};
+
+static inline exf_fold_int fold_int_of(int i)
 {
-    for (int c = 0; c < n; c++) {
-        int pivot = c;
-        for (int i = c + 1; i < n; i++) pivot = fabs(a[i][c]) > fabs(a[pivot][c]) ? i : pivot;
-        for (int j = 0; j < n; j++) {
-            double swap = a[c][j];
-            a[c][j] = a[pivot][j];
-            a[pivot][j] = swap;
-        }
-        double swap = x[c];
-        x[c] = x[pivot];
-        x[pivot] = swap;
-        for (int i = 0; i < n; i++) {
-            double f = i == c ? 0 : a[i][c] / a[c][c];
-            for (int j = c; j < n; j++) a[i][j] -= f * a[c][j];
-            x[i] -= f * x[c];
-        }
-    }
-    for (int i = 0; i < n; i++) x[i] /= a[i][i];
+    return i % 2 ? EXF_FOLD_I64 : EXF_FOLD_I32;
 }
+
+static inline exf_fold_real fold_real_of(int i)
+{
+    return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
+}
+
+/* ---- the formulas ------------------------------------------------------------------ */
 
 static inline double naive_gram(const exf_fold_tables *t, int a, int b)
 {
     return (double)t->cosine[a * t->n_experts + b] * (double)t->rms[a] * (double)t->rms[b];
 }
 
-/* Returns 1 if every pivot of G + ridge I, in order, is above 2^-7 of its own diagonal. */
-static inline int naive_is_safe(const int *id, int n, const exf_fold_tables *t, double ridge)
+/* Fills G of the experts id [n]. */
+static inline void naive_grams(naive_square g, const int *id, int n, const exf_fold_tables *t)
 {
-    double a[FOLD_K][FOLD_K];
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) a[i][j] = naive_gram(t, id[i], id[j]) + (i == j ? ridge : 0);
-    for (int c = 0; c < n; c++) {
-        if (a[c][c] <= (naive_gram(t, id[c], id[c]) + ridge) / 128) return 0;
-        for (int r = c + 1; r < n; r++)
-            for (int k = n - 1; k >= c; k--) a[r][k] -= a[r][c] / a[c][c] * a[c][k];
-    }
-    return 1;
-}
-
-/* Returns rho as exfold/fold.h raises it for the experts id [n]. */
-static inline double naive_raised(double rho, const int *id, int n, const exf_fold_tables *t)
-{
-    double mean = 0;
-    for (int i = 0; i < n; i++) mean += naive_gram(t, id[i], id[i]) / n;
-    while (mean > 0 && !naive_is_safe(id, n, t, rho * mean)) rho = rho < 1e-3 ? 1e-3 : 2 * rho;
-    return rho;
+        for (int j = 0; j < n; j++) g[i][j] = naive_gram(t, id[i], id[j]);
 }
 
 /* x := (G + rho mean(diag G) I)^-1 x over the experts id [n]. */
 static inline void naive_joint(double *x, const int *id, int n, const exf_fold_tables *t, double rho)
 {
-    double a[FOLD_K][FOLD_K], mean = 0;
-    rho = naive_raised(rho, id, n, t);
-    for (int i = 0; i < n; i++) mean += naive_gram(t, id[i], id[i]) / n;
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) a[i][j] = naive_gram(t, id[i], id[j]) + (i == j ? rho * mean : 0);
-    naive_solve(a, x, n);
+    naive_square g;
+    naive_grams(g, id, n, t);
+    naive_solve_raised(x, g, n, rho);
 }
 
 static inline int naive_allowed(double loss, double max_loss)

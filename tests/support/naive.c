@@ -119,3 +119,61 @@ double naive_distance(const float *a, const double *b, size_t n)
     }
     return sqrt(difference / size);
 }
+
+void naive_solve(naive_square a, double *x, int n)
+{
+    for (int c = 0; c < n; c++) {
+        int pivot = c;
+        for (int r = c + 1; r < n; r++)
+            if (fabs(a[r][c]) > fabs(a[pivot][c])) pivot = r;
+        for (int k = 0; k < n; k++) {
+            double swap = a[c][k];
+            a[c][k] = a[pivot][k];
+            a[pivot][k] = swap;
+        }
+        double swap = x[c];
+        x[c] = x[pivot];
+        x[pivot] = swap;
+        for (int r = 0; r < n; r++) {
+            double f = r == c ? 0 : a[r][c] / a[c][c];
+            for (int k = c; k < n; k++) a[r][k] -= f * a[c][k];
+            x[r] -= f * x[c];
+        }
+    }
+    for (int c = 0; c < n; c++) x[c] /= a[c][c];
+}
+
+/* Returns 1 if every pivot of g + ridge I, in order, is above 2^-7 of its own diagonal. */
+static int is_safe(naive_square g, int n, double ridge)
+{
+    naive_square a;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) a[i][j] = g[i][j] + (i == j ? ridge : 0);
+    for (int c = 0; c < n; c++) {
+        if (a[c][c] <= (g[c][c] + ridge) / 128) return 0;
+        for (int r = c + 1; r < n; r++)
+            for (int k = n - 1; k >= c; k--) a[r][k] -= a[r][c] / a[c][c] * a[c][k];
+    }
+    return 1;
+}
+
+static double mean_diagonal(naive_square g, int n)
+{
+    double mean = 0;
+    for (int i = 0; i < n; i++) mean += g[i][i] / n;
+    return mean;
+}
+
+double naive_raised(double rho, naive_square g, int n)
+{
+    double mean = mean_diagonal(g, n);
+    while (mean > 0 && !is_safe(g, n, rho * mean)) rho = rho < 1e-3 ? 1e-3 : 2 * rho;
+    return rho;
+}
+
+void naive_solve_raised(double *x, naive_square g, int n, double rho)
+{
+    double ridge = naive_raised(rho, g, n) * mean_diagonal(g, n);
+    for (int i = 0; i < n; i++) g[i][i] += ridge;
+    naive_solve(g, x, n);
+}

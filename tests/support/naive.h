@@ -28,6 +28,14 @@ void naive_rotate(double *x, const exf_rope_shape *s, const float *cosine, const
 /* Token by token, with probabilities of its visible keys only. */
 void naive_attention(double *out, const double *q, const double *k, const double *v, const exf_attention_shape *s);
 
+/* x := a^-1 x for n unknowns; a is spoilt. */
+typedef double naive_square[16][16];
+void naive_solve(naive_square a, double *x, int n);
+/* Returns rho as exfold/fold.h raises it for a Gram matrix g of n experts. */
+double naive_raised(double rho, naive_square g, int n);
+/* x := (g + rho mean(diag g) I)^-1 x, rho raised. */
+void naive_solve_raised(double *x, naive_square g, int n, double rho);
+
 /* ||a - b|| / ||b||. */
 double naive_distance(const float *a, const double *b, size_t n);
 #endif

@@ -1,5 +1,6 @@
 /* naive_fold.c - see naive_fold.h. */
 #include "tests/support/naive_fold.h"
+#include "tests/support/naive.h"
 
 #include "base/hash.h"
 
@@ -136,63 +137,18 @@ static double gram(const naive_layer *l, int a, int b)
     return l->cosine[a][b] * l->rms[a] * l->rms[b];
 }
 
-/* x := A^-1 x by elimination. */
-static void eliminate(double a[NAIVE_K][NAIVE_K], double *x, int n)
+static void fill_grams(naive_square g, const int *id, int n, const naive_layer *l)
 {
-    for (int c = 0; c < n; c++) {
-        int pivot = c;
-        for (int r = c + 1; r < n; r++)
-            if (fabs(a[r][c]) > fabs(a[pivot][c])) pivot = r;
-        for (int k = 0; k < n; k++) {
-            double swap = a[c][k];
-            a[c][k] = a[pivot][k];
-            a[pivot][k] = swap;
-        }
-        double swap = x[c];
-        x[c] = x[pivot];
-        x[pivot] = swap;
-        for (int r = 0; r < n; r++) {
-            if (r == c) continue;
-            double f = a[r][c] / a[c][c];
-            for (int k = 0; k < n; k++) a[r][k] -= f * a[c][k];
-            x[r] -= f * x[c];
-        }
-    }
-    for (int c = 0; c < n; c++) x[c] /= a[c][c];
-}
-
-/* Returns 1 if every pivot of G_nn + ridge I, in order, is above 2^-7 of its own diagonal. */
-static int is_safe(const int *id, int n, const naive_layer *l, double ridge)
-{
-    double a[NAIVE_K][NAIVE_K];
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) a[i][j] = gram(l, id[i], id[j]) + (i == j ? ridge : 0);
-    for (int c = 0; c < n; c++) {
-        if (a[c][c] <= (gram(l, id[c], id[c]) + ridge) / 128) return 0;
-        for (int r = c + 1; r < n; r++)
-            for (int k = n - 1; k >= c; k--) a[r][k] -= a[r][c] / a[c][c] * a[c][k];
-    }
-    return 1;
-}
-
-/* Returns rho as exfold/fold.h raises it for these experts. */
-static double raised(double rho, const int *id, int n, const naive_layer *l)
-{
-    double mean = 0;
-    for (int i = 0; i < n; i++) mean += gram(l, id[i], id[i]) / n;
-    while (mean > 0 && !is_safe(id, n, l, rho * mean)) rho = rho < 1e-3 ? 1e-3 : 2 * rho;
-    return rho;
+        for (int j = 0; j < n; j++) g[i][j] = gram(l, id[i], id[j]);
 }
 
 /* x := (G_nn + rho mean(diag) I)^-1 x. */
 static void solve(double *x, const int *id, int n, const naive_layer *l, double rho)
 {
-    double a[NAIVE_K][NAIVE_K], mean = 0;
-    rho = raised(rho, id, n, l);
-    for (int i = 0; i < n; i++) mean += gram(l, id[i], id[i]) / n;
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) a[i][j] = gram(l, id[i], id[j]) + (i == j ? rho * mean : 0);
-    eliminate(a, x, n);
+    naive_square g;
+    fill_grams(g, id, n, l);
+    naive_solve_raised(x, g, n, rho);
 }
 
 double naive_limit(float max_loss)
@@ -250,18 +206,20 @@ static void rescale(double *w, int kept, const naive_row *r, int n, exf_fold_res
 /* x := (G_BB + rho mean(diag G) I)^-1 G_BO w_O for the first p of n routes, and the residual that is left. */
 static double join_first(double *x, const naive_row *r, int p, int n, const naive_layer *l, double rho)
 {
-    double a[NAIVE_K][NAIVE_K], right[NAIVE_K], mean = 0, left = 0;
-    rho = raised(rho, r->id, n, l);
-    for (int i = 0; i < n; i++) mean += gram(l, r->id[i], r->id[i]) / n;
+    naive_square g;
+    double right[NAIVE_K], mean = 0, left = 0;
+    fill_grams(g, r->id, n, l);
+    rho = naive_raised(rho, g, n);
+    for (int i = 0; i < n; i++) mean += g[i][i] / n;
+    for (int i = p; i < n; i++)
+        for (int j = p; j < n; j++) left += r->w[i] * r->w[j] * g[i][j];
     for (int i = 0; i < p; i++) {
         right[i] = 0;
-        for (int j = p; j < n; j++) right[i] += gram(l, r->id[i], r->id[j]) * r->w[j];
-        for (int j = 0; j < p; j++) a[i][j] = gram(l, r->id[i], r->id[j]) + (i == j ? rho * mean : 0);
+        for (int j = p; j < n; j++) right[i] += g[i][j] * r->w[j];
         x[i] = right[i];
+        g[i][i] += rho * mean;
     }
-    eliminate(a, x, p);
-    for (int i = p; i < n; i++)
-        for (int j = p; j < n; j++) left += r->w[i] * r->w[j] * gram(l, r->id[i], r->id[j]);
+    naive_solve(g, x, p);
     for (int i = 0; i < p; i++) left -= right[i] * x[i];
     return left;
 }

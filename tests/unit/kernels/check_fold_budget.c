@@ -7,13 +7,6 @@ static fold_tables tables;
 static fold_routes from, to;
 static int32_t kept[FOLD_SLOTS];
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5},     {3, 3, 17},   {8, 2, 33},   {16, 4, 100},  {60, 6, 63},
-                               {128, 8, 300}, {256, 8, 64}, {257, 9, 40}, {512, 10, 50}, {512, 16, 90}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
-
 /* ---- the formulas --------------------------------------------------------------------------- */
 
 /* A row's routes by falling w rms: repeatedly the first of the largest. */
@@ -48,15 +41,17 @@ static naive_row naive_rank(const exf_fold_routes *in, int row, const exf_fold_t
 /* x := (G_BB + rho mean(diag G) I)^-1 G_BO w_O for the first p routes. */
 static void naive_join(double *x, const naive_row *r, int p, const exf_fold_tables *t, double rho)
 {
-    double a[FOLD_K][FOLD_K], mean = 0;
-    rho = naive_raised(rho, r->id, r->n, t);
-    for (int i = 0; i < r->n; i++) mean += naive_gram(t, r->id[i], r->id[i]) / r->n;
+    naive_square g;
+    double mean = 0;
+    naive_grams(g, r->id, r->n, t);
+    rho = naive_raised(rho, g, r->n);
+    for (int i = 0; i < r->n; i++) mean += g[i][i] / r->n;
     for (int i = 0; i < p; i++) {
         x[i] = 0;
-        for (int j = 0; j < p; j++) a[i][j] = naive_gram(t, r->id[i], r->id[j]) + (i == j ? rho * mean : 0);
-        for (int j = p; j < r->n; j++) x[i] += naive_gram(t, r->id[i], r->id[j]) * r->w[j];
+        for (int j = p; j < r->n; j++) x[i] += g[i][j] * r->w[j];
+        g[i][i] += rho * mean;
     }
-    naive_solve(a, x, p);
+    naive_solve(g, x, p);
 }
 
 /* w_O' G_OO w_O - w_O' G_OB (G_BB + ridge)^-1 G_BO w_O */
@@ -124,7 +119,7 @@ static void ck_row(const exf_fold_routes *out, const exf_fold_routes *in, int ro
     }
 }
 
-static exf_fold_budget_options options_of(int v, const shape *s, uint64_t seed)
+static exf_fold_budget_options options_of(int v, const fold_shape *s, uint64_t seed)
 {
     exf_fold_budget_options o = {.rule = (exf_fold_budget_rule)(v % 2), .repeat = v / 2 % 2};
     double u = fold_uniform(seed, 7, 0);
@@ -141,8 +136,8 @@ static exf_fold_budget_options options_of(int v, const shape *s, uint64_t seed)
 /* _i runs through shapes, kinds of tables. */
 START_TEST(random_rows_follow_the_formulas)
 {
-    const shape *s = &shapes[_i % N_SHAPES];
-    fold_tables_kind kind = (fold_tables_kind)(_i / N_SHAPES);
+    const fold_shape *s = &fold_shapes[_i % N_FOLD_SHAPES];
+    fold_tables_kind kind = (fold_tables_kind)(_i / N_FOLD_SHAPES);
     fold_fill_tables(&tables, s->e, 100 + (uint64_t)_i, kind);
     for (int v = 0; v < 30; v++) {
         uint64_t seed = (uint64_t)(_i * 1000 + v);
@@ -177,7 +172,7 @@ static double twin_part(const naive_row *r, int i, int p)
 /* Every step of the elimination is exact here, and so must the residuals be. */
 START_TEST(residuals_of_twins_are_exact)
 {
-    const shape *s = &shapes[_i];
+    const fold_shape *s = &fold_shapes[_i];
     exf_fold_routes in = fold_room(&from, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32);
     fill_twins(s->e);
     fold_fill_routes(&in, s->e, 77, ROUTES_EXACT);
@@ -214,29 +209,6 @@ START_TEST(ties_go_to_the_smaller_number)
 }
 END_TEST
 
-/* With rho 0 both forms solve the same system: the joint fold of a fixed P. */
-START_TEST(one_number_for_all_is_the_joint_fold)
-{
-    const shape *s = &shapes[_i];
-    exf_fold_routes in = fold_room(&from, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32), out;
-    int keep = (s->k + 1) / 2;
-    static float joint[FOLD_SLOTS];
-    fold_fill_tables(&tables, s->e, 9, TABLES_REAL);
-    for (int i = 0; i < s->e * s->e; i++) tables.cosine[i] *= i / s->e == i % s->e ? 1 : 0.1f; /* far from singular */
-    fold_fill_routes(&in, s->e, 5, ROUTES_PLAIN);
-    out = fold_room(&to, s->rows, keep, EXF_FOLD_I32, EXF_FOLD_F32);
-    exf_fold_tables by_rms = tables.t;
-    by_rms.norms = tables.rms;
-    exf_fold_prefill_options fixed = {.ridge = EXF_FOLD_ZERO};
-    exf_fold_budget_options o = {.rule = EXF_FOLD_BUDGET_TOKEN, .least = keep, .ridge = EXF_FOLD_ZERO};
-    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &by_rms, &fixed), EXF_FOLD_OK);
-    memcpy(joint, out.weights, fold_weight_bytes(&out));
-    ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in, &out, kept, &tables.t, &o), EXF_FOLD_OK);
-    for (int i = 0; i < s->rows * keep; i++) ck_assert(fabsf(fold_weight_at(&out, i) - joint[i]) <= 1e-6f);
-    for (int row = 0; row < s->rows; row++) ck_assert_int_eq(kept[row], keep);
-}
-END_TEST
-
 START_TEST(tables_without_outputs_keep_the_least)
 {
     int32_t ids[] = {5, 1, -1, 3}, out_ids[4];
@@ -266,7 +238,7 @@ START_TEST(a_factor_stands_for_weights_that_have_it)
     static const float factors[] = {0.25f, 2, 16};
     static int32_t alone[FOLD_SLOTS], ids[FOLD_SLOTS];
     static float weights[FOLD_SLOTS];
-    const shape *s = &shapes[_i];
+    const fold_shape *s = &fold_shapes[_i];
     float factor = factors[_i % 3];
     exf_fold_routes in = fold_room(&from, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32), out;
     int changed = 0;
@@ -340,11 +312,10 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_budget");
     TCase *t = tcase_create("budget");
-    tcase_add_loop_test(t, random_rows_follow_the_formulas, 0, N_SHAPES * N_TABLES);
-    tcase_add_loop_test(t, residuals_of_twins_are_exact, 0, N_SHAPES);
+    tcase_add_loop_test(t, random_rows_follow_the_formulas, 0, N_FOLD_SHAPES * N_TABLES);
+    tcase_add_loop_test(t, residuals_of_twins_are_exact, 0, N_FOLD_SHAPES);
     tcase_add_test(t, ties_go_to_the_smaller_number);
-    tcase_add_loop_test(t, one_number_for_all_is_the_joint_fold, 0, N_SHAPES);
-    tcase_add_loop_test(t, a_factor_stands_for_weights_that_have_it, 0, N_SHAPES);
+    tcase_add_loop_test(t, a_factor_stands_for_weights_that_have_it, 0, N_FOLD_SHAPES);
     tcase_add_test(t, tables_without_outputs_keep_the_least);
     tcase_add_test(t, contradictions_are_refused);
     suite_add_tcase(s, t);

@@ -173,16 +173,6 @@ static const shape shapes[] = {{3, 1, 5},     {3, 3, 1},    {8, 2, 33},    {16, 
                                {256, 8, 256}, {257, 9, 40}, {512, 10, 50}, {512, 16, 300}, {128, 8, 8192}, {512, 16, 4096}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
-static exf_fold_int int_of(int i)
-{
-    return i % 2 ? EXF_FOLD_I64 : EXF_FOLD_I32;
-}
-
-static exf_fold_real real_of(int i)
-{
-    return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
-}
-
 static int expert_at(const exf_fold_routes *r, int i, int n_experts)
 {
     int64_t id = fold_id_at(r, i);
@@ -202,63 +192,6 @@ static int count_experts(char *used, const exf_fold_routes *r, int n_experts)
     }
     return n;
 }
-
-START_TEST(a_batch_within_the_pool_is_left_alone)
-{
-    const shape *s = &shapes[_i];
-    char used[FOLD_E];
-    fold_fill_tables(&tables, s->e, 21, TABLES_REAL);
-    for (int v = 0; v < N_ROUTES; v++) {
-        exf_fold_routes io = fold_room(&room, s->rows, s->k, int_of(v), real_of(v));
-        fold_fill_routes(&io, s->e, 3, (fold_routes_kind)v);
-        exf_fold_routes before = fold_copy(&was, &io);
-        int n = count_experts(used, &io, s->e);
-        exf_fold_decode_options o = {.pool = n, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f};
-        if (n == 0) continue;
-        ck_assert_int_eq(exf_fold_decode_cpu(&io, &tables.t, &o), EXF_FOLD_OK);
-        ck_assert(fold_same(&io, &before));
-        ck_assert_int_eq(exf_fold_decode_joint_cpu(&io, &tables.t, &o), EXF_FOLD_OK);
-        ck_assert(fold_same(&io, &before));
-        o.pool = 100000;
-        ck_assert_int_eq(exf_fold_decode_cpu(&io, &tables.t, &o), EXF_FOLD_OK);
-        ck_assert(fold_same(&io, &before));
-        o.pool = n - 1;
-        if (n == 1) continue;
-        ck_assert_int_eq(exf_fold_decode_cpu(&io, &tables.t, &o), EXF_FOLD_OK);
-        ck_assert(!fold_same(&io, &before));
-        ck_assert_int_eq(count_experts(used, &io, s->e), n - 1);
-    }
-}
-END_TEST
-
-/* The same rows in another order give the same rows. */
-START_TEST(a_batch_is_a_set_of_rows)
-{
-    const shape *s = &shapes[_i];
-    fold_fill_tables(&tables, s->e, 22, TABLES_EXACT);
-    for (int joint = 0; joint < 2; joint++) {
-        exf_fold_routes io = fold_room(&room, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32);
-        exf_fold_decode_options o = {
-            .pool = s->e / 3, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f, .importance = (exf_fold_importance)joint};
-        fold_fill_routes(&io, s->e, 4, ROUTES_PLAIN);
-        exf_fold_routes turned = fold_room(&was, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32);
-        for (int r = 0; r < s->rows; r++)
-            for (int k = 0; k < s->k; k++) {
-                int i = (s->rows - 1 - r) * s->k + k;
-                fold_put(&turned, r * s->k + k, fold_id_at(&io, i), fold_weight_at(&io, i));
-            }
-        decode *fold = joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu;
-        ck_assert_int_eq(fold(&io, &tables.t, &o), EXF_FOLD_OK);
-        ck_assert_int_eq(fold(&turned, &tables.t, &o), EXF_FOLD_OK);
-        for (int r = 0; r < s->rows; r++)
-            for (int k = 0; k < s->k; k++) {
-                int i = (s->rows - 1 - r) * s->k + k;
-                ck_assert(fold_id_at(&turned, r * s->k + k) == fold_id_at(&io, i));
-                ck_assert(fold_weight_at(&turned, r * s->k + k) == fold_weight_at(&io, i));
-            }
-    }
-}
-END_TEST
 
 /* ---- against the formulas ---------------------------------------------------------------- */
 
@@ -363,7 +296,7 @@ START_TEST(random_batches_follow_the_formulas)
     for (int v = 0; v < (s->rows > 1000 ? 4 : 30); v++) {
         uint64_t seed = (uint64_t)(_i * 1000 + v);
         int joint = v % 3 == 2;
-        exf_fold_routes io = fold_room(&room, s->rows, s->k, int_of(v), real_of(v / 2));
+        exf_fold_routes io = fold_room(&room, s->rows, s->k, fold_int_of(v), fold_real_of(v / 2));
         fold_fill_routes(&io, s->e, seed, kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
         exf_fold_routes in = fold_copy(&was, &io);
         exf_fold_decode_options o = {.pool = 1 + fold_below(s->e, seed, 1, 0),
@@ -392,8 +325,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, importance_has_the_grid_that_the_header_names);
     tcase_add_test(c, joint_weights_by_hand);
     tcase_add_test(c, a_fixed_pool);
-    tcase_add_loop_test(c, a_batch_within_the_pool_is_left_alone, 0, N_SHAPES);
-    tcase_add_loop_test(c, a_batch_is_a_set_of_rows, 0, N_SHAPES);
     tcase_add_loop_test(c, random_batches_follow_the_formulas, 0, N_SHAPES * N_TABLES);
     suite_add_tcase(s, c);
     return s;

@@ -129,11 +129,6 @@ END_TEST
 
 /* ---- against the calls ------------------------------------------------------------------------- */
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5}, {8, 4, 33}, {60, 6, 20}, {128, 8, 24}, {512, 16, 12}};
-
 static int is_omitted(exf_fold_fate f)
 {
     return f != EXF_FOLD_FATE_NONE && f != EXF_FOLD_FATE_KEPT;
@@ -176,7 +171,7 @@ static void ck_decode_row(const exf_fold_routes *io, const exf_fold_routes *was,
 /* _i runs through shapes and calls. */
 START_TEST(what_is_explained_is_what_happens)
 {
-    const shape *s = &shapes[_i / 5];
+    const fold_shape *s = &fold_few_shapes[_i / 5];
     exf_fold_call call = (exf_fold_call)(_i % 5);
     fold_fill_tables(&tables, s->e, 30 + (uint64_t)_i, TABLES_REAL);
     for (int v = 0; v < 8; v++) {
@@ -242,7 +237,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, decode_by_hand);
     tcase_add_test(c, joint_forms_by_hand);
     tcase_add_test(c, padding_and_batches_within_the_pool);
-    tcase_add_loop_test(c, what_is_explained_is_what_happens, 0, 5 * COUNT(shapes));
+    tcase_add_loop_test(c, what_is_explained_is_what_happens, 0, 5 * N_FOLD_FEW_SHAPES);
     tcase_add_test(c, contradictions_are_refused);
     suite_add_tcase(s, c);
     return s;

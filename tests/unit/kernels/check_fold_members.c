@@ -96,15 +96,10 @@ START_TEST(limits_and_fallbacks_hold)
 }
 END_TEST
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5}, {8, 2, 33}, {60, 6, 63}, {128, 8, 256}, {257, 9, 40}, {512, 16, 100}};
-
 /* The pool that a batch chooses, given as members, folds the batch alike; strangers and repetitions among them change nothing. */
 START_TEST(a_chosen_pool_can_be_given)
 {
-    const shape *s = &shapes[_i];
+    const fold_shape *s = &fold_few_shapes[_i];
     fold_fill_tables(&tables, s->e, 50 + (uint64_t)_i, TABLES_REAL);
     for (int v = 0; v < 12; v++) {
         exf_fold_pool pool;
@@ -175,7 +170,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, by_hand);
     tcase_add_test(c, a_given_pool_binds_small_batches);
     tcase_add_test(c, limits_and_fallbacks_hold);
-    tcase_add_loop_test(c, a_chosen_pool_can_be_given, 0, COUNT(shapes));
+    tcase_add_loop_test(c, a_chosen_pool_can_be_given, 0, N_FOLD_FEW_SHAPES);
     tcase_add_test(c, no_member_is_no_pool);
     tcase_add_test(c, contradictions_are_refused);
     suite_add_tcase(s, c);

@@ -9,11 +9,6 @@ static fold_scores scores;
 static fold_routes routes, other, out, out_other;
 static float norms[FOLD_SLOTS];
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5}, {8, 2, 33}, {16, 4, 64}, {60, 6, 63}, {128, 8, 64}, {512, 16, 40}};
-
 /* Folds by a form: into `to` in prefill, in place in decode, where `members` [pool] fix the pool unless they are NULL. */
 static exf_fold_status fold(int form, const exf_fold_routes *r, const exf_fold_routes *to, const exf_fold_tables *t,
                             const int32_t *members, int pool, int variant)
@@ -46,7 +41,7 @@ static int width_of(int form, int k)
 }
 
 /* Fills `routes` and tables with one norm for h and rms. */
-static exf_fold_routes begin(const shape *s, int variant, fold_routes_kind kind)
+static exf_fold_routes begin(const fold_shape *s, int variant, fold_routes_kind kind)
 {
     fold_fill_tables(&tables, s->e, 30 + (uint64_t)variant, TABLES_REAL);
     memcpy(tables.norms, tables.rms, (size_t)s->e * sizeof *tables.rms);
@@ -59,7 +54,7 @@ static exf_fold_routes begin(const shape *s, int variant, fold_routes_kind kind)
 /* _i runs through forms and shapes. */
 START_TEST(mean_norms_given_by_the_caller_change_no_bit)
 {
-    const shape *s = &shapes[_i / FORMS];
+    const fold_shape *s = &fold_few_shapes[_i / FORMS];
     int form = _i % FORMS;
     for (int variant = 0; variant < 12; variant++) {
         exf_fold_routes r = begin(s, variant, (fold_routes_kind)(variant % N_ROUTES)), copy = fold_copy(&other, &r);
@@ -117,7 +112,7 @@ static int is_held(const exf_fold_routes *r, int row, int64_t id)
 
 START_TEST(a_row_folds_as_tables_with_its_norms)
 {
-    const shape *s = &shapes[_i / FORMS];
+    const fold_shape *s = &fold_few_shapes[_i / FORMS];
     int form = _i % FORMS, n = 0, pool = s->e - s->e / 3;
     int32_t members[FOLD_E];
     for (int i = 0; i < pool; i++) members[i] = i;
@@ -207,8 +202,8 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_norms");
     TCase *c = tcase_create("norms");
-    tcase_add_loop_test(c, mean_norms_given_by_the_caller_change_no_bit, 0, FORMS * COUNT(shapes));
-    tcase_add_loop_test(c, a_row_folds_as_tables_with_its_norms, 0, FORMS * COUNT(shapes));
+    tcase_add_loop_test(c, mean_norms_given_by_the_caller_change_no_bit, 0, FORMS * N_FOLD_FEW_SHAPES);
+    tcase_add_loop_test(c, a_row_folds_as_tables_with_its_norms, 0, FORMS * N_FOLD_FEW_SHAPES);
     tcase_add_test(c, norms_decide_what_is_kept);
     tcase_add_test(c, norms_that_contradict_are_refused);
     suite_add_tcase(s, c);

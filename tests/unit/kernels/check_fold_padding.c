@@ -69,13 +69,8 @@ static void ck_padding(int form, int row, int n_experts, int variant)
     }
 }
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5}, {8, 2, 33}, {60, 6, 63}, {128, 8, 64}, {512, 16, 40}};
-
 /* Folds a batch whose rows `mask` and `count` select, and the batch of those rows alone. */
-static void compare(int form, const shape *s, int variant, const uint8_t *mask, const int32_t *count)
+static void compare(int form, const fold_shape *s, int variant, const uint8_t *mask, const int32_t *count)
 {
     int real[MOST_ROWS], n = 0, width = form == 2 ? (s->k + 1) / 2 : form < 2 ? (s->k + 2) / 3 : s->k;
     exf_fold_routes r = fold_room(&padded, s->rows, s->k, (exf_fold_int)(variant % 2), (exf_fold_real)(variant % 3));
@@ -110,7 +105,7 @@ static void compare(int form, const shape *s, int variant, const uint8_t *mask, 
 /* _i runs through forms and shapes. */
 START_TEST(padding_counts_for_nothing_and_stays)
 {
-    const shape *s = &shapes[_i / FORMS];
+    const fold_shape *s = &fold_few_shapes[_i / FORMS];
     int form = _i % FORMS;
     static uint8_t mask[MOST_ROWS];
     fold_fill_tables(&tables, s->e, 20 + (uint64_t)_i, TABLES_REAL);
@@ -131,7 +126,7 @@ END_TEST
 
 /* Folds into K slots what is folded into P as well: after P slots of a row all are empty, and a row of padding is as it was.  A
  * budget's rows have such slots anyway. */
-static void compare_widths(int form, const shape *s, int variant, const uint8_t *mask)
+static void compare_widths(int form, const fold_shape *s, int variant, const uint8_t *mask)
 {
     int keep = form == 2 ? s->k : (s->k + 2) / 3;
     exf_fold_prefill_options p = EXF_FOLD_PREFILL_INIT;
@@ -171,7 +166,7 @@ static void compare_widths(int form, const shape *s, int variant, const uint8_t 
 /* _i runs through the forms of prefill and shapes. */
 START_TEST(an_output_may_be_wider_than_what_is_kept)
 {
-    const shape *s = &shapes[_i / 3];
+    const fold_shape *s = &fold_few_shapes[_i / 3];
     static uint8_t mask[MOST_ROWS];
     fold_fill_tables(&tables, s->e, 20 + (uint64_t)_i, TABLES_REAL);
     for (int variant = 0; variant < 6; variant++) {
@@ -237,8 +232,8 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_padding");
     TCase *c = tcase_create("padding");
-    tcase_add_loop_test(c, padding_counts_for_nothing_and_stays, 0, FORMS * COUNT(shapes));
-    tcase_add_loop_test(c, an_output_may_be_wider_than_what_is_kept, 0, 3 * COUNT(shapes));
+    tcase_add_loop_test(c, padding_counts_for_nothing_and_stays, 0, FORMS * N_FOLD_FEW_SHAPES);
+    tcase_add_loop_test(c, an_output_may_be_wider_than_what_is_kept, 0, 3 * N_FOLD_FEW_SHAPES);
     tcase_add_test(c, padding_does_not_enter_a_pool);
     tcase_add_test(c, contradictions_of_padding_are_refused);
     suite_add_tcase(s, c);

@@ -245,83 +245,6 @@ END_TEST
 
 /* ---- properties over random routes ---------------------------------------------------- */
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5},     {3, 3, 17},   {8, 2, 33},   {16, 4, 100},  {60, 6, 63},
-                               {128, 8, 300}, {256, 8, 64}, {257, 9, 40}, {512, 10, 50}, {512, 16, 90}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
-
-static exf_fold_int int_of(int i)
-{
-    return i % 2 ? EXF_FOLD_I64 : EXF_FOLD_I32;
-}
-
-static exf_fold_real real_of(int i)
-{
-    return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
-}
-
-START_TEST(keeping_all_only_reorders)
-{
-    const shape *s = &shapes[_i % N_SHAPES];
-    fold_fill_tables(&tables, s->e, 11, TABLES_REAL);
-    for (int v = 0; v < 24; v++) {
-        exf_fold_routes in = fold_room(&from, s->rows, s->k, int_of(v), real_of(v)),
-                        out = fold_room(&to, s->rows, s->k, int_of(v), real_of(v));
-        exf_fold_prefill_options o = {.keep = s->k,
-                                      .max_loss = EXF_FOLD_NEVER,
-                                      .rank = (exf_fold_rank)(v % 3),
-                                      .rescale = (exf_fold_rescale)(v / 3 % 3),
-                                      .confidence = v / 9 % 2};
-        fold_fill_routes(&in, s->e, (uint64_t)v, (fold_routes_kind)(v % N_ROUTES));
-        ck_assert_int_eq((v / 2 % 2 ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&in, &out, &tables.t, &o), EXF_FOLD_OK);
-        for (int r = 0; r < s->rows; r++) {
-            int used = 0;
-            for (int i = 0; i < s->k; i++) {
-                int found = 0;
-                for (int j = 0; j < s->k && !found; j++) {
-                    int a = r * s->k + i, b = r * s->k + j;
-                    found = !(used >> j & 1) && fold_id_at(&out, a) == fold_id_at(&in, b) &&
-                            fold_weight_at(&out, a) == fold_weight_at(&in, b);
-                    if (found) used |= 1 << j;
-                }
-                ck_assert_msg(found, "variant %d, row %d, route %d is none of the row's", v, r, i);
-            }
-        }
-    }
-}
-END_TEST
-
-/* With S = 1 everywhere confidence moves weight and loses none, and so does rescaling with any S. */
-START_TEST(what_conserves_the_sum)
-{
-    const shape *s = &shapes[_i % N_SHAPES];
-    fold_fill_tables(&tables, s->e, 12, TABLES_REAL);
-    for (int v = 0; v < 2; v++) {
-        exf_fold_routes in = fold_room(&from, s->rows, s->k, EXF_FOLD_I32, EXF_FOLD_F32);
-        exf_fold_prefill_options o = {.keep = (s->k + 1) / 2,
-                                      .max_loss = 0.9f,
-                                      .confidence = v == 0,
-                                      .rescale = v ? EXF_FOLD_RESCALE_SUM : EXF_FOLD_RESCALE_NONE};
-        exf_fold_routes out = fold_room(&to, s->rows, o.keep, EXF_FOLD_I32, EXF_FOLD_F32);
-        if (v == 0)
-            for (int i = 0; i < s->e * s->e; i++) tables.coeff[i] = 1;
-        else
-            fold_fill_tables(&tables, s->e, 12, TABLES_REAL);
-        fold_fill_routes(&in, s->e, 5, ROUTES_PLAIN);
-        ck_assert_int_eq(exf_fold_prefill_cpu(&in, &out, &tables.t, &o), EXF_FOLD_OK);
-        for (int r = 0; r < s->rows; r++) {
-            double before = 0, after = 0, kept = 0;
-            for (int i = 0; i < s->k; i++) before += (double)fold_weight_at(&in, r * s->k + i);
-            for (int i = 0; i < o.keep; i++) after += (double)fold_weight_at(&out, r * o.keep + i);
-            for (int i = 0; i < o.keep; i++) kept += fabs((double)fold_weight_at(&out, r * o.keep + i));
-            ck_assert_msg(fabs(after - before) <= 1e-6 * kept, "row %d: sum %.9g, was %.9g", r, after, before);
-        }
-    }
-}
-END_TEST
-
 /* ---- against the formulas ---------------------------------------------------------------- */
 
 typedef struct {
@@ -407,12 +330,12 @@ static void ck_row(const exf_fold_routes *out, const exf_fold_routes *in, int ro
 /* _i runs through shapes, kinds of tables and of routes. */
 START_TEST(random_rows_follow_the_formulas)
 {
-    const shape *s = &shapes[_i % N_SHAPES];
-    fold_tables_kind kind = (fold_tables_kind)(_i / N_SHAPES % N_TABLES);
+    const fold_shape *s = &fold_shapes[_i % N_FOLD_SHAPES];
+    fold_tables_kind kind = (fold_tables_kind)(_i / N_FOLD_SHAPES % N_TABLES);
     fold_fill_tables(&tables, s->e, 100 + (uint64_t)_i, kind);
     for (int v = 0; v < 36; v++) {
         uint64_t seed = (uint64_t)(_i * 1000 + v);
-        exf_fold_routes in = fold_room(&from, s->rows, s->k, int_of(v), real_of(v / 2));
+        exf_fold_routes in = fold_room(&from, s->rows, s->k, fold_int_of(v), fold_real_of(v / 2));
         exf_fold_prefill_options o = {.keep = 1 + fold_below(s->k, seed, 1, 0),
                                       .rank = (exf_fold_rank)(v % 3),
                                       .rescale = (exf_fold_rescale)(v / 3 % 3),
@@ -491,9 +414,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, joint_weights_go_by_relative_norms);
     tcase_add_test(c, slots_without_an_expert_rank_last_and_stay);
     tcase_add_test(c, one_expert_in_two_slots);
-    tcase_add_loop_test(c, keeping_all_only_reorders, 0, N_SHAPES);
-    tcase_add_loop_test(c, what_conserves_the_sum, 0, N_SHAPES);
-    tcase_add_loop_test(c, random_rows_follow_the_formulas, 0, N_SHAPES * N_TABLES);
+    tcase_add_loop_test(c, random_rows_follow_the_formulas, 0, N_FOLD_SHAPES * N_TABLES);
     tcase_add_loop_test(c, every_16_bit_number_passes_through, 0, 2);
     tcase_add_loop_test(c, products_round_to_nearest_even, 0, 2);
     suite_add_tcase(s, c);

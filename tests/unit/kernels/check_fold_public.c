@@ -393,52 +393,6 @@ START_TEST(decode_of_deepseek_v4)
 }
 END_TEST
 
-/* ---- the options by themselves --------------------------------------------------------------- */
-
-/* Two rows of experts 0, 1 and 5, 1; expert 5 has weight 0 and no target below the limit. */
-static void small(int32_t *ids, float *w, exf_fold_decode_options o)
-{
-    float coeff[64], loss[64], norms[8];
-    for (int i = 0; i < 64; i++) coeff[i] = 0.5f, loss[i] = i % 9 == 0 ? EXF_FOLD_NEVER : 0.9f;
-    for (int i = 0; i < 8; i++) norms[i] = 1;
-    memcpy(ids, (int32_t[]){0, 1, 5, 1}, 4 * sizeof *ids);
-    memcpy(w, (float[]){2, 1, 0, 3}, 4 * sizeof *w);
-    exf_fold_tables t = {.coeff = coeff, .loss = loss, .norms = o.importance == EXF_FOLD_IMPORTANCE_SCORE ? NULL : norms,
-                         .n_experts = 8};
-    exf_fold_routes io = {.ids = ids, .weights = w, .rows = 2, .width = 2};
-    ck_assert_int_eq(exf_fold_decode_cpu(&io, &t, &o), EXF_FOLD_OK);
-}
-
-START_TEST(a_fallback_keeps_what_a_limit_drops)
-{
-    int32_t ids[4];
-    float w[4];
-    small(ids, w, (exf_fold_decode_options){.pool = 1, .max_loss = 0.5f});
-    ck_assert(ids[0] == 1 && w[0] == 0);
-    small(ids, w, (exf_fold_decode_options){.pool = 1, .max_loss = 0.5f, .fallback = 1});
-    ck_assert(ids[0] == 1 && w[0] == 1);
-    small(ids, w, (exf_fold_decode_options){.pool = 1, .max_loss = 0.5f, .fallback = 1, .drop = 1});
-    ck_assert(ids[0] == 1 && w[0] == 0);
-}
-END_TEST
-
-START_TEST(candidates_differ_in_weights_of_zero_alone)
-{
-    int32_t ids[4];
-    float w[4];
-    small(ids, w, (exf_fold_decode_options){.pool = 2});
-    ck_assert_int_eq(ids[2], 1); /* equal losses: the more important member */
-    small(ids, w, (exf_fold_decode_options){.pool = 2, .importance = EXF_FOLD_IMPORTANCE_SCORE});
-    ck_assert_int_eq(ids[2], 1);
-    small(ids, w, (exf_fold_decode_options){.pool = 2, .candidates = EXF_FOLD_POOL_OF_POSITIVE});
-    ck_assert_int_eq(ids[2], 5); /* it stays */
-    small(ids, w, (exf_fold_decode_options){.pool = 4, .candidates = EXF_FOLD_POOL_OF_ALL});
-    ck_assert_int_eq(ids[2], 1); /* experts 2 and 3 have places before it */
-    small(ids, w, (exf_fold_decode_options){.pool = 6, .candidates = EXF_FOLD_POOL_OF_ALL});
-    ck_assert_int_eq(ids[2], 5);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_public");
@@ -447,8 +401,6 @@ Suite *exf_suite(void)
     tcase_add_test(c, prefill_of_deepseek_v4);
     tcase_add_test(c, decode_of_qwen3_in_vllm);
     tcase_add_loop_test(c, decode_of_deepseek_v4, 0, 2);
-    tcase_add_test(c, a_fallback_keeps_what_a_limit_drops);
-    tcase_add_test(c, candidates_differ_in_weights_of_zero_alone);
     suite_add_tcase(s, c);
     return s;
 }

@@ -44,6 +44,7 @@ static void overlap(arguments *a) { a->out.weights = (char *)a->in.weights + 4; 
 static void overlap_across(arguments *a) { a->out.ids = a->in.weights; }
 static void overlap_from_below(arguments *a) { a->in.ids = (char *)a->out.weights + 7 * 2 * 4 - 4; }
 static void pool_zero(arguments *a) { a->d.pool = 0; }
+static void pool_of_more_than_there_are(arguments *a) { a->d.pool = 100000; }
 static void importance_unknown(arguments *a) { a->d.importance = (exf_fold_importance)3; }
 static void fallback_unknown(arguments *a) { a->d.fallback = 2; }
 static void candidates_unknown(arguments *a) { a->d.candidates = (exf_fold_candidates)3; }
@@ -124,6 +125,7 @@ static const struct {
     {overlap_across, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {overlap_from_below, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {pool_zero, EXF_FOLD_BAD_ARGUMENT, DECODES},
+    {pool_of_more_than_there_are, EXF_FOLD_OK, 0},
     {importance_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},
     {fallback_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},
     {candidates_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},

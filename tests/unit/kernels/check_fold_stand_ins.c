@@ -6,13 +6,6 @@ static fold_tables tables;
 static fold_routes from, to;
 static fold_scores scores;
 
-typedef struct {
-    int e, k, rows;
-} shape;
-static const shape shapes[] = {{3, 1, 5},     {3, 3, 17},   {8, 2, 33},   {16, 4, 100},  {60, 6, 63},
-                               {128, 8, 300}, {256, 8, 64}, {257, 9, 40}, {512, 10, 50}, {512, 16, 90}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
-
 /* ---- the formulas ------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -190,8 +183,8 @@ static void draw_members(int32_t *members, int n, int n_experts, uint64_t seed)
 /* _i runs through shapes and kinds of tables. */
 START_TEST(random_batches_follow_the_formulas)
 {
-    const shape *s = &shapes[_i % N_SHAPES];
-    fold_tables_kind kind = (fold_tables_kind)(_i / N_SHAPES);
+    const fold_shape *s = &fold_shapes[_i % N_FOLD_SHAPES];
+    fold_tables_kind kind = (fold_tables_kind)(_i / N_FOLD_SHAPES);
     fold_fill_tables(&tables, s->e, 200 + (uint64_t)_i, kind);
     for (int v = 0; v < 24; v++) {
         uint64_t seed = (uint64_t)(_i * 1000 + v);
@@ -224,7 +217,7 @@ START_TEST(the_order_of_slots_is_of_no_consequence)
 {
     static fold_routes turned;
     static float norms[FOLD_SLOTS], turned_norms[FOLD_SLOTS];
-    const shape *s = &shapes[_i];
+    const fold_shape *s = &fold_shapes[_i];
     fold_fill_tables(&tables, s->e, 300 + (uint64_t)_i, TABLES_REAL);
     for (int i = 0; i < s->e * s->e; i++) /* least eigenvalue 1/32: no rho is raised, which would depend on the order */
         if (i / s->e != i % s->e) tables.cosine[i] *= 31 / 32.f;
@@ -359,8 +352,8 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_stand_ins");
     TCase *t = tcase_create("stand-ins");
-    tcase_add_loop_test(t, random_batches_follow_the_formulas, 0, N_SHAPES * N_TABLES);
-    tcase_add_loop_test(t, the_order_of_slots_is_of_no_consequence, 0, N_SHAPES);
+    tcase_add_loop_test(t, random_batches_follow_the_formulas, 0, N_FOLD_SHAPES * N_TABLES);
+    tcase_add_loop_test(t, the_order_of_slots_is_of_no_consequence, 0, N_FOLD_SHAPES);
     tcase_add_test(t, the_router_chooses_what_stands_in);
     tcase_add_test(t, a_slot_without_a_stand_in_weighs_nothing);
     tcase_add_test(t, contradictions_are_refused);
