@@ -166,29 +166,32 @@ out:
 
 /* ---- a group's tokens, cut into blocks -------------------------------------------------------------- */
 
-static exf_code run_sequence(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
-{
-    const exf_span *span = &l->batch->span[sequence];
-    exf_code rc = EXF_OK;
-    for (int at = 0; rc == EXF_OK && at < span->n_tokens; at += EXF_MOE_BLOCK) {
-        int left = span->n_tokens - at, n = left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK;
-        rc = run_block(l, worker, sequence, span->offset + (size_t)at, n, err);
-        exf_progress_add(n);
-    }
-    return rc;
-}
-
 exf_code exf_moe_run(exf_moe_layer *l, exf_err *err)
 {
-    size_t sequence = l->group.first, end = l->group.row + l->group.n_rows, last;
+    size_t first = l->group.first, sequence = first, end = l->group.row + l->group.n_rows, last;
+    exf_loop loop = EXF_LOOP;
     exf_code rc = EXF_OK;
-    if (!l->space[0].b->gpu) return exf_moe_each_sequence(l, run_sequence, err);
-    for (size_t row = l->group.row; row < end; row = last) {
+    for (size_t row = l->group.row; l->space[0].b->gpu && row < end; row = last) {
         EXF_TRY(exf_stop_check(err));
         sequence = exf_sequence_of(l->batch, sequence, row);
         last = exf_moe_call_end(l->batch, sequence, row, end, (size_t)l->block_tokens);
         EXF_TRY(run_block(l, 0, sequence, row, (int)(last - row), err));
     }
+    if (l->space[0].b->gpu) return EXF_OK;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
+    for (size_t i = 0; i < l->group.n; i++) {
+        const exf_span *span = &l->batch->span[first + i];
+        exf_code ran = EXF_OK;
+        exf_err e;
+        if (!exf_loop_takes(&loop, i)) continue;
+        for (int at = 0, n; ran == EXF_OK && at < span->n_tokens; at += n) {
+            n = span->n_tokens - at < EXF_MOE_BLOCK ? span->n_tokens - at : EXF_MOE_BLOCK;
+            ran = run_block(l, omp_get_thread_num(), first + i, span->offset + (size_t)at, n, &e);
+            exf_progress_add(n);
+        }
+        if (ran != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    rc = exf_loop_end(&loop, err);
 out:
     return rc;
 }

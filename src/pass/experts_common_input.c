@@ -7,7 +7,9 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/parallel.h"
 
+#include <omp.h>
 #include <string.h>
 
 /* ---- which tokens, and their arrays ------------------------------------------------------------ */
@@ -112,7 +114,7 @@ static exf_code run_rows(const exf_moe_layer *l, size_t sequence, const size_t *
     return rc;
 }
 
-static exf_code run_sequence(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
+static exf_code run_sequence(const exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
 {
     const exf_span *span = &l->batch->span[sequence];
     int n = exf_common_input_tokens(l, sequence);
@@ -256,5 +258,13 @@ out:
 
 exf_code exf_common_input(exf_moe_layer *l, exf_err *err)
 {
-    return l->space[0].b->gpu ? run_on_gpu(l, err) : exf_moe_each_sequence(l, run_sequence, err);
+    exf_loop loop = EXF_LOOP;
+    if (l->space[0].b->gpu) return run_on_gpu(l, err);
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
+    for (size_t i = 0; i < l->group.n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && run_sequence(l, l->group.first + i, omp_get_thread_num(), &e) != EXF_OK)
+            exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }

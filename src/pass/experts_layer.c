@@ -1,11 +1,8 @@
-/* experts_layer.c - what all parts of the experts ask of a layer: where its rows are, how its workers go over the sequences,
- * whether hidden states are finite, the arrays of a block, and the products with the weights that are loaded; see experts.h. */
+/* experts_layer.c - what all parts of the experts ask of a layer: where its rows are, whether hidden states are finite,
+ * the arrays of a block, and the products with the weights that are loaded; see experts.h. */
 #include "pass/experts_layer.h"
 
 #include "base/err.h"
-#include "base/parallel.h"
-
-#include <omp.h>
 
 float *exf_moe_rows(const exf_moe_layer *l, size_t row)
 {
@@ -20,17 +17,6 @@ float *exf_moe_mixing(const exf_moe_layer *l, size_t row)
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err)
 {
     return l->timed ? w->b->finish(w->q, err) : EXF_OK;
-}
-
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err)
-{
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
-    for (size_t i = 0; i < l->group.n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && fn(l, l->group.first + i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
 }
 
 /* ---- finite hidden states ------------------------------------------------------------------------ */

@@ -118,9 +118,6 @@ float *exf_moe_rows(const exf_moe_layer *l, size_t row);
 float *exf_moe_mixing(const exf_moe_layer *l, size_t row);
 /* Waits for the queue if the pass is timed. */
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
-typedef exf_code (*exf_sequence_fn)(exf_moe_layer *l, size_t sequence, int worker, exf_err *err);
-/* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_sequence_fn fn, exf_err *err) EXF_CHECKED;
 /* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
 exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
 /* Allocates exf_moe_layer.not_finite in GPU memory, all ones: every hidden state is finite so far. */

@@ -68,30 +68,23 @@ static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_
     return m->shown_outputs;
 }
 
-/* Shows tokens [at, at + v->n) of the call, which belong to one sequence. */
-static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, int at,
-                          exf_err *err)
+/* Copies what an observer reads of tokens [at, at + b->n_tokens) of the call to where it reads it, and points *b there. */
+static exf_code fetch_part(exf_moe_block *b, const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m,
+                           const float *stream, int at, exf_err *err)
 {
-    const exf_observer *o = exf_lane_observer(l->lane);
-    exf_workspace *w = &l->space[v->worker];
-    size_t h = (size_t)l->model->arch.d_model, k = (size_t)l->model->arch.top_k, n = (size_t)v->n * h, first = (size_t)at * h;
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, n = (size_t)b->n_tokens * h, first = (size_t)at * h;
+    size_t width = (size_t)b->stream_width, tokens = (size_t)b->n_tokens;
     float *mirror = w->mirror;
-    exf_moe_block b = block_of(l, v, 0);
     const float *input, *outputs;
     exf_code rc;
     EXF_TRY(exf_visible(w, m->input + first, n, &mirror, &input, err));
     EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &outputs, err));
-    b.moe_input = input;
-    b.expert_outputs = outputs;
-    EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b.routed_output, err));
-    EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b.block_output, err));
-    if (l->router_logits) b.router_logits = l->router_logits + v->row * (size_t)b.n_experts;
-    if (stream) {
-        size_t width = (size_t)b.stream_width;
-        EXF_TRY(exf_visible(w, stream + (size_t)at * width, (size_t)v->n * width, &mirror, &b.stream, err));
-    }
-    rc = o->block(o->self, &b, err);
-    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, block at position %d: ", b.layer, b.sequence, b.position);
+    b->moe_input = input;
+    b->expert_outputs = outputs;
+    EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b->routed_output, err));
+    EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b->block_output, err));
+    if (l->router_logits) b->router_logits = l->router_logits + b->row * (size_t)b->n_experts;
+    if (stream) EXF_TRY(exf_visible(w, stream + (size_t)at * width, tokens * width, &mirror, &b->stream, err));
 out:
     return rc;
 }
@@ -109,15 +102,21 @@ exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
         b.stream = stream;
         return o->block(o->self, &b, err);
     }
-    for (int at = 0; rc == EXF_OK && o->block && at < v->n; at += part.n) {
+    for (int at = 0; o->block && at < v->n; at += part.n) {
         part.row = v->row + (size_t)at;
         part.sequence = exf_sequence_of(l->batch, part.sequence, part.row);
         const exf_span *span = &l->batch->span[part.sequence];
         size_t left = span->offset + (size_t)span->n_tokens - part.row;
         part.n = v->n - at < EXF_MOE_BLOCK ? v->n - at : EXF_MOE_BLOCK;
         if ((size_t)part.n > left) part.n = (int)left;
-        rc = show_part(l, &part, m, stream, at, err);
+        exf_moe_block b = block_of(l, &part, 0);
+        EXF_TRY(fetch_part(&b, l, &l->space[v->worker], m, stream, at, err));
+        rc = o->block(o->self, &b, err);
+        if (rc == EXF_NUMERIC)
+            exf_err_prefix(err, "layer %d, sequence %zu, block at position %d: ", b.layer, b.sequence, b.position);
+        if (rc != EXF_OK) goto out;
     }
+out:
     return rc;
 }
 

@@ -196,31 +196,6 @@ static uint64_t routed_bytes(const exf_model *m, int layer)
            exf_model_role_bytes(m, EXF_W_EXPERT_DOWN, layer);
 }
 
-static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
-{
-    double start = exf_clock(), waited = exf_pass_waited(p);
-    exf_code rc;
-    EXF_TRY(exf_stop_check(err));
-    EXF_TRY(exf_pass_weights(p, layer, err));
-    progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
-    if (p->reads > 1) progress->weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, layer);
-    p->report->weight_bytes += progress->weight_bytes;
-    p->report->read += exf_clock() - start;
-    p->parts_waited = 0;
-    EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
-    p->report->read += p->parts_waited;
-    EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights overwrite this layer's */
-    EXF_TRY(exf_model_layer_done(p->model, layer, err));
-    exf_progress_turn(EXF_WORK_REST);
-    exf_progress_add(1);
-    progress->seconds = exf_clock() - start;
-    exf_ranks_layer(p->options->ranks, layer, progress->seconds - (exf_pass_waited(p) - waited));
-    exf_ranks_straggler(p->options->ranks, progress->straggler);
-    exf_progress_layer(progress);
-out:
-    return rc;
-}
-
 /* Runs the layers that no resume point has done. */
 static exf_code run_layers(exf_pass *p, exf_err *err)
 {
@@ -230,15 +205,32 @@ static exf_code run_layers(exf_pass *p, exf_err *err)
     for (int l = 0; l < first; l++) moe_index += p->model->arch.is_moe[l];
     exf_stop_defer(p->options->resume && exf_resume_saves(p->options->resume));
     exf_ranks_layer(ranks, first - 1, 0);
-    if (ranks) rc = exf_pass_votes_begin(p, first, err);
-    for (int l = first; rc == EXF_OK && l < p->n_layers; l++) {
+    if (ranks) EXF_TRY(exf_pass_votes_begin(p, first, err));
+    for (int l = first; l < p->n_layers; l++) {
         int is_moe = p->model->arch.is_moe[l];
+        double start = exf_clock(), waited = exf_pass_waited(p);
         exf_progress progress = {.layer = l, .n_layers = p->n_layers, .done = l + 1, .tokens = exf_pass_run_tokens(p),
                                  .n_experts = is_moe ? p->model->arch.n_experts : 0};
-        rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
-        moe_index += is_moe;
-        if (rc == EXF_OK) rc = exf_pass_save(p, l + 1, err);
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(exf_pass_weights(p, l, err));
+        progress.weight_bytes = exf_model_layer_bytes(p->model, l);
+        if (p->reads > 1) progress.weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, l);
+        p->report->weight_bytes += progress.weight_bytes;
+        p->report->read += exf_clock() - start;
+        p->parts_waited = 0;
+        EXF_TRY(exf_layer_step(p, l, is_moe ? moe_index++ : -1, &progress, err));
+        p->report->read += p->parts_waited;
+        EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights overwrite this layer's */
+        EXF_TRY(exf_model_layer_done(p->model, l, err));
+        exf_progress_turn(EXF_WORK_REST);
+        exf_progress_add(1);
+        progress.seconds = exf_clock() - start;
+        exf_ranks_layer(ranks, l, progress.seconds - (exf_pass_waited(p) - waited));
+        exf_ranks_straggler(ranks, progress.straggler);
+        exf_progress_layer(&progress);
+        EXF_TRY(exf_pass_save(p, l + 1, err));
     }
+out:
     exf_stop_defer(0);
     if (rc == EXF_OK && ranks) rc = exf_pass_votes_end(p, err);
     return rc;

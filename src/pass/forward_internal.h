@@ -81,9 +81,9 @@ size_t exf_pass_run_tokens(const exf_pass *p);
 void exf_pass_turn(const exf_pass *p, int kind);
 /* Waits for all queues and reports a failure on any of them. */
 exf_code exf_pass_finish(const exf_pass *p, exf_err *err) EXF_CHECKED;
-/* Calls fn for every group of the lane in order, with s->moe.group and s->moe.rows set. */
-typedef exf_code (*exf_sequence_group_fn)(exf_step *s, exf_err *err);
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err) EXF_CHECKED;
+/* Goes over the groups of the lane in order: sets s->moe.group and s->moe.rows to the next one, or returns 0 after the last.
+ * *n: groups so far, 0 before the first.  A loop that is left early leaves its group to exf_hidden_close(). */
+int exf_next_group(exf_step *s, exf_hidden_use use, size_t *n);
 
 /* ---- work.c: what the lanes require, and how much work that is ---------------------------------------- */
 

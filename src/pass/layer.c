@@ -10,10 +10,23 @@
 
 #include <omp.h>
 
-/* Returns the layer of one lane, whose weights are loaded. */
-static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
+/* Returns which of two arrays the router's logits go to: the first lane's are read by probes and, while the lanes are joined, by
+ * all.  wants: 1: the lane's rewriter reads them there. */
+static float *logits_of(float *const array[2], size_t lane, int joined, int wants)
 {
-    exf_step s = {.p = p, .lane = lane};
+    return lane == 0 || (wants && joined) ? array[0] : wants ? array[1] : NULL;
+}
+
+/* Returns the layer of one lane, whose weights are loaded.  A group's experts need not wait for the routes of other groups where no
+ * rewriter changes routes, and the observer reads a single sweep and no input before it. */
+static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index, int joined)
+{
+    const exf_rewriter *r = p->lanes[lane].rewriter;
+    const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
+    int rewrites = r && (r->rewrite || r->correct), wants = r && r->wants_logits, there = exf_rewrites_on_device(r, p->b);
+    exf_step s = {.p = p, .lane = lane, .joined = joined};
+    s.group_by_group = moe_index < 0 || (p->n_lanes == 1 && !rewrites && !o->common_input && o->sweeps <= 1 && !o->input);
+    s.inputs = o->input && !s.group_by_group ? o : NULL;
     s.moe = (exf_moe_layer){
         .model = p->model, .batch = p->batch, .tokens = p->tokens_device, .weights = &p->weights_now, .parts = p->parts,
         .space = p->space, .n_workers = p->n_workers, .needs = p->needs, .block_tokens = p->block_tokens,
@@ -24,6 +37,10 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
         .group = {0, p->batch->n_sequences, 0, p->batch->n_tokens}, .last = 1,
         .work = moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE, .common_work = EXF_WORK_COMMON,
     };
+    if (moe_index < 0) return s;
+    s.moe.router_logits = s.logits = logits_of(p->logits, lane, joined, wants && !there);
+    s.logits_device = logits_of(p->logits_device, lane, joined, wants && there);
+    if (o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
     return s;
 }
 
@@ -31,70 +48,20 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index)
 
 /* Runs mixer and router of one lane.  While the lanes are joined only the first lane mixes; another
  * lane copies its routes, or runs the router again if experts are masked. */
-static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
+static exf_code mix_lane(exf_step *s, exf_err *err)
 {
     exf_pass *p = s->p;
+    int follows = s->joined && s->lane > 0;
     exf_code rc;
     EXF_TRY(exf_mask_load(s, p->lanes[s->lane].rewriter, err));
-    if (joined && s->lane > 0 && !s->mask) {
+    if (follows && !s->mask) {
         exf_route_set_copy(s->moe.routes, &p->first, p->space[0].q);
         return EXF_OK;
     }
-    if (joined && s->lane > 0)
-        EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, exf_route_group, err));
-    else
-        EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, exf_mix_group, err));
+    for (size_t n = 0; exf_next_group(s, follows ? EXF_HIDDEN_READ : EXF_HIDDEN_CHANGE, &n);)
+        EXF_TRY(follows ? exf_route_group(s, err) : exf_mix_group(s, err));
 out:
     return rc;
-}
-
-static exf_code run_common_input(exf_step *s, exf_err *err)
-{
-    return exf_common_input(&s->moe, err);
-}
-
-/* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
- * routes, and the observer reads a single sweep and no input before it. */
-static int can_run_group_by_group(const exf_step *s)
-{
-    const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
-    const exf_observer *o = exf_lane_observer(&s->p->lanes[s->lane]);
-    if (s->moe.moe_index < 0) return 1;
-    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !o->common_input && o->sweeps <= 1 && !o->input;
-}
-
-/* Runs the second half of the layer for a group; the first one before it where no group waits for the routes of others. */
-static exf_code run_group(exf_step *s, exf_err *err)
-{
-    size_t k = (size_t)s->p->model->arch.top_k;
-    const exf_sequence_group *g = &s->moe.group;
-    exf_code rc = EXF_OK;
-    if (s->group_by_group) {
-        EXF_TRY(exf_mix_group(s, err));
-        if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
-            EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
-        exf_pass_turn(s->p, s->moe.work);
-    }
-    rc = exf_moe_run(&s->moe, err);
-out:
-    return rc;
-}
-
-/* Returns which of two arrays the router's logits go to: the first lane's are read by probes and, while the lanes are joined, by
- * all.  wants: 1: the lane's rewriter reads them there. */
-static float *logits_of(float *const array[2], size_t lane, int joined, int wants)
-{
-    return lane == 0 || (wants && joined) ? array[0] : wants ? array[1] : NULL;
-}
-
-/* Says where the router's logits of the lane go, in host memory and in the GPU's. */
-static void set_logits(exf_step *s)
-{
-    const exf_pass *p = s->p;
-    const exf_rewriter *r = p->lanes[s->lane].rewriter;
-    int wants = r && r->wants_logits, there = exf_rewrites_on_device(r, p->b);
-    s->moe.router_logits = s->logits = logits_of(p->logits, s->lane, s->joined, wants && !there);
-    s->logits_device = logits_of(p->logits_device, s->lane, s->joined, wants && there);
 }
 
 /* Tells the lane's observer where a MoE layer is.  The seconds count as observing, of all workers, since they wait for the one
@@ -133,7 +100,7 @@ static exf_code route_all(exf_step *s, exf_err *err)
     exf_pass *p = s->p;
     exf_code rc;
     if (s->inputs) EXF_TRY(tell(s, EXF_AT_INPUTS_BEGIN, NULL, err));
-    EXF_TRY(mix_lane(s, s->joined, err));
+    EXF_TRY(mix_lane(s, err));
     exf_pass_turn(p, EXF_WORK_ROUTE);
     EXF_TRY(rewrite_lane(s, err));
     exf_progress_add((double)p->batch->n_tokens * (double)(s->lane == 0 ? 1 + p->demand.probes : 1));
@@ -141,34 +108,16 @@ out:
     return rc;
 }
 
-/* Runs the layer for a lane: routes all tokens, then runs the experts once for each sweep; routes do not change between sweeps. */
-static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
+/* Runs the first half of the layer for a group whose experts need not wait for the routes of others. */
+static exf_code mix_before_experts(exf_step *s, exf_err *err)
 {
-    exf_step s = step_of(p, lane, layer, moe_index);
-    const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
+    size_t k = (size_t)s->p->model->arch.top_k;
+    const exf_sequence_group *g = &s->moe.group;
     exf_code rc;
-    s.group_by_group = can_run_group_by_group(&s);
-    s.joined = joined;
-    int sweeps = moe_index >= 0 && o->sweeps > 1 && !s.group_by_group ? o->sweeps : 1;
-    if (moe_index >= 0) set_logits(&s);
-    if (o->input && !s.group_by_group) s.inputs = o;
-    if (moe_index >= 0 && o->wants_slot_logits) s.moe.slot_logits = p->slot_logits;
-    EXF_TRY(s.group_by_group ? exf_mask_load(&s, p->lanes[lane].rewriter, err) : route_all(&s, err));
-    EXF_TRY(tell(&s, EXF_AT_LAYER_BEGIN, NULL, err));
-    if (s.inputs) EXF_TRY(tell(&s, EXF_AT_INPUTS_END, NULL, err));
-    if (!s.group_by_group) {
-        exf_pass_turn(p, EXF_WORK_COMMON);
-        if (o->common_input) EXF_TRY(exf_each_group(&s, EXF_HIDDEN_READ, run_common_input, err));
-        exf_pass_turn(p, s.moe.work);
-    }
-    for (; s.moe.sweep < sweeps; s.moe.sweep++) {
-        s.moe.last = s.moe.sweep == sweeps - 1;
-        EXF_TRY(exf_each_group(&s, s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_group, err));
-        if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
-        EXF_TRY(tell(&s, EXF_AT_SWEEP_END, NULL, err));
-    }
-    exf_progress_turn(EXF_WORK_REST);
-    rc = tell(&s, EXF_AT_LAYER_END, progress, err);
+    EXF_TRY(exf_mix_group(s, err));
+    if (s->moe.moe_index >= 0 && exf_moe_wants_host_routes(&s->moe))
+        EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
+    exf_pass_turn(s->p, s->moe.work);
 out:
     return rc;
 }
@@ -176,7 +125,7 @@ out:
 /* Waits for the layer of several lanes once, looks for hidden states that are not finite, and lets observers read their numbers. */
 static exf_code finish_layer(exf_pass *p, size_t n_lanes, int layer, int moe_index, exf_err *err)
 {
-    exf_step s = step_of(p, 0, layer, moe_index);
+    exf_step s = step_of(p, 0, layer, moe_index, 0);
     exf_code rc;
     EXF_TRY(exf_pass_finish(p, err));
     if (p->n_lanes > 1) EXF_TRY(exf_moe_check_finite(&s.moe, err));
@@ -188,14 +137,39 @@ out:
     return rc;
 }
 
+/* Lane after lane: routes all tokens, then runs the experts once for each sweep; routes do not change between sweeps. */
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     int joined = p->joined;
-    size_t n = joined && moe_index < 0 ? 1 : p->n_lanes;
+    size_t n_lanes = joined && moe_index < 0 ? 1 : p->n_lanes;
     exf_code rc = EXF_OK;
     if (moe_index >= 0) p->joined = 0;
-    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = run_lane(p, i, layer, moe_index, joined, progress, err);
-    return rc == EXF_OK && p->b->gpu ? finish_layer(p, n, layer, moe_index, err) : rc;
+    for (size_t i = 0; i < n_lanes; i++) {
+        exf_step s = step_of(p, i, layer, moe_index, joined);
+        const exf_observer *o = exf_lane_observer(&p->lanes[i]);
+        int sweeps = o->sweeps > 1 && !s.group_by_group ? o->sweeps : 1;
+        EXF_TRY(s.group_by_group ? exf_mask_load(&s, p->lanes[i].rewriter, err) : route_all(&s, err));
+        EXF_TRY(tell(&s, EXF_AT_LAYER_BEGIN, NULL, err));
+        if (s.inputs) EXF_TRY(tell(&s, EXF_AT_INPUTS_END, NULL, err));
+        if (!s.group_by_group) exf_pass_turn(p, EXF_WORK_COMMON);
+        for (size_t n = 0; !s.group_by_group && o->common_input && exf_next_group(&s, EXF_HIDDEN_READ, &n);)
+            EXF_TRY(exf_common_input(&s.moe, err));
+        if (!s.group_by_group) exf_pass_turn(p, s.moe.work);
+        for (; s.moe.sweep < sweeps; s.moe.sweep++) {
+            s.moe.last = s.moe.sweep == sweeps - 1;
+            for (size_t n = 0; exf_next_group(&s, s.moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, &n);) {
+                if (s.group_by_group) EXF_TRY(mix_before_experts(&s, err));
+                EXF_TRY(exf_moe_run(&s.moe, err));
+            }
+            if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
+            EXF_TRY(tell(&s, EXF_AT_SWEEP_END, NULL, err));
+        }
+        exf_progress_turn(EXF_WORK_REST);
+        EXF_TRY(tell(&s, EXF_AT_LAYER_END, progress, err));
+    }
+    if (p->b->gpu) rc = finish_layer(p, n_lanes, layer, moe_index, err);
+out:
+    return rc;
 }
 
 /* ---- the head ----------------------------------------------------------------------------------- */

@@ -96,11 +96,8 @@ static exf_code share_with_lane(const exf_step *s, size_t lane, exf_err *err)
     probe.inputs = NULL;
     probe.moe.slot_logits = NULL;
     EXF_TRY(exf_mask_load(&probe, r, err));
-    if (probe.mask) {
-        EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));
-    } else {
-        exf_route_set_copy(probe.moe.routes, &p->first, q);
-    }
+    if (!probe.mask) exf_route_set_copy(probe.moe.routes, &p->first, q);
+    for (size_t n = 0; probe.mask && exf_next_group(&probe, EXF_HIDDEN_READ, &n);) EXF_TRY(exf_route_group(&probe, err));
     if (p->probe_router_routes[lane].n) exf_route_set_copy(&p->probe_router_routes[lane], probe.moe.routes, q);
     EXF_TRY(rewrite_set(s, r, probe.moe.routes, err));
 out:

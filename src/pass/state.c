@@ -42,16 +42,13 @@ exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
     return rc;
 }
 
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err)
+int exf_next_group(exf_step *s, exf_hidden_use use, size_t *n)
 {
     exf_hidden *h = &s->p->hidden;
     exf_queue *q = s->p->space[0].q;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < h->n_groups; i++) {
-        s->moe.group = h->group[i];
-        s->moe.rows = exf_hidden_take(h, s->lane, i, use, q);
-        rc = fn(s, err);
-        exf_hidden_give(h, s->lane, i, use, q);
-    }
-    return rc;
+    if (*n) exf_hidden_give(h, s->lane, *n - 1, use, q);
+    if (*n == h->n_groups) return 0;
+    s->moe.group = h->group[*n];
+    s->moe.rows = exf_hidden_take(h, s->lane, (*n)++, use, q);
+    return 1;
 }

@@ -14,29 +14,6 @@ static exf_err e;
 
 /* ---- sequences ---------------------------------------------------------------------- */
 
-static int visits[16];
-
-static exf_code visit(exf_moe_layer *l, size_t sequence, int worker, exf_err *err)
-{
-    ck_assert_int_lt(worker, l->n_workers);
-    ck_assert_uint_lt(sequence, 16);
-    visits[sequence]++;
-    return sequence >= 11 ? exf_fail(err, EXF_NUMERIC, "sequence %zu", sequence) : EXF_OK;
-}
-
-START_TEST(every_sequence_of_the_group_is_visited_once)
-{
-    exf_moe_layer l = {.n_workers = 1 + _i, .group = {.first = 3, .n = 7}};
-    memset(visits, 0, sizeof visits);
-    ck_ok(exf_moe_each_sequence(&l, visit, &e), e);
-    for (int i = 0; i < 16; i++) ck_assert_int_eq(visits[i], i >= 3 && i < 10);
-    l.group.n = 0;
-    ck_ok(exf_moe_each_sequence(&l, visit, &e), e);
-    l.group.n = 10;
-    ck_fails(exf_moe_each_sequence(&l, visit, &e), EXF_NUMERIC, e, "11");
-}
-END_TEST
-
 START_TEST(rows_that_are_not_finite_have_a_place)
 {
     static const exf_span span[] = {{0, 4}, {4, 1}, {5, 6}};
@@ -404,7 +381,6 @@ Suite *exf_suite(void)
     Suite *s = suite_create("moe_parts");
     TCase *t = tcase_create("all");
     int n = golden_n_families();
-    tcase_add_loop_test(t, every_sequence_of_the_group_is_visited_once, 0, 4);
     tcase_add_test(t, rows_that_are_not_finite_have_a_place);
     tcase_add_test(t, parts_of_routes_travel);
     tcase_add_test(t, routes_of_the_cpu_are_in_one_memory);
