@@ -63,17 +63,13 @@ typedef struct {
     uint64_t *empty_slots;                               /* [1] */
 } exf_layer_sums;
 
-/* Adds n_tokens tokens: outputs [T, K, H], ids [T, K] (distinct within a token; -1: the slot is empty, and only
- * counted as such), weights [T, K].  EXF_NUMERIC naming token and expert when a product is not
- * finite or leaves the range of exf_exact; the sums are then undefined.
- * scratch: K*K doubles. */
+/* Adds n_tokens tokens: outputs [T, K, H], or with outputs NULL their inner products, grams [T, K, K]; ids [T, K] (distinct within
+ * a token; -1: the slot is empty, and only counted as such), weights [T, K].  EXF_NUMERIC naming token and expert when a product
+ * is not finite or leaves the range of exf_exact; the sums are then undefined.
+ * scratch: K*K doubles, for the inner products of a token's outputs. */
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
-                                const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch,
-                                exf_err *err) EXF_CHECKED;
-
-/* The same of tokens of which grams [T, K, K] has the inner products of outputs. */
-exf_code exf_layer_sums_add_grams_cpu(const exf_layer_sums *m, int n_experts, int top_k, int n_tokens, const double *grams,
-                                      const int32_t *ids, const float *weights, exf_weighting weighting, exf_err *err) EXF_CHECKED;
+                                const double *grams, const int32_t *ids, const float *weights, exf_weighting weighting,
+                                double *scratch, exf_err *err) EXF_CHECKED;
 
 /* Adds only the expert sums, for tokens whose pair sums come from common input. */
 exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs,

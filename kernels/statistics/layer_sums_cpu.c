@@ -78,16 +78,6 @@ static void add_cosines(const exf_layer_sums *m, int n_experts, int top_k, const
     }
 }
 
-static void add_pair(const exf_layer_sums *m, size_t cell, double w, double dot, double source_sq, double target_sq)
-{
-    exf_exact_add(&m->dot[cell], w * dot);
-    exf_exact_add(&m->target_sq[cell], w * target_sq);
-    exf_exact_add(&m->source_sq[cell], w * source_sq);
-    exf_exact_add(&m->dot0[cell], dot);
-    exf_exact_add(&m->sq0[cell], source_sq);
-    m->count[cell]++;
-}
-
 static double pair_weight(exf_weighting weighting, double source_sq, float route_weight)
 {
     switch (weighting) {
@@ -148,48 +138,37 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
     return EXF_OK;
 }
 
-/* Adds the terms of a token of the call. */
-static exf_code add_token(const exf_layer_sums *m, int n_experts, int top_k, int token, const double *gram, const int32_t *ids,
-                          const float *weights, exf_weighting weighting, exf_err *err)
-{
-    const int32_t *id = ids + (size_t)token * (size_t)top_k;
-    const float *weight = weights + (size_t)token * (size_t)top_k;
-    exf_code rc = check_range(gram, top_k, err, token, id, weight);
-    if (rc != EXF_OK) return rc;
-    for (int a = 0; a < top_k; a++) {
-        if (id[a] < 0) {
-            ++*m->empty_slots;
-            continue;
-        }
-        double source_sq = gram[a * top_k + a], w = pair_weight(weighting, source_sq, weight[a]);
-        add_expert(m, id[a], source_sq, weight[a]);
-        for (int b = 0; b < top_k; b++)
-            if (b != a && id[b] >= 0)
-                add_pair(m, (size_t)id[a] * (size_t)n_experts + (size_t)id[b], w, gram[a * top_k + b], source_sq,
-                         gram[b * top_k + b]);
-    }
-    add_cosines(m, n_experts, top_k, gram, id);
-    return EXF_OK;
-}
-
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
-                             const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err)
+                                const double *grams, const int32_t *ids, const float *weights, exf_weighting weighting,
+                                double *scratch, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    for (int t = 0; rc == EXF_OK && t < n_tokens; t++) {
-        gram_of_token(scratch, outputs + (size_t)t * (size_t)top_k * (size_t)d_model, top_k, d_model);
-        rc = add_token(m, n_experts, top_k, t, scratch, ids, weights, weighting, err);
+    size_t k = (size_t)top_k;
+    for (int token = 0; token < n_tokens; token++, ids += k, weights += k) {
+        const double *gram = outputs ? scratch : grams + (size_t)token * k * k;
+        if (outputs) gram_of_token(scratch, outputs + (size_t)token * k * (size_t)d_model, top_k, d_model);
+        exf_code rc = check_range(gram, top_k, err, token, ids, weights);
+        if (rc != EXF_OK) return rc;
+        for (int a = 0; a < top_k; a++) {
+            if (ids[a] < 0) {
+                ++*m->empty_slots;
+                continue;
+            }
+            double source_sq = gram[a * top_k + a], w = pair_weight(weighting, source_sq, weights[a]);
+            add_expert(m, ids[a], source_sq, weights[a]);
+            for (int b = 0; b < top_k; b++) {
+                size_t cell = (size_t)ids[a] * (size_t)n_experts + (size_t)ids[b];
+                if (b == a || ids[b] < 0) continue;
+                exf_exact_add(&m->dot[cell], w * gram[a * top_k + b]);
+                exf_exact_add(&m->target_sq[cell], w * gram[b * top_k + b]);
+                exf_exact_add(&m->source_sq[cell], w * source_sq);
+                exf_exact_add(&m->dot0[cell], gram[a * top_k + b]);
+                exf_exact_add(&m->sq0[cell], source_sq);
+                m->count[cell]++;
+            }
+        }
+        add_cosines(m, n_experts, top_k, gram, ids);
     }
-    return rc;
-}
-
-exf_code exf_layer_sums_add_grams_cpu(const exf_layer_sums *m, int n_experts, int top_k, int n_tokens, const double *grams,
-                                      const int32_t *ids, const float *weights, exf_weighting weighting, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int t = 0; rc == EXF_OK && t < n_tokens; t++)
-        rc = add_token(m, n_experts, top_k, t, grams + (size_t)t * (size_t)top_k * (size_t)top_k, ids, weights, weighting, err);
-    return rc;
+    return EXF_OK;
 }
 
 #if !EXF_HAVE_CUDA

@@ -91,22 +91,6 @@ static exf_code add_common_input(void *self, const exf_common_input_block *b, ex
     return a->active ? exf_common_input_add_block(a, b, err) : EXF_OK;
 }
 
-/* Shows a block to the chapters, whose order counts on a GPU: the norm head reads the squared norms that pairs compute, and the
- * sample of routes the projections of the norm head. */
-static exf_code add_part(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_stream_add_block(a, b, err));
-    if (b->sweep == 0) {
-        EXF_TRY(exf_pairs_add_block(a, b, err));
-        EXF_TRY(exf_norms_add_block(a, b, err));
-        exf_routes_add_block(a, b);
-    }
-    if (a->vectors) rc = exf_vectors_add_block(a, b, err);
-out:
-    return rc;
-}
-
 /* Returns tokens [at, at + n) of a block in GPU memory. */
 static exf_moe_block part_of(const exf_moe_block *b, size_t at, int n)
 {
@@ -126,18 +110,25 @@ static exf_moe_block part_of(const exf_moe_block *b, size_t at, int n)
     return part;
 }
 
-/* In GPU memory at most EXF_DEVICE_TOKENS at a time, for which chapters have memory there. */
+/* Shows a block to the chapters, in GPU memory at most EXF_DEVICE_TOKENS at a time, for which they have memory there.  Their order
+ * counts on a GPU: the norm head reads the squared norms that pairs compute, and the sample of routes the projections of the norm
+ * head. */
 static exf_code add_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc = EXF_OK;
-    if (!a->active) return EXF_OK;
-    if (!b->q) return add_part(a, b, err);
-    for (int at = 0; rc == EXF_OK && at < b->n_tokens; at += EXF_DEVICE_TOKENS) {
-        int left = b->n_tokens - at;
-        exf_moe_block part = part_of(b, (size_t)at, left < EXF_DEVICE_TOKENS ? left : EXF_DEVICE_TOKENS);
-        rc = add_part(a, &part, err);
+    for (int at = 0, n; a->active && at < b->n_tokens; at += n) {
+        n = b->q && b->n_tokens - at > EXF_DEVICE_TOKENS ? (int)EXF_DEVICE_TOKENS : b->n_tokens - at;
+        exf_moe_block part = b->q ? part_of(b, (size_t)at, n) : *b;
+        EXF_TRY(exf_stream_add_block(a, &part, err));
+        if (b->sweep == 0) {
+            EXF_TRY(exf_pairs_add_block(a, &part, err));
+            EXF_TRY(exf_norms_add_block(a, &part, err));
+            exf_routes_add_block(a, &part);
+        }
+        if (a->vectors) EXF_TRY(exf_vectors_add_block(a, &part, err));
     }
+out:
     return rc;
 }
 

@@ -190,8 +190,9 @@ exf_code exf_pairs_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err
         return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
                                               b->topk_weights, err);
     EXF_TRY(exf_sequences_enter_block(a, b, err));
-    rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
-                                b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err);
+    rc = exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->grams,
+                                b->topk_ids, b->topk_weights, a->options.weighting,
+                                a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
     return rc;
 }

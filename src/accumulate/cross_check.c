@@ -226,8 +226,8 @@ static exf_code add_reference(reference *r, const float *outputs, exf_err *err)
     else if (r->check->experts_only)
         rc = exf_layer_sums_add_experts_cpu(&m, p->width, h, p->n_tokens, outputs, r->ids, p->weights, err);
     else
-        rc = exf_layer_sums_add_cpu(&m, r->n, p->width, h, p->n_tokens, outputs, r->ids, p->weights, r->check->weighting, scratch,
-                                    err);
+        rc = exf_layer_sums_add_cpu(&m, r->n, p->width, h, p->n_tokens, outputs, NULL, r->ids, p->weights, r->check->weighting,
+                                    scratch, err);
 out:
     exf_mem_free(scratch);
     return rc;

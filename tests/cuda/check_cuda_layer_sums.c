@@ -244,7 +244,7 @@ START_TEST(a_norm_out_of_range_names_its_token)
     double scratch[9];
     exf_err on_host;
     ck_assert_int_eq(
-        exf_layer_sums_add_cpu(&m, 6, 3, 16, 20, r.outputs, r.ids, r.weights, EXF_WEIGHT_SOURCE_NORM, scratch, &on_host),
+        exf_layer_sums_add_cpu(&m, 6, 3, 16, 20, r.outputs, NULL, r.ids, r.weights, EXF_WEIGHT_SOURCE_NORM, scratch, &on_host),
         EXF_NUMERIC);
     ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, 6, &place, &e), EXF_NUMERIC, e, "");
     ck_assert_int_eq(place.row, 107);
@@ -284,7 +284,8 @@ START_TEST(inner_products_have_the_bits_of_the_host)
         exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b;
         ck_ok(exf_layer_statistics_new(&b, r.n_experts, &e), e);
         exf_layer_sums m = moments_of(&b);
-        ck_ok(exf_layer_sums_add_grams_cpu(&m, r.n_experts, r.top_k, r.n, grams, ids, weights, (exf_weighting)w, &e), e);
+        ck_ok(exf_layer_sums_add_cpu(&m, r.n_experts, r.top_k, r.d_model, r.n, NULL, grams, ids, weights, (exf_weighting)w, NULL,
+                                     &e), e);
         compare_sums(&a, &b, 0, 0, named("inner products", &cases.shapes[_i]));
         exf_layer_statistics_free(&a);
         exf_layer_statistics_free(&b);

@@ -303,8 +303,8 @@ static void layer_sums_add(exf_queue *q, void *sums, const exf_layer_sums_call *
     if (c->experts_only)
         ck_ok(exf_layer_sums_add_experts_cpu(&m, c->top_k, c->d_model, c->n_tokens, c->outputs.p, c->ids, c->weights, &err), err);
     else
-        ck_ok(exf_layer_sums_add_cpu(&m, c->n_experts, c->top_k, c->d_model, c->n_tokens, c->outputs.p, c->ids, c->weights,
-                                     c->weighting, scratch, &err), err);
+        ck_ok(exf_layer_sums_add_cpu(&m, c->n_experts, c->top_k, c->d_model, c->n_tokens, c->outputs.p, NULL, c->ids,
+                                     c->weights, c->weighting, scratch, &err), err);
 }
 
 static void layer_sums_add_common_input(exf_queue *q, void *sums, const exf_common_input_call *c)

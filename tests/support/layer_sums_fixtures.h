@@ -101,7 +101,7 @@ static inline exf_code add_range(const exf_layer_statistics *s, const routed *r,
     size_t slot = (size_t)from * (size_t)r->top_k;
     exf_code rc = exf_mem_new(&scratch, (size_t)(r->top_k * r->top_k), sizeof *scratch, "scratch", err);
     if (rc == EXF_OK)
-        rc = exf_layer_sums_add_cpu(&m, r->n_experts, r->top_k, r->d_model, n, r->outputs + slot * (size_t)r->d_model,
+        rc = exf_layer_sums_add_cpu(&m, r->n_experts, r->top_k, r->d_model, n, r->outputs + slot * (size_t)r->d_model, NULL,
                                     r->ids + slot, r->weights + slot, w, scratch, err);
     exf_mem_free(scratch);
     return rc;

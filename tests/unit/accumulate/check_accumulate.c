@@ -4,6 +4,7 @@
 #include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
+#include "kernels/rows/simd.h"
 
 #include <math.h>
 
@@ -35,16 +36,24 @@ static exf_moe_block block_of(const routed *r, int from, int n, int worker, int 
                            .topk_weights = r->weights + slot, .expert_outputs = r->outputs + slot * (size_t)r->d_model};
 }
 
+static int shows_grams; /* 1: blocks have the inner products of outputs, not the outputs */
+
 /* All tokens in blocks of 1 to 40, each to a worker that the seed says, the
  * last block first when `backward`. */
 static void feed(const exf_observer *o, const routed *r, int layer, int n_workers, int backward, uint64_t seed)
 {
+    double grams[40 * K * K];
     exf_progress progress = {.layer = numbers[layer]};
     ck_ok(exf_observer_tell(o, &(exf_moment){.at = EXF_AT_LAYER_BEGIN, .layer = numbers[layer], .moe_index = layer}, &e), e);
     for (int at = 0, i = 0, n; at < r->n; at += n, i++) {
         n = 1 + draw(seed, i, 40);
         if (n > r->n - at) n = r->n - at;
         exf_moe_block b = block_of(r, backward ? r->n - at - n : at, n, draw(seed + 1, i, n_workers), layer);
+        const float *outputs = b.expert_outputs;
+        for (int ab = 0; shows_grams && ab < n * K * K; ab++)
+            grams[ab] = exf_dot(outputs + ab / K * H, outputs + (ab / (K * K) * K + ab % K) * H, H);
+        if (shows_grams) b.expert_outputs = NULL;
+        if (shows_grams) b.grams = grams;
         ck_ok(o->block(o->self, &b, &e), e);
     }
     exf_moment end = {.at = EXF_AT_SWEEP_END, .layer = numbers[layer], .moe_index = layer, .progress = &progress};
@@ -93,6 +102,19 @@ START_TEST(workers_and_blocks_do_not_matter)
     accumulate_blocks("back.h5", EXF_WEIGHT_SOURCE_NORM, &p, 2, 1);
     ck_assert(same_files("one.h5", "three.h5"));
     ck_assert(same_files("one.h5", "back.h5"));
+    exf_provenance_free(&p);
+}
+END_TEST
+
+/* Recorded rows in GPU memory come as inner products. */
+START_TEST(inner_products_give_the_file_of_their_outputs)
+{
+    exf_provenance p = sample_facts("t");
+    accumulate_blocks("outputs.h5", EXF_WEIGHT_SOURCE_NORM, &p, 1, 0);
+    shows_grams = 1;
+    accumulate_blocks("grams.h5", EXF_WEIGHT_SOURCE_NORM, &p, 1, 0);
+    shows_grams = 0;
+    ck_assert(same_files("outputs.h5", "grams.h5"));
     exf_provenance_free(&p);
 }
 END_TEST
@@ -340,6 +362,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("blocks"), *c = tcase_create("captures");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, workers_and_blocks_do_not_matter);
+    tcase_add_test(t, inner_products_give_the_file_of_their_outputs);
     tcase_add_test(t, the_file_holds_the_sums);
     tcase_add_test(t, cold_experts_are_counted);
     tcase_add_test(t, an_existing_file_is_refused_at_once);

@@ -172,7 +172,7 @@ START_TEST(inner_products_give_the_sums_of_outputs)
         exf_layer_statistics a = sums_of(&r, weightings[w]), b;
         ck_ok(exf_layer_statistics_new(&b, r.n_experts, &e), e);
         exf_layer_sums m = moments_of(&b);
-        ck_ok(exf_layer_sums_add_grams_cpu(&m, 6, 3, 40, grams, r.ids, r.weights, weightings[w], &e), e);
+        ck_ok(exf_layer_sums_add_cpu(&m, 6, 3, 16, 40, NULL, grams, r.ids, r.weights, weightings[w], NULL, &e), e);
         ck_assert_mem_eq(a.own, b.own, exf_layer_statistics_bytes(6));
         exf_layer_statistics_free(&a);
         exf_layer_statistics_free(&b);
