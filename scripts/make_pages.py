@@ -210,7 +210,8 @@ def program_man(page, tables, program):
 
 
 def program_markdown(page, tables, program):
-    """A section of docs/programs.md.  Options that set a recipe key are those of docs/recipe.md."""
+    """A section of docs/programs.md.  Options that set a recipe key are those of docs/recipe.md, export targets of
+    docs/serving.md; the manual page has examples."""
     page.heading(program["name"])
     page.paragraphs(program["about"])
     page.example("text", "\n".join(f"{program['name']} [OPTION ...] {way}" for way in program["arguments"].split(" | ")))
@@ -227,13 +228,6 @@ def program_markdown(page, tables, program):
         label = (f"`-{row['letter']}`, " if row["letter"] else "") + f"`--{row['flag']}{'' if row['is_flag'] else ' ' + row['value']}`"
         default = f"`{row['default']}`" if row["default"] is not None and not row["is_flag"] else ""
         page.row(label, remarks(row), default)
-    if program["exports"]:
-        page.paragraphs("Export targets (`output.targets`):")
-        page.table("target", "file", "for")
-        for target in tables["targets"]:
-            page.row(f"`{target['name']}`", target["about"], f"`{target['file']}`")
-    if program["examples"]:
-        page.example("text", program["examples"])
 
 
 # ---- pages in both forms -----------------------------------------------------------------------
@@ -327,17 +321,9 @@ stands once.  The recipe key `validate.variants` and the option `--variants` of 
 
 `diagonal` and `lowrank` act on vectors and are what scalars are compared with; they join a `D` or `sere`
 only where `validate.prefill_tokens` separates the two.  `joint` solves for the weights that best stand in
-for all omitted experts together, from the mean Gram matrix, and is still router metadata only.  Shared
-experts are never folded, hash-routed layers only as a runtime does that folds them (`serve.runtime`).
-
-With `norms=predicted` the norm of an expert is what the tables' norm head predicts for the token, not its mean; no public
-runtime folds so.  Budgets have a lambda of their own by these.
-
-A budget per token (`P4:budget=token`) keeps 4 routes in the mean, fewer where the kept ones say nearly
-everything; what it ran on the validation's text stands beside it as experts per token.  With
-`targets=router` the router itself chooses what stands in for a route outside the pool; `weights=route` and
-`weights=gate` are what runtimes do without tables: REAP's survivors and batch-aware rerouting renormalise,
-a cache of resident experts does not (github.com/JustVugg/colibri, pull request 906).
+for all omitted experts together, and is still router metadata only.  Shared experts are never folded,
+hash-routed layers only as a runtime does that folds them (`serve.runtime`).  No public runtime folds by
+predicted norms; budgets have a lambda of their own by these.
 
 In the tables below w is a route's weight, h the mean norm of its expert's output, rms the root mean square
 of that norm.""")
