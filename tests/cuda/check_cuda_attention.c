@@ -343,9 +343,9 @@ START_TEST(whole_heads_are_near)
 }
 END_TEST
 
-static TCase *cases_of(const char *name, void (*open)(void))
+static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
-    TCase *t = tcase_create(name);
+    TCase *t = exf_case(s, name);
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open, close_pair);
     tcase_add_loop_test(t, causal_is_near_in_float32, 0, COUNT(causal));
@@ -360,13 +360,10 @@ static TCase *cases_of(const char *name, void (*open)(void))
     tcase_add_loop_test(t, rounded_output_has_the_bits_in_large_blocks, 0, COUNT(followed));
     tcase_add_loop_test(t, chosen_tokens_are_attended, 0, 2);
     tcase_add_test(t, rounded_output_is_refused_in_float32);
-    return t;
 }
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_attention");
-    suite_add_tcase(s, cases_of("all", open_pair));
-    suite_add_tcase(s, cases_of("mma", open_pair_mma));
-    return s;
+    add_cases(s, "all", open_pair);
+    add_cases(s, "mma", open_pair_mma);
 }

@@ -369,26 +369,23 @@ START_TEST(workspaces_do_not_shrink)
 END_TEST
 
 /* Of the windows one run is enough: their kernel takes no tensor cores. */
-static TCase *cases_of(const char *name, void (*open)(void), int n_windows)
+static void add_cases(Suite *s, const char *name, void (*open)(void), int n_windows)
 {
-    TCase *t = tcase_create(name);
+    TCase *t = exf_case(s, name);
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open, close_pair);
     tcase_add_loop_test(t, causal_shapes, 0, cases.n_shapes);
     tcase_add_loop_test(t, many_heads, 0, many.n_shapes);
     tcase_add_loop_test(t, windows_and_sinks, 0, n_windows);
     tcase_add_test(t, workspaces_do_not_shrink);
-    return t;
 }
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_attention_shapes");
     pairwise_shapes(&cases, "causal attention", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&many, "many heads", many_boundaries, COUNT(many_boundaries), many_dimensions, MANY_DIMENSIONS, many_is_valid);
     pairwise_shapes(&seen, "windows and sinks", seen_boundaries, COUNT(seen_boundaries), seen_dimensions, SEEN_DIMENSIONS,
                     seen_is_valid);
-    suite_add_tcase(s, cases_of("all", open_pair, seen.n_shapes));
-    suite_add_tcase(s, cases_of("mma", open_pair_mma, 0));
-    return s;
+    add_cases(s, "all", open_pair, seen.n_shapes);
+    add_cases(s, "mma", open_pair_mma, 0);
 }

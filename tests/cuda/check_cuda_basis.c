@@ -127,15 +127,12 @@ START_TEST(rows_that_are_not_finite_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_basis");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, it_is_the_hosts, 0, COUNT(shapes));
     tcase_add_test(t, the_mean_is_taken_away_where_it_is_to_be);
     tcase_add_test(t, rows_that_are_not_finite_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -54,18 +54,14 @@ START_TEST(experts_with_biases_are_near)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_biases");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, experts_with_biases_are_near, 0, COUNT(shapes));
-    suite_add_tcase(s, t);
-    TCase *mma = tcase_create("mma");
+    TCase *mma = exf_case(s, "mma");
     tcase_set_timeout(mma, 300);
     tcase_add_checked_fixture(mma, open_pair_mma, close_pair);
     tcase_add_loop_test(mma, experts_with_biases_are_near, 0, COUNT(shapes));
-    suite_add_tcase(s, mma);
-    return s;
 }

@@ -344,24 +344,21 @@ START_TEST(other_heads_do_not_fit)
 }
 END_TEST
 
-static TCase *cases_of(const char *name, void (*open)(void))
+static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
-    TCase *t = tcase_create(name);
+    TCase *t = exf_case(s, name);
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open, close_pair);
     tcase_add_loop_test(t, compressed_shapes, 0, cases.n_shapes);
     tcase_add_loop_test(t, whole_heads, 0, whole.n_shapes);
     tcase_add_test(t, other_heads_do_not_fit);
-    return t;
 }
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_compressed_shapes");
     pairwise_shapes(&cases, "compressed attention", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&whole, "whole heads", whole_boundaries, COUNT(whole_boundaries), whole_dimensions, WHOLE_DIMENSIONS,
                     whole_is_valid);
-    suite_add_tcase(s, cases_of("all", open_pair));
-    suite_add_tcase(s, cases_of("mma", open_pair_mma));
-    return s;
+    add_cases(s, "all", open_pair);
+    add_cases(s, "mma", open_pair_mma);
 }

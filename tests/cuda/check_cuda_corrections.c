@@ -328,10 +328,9 @@ START_TEST(a_variant_is_the_hosts)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_corrections");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "corrections", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
@@ -339,6 +338,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, reals_are_near, 0, cases.n_shapes);
     tcase_add_test(t, no_token_is_nothing_to_do);
     tcase_add_loop_test(t, a_variant_is_the_hosts, 0, 3);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -81,16 +81,13 @@ START_TEST(bfloat16_outputs_and_terms_added_twice)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_cross_check");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "cross-check", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_of_every_shape_pass, 0, cases.n_shapes);
     tcase_add_loop_test(t, a_flipped_bit_is_refused, 0, cases.n_shapes);
     tcase_add_test(t, bfloat16_outputs_and_terms_added_twice);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -181,17 +181,14 @@ START_TEST(choices)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_entries_shapes");
     pairwise_shapes(&pool_cases, "compressor", pool_boundaries, COUNT(pool_boundaries), pool_dimensions, POOL_DIMENSIONS,
                     pool_is_valid);
     pairwise_shapes(&cases, "indexer", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, pools, 0, pool_cases.n_shapes);
     tcase_add_loop_test(t, choices, 0, cases.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

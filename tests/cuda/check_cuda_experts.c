@@ -304,9 +304,9 @@ START_TEST(a_second_run_has_the_same_bytes)
 }
 END_TEST
 
-static TCase *cases_of(const char *name, void (*open)(void))
+static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
-    TCase *t = tcase_create(name);
+    TCase *t = exf_case(s, name);
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open, close_device);
     tcase_add_loop_test(t, outputs_are_near_those_in_double, 0, CASES);
@@ -315,13 +315,10 @@ static TCase *cases_of(const char *name, void (*open)(void))
     tcase_add_loop_test(t, experts_in_parts_are_the_same, 0, CASES);
     tcase_add_loop_test(t, slots_without_an_expert_are_cleared_or_kept, 0, CASES);
     tcase_add_test(t, mixed_numbers_are_refused);
-    return t;
 }
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_experts");
-    suite_add_tcase(s, cases_of("all", open_device_bf16));
-    suite_add_tcase(s, cases_of("mma", open_device_bf16_mma));
-    return s;
+    add_cases(s, "all", open_device_bf16);
+    add_cases(s, "mma", open_device_bf16_mma);
 }

@@ -347,10 +347,9 @@ START_TEST(too_many_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_experts_shapes");
-    TCase *auto_cases = tcase_create("all"), *mma_cases = tcase_create("mma");
+    TCase *auto_cases = exf_case(s, "all"), *mma_cases = exf_case(s, "mma");
     pairwise_shapes(&hopper, "experts, wgmma", of_hopper, COUNT(of_hopper), in_eights, DIMENSIONS, is_small_in_eights);
     pairwise_shapes(&mma, "experts, mma", of_mma, COUNT(of_mma), in_eights, DIMENSIONS, is_small_in_eights);
     pairwise_shapes(&any, "experts, any GPU", of_any, COUNT(of_any), in_ones, DIMENSIONS, is_small_in_ones);
@@ -364,7 +363,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(auto_cases, slots_are_sorted, 0, buckets.n_shapes);
     tcase_add_test(auto_cases, too_many_are_refused);
     tcase_add_loop_test(mma_cases, products_on_other_tensor_cores, 0, mma.n_shapes);
-    suite_add_tcase(s, auto_cases);
-    suite_add_tcase(s, mma_cases);
-    return s;
 }

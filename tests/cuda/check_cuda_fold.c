@@ -657,12 +657,11 @@ START_TEST(bad_arguments_are_refused_before_the_device)
 END_TEST
 #endif
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_fold");
 #if EXF_HAVE_CUDA
-    TCase *every = tcase_create("every"), *large_ones = tcase_create("large"), *odd_ones = tcase_create("odd"),
-          *few = tcase_create("few");
+    TCase *every = exf_case(s, "every"), *large_ones = exf_case(s, "large"), *odd_ones = exf_case(s, "odd"),
+          *few = exf_case(s, "few");
     pairwise_shapes(&cases, "folds", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&many_cases, "folds of many rows", many_boundaries, COUNT(many_boundaries), many_dimensions, DIMENSIONS,
                     is_valid);
@@ -680,10 +679,5 @@ Suite *exf_suite(void)
     tcase_add_test(few, captured_choices_can_be_replayed);
     tcase_add_test(few, streams_do_not_disturb_one_another);
     tcase_add_test(few, bad_arguments_are_refused_before_the_device);
-    suite_add_tcase(s, every);
-    suite_add_tcase(s, large_ones);
-    suite_add_tcase(s, odd_ones);
-    suite_add_tcase(s, few);
 #endif
-    return s;
 }

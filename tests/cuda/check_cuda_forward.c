@@ -495,10 +495,9 @@ static void end_mma(void)
     ck_ok(exf_backend_cuda(&e)->gpu->choose_tensor_cores(EXF_TENSOR_CORES_AUTO, &e), e);
 }
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_forward");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, plain_options, NULL);
     tcase_add_loop_test(t, bits_depend_on_nothing_but_the_sequence, 0, 2 * golden_n_families());
@@ -515,8 +514,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_limit_changes_no_result_of_vectors, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, streams_change_no_result, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, a_window_changes_no_result, 0, 2 * golden_n_families());
-    suite_add_tcase(s, t);
-    TCase *mma = tcase_create("mma");
+    TCase *mma = exf_case(s, "mma");
     tcase_set_timeout(mma, 300);
     tcase_add_checked_fixture(mma, mma_options, end_mma);
     tcase_add_loop_test(mma, bits_depend_on_nothing_but_the_sequence, 0, 2 * golden_n_families());
@@ -525,6 +523,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(mma, a_limit_changes_no_result, 0, golden_n_families());
     tcase_add_loop_test(mma, streams_change_no_result, 0, 2 * golden_n_families());
     tcase_add_loop_test(mma, released_models_run_on_24_gb, 0, COUNT(released));
-    suite_add_tcase(s, mma);
-    return s;
 }

@@ -80,9 +80,9 @@ START_TEST(the_device_says_how_it_multiplies)
 }
 END_TEST
 
-static TCase *cases_of(const char *name, void (*setup)(void))
+static TCase *add_cases(Suite *s, const char *name, void (*setup)(void))
 {
-    TCase *t = tcase_create(name);
+    TCase *t = exf_case(s, name);
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, setup, choose_auto);
     tcase_add_loop_test(t, cuda_forward_matches_the_reference, 0, golden_n_families());
@@ -91,12 +91,9 @@ static TCase *cases_of(const char *name, void (*setup)(void))
     return t;
 }
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_golden");
-    TCase *t = cases_of("all", choose_auto);
+    TCase *t = add_cases(s, "all", choose_auto);
     tcase_add_test(t, the_device_says_how_it_multiplies);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, cases_of("mma", choose_mma));
-    return s;
+    add_cases(s, "mma", choose_mma);
 }

@@ -265,11 +265,10 @@ START_TEST(an_output_out_of_range_names_its_token)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_gram");
     pairwise_shapes(&cases, "common input", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, cases.n_shapes);
@@ -277,6 +276,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, places_change_no_bit, 0, cases.n_shapes);
     tcase_add_loop_test(t, every_place_of_a_call_gives_the_same_products, 0, 9);
     tcase_add_test(t, an_output_out_of_range_names_its_token);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -105,14 +105,11 @@ START_TEST(counts_are_the_cpus)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_hash_repeats");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 300);
     tcase_add_test(t, routes_and_logits_are_the_cpus);
     tcase_add_test(t, bfloat16_leaves_the_same_slots_empty);
     tcase_add_loop_test(t, counts_are_the_cpus, 0, 3);
-    suite_add_tcase(s, t);
-    return s;
 }

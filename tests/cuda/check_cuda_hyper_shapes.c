@@ -241,17 +241,14 @@ START_TEST(inputs_off_a_boundary_are_the_same)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_hyper_shapes");
     pairwise_shapes(&cases, "hyper-connections", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, opening_is_near, 0, cases.n_shapes);
     tcase_add_loop_test(t, closing_is_exact, 0, cases.n_shapes);
     tcase_add_test(t, queues_of_two_threads_do_not_disturb_each_other);
     tcase_add_test(t, inputs_off_a_boundary_are_the_same);
-    suite_add_tcase(s, t);
-    return s;
 }

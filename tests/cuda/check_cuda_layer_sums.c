@@ -368,11 +368,10 @@ START_TEST(a_sequence_out_of_range_names_its_pair)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_layer_sums");
     pairwise_shapes(&cases, "layer sums", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, cases.n_shapes);
@@ -385,6 +384,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_half_has_the_sums_of_its_sequences, 0, cases.n_shapes);
     tcase_add_test(t, a_norm_out_of_range_names_its_token);
     tcase_add_test(t, a_sequence_out_of_range_names_its_pair);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -452,14 +452,13 @@ START_TEST(rounded_products_are_exact)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_linear_shapes");
     pairwise_shapes(&cases, "decoding", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&searches, "search", search_boundaries, COUNT(search_boundaries), search_dimensions, SEARCH_DIMENSIONS, NULL);
     pairwise_shapes(&products, "products", product_boundaries, COUNT(product_boundaries), product_dimensions, PRODUCT_DIMENSIONS,
                     is_product);
-    TCase *t = tcase_create("f32"), *rounded = tcase_create("bf16");
+    TCase *t = exf_case(s, "f32"), *rounded = exf_case(s, "bf16");
     tcase_set_timeout(t, 120);
     tcase_set_timeout(rounded, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
@@ -469,7 +468,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, split_products_are_exact, 0, products.n_shapes);
     tcase_add_checked_fixture(rounded, open_device_bf16, close_device);
     tcase_add_loop_test(rounded, rounded_products_are_exact, 0, products.n_shapes);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, rounded);
-    return s;
 }

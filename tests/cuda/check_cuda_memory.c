@@ -139,16 +139,13 @@ START_TEST(allocations_are_zeros_or_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_memory");
     pairwise_shapes(&cases, "staging", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, NULL);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, a_queue_follows_another);
     tcase_add_test(t, memory_is_counted);
     tcase_add_loop_test(t, staging_memory_is_whole, 0, cases.n_shapes);
     tcase_add_test(t, allocations_are_zeros_or_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

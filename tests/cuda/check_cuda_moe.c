@@ -478,10 +478,9 @@ START_TEST(rows_out_of_range_are_counted)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_moe");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&sum_cases, "moe sum", sum_boundaries, COUNT(sum_boundaries), sum_dimensions, SUM_DIMENSIONS, sum_is_small);
     pairwise_shapes(&reuse_cases, "reuse outputs", reuse_boundaries, COUNT(reuse_boundaries), reuse_dimensions, REUSE_DIMENSIONS,
                     reuse_is_small);
@@ -495,6 +494,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, errors_of_integers_are_exact, 0, COUNT(errors));
     tcase_add_loop_test(t, errors_do_not_depend_on_order, 0, COUNT(errors));
     tcase_add_test(t, rows_out_of_range_are_counted);
-    suite_add_tcase(s, t);
-    return s;
 }

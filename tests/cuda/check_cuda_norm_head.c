@@ -163,15 +163,12 @@ START_TEST(numbers_out_of_range_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_norm_head");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_are_the_hosts, 0, COUNT(shapes));
     tcase_add_loop_test(t, cuts_change_no_bit, 0, 10);
     tcase_add_test(t, numbers_out_of_range_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -164,14 +164,11 @@ START_TEST(norms_are_those_of_the_head)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_norm_head_shapes");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "norm head", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, norms_are_those_of_the_head, 0, cases.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

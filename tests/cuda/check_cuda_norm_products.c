@@ -386,18 +386,15 @@ START_TEST(logits_of_slots_are_less_their_mean)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_norm_products");
     pairwise_shapes(&cases, "norm head sums", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&logit_cases, "slot logits", logit_boundaries, COUNT(logit_boundaries), logit_dimensions, LOGIT_DIMENSIONS,
                     logits_are_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_are_the_plain_ones, 0, cases.n_shapes);
     tcase_add_loop_test(t, a_number_out_of_range_names_its_token, 0, 3);
     tcase_add_loop_test(t, logits_of_slots_are_less_their_mean, 0, logit_cases.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

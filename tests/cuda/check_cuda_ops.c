@@ -50,15 +50,12 @@ START_TEST(products_side_by_side_are_exact)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_ops");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, products_are_exact_on_integers, 0, COUNT(products));
     tcase_add_loop_test(t, products_side_by_side_are_exact, 0, COUNT(products));
     tcase_add_loop_test(t, products_of_reals_are_near, 0, COUNT(products));
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -58,13 +58,10 @@ START_TEST(choices_are_the_same)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_parts");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, choices_are_the_same, 0, COUNT(indexers));
-    suite_add_tcase(s, t);
-    return s;
 }

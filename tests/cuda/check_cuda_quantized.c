@@ -90,15 +90,12 @@ START_TEST(perplexity_is_that_of_transformers)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_quantized");
-    TCase *t = tcase_create("quantized");
+    TCase *t = exf_case(s, "quantized");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
     saved_find_in(root);
     tcase_add_loop_test(t, every_matrix_is_the_cpus, 0, saved_n);
     tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
-    suite_add_tcase(s, t);
-    return s;
 }

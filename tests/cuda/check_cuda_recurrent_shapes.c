@@ -379,14 +379,13 @@ START_TEST(layer_is_near)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_recurrent_shapes");
     pairwise_shapes(&convolutions, "convolution", c_boundaries, COUNT(c_boundaries), c_dimensions, C_DIMENSIONS, NULL);
     pairwise_shapes(&gates, "gates and norms", g_boundaries, COUNT(g_boundaries), g_dimensions, G_DIMENSIONS, NULL);
     pairwise_shapes(&rules, "delta rule", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&layers, "convolution and rule", l_boundaries, COUNT(l_boundaries), l_dimensions, L_DIMENSIONS, is_layer);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, convolution_is_near, 0, convolutions.n_shapes);
@@ -396,6 +395,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, rule_is_near_whatever_the_decay, 0, 3);
     tcase_add_loop_test(t, layer_is_near, 0, layers.n_shapes);
     tcase_add_loop_test(t, what_is_no_number_stays, 0, 4 * SPOILT);
-    suite_add_tcase(s, t);
-    return s;
 }

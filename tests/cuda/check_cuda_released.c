@@ -312,13 +312,10 @@ START_TEST(statistics_are_the_cpus)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_released");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 600);
     tcase_add_checked_fixture(t, start_empty, start_empty);
     tcase_add_loop_test(t, statistics_are_the_cpus, 0, MOST_RELEASED);
-    suite_add_tcase(s, t);
-    return s;
 }

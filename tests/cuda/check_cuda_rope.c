@@ -193,17 +193,14 @@ START_TEST(so_are_they_in_quads)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_rope");
     pairwise_shapes(&cases, "norm and rotation", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&fused, "norm and rotation in quads", fused_boundaries, COUNT(fused_boundaries), fused_dimensions,
                     FUSED_DIMENSIONS, fused_is_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, a_norm_and_a_rotation_are_those_of_two_kernels, 0, cases.n_shapes);
     tcase_add_loop_test(t, so_are_they_in_quads, 0, fused.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -119,15 +119,12 @@ START_TEST(gated_heads_are_near)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_rounding");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
     tcase_add_test(t, what_is_beyond_bfloat16_is_noticed);
     tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));
     tcase_add_loop_test(t, gated_heads_are_near, 0, COUNT(head_widths));
-    suite_add_tcase(s, t);
-    return s;
 }

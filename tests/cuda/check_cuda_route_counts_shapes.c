@@ -173,10 +173,9 @@ START_TEST(copies_arrive_alone)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_route_counts_shapes");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "experts counted", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&slot_cases, "slots counted", slot_boundaries, COUNT(slot_boundaries), slot_dimensions, SLOT_DIMENSIONS, NULL);
     pairwise_shapes(&copies, "small copies", copy_boundaries, COUNT(copy_boundaries), copy_dimensions, COPY_DIMENSIONS, NULL);
@@ -185,6 +184,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, experts_are_counted, 0, cases.n_shapes);
     tcase_add_loop_test(t, slots_are_counted, 0, slot_cases.n_shapes);
     tcase_add_loop_test(t, copies_arrive_alone, 0, copies.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

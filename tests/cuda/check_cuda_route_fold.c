@@ -102,15 +102,12 @@ START_TEST(small_copies_arrive)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_route_fold");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_device_folds_as_the_host, 0, DEVICE_FOLD_TEXTS);
     tcase_add_loop_test(t, a_device_folds_by_predicted_norms, 0, TEXTS);
     tcase_add_loop_test(t, many_steps_are_those_of_the_host, 0, 2);
     tcase_add_test(t, small_copies_arrive);
-    suite_add_tcase(s, t);
-    return s;
 }

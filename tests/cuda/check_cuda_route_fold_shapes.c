@@ -398,10 +398,9 @@ START_TEST(steps_are_those_of_the_cpu)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_route_fold_shapes");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&prefills, "prefill of a run", prefill_boundaries, COUNT(prefill_boundaries), prefill_dimensions,
                     PREFILL_DIMENSIONS, prefill_is_valid);
     pairwise_shapes(&steps, "steps of a run", step_boundaries, COUNT(step_boundaries), step_dimensions, STEP_DIMENSIONS,
@@ -410,6 +409,4 @@ Suite *exf_suite(void)
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, prefill_rows_are_those_of_the_cpu, 0, prefills.n_shapes);
     tcase_add_loop_test(t, steps_are_those_of_the_cpu, 0, steps.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -133,16 +133,13 @@ START_TEST(routing_of_nan_names_experts)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_router_shapes");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "router", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, routes_are_the_same, 0, cases.n_shapes);
     tcase_add_test(t, experts_that_do_not_exist_come_last);
     tcase_add_loop_test(t, routing_of_nan_names_experts, 0, 18);
-    suite_add_tcase(s, t);
-    return s;
 }

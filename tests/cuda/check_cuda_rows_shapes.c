@@ -423,13 +423,12 @@ START_TEST(swiglu_keeps_what_is_no_number)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_rows_shapes");
     pairwise_shapes(&cases, "rows", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&embeddings, "embed", embed_boundaries, COUNT(embed_boundaries), embed_dimensions, EMBED_DIMENSIONS, NULL);
     pairwise_shapes(&watches, "watch", watch_boundaries, COUNT(watch_boundaries), watch_dimensions, WATCH_DIMENSIONS, NULL);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_both, close_pair);
     tcase_add_loop_test(t, rows_are_moved_and_added_exactly, 0, cases.n_shapes);
@@ -442,6 +441,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, the_first_that_is_not_finite_is_found, 0, watches.n_shapes);
     tcase_add_test(t, swiglu_keeps_what_is_no_number);
     tcase_add_loop_test(t, split_norms_are_near_off_boundaries, 0, cases.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -10,13 +10,10 @@ START_TEST(perplexity_is_that_of_transformers)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_saved");
-    TCase *t = tcase_create("saved");
+    TCase *t = exf_case(s, "saved");
     tcase_set_timeout(t, 120);
     saved_find();
     tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -172,15 +172,12 @@ START_TEST(a_pass_is_scored_as_on_the_cpu)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_scores");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, equal_rows_are_at_no_distance, 0, WIDTHS);
     tcase_add_test(t, what_is_no_number_stays_none);
     tcase_add_loop_test(t, a_pass_is_scored_as_on_the_cpu, 0, golden_n_families());
-    suite_add_tcase(s, t);
-    return s;
 }

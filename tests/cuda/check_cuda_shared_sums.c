@@ -130,11 +130,10 @@ START_TEST(memory_is_opened_by_other_processes)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_shared_sums");
     pairwise_shapes(&cases, "sums of ranks", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, NULL);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_of_gpus_add_as_on_the_host, 0, cases.n_shapes);
@@ -142,6 +141,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_sum_that_wraps_is_refused, 0, 2 * EXF_VECTOR_ARRAYS);
     tcase_add_test(t, the_first_is_named);
     tcase_add_test(t, memory_is_opened_by_other_processes);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -325,10 +325,9 @@ START_TEST(samples_are_the_hosts)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_vectors");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, cuts_change_no_bit, 0, 8);
@@ -337,6 +336,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_weight_without_a_root_is_refused);
     tcase_add_loop_test(t, a_sum_out_of_range_is_refused, 0, 2);
     tcase_add_loop_test(t, samples_are_the_hosts, 0, 6);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -310,17 +310,14 @@ START_TEST(lowrank_sums_are_the_plain_ones)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cuda_vectors_shapes");
     pairwise_shapes(&cases, "diagonal sums", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&rank_cases, "low-rank sums", rank_boundaries, COUNT(rank_boundaries), rank_dimensions, RANK_DIMENSIONS,
                     rank_is_valid);
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, diagonal_sums_are_the_plain_ones, 0, cases.n_shapes);
     tcase_add_loop_test(t, lowrank_sums_are_the_plain_ones, 0, rank_cases.n_shapes);
-    suite_add_tcase(s, t);
-    return s;
 }

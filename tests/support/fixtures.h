@@ -9,8 +9,10 @@
 #include <check.h>
 #include <stddef.h>
 
-/* Defined by each check_*.c; the build renames it to exf_suite_check_<name>, so that a room's suites are one program. */
-Suite *exf_suite(void);
+/* Adds a file's tests to its suite. Defined by each check_*.c; the build renames it to exf_suite_check_<name>, so that a room's
+ * suites are one program. */
+void exf_suite(Suite *s);
+TCase *exf_case(Suite *s, const char *name); /* a new case of the suite: tests of one fixture and one limit of time */
 
 /* Check notes the place of every assertion that holds, with a system call, to say where a test crashed.
  * Tests with millions of assertions would spend most of their time on that: after the first thousand,

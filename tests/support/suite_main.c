@@ -13,13 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define X(name) Suite *exf_suite_##name(void);
+#define X(name) void exf_suite_##name(Suite *s);
 #include EXF_SUITES
 #undef X
 
 static const struct {
     const char *name;
-    Suite *(*make)(void);
+    void (*add_tests)(Suite *s);
 } suites[] = {
 #define X(name) {#name, exf_suite_##name},
 #include EXF_SUITES
@@ -27,6 +27,13 @@ static const struct {
 };
 
 enum { N_SUITES = sizeof suites / sizeof *suites, EXIT_USAGE = 2 };
+
+TCase *exf_case(Suite *s, const char *name)
+{
+    TCase *t = tcase_create(name);
+    suite_add_tcase(s, t);
+    return t;
+}
 
 static double now_seconds(void)
 {
@@ -56,7 +63,9 @@ static int run_suite(int i, const char *room)
 {
     double began = now_seconds();
     if (skipped_without_device(suites[i].name)) return EXIT_SUCCESS;
-    SRunner *runner = srunner_create(suites[i].make());
+    Suite *suite = suite_create(suites[i].name + strlen("check_"));
+    suites[i].add_tests(suite);
+    SRunner *runner = srunner_create(suite);
     if (strncmp(suites[i].name, "check_cuda_", 11) == 0) srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

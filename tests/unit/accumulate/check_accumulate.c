@@ -356,17 +356,15 @@ START_TEST(rows_of_a_rank_begin_a_sequence)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("accumulate");
-    TCase *t = tcase_create("blocks"), *c = tcase_create("captures");
+    TCase *t = exf_case(s, "blocks"), *c = exf_case(s, "captures");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, workers_and_blocks_do_not_matter);
     tcase_add_test(t, inner_products_give_the_file_of_their_outputs);
     tcase_add_test(t, the_file_holds_the_sums);
     tcase_add_test(t, cold_experts_are_counted);
     tcase_add_test(t, an_existing_file_is_refused_at_once);
-    suite_add_tcase(s, t);
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_set_timeout(c, 300);
     tcase_add_test(c, one_capture_gives_what_its_blocks_give);
@@ -375,6 +373,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, damaged_captures_are_named);
     tcase_add_test(c, a_captured_weight_beyond_the_range_is_refused);
     tcase_add_loop_test(t, rows_of_a_rank_begin_a_sequence, 0, 6);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -203,16 +203,13 @@ START_TEST(the_file_keeps_its_rules)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("common_input");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start, NULL);
     tcase_add_test(t, sums_are_those_of_a_plain_loop);
     tcase_add_test(t, the_order_of_calls_does_not_matter);
     tcase_add_test(t, what_cannot_be_summed_is_refused);
     tcase_add_test(t, every_pair_has_every_common_token);
     tcase_add_test(t, the_file_keeps_its_rules);
-    suite_add_tcase(s, t);
-    return s;
 }

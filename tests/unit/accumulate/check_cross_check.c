@@ -170,10 +170,9 @@ START_TEST(blocks_come_in_order_of_their_rows)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cross_check");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, open_fake, close_fake);
     tcase_add_loop_test(t, right_sums_pass, 0, COUNT(shapes));
     tcase_add_loop_test(t, a_flipped_bit_is_refused, COUNT(shapes) - 1, COUNT(shapes));
@@ -181,6 +180,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, common_input_is_checked);
     tcase_add_test(t, tiny_outputs_of_common_input_pass);
     tcase_add_loop_test(t, blocks_come_in_order_of_their_rows, 0, 4);
-    suite_add_tcase(s, t);
-    return s;
 }

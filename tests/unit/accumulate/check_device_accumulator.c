@@ -118,12 +118,9 @@ START_TEST(a_pass_on_a_gpu_gives_the_same_sums)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("device_accumulator");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_pass_on_a_gpu_gives_the_same_sums, 0, 12);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -36,12 +36,9 @@ START_TEST(an_output_has_its_router_weight_where_it_has_one)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fault_place");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, rows_have_a_sequence_and_a_block);
     tcase_add_test(t, an_output_has_its_router_weight_where_it_has_one);
-    suite_add_tcase(s, t);
-    return s;
 }

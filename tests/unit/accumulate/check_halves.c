@@ -168,16 +168,13 @@ START_TEST(counts_of_a_half_are_part_of_the_whole)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("halves");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, a_half_has_the_sums_of_its_sequences);
     tcase_add_test(t, tables_of_a_half_are_those_of_its_sequences);
     tcase_add_test(t, a_half_without_a_sequence_has_no_tables);
     tcase_add_test(t, documents_stay_with_their_sequences);
     tcase_add_test(t, counts_of_a_half_are_part_of_the_whole);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -299,10 +299,9 @@ START_TEST(commits_may_differ_where_their_numbers_do_not)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("merge");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, facts_add_up_or_agree);
     tcase_add_test(t, a_list_of_domains_is_read_or_refused);
@@ -312,6 +311,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_would_wrap_is_refused);
     tcase_add_test(t, what_does_not_add_is_refused);
     tcase_add_test(t, commits_may_differ_where_their_numbers_do_not);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -131,13 +131,10 @@ START_TEST(a_feature_out_of_range_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("norm_sums");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, sums_are_those_of_the_definition);
     tcase_add_test(t, any_cut_gives_the_same_bits);
     tcase_add_test(t, a_feature_out_of_range_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

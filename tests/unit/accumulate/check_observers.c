@@ -351,10 +351,9 @@ START_TEST(what_a_door_refuses_ends_the_pass)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("observers");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     int n = golden_n_families();
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, sweeps_show_the_same_again, 0, n);
@@ -363,6 +362,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, evenly_spaced_is_that);
     tcase_add_loop_test(t, corrections_reach_the_block, 0, n);
     tcase_add_test(t, what_a_door_refuses_ends_the_pass);
-    suite_add_tcase(s, t);
-    return s;
 }

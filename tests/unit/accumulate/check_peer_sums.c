@@ -30,13 +30,10 @@ START_TEST(the_first_is_named)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("peer_sums");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, open_fake, close_fake);
     tcase_add_loop_test(t, a_sum_that_wraps_is_refused, 0, 2 * EXF_VECTOR_ARRAYS);
     tcase_add_test(t, the_first_is_named);
-    suite_add_tcase(s, t);
-    return s;
 }

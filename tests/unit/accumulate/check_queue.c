@@ -328,10 +328,9 @@ START_TEST(other_records_are_written_at_once)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("queue");
-    TCase *t = tcase_create("layers that wait");
+    TCase *t = exf_case(s, "layers that wait");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, layers_that_wait_give_the_same_file);
     tcase_add_test(t, the_pass_is_two_layers_ahead);
@@ -339,12 +338,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_failure_of_a_layer_that_waits_is_reported);
     tcase_add_test(t, a_layer_that_cannot_be_written_is_reported);
     tcase_add_test(t, layers_that_wait_are_dropped_with_the_run);
-    suite_add_tcase(s, t);
-    t = tcase_create("records");
+    t = exf_case(s, "records");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, records_are_written_from_the_first_point_on);
     tcase_add_test(t, slow_layers_are_recorded_as_they_are_written);
     tcase_add_test(t, other_records_are_written_at_once);
-    suite_add_tcase(s, t);
-    return s;
 }

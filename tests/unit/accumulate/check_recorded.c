@@ -367,10 +367,9 @@ START_TEST(bfloat16_is_widened)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("recorded");
-    TCase *c = tcase_create("recorded");
+    TCase *c = exf_case(s, "recorded");
     tcase_add_test(c, rows_in_any_order_give_the_sums_of_a_pass);
     tcase_add_test(c, a_stopped_recording_goes_on);
     tcase_add_test(c, a_file_of_other_sequences_is_no_part);
@@ -378,6 +377,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, bad_rows_name_their_token);
     tcase_add_test(c, cuda_memory_needs_a_build_with_cuda);
     tcase_add_test(c, bfloat16_is_widened);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -137,15 +137,12 @@ START_TEST(of_nothing_nothing_is_chosen)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("smallest_keys");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, they_are_the_smallest_of_all, 0, 8);
     tcase_add_test(t, those_chosen_ahead_are_the_same);
     tcase_add_test(t, rows_are_indexed);
     tcase_add_test(t, the_order_of_the_data_changes_rows_only);
     tcase_add_test(t, of_nothing_nothing_is_chosen);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -468,10 +468,9 @@ START_TEST(common_input_is_no_capture)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("vector_accumulator");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_set_timeout(t, 300);
     tcase_add_test(t, workers_and_order_do_not_matter);
@@ -483,6 +482,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, diagonals_and_their_losses);
     tcase_add_test(t, captures_give_the_bits_of_the_pass);
     tcase_add_test(t, common_input_is_no_capture);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -426,10 +426,9 @@ START_TEST(parts_that_do_not_belong_together_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("artifact");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, kinds_are_found_by_name_and_in_order);
     tcase_add_test(t, an_artifact_says_what_it_is);
@@ -445,6 +444,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, parts_join_in_any_order);
     tcase_add_test(t, one_part_joins_to_itself);
     tcase_add_test(t, parts_that_do_not_belong_together_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -467,10 +467,9 @@ START_TEST(capture_shapes_are_compared_on_opening)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("artifact_statistics");
-    TCase *t = tcase_create("statistics"), *c = tcase_create("capture");
+    TCase *t = exf_case(s, "statistics"), *c = exf_case(s, "capture");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, statistics_come_back_bit_for_bit);
     tcase_add_test(t, equal_statistics_are_equal_files);
@@ -480,13 +479,10 @@ Suite *exf_suite(void)
     tcase_add_test(t, empty_slots_are_counted);
     tcase_add_test(t, merged_sums_do_not_wrap);
     tcase_add_test(t, layers_must_be_there_and_fit);
-    suite_add_tcase(s, t);
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, captured_rows_come_back);
     tcase_add_test(c, rows_and_layers_out_of_range_are_refused);
     tcase_add_test(c, captured_rows_are_checked);
     tcase_add_test(c, captured_slots_may_be_empty);
     tcase_add_test(c, capture_shapes_are_compared_on_opening);
-    suite_add_tcase(s, c);
-    return s;
 }

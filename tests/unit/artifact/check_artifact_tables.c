@@ -512,10 +512,9 @@ START_TEST(a_small_file_states_no_large_tables)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("artifact_tables");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_come_back_bit_for_bit);
     tcase_add_test(t, sequences_are_known_by_digest);
@@ -537,6 +536,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, missing_and_misshapen_datasets_are_named);
     tcase_add_test(t, pools_behind_a_link_are_refused);
     tcase_add_test(t, a_small_file_states_no_large_tables);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -286,10 +286,9 @@ START_TEST(the_digest_passes_the_origin_over)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("artifact_vectors");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, vectors_come_back_bit_for_bit);
     tcase_add_test(t, vectors_obey_their_rules);
@@ -298,6 +297,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, vector_sums_come_back);
     tcase_add_test(t, vector_sums_obey_their_rules);
     tcase_add_test(t, the_digest_passes_the_origin_over);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -60,14 +60,11 @@ START_TEST(large_files_are_read_at_their_ends)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("made_from");
-    TCase *t = tcase_create("made_from");
+    TCase *t = exf_case(s, "made_from");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, every_spelling_is_found);
     tcase_add_test(t, what_is_no_digest_is_not_found);
     tcase_add_test(t, large_files_are_read_at_their_ends);
-    suite_add_tcase(s, t);
-    return s;
 }

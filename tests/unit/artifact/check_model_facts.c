@@ -199,10 +199,9 @@ START_TEST(accepted_weights_are_told_by_part)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("model_facts");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, parts_that_both_read_are_compared);
     tcase_add_test(t, parts_are_compared_by_place_where_names_differ);
     tcase_add_test(t, samples_are_compared_with_samples_only);
@@ -211,6 +210,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, architectures_are_compared_not_configs);
     tcase_add_test(t, files_without_an_architecture_are_compared_by_config);
     tcase_add_test(t, accepted_weights_are_told_by_part);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -195,15 +195,12 @@ START_TEST(what_a_norm_head_reads_goes_with_its_token)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("route_sample");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, any_split_and_order_keeps_the_same_tokens);
     tcase_add_test(t, a_damaged_sample_is_refused);
     tcase_add_test(t, statistics_hold_the_sample_and_the_stream);
     tcase_add_test(t, what_a_norm_head_reads_goes_with_its_token);
     tcase_add_test(t, a_file_with_a_damaged_sample_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

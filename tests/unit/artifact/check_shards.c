@@ -183,10 +183,9 @@ START_TEST(shards_of_one_corpus_may_share_sequences)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("shards");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, all_shards_once_are_taken);
     tcase_add_test(t, missing_doubled_and_overlapping_shards_are_named);
     tcase_add_test(t, a_part_is_told_from_the_whole);
@@ -194,6 +193,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, many_shards_are_told_in_runs);
     tcase_add_test(t, malformed_shards_are_named);
     tcase_add_test(t, shards_of_one_corpus_may_share_sequences);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -108,12 +108,9 @@ START_TEST(files_of_no_set_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("sketch_set");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, parts_add_up_to_one_set);
     tcase_add_test(t, files_of_no_set_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -176,16 +176,13 @@ START_TEST(files_of_torch_name_the_script)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tables_safetensors");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_sample, NULL);
     tcase_add_test(t, what_the_script_writes_is_read);
     tcase_add_test(t, facts_are_those_of_the_layout);
     tcase_add_test(t, tensors_are_those_of_the_layout);
     tcase_add_test(t, numbers_are_checked_as_ours);
     tcase_add_test(t, files_of_torch_name_the_script);
-    suite_add_tcase(s, t);
-    return s;
 }

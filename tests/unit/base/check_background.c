@@ -32,11 +32,8 @@ START_TEST(a_result_is_returned_once)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("background");
-    TCase *t = tcase_create("thread");
+    TCase *t = exf_case(s, "thread");
     tcase_add_test(t, a_result_is_returned_once);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -249,10 +249,9 @@ START_TEST(force_replaces_nothing_but_files)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("base");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, err_keeps_one_line_and_prefixes);
     tcase_add_test(t, mem_is_zeroed_aligned_and_can_fail);
     tcase_add_test(t, mem_grow_keeps_contents);
@@ -267,6 +266,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_cannot_be_looked_up_is_not_absent);
     tcase_add_test(t, directories_that_were_made_are_counted);
     tcase_add_test(t, force_replaces_nothing_but_files);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -171,10 +171,9 @@ START_TEST(work_that_follows_is_counted)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("eta");
-    TCase *t = tcase_create("eta");
+    TCase *t = exf_case(s, "eta");
     tcase_add_test(t, is_right_within_30_percent_after_the_first_fifth);
     tcase_add_test(t, layers_counted_would_be_wrong);
     tcase_add_test(t, knows_nothing_before_it_has_measured);
@@ -182,6 +181,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, credits_a_device_by_its_own_clock);
     tcase_add_test(t, work_that_was_begun_before);
     tcase_add_test(t, work_that_follows_is_counted);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -101,10 +101,9 @@ START_TEST(value_rounds_to_nearest)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("exact");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, doubles_on_the_grid_survive);
     tcase_add_test(t, below_the_grid_rounds_half_to_even);
     tcase_add_test(t, range_is_stated);
@@ -112,6 +111,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_sum_beyond_the_range_is_told);
     tcase_add_test(t, cancellation_is_exact);
     tcase_add_test(t, value_rounds_to_nearest);
-    suite_add_tcase(s, t);
-    return s;
 }

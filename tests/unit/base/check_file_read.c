@@ -197,10 +197,9 @@ START_TEST(tensors_askew)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("file_read");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, the_same_bytes_from_any_place, 0, N_WAYS);
     tcase_add_loop_test(t, long_reads, 0, N_WAYS);
     tcase_add_loop_test(t, beyond_the_end_and_shrunk, 0, N_WAYS);
@@ -208,6 +207,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, refusals_of_a_way);
     tcase_add_test(t, no_memory_for_aligned_blocks);
     tcase_add_loop_test(t, tensors_askew, 0, N_WAYS);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -109,16 +109,13 @@ START_TEST(malformed_lists_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("hash");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, a_thread_of_its_own_finds_the_same_hash);
     tcase_add_test(t, xxh3_is_that_of_xxhsum);
     tcase_add_test(t, xxh3_does_not_depend_on_the_pieces);
     tcase_add_test(t, entries_come_in_order);
     tcase_add_test(t, entries_are_found_by_their_whole_name);
     tcase_add_test(t, malformed_lists_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

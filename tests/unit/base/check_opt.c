@@ -400,10 +400,9 @@ START_TEST(values_as_text)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("opt");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, defaults_fill_the_struct);
     tcase_add_test(t, good_texts);
     tcase_add_test(t, bad_texts);
@@ -414,6 +413,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, argv_forms);
     tcase_add_test(t, argv_mistakes);
     tcase_add_test(t, values_as_text);
-    suite_add_tcase(s, t);
-    return s;
 }

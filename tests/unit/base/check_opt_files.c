@@ -71,13 +71,10 @@ START_TEST(what_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("opt_files");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, each_adds_one);
     tcase_add_test(t, none_is_none);
     tcase_add_test(t, what_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -142,15 +142,12 @@ START_TEST(a_place_is_the_one_that_counts)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("opt_hint");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, a_key_is_matched_by_its_last_part_and_its_section);
     tcase_add_test(t, a_flag_may_be_the_last_part_of_keys);
     tcase_add_test(t, an_option_of_others_names_them);
     tcase_add_test(t, a_recipe_may_set_what_the_command_line_may_not);
     tcase_add_test(t, a_place_is_the_one_that_counts);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -77,12 +77,9 @@ START_TEST(help_stays_within_80)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("opt_table");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, a_table_with_a_mistake_is_internal);
     tcase_add_test(t, help_stays_within_80);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -170,15 +170,12 @@ START_TEST(command_line)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("opt_words");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, defaults);
     tcase_add_test(t, good_texts);
     tcase_add_test(t, bad_texts);
     tcase_add_test(t, items_that_stand_apart);
     tcase_add_test(t, command_line);
-    suite_add_tcase(s, t);
-    return s;
 }

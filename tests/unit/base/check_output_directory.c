@@ -152,16 +152,13 @@ START_TEST(mistakes_are_told)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("output_directory");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, a_folder_appears_with_all_its_files);
     tcase_add_test(t, an_existing_folder_is_replaced_only_by_force);
     tcase_add_test(t, what_is_no_earlier_output_is_never_removed);
     tcase_add_test(t, a_full_disk_leaves_nothing);
     tcase_add_test(t, mistakes_are_told);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -322,10 +322,9 @@ START_TEST(the_environment_and_the_affinity_say_how_many)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("parallel");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, every_item_runs_once, 0, 9);
     tcase_add_test(t, items_run_at_the_same_time);
     tcase_add_loop_test(t, the_lowest_failure_is_reported, 0, 7);
@@ -344,6 +343,4 @@ Suite *exf_suite(void)
 #endif
     tcase_add_test(t, a_team_is_no_larger_than_its_loop);
     tcase_add_test(t, the_environment_and_the_affinity_say_how_many);
-    suite_add_tcase(s, t);
-    return s;
 }

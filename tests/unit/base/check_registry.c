@@ -65,13 +65,10 @@ START_TEST(what_does_not_count_is_unknown)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("registry");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, entries_are_found_by_name);
     tcase_add_test(t, an_unknown_name_is_told_the_known_and_the_nearest);
     tcase_add_test(t, what_does_not_count_is_unknown);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -210,10 +210,9 @@ START_TEST(the_temporary_of_a_writer_at_work_stays)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("temporary");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, every_temporary_has_its_own_name);
     tcase_add_test(t, what_killed_processes_left_is_removed);
@@ -223,6 +222,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_folder_with_a_file_of_others_stays);
     tcase_add_test(t, a_temporary_that_was_exchanged_is_not_used);
     tcase_add_test(t, the_temporary_of_a_writer_at_work_stays);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -115,16 +115,13 @@ START_TEST(without_a_thread_a_job_is_done_at_once)
 END_TEST
 #endif
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("worker");
-    TCase *t = tcase_create("jobs");
+    TCase *t = exf_case(s, "jobs");
     tcase_add_test(t, jobs_are_done_in_order);
     tcase_add_test(t, jobs_after_a_failure_are_left_out);
     tcase_add_test(t, a_close_waits_for_the_job_that_has_begun);
 #if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
     tcase_add_test(t, without_a_thread_a_job_is_done_at_once);
 #endif
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -213,16 +213,13 @@ START_TEST(where_a_template_lies)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("chat");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, plain_templates_are_recognised);
     tcase_add_test(t, others_are_not);
     tcase_add_test(t, conversations_in_each_form);
     tcase_add_test(t, shapes_of_conversations);
     tcase_add_test(t, what_no_fixed_form_renders_is_refused);
     tcase_add_test(t, where_a_template_lies);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -310,10 +310,9 @@ START_TEST(the_demo_manifests_are_sound)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("corpus");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, rows_are_cut_and_accounted);
     tcase_add_test(t, unpinned_sources_are_listed);
@@ -329,6 +328,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, too_few_sequences_are_refused);
     tcase_add_test(t, domains_keep_their_order_and_add_up);
     tcase_add_test(t, the_demo_manifests_are_sound);
-    suite_add_tcase(s, t);
-    return s;
 }

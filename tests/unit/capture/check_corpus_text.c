@@ -295,10 +295,9 @@ START_TEST(lines_of_token_ids)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("corpus_text");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120); /* long lines under valgrind */
     tcase_add_test(t, documents_are_cut_and_never_joined);
     tcase_add_loop_test(t, a_token_before_every_document, 0, 3);
@@ -311,6 +310,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, sequences_know_their_document);
     tcase_add_test(t, short_documents_leave_a_source_empty);
     tcase_add_test(t, lines_may_be_long_but_not_endless);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -241,10 +241,9 @@ START_TEST(totals_are_shared)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("manifest");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, a_manifest_is_read_as_written);
     tcase_add_test(t, text_is_read_as_a_file_is);
     tcase_add_test(t, mistakes_in_a_manifest_are_named_with_their_line);
@@ -253,6 +252,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_text_that_grows_is_told);
     tcase_add_test(t, a_file_that_changes_after_its_checksum_is_told);
     tcase_add_test(t, totals_are_shared);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -180,16 +180,13 @@ START_TEST(near_copies_are_one_document)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("near_copies");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, similarity_is_that_of_the_shingles);
     tcase_add_test(t, words_are_of_any_script);
     tcase_add_test(t, copies_are_found_in_any_order);
     tcase_add_test(t, sequences_of_a_document_are_of_one_half);
     tcase_add_test(t, a_sequence_that_is_a_document_keeps_its_half);
     tcase_add_test(t, near_copies_are_one_document);
-    suite_add_tcase(s, t);
-    return s;
 }

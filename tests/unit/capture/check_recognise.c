@@ -202,10 +202,9 @@ START_TEST(token_ids)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("recognise");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, kinds_of_text);
     tcase_add_test(t, kinds_of_packed_text);
     tcase_add_test(t, kinds_of_lines);
@@ -214,6 +213,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, files_that_are_found);
     tcase_add_test(t, what_is_refused);
     tcase_add_test(t, token_ids);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -38,12 +38,9 @@ START_TEST(reading_sources_stops)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("stopping");
-    TCase *c = tcase_create("data");
+    TCase *c = exf_case(s, "data");
     tcase_add_test(c, hashing_stops);
     tcase_add_loop_test(c, reading_sources_stops, 0, 3);
-    suite_add_tcase(s, c);
-    return s;
 }

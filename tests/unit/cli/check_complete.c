@@ -130,15 +130,12 @@ START_TEST(exfold_completes_as_the_program_that_it_runs)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("complete");
-    TCase *t = tcase_create("words");
+    TCase *t = exf_case(s, "words");
     tcase_add_test(t, options_are_offered_with_their_meaning);
     tcase_add_test(t, values_are_words_or_files);
     tcase_add_test(t, keys_are_set_to_values);
     tcase_add_test(t, arguments_are_commands_and_files);
     tcase_add_test(t, exfold_completes_as_the_program_that_it_runs);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -82,14 +82,11 @@ START_TEST(who_takes_an_option_is_listed)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("programs");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, a_program_is_found_by_either_name);
     tcase_add_test(t, keys_are_keys_of_the_recipe);
     tcase_add_test(t, a_section_stands_for_its_keys_alone);
     tcase_add_test(t, who_takes_an_option_is_listed);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -72,12 +72,9 @@ START_TEST(facts_of_a_file_are_printable)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("terminal");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, only_what_may_be_shown);
     tcase_add_test(t, facts_of_a_file_are_printable);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -98,13 +98,10 @@ START_TEST(what_version_2_adds_is_written)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("export");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_are_written_under_their_names);
     tcase_add_test(t, what_version_2_adds_is_written);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -112,16 +112,13 @@ START_TEST(a_config_without_the_number_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("pruned");
-    TCase *t = tcase_create("pruned");
+    TCase *t = exf_case(s, "pruned");
     tcase_add_test(t, experts_are_ordered_by_score);
     tcase_add_test(t, ranks_take_turns);
     tcase_add_test(t, numbers_that_cannot_be_kept_are_refused);
     tcase_add_test(t, tables_without_scores_are_refused);
     tcase_add_test(t, numbers_of_experts_change_and_nothing_else);
     tcase_add_test(t, a_config_without_the_number_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -139,15 +139,12 @@ START_TEST(coverage_counts_evidence_only)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("writer_card");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, what_was_given_stands_in_the_front_matter);
     tcase_add_test(t, a_validation_is_quoted_as_it_stands);
     tcase_add_test(t, every_snippet_is_one_that_is_run);
     tcase_add_test(t, coverage_counts_evidence_only);
-    suite_add_tcase(s, t);
-    return s;
 }

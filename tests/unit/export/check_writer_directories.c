@@ -138,14 +138,11 @@ END_TEST
 
 /* ---- both ---------------------------------------------------------------------------- */
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("writer_directories");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, npy_has_a_file_per_table);
     tcase_add_test(t, csv_leaves_empty_what_is_not_known);
     tcase_add_test(t, csv_shows_what_version_2_adds);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -259,10 +259,9 @@ START_TEST(deepseek_v4_refuses_more_routes_than_its_kernels_take)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("writer_pt");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, qwen3_layers_stand_at_the_models_numbers);
     tcase_add_test(t, qwen3_settings_that_are_not_known_are_none);
@@ -273,6 +272,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, deepseek_v4_covers_the_layers_that_a_runtime_folds);
     tcase_add_test(t, qwen3_covers_the_layers_of_the_tables_and_those_that_were_left_out);
     tcase_add_test(t, deepseek_v4_refuses_more_routes_than_its_kernels_take);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -117,14 +117,11 @@ START_TEST(every_row_decodes_once)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("decode_schedule");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, steps_of_batches);
     tcase_add_test(t, prefill_takes_the_first_positions);
     tcase_add_test(t, prefill_positions_of_a_sequence);
     tcase_add_test(t, every_row_decodes_once);
-    suite_add_tcase(s, t);
-    return s;
 }

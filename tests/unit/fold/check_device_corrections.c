@@ -174,13 +174,10 @@ START_TEST(baselines_need_no_device)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("device_corrections");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, a_device_corrects_as_the_host, 0, 3);
     tcase_add_test(t, layers_that_were_not_rewritten_are_left_alone);
     tcase_add_test(t, baselines_need_no_device);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -39,12 +39,9 @@ START_TEST(what_is_held_is_told)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("device_fold");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, a_device_folds_as_the_host, 0, DEVICE_FOLD_TEXTS);
     tcase_add_test(t, what_is_held_is_told);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -345,10 +345,9 @@ START_TEST(sere_moves_what_is_as_similar_as_rho)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_rewriter");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, variants_agree_with_the_formulas, 0, TEXTS);
     tcase_add_loop_test(t, odd_rows_agree_with_the_formulas, 0, TEXTS);
@@ -360,6 +359,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, layers_that_choose_by_token_are_left_alone);
     tcase_add_test(t, layers_that_choose_by_token_are_folded_for_a_runtime_that_does);
     tcase_add_test(t, sere_moves_what_is_as_similar_as_rho);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -457,10 +457,9 @@ START_TEST(variants_are_held_to_the_limits_of_the_fold)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_rewriter_more");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, vectors_are_added_for_omitted_routes);
     tcase_add_test(t, only_vectors_are_corrected);
     tcase_add_test(t, the_largest_contributions_survive);
@@ -472,6 +471,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_contradiction_is_not_blamed_on_the_slots);
     tcase_add_test(t, each_status_names_what_it_means);
     tcase_add_test(t, variants_are_held_to_the_limits_of_the_fold);
-    suite_add_tcase(s, t);
-    return s;
 }

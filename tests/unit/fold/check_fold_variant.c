@@ -100,13 +100,10 @@ START_TEST(what_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_variant");
-    TCase *c = tcase_create("parts");
+    TCase *c = exf_case(s, "parts");
     tcase_add_test(c, prefill_parts);
     tcase_add_test(c, decode_parts);
     tcase_add_test(c, what_is_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -237,15 +237,12 @@ START_TEST(what_cannot_be_predicted_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("predicted_norms");
-    TCase *c = tcase_create("all");
+    TCase *c = exf_case(s, "all");
     tcase_add_loop_test(c, a_device_folds_by_the_same_norms, 0, TEXTS);
     tcase_add_test(c, a_device_refuses_what_is_no_norm);
     tcase_add_loop_test(c, routes_are_folded_by_the_norms_of_their_token, 0, TEXTS);
     tcase_add_loop_test(c, a_head_of_means_folds_as_the_mean, 0, TEXTS);
     tcase_add_test(c, what_cannot_be_predicted_is_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -128,16 +128,13 @@ START_TEST(models_and_names)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("runtime");
-    TCase *c = tcase_create("runtimes");
+    TCase *c = exf_case(s, "runtimes");
     tcase_add_test(c, qwen3_in_vllm);
     tcase_add_test(c, qwen3_in_vllm_for_speed);
     tcase_add_test(c, deepseek_v4_in_vllm);
     tcase_add_test(c, deepseek_v4_in_sglang);
     tcase_add_test(c, a_runtime_of_ones_own);
     tcase_add_test(c, models_and_names);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -342,16 +342,13 @@ START_TEST(limits_of_a_model)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("variant");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, prefill_spellings);
     tcase_add_test(t, decode_spellings);
     tcase_add_test(t, a_prefill_and_a_decode_kind_together);
     tcase_add_test(t, a_name_says_its_batch);
     tcase_add_test(t, what_is_no_variant);
     tcase_add_test(t, limits_of_a_model);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -728,10 +728,9 @@ START_TEST(a_large_dataset_is_done_in_pieces)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("h5");
-    TCase *t = tcase_create("reading back");
+    TCase *t = exf_case(s, "reading back");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, every_dtype_and_shape_reads_back);
     tcase_add_test(t, attributes_read_back);
@@ -744,8 +743,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, rows_are_read_in_order);
     tcase_add_test(t, a_later_run_goes_on);
     tcase_add_test(t, rows_of_a_stopped_run_are_compared);
-    suite_add_tcase(s, t);
-    t = tcase_create("equal bytes");
+    t = exf_case(s, "equal bytes");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, equal_writes_give_equal_bytes);
     tcase_add_test(t, digest_sees_the_payload_and_nothing_else);
@@ -755,6 +753,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_hashed_takes_no_more);
     tcase_add_test(t, groups_too_deep_have_no_digest);
     tcase_add_test(t, a_large_dataset_is_done_in_pieces);
-    suite_add_tcase(s, t);
-    return s;
 }

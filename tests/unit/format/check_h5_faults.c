@@ -420,10 +420,9 @@ START_TEST(a_failed_look_up_is_not_absence)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("h5_faults");
-    TCase *t = tcase_create("failing");
+    TCase *t = exf_case(s, "failing");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, NULL, speak);
     tcase_add_test(t, giving_up_leaves_nothing);
@@ -434,6 +433,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_failed_look_up_is_not_absence);
     tcase_add_test(t, other_threads_print_nothing_either);
     tcase_add_test(t, a_temporary_is_not_opened_again_by_its_name);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -47,12 +47,9 @@ START_TEST(numbers_that_are_not_finite_are_strings)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("json");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, integers_beyond_64_bits_are_real);
     tcase_add_test(t, numbers_that_are_not_finite_are_strings);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -165,16 +165,13 @@ START_TEST(what_no_loader_would_take_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("ptfile");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, numbers_are_pickled_as_python_does);
     tcase_add_test(t, records_stand_in_torchs_order);
     tcase_add_test(t, a_small_file_is_this_byte_for_byte);
     tcase_add_test(t, large_files_have_wide_fields);
     tcase_add_test(t, what_no_loader_would_take_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -293,10 +293,9 @@ START_TEST(a_hundred_thousand_tensors)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("safetensors");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120); /* under valgrind */
     tcase_add_test(t, a_header_of_a_wrong_length);
     tcase_add_test(t, names_out_of_bounds);
@@ -308,6 +307,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_file_that_shrinks_is_an_error);
     tcase_add_test(t, the_fuzzing_corpus);
     tcase_add_test(t, a_hundred_thousand_tensors);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -284,10 +284,9 @@ START_TEST(what_the_reader_refuses_is_not_written)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("safetensors_write");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120); /* under valgrind */
     tcase_add_test(t, what_is_written_is_read);
     tcase_add_test(t, the_layout_is_the_reference_writers);
@@ -297,6 +296,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, commit_counts_the_bytes);
     tcase_add_test(t, large_tensors_are_hashed_beside_their_pieces);
     tcase_add_test(t, what_the_reader_refuses_is_not_written);
-    suite_add_tcase(s, t);
-    return s;
 }

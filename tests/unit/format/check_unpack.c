@@ -202,16 +202,13 @@ START_TEST(names_and_kinds)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("unpack");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, what_was_packed_comes_back);
     tcase_add_test(t, frames_that_zstd_skips_are_passed_over);
     tcase_add_test(t, zeros_after_gzip_are_passed_over);
     tcase_add_test(t, damage_is_named);
     tcase_add_test(t, a_bomb_is_refused);
     tcase_add_test(t, names_and_kinds);
-    suite_add_tcase(s, t);
-    return s;
 }

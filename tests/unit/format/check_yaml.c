@@ -355,10 +355,9 @@ START_TEST(plain_words_have_no_quotes)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("yaml");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, block_and_flow_style_become_one_tree);
     tcase_add_test(t, nodes_know_their_lines);
@@ -375,6 +374,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, hostile_text_is_read_back);
     tcase_add_test(t, any_two_bytes_are_read_back);
     tcase_add_test(t, plain_words_have_no_quotes);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -321,10 +321,9 @@ START_TEST(texts_of_charts_do_not_overlap)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("drawing");
-    TCase *c = tcase_create("drawing");
+    TCase *c = exf_case(s, "drawing");
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, a_missing_font_is_named);
     tcase_add_test(c, equal_drawings_are_equal_files_without_a_date);
@@ -336,6 +335,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, ranges_are_rounded_outwards);
     tcase_add_test(c, texts_of_sheets_do_not_overlap);
     tcase_add_test(c, texts_of_charts_do_not_overlap);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -488,10 +488,9 @@ END_TEST
 
 /* ---- specifications --------------------------------------------------------------------------------- */
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("inspect");
-    TCase *c = tcase_create("inspect");
+    TCase *c = exf_case(s, "inspect");
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, quantiles_take_the_lower_of_two);
     tcase_add_test(c, geometry_of_two_experts_by_hand);
@@ -513,6 +512,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, only_tables_of_one_shape_are_compared);
     tcase_add_test(c, facts_that_changed_come_in_order_of_key);
     tcase_add_test(c, pools_are_compared_by_size);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -197,10 +197,9 @@ START_TEST(reals_are_short_and_read_back)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("picture");
-    TCase *c = tcase_create("picture");
+    TCase *c = exf_case(s, "picture");
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, maps_are_perceptually_uniform);
     tcase_add_test(c, lightness_alone_tells_low_from_high);
@@ -210,6 +209,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, json_is_written_in_the_order_of_the_calls);
     tcase_add_test(c, json_that_is_not_whole_is_refused);
     tcase_add_test(c, reals_are_short_and_read_back);
-    suite_add_tcase(s, c);
-    return s;
 }

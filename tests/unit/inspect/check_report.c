@@ -308,10 +308,9 @@ START_TEST(numbers_get_coarser_before_the_page_gets_too_large)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("report");
-    TCase *c = tcase_create("report");
+    TCase *c = exf_case(s, "report");
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, budgets_are_a_table);
     tcase_add_test(c, texts_of_files_are_escaped);
@@ -324,6 +323,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, validation_json_that_is_none_is_an_error);
     tcase_add_test(c, equal_studies_give_equal_reports);
     tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -356,10 +356,9 @@ START_TEST(a_file_that_is_none_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("verify");
-    TCase *c = tcase_create("verify");
+    TCase *c = exf_case(s, "verify");
     tcase_add_checked_fixture(c, setup, NULL);
     tcase_add_test(c, whole_files_pass);
     tcase_add_test(c, a_scalar_without_a_token);
@@ -386,6 +385,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(c, wrong_sums_are_refused, 0, COUNT(made));
     tcase_add_test(c, verification_tells_of_the_cross_check);
     tcase_add_test(c, a_file_that_is_none_is_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

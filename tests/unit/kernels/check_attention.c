@@ -398,10 +398,9 @@ START_TEST(bias_and_gathering)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("attention");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attends_like_the_formula, 0, N_LENGTHS * N_SHAPES);
     tcase_add_loop_test(t, windows_and_sinks_are_those_of_the_formula, 0, N_LENGTHS * N_SHAPES);
@@ -418,6 +417,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, sigmoid_gates_heads);
     tcase_add_test(t, scales_and_caps);
     tcase_add_test(t, bias_and_gathering);
-    suite_add_tcase(s, t);
-    return s;
 }

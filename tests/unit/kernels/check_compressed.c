@@ -273,10 +273,9 @@ START_TEST(sinks_drain_the_sum_only)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("compressed");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, entries_match_naive, 0, sizeof pools / sizeof *pools);
     tcase_add_test(t, choices_are_the_best);
@@ -284,6 +283,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, ties_fall_as_in_the_reference);
     tcase_add_loop_test(t, attention_matches_naive, 0, sizeof reaches / sizeof *reaches);
     tcase_add_test(t, sinks_drain_the_sum_only);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -231,16 +231,13 @@ START_TEST(convolution_agrees_with_a_naive_one)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("delta rule");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, known_answers);
     tcase_add_test(t, gates_at_the_ends);
     tcase_add_test(t, l2_norm_of_heads);
     tcase_add_loop_test(t, agrees_with_a_naive_recurrence, 0, sizeof sizes / sizeof *sizes);
     tcase_add_test(t, sequences_are_independent);
     tcase_add_loop_test(t, convolution_agrees_with_a_naive_one, 0, 100);
-    suite_add_tcase(s, t);
-    return s;
 }

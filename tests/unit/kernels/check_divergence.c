@@ -199,10 +199,9 @@ START_TEST(nan_stays_nan)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("divergence");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, log_softmax_is_that);
     tcase_add_test(t, divergence_is_that);
     tcase_add_test(t, equal_rows_give_exactly_nothing);
@@ -210,6 +209,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, large_logits);
     tcase_add_test(t, one_token_is_certain);
     tcase_add_test(t, nan_stays_nan);
-    suite_add_tcase(s, t);
-    return s;
 }

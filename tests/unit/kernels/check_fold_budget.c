@@ -308,16 +308,13 @@ START_TEST(contradictions_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_budget");
-    TCase *t = tcase_create("budget");
+    TCase *t = exf_case(s, "budget");
     tcase_add_loop_test(t, random_rows_follow_the_formulas, 0, N_FOLD_SHAPES * N_TABLES);
     tcase_add_loop_test(t, residuals_of_twins_are_exact, 0, N_FOLD_SHAPES);
     tcase_add_test(t, ties_go_to_the_smaller_number);
     tcase_add_loop_test(t, a_factor_stands_for_weights_that_have_it, 0, N_FOLD_SHAPES);
     tcase_add_test(t, tables_without_outputs_keep_the_least);
     tcase_add_test(t, contradictions_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

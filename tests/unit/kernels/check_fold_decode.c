@@ -316,16 +316,13 @@ START_TEST(random_batches_follow_the_formulas)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_decode");
-    TCase *c = tcase_create("decode");
+    TCase *c = exf_case(s, "decode");
     tcase_add_test(c, the_pool_is_what_the_batch_needs_most);
     tcase_add_test(c, ties_of_importance_go_to_the_lower_id);
     tcase_add_test(c, importance_has_the_grid_that_the_header_names);
     tcase_add_test(c, joint_weights_by_hand);
     tcase_add_test(c, a_fixed_pool);
     tcase_add_loop_test(c, random_batches_follow_the_formulas, 0, N_SHAPES * N_TABLES);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -229,16 +229,13 @@ START_TEST(contradictions_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_explain");
-    TCase *c = tcase_create("explain");
+    TCase *c = exf_case(s, "explain");
     tcase_add_test(c, prefill_by_hand);
     tcase_add_test(c, decode_by_hand);
     tcase_add_test(c, joint_forms_by_hand);
     tcase_add_test(c, padding_and_batches_within_the_pool);
     tcase_add_loop_test(c, what_is_explained_is_what_happens, 0, 5 * N_FOLD_FEW_SHAPES);
     tcase_add_test(c, contradictions_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -243,10 +243,9 @@ START_TEST(own_arrays_are_layers_too)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_layers");
-    TCase *c = tcase_create("layers");
+    TCase *c = exf_case(s, "layers");
     tcase_add_test(c, an_exported_file_is_opened);
     tcase_add_loop_test(c, files_that_the_format_allows, 0, COUNT(good));
     tcase_add_loop_test(c, files_with_a_fault_are_refused, 0, COUNT(bad));
@@ -255,6 +254,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, files_that_end_early_are_refused);
     tcase_add_test(c, files_that_cannot_be_read);
     tcase_add_test(c, own_arrays_are_layers_too);
-    suite_add_tcase(s, c);
-    return s;
 }

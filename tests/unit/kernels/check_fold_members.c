@@ -163,16 +163,13 @@ START_TEST(contradictions_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_members");
-    TCase *c = tcase_create("members");
+    TCase *c = exf_case(s, "members");
     tcase_add_test(c, by_hand);
     tcase_add_test(c, a_given_pool_binds_small_batches);
     tcase_add_test(c, limits_and_fallbacks_hold);
     tcase_add_loop_test(c, a_chosen_pool_can_be_given, 0, N_FOLD_FEW_SHAPES);
     tcase_add_test(c, no_member_is_no_pool);
     tcase_add_test(c, contradictions_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

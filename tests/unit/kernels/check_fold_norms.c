@@ -198,14 +198,11 @@ START_TEST(norms_that_contradict_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_norms");
-    TCase *c = tcase_create("norms");
+    TCase *c = exf_case(s, "norms");
     tcase_add_loop_test(c, mean_norms_given_by_the_caller_change_no_bit, 0, FORMS * N_FOLD_FEW_SHAPES);
     tcase_add_loop_test(c, a_row_folds_as_tables_with_its_norms, 0, FORMS * N_FOLD_FEW_SHAPES);
     tcase_add_test(c, norms_decide_what_is_kept);
     tcase_add_test(c, norms_that_contradict_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

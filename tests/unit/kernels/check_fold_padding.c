@@ -228,14 +228,11 @@ START_TEST(contradictions_of_padding_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_padding");
-    TCase *c = tcase_create("padding");
+    TCase *c = exf_case(s, "padding");
     tcase_add_loop_test(c, padding_counts_for_nothing_and_stays, 0, FORMS * N_FOLD_FEW_SHAPES);
     tcase_add_loop_test(c, an_output_may_be_wider_than_what_is_kept, 0, 3 * N_FOLD_FEW_SHAPES);
     tcase_add_test(c, padding_does_not_enter_a_pool);
     tcase_add_test(c, contradictions_of_padding_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -401,10 +401,9 @@ START_TEST(products_round_to_nearest_even)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_prefill");
-    TCase *c = tcase_create("prefill");
+    TCase *c = exf_case(s, "prefill");
     tcase_add_test(c, the_kept_ones_are_the_largest);
     tcase_add_test(c, omitted_routes_go_where_they_lose_least);
     tcase_add_test(c, the_safeguards);
@@ -417,6 +416,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(c, random_rows_follow_the_formulas, 0, N_FOLD_SHAPES * N_TABLES);
     tcase_add_loop_test(c, every_16_bit_number_passes_through, 0, 2);
     tcase_add_loop_test(c, products_round_to_nearest_even, 0, 2);
-    suite_add_tcase(s, c);
-    return s;
 }

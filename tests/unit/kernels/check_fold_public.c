@@ -393,14 +393,11 @@ START_TEST(decode_of_deepseek_v4)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_public");
-    TCase *c = tcase_create("public runtimes");
+    TCase *c = exf_case(s, "public runtimes");
     tcase_add_test(c, prefill_of_qwen3_in_vllm);
     tcase_add_test(c, prefill_of_deepseek_v4);
     tcase_add_test(c, decode_of_qwen3_in_vllm);
     tcase_add_loop_test(c, decode_of_deepseek_v4, 0, 2);
-    suite_add_tcase(s, c);
-    return s;
 }

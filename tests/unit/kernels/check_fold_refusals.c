@@ -238,14 +238,11 @@ START_TEST(no_rows_need_no_room)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_refusals");
-    TCase *c = tcase_create("refusals");
+    TCase *c = exf_case(s, "refusals");
     tcase_add_loop_test(c, bad_arguments_are_refused_and_nothing_is_written, 0, (int)(sizeof refusals / sizeof *refusals));
     tcase_add_test(c, null_pointers_are_refused);
     tcase_add_test(c, a_fixed_pool_is_checked_too);
     tcase_add_test(c, no_rows_need_no_room);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -348,15 +348,12 @@ START_TEST(contradictions_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_stand_ins");
-    TCase *t = tcase_create("stand-ins");
+    TCase *t = exf_case(s, "stand-ins");
     tcase_add_loop_test(t, random_batches_follow_the_formulas, 0, N_FOLD_SHAPES * N_TABLES);
     tcase_add_loop_test(t, the_order_of_slots_is_of_no_consequence, 0, N_FOLD_SHAPES);
     tcase_add_test(t, the_router_chooses_what_stands_in);
     tcase_add_test(t, a_slot_without_a_stand_in_weighs_nothing);
     tcase_add_test(t, contradictions_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

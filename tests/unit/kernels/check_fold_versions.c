@@ -284,10 +284,9 @@ START_TEST(the_layout_is_that_of_abi_2)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("fold_versions");
-    TCase *c = tcase_create("versions");
+    TCase *c = exf_case(s, "versions");
     tcase_add_loop_test(c, a_program_of_1_1_gets_what_it_got, 0, FORMS * COUNT(numbers));
     tcase_add_test(c, a_zero_is_zero_where_the_size_is_named);
     tcase_add_test(c, what_1_1_refused_is_refused);
@@ -297,6 +296,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, every_status_has_words_of_its_own);
     tcase_add_test(c, the_version_is_the_release);
     tcase_add_test(c, the_layout_is_that_of_abi_2);
-    suite_add_tcase(s, c);
-    return s;
 }

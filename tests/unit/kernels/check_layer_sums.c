@@ -295,10 +295,9 @@ START_TEST(weights_beyond_the_range_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("layer_sums");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_loop_test(t, sums_are_the_definition, 0, 8);
     tcase_add_test(t, one_token_by_hand);
@@ -309,6 +308,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, outputs_beyond_the_range_are_refused);
     tcase_add_test(t, outputs_up_to_the_range_are_exact);
     tcase_add_test(t, weights_beyond_the_range_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

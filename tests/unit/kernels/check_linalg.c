@@ -185,16 +185,13 @@ START_TEST(a_basis_is_completed)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("linalg");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, products_by_hand);
     tcase_add_test(t, columns_become_orthonormal);
     tcase_add_test(t, eigenvalues_fall);
     tcase_add_test(t, positive_systems_are_solved);
     tcase_add_test(t, a_basis_has_the_leading_directions);
     tcase_add_test(t, a_basis_is_completed);
-    suite_add_tcase(s, t);
-    return s;
 }

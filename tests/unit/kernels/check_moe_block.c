@@ -514,10 +514,9 @@ START_TEST(digits_are_carried)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("moe_block");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, experts_of_small_integers_are_exact, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_of_reals_are_near, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_with_biases_are_near, 0, COUNT(shapes));
@@ -532,6 +531,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, reuse_moves_whole_rows, 0, 2);
     tcase_add_test(t, reuse_and_the_rest_are_the_new_routes);
     tcase_add_loop_test(t, digits_are_carried, 0, 10);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -291,10 +291,9 @@ START_TEST(a_norm_and_a_rotation_by_hand)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("rope");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, yarn_frequencies_are_the_known_ones, 0, sizeof yarn_rows / sizeof *yarn_rows);
     tcase_add_loop_test(t, yarn_ramps_between_low_and_high, 0, sizeof yarn_rows / sizeof *yarn_rows);
     tcase_add_test(t, the_correction_range_stays_within_the_dimensions);
@@ -308,6 +307,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, scores_depend_on_the_distance_only, 0, 2);
     tcase_add_loop_test(t, a_norm_comes_before_the_rotation, 0, N_LAYOUTS);
     tcase_add_test(t, a_norm_and_a_rotation_by_hand);
-    suite_add_tcase(s, t);
-    return s;
 }

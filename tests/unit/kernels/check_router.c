@@ -354,10 +354,9 @@ START_TEST(agrees_with_the_plain_version)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("router");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, softmax_is_over_all_experts);
     tcase_add_test(t, the_other_scores);
     tcase_add_test(t, ties_go_to_the_lower_number);
@@ -371,6 +370,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, vanishing_scores_do_not_divide_by_zero);
     tcase_add_loop_test(t, not_a_number_stays_in_range, 0, 6);
     tcase_add_test(t, agrees_with_the_plain_version);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -98,14 +98,11 @@ START_TEST(a_number_that_is_not_finite_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("symmetric");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, the_least_eigenvalue_is_that_of_lapack);
     tcase_add_test(t, raising_moves_the_eigenvalues_below_alone);
     tcase_add_test(t, a_solve_is_exact_to_rounding_and_refuses_what_is_not_definite);
     tcase_add_test(t, a_number_that_is_not_finite_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

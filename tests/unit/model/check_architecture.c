@@ -126,15 +126,12 @@ START_TEST(traits_of_layouts_are_not_in_it)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("architecture");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, the_text_of_a_released_layout);
     tcase_add_test(t, what_no_pass_reads_of_a_config_is_not_in_it);
     tcase_add_test(t, every_field_is_in_the_text);
     tcase_add_test(t, traits_of_layouts_are_not_in_it);
-    suite_add_tcase(s, t);
-    return s;
 }

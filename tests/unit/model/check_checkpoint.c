@@ -191,10 +191,9 @@ START_TEST(long_tensors_are_read_whole)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("checkpoint");
-    TCase *t = tcase_create("shards"), *r = tcase_create("reading");
+    TCase *t = exf_case(s, "shards"), *r = exf_case(s, "reading");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, shards_are_one_checkpoint);
     tcase_add_test(t, links_to_shards_are_followed);
@@ -203,10 +202,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, index_and_shards_hold_the_same_names);
     tcase_add_test(t, a_shard_is_known_by_its_whole_name);
     tcase_add_test(t, an_index_is_a_map_of_names);
-    suite_add_tcase(s, t);
     tcase_add_checked_fixture(r, start_empty, NULL);
     tcase_set_timeout(r, 60);
     tcase_add_test(r, long_tensors_are_read_whole);
-    suite_add_tcase(s, r);
-    return s;
 }

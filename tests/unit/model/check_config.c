@@ -314,16 +314,14 @@ START_TEST(layers_are_mixtures_by_step_and_list)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("config");
-    TCase *t = tcase_create("fields"), *q = tcase_create("qwen3_moe");
+    TCase *t = exf_case(s, "fields"), *q = exf_case(s, "qwen3_moe");
     tcase_add_checked_fixture(t, NULL, free_doc);
     tcase_add_test(t, a_field_is_found_under_any_spelling);
     tcase_add_test(t, integers_have_a_range);
     tcase_add_test(t, reals_booleans_and_texts_have_their_type);
     tcase_add_test(t, some_fields_have_one_value);
-    suite_add_tcase(s, t);
     tcase_add_checked_fixture(q, NULL, free_doc);
     tcase_add_test(q, families_are_listed);
     tcase_add_test(q, fields_fill_the_architecture);
@@ -333,6 +331,4 @@ Suite *exf_suite(void)
     tcase_add_test(q, transformers_config_means_the_same);
     tcase_add_test(q, sizes_are_possible_ones);
     tcase_add_test(q, layers_are_mixtures_by_step_and_list);
-    suite_add_tcase(s, q);
-    return s;
 }

@@ -141,13 +141,10 @@ START_TEST(whole_configs_mean_what_transformers_makes_of_them)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("config_defaults");
-    TCase *tc = tcase_create("all");
+    TCase *tc = exf_case(s, "all");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, whole_configs_mean_what_transformers_makes_of_them);
     tcase_add_test(tc, a_key_that_is_absent_or_null_is_what_transformers_takes_it_for);
-    suite_add_tcase(s, tc);
-    return s;
 }

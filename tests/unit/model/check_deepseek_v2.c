@@ -168,10 +168,9 @@ START_TEST(what_cannot_be_is_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("deepseek_v2");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, yarn_goes_into_the_scale_of_scores, 0, sizeof scales / sizeof *scales);
     tcase_add_test(t, layers_and_widths_of_v2_lite);
     tcase_add_test(t, low_rank_queries_and_every_other_layer);
@@ -179,6 +178,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, weights_are_renormalised_or_scaled);
     tcase_add_test(t, groups_count_only_where_the_method_has_them);
     tcase_add_loop_test(t, what_cannot_be_is_refused, 0, sizeof refused / sizeof *refused);
-    suite_add_tcase(s, t);
-    return s;
 }

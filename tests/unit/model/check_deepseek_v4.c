@@ -140,14 +140,11 @@ START_TEST(tables_name_experts_that_there_are)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("deepseek_v4");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, both_spellings_mean_the_same);
     tcase_add_test(t, layers_differ_as_the_config_says);
     tcase_add_loop_test(t, what_cannot_be_is_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_test(t, tables_name_experts_that_there_are);
-    suite_add_tcase(s, t);
-    return s;
 }

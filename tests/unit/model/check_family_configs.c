@@ -207,10 +207,9 @@ START_TEST(wide_heads_are_either_spelling)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("family_configs");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, configs_are_refused, 0, sizeof refused / sizeof *refused);
     tcase_add_test(t, rotary_width_is_either_spelling);
     tcase_add_test(t, qk_norm_may_be_left_out);
@@ -219,6 +218,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, layers_may_share_an_indexer);
     tcase_add_test(t, attention_biases_follow_the_config);
     tcase_add_test(t, wide_heads_are_either_spelling);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -380,10 +380,9 @@ START_TEST(routers_are_planned_as_releases_store_them)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("model");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, tensors_are_read_by_role_in_every_format);
@@ -403,6 +402,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_config_is_named_by_its_sha256);
     tcase_add_test(t, a_sharded_model_opens);
     tcase_add_test(t, routers_are_planned_as_releases_store_them);
-    suite_add_tcase(s, t);
-    return s;
 }

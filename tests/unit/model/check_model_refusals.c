@@ -251,13 +251,10 @@ START_TEST(prefixes_are_read_or_named)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("model_refusals");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, one_fault_is_enough, 0, N_GOLDENS);
     tcase_add_test(t, prefixes_are_read_or_named);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -376,10 +376,9 @@ START_TEST(plans_of_exports)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("quantization");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, schemes_that_are_read);
     tcase_add_test(t, schemes_that_are_refused_by_name);
     tcase_add_test(t, modules_that_are_exempt);
@@ -389,6 +388,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, symmetric_awq_that_stores_zero_points);
     tcase_add_test(t, columns_of_any_order);
     tcase_add_test(t, plans_of_exports);
-    suite_add_tcase(s, t);
-    return s;
 }

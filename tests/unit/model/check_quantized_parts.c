@@ -363,14 +363,11 @@ START_TEST(parts_of_floats)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("quantized_parts");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, parts_of_gptq, 0, COUNT(gptq));
     tcase_add_loop_test(t, parts_of_awq, 0, COUNT(awq));
     tcase_add_loop_test(t, parts_of_compressed_integers, 0, COUNT(integers));
     tcase_add_loop_test(t, parts_of_floats, 0, COUNT(floats));
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -250,10 +250,9 @@ START_TEST(tied_embeddings)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("qwen3_5");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, layouts_give_the_same_bits, 0, 4);
     tcase_add_test(t, text_only_checkpoints_are_read);
@@ -261,6 +260,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, lengths_agree_with_prefixes, 0, 9);
     tcase_add_loop_test(t, configs_are_refused, 0, sizeof refused / sizeof *refused);
     tcase_add_loop_test(t, tied_embeddings, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
 }

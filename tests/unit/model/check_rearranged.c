@@ -177,16 +177,13 @@ START_TEST(stacks_that_do_not_fit_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("rearranged");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, mxfp4_rows_are_their_codes_times_scales, 0, 3);
     tcase_add_test(t, a_scale_that_is_no_number_is_named);
     tcase_add_loop_test(t, transposed_halves_are_columns, 0, 2);
     tcase_add_loop_test(t, transposed_rows_are_columns, 0, 3);
     tcase_add_test(t, vectors_in_turn);
     tcase_add_test(t, stacks_that_do_not_fit_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

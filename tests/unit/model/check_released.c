@@ -134,14 +134,11 @@ START_TEST(cuts_have_every_kind_of_layer)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("released");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, read_table, NULL);
     tcase_add_test(t, rows_are_what_configs_say);
     tcase_add_test(t, docs_name_no_other_model);
     tcase_add_test(t, cuts_have_every_kind_of_layer);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -94,12 +94,9 @@ START_TEST(runs_of_the_release_are_long)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("row_layouts");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, roles_have_the_rows_of_their_parts);
     tcase_add_test(t, runs_of_the_release_are_long);
-    suite_add_tcase(s, t);
-    return s;
 }

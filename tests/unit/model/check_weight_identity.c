@@ -426,10 +426,9 @@ START_TEST(restored_parts_stay)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("weight_identity");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, every_weight_counts);
@@ -445,6 +444,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, other_weights_than_expected_are_refused);
     tcase_add_test(t, stacked_experts_are_the_same_weights);
     tcase_add_test(t, restored_parts_stay);
-    suite_add_tcase(s, t);
-    return s;
 }

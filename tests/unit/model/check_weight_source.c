@@ -453,10 +453,9 @@ START_TEST(coded_values_are_bfloat16)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("weight_source");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, every_fp8_code);
     tcase_add_test(t, every_e8m0_scale);
     tcase_add_test(t, every_fp4_byte);
@@ -473,6 +472,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, finds_the_first_that_is_not_finite);
     tcase_add_test(t, tells_what_bfloat16_holds);
     tcase_add_test(t, coded_values_are_bfloat16);
-    suite_add_tcase(s, t);
-    return s;
 }

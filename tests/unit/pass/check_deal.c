@@ -110,15 +110,12 @@ START_TEST(a_part_is_a_batch)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("deal");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, cuts_are_nearest_to_even);
     tcase_add_test(t, groups_stay_together);
     tcase_add_test(t, more_parts_than_groups_are_refused);
     tcase_add_test(t, parts_are_a_partition);
     tcase_add_test(t, a_part_is_a_batch);
-    suite_add_tcase(s, t);
-    return s;
 }

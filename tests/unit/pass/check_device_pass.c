@@ -325,10 +325,9 @@ START_TEST(a_plan_obeys_the_limit_and_what_is_free)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("device_pass");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     int n = golden_n_families();
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, a_golden_is_the_cpus, 0, n);
@@ -339,6 +338,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_window_serves_a_second_look, 0, n / 3);
     tcase_add_loop_test(t, parts_are_what_the_checkpoint_holds, 0, 2 * n);
     tcase_add_test(t, a_plan_obeys_the_limit_and_what_is_free);
-    suite_add_tcase(s, t);
-    return s;
 }

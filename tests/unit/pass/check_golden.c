@@ -154,16 +154,13 @@ START_TEST(shared_choices_are_for_short_sequences)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("golden");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, forward_matches_the_reference, 0, golden_n_families());
     tcase_add_loop_test(t, bits_depend_on_nothing_but_the_sequence, 0, golden_n_families());
     tcase_add_loop_test(t, prefixes_of_any_length_agree, 0, golden_n_families());
     tcase_add_test(t, shared_choices_are_for_short_sequences);
     tcase_add_test(t, rewriters_steer_the_experts);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -117,13 +117,10 @@ START_TEST(statistics_count_routes_and_empty_slots)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("hash_repeats");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, logits_are_those_of_twins);
     tcase_add_test(t, an_expert_has_one_slot_and_the_weights_of_all);
     tcase_add_test(t, statistics_count_routes_and_empty_slots);
-    suite_add_tcase(s, t);
-    return s;
 }

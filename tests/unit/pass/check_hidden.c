@@ -227,12 +227,9 @@ START_TEST(groups_are_whole_sequences)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("hidden");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, any_order_of_the_queues_gives_the_same, 0, 48);
     tcase_add_test(t, groups_are_whole_sequences);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -361,10 +361,9 @@ START_TEST(threads_change_no_bit)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("lanes");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     int n = golden_n_families();
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, lanes_without_rewriters_are_one, 0, n);
@@ -375,6 +374,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, pruned_experts_are_never_chosen, 0, n);
     tcase_add_loop_test(t, one_lane_costs_what_was_foretold, 0, n);
     tcase_add_loop_test(t, threads_change_no_bit, 0, n);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -293,13 +293,10 @@ START_TEST(longer_sequences_never_take_less)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("mixer_compressed");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, mixer_matches_naive, 0, 3);
     tcase_add_loop_test(t, longer_sequences_never_take_less, 0, 3);
-    suite_add_tcase(s, t);
-    return s;
 }

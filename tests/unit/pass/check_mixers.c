@@ -334,10 +334,9 @@ START_TEST(operations_are_counted)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("mixers");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attention_is_the_formula, 0, 8 * N_LENGTHS);
     tcase_add_loop_test(t, whole_rows_are_normed, 0, 2 * N_LENGTHS);
@@ -345,6 +344,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, q_k_and_v_are_cut, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, latent_attention_is_the_formula, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, operations_are_counted, 0, N_LENGTHS);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -376,10 +376,9 @@ START_TEST(a_workspace_holds_each_part)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("moe_parts");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     int n = golden_n_families();
     tcase_add_test(t, rows_that_are_not_finite_have_a_place);
     tcase_add_test(t, parts_of_routes_travel);
@@ -390,6 +389,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, arrays_of_common_input_lie_side_by_side, 0, n);
     tcase_add_test(t, needs_follow_from_lanes);
     tcase_add_loop_test(t, a_workspace_holds_each_part, 0, n);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -104,16 +104,13 @@ START_TEST(models_are_there)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("quantized");
-    TCase *t = tcase_create("quantized");
+    TCase *t = exf_case(s, "quantized");
     saved_find_in(root);
     tcase_add_test(t, models_are_there);
     tcase_add_loop_test(t, every_matrix_is_the_librarys, 0, saved_n);
     tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
     tcase_add_loop_test(t, a_device_decodes_the_same, 0, saved_n);
     tcase_add_loop_test(t, a_config_counts_the_files, 0, saved_n);
-    suite_add_tcase(s, t);
-    return s;
 }

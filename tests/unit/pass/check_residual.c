@@ -200,10 +200,9 @@ START_TEST(one_stream_is_a_plain_sum)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("residual");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     int n = sizeof widths / sizeof *widths;
     tcase_add_test(t, coefficients_known_answers);
     tcase_add_test(t, rows_and_columns_sum_to_nearly_one);
@@ -211,6 +210,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, collapse_matches_naive, 0, n);
     tcase_add_test(t, bits_do_not_depend_on_the_block);
     tcase_add_test(t, one_stream_is_a_plain_sum);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -432,10 +432,9 @@ START_TEST(a_forged_journal_reaches_nothing_outside)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("resume");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start, end);
     tcase_add_test(t, a_point_is_read_back_as_it_was_saved);
     tcase_add_test(t, a_run_that_went_on_saves_the_next_point);
@@ -453,6 +452,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, one_run_at_a_time_uses_a_point);
     tcase_add_test(t, a_journal_that_was_cut_or_torn_is_taken);
     tcase_add_test(t, a_forged_journal_reaches_nothing_outside);
-    suite_add_tcase(s, t);
-    return s;
 }

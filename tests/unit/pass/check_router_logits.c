@@ -213,10 +213,9 @@ START_TEST(plans_count_them)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("router_logits");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     int n = golden_n_families();
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, routes_come_from_the_logits, 0, n);
@@ -224,6 +223,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, one_lane_has_its_own, 0, n);
     tcase_add_loop_test(t, a_device_shows_what_the_host_does, 0, n);
     tcase_add_test(t, plans_count_them);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -16,13 +16,10 @@ START_TEST(models_are_there)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("saved");
-    TCase *t = tcase_create("saved");
+    TCase *t = exf_case(s, "saved");
     saved_find();
     tcase_add_test(t, models_are_there);
     tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -69,12 +69,9 @@ START_TEST(no_clock_does_nothing)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("stage_clock");
-    TCase *t = tcase_create("stage_clock");
+    TCase *t = exf_case(s, "stage_clock");
     tcase_add_test(t, stages_are_read_in_order_when_both_stamps_are_there);
     tcase_add_test(t, no_clock_does_nothing);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -166,10 +166,9 @@ START_TEST(what_differs_is_shown)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("ranks_alone");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, plain_start, NULL);
     tcase_add_test(t, a_plain_start_has_no_handle);
     tcase_add_test(t, the_environment_says_how_many);
@@ -178,6 +177,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_window_is_zeroed_memory);
     tcase_add_test(t, nobody_stands_out_alone);
     tcase_add_test(t, what_differs_is_shown);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -74,12 +74,9 @@ START_TEST(what_is_missing_is_named)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("inputs");
-    TCase *t = tcase_create("files");
+    TCase *t = exf_case(s, "files");
     tcase_add_test(t, every_file_stands_once_in_each_role);
     tcase_add_test(t, what_is_missing_is_named);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -81,14 +81,11 @@ START_TEST(a_message_without_a_key_stays)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("recipe_check");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_add_test(t, the_place_that_set_it_is_blamed);
     tcase_add_test(t, a_size_is_a_pool_by_every_criterion);
     tcase_add_test(t, a_message_without_a_key_stays);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -78,14 +78,11 @@ START_TEST(what_is_nowhere_is_joined_to_the_working_directory)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("recipe_path");
-    TCase *t = tcase_create("recipe_path");
+    TCase *t = exf_case(s, "recipe_path");
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_test(t, what_lies_below_is_relative);
     tcase_add_test(t, all_else_is_absolute);
     tcase_add_test(t, what_is_nowhere_is_joined_to_the_working_directory);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -113,15 +113,12 @@ START_TEST(a_whole_file_is_written_or_none)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("run_directory");
-    TCase *c = tcase_create("run_directory");
+    TCase *c = exf_case(s, "run_directory");
     tcase_add_checked_fixture(c, setup, NULL);
     tcase_add_test(c, a_second_program_is_refused);
     tcase_add_test(c, one_program_may_lock_a_directory_more_than_once);
     tcase_add_test(c, what_is_no_file_needs_no_lock);
     tcase_add_test(c, a_whole_file_is_written_or_none);
-    suite_add_tcase(s, c);
-    return s;
 }

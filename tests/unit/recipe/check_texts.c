@@ -69,13 +69,10 @@ START_TEST(a_directory_is_mostly_text)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("texts");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, many_names_are_compared_at_once);
     tcase_add_test(t, a_directory_is_mostly_text);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -226,10 +226,9 @@ START_TEST(a_pilot_is_in_the_time)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("plan_scale");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, tokens_divide_and_weights_do_not);
     tcase_add_test(t, gpus_of_a_host_add_up_their_own);
     tcase_add_test(t, ranks_on_processors_divide_by_nodes);
@@ -239,6 +238,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, mistakes_are_refused);
     tcase_add_test(t, blocks_of_a_sample_are_the_runs);
     tcase_add_test(t, a_pilot_is_in_the_time);
-    suite_add_tcase(s, t);
-    return s;
 }

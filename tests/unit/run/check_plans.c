@@ -314,10 +314,9 @@ START_TEST(a_corpus_is_assumed_only_when_it_must)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("plans");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, bytes_of_the_release, 0, N_MODELS);
     tcase_add_loop_test(t, a_plan_needs_no_weights, 0, N_MODELS);
     tcase_add_loop_test(t, released_models_run_on_24_gb, 0, N_MODELS);
@@ -326,6 +325,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, recipes_say_what_the_paper_did, 0, N_MODELS);
     tcase_add_loop_test(t, recipes_serve_and_validate, 0, N_MODELS);
     tcase_add_test(t, a_corpus_is_assumed_only_when_it_must);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -493,10 +493,9 @@ START_TEST(a_massive_token_does_not_hide_a_layer)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("budgets");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, every_rule_reaches_its_budget);
     tcase_add_test(t, what_is_missing_is_named);
@@ -507,6 +506,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, tables_come_back);
     tcase_add_test(t, prices_by_predicted_norms_keep_their_mean);
     tcase_add_test(t, a_head_of_mean_norms_has_their_prices);
-    suite_add_tcase(s, t);
-    return s;
 }

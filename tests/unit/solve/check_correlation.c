@@ -152,16 +152,13 @@ START_TEST(near_copies_are_counted_by_tokens)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("correlation");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, an_eigenvalue_of_minus_1_is_raised);
     tcase_add_test(t, a_valid_matrix_keeps_its_bits);
     tcase_add_test(t, an_unobserved_pair_has_what_follows_from_the_others);
     tcase_add_test(t, relative_norms_are_those_on_shared_tokens);
     tcase_add_test(t, experts_without_shared_tokens_keep_their_rms);
     tcase_add_test(t, near_copies_are_counted_by_tokens);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -221,10 +221,9 @@ START_TEST(one_document_cannot_be_judged)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("coverage");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, the_share_is_of_the_tokens_of_pairs);
     tcase_add_test(t, without_pairs_there_is_no_share);
     tcase_add_test(t, how_much_text_would_do);
@@ -235,6 +234,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, other_targets_that_are_as_good_are_enough);
     tcase_add_test(t, copies_are_enough_whatever_is_chosen);
     tcase_add_test(t, one_document_cannot_be_judged);
-    suite_add_tcase(s, t);
-    return s;
 }

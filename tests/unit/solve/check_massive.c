@@ -77,12 +77,9 @@ START_TEST(nothing_is_said_of_tokens_that_are_alike)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("massive");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, layers_and_experts_of_a_few_tokens_are_named);
     tcase_add_test(t, nothing_is_said_of_tokens_that_are_alike);
-    suite_add_tcase(s, t);
-    return s;
 }

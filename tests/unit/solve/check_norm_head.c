@@ -306,10 +306,9 @@ START_TEST(missing_and_misshapen_parts_are_named)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("norm_head");
-    TCase *c = tcase_create("norm head");
+    TCase *c = exf_case(s, "norm head");
     tcase_add_checked_fixture(c, start_empty, NULL);
     tcase_add_test(c, a_linear_map_is_found_again);
     tcase_add_test(c, the_share_is_that_over_the_tokens);
@@ -320,6 +319,4 @@ Suite *exf_suite(void)
     tcase_add_test(c, a_head_needs_rms);
     tcase_add_test(c, every_layer_has_a_head_or_none);
     tcase_add_test(c, missing_and_misshapen_parts_are_named);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -95,15 +95,12 @@ START_TEST(tables_without_vectors_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("projector");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, every_projector_is_found);
     tcase_add_test(t, people_see_each_once);
     tcase_add_test(t, a_variant_can_spell_each);
     tcase_add_test(t, what_is_stored_is_found_again);
     tcase_add_test(t, tables_without_vectors_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

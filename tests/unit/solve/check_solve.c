@@ -546,10 +546,9 @@ START_TEST(the_demo_model_has_its_reference_tables)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("solve");
-    TCase *t = tcase_create("by hand"), *f = tcase_create("files"), *r = tcase_create("reference");
+    TCase *t = exf_case(s, "by hand"), *f = exf_case(s, "files"), *r = exf_case(s, "reference");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, scalars_and_losses_by_hand);
     tcase_add_test(t, the_loss_is_that_of_the_clipped_scalar);
@@ -563,7 +562,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, pools_take_the_largest_and_the_nearest);
     tcase_add_test(t, ties_go_to_the_earlier_member);
     tcase_add_test(t, a_pool_of_one_in_two_experts);
-    suite_add_tcase(s, t);
     tcase_add_checked_fixture(f, start_empty, NULL);
     tcase_add_test(f, layers_in_memory_give_the_tables_of_the_file);
     tcase_add_test(f, a_file_is_solved_and_can_be_read);
@@ -571,11 +569,8 @@ Suite *exf_suite(void)
     tcase_add_test(f, unknown_projectors_are_refused_before_work);
     tcase_add_test(f, ranks_end_where_the_basis_does);
     tcase_add_test(f, damaged_statistics_are_not_solved);
-    suite_add_tcase(s, f);
     tcase_add_checked_fixture(r, start_empty, NULL);
     tcase_set_timeout(r, 600);
     tcase_set_tags(r, "slow"); /* under valgrind: CK_EXCLUDE_TAGS=slow */
     tcase_add_test(r, the_demo_model_has_its_reference_tables);
-    suite_add_tcase(s, r);
-    return s;
 }

@@ -172,14 +172,11 @@ START_TEST(measures_by_hand)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("solve_shared");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, shared_scalars_are_quotients_of_sums);
     tcase_add_test(t, thin_pairs_are_unobserved);
     tcase_add_test(t, measures_by_hand);
-    suite_add_tcase(s, t);
-    return s;
 }

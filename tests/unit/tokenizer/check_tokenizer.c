@@ -334,10 +334,9 @@ START_TEST(templates_surround)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, golden_texts, 0, SHAPES);
     tcase_add_loop_test(t, a_megabyte_of_one_character, 0, SHAPES);
@@ -356,6 +355,4 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, byte_level_splits_itself, 0, 2);
     tcase_add_test(t, digits_alone_or_in_runs);
     tcase_add_test(t, templates_surround);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -161,14 +161,11 @@ START_TEST(configurations_are_refused)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_bos");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, families_as_transformers, 0, FAMILIES);
     tcase_add_loop_test(t, a_run_that_wants_it_always, 0, FAMILIES);
     tcase_add_loop_test(t, configurations_decide, 0, (int)(sizeof told / sizeof *told));
     tcase_add_loop_test(t, configurations_are_refused, 0, (int)(sizeof bad / sizeof *bad));
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -53,12 +53,9 @@ START_TEST(single_ids)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_decode");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_loop_test(t, what_was_encoded_comes_back, 0, (int)(sizeof shape / sizeof shape[0]));
     tcase_add_test(t, single_ids);
-    suite_add_tcase(s, t);
-    return s;
 }

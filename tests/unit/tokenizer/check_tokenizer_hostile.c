@@ -282,10 +282,9 @@ START_TEST(a_hard_place_is_within_the_budget)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_hostile");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, words_that_collide_unkeyed);
     tcase_add_test(t, pairs_that_collide_unkeyed);
@@ -297,6 +296,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, pieces_longer_than_a_window);
     tcase_add_test(t, pieces_where_a_window_ends);
     tcase_add_test(t, a_hard_place_is_within_the_budget);
-    suite_add_tcase(s, t);
-    return s;
 }

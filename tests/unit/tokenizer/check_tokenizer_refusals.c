@@ -257,16 +257,13 @@ START_TEST(runaway_patterns_and_many_steps_end)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_refusals");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, refusals_name_what_is_wrong, 0, (int)(sizeof refusal / sizeof refusal[0]));
     tcase_add_test(t, patterns_that_two_engines_read_differently);
     tcase_add_test(t, files_that_are_no_tokenizers);
     tcase_add_test(t, runaway_patterns_and_many_steps_end);
     tcase_add_test(t, a_byte_without_token_is_refused_where_a_text_has_it);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -169,10 +169,9 @@ END_TEST
 
 /* ---- memory --------------------------------------------------------- */
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_released");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, texts_as_the_libraries, 0, SHAPES);
     tcase_add_loop_test(t, long_texts_of_one_kind, 0, 3);
@@ -180,6 +179,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, metaspace_prepends_by_its_scheme);
     tcase_add_test(t, merges_that_reach_over_words);
     tcase_add_test(t, normalizers_in_sequence);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -219,16 +219,13 @@ START_TEST(tokens_that_are_too_long_together)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_tiktoken");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, ranks_are_ids_and_order_merges);
     tcase_add_test(t, special_tokens_are_named_or_numbered);
     tcase_add_loop_test(t, constants_in_other_forms, 0, 3);
     tcase_add_test(t, paths_of_a_checkpoint);
     tcase_add_loop_test(t, refusals_name_what_is_wrong, 0, COUNT(refusal));
     tcase_add_test(t, tokens_that_are_too_long_together);
-    suite_add_tcase(s, t);
-    return s;
 }

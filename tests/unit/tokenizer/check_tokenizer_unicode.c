@@ -167,15 +167,12 @@ START_TEST(alphabets_have_an_end)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tokenizer_unicode");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, texts_of_younger_characters, 0, SHAPES);
     tcase_add_test(t, every_code_point_has_its_category);
     tcase_add_test(t, digits_are_of_a_younger_unicode);
     tcase_add_loop_test(t, alphabets_have_an_end, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
 }

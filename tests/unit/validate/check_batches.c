@@ -56,13 +56,10 @@ START_TEST(parts_end_where_batches_of_every_size_end)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("batches");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, small_batches_constrain_no_pool);
     tcase_add_test(t, what_is_fixed_beforehand_constrains_at_any_batch);
     tcase_add_test(t, parts_end_where_batches_of_every_size_end);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -123,14 +123,11 @@ START_TEST(bandwidths)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("cost");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, an_expert_is_as_large_as_its_tensors);
     tcase_add_test(t, the_cost_of_a_row);
     tcase_add_test(t, gpus_by_any_of_their_names);
     tcase_add_test(t, bandwidths);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -235,16 +235,12 @@ START_TEST(near_copies_are_one_cluster)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("document_errors");
-    TCase *t = tcase_create("three texts"), *o = tcase_create("sequences");
+    TCase *t = exf_case(s, "three texts"), *o = exf_case(s, "sequences");
     tcase_set_timeout(t, 600);
     tcase_set_tags(t, "slow"); /* under valgrind: CK_EXCLUDE_TAGS=slow */
     tcase_add_test(t, errors_of_three_texts_are_those_of_a_bootstrap);
-    suite_add_tcase(s, t);
     tcase_add_test(o, sequences_stand_in_for_documents);
     tcase_add_test(o, near_copies_are_one_cluster);
-    suite_add_tcase(s, o);
-    return s;
 }

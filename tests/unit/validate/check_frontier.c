@@ -521,10 +521,9 @@ START_TEST(without_decode_steps)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("frontier");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, sweeps_of_budgets);
     tcase_add_test(t, what_public_runtimes_run_is_swept);
     tcase_add_test(t, what_the_tables_hold_is_swept);
@@ -546,6 +545,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_pair_that_was_measured_together);
     tcase_add_test(t, pictures_are_well_formed);
     tcase_add_test(t, without_decode_steps);
-    suite_add_tcase(s, t);
-    return s;
 }

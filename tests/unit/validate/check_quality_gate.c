@@ -197,10 +197,9 @@ START_TEST(a_row_that_is_not_constrained_passes_no_gate)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("quality_gate");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, texts);
     tcase_add_test(t, texts_that_are_none);
     tcase_add_test(t, each_metric_has_its_limit);
@@ -208,6 +207,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_was_not_asked_for_is_not_on_trial);
     tcase_add_test(t, a_limit_is_for_each_batch_unless_it_names_one);
     tcase_add_test(t, a_row_that_is_not_constrained_passes_no_gate);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -438,10 +438,9 @@ START_TEST(scores_of_a_device_are_the_same)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("scores");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, scores_are_the_formulas);
     tcase_add_test(t, scores_of_a_device_are_the_same);
     tcase_add_test(t, clusters_add_up);
@@ -455,6 +454,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, errors_are_exact_and_do_not_depend_on_workers);
     tcase_add_test(t, errors_of_special_rows);
     tcase_add_test(t, outputs_beyond_the_sums_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

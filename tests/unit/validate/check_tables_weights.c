@@ -106,14 +106,11 @@ START_TEST(tables_of_an_earlier_program_are_taken_with_a_warning)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("tables_weights");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_of_other_weights_are_refused);
     tcase_add_test(t, weights_stored_in_another_type_are_asked_for_by_name);
     tcase_add_test(t, tables_of_an_earlier_program_are_taken_with_a_warning);
-    suite_add_tcase(s, t);
-    return s;
 }

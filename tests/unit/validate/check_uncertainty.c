@@ -165,15 +165,12 @@ START_TEST(errors_are_those_of_a_bootstrap)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("uncertainty");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, quantiles_are_students);
     tcase_add_test(t, means_and_differences_by_hand);
     tcase_add_test(t, groups_count_their_own_clusters);
     tcase_add_test(t, one_cluster_tells_nothing);
     tcase_add_test(t, errors_are_those_of_a_bootstrap);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -353,15 +353,12 @@ START_TEST(a_long_summary_fits_a_screen)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("validate_report");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, json_reads_back);
     tcase_add_test(t, tables_name_every_variant);
     tcase_add_test(t, a_short_summary_shows_every_row);
     tcase_add_test(t, a_summary_closes_with_what_to_serve);
     tcase_add_test(t, a_long_summary_fits_a_screen);
-    suite_add_tcase(s, t);
-    return s;
 }

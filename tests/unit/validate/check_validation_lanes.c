@@ -174,10 +174,9 @@ START_TEST(refusals)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("validation_lanes");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, each_decode_variant_runs_at_each_size);
     tcase_add_test(t, baselines_run_at_each_size_of_pool_and_batch);
     tcase_add_test(t, baselines_rank_as_the_first_plain_variant_of_their_size);
@@ -186,6 +185,4 @@ Suite *exf_suite(void)
     tcase_add_test(t, baselines_have_the_pool_of_the_runtime);
     tcase_add_test(t, the_first_plain_rows_run_by_halves);
     tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -178,16 +178,13 @@ START_TEST(what_is_not_constrained_has_no_verdict)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("verdict");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_add_test(t, a_gain_is_over_the_best_baseline);
     tcase_add_test(t, the_best_rows_speak_and_effects_are_told);
     tcase_add_test(t, what_is_within_the_noise_is_worth_nothing);
     tcase_add_test(t, decode_rows_have_the_baselines_of_their_batch);
     tcase_add_test(t, a_pair_of_folds_has_pairs_of_baselines);
     tcase_add_test(t, what_is_not_constrained_has_no_verdict);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -231,15 +231,12 @@ START_TEST(ranks_of_other_files_read_for_themselves)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("host_loader");
-    TCase *t = tcase_create("all");
+    TCase *t = exf_case(s, "all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_process_reads_whole_tensors, 0, golden_n_families());
     tcase_add_loop_test(t, ranks_read_together_what_one_reads, 0, golden_n_families());
     tcase_add_test(t, a_pass_that_goes_on_reads_its_own_layers);
     tcase_add_test(t, ranks_of_other_files_read_for_themselves);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -202,15 +202,12 @@ START_TEST(a_lost_member_ends_the_others)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("shared_chunks");
-    TCase *t = tcase_create("ring");
+    TCase *t = exf_case(s, "ring");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, members_load_what_one_loads_and_read_it_once, 0, golden_n_families());
     tcase_add_test(t, other_plans_are_not_shared);
     tcase_add_test(t, other_files_are_not_shared);
     tcase_add_test(t, a_lost_member_ends_the_others);
-    suite_add_tcase(s, t);
-    return s;
 }

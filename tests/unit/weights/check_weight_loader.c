@@ -107,13 +107,10 @@ START_TEST(a_file_cut_within_a_piece_ends_the_load)
 }
 END_TEST
 
-Suite *exf_suite(void)
+void exf_suite(Suite *s)
 {
-    Suite *s = suite_create("weight_loader");
-    TCase *t = tcase_create("slices");
+    TCase *t = exf_case(s, "slices");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_tall_matrix_comes_in_slices, 0, 4);
     tcase_add_loop_test(t, a_file_cut_within_a_piece_ends_the_load, 0, 4);
-    suite_add_tcase(s, t);
-    return s;
 }
