@@ -44,36 +44,24 @@ out:
 
 /* ---- spec ----------------------------------------------------------------------------------- */
 
-static void list_specifications(void)
-{
-    const char *name;
-    for (size_t i = 0; (name = exf_specification_name(i)); i++) printf("%-11s %s\n", name, exf_specification_line(name, 0));
-    printf("\nexfold-inspect spec KIND prints one of them, exfold-inspect spec all prints all.\n");
-}
-
-static exf_code refuse_specification(const char *word, exf_err *err)
-{
-    const char *name;
-    exf_text names = {0};
-    for (size_t i = 0; (name = exf_specification_name(i)); i++) exf_text_appendf(&names, "%s, ", name);
-    exf_code rc = exf_text_end(&names, err);
-    if (rc == EXF_OK)
-        rc = exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows; known: %sall", word, names.s);
-    exf_text_free(&names);
-    return rc;
-}
-
 /* Without an argument a list of the kinds; as JSON all of them. */
 static exf_code print_specifications(exf_recipe *r, exf_err *err)
 {
     const char *wanted = r->n_inputs ? r->inputs[0] : NULL, *name, *line;
     int is_all = wanted ? strcmp(wanted, "all") == 0 : r->json;
+    exf_text names = {0};
     exf_jw w = {0};
     exf_code rc = EXF_OK;
-    if (wanted && !is_all && !exf_specification_line(wanted, 0)) return refuse_specification(wanted, err);
+    if (wanted && !is_all && !exf_specification_line(wanted, 0)) {
+        for (size_t i = 0; (name = exf_specification_name(i)); i++) exf_text_appendf(&names, "%s, ", name);
+        EXF_TRY(exf_text_end(&names, err));
+        rc = exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows; known: %sall", wanted, names.s);
+        goto out;
+    }
     if (!wanted && !r->json) {
-        list_specifications();
-        return EXF_OK;
+        for (size_t i = 0; (name = exf_specification_name(i)); i++) printf("%-11s %s\n", name, exf_specification_line(name, 0));
+        printf("\nexfold-inspect spec KIND prints one of them, exfold-inspect spec all prints all.\n");
+        goto out;
     }
     exf_jw_open(&w, NULL, '{');
     for (size_t i = 0; (name = exf_specification_name(i)); i++) {
@@ -90,6 +78,8 @@ static exf_code print_specifications(exf_recipe *r, exf_err *err)
     }
     exf_jw_close(&w);
     if (r->json) rc = exf_print_json(&w, err);
+out:
+    exf_text_free(&names);
     exf_jw_free(&w);
     return rc;
 }

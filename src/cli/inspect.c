@@ -46,43 +46,22 @@ out:
 /* In which of the two tables a group of columns is: the one that fits a screen of 100 columns, the one of --verbose, or both. */
 enum { BRIEF = 1, WHOLE = 2 };
 
-/* A group of columns has two lines of heading; show() prints a layer under them. */
+/* A number of a layer's summary, " %*.*f" of it times scale. */
+typedef struct {
+    size_t at; /* offset in exf_layer_summary */
+    int width, digits;
+    double scale;
+    int gap; /* one more blank before it */
+} number;
+
+/* A group of columns has two lines of heading; a layer's numbers, or what show() prints of it, are under them. */
 typedef struct {
     unsigned in;
     const char *head[2];
-    int (*available)(const exf_inspection *s); /* NULL: always */
-    void (*show)(const exf_layer_summary *row);
+    size_t needs; /* offset in exf_inspection of a pointer that must be set; 0: always there */
+    void (*show)(const exf_layer_summary *row); /* NULL: the numbers, up to a width of 0 */
+    number numbers[6];
 } column;
-
-static int has_losses(const exf_inspection *s)
-{
-    return s->loss != NULL;
-}
-
-static int has_halves(const exf_inspection *s)
-{
-    return s->half_loss[0] != NULL;
-}
-
-static int has_norm_head(const exf_inspection *s)
-{
-    return s->layer_explained != NULL;
-}
-
-static int has_correlations(const exf_inspection *s)
-{
-    return s->least_eigenvalue != NULL;
-}
-
-static int has_similarity(const exf_inspection *s)
-{
-    return s->similarity != NULL;
-}
-
-static int has_aligned(const exf_inspection *s)
-{
-    return s->aligned != NULL;
-}
 
 /* Prints a number, or "-" for what was never observed. */
 static void show_number(int width, int digits, double value)
@@ -101,42 +80,9 @@ static void show_coverage(const exf_layer_summary *row)
     printf("  %-24s", text);
 }
 
-static void show_tokens(const exf_layer_summary *row)
-{
-    for (int i = 0; i < 3; i++) show_number(6, 0, row->tokens[i]);
-}
-
-static void show_median_tokens(const exf_layer_summary *row)
-{
-    show_number(9, 0, row->tokens[1]);
-}
-
-static void show_best(const exf_layer_summary *row)
-{
-    for (int i = 0; i < 3; i++) show_number(6, 3, row->best[i]);
-}
-
 static void show_norm_ends(const exf_layer_summary *row)
 {
     printf("  %8.4g %8.4g", row->norm_min, row->norm_max);
-}
-
-static void show_losses(const exf_layer_summary *row)
-{
-    show_number(6, 3, row->loss);
-    show_number(6, 1, 100 * row->below_half);
-    printf(" ");
-    show_best(row);
-}
-
-static void show_stability(const exf_layer_summary *row)
-{
-    show_number(7, 1, 100 * row->stable);
-}
-
-static void show_cost(const exf_layer_summary *row)
-{
-    show_number(7, 1, 100 * row->cost);
 }
 
 static void show_norm_head(const exf_layer_summary *row)
@@ -144,23 +90,6 @@ static void show_norm_head(const exf_layer_summary *row)
     show_number(11, 3, row->explained);
     show_number(6, 3, row->explained_error);
     printf(" %6" PRIu64, row->by_rms);
-}
-
-static void show_correlations(const exf_layer_summary *row)
-{
-    show_number(9, 2, row->least_eigenvalue);
-    show_number(7, 3, row->cosine_sq);
-    show_number(7, 1, 100 * row->near_copies);
-}
-
-static void show_similarity(const exf_layer_summary *row)
-{
-    show_number(8, 3, row->similarity);
-}
-
-static void show_aligned(const exf_layer_summary *row)
-{
-    show_number(11, 3, row->aligned);
 }
 
 static void show_norms(const exf_layer_summary *row)
@@ -184,56 +113,69 @@ static void show_cold(const exf_layer_summary *row)
     printf(" %" PRIu64 "/%" PRIu64, row->cold, row->experts);
 }
 
+#define OF(field) offsetof(exf_layer_summary, field)
+#define IN(field) offsetof(exf_inspection, field)
+
 static const column columns[] = {
-    {BRIEF | WHOLE, {"  pairs observed          ", "                          "}, NULL, show_coverage},
-    {BRIEF, {" tokens of", "    a pair"}, NULL, show_median_tokens},
-    {WHOLE, {"     tokens of a pair", "   25 %   50 %   75 %"}, NULL, show_tokens},
-    {BRIEF, {"  best target's loss ", "   25 %   50 %   75 %"}, has_losses, show_best},
-    {WHOLE, {"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
-    {BRIEF | WHOLE, {"  stable", " targets"}, has_halves, show_stability},
-    {BRIEF | WHOLE, {"  choice", "  cost %"}, has_halves, show_cost},
-    {WHOLE, {"  similar", "  outputs"}, has_similarity, show_similarity},
-    {WHOLE, {"  after best", "      scalar"}, has_aligned, show_aligned},
-    {BRIEF, {"   expert norm     ", "       min      max"}, NULL, show_norm_ends},
-    {WHOLE, {"  expert norm                         ", "       min (expert) ..      max (expert)"}, NULL, show_norms},
-    {WHOLE, {"   log norms explained    ", "       share  error by rms"}, has_norm_head, show_norm_head},
-    {WHOLE, {"  mean cosines: least   near", " eigenvalue square copies"}, has_correlations, show_correlations},
-    {BRIEF | WHOLE, {" cold", " experts"}, NULL, show_cold},
+    {BRIEF | WHOLE, {"  pairs observed          ", "                          "}, 0, show_coverage, {{0}}},
+    {BRIEF, {" tokens of", "    a pair"}, 0, NULL, {{OF(tokens[1]), 9, 0, 1, 0}}},
+    {WHOLE, {"     tokens of a pair", "   25 %   50 %   75 %"}, 0, NULL,
+     {{OF(tokens[0]), 6, 0, 1, 0}, {OF(tokens[1]), 6, 0, 1, 0}, {OF(tokens[2]), 6, 0, 1, 0}}},
+    {BRIEF, {"  best target's loss ", "   25 %   50 %   75 %"}, IN(loss), NULL,
+     {{OF(best[0]), 6, 3, 1, 0}, {OF(best[1]), 6, 3, 1, 0}, {OF(best[2]), 6, 3, 1, 0}}},
+    {WHOLE, {"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, IN(loss), NULL,
+     {{OF(loss), 6, 3, 1, 0}, {OF(below_half), 6, 1, 100, 0}, {OF(best[0]), 6, 3, 1, 1}, {OF(best[1]), 6, 3, 1, 0},
+      {OF(best[2]), 6, 3, 1, 0}}},
+    {BRIEF | WHOLE, {"  stable", " targets"}, IN(half_loss), NULL, {{OF(stable), 7, 1, 100, 0}}},
+    {BRIEF | WHOLE, {"  choice", "  cost %"}, IN(half_loss), NULL, {{OF(cost), 7, 1, 100, 0}}},
+    {WHOLE, {"  similar", "  outputs"}, IN(similarity), NULL, {{OF(similarity), 8, 3, 1, 0}}},
+    {WHOLE, {"  after best", "      scalar"}, IN(aligned), NULL, {{OF(aligned), 11, 3, 1, 0}}},
+    {BRIEF, {"   expert norm     ", "       min      max"}, 0, show_norm_ends, {{0}}},
+    {WHOLE, {"  expert norm                         ", "       min (expert) ..      max (expert)"}, 0, show_norms, {{0}}},
+    {WHOLE, {"   log norms explained    ", "       share  error by rms"}, IN(layer_explained), show_norm_head, {{0}}},
+    {WHOLE, {"  mean cosines: least   near", " eigenvalue square copies"}, IN(least_eigenvalue), NULL,
+     {{OF(least_eigenvalue), 9, 2, 1, 0}, {OF(cosine_sq), 7, 3, 1, 0}, {OF(near_copies), 7, 1, 100, 0}}},
+    {BRIEF | WHOLE, {" cold", " experts"}, 0, show_cold, {{0}}},
 };
 
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
-/* Names the cold experts of a layer, eight at most. */
-static void show_which_cold(const exf_inspection *s, size_t layer)
-{
-    size_t e = (size_t)s->shape.n_experts, named = 0;
-    for (size_t i = 0; i < e && named < 8; i++)
-        if (s->expert_count[layer * e + i] == 0) printf("%s%zu", named++ ? " " : ": ", i);
-    if (named == 8) printf(" ...");
-}
-
 static int is_shown(const column *c, const exf_inspection *s, unsigned in)
 {
-    return c->in & in && (!c->available || c->available(s));
+    return c->in & in && (!c->needs || *(void *const *)(const void *)((const char *)s + c->needs));
+}
+
+static void show_layer(const exf_inspection *s, const exf_layer_summary *row, unsigned in)
+{
+    if (row->layer < 0)
+        printf("  all");
+    else
+        printf("%5d", row->layer);
+    for (const column *c = columns; c < columns + N_COLUMNS; c++) {
+        if (!is_shown(c, s, in)) continue;
+        if (c->show) c->show(row);
+        for (const number *x = c->numbers; x->width; x++) {
+            if (x->gap) printf(" ");
+            show_number(x->width, x->digits, x->scale * *(const double *)(const void *)((const char *)row + x->at));
+        }
+    }
 }
 
 static void show_table(const exf_inspection *s, const exf_layer_summary *rows, unsigned in)
 {
+    size_t e = (size_t)s->shape.n_experts;
     for (int line = 0; line < 2; line++) {
         printf(line ? "     " : "\nlayer");
         for (size_t c = 0; c < N_COLUMNS; c++)
             if (is_shown(&columns[c], s, in)) fputs(columns[c].head[line], stdout);
         printf("\n");
     }
-    for (int l = 0; l <= s->n_layers; l++) {
-        if (l < s->n_layers)
-            printf("%5d", rows[l].layer);
-        else
-            printf("  all");
-        for (size_t c = 0; c < N_COLUMNS; c++)
-            if (is_shown(&columns[c], s, in)) columns[c].show(&rows[l]);
-        if (in == WHOLE && l < s->n_layers) show_which_cold(s, (size_t)l);
-        printf("\n");
+    for (size_t l = 0; l <= (size_t)s->n_layers; l++) {
+        size_t named = 0; /* of its cold experts, eight at most */
+        show_layer(s, &rows[l], in);
+        for (size_t i = 0; in == WHOLE && l < (size_t)s->n_layers && i < e && named < 8; i++)
+            if (s->expert_count[l * e + i] == 0) printf("%s%zu", named++ ? " " : ": ", i);
+        printf(named == 8 ? " ...\n" : "\n");
     }
 }
 
@@ -264,16 +206,6 @@ static void show_kept(const exf_inspection *s, const exf_budget *b, int l)
         printf("%5d  left out, since it costs nothing", (int)s->layer_number[l]);
     for (int64_t p = 0; n > 0 && p < most; p++) printf(" %5.1f", 100 * (double)kept[p] / n);
     printf("\n");
-}
-
-/* Names the static pools, a line for each size. */
-static void name_pools(const exf_inspection *s)
-{
-    for (int i = 0, k; i < s->n_pools; i = k) {
-        printf("%sstatic pools of %d experts by ", i ? "" : "\n", s->pool[i].size);
-        for (k = i; k < s->n_pools && s->pool[k].size == s->pool[i].size; k++) printf("%s%s", k > i ? ", " : "", s->pool[k].by);
-        printf("\n");
-    }
 }
 
 /* Names the budgets, a line each, with the most and the fewest experts that a layer keeps. */
@@ -352,7 +284,11 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
     if (s->part) printf("part: %s\n", s->part);
     show_table(s, rows, in);
     if (in == BRIEF) {
-        name_pools(s);
+        for (int i = 0, k; i < s->n_pools; i = k) { /* the pools of one size in a line */
+            printf("%sstatic pools of %d experts by ", i ? "" : "\n", s->pool[i].size);
+            for (k = i; k < s->n_pools && s->pool[k].size == s->pool[i].size; k++) printf("%s%s", k > i ? ", " : "", s->pool[k].by);
+            printf("\n");
+        }
         name_budgets(s);
     } else {
         show_pools(s);
@@ -434,13 +370,6 @@ static void write_shape(exf_jw *w, const exf_inspection *s)
     exf_budgets_json(w, s);
 }
 
-static void write_facts(exf_jw *w, const exf_provenance *p)
-{
-    exf_jw_open(w, "provenance", '{');
-    for (size_t i = 0; i < p->n; i++) exf_jw_text(w, p->key[i], p->value[i]);
-    exf_jw_close(w);
-}
-
 static exf_code print_as_json(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)
 {
     exf_jw w = {0};
@@ -454,7 +383,9 @@ static exf_code print_as_json(const char *path, const exf_inspection *s, const e
     for (int l = 0; l < s->n_layers; l++) write_row(&w, NULL, &rows[l]);
     exf_jw_close(&w);
     write_row(&w, "all", &rows[s->n_layers]);
-    write_facts(&w, &s->provenance);
+    exf_jw_open(&w, "provenance", '{');
+    for (size_t i = 0; i < s->provenance.n; i++) exf_jw_text(&w, s->provenance.key[i], s->provenance.value[i]);
+    exf_jw_close(&w);
     exf_jw_close(&w);
     return exf_print_json(&w, err);
 }

@@ -24,84 +24,30 @@ static const exf_layer_difference *all_layers(const comparison *c)
 
 /* ---- the gate --------------------------------------------------------------------------- */
 
-static double measure_flips(const exf_layer_difference *d)
-{
-    return d->flip_traffic;
-}
-
-static double measure_scalar(const exf_layer_difference *d)
-{
-    return d->scalar[3];
-}
-
-static double measure_loss(const exf_layer_difference *d)
-{
-    return d->loss[3];
-}
-
-static double measure_norm(const exf_layer_difference *d)
-{
-    return d->norm;
-}
-
-static double measure_coverage(const exf_layer_difference *d)
-{
-    return d->pairs ? (double)(d->gained + d->lost) / (double)d->pairs : 0;
-}
-
-static double measure_cost(const exf_layer_difference *d)
-{
-    return d->cost;
-}
-
-static const struct {
-    const char *name;
-    double (*of)(const exf_layer_difference *d);
-} measures[] = {
-    {"flips", measure_flips}, {"scalar", measure_scalar}, {"loss", measure_loss},
-    {"norm", measure_norm}, {"coverage", measure_coverage}, {"cost", measure_cost},
-};
-
-enum { N_MEASURES = sizeof measures / sizeof *measures };
-
-/* Reads "flips=0.05" as the number of a measure and its limit. */
-static exf_code parse_limit(const char *text, size_t *which, double *limit, exf_err *err)
-{
-    for (*which = 0; *which < N_MEASURES; ++*which) {
-        const char *name = measures[*which].name;
-        if (exf_starts_with(text, name) && text[strlen(name)] == '=' && exf_parse_f64(text + strlen(name) + 1, limit) &&
-            *limit >= 0)
-            return EXF_OK;
-    }
-    return exf_fail(err, EXF_USAGE,
-                    "--fail-above: \"%s\" is none of flips, scalar, loss, norm, coverage, cost with = and a number from 0", text);
-}
-
-static exf_code check_limits(const exf_recipe *r, exf_err *err)
-{
-    int given[N_MEASURES] = {0};
-    size_t which;
-    double limit;
-    for (size_t i = 0; i < r->fail_above.n; i++) {
-        exf_code rc = parse_limit(r->fail_above.item[i], &which, &limit, err);
-        if (rc != EXF_OK) return rc;
-        if (given[which]++) return exf_fail(err, EXF_USAGE, "--fail-above: %s is given twice", measures[which].name);
-    }
-    return EXF_OK;
-}
-
-/* Refuses a change above its limit; one that is not known, since nothing was observed in both, is above any. */
+/* Reads limits such as "flips=0.05".  c NULL: only checks them.  Otherwise refuses a change above its limit; one that is not known,
+ * since nothing was observed in both, is above any. */
 static exf_code apply_limits(const exf_recipe *r, const comparison *c, exf_err *err)
 {
-    size_t which;
-    double limit;
+    static const char *const names[] = {"flips", "scalar", "loss", "norm", "coverage", "cost"};
+    enum { N = sizeof names / sizeof *names };
+    static const exf_layer_difference none;
+    const exf_layer_difference *d = c ? all_layers(c) : &none;
+    const double value[N] = {d->flip_traffic, d->scalar[3], d->loss[3], d->norm,
+                             d->pairs ? (double)(d->gained + d->lost) / (double)d->pairs : 0, d->cost};
+    int given[N] = {0};
     for (size_t i = 0; i < r->fail_above.n; i++) {
-        exf_code rc = parse_limit(r->fail_above.item[i], &which, &limit, err);
-        if (rc != EXF_OK) return rc;
-        double value = measures[which].of(all_layers(c));
-        if (!(value <= limit))
+        const char *text = r->fail_above.item[i];
+        size_t k = 0, n = strcspn(text, "=");
+        double limit = -1;
+        while (k < N && !(strlen(names[k]) == n && strncmp(text, names[k], n) == 0)) k++;
+        if (k == N || !text[n] || !exf_parse_f64(text + n + 1, &limit) || !(limit >= 0))
+            return exf_fail(err, EXF_USAGE,
+                            "--fail-above: \"%s\" is none of flips, scalar, loss, norm, coverage, cost with = and a number from 0",
+                            text);
+        if (given[k]++) return exf_fail(err, EXF_USAGE, "--fail-above: %s is given twice", names[k]);
+        if (c && !(value[k] <= limit))
             return exf_fail(err, EXF_THRESHOLD, "%s against %s: %s is %.4g, --fail-above allows %.4g", c->path[1], c->path[0],
-                            measures[which].name, value, limit);
+                            names[k], value[k], limit);
     }
     return EXF_OK;
 }
@@ -266,7 +212,7 @@ exf_code exf_inspect_diff(exf_recipe *r, exf_err *err)
 {
     comparison c = {.path = {r->inputs[0], r->inputs[1]}};
     exf_code rc;
-    EXF_TRY(check_limits(r, err));
+    EXF_TRY(apply_limits(r, NULL, err));
     for (int i = 0; i < 2; i++) EXF_TRY(exf_inspection_read(&c.inspection[i], c.path[i], NULL, err));
     EXF_TRY(exf_mem_new(&c.rows, (size_t)c.inspection[0].n_layers + 1, sizeof *c.rows, "differences", err));
     EXF_TRY(exf_compare(&c.inspection[0], c.path[0], &c.inspection[1], c.path[1], c.rows, err));

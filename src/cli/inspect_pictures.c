@@ -23,39 +23,32 @@ typedef struct {
     exf_figure_ends ends;
 } choice;
 
-static void choose_all(choice *c, const exf_inspection *s)
-{
-    const exf_figure *f;
-    for (size_t i = 0; (f = exf_figure_at(i)); i++) {
-        if (exf_figure_available(f, s))
-            c->figure[c->n++] = f;
-        else
-            exf_log_info("%s is left out: it is drawn from %s", f->name, f->needs);
-    }
-}
-
-static exf_code choose_one(choice *c, const exf_inspection *s, const char *path, const char *name, exf_err *err)
-{
-    const exf_figure *f = exf_figure_find(name);
-    if (!f) return exf_fail(err, EXF_USAGE, "--what: \"%s\" is none of norms, similarity, aligned, scalar, loss, all", name);
-    if (!exf_figure_available(f, s))
-        return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", path, name, f->needs, s->kind->kind);
-    for (size_t i = 0; i < c->n; i++)
-        if (c->figure[i] == f) return exf_fail(err, EXF_USAGE, "--what: %s stands twice", name);
-    c->figure[c->n++] = f;
-    return EXF_OK;
-}
-
 static exf_code choose_figures(choice *c, const exf_inspection *s, const exf_recipe *r, exf_err *err)
 {
-    exf_code rc = EXF_OK;
+    const exf_figure *f;
     c->by_name = r->what.n > 1 || (r->what.n && strcmp(r->what.item[0], "all") == 0);
-    if (r->what.n == 1 && c->by_name)
-        choose_all(c, s);
-    else
-        for (size_t i = 0; rc == EXF_OK && i < r->what.n; i++) rc = choose_one(c, s, r->inputs[0], r->what.item[i], err);
-    if (rc == EXF_OK && !c->n) rc = exf_fail(err, EXF_USAGE, "--what: names no figure");
-    return rc;
+    if (r->what.n == 1 && c->by_name) {
+        for (size_t i = 0; (f = exf_figure_at(i)); i++) {
+            if (exf_figure_available(f, s))
+                c->figure[c->n++] = f;
+            else
+                exf_log_info("%s is left out: it is drawn from %s", f->name, f->needs);
+        }
+    } else {
+        for (size_t i = 0; i < r->what.n; i++) {
+            const char *name = r->what.item[i];
+            f = exf_figure_find(name);
+            if (!f)
+                return exf_fail(err, EXF_USAGE, "--what: \"%s\" is none of norms, similarity, aligned, scalar, loss, all", name);
+            if (!exf_figure_available(f, s))
+                return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", r->inputs[0], name, f->needs,
+                                s->kind->kind);
+            for (size_t k = 0; k < c->n; k++)
+                if (c->figure[k] == f) return exf_fail(err, EXF_USAGE, "--what: %s stands twice", name);
+            c->figure[c->n++] = f;
+        }
+    }
+    return c->n ? EXF_OK : exf_fail(err, EXF_USAGE, "--what: names no figure");
 }
 
 /* Reads the ends of the colours from --range. */
@@ -79,18 +72,6 @@ static exf_code read_ends(choice *c, const exf_recipe *r, exf_err *err)
     return EXF_OK;
 }
 
-/* Makes out-loss.csv of out.svg, or out.csv for a figure alone.  Caller frees. */
-static exf_code name_file(const choice *c, const exf_figure *f, const char *output, const char *ending, char **out, exf_err *err)
-{
-    exf_text name = {0};
-    exf_text_append(&name, output, strlen(output) - EXF_PICTURE_SUFFIX_LEN);
-    exf_text_appendf(&name, "%s%s%s", c->by_name ? "-" : "", c->by_name ? f->name : "", ending);
-    exf_code rc = exf_text_end(&name, err);
-    if (rc != EXF_OK) exf_text_free(&name);
-    *out = name.s;
-    return rc;
-}
-
 static exf_code write_picture(const choice *c, const exf_figure *f, const exf_inspection *s, const char *path, int force,
                               exf_err *err)
 {
@@ -103,30 +84,36 @@ static exf_code write_picture(const choice *c, const exf_figure *f, const exf_in
     return rc;
 }
 
-typedef exf_code (*numbers_writer)(const exf_figure *f, const exf_inspection *s, const char *path, int force, exf_err *err);
-
 /* A figure's files: the picture, which ends as --output does, and its numbers. */
 static const struct {
     const char *ending;
-    numbers_writer write;
+    exf_code (*write)(const exf_figure *f, const exf_inspection *s, const char *path, int force, exf_err *err);
 } files[] = {{NULL, NULL}, {".csv", exf_figure_csv}, {".npy", exf_figure_npy}};
 
-/* Writes each file of each figure; write 0: only looks whether it may be written. */
+/* Writes each file of each figure: out-loss.svg, out-loss.csv, ..., or out.svg, out.csv for a figure alone.  write 0: only looks
+ * whether it may be written. */
 static exf_code write_files(const choice *c, const exf_inspection *s, const exf_recipe *r, int write, exf_jw *w, exf_err *err)
 {
-    const char *own = r->output_file + strlen(r->output_file) - EXF_PICTURE_SUFFIX_LEN;
+    size_t stem = strlen(r->output_file) - EXF_PICTURE_SUFFIX_LEN;
+    exf_text path = {0};
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < c->n; i++)
-        for (size_t k = 0; rc == EXF_OK && k < (r->data ? 3 : 1); k++) {
+    for (size_t i = 0; i < c->n; i++)
+        for (size_t k = 0; k < (r->data ? 3 : 1); k++) {
             const exf_figure *f = c->figure[i];
-            char *path = NULL;
-            rc = name_file(c, f, r->output_file, files[k].ending ? files[k].ending : own, &path, err);
-            if (rc == EXF_OK && !write) rc = exf_output_check(path, r->force, err);
-            if (rc == EXF_OK && write)
-                rc = files[k].write ? files[k].write(f, s, path, r->force, err) : write_picture(c, f, s, path, r->force, err);
-            if (rc == EXF_OK && write) rc = exf_tell_output(w, path, err);
-            exf_mem_free(path);
+            path.len = 0;
+            exf_text_append(&path, r->output_file, stem);
+            exf_text_appendf(&path, "%s%s%s", c->by_name ? "-" : "", c->by_name ? f->name : "",
+                             files[k].ending ? files[k].ending : r->output_file + stem);
+            EXF_TRY(exf_text_end(&path, err));
+            if (!write) {
+                EXF_TRY(exf_output_check(path.s, r->force, err));
+                continue;
+            }
+            EXF_TRY(files[k].write ? files[k].write(f, s, path.s, r->force, err) : write_picture(c, f, s, path.s, r->force, err));
+            EXF_TRY(exf_tell_output(w, path.s, err));
         }
+out:
+    exf_text_free(&path);
     return rc;
 }
 

@@ -232,8 +232,9 @@ static exf_code add_member(void *self, const char *sentence, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code verify_as_json(exf_recipe *r, exf_err *err)
+exf_code exf_inspect_verify(exf_recipe *r, exf_err *err)
 {
+    if (!r->json) return verify_inputs(r->inputs, r->n_inputs, print_line, NULL, err);
     exf_jw w = {0};
     exf_err printing;
     exf_jw_open(&w, NULL, '{');
@@ -246,9 +247,4 @@ static exf_code verify_as_json(exf_recipe *r, exf_err *err)
     exf_code printed = exf_print_json(&w, &printing);
     if (rc == EXF_OK && printed != EXF_OK) *err = printing;
     return rc != EXF_OK ? rc : printed;
-}
-
-exf_code exf_inspect_verify(exf_recipe *r, exf_err *err)
-{
-    return r->json ? verify_as_json(r, err) : verify_inputs(r->inputs, r->n_inputs, print_line, NULL, err);
 }

@@ -1,6 +1,5 @@
 /* program.c - which programs there are, which options and recipe keys each takes, what lies beside them, and how `exfold`
- * becomes one of them; see
- * program.h. */
+ * becomes one of them; see program.h. */
 #include "cli/program.h"
 
 #include "base/file.h"
@@ -84,56 +83,43 @@ int exf_command_takes(const exf_command *c, const char *flag)
     return 0;
 }
 
-static int takes_key(const exf_program *p, const exf_opt *row)
-{
-    return exf_program_uses(p, row->key);
-}
-
-/* `exfold` itself has no run to report on. */
-static int takes_common(const exf_program *p, const exf_opt *row)
-{
-    if (row->offset == offsetof(exf_recipe, help_keys)) return p->keys != NULL;
-    return !p->runs_others || row->offset == offsetof(exf_recipe, help) || row->offset == offsetof(exf_recipe, version);
-}
-
-static int takes_own(const exf_program *p, const exf_opt *row)
-{
-    return p != NULL && row != NULL;
-}
-
-/* 1 if the row is the one that an option names: "--layers", "-l" or a key. */
-static int is_row_of(const exf_opt *row, const char *option)
-{
-    if (exf_starts_with(option, "--")) return row->flag && strcmp(row->flag, option + 2) == 0;
-    if (option[0] == '-') return row->letter && row->letter == option[1] && !option[2];
-    return row->key && strcmp(row->key, option) == 0;
-}
-
 /* A program's options have three parts, in this order. */
+enum { COMMON, KEYS, OWN, N_PARTS };
+
 typedef struct {
     const exf_opt *rows;
     size_t n;
-    int (*takes)(const exf_program *p, const exf_opt *row);
 } part;
-
-enum { COMMON, KEYS, OWN, N_PARTS };
 
 static void find_parts(const exf_program *p, part parts[N_PARTS])
 {
     parts[COMMON].rows = exf_recipe_global_rows(&parts[COMMON].n);
-    parts[COMMON].takes = takes_common;
     parts[KEYS].rows = exf_recipe_key_rows(&parts[KEYS].n);
-    parts[KEYS].takes = takes_key;
-    parts[OWN] = (part){p->rows, p->n_rows, takes_own};
+    parts[OWN] = (part){p->rows, p->n_rows};
 }
 
+/* 1 if p takes the row of that part; `exfold` itself has no run to report on. */
+static int takes_row(const exf_program *p, size_t of, const exf_opt *row)
+{
+    if (of == KEYS) return exf_program_uses(p, row->key);
+    if (of == OWN) return 1;
+    if (row->offset == offsetof(exf_recipe, help_keys)) return p->keys != NULL;
+    return !p->runs_others || row->offset == offsetof(exf_recipe, help) || row->offset == offsetof(exf_recipe, version);
+}
+
+/* 1 if p takes the option "--layers" or "-l", or the key. */
 static int takes_option(const exf_program *p, const char *option)
 {
     part parts[N_PARTS];
     find_parts(p, parts);
     for (size_t k = 0; k < N_PARTS; k++)
-        for (size_t i = 0; i < parts[k].n; i++)
-            if (is_row_of(&parts[k].rows[i], option) && parts[k].takes(p, &parts[k].rows[i])) return 1;
+        for (size_t i = 0; i < parts[k].n; i++) {
+            const exf_opt *row = &parts[k].rows[i];
+            int is_it = exf_starts_with(option, "--") ? row->flag && strcmp(row->flag, option + 2) == 0
+                        : option[0] == '-'            ? row->letter && row->letter == option[1] && !option[2]
+                                                      : row->key && strcmp(row->key, option) == 0;
+            if (is_it && takes_row(p, k, row)) return 1;
+        }
     return 0;
 }
 
@@ -159,20 +145,10 @@ exf_code exf_program_rows(const exf_program *p, int all, exf_opt **rows, size_t 
     for (size_t k = 0; k < N_PARTS; k++) {
         int every_row = all && k == KEYS && p->keys;
         for (size_t i = 0; i < parts[k].n; i++)
-            if (every_row || parts[k].takes(p, &parts[k].rows[i])) (*rows)[(*n)++] = parts[k].rows[i];
+            if (every_row || takes_row(p, k, &parts[k].rows[i])) (*rows)[(*n)++] = parts[k].rows[i];
         if (k == COMMON && n_common) *n_common = *n;
     }
     return EXF_OK;
-}
-
-static int scope_takes(const void *program, const exf_opt *row)
-{
-    return !row->key || takes_key(program, row);
-}
-
-exf_opt_scope exf_program_scope(const exf_program *p)
-{
-    return (exf_opt_scope){p, scope_takes, exf_programs_taking};
 }
 
 /* ---- `exfold PROGRAM ARGUMENT ...` ---------------------------------------------------- */

@@ -75,8 +75,6 @@ exf_code exf_programs_taking(const char *option, exf_text *out, exf_err *err) EX
  * keys if it takes a recipe, then its own.  all: keys that only a recipe may set for p are among
  * them.  n_common may be NULL.  The caller frees *rows. */
 exf_code exf_program_rows(const exf_program *p, int all, exf_opt **rows, size_t *n, size_t *n_common, exf_err *err) EXF_CHECKED;
-/* Returns the scope that says which of those rows the command line of p may give. */
-exf_opt_scope exf_program_scope(const exf_program *p);
 
 /* ---- completion ------------------------------------------------------------------------------------- */
 

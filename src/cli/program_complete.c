@@ -40,15 +40,6 @@ static void offer_words(const completion *c, const char *words)
     }
 }
 
-static void offer_values(const completion *c, const exf_opt *row)
-{
-    const char *values = row->values ? row->values : "";
-    if (row->type == EXF_OPT_FLAG) offer_words(c, "true|false");
-    if (row->type == EXF_OPT_CHOICE) offer_words(c, values);
-    if (row->type == EXF_OPT_FILES || (row->type == EXF_OPT_TEXT && strcmp(values, "FILE") == 0)) offer_files(c, "*");
-    if (row->type == EXF_OPT_TEXT && strcmp(values, "DIR") == 0) offer_files(c, DIRECTORIES);
-}
-
 static void offer_options(const completion *c, const exf_program *p, const exf_opt *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -58,13 +49,6 @@ static void offer_options(const completion *c, const exf_program *p, const exf_o
             offer(c, "--no-", 5, rows[i].flag, rows[i].help);
     }
     if (p->keys) offer(c, "--set", 5, "", "set a recipe key from the command line");
-}
-
-static void offer_programs(const completion *c)
-{
-    static const size_t prefix = sizeof "exfold-" - 1;
-    const exf_program *p;
-    for (size_t i = 0; (p = exf_program_at(i)); i++) offer(c, p->name + prefix, strlen(p->name + prefix), "", p->brief);
 }
 
 /* Adds the endings of the files among arguments, "RECIPE.yaml FILE.h5" as "*.yaml|*.h5", each once. */
@@ -120,7 +104,10 @@ static exf_code complete_programs(const exf_program *p, const char *const *words
         if (exf_program_require(words[0], &other, &unknown) != EXF_OK) return EXF_OK;
         return exf_complete(other, words + 1, n - 1, c->out, err);
     }
-    if (n <= 2) offer_programs(c);
+    for (size_t i = 0; n <= 2 && (other = exf_program_at(i)); i++) {
+        const char *word = other->name + strlen("exfold-");
+        offer(c, word, strlen(word), "", other->brief);
+    }
     if (n > 1) return exf_text_end(c->out, err);
     exf_code rc = exf_program_rows(p, 0, &rows, &n_rows, NULL, err);
     if (rc != EXF_OK) return rc;
@@ -158,7 +145,11 @@ exf_code exf_complete(const exf_program *p, const char *const *words, size_t n, 
             if (rows[i].key) offer(&c, rows[i].key, strlen(rows[i].key), "=", rows[i].help);
         exf_text_appendf(out, "@nospace\n");
     } else if ((row = find_row(rows, n_rows, name, n_name, is_set))) {
-        offer_values(&c, row);
+        const char *values = row->values ? row->values : "";
+        if (row->type == EXF_OPT_FLAG) offer_words(&c, "true|false");
+        if (row->type == EXF_OPT_CHOICE) offer_words(&c, values);
+        if (row->type == EXF_OPT_FILES || (row->type == EXF_OPT_TEXT && strcmp(values, "FILE") == 0)) offer_files(&c, "*");
+        if (row->type == EXF_OPT_TEXT && strcmp(values, "DIR") == 0) offer_files(&c, DIRECTORIES);
     } else if (is_set) {
         /* a key that the program does not read has no values */
     } else if (c.word[0] == '-') {

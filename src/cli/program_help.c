@@ -39,17 +39,6 @@ out:
     return rc;
 }
 
-/* Adds the first two lines of the examples. */
-static void add_examples(exf_text *out, const char *examples)
-{
-    for (int i = 0; i < 2 && examples && *examples; i++) {
-        int n = (int)strcspn(examples, "\n");
-        exf_text_appendf(out, "  %.*s\n", n, examples);
-        examples += n + (examples[n] == '\n');
-    }
-    exf_text_append(out, "\n", 1);
-}
-
 /* Adds "  name   what it does", up to the first "; ". */
 static exf_code add_command(exf_text *out, const exf_command *c, exf_err *err)
 {
@@ -90,26 +79,20 @@ out:
     return rc;
 }
 
-/* Chooses the rows that c takes, or all where c is NULL; --set, which stands for the other keys, comes before the program's own. */
-static void choose_rows(const exf_program *p, const exf_command *c, const exf_opt *all, size_t n_all, exf_opt *rows, size_t *n)
+/* Adds the options that c takes, or all where c is NULL; --set, which stands for the other keys, comes before the program's own. */
+static exf_code add_options(exf_text *out, const exf_program *p, const exf_command *c, exf_err *err)
 {
     static const exf_opt set = {NULL, "set", 0, EXF_OPT_TEXT, 0, NULL, "KEY=VALUE", "Recipe",
                                 "any key that --help-keys lists; it beats the recipe's"};
-    *n = 0;
-    for (size_t i = 0; i <= n_all; i++) {
-        if (i + p->n_rows == n_all && p->keys) rows[(*n)++] = set;
-        if (i < n_all && (!c || exf_command_takes(c, all[i].flag))) rows[(*n)++] = all[i];
-    }
-}
-
-static exf_code add_options(exf_text *out, const exf_program *p, const exf_command *c, exf_err *err)
-{
     exf_opt *all = NULL, *rows = NULL;
-    size_t n_all, n_common, n;
+    size_t n_all, n_common, n = 0;
     exf_code rc;
     EXF_TRY(exf_program_rows(p, 0, &all, &n_all, &n_common, err));
     EXF_TRY(exf_mem_new(&rows, n_all + 1, sizeof *rows, "option table", err));
-    choose_rows(p, c, all + n_common, n_all - n_common, rows, &n);
+    for (size_t i = n_common; i <= n_all; i++) {
+        if (i + p->n_rows == n_all && p->keys) rows[n++] = set;
+        if (i < n_all && (!c || exf_command_takes(c, all[i].flag))) rows[n++] = all[i];
+    }
     exf_text_appendf(out, "Options:\n");
     EXF_TRY(exf_opts_help(rows, n, out, err));
     rc = exf_opts_help_flags(all, n_common, out, err);
@@ -125,7 +108,13 @@ exf_code exf_help_text(const exf_program *p, const exf_command *c, exf_text *out
     exf_text_appendf(out, "Usage: %s%s%s%s %s\n", p->name, c ? " " : "", c ? c->name : "", p->runs_others ? "" : " [OPTION ...]",
                      c ? c->arguments : p->arguments);
     EXF_TRY(add_paragraph(out, c ? c->about : p->about, err));
-    if (!c) add_examples(out, p->examples);
+    const char *example = c ? NULL : p->examples;
+    for (int i = 0; i < 2 && example && *example; i++) {
+        int n = (int)strcspn(example, "\n");
+        exf_text_appendf(out, "  %.*s\n", n, example);
+        example += n + (example[n] == '\n');
+    }
+    if (!c) exf_text_append(out, "\n", 1);
     if (!c && p->n_commands) {
         exf_text_appendf(out, "Commands:\n");
         for (size_t i = 0; i < p->n_commands; i++) EXF_TRY(add_command(out, &p->commands[i], err));
@@ -304,18 +293,6 @@ static void write_status(exf_jw *w, int status, const char *meaning)
     exf_jw_close(w);
 }
 
-static void write_statuses(exf_jw *w)
-{
-    exf_jw_open(w, "statuses", '[');
-#define X(name, value, text) write_status(w, value, text);
-    EXF_CODES(X)
-#undef X
-#define X(value, text) write_status(w, value, text);
-    EXF_SIGNAL_STATUSES(X)
-#undef X
-    exf_jw_close(w);
-}
-
 exf_code exf_help_json(exf_text *out, exf_err *err)
 {
     size_t n;
@@ -334,7 +311,14 @@ exf_code exf_help_json(exf_text *out, exf_err *err)
     write_targets(&w);
     write_manifest_keys(&w);
     write_variants(&w);
-    write_statuses(&w);
+    exf_jw_open(&w, "statuses", '[');
+#define X(name, value, text) write_status(&w, value, text);
+    EXF_CODES(X)
+#undef X
+#define X(value, text) write_status(&w, value, text);
+    EXF_SIGNAL_STATUSES(X)
+#undef X
+    exf_jw_close(&w);
     exf_jw_close(&w);
     rc = exf_jw_end(&w, out, err);
 out:

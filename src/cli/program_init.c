@@ -109,30 +109,25 @@ out:
     return rc;
 }
 
-static exf_code copy_manifests(init *s, exf_err *err)
+static exf_code make_manifests(init *s, exf_err *err)
 {
     exf_yaml *recipe = NULL;
     exf_code rc;
-    if (!s->released)
-        return exf_fail(err, EXF_USAGE, "--init: %s is no released model whose data are known; name texts with --text FILE",
-                        s->recipe->model_path);
-    EXF_TRY(exf_yaml_parse(&recipe, s->head.s, s->head.len, s->released->recipe, err));
-    EXF_TRY(copy_manifest(s, recipe, "data", &s->manifest, err));
-    EXF_TRY(copy_manifest(s, recipe, "validate", &s->validation, err));
+    if (s->recipe->texts.n) {
+        EXF_TRY(exf_text_inputs_make(&s->inputs, s->recipe, s->manifest.path, err));
+        EXF_TRY(append_schema("manifest", &s->manifest.text, err));
+        exf_text_appendf(&s->manifest.text, "%s", s->inputs.manifest.s);
+        rc = exf_text_end(&s->manifest.text, err);
+    } else if (s->released) {
+        EXF_TRY(exf_yaml_parse(&recipe, s->head.s, s->head.len, s->released->recipe, err));
+        EXF_TRY(copy_manifest(s, recipe, "data", &s->manifest, err));
+        EXF_TRY(copy_manifest(s, recipe, "validate", &s->validation, err));
+    } else {
+        rc = exf_fail(err, EXF_USAGE, "--init: %s is no released model whose data are known; name texts with --text FILE",
+                      s->recipe->model_path);
+    }
 out:
     exf_yaml_free(recipe);
-    return rc;
-}
-
-static exf_code make_manifests(init *s, exf_err *err)
-{
-    exf_code rc;
-    if (s->recipe->texts.n == 0) return copy_manifests(s, err);
-    EXF_TRY(exf_text_inputs_make(&s->inputs, s->recipe, s->manifest.path, err));
-    EXF_TRY(append_schema("manifest", &s->manifest.text, err));
-    exf_text_appendf(&s->manifest.text, "%s", s->inputs.manifest.s);
-    rc = exf_text_end(&s->manifest.text, err);
-out:
     return rc;
 }
 
@@ -180,41 +175,32 @@ static void add_head(const init *s, exf_text *out)
                      s->validation.path ? "" : " --text HELD-OUT.txt");
 }
 
-static int is_spelled(const exf_opt *row)
-{
-    return strcmp(row->key, "model.path") == 0 || strcmp(row->key, "output.directory") == 0;
-}
-
-static exf_code add_value(const init *s, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
-{
-    char *path = NULL;
-    exf_code rc;
-    if (!is_spelled(row) || !exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_ARGV))
-        return exf_recipe_add_value(row, value, NULL, out, err);
-    rc = strchr(s->recipe->init_path, '/') ? exf_path_absolute(&path, value, err) : exf_mem_strdup(&path, value, "path", err);
-    if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
-    exf_mem_free(path);
-    return rc;
-}
-
 /* Appends "  # help (range; default)" and "  key: value", which is commented out where it is the default. */
 static exf_code add_key(const init *s, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
 {
     const char *dot = strchr(row->key, '.'), *indent = dot ? "  " : "";
     exf_opt no_flag = *row; /* so that the remarks do not name the key again */
     int is_choice = row->type == EXF_OPT_CHOICE && strchr(exf_opt_placeholder(row), '|');
+    int is_spelled = strcmp(row->key, "model.path") == 0 || strcmp(row->key, "output.directory") == 0;
+    char *path = NULL;
     exf_code rc;
     no_flag.flag = NULL;
     exf_text_appendf(out, "%s# %s%s", indent, is_choice ? exf_opt_placeholder(row) : "", is_choice ? ": " : "");
     EXF_TRY(exf_opt_remarks(&no_flag, out, err));
     exf_text_appendf(out, "\n%s%s%s: ", indent, exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_RECIPE) ? "" : "#",
                      dot ? dot + 1 : row->key);
-    if (*value)
-        EXF_TRY(add_value(s, row, value, out, err));
-    else
+    if (!*value) {
         exf_text_appendf(out, "%s", exf_opt_placeholder(row));
+    } else if (is_spelled && exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_ARGV)) {
+        EXF_TRY(strchr(s->recipe->init_path, '/') ? exf_path_absolute(&path, value, err)
+                                                  : exf_mem_strdup(&path, value, "path", err));
+        EXF_TRY(exf_yaml_add_scalar(out, path, err));
+    } else {
+        EXF_TRY(exf_recipe_add_value(row, value, NULL, out, err));
+    }
     exf_text_append(out, "\n", 1);
 out:
+    exf_mem_free(path);
     return rc;
 }
 
@@ -246,63 +232,40 @@ out:
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-static exf_code write_file(const init *s, const written *w, exf_err *err)
+exf_code exf_init_recipe(exf_recipe *r, exf_err *err)
 {
+    init s = {.recipe = r};
+    written *const files[] = {&s.manifest, &s.validation, &s.file};
     exf_code rc;
-    if (!w->path) return EXF_OK;
-    rc = exf_output_file_whole(w->path, s->recipe->force, w->text.s, w->text.len, err);
-    return rc == EXF_OK ? exf_announce(w->path, err) : rc;
-}
-
-static exf_code check_arguments(const exf_recipe *r, exf_err *err)
-{
     if (r->recipe_file)
         return exf_fail(err, EXF_USAGE, "--init writes a recipe and reads none, %s was named too", r->recipe_file);
     if (r->dry_run) return exf_fail(err, EXF_USAGE, "--init writes files, --dry-run writes nothing: give one of them");
     if (!exf_ends_with(r->init_path, ".yaml") && !exf_ends_with(r->init_path, ".yml"))
         return exf_fail(err, EXF_USAGE, "--init %s: the name of a recipe ends in .yaml", r->init_path);
-    return exf_recipe_check_model(r, err);
-}
-
-static exf_code make_files(init *s, exf_err *err)
-{
-    exf_recipe *r = s->recipe;
-    exf_code rc;
-    EXF_TRY(check_arguments(r, err));
-    EXF_TRY(exf_run_directory_of_file(&s->dir, r->init_path, err));
-    EXF_TRY(exf_default_settings_set(r, &s->released, err));
-    if (s->released) EXF_TRY(exf_released_file(&s->head, s->released->recipe, err));
+    EXF_TRY(exf_recipe_check_model(r, err));
+    EXF_TRY(exf_run_directory_of_file(&s.dir, r->init_path, err));
+    EXF_TRY(exf_default_settings_set(r, &s.released, err));
+    if (s.released) EXF_TRY(exf_released_file(&s.head, s.released->recipe, err));
     if (r->texts.n && !exf_opts_given(r->opts, "data.sequences", EXF_OPT_BY_ARGV)) r->sequences = 0;
-    EXF_TRY(name_files(s, err));
-    EXF_TRY(make_manifests(s, err));
-    EXF_TRY(set_paths(s, err));
-    EXF_TRY(append_schema("recipe", &s->file.text, err));
-    add_head(s, &s->file.text);
-    EXF_TRY(add_keys(s, &s->file.text, err));
+    EXF_TRY(name_files(&s, err));
+    EXF_TRY(make_manifests(&s, err));
+    EXF_TRY(set_paths(&s, err));
+    EXF_TRY(append_schema("recipe", &s.file.text, err));
+    add_head(&s, &s.file.text);
+    EXF_TRY(add_keys(&s, &s.file.text, err));
+    for (int i = 0; i < 3; i++) {
+        const written *w = files[i];
+        if (!w->path) continue;
+        EXF_TRY(exf_output_file_whole(w->path, r->force, w->text.s, w->text.len, err));
+        EXF_TRY(exf_announce(w->path, err));
+    }
 out:
-    return rc;
-}
-
-static void free_written(written *w)
-{
-    exf_mem_free(w->path);
-    exf_text_free(&w->text);
-}
-
-exf_code exf_init_recipe(exf_recipe *r, exf_err *err)
-{
-    init s = {.recipe = r};
-    exf_code rc;
-    EXF_TRY(make_files(&s, err));
-    EXF_TRY(write_file(&s, &s.manifest, err));
-    EXF_TRY(write_file(&s, &s.validation, err));
-    EXF_TRY(write_file(&s, &s.file, err));
-out:
+    for (int i = 0; i < 3; i++) {
+        exf_mem_free(files[i]->path);
+        exf_text_free(&files[i]->text);
+    }
     exf_text_inputs_free(&s.inputs);
     exf_text_free(&s.head);
-    free_written(&s.file);
-    free_written(&s.manifest);
-    free_written(&s.validation);
     exf_run_directory_close(&s.dir, 0);
     return rc;
 }

@@ -36,39 +36,6 @@ static void install_stop(int number)
     sigaction(number, &stop, NULL);
 }
 
-/* A file size limit is an error to report, not a reason to be killed. */
-static void install_signals(void)
-{
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
-    install_stop(SIGINT);
-    install_stop(SIGTERM);
-    install_stop(SIGHUP);
-    sigaction(SIGXFSZ, &ignore, NULL);
-    sigaction(SIGPIPE, &ignore, NULL);
-}
-
-/* Starts over with the BLAS kernels that fit the processor, if the library chose
- * badly (kernels/linear/linear.h) and the user did not choose.  Goes on as it is where the
- * system has no /proc. */
-static void choose_blas_kernels(char **argv)
-{
-    const char *better = exf_gemm_better_kernels_cpu();
-    if (!better || getenv("OPENBLAS_CORETYPE")) return;
-    if (setenv("OPENBLAS_CORETYPE", better, 1) == 0) execv("/proc/self/exe", argv);
-}
-
-/* Refuses to begin where the first thread, and with it every other, has too little of a stack: nested JSON takes
- * 192 KiB in libjansson, libhdf5 and validation half of that. */
-static exf_code check_stack(exf_err *err)
-{
-    enum { LEAST_KIB = 512 };
-    struct rlimit stack;
-    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY || stack.rlim_cur >= (rlim_t)LEAST_KIB << 10)
-        return EXF_OK;
-    return exf_fail(err, EXF_NOSPACE, "the stack is limited to %llu KiB, expected at least %d KiB; set a larger limit (ulimit -s)",
-                    (unsigned long long)stack.rlim_cur >> 10, LEAST_KIB);
-}
-
 /* Returns JSON if the arguments ask for it, else AUTO: an argument that is refused is told in the same form. */
 static exf_progress_mode progress_of(char **argv)
 {
@@ -78,41 +45,7 @@ static exf_progress_mode progress_of(char **argv)
     return EXF_PROGRESS_AUTO;
 }
 
-/* The same before main, from what the system says the arguments are; the first 1023 of them. */
-static exf_progress_mode progress_before_main(void)
-{
-    static char text[1 << 16], *argv[1024];
-    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    ssize_t len = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    size_t n = 0;
-    if (fd >= 0) close(fd);
-    for (ssize_t at = 0; at < len && n < 1023; at += (ssize_t)strlen(text + at) + 1) argv[n++] = text + at;
-    return n ? progress_of(argv) : EXF_PROGRESS_AUTO;
-}
-
 /* ---- the ranks of a job ----------------------------------------------------------------- */
-
-/* Ranks that may run on the same processors share them; those that were bound to processors of their own keep them. */
-static void share_processors(const exf_ranks *r)
-{
-    exf_place own = exf_ranks_place(r);
-    int sharing = 0;
-    for (int i = 0; i < own.size; i++) {
-        exf_place p = exf_ranks_place_of(r, i);
-        sharing += p.node == own.node && p.processors == own.processors;
-    }
-    exf_share_processors(sharing);
-}
-
-/* Warns of a rank that Open MPI has bound to less than its share of the node: one core, where it starts one or two ranks. */
-static void warn_of_binding(const exf_ranks *r)
-{
-    exf_place p = exf_ranks_place(r);
-    int own = exf_processors_of(0), share = exf_processors_of(getppid()) / p.local_size;
-    if (!exf_ranks_first(r) || !getenv("OMPI_COMM_WORLD_SIZE") || own >= share) return;
-    exf_log_warn("mpirun bound rank %d on %s to %d of the %d processors that are its share; start with mpirun --bind-to none",
-                 p.rank, p.host, own, share);
-}
 
 /* Leaves one GPU visible, before CUDA looks: that of the local rank among CUDA_VISIBLE_DEVICES or, where that is not
  * set, all.  CUDA takes 0.3 s more to start, and 0.15 s to end, for each further GPU that a process sees.  A list of one is
@@ -161,49 +94,42 @@ static exf_code join_job(exf_ranks **out, const exf_program *p, exf_err *err)
         rc = exf_fail_errno(err, errno, "/dev/null");
         goto out;
     }
-    share_processors(*out);
-    warn_of_binding(*out);
-    EXF_TRY(choose_gpu(*out, err));
+    exf_place own = exf_ranks_place(*out);
+    int sharing = 0; /* ranks that may run on the same processors; those that were bound to processors of their own keep them */
+    for (int i = 0; i < own.size; i++) {
+        exf_place other = exf_ranks_place_of(*out, i);
+        sharing += other.node == own.node && other.processors == own.processors;
+    }
+    exf_share_processors(sharing);
+    /* Open MPI binds to one core, where it starts one or two ranks. */
+    int bound = exf_processors_of(0), share = exf_processors_of(getppid()) / own.local_size;
+    if (exf_ranks_first(*out) && getenv("OMPI_COMM_WORLD_SIZE") && bound < share)
+        exf_log_warn("mpirun bound rank %d on %s to %d of the %d processors that are its share; start with mpirun --bind-to none",
+                     own.rank, own.host, bound, share);
+    rc = choose_gpu(*out, err);
 out:
     return rc;
 }
 
-/* Leaves the job with the program's result, tells an error, on one rank of a job, and returns the exit status. */
-static int leave_job(exf_ranks *ranks, exf_code rc, exf_err *err)
-{
-    int speaks;
-    rc = exf_ranks_close(ranks, rc, &speaks, err);
-    if (rc == EXF_OK) return EXF_OK;
-    err->code = rc;
-    if (speaks) exf_log_error(err);
-    exf_ranks_abort(rc);
-    return (int)rc;
-}
-
 /* ---- arguments ---------------------------------------------------------------------------- */
 
-/* 1 if the file holds a YAML map; no YAML file begins with the first byte of an HDF5 file. */
-static int holds_map(const char *path)
+/* Where p has no inputs beside the recipe, an argument is the recipe whatever it is called; elsewhere a name that ends in .yaml or
+ * .yml, or a file that holds a YAML map; no YAML file begins with the first byte of an HDF5 file. */
+static int is_recipe(const exf_program *p, const exf_recipe *r, const char *path)
 {
     struct stat st;
     exf_yaml *root = NULL;
+    if (!p->keys) return 0;
+    if (exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml")) return 1;
+    if (r->texts.n) return 0; /* others are texts too */
+    if (p->max_inputs == 0 && !r->recipe_file) return 1;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return 0;
     int is_map = exf_yaml_load(&root, path, NULL) == EXF_OK && root->kind == EXF_YAML_MAP;
     exf_yaml_free(root);
     return is_map;
 }
 
-static int is_recipe(const exf_program *p, const exf_recipe *r, const char *path)
-{
-    if (!p->keys) return 0;
-    if (r->texts.n) return exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml"); /* others are texts too */
-    if (p->max_inputs == 0 && !r->recipe_file) return 1;
-    return exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml") || holds_map(path);
-}
-
-/* Fills r->recipe_file and r->inputs from n arguments; r->inputs is the caller's array.  Where p has
- * no inputs beside the recipe, an argument is the recipe whatever it is called; elsewhere a name
- * that ends in .yaml or .yml, or a file that holds a YAML map.  EXF_USAGE: too few, too many. */
+/* Fills r->recipe_file and r->inputs from n arguments; r->inputs is the caller's array.  EXF_USAGE: too few, too many. */
 static exf_code sort_arguments(const exf_program *p, exf_recipe *r, const char **positional, size_t n, exf_err *err)
 {
     r->inputs = positional;
@@ -226,16 +152,6 @@ static exf_code sort_arguments(const exf_program *p, exf_recipe *r, const char *
 
 /* ---- commands ------------------------------------------------------------------ */
 
-static exf_code unknown_command(const exf_program *p, const char *word, exf_err *err)
-{
-    exf_text names = {0};
-    for (size_t i = 0; i < p->n_commands; i++) exf_text_appendf(&names, "%s%s", i ? ", " : "", p->commands[i].name);
-    exf_code rc = exf_text_end(&names, err);
-    if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "\"%s\" is no command; known: %s", word, names.s);
-    exf_text_free(&names);
-    return rc;
-}
-
 /* The command that the first argument names, or the first one if that looks like a file. */
 static exf_code find_command(const exf_program *p, exf_recipe *r, const exf_command **out, exf_err *err)
 {
@@ -248,20 +164,14 @@ static exf_code find_command(const exf_program *p, exf_recipe *r, const exf_comm
         r->n_inputs--;
         return EXF_OK;
     }
+    exf_text names = {0};
     int found = 0;
     if (strpbrk(word, "./")) return EXF_OK;
     exf_code rc = exf_path_look(word, &found, err);
-    return rc != EXF_OK || found ? rc : unknown_command(p, word, err);
-}
-
-/* Fails with "--what: is no option of exfold-inspect digest, but of heatmap". */
-static exf_code refuse_option(const exf_program *p, const exf_command *c, const char *flag, exf_err *err)
-{
-    exf_text names = {0};
-    for (size_t i = 0; i < p->n_commands; i++)
-        if (exf_command_takes(&p->commands[i], flag)) exf_text_appendf(&names, "%s%s", names.len ? ", " : "", p->commands[i].name);
-    exf_code rc = exf_text_end(&names, err);
-    if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "--%s: is no option of %s %s, but of %s", flag, p->name, c->name, names.s);
+    if (rc != EXF_OK || found) return rc;
+    for (size_t i = 0; i < p->n_commands; i++) exf_text_appendf(&names, "%s%s", i ? ", " : "", p->commands[i].name);
+    rc = exf_text_end(&names, err);
+    if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "\"%s\" is no command; known: %s", word, names.s);
     exf_text_free(&names);
     return rc;
 }
@@ -269,6 +179,7 @@ static exf_code refuse_option(const exf_program *p, const exf_command *c, const 
 static exf_code run_command(const exf_program *p, exf_recipe *r, exf_err *err)
 {
     const exf_command *c;
+    exf_text names = {0}; /* of the commands that take an option which this one does not */
     exf_code rc = find_command(p, r, &c, err);
     if (rc != EXF_OK) return rc;
     if (r->n_inputs > c->max_inputs)
@@ -276,21 +187,21 @@ static exf_code run_command(const exf_program *p, exf_recipe *r, exf_err *err)
                         c->arguments);
     if (r->n_inputs < c->min_inputs)
         return exf_fail(err, EXF_USAGE, "an argument is missing; usage: %s %s %s", p->name, c->name, c->arguments);
-    for (size_t i = 0; i < p->n_rows; i++)
-        if (exf_opts_given(r->opts, p->rows[i].flag, EXF_OPT_BY_ARGV) && !exf_command_takes(c, p->rows[i].flag))
-            return refuse_option(p, c, p->rows[i].flag, err);
+    for (size_t i = 0; i < p->n_rows; i++) {
+        const char *flag = p->rows[i].flag;
+        if (!exf_opts_given(r->opts, flag, EXF_OPT_BY_ARGV) || exf_command_takes(c, flag)) continue;
+        for (size_t k = 0; k < p->n_commands; k++)
+            if (exf_command_takes(&p->commands[k], flag))
+                exf_text_appendf(&names, "%s%s", names.len ? ", " : "", p->commands[k].name);
+        rc = exf_text_end(&names, err);
+        if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "--%s: is no option of %s %s, but of %s", flag, p->name, c->name, names.s);
+        exf_text_free(&names);
+        return rc;
+    }
     return c->run(r, err);
 }
 
 /* ---- texts on stdout --------------------------------------------------------------- */
-
-/* Returns the command that stands before --help, NULL if none does. */
-static const exf_command *command_of(const exf_program *p, const char *const *positional, size_t n)
-{
-    for (size_t i = 0; n && i < p->n_commands; i++)
-        if (strcmp(positional[0], p->commands[i].name) == 0) return &p->commands[i];
-    return NULL;
-}
 
 /* Prints a text whose making ended with rc, and frees it. */
 static exf_code print_text(exf_text *text, exf_code rc)
@@ -298,25 +209,6 @@ static exf_code print_text(exf_text *text, exf_code rc)
     if (rc == EXF_OK && text->len) fputs(text->s, stdout);
     exf_text_free(text);
     return rc;
-}
-
-static void print_version(const exf_program *p)
-{
-    printf("%s %s (commit %s, %s, %s)\n", p->name, exf_release(), exf_commit(),
-           exf_built_with_cuda() ? "CPU and CUDA" : "CPU only", exf_ranks_built() ? "MPI" : "no MPI");
-}
-
-/* Answers scripts and shells, not people: `--help-json`, and `--complete WORD ...`; returns 0 for other arguments. */
-static int answer_script(const exf_program *p, int argc, char **argv, exf_code *rc, exf_err *err)
-{
-    exf_text text = {0};
-    if (argc == 2 && strcmp(argv[1], "--help-json") == 0)
-        *rc = print_text(&text, exf_help_json(&text, err));
-    else if (argc > 2 && strcmp(argv[1], "--complete") == 0)
-        *rc = print_text(&text, exf_complete(p, (const char *const *)argv + 2, (size_t)argc - 2, &text, err));
-    else
-        return 0;
-    return 1;
 }
 
 /* ---- the run --------------------------------------------------------------------------- */
@@ -340,24 +232,32 @@ out:
     return rc;
 }
 
+static int takes_row(const void *program, const exf_opt *row)
+{
+    return !row->key || exf_program_uses(program, row->key);
+}
+
 static exf_code parse_and_run(const exf_program *p, exf_recipe *r, int argc, char **argv, exf_err *err)
 {
     exf_code rc;
     exf_text text = {0};
     exf_opt *rows = NULL;
     const char **positional = NULL;
-    const exf_opt_scope scope = exf_program_scope(p);
+    const exf_opt_scope scope = {p, takes_row, exf_programs_taking};
+    const exf_command *command = NULL; /* the one before --help */
     size_t n = 0, n_rows;
     EXF_TRY(exf_mem_new(&positional, (size_t)argc + 1, sizeof *positional, "arguments", err));
     EXF_TRY(exf_program_rows(p, 1, &rows, &n_rows, NULL, err));
     EXF_TRY(exf_opts_new(&r->opts, rows, n_rows, r, err));
     exf_opts_limit(r->opts, &scope);
     EXF_TRY(exf_opts_argv(r->opts, argc, argv, positional, &n, err));
+    for (size_t i = 0; n && i < p->n_commands; i++)
+        if (strcmp(positional[0], p->commands[i].name) == 0) command = &p->commands[i];
     if (r->version)
-        print_version(p);
+        printf("%s %s (commit %s, %s, %s)\n", p->name, exf_release(), exf_commit(),
+               exf_built_with_cuda() ? "CPU and CUDA" : "CPU only", exf_ranks_built() ? "MPI" : "no MPI");
     else if (r->help || r->help_keys || p->runs_others)
-        rc = print_text(&text, r->help_keys ? exf_help_keys_text(p, &text, err)
-                                            : exf_help_text(p, command_of(p, positional, n), &text, err));
+        rc = print_text(&text, r->help_keys ? exf_help_keys_text(p, &text, err) : exf_help_text(p, command, &text, err));
     else
         rc = run_program(p, r, positional, n, err);
 out:
@@ -369,77 +269,96 @@ out:
 
 /* ---- how it ends ------------------------------------------------------------------------ */
 
-/* 1 if stdout is a pipe that nobody reads any more. */
-static int reader_has_gone(void)
-{
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP));
-}
-
-/* Ends the program by SIGPIPE, without a word, as a shell expects it of one whose reader has seen enough.
- * The signal is ignored until now, so that a run ends its files and cleans up first. */
-static void end_by_pipe(void)
-{
-    struct sigaction usual = {.sa_handler = SIG_DFL};
-    sigset_t pipe_alone;
-    sigemptyset(&pipe_alone);
-    sigaddset(&pipe_alone, SIGPIPE);
-    sigaction(SIGPIPE, &usual, NULL);
-    sigprocmask(SIG_UNBLOCK, &pipe_alone, NULL);
-    raise(SIGPIPE);
-}
-
-/* Returns why results were lost in an earlier write, of which stdio keeps only that it failed: another byte is refused for the
- * same reason.  Where it is taken, it ends the last line, which was cut. */
-static int ask_again(void)
-{
-    return write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
-}
-
 /* Flushes the results: of few, only now does a full disk refuse them. */
 static exf_code close_stdout(exf_err *err)
 {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    struct sigaction usual = {.sa_handler = SIG_DFL};
+    sigset_t pipe_alone;
     int failed = fflush(stdout) != 0, why = errno;
     if (!failed && !ferror(stdout)) return EXF_OK;
-    if (reader_has_gone()) end_by_pipe();
-    if (!failed) why = ask_again();
+    /* Of a pipe that nobody reads any more: ends by SIGPIPE, without a word, as a shell expects it of a program whose reader has
+     * seen enough.  The signal is ignored until now, so that a run ends its files and cleans up first. */
+    if (poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP))) {
+        sigemptyset(&pipe_alone);
+        sigaddset(&pipe_alone, SIGPIPE);
+        sigaction(SIGPIPE, &usual, NULL);
+        sigprocmask(SIG_UNBLOCK, &pipe_alone, NULL);
+        raise(SIGPIPE);
+    }
+    /* Of an earlier write stdio keeps only that it failed: another byte is refused for the same reason.  Where it is taken, it
+     * ends the last line, which was cut. */
+    if (!failed) why = write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
     return exf_fail_errno(err, why, "standard output: cannot write the results");
 }
 
+/* As the main function is not there yet, the first 1023 arguments are what the system says. */
 void exf_program_end_early(const exf_program *p, const exf_err *err)
 {
-    exf_log_setup(p->name, EXF_LOG_INFO, progress_before_main());
+    static char text[1 << 16], *argv[1024];
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    size_t n = 0;
+    if (fd >= 0) close(fd);
+    for (ssize_t at = 0; at < len && n < 1023; at += (ssize_t)strlen(text + at) + 1) argv[n++] = text + at;
+    exf_log_setup(p->name, EXF_LOG_INFO, n ? progress_of(argv) : EXF_PROGRESS_AUTO);
     exf_log_error_and_exit(err);
 }
 
 /* ---- main --------------------------------------------------------------------------- */
 
-static exf_code run_or_become(const exf_program *p, int argc, char **argv, exf_ranks **ranks, exf_err *err)
+/* Refuses to begin where the first thread, and with it every other, has too little of a stack: nested JSON takes
+ * 192 KiB in libjansson, libhdf5 and validation half of that. */
+static exf_code check_stack(exf_err *err)
 {
-    exf_recipe recipe = {.recipe_file = NULL};
-    exf_code rc;
-    int names_other = argc > 1 && argv[1][0] != '-' && !(argc == 2 && strcmp(argv[1], "help") == 0);
-    if (p->runs_others && names_other) return exf_program_become(argc, argv, err);
-    choose_blas_kernels(argv);
-    install_signals();
-    if (!answer_script(p, argc, argv, &rc, err)) {
-        EXF_TRY(join_job(ranks, p, err));
-        recipe.job = *ranks;
-        EXF_TRY(parse_and_run(p, &recipe, argc, argv, err));
-    }
-    if (rc == EXF_OK) rc = close_stdout(err);
-out:
-    return rc;
+    enum { LEAST_KIB = 512 };
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY || stack.rlim_cur >= (rlim_t)LEAST_KIB << 10)
+        return EXF_OK;
+    return exf_fail(err, EXF_NOSPACE, "the stack is limited to %llu KiB, expected at least %d KiB; set a larger limit (ulimit -s)",
+                    (unsigned long long)stack.rlim_cur >> 10, LEAST_KIB);
 }
 
 int exf_program_main(const exf_program *p, int argc, char **argv)
 {
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
     exf_err err = {.code = EXF_OK, .msg = ""};
+    exf_recipe recipe = {.recipe_file = NULL};
     exf_ranks *ranks = NULL;
+    exf_text text = {0};
+    int speaks, names_other = argc > 1 && argv[1][0] != '-' && !(argc == 2 && strcmp(argv[1], "help") == 0);
     exf_code rc = exf_standard_descriptors(&err);
     if (rc != EXF_OK) return (int)rc; /* a message would have no place to go */
     exf_log_setup(p->name, EXF_LOG_INFO, progress_of(argv));
-    rc = check_stack(&err);
-    if (rc == EXF_OK) rc = run_or_become(p, argc, argv, &ranks, &err);
-    return leave_job(ranks, rc, &err);
+    EXF_TRY(check_stack(&err));
+    if (p->runs_others && names_other) {
+        rc = exf_program_become(argc, argv, &err);
+        goto out;
+    }
+    /* Starts over with the BLAS kernels that fit the processor, if the library chose badly (kernels/linear/linear.h) and the user
+     * did not choose.  Goes on as it is where the system has no /proc. */
+    const char *better = exf_gemm_better_kernels_cpu();
+    if (better && !getenv("OPENBLAS_CORETYPE") && setenv("OPENBLAS_CORETYPE", better, 1) == 0) execv("/proc/self/exe", argv);
+    install_stop(SIGINT);
+    install_stop(SIGTERM);
+    install_stop(SIGHUP);
+    sigaction(SIGXFSZ, &ignore, NULL); /* a file size limit is an error to report, not a reason to be killed */
+    sigaction(SIGPIPE, &ignore, NULL);
+    if (argc == 2 && strcmp(argv[1], "--help-json") == 0) {
+        EXF_TRY(print_text(&text, exf_help_json(&text, &err)));
+    } else if (argc > 2 && strcmp(argv[1], "--complete") == 0) {
+        EXF_TRY(print_text(&text, exf_complete(p, (const char *const *)argv + 2, (size_t)argc - 2, &text, &err)));
+    } else {
+        EXF_TRY(join_job(&ranks, p, &err));
+        recipe.job = ranks;
+        EXF_TRY(parse_and_run(p, &recipe, argc, argv, &err));
+    }
+    rc = close_stdout(&err);
+out:
+    rc = exf_ranks_close(ranks, rc, &speaks, &err);
+    if (rc == EXF_OK) return EXF_OK;
+    err.code = rc;
+    if (speaks) exf_log_error(&err); /* on one rank of a job */
+    exf_ranks_abort(rc);
+    return (int)rc;
 }
