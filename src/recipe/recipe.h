@@ -216,8 +216,6 @@ exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const cha
 int exf_text_inputs_piped(const exf_recipe *r);
 /* Makes that manifest the value of the recipe's key, "data.manifest" or "validate.manifest".  r borrows from t. */
 exf_code exf_text_inputs_use(const exf_text_inputs *t, exf_recipe *r, const char *key, exf_err *err) EXF_CHECKED;
-/* Writes the manifest to target, the path that it was made for, and announces it; does nothing without --text. */
-exf_code exf_text_inputs_write(const exf_text_inputs *t, const char *target, int force, exf_err *err) EXF_CHECKED;
 void exf_text_inputs_free(exf_text_inputs *t);
 
 /* ---- the files that a run reads (recipe_inputs.c) --------------------------------------------------- */

@@ -334,11 +334,6 @@ exf_code exf_text_inputs_use(const exf_text_inputs *t, exf_recipe *r, const char
     return exf_opts_set(r->opts, EXF_OPT_BY_ARGV, key, t->path, "--text", err);
 }
 
-exf_code exf_text_inputs_write(const exf_text_inputs *t, const char *target, int force, exf_err *err)
-{
-    return t->path ? exf_write_announced(target, force, t->manifest.s, t->manifest.len, err) : EXF_OK;
-}
-
 void exf_text_inputs_free(exf_text_inputs *t)
 {
     exf_text_free(&t->manifest);

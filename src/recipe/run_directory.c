@@ -30,19 +30,6 @@ out:
 
 static exf_run_directory *locked; /* those of this process; only its main thread opens and closes them */
 
-/* Finds the process's own lock of the directory that is open as fd; *own NULL: it has none. */
-static exf_code find_own(const exf_run_directory **own, const char *path, int fd, exf_err *err)
-{
-    struct stat want, have;
-    *own = NULL;
-    if (fstat(fd, &want) != 0) return exf_fail_errno(err, errno, "%s: cannot look up", path);
-    for (const exf_run_directory *d = locked; d; d = d->next) {
-        if (fstat(d->lock, &have) != 0) return exf_fail_errno(err, errno, "%s: cannot look up", d->path);
-        if (have.st_dev == want.st_dev && have.st_ino == want.st_ino) *own = d;
-    }
-    return EXF_OK;
-}
-
 static exf_code fail_busy(const char *path, const char *or_else, exf_err *err)
 {
     return exf_fail(err, EXF_IO, "%s: another exfold program is writing there; wait for its end%s", path, or_else);
@@ -60,8 +47,15 @@ exf_code exf_run_directory_idle(const char *path, exf_err *err)
  * of both.  The kernel releases the lock when the process ends.  On a file system without locks nothing is locked. */
 static exf_code lock_directory(exf_run_directory *d, int fd, exf_err *err)
 {
-    const exf_run_directory *own;
-    exf_code rc = find_own(&own, d->path, fd, err);
+    struct stat want, have;
+    const exf_run_directory *own = NULL; /* the process's own lock of it */
+    exf_code rc = fstat(fd, &want) != 0 ? exf_fail_errno(err, errno, "%s: cannot look up", d->path) : EXF_OK;
+    for (const exf_run_directory *o = locked; o && rc == EXF_OK; o = o->next) {
+        if (fstat(o->lock, &have) != 0)
+            rc = exf_fail_errno(err, errno, "%s: cannot look up", o->path);
+        else if (have.st_dev == want.st_dev && have.st_ino == want.st_ino)
+            own = o;
+    }
     if (rc != EXF_OK) {
         close(fd);
         return rc;
@@ -113,22 +107,6 @@ out:
     return rc;
 }
 
-/* Returns 1 if both paths are of one file in one directory. */
-static int is_same_output(const char *a, const char *a_dir, const char *b, const char *b_dir)
-{
-    const char *x = strrchr(a, '/'), *y = strrchr(b, '/');
-    struct stat p, q;
-    if (strcmp(x ? x + 1 : a, y ? y + 1 : b) != 0) return 0;
-    if (strcmp(a_dir, b_dir) == 0) return 1;
-    return stat(a_dir, &p) == 0 && stat(b_dir, &q) == 0 && p.st_dev == q.st_dev && p.st_ino == q.st_ino;
-}
-
-static exf_code refuse_same_output(const char *a, const char *b, exf_err *err)
-{
-    if (strcmp(a, b) == 0) return exf_fail(err, EXF_USAGE, "%s: is named twice, for two outputs; give them two names", a);
-    return exf_fail(err, EXF_USAGE, "%s: is the same file as %s, another output; give them two names", a, b);
-}
-
 exf_code exf_run_outputs_check(const exf_run_directory *d, const char *const *path, size_t n, exf_err *err)
 {
     char **dir = NULL;
@@ -142,8 +120,18 @@ exf_code exf_run_outputs_check(const exf_run_directory *d, const char *const *pa
             rc = exf_fail(err, EXF_IO, "%s: cannot be created: there is no directory %s", path[i], dir[i]);
             goto out;
         }
-        for (size_t k = 0; k < i; k++)
-            if (path[k] && is_same_output(path[k], dir[k], path[i], dir[i])) EXF_TRY(refuse_same_output(path[k], path[i], err));
+        for (size_t k = 0; k < i; k++) { /* one file in one directory? */
+            struct stat other;
+            if (!path[k] || strcmp(exf_path_name(path[k]), exf_path_name(path[i])) != 0) continue;
+            if (strcmp(dir[k], dir[i]) != 0 && (stat(dir[k], &other) != 0 || stat(dir[i], &st) != 0 || other.st_dev != st.st_dev ||
+                                                other.st_ino != st.st_ino))
+                continue;
+            rc = strcmp(path[k], path[i]) == 0
+                     ? exf_fail(err, EXF_USAGE, "%s: is named twice, for two outputs; give them two names", path[k])
+                     : exf_fail(err, EXF_USAGE, "%s: is the same file as %s, another output; give them two names", path[k],
+                                path[i]);
+            goto out;
+        }
     }
 out:
     for (size_t i = 0; dir && i < n; i++) exf_mem_free(dir[i]);
@@ -192,30 +180,23 @@ static exf_code print_written(const char *path, const char *word, const char *he
     return EXF_OK;
 }
 
-static exf_code announce_file(const char *path, exf_err *err)
+/* Announces a file, of the directory unless that is NULL. */
+static exf_code announce_file(void *directory, const char *name, exf_err *err)
 {
-    char hex[EXF_SHA256_HEX];
+    char hex[EXF_SHA256_HEX] = "", *path = NULL;
     exf_h5 *h = NULL;
     exf_code rc;
-    int is_artifact = exf_ends_with(path, ".h5");
-    if (!exf_log_verbose()) return print_written(path, NULL, NULL, err);
-    if (is_artifact) {
+    int is_artifact = exf_ends_with(name, ".h5");
+    EXF_TRY(directory ? exf_path_join(&path, directory, name, err) : exf_mem_strdup(&path, name, "path", err));
+    if (exf_log_verbose() && is_artifact) {
         EXF_TRY(exf_h5_open(&h, path, err));
         EXF_TRY(exf_h5_digest(h, hex, err));
-    } else {
+    } else if (exf_log_verbose()) {
         EXF_TRY(exf_hash_file(path, hex, err));
     }
     rc = print_written(path, is_artifact ? "digest" : "sha256", hex, err);
 out:
     exf_h5_close(h);
-    return rc;
-}
-
-static exf_code announce_in(void *self, const char *name, exf_err *err)
-{
-    char *path = NULL;
-    exf_code rc = exf_path_join(&path, self, name, err);
-    if (rc == EXF_OK) rc = announce_file(path, err);
     exf_mem_free(path);
     return rc;
 }
@@ -223,8 +204,8 @@ static exf_code announce_in(void *self, const char *name, exf_err *err)
 exf_code exf_announce(const char *path, exf_err *err)
 {
     struct stat st;
-    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
-    return exf_each_file(path, announce_in, (void *)(uintptr_t)path, err);
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(NULL, path, err);
+    return exf_each_file(path, announce_file, (void *)(uintptr_t)path, err);
 }
 
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err)
@@ -237,14 +218,11 @@ exf_code exf_announce_sha256(const char *path, const char *sha256, exf_err *err)
     return print_written(path, "sha256", sha256, err);
 }
 
-exf_code exf_announce_short(const char *path, exf_err *err)
+exf_code exf_announce_short(const char *path, int on_stdout, exf_err *err)
 {
-    return print_written(path, NULL, NULL, err);
-}
-
-void exf_announce_in_log(const char *path)
-{
+    if (on_stdout) return print_written(path, NULL, NULL, err);
     exf_log_info("wrote %s", path);
+    return EXF_OK;
 }
 
 exf_code exf_write_announced(const char *target, int force, const char *bytes, size_t n, exf_err *err)

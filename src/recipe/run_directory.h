@@ -43,10 +43,9 @@ exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 /* The same of an artifact whose digest is known, and of another file whose SHA-256 is. */
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;
 exf_code exf_announce_sha256(const char *path, const char *sha256, exf_err *err) EXF_CHECKED;
-/* Prints "wrote PATH  1.2 MB" of a file, on a screen that shall not be wider. */
-exf_code exf_announce_short(const char *path, exf_err *err) EXF_CHECKED;
-/* Reports "wrote PATH" on stderr, for a program whose stdout is a result. */
-void exf_announce_in_log(const char *path);
+/* Prints "wrote PATH  1.2 MB" of a file, on a screen that shall not be wider; where stdout is a result (on_stdout 0) reports
+ * "wrote PATH" on stderr. */
+exf_code exf_announce_short(const char *path, int on_stdout, exf_err *err) EXF_CHECKED;
 /* Writes a file of these bytes and announces it. */
 exf_code exf_write_announced(const char *target, int force, const char *bytes, size_t n, exf_err *err) EXF_CHECKED;
 /* Prints text that comes from a file, padded with blanks to at least `width` bytes; "?" replaces what exf_printable_bytes()

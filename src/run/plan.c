@@ -65,8 +65,8 @@ static void print_lines(const exf_plan *p, uint64_t memory)
 {
     char b[16];
     const exf_backend *backend = p->options.backend;
-    printf("tokens     %zu in %zu sequences of at most %d%s\n", p->batch->n_tokens, p->batch->n_sequences, p->batch->max_tokens,
-           p->note);
+    printf("tokens     %zu in %zu sequences of at most %d%s%s%s\n", p->batch->n_tokens, p->batch->n_sequences,
+           p->batch->max_tokens, p->missing ? ", assumed: " : "", p->missing ? p->missing : "", p->missing ? " is not there" : "");
     printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(b, sizeof b, (double)p->weight_bytes),
            p->weight_bytes);
     if (p->held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", p->held.reads);

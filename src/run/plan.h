@@ -15,10 +15,15 @@
 typedef exf_code (*exf_plan_pass)(void *self, const exf_batch *batch, const exf_forward_options *options,
                                   exf_forward_report *report, exf_err *err);
 
+/* A stage sets what the run is, exf_session_plan() (session.h) the rest. */
 typedef struct {
     const exf_model *model;
     const exf_batch *batch;   /* ids NULL: the tokens are not known */
     const size_t *group_of;   /* [n_sequences] as exf_deal() takes it: a rank gets whole groups; NULL: each sequence is one */
+    const exf_demand *demand;
+    int n_layers;             /* that run */
+    exf_plan_pass pass;       /* runs a sample */
+    void *self;
     exf_forward_options options;
     int workers;
     double flops;             /* of the whole run */
@@ -27,12 +32,14 @@ typedef struct {
     exf_forward_footprint held;
     uint64_t host, disk;      /* bytes of memory beside the pass; bytes of the outputs */
     uint64_t resume;          /* bytes of disk that resume points take while it runs, at most; 0: it saves none */
+    uint64_t records;         /* those of them that all layers leave beside hidden states */
+    int no_resume;            /* the run saves no resume point, whatever the recipe says */
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
     uint64_t by_gpus;         /* those of them that the GPUs of one host add up among themselves */
     uint64_t statistics;      /* bytes of disk that are written while the pass runs */
-    const char *note;         /* ends the line of the tokens: ", assumed: a.jsonl is not there"; "" for nothing */
+    const char *missing;      /* a file of the corpus that is not there, so that its tokens are assumed; NULL: none */
     const char *not_counted;  /* what the time leaves out of the run; NULL: nothing */
     struct {
         size_t sequences;     /* that run first, with all variants; 0: no pilot */

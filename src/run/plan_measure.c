@@ -35,13 +35,6 @@ enum { GPU_TOKENS = 65536, LEAST_TOKENS = 64 };
 /* Seconds that the last pass of a GPU's sample takes, about: after some tenths the clock falls to what the power allows. */
 static const double sustained = 1.5;
 
-/* Returns the tokens of which a layer takes some tenths of a second on a CPU. */
-static double cpu_tokens(const exf_plan *p)
-{
-    double layer_flops = p->flops / (double)p->batch->n_tokens / p->model->arch.n_layers;
-    return cpu_flops / layer_flops * (double)p->workers;
-}
-
 /* Takes evenly spaced sequences of the batch, of about `wanted` tokens, equally many for each worker, the long ones cut, but to no
  * less than a block of experts: their matrices are read once for each block, so that shorter ones cost more a token.  Where the
  * tokens are not known it makes some up. */
@@ -92,17 +85,6 @@ static double seconds_without(const exf_eta *whole, int kind)
     exf_eta rest = *whole;
     rest.kind[kind].planned = 0;
     return exf_eta_whole(&rest);
-}
-
-/* Returns the seconds of a CPU run, which reads weights between its layers. */
-static double cpu_seconds(exf_plan *p, const exf_forward_report *sample)
-{
-    exf_eta whole = rates_of(p, sample);
-    double all = exf_eta_whole(&whole);
-    p->part.weights = all - seconds_without(&whole, EXF_WORK_READ);
-    p->part.ends = all - seconds_without(&whole, EXF_WORK_REST);
-    p->part.tokens = all - p->part.weights - p->part.ends;
-    return all;
 }
 
 /* Returns the seconds of a GPU run, which reads weights while it computes, but for those it begins with.
@@ -166,9 +148,14 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
     if (options.backend->gpu) {
         EXF_TRY(measure_gpu(p, &options, pass, self, err));
     } else {
-        EXF_TRY(make_sample(&sample, p, cpu_tokens(p), err));
+        double layer_flops = p->flops / (double)p->batch->n_tokens / p->model->arch.n_layers;
+        EXF_TRY(make_sample(&sample, p, cpu_flops / layer_flops * (double)p->workers, err));
         EXF_TRY(pass(self, &sample.batch, &options, &report, err));
-        p->seconds = cpu_seconds(p, &report);
+        exf_eta whole = rates_of(p, &report); /* a CPU reads weights between layers */
+        p->seconds = exf_eta_whole(&whole);
+        p->part.weights = p->seconds - seconds_without(&whole, EXF_WORK_READ);
+        p->part.ends = p->seconds - seconds_without(&whole, EXF_WORK_REST);
+        p->part.tokens = p->seconds - p->part.weights - p->part.ends;
     }
     p->measured = 1;
 out:

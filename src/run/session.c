@@ -240,42 +240,28 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
 
 /* ---- the plan of a dry run -------------------------------------------------------------------- */
 
-/* Counts two resume points, since the first is removed after the second is written, and the records of all layers. */
-static void plan_pass(exf_plan *p, const exf_session *s, const exf_recipe *r, const exf_session_request *request)
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, exf_plan *p, exf_err *err)
 {
-    const exf_demand *d = request->demand;
-    p->workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
-    p->flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d);
-    p->work = exf_work_of_pass(s->model, &s->batch, d, 0, request->n_layers);
-    p->weight_bytes = exf_model_bytes(s->model);
-    if (!request->no_resume && (r->checkpoint_layers != 0 || r->checkpoint_seconds > 0))
-        p->resume = 2 * exf_pass_saved_bytes(&s->model->arch, &s->batch, (size_t)d->lanes) + request->records;
-}
-
-exf_code exf_session_check_room(const exf_session_request *request, exf_err *err)
-{
-    const exf_plan p = {.disk = request->disk, .output = request->output, .is_file = request->is_file};
-    return exf_plan_check_output(&p, err);
-}
-
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err)
-{
-    char note[512] = "";
-    exf_plan p = {.model = s->model, .batch = &s->batch, .options = exf_session_options(s, r, 0), .host = request->host,
-                  .disk = request->disk, .reduced = request->reduced, .by_gpus = request->by_gpus, .statistics = request->reduced,
-                  .output = request->output, .is_file = request->is_file, .group_of = request->group_of, .note = note,
-                  .not_counted = request->not_counted, .pilot = {request->pilot, request->pilot_share}};
     double begun = exf_log_elapsed();
     exf_code rc;
-    if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
-    plan_pass(&p, s, r, request);
-    EXF_TRY(exf_session_check_room(request, err));
-    EXF_TRY(exf_forward_memory(&p.held, &p.options, s->model, &s->batch, request->demand, err));
-    EXF_TRY(exf_plan_measure(&p, request->pass, request->self, err));
-    if (p.measured) p.part.start = begun;
-    if (p.measured) p.seconds += begun;
-    exf_plan_add_pilot(&p);
-    rc = exf_plan_tell(&p, r, err);
+    p->model = s->model;
+    p->batch = &s->batch;
+    p->missing = s->missing_data;
+    p->options = exf_session_options(s, r, 0);
+    p->statistics = p->reduced;
+    p->workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
+    p->flops = exf_forward_demand_flops(&s->model->arch, &s->batch, p->demand);
+    p->work = exf_work_of_pass(s->model, &s->batch, p->demand, 0, p->n_layers);
+    p->weight_bytes = exf_model_bytes(s->model);
+    if (!p->no_resume && (r->checkpoint_layers != 0 || r->checkpoint_seconds > 0)) /* the first goes after the second is written */
+        p->resume = 2 * exf_pass_saved_bytes(&s->model->arch, &s->batch, (size_t)p->demand->lanes) + p->records;
+    EXF_TRY(exf_plan_check_output(p, err));
+    EXF_TRY(exf_forward_memory(&p->held, &p->options, s->model, &s->batch, p->demand, err));
+    EXF_TRY(exf_plan_measure(p, p->pass, p->self, err));
+    if (p->measured) p->part.start = begun;
+    if (p->measured) p->seconds += begun;
+    exf_plan_add_pilot(p);
+    rc = exf_plan_tell(p, r, err);
 out:
     return rc;
 }
@@ -323,45 +309,27 @@ out:
     return rc;
 }
 
-static exf_code assemble_facts(exf_provenance *facts, const exf_resume_of *of, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_provenance_copy(facts, of->outputs, err));
-    EXF_TRY(exf_capture_file_facts(facts, of->model, err));
-    if (of->sums) EXF_TRY(exf_accumulate_facts(facts, of->sums, of->model->arch.top_k, of->model->arch.d_model, err));
-    if (of->lanes) EXF_TRY(exf_provenance_add(facts, err, "validate.variants", "%s", of->lanes));
-out:
-    return rc;
-}
-
-/* Rank 0 opens the point first: it may remove what is there. */
-static exf_code open_in_turn(exf_resume **out, const exf_resume_options *o, exf_ranks *ranks, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    char done[32] = "";
-    if (!o->follows) rc = exf_resume_open(out, o, err);
-    EXF_TRY(exf_ranks_agree(ranks, rc, err));
-    if (o->follows) EXF_TRY(exf_resume_open(out, o, err));
-    snprintf(done, sizeof done, "resume point: %d layers", exf_resume_start(*out)->layers_done);
-    rc = exf_ranks_same(ranks, done, err); /* they see one directory */
-out:
-    return rc;
-}
-
 exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_resume_of *of, exf_err *err)
 {
-    char *path = NULL;
+    char *path = NULL, seen[32] = "";
     exf_provenance facts = {0};
     exf_ranks *ranks = r->n_shards && !r->shard_text ? NULL : r->job; /* ranks with a shard each have a point each */
     exf_code rc;
-    EXF_TRY(assemble_facts(&facts, of, err));
+    EXF_TRY(exf_provenance_copy(&facts, of->outputs, err));
+    EXF_TRY(exf_capture_file_facts(&facts, of->model, err));
+    if (of->sums) EXF_TRY(exf_accumulate_facts(&facts, of->sums, of->model->arch.top_k, of->model->arch.d_model, err));
+    if (of->lanes) EXF_TRY(exf_provenance_add(&facts, err, "validate.variants", "%s", of->lanes));
     EXF_TRY(name_point(&path, r, dir, of->stage, err));
     exf_resume_options o = {.directory = path, .outputs = dir->path, .mode = (exf_resume_mode)r->resume, .facts = &facts,
                             .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds,
                             .follows = !exf_ranks_first(ranks)};
     if (o.follows && o.mode == EXF_RESUME_REQUIRE) o.mode = EXF_RESUME_AUTO; /* rank 0 requires it */
-    EXF_TRY(open_in_turn(out, &o, ranks, err));
+    if (!o.follows) rc = exf_resume_open(out, &o, err); /* first, since it may remove what is there */
+    EXF_TRY(exf_ranks_agree(ranks, rc, err));
+    if (o.follows) EXF_TRY(exf_resume_open(out, &o, err));
     int done = exf_resume_start(*out)->layers_done;
+    snprintf(seen, sizeof seen, "resume point: %d layers", done);
+    EXF_TRY(exf_ranks_same(ranks, seen, err)); /* they see one directory */
     if (done) {
         r->force = 1;
         exf_log_info("resume: going on after layer %d, saved in %s", done, o.directory);

@@ -52,30 +52,9 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
 /* Reports the times of a pass on stderr. */
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t);
 
-/* A stage's description of a run that is planned. */
-typedef struct {
-    const exf_demand *demand;
-    const exf_observer *observer; /* of a recording: reads blocks as the run's own does */
-    int n_layers;        /* layers that run */
-    const size_t *group_of; /* of the plan (plan/plan.h) */
-    uint64_t reduced;    /* bytes of all layers' sums, which ranks would add up and rank 0 writes; 0: the run makes no statistics */
-    uint64_t by_gpus;    /* those of them that the GPUs of one host add up among themselves */
-    uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
-    uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
-    int no_resume;       /* the run saves no resume point, whatever the recipe says */
-    const char *not_counted; /* what the plan's time leaves out of the run; NULL: nothing */
-    size_t pilot;        /* sequences that run before the pass (exf_plan); 0: none */
-    double pilot_share;
-    const char *output;  /* the directory of the outputs or, if is_file, the only one */
-    int is_file;
-    exf_plan_pass pass;  /* runs a sample */
-    void *self;
-} exf_session_request;
-/* Refuses, before the pass, a place to which the outputs cannot be written, or that has too little room for them
- * (exf_plan_check_output()). */
-exf_code exf_session_check_room(const exf_session_request *request, exf_err *err) EXF_CHECKED;
-/* Checks the same and prints the plan of a --dry-run (plan.h). */
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err) EXF_CHECKED;
+/* Completes a stage's plan, refuses a place to which the outputs cannot be written or that has too little room for them
+ * (exf_plan_check_output()), and prints the plan of a --dry-run (plan.h). */
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, exf_plan *p, exf_err *err) EXF_CHECKED;
 
 /* ---- a text alone (session_text.c) -----------------------------------------------------------------
  * Print the first r->show_text samples of the session's text; write the token ids of r's text to r->ids_path, for which no session
@@ -94,8 +73,6 @@ exf_code exf_run_shard_begin(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Makes each of several ranks take the shard of its number, rank 0 shard 1; beyond that they need not agree on anything.
  * EXF_USAGE with --shard, or with an output that is one file for all. */
 exf_code exf_run_shard_of_rank(exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* Refuses a shard whose sums could not be added to the others': those for vectors or a norm head. */
-exf_code exf_run_shard_check(const exf_recipe *r, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Cuts the corpus to the shard and reports it; does nothing without one. */
 exf_code exf_run_shard_take(exf_corpus *c, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 

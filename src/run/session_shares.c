@@ -19,13 +19,6 @@
 
 enum { MOST_SHARDS = 65536 };
 
-static int parse_shard(const char *text, int *index, int *of)
-{
-    int used = 0;
-    return sscanf(text, "%9d/%9d%n", index, of, &used) == 2 && !text[used] && strspn(text, "0123456789/") == strlen(text) &&
-           *index >= 1 && *index <= *of && *of <= MOST_SHARDS;
-}
-
 static exf_code use_folder(exf_recipe *r, exf_err *err)
 {
     char name[48], *folder = NULL;
@@ -41,10 +34,12 @@ out:
 
 exf_code exf_run_shard_begin(exf_recipe *r, exf_err *err)
 {
-    if (!r->shard_text) return EXF_OK;
-    if (!parse_shard(r->shard_text, &r->shard, &r->n_shards))
-        return exf_fail(err, EXF_USAGE, "--shard: \"%s\" is no I/N with 1 <= I <= N <= %d, such as 2/8", r->shard_text,
-                        MOST_SHARDS);
+    const char *text = r->shard_text;
+    int used = 0;
+    if (!text) return EXF_OK;
+    if (sscanf(text, "%9d/%9d%n", &r->shard, &r->n_shards, &used) != 2 || text[used] ||
+        strspn(text, "0123456789/") != strlen(text) || r->shard < 1 || r->shard > r->n_shards || r->n_shards > MOST_SHARDS)
+        return exf_fail(err, EXF_USAGE, "--shard: \"%s\" is no I/N with 1 <= I <= N <= %d, such as 2/8", text, MOST_SHARDS);
     return r->export_path ? EXF_OK : use_folder(r, err); /* a named file has no folder */
 }
 
@@ -70,17 +65,6 @@ out:
     return rc;
 }
 
-exf_code exf_run_shard_check(const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
-{
-    const char *of = o->lowrank     ? "calibrate.projectors: lowrank"
-                     : o->diagonal  ? "calibrate.projectors: diagonal"
-                     : o->norm_head ? "calibrate.norm_head"
-                                    : NULL;
-    if (!r->n_shards || !of) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "--shard: %s needs sums over what all of the data choose, so that those of shards do not add; "
-                    "divide the data among ranks instead: mpirun -n %d exfold-calibrate RECIPE", of, r->n_shards);
-}
-
 exf_code exf_run_shard_take(exf_corpus *c, const exf_recipe *r, exf_err *err)
 {
     exf_batch all = {.ids = NULL};
@@ -104,20 +88,11 @@ out:
 
 /* ---- that ranks agree --------------------------------------------------------------------------- */
 
-/* Adds name and size of every file of the checkpoint, but not when it was modified, which differs between copies. */
-static void add_files(exf_text *t, const exf_model *m)
-{
-    for (size_t i = 0; i < exf_checkpoint_files(m->checkpoint); i++) {
-        const char *size = strstr(exf_checkpoint_state(m->checkpoint, i), ", "), *end = size ? strstr(size + 2, ", ") : NULL;
-        exf_text_appendf(t, "model file %s: %.*s\n", exf_path_name(exf_checkpoint_path(m->checkpoint, i)),
-                         end ? (int)(end - size) - 2 : 0, end ? size + 2 : "");
-    }
-}
-
 /* Compares a text with a line for each thing that ranks must have in common. */
 exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *err)
 {
     const exf_corpus *c = s->corpus;
+    const exf_checkpoint *files = s->model->checkpoint;
     const char *whole = r->shard_text ? NULL : strstr(c->shard, "of ");
     exf_text t = {0};
     exf_code rc;
@@ -125,7 +100,12 @@ exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *e
     exf_text_appendf(&t, "program: %s (commit %s)\n", exf_release(), exf_commit());
     if (!r->n_shards || r->shard_text) EXF_TRY(exf_recipe_text(r, NULL, &t, err)); /* else each rank has a shard of its own */
     exf_text_appendf(&t, "model config: sha256 %s\n", s->model->config_sha256);
-    add_files(&t, s->model);
+    /* Name and size of every file of the checkpoint, but not when it was modified, which differs between copies. */
+    for (size_t i = 0; i < exf_checkpoint_files(files); i++) {
+        const char *size = strstr(exf_checkpoint_state(files, i), ", "), *end = size ? strstr(size + 2, ", ") : NULL;
+        exf_text_appendf(&t, "model file %s: %.*s\n", exf_path_name(exf_checkpoint_path(files, i)),
+                         end ? (int)(end - size) - 2 : 0, end ? size + 2 : "");
+    }
     exf_text_appendf(&t, "manifest: sha256 %s\ntokenizer: sha256 %s, %s before a document\ntokens: digest %s\n",
                      c->manifest_sha256, c->tokenizer_sha256, c->tokenizer_bos, whole ? whole : c->tokens_digest);
     exf_text_appendf(&t, "device: %s (%s), %s\n", s->backend->name, s->backend->device(), exf_compute_name(s->compute));

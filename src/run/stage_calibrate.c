@@ -60,32 +60,16 @@ out:
     return rc;
 }
 
-/* Refuses settings that contradict each other, whatever the model. */
-static exf_code read_settings(calibration *c, const exf_recipe *r, exf_err *err)
+/* Refuses a shard whose sums could not be added to the others': those for vectors or a norm head. */
+static exf_code check_shard_sums(const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(exf_recipe_accumulate_options(r, &c->sums, err));
-    EXF_TRY(exf_recipe_solve_options(r, &c->tables_by, err));
-    EXF_TRY(exf_run_shard_check(r, &c->sums, err));
-    EXF_TRY(exf_recipe_check_targets(r, err));
-    if (!r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
-out:
-    return rc;
-}
-
-/* ---- recipe and model ------------------------------------------------------------------------------ */
-
-/* Refuses settings that the model cannot have, or whose tables no target holds; completes those that the model decides. */
-static exf_code check_settings(calibration *c, exf_recipe *r, exf_err *err)
-{
-    const exf_session *s = &c->session;
-    exf_code rc;
-    r->compute = s->compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
-    if (c->sums.bare_router && s->model->arch.router.renormalise) c->sums.bare_router = EXF_BARE_RENORMALISED;
-    EXF_TRY(exf_recipe_check_shape(r, &s->shape, err));
-    rc = exf_export_model_check(r, s->model, err);
-out:
-    return rc;
+    const char *of = o->lowrank     ? "calibrate.projectors: lowrank"
+                     : o->diagonal  ? "calibrate.projectors: diagonal"
+                     : o->norm_head ? "calibrate.norm_head"
+                                    : NULL;
+    if (!r->n_shards || !of) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "--shard: %s needs sums over what all of the data choose, so that those of shards do not add; "
+                    "divide the data among ranks instead: mpirun -n %d exfold-calibrate RECIPE", of, r->n_shards);
 }
 
 /* ---- what the run will take ---------------------------------------------------------------------- */
@@ -116,7 +100,7 @@ out:
 }
 
 /* Describes the run, of one process. */
-static exf_session_request request_of(calibration *c, const exf_recipe *r)
+static exf_plan plan_of(calibration *c, const exf_recipe *r)
 {
     const exf_session *s = &c->session;
     const exf_accumulate_options *o = &c->sums;
@@ -127,30 +111,16 @@ static exf_session_request request_of(calibration *c, const exf_recipe *r)
     exf_solver_bytes tables = exf_solver_bytes_of(&s->shape, s->layers.n, &c->tables_by, q, exf_vector_pairs(&s->shape, o));
     for (size_t i = 0; i < r->targets.n; i++) exports_vectors |= exf_writer_find(r->targets.item[i])->wants_vectors;
     c->demand = exf_accumulate_demand(s->backend, &s->shape, o);
-    return (exf_session_request){.demand = &c->demand, .n_layers = s->layers.last + 1,
-                                 .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL, 0) +
-                                         tables.memory + (saves ? vectors : 0), /* which the first point reads back */
-                                 .reduced = l * sums, .by_gpus = l * vectors, .records = l * sums,
-                                 .disk = l * sums + tables.file + tables.exported + (exports_vectors ? tables.vectors : 0),
-                                 .not_counted = r->n_shards ? "writing statistics"
-                                                            : "writing statistics, solving, writing tables and exports",
-                                 .output = r->output_directory, .pass = run_sample, .self = c};
+    return (exf_plan){.demand = &c->demand, .n_layers = s->layers.last + 1,
+                      .host = exf_accumulate_memory(&s->shape, o, workers, s->backend->gpu != NULL, 0) + tables.memory +
+                              (saves ? vectors : 0), /* which the first point reads back */
+                      .reduced = l * sums, .by_gpus = l * vectors, .records = l * sums,
+                      .disk = l * sums + tables.file + tables.exported + (exports_vectors ? tables.vectors : 0),
+                      .not_counted = r->n_shards ? "writing statistics" : "writing statistics, solving, writing tables and exports",
+                      .output = r->output_directory, .pass = run_sample, .self = c};
 }
 
 /* ---- the outputs ------------------------------------------------------------------------------- */
-
-/* Opens the run's resume point; a dry run has none. */
-static exf_code open_point(calibration *c, exf_recipe *r, exf_err *err)
-{
-    const exf_resume_of of = {.stage = "calibrate", .outputs = &c->facts, .model = c->session.model, .sums = &c->sums};
-    exf_code rc;
-    EXF_TRY(exf_session_facts(&c->facts, &c->session, "all", err));
-    if (r->dry_run) goto out;
-    if (exf_ranks_first(r->job)) EXF_TRY(exf_run_directory_make(&c->dir, err));
-    EXF_TRY(exf_run_resume_open(&c->resume, r, &c->dir, &of, err));
-out:
-    return rc;
-}
 
 /* Names the outputs, which rank 0 writes, and refuses, before any work, those that exist. */
 static exf_code name_outputs(calibration *c, const exf_recipe *r, exf_err *err)
@@ -230,7 +200,7 @@ static exf_code write_tables(calibration *c, const exf_recipe *r, const char *st
     exf_code rc;
     EXF_TRY(exf_solve_file(r, c->statistics, statistics_digest, c->tables, 1, c->solving, &made, err));
     if (made.lacks.code == EXF_OK) EXF_TRY(exf_export_tables(r, &c->dir, c->tables, &made, 1, err));
-    EXF_TRY(exf_text_inputs_write(&c->text, c->manifest, r->force, err));
+    if (c->text.path) EXF_TRY(exf_write_announced(c->manifest, r->force, c->text.manifest.s, c->text.manifest.len, err));
     EXF_TRY(write_recipe(c, r, made.digest, err));
     EXF_TRY(exf_coverage_conclude(&made, r, c->tables, err));
 out:
@@ -241,7 +211,9 @@ out:
 exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
 {
     calibration c = {.statistics = NULL};
-    exf_session_request request;
+    exf_session *s = &c.session;
+    const int is_first = exf_ranks_first(r->job);
+    exf_plan plan;
     char digest[EXF_SHA256_HEX]; /* of the statistics */
     exf_code rc;
     EXF_TRY(read_texts(&c, r, err));
@@ -249,22 +221,34 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
         rc = exf_session_write_ids(r, err);
         goto out;
     }
-    EXF_TRY(read_settings(&c, r, err));
-    EXF_TRY(exf_session_open(&c.session, r, "all", err));
+    EXF_TRY(exf_recipe_accumulate_options(r, &c.sums, err)); /* refuse settings that contradict each other, whatever the model */
+    EXF_TRY(exf_recipe_solve_options(r, &c.tables_by, err));
+    EXF_TRY(check_shard_sums(r, &c.sums, err));
+    EXF_TRY(exf_recipe_check_targets(r, err));
+    if (!r->n_shards) EXF_TRY(exf_recipe_check_measured(r, err));
+    EXF_TRY(exf_session_open(s, r, "all", err));
     if (r->show_text) {
-        rc = exf_session_show_text(&c.session, r, err);
+        rc = exf_session_show_text(s, r, err);
         goto out;
     }
-    EXF_TRY(check_settings(&c, r, err));
-    request = request_of(&c, r);
-    if (exf_ranks_first(r->job)) EXF_TRY(exf_session_check_room(&request, err));
-    EXF_TRY(open_point(&c, r, err));
+    r->compute = s->compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
+    if (c.sums.bare_router && s->model->arch.router.renormalise) c.sums.bare_router = EXF_BARE_RENORMALISED;
+    EXF_TRY(exf_recipe_check_shape(r, &s->shape, err)); /* refuse settings that the model cannot have, or no target holds */
+    EXF_TRY(exf_export_model_check(r, s->model, err));
+    plan = plan_of(&c, r);
+    if (is_first) EXF_TRY(exf_plan_check_output(&plan, err));
+    EXF_TRY(exf_session_facts(&c.facts, s, "all", err));
+    if (is_first && !r->dry_run) EXF_TRY(exf_run_directory_make(&c.dir, err));
+    if (!r->dry_run) {
+        const exf_resume_of of = {.stage = "calibrate", .outputs = &c.facts, .model = s->model, .sums = &c.sums};
+        EXF_TRY(exf_run_resume_open(&c.resume, r, &c.dir, &of, err));
+    }
     EXF_TRY(name_outputs(&c, r, err));
     if (r->dry_run) {
-        if (exf_ranks_first(r->job)) rc = exf_session_plan(&c.session, r, &request, err);
+        if (is_first) rc = exf_session_plan(s, r, &plan, err);
         goto out;
     }
-    EXF_TRY(exf_session_deal(&c.session, r, NULL, err));
+    EXF_TRY(exf_session_deal(s, r, NULL, err));
     EXF_TRY(write_statistics(&c, r, digest, err));
     if (c.tables) EXF_TRY(write_tables(&c, r, digest, err));
 out:

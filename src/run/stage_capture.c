@@ -30,15 +30,6 @@ out:
     return rc;
 }
 
-static exf_code refuse_options(const exf_recipe *r, exf_err *err)
-{
-    if (r->logits && !r->export_path)
-        return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
-    if (r->resume == EXF_RESUME_REQUIRE && r->export_path)
-        return exf_fail(err, EXF_USAGE, "--resume=require: a run with --export saves no resume point");
-    return EXF_OK;
-}
-
 /* Refuses an output that exists, unless there is a resume point, whose run made it (open_point()). */
 static exf_code check_output(const exf_recipe *r, exf_err *err)
 {
@@ -60,6 +51,11 @@ out:
 
 /* ---- what the run will take ------------------------------------------------------------- */
 
+typedef struct {
+    const exf_session *session;
+    const exf_recipe *recipe;
+} capture;
+
 static exf_code drop_block(void *self, const exf_moe_block *b, exf_err *err)
 {
     (void)self, (void)b, (void)err;
@@ -72,33 +68,19 @@ static exf_code drop_logits(void *self, const exf_logits_block *b, exf_err *err)
     return EXF_OK;
 }
 
-typedef struct {
-    const exf_session *session;
-    const exf_observer *observer; /* asks for the same blocks as the run's, and drops them */
-} sampled;
-
+/* Runs a sample with an observer that asks for the same blocks as the run's, and drops them. */
 static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
                            exf_err *err)
 {
-    const sampled *p = self;
-    const exf_lane lane = {.observer = p->observer};
-    return exf_forward(p->session->model, batch, &lane, 1, options, report, err);
-}
-
-/* Returns the bytes of the outputs. */
-static uint64_t disk_of(const exf_session *s, const exf_recipe *r)
-{
-    uint64_t t = (uint64_t)s->shape.n_tokens, k = (uint64_t)s->shape.top_k, h = (uint64_t)s->shape.d_model;
-    uint64_t row = 8 * k + 4 * k * h + (r->export_path ? 12 * h : 0); /* bytes of a token in a layer */
-    uint64_t logits = r->logits ? 4 * t * (uint64_t)s->model->arch.vocab : 0;
-    return t * row * (uint64_t)s->layers.n + logits;
+    const capture *c = self;
+    const exf_observer observer = {.block = drop_block, .logits = c->recipe->logits ? drop_logits : NULL};
+    const exf_lane lane = {.observer = &observer};
+    return exf_forward(c->session->model, batch, &lane, 1, options, report, err);
 }
 
 /* Checks whether there is room for the outputs.  A run that goes on from a resume point has some of them already. */
-static exf_code check_room(const exf_session *s, const exf_recipe *r, exf_err *err)
+static exf_code check_room(const exf_plan *plan, const exf_recipe *r, exf_err *err)
 {
-    const exf_session_request request = {.disk = disk_of(s, r), .output = r->export_path ? r->export_path : r->output_directory,
-                                         .is_file = r->export_path != NULL};
     exf_run_directory dir = {0};
     int goes_on = 0;
     exf_code rc;
@@ -106,33 +88,25 @@ static exf_code check_room(const exf_session *s, const exf_recipe *r, exf_err *e
         EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
         EXF_TRY(exf_run_resume_look(r, &dir, "capture", &goes_on, err));
     }
-    rc = goes_on ? EXF_OK : exf_session_check_room(&request, err);
+    rc = goes_on ? EXF_OK : exf_plan_check_output(plan, err);
 out:
     exf_run_directory_close(&dir, 0);
     return rc;
 }
 
-static exf_code plan_capture(const exf_session *s, const exf_recipe *r, exf_err *err)
+/* Describes the run; logits need the layers after the last one captured. */
+static exf_plan plan_of(const exf_session *s, const exf_recipe *r, const exf_demand *demand)
 {
-    exf_demand demand = {.lanes = 1, .head = r->logits, .host_blocks = 1};
-    exf_observer observer = {.block = drop_block, .logits = r->logits ? drop_logits : NULL};
-    sampled sample = {s, &observer};
-    exf_session_request request = {.demand = &demand, .observer = &observer,
-                                   .n_layers = r->logits ? s->model->arch.n_layers : s->layers.last + 1,
-                                   .disk = disk_of(s, r), .no_resume = r->export_path != NULL,
-                                   .output = r->export_path ? r->export_path : r->output_directory,
-                                   .is_file = r->export_path != NULL, .not_counted = "writing the outputs",
-                                   .pass = run_sample, .self = &sample};
-    return exf_session_plan(s, r, &request, err);
+    uint64_t t = (uint64_t)s->shape.n_tokens, k = (uint64_t)s->shape.top_k, h = (uint64_t)s->shape.d_model;
+    uint64_t row = 8 * k + 4 * k * h + (r->export_path ? 12 * h : 0); /* bytes of a token in a layer */
+    uint64_t logits = r->logits ? 4 * t * (uint64_t)s->model->arch.vocab : 0;
+    return (exf_plan){.demand = demand, .n_layers = r->logits ? s->model->arch.n_layers : s->layers.last + 1,
+                      .disk = t * row * (uint64_t)s->layers.n + logits, .no_resume = r->export_path != NULL,
+                      .output = r->export_path ? r->export_path : r->output_directory, .is_file = r->export_path != NULL,
+                      .not_counted = "writing the outputs", .pass = run_sample};
 }
 
 /* ---- the outputs --------------------------------------------------------------------------- */
-
-/* Runs the pass; logits need the layers after the last one captured. */
-static exf_code run_pass(const exf_session *s, const exf_recipe *r, const exf_observer *observer, exf_resume *resume, exf_err *err)
-{
-    return exf_session_forward(s, r, observer, r->logits ? 0 : s->layers.last + 1, resume, err);
-}
 
 static exf_code write_export(exf_session *s, const exf_recipe *r, const exf_provenance *facts, exf_err *err)
 {
@@ -141,7 +115,7 @@ static exf_code write_export(exf_session *s, const exf_recipe *r, const exf_prov
     exf_code rc;
     EXF_TRY(exf_run_directory_of_file(&dir, r->export_path, err));
     EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, s->model, &s->batch, &s->layers, r->logits, facts, err));
-    EXF_TRY(run_pass(s, r, exf_exporter_observer(x), NULL, err));
+    EXF_TRY(exf_session_forward(s, r, exf_exporter_observer(x), r->logits ? 0 : s->layers.last + 1, NULL, err));
     EXF_TRY(exf_exporter_commit(x, err));
     EXF_TRY(exf_announce(r->export_path, err));
 out:
@@ -196,7 +170,7 @@ static exf_code write_capture(exf_session *s, exf_recipe *r, const exf_provenanc
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
     EXF_TRY(open_point(&resume, s, r, &dir, path, facts, err));
     EXF_TRY(exf_recorder_new(&rec, path, r->force, &s->shape, &s->layers, &sequences, facts, resume, err));
-    EXF_TRY(run_pass(s, r, exf_recorder_observer(rec), resume, err));
+    EXF_TRY(exf_session_forward(s, r, exf_recorder_observer(rec), s->layers.last + 1, resume, err));
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_recorder_commit(rec, &late, err));
     EXF_TRY(exf_announce(path, err));
@@ -213,20 +187,27 @@ out:
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
 {
     exf_session s = {.model = NULL};
+    const exf_demand demand = {.lanes = 1, .head = r->logits, .host_blocks = 1};
+    exf_plan plan;
     exf_provenance facts = {0};
     exf_code rc;
     if (r->pin_manifest) return exf_ranks_first(r->job) ? pin_manifest(r, err) : EXF_OK;
     EXF_TRY(exf_run_shard_of_rank(r, err));
     EXF_TRY(exf_plan_check_json(r, err));
-    EXF_TRY(refuse_options(r, err));
+    if (r->logits && !r->export_path)
+        return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
+    if (r->resume == EXF_RESUME_REQUIRE && r->export_path)
+        return exf_fail(err, EXF_USAGE, "--resume=require: a run with --export saves no resume point");
     EXF_TRY(exf_run_shard_begin(r, err));
     EXF_TRY(check_output(r, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
+    plan = plan_of(&s, r, &demand);
+    plan.self = &(capture){&s, r};
     if (r->dry_run) {
-        if (exf_ranks_first(r->job)) rc = plan_capture(&s, r, err);
+        if (exf_ranks_first(r->job)) rc = exf_session_plan(&s, r, &plan, err);
         goto out;
     }
-    EXF_TRY(check_room(&s, r, err));
+    EXF_TRY(check_room(&plan, r, err));
     EXF_TRY(exf_session_share(&s, r, err));
     EXF_TRY(exf_session_facts(&facts, &s, r->layers, err));
     rc = r->export_path ? write_export(&s, r, &facts, err) : write_capture(&s, r, &facts, err);

@@ -122,26 +122,13 @@ static exf_code check_free_space(const exf_recipe *r, const exf_run_directory *d
     return rc == EXF_OK && plan.disk ? exf_plan_check_output(&plan, err) : rc;
 }
 
-/* Reads the facts of the validation beside the tables, where its JSON lies there too: a file of that name that does not say that
- * it is of these tables is another's, and is not read. */
-static exf_code read_validated(exf_provenance *facts, const char *directory, const char *digest, exf_err *err)
-{
-    char *json = NULL, hex[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_path_join(&json, directory, "validation.json", err));
-    EXF_TRY(exf_made_from(json, hex, err));
-    if (strcmp(hex, digest) == 0) rc = exf_validation_facts_read(facts, json, err);
-out:
-    exf_mem_free(json);
-    return rc;
-}
-
-/* Finds validation.md beside the tables, and its facts; *path NULL: there is none.  A run that has just made the tables (fresh)
- * leaves out a validation of others with a warning, since no validation of these could be made before. */
+/* Finds validation.md beside the tables, and the facts of validation.json there: one that does not say that it is of these tables
+ * is another's, and is not read.  *path NULL: there is none.  A run that has just made the tables (fresh) leaves out a
+ * validation of others with a warning, since no validation of these could be made before. */
 static exf_code find_validation(char **path, exf_provenance *facts, const char *tables, const char *digest, int fresh,
                                 exf_err *err)
 {
-    char *directory = NULL;
+    char *directory = NULL, *json = NULL, hex[EXF_SHA256_HEX];
     int found;
     exf_code rc = exf_derived_check_validation(tables, digest, err);
     if (rc == EXF_MODEL && fresh) {
@@ -152,14 +139,17 @@ static exf_code find_validation(char **path, exf_provenance *facts, const char *
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(path, directory, "validation.md", err));
     EXF_TRY(exf_path_look(*path, &found, err));
-    if (found) {
-        rc = read_validated(facts, directory, digest, err);
+    if (!found) {
+        exf_mem_free(*path);
+        *path = NULL;
         goto out;
     }
-    exf_mem_free(*path);
-    *path = NULL;
+    EXF_TRY(exf_path_join(&json, directory, "validation.json", err));
+    EXF_TRY(exf_made_from(json, hex, err));
+    if (strcmp(hex, digest) == 0) rc = exf_validation_facts_read(facts, json, err);
 out:
     exf_mem_free(directory);
+    exf_mem_free(json);
     return rc;
 }
 
@@ -213,17 +203,6 @@ out:
     return rc;
 }
 
-/* Opens the checkpoint that the tables are of. */
-static exf_code open_model(exf_model **m, const exf_recipe *r, const exf_solved *t, const char *path, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_recipe_check_model(r, err));
-    EXF_TRY(exf_model_open(m, r->model_path, err));
-    rc = exf_validate_check_tables(&t->tables, path, *m, r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err);
-out:
-    return rc;
-}
-
 /* Reads the checkpoint's weights and compares them with the tables'; other: in which parts they differ, where they may. */
 static exf_code check_weights(const exf_model *m, exf_text *other, const exf_recipe *r, const exf_tables *t, exf_err *err)
 {
@@ -247,7 +226,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     exf_provenance validated = {0};
     told_targets told = {dir->path, t->digest, NULL, 0, 0};
     exf_model *model = NULL; /* the checkpoint that the tables are of, for targets that want it */
-    exf_text other = {0};
+    exf_text other = {0}; /* in which parts its weights differ from the tables', where they may */
     int wants_vectors = 0, wants_model = 0;
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < r->targets.n; i++) {
@@ -267,7 +246,11 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     EXF_TRY(check_runtime(r, exf_provenance_get(&t->tables.provenance, "model.family"), (int)t->tables.shape.top_k, err));
     EXF_TRY(exf_tell_part(&t->tables, tables, err));
     EXF_TRY(exf_mean_cosines_tell(&t->tables, tables, err));
-    if (wants_model) EXF_TRY(open_model(&model, r, t, tables, err));
+    if (wants_model) {
+        EXF_TRY(exf_recipe_check_model(r, err));
+        EXF_TRY(exf_model_open(&model, r->model_path, err));
+        EXF_TRY(exf_validate_check_tables(&t->tables, tables, model, r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err));
+    }
     EXF_TRY(list_targets(&told, r, err));
     EXF_TRY(find_validation(&validation, &validated, tables, t->digest, made != NULL, err));
     exf_export x = {
@@ -312,18 +295,13 @@ typedef struct {
     int exists;      /* the output directory has it, or will */
 } recipe_of_run;
 
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* Looks for the recipe where a target is a card.  One of other tables is left out; one of an earlier version does not name its
  * tables. */
 static exf_code find_recipe(recipe_of_run *c, const exf_recipe *r, const exf_run_directory *dir, const char *tables, exf_err *err)
 {
     const exf_writer *card = exf_writer_find("card");
     char *directory = NULL, *to = NULL, *theirs = c->tables, ours[EXF_SHA256_HEX];
+    struct stat source, target;
     int has_card = 0, found;
     exf_code rc;
     for (size_t i = 0; i < r->targets.n; i++) has_card |= exf_writer_find(r->targets.item[i]) == card;
@@ -340,7 +318,8 @@ static exf_code find_recipe(recipe_of_run *c, const exf_recipe *r, const exf_run
     }
     c->exists = 1;
     EXF_TRY(exf_run_directory_file(dir, "exfold_recipe.yaml", &to, err));
-    if (same_file(c->from, to)) goto out;
+    if (stat(c->from, &source) == 0 && stat(to, &target) == 0 && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
+        goto out; /* the same file */
     EXF_TRY(exf_output_check(to, r->force, err));
     c->to = to;
     to = NULL;
@@ -365,22 +344,11 @@ out:
     return rc;
 }
 
-/* Says which public runtime loads what was exported. */
-static void tell_next(const exf_recipe *r)
-{
-    const exf_runtime *runtime;
-    fflush(stdout); /* it comes after what was written */
-    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++)
-        for (size_t k = 0; runtime->target && k < r->targets.n; k++)
-            if (strcmp(r->targets.item[k], runtime->target) == 0)
-                exf_log_info("next: %s (%s) loads %s; docs/serving.md has its command line", runtime->name, runtime->about,
-                             exf_writer_find(runtime->target)->file);
-}
-
 exf_code exf_stage_export(exf_recipe *r, exf_err *err)
 {
     exf_run_directory dir = {.path = NULL};
     recipe_of_run copy = {.from = NULL};
+    const exf_runtime *runtime;
     char *fallback = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
@@ -392,7 +360,12 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     EXF_TRY(find_recipe(&copy, r, &dir, tables, err));
     EXF_TRY(exf_export_tables(r, &dir, tables, NULL, copy.exists, err));
     EXF_TRY(publish_recipe(&copy, r, &dir, err));
-    tell_next(r);
+    fflush(stdout); /* what comes next is said after what was written: the public runtime that loads it */
+    for (size_t i = 0; (runtime = exf_runtime_at(i)); i++)
+        for (size_t k = 0; runtime->target && k < r->targets.n; k++)
+            if (strcmp(r->targets.item[k], runtime->target) == 0)
+                exf_log_info("next: %s (%s) loads %s; docs/serving.md has its command line", runtime->name, runtime->about,
+                             exf_writer_find(runtime->target)->file);
 out:
     exf_mem_free(fallback);
     exf_mem_free(copy.from);

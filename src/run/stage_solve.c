@@ -62,19 +62,6 @@ static exf_code report_thin_pairs(const exf_tables *t, int l, exf_err *err)
     return rc;
 }
 
-/* Prints at most one line per layer on stderr (--verbose: the lists). */
-static exf_code report_coverage(const exf_tables *t, const exf_recipe *r, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int l = 0; l < t->n_layers; l++) {
-        exf_layer_coverage c = exf_coverage_of(t, l, (uint64_t)r->coverage_tokens);
-        EXF_TRY(report_layer(t, l, &c, r->min_pair_tokens, err));
-        if (r->verbose) EXF_TRY(report_thin_pairs(t, l, err));
-    }
-out:
-    return rc;
-}
-
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err)
 {
     int64_t tokens = r->coverage_tokens > r->min_pair_tokens ? r->coverage_tokens : r->min_pair_tokens;
@@ -221,23 +208,6 @@ static exf_code read_old_digest(const char *path, char hex[EXF_SHA256_HEX], exf_
     return EXF_OK;
 }
 
-static exf_code read_sensitivities(exf_sensitivities *out, const exf_recipe *r, int rules, const char *statistics,
-                                   const char *digest, exf_err *err)
-{
-    return exf_sensitivities_read(out, r->sensitivities, rules, statistics, digest, r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err);
-}
-
-/* Asks the gate; a failure that is not its answer is the caller's. */
-static exf_code find_lacks(exf_solved *made, const exf_recipe *r, const char *path, exf_err *err)
-{
-    made->lacks = (exf_err){.code = EXF_OK};
-    exf_code rc = exf_coverage_gate(r, &made->tables, path, err);
-    if (rc != EXF_THRESHOLD) return rc;
-    made->lacks = *err;
-    *err = (exf_err){.code = EXF_OK};
-    return EXF_OK;
-}
-
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_solver *solving, exf_solved *out, exf_err *err)
 {
@@ -250,15 +220,27 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_recipe_check_measured(r, err));
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    if (from_file) EXF_TRY(read_sensitivities(&measured, r, exf_sensitivity_rules(&o), statistics, statistics_digest, err));
+    if (from_file)
+        EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, exf_sensitivity_rules(&o), statistics, statistics_digest,
+                                       r->accept == EXF_ACCEPT_OTHER_WEIGHTS, err));
     o.measured_kl = measured.kl;
     o.skipped_kl = measured.skipped_kl;
     o.statistics_digest = from_file ? measured.statistics_digest : statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(solving ? end_tables(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err));
     if (from_file) EXF_TRY(exf_sensitivities_record(&measured, t, err));
-    EXF_TRY(report_coverage(t, r, err));
-    EXF_TRY(find_lacks(out, r, target, err));
+    for (int l = 0; l < t->n_layers; l++) {
+        exf_layer_coverage c = exf_coverage_of(t, l, (uint64_t)r->coverage_tokens);
+        EXF_TRY(report_layer(t, l, &c, r->min_pair_tokens, err));
+        if (r->verbose) EXF_TRY(report_thin_pairs(t, l, err));
+    }
+    out->lacks = (exf_err){.code = EXF_OK};
+    rc = exf_coverage_gate(r, t, target, err);
+    if (rc != EXF_OK && rc != EXF_THRESHOLD) goto out;
+    if (rc == EXF_THRESHOLD) { /* the tables are written all the same, and the caller fails after that */
+        out->lacks = *err;
+        *err = (exf_err){.code = EXF_OK};
+    }
     EXF_TRY(read_old_digest(target, old, err));
     EXF_TRY(exf_tables_write(t, target, r->force, out->digest, err));
     EXF_TRY(exf_announce_digest(target, out->digest, err));
@@ -337,29 +319,22 @@ out:
     return rc;
 }
 
-/* Takes the settings that statistics keep, where there is no recipe. */
-static exf_code take_settings(exf_recipe *r, const char *path, exf_err *err)
-{
-    exf_statistics_reader file = {0};
-    exf_code rc;
-    if (r->recipe_file) return EXF_OK;
-    EXF_TRY(exf_statistics_open(&file, path, err));
-    rc = exf_solve_settings_take(r, &file.origin, path, err);
-out:
-    exf_statistics_close(&file);
-    return rc;
-}
-
 exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
 {
     stage_files f = {.target = NULL};
+    exf_statistics_reader file = {0};
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
     EXF_TRY(open_files(&f, r, "statistics.h5", "tables.h5", err));
-    EXF_TRY(take_settings(r, f.input[0], err));
+    if (!r->recipe_file) { /* the statistics keep settings */
+        EXF_TRY(exf_statistics_open(&file, f.input[0], err));
+        EXF_TRY(exf_solve_settings_take(r, &file.origin, f.input[0], err));
+        exf_statistics_close(&file);
+    }
     EXF_TRY(exf_solve_file(r, f.input[0], NULL, f.target, 0, NULL, &made, err));
     EXF_TRY(exf_coverage_conclude(&made, r, f.target, err));
 out:
+    exf_statistics_close(&file);
     exf_tables_free(&made.tables);
     close_files(&f, rc != EXF_OK);
     return rc;

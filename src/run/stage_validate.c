@@ -72,14 +72,6 @@ out:
     return rc;
 }
 
-/* Looks for text that the tables were calibrated on, and warns of it. */
-static exf_code look_for_calibration_text(exf_validate_stage *s, exf_err *err)
-{
-    exf_calibration_text text;
-    exf_code rc = exf_calibration_text_find(&text, &s->tables, s->session.corpus, s->session.request.max_tokens, err);
-    return rc == EXF_OK ? exf_calibration_text_tell(&text, s->tables_path, &s->facts, err) : rc;
-}
-
 /* Makes and locks the output directory, locks those of outputs that were named by themselves, and opens the resume point there. */
 static exf_code open_point(exf_validate_stage *s, exf_recipe *r, exf_err *err)
 {
@@ -130,19 +122,6 @@ static void close_validation(exf_validate_stage *s, int failed)
 
 /* ---- what the run will take ------------------------------------------------------------------- */
 
-/* Returns the bytes of the outputs, about. */
-static uint64_t disk_of(const exf_validate_stage *s)
-{
-    return 8192 * (uint64_t)(s->lanes.n + 1);
-}
-
-/* Checks, on the rank that writes the outputs, whether there is room for them. */
-static exf_code check_room(const exf_validate_stage *s, const exf_recipe *r, exf_err *err)
-{
-    const exf_session_request request = {.disk = disk_of(s), .output = r->output_directory};
-    return exf_ranks_first(r->job) ? exf_session_check_room(&request, err) : EXF_OK;
-}
-
 /* Runs the job on a sample of its sequences, which decode side by side as those of the run do. */
 static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
                            exf_err *err)
@@ -174,31 +153,31 @@ static size_t pilot_sequences(const exf_validate_stage *s, const exf_recipe *r)
     return !s->pilots || s->session.ranks || s->n_gates ? 0 : exf_pilot_sequences(s->session.batch.n_sequences, largest);
 }
 
+/* Describes the run; its outputs are small. */
+static exf_plan plan_of(const exf_validate_stage *s, const exf_recipe *r)
+{
+    return (exf_plan){.disk = 8192 * (uint64_t)(s->lanes.n + 1), .n_layers = s->session.model->arch.n_layers,
+                      .group_of = s->group_of, .output = r->output_directory, .pass = run_sample};
+}
+
 static exf_code plan_validation(const exf_validate_stage *s, const exf_recipe *r, exf_validate_job *job, exf_err *err)
 {
-    exf_code rc;
+    exf_plan plan = plan_of(s, r);
     exf_demand d;
-    int workers = exf_forward_workers(s->session.backend, &s->session.batch, (int)r->threads);
+    exf_code rc;
     EXF_TRY(exf_validate_demand(&d, job, err));
-    exf_session_request request = {.demand = &d, .n_layers = s->session.model->arch.n_layers,
-                                   .host = exf_validate_memory(job, workers), .disk = disk_of(s),
-                                   .group_of = s->group_of, .output = r->output_directory, .pass = run_sample, .self = job};
-    request.pilot = pilot_sequences(s, r);
-    request.pilot_share = (double)request.pilot / (double)s->session.batch.n_sequences * (double)(s->lanes.n_asked + 1) /
-                          (double)(s->lanes.n + 1);
-    rc = exf_session_plan(&s->session, r, &request, err);
+    plan.demand = &d;
+    plan.self = job;
+    plan.host = exf_validate_memory(job, exf_forward_workers(s->session.backend, &s->session.batch, (int)r->threads));
+    plan.pilot.sequences = pilot_sequences(s, r);
+    plan.pilot.share = (double)plan.pilot.sequences / (double)s->session.batch.n_sequences * (double)(s->lanes.n_asked + 1) /
+                       (double)(s->lanes.n + 1);
+    rc = exf_session_plan(&s->session, r, &plan, err);
 out:
     return rc;
 }
 
 /* ---- a sweep with a limit ------------------------------------------------------------------------ */
-
-/* Says how many lanes the pass has, which is what it costs. */
-static void tell_lanes(const exf_validate_stage *s)
-{
-    exf_log_info("%zu variants, %zu lanes beside them (baselines, halves of the calibration) and the original: %zu in one pass",
-                 s->lanes.n_asked, s->lanes.n - s->lanes.n_asked, s->lanes.n + 1);
-}
 
 /* Has the lanes be those variants of the sweep that are marked, and what runs beside them. */
 static exf_code keep_lanes(exf_validate_stage *s, const exf_recipe *r, const unsigned char *keep, exf_err *err)
@@ -273,6 +252,8 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
 {
     exf_validate_stage s = {.n_variants = 0};
     exf_session *session = &s.session;
+    const int is_first = exf_ranks_first(r->job);
+    exf_calibration_text text;
     exf_code rc;
     EXF_TRY(exf_scale_check(r, err));
     EXF_TRY(exf_validate_read_request(&s, r, err));
@@ -287,8 +268,10 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_solve_command_check(&s.tables, s.tables_path, s.variants, s.n_variants, err));
     EXF_TRY(check_tables(&s, err));
     EXF_TRY(deal_sequences(&s, r, err));
-    if (!r->dry_run) EXF_TRY(check_room(&s, r, err));
-    EXF_TRY(look_for_calibration_text(&s, err));
+    exf_plan plan = plan_of(&s, r);
+    if (!r->dry_run && is_first) EXF_TRY(exf_plan_check_output(&plan, err));
+    EXF_TRY(exf_calibration_text_find(&text, &s.tables, session->corpus, session->request.max_tokens, err));
+    EXF_TRY(exf_calibration_text_tell(&text, s.tables_path, &s.facts, err));
     if (!r->dry_run) EXF_TRY(exf_validate_add_facts(&s, r, err));
     exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
                             .n_domains = session->corpus->n_domains,
@@ -298,15 +281,17 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
                             .n_lanes = s.lanes.n, .no_layer_errors = r->wants_sensitivities,
                             .forward = exf_session_options(session, r, 0)};
     if (!r->dry_run) EXF_TRY(run_pilot(&s, r, &job, err));
-    if (exf_ranks_first(r->job)) tell_lanes(&s);
+    if (is_first) /* what the pass costs */
+        exf_log_info("%zu variants, %zu lanes beside them (baselines, halves of the calibration) and the original: %zu in one pass",
+                     s.lanes.n_asked, s.lanes.n - s.lanes.n_asked, s.lanes.n + 1);
     if (!r->dry_run) EXF_TRY(open_point(&s, r, err));
-    if (exf_ranks_first(r->job)) EXF_TRY(exf_validate_check_files(&s, r, err)); /* a run that goes on replaces its own */
+    if (is_first) EXF_TRY(exf_validate_check_files(&s, r, err)); /* a run that goes on replaces its own */
     job.lanes = s.lanes.lane;
     job.n_lanes = s.lanes.n;
     job.forward.resume = s.resume;
     if (!r->dry_run)
         rc = run_validation(&s, r, &job, err);
-    else if (exf_ranks_first(r->job))
+    else if (is_first)
         rc = plan_validation(&s, r, &job, err);
 out:
     (void)exf_ranks_fail(r->job, rc, err);

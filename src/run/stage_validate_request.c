@@ -82,10 +82,13 @@ out:
     return rc;
 }
 
-static exf_code read_bandwidth(exf_validate_decision *d, const exf_recipe *r, exf_err *err)
+/* Reads validate.limit, validate.gpu and validate.bandwidth.  A limit asks for the sweep of --frontier and sets r->frontier, unless
+ * variants are given where it is, on the command line or in the recipe. */
+static exf_code read_decision(exf_validate_decision *d, exf_recipe *r, exf_err *err)
 {
     const exf_gpu *gpu;
     exf_code rc = EXF_OK;
+    *d = (exf_validate_decision){.has_limit = 0};
     if (r->validate_gpu && r->validate_bandwidth)
         return exf_recipe_refuse(r, err, "validate.gpu: is %s, but validate.bandwidth is given too (%s); give one of them",
                                  r->validate_gpu, r->validate_bandwidth);
@@ -93,19 +96,7 @@ static exf_code read_bandwidth(exf_validate_decision *d, const exf_recipe *r, ex
         EXF_TRY(exf_recipe_blame(r, exf_gpu_require(r->validate_gpu, &gpu, err), err));
         d->bandwidth = gpu->bandwidth;
     }
-    if (r->validate_bandwidth)
-        rc = exf_recipe_blame(r, exf_bandwidth_parse(r->validate_bandwidth, &d->bandwidth, err), err);
-out:
-    return rc;
-}
-
-/* Reads validate.limit, validate.gpu and validate.bandwidth.  A limit asks for the sweep of --frontier and sets r->frontier, unless
- * variants are given where it is, on the command line or in the recipe. */
-static exf_code read_decision(exf_validate_decision *d, exf_recipe *r, exf_err *err)
-{
-    exf_code rc;
-    *d = (exf_validate_decision){.has_limit = 0};
-    EXF_TRY(read_bandwidth(d, r, err));
+    if (r->validate_bandwidth) EXF_TRY(exf_recipe_blame(r, exf_bandwidth_parse(r->validate_bandwidth, &d->bandwidth, err), err));
     if (!r->validate_limit) return EXF_OK;
     EXF_TRY(exf_recipe_blame(r, exf_limit_parse(&d->limit, r->validate_limit, err), err));
     exf_opt_rank rank = exf_opts_given(r->opts, "validate.limit", EXF_OPT_BY_ARGV) ? EXF_OPT_BY_ARGV : EXF_OPT_BY_RECIPE;
@@ -198,9 +189,11 @@ out:
     return rc;
 }
 
-static exf_code parse_gates(exf_validate_stage *s, const exf_recipe *r, exf_err *err)
+exf_code exf_validate_read_variants(exf_validate_stage *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
+    EXF_TRY(parse_variants(s, r, err));
+    EXF_TRY(exf_validate_list_lanes(s, r, err));
     EXF_TRY(exf_mem_new(&s->gates, r->fail_above.n, sizeof *s->gates, "limits", err));
     for (; s->n_gates < r->fail_above.n; s->n_gates++) {
         const char *text = r->fail_above.item[s->n_gates];
@@ -208,16 +201,6 @@ static exf_code parse_gates(exf_validate_stage *s, const exf_recipe *r, exf_err 
         if (rc == EXF_OK) rc = exf_quality_gate_is_new(s->gates, s->n_gates, err);
         EXF_TRY(exf_recipe_blame(r, rc, err));
     }
-out:
-    return rc;
-}
-
-exf_code exf_validate_read_variants(exf_validate_stage *s, const exf_recipe *r, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(parse_variants(s, r, err));
-    EXF_TRY(exf_validate_list_lanes(s, r, err));
-    rc = parse_gates(s, r, err);
 out:
     return rc;
 }

@@ -12,23 +12,17 @@
 
 /* ---- facts ------------------------------------------------------------------------------------ */
 
-/* Returns the last part of a path. */
-static const char *last_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
-}
-
 /* Adds the fact validate.text: the files of --text, or the manifest, without their directories. */
 static exf_code add_text_fact(exf_provenance *p, const exf_recipe *r, exf_err *err)
 {
     enum { NAMED = 3 };
     size_t n = r->texts.n ? r->texts.n + r->n_inputs : 0;
     exf_text names = {0};
-    if (!n) exf_text_appendf(&names, "%s", last_name(r->validate_manifest));
-    for (size_t i = 0; i < n && i < NAMED; i++)
-        exf_text_appendf(&names, "%s%s", i ? ", " : "",
-                         last_name(i < r->texts.n ? r->texts.item[i] : r->inputs[i - r->texts.n]));
+    for (size_t i = 0; i < (n ? n : 1) && i < NAMED; i++) {
+        const char *path = !n ? r->validate_manifest : i < r->texts.n ? r->texts.item[i] : r->inputs[i - r->texts.n];
+        const char *slash = strrchr(path, '/');
+        exf_text_appendf(&names, "%s%s", i ? ", " : "", slash && slash[1] ? slash + 1 : path);
+    }
     if (n > NAMED) exf_text_appendf(&names, " and %zu more files", n - NAMED);
     exf_code rc = exf_text_end(&names, err);
     if (rc == EXF_OK) rc = exf_provenance_add(p, err, "validate.text", "%s", names.s);
@@ -79,21 +73,15 @@ out:
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* Announces a file on standard output, or on the log where standard output is the JSON alone. */
-static exf_code announce_result(const exf_validate_stage *s, const char *path, exf_err *err)
-{
-    if (s->json) return exf_announce_short(path, err);
-    exf_announce_in_log(path);
-    return EXF_OK;
-}
-
-/* Writes a result; path NULL: to standard output. */
+/* Writes a result and announces it; path NULL: to standard output. */
 static exf_code write_text(const exf_validate_stage *s, const char *path, const exf_text *t, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    if (!path) fputs(t->s, stdout);
-    if (path) rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
-    return rc == EXF_OK && path ? announce_result(s, path, err) : rc;
+    if (!path) {
+        fputs(t->s, stdout);
+        return EXF_OK;
+    }
+    exf_code rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
+    return rc == EXF_OK ? exf_announce_short(path, s->json != NULL, err) : rc;
 }
 
 /* Draws the frontier as a picture. */
@@ -110,7 +98,7 @@ static exf_code draw_frontier(const exf_validate_stage *s, const exf_validate_re
     EXF_TRY(exf_frontier_draw(report, d, err));
     rc = exf_drawing_close(d, err);
     d = NULL;
-    if (rc == EXF_OK) rc = announce_result(s, s->picture, err);
+    if (rc == EXF_OK) rc = exf_announce_short(s->picture, s->json != NULL, err);
 out:
     exf_drawing_abort(d);
     exf_text_free(&note);
