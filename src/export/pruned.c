@@ -54,19 +54,10 @@ static int by_round_then_score(const void *a, const void *b)
     return x->expert < y->expert ? -1 : 1;
 }
 
-/* Returns how many experts of the same rank go before e. */
-static int count_better(const double *score, int64_t each, int32_t e)
-{
-    int32_t first = (int32_t)(e / each * each);
-    int better = 0;
-    for (int32_t i = first; i < first + each; i++) better += score[i] > score[e] || (score[i] == score[e] && i < e);
-    return better;
-}
-
 exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
 {
     const exf_tables *t = x->tables;
-    size_t e = (size_t)t->shape.n_experts;
+    size_t e = (size_t)t->shape.n_experts, each = e / (size_t)(x->ranks ? x->ranks : 1);
     candidate *sorted = NULL;
     double *score = NULL;
     exf_code rc;
@@ -75,8 +66,11 @@ exf_code exf_expert_order_make(int32_t **out, const exf_export *x, exf_err *err)
     EXF_TRY(exf_mem_new(&score, e, sizeof *score, "order of experts", err));
     for (size_t l = 0; l < (size_t)t->n_layers; l++) {
         for (size_t i = 0; i < e; i++) score[i] = exf_tables_score(t, (exf_expert_rank){x->by, x->bare_router}, l, i);
-        for (size_t i = 0; i < e; i++)
-            sorted[i] = (candidate){score[i], count_better(score, (int64_t)e / (x->ranks ? x->ranks : 1), (int32_t)i), (int32_t)i};
+        for (size_t i = 0; i < e; i++) {
+            sorted[i] = (candidate){score[i], 0, (int32_t)i};
+            for (size_t k = i / each * each; k < i / each * each + each; k++) /* experts of the same rank that go before it */
+                sorted[i].round += score[k] > score[i] || (score[k] == score[i] && k < i);
+        }
         qsort(sorted, e, sizeof *sorted, by_round_then_score);
         for (size_t i = 0; i < e; i++) (*out)[l * e + i] = sorted[i].expert;
     }
@@ -105,28 +99,10 @@ static int is_among(const char *const *words, const char *key, size_t n)
     return 0;
 }
 
-/* Returns the end of the string that begins at p, after its closing quote. */
-static size_t find_string_end(const char *text, size_t n, size_t p)
-{
-    for (p++; p < n && text[p] != '"'; p++) p += text[p] == '\\';
-    return p < n ? p + 1 : n;
-}
-
 static size_t skip_blanks(const char *text, size_t n, size_t p)
 {
     while (p < n && isspace((unsigned char)text[p])) p++;
     return p;
-}
-
-/* Finds the integer after a key: *at is its place.  Returns its length; 0 if no integer follows. */
-static size_t find_number(const char *text, size_t n, size_t p, size_t *at)
-{
-    size_t digits = 0;
-    p = skip_blanks(text, n, p);
-    if (p >= n || text[p] != ':') return 0;
-    *at = skip_blanks(text, n, p + 1);
-    while (*at + digits < n && digits < 18 && isdigit((unsigned char)text[*at + digits])) digits++;
-    return digits;
 }
 
 exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t experts, int64_t keep, int keeps_prediction,
@@ -134,13 +110,18 @@ exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t 
 {
     size_t done = 0, changed = 0;
     for (size_t p = 0, end; p < n; p = end) {
-        size_t at = 0, digits;
+        size_t at, digits = 0;
         char number[20] = "";
         int64_t value = 0;
         end = p + 1;
         if (config[p] != '"') continue;
-        end = find_string_end(config, n, p);
-        if ((digits = find_number(config, n, end, &at)) == 0) continue;
+        for (end = p + 1; end < n && config[end] != '"'; end++) end += config[end] == '\\';
+        end = end < n ? end + 1 : n;
+        at = skip_blanks(config, n, end);
+        if (at >= n || config[at] != ':') continue;
+        at = skip_blanks(config, n, at + 1);
+        while (at + digits < n && digits < 18 && isdigit((unsigned char)config[at + digits])) digits++;
+        if (!digits) continue; /* no integer follows the key */
         memcpy(number, config + at, digits);
         int is_count = is_among(counts, config + p + 1, end - p - 2) && exf_parse_i64(number, &value) && value == experts;
         if (!is_count && (keeps_prediction || !is_among(predictions, config + p + 1, end - p - 2))) continue;
@@ -188,31 +169,6 @@ static exf_code add_site(sites *s, const exf_model *m, const exf_tensor_rule *r,
     return EXF_OK;
 }
 
-static int has_rows_of_experts(const exf_tensor_rule *r)
-{
-    return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK || r->role == EXF_W_ROUTER || r->role == EXF_W_ROUTER_BIAS ||
-           r->role == EXF_W_ROUTER_SHIFT || r->role == EXF_W_EXPERT_SCALE;
-}
-
-static exf_code find_sites(sites *s, const exf_model *m, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int l = 0; l < m->arch.n_layers; l++)
-        for (size_t i = 0; rc == EXF_OK && i < m->family->n_rules; i++) {
-            const exf_tensor_rule *r = &m->family->rules[i];
-            if (m->arch.is_moe[l] && has_rows_of_experts(r) && exf_rule_applies(m, r, l)) rc = add_site(s, m, r, l, err);
-        }
-    return rc;
-}
-
-/* Returns the place to which a tensor belongs; NULL: it is of no expert. */
-static const site *find_site(const sites *s, const char *name)
-{
-    for (size_t i = 0; i < s->n; i++)
-        if (strncmp(name, s->at[i].prefix, s->at[i].len) == 0) return &s->at[i];
-    return NULL;
-}
-
 /* Takes a tensor of one expert under its new number, or leaves it out. */
 static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_t *kept, int keep, int *taken, exf_err *err)
 {
@@ -231,19 +187,6 @@ static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_
     return rc;
 }
 
-/* Takes the kept rows of a tensor that has one for each expert. */
-static exf_code take_rows(exf_pruned_tensor *t, const exf_model *m, const int32_t *kept, int keep, exf_err *err)
-{
-    const exf_tensor *v = &t->from->tensor->view;
-    int axis = exf_pruned_axis(v);
-    if (v->rank < 1 || v->shape[axis] != m->arch.n_experts)
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": %" PRId64 " rows, the model has %d experts", exf_st_path(t->from->file),
-                        v->name, v->rank ? v->shape[axis] : 0, m->arch.n_experts);
-    t->rows = kept;
-    t->view.shape[axis] = keep;
-    return exf_mem_strdup(&t->name, v->name, "tensor name", err);
-}
-
 /* Returns 1 for a tensor of a layer for multi-token prediction. */
 static int is_of_prediction(const exf_model *m, const char *name)
 {
@@ -259,22 +202,28 @@ static exf_code take_tensor(exf_pruned_tensors *p, const exf_model *m, const sit
                             const int32_t *kept, int keep, exf_err *err)
 {
     const char *name = from->tensor->view.name;
+    const exf_tensor *v = &from->tensor->view;
     exf_pruned_tensor *t = &p->tensor[p->n];
-    const site *at = find_site(s, name);
-    int taken = 1;
+    const site *at = NULL; /* the place to which it belongs; NULL: it is of no expert */
+    int taken = 1, axis = exf_pruned_axis(v);
     exf_code rc;
+    for (size_t i = 0; i < s->n && !at; i++)
+        if (strncmp(name, s->at[i].prefix, s->at[i].len) == 0) at = &s->at[i];
     *t = (exf_pruned_tensor){.from = from, .view = from->tensor->view};
     if (!at && is_of_prediction(m, name)) {
         p->n_dropped_layers++;
         return EXF_OK;
     }
     const int32_t *of_layer = at ? kept + (size_t)at->layer * (size_t)keep : NULL;
-    if (!at)
-        rc = exf_mem_strdup(&t->name, name, "tensor name", err);
-    else if (at->numbered)
-        rc = take_numbered(t, at, of_layer, keep, &taken, err);
-    else
-        rc = take_rows(t, m, of_layer, keep, err);
+    if (at && !at->numbered) { /* its kept rows */
+        if (v->rank < 1 || v->shape[axis] != m->arch.n_experts)
+            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": %" PRId64 " rows, the model has %d experts",
+                            exf_st_path(from->file), name, v->rank ? v->shape[axis] : 0, m->arch.n_experts);
+        t->rows = of_layer;
+        t->view.shape[axis] = keep;
+    }
+    rc = at && at->numbered ? take_numbered(t, at, of_layer, keep, &taken, err)
+                            : exf_mem_strdup(&t->name, name, "tensor name", err);
     if (rc != EXF_OK || !taken) return rc;
     t->view.name = t->name;
     p->bytes += t->rows ? from->tensor->nbytes / (uint64_t)m->arch.n_experts * (uint64_t)keep : from->tensor->nbytes;
@@ -284,11 +233,17 @@ static exf_code take_tensor(exf_pruned_tensors *p, const exf_model *m, const sit
 
 exf_code exf_pruned_tensors_make(exf_pruned_tensors *out, const exf_model *m, const int32_t *kept, int keep, exf_err *err)
 {
-    exf_code rc;
+    exf_code rc = EXF_OK;
     sites s = {0};
     size_t n = exf_checkpoint_count(m->checkpoint);
     *out = (exf_pruned_tensors){0};
-    EXF_TRY(find_sites(&s, m, err));
+    for (int l = 0; l < m->arch.n_layers; l++)
+        for (size_t i = 0; i < m->family->n_rules; i++) {
+            const exf_tensor_rule *r = &m->family->rules[i];
+            int has_rows = r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK || r->role == EXF_W_ROUTER ||
+                           r->role == EXF_W_ROUTER_BIAS || r->role == EXF_W_ROUTER_SHIFT || r->role == EXF_W_EXPERT_SCALE;
+            if (m->arch.is_moe[l] && has_rows && exf_rule_applies(m, r, l)) EXF_TRY(add_site(&s, m, r, l, err));
+        }
     EXF_TRY(exf_mem_new(&out->tensor, n, sizeof *out->tensor, "tensors of the pruned model", err));
     for (size_t i = 0; i < n; i++) EXF_TRY(take_tensor(out, m, &s, exf_checkpoint_at(m->checkpoint, i), kept, keep, err));
 out:

@@ -101,30 +101,6 @@ out:
 
 /* ---- the model's layer axis ------------------------------------------------------ */
 
-/* Fills all layers as if they had no evidence. */
-static void fill_unknown(exf_runtime_tables *r)
-{
-    size_t e = (size_t)r->n_experts, m = (size_t)r->n_layers;
-    for (size_t i = 0; i < m * e * e; i++) r->loss[i] = EXF_LOSS_NEVER;
-    for (size_t i = 0; i < m * e; i++) {
-        r->norms[i] = 1;
-        r->coeff[i * e + i % e] = 1;
-    }
-}
-
-/* Copies the layers of the tables. */
-static void fill_known(exf_runtime_tables *r, const exf_tables *t, const float *loss)
-{
-    size_t e = (size_t)r->n_experts;
-    for (size_t l = 0; l < (size_t)t->n_layers; l++) {
-        size_t to = (size_t)t->layer_number[l];
-        memcpy(r->coeff + to * e * e, t->coeff + l * e * e, e * e * sizeof *r->coeff);
-        memcpy(r->loss + to * e * e, loss + l * e * e, e * e * sizeof *r->loss);
-        /* Plugins refuse 0; the least normal number ranks such an expert last, too. */
-        for (size_t i = 0; i < e; i++) r->norms[to * e + i] = t->expert_norms[l * e + i] > 0 ? t->expert_norms[l * e + i] : FLT_MIN;
-    }
-}
-
 exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, const float *loss, exf_err *err)
 {
     exf_code rc;
@@ -139,8 +115,19 @@ exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, c
     EXF_TRY(exf_mem_new(&out->coeff, matrices, sizeof *out->coeff, "tables of all layers", err));
     EXF_TRY(exf_mem_new(&out->loss, matrices, sizeof *out->loss, "tables of all layers", err));
     EXF_TRY(exf_mem_new(&out->norms, rows, sizeof *out->norms, "tables of all layers", err));
-    fill_unknown(out);
-    fill_known(out, t, loss);
+    for (size_t i = 0; i < matrices; i++) out->loss[i] = EXF_LOSS_NEVER; /* as if no layer had evidence */
+    for (size_t i = 0; i < rows; i++) {
+        out->norms[i] = 1;
+        out->coeff[i * e + i % e] = 1;
+    }
+    for (size_t l = 0; l < (size_t)t->n_layers; l++) {
+        size_t to = (size_t)t->layer_number[l];
+        memcpy(out->coeff + to * e * e, t->coeff + l * e * e, e * e * sizeof *out->coeff);
+        memcpy(out->loss + to * e * e, loss + l * e * e, e * e * sizeof *out->loss);
+        /* Plugins refuse 0; the least normal number ranks such an expert last, too. */
+        for (size_t i = 0; i < e; i++)
+            out->norms[to * e + i] = t->expert_norms[l * e + i] > 0 ? t->expert_norms[l * e + i] : FLT_MIN;
+    }
 out:
     if (rc != EXF_OK) exf_runtime_tables_free(out);
     return rc;

@@ -20,11 +20,6 @@ EXF_REGISTRY_END(writer)
 EXF_REGISTRY_FIND(writer)
 EXF_REGISTRY_REQUIRE(writer, "output.targets")
 
-exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err)
-{
-    return w->is_directory ? exf_output_directory_check(path, force, err) : exf_output_check(path, force, err);
-}
-
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err)
 {
     exf_code rc = w->serves ? w->serves(m, err) : EXF_OK;

@@ -84,8 +84,7 @@ const exf_writer *exf_writer_at(size_t i);           /* in order of name; NULL: 
 /* Finds the target; EXF_USAGE names the unknown one and the known ones. */
 exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *err) EXF_CHECKED;
 
-/* Checks before any work: refuse a path that exists and may not be replaced, a model, and settings. */
-exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err) EXF_CHECKED;
+/* Checks before any work: refuse a model, and settings. */
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err) EXF_CHECKED;
 exf_code exf_writer_check_settings(const exf_writer *w, const exf_export_settings *s, exf_err *err) EXF_CHECKED;
 /* Refuses tables that are of a model that the target cannot serve, or whose numbers its readers refuse; t keeps the rules of

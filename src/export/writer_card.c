@@ -142,29 +142,27 @@ static void add_title(exf_text *out, const exf_export *x)
     }
 }
 
-typedef enum { OF_MODEL, OF_DATA, OF_SETTINGS } section;
-
-static section section_of(const char *key)
+/* Adds a row of a table of facts. */
+static void add_fact(exf_text *out, const char *key, const char *value)
 {
-    if (exf_starts_with(key, "model.") || exf_starts_with(key, "tokenizer.")) return OF_MODEL;
-    return exf_starts_with(key, "data.") ? OF_DATA : OF_SETTINGS;
+    exf_text_appendf(out, "| `%s` | ", key);
+    exf_text_append_markdown(out, value);
+    exf_text_appendf(out, " |\n");
 }
+
+typedef enum { OF_MODEL, OF_DATA, OF_SETTINGS } section;
 
 static void add_facts(exf_text *out, const exf_export *x, const char *heading, section which)
 {
     const exf_provenance *p = &x->tables->provenance;
     exf_text_appendf(out, "\n## %s\n\n| fact | |\n|---|---|\n", heading);
     for (size_t i = 0; i < p->n; i++) {
-        if (section_of(p->key[i]) != which) continue;
-        exf_text_appendf(out, "| `%s` | ", p->key[i]);
-        exf_text_append_markdown(out, p->value[i]);
-        exf_text_appendf(out, " |\n");
+        section of = exf_starts_with(p->key[i], "model.") || exf_starts_with(p->key[i], "tokenizer.") ? OF_MODEL
+                     : exf_starts_with(p->key[i], "data.")                                            ? OF_DATA
+                                                                                                      : OF_SETTINGS;
+        if (of == which) add_fact(out, p->key[i], p->value[i]);
     }
-    if (which == OF_MODEL && x->other_weights) {
-        exf_text_appendf(out, "| `export.other_weights` | ");
-        exf_text_append_markdown(out, x->other_weights);
-        exf_text_appendf(out, " |\n");
-    }
+    if (which == OF_MODEL && x->other_weights) add_fact(out, "export.other_weights", x->other_weights);
 }
 
 static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)
@@ -188,22 +186,11 @@ static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)
     return EXF_OK;
 }
 
-/* Adds on which text and with which settings the validation was made. */
-static void add_validated(exf_text *out, const exf_provenance *p)
-{
-    exf_text_appendf(out, "\nIts text and settings:\n\n| fact | |\n|---|---|\n");
-    for (size_t i = 0; i < p->n; i++) {
-        if (!exf_starts_with(p->key[i], "data.") && !exf_starts_with(p->key[i], "validate.")) continue;
-        exf_text_appendf(out, "| `%s` | ", p->key[i]);
-        exf_text_append_markdown(out, p->value[i]);
-        exf_text_appendf(out, " |\n");
-    }
-}
-
 /* Adds the validation's tables as the validator wrote them. */
 static exf_code add_validation(exf_text *out, const exf_export *x, exf_err *err)
 {
     const char *path = x->validation;
+    const exf_provenance *p = x->validated;
     char *text = NULL;
     size_t n = 0;
     exf_text_appendf(out, "\n## Validation\n\n");
@@ -216,7 +203,9 @@ static exf_code add_validation(exf_text *out, const exf_export *x, exf_err *err)
     if (memchr(text, 0, n) || exf_utf8_valid(text, n) != n) rc = exf_fail(err, EXF_FORMAT, "%s: is not UTF-8 text", path);
     exf_text_append(out, text, n);
     if (n && text[n - 1] != '\n') exf_text_append(out, "\n", 1);
-    if (x->validated) add_validated(out, x->validated);
+    if (p) exf_text_appendf(out, "\nIts text and settings:\n\n| fact | |\n|---|---|\n");
+    for (size_t i = 0; p && i < p->n; i++)
+        if (exf_starts_with(p->key[i], "data.") || exf_starts_with(p->key[i], "validate.")) add_fact(out, p->key[i], p->value[i]);
     exf_mem_free(text);
     return rc;
 }

@@ -89,13 +89,6 @@ out:
     return rc;
 }
 
-static int is_member(const exf_static_pool *p, size_t layer, size_t expert)
-{
-    for (int i = 0; i < p->size; i++)
-        if ((size_t)p->members[layer * (size_t)p->size + (size_t)i] == expert) return 1;
-    return 0;
-}
-
 static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
@@ -105,9 +98,10 @@ static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
         const exf_static_pool *p = &t->pool[i];
         int by_norm = strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0;
         for (size_t at = 0; at < (size_t)t->n_layers * e; at++) {
+            int is_member = 0;
+            for (size_t k = 0; k < (size_t)p->size; k++) is_member |= (size_t)p->members[at / e * (size_t)p->size + k] == at % e;
             exf_text_appendf(&c->text, "%d%s%s,%d,%zu,%d,%d,%.9g\r\n", p->size, by_norm ? "" : ":", by_norm ? "" : p->by,
-                             (int)t->layer_number[at / e], at % e, is_member(p, at / e, at % e), (int)p->target_ids[at],
-                             (double)p->target_scale[at]);
+                             (int)t->layer_number[at / e], at % e, is_member, (int)p->target_ids[at], (double)p->target_scale[at]);
             EXF_TRY(flush_text(c, FLUSH, err));
         }
     }

@@ -36,24 +36,16 @@ static exf_code serves_deepseek_v4(const exf_export_model *m, exf_err *err)
     return EXF_OK;
 }
 
-/* Copies the losses, with 0 on the diagonal.  Caller frees. */
-static exf_code copy_confidence(float **out, const exf_runtime_tables *r, exf_err *err)
-{
-    size_t e = (size_t)r->n_experts, rows = (size_t)r->n_layers * e;
-    exf_code rc = exf_mem_new(out, rows * e, sizeof **out, "confidence losses", err);
-    if (rc != EXF_OK) return rc;
-    memcpy(*out, r->loss, rows * e * sizeof **out);
-    for (size_t i = 0; i < rows; i++) (*out)[i * e + i % e] = 0;
-    return EXF_OK;
-}
-
 static exf_code write_deepseek_v4(const exf_export *x, const char *path, int force, exf_err *err)
 {
     exf_runtime_tables r;
     float *confidence = NULL;
     exf_code rc;
     EXF_TRY(exf_runtime_tables_make(&r, x->tables, x->tables->frobenius, err));
-    EXF_TRY(copy_confidence(&confidence, &r, err));
+    size_t e = (size_t)r.n_experts, rows = (size_t)r.n_layers * e;
+    EXF_TRY(exf_mem_new(&confidence, rows * e, sizeof *confidence, "confidence losses", err));
+    memcpy(confidence, r.loss, rows * e * sizeof *confidence);
+    for (size_t i = 0; i < rows; i++) confidence[i * e + i % e] = 0;
     exf_pt item[] = {
         exf_runtime_matrices("prefill_coeff", &r, r.coeff),
         exf_runtime_matrices("prefill_selection_loss", &r, r.loss),
@@ -79,19 +71,6 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Writes to best [E] the losses to the best target of a layer's experts that have any; returns how many have. */
-static size_t find_best_losses(float *best, const float *loss, size_t e)
-{
-    size_t n = 0;
-    for (size_t s = 0; s < e; s++) {
-        float least = EXF_NO_PAIR;
-        for (size_t t = 0; t < e; t++)
-            if (t != s && loss[s * e + t] < least) least = loss[s * e + t];
-        if (least < EXF_NO_PAIR) best[n++] = least;
-    }
-    return n;
-}
-
 /* Refuses (EXF_THRESHOLD) losses that the plugin's validator calls degenerate: where, in some
  * layer, the median over experts of the loss to the best target is 0.9 or more
  * (of an even number the lower of the two in the middle; experts without any
@@ -103,7 +82,13 @@ static exf_code refuse_degenerate(const exf_tables *t, const float *loss, exf_er
     int any = 0;
     exf_code rc = exf_mem_new(&best, e, sizeof *best, "best losses", err);
     for (size_t l = 0; rc == EXF_OK && l < (size_t)t->n_layers; l++) {
-        size_t n = find_best_losses(best, loss + l * e * e, e);
+        size_t n = 0; /* experts that have a target, whose losses to the best one are in best */
+        for (size_t s = 0; s < e; s++) {
+            float least = EXF_NO_PAIR;
+            for (size_t to = 0; to < e; to++)
+                if (to != s && loss[(l * e + s) * e + to] < least) least = loss[(l * e + s) * e + to];
+            if (least < EXF_NO_PAIR) best[n++] = least;
+        }
         if (n == 0) continue;
         any = 1;
         qsort(best, n, sizeof *best, rising);

@@ -31,34 +31,10 @@ static exf_pt real_item(const char *key, const char *value)
     return v;
 }
 
-/* Makes items of the two ends of "-4,4", or None twice for "none". */
-static void clip_items(exf_pt *low, exf_pt *high, const char *clip)
-{
-    char first[40] = "";
-    const char *comma = clip ? strchr(clip, ',') : NULL;
-    if (comma && (size_t)(comma - clip) < sizeof first) memcpy(first, clip, (size_t)(comma - clip));
-    *low = real_item("clip_min", comma ? first : NULL);
-    *high = real_item("clip_max", comma ? comma + 1 : NULL);
-}
-
-static const char *weighting_of(const exf_provenance *p)
-{
-    const char *w = exf_provenance_get(p, "accumulate.weighting");
-    return w && strcmp(w, "source_norm") == 0 ? "source_output_norm" : w;
-}
-
 static exf_code serves_qwen3(const exf_export_model *m, exf_err *err)
 {
     if (strcmp(m->family, "qwen3_moe") == 0) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "its plugin serves qwen3_moe, the model is of the family %s", m->family);
-}
-
-/* Returns 1 if the tables hold all layers of their model that have experts: if a forward pass captured all.  Recorded hidden
- * states, which name no domains, may be of some alone. */
-static int has_all_layers(const exf_tables *t)
-{
-    const char *layers = exf_provenance_get(&t->provenance, "capture.layers");
-    return layers && strcmp(layers, "all") == 0 && exf_provenance_get(&t->provenance, "data.domains");
 }
 
 /* Refuses layers of the tables without evidence, and the model's others unless the tables are known to hold all that have
@@ -66,9 +42,12 @@ static int has_all_layers(const exf_tables *t)
 static exf_code covers_qwen3(const exf_tables *t, int by_token, exf_err *err)
 {
     const char *layers = exf_provenance_get(&t->provenance, "model.layers");
+    const char *captured = exf_provenance_get(&t->provenance, "capture.layers");
     int64_t n = 0;
     exf_code rc = exf_writer_covers_own(t, by_token, err); /* the family has no layers that route by token */
-    if (rc != EXF_OK || has_all_layers(t) || !layers || !exf_parse_i64(layers, &n) || n < 0 || n > INT32_MAX) return rc;
+    /* A forward pass captured all.  Recorded hidden states, which name no domains, may be of some alone. */
+    int has_all = captured && strcmp(captured, "all") == 0 && exf_provenance_get(&t->provenance, "data.domains");
+    if (rc != EXF_OK || has_all || !layers || !exf_parse_i64(layers, &n) || n < 0 || n > INT32_MAX) return rc;
     return exf_writer_refuse_unobserved(t, 0, (int)n, err);
 }
 
@@ -76,21 +55,26 @@ static exf_code write_qwen3(const exf_export *x, const char *path, int force, ex
 {
     enum { ITEMS = 11 };
     const exf_provenance *p = &x->tables->provenance;
+    const char *weighting = exf_provenance_get(p, "accumulate.weighting"), *clip = exf_provenance_get(p, "solve.clip");
+    const char *comma = clip ? strchr(clip, ',') : NULL; /* "-4,4" or "none" */
+    char low[40] = "";
     exf_runtime_tables r;
     exf_code rc = exf_runtime_tables_make(&r, x->tables, x->tables->loss, err);
     if (rc != EXF_OK) return rc;
+    if (comma && (size_t)(comma - clip) < sizeof low) memcpy(low, clip, (size_t)(comma - clip));
     exf_pt item[ITEMS] = {
         {.key = "format_version", .kind = EXF_PT_INT, .integer = 1},
         exf_runtime_matrices("coeff", &r, r.coeff),
         exf_runtime_matrices("loss", &r, r.loss),
         exf_runtime_norms("expert_norms", &r),
         text_item("loss_kind", "relative_scalar_reconstruction_error"),
-        text_item("weighting", weighting_of(p)),
+        text_item("weighting", weighting && strcmp(weighting, "source_norm") == 0 ? "source_output_norm" : weighting),
         real_item("ridge", exf_provenance_get(p, "solve.ridge")),
-        [9] = int_item("num_samples", exf_provenance_get(p, "data.sequences")),
-        [10] = int_item("max_length", exf_provenance_get(p, "data.max_tokens")),
+        real_item("clip_min", comma ? low : NULL),
+        real_item("clip_max", comma ? comma + 1 : NULL),
+        int_item("num_samples", exf_provenance_get(p, "data.sequences")),
+        int_item("max_length", exf_provenance_get(p, "data.max_tokens")),
     };
-    clip_items(&item[7], &item[8], exf_provenance_get(p, "solve.clip"));
     rc = exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = ITEMS}, x, err);
     exf_runtime_tables_free(&r);
     return rc;

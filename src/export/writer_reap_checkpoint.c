@@ -109,18 +109,6 @@ out:
     return rc;
 }
 
-static exf_code copy_tensor(const writing *w, const exf_pruned_tensor *t, exf_err *err)
-{
-    const exf_st_tensor *stored = t->from->tensor;
-    exf_code rc = EXF_OK;
-    if (!t->rows) return copy_bytes(w, t->from, 0, stored->nbytes, err);
-    int axis = exf_pruned_axis(&stored->view);
-    uint64_t row = stored->nbytes / (uint64_t)stored->view.shape[axis];
-    for (int64_t i = 0; rc == EXF_OK && i < t->view.shape[axis]; i++)
-        rc = copy_bytes(w, t->from, row * (uint64_t)t->rows[i], row, err);
-    return rc;
-}
-
 /* The tensors that are kept of a file: their places in w->tensors, and their views. */
 typedef struct {
     size_t *of, *order, n;
@@ -166,7 +154,15 @@ static exf_code write_shard(writing *w, const char *path, exf_err *err)
     EXF_TRY(shard_header(&header, &s, w->tensors.tensor[s.of[0]].from->file, path, err));
     EXF_TRY(exf_output_directory_file(w->dir, exf_path_name(path), err));
     EXF_TRY(exf_output_directory_write(w->dir, header.s, header.len, err));
-    for (size_t i = 0; i < s.n; i++) EXF_TRY(copy_tensor(w, &w->tensors.tensor[s.of[s.order[i]]], err));
+    for (size_t i = 0; i < s.n; i++) {
+        const exf_pruned_tensor *t = &w->tensors.tensor[s.of[s.order[i]]];
+        const exf_st_tensor *stored = t->from->tensor;
+        int axis = exf_pruned_axis(&stored->view);
+        uint64_t row = t->rows ? stored->nbytes / (uint64_t)stored->view.shape[axis] : 0;
+        if (!t->rows) EXF_TRY(copy_bytes(w, t->from, 0, stored->nbytes, err));
+        for (int64_t k = 0; t->rows && k < t->view.shape[axis]; k++)
+            EXF_TRY(copy_bytes(w, t->from, row * (uint64_t)t->rows[k], row, err));
+    }
 out:
     exf_mem_free(s.of);
     exf_mem_free(s.order);
@@ -211,17 +207,6 @@ out:
     return rc;
 }
 
-static exf_code write_kept(const writing *w, const int32_t *kept, exf_err *err)
-{
-    const exf_tables *t = w->x->tables;
-    exf_text text = {0};
-    for (int i = 0; i < t->n_layers; i++)
-        exf_expert_list_add(&text, (int)t->layer_number[i], kept + t->layer_number[i] * w->x->keep, w->x->keep);
-    exf_code rc = write_text(w, "kept_experts.jsonl", &text, err);
-    exf_text_free(&text);
-    return rc;
-}
-
 /* Returns 1 for small files beside the weights: tokenizer and its code, chat template, settings of generation.  A
  * provenance.json of the release is of other tables. */
 static int is_copied(const char *name)
@@ -260,7 +245,9 @@ out:
 static exf_code write_checkpoint(const exf_export *x, const char *path, int force, exf_err *err)
 {
     writing w = {.x = x};
+    const exf_tables *t = x->tables;
     const exf_checkpoint *c = x->model->checkpoint;
+    exf_text list = {0};
     int32_t *kept = NULL;
     exf_code rc;
     EXF_TRY(choose_kept(&kept, x, err));
@@ -272,7 +259,9 @@ static exf_code write_checkpoint(const exf_export *x, const char *path, int forc
     EXF_TRY(exf_output_directory_begin(&w.dir, path, force, err));
     for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(write_shard(&w, exf_checkpoint_path(c, i), err));
     EXF_TRY(exf_each_file(x->model->dir, copy_file, &w, err));
-    EXF_TRY(write_kept(&w, kept, err));
+    for (int i = 0; i < t->n_layers; i++)
+        exf_expert_list_add(&list, (int)t->layer_number[i], kept + t->layer_number[i] * x->keep, x->keep);
+    EXF_TRY(write_text(&w, "kept_experts.jsonl", &list, err));
     EXF_TRY(exf_table_facts_file(w.dir, x, err));
     if (exf_checkpoint_files(c) > 1) EXF_TRY(write_index(&w, err));
     EXF_TRY(exf_checkpoint_unchanged(c, err));
@@ -281,6 +270,7 @@ static exf_code write_checkpoint(const exf_export *x, const char *path, int forc
 out:
     exf_output_directory_abort(w.dir);
     exf_pruned_tensors_free(&w.tensors);
+    exf_text_free(&list);
     exf_mem_free(w.buffer);
     exf_mem_free(kept);
     return rc;

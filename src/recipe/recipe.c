@@ -252,16 +252,6 @@ typedef struct {
     int skips_paths; /* 1: ignores keys whose values are paths */
 } reading;
 
-/* Appends {size: D, by: NAME} as D:NAME. */
-static exf_code add_pool(exf_text *out, const char *key, const exf_yaml *map, const char *where, exf_err *err)
-{
-    const exf_yaml *size = exf_yaml_get(map, "size"), *by = exf_yaml_get(map, "by");
-    if (!size || size->kind != EXF_YAML_SCALAR || (by && by->kind != EXF_YAML_SCALAR) || map->n != (by ? 2u : 1u))
-        return exf_fail(err, EXF_USAGE, "%s: %s: expected {size: D} or {size: D, by: norm|reap|energy}", where, key);
-    exf_text_appendf(out, by ? "%s:%s" : "%s", size->text, by ? by->text : "");
-    return exf_text_end(out, err);
-}
-
 /* Refuses "~" and "null" as values; what they could stand for is not known. */
 static exf_code refuse_null(const exf_yaml *node, const char *key, const char *where, exf_err *err)
 {
@@ -282,12 +272,18 @@ static exf_code set_list(const reading *r, const char *key, const exf_yaml *node
         EXF_TRY(refuse_null(child, key, where, err));
         item[i] = child->text;
         if (child->kind == EXF_YAML_SCALAR) continue;
+        const exf_yaml *size = exf_yaml_get(child, "size"), *by = exf_yaml_get(child, "by");
         if (strcmp(key, "pools") != 0 || child->kind != EXF_YAML_MAP) {
             rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1,
                           exf_yaml_kind_name(child));
             goto out;
         }
-        EXF_TRY(add_pool(&pools[i], key, child, where, err));
+        if (!size || size->kind != EXF_YAML_SCALAR || (by && by->kind != EXF_YAML_SCALAR) || child->n != (by ? 2u : 1u)) {
+            rc = exf_fail(err, EXF_USAGE, "%s: %s: expected {size: D} or {size: D, by: norm|reap|energy}", where, key);
+            goto out;
+        }
+        exf_text_appendf(&pools[i], by ? "%s:%s" : "%s", size->text, by ? by->text : ""); /* {size: D, by: NAME} as D:NAME */
+        EXF_TRY(exf_text_end(&pools[i], err));
         item[i] = pools[i].s;
     }
     rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);

@@ -86,18 +86,6 @@ exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err)
     return require_value(r, r->output_directory, "output.directory", " (or --output DIR)", err);
 }
 
-static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *err)
-{
-    const exf_text_list *c = &r->clip;
-    exf_scalar_rule *s = &o->rule;
-    s->clip = !(c->n == 1 && strcmp(c->item[0], "none") == 0);
-    if (!s->clip) return EXF_OK;
-    if (c->n != 2 || !exf_parse_f64(c->item[0], &s->clip_min) || !exf_parse_f64(c->item[1], &s->clip_max) ||
-        s->clip_min >= s->clip_max)
-        return exf_recipe_refuse(r, err, "calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none");
-    return EXF_OK;
-}
-
 static exf_code refuse_twice(const exf_recipe *r, const exf_text_list *list, const char *key, exf_err *err)
 {
     for (size_t i = 0; i < list->n; i++)
@@ -153,17 +141,6 @@ static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice
     return EXF_OK;
 }
 
-/* Adds a pool unless it is there. */
-static void add_pool(exf_solve_options *o, int64_t size, const char *by, int implied)
-{
-    for (size_t k = 0; k < o->n_pools_by; k++)
-        if (o->pool_by[k].size == size && strcmp(o->pool_by[k].by, by) == 0) {
-            o->pool_by[k].implied &= implied;
-            return;
-        }
-    o->pool_by[o->n_pools_by++] = (exf_pool_choice){size, by, implied};
-}
-
 static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     exf_code rc;
@@ -173,8 +150,13 @@ static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *e
     for (size_t i = 0; i < r->pools.n; i++) {
         exf_pool_choice p;
         EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
-        for (int by = 0; by < EXF_POOL_CRITERIA; by++)
-            if (p.by ? p.by == exf_pool_criteria[by] : by < EXF_POOL_IMPLIED) add_pool(o, p.size, exf_pool_criteria[by], !p.by);
+        for (int by = 0; by < EXF_POOL_CRITERIA; by++) {
+            size_t k = 0;
+            if (p.by ? p.by != exf_pool_criteria[by] : by >= EXF_POOL_IMPLIED) continue;
+            while (k < o->n_pools_by && (o->pool_by[k].size != p.size || o->pool_by[k].by != exf_pool_criteria[by])) k++;
+            if (k == o->n_pools_by) o->pool_by[o->n_pools_by++] = (exf_pool_choice){p.size, exf_pool_criteria[by], 1};
+            o->pool_by[k].implied &= !p.by;
+        }
     }
 out:
     return rc;
@@ -285,13 +267,18 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
         .n_ranks = r->ranks.n,
         .partial = r->partial,
     };
+    const exf_text_list *clip = &r->clip;
     exf_code rc;
     if (r->projectors.n == 0) return exf_recipe_refuse(r, err, "calibrate.projectors: names none");
     EXF_TRY(read_pools(r, o, err));
     EXF_TRY(read_budgets(r, o, err));
     EXF_TRY(refuse_number_twice(r, &r->ranks, "calibrate.ranks", err));
     EXF_TRY(refuse_twice(r, &r->projectors, "calibrate.projectors", err));
-    EXF_TRY(parse_clip(r, o, err));
+    o->rule.clip = !(clip->n == 1 && strcmp(clip->item[0], "none") == 0);
+    if (o->rule.clip &&
+        (clip->n != 2 || !exf_parse_f64(clip->item[0], &o->rule.clip_min) || !exf_parse_f64(clip->item[1], &o->rule.clip_max) ||
+         o->rule.clip_min >= o->rule.clip_max))
+        return exf_recipe_refuse(r, err, "calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none");
     rc = exf_recipe_blame(r, exf_solve_check(o, err), err);
 out:
     return rc;

@@ -52,19 +52,6 @@ static const exf_released_model models[] = {
     {"DeepSeek-V4-Flash", "recipes/deepseek-v4-flash.yaml", "deepseek_v4", 43, 256, 6, 4096},
 };
 
-/* Finds the released model of these sizes; NULL: there is none. */
-static const exf_released_model *find_released(const exf_model *m)
-{
-    const exf_architecture *a = &m->arch;
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        const exf_released_model *r = &models[i];
-        if (strcmp(r->family, m->family->name) == 0 && r->n_layers == a->n_layers && r->n_experts == a->n_experts &&
-            r->top_k == a->top_k && r->d_model == a->d_model)
-            return r;
-    }
-    return NULL;
-}
-
 exf_code exf_released_file(exf_text *out, const char *path, exf_err *err)
 {
     size_t before = out->len;
@@ -85,29 +72,26 @@ static exf_code set_key(exf_recipe *r, const char *key, const exf_text *value, e
     return rc != EXF_OK ? rc : exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, key, value->s, origin, err);
 }
 
-/* Returns 1 if a target is made for this family, can serve the model and asks for nothing that the settings lack. */
-static int is_default_target(const exf_writer *w, const exf_recipe *r, const exf_model *m)
-{
-    const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
-    const exf_export_settings settings = {m->arch.n_experts, m->arch.top_k, r->export_experts, r->export_ranks, &m->arch};
-    exf_err ignored = {.code = EXF_OK};
-    return w->serves && w->serves(&facts, &ignored) == EXF_OK && exf_writer_check_settings(w, &settings, &ignored) == EXF_OK;
-}
-
-/* Sets pools of a half and a quarter of the experts; as targets safetensors, and every one that is made for this family; as
- * variants half of the routes in prefill and half of the experts in decode, each beside its baseline. */
+/* Sets pools of a half and a quarter of the experts; as targets safetensors, and every one that is made for this family, can serve
+ * the model and asks for nothing that the settings lack; as variants half of the routes in prefill and half of the experts in
+ * decode, each beside its baseline. */
 static exf_code set_general(exf_recipe *r, const exf_model *m, exf_err *err)
 {
     int e = m->arch.n_experts, p = m->arch.top_k / 2, d = e / 2 < 1 ? 1 : e / 2;
+    const exf_export_model facts = {m->family->name, m->arch.n_layers, e, m->arch.top_k};
+    const exf_export_settings settings = {e, m->arch.top_k, r->export_experts, r->export_ranks, &m->arch};
+    const exf_writer *w;
     exf_text pools = {0}, targets = {0}, variants = {0};
+    exf_err ignored = {.code = EXF_OK};
     exf_code rc;
     EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "schema", EXF_RECIPE_SCHEMA, origin, err));
     exf_text_appendf(&pools, e >= 4 ? "%d,%d" : "%d", d, e / 4);
     EXF_TRY(set_key(r, "pools", &pools, err));
     if (m->arch.top_k < 2) EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "calibrate.pairs", "common_input", origin, err));
     exf_text_appendf(&targets, "safetensors");
-    for (size_t i = 0; exf_writer_at(i); i++)
-        if (is_default_target(exf_writer_at(i), r, m)) exf_text_appendf(&targets, ",%s", exf_writer_at(i)->name);
+    for (size_t i = 0; (w = exf_writer_at(i)); i++)
+        if (w->serves && w->serves(&facts, &ignored) == EXF_OK && exf_writer_check_settings(w, &settings, &ignored) == EXF_OK)
+            exf_text_appendf(&targets, ",%s", w->name);
     EXF_TRY(set_key(r, "output.targets", &targets, err));
     if (p >= 1) exf_text_appendf(&variants, "P%d P%d:projector=joint top%d:renorm top%d:drop ", p, p, p, p);
     exf_text_appendf(&variants, "D%d D%d:rank=energy,projector=joint D%d:fold=drop", d, d, d);
@@ -143,7 +127,13 @@ exf_code exf_default_settings_set(exf_recipe *r, const exf_released_model **rele
     *released = NULL;
     EXF_TRY(exf_recipe_check_model(r, err));
     EXF_TRY(exf_model_open_part(&m, r->model_path, EXF_MODEL_CONFIG, err));
-    *released = find_released(m);
+    for (size_t i = 0; i < sizeof models / sizeof *models && !*released; i++) {
+        const exf_released_model *k = &models[i];
+        const exf_architecture *a = &m->arch;
+        if (strcmp(k->family, m->family->name) == 0 && k->n_layers == a->n_layers && k->n_experts == a->n_experts &&
+            k->top_k == a->top_k && k->d_model == a->d_model)
+            *released = k;
+    }
     if (*released) {
         EXF_TRY(exf_released_file(&text, (*released)->recipe, err));
         EXF_TRY(exf_recipe_read_settings(r, text.s, text.len, (*released)->recipe, err));

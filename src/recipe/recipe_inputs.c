@@ -34,15 +34,6 @@ out:
     return rc;
 }
 
-static exf_code list_file_in(input_list *in, const char *role, const char *dir, const char *name, exf_err *err)
-{
-    char *path = NULL;
-    exf_code rc = exf_path_join(&path, dir, name, err);
-    if (rc == EXF_OK) rc = list_file(in, role, path, err);
-    exf_mem_free(path);
-    return rc;
-}
-
 /* Lists a manifest and its sources; sets *text to 1 if one of them needs a tokenizer. */
 static exf_code list_manifest(input_list *in, const char *path, const char *role, const char *source_role, int *text, exf_err *err)
 {
@@ -59,46 +50,30 @@ out:
     return rc;
 }
 
-/* The file beside it that says what goes before a document, and how chats are rendered, if it is there. */
-static exf_code list_tokenizer_config(input_list *in, const char *dir, exf_err *err)
-{
-    char *path = NULL;
-    int found = 0;
-    exf_code rc;
-    EXF_TRY(exf_path_join(&path, dir, "tokenizer_config.json", err));
-    EXF_TRY(exf_path_look(path, &found, err));
-    if (found) rc = list_file(in, "tokenizer-config", path, err);
-out:
-    exf_mem_free(path);
-    return rc;
-}
-
-/* The file of the tokens, the one beside it, and of a tiktoken.model the Python file that has its pattern. */
-static exf_code list_tokenizer(input_list *in, const char *dir, exf_err *err)
-{
-    char *path = NULL, *python = NULL;
-    exf_code rc;
-    EXF_TRY(exf_tokenizer_path(&path, dir, err));
-    EXF_TRY(list_file(in, "tokenizer", path, err));
-    EXF_TRY(list_tokenizer_config(in, dir, err));
-    EXF_TRY(exf_tokenizer_python(&python, path, err));
-    if (python) rc = list_file(in, "tokenizer-python", python, err);
-out:
-    exf_mem_free(path);
-    exf_mem_free(python);
-    return rc;
-}
-
 static exf_code list_model(input_list *in, const char *dir, int text, exf_err *err)
 {
     exf_checkpoint *c = NULL;
+    char *config = NULL, *tokenizer = NULL, *tokenizer_config = NULL, *python = NULL;
+    int found = 0;
     exf_code rc;
-    EXF_TRY(list_file_in(in, "config", dir, "config.json", err));
+    EXF_TRY(exf_path_join(&config, dir, "config.json", err));
+    EXF_TRY(list_file(in, "config", config, err));
     EXF_TRY(exf_checkpoint_open(&c, dir, err));
     for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(list_file(in, "weights", exf_checkpoint_path(c, i), err));
-    if (text) rc = list_tokenizer(in, dir, err);
+    if (!text) goto out;
+    EXF_TRY(exf_tokenizer_path(&tokenizer, dir, err));
+    EXF_TRY(list_file(in, "tokenizer", tokenizer, err));
+    EXF_TRY(exf_path_join(&tokenizer_config, dir, "tokenizer_config.json", err)); /* the beginning of a document, and of chats */
+    EXF_TRY(exf_path_look(tokenizer_config, &found, err));
+    if (found) EXF_TRY(list_file(in, "tokenizer-config", tokenizer_config, err));
+    EXF_TRY(exf_tokenizer_python(&python, tokenizer, err)); /* the pattern of a tiktoken.model */
+    if (python) rc = list_file(in, "tokenizer-python", python, err);
 out:
     exf_checkpoint_close(c);
+    exf_mem_free(config);
+    exf_mem_free(tokenizer);
+    exf_mem_free(tokenizer_config);
+    exf_mem_free(python);
     return rc;
 }
 

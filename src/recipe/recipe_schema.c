@@ -77,19 +77,6 @@ static int is_key(const exf_opt *row, const char *key)
     return strcmp(row->key, key) == 0;
 }
 
-/* Adds the words of "a|b|c". */
-static void add_choice(exf_jw *w, const char *words)
-{
-    char word[64];
-    exf_jw_open(w, "enum", '[');
-    for (size_t n; *words; words += n + (words[n] == '|')) {
-        n = strcspn(words, "|");
-        snprintf(word, sizeof word, "%.*s", (int)n, words);
-        exf_jw_text(w, NULL, word);
-    }
-    exf_jw_close(w);
-}
-
 /* Appends what a string that is one item of a list must match. */
 static void add_item_pattern(exf_text *out, const exf_opt *row)
 {
@@ -149,16 +136,10 @@ static void add_item(exf_jw *w, const exf_opt *row, const char *pattern)
     }
 }
 
-/* Adds what is a name although it looks like a number. */
-static void add_number(exf_jw *w)
-{
-    static const char *const kinds[] = {"number", "boolean", NULL};
-    exf_json_schema_strings(w, "type", kinds);
-}
-
 /* Adds a list, or the same as one scalar: "8,4". */
 static exf_code add_list(exf_jw *w, const exf_opt *row, exf_err *err)
 {
+    static const char *const numbers[] = {"number", "boolean", NULL}; /* what is a name although it looks like one of them */
     const item_rule *rule = rule_of(row);
     exf_text item = {0}, one = {0}, whole = {0};
     exf_code rc;
@@ -185,7 +166,7 @@ static exf_code add_list(exf_jw *w, const exf_opt *row, exf_err *err)
         if (rule->key || row->type == EXF_OPT_INT_LIST)
             exf_json_schema_integer(w, least, rule->most ? rule->most : INT64_MAX);
         else
-            add_number(w);
+            exf_json_schema_strings(w, "type", numbers);
         exf_jw_close(w);
     }
     exf_jw_close(w);
@@ -214,41 +195,24 @@ static void add_clip(exf_jw *w)
     exf_jw_close(w);
 }
 
-/* Adds a number inside the table's "min..max", and 1e-3, which YAML 1.1 reads as text. */
-static void add_real(exf_jw *w, const exf_opt *row)
-{
-    const char *dots = row->values ? strstr(row->values, "..") : NULL;
-    exf_jw_open(w, "anyOf", '[');
-    exf_jw_open(w, NULL, '{');
-    exf_jw_text(w, "type", "number");
-    if (dots && dots > row->values) exf_jw_real(w, "minimum", strtod(row->values, NULL));
-    if (dots && dots[2]) exf_jw_real(w, "maximum", strtod(dots + 2, NULL));
-    exf_jw_close(w);
-    exf_json_schema_string_like(w, "^[0-9]+[eE][-+]?[0-9]+$");
-    exf_jw_close(w);
-}
-
-/* Adds an integer inside the table's "min..max". */
-static void add_ranged(exf_jw *w, const exf_opt *row)
-{
-    const char *dots = row->values ? strstr(row->values, "..") : NULL;
-    exf_json_schema_integer(w, dots && dots > row->values ? strtoll(row->values, NULL, 10) : INT64_MIN,
-                dots && dots[2] ? strtoll(dots + 2, NULL, 10) : INT64_MAX);
-}
-
-static void add_bytes(exf_jw *w)
+/* Adds a number, and what else stands for one. */
+static void add_number(exf_jw *w, const char *least, const char *most, const char *pattern)
 {
     exf_jw_open(w, "anyOf", '[');
     exf_jw_open(w, NULL, '{');
     exf_jw_text(w, "type", "number");
-    exf_jw_int(w, "minimum", 0);
+    if (least) exf_jw_real(w, "minimum", strtod(least, NULL));
+    if (most) exf_jw_real(w, "maximum", strtod(most, NULL));
     exf_jw_close(w);
-    exf_json_schema_string_like(w, "^([0-9]+\\.?[0-9]*|\\.[0-9]+)(B|[kMGT]B|[KMGT]iB)?$");
+    exf_json_schema_string_like(w, pattern);
     exf_jw_close(w);
 }
 
 static exf_code add_kind(exf_jw *w, const exf_opt *row, exf_err *err)
 {
+    const char *dots = row->values ? strstr(row->values, "..") : NULL; /* of "min..max" */
+    const char *least = dots && dots > row->values ? row->values : NULL, *most = dots && dots[2] ? dots + 2 : NULL;
+    char word[64];
     switch (row->type) {
     case EXF_OPT_TEXT:
         if (is_key(row, "schema"))
@@ -258,11 +222,20 @@ static exf_code add_kind(exf_jw *w, const exf_opt *row, exf_err *err)
         else
             exf_json_schema_scalar(w);
         break;
-    case EXF_OPT_INT: add_ranged(w, row); break;
-    case EXF_OPT_REAL: add_real(w, row); break;
-    case EXF_OPT_BYTES: add_bytes(w); break;
+    case EXF_OPT_INT:
+        exf_json_schema_integer(w, least ? strtoll(least, NULL, 10) : INT64_MIN, most ? strtoll(most, NULL, 10) : INT64_MAX);
+        break;
+    case EXF_OPT_REAL: add_number(w, least, most, "^[0-9]+[eE][-+]?[0-9]+$"); break; /* 1e-3, which YAML 1.1 reads as text */
+    case EXF_OPT_BYTES: add_number(w, "0", NULL, "^([0-9]+\\.?[0-9]*|\\.[0-9]+)(B|[kMGT]B|[KMGT]iB)?$"); break;
     case EXF_OPT_FLAG: exf_jw_text(w, "type", "boolean"); break;
-    case EXF_OPT_CHOICE: add_choice(w, row->values); break;
+    case EXF_OPT_CHOICE:
+        exf_jw_open(w, "enum", '[');
+        for (const char *at = row->values; *at; at += strcspn(at, "|"), at += *at == '|') {
+            snprintf(word, sizeof word, "%.*s", (int)strcspn(at, "|"), at);
+            exf_jw_text(w, NULL, word);
+        }
+        exf_jw_close(w);
+        break;
     case EXF_OPT_FILES:
     case EXF_OPT_TEXT_LIST:
         if (is_key(row, "calibrate.clip")) {
@@ -307,18 +280,6 @@ static void add_default(exf_jw *w, const exf_opt *row)
 
 /* ---- a recipe -------------------------------------------------------------------------------------- */
 
-/* Adds a pattern that one spelling alone matches. */
-static void add_dotted(exf_jw *w, const char *spelling, const char *key)
-{
-    exf_text pattern = {0};
-    exf_text_appendf(&pattern, "^");
-    for (const char *c = spelling; *c; c++) exf_text_appendf(&pattern, *c == '.' ? "\\." : "%c", *c);
-    exf_text_appendf(&pattern, "$");
-    if (w->rc == EXF_OK) w->rc = exf_text_end(&pattern, &w->err);
-    if (w->rc == EXF_OK) exf_json_schema_reference(w, pattern.s, key);
-    exf_text_free(&pattern);
-}
-
 /* Adds the members of a section: n rows whose keys have its name in their first `front` bytes.  A key may be spelled with dots,
  * "checkpoint.every_layers"; those spellings are patterns, so that editors do not offer them. */
 static void add_section(exf_jw *w, const exf_opt *rows, size_t n, size_t front)
@@ -346,7 +307,15 @@ static void add_section(exf_jw *w, const exf_opt *rows, size_t n, size_t front)
     if (!dotted) return;
     exf_jw_open(w, "patternProperties", '{');
     for (size_t i = 0; i < n; i++)
-        if (strchr(rows[i].key + front, '.')) add_dotted(w, rows[i].key + front, rows[i].key);
+        if (strchr(rows[i].key + front, '.')) { /* a pattern that one spelling alone matches */
+            exf_text pattern = {0};
+            exf_text_appendf(&pattern, "^");
+            for (const char *c = rows[i].key + front; *c; c++) exf_text_appendf(&pattern, *c == '.' ? "\\." : "%c", *c);
+            exf_text_appendf(&pattern, "$");
+            if (w->rc == EXF_OK) w->rc = exf_text_end(&pattern, &w->err);
+            if (w->rc == EXF_OK) exf_json_schema_reference(w, pattern.s, rows[i].key);
+            exf_text_free(&pattern);
+        }
     exf_jw_close(w);
 }
 

@@ -15,22 +15,6 @@
 
 /* ---- paths ------------------------------------------------------------------------------ */
 
-/* Returns the last name of a path; "" if that is not a name of its own: "/", "a/..", "a/". */
-static const char *last_name(const char *path)
-{
-    const char *name = exf_path_name(path);
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? "" : name;
-}
-
-/* Makes a path absolute that need not exist. */
-static exf_code from_root(char **out, const char *path, exf_err *err)
-{
-    char here[PATH_MAX];
-    if (*path == '/') return exf_mem_strdup(out, path, "path", err);
-    if (!getcwd(here, sizeof here)) return exf_fail_errno(err, errno, "the working directory has no name");
-    return exf_path_join(out, here, path, err);
-}
-
 /* Sets *out to the path without links; NULL if nothing is there. */
 static exf_code resolve(char **out, const char *path, exf_err *err)
 {
@@ -41,31 +25,27 @@ static exf_code resolve(char **out, const char *path, exf_err *err)
     return rc;
 }
 
-/* Makes a path absolute and follows the links in front of its last name. */
+/* Makes a path absolute, which need not exist, and follows the links in front of its last name; without those of that name where
+ * it is none of its own: "/", "a/..", "a/". */
 static exf_code make_absolute(char **out, const char *path, exf_err *err)
 {
-    char *directory = NULL, *real = NULL;
-    const char *name = last_name(path);
+    char *directory = NULL, *real = NULL, here[PATH_MAX];
+    const char *name = exf_path_name(path);
+    int has_name = *name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
     exf_code rc;
     EXF_TRY(exf_path_dir(&directory, path, err));
-    EXF_TRY(resolve(&real, *name ? directory : path, err));
-    if (!real)
-        rc = from_root(out, path, err);
+    EXF_TRY(resolve(&real, has_name ? directory : path, err));
+    if (real)
+        rc = has_name ? exf_path_join(out, strcmp(real, "/") == 0 ? "" : real, name, err) : exf_mem_strdup(out, real, "path", err);
+    else if (*path == '/')
+        rc = exf_mem_strdup(out, path, "path", err);
     else
-        rc = *name ? exf_path_join(out, strcmp(real, "/") == 0 ? "" : real, name, err) : exf_mem_strdup(out, real, "path", err);
+        rc = getcwd(here, sizeof here) ? exf_path_join(out, here, path, err)
+                                       : exf_fail_errno(err, errno, "the working directory has no name");
 out:
     exf_mem_free(directory);
     exf_mem_free(real);
     return rc;
-}
-
-/* Returns the part of path below directory; "." for the directory itself; NULL: it lies elsewhere. */
-static const char *below(const char *path, const char *directory)
-{
-    size_t n = strlen(directory);
-    if (strncmp(path, directory, n) != 0) return NULL;
-    if (!path[n]) return ".";
-    return path[n] == '/' && path[n + 1] ? path + n + 1 : NULL;
 }
 
 exf_code exf_recipe_path(char **out, const char *path, const char *directory, exf_err *err)
@@ -75,7 +55,12 @@ exf_code exf_recipe_path(char **out, const char *path, const char *directory, ex
     EXF_TRY(resolve(&base, directory, err));
     EXF_TRY(resolve(&real, path, err));
     EXF_TRY(make_absolute(&absolute, path, err));
-    const char *relative = !base ? NULL : real && strcmp(real, base) == 0 ? "." : below(absolute, base);
+    size_t n = base ? strlen(base) : 0;
+    const char *relative = NULL;
+    if (base && ((real && strcmp(real, base) == 0) || strcmp(absolute, base) == 0))
+        relative = ".";
+    else if (base && strncmp(absolute, base, n) == 0 && absolute[n] == '/' && absolute[n + 1])
+        relative = absolute + n + 1;
     rc = exf_mem_strdup(out, relative ? relative : absolute, "path", err);
 out:
     exf_mem_free(absolute);
@@ -117,24 +102,12 @@ out:
 
 /* ---- keys and values -------------------------------------------------------------------- */
 
-static exf_code add_path(const char *value, const char *directory, exf_text *out, exf_err *err)
-{
-    char *path = NULL;
-    exf_code rc = exf_recipe_path(&path, value, directory, err);
-    if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
-    exf_mem_free(path);
-    return rc;
-}
-
-/* Returns 1 for a key whose values are names, also where they look like numbers; clip and pools have numbers among theirs. */
-static int is_names(const exf_opt *row)
-{
-    return row->type == EXF_OPT_TEXT || (row->type == EXF_OPT_TEXT_LIST && strcmp(exf_opt_placeholder(row), "NAMES") == 0);
-}
-
+/* Adds a word, as text where the key's values are names, also those that look like numbers; clip and pools have numbers among
+ * theirs. */
 static exf_code add_word(const exf_opt *row, const char *word, exf_text *out, exf_err *err)
 {
-    return is_names(row) ? exf_yaml_add_scalar(out, word, err) : exf_yaml_add_value(out, word, err);
+    int is_name = row->type == EXF_OPT_TEXT || (row->type == EXF_OPT_TEXT_LIST && strcmp(exf_opt_placeholder(row), "NAMES") == 0);
+    return is_name ? exf_yaml_add_scalar(out, word, err) : exf_yaml_add_value(out, word, err);
 }
 
 /* Adds items that are joined by a character as a YAML list, each item quoted if it must be. */
@@ -165,7 +138,13 @@ exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char 
     if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_items(row, value, ' ', out, err);
     if (row->type == EXF_OPT_TEXT_LIST && value[0] != '[') return add_items(row, value, ',', out, err);
     int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
-    if (!is_list && directory && exf_recipe_is_path(row->key)) return add_path(value, directory, out, err);
+    if (!is_list && directory && exf_recipe_is_path(row->key)) {
+        char *path = NULL;
+        exf_code rc = exf_recipe_path(&path, value, directory, err);
+        if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
+        exf_mem_free(path);
+        return rc;
+    }
     if (!is_list) return add_word(row, value, out, err);
     exf_text_appendf(out, value[0] == '[' ? "%s" : "[%s]", value);
     return exf_text_end(out, err);

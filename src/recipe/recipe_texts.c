@@ -21,27 +21,6 @@ static int is_input(const char *path)
     return strcmp(path, EXF_STANDARD_INPUT) == 0;
 }
 
-/* ---- domains -------------------------------------------------------------------------------- */
-
-/* Returns where the last name of a path begins, and in *n its length without its last ending, and without that of a compressed
- * file after it. */
-static const char *stem_of(const char *path, size_t *n)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t len = exf_unpacked_name(name);
-    for (*n = len; *n > 0 && name[*n - 1] != '.';) --*n;
-    *n = *n > 1 ? *n - 1 : len;
-    return name;
-}
-
-/* A manifest refuses control characters in a domain; without one it is "source-1". */
-static int has_control(const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)s[i] < ' ' || s[i] == 0x7f) return 1;
-    return 0;
-}
-
 /* ---- the files that are meant ------------------------------------------------------------------ */
 
 static exf_code add_item(exf_texts *t, const char *path, const char *domain, size_t domain_len, int found, exf_err *err)
@@ -51,8 +30,10 @@ static exf_code add_item(exf_texts *t, const char *path, const char *domain, siz
     exf_text_item *i = &t->item[t->n];
     *i = (exf_text_item){.argument = t->argument, .found = found};
     t->n++;
+    for (size_t k = 0; k < domain_len; k++) /* a manifest refuses control characters; without a domain it is "source-1" */
+        if ((unsigned char)domain[k] < ' ' || domain[k] == 0x7f) domain_len = 0;
     EXF_TRY(exf_mem_strdup(&i->path, path, "path of a text", err));
-    rc = exf_mem_dup(&i->domain, domain, has_control(domain, domain_len) ? 0 : domain_len, "name of a domain", err);
+    rc = exf_mem_dup(&i->domain, domain, domain_len, "name of a domain", err);
 out:
     return rc;
 }
@@ -128,15 +109,18 @@ out:
     return rc;
 }
 
+/* Adds what an argument names; the domain of a file is its name without the last ending, and without that of a compressed file
+ * after it. */
 static exf_code add_argument(exf_texts *t, const char *path, exf_err *err)
 {
+    const char *name = exf_path_name(path);
+    size_t len = exf_unpacked_name(name), n = len;
     int is_directory = 0;
-    size_t n;
     if (is_input(path)) return add_item(t, path, "stdin", strlen("stdin"), 0, err);
     exf_code rc = exf_path_is_directory(path, &is_directory, err);
-    const char *stem = stem_of(path, &n);
-    if (rc == EXF_OK) rc = is_directory ? add_directory(t, path, err) : add_item(t, path, stem, n, 0, err);
-    return rc;
+    if (rc != EXF_OK || is_directory) return rc == EXF_OK ? add_directory(t, path, err) : rc;
+    while (n > 0 && name[n - 1] != '.') n--;
+    return add_item(t, path, name, n > 1 ? n - 1 : len, 0, err);
 }
 
 /* Returns argument i of --text, counting on through the arguments after it; NULL past the last. */
@@ -160,22 +144,11 @@ static int by_domain(const void *a, const void *b)
     return order ? order : x < y ? -1 : 1;
 }
 
-/* Finds, for each item, the first of its domain, where another argument has named that. */
-static void find_shared(exf_text_item **sorted, size_t n, const exf_text_item *all, const exf_text_item **shared)
-{
-    const exf_text_item *first = NULL;
-    qsort(sorted, n, sizeof *sorted, by_domain);
-    for (size_t i = 0; i < n; i++) {
-        if (!first || strcmp(first->domain, sorted[i]->domain) != 0) first = sorted[i];
-        shared[sorted[i] - all] = *first->domain && first->argument != sorted[i]->argument ? first : NULL;
-    }
-}
-
 /* Refuses a file that is there twice, and warns of arguments that share a domain: their user may not have meant that. */
 static exf_code compare_items(const exf_texts *t, exf_err *err)
 {
     exf_text_item **sorted = NULL;
-    const exf_text_item **shared = NULL;
+    const exf_text_item **shared = NULL, *first = NULL;
     size_t warned = 0; /* up to this argument */
     exf_code rc;
     EXF_TRY(exf_mem_new(&sorted, t->n, sizeof *sorted, "list of texts", err));
@@ -187,7 +160,11 @@ static exf_code compare_items(const exf_texts *t, exf_err *err)
             rc = exf_fail(err, EXF_USAGE, "--text: %s is given twice; its tokens would count double", sorted[i]->path);
             goto out;
         }
-    find_shared(sorted, t->n, t->item, shared);
+    qsort(sorted, t->n, sizeof *sorted, by_domain);
+    for (size_t i = 0; i < t->n; i++) { /* the first item of the domain, where another argument has named that */
+        if (!first || strcmp(first->domain, sorted[i]->domain) != 0) first = sorted[i];
+        shared[sorted[i] - t->item] = *first->domain && first->argument != sorted[i]->argument ? first : NULL;
+    }
     for (size_t i = 0; i < t->n; i++) {
         const exf_text_item *a = shared[i], *b = &t->item[i];
         if (!a || b->argument <= warned) continue;

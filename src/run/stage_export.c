@@ -41,7 +41,7 @@ out:
 static exf_code check_path(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
 {
     (void)x;
-    return exf_writer_check_path(w, path, r->force, err);
+    return w->is_directory ? exf_output_directory_check(path, r->force, err) : exf_output_check(path, r->force, err);
 }
 
 /* Refuses tables that the target's readers refuse, or in which a layer that they fold has no observed pair.  Plugins fold; so
