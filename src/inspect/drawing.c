@@ -86,20 +86,6 @@ void exf_draw_gradient(exf_drawing *d, exf_box box, const exf_ink *ink, int n)
 
 /* ---- cells --------------------------------------------------------------------------------- */
 
-/* Draws each run of one colour as a box that reaches one cell further down and to the right, where the next
- * cells cover it: no paper shines through between smoothed edges. */
-static void draw_cells_as_shapes(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
-{
-    double wide = box.width / columns, high = box.height / rows;
-    for (int r = 0; r < rows; r++)
-        for (int c = 0, end; c < columns; c = end) {
-            exf_ink own = ink[r * columns + c];
-            for (end = c + 1; end < columns && ink[r * columns + end] == own;) end++;
-            int right = end < columns ? end + 1 : end, below = r + 1 < rows ? r + 2 : r + 1;
-            exf_draw_fill(d, (exf_box){box.x + c * wide, box.y + r * high, (right - c) * wide, (below - r) * high}, own);
-        }
-}
-
 /* Makes an image in which a cell is a square of `times` pixels. */
 static cairo_surface_t *make_image(int columns, int rows, int times, const exf_ink *ink)
 {
@@ -133,10 +119,20 @@ static void draw_cells_as_image(exf_drawing *d, exf_box box, int columns, int ro
 
 void exf_draw_cells(exf_drawing *d, exf_box box, int columns, int rows, const exf_ink *ink)
 {
-    if (columns > SHAPES_MOST || rows > SHAPES_MOST)
+    double wide = box.width / columns, high = box.height / rows;
+    if (columns > SHAPES_MOST || rows > SHAPES_MOST) {
         draw_cells_as_image(d, box, columns, rows, ink);
-    else
-        draw_cells_as_shapes(d, box, columns, rows, ink);
+        return;
+    }
+    /* Each run of one colour is a box that reaches one cell further down and to the right, where the next cells cover it: no paper
+     * shines through between smoothed edges. */
+    for (int r = 0; r < rows; r++)
+        for (int c = 0, end; c < columns; c = end) {
+            exf_ink own = ink[r * columns + c];
+            for (end = c + 1; end < columns && ink[r * columns + end] == own;) end++;
+            int right = end < columns ? end + 1 : end, below = r + 1 < rows ? r + 2 : r + 1;
+            exf_draw_fill(d, (exf_box){box.x + c * wide, box.y + r * high, (right - c) * wide, (below - r) * high}, own);
+        }
 }
 
 /* ---- letters ----------------------------------------------------------------------------------- */

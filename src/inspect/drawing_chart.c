@@ -1,7 +1,6 @@
 /* drawing_chart.c - panels of a quantity over its costs; see drawing.h. */
 #include "inspect/drawing.h"
 
-
 #include <math.h>
 
 static const double page_width = 516, panel_height = 210, margin = 8, gap = 14, pixels_per_point = 300.0 / 72;
@@ -31,18 +30,6 @@ static void find_values(const exf_chart *c, frame *f)
     f->high *= room;
 }
 
-static void find_costs(const exf_chart_panel *p, frame *f)
-{
-    f->cheap = f->costly = p->reference;
-    for (size_t i = 0; i < p->n; i++) {
-        f->cheap = fmin(f->cheap, p->point[i].cost);
-        f->costly = fmax(f->costly, p->point[i].cost);
-    }
-    double room = f->costly > f->cheap ? 0.06 * (f->costly - f->cheap) : 1;
-    f->cheap = f->cheap > 0 ? fmax(0, f->cheap - room) : f->cheap - room;
-    f->costly += room;
-}
-
 static double x_of(const frame *f, double cost)
 {
     return f->panel.x + f->panel.width * exf_axis_share(EXF_AXIS_REAL, cost, f->cheap, f->costly);
@@ -52,19 +39,6 @@ static double y_of(const frame *f, double value)
 {
     double share = exf_axis_share(EXF_AXIS_LOG, value, f->low, f->high);
     return f->panel.y + f->panel.height * (1 - (share < 0 ? 0 : share > 1 ? 1 : share));
-}
-
-/* ---- axes ------------------------------------------------------------------------------------- */
-
-static void draw_value_axis(exf_drawing *d, const frame *f, const exf_ticks *t, int with_numbers)
-{
-    for (int i = 0; i < t->n; i++) {
-        double y = y_of(f, t->at[i]);
-        const double across[2][2] = {{f->panel.x, y}, {f->panel.x + f->panel.width, y}};
-        exf_draw_line(d, across, 2, 0, EXF_INK_FAINT);
-        if (with_numbers)
-            exf_draw_text(d, f->panel.x - 3, y + 0.36 * tick_size, EXF_END, tick_size, EXF_INK_TEXT, t->text[i]);
-    }
 }
 
 static void draw_cost_axis(exf_drawing *d, const frame *f, const char *label)
@@ -84,61 +58,23 @@ static void draw_cost_axis(exf_drawing *d, const frame *f, const char *label)
 
 /* ---- points ------------------------------------------------------------------------------------- */
 
-/* Draws the line, which is level from a point to the next one's cost, and from the last one to the panel's edge. */
-static void draw_steps(exf_drawing *d, const frame *f, const exf_chart_panel *p)
-{
-    for (size_t i = 0; i < p->n_line; i++) {
-        const exf_chart_point *a = &p->point[p->line[i]], *b = i + 1 < p->n_line ? &p->point[p->line[i + 1]] : NULL;
-        double y = y_of(f, a->value), end = b ? x_of(f, b->cost) : f->panel.x + f->panel.width;
-        const double step[3][2] = {{x_of(f, a->cost), y}, {end, y}, {end, b ? y_of(f, b->value) : y}};
-        exf_draw_line(d, step, 3, 1.2, EXF_INK_BAR);
-    }
-}
-
-static void draw_error(exf_drawing *d, const frame *f, const exf_chart_point *p, exf_ink ink)
-{
-    double x = x_of(f, p->cost), top = y_of(f, p->value + p->error), bottom = y_of(f, p->value - p->error);
-    const double bar[2][2] = {{x, top}, {x, bottom}};
-    if (!(p->error > 0)) return;
-    exf_draw_line(d, bar, 2, 0.6, ink);
-    for (int end = 0; end < 2; end++) {
-        const double cap[2][2] = {{x - 1.5, bar[end][1]}, {x + 1.5, bar[end][1]}};
-        exf_draw_line(d, cap, 2, 0.6, ink);
-    }
-}
-
-/* ---- tags --------------------------------------------------------------------------------------- */
-
-/* Finds the two parts of step i as boxes of the line's width. */
-static void find_step_boxes(const frame *f, const exf_chart_panel *p, size_t i, exf_box box[2])
-{
-    const exf_chart_point *a = &p->point[p->line[i]], *b = i + 1 < p->n_line ? &p->point[p->line[i + 1]] : NULL;
-    double y = y_of(f, a->value), x = x_of(f, a->cost), end = b ? x_of(f, b->cost) : f->panel.x + f->panel.width;
-    box[0] = (exf_box){x, y - 0.6, end - x, 1.2};
-    box[1] = (exf_box){end - 0.6, y, 1.2, b ? y_of(f, b->value) - y : 0};
-}
-
-static int meets_line(const frame *f, const exf_chart_panel *p, const exf_box *box)
-{
-    double x = x_of(f, p->reference);
-    exf_box part[2], reference = {x - 0.5, f->panel.y, 1, f->panel.height};
-    if (exf_boxes_meet(box, &reference)) return 1;
-    for (size_t i = 0; i < p->n_line; i++) {
-        find_step_boxes(f, p, i, part);
-        if (exf_boxes_meet(box, &part[0]) || exf_boxes_meet(box, &part[1])) return 1;
-    }
-    return 0;
-}
-
 /* Returns 1 if a tag in this box covers nothing. */
 static int is_free(const exf_drawing *d, const frame *f, const exf_chart_panel *p, const exf_box *box)
 {
     size_t n;
     const exf_box *text = exf_drawing_texts(d, &n);
     const exf_box *in = &f->panel;
+    double at = x_of(f, p->reference);
+    exf_box reference = {at - 0.5, in->y, 1, in->height};
     int is_inside = box->x >= in->x && box->y >= in->y && box->x + box->width <= in->x + in->width &&
                     box->y + box->height <= in->y + in->height;
-    if (!is_inside || meets_line(f, p, box)) return 0;
+    if (!is_inside || exf_boxes_meet(box, &reference)) return 0;
+    for (size_t i = 0; i < p->n_line; i++) { /* the two parts of a step, as boxes of the line's width */
+        const exf_chart_point *a = &p->point[p->line[i]], *b = i + 1 < p->n_line ? &p->point[p->line[i + 1]] : NULL;
+        double y = y_of(f, a->value), x = x_of(f, a->cost), end = b ? x_of(f, b->cost) : in->x + in->width;
+        exf_box level = {x, y - 0.6, end - x, 1.2}, down = {end - 0.6, y, 1.2, b ? y_of(f, b->value) - y : 0};
+        if (exf_boxes_meet(box, &level) || exf_boxes_meet(box, &down)) return 0;
+    }
     for (size_t i = 0; i < n; i++)
         if (exf_boxes_meet(box, &text[i])) return 0;
     for (size_t i = 0; i < p->n; i++) {
@@ -178,8 +114,14 @@ static void draw_points(exf_drawing *d, const frame *f, const exf_chart_panel *p
             const exf_chart_point *point = &p->point[i];
             if (!(point->value > 0) || (point->filled != 0) != filled) continue;
             exf_ink ink = filled ? EXF_INK_LOW : EXF_INK_SOFT;
-            draw_error(d, f, point, ink);
-            exf_draw_dot(d, x_of(f, point->cost), y_of(f, point->value), radius, ink, filled);
+            double x = x_of(f, point->cost);
+            const double bar[2][2] = {{x, y_of(f, point->value + point->error)}, {x, y_of(f, point->value - point->error)}};
+            if (point->error > 0) exf_draw_line(d, bar, 2, 0.6, ink);
+            for (int end = 0; point->error > 0 && end < 2; end++) {
+                const double cap[2][2] = {{x - 1.5, bar[end][1]}, {x + 1.5, bar[end][1]}};
+                exf_draw_line(d, cap, 2, 0.6, ink);
+            }
+            exf_draw_dot(d, x, y_of(f, point->value), radius, ink, filled);
         }
     for (size_t i = 0; i < p->n; i++)
         if (p->point[i].value > 0) draw_tag(d, f, p, &p->point[i]);
@@ -189,36 +131,36 @@ static void draw_panel(exf_drawing *d, frame *f, const exf_chart *c, size_t k)
 {
     const exf_chart_panel *p = &c->panel[k];
     exf_ticks t;
-    find_costs(p, f);
+    f->cheap = f->costly = p->reference;
+    for (size_t i = 0; i < p->n; i++) {
+        f->cheap = fmin(f->cheap, p->point[i].cost);
+        f->costly = fmax(f->costly, p->point[i].cost);
+    }
+    double room = f->costly > f->cheap ? 0.06 * (f->costly - f->cheap) : 1;
+    f->cheap = f->cheap > 0 ? fmax(0, f->cheap - room) : f->cheap - room;
+    f->costly += room;
     exf_ticks_fit(&t, d, EXF_AXIS_LOG, f->low, f->high, f->panel.height, tick_size, 1);
-    draw_value_axis(d, f, &t, k == 0);
+    for (int i = 0; i < t.n; i++) { /* the axis of values, whose numbers the first panel has */
+        double y = y_of(f, t.at[i]);
+        const double across[2][2] = {{f->panel.x, y}, {f->panel.x + f->panel.width, y}};
+        exf_draw_line(d, across, 2, 0, EXF_INK_FAINT);
+        if (k == 0) exf_draw_text(d, f->panel.x - 3, y + 0.36 * tick_size, EXF_END, tick_size, EXF_INK_TEXT, t.text[i]);
+    }
     draw_cost_axis(d, f, p->cost_label);
     double x = x_of(f, p->reference);
     exf_draw_dashes(d, x, f->panel.y, x, f->panel.y + f->panel.height, 2, EXF_INK_SOFT);
     exf_draw_text_up(d, x - 2, f->panel.y + 3, EXF_END, tick_size, EXF_INK_SOFT, c->reference_label);
-    draw_steps(d, f, p);
+    for (size_t i = 0; i < p->n_line; i++) { /* level from a point to the next one's cost, and from the last to the panel's edge */
+        const exf_chart_point *a = &p->point[p->line[i]], *b = i + 1 < p->n_line ? &p->point[p->line[i + 1]] : NULL;
+        double y = y_of(f, a->value), end = b ? x_of(f, b->cost) : f->panel.x + f->panel.width;
+        const double step[3][2] = {{x_of(f, a->cost), y}, {end, y}, {end, b ? y_of(f, b->value) : y}};
+        exf_draw_line(d, step, 3, 1.2, EXF_INK_BAR);
+    }
     exf_draw_frame(d, f->panel, EXF_INK_SOFT);
     draw_points(d, f, p);
 }
 
 /* ---- legend and page ------------------------------------------------------------------------------ */
-
-static size_t legend_columns(const exf_chart *c, exf_drawing *d, double width)
-{
-    double widest = 1;
-    for (size_t i = 0; i < c->n_legend; i++) widest = fmax(widest, exf_text_width(d, tick_size, c->legend[i]));
-    size_t n = (size_t)(width / (widest + gap));
-    return n < 1 ? 1 : n > 4 ? 4 : n;
-}
-
-/* Draws the legend in columns that are read downwards. */
-static void draw_legend(const exf_chart *c, exf_drawing *d, double x, double y, double width)
-{
-    size_t columns = legend_columns(c, d, width), rows = (c->n_legend + columns - 1) / columns;
-    for (size_t i = 0; i < c->n_legend; i++)
-        exf_draw_text(d, x + (double)(i / rows) * width / (double)columns, y + (double)(i % rows + 1) * 1.4 * tick_size, EXF_START,
-                      tick_size, EXF_INK_TEXT, c->legend[i]);
-}
 
 exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err)
 {
@@ -229,7 +171,10 @@ exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err)
     double heading = exf_heading_height(d, page_width, c->title, c->note);
     double left = margin + label_size + 4 + exf_ticks_width(&t, d, tick_size) + 3, inner = page_width - left - margin;
     double below = heading + panel_height + stroke + tick_size + 4 + label_size + 6;
-    size_t columns = legend_columns(c, d, inner), rows = (c->n_legend + columns - 1) / columns;
+    double widest = 1; /* text of the legend */
+    for (size_t i = 0; i < c->n_legend; i++) widest = fmax(widest, exf_text_width(d, tick_size, c->legend[i]));
+    size_t fit = (size_t)(inner / (widest + gap)), columns = fit < 1 ? 1 : fit > 4 ? 4 : fit;
+    size_t rows = (c->n_legend + columns - 1) / columns;
     exf_code rc = exf_drawing_page(d, page_width, below + (double)rows * 1.4 * tick_size + margin, pixels_per_point, c->title, err);
     if (rc != EXF_OK) return rc;
     exf_draw_heading(d, page_width, c->title, c->note);
@@ -240,6 +185,8 @@ exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err)
         f.panel = (exf_box){left + (double)k * (wide + gap), heading, wide, panel_height};
         draw_panel(d, &f, c, k);
     }
-    draw_legend(c, d, left, below, inner);
+    for (size_t i = 0; i < c->n_legend; i++) /* in columns that are read downwards */
+        exf_draw_text(d, left + (double)(i / rows) * inner / (double)columns, below + (double)(i % rows + 1) * 1.4 * tick_size,
+                      EXF_START, tick_size, EXF_INK_TEXT, c->legend[i]);
     return EXF_OK;
 }

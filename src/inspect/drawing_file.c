@@ -32,18 +32,6 @@ int exf_picture_is_named(const char *path)
 
 static const char family[] = "DejaVu Sans";
 
-/* Sets the font and how it is drawn: the same outlines at every size, on every surface. */
-static void set_font(cairo_t *c)
-{
-    cairo_font_options_t *o = cairo_font_options_create();
-    cairo_font_options_set_antialias(o, CAIRO_ANTIALIAS_GRAY);
-    cairo_font_options_set_hint_style(o, CAIRO_HINT_STYLE_NONE);
-    cairo_font_options_set_hint_metrics(o, CAIRO_HINT_METRICS_OFF);
-    cairo_set_font_options(c, o);
-    cairo_font_options_destroy(o);
-    cairo_select_font_face(c, family, CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
-}
-
 /* Asks Cairo which font it found: it takes strokes of its own if none is installed, and another font if ours is not. */
 static exf_code check_font(cairo_t *c, exf_err *err)
 {
@@ -81,12 +69,18 @@ static exf_code check_status(const exf_drawing *d, cairo_status_t status, exf_er
                     exf_output_file_path(d->file), cairo_status_to_string(status));
 }
 
-/* Makes *out, which draws on the surface and owns it. */
+/* Makes *out, which draws on the surface and owns it: letters with the same outlines at every size, on every surface. */
 static exf_code draw_on(const exf_drawing *d, cairo_surface_t *s, cairo_t **out, exf_err *err)
 {
+    cairo_font_options_t *o = cairo_font_options_create();
     *out = cairo_create(s);
     cairo_surface_destroy(s);
-    set_font(*out);
+    cairo_font_options_set_antialias(o, CAIRO_ANTIALIAS_GRAY);
+    cairo_font_options_set_hint_style(o, CAIRO_HINT_STYLE_NONE);
+    cairo_font_options_set_hint_metrics(o, CAIRO_HINT_METRICS_OFF);
+    cairo_set_font_options(*out, o);
+    cairo_font_options_destroy(o);
+    cairo_select_font_face(*out, family, CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     return check_status(d, cairo_status(*out), err);
 }
 
@@ -109,13 +103,6 @@ out:
     return rc;
 }
 
-static cairo_surface_t *make_svg_surface(exf_drawing *d)
-{
-    cairo_surface_t *s = cairo_svg_surface_create_for_stream(keep_bytes, d, d->extent.width, d->extent.height);
-    cairo_svg_surface_set_document_unit(s, CAIRO_SVG_UNIT_PT);
-    return s;
-}
-
 /* Makes a PDF of version 1.4, which every journal takes; without a date, so that two runs give the same file. */
 static cairo_surface_t *make_pdf_surface(exf_drawing *d, const char *title)
 {
@@ -132,29 +119,25 @@ static cairo_surface_t *make_pdf_surface(exf_drawing *d, const char *title)
     return s;
 }
 
-/* Finds the size of the page in whole pixels, at least all of it. */
-static exf_code find_png_size(const exf_drawing *d, double pixels_per_point, int *width, int *height, exf_err *err)
-{
-    double w = ceil(d->extent.width * pixels_per_point - 1e-6), h = ceil(d->extent.height * pixels_per_point - 1e-6);
-    if (w > SIDE_MOST || h > SIDE_MOST || w * h > PIXELS_MOST)
-        return exf_fail(err, EXF_MODEL,
-                        "a picture of %.0f x %.0f pixels is more than the %d that fit; choose fewer layers, or .svg or .pdf", w, h,
-                        PIXELS_MOST);
-    *width = (int)w;
-    *height = (int)h;
-    return EXF_OK;
-}
-
 exf_code exf_drawing_page(exf_drawing *d, double width, double height, double pixels_per_point, const char *title, exf_err *err)
 {
-    int across = 0, down = 0;
+    double across = ceil(width * pixels_per_point - 1e-6), down = ceil(height * pixels_per_point - 1e-6); /* at least all of it */
+    cairo_surface_t *s;
     exf_code rc;
     d->extent = (exf_box){0, 0, width, height};
-    if (d->kind == EXF_DRAWING_PNG) EXF_TRY(find_png_size(d, pixels_per_point, &across, &down, err));
-    EXF_TRY(draw_on(d, d->kind == EXF_DRAWING_PNG   ? cairo_image_surface_create(CAIRO_FORMAT_RGB24, across, down)
-                       : d->kind == EXF_DRAWING_SVG ? make_svg_surface(d)
-                                                    : make_pdf_surface(d, title),
-                    &d->page, err));
+    if (d->kind == EXF_DRAWING_PNG) {
+        if (across > SIDE_MOST || down > SIDE_MOST || across * down > PIXELS_MOST)
+            return exf_fail(err, EXF_MODEL,
+                            "a picture of %.0f x %.0f pixels is more than the %d that fit; choose fewer layers, or .svg or .pdf",
+                            across, down, PIXELS_MOST);
+        s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)across, (int)down);
+    } else if (d->kind == EXF_DRAWING_SVG) {
+        s = cairo_svg_surface_create_for_stream(keep_bytes, d, width, height);
+        cairo_svg_surface_set_document_unit(s, CAIRO_SVG_UNIT_PT);
+    } else {
+        s = make_pdf_surface(d, title);
+    }
+    EXF_TRY(draw_on(d, s, &d->page, err));
     cairo_set_source_rgb(d->page, 1, 1, 1);
     cairo_paint(d->page);
     if (d->kind == EXF_DRAWING_PNG) cairo_scale(d->page, pixels_per_point, pixels_per_point);
@@ -176,16 +159,6 @@ typedef struct {
     id *list;
     size_t n, room;
 } ids;
-
-/* Returns the length of a name of letters, or letters and a dash, before a number; 0: none stands at s.  *len has
- * the whole length. */
-static size_t find_name(const char *s, size_t *len)
-{
-    size_t word = strspn(s, "abcdefghijklmnopqrstuvwxyz-"), digits = strspn(s + word, "0123456789");
-    *len = word + digits;
-    int ends = s[*len] == '"' || s[*len] == ')';
-    return digits && ends && *len < NAME_MOST ? word : 0;
-}
 
 /* Finds the number of an id, or gives it the next. */
 static exf_code find_number(ids *all, const char *s, size_t len, size_t *number, exf_err *err)
@@ -214,8 +187,9 @@ static exf_code renumber_ids(const exf_text *svg, exf_text *out, exf_err *err)
     for (size_t at = 1; at < svg->len; at++) {
         const char *s = svg->s + at;
         if (s[-1] != '#' && !(at >= 4 && memcmp(s - 4, "id=\"", 4) == 0)) continue;
-        size_t word = find_name(s, &len);
-        if (!word) continue;
+        size_t word = strspn(s, "abcdefghijklmnopqrstuvwxyz-"), digits = strspn(s + word, "0123456789");
+        len = word + digits;
+        if (!word || !digits || (s[len] != '"' && s[len] != ')') || len >= NAME_MOST) continue;
         EXF_TRY(find_number(&all, s, len, &number, err));
         exf_text_append(out, svg->s + from, at + word - from);
         exf_text_appendf(out, "%zu", number);
@@ -267,23 +241,19 @@ static exf_code note_png(const exf_drawing *d, exf_text *png, exf_err *err)
 
 /* ---- the bytes ---------------------------------------------------------------------------------- */
 
-/* Ends the page, after which bytes are complete. */
-static exf_code finish_page(exf_drawing *d, exf_err *err)
-{
-    cairo_surface_t *s = cairo_get_target(d->page);
-    cairo_status_t status = cairo_status(d->page);
-    if (status == CAIRO_STATUS_SUCCESS && d->kind == EXF_DRAWING_PNG) status = cairo_surface_write_to_png_stream(s, keep_bytes, d);
-    cairo_surface_finish(s);
-    if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_status(s);
-    if (d->rc != EXF_OK) *err = d->err;
-    return d->rc != EXF_OK ? d->rc : check_status(d, status, err);
-}
-
 exf_code exf_drawing_close(exf_drawing *d, exf_err *err)
 {
     exf_text svg = {0};
+    cairo_surface_t *s = cairo_get_target(d->page);
+    cairo_status_t status = cairo_status(d->page);
     exf_code rc;
-    EXF_TRY(finish_page(d, err));
+    if (status == CAIRO_STATUS_SUCCESS && d->kind == EXF_DRAWING_PNG) status = cairo_surface_write_to_png_stream(s, keep_bytes, d);
+    cairo_surface_finish(s); /* after which bytes are complete */
+    if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_status(s);
+    rc = d->rc;
+    if (rc != EXF_OK) *err = d->err;
+    if (rc == EXF_OK) rc = check_status(d, status, err);
+    if (rc != EXF_OK) goto out;
     if (d->kind == EXF_DRAWING_SVG) EXF_TRY(renumber_ids(&d->bytes, &svg, err));
     exf_text *bytes = svg.s ? &svg : &d->bytes;
     if (d->note && d->kind == EXF_DRAWING_PNG) EXF_TRY(note_png(d, bytes, err));

@@ -74,15 +74,6 @@ static void add_multiple(exf_ticks *t, double times, double step, int digits)
     if (text[0] == '-' && strspn(text + 1, "0.") == strlen(text + 1)) memmove(text, text + 1, strlen(text)); /* never "-0" */
 }
 
-/* Adds the first and the last multiple of a power of ten, where no step has two that fit. */
-static void add_two(exf_ticks *t, double low, double high)
-{
-    double step = pow(10, floor(log10(high - low))), first = ceil(low / step - 1e-9), last = floor(high / step + 1e-9);
-    t->n = 0;
-    if (first <= last) add_multiple(t, first, step, count_digits(step));
-    if (first < last) add_multiple(t, last, step, count_digits(step));
-}
-
 /* Adds ticks at the first n of 1, 2, 5 times every `every`-th power of ten; returns 0 if there are more than max. */
 static int add_powers(exf_ticks *t, double low, double high, int n, int every, int max)
 {
@@ -148,7 +139,12 @@ void exf_ticks_fit(exf_ticks *t, exf_drawing *d, exf_axis_kind kind, double low,
         exf_ticks_at(t, kind, low, high, max);
         if (t->n > 1 && are_apart(t, d, kind, low, high, length, size, up)) return;
     }
-    if (t->n && kind != EXF_AXIS_LOG) add_two(t, low, high);
+    if (t->n && kind != EXF_AXIS_LOG) { /* no step has two that fit: the first and the last multiple of a power of ten */
+        double step = pow(10, floor(log10(high - low))), first = ceil(low / step - 1e-9), last = floor(high / step + 1e-9);
+        t->n = 0;
+        if (first <= last) add_multiple(t, first, step, count_digits(step));
+        if (first < last) add_multiple(t, last, step, count_digits(step));
+    }
     if (t->n && !are_apart(t, d, kind, low, high, length, size, up)) t->n = 1; /* the first alone */
 }
 

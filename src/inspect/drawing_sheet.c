@@ -192,13 +192,6 @@ static double bars_height(exf_box panel)
     return panel.height - 2 * mark;
 }
 
-static void draw_mark(exf_drawing *d, double x, exf_box panel, double bar_top, exf_ink ink)
-{
-    double tip = panel.y + 1 + mark;
-    exf_draw_pointer(d, x, tip, mark, ink);
-    if (bar_top > tip + 1) exf_draw_dashes(d, x, tip + 1, x, bar_top, 1, ink);
-}
-
 static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *g, int i, int e, const extremes *x)
 {
     exf_ink ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
@@ -211,16 +204,10 @@ static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const panel_gri
     if (e == x->outlier)
         for (double y = 1; y < height; y += 2)
             exf_draw_fill(d, (exf_box){bar.x, bar.y + y, width, fmin(1, height - y)}, EXF_INK_PAPER);
-    if (e == x->most || e == x->least) draw_mark(d, bar.x + width / 2, panel, bar.y, ink);
-}
-
-static void draw_value_ticks(exf_drawing *d, exf_box panel, double top)
-{
-    exf_ticks t;
-    double share[EXF_TICKS_MAX], room = bars_height(panel);
-    exf_ticks_fit(&t, d, EXF_AXIS_REAL, 0, top, room, TICK, 1);
-    for (int i = 0; i < t.n; i++) share[i] = 1 - t.at[i] / top * room / panel.height;
-    draw_left_ticks(d, panel, &t, share);
+    if (e != x->most && e != x->least) return;
+    double tip = panel.y + 1 + mark, middle = bar.x + width / 2;
+    exf_draw_pointer(d, middle, tip, mark, ink);
+    if (bar.y > tip + 1) exf_draw_dashes(d, middle, tip + 1, middle, bar.y, 1, ink);
 }
 
 /* ---- heads: "layer 3", and the extremes beside or below it ----------------------------------------- */
@@ -252,18 +239,6 @@ static extreme_texts name_extremes(const exf_bar_sheet *s, int layer, const extr
     return t;
 }
 
-/* Returns 1 if heads of that form fit above panels of that width. */
-static int heads_fit(const exf_bar_sheet *s, exf_drawing *d, double width, head_form form)
-{
-    double label = form == ONE_LINE ? exf_text_width(d, LABEL, "layer 000") + 5 : 0;
-    for (int i = 0; i < s->sheet.n_layers; i++) {
-        extremes x = find_extremes(s, i);
-        extreme_texts t = name_extremes(s, i, &x, form);
-        if (label + exf_text_width(d, small, t.most) + 5 + exf_text_width(d, small, t.least) > width) return 0;
-    }
-    return 1;
-}
-
 static void draw_head(exf_drawing *d, const exf_bar_sheet *s, exf_box panel, int i, const extremes *x, head_form form)
 {
     extreme_texts t = name_extremes(s, i, x, form);
@@ -285,39 +260,44 @@ static void draw_bars(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *
 {
     extremes x = find_extremes(s, i);
     exf_box panel = panel_box(g, i);
+    exf_ticks t;
+    double share[EXF_TICKS_MAX], room = bars_height(panel);
     for (int e = 0; e < s->sheet.n_experts; e++)
         if (e != x.least && e != x.most) draw_one_bar(d, s, g, i, e, &x);
     if (x.least >= 0) draw_one_bar(d, s, g, i, x.least, &x);
     if (x.most >= 0 && x.most != x.least) draw_one_bar(d, s, g, i, x.most, &x);
     exf_draw_frame(d, panel, EXF_INK_SOFT);
     draw_head(d, s, panel, i, &x, form);
-    draw_value_ticks(d, panel, x.top);
+    exf_ticks_fit(&t, d, EXF_AXIS_REAL, 0, x.top, room, TICK, 1);
+    for (int k = 0; k < t.n; k++) share[k] = 1 - t.at[k] / x.top * room / panel.height;
+    draw_left_ticks(d, panel, &t, share);
     if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, s->sheet.n_experts);
-}
-
-/* Returns the width of the widest number at any layer's axis. */
-static double widest_number(const exf_bar_sheet *s, exf_drawing *d)
-{
-    double widest = 0;
-    for (int i = 0; i < s->sheet.n_layers; i++) {
-        exf_ticks t;
-        exf_ticks_at(&t, EXF_AXIS_REAL, 0, find_extremes(s, i).top, EXF_TICKS_MAX);
-        widest = fmax(widest, exf_ticks_width(&t, d, TICK));
-    }
-    return widest;
 }
 
 /* Places the panels with the first form of heads that fits above them. */
 static head_form place_bars(panel_grid *g, const exf_bar_sheet *s, exf_drawing *d)
 {
-    double number = widest_number(s, d) + STROKE + 1.5;
+    double widest = 0; /* number at any layer's axis */
+    for (int i = 0; i < s->sheet.n_layers; i++) {
+        exf_ticks t;
+        exf_ticks_at(&t, EXF_AXIS_REAL, 0, find_extremes(s, i).top, EXF_TICKS_MAX);
+        widest = fmax(widest, exf_ticks_width(&t, d, TICK));
+    }
+    double number = widest + STROKE + 1.5;
     panel_needs needs = {.left = MARGIN + LABEL + 4 + number, .right = MARGIN + 2,
                              .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
                              .gap_x = number + GAP, .lowest = 0.4, .highest = 0.75};
     for (head_form form = ONE_LINE;; form++) {
+        double label = form == ONE_LINE ? exf_text_width(d, LABEL, "layer 000") + 5 : 0;
+        int fits = 1;
         needs.head = LABEL + 2.5 + 1.3 * small * (int)form;
         place_panels(g, d, &s->sheet, &needs);
-        if (form == THREE_LINES || heads_fit(s, d, g->panel_width, form)) return form;
+        for (int i = 0; i < s->sheet.n_layers && fits; i++) {
+            extremes x = find_extremes(s, i);
+            extreme_texts t = name_extremes(s, i, &x, form);
+            fits = !(label + exf_text_width(d, small, t.most) + 5 + exf_text_width(d, small, t.least) > g->panel_width);
+        }
+        if (form == THREE_LINES || fits) return form;
     }
 }
 
@@ -339,49 +319,6 @@ exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err)
 
 static const char grey_text[] = "no evidence", source_text[] = "source expert", target_text[] = "target expert";
 static const double bar_width = 9, bar_most = 220, swatch = 6;
-
-static void colour_cells(const exf_matrix_sheet *s, int layer, exf_ink *ink)
-{
-    size_t e = (size_t)s->sheet.n_experts;
-    const float *value = s->value + (size_t)layer * e * e;
-    for (size_t i = 0; i < e * e; i++) {
-        ink[i] = isnan(value[i]) ? EXF_INK_GREY : exf_colour_of(s->map, (double)value[i], s->low, s->high);
-        if (s->hide_self && i / e == i % e) ink[i] = EXF_INK_PAPER;
-    }
-}
-
-/* Draws the numbers of source experts left of a panel. */
-static void draw_source_ticks(exf_drawing *d, exf_box panel, int n_experts)
-{
-    exf_ticks t;
-    double share[EXF_TICKS_MAX], low = -0.5, high = n_experts - 0.5;
-    exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.height, TICK, 1);
-    for (int i = 0; i < t.n; i++) share[i] = exf_axis_share(EXF_AXIS_WHOLE, t.at[i], low, high);
-    draw_left_ticks(d, panel, &t, share);
-}
-
-static void draw_matrix(exf_drawing *d, const exf_matrix_sheet *s, const panel_grid *g, int i, const exf_ink *ink)
-{
-    exf_box panel = panel_box(g, i);
-    int e = s->sheet.n_experts;
-    draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5);
-    exf_draw_cells(d, panel, e, e, ink);
-    exf_draw_frame(d, panel, EXF_INK_SOFT);
-    if (i % g->columns == 0) draw_source_ticks(d, panel, e);
-    if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, e);
-}
-
-/* ---- around them ------------------------------------------------------------------------------- */
-
-/* Returns the room for the colour bar, its numbers, its label, and the word under it. */
-static double bar_room(const exf_matrix_sheet *s, exf_drawing *d)
-{
-    exf_ticks t;
-    exf_ticks_at(&t, EXF_AXIS_REAL, s->low, s->high, EXF_TICKS_MAX);
-    double numbers = bar_width + STROKE + 1.5 + exf_ticks_width(&t, d, TICK) + 3 + LABEL;
-    double word = swatch + 3 + exf_text_width(d, TICK, grey_text);
-    return 2 * GAP + fmax(numbers, word) + MARGIN;
-}
 
 static void draw_bar_numbers(exf_drawing *d, const exf_matrix_sheet *s, exf_box bar)
 {
@@ -412,31 +349,51 @@ static void draw_colour_bar(exf_drawing *d, const exf_matrix_sheet *s, const pan
     exf_draw_text(d, grey.x + swatch + 3, grey.y + swatch - 0.5, EXF_START, TICK, EXF_INK_TEXT, grey_text);
 }
 
-static panel_needs needs_of(const exf_matrix_sheet *s, exf_drawing *d)
+/* Draws layer i; ink [E, E] is scratch. */
+static void draw_matrix(exf_drawing *d, const exf_matrix_sheet *s, const panel_grid *g, int i, exf_ink *ink)
 {
-    char widest[16];
-    snprintf(widest, sizeof widest, "%d", s->sheet.n_experts);
-    return (panel_needs){
-        .left = MARGIN + LABEL + 4 + exf_text_width(d, TICK, widest) + STROKE + 1.5,
-        .right = bar_room(s, d),
-        .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
-        .head = LABEL + 2.5, .gap_x = GAP, .lowest = 1, .highest = 1};
+    exf_box panel = panel_box(g, i);
+    int n = s->sheet.n_experts;
+    size_t e = (size_t)n;
+    const float *value = s->value + (size_t)i * e * e;
+    exf_ticks t;
+    double share[EXF_TICKS_MAX], low = -0.5, high = n - 0.5;
+    for (size_t k = 0; k < e * e; k++) {
+        ink[k] = isnan(value[k]) ? EXF_INK_GREY : exf_colour_of(s->map, (double)value[k], s->low, s->high);
+        if (s->hide_self && k / e == k % e) ink[k] = EXF_INK_PAPER;
+    }
+    draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5);
+    exf_draw_cells(d, panel, n, n, ink);
+    exf_draw_frame(d, panel, EXF_INK_SOFT);
+    if (i % g->columns == 0) { /* the numbers of source experts */
+        exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.height, TICK, 1);
+        for (int k = 0; k < t.n; k++) share[k] = exf_axis_share(EXF_AXIS_WHOLE, t.at[k], low, high);
+        draw_left_ticks(d, panel, &t, share);
+    }
+    if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, n);
 }
 
 exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err)
 {
     size_t e = (size_t)s->sheet.n_experts;
-    panel_needs needs = needs_of(s, d);
     panel_grid g = {0};
     exf_ink *ink = NULL;
+    char widest[16];
+    exf_ticks t;
     exf_code rc;
+    snprintf(widest, sizeof widest, "%d", s->sheet.n_experts);
+    exf_ticks_at(&t, EXF_AXIS_REAL, s->low, s->high, EXF_TICKS_MAX);
+    double numbers = bar_width + STROKE + 1.5 + exf_ticks_width(&t, d, TICK) + 3 + LABEL;
+    double word = swatch + 3 + exf_text_width(d, TICK, grey_text);
+    panel_needs needs = {
+        .left = MARGIN + LABEL + 4 + exf_text_width(d, TICK, widest) + STROKE + 1.5,
+        .right = 2 * GAP + fmax(numbers, word) + MARGIN, /* the colour bar, its numbers, its label, and the word under it */
+        .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
+        .head = LABEL + 2.5, .gap_x = GAP, .lowest = 1, .highest = 1};
     place_panels(&g, d, &s->sheet, &needs);
     EXF_TRY(begin_page(&g, &s->sheet, d, err));
     EXF_TRY(exf_mem_new(&ink, e * e, sizeof *ink, "cells of a picture", err));
-    for (int i = 0; i < s->sheet.n_layers; i++) {
-        colour_cells(s, i, ink);
-        draw_matrix(d, s, &g, i, ink);
-    }
+    for (int i = 0; i < s->sheet.n_layers; i++) draw_matrix(d, s, &g, i, ink);
     exf_draw_text_up(d, MARGIN + 0.75 * LABEL, (g.top + g.bottom) / 2, EXF_MIDDLE, LABEL,
                      EXF_INK_TEXT, source_text);
     exf_draw_text(d, (g.left + g.right) / 2, g.page_height - MARGIN, EXF_MIDDLE, LABEL, EXF_INK_TEXT,

@@ -71,43 +71,28 @@ static exf_code sort_values(const exf_figure *f, const exf_inspection *s, double
     return EXF_OK;
 }
 
-/* Ends the diverging map at the 99th percentile of sizes, both ways, or at 1 where there are none or all are
- * 0; the other one around all but a hundredth of the values at each end. */
-static void find_range(const exf_figure *f, const double *sorted, size_t n, double *low, double *high)
+exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, int of_data, double *low, double *high, exf_err *err)
 {
+    double *sorted = NULL;
+    size_t n;
+    exf_code rc;
+    EXF_TRY(sort_values(f, s, &sorted, &n, err));
     *low = n ? exf_quantile(sorted, n, 0.01) : 0;
     *high = n ? exf_quantile(sorted, n, 0.99) : 1;
-    if (f->map == EXF_MAP_DIVERGING) {
+    if (f->map == EXF_MAP_DIVERGING) { /* the 99th percentile of sizes, both ways, or 1 where there are none or all are 0 */
         if (!(*high > 0)) *high = 1;
         *low = -*high;
-    } else if (*low < *high) {
+    } else if (*low < *high) { /* all but a hundredth of the values at each end */
         exf_axis_round_out(low, high);
     } else {
         *low -= 0.5;
         *high += 0.5;
     }
-}
-
-exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err)
-{
-    double *sorted = NULL;
-    size_t n;
-    exf_code rc = sort_values(f, s, &sorted, &n, err);
-    if (rc == EXF_OK) find_range(f, sorted, n, low, high);
-    exf_mem_free(sorted);
-    return rc;
-}
-
-exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err)
-{
-    double *sorted = NULL;
-    size_t n;
-    exf_code rc = sort_values(f, s, &sorted, &n, err);
-    if (rc == EXF_OK) find_range(f, sorted, n, low, high);
-    if (rc == EXF_OK && f->map != EXF_MAP_DIVERGING && (n == 0 || *high - *low >= together || sorted[0] == sorted[n - 1])) {
+    if (!of_data && f->map != EXF_MAP_DIVERGING && (n == 0 || *high - *low >= together || sorted[0] == sorted[n - 1])) {
         *low = 0;
         *high = 1;
     }
+out:
     exf_mem_free(sorted);
     return rc;
 }
@@ -130,17 +115,6 @@ static exf_code draw_bars(const exf_figure *f, const exf_inspection *s, exf_shee
     return rc;
 }
 
-static void add_note(exf_text *note, const exf_matrix_sheet *m, const exf_figure_ends *ends)
-{
-    int from_data = ends->from == EXF_ENDS_DATA || (ends->from == EXF_ENDS_USUAL && !(m->low == 0 && m->high == 1));
-    if (m->low == -m->high)
-        exf_text_appendf(note, "colours end at \302\261%.3g", m->high);
-    else
-        exf_text_appendf(note, "colours end at %.4g and %.4g", m->low, m->high);
-    if (from_data) exf_text_appendf(note, ", %s", m->map == EXF_MAP_DIVERGING ? "the 99th percentile of |S|" : "around the values");
-    if (m->hide_self) exf_text_appendf(note, "; an expert with itself is left blank");
-}
-
 static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_sheet sheet, const exf_figure_ends *ends,
                               exf_drawing *d, exf_err *err)
 {
@@ -152,11 +126,16 @@ static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_
     exf_code rc;
     m.low = ends->low;
     m.high = ends->high;
-    if (ends->from == EXF_ENDS_USUAL) EXF_TRY(exf_figure_range(f, s, &m.low, &m.high, err));
-    if (ends->from == EXF_ENDS_DATA) EXF_TRY(exf_figure_range_of_data(f, s, &m.low, &m.high, err));
+    if (ends->from != EXF_ENDS_GIVEN) EXF_TRY(exf_figure_range(f, s, ends->from == EXF_ENDS_DATA, &m.low, &m.high, err));
     EXF_TRY(exf_mem_new(&seen, n, sizeof *seen, "matrices", err));
     for (size_t i = 0; i < n; i++) seen[i] = exf_inspection_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
-    add_note(&note, &m, ends);
+    if (m.low == -m.high)
+        exf_text_appendf(&note, "colours end at \302\261%.3g", m.high);
+    else
+        exf_text_appendf(&note, "colours end at %.4g and %.4g", m.low, m.high);
+    if (ends->from == EXF_ENDS_DATA || (ends->from == EXF_ENDS_USUAL && !(m.low == 0 && m.high == 1)))
+        exf_text_appendf(&note, ", %s", m.map == EXF_MAP_DIVERGING ? "the 99th percentile of |S|" : "around the values");
+    if (m.hide_self) exf_text_appendf(&note, "; an expert with itself is left blank");
     EXF_TRY(exf_text_end(&note, err));
     m.sheet.note = note.s;
     m.value = seen;
@@ -188,29 +167,6 @@ out:
 
 enum { FLUSH = 1 << 16 };
 
-static void add_value(exf_text *line, double value, int known)
-{
-    if (known)
-        exf_text_appendf(line, "%.9g\n", value);
-    else
-        exf_text_append(line, "\n", 1);
-}
-
-static void add_expert(exf_text *line, const exf_inspection *s, const float *value, size_t at)
-{
-    size_t e = (size_t)s->shape.n_experts;
-    exf_text_appendf(line, "%d,%zu,%" PRIu64 ",", (int)s->layer_number[at / e], at % e, s->expert_count[at]);
-    add_value(line, (double)value[at], !isnan(value[at]));
-}
-
-static void add_pair(exf_text *line, const exf_inspection *s, const float *value, size_t at)
-{
-    size_t e = (size_t)s->shape.n_experts, source = at / e % e, target = at % e;
-    if (source == target) return;
-    exf_text_appendf(line, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[at / e / e], source, target, s->count[at]);
-    add_value(line, (double)value[at], exf_inspection_observed(s, at));
-}
-
 static exf_code flush_text(exf_output_file *f, exf_text *text, exf_err *err)
 {
     exf_code rc = exf_text_end(text, err);
@@ -229,7 +185,14 @@ exf_code exf_figure_csv(const exf_figure *f, const exf_inspection *s, const char
     EXF_TRY(exf_output_file_begin(&file, target, force, err));
     exf_text_appendf(&text, f->is_bars ? "layer,expert,tokens,norm\n" : "layer,source,target,tokens,%s\n", f->name);
     for (size_t i = 0; i < n; i++) {
-        (f->is_bars ? add_expert : add_pair)(&text, s, value, i);
+        int known = f->is_bars ? !isnan(value[i]) : exf_inspection_observed(s, i);
+        if (!f->is_bars && i / e % e == i % e) continue;
+        if (f->is_bars)
+            exf_text_appendf(&text, "%d,%zu,%" PRIu64 ",", (int)s->layer_number[i / e], i % e, s->expert_count[i]);
+        else
+            exf_text_appendf(&text, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[i / e / e], i / e % e, i % e, s->count[i]);
+        if (known) exf_text_appendf(&text, "%.9g", (double)value[i]);
+        exf_text_append(&text, "\n", 1);
         if (text.len > FLUSH) EXF_TRY(flush_text(file, &text, err));
     }
     EXF_TRY(flush_text(file, &text, err));

@@ -38,11 +38,9 @@ typedef struct {
     double low, high; /* EXF_ENDS_GIVEN */
 } exf_figure_ends;
 
-/* Finds the ends that EXF_ENDS_USUAL means. */
-exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err) EXF_CHECKED;
-/* Finds the ends that EXF_ENDS_DATA means. */
-exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, double *low, double *high,
-                                  exf_err *err) EXF_CHECKED;
+/* Finds the ends that EXF_ENDS_USUAL means or, of_data, those that EXF_ENDS_DATA does. */
+exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, int of_data, double *low, double *high,
+                          exf_err *err) EXF_CHECKED;
 /* Draws the figure on a drawing that was opened.  Bars have no colours to end: `ends` is not looked at.
  * EXF_MODEL where it would be too large. */
 exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, exf_drawing *d,

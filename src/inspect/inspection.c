@@ -95,42 +95,23 @@ static long read_number(const char **p)
     return n > 65535 ? -1 : n;
 }
 
-static exf_code mark_range(const exf_inspection *s, long first, long last, const char *layers, char *keep,
-                           exf_err *err)
-{
-    for (long n = first; n <= last; n++) {
-        int i = 0;
-        while (i < s->n_layers && s->layer_number[i] != n) i++;
-        if (i == s->n_layers) return exf_fail(err, EXF_USAGE, "--layers: the file holds no MoE layer %ld", n);
-        if (keep[i]) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" names layer %ld twice", layers, n);
-        keep[i] = 1;
-    }
-    return EXF_OK;
-}
-
 static exf_code mark_list(const exf_inspection *s, const char *layers, char *keep, exf_err *err)
 {
-    exf_code rc = EXF_OK;
     const char *p = layers;
     do {
         long first = read_number(&p), last = first;
         if (first >= 0 && *p == '-') p++, last = read_number(&p);
         if (first < 0 || last < first || (*p && *p != ','))
             return exf_fail(err, EXF_USAGE, "--layers: \"%s\" is no list of layers, such as 0,3,8-11", layers);
-        rc = mark_range(s, first, last, layers, keep, err);
-    } while (rc == EXF_OK && *p++ == ',');
-    return rc;
-}
-
-/* Moves the rows that are kept to the front. */
-static void move_rows(void *array, size_t row_bytes, const char *keep, int n)
-{
-    char *to = array, *from = array;
-    for (int i = 0; array && i < n; i++, from += row_bytes) {
-        if (!keep[i]) continue;
-        memmove(to, from, row_bytes);
-        to += row_bytes;
-    }
+        for (long n = first; n <= last; n++) {
+            int i = 0;
+            while (i < s->n_layers && s->layer_number[i] != n) i++;
+            if (i == s->n_layers) return exf_fail(err, EXF_USAGE, "--layers: the file holds no MoE layer %ld", n);
+            if (keep[i]) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" names layer %ld twice", layers, n);
+            keep[i] = 1;
+        }
+    } while (*p++ == ',');
+    return EXF_OK;
 }
 
 exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *err)
@@ -157,8 +138,12 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
         {s->layer_error, sizeof *s->layer_error},       {s->least_eigenvalue, sizeof *s->least_eigenvalue},
         {s->median_cosine_sq, sizeof *s->median_cosine_sq}, {s->near_copies, sizeof *s->near_copies},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
-    for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];
+    for (size_t i = 0; i < (size_t)s->n_layers; i++) { /* rows that are kept move to the front */
+        if (!keep[i]) continue;
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            if (all[k].array) memmove((char *)all[k].array + kept * all[k].row, (char *)all[k].array + i * all[k].row, all[k].row);
+        kept++;
+    }
     s->n_layers = (int)kept;
     exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools, .budget = s->budget, .n_budgets = s->n_budgets};
     s->pool = NULL;
@@ -244,18 +229,6 @@ static void find_quartiles(double *x, size_t n, double out[3])
     for (int i = 0; i < 3; i++) out[i] = exf_quantile(x, n, 0.25 * (i + 1));
 }
 
-static void sum_up_counts(const span *x, exf_layer_summary *row)
-{
-    size_t n = 0;
-    for (size_t i = first_pair(x); i < end_pair(x); i++)
-        if (exf_inspection_observed(x->s, i)) x->scratch[n++] = (double)x->s->count[i];
-    row->pairs = x->n * x->e * (x->e - 1);
-    row->observed = n;
-    find_quartiles(x->scratch, n, row->tokens);
-    row->experts = x->n * x->e;
-    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->cold += x->s->expert_count[i] == 0;
-}
-
 static void sum_up_losses(const span *x, exf_layer_summary *row)
 {
     size_t n = 0, below = 0;
@@ -301,44 +274,6 @@ static double mean_observed(const span *x, const float *value)
     return exf_mean(x->scratch, n);
 }
 
-static void sum_up_norms(const span *x, exf_layer_summary *row)
-{
-    const exf_inspection *s = x->s;
-    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
-        double h = (double)s->norms[i];
-        int expert = (int)(i % x->e), layer = s->layer_number[i / x->e];
-        if (isnan(h) || (s->expert_count[i] == 0 && row->cold < row->experts)) continue;
-        if (!(h >= row->norm_min)) row->norm_min = h, row->expert_min = expert, row->layer_min = layer;
-        if (!(h <= row->norm_max)) row->norm_max = h, row->expert_max = expert, row->layer_max = layer;
-    }
-}
-
-/* A head tells of a layer; layers together have the means. */
-static void sum_up_head(const span *x, exf_layer_summary *row)
-{
-    const exf_inspection *s = x->s;
-    row->explained = row->explained_error = 0;
-    for (size_t l = x->first; l < x->first + x->n; l++) {
-        row->explained += (double)s->layer_explained[l] / (double)x->n;
-        row->explained_error += (double)s->layer_error[l] * (double)s->layer_error[l];
-    }
-    row->explained_error = sqrt(row->explained_error) / (double)x->n;
-    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->by_rms += s->explained[i] == 0;
-}
-
-/* Layers together have the least eigenvalue and the means of the others. */
-static void sum_up_correlations(const span *x, exf_layer_summary *row)
-{
-    const exf_inspection *s = x->s;
-    row->least_eigenvalue = HUGE_VAL;
-    row->cosine_sq = row->near_copies = 0;
-    for (size_t l = x->first; l < x->first + x->n; l++) {
-        row->least_eigenvalue = fmin(row->least_eigenvalue, (double)s->least_eigenvalue[l]);
-        row->cosine_sq += (double)s->median_cosine_sq[l] / (double)x->n;
-        row->near_copies += (double)s->near_copies[l] / (double)x->n;
-    }
-}
-
 static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
@@ -346,15 +281,44 @@ static void sum_up(const span *x, exf_layer_summary *row)
                                .cost = none, .explained = none, .explained_error = none, .least_eigenvalue = none,
                                .cosine_sq = none, .near_copies = none, .norm_min = none, .norm_max = none,
                                .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
-    if (x->n == 1) row->layer = x->s->layer_number[x->first];
-    sum_up_counts(x, row);
-    if (x->s->loss) sum_up_losses(x, row);
-    if (x->s->half_loss[0]) sum_up_stability(x, row);
-    if (x->s->layer_explained) sum_up_head(x, row);
-    if (x->s->least_eigenvalue) sum_up_correlations(x, row);
-    row->similarity = mean_observed(x, x->s->similarity);
-    row->aligned = mean_observed(x, x->s->aligned);
-    sum_up_norms(x, row);
+    const exf_inspection *s = x->s;
+    const size_t first = x->first * x->e, end = (x->first + x->n) * x->e; /* experts */
+    if (x->n == 1) row->layer = s->layer_number[x->first];
+    for (size_t i = first_pair(x); i < end_pair(x); i++)
+        if (exf_inspection_observed(s, i)) x->scratch[row->observed++] = (double)s->count[i];
+    row->pairs = x->n * x->e * (x->e - 1);
+    find_quartiles(x->scratch, row->observed, row->tokens);
+    row->experts = x->n * x->e;
+    for (size_t i = first; i < end; i++) row->cold += s->expert_count[i] == 0;
+    if (s->loss) sum_up_losses(x, row);
+    if (s->half_loss[0]) sum_up_stability(x, row);
+    if (s->layer_explained) { /* layers together have the means */
+        row->explained = row->explained_error = 0;
+        for (size_t l = x->first; l < x->first + x->n; l++) {
+            row->explained += (double)s->layer_explained[l] / (double)x->n;
+            row->explained_error += (double)s->layer_error[l] * (double)s->layer_error[l];
+        }
+        row->explained_error = sqrt(row->explained_error) / (double)x->n;
+        for (size_t i = first; i < end; i++) row->by_rms += s->explained[i] == 0;
+    }
+    if (s->least_eigenvalue) { /* layers together have the least, and the means of the others */
+        row->least_eigenvalue = HUGE_VAL;
+        row->cosine_sq = row->near_copies = 0;
+        for (size_t l = x->first; l < x->first + x->n; l++) {
+            row->least_eigenvalue = fmin(row->least_eigenvalue, (double)s->least_eigenvalue[l]);
+            row->cosine_sq += (double)s->median_cosine_sq[l] / (double)x->n;
+            row->near_copies += (double)s->near_copies[l] / (double)x->n;
+        }
+    }
+    row->similarity = mean_observed(x, s->similarity);
+    row->aligned = mean_observed(x, s->aligned);
+    for (size_t i = first; i < end; i++) {
+        double h = (double)s->norms[i];
+        int expert = (int)(i % x->e), layer = s->layer_number[i / x->e];
+        if (isnan(h) || (s->expert_count[i] == 0 && row->cold < row->experts)) continue;
+        if (!(h >= row->norm_min)) row->norm_min = h, row->expert_min = expert, row->layer_min = layer;
+        if (!(h <= row->norm_max)) row->norm_max = h, row->expert_max = expert, row->layer_max = layer;
+    }
 }
 
 exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err)

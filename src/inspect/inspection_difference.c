@@ -14,18 +14,6 @@ typedef struct {
     double *scratch;
 } span;
 
-static void compare_coverage(const span *x, exf_layer_difference *row)
-{
-    row->pairs = x->n * x->e * (x->e - 1);
-    for (size_t i = x->first * x->e * x->e; i < (x->first + x->n) * x->e * x->e; i++) {
-        int in_a = exf_inspection_observed(x->a, i), in_b = exf_inspection_observed(x->b, i);
-        row->observed_a += (uint64_t)in_a;
-        row->observed_b += (uint64_t)in_b;
-        row->gained += in_b && !in_a;
-        row->lost += in_a && !in_b;
-    }
-}
-
 /* Finds quantiles of |b - a| over pairs observed in both. */
 static void find_quantiles(const span *x, const float *a, const float *b, double out[4])
 {
@@ -87,7 +75,14 @@ static void compare_choices(const span *x, exf_layer_difference *row)
 static void compare_span(const span *x, exf_layer_difference *row)
 {
     *row = (exf_layer_difference){.layer = x->n == 1 ? x->a->layer_number[x->first] : -1};
-    compare_coverage(x, row);
+    row->pairs = x->n * x->e * (x->e - 1);
+    for (size_t i = x->first * x->e * x->e; i < (x->first + x->n) * x->e * x->e; i++) {
+        int in_a = exf_inspection_observed(x->a, i), in_b = exf_inspection_observed(x->b, i);
+        row->observed_a += (uint64_t)in_a;
+        row->observed_b += (uint64_t)in_b;
+        row->gained += in_b && !in_a;
+        row->lost += in_a && !in_b;
+    }
     find_quantiles(x, x->a->coeff, x->b->coeff, row->scalar);
     find_quantiles(x, x->a->loss, x->b->loss, row->loss);
     compare_sources(x, row);
@@ -132,20 +127,17 @@ exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_insp
 
 /* ---- pools ------------------------------------------------------------------------------ */
 
-static int has_member(const int32_t *members, int n, int32_t expert)
-{
-    for (int i = 0; i < n; i++)
-        if (members[i] == expert) return 1;
-    return 0;
-}
-
 static void compare_pools(const exf_inspection *a, const exf_static_pool *p, const exf_inspection *b, const exf_static_pool *q,
                           exf_pool_difference *out)
 {
     size_t e = (size_t)a->shape.n_experts, size = (size_t)p->size;
     double all = 0, moved = 0;
     for (size_t l = 0; l < (size_t)a->n_layers; l++) {
-        for (size_t i = 0; i < size; i++) out->members += !has_member(p->members + l * size, p->size, q->members[l * size + i]);
+        for (size_t i = 0; i < size; i++) {
+            size_t k = 0; /* the place in p of q's member */
+            while (k < size && p->members[l * size + k] != q->members[l * size + i]) k++;
+            out->members += k == size;
+        }
         for (size_t i = l * e; i < (l + 1) * e; i++) {
             double tokens = (double)a->expert_count[i] + (double)b->expert_count[i];
             all += tokens;
@@ -198,22 +190,14 @@ static int same_pools(const exf_inspection *a, const exf_inspection *b)
     return 1;
 }
 
-static int same_halves(const exf_inspection *a, const exf_inspection *b)
-{
-    size_t e = (size_t)a->shape.n_experts, bytes = (size_t)a->n_layers * e * e * sizeof(float);
-    if (!a->half_loss[0] || !b->half_loss[0]) return 1;
-    for (int i = 0; i < 2; i++)
-        if (memcmp(a->half_scalar[i], b->half_scalar[i], bytes) != 0 ||
-            memcmp(a->half_loss[i], b->half_loss[i], bytes) != 0)
-            return 0;
-    return 1;
-}
-
 int exf_same_numbers(const exf_inspection *a, const exf_inspection *b)
 {
     size_t experts = (size_t)a->n_layers * (size_t)a->shape.n_experts, pairs = experts * (size_t)a->shape.n_experts;
+    for (int i = 0; a->half_loss[0] && b->half_loss[0] && i < 2; i++)
+        if (memcmp(a->half_scalar[i], b->half_scalar[i], pairs * sizeof(float)) != 0 ||
+            memcmp(a->half_loss[i], b->half_loss[i], pairs * sizeof(float)) != 0)
+            return 0;
     return memcmp(a->count, b->count, pairs * sizeof *a->count) == 0 && memcmp(a->coeff, b->coeff, pairs * sizeof *a->coeff) == 0 &&
            memcmp(a->loss, b->loss, pairs * sizeof *a->loss) == 0 && memcmp(a->norms, b->norms, experts * sizeof *a->norms) == 0 &&
-           memcmp(a->expert_count, b->expert_count, experts * sizeof *a->expert_count) == 0 && same_pools(a, b) &&
-           same_halves(a, b);
+           memcmp(a->expert_count, b->expert_count, experts * sizeof *a->expert_count) == 0 && same_pools(a, b);
 }

@@ -70,14 +70,6 @@ static double remaining_norm(double a_sq, double b_sq, double dot, double n)
     return sq > 0 ? sqrt(sq / n) : 0;
 }
 
-static double aligned_distance(const pair_sums *p)
-{
-    double mean = (remaining_norm(p->source_sq, p->target_sq, p->dot, p->n) +
-                   remaining_norm(p->target_sq, p->source_sq, p->dot, p->n)) / 2;
-    double raw = raw_distance(p); /* the minimum is never above, but for the last bit */
-    return mean < raw ? mean : raw;
-}
-
 static int is_observed(const exf_layer_statistics *s, const float *loss, size_t at)
 {
     return s->count[at] > 0 && (!loss || loss[at] < EXF_LOSS_NEVER);
@@ -97,9 +89,12 @@ void exf_geometry(const exf_layer_statistics *s, const float *loss, float *raw, 
         for (size_t b = 0; b < a; b++) {
             pair_sums p = read_pair(s, a, b);
             int seen = is_observed(s, loss, a * e + b);
-            double scale = farthest > 0 ? 1 / farthest : 0;
-            raw[a * e + b] = raw[b * e + a] = seen ? (float)(1 - raw_distance(&p) * scale) : NAN;
-            aligned[a * e + b] = aligned[b * e + a] = seen ? (float)(1 - aligned_distance(&p) * scale) : NAN;
+            double scale = farthest > 0 ? 1 / farthest : 0, distance = raw_distance(&p);
+            double mean = (remaining_norm(p.source_sq, p.target_sq, p.dot, p.n) +
+                           remaining_norm(p.target_sq, p.source_sq, p.dot, p.n)) / 2;
+            if (!(mean < distance)) mean = distance; /* the minimum is never above, but for the last bit */
+            raw[a * e + b] = raw[b * e + a] = seen ? (float)(1 - distance * scale) : NAN;
+            aligned[a * e + b] = aligned[b * e + a] = seen ? (float)(1 - mean * scale) : NAN;
         }
     }
 }
@@ -207,17 +202,6 @@ static exf_code read_statistics_layer(exf_inspection *s, exf_statistics_reader *
     return rc;
 }
 
-static void copy_layer(exf_inspection *s, size_t i, const exf_layer_statistics *x)
-{
-    size_t e = (size_t)s->shape.n_experts;
-    memcpy(s->count + i * e * e, x->count, e * e * sizeof *s->count);
-    memcpy(s->expert_count + i * e, x->norm_count, e * sizeof *s->expert_count);
-    s->empty_slots[i] = *x->empty_slots;
-    for (size_t k = 0; k < e; k++)
-        s->norms[i * e + k] =
-            x->norm_count[k] ? (float)(exf_exact_value(&x->norm_sum[k]) / (double)x->norm_count[k]) : NO_VALUE;
-}
-
 static exf_code read_statistics(exf_inspection *s, const char *path, exf_err *err)
 {
     exf_statistics_reader r = {0};
@@ -229,7 +213,12 @@ static exf_code read_statistics(exf_inspection *s, const char *path, exf_err *er
     EXF_TRY(exf_layer_statistics_new(&x, (int)r.shape.n_experts, err));
     for (int i = 0; i < r.n_layers; i++) {
         EXF_TRY(read_statistics_layer(s, &r, i, &x, err));
-        copy_layer(s, (size_t)i, &x);
+        size_t e = (size_t)s->shape.n_experts, at = (size_t)i * e;
+        memcpy(s->count + at * e, x.count, e * e * sizeof *s->count);
+        memcpy(s->expert_count + at, x.norm_count, e * sizeof *s->expert_count);
+        s->empty_slots[i] = *x.empty_slots;
+        for (size_t k = 0; k < e; k++)
+            s->norms[at + k] = x.norm_count[k] ? (float)(exf_exact_value(&x.norm_sum[k]) / (double)x.norm_count[k]) : NO_VALUE;
     }
     EXF_TRY(exf_provenance_copy(&s->provenance, &r.provenance, err));
     EXF_TRY(name_part(s, path, &r.origin, err));
@@ -285,15 +274,6 @@ out:
     return rc;
 }
 
-/* Reads tables that others made, which have scalars, losses and norms alone. */
-static exf_code read_others(exf_inspection *s, const char *path, const char *beside, exf_err *err)
-{
-    if (beside) return exf_fail(err, EXF_USAGE, "%s: is of other statistics than %s, whichever they were", path, beside);
-    exf_code rc = read_tables(s, path, err);
-    s->version = exf_artifact_tables.version;
-    return rc;
-}
-
 exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
     static const struct {
@@ -309,7 +289,12 @@ exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *be
     int64_t version;
     exf_code rc;
     memset(s, 0, sizeof *s);
-    if (exf_st_is_one(path)) return read_others(s, path, beside, err);
+    if (exf_st_is_one(path)) { /* tables that others made, which have scalars, losses and norms alone */
+        if (beside) return exf_fail(err, EXF_USAGE, "%s: is of other statistics than %s, whichever they were", path, beside);
+        rc = read_tables(s, path, err);
+        s->version = exf_artifact_tables.version;
+        return rc;
+    }
     EXF_TRY(exf_artifact_open(&h, path, beside ? &exf_artifact_tables : NULL, &kind, NULL, err));
     EXF_TRY(exf_h5_get_i64(h, "/", "exfold_version", &version, err));
     exf_h5_close(h);

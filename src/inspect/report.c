@@ -34,16 +34,6 @@ static void open_card(exf_report *r, const char *name)
     exf_report_addf(r, "<div class=\"card\"><dt>%s</dt><dd>", name);
 }
 
-static void model_card(exf_report *r)
-{
-    const exf_run_shape *s = &r->s->shape;
-    const char *family = exf_provenance_get(&r->s->provenance, "model.family");
-    open_card(r, "Model");
-    exf_report_text(r, family ? family : "unknown");
-    exf_report_addf(r, "<small>%d MoE layers, %" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "</small></dd></div>\n",
-                    r->s->n_layers, s->n_experts, s->top_k, s->d_model);
-}
-
 static void coverage_cards(exf_report *r, const exf_layer_summary *all)
 {
     open_card(r, "Data");
@@ -103,7 +93,12 @@ static void loss_cards(exf_report *r, const exf_layer_summary *all)
 static void add_cards(exf_report *r)
 {
     const exf_layer_summary *all = &r->rows[r->s->n_layers];
-    model_card(r);
+    const exf_run_shape *s = &r->s->shape;
+    const char *family = exf_provenance_get(&r->s->provenance, "model.family");
+    open_card(r, "Model");
+    exf_report_text(r, family ? family : "unknown");
+    exf_report_addf(r, "<small>%d MoE layers, %" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "</small></dd></div>\n",
+                    r->s->n_layers, s->n_experts, s->top_k, s->d_model);
     coverage_cards(r, all);
     loss_cards(r, all);
 }
@@ -256,38 +251,26 @@ static void add_title(exf_report *r)
     exf_report_text(r, r->title);
 }
 
-static void add_style(exf_report *r)
-{
-    exf_text_append(&r->text, (const char *)css, sizeof css);
-}
-
-static void add_script(exf_report *r)
-{
-    exf_text_append(&r->text, (const char *)js, sizeof js);
-}
-
+/* What fills a place: bytes, a function or, where other things than writing may fail, one that tells so. */
 static const struct {
     const char *name;
-    void (*add)(exf_report *r);                   /* or, where other things than writing may fail: */
+    const unsigned char *bytes;
+    size_t n_bytes;
+    void (*add)(exf_report *r);
     exf_code (*load)(exf_report *r, exf_err *err);
 } places[] = {
-    {"title", add_title, NULL},          {"style", add_style, NULL},
-    {"script", add_script, NULL},        {"cards", add_cards, NULL},
-    {"layers", add_layers, NULL}, {"validation", NULL, exf_report_validation},
-    {"facts", add_facts, NULL},   {"data", NULL, exf_report_data},
-    {"budgets", add_budgets, NULL},
+    {"title", NULL, 0, add_title, NULL},
+    {"style", css, sizeof css, NULL, NULL},
+    {"script", js, sizeof js, NULL, NULL},
+    {"cards", NULL, 0, add_cards, NULL},
+    {"layers", NULL, 0, add_layers, NULL},
+    {"validation", NULL, 0, NULL, exf_report_validation},
+    {"facts", NULL, 0, add_facts, NULL},
+    {"data", NULL, 0, NULL, exf_report_data},
+    {"budgets", NULL, 0, add_budgets, NULL},
 };
 
-static exf_code fill_place(exf_report *r, const char *name, size_t n)
-{
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (strlen(places[i].name) != n || memcmp(places[i].name, name, n) != 0) continue;
-        exf_code rc = places[i].load ? places[i].load(r, r->err) : EXF_OK;
-        if (places[i].add) places[i].add(r);
-        return rc == EXF_OK ? r->rc : rc;
-    }
-    return exf_fail(r->err, EXF_INTERNAL, "report.html has a place {{%.*s}} that nothing fills", (int)n, name);
-}
+enum { N_PLACES = sizeof places / sizeof *places };
 
 /* Writes the page, with every {{name}} filled. */
 static exf_code fill_page(exf_report *r)
@@ -303,7 +286,14 @@ static exf_code fill_page(exf_report *r)
         close = memchr(open, '}', n - at);
         if (!close || open[1] != '{' || close[1] != '}')
             return exf_fail(r->err, EXF_INTERNAL, "report.html: a brace at byte %zu is no {{place}}", at);
-        EXF_TRY(fill_place(r, open + 2, (size_t)(close - open) - 2));
+        size_t len = (size_t)(close - open) - 2, k = 0;
+        while (k < N_PLACES && (strlen(places[k].name) != len || memcmp(places[k].name, open + 2, len) != 0)) k++;
+        if (k == N_PLACES)
+            return exf_fail(r->err, EXF_INTERNAL, "report.html has a place {{%.*s}} that nothing fills", (int)len, open + 2);
+        if (places[k].bytes) exf_text_append(&r->text, (const char *)places[k].bytes, places[k].n_bytes);
+        if (places[k].add) places[k].add(r);
+        if (places[k].load) EXF_TRY(places[k].load(r, r->err));
+        EXF_TRY(r->rc);
         at = (size_t)(close - page) + 2;
     }
     exf_report_flush(r);

@@ -54,14 +54,6 @@ static size_t width_of(const matrix *m)
     return is_type(m, "f32") || is_type(m, "u32") ? 4 : 2;
 }
 
-/* Returns the nearest of 255 steps from m->from to m->to; 255 for NaN. */
-static uint8_t round_to_step(const matrix *m, float value)
-{
-    if (isnan(value)) return 255;
-    double t = m->to > m->from ? ((double)value - m->from) / (m->to - m->from) : 0;
-    return (uint8_t)(t <= 0 ? 0 : t >= 1 ? 254 : (int)(254 * t + 0.5));
-}
-
 /* Writes the number at `at`, as its type says. */
 static void pack_number(const exf_inspection *s, const matrix *m, size_t at, void *to)
 {
@@ -75,7 +67,8 @@ static void pack_number(const exf_inspection *s, const matrix *m, size_t at, voi
         size_t e = (size_t)s->shape.n_experts;
         int known = (exf_inspection_observed(s, at) || at / e % e == at % e) && m->value[at] < EXF_ERROR_UNKNOWN;
         float v = known ? m->value[at] : NAN;
-        tiny = round_to_step(m, v);
+        double t = m->to > m->from ? ((double)v - m->from) / (m->to - m->from) : 0; /* the nearest of 255 steps; 255 for NaN */
+        tiny = isnan(v) ? 255 : (uint8_t)(t <= 0 ? 0 : t >= 1 ? 254 : (int)(254 * t + 0.5));
         small = round_to_half(v);
         memcpy(&wide, &v, sizeof wide);
     }
@@ -84,20 +77,10 @@ static void pack_number(const exf_inspection *s, const matrix *m, size_t at, voi
 
 /* ---- which matrices ---------------------------------------------------------------------------- */
 
-/* Returns the 99th percentile of the standard errors that are known; 1 if none is. */
-static double usual_error(const exf_inspection *s, double *scratch)
-{
-    size_t n = 0, cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts;
-    for (size_t i = 0; i < cells; i++)
-        if (exf_inspection_observed(s, i) && s->std_error[i] < EXF_ERROR_UNKNOWN) scratch[n++] = (double)s->std_error[i];
-    exf_sort(scratch, n);
-    double high = exf_quantile(scratch, n, 0.99);
-    return high > 0 ? high : 1;
-}
-
 static exf_code list_matrices(const exf_inspection *s, matrix *m, size_t *n, exf_err *err)
 {
     static const char *const order[] = {"scalar", "loss", "similarity", "aligned"};
+    size_t cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts;
     exf_code rc = EXF_OK;
     double *scratch = NULL;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
@@ -110,21 +93,25 @@ static exf_code list_matrices(const exf_inspection *s, matrix *m, size_t *n, exf
                       .value = exf_figure_values(f, s),
                       .map = f->map,
                       .hide_self = f->hide_self};
-        EXF_TRY(exf_figure_range(f, s, &x->low, &x->high, err));
+        EXF_TRY(exf_figure_range(f, s, 0, &x->low, &x->high, err));
     }
-    if (s->std_error) {
-        EXF_TRY(exf_mem_new(&scratch, (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts,
-                            sizeof *scratch, "percentile", err));
+    if (s->std_error) { /* colours end at the 99th percentile of those that are known; 1 if none is */
+        size_t known = 0;
+        EXF_TRY(exf_mem_new(&scratch, cells, sizeof *scratch, "percentile", err));
+        for (size_t i = 0; i < cells; i++)
+            if (exf_inspection_observed(s, i) && s->std_error[i] < EXF_ERROR_UNKNOWN) scratch[known++] = (double)s->std_error[i];
+        exf_sort(scratch, known);
+        double high = exf_quantile(scratch, known, 0.99);
         m[(*n)++] = (matrix){.id = "error",
                              .name = "standard error of S",
                              .type = "f16",
                              .value = s->std_error,
                              .map = EXF_MAP_SEQUENTIAL,
-                             .high = usual_error(s, scratch),
+                             .high = high > 0 ? high : 1,
                              .hide_self = 1};
     }
     uint64_t most = 0;
-    for (size_t i = 0; i < (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts; i++)
+    for (size_t i = 0; i < cells; i++)
         if (s->count[i] > most) most = s->count[i];
     m[(*n)++] = (matrix){.id = "tokens",
                          .name = "tokens behind the pair",
@@ -135,13 +122,6 @@ static exf_code list_matrices(const exf_inspection *s, matrix *m, size_t *n, exf
 out:
     exf_mem_free(scratch);
     return rc;
-}
-
-static size_t page_bytes(const exf_inspection *s, const matrix *m, size_t n)
-{
-    size_t width = 0;
-    for (size_t i = 0; i < n; i++) width += width_of(&m[i]);
-    return (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts * width / 3 * 4;
 }
 
 /* Finds the span of the values that are known, an expert with itself included. */
@@ -156,19 +136,6 @@ static void find_span(const exf_inspection *s, matrix *m)
         if (v < m->from) m->from = v;
         if (v > m->to) m->to = v;
     }
-}
-
-/* Makes the matrices of models of very many experts coarser, so that the page stays one that a browser opens at once: half
- * precision for all, and if that is still too much, 255 steps. */
-static void fit_page(const exf_inspection *s, matrix *m, size_t n)
-{
-    static const char *const coarser[] = {"f16", "u8"};
-    for (size_t k = 0; k < 2 && page_bytes(s, m, n) > PAGE_MAX; k++)
-        for (size_t i = 0; i < n; i++) {
-            if (!m[i].value) continue;
-            m[i].type = coarser[k];
-            find_span(s, &m[i]);
-        }
 }
 
 /* ---- the object about all ------------------------------------------------------------------------ */
@@ -277,12 +244,24 @@ out:
 
 exf_code exf_report_data(exf_report *r, exf_err *err)
 {
+    static const char *const coarser[] = {"f16", "u8"};
     matrix m[MATRICES_MAX];
     size_t n = 0, e = (size_t)r->s->shape.n_experts;
     char *packed = NULL;
     exf_code rc;
     EXF_TRY(list_matrices(r->s, m, &n, err));
-    fit_page(r->s, m, n);
+    /* Models of very many experts have coarser matrices, so that the page stays one that a browser opens at once: half precision
+     * for all, and if that is still too much, 255 steps. */
+    for (size_t k = 0; k < 2; k++) {
+        size_t width = 0;
+        for (size_t i = 0; i < n; i++) width += width_of(&m[i]);
+        if ((size_t)r->s->n_layers * e * e * width / 3 * 4 <= PAGE_MAX) break;
+        for (size_t i = 0; i < n; i++) {
+            if (!m[i].value) continue;
+            m[i].type = coarser[k];
+            find_span(r->s, &m[i]);
+        }
+    }
     EXF_TRY(exf_mem_new(&packed, e * e, sizeof(uint32_t), "numbers of the report", err));
     EXF_TRY(add_about(r, m, n, err));
     for (size_t l = 0; l < (size_t)r->s->n_layers; l++) EXF_TRY(add_layer(r, m, n, l, packed, err));

@@ -132,23 +132,17 @@ static const char note[] =
     "original's hidden states. Operations: of routed experts per token, the cost of prefill. Expert bytes: read by a decode step. "
     "Both are shares of the original's. Served by: public runtimes; ~: with options of their own.</p>\n";
 
-/* Adds the variant in words with its text under them; files of older versions have the text alone. */
-static void add_name(exf_report *r, const exf_json *variant)
-{
-    const char *name = exf_json_string(exf_json_get(variant, "name"), NULL);
-    const char *words = exf_json_string(exf_json_get(variant, "words"), NULL);
-    exf_report_addf(r, "<tr><th scope=\"row\">");
-    exf_report_text(r, words ? words : "");
-    add_cell(r, "code", name ? name : "\xe2\x80\x93");
-    exf_report_addf(r, "</th>");
-}
-
 static void add_variant(exf_report *r, const exf_json *variant)
 {
     static const number_column before[] = {{"ppl", 4, 0, "ppl_se"}, {"kl_mean", 5, 0, "kl_half_width"}},
                                after[] = {{"kl_p99", 5, 0, NULL}, {"kl_max", 3, 0, NULL}, {"top1", 2, 1, NULL},
                                           {"output_error", 4, 0, NULL}};
-    add_name(r, variant);
+    const char *name = exf_json_string(exf_json_get(variant, "name"), NULL);
+    const char *words = exf_json_string(exf_json_get(variant, "words"), NULL); /* which files of older versions lack */
+    exf_report_addf(r, "<tr><th scope=\"row\">");
+    exf_report_text(r, words ? words : "");
+    add_cell(r, "code", name ? name : "\xe2\x80\x93");
+    exf_report_addf(r, "</th>");
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) add_number(r, variant, &before[i]);
     add_worst(r, variant);
     for (size_t i = 0; i < sizeof after / sizeof *after; i++) add_number(r, variant, &after[i]);
@@ -249,17 +243,15 @@ out:
     return rc;
 }
 
-typedef exf_code (*add_validation)(exf_report *r, const char *path, exf_err *err);
-
 /* Adds a file if it exists. */
-static exf_code add_file(exf_report *r, const char *name, add_validation add, int *found, exf_err *err)
+static exf_code add_file(exf_report *r, const char *name, int *found, exf_err *err)
 {
     char *path = NULL;
     exf_code rc;
     int exists = 0;
     EXF_TRY(exf_path_join(&path, r->beside, name, err));
     EXF_TRY(exf_path_look(path, &exists, err));
-    if (exists) rc = add(r, path, err);
+    if (exists) rc = exf_ends_with(name, ".md") ? add_markdown(r, path, err) : add_json(r, path, err);
     *found |= exists;
 out:
     exf_mem_free(path);
@@ -270,9 +262,9 @@ exf_code exf_report_validation(exf_report *r, exf_err *err)
 {
     int found = 0;
     exf_code rc;
-    EXF_TRY(add_file(r, "validation.json", add_json, &found, err));
-    if (!found) EXF_TRY(add_file(r, "validation.md", add_markdown, &found, err));
-    EXF_TRY(add_file(r, "frontier.json", add_json, &found, err));
+    EXF_TRY(add_file(r, "validation.json", &found, err));
+    if (!found) EXF_TRY(add_file(r, "validation.md", &found, err));
+    EXF_TRY(add_file(r, "frontier.json", &found, err));
     if (!found) add_nothing(r);
 out:
     return rc;

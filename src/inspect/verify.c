@@ -54,19 +54,6 @@ static exf_code refuse_number(const exf_verified_file *statistics, const exf_ver
     return rc;
 }
 
-static exf_code compare_arrays(const exf_verified_file *statistics, const exf_verified_file *tables, const exf_tensor *have,
-                        const exf_tensor *want, exf_err *err)
-{
-    size_t size = exf_dtype_bits(have->dtype) / 8, n = exf_tensor_bytes(have) / size;
-    const char *a = have->data, *b = want->data;
-    if (have->dtype != want->dtype || have->rank != want->rank || memcmp(have->shape, want->shape, sizeof have->shape) != 0)
-        return exf_fail(err, EXF_FORMAT, "%s: %s has another shape than %s gives when it is solved again", tables->path, have->name,
-                        statistics->path);
-    for (size_t i = 0; i < n; i++)
-        if (memcmp(a + i * size, b + i * size, size) != 0) return refuse_number(statistics, tables, have, want, i, err);
-    return EXF_OK;
-}
-
 static const exf_tensor *find_array(const exf_table_list *l, const char *name)
 {
     for (size_t i = 0; i < l->n; i++)
@@ -79,21 +66,26 @@ static exf_code compare_lists(const exf_verified_file *statistics, const exf_ver
                               const exf_table_list *want, exf_err *err)
 {
     int is_old = tables->inspection.version < exf_artifact_tables.version;
-    exf_code rc = EXF_OK;
     for (size_t i = 0; i < want->n; i++) {
         const exf_tensor *t = find_array(have, want->name[i]);
         if (!t && is_old) continue;
         if (!t)
             return exf_fail(err, EXF_FORMAT, "%s: lacks %s, which %s gives when it is solved again", tables->path, want->name[i],
                             statistics->path);
-        EXF_TRY(compare_arrays(statistics, tables, t, &want->tensor[i], err));
+        const exf_tensor *again = &want->tensor[i];
+        size_t size = exf_dtype_bits(t->dtype) / 8, n = exf_tensor_bytes(t) / size;
+        if (t->dtype != again->dtype || t->rank != again->rank || memcmp(t->shape, again->shape, sizeof t->shape) != 0)
+            return exf_fail(err, EXF_FORMAT, "%s: %s has another shape than %s gives when it is solved again", tables->path,
+                            t->name, statistics->path);
+        for (size_t k = 0; k < n; k++)
+            if (memcmp((const char *)t->data + k * size, (const char *)again->data + k * size, size) != 0)
+                return refuse_number(statistics, tables, t, again, k, err);
     }
     for (size_t i = 0; i < have->n; i++)
         if (!find_array(want, have->name[i]))
             return exf_fail(err, EXF_FORMAT, "%s: holds %s, which %s does not give when it is solved again", tables->path,
                             have->name[i], statistics->path);
-out:
-    return rc;
+    return EXF_OK;
 }
 
 /* Compares the digests of the sequences, which tables before version 5 lack. */
@@ -137,14 +129,8 @@ out:
 
 /* ---- two files --------------------------------------------------------------------------- */
 
-/* Returns 1 for facts of a part alone: of several captures each has its own data, and may have spelled the same layers in
- * another way. */
-static int is_of_part(const char *key)
-{
-    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0 || exf_model_facts_key(key);
-}
-
-/* Checks that facts of the earlier file are in the later; those of a part alone only if it is the whole. */
+/* Checks that facts of the earlier file are in the later; those of a part alone only if it is the whole: of several captures each
+ * has its own data, and may have spelled the same layers in another way. */
 static exf_code check_inherited(const exf_verified_file *a, const exf_verified_file *b, int whole, exf_err *err)
 {
     const exf_provenance *p = &a->inspection.provenance;
@@ -152,7 +138,9 @@ static exf_code check_inherited(const exf_verified_file *a, const exf_verified_f
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < p->n; i++) {
         const char *other = exf_provenance_get(&b->inspection.provenance, p->key[i]);
-        if ((!whole && is_of_part(p->key[i])) || (other && strcmp(other, p->value[i]) == 0)) continue;
+        int is_of_part = exf_starts_with(p->key[i], "data.") || strcmp(p->key[i], "capture.layers") == 0 ||
+                         exf_model_facts_key(p->key[i]);
+        if ((!whole && is_of_part) || (other && strcmp(other, p->value[i]) == 0)) continue;
         return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, %s, from which it should come, says %s", b->path, p->key[i],
                         other ? other : "nothing", a->path, p->value[i]);
     }
@@ -170,60 +158,32 @@ static exf_code compare_layers(const exf_verified_file *a, const exf_verified_fi
     return EXF_OK;
 }
 
-static exf_code compare_counts(const exf_verified_file *a, const exf_verified_file *b, exf_err *err)
-{
-    const exf_inspection *s = &a->inspection, *t = &b->inspection;
-    size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
-    if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 ||
-        memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
-        return exf_fail(err, EXF_FORMAT, "%s: other token counts than %s", b->path, a->path);
-    return EXF_OK;
-}
-
-static exf_code compare_norms(const exf_verified_file *a, const exf_verified_file *b, exf_err *err)
-{
-    size_t e = (size_t)a->inspection.shape.n_experts;
-    for (size_t i = 0; i < (size_t)a->inspection.n_layers * e; i++)
-        if (a->inspection.expert_count[i] && a->inspection.norms[i] != b->inspection.norms[i])
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d: expert %zu has norm %.9g, the sums of %s give %.9g", b->path,
-                            (int)b->inspection.layer_number[i / e], i % e, (double)b->inspection.norms[i], a->path,
-                            (double)a->inspection.norms[i]);
-    return EXF_OK;
-}
-
-/* Checks that the tables say of which part of the data their statistics are. */
-static exf_code check_part(const exf_verified_file *statistics, const exf_verified_file *tables, exf_err *err)
-{
-    const char *of = statistics->inspection.part, *said = tables->inspection.part;
-    if (strcmp(of ? of : "", said ? said : "") == 0) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: is of %s, %s, from which it was solved, is of %s; solve it again (exfold-solve)",
-                    tables->path, said ? said : "all of its data", statistics->path, of ? of : "all of its data");
-}
-
 static exf_code verify_tables_of(const exf_verified_file *statistics, const exf_verified_file *tables, exf_err *err)
 {
-    const char *named = exf_provenance_get(&tables->inspection.provenance, "solve.statistics_digest");
+    const exf_inspection *s = &statistics->inspection, *t = &tables->inspection;
+    const char *named = exf_provenance_get(&t->provenance, "solve.statistics_digest");
+    size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
     exf_code rc;
     if (!named || strcmp(named, statistics->digest) != 0)
         return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_digest is %s, %s has %s", tables->path,
                         named ? named : "nothing", statistics->path, statistics->digest);
     EXF_TRY(check_inherited(statistics, tables, 1, err));
-    EXF_TRY(check_part(statistics, tables, err));
+    if (strcmp(s->part ? s->part : "", t->part ? t->part : "") != 0) /* of the data */
+        return exf_fail(err, EXF_FORMAT, "%s: is of %s, %s, from which it was solved, is of %s; solve it again (exfold-solve)",
+                        tables->path, t->part ? t->part : "all of its data", statistics->path,
+                        s->part ? s->part : "all of its data");
     EXF_TRY(compare_layers(statistics, tables, err));
-    EXF_TRY(compare_counts(statistics, tables, err));
-    EXF_TRY(compare_norms(statistics, tables, err));
+    if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 ||
+        memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: other token counts than %s", tables->path, statistics->path);
+    for (size_t i = 0; i < l * e; i++)
+        if (s->expert_count[i] && s->norms[i] != t->norms[i])
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: expert %zu has norm %.9g, the sums of %s give %.9g", tables->path,
+                            (int)t->layer_number[i / e], i % e, (double)t->norms[i], statistics->path, (double)s->norms[i]);
     EXF_TRY(exf_verify_passed(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path));
     rc = check_solved(statistics, tables, err);
 out:
     return rc;
-}
-
-/* Returns 1 if the statistics name the digest of the capture's tokens among their data. */
-static int has_data(const exf_provenance *whole, const char *digest)
-{
-    for (size_t i = 0; i < whole->n; i++)
-        if (exf_starts_with(whole->key[i], "data.") && strcmp(whole->value[i], digest) == 0) return 1;
-    return 0;
 }
 
 static int by_digest(const void *a, const void *b)
@@ -231,45 +191,31 @@ static int by_digest(const void *a, const void *b)
     return memcmp(a, b, 32);
 }
 
-/* Checks that every sequence of the capture is one of the statistics'. */
-static exf_code check_sequences(const exf_verified_file *capture, const exf_verified_file *statistics, exf_err *err)
-{
-    const exf_sequence_list *part = &capture->inspection.sequences, *all = &statistics->inspection.sequences;
-    for (size_t i = 0; i < part->n; i++)
-        if (!bsearch(part->sha256[i], all->sha256, all->n, sizeof *all->sha256, by_digest))
-            return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i,
-                            (int)part->length[i], capture->path);
-    return EXF_OK;
-}
-
-/* Checks the same for files of version 1, which know no sequences but name the digests of their tokens. */
-static exf_code check_tokens(const exf_verified_file *capture, const exf_verified_file *statistics, exf_err *err)
-{
-    const exf_provenance *p = &capture->inspection.provenance;
-    const char *tokens = exf_provenance_get(p, "data.tokens_digest");
-    if (!tokens) tokens = exf_provenance_get(p, "data.moe_inputs_sha256");
-    if (tokens && has_data(&statistics->inspection.provenance, tokens)) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,
-                    tokens ? tokens : "which tell no digest");
-}
-
 static exf_code verify_statistics_of(const exf_verified_file *capture, const exf_verified_file *statistics, exf_err *err)
 {
-    exf_code rc = check_inherited(capture, statistics, 0, err);
-    if (rc == EXF_OK) rc = compare_layers(capture, statistics, err);
-    if (rc != EXF_OK) return rc;
-    int known = capture->inspection.sequences.length && statistics->inspection.sequences.length;
-    rc = known ? check_sequences(capture, statistics, err) : check_tokens(capture, statistics, err);
-    return rc == EXF_OK ? exf_verify_passed(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
-}
-
-/* Checks two files, the earlier of the chain first; EXF_OK if they are not of one chain. */
-static exf_code verify_chain(const exf_verified_file *earlier, const exf_verified_file *later, exf_err *err)
-{
-    const exf_artifact *from = earlier->inspection.kind, *to = later->inspection.kind;
-    if (from == &exf_artifact_statistics && to == &exf_artifact_tables) return verify_tables_of(earlier, later, err);
-    if (from == &exf_artifact_capture && to == &exf_artifact_statistics) return verify_statistics_of(earlier, later, err);
-    return EXF_OK;
+    const exf_sequence_list *part = &capture->inspection.sequences, *all = &statistics->inspection.sequences;
+    const exf_provenance *own = &capture->inspection.provenance, *whole = &statistics->inspection.provenance;
+    exf_code rc;
+    EXF_TRY(check_inherited(capture, statistics, 0, err));
+    EXF_TRY(compare_layers(capture, statistics, err));
+    if (part->length && all->length) {
+        for (size_t i = 0; i < part->n; i++)
+            if (!bsearch(part->sha256[i], all->sha256, all->n, sizeof *all->sha256, by_digest))
+                return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i,
+                                (int)part->length[i], capture->path);
+    } else { /* files of version 1 know no sequences, but name the digests of their tokens */
+        const char *tokens = exf_provenance_get(own, "data.tokens_digest");
+        int found = 0;
+        if (!tokens) tokens = exf_provenance_get(own, "data.moe_inputs_sha256");
+        for (size_t i = 0; tokens && i < whole->n; i++)
+            found |= exf_starts_with(whole->key[i], "data.") && strcmp(whole->value[i], tokens) == 0;
+        if (!found)
+            return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,
+                            tokens ? tokens : "which tell no digest");
+    }
+    rc = exf_verify_passed(statistics, err, "adds up %s: model, run and tokens agree", capture->path);
+out:
+    return rc;
 }
 
 exf_code exf_verify(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
@@ -283,8 +229,12 @@ exf_code exf_verify(const char *const *paths, size_t n, exf_verify_callback held
         x[i].self = self;
         EXF_TRY(exf_verify_file(&x[i], err));
     }
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < n; k++) EXF_TRY(verify_chain(&x[i], &x[k], err));
+    for (size_t i = 0; i < n; i++) /* each pair of one chain, the earlier file first */
+        for (size_t k = 0; k < n; k++) {
+            const exf_artifact *from = x[i].inspection.kind, *to = x[k].inspection.kind;
+            if (from == &exf_artifact_statistics && to == &exf_artifact_tables) EXF_TRY(verify_tables_of(&x[i], &x[k], err));
+            if (from == &exf_artifact_capture && to == &exf_artifact_statistics) EXF_TRY(verify_statistics_of(&x[i], &x[k], err));
+        }
 out:
     for (size_t i = 0; x && i < n; i++) exf_inspection_free(&x[i].inspection);
     exf_mem_free(x);

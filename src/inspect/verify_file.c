@@ -32,19 +32,13 @@ exf_code exf_verify_passed(const exf_verified_file *x, exf_err *err, const char 
 
 /* ---- tables ---------------------------------------------------------------------------- */
 
-/* Returns how many tokens a pair takes to count as observed. */
-static uint64_t read_least_tokens(const exf_verified_file *x)
-{
-    const char *text = exf_provenance_get(&x->inspection.provenance, "solve.min_pair_tokens");
-    int64_t n;
-    return text && exf_parse_i64(text, &n) && n > 1 ? (uint64_t)n : 1;
-}
-
 static exf_code check_evidence(const exf_verified_file *x, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts;
-    uint64_t least = read_least_tokens(x);
+    const char *text = exf_provenance_get(&s->provenance, "solve.min_pair_tokens");
+    int64_t asked;
+    uint64_t least = text && exf_parse_i64(text, &asked) && asked > 1 ? (uint64_t)asked : 1; /* tokens of an observed pair */
     for (size_t i = 0; i < (size_t)s->n_layers * e * e; i++) {
         int layer = s->layer_number[i / e / e];
         size_t source = i / e % e, target = i % e;
@@ -185,18 +179,6 @@ out:
     return rc;
 }
 
-static exf_code check_tables(const exf_verified_file *x, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(check_vectors(x, err));
-    EXF_TRY(check_evidence(x, err));
-    EXF_TRY(check_cold_norms(x, err));
-    EXF_TRY(check_pools(x, err));
-    EXF_TRY(check_stability(x, err));
-out:
-    return rc;
-}
-
 /* ---- statistics ------------------------------------------------------------------------- */
 
 /* Returns 1 if a product sum of n terms is within the bound of its sums of squares.  The last bits may disagree, and each term was
@@ -255,18 +237,6 @@ static exf_code check_half_sums(const exf_verified_file *x, const exf_layer_stat
     return EXF_OK;
 }
 
-static exf_code check_expert_sums(const exf_verified_file *x, const exf_layer_statistics *s, size_t layer, exf_err *err)
-{
-    for (size_t i = 0; i < (size_t)s->n_experts; i++) {
-        double n = (double)s->norm_count[i], sum = exf_exact_value(&s->norm_sum[i]), sq = exf_exact_value(&s->sq_sum[i]);
-        if (sum >= 0 && is_within(sum, n, sq, s->norm_count[i]) && (n > 0 || sum == 0)) continue;
-        return exf_fail(err, EXF_FORMAT,
-                        "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be",
-                        x->path, (int)x->inspection.layer_number[layer], i, sum, sq, n);
-    }
-    return EXF_OK;
-}
-
 static exf_code check_statistics(const exf_verified_file *x, exf_err *err)
 {
     exf_statistics_reader r = {0};
@@ -277,7 +247,14 @@ static exf_code check_statistics(const exf_verified_file *x, exf_err *err)
     for (int l = 0; l < r.n_layers; l++) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(&r, l, &s, err));
-        EXF_TRY(check_expert_sums(x, &s, (size_t)l, err));
+        for (size_t i = 0; i < (size_t)s.n_experts; i++) {
+            double n = (double)s.norm_count[i], sum = exf_exact_value(&s.norm_sum[i]), sq = exf_exact_value(&s.sq_sum[i]);
+            if (sum >= 0 && is_within(sum, n, sq, s.norm_count[i]) && (n > 0 || sum == 0)) continue;
+            rc = exf_fail(err, EXF_FORMAT,
+                          "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be",
+                          x->path, (int)x->inspection.layer_number[l], i, sum, sq, n);
+            goto out;
+        }
         for (size_t i = 0; i < (size_t)(s.n_experts * s.n_experts); i++) {
             EXF_TRY(check_pair_sums(x, &s, (size_t)l, i, err));
             if (r.has[EXF_PART_HALVES]) EXF_TRY(check_half_sums(x, &s, (size_t)l, i, err));
@@ -413,7 +390,13 @@ exf_code exf_verify_file(exf_verified_file *x, exf_err *err)
                              "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
                              x->inspection.n_layers, (long long)x->inspection.shape.n_experts));
     EXF_TRY(check_counts(x, err));
-    if (x->inspection.kind == &exf_artifact_tables) EXF_TRY(check_tables(x, err));
+    if (x->inspection.kind == &exf_artifact_tables) {
+        EXF_TRY(check_vectors(x, err));
+        EXF_TRY(check_evidence(x, err));
+        EXF_TRY(check_cold_norms(x, err));
+        EXF_TRY(check_pools(x, err));
+        EXF_TRY(check_stability(x, err));
+    }
     if (x->inspection.kind == &exf_artifact_statistics) EXF_TRY(check_statistics(x, err));
     EXF_TRY(check_facts(x, err));
 out:

@@ -304,11 +304,11 @@ START_TEST(scalar_colours_end_at_the_99th_percentile)
             k++;
         }
     exf_inspection s = taken(&t);
-    ck_ok(exf_figure_range(exf_figure_find("scalar"), &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(exf_figure_find("scalar"), &s, 0, &low, &high, &e), e);
     double n = 64 * 63 - 1; /* the pair 0 -> 0 aside, wide_tables leaves cell 0 unseen */
     ck_assert_double_eq_tol(high, 0.99 * n, 2);
     ck_assert_double_eq(low, -high);
-    ck_ok(exf_figure_range(exf_figure_find("loss"), &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(exf_figure_find("loss"), &s, 0, &low, &high, &e), e);
     ck_assert(low == 0 && high == 1);
     exf_inspection_free(&s);
 }
@@ -321,17 +321,17 @@ START_TEST(colours_run_around_values_that_lie_together)
     for (int i = 0; i < 64 * 64; i++) t.loss[i] = 0.31f + 0.2f * (float)(i % 97) / 96;
     exf_inspection s = taken(&t);
     const exf_figure *loss = exf_figure_find("loss");
-    ck_ok(exf_figure_range(loss, &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(loss, &s, 0, &low, &high, &e), e);
     ck_assert_msg(low > 0.28 && low <= 0.3125 && high >= 0.5075 && high < 0.54, "from %g to %g", low, high);
-    ck_ok(exf_figure_range_of_data(loss, &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(loss, &s, 1, &low, &high, &e), e);
     ck_assert(low > 0.28 && high < 0.54);
     for (int i = 0; i < 64 * 64; i++) s.loss[i] = 0.1f + 0.8f * (float)(i % 97) / 96; /* apart: the whole range, unless asked */
-    ck_ok(exf_figure_range(loss, &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(loss, &s, 0, &low, &high, &e), e);
     ck_assert(low == 0 && high == 1);
-    ck_ok(exf_figure_range_of_data(loss, &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(loss, &s, 1, &low, &high, &e), e);
     ck_assert_msg(low > 0.05 && high < 0.95, "from %g to %g", low, high);
     for (int i = 0; i < 64 * 64; i++) s.loss[i] = 0.25f; /* all equal: in the middle */
-    ck_ok(exf_figure_range_of_data(loss, &s, &low, &high, &e), e);
+    ck_ok(exf_figure_range(loss, &s, 1, &low, &high, &e), e);
     ck_assert(low == -0.25 && high == 0.75);
     exf_inspection_free(&s);
 }
