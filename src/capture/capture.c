@@ -182,7 +182,7 @@ exf_code exf_capture_data_facts(exf_provenance *p, const exf_corpus *c, const ex
     if (c->tokenizer_sha256[0]) {
         EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
         EXF_TRY(exf_provenance_add(p, err, "tokenizer.bos", "%s", c->tokenizer_bos));
-        EXF_TRY(exf_provenance_add(p, err, "tokenizer.unicode", "%s", exf_tokenizer_unicode()));
+        EXF_TRY(exf_provenance_add(p, err, "tokenizer.unicode", "%s", exf_unicode_version));
     }
     EXF_TRY(exf_provenance_add(p, err, "data.tokens_digest", "%s", c->tokens_digest));
     if (c->shard[0]) EXF_TRY(exf_provenance_add(p, err, "data.shard", "%s", c->shard));

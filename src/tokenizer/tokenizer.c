@@ -11,28 +11,7 @@
 
 enum { LARGEST_FILE = 64 << 20 };
 
-struct exf_tokenizer {
-    char sha256[EXF_SHA256_HEX];
-    int32_t size;
-    exf_added added;
-    exf_normalizer normalizer;
-    exf_splitter *splitter;  /* NULL: the pre-tokenizer is metaspace */
-    exf_metaspace metaspace;
-    exf_bpe *bpe;
-    exf_template template;
-};
-
 /* ---- loading ---------------------------------------------------------- */
-
-static void find_size(exf_tokenizer *t)
-{
-    const exf_ids *around[] = {&t->template.before, &t->template.after};
-    t->size = exf_bpe_size(t->bpe);
-    if (t->added.size > t->size) t->size = t->added.size;
-    for (int k = 0; k < 2; k++)
-        for (size_t i = 0; i < around[k]->n; i++)
-            if (around[k]->id[i] >= t->size) t->size = around[k]->id[i] + 1;
-}
 
 static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *where, exf_err *err)
 {
@@ -55,14 +34,6 @@ out:
     return rc;
 }
 
-/* A token's id, by its text; -1 if there is none. */
-static int32_t find_token(const void *ctx, const char *text)
-{
-    const exf_tokenizer *t = ctx;
-    int32_t id = exf_added_find(&t->added, text);
-    return id >= 0 ? id : exf_bpe_find(t->bpe, text, strlen(text));
-}
-
 exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, exf_err *err)
 {
     exf_json *doc = NULL;
@@ -82,8 +53,12 @@ exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, 
         bytes = NULL;
         EXF_TRY(load_parts(*out, doc, path, err));
     }
-    EXF_TRY(exf_template_configure(&(*out)->template, path, bos, find_token, *out, err));
-    find_size(*out);
+    EXF_TRY(exf_template_configure(*out, path, bos, err));
+    const exf_ids *around[] = {&(*out)->template.before, &(*out)->template.after};
+    (*out)->size = (*out)->bpe->size > (*out)->added.size ? (*out)->bpe->size : (*out)->added.size;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < around[k]->n; i++)
+            if (around[k]->id[i] >= (*out)->size) (*out)->size = around[k]->id[i] + 1;
 out:
     exf_json_free(doc);
     exf_mem_free(bytes);
@@ -147,16 +122,6 @@ const int32_t *exf_tokenizer_before(const exf_tokenizer *t, size_t *n)
 int exf_tokenizer_bos_disputed(const exf_tokenizer *t)
 {
     return t->template.disputed;
-}
-
-const char *exf_tokenizer_unicode(void)
-{
-    return exf_unicode_version;
-}
-
-exf_code exf_decoder_new(exf_decoder **out, const exf_tokenizer *t, exf_err *err)
-{
-    return exf_decoder_make(out, t->bpe, &t->added, (size_t)t->size, err);
 }
 
 /* ---- encoding ------------------------------------------------------- */
@@ -246,10 +211,12 @@ exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t l
 out:
     if (rc != EXF_OK) ids->n = before;
     exf_split_work_free(e.split);
-    exf_bpe_work_free(&e.bpe);
+    exf_mem_free(e.bpe.symbol);
+    exf_mem_free(e.bpe.heap);
+    exf_text_free(&e.bpe.mapped);
     exf_normal_work_free(&e.normal);
     exf_text_free(&e.blanks);
-    exf_added_work_free(&e.raw);
-    exf_added_work_free(&e.normalized);
+    exf_mem_free(e.raw.match);
+    exf_mem_free(e.normalized.match);
     return rc;
 }

@@ -60,8 +60,7 @@ const char *exf_tokenizer_bos(const exf_tokenizer *t);
 const int32_t *exf_tokenizer_before(const exf_tokenizer *t, size_t *n);
 /* 1 where transformers 5 puts another token before a document than 4.57 does, whose rule is followed. */
 int exf_tokenizer_bos_disputed(const exf_tokenizer *t);
-/* The Unicode version of character classes in patterns. */
-const char *exf_tokenizer_unicode(void);
+extern const char exf_unicode_version[]; /* of the character classes in patterns */
 
 /* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary
  * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8; EXF_MODEL with the byte if no token stands for it,

@@ -12,7 +12,6 @@
  * words and text from their ends, so that the time is linear in the text's bytes, whatever the words are; forwards, a long
  * word that almost matches would be tried again and again. */
 
-typedef struct { const char *text; size_t len; } added_word;
 enum { MATCHER_BYTES = 1 << 20 }; /* of all words together; the automaton takes 28 times as much */
 
 static const uint32_t NONE = UINT32_MAX;
@@ -32,17 +31,17 @@ struct exf_matcher {
     uint32_t from_root[256]; /* child of [0]; 0: none */
 };
 
-typedef struct { const added_word *word; uint32_t index; } reversed;
+typedef struct { const exf_added_token *word; uint32_t index; } reversed;
 
 /* The byte in front of the last `depth` ones, or -1. */
-static int byte_at(const added_word *w, size_t depth)
+static int byte_at(const exf_added_token *w, size_t depth)
 {
     return depth < w->len ? (unsigned char)w->text[w->len - 1 - depth] : -1;
 }
 
 static int by_reversed_text(const void *pa, const void *pb)
 {
-    const added_word *a = ((const reversed *)pa)->word, *b = ((const reversed *)pb)->word;
+    const exf_added_token *a = ((const reversed *)pa)->word, *b = ((const reversed *)pb)->word;
     for (size_t i = 0;; i++) {
         int x = byte_at(a, i), y = byte_at(b, i);
         if (x != y) return x < y ? -1 : 1;
@@ -72,32 +71,7 @@ static uint32_t next_node(const exf_matcher *m, uint32_t at, unsigned char byte)
     return next == NONE ? 0 : next;
 }
 
-/* Adds the children of a node of this depth. */
-static void add_children(exf_matcher *m, uint32_t at, size_t depth, const reversed *sorted)
-{
-    uint32_t lo = m->node[at].lo, hi = m->node[at].hi;
-    m->node[at].child = (uint32_t)m->n;
-    if (lo < hi && byte_at(sorted[lo].word, depth) < 0) m->node[at].word = sorted[lo++].index;
-    while (lo < hi) {
-        int byte = byte_at(sorted[lo].word, depth);
-        node *c = &m->node[m->n++];
-        *c = (node){.word = NONE, .lo = lo, .byte = (unsigned char)byte};
-        while (lo < hi && byte_at(sorted[lo].word, depth) == byte) lo++;
-        c->hi = lo;
-        m->node[at].n_children++;
-    }
-}
-
-/* Nodes of a depth are complete before those of the next, which fall back to shallower ones. */
-static void link_children(exf_matcher *m, uint32_t at)
-{
-    const node *p = &m->node[at];
-    for (uint32_t c = p->child; c < p->child + p->n_children; c++) {
-        m->node[c].fail = at ? next_node(m, p->fail, m->node[c].byte) : 0;
-        if (!at) m->from_root[m->node[c].byte] = c;
-    }
-}
-
+/* sorted: the words by their reversed text. */
 static void make_nodes(exf_matcher *m, const reversed *sorted, size_t n_words)
 {
     m->n = 1;
@@ -108,73 +82,32 @@ static void make_nodes(exf_matcher *m, const reversed *sorted, size_t n_words)
             depth++;
             end = m->n;
         }
-        add_children(m, at, depth, sorted);
-        link_children(m, at);
-        if (m->node[at].word == NONE) m->node[at].word = m->node[m->node[at].fail].word;
+        node *p = &m->node[at];
+        uint32_t lo = p->lo, hi = p->hi;
+        p->child = (uint32_t)m->n;
+        if (lo < hi && byte_at(sorted[lo].word, depth) < 0) p->word = sorted[lo++].index;
+        while (lo < hi) {
+            int byte = byte_at(sorted[lo].word, depth);
+            node *c = &m->node[m->n++];
+            *c = (node){.word = NONE, .lo = lo, .byte = (unsigned char)byte};
+            while (lo < hi && byte_at(sorted[lo].word, depth) == byte) lo++;
+            c->hi = lo;
+            p->n_children++;
+        }
+        /* Nodes of a depth are complete before those of the next, which fall back to shallower ones. */
+        for (uint32_t c = p->child; c < p->child + p->n_children; c++) {
+            m->node[c].fail = at ? next_node(m, p->fail, m->node[c].byte) : 0;
+            if (!at) m->from_root[m->node[c].byte] = c;
+        }
+        if (p->word == NONE) p->word = m->node[p->fail].word;
     }
-}
-
-static void free_matcher(exf_matcher *m)
-{
-    if (m) exf_mem_free(m->node);
-    exf_mem_free(m);
-}
-
-/* word: [n], different from each other and not empty, of at most MATCHER_BYTES bytes together; not kept. */
-static exf_code new_matcher(exf_matcher **out, const added_word *word, size_t n, exf_err *err)
-{
-    reversed *sorted = NULL;
-    size_t bytes = 0;
-    exf_code rc;
-    *out = NULL;
-    for (size_t i = 0; i < n; i++) bytes += word[i].len;
-    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "matcher of added tokens", err));
-    EXF_TRY(exf_mem_new(&(*out)->node, bytes + 1, sizeof *(*out)->node, "matcher of added tokens", err));
-    EXF_TRY(exf_mem_new(&sorted, n, sizeof *sorted, "matcher of added tokens", err));
-    for (size_t i = 0; i < n; i++) sorted[i] = (reversed){&word[i], (uint32_t)i};
-    qsort(sorted, n, sizeof *sorted, by_reversed_text);
-    make_nodes(*out, sorted, n);
-out:
-    exf_mem_free(sorted);
-    if (rc != EXF_OK) {
-        free_matcher(*out);
-        *out = NULL;
-    }
-    return rc;
-}
-
-/* Replaces *out by all places of the text where a word starts. */
-static exf_code find_places(const exf_matcher *m, const char *text, size_t len, exf_added_work *out, exf_err *err)
-{
-    enum { OFTEN = 1 << 22 };
-    uint32_t at = 0;
-    exf_code rc = EXF_OK;
-    out->n = 0;
-    if (len > UINT32_MAX)
-        return exf_fail(err, EXF_MODEL, "a text of %zu bytes is too long to tokenize (at most %u)", len, UINT32_MAX);
-    for (size_t i = len; i-- > 0;) {
-        if (i % OFTEN == 0) EXF_TRY(exf_stop_check(err));
-        at = next_node(m, at, (unsigned char)text[i]);
-        uint32_t word = m->node[at].word;
-        if (word == NONE) continue;
-        EXF_TRY(exf_mem_grow(&out->match, &out->cap, out->n + 1, sizeof *out->match, "added tokens of a text", err));
-        out->match[out->n++] = (exf_word_match){(uint32_t)i, word};
-    }
-out:
-    return rc;
 }
 
 /* ---- sets ------------------------------------------------------------- */
 
-static int by_text(const void *pa, const void *pb)
+exf_code exf_added_add(exf_added *a, int normalized, const char *text, size_t len, int32_t id, exf_err *err)
 {
-    const exf_added_token *a = pa, *b = pb;
-    int order = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
-    return order ? order : (a->len > b->len) - (a->len < b->len);
-}
-
-static exf_code add_token(exf_added_set *set, const char *text, size_t len, int32_t id, exf_err *err)
-{
+    exf_added_set *set = normalized ? &a->normalized : &a->raw;
     exf_code rc = exf_mem_grow(&set->token, &set->cap, set->n + 1, sizeof *set->token, "added tokens", err);
     if (rc != EXF_OK) return rc;
     exf_added_token *t = &set->token[set->n];
@@ -183,12 +116,21 @@ static exf_code add_token(exf_added_set *set, const char *text, size_t len, int3
     t->len = len;
     t->id = id;
     set->n++;
+    if (id >= a->size) a->size = id + 1;
     return EXF_OK;
 }
 
+static int by_text(const void *pa, const void *pb)
+{
+    const exf_added_token *a = pa, *b = pb;
+    int order = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
+    return order ? order : (a->len > b->len) - (a->len < b->len);
+}
+
+/* Makes the matcher of a set that is complete; its tokens must differ. */
 static exf_code build_matcher(exf_added_set *set, const char *where, exf_err *err)
 {
-    added_word *word = NULL;
+    reversed *sorted = NULL;
     exf_code rc;
     size_t bytes = 0;
     if (set->n == 0) return EXF_OK;
@@ -201,12 +143,33 @@ static exf_code build_matcher(exf_added_set *set, const char *where, exf_err *er
         if (by_text(&set->token[i - 1], &set->token[i]) == 0)
             return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" is there twice (ids %d and %d)", where, set->token[i].text,
                             set->token[i - 1].id, set->token[i].id);
-    EXF_TRY(exf_mem_new(&word, set->n, sizeof *word, "added tokens", err));
-    for (size_t i = 0; i < set->n; i++) word[i] = (added_word){set->token[i].text, set->token[i].len};
-    rc = new_matcher(&set->matcher, word, set->n, err);
+    EXF_TRY(exf_mem_new(&set->matcher, 1, sizeof *set->matcher, "matcher of added tokens", err));
+    EXF_TRY(exf_mem_new(&set->matcher->node, bytes + 1, sizeof *set->matcher->node, "matcher of added tokens", err));
+    EXF_TRY(exf_mem_new(&sorted, set->n, sizeof *sorted, "matcher of added tokens", err));
+    for (size_t i = 0; i < set->n; i++) sorted[i] = (reversed){&set->token[i], (uint32_t)i};
+    qsort(sorted, set->n, sizeof *sorted, by_reversed_text);
+    make_nodes(set->matcher, sorted, set->n);
 out:
-    exf_mem_free(word);
+    exf_mem_free(sorted);
     return rc;
+}
+
+exf_code exf_added_end(exf_added *a, const char *where, exf_err *err)
+{
+    exf_code rc = build_matcher(&a->raw, where, err);
+    return rc == EXF_OK ? build_matcher(&a->normalized, where, err) : rc;
+}
+
+void exf_added_free(exf_added *a)
+{
+    exf_added_set *sets[] = {&a->raw, &a->normalized};
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < sets[k]->n; i++) exf_mem_free(sets[k]->token[i].text);
+        exf_mem_free(sets[k]->token);
+        if (sets[k]->matcher) exf_mem_free(sets[k]->matcher->node);
+        exf_mem_free(sets[k]->matcher);
+    }
+    *a = (exf_added){0};
 }
 
 /* ---- loading -------------------------------------------------------- */
@@ -225,18 +188,6 @@ static exf_code refuse_options(const exf_json *j, const char *text, const char *
     return EXF_OK;
 }
 
-/* The library goes by the token's text: it has the vocabulary's id or, if it is not
- * in there, the next free one, whatever the file says.  So both must agree. */
-static exf_code check_id(int32_t id, const char *text, size_t len, const exf_bpe *bpe, int32_t *next, const char *where,
-                         exf_err *err)
-{
-    int32_t known = exf_bpe_find(bpe, text, len), want = known < 0 ? *next : known;
-    if (known < 0) ++*next;
-    if (id == want) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" has id %d, but %s %d", where, text, id,
-                    known < 0 ? "it is not in model.vocab and the next free id is" : "model.vocab gives it", want);
-}
-
 static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, const exf_normalizer *normalizer,
                          exf_normal_work *work, int32_t *next, const char *where, exf_err *err)
 {
@@ -251,10 +202,14 @@ static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, co
     EXF_TRY(exf_part_id(&id, exf_json_get(j, "id"), where, "added token", text, err));
     EXF_TRY(refuse_options(j, text, where, err));
     EXF_TRY(exf_part_bool(&normalized, j, "normalized", where, "added token", text, err));
-    EXF_TRY(check_id(id, text, len, bpe, next, where, err));
-    if (id >= a->size) a->size = id + 1;
+    /* The library goes by the token's text: it has the vocabulary's id or, if it is not
+     * in there, the next free one, whatever the file says.  So both must agree. */
+    int32_t known = exf_vocabulary_find(&bpe->vocab, text, len), want = known < 0 ? (*next)++ : known;
+    if (id != want)
+        return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" has id %d, but %s %d", where, text, id,
+                        known < 0 ? "it is not in model.vocab and the next free id is" : "model.vocab gives it", want);
     if (normalized) EXF_TRY(exf_normalize(normalizer, work, &text, &len, err));
-    EXF_TRY(add_token(normalized ? &a->normalized : &a->raw, text, len, id, err));
+    rc = exf_added_add(a, normalized, text, len, id, err);
 out:
     return rc;
 }
@@ -262,7 +217,7 @@ out:
 exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, const exf_normalizer *normalizer,
                         const char *where, exf_err *err)
 {
-    int32_t next = (int32_t)exf_bpe_count(bpe);
+    int32_t next = (int32_t)bpe->vocab.n;
     exf_normal_work work = {.text = {0}};
     exf_code rc = EXF_OK;
     if (exf_json_type(list) != EXF_JSON_NULL && exf_json_type(list) != EXF_JSON_ARRAY)
@@ -275,31 +230,7 @@ out:
     return rc;
 }
 
-exf_code exf_added_add(exf_added *a, const char *text, size_t len, int32_t id, exf_err *err)
-{
-    if (id >= a->size) a->size = id + 1;
-    return add_token(&a->raw, text, len, id, err);
-}
-
-exf_code exf_added_end(exf_added *a, const char *where, exf_err *err)
-{
-    exf_code rc = build_matcher(&a->raw, where, err);
-    return rc == EXF_OK ? build_matcher(&a->normalized, where, err) : rc;
-}
-
-static void free_set(exf_added_set *set)
-{
-    for (size_t i = 0; i < set->n; i++) exf_mem_free(set->token[i].text);
-    exf_mem_free(set->token);
-    free_matcher(set->matcher);
-}
-
-void exf_added_free(exf_added *a)
-{
-    free_set(&a->raw);
-    free_set(&a->normalized);
-    *a = (exf_added){0};
-}
+/* ---- finding -------------------------------------------------------- */
 
 int32_t exf_added_find(const exf_added *a, const char *text)
 {
@@ -310,12 +241,25 @@ int32_t exf_added_find(const exf_added *a, const char *text)
     return -1;
 }
 
-/* ---- finding -------------------------------------------------------- */
-
 exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err)
 {
+    enum { OFTEN = 1 << 22 };
+    uint32_t at = 0;
+    exf_code rc = EXF_OK;
     w->n = 0;
-    return set->n ? find_places(set->matcher, text, len, w, err) : EXF_OK;
+    if (set->n == 0) return EXF_OK;
+    if (len > UINT32_MAX)
+        return exf_fail(err, EXF_MODEL, "a text of %zu bytes is too long to tokenize (at most %u)", len, UINT32_MAX);
+    for (size_t i = len; i-- > 0;) {
+        if (i % OFTEN == 0) EXF_TRY(exf_stop_check(err));
+        at = next_node(set->matcher, at, (unsigned char)text[i]);
+        uint32_t word = set->matcher->node[at].word;
+        if (word == NONE) continue;
+        EXF_TRY(exf_mem_grow(&w->match, &w->cap, w->n + 1, sizeof *w->match, "added tokens of a text", err));
+        w->match[w->n++] = (exf_word_match){(uint32_t)i, word};
+    }
+out:
+    return rc;
 }
 
 int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m)
@@ -327,10 +271,4 @@ int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_a
     m->to = m->from + t->len;
     m->id = t->id;
     return 1;
-}
-
-void exf_added_work_free(exf_added_work *w)
-{
-    exf_mem_free(w->match);
-    *w = (exf_added_work){0};
 }

@@ -66,18 +66,6 @@ exf_code exf_chars_negate(exf_chars *set, exf_err *err)
     return EXF_OK;
 }
 
-/* By the complement of both complements together. */
-exf_code exf_chars_intersect(exf_chars *set, exf_chars *other, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_chars_negate(set, err));
-    EXF_TRY(exf_chars_negate(other, err));
-    for (size_t i = 0; i < other->n; i++) EXF_TRY(exf_chars_add(set, other->range[i].first, other->range[i].end - 1, err));
-    rc = exf_chars_negate(set, err);
-out:
-    return rc;
-}
-
 static exf_code add_pairs(exf_chars *set, const int32_t pair[][2], size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -108,13 +96,6 @@ exf_code exf_chars_add_category(exf_chars *set, const char *name, size_t len, ex
         if (rc != EXF_OK) return rc;
     }
     return EXF_OK;
-}
-
-exf_code exf_chars_add_space(exf_chars *set, exf_err *err)
-{
-    exf_code rc = exf_chars_add(set, '\t', '\r', err);
-    if (rc == EXF_OK) rc = exf_chars_add(set, 0x85, 0x85, err);
-    return rc == EXF_OK ? exf_chars_add_category(set, "Z", 1, err) : rc;
 }
 
 exf_code exf_chars_add_digits(exf_chars *set, exf_err *err)

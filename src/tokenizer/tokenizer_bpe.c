@@ -92,31 +92,9 @@ void exf_bpe_free(exf_bpe *b)
     exf_mem_free(b);
 }
 
-size_t exf_bpe_count(const exf_bpe *b)
-{
-    return b->vocab.n;
-}
-
-int32_t exf_bpe_size(const exf_bpe *b)
-{
-    return b->size;
-}
-
-int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len)
-{
-    return exf_vocabulary_find(&b->vocab, token, len);
-}
-
 /* ---- encoding ------------------------------------------------------- */
 
 static const uint32_t NONE = UINT32_MAX;
-
-static void heap_push(exf_bpe_work *w, uint64_t key)
-{
-    size_t i = w->n_heap++;
-    for (; i && w->heap[(i - 1) / 2] > key; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = key;
-}
 
 static uint64_t heap_pop(exf_bpe_work *w)
 {
@@ -148,7 +126,11 @@ static void offer_merge(const exf_bpe *b, exf_bpe_work *w, uint32_t pos)
 {
     uint32_t next = w->symbol[pos].next;
     const exf_merge *m = next == NONE ? NULL : find_merge(&b->merges, w->symbol[pos].id, w->symbol[next].id);
-    if (m) heap_push(w, (uint64_t)m->rank << 32 | pos);
+    if (!m) return;
+    uint64_t key = (uint64_t)m->rank << 32 | pos;
+    size_t i = w->n_heap++;
+    for (; i && w->heap[(i - 1) / 2] > key; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = key;
 }
 
 /* Lowest rank first, leftmost first among equals: the order of the heap's keys. */
@@ -192,7 +174,8 @@ static int add_bytes(const exf_bpe *b, exf_bpe_work *w, const char *character, s
     return 1;
 }
 
-/* Refuses a piece with a byte that no token stands for; the library drops it without a word. */
+/* Refuses a piece with a byte that no token stands for, as released vocabularies lack bytes that their training never saw; the
+ * library drops it without a word. */
 static exf_code refuse_byte(const exf_bpe *b, const char *bytes, size_t len, exf_err *err)
 {
     for (size_t i = 0; i < len; i++)
@@ -243,7 +226,6 @@ out:
 }
 
 /* Appends bytes in the byte alphabet. */
-/* Appends bytes in the byte alphabet. */
 static void map_bytes(const exf_bpe *b, exf_text *out, const char *bytes, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -264,14 +246,6 @@ exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken,
     return id < 0 ? merge_symbols(b, w, pretoken, len, ids, err) : exf_ids_add(ids, &id, 1, err);
 }
 
-void exf_bpe_work_free(exf_bpe_work *w)
-{
-    exf_mem_free(w->symbol);
-    exf_mem_free(w->heap);
-    exf_text_free(&w->mapped);
-    *w = (exf_bpe_work){0};
-}
-
 /* GPT-2's printable stand-in for each byte: itself where that is printable, else
  * U+0100 onwards in increasing order. */
 static void make_alphabet(exf_bpe *b)
@@ -290,14 +264,12 @@ static void make_alphabet(exf_bpe *b)
 
 static exf_code check_options(const exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
 {
-    static const char *const off[] = {"dropout", "unk_token"};
     static const char *const affix[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     if (strcmp(exf_part_type(model), "BPE") != 0)
         return exf_fail(err, EXF_MODEL, "%s: model \"%s\" is not supported (supported: BPE)", where, exf_part_type(model));
-    for (size_t i = 0; i < (b->fallback ? 1u : 2u); i++) {
-        exf_code rc = exf_part_off(model, off[i], where, "model BPE", err);
-        if (rc != EXF_OK) return rc;
-    }
+    exf_code rc = exf_part_off(model, "dropout", where, "model BPE", err);
+    if (rc == EXF_OK && !b->fallback) rc = exf_part_off(model, "unk_token", where, "model BPE", err);
+    if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < sizeof affix / sizeof affix[0]; i++) {
         const exf_json *j = exf_json_get(model, affix[i]);
         size_t len;
@@ -334,12 +306,6 @@ static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where,
 out:
     exf_mem_free(seen);
     return rc;
-}
-
-/* Released vocabularies lack bytes that their training never saw; a text that has one is refused (refuse_byte). */
-static void find_bytes(exf_bpe *b)
-{
-    for (int c = 0; c < 256; c++) b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
 }
 
 /* The tokens "<0x00>" to "<0xFF>", and unk_token, which stands for characters that have no token and lack one for a byte. */
@@ -436,7 +402,8 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
         EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
     EXF_TRY(load_vocab(b, model, where, err));
     if (b->fallback) EXF_TRY(find_fallback(b, model, where, err));
-    else find_bytes(b);
+    else
+        for (int c = 0; c < 256; c++) b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
     b->words = b->fallback && !b->ignore_merges && exf_vocabulary_find(&b->vocab, EXF_METASPACE, EXF_METASPACE_LEN) >= 0;
     EXF_TRY(load_merges(b, model, where, err));
 out:
@@ -499,7 +466,7 @@ exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const 
     b->ignore_merges = 1;
     b->size = (int32_t)n;
     EXF_TRY(put_ranks(b, token, n, where, err));
-    find_bytes(b);
+    for (int c = 0; c < 256; c++) b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
     for (size_t i = 0; i <= b->vocab.mask; i++) splits += walk_splits(b, &b->vocab.slot[i], 0);
     EXF_TRY(exf_merges_new(&b->merges, splits, err));
     for (size_t i = 0; i <= b->vocab.mask; i++) (void)walk_splits(b, &b->vocab.slot[i], 1);

@@ -14,37 +14,34 @@ struct exf_decoder {
     short byte_of[0x180]; /* by code point of the byte alphabet; -1 */
 };
 
-static void read_alphabet(exf_decoder *d)
-{
-    memset(d->byte_of, -1, sizeof d->byte_of);
-    for (int c = 0; c < 256; c++) {
-        const unsigned char *a = (const unsigned char *)d->bpe->alphabet[c];
-        d->byte_of[d->bpe->alphabet_len[c] == 1 ? a[0] : (a[0] & 0x1f) << 6 | (a[1] & 0x3f)] = (short)c;
-    }
-}
-
 static void take_added(exf_decoder *d, const exf_added_set *set)
 {
     for (size_t i = 0; i < set->n; i++)
         if ((size_t)set->token[i].id < d->n) d->piece[set->token[i].id] = (piece){set->token[i].text, set->token[i].len, 1};
 }
 
-exf_code exf_decoder_make(exf_decoder **out, const exf_bpe *bpe, const exf_added *added, size_t n, exf_err *err)
+exf_code exf_decoder_new(exf_decoder **out, const exf_tokenizer *t, exf_err *err)
 {
+    const exf_bpe *bpe = t->bpe;
+    size_t n = (size_t)t->size;
     exf_code rc;
     exf_decoder *d = NULL;
     *out = NULL;
     EXF_TRY(exf_mem_new(&d, 1, sizeof *d, "texts of tokens", err));
     *d = (exf_decoder){.n = n, .bpe = bpe};
     EXF_TRY(exf_mem_new(&d->piece, n, sizeof *d->piece, "texts of tokens", err));
-    read_alphabet(d);
+    memset(d->byte_of, -1, sizeof d->byte_of);
+    for (int c = 0; c < 256; c++) {
+        const unsigned char *a = (const unsigned char *)bpe->alphabet[c];
+        d->byte_of[bpe->alphabet_len[c] == 1 ? a[0] : (a[0] & 0x1f) << 6 | (a[1] & 0x3f)] = (short)c;
+    }
     for (size_t i = 0; i <= bpe->vocab.mask; i++) {
         const exf_vocabulary_entry *e = &bpe->vocab.slot[i];
         if (e->id_plus_1 > 0 && (size_t)e->id_plus_1 <= n)
             d->piece[e->id_plus_1 - 1] = (piece){bpe->vocab.bytes.s + e->at, e->len, 0};
     }
-    take_added(d, &added->raw);
-    take_added(d, &added->normalized);
+    take_added(d, &t->added.raw);
+    take_added(d, &t->added.normalized);
     *out = d;
     return EXF_OK;
 out:

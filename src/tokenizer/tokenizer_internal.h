@@ -1,6 +1,6 @@
 /* tokenizer_internal.h - what the chapters of the tokenizer offer each other: values of tokenizer.json (tokenizer_part.c), the
  * normalizer (tokenizer_normalize.c), sets of characters (tokenizer_alphabet.c, tokenizer_unicode.c), the
- * pre-tokenizer and its patterns (tokenizer_split.c, tokenizer_regex.c) or its blanks (tokenizer_metaspace.c), byte-pair encoding
+ * pre-tokenizer and its patterns (tokenizer_split*.c, tokenizer_regex.c) or its blanks (tokenizer_metaspace.c), byte-pair encoding
  * (tokenizer_bpe.c), added tokens (tokenizer_added.c) and tiktoken's files (tokenizer_tiktoken.c). */
 #ifndef EXF_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EXF_TOKENIZER_TOKENIZER_INTERNAL_H
@@ -47,7 +47,6 @@ void exf_normal_work_free(exf_normal_work *w);
 
 /* ---- Unicode data (tokenizer_unicode.c, generated) -------------------------- */
 
-extern const char exf_unicode_version[]; /* of general categories */
 extern const uint32_t exf_unicode_run[]; /* first << 5 | category, rising */
 extern const size_t exf_unicode_runs;
 extern const int32_t exf_unicode_younger_digit[][2], exf_unicode_younger_mark[][2]; /* first, last, rising */
@@ -65,13 +64,11 @@ exf_code exf_chars_add(exf_chars *set, uint32_t first, uint32_t last, exf_err *e
 /* name: "L" or "Lu", or the script "Han"; exf_chars_category() tells whether it is one. */
 int exf_chars_category(const char *name, size_t len);
 exf_code exf_chars_add_category(exf_chars *set, const char *name, size_t len, exf_err *err) EXF_CHECKED;
-exf_code exf_chars_add_space(exf_chars *set, exf_err *err) EXF_CHECKED;  /* White_Space */
 exf_code exf_chars_add_digits(exf_chars *set, exf_err *err) EXF_CHECKED; /* what pre_tokenizer Digits takes */
 /* Adds what folds to the set's ASCII letters. */
 exf_code exf_chars_fold(exf_chars *set, exf_err *err) EXF_CHECKED;
 void exf_chars_sort(exf_chars *set);
 exf_code exf_chars_negate(exf_chars *set, exf_err *err) EXF_CHECKED; /* sorts, too */
-exf_code exf_chars_intersect(exf_chars *set, exf_chars *other, exf_err *err) EXF_CHECKED; /* sorts, too; other is used up */
 void exf_chars_free(exf_chars *set);
 
 /* An alphabet is told every set of every pattern, then it is closed; after that it writes sets as classes of bytes, and maps
@@ -90,7 +87,8 @@ void exf_alphabet_free(exf_alphabet *a); /* NULL is allowed */
 /* ---- the pre-tokenizer ------------------------------------------------------
  * It cuts text into the pre-tokens that the BPE model encodes one by one. */
 
-typedef struct exf_splitter exf_splitter; /* immutable after loading */
+/* Immutable after loading; exf_splitter_free, also after a failure. */
+typedef struct exf_splitter exf_splitter;
 
 /* part: the "pre_tokenizer" object. */
 exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
@@ -98,6 +96,15 @@ exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char 
 exf_code exf_splitter_of_pattern(exf_splitter **out, const char *pattern, size_t len, const char *file, const char *what,
                                  exf_err *err) EXF_CHECKED;
 void exf_splitter_free(exf_splitter *s); /* NULL is allowed */
+
+/* Without steps; then every step is added twice, first to tell its pattern to the alphabet, then, when that is closed, to compile
+ * it.  only_matches: what a pattern does not match is left out. */
+typedef enum { EXF_PATTERN_REGEX, EXF_PATTERN_LITERAL, EXF_PATTERN_DIGITS, EXF_PATTERN_DIGIT } exf_pattern_kind;
+typedef struct { const char *file, *what; int tiktoken; } exf_regex_source; /* where a pattern is from, for messages */
+exf_code exf_splitter_new(exf_splitter **out, const char *where, exf_err *err) EXF_CHECKED;
+exf_code exf_splitter_add(exf_splitter *s, exf_pattern_kind kind, const char *pattern, size_t len, int only_matches,
+                          const exf_regex_source *from, exf_err *err) EXF_CHECKED;
+void exf_splitter_close(exf_splitter *s);
 
 typedef struct exf_split_work exf_split_work; /* one text's match data and budget of steps */
 exf_code exf_split_work_new(exf_split_work **out, exf_err *err) EXF_CHECKED;
@@ -148,7 +155,6 @@ exf_code exf_metaspace_run(const exf_metaspace *m, int words, exf_text *work, in
  *
  * out NULL: tells the alphabet the pattern's sets.  Else appends the pattern, which PCRE2 must compile without UTF, with
  * MULTILINE (Ruby's ^ and $ match at every line) and "\n" as the only newline. */
-typedef struct { const char *file, *what; int tiktoken; } exf_regex_source; /* where a pattern is from, for messages */
 exf_code exf_regex_translate(exf_text *out, exf_alphabet *a, const char *pattern, size_t len, const exf_regex_source *from,
                              exf_err *err) EXF_CHECKED;
 /* The same for a text that is searched as it is. */
@@ -168,9 +174,7 @@ typedef struct {
 /* part: the "post_processor" object. */
 exf_code exf_template_load(exf_template *t, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
 /* Then applies tokenizer_config.json, beside the file tokenizer, if it is there, and the run's choice. */
-typedef int32_t exf_token_finder(const void *ctx, const char *text); /* a token's id, or -1 */
-exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos bos, exf_token_finder *find, const void *ctx,
-                                exf_err *err) EXF_CHECKED;
+exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err) EXF_CHECKED;
 void exf_template_free(exf_template *t);
 
 /* ---- byte-pair encoding ----------------------------------------- */
@@ -224,11 +228,8 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
 typedef struct { const unsigned char *bytes; size_t len; } exf_rank;
 exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const char *where, exf_err *err) EXF_CHECKED;
 void exf_bpe_free(exf_bpe *b); /* NULL is allowed */
-size_t exf_bpe_count(const exf_bpe *b);  /* entries of the vocabulary */
-int32_t exf_bpe_size(const exf_bpe *b);  /* one more than its largest id */
-int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len); /* as written in the file; -1 if absent */
 
-/* Buffers that one thread reuses; zero-initialise, exf_bpe_work_free. */
+/* Buffers that one thread reuses; zero-initialise. */
 typedef struct { int32_t id; uint32_t prev, next; } exf_symbol;
 typedef struct {
     exf_symbol *symbol; /* the pre-token, as a linked list in an array */
@@ -241,7 +242,6 @@ typedef struct {
 /* Appends the ids of one pre-token of valid UTF-8 (not empty). */
 exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids,
                         exf_err *err) EXF_CHECKED;
-void exf_bpe_work_free(exf_bpe_work *w);
 
 /* ---- added tokens ------------------------------------------------------------
  * Texts that become one id wherever they occur, before the text around them is tokenized. */
@@ -262,27 +262,21 @@ typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 /* list: the "added_tokens" array, or NULL.  exf_added_free, also after a failure. */
 exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, const exf_normalizer *normalizer,
                         const char *where, exf_err *err) EXF_CHECKED;
-/* One by one instead: raw tokens, then exf_added_end(), once. */
-exf_code exf_added_add(exf_added *a, const char *text, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
+/* One by one instead, then exf_added_end(), once. */
+exf_code exf_added_add(exf_added *a, int normalized, const char *text, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
 exf_code exf_added_end(exf_added *a, const char *where, exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);
 int32_t exf_added_find(const exf_added *a, const char *text); /* its id; -1 if it is no added token */
 
-/* The places of one text's tokens that are not looked at yet; zero-initialise, exf_added_work_free. */
+/* The places of one text's tokens that are not looked at yet; zero-initialise. */
 typedef struct { uint32_t at, word; } exf_word_match;
 typedef struct { exf_word_match *match; size_t n, cap; } exf_added_work; /* the last place first */
-void exf_added_work_free(exf_added_work *w);
 
 typedef struct { size_t from, to; int32_t id; } exf_added_match;
 /* Looks for the set's tokens in a text; then exf_added_next() gives them one by one. */
 exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err) EXF_CHECKED;
 /* The leftmost token at or after `at`, which never goes back, the longest of those that start there; 0 if none. */
 int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m);
-
-/* ---- ids back to text (tokenizer_decode.c) ------------------------------------- */
-
-/* n: of ids; borrows from the others. */
-exf_code exf_decoder_make(exf_decoder **out, const exf_bpe *bpe, const exf_added *added, size_t n, exf_err *err) EXF_CHECKED;
 
 /* ---- tiktoken's files ----------------------------------------------------------- */
 
@@ -293,4 +287,17 @@ int exf_tiktoken_is(const char *path);
  * what is made is the caller's, also after a failure. */
 exf_code exf_tiktoken_load(exf_bpe **bpe, exf_splitter **splitter, exf_added *added, const char *path, const char *bytes,
                            size_t len, exf_err *err) EXF_CHECKED;
+
+/* ---- all parts together --------------------------------------------------------- */
+
+struct exf_tokenizer {
+    char sha256[EXF_SHA256_HEX];
+    int32_t size;
+    exf_added added;
+    exf_normalizer normalizer;
+    exf_splitter *splitter;  /* NULL: the pre-tokenizer is metaspace */
+    exf_metaspace metaspace;
+    exf_bpe *bpe;
+    exf_template template;
+};
 #endif

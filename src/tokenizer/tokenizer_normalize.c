@@ -30,11 +30,6 @@ static int is_younger(int32_t point)
     return lo < exf_unicode_younger_marks && point >= exf_unicode_younger_mark[lo][0];
 }
 
-static int is_low_start(unsigned char c)
-{
-    return c < 0x80 || (c >= 0xc0 && c < FIRST_MARK);
-}
-
 static int mark_class(int32_t point)
 {
     return utf8proc_get_property(point)->combining_class;
@@ -65,52 +60,29 @@ static exf_code decompose_text(exf_nfc_work *w, const utf8proc_uint8_t *p, const
     return EXF_OK;
 }
 
-static void insertion_sort(int32_t *run, size_t n)
-{
-    for (size_t i = 1; i < n; i++) {
-        int32_t point = run[i];
-        size_t j = i;
-        for (; j && mark_class(run[j - 1]) > mark_class(point); j--) run[j] = run[j - 1];
-        run[j] = point;
-    }
-}
-
-static exf_code counting_sort(exf_nfc_work *w, int32_t *run, size_t n, exf_err *err)
-{
-    size_t start[257] = {0};
-    exf_code rc = exf_mem_grow(&w->sorted, &w->sorted_cap, n, sizeof *run, "combining marks", err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < n; i++) start[mark_class(run[i]) + 1]++;
-    for (int c = 0; c < 256; c++) start[c + 1] += start[c];
-    for (size_t i = 0; i < n; i++) w->sorted[start[mark_class(run[i])]++] = run[i];
-    memcpy(run, w->sorted, n * sizeof *run);
-    return EXF_OK;
-}
-
-/* Canonical ordering: each run of marks stably by combining class. */
+/* Canonical ordering: each run of marks stably by combining class, a long one by counting. */
 static exf_code order_marks(exf_nfc_work *w, exf_err *err)
 {
     for (size_t i = 0; i < w->n; i++) {
-        size_t from = i;
-        while (i < w->n && mark_class(w->point[i])) i++;
-        if (i - from <= LONG_RUN) {
-            insertion_sort(w->point + from, i - from);
-        } else {
-            exf_code rc = counting_sort(w, w->point + from, i - from, err);
-            if (rc != EXF_OK) return rc;
+        int32_t *run = w->point + i;
+        size_t n = 0;
+        for (; i < w->n && mark_class(w->point[i]); i++) n++;
+        if (n <= LONG_RUN) {
+            for (size_t k = 1; k < n; k++) {
+                int32_t point = run[k];
+                size_t j = k;
+                for (; j && mark_class(run[j - 1]) > mark_class(point); j--) run[j] = run[j - 1];
+                run[j] = point;
+            }
+            continue;
         }
-    }
-    return EXF_OK;
-}
-
-static exf_code compose_points(exf_nfc_work *w, exf_err *err)
-{
-    utf8proc_ssize_t n = utf8proc_normalize_utf32(w->point, (utf8proc_ssize_t)w->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-    if (n < 0) return exf_fail(err, EXF_INTERNAL, "utf8proc cannot compose: %s", utf8proc_errmsg(n));
-    for (utf8proc_ssize_t i = 0; i < n; i++) {
-        utf8proc_uint8_t utf8[4];
-        utf8proc_ssize_t len = utf8proc_encode_char(w->point[i], utf8);
-        exf_text_append(&w->text, (const char *)utf8, (size_t)len);
+        size_t start[257] = {0};
+        exf_code rc = exf_mem_grow(&w->sorted, &w->sorted_cap, n, sizeof *run, "combining marks", err);
+        if (rc != EXF_OK) return rc;
+        for (size_t k = 0; k < n; k++) start[mark_class(run[k]) + 1]++;
+        for (int c = 0; c < 256; c++) start[c + 1] += start[c];
+        for (size_t k = 0; k < n; k++) w->sorted[start[mark_class(run[k])]++] = run[k];
+        memcpy(run, w->sorted, n * sizeof *run);
     }
     return EXF_OK;
 }
@@ -123,7 +95,12 @@ static exf_code normalize_stretch(exf_nfc_work *w, const char *bytes, size_t len
         const utf8proc_uint8_t *stop = end;
         EXF_TRY(decompose_text(w, p, &stop, err));
         EXF_TRY(order_marks(w, err));
-        EXF_TRY(compose_points(w, err));
+        utf8proc_ssize_t n = utf8proc_normalize_utf32(w->point, (utf8proc_ssize_t)w->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        if (n < 0) return exf_fail(err, EXF_INTERNAL, "utf8proc cannot compose: %s", utf8proc_errmsg(n));
+        for (utf8proc_ssize_t i = 0; i < n; i++) {
+            utf8proc_uint8_t utf8[4];
+            exf_text_append(&w->text, (const char *)utf8, (size_t)utf8proc_encode_char(w->point[i], utf8));
+        }
         p = stop;
         if (p < end) p += utf8proc_utf8class[*p];
         exf_text_append(&w->text, (const char *)stop, (size_t)(p - stop));
@@ -154,7 +131,8 @@ static exf_code to_nfc(exf_nfc_work *w, const char **bytes, size_t *len, exf_err
         if (high < n && from > done)
             do from--;
             while (from > done && ((unsigned char)s[from] & 0xc0) == 0x80);
-        while (to < n && !is_low_start((unsigned char)s[to])) to++;
+        /* Up to the next start of a character below U+0300. */
+        while (to < n && (unsigned char)s[to] >= 0x80 && ((unsigned char)s[to] < 0xc0 || (unsigned char)s[to] >= FIRST_MARK)) to++;
         exf_text_append(&w->text, s + done, from - done);
         if (from < to) EXF_TRY(normalize_stretch(w, s + from, to - from, err));
         done = to;
@@ -183,15 +161,6 @@ out:
 
 /* A step that deletes text is refused: which places of the text are left, and so where a document begins, would be the library's
  * own affair. */
-static exf_code load_prepend(exf_normalizer *n, const exf_json *part, const char *where, exf_err *err)
-{
-    size_t len = 0;
-    const char *text = exf_json_string(exf_json_get(part, "prepend"), &len);
-    if (len == 0)
-        return exf_fail(err, EXF_MODEL, "%s: normalizer Prepend: prepend is not a string of at least one character", where);
-    return add_step(n, "", text, 0, len, err);
-}
-
 static exf_code load_replace(exf_normalizer *n, const exf_json *part, const char *where, exf_err *err)
 {
     const exf_json *pattern = exf_json_get(part, "pattern");
@@ -213,7 +182,13 @@ exf_code exf_normalizer_load(exf_normalizer *n, const exf_json *part, const char
     const exf_json *list = exf_json_get(part, "normalizers");
     if (exf_json_type(part) == EXF_JSON_NULL) return EXF_OK;
     if (strcmp(type, "NFC") == 0) return add_step(n, NULL, NULL, 0, 0, err);
-    if (strcmp(type, "Prepend") == 0) return load_prepend(n, part, where, err);
+    if (strcmp(type, "Prepend") == 0) {
+        size_t len = 0;
+        const char *text = exf_json_string(exf_json_get(part, "prepend"), &len);
+        if (len == 0)
+            return exf_fail(err, EXF_MODEL, "%s: normalizer Prepend: prepend is not a string of at least one character", where);
+        return add_step(n, "", text, 0, len, err);
+    }
     if (strcmp(type, "Replace") == 0) return load_replace(n, part, where, err);
     if (strcmp(type, "Sequence") != 0 || exf_json_type(list) != EXF_JSON_ARRAY)
         return exf_fail(err, EXF_MODEL,

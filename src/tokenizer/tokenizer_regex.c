@@ -97,16 +97,26 @@ static size_t hex_len(const reader *r, uint32_t *c)
     return digits && at < left && r->p[at] == '}' && *c < 0x110000 && (*c < 0xd800 || *c >= 0xe000) ? at + 1 : 0;
 }
 
+static exf_code add_all(reader *r, const exf_chars *set)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < set->n; i++)
+        rc = exf_chars_add(&r->set, set->range[i].first, set->range[i].end - 1, r->err);
+    return rc;
+}
+
 /* Adds \s, \d, \p{...} (name NULL: white space), or all other characters. */
 static exf_code add_property(reader *r, const char *name, size_t len, int negated)
 {
     exf_chars held = {0};
     exf_code rc;
-    if (name) EXF_TRY(exf_chars_add_category(&held, name, len, r->err));
-    else EXF_TRY(exf_chars_add_space(&held, r->err));
+    if (!name) { /* White_Space */
+        EXF_TRY(exf_chars_add(&held, '\t', '\r', r->err));
+        EXF_TRY(exf_chars_add(&held, 0x85, 0x85, r->err));
+    }
+    EXF_TRY(exf_chars_add_category(&held, name ? name : "Z", name ? len : 1, r->err));
     if (negated) EXF_TRY(exf_chars_negate(&held, r->err));
-    for (size_t i = 0; i < held.n; i++) EXF_TRY(exf_chars_add(&r->set, held.range[i].first, held.range[i].end - 1, r->err));
-    rc = EXF_OK;
+    rc = add_all(r, &held);
 out:
     exf_chars_free(&held);
     return rc;
@@ -289,8 +299,11 @@ static exf_code intersect_class(reader *r)
     if (r->end - r->p < 2) r->p = r->end; /* the class has no end */
     else if (r->p[1] != ']') EXF_TRY(refuse(r, 2));
     else r->p++;
-    if (negated) EXF_TRY(exf_chars_negate(&r->set, r->err));
-    rc = exf_chars_intersect(&r->set, &held, r->err);
+    /* What both hold is the complement of their complements together. */
+    if (!negated) EXF_TRY(exf_chars_negate(&r->set, r->err));
+    EXF_TRY(exf_chars_negate(&held, r->err));
+    EXF_TRY(add_all(r, &held));
+    rc = exf_chars_negate(&r->set, r->err);
 out:
     exf_chars_free(&held);
     return rc;

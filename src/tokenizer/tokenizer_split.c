@@ -1,5 +1,5 @@
-/* tokenizer_split.c - the pre-tokenizer loads its steps, each a pattern compiled on the alphabet of all
- * patterns, and cuts text into pre-tokens by them, within a budget.
+/* tokenizer_split.c - the pre-tokenizer compiles its steps, each a pattern on the alphabet of all patterns, and cuts text into
+ * pre-tokens by them, within a budget.  tokenizer_split_load.c reads the steps.
  *
  * PCRE2 sees a text as a string of bytes, one for each character: its class in the alphabet of all patterns
  * (tokenizer_alphabet.c).  Lengths and places below are of that string; only what is emitted is text again. */
@@ -27,7 +27,6 @@ struct exf_splitter {
     int closed; /* the alphabet knows all patterns; before, the steps are only read */
     split_step step[MOST_STEPS];
     size_t n;
-    int byte_level;
 };
 
 /* ---- memory ------------------------------------------------------------ */
@@ -144,13 +143,6 @@ static int match_code(const run *r, const pcre2_code *code, const unsigned char 
     return n;
 }
 
-static exf_code no_budget(const exf_split_work *w, size_t at, exf_err *err)
-{
-    return exf_fail(err, EXF_MODEL,
-                    "a pattern of the pre_tokenizer takes more than %" PRIu64 " steps on a text of %zu bytes, at character %zu of"
-                    " a piece; split the text into shorter documents or use another tokenizer", w->budget, w->bytes, at);
-}
-
 /* The answer for one place, on the whole text and paid from the budget. */
 static exf_code attempt_hard(const run *r, const split_step *step, const unsigned char *text, size_t len, size_t at, int *n,
                              exf_err *err)
@@ -162,17 +154,11 @@ static exf_code attempt_hard(const run *r, const split_step *step, const unsigne
     w->err = err;
     pcre2_set_match_limit(w->context, UINT32_MAX);
     *n = match_code(r, step->counting, text, len, at, at, 0);
-    if (*n == PCRE2_ERROR_MATCHLIMIT || w->no_budget) return no_budget(w, at, err);
+    if (*n == PCRE2_ERROR_MATCHLIMIT || w->no_budget)
+        return exf_fail(err, EXF_MODEL,
+                        "a pattern of the pre_tokenizer takes more than %" PRIu64 " steps on a text of %zu bytes, at character %zu"
+                        " of a piece; split the text into shorter documents or use another tokenizer", w->budget, w->bytes, at);
     return w->stopped != EXF_OK ? w->stopped : exf_stop_check(err);
-}
-
-/* The end of the window at a place: not after a line break, where "^" would not see that the text goes on; `at` if there is
- * none as near as that. */
-static size_t window_end(const unsigned char *text, size_t len, size_t at)
-{
-    size_t end = len - at <= WINDOW ? len : at + WINDOW, most = end + WINDOW;
-    while (end < len && end < most && text[end - 1] == '\n') end++;
-    return end < len && text[end - 1] == '\n' ? at : end;
 }
 
 /* The answer from `at` on, window by window.  A place that reaches its window's end without an answer is tried in a window of
@@ -181,7 +167,12 @@ static exf_code attempt_all(const run *r, const split_step *step, const unsigned
                             exf_err *err)
 {
     for (int one_by_one = 0;;) {
-        size_t end = window_end(text, len, at), began = at, next = one_by_one ? at + 1 : end;
+        /* The window ends not after a line break, where "^" would not see that the text goes on; at `at` if there is no other
+         * place as near as that. */
+        size_t end = len - at <= WINDOW ? len : at + WINDOW, most = end + WINDOW, began = at;
+        while (end < len && end < most && text[end - 1] == '\n') end++;
+        if (end < len && text[end - 1] == '\n') end = at;
+        size_t next = one_by_one ? at + 1 : end;
         size_t last = one_by_one ? at : end < len ? end - 1 : PCRE2_UNSET;
         pcre2_set_match_limit(r->w->context, FREE_STEPS);
         *n = end == at && at < len ? PCRE2_ERROR_PARTIAL
@@ -237,29 +228,25 @@ static size_t text_len(const run *r, size_t n)
     return (size_t)(p - r->text);
 }
 
-/* Pre-tokens come in the text's order. */
-static exf_code emit_piece(run *r, const unsigned char *piece, size_t len, exf_err *err)
-{
-    size_t at = (size_t)(piece - r->w->class);
-    r->text += text_len(r, at - r->at);
-    size_t bytes = text_len(r, len);
-    exf_code rc = r->emit(r->ctx, r->text, bytes, err);
-    r->text += bytes;
-    r->at = at + len;
-    return rc;
-}
-
 /* One step on one pre-token of the step before; its pre-tokens go to the next step at once,
  * so that nothing is stored.  A pre-token is a string of its own: ^, $ and look-behind
  * do not see beyond it. */
 static exf_code split_text(run *r, size_t k, const unsigned char *text, size_t len, exf_err *err)
 {
     if (len == 0) return EXF_OK;
-    if (k == r->s->n) return emit_piece(r, text, len, err);
-    const split_step *step = &r->s->step[k];
     size_t at = 0, done = 0, last = SIZE_MAX, m[2] = {0, 0};
     int found;
     exf_code rc;
+    if (k == r->s->n) { /* pre-tokens come in the text's order */
+        at = (size_t)(text - r->w->class);
+        r->text += text_len(r, at - r->at);
+        size_t bytes = text_len(r, len);
+        rc = r->emit(r->ctx, r->text, bytes, err);
+        r->text += bytes;
+        r->at = at + len;
+        return rc;
+    }
+    const split_step *step = &r->s->step[k];
     while (at <= len) {
         EXF_TRY(find_match(r, step, text, len, at, m, &found, err));
         if (!found) break;
@@ -329,129 +316,45 @@ static exf_code add_step(exf_splitter *s, const exf_text *bytes, int only_matche
     return compile_pattern(&step->counting, s, bytes, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, from, pattern, err);
 }
 
-typedef enum { REGEX, LITERAL } pattern_kind;
+/* Rust's is_numeric() is general category N of a younger Unicode than the patterns'. */
+static exf_code put_digits(exf_alphabet *a, exf_text *out, int together, exf_err *err)
+{
+    exf_chars digits = {0};
+    exf_code rc;
+    EXF_TRY(exf_chars_add_digits(&digits, err));
+    exf_chars_sort(&digits);
+    if (!out) {
+        rc = exf_alphabet_tell(a, &digits, err);
+        goto out;
+    }
+    exf_alphabet_write(a, &digits, out);
+    if (together) exf_text_append(out, "+", 1);
+    rc = exf_text_end(out, err);
+out:
+    exf_chars_free(&digits);
+    return rc;
+}
 
-/* Tells the alphabet a step's pattern or, once it is closed, adds the step. */
-static exf_code add_pattern(exf_splitter *s, pattern_kind kind, const char *pattern, size_t len, int only_matches,
-                            const exf_regex_source *from, exf_err *err)
+exf_code exf_splitter_add(exf_splitter *s, exf_pattern_kind kind, const char *pattern, size_t len, int only_matches,
+                          const exf_regex_source *from, exf_err *err)
 {
     exf_text bytes = {0}, *out = s->closed ? &bytes : NULL;
     exf_code rc;
     if (out) exf_text_append(out, "", 0);
-    if (kind == REGEX) EXF_TRY(exf_regex_translate(out, s->alphabet, pattern, len, from, err));
-    else EXF_TRY(exf_regex_literal(out, s->alphabet, pattern, len, err));
+    if (kind == EXF_PATTERN_REGEX) EXF_TRY(exf_regex_translate(out, s->alphabet, pattern, len, from, err));
+    else if (kind == EXF_PATTERN_LITERAL) EXF_TRY(exf_regex_literal(out, s->alphabet, pattern, len, err));
+    else EXF_TRY(put_digits(s->alphabet, out, kind == EXF_PATTERN_DIGITS, err));
     if (out) EXF_TRY(add_step(s, out, only_matches, from, pattern, err));
 out:
     exf_text_free(&bytes);
     return rc;
 }
 
-static exf_code load_split(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
+exf_code exf_splitter_new(exf_splitter **out, const char *where, exf_err *err)
 {
-    const exf_json *pattern = exf_json_get(part, "pattern");
-    const char *behavior = exf_json_string(exf_json_get(part, "behavior"), NULL);
-    const exf_regex_source from = {where, "pattern of pre_tokenizer Split", 0};
-    size_t len;
-    const char *regex, *literal;
-    int invert;
-    exf_code rc = exf_part_bool(&invert, part, "invert", where, "pre_tokenizer", "Split", err);
-    if (rc != EXF_OK) return rc;
-    if (!behavior) behavior = exf_json_type_name(exf_json_get(part, "behavior"));
-    int only_matches = strcmp(behavior, "Removed") == 0 && invert;
-    if (!only_matches && strcmp(behavior, "Isolated") != 0)
-        return exf_fail(err, EXF_MODEL,
-                        "%s: pre_tokenizer Split with behavior \"%s\" and invert %s is not supported (supported: Isolated; Removed "
-                        "with invert true)",
-                        where, behavior, invert ? "true" : "false");
-    if (exf_json_type(pattern) != EXF_JSON_OBJECT) pattern = NULL;
-    if ((regex = exf_json_string(exf_json_get(pattern, "Regex"), &len)))
-        return add_pattern(s, REGEX, regex, len, only_matches, &from, err);
-    if ((literal = exf_json_string(exf_json_get(pattern, "String"), &len)))
-        return add_pattern(s, LITERAL, literal, len, only_matches, &from, err);
-    return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Split: its pattern is neither {\"Regex\": ...} nor {\"String\": ...}",
-                    where);
-}
-
-/* Rust's is_numeric() is general category N of a younger Unicode than the patterns'. */
-static exf_code load_digits(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
-{
-    exf_text bytes = {0};
-    exf_chars digits = {0};
-    int each;
-    exf_code rc;
-    EXF_TRY(exf_part_bool(&each, part, "individual_digits", where, "pre_tokenizer", "Digits", err));
-    EXF_TRY(exf_chars_add_digits(&digits, err));
-    exf_chars_sort(&digits);
-    if (!s->closed) {
-        rc = exf_alphabet_tell(s->alphabet, &digits, err);
-        goto out;
-    }
-    exf_alphabet_write(s->alphabet, &digits, &bytes);
-    if (!each) exf_text_append(&bytes, "+", 1);
-    EXF_TRY(exf_text_end(&bytes, err));
-    rc = add_step(s, &bytes, 0, &(exf_regex_source){where, "pre_tokenizer Digits", 0}, "Digits", err);
-out:
-    exf_chars_free(&digits);
-    exf_text_free(&bytes);
-    return rc;
-}
-
-/* GPT-2's pattern, by which ByteLevel itself splits unless use_regex says no. */
-static const char byte_level_pattern[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-static exf_code load_byte_level(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
-{
-    int prefix, splits = 1;
-    exf_code rc = exf_part_bool(&prefix, part, "add_prefix_space", where, "pre_tokenizer", "ByteLevel", err);
-    if (rc == EXF_OK && exf_json_get(part, "use_regex")) /* true where it is missing */
-        rc = exf_part_bool(&splits, part, "use_regex", where, "pre_tokenizer", "ByteLevel", err);
-    if (rc != EXF_OK) return rc;
-    if (prefix)
-        return exf_fail(err, EXF_MODEL,
-                        "%s: pre_tokenizer ByteLevel with add_prefix_space true is not supported (supported: false)", where);
-    s->byte_level = 1;
-    const exf_regex_source from = {where, "pattern of pre_tokenizer ByteLevel", 0};
-    return splits ? add_pattern(s, REGEX, byte_level_pattern, sizeof byte_level_pattern - 1, 0, &from, err) : EXF_OK;
-}
-
-static exf_code load_step(exf_splitter *s, const exf_json *part, const char *where, exf_err *err)
-{
-    const char *type = exf_part_type(part);
-    if (strcmp(type, "Sequence") == 0) {
-        const exf_json *list = exf_json_get(part, "pretokenizers");
-        if (exf_json_type(list) != EXF_JSON_ARRAY)
-            return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Sequence: pretokenizers is %s, not an array", where,
-                            exf_json_type_name(list));
-        for (size_t i = 0; i < exf_json_size(list); i++) {
-            exf_code rc = load_step(s, exf_json_at(list, i), where, err);
-            if (rc != EXF_OK) return rc;
-        }
-        return EXF_OK;
-    }
-    /* A step after ByteLevel would see ByteLevel's alphabet instead of the text. */
-    if (s->byte_level)
-        return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" after ByteLevel is not supported (ByteLevel must be the last)",
-                        where, type);
-    if (strcmp(type, "Split") == 0) return load_split(s, part, where, err);
-    if (strcmp(type, "Digits") == 0) return load_digits(s, part, where, err);
-    if (strcmp(type, "ByteLevel") == 0) return load_byte_level(s, part, where, err);
-    return exf_fail(err, EXF_MODEL,
-                    "%s: pre_tokenizer \"%s\" is not supported (supported: Split, Digits, ByteLevel, Sequence; with byte_fallback "
-                    "null, Metaspace)",
-                    where, type);
-}
-
-/* A splitter without steps. */
-static exf_code new_splitter(exf_splitter **out, const char *where, exf_err *err)
-{
-    pcre2_general_context *memory = NULL;
     exf_code rc = exf_mem_new(out, 1, sizeof **out, "pre-tokenizer", err);
-    if (rc != EXF_OK) {
-        *out = NULL;
-        return rc;
-    }
-    memory = new_memory();
+    if (rc != EXF_OK) return rc;
+    pcre2_general_context *memory = new_memory();
     (*out)->context = memory ? pcre2_compile_context_create(memory) : NULL;
     pcre2_general_context_free(memory);
     if (!(*out)->context) return no_memory(err);
@@ -459,29 +362,10 @@ static exf_code new_splitter(exf_splitter **out, const char *where, exf_err *err
     return exf_alphabet_new(&(*out)->alphabet, where, err);
 }
 
-static void close_alphabet(exf_splitter *s)
+void exf_splitter_close(exf_splitter *s)
 {
     exf_alphabet_close(s->alphabet);
     s->closed = 1;
-}
-
-exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(new_splitter(out, where, err));
-    EXF_TRY(load_step(*out, part, where, err));
-    close_alphabet(*out);
-    (*out)->byte_level = 0;
-    EXF_TRY(load_step(*out, part, where, err));
-    if (!(*out)->byte_level)
-        rc = exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" without a ByteLevel step is not supported", where,
-                      exf_part_type(part));
-out:
-    if (rc != EXF_OK) {
-        exf_splitter_free(*out);
-        *out = NULL;
-    }
-    return rc;
 }
 
 exf_code exf_splitter_of_pattern(exf_splitter **out, const char *pattern, size_t len, const char *file, const char *what,
@@ -489,15 +373,11 @@ exf_code exf_splitter_of_pattern(exf_splitter **out, const char *pattern, size_t
 {
     const exf_regex_source from = {file, what, 1};
     exf_code rc;
-    EXF_TRY(new_splitter(out, file, err));
-    EXF_TRY(add_pattern(*out, REGEX, pattern, len, 1, &from, err));
-    close_alphabet(*out);
-    rc = add_pattern(*out, REGEX, pattern, len, 1, &from, err);
+    EXF_TRY(exf_splitter_new(out, file, err));
+    EXF_TRY(exf_splitter_add(*out, EXF_PATTERN_REGEX, pattern, len, 1, &from, err));
+    exf_splitter_close(*out);
+    rc = exf_splitter_add(*out, EXF_PATTERN_REGEX, pattern, len, 1, &from, err);
 out:
-    if (rc != EXF_OK) {
-        exf_splitter_free(*out);
-        *out = NULL;
-    }
     return rc;
 }
 

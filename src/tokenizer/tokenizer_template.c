@@ -89,8 +89,7 @@ typedef struct {
     exf_template *t;
     const exf_json *config;
     const char *path, *tokenizer;
-    exf_token_finder *find;
-    const void *ctx;
+    const exf_tokenizer *tokens;
     exf_err *err;
 } reading;
 
@@ -105,22 +104,17 @@ static exf_code read_switch(const reading *r, const char *key, int *on)
     return EXF_OK;
 }
 
-/* The text of a token, which is a string or an object with a "content"; NULL if there is none. */
-static const char *token_text(const reading *r, const char *key)
-{
-    const exf_json *j = exf_json_get(r->config, key);
-    return exf_json_string(exf_json_type(j) == EXF_JSON_OBJECT ? exf_json_get(j, "content") : j, NULL);
-}
-
 /* Makes `ids` the token that config[key] names, if `on`, which `why` says.  help: "", or what to do about it. */
 static exf_code take_token(const reading *r, exf_ids *ids, const char *key, int on, const char *why, const char *help)
 {
-    const char *text = token_text(r, key);
+    const exf_json *j = exf_json_get(r->config, key); /* a string, or an object with a "content" */
+    const char *text = exf_json_string(exf_json_type(j) == EXF_JSON_OBJECT ? exf_json_get(j, "content") : j, NULL);
     ids->n = 0;
     if (!on) return EXF_OK;
     if (!text) return exf_fail(r->err, EXF_MODEL, "%s: %s, and %s is %s%s", r->path, why, key,
-                               exf_json_type_name(exf_json_get(r->config, key)), help);
-    int32_t id = r->find(r->ctx, text);
+                               exf_json_type_name(j), help);
+    int32_t id = exf_added_find(&r->tokens->added, text);
+    if (id < 0) id = exf_vocabulary_find(&r->tokens->bpe->vocab, text, strlen(text));
     if (id < 0) return exf_fail(r->err, EXF_MODEL, "%s: %s \"%s\" is no token of %s%s", r->path, key, text, r->tokenizer, help);
     return exf_ids_add(ids, &id, 1, r->err);
 }
@@ -141,23 +135,9 @@ out:
     return rc;
 }
 
-/* ---- the run's choice ------------------------------------------------------------------------------------------------ */
-
-static exf_code apply_choice(const reading *r, exf_bos bos)
+exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err)
 {
-    exf_ids *before = &r->t->before;
-    exf_code rc = EXF_OK;
-    if (bos == EXF_BOS_AUTO) return EXF_OK;
-    if (bos == EXF_BOS_NEVER) before->n = 0;
-    else if (before->n == 0) rc = take_token(r, before, "bos_token", 1, "data.bos is always", "; leave data.bos at auto");
-    r->t->rule = bos == EXF_BOS_NEVER ? "data.bos: never" : "data.bos: always";
-    r->t->disputed = 0;
-    return rc;
-}
-
-exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos bos, exf_token_finder *find, const void *ctx,
-                                exf_err *err)
-{
+    exf_template *t = &tokens->template;
     exf_json *config = NULL;
     char *dir = NULL, *path = NULL;
     int found = 0;
@@ -166,7 +146,7 @@ exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos 
     EXF_TRY(exf_path_join(&path, dir, "tokenizer_config.json", err));
     EXF_TRY(exf_path_look(path, &found, err));
     if (found) EXF_TRY(exf_json_load(&config, path, MOST_CONFIG, err));
-    reading r = {t, config, path, tokenizer, find, ctx, err};
+    reading r = {t, config, path, tokenizer, tokens, err};
     if (found && exf_json_type(config) != EXF_JSON_OBJECT) {
         rc = exf_fail(err, EXF_MODEL, "%s: is %s, not an object", path, exf_json_type_name(config));
         goto out;
@@ -175,7 +155,13 @@ exf_code exf_template_configure(exf_template *t, const char *tokenizer, exf_bos 
     for (int i = 0; class && i < OWN_TEMPLATES; i++)
         if (strcmp(class, own_template[i].name) == 0)
             EXF_TRY(apply_own_template(&r, own_template[i].bos, own_template[i].eos, bos));
-    EXF_TRY(apply_choice(&r, bos));
+    if (bos == EXF_BOS_NEVER) t->before.n = 0;
+    else if (bos == EXF_BOS_ALWAYS && t->before.n == 0)
+        EXF_TRY(take_token(&r, &t->before, "bos_token", 1, "data.bos is always", "; leave data.bos at auto"));
+    if (bos != EXF_BOS_AUTO) {
+        t->rule = bos == EXF_BOS_NEVER ? "data.bos: never" : "data.bos: always";
+        t->disputed = 0;
+    }
     for (size_t i = 0; i < t->before.n; i++) exf_text_appendf(&t->said, "%s%d", i ? " " : "", (int)t->before.id[i]);
     exf_text_appendf(&t->said, "%s (%s)", t->before.n ? "" : "none", t->rule ? t->rule : "post_processor");
     rc = exf_text_end(&t->said, err);

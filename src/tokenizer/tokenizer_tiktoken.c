@@ -31,25 +31,20 @@ typedef struct {
     size_t n, len;
 } rank_table;
 
-static int base64_value(char c)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
 /* Appends what len digits stand for; the number of bytes, or 0 if they are not base64 with its padding. */
 static size_t read_base64(const char *s, size_t len, unsigned char *out)
 {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = 0, pad = 0;
     if (len == 0 || len % 4) return 0;
     while (pad < 2 && s[len - 1 - pad] == '=') pad++;
     for (size_t i = 0; i < len; i += 4) {
         uint32_t bits = 0;
         for (size_t k = 0; k < 4; k++) {
-            int v = i + k < len - pad ? base64_value(s[i + k]) : 0;
-            if (v < 0) return 0;
-            bits = bits << 6 | (uint32_t)v;
+            char c = i + k < len - pad ? s[i + k] : 'A'; /* 0 */
+            const char *at = c ? strchr(digits, c) : NULL;
+            if (!at) return 0;
+            bits = bits << 6 | (uint32_t)(at - digits);
         }
         for (int shift = 16; shift >= 0; shift -= 8) out[n++] = (unsigned char)(bits >> shift);
     }
@@ -274,7 +269,7 @@ static exf_code add_special_tokens(exf_added *added, const exf_json *config, siz
     for (size_t i = 0; i < n; i++) {
         snprintf(reserved, sizeof reserved, "<|reserved_token_%zu|>", first + i);
         const char *text = name[i] ? name[i] : reserved;
-        EXF_TRY(exf_added_add(added, text, strlen(text), (int32_t)(first + i), err));
+        EXF_TRY(exf_added_add(added, 0, text, strlen(text), (int32_t)(first + i), err));
     }
     rc = exf_added_end(added, where, err);
 out:
