@@ -83,17 +83,6 @@ static void add_traits(exf_text *out, unsigned traits)
     if (traits || !*separator) exf_text_appendf(out, "%s%u", separator, traits);
 }
 
-static void add_value(exf_text *out, field_kind kind, unsigned v)
-{
-    static const char *const mixers[EXF_MIXER_KINDS] = {"attention", "mla", "deltanet", "compressed"};
-    if (kind == TRAITS)
-        add_traits(out, v);
-    else if (kind == MIXERS && v < EXF_MIXER_KINDS)
-        exf_text_appendf(out, "%s", mixers[v]);
-    else
-        exf_text_appendf(out, "%u", v);
-}
-
 /* Adds the field's name, after a blank where it is not the first. */
 static void add_name(exf_text *out, const field *f)
 {
@@ -103,6 +92,7 @@ static void add_name(exf_text *out, const field *f)
 /* Adds "NAME=V*N,V*N,...", V for N layers each; nothing where all are 0. */
 static void add_layers(exf_text *out, const field *f, const exf_architecture *a)
 {
+    static const char *const mixers[EXF_MIXER_KINDS] = {"attention", "mla", "deltanet", "compressed"};
     const char *separator = "";
     int any = 0;
     for (int l = 0; l < a->n_layers; l++) any |= value_of_layer(a, f->kind, l) != 0;
@@ -112,40 +102,39 @@ static void add_layers(exf_text *out, const field *f, const exf_architecture *a)
         unsigned v = value_of_layer(a, f->kind, l);
         for (n = 1; l + n < a->n_layers && value_of_layer(a, f->kind, l + n) == v;) n++;
         exf_text_appendf(out, "%s", separator);
-        add_value(out, f->kind, v);
+        if (f->kind == TRAITS) add_traits(out, v);
+        else if (f->kind == MIXERS && v < EXF_MIXER_KINDS) exf_text_appendf(out, "%s", mixers[v]);
+        else exf_text_appendf(out, "%u", v);
         exf_text_appendf(out, "*%d", n);
         separator = ",";
     }
 }
 
-static void add_real(exf_text *out, const field *f, const exf_architecture *a)
-{
-    char text[EXF_REAL_TEXT];
-    double v;
-    memcpy(&v, (const char *)a + f->offset, sizeof v);
-    for (int i = 0; i < EXF_ROPES; i++)
-        if (f->offset == AT(rope[i].amplitude) && v == 1) v = 0; /* both mean 1 */
-    if (v == 0) return;
-    add_name(out, f);
-    exf_text_appendf(out, "%s", exf_real_text(text, v));
-}
-
-static void add_number(exf_text *out, const field *f, const exf_architecture *a)
-{
-    int v;
-    memcpy(&v, (const char *)a + f->offset, sizeof v);
-    if (v == 0) return;
-    add_name(out, f);
-    exf_text_appendf(out, "%d", v);
-}
-
 exf_code exf_architecture_text(exf_text *out, const exf_architecture *a, exf_err *err)
 {
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        switch (fields[i].kind) {
-        case NUMBER: add_number(out, &fields[i], a); break;
-        case REAL: add_real(out, &fields[i], a); break;
-        default: add_layers(out, &fields[i], a);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const field *f = &fields[i];
+        const char *at = (const char *)a + f->offset;
+        char text[EXF_REAL_TEXT];
+        double real;
+        int number;
+        switch (f->kind) {
+        case NUMBER:
+            memcpy(&number, at, sizeof number);
+            if (number == 0) break;
+            add_name(out, f);
+            exf_text_appendf(out, "%d", number);
+            break;
+        case REAL:
+            memcpy(&real, at, sizeof real);
+            for (int k = 0; k < EXF_ROPES; k++)
+                if (f->offset == AT(rope[k].amplitude) && real == 1) real = 0; /* both mean 1 */
+            if (real == 0) break;
+            add_name(out, f);
+            exf_text_appendf(out, "%s", exf_real_text(text, real));
+            break;
+        default: add_layers(out, f, a);
         }
+    }
     return exf_text_end(out, err);
 }

@@ -70,16 +70,6 @@ const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char
     return c->n_stored ? bsearch(&key, c->stored, c->n_stored, sizeof key, by_name) : NULL;
 }
 
-/* A shard is named by the index, a file of foreign origin: it may only name a
- * file that lies in the checkpoint's own directory. */
-static exf_code check_shard_name(const char *index_path, const char *name, size_t len, exf_err *err)
-{
-    if (strlen(name) != len || len == 0 || strchr(name, '/') || strchr(name, '\\') || strcmp(name, "..") == 0 ||
-        strcmp(name, ".") == 0)
-        return exf_fail(err, EXF_FORMAT, "%s: shard \"%s\" is no plain file name in the checkpoint's directory", index_path, name);
-    return EXF_OK;
-}
-
 static exf_code add_file(exf_checkpoint *c, const char *dir, const char *name, exf_err *err)
 {
     char *path = NULL;
@@ -96,13 +86,6 @@ out:
 static int is_named(const exf_st_file *f, const char *name)
 {
     return strcmp(exf_path_name(exf_st_path(f)), name) == 0;
-}
-
-static int has_file(const exf_checkpoint *c, const char *name)
-{
-    for (size_t i = 0; i < c->n_files; i++)
-        if (is_named(c->file[i], name)) return 1;
-    return 0;
 }
 
 /* Gathers all tensors of all files, sorted; a name in two files is an error. */
@@ -193,9 +176,16 @@ static exf_code open_shards(exf_checkpoint *c, const char *dir, const exf_json *
     for (void *it = exf_json_first(map); it; it = exf_json_next(map, it)) {
         size_t len;
         const char *shard = exf_json_string(exf_json_value(it), &len);
+        size_t i = 0;
         if (!shard) return exf_fail(err, EXF_FORMAT, "%s: weight_map[\"%s\"] is no string", index_path, exf_json_key(it));
-        rc = check_shard_name(index_path, shard, len, err);
-        if (rc == EXF_OK && !has_file(c, shard)) rc = open_shard(c, dir, map, index_path, exf_json_key(it), shard, err);
+        /* The index is a file of foreign origin: it may only name files that lie in the checkpoint's own directory. */
+        if (strlen(shard) != len || len == 0 || strchr(shard, '/') || strchr(shard, '\\') || strcmp(shard, "..") == 0 ||
+            strcmp(shard, ".") == 0)
+            return exf_fail(err, EXF_FORMAT, "%s: shard \"%s\" is no plain file name in the checkpoint's directory", index_path,
+                            shard);
+        while (i < c->n_files && !is_named(c->file[i], shard)) i++;
+        if (i < c->n_files) continue;
+        rc = open_shard(c, dir, map, index_path, exf_json_key(it), shard, err);
         if (rc != EXF_OK) return rc;
     }
     return c->n_files ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: weight_map is empty", index_path);
@@ -227,6 +217,7 @@ exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err
     char *index_path = NULL, *single = NULL;
     *out = NULL;
     EXF_TRY(exf_mem_new(&c, 1, sizeof *c, "checkpoint", err));
+    if (!dir) goto out;
     EXF_TRY(exf_path_join(&index_path, dir, "model.safetensors.index.json", err));
     EXF_TRY(exf_path_join(&single, dir, "model.safetensors", err));
     int has_index, has_single;
@@ -251,11 +242,6 @@ out:
     else
         *out = c;
     return rc;
-}
-
-exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err)
-{
-    return exf_mem_new(out, 1, sizeof **out, "checkpoint", err);
 }
 
 int exf_checkpoint_present(const char *dir)

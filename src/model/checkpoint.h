@@ -18,9 +18,8 @@ typedef struct {
     const exf_st_tensor *tensor;
 } exf_stored_tensor;
 
+/* dir NULL: a checkpoint without files, for a model that has only a config.json. */
 exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err) EXF_CHECKED;
-/* A checkpoint without files, for a model that has only a config.json. */
-exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err) EXF_CHECKED;
 /* Returns 1 if the directory holds an index or any .safetensors file that is not an adapter's. */
 int exf_checkpoint_present(const char *dir);
 void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */

@@ -25,13 +25,6 @@ static const exf_json *find_spelling(const exf_json *object, const char *spellin
     return object;
 }
 
-static int same_scalar(const exf_json *a, const exf_json *b)
-{
-    const char *s = exf_json_string(a, NULL), *t = exf_json_string(b, NULL);
-    if (s || t) return s && t && strcmp(s, t) == 0;
-    return exf_json_real(a) == exf_json_real(b) && exf_json_true(a) == exf_json_true(b);
-}
-
 /* Appends a value as messages show it. */
 static void append_value(const exf_json *j, exf_text *out)
 {
@@ -76,8 +69,12 @@ exf_code exf_config_find(const exf_config *c, const char *fields, const exf_json
         spelling found = {s, n, find_spelling(c->object, s, n)};
         s += n + (s[n] == '|');
         if (!found.value || exf_json_type(found.value) == EXF_JSON_NULL) continue;
-        if (first.value && !same_scalar(first.value, found.value)) return refuse_spellings(c, &first, &found, err);
         if (!first.value) first = found;
+        const char *text = exf_json_string(first.value, NULL), *other = exf_json_string(found.value, NULL);
+        int same = text || other ? text && other && strcmp(text, other) == 0
+                                 : exf_json_real(first.value) == exf_json_real(found.value) &&
+                                       exf_json_true(first.value) == exf_json_true(found.value);
+        if (!same) return refuse_spellings(c, &first, &found, err);
     }
     *out = first.value;
     return EXF_OK;

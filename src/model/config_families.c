@@ -33,17 +33,6 @@ out:
     return rc;
 }
 
-/* A rope_scaling that is no object, or does not say of what kind it is, must not
- * pass for none. */
-static exf_code check_rope_scaling(const exf_config *c, exf_err *err)
-{
-    const exf_json *scaling, *kind;
-    exf_code rc = exf_config_find(c, "rope_scaling", &scaling, err);
-    if (rc == EXF_OK) rc = exf_config_find(c, "rope_scaling.type|rope_scaling.rope_type", &kind, err);
-    if (rc != EXF_OK || !scaling || kind) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
-}
-
 exf_code exf_configure_rotary_part(const exf_config *c, double fallback, double *part, exf_err *err)
 {
     static const char inner[] = "rope_parameters.partial_rotary_factor", outer[] = "partial_rotary_factor";
@@ -67,10 +56,13 @@ static double yarn_law(double factor, double k)
 static exf_code configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
 {
     exf_code rc;
-    const exf_json *original;
+    const exf_json *original, *scaling, *said;
     const char *kind;
     double amplitude, mscale, mscale_all;
-    EXF_TRY(check_rope_scaling(c, err));
+    EXF_TRY(exf_config_find(c, "rope_scaling", &scaling, err));
+    EXF_TRY(exf_config_find(c, "rope_scaling.type|rope_scaling.rope_type", &said, err));
+    if (scaling && !said) /* one that is no object, or does not say of what kind it is, must not pass for none */
+        return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
     EXF_TRY(exf_config_text_or(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", &kind, err));
     if (strcmp(kind, "default") == 0) return EXF_OK;
     if (strcmp(kind, "yarn") != 0)
@@ -259,34 +251,6 @@ out:
     return rc;
 }
 
-/* Without rotary scaling 1/sqrt(d); YaRN's share of the softmax temperature, m^2, is kept out of the
- * rotation so that it reaches the unrotated part of a head too. */
-static exf_code score_scale(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    double mscale_all;
-    exf_code rc = exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err);
-    if (rc != EXF_OK) return rc;
-    const exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
-    double m = r->yarn ? yarn_law(r->factor, mscale_all) : 1;
-    a->mla.score_scale = m * m / sqrt((double)(a->mla.nope_dim + a->mla.rope_dim));
-    return EXF_OK;
-}
-
-static void mla_dims(exf_architecture *a)
-{
-    const exf_mla_spec *s = &a->mla;
-    a->dim[EXF_DIM_Q] = s->n_heads * (s->nope_dim + s->rope_dim);
-    a->dim[EXF_DIM_O] = s->n_heads * s->v_dim;
-    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
-    a->dim[EXF_DIM_KV_RANK] = s->kv_rank;
-    a->dim[EXF_DIM_KV_A] = s->kv_rank + s->rope_dim;
-    a->dim[EXF_DIM_KV_B] = s->n_heads * (s->nope_dim + s->v_dim);
-    for (int l = 0; l < a->n_layers; l++) {
-        a->mixer[l] = EXF_MIXER_MLA;
-        a->traits[l] |= s->q_rank ? EXF_T_Q_LORA : EXF_T_NO_Q_LORA;
-    }
-}
-
 /* What the norms of the low ranks add, in every code that is released with these models. */
 static const double LOW_RANK_EPS = 1e-6;
 
@@ -295,6 +259,7 @@ exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *er
     exf_code rc;
     exf_mla_spec *s = &a->mla;
     exf_rope_spec *r = &a->rope[EXF_ROPE_MAIN];
+    double mscale_all;
     EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
     EXF_TRY(exf_config_must_say(c, "q_lora_rank", 1, err));
     EXF_TRY(exf_config_int_or(c, "q_lora_rank", 1, 1 << 16, 0, &s->q_rank, err));
@@ -308,10 +273,23 @@ exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *er
     r->dim = s->rope_dim;
     r->interleaved = 1;
     if (a->norm_eps != LOW_RANK_EPS) s->norm_eps = LOW_RANK_EPS;
-    EXF_TRY(score_scale(c, a, err));
+    /* Without rotary scaling 1/sqrt(d); YaRN's share of the softmax temperature, m^2, is kept out of the
+     * rotation so that it reaches the unrotated part of a head too. */
+    EXF_TRY(exf_config_real_or(c, "rope_scaling.mscale_all_dim|rope_parameters.mscale_all_dim", 0, &mscale_all, err));
+    double m = r->yarn ? yarn_law(r->factor, mscale_all) : 1;
+    s->score_scale = m * m / sqrt((double)(s->nope_dim + s->rope_dim));
     if (s->rope_dim % 2)
         rc = exf_fail(err, EXF_MODEL, "%s: \"qk_rope_head_dim\" is %d, expected an even number", c->path, s->rope_dim);
-    mla_dims(a);
+    a->dim[EXF_DIM_Q] = s->n_heads * (s->nope_dim + s->rope_dim);
+    a->dim[EXF_DIM_O] = s->n_heads * s->v_dim;
+    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
+    a->dim[EXF_DIM_KV_RANK] = s->kv_rank;
+    a->dim[EXF_DIM_KV_A] = s->kv_rank + s->rope_dim;
+    a->dim[EXF_DIM_KV_B] = s->n_heads * (s->nope_dim + s->v_dim);
+    for (int l = 0; l < a->n_layers; l++) {
+        a->mixer[l] = EXF_MIXER_MLA;
+        a->traits[l] |= s->q_rank ? EXF_T_Q_LORA : EXF_T_NO_Q_LORA;
+    }
 out:
     return rc;
 }

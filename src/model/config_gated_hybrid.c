@@ -67,16 +67,6 @@ out:
     return rc;
 }
 
-/* The delta rule's heads are gated by silu, which newer releases say, as one of two words for it. */
-static exf_code check_gate(const exf_config *c, exf_err *err)
-{
-    const char *gate;
-    exf_code rc = exf_config_text_or(c, "output_gate_type", "silu", &gate, err);
-    if (rc != EXF_OK || strcmp(gate, "silu") == 0 || strcmp(gate, "swish") == 0) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"output_gate_type\" is %s; only silu and swish, its other name, are supported", c->path,
-                    gate);
-}
-
 /* Every layer: a softmax router over experts beside one gated shared expert. */
 static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
 {
@@ -103,12 +93,17 @@ out:
 exf_code exf_configure_gated_hybrid(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
+    const char *gate;
     EXF_TRY(exf_configure_sizes(c, a, err));
     EXF_TRY(configure_moe(c, a, err));
     EXF_TRY(configure_mixers(c, a, err));
     EXF_TRY(configure_gated_attention(c, a, err));
     EXF_TRY(configure_deltanet(c, a, err));
-    EXF_TRY(check_gate(c, err));
+    /* The delta rule's heads are gated by silu, which newer releases say, as one of two words for it. */
+    EXF_TRY(exf_config_text_or(c, "output_gate_type", "silu", &gate, err));
+    if (strcmp(gate, "silu") != 0 && strcmp(gate, "swish") != 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"output_gate_type\" is %s; only silu and swish, its other name, are supported",
+                      c->path, gate);
 out:
     return rc;
 }

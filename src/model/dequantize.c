@@ -109,7 +109,7 @@ static int zero_at(exf_coding coding, const exf_coded_rows *c, size_t row, size_
     return (int)(((eight >> shift) + (c->zero_carries ? 0 : c->zero_add)) & 15);
 }
 
-static float scale_at(exf_coding coding, const exf_coded_rows *c, size_t row, size_t group)
+float exf_coded_scale(exf_coding coding, const exf_coded_rows *c, size_t row, size_t group)
 {
     if (coding == EXF_CODED_GPTQ || coding == EXF_CODED_AWQ) return c->scales[group * c->all_rows + c->row_in_block + row];
     return c->scales[(coding == EXF_CODED_INT4 ? row : (c->row_in_block + row) / c->block_rows) * groups_of(c) + group];
@@ -118,11 +118,6 @@ static float scale_at(exf_coding coding, const exf_coded_rows *c, size_t row, si
 size_t exf_coded_group(const exf_coded_rows *c, size_t col)
 {
     return c->groups ? word_at(c->groups, col) : col / c->block_cols;
-}
-
-float exf_coded_scale(exf_coding coding, const exf_coded_rows *c, size_t row, size_t col)
-{
-    return scale_at(coding, c, row, exf_coded_group(c, col));
 }
 
 static void dequantize_int4(float *dst, exf_coding coding, const exf_coded_rows *c)
@@ -136,7 +131,7 @@ static void dequantize_int4(float *dst, exf_coding coding, const exf_coded_rows 
             for (size_t col = at; col < min_of(at + 8, c->cols); col++, codes >>= 4) {
                 if (col == next) {
                     group = exf_coded_group(c, col);
-                    scale = scale_at(coding, c, r, group);
+                    scale = exf_coded_scale(coding, c, r, group);
                     zero = zero_at(coding, c, r, group);
                     next = c->groups ? col + 1 : next + c->block_cols;
                 }

@@ -40,8 +40,8 @@ void exf_dequantize(float *dst, exf_coding coding, const exf_coded_rows *c);
 
 /* The column of scales that element (.., col) is under. */
 size_t exf_coded_group(const exf_coded_rows *c, size_t col);
-/* The scale of element (row, col), row counted in stored rows from row 0. */
-float exf_coded_scale(exf_coding coding, const exf_coded_rows *c, size_t row, size_t col);
+/* The scale of a row in a column of scales, row counted in stored rows from row 0. */
+float exf_coded_scale(exf_coding coding, const exf_coded_rows *c, size_t row, size_t group);
 /* The value of one E2M1 nibble, 0 to 15. */
 float exf_e2m1_to_f32(unsigned nibble);
 /* Index of the first NaN or infinity, n if there is none. */

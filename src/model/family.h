@@ -94,7 +94,7 @@ typedef struct {
     unsigned how;
 } exf_tensor_rule;
 
-enum { EXF_PREFIXES = 4 };
+enum { EXF_PREFIXES = 4, EXF_IGNORED_NAMES = 12 };
 
 typedef struct {
     const char *name;         /* equals config.json's model_type */
@@ -107,9 +107,8 @@ typedef struct {
     const exf_tensor_rule *rules;
     size_t n_rules;
     /* Names of tensors that may be present and are never read: a pattern matches the
-     * beginning of a name; {N} is a layer number that the model does not have. */
-    const char *const *ignored;
-    size_t n_ignored;
+     * beginning of a name; {N} is a layer number that the model does not have; up to a NULL. */
+    const char *ignored[EXF_IGNORED_NAMES];
 } exf_family;
 
 const exf_family *exf_family_find(const char *model_type); /* NULL: unknown */

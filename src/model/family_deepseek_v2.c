@@ -7,18 +7,6 @@
 
 #include <string.h>
 
-static exf_code configure_groups(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    exf_router_spec *r = &a->router;
-    r->group_score = EXF_GROUP_MAX;
-    EXF_TRY(exf_config_int(c, "n_group", 1, EXF_MAX_EXPERTS, &r->n_groups, err));
-    EXF_TRY(exf_config_int(c, "topk_group", 1, EXF_MAX_EXPERTS, &r->top_groups, err));
-    rc = exf_configure_check_groups(c, a, err);
-out:
-    return rc;
-}
-
 /* Renormalised weights are not scaled: so says the code released with V2-Lite.
  * transformers' own class (5.17, which made our goldens) scales always and never
  * renormalises.  The two agree where norm_topk_prob is false, as in V2-Lite and in
@@ -46,11 +34,14 @@ static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_must_be(c, "scoring_func", "softmax", err));
     EXF_TRY(exf_config_text_or(c, "topk_method", "greedy", &method, err));
     EXF_TRY(configure_weights(c, a, err));
-    if (strcmp(method, "group_limited_greedy") == 0)
-        rc = configure_groups(c, a, err);
-    else if (strcmp(method, "greedy") != 0)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"topk_method\" is %s; only greedy and group_limited_greedy are supported", c->path,
-                      method);
+    if (strcmp(method, "greedy") == 0) return EXF_OK;
+    if (strcmp(method, "group_limited_greedy") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: \"topk_method\" is %s; only greedy and group_limited_greedy are supported", c->path,
+                        method);
+    a->router.group_score = EXF_GROUP_MAX;
+    EXF_TRY(exf_config_int(c, "n_group", 1, EXF_MAX_EXPERTS, &a->router.n_groups, err));
+    EXF_TRY(exf_config_int(c, "topk_group", 1, EXF_MAX_EXPERTS, &a->router.top_groups, err));
+    rc = exf_configure_check_groups(c, a, err);
 out:
     return rc;
 }

@@ -5,24 +5,16 @@
  * ignored. */
 #include "model/rules.h"
 
-static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    return exf_configure_latent_moe(c, a, err);
-}
-
 static const exf_tensor_rule rules[] = {
     EXF_RULES_LATENT_MOE,
 };
-
-static const char *const ignored[] = {"{P}layers.{N}."};
 
 const exf_family exf_family_deepseek_v3 = {
     .name = "deepseek_v3",
     .also = "kimi_k2",
     .architecture = "DeepseekV3ForCausalLM",
-    .configure = configure,
+    .configure = exf_configure_latent_moe,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}."},
 };

@@ -16,14 +16,11 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_INDEXER,
 };
 
-static const char *const ignored[] = {"{P}layers.{N}."};
-
 const exf_family exf_family_deepseek_v32 = {
     .name = "deepseek_v32",
     .architecture = "DeepseekV32ForCausalLM",
     .configure = configure,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}."},
 };

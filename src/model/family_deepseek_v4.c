@@ -49,22 +49,14 @@ static exf_code ratio_by_number(const exf_config *c, const schedule *s, int laye
     return EXF_OK;
 }
 
-static exf_code ratio_by_type(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
+static exf_code ratio_of(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
 {
     static const char *const words[] = {"sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention", NULL};
     const int ratios[] = {0, SHORT_RATIO, s->long_ratio};
-    int which;
-    exf_code rc = exf_config_layer_word(c, "layer_types", s->types, layer, words, &which, err);
-    if (rc == EXF_OK) *ratio = ratios[which];
-    return rc;
-}
-
-static exf_code ratio_of(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
-{
     exf_code rc = EXF_OK;
-    int by_type = 0;
-    if (s->types) EXF_TRY(ratio_by_type(c, s, layer, &by_type, err));
-    *ratio = by_type;
+    int which = 0;
+    if (s->types) EXF_TRY(exf_config_layer_word(c, "layer_types", s->types, layer, words, &which, err));
+    int by_type = *ratio = ratios[which];
     if (s->ratios) EXF_TRY(ratio_by_number(c, s, layer, ratio, err));
     if (s->types && *ratio != by_type)
         rc = exf_fail(err, EXF_MODEL, "%s: layer %d compresses %d tokens by \"compress_ratios\", %d by \"layer_types\"", c->path,
@@ -90,12 +82,19 @@ static exf_code set_ratio(const exf_config *c, exf_architecture *a, int layer, i
 
 /* ---- which layer routes how ------------------------------------------------------ */
 
-static exf_code configure_routing(const exf_config *c, exf_architecture *a, exf_err *err)
+static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     static const char *const words[] = {"hash_moe", "moe", NULL};
     exf_code rc;
     const exf_json *types;
     int n_hash;
+    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
+    EXF_TRY(exf_config_must_be(c, "n_shared_experts", "1", err));
+    EXF_TRY(exf_config_must_be(c, "scoring_func", "sqrtsoftplus", err));
+    EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
+    EXF_TRY(exf_config_must_be(c, "mlp_bias", "false", err));
+    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1.5, &a->router.scaling, err));
+    EXF_TRY(exf_config_real_or(c, "swiglu_limit", 10, &a->swiglu_limit, err));
     EXF_TRY(exf_config_layer_list(c, "mlp_layer_types", a->n_layers, 1, &types, err));
     EXF_TRY(exf_config_int_or(c, "num_hash_layers", 0, EXF_MAX_LAYERS, 3, &n_hash, err));
     for (int l = 0; l < a->n_layers; l++) {
@@ -104,21 +103,6 @@ static exf_code configure_routing(const exf_config *c, exf_architecture *a, exf_
         a->is_moe[l] = 1;
         a->traits[l] |= EXF_T_SHARED | (scored ? EXF_T_SCORED : EXF_T_HASHED);
     }
-out:
-    return rc;
-}
-
-static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
-    EXF_TRY(exf_config_must_be(c, "n_shared_experts", "1", err));
-    EXF_TRY(exf_config_must_be(c, "scoring_func", "sqrtsoftplus", err));
-    EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
-    EXF_TRY(exf_config_must_be(c, "mlp_bias", "false", err));
-    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1.5, &a->router.scaling, err));
-    EXF_TRY(exf_config_real_or(c, "swiglu_limit", 10, &a->swiglu_limit, err));
-    EXF_TRY(configure_routing(c, a, err));
     a->d_shared = a->d_expert;
     a->router.score = EXF_ROUTER_SQRT_SOFTPLUS;
     a->router.renormalise = 1;
@@ -172,22 +156,6 @@ out:
     return rc;
 }
 
-static void attention_dims(exf_architecture *a)
-{
-    const exf_compressed_spec *s = &a->compressed;
-    a->dim[EXF_DIM_HEADS] = s->n_heads;
-    a->dim[EXF_DIM_HEAD] = s->head_dim;
-    a->dim[EXF_DIM_TWO_HEADS_DIM] = 2 * s->head_dim;
-    a->dim[EXF_DIM_Q] = s->n_heads * s->head_dim;
-    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
-    a->dim[EXF_DIM_O_A_IN] = s->n_heads * s->head_dim / s->o_groups;
-    a->dim[EXF_DIM_O_A_OUT] = s->o_groups * s->o_rank;
-    a->dim[EXF_DIM_INDEX_Q] = s->index_heads * s->index_dim;
-    a->dim[EXF_DIM_INDEX_HEADS] = s->index_heads;
-    a->dim[EXF_DIM_INDEX_DIM] = s->index_dim;
-    a->dim[EXF_DIM_TWO_INDEX_DIM] = 2 * s->index_dim;
-}
-
 static exf_code configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -208,7 +176,17 @@ static exf_code configure_attention(const exf_config *c, exf_architecture *a, ex
     if (s->n_heads % s->o_groups)
         rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d output groups", c->path, s->n_heads,
                       s->o_groups);
-    attention_dims(a);
+    a->dim[EXF_DIM_HEADS] = s->n_heads;
+    a->dim[EXF_DIM_HEAD] = s->head_dim;
+    a->dim[EXF_DIM_TWO_HEADS_DIM] = 2 * s->head_dim;
+    a->dim[EXF_DIM_Q] = s->n_heads * s->head_dim;
+    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
+    a->dim[EXF_DIM_O_A_IN] = s->n_heads * s->head_dim / s->o_groups;
+    a->dim[EXF_DIM_O_A_OUT] = s->o_groups * s->o_rank;
+    a->dim[EXF_DIM_INDEX_Q] = s->index_heads * s->index_dim;
+    a->dim[EXF_DIM_INDEX_HEADS] = s->index_heads;
+    a->dim[EXF_DIM_INDEX_DIM] = s->index_dim;
+    a->dim[EXF_DIM_TWO_INDEX_DIM] = 2 * s->index_dim;
     for (int l = 0; l < a->n_layers; l++) a->mixer[l] = EXF_MIXER_COMPRESSED;
 out:
     return rc;
@@ -324,8 +302,6 @@ static const exf_tensor_rule rules[] = {
      EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR},
 };
 
-static const char *const ignored[] = {"mtp.", "{P}mtp."}; /* multi-token prediction */
-
 const exf_family exf_family_deepseek_v4 = {
     .name = "deepseek_v4",
     .architecture = "DeepseekV4ForCausalLM",
@@ -333,6 +309,5 @@ const exf_family exf_family_deepseek_v4 = {
     .prefixes = {"", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"mtp.", "{P}mtp."},
 };

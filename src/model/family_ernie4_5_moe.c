@@ -25,20 +25,11 @@ out:
     return rc;
 }
 
-static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    double least;
-    exf_code rc = exf_config_real_or(c, "moe_norm_min", 1e-12, &least, err);
-    a->router.score = EXF_ROUTER_SOFTMAX;
-    a->router.renormalise = 1;
-    if (rc != EXF_OK || least <= NO_LEAST_SUM) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"moe_norm_min\" is %g, expected at most %g", c->path, least, NO_LEAST_SUM);
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
     int n_shared;
+    double least;
     EXF_TRY(exf_config_must_say(c, "rms_norm_eps", 0, err));
     EXF_TRY(exf_config_must_say(c, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_config_must_say(c, "tie_word_embeddings", 0, err));
@@ -49,7 +40,11 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
     EXF_TRY(exf_config_must_be(c, "use_bias", "false", err));
     EXF_TRY(configure_sparse_layers(c, a, err));
-    EXF_TRY(configure_router(c, a, err));
+    a->router.score = EXF_ROUTER_SOFTMAX;
+    a->router.renormalise = 1;
+    EXF_TRY(exf_config_real_or(c, "moe_norm_min", 1e-12, &least, err));
+    if (least > NO_LEAST_SUM)
+        return exf_fail(err, EXF_MODEL, "%s: \"moe_norm_min\" is %g, expected at most %g", c->path, least, NO_LEAST_SUM);
     EXF_TRY(exf_config_int(c, "moe_num_shared_experts", 0, 64, &n_shared, err));
     a->d_shared = n_shared * a->d_expert;
     for (int l = 0; l < a->n_layers; l++) a->traits[l] |= EXF_T_SCORED | (n_shared ? EXF_T_SHARED : 0);
@@ -63,14 +58,11 @@ static const exf_tensor_rule rules[] = {
      EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_ONE, EXF_DIM_E}, 0},
 };
 
-static const char *const ignored[] = {"{P}mtp_"};
-
 const exf_family exf_family_ernie4_5_moe = {
     .name = "ernie4_5_moe",
     .architecture = "Ernie4_5_MoeForCausalLM",
     .configure = configure,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}mtp_"},
 };

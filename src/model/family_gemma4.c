@@ -13,19 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The text model's object: text_config, or all of a text-only checkpoint's config. */
-static exf_code find_text_part(const exf_config *c, exf_config *text, exf_err *err)
-{
-    const exf_json *part;
-    exf_code rc = exf_config_find(c, "text_config", &part, err);
-    if (rc != EXF_OK) return rc;
-    *text = (exf_config){part ? part : c->object, c->path};
-    if (!part) return EXF_OK;
-    if (exf_json_type(part) != EXF_JSON_OBJECT)
-        return exf_fail(err, EXF_MODEL, "%s: \"text_config\" is %s, expected an object", c->path, exf_json_type_name(part));
-    return exf_config_must_be(c, "text_config.model_type", "gemma4_text", err);
-}
-
 static exf_code refuse_other_parts(const exf_config *c, exf_err *err)
 {
     int per_layer;
@@ -206,7 +193,7 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
 {
     exf_config text;
     exf_code rc;
-    EXF_TRY(find_text_part(c, &text, err));
+    EXF_TRY(exf_config_part(c, "text_config", "gemma4_text", &text, err));
     EXF_TRY(exf_configure_sizes(&text, a, err));
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings|text_config.tie_word_embeddings", 1, &a->tied_embeddings, err));
     EXF_TRY(refuse_other_parts(&text, err));
@@ -261,8 +248,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_EACH_EXPERT(EXPERT("gate_proj"), EXPERT("up_proj"), EXPERT("down_proj")),
 };
 
-static const char *const ignored[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."};
-
 const exf_family exf_family_gemma4 = {
     .name = "gemma4",
     .also = "gemma4_text",
@@ -271,6 +256,5 @@ const exf_family exf_family_gemma4 = {
     .prefixes = {"model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."},
 };

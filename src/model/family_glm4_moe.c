@@ -31,14 +31,11 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_CORRECTION_BIAS,
 };
 
-static const char *const ignored[] = {"{P}layers.{N}."};
-
 const exf_family exf_family_glm4_moe = {
     .name = "glm4_moe",
     .architecture = "Glm4MoeForCausalLM",
     .configure = configure,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}."},
 };

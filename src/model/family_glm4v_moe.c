@@ -33,8 +33,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_CORRECTION_BIAS,
 };
 
-static const char *const ignored[] = {"{P}layers.{N}.", "model.visual.", "visual."};
-
 const exf_family exf_family_glm4v_moe = {
     .name = "glm4v_moe",
     .also = "glm4v_moe_text",
@@ -43,6 +41,5 @@ const exf_family exf_family_glm4v_moe = {
     .prefixes = {"model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}.", "model.visual.", "visual."},
 };

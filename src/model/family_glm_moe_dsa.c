@@ -46,14 +46,11 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_INDEXER,
 };
 
-static const char *const ignored[] = {"{P}layers.{N}."};
-
 const exf_family exf_family_glm_moe_dsa = {
     .name = "glm_moe_dsa",
     .architecture = "GlmMoeDsaForCausalLM",
     .configure = configure,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}."},
 };

@@ -5,22 +5,11 @@
  * multi-token prediction is ignored. */
 #include "model/rules.h"
 
-/* Of the release's keys that transformers has no field for, one value is what its code computes. */
-static exf_code check_release(const exf_config *c, exf_err *err)
-{
-    static const char *const true_keys[] = {"qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"};
-    const exf_json *width;
-    exf_code rc;
-    for (size_t i = 0; i < sizeof true_keys / sizeof *true_keys; i++) EXF_TRY(exf_config_must_be(c, true_keys[i], "true", err));
-    EXF_TRY(exf_config_must_be(c, "mlp_bias", "false", err));
-    EXF_TRY(exf_config_find(c, "moe_intermediate_size|expert_hidden_dim", &width, err)); /* which must agree */
-out:
-    return rc;
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
+    static const char *const true_keys[] = {"qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"};
     exf_code rc;
+    const exf_json *width;
     int bias, n_shared;
     EXF_TRY(exf_config_must_say(c, "rms_norm_eps", 0, err));
     EXF_TRY(exf_config_must_say(c, "rope_theta|rope_parameters.rope_theta", 0, err));
@@ -29,7 +18,10 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_experts(c, a, "moe_intermediate_size", err));
     EXF_TRY(exf_configure_attention(c, a, err));
     EXF_TRY(exf_config_must_be(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", "1", err));
-    EXF_TRY(check_release(c, err));
+    /* Of the release's keys that transformers has no field for, one value is what its code computes. */
+    for (size_t i = 0; i < sizeof true_keys / sizeof *true_keys; i++) EXF_TRY(exf_config_must_be(c, true_keys[i], "true", err));
+    EXF_TRY(exf_config_must_be(c, "mlp_bias", "false", err));
+    EXF_TRY(exf_config_find(c, "moe_intermediate_size|expert_hidden_dim", &width, err)); /* which must agree */
     a->router.score = EXF_ROUTER_SIGMOID;
     a->router.renormalise = 1;
     a->router.epsilon = 1e-20;
@@ -56,14 +48,11 @@ static const exf_tensor_rule rules[] = {
     {EXF_W_ROUTER_BIAS, EXF_EITHER("mlp.expert_bias", "mlp.e_score_correction_bias"), EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0},
 };
 
-static const char *const ignored[] = {"{P}layers.{N}."};
-
 const exf_family exf_family_hy_v3 = {
     .name = "hy_v3",
     .architecture = "HYV3ForCausalLM",
     .configure = configure,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}."},
 };

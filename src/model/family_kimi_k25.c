@@ -27,9 +27,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_LATENT_LAYERS,
 };
 
-static const char *const ignored[] = {"{P}layers.{N}.", "vision_tower.", "mm_projector.", "model.vision_tower.",
-                                      "model.mm_projector."};
-
 const exf_family exf_family_kimi_k25 = {
     .name = "kimi_k25",
     .architecture = "KimiK25ForConditionalGeneration",
@@ -37,6 +34,5 @@ const exf_family exf_family_kimi_k25 = {
     .prefixes = {"language_model.model.", "model.language_model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}.", "vision_tower.", "mm_projector.", "model.vision_tower.", "model.mm_projector."},
 };

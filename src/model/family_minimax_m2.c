@@ -75,14 +75,11 @@ static const exf_tensor_rule rules[] = {
      EXF_T_MOE, {EXF_DIM_E}, 0},
 };
 
-static const char *const ignored[] = {"{P}layers.{N}."};
-
 const exf_family exf_family_minimax_m2 = {
     .name = "minimax_m2",
     .architecture = "MiniMaxM2ForCausalLM",
     .configure = configure,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"{P}layers.{N}."},
 };

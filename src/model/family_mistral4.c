@@ -5,30 +5,12 @@
  * sees, whose vision tower is ignored. */
 #include "model/rules.h"
 
-/* Queries from the original length on are scaled. */
-static exf_code configure_query_scale(const exf_config *c, exf_architecture *a, exf_err *err)
-{
-    exf_mla_spec *s = &a->mla;
-    exf_code rc = exf_config_real_or(c, "rope_parameters.llama_4_scaling_beta", 0, &s->query_beta, err);
-    if (rc != EXF_OK || s->query_beta == 0) return rc;
-    return exf_config_real(c, "rope_parameters.original_max_position_embeddings", &s->query_length, err);
-}
-
-/* The rotated part of a head is told twice. */
-static exf_code check_rotary_part(const exf_config *c, const exf_architecture *a, exf_err *err)
-{
-    int width = a->mla.nope_dim + a->mla.rope_dim;
-    double part;
-    exf_code rc = exf_configure_rotary_part(c, (double)a->mla.rope_dim / width, &part, err);
-    if (rc != EXF_OK || (int)(width * part) == a->mla.rope_dim) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g of heads of %d, but \"qk_rope_head_dim\" is %d", c->path,
-                    part, width, a->mla.rope_dim);
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
     exf_config text;
+    exf_mla_spec *s = &a->mla;
+    double part;
     EXF_TRY(exf_config_part(c, "text_config", "mistral4", &text, err));
     EXF_TRY(exf_config_must_say(&text, "rope_theta|rope_parameters.rope_theta", 0, err));
     EXF_TRY(exf_configure_sizes(&text, a, err));
@@ -36,8 +18,14 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_configure_experts(&text, a, "moe_intermediate_size", err));
     EXF_TRY(exf_configure_mla(&text, a, err));
     EXF_TRY(exf_config_must_be(&text, "rope_interleave", "true", err));
-    EXF_TRY(check_rotary_part(&text, a, err));
-    EXF_TRY(configure_query_scale(&text, a, err));
+    int width = s->nope_dim + s->rope_dim; /* of a head, whose rotated part is told twice */
+    EXF_TRY(exf_configure_rotary_part(&text, (double)s->rope_dim / width, &part, err));
+    if ((int)(width * part) != s->rope_dim)
+        return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g of heads of %d, but \"qk_rope_head_dim\" is %d",
+                        text.path, part, width, s->rope_dim);
+    EXF_TRY(exf_config_real_or(&text, "rope_parameters.llama_4_scaling_beta", 0, &s->query_beta, err));
+    if (s->query_beta != 0) /* queries from the original length on are scaled */
+        EXF_TRY(exf_config_real(&text, "rope_parameters.original_max_position_embeddings", &s->query_length, err));
     EXF_TRY(exf_configure_sigmoid_router(&text, a, err));
     a->router.score = EXF_ROUTER_SOFTMAX;
     EXF_TRY(exf_configure_dense_first(&text, a, err));
@@ -57,9 +45,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_SHARED("shared_experts"),
 };
 
-static const char *const ignored[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                      "model.multi_modal_projector."};
-
 const exf_family exf_family_mistral4 = {
     .name = "mistral4",
     .also = "mistral3",
@@ -68,6 +53,5 @@ const exf_family exf_family_mistral4 = {
     .prefixes = {"language_model.model.", "model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."},
 };

@@ -36,8 +36,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_DELTANET,
 };
 
-static const char *const ignored[] = {"model.visual.", "visual.", "mtp.", "model.mtp.", "{P}mtp."};
-
 const exf_family exf_family_qwen3_5_moe = {
     .name = "qwen3_5_moe",
     .also = "qwen3_5_moe_text",
@@ -46,6 +44,5 @@ const exf_family exf_family_qwen3_5_moe = {
     .prefixes = {"model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"model.visual.", "visual.", "mtp.", "model.mtp.", "{P}mtp."},
 };

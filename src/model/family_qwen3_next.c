@@ -29,14 +29,11 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_DELTANET,
 };
 
-static const char *const ignored[] = {"mtp."};
-
 const exf_family exf_family_qwen3_next = {
     .name = "qwen3_next",
     .architecture = "Qwen3NextForCausalLM",
     .configure = exf_configure_gated_hybrid,
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"mtp."},
 };

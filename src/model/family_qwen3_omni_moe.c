@@ -31,10 +31,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_FUSED_EXPERTS,
 };
 
-static const char *const ignored[] = {"thinker.audio_tower.", "thinker.visual.", "talker.", "code2wav.",
-                                      "audio_tower.", "visual.",
-                                      "thinker.model.audio_tower.", "thinker.model.visual.", "model.audio_tower.", "model.visual."};
-
 const exf_family exf_family_qwen3_omni_moe = {
     .name = "qwen3_omni_moe",
     .also = "qwen3_omni_moe_thinker",
@@ -43,6 +39,6 @@ const exf_family exf_family_qwen3_omni_moe = {
     .prefixes = {"thinker.model.", "thinker.model.language_model.", "model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"thinker.audio_tower.", "thinker.visual.", "talker.", "code2wav.", "audio_tower.", "visual.",
+                 "thinker.model.audio_tower.", "thinker.model.visual.", "model.audio_tower.", "model.visual."},
 };

@@ -5,15 +5,6 @@
  * images nothing is added to the first layers, and the three rows of M-RoPE positions are equal, which is RoPE. */
 #include "model/rules.h"
 
-/* Refuses sizes by which an expert's matrices and their transposes have one shape. */
-static exf_code check_layouts(const exf_config *c, const exf_architecture *a, exf_err *err)
-{
-    if (a->d_model != a->d_expert && a->d_model != 2 * a->d_expert) return EXF_OK;
-    return exf_fail(err, EXF_MODEL,
-                    "%s: \"hidden_size\" is %d and \"moe_intermediate_size\" %d, by which experts that are stored as rows and as "
-                    "columns cannot be told apart", c->path, a->d_model, a->d_expert);
-}
-
 static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -26,7 +17,10 @@ static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err
     EXF_TRY(exf_config_bool_or(c, "tie_word_embeddings", 0, &a->tied_embeddings, err));
     EXF_TRY(exf_config_must_be(&text, "norm_topk_prob", "true", err));
     a->router.renormalise = 1;
-    EXF_TRY(check_layouts(c, a, err));
+    if (a->d_model == a->d_expert || a->d_model == 2 * a->d_expert)
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"hidden_size\" is %d and \"moe_intermediate_size\" %d, by which experts that are stored as rows and "
+                        "as columns cannot be told apart", c->path, a->d_model, a->d_expert);
     EXF_TRY(exf_config_bool_or(&text, "attention_bias", 0, &bias, err));
     for (int l = 0; l < a->n_layers; l++) a->traits[l] = EXF_T_QK_NORM | (bias ? EXF_T_QKV_BIAS | EXF_T_O_BIAS : 0);
 out:
@@ -42,8 +36,6 @@ static const exf_tensor_rule rules[] = {
     EXF_RULES_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
 };
 
-static const char *const ignored[] = {"model.visual.", "visual."};
-
 const exf_family exf_family_qwen3_vl_moe = {
     .name = "qwen3_vl_moe",
     .also = "qwen3_vl_moe_text",
@@ -52,6 +44,5 @@ const exf_family exf_family_qwen3_vl_moe = {
     .prefixes = {"model.language_model.", "model."},
     .rules = rules,
     .n_rules = sizeof rules / sizeof rules[0],
-    .ignored = ignored,
-    .n_ignored = sizeof ignored / sizeof ignored[0],
+    .ignored = {"model.visual.", "visual."},
 };

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns 1 for the router, the routed and the shared experts. */
 /* ---- rows of several roles in one tensor, group by group ---------------------------------------------
  *
  * Such a tensor is read in runs, as the matrices of experts are: as many rows as divide each of its parts, so that no run crosses
@@ -36,13 +35,6 @@ static int64_t rows_before(const exf_architecture *a, const row_groups *g, int e
     int64_t rows = 0;
     for (int i = 0; i < end && g->part[i] != EXF_DIM_NONE; i++) rows += a->dim[g->part[i]];
     return rows;
-}
-
-/* Returns the rows of the tensor of a rule with rows in groups. */
-static int64_t rows_stored(const exf_architecture *a, const exf_tensor_rule *r)
-{
-    const row_groups *g = &layouts[EXF_ROW_LAYOUT(r->how)];
-    return a->dim[g->groups] * rows_before(a, g, PARTS);
 }
 
 /* Returns the rows of one run. */
@@ -93,12 +85,12 @@ int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t 
         shape[1] = shape[2];
         shape[2] = rows;
     }
-    if (EXF_ROW_LAYOUT(r->how)) shape[0] = rows_stored(a, r);
+    const row_groups *g = &layouts[EXF_ROW_LAYOUT(r->how)];
+    if (EXF_ROW_LAYOUT(r->how)) shape[0] = a->dim[g->groups] * rows_before(a, g, PARTS);
     return rank;
 }
 
-/* The rule that gives a role's tensor in a layer. */
-static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int layer)
+const exf_tensor_rule *exf_model_rule(const exf_model *m, exf_role role, int layer)
 {
     if ((int)role < EXF_W_FIRST_IN_LAYER) layer = -1;
     for (size_t i = 0; i < m->family->n_rules; i++)
@@ -110,7 +102,7 @@ static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int lay
 int exf_model_copies(const exf_model *m, exf_role role, int layer)
 {
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
-    const exf_tensor_rule *r = rule_of(m, role, layer);
+    const exf_tensor_rule *r = exf_model_rule(m, role, layer);
     if (!r) return 0;
     if (EXF_ROW_LAYOUT(r->how)) return m->arch.dim[r->dims[0]] / run_rows(&m->arch, r);
     return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK ? m->arch.n_experts : 1;
@@ -127,46 +119,11 @@ static void matrix_of(const exf_model *m, const exf_tensor_rule *r, size_t *rows
 size_t exf_model_count(const exf_model *m, exf_role role, int layer)
 {
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
-    const exf_tensor_rule *r = rule_of(m, role, layer);
+    const exf_tensor_rule *r = exf_model_rule(m, role, layer);
     size_t rows, cols;
     if (!r) return 0;
     matrix_of(m, r, &rows, &cols);
     return rows * cols;
-}
-
-/* First row of an expert's part in a stack, or of a run. */
-static size_t row_of_copy(const exf_architecture *a, const exf_tensor_rule *r, size_t rows, int expert)
-{
-    if (EXF_ROW_LAYOUT(r->how)) return (size_t)run_row(a, r, expert);
-    if (r->where != EXF_IN_STACK) return 0;
-    if (!(r->how & EXF_HALVES) || r->how & EXF_TRANSPOSED) return rows * (size_t)expert;
-    return rows * (2 * (size_t)expert + (r->how & EXF_SECOND_HALF ? 1 : 0));
-}
-
-/* Returns the part of the identity to which a role's tensors belong. */
-static int part_of(exf_role role, int layer)
-{
-    if ((int)role < EXF_W_FIRST_IN_LAYER) return role == EXF_W_EMBED ? EXF_PART_EMBEDDING : EXF_PART_HEAD;
-    int is_of_experts = role >= EXF_W_ROUTER && role <= EXF_W_SHARED_SWITCH;
-    return EXF_PART_LAYERS + 2 * layer + !is_of_experts;
-}
-
-static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)
-{
-    return a->role == b->role && a->when == b->when;
-}
-
-/* Returns what the tensor of a rule is in the model: named as by the first of the rule's alternatives, so that another layout of
- * the same bytes has the same place.  Where two roles' bytes are read together, both have the place of the tensor itself. */
-static exf_weight_place place_of(const exf_model *m, const exf_tensor_rule *r, int layer, int copy)
-{
-    const exf_tensor_rule *first = m->family->rules;
-    exf_weight_place place = {.part = part_of(r->role, layer), .matrix = r->name, .copy = copy};
-    if (exf_roles_read_together(r->how) > 1) return place;
-    while (!are_alternatives(first, r)) first++;
-    place.matrix = first->name;
-    place.half = !exf_rule_begins_tensor(first);
-    return place;
 }
 
 exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expert, exf_model_rows *out, exf_err *err)
@@ -174,48 +131,36 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     char name[EXF_TENSOR_NAME_LEN];
     int64_t shape[4];
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
-    const exf_tensor_rule *r = rule_of(m, role, layer);
+    const exf_tensor_rule *r = exf_model_rule(m, role, layer);
     if (!r) return exf_fail(err, EXF_INTERNAL, "family %s: layer %d has no tensor of role %d", m->family->name, layer, (int)role);
     exf_rule_name(name, m, r, layer, expert);
     int rank = exf_rule_shape(&m->arch, r, shape);
     matrix_of(m, r, &out->rows, &out->cols);
-    out->row = row_of_copy(&m->arch, r, out->rows, expert);
+    /* The first row of an expert's part in a stack, or of a run. */
+    int halves = r->how & EXF_HALVES && !(r->how & EXF_TRANSPOSED) ? 2 : 1;
+    out->row = r->where != EXF_IN_STACK ? 0 : out->rows * (size_t)(halves * expert + (halves == 2 && r->how & EXF_SECOND_HALF));
+    if (EXF_ROW_LAYOUT(r->how)) out->row = (size_t)run_row(&m->arch, r, expert);
     exf_code rc =
         exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     out->w.identity = m->identity;
-    out->w.place = place_of(m, r, layer, expert);
+    int is_of_experts = r->role >= EXF_W_ROUTER && r->role <= EXF_W_SHARED_SWITCH;
+    int part = r->role == EXF_W_EMBED ? EXF_PART_EMBEDDING
+               : (int)r->role < EXF_W_FIRST_IN_LAYER ? EXF_PART_HEAD : EXF_PART_LAYERS + 2 * layer + !is_of_experts;
+    out->w.place = (exf_weight_place){.part = part, .matrix = r->name, .copy = expert};
+    if (exf_roles_read_together(r->how) == 1) {
+        /* It is named as by the first of the rule's alternatives, so that another layout of the same bytes has the same place.
+         * Where two roles' bytes are read together, both have the place of the tensor itself. */
+        const exf_tensor_rule *first = m->family->rules;
+        while (first->role != r->role || first->when != r->when) first++;
+        out->w.place.matrix = first->name;
+        out->w.place.half = !exf_rule_begins_tensor(first);
+    }
     out->w.first_row = out->row;
     if (rc == EXF_OK && EXF_ROW_LAYOUT(r->how) && out->w.coding != EXF_CODED_PLAIN &&
         (out->rows % (size_t)out->w.block_rows || out->row % (size_t)out->w.block_rows))
         rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has scales of %d rows, but groups of rows end every %zu", m->dir, name,
                       out->w.block_rows, out->rows);
     return rc;
-}
-
-/* Returns 1 if the config alone lets a rule's matrix be quantized. */
-static int is_planned_coded(const exf_model *m, const exf_tensor_rule *r, int layer)
-{
-    char name[EXF_TENSOR_NAME_LEN];
-    if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4) return (r->how & EXF_MXFP4) != 0;
-    if (m->quantization.quantizer == EXF_QUANTIZER_NONE || !(r->how & EXF_LINEAR)) return 0;
-    exf_rule_name(name, m, r, layer, 0);
-    return !exf_quantization_exempts(&m->quantization, name);
-}
-
-int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
-{
-    if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
-    if (m->beyond_bf16) return !m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)role];
-    const exf_tensor_rule *r = rule_of(m, role, layer);
-    if (!r || r->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
-    if (is_planned_coded(m, r, layer)) return exf_quantization_fits_bf16(&m->quantization, r->where == EXF_IN_EXPERT);
-    return exf_stored_dtype(role, r->how) == EXF_DT_BF16;
-}
-
-unsigned exf_model_how(const exf_model *m, exf_role role, int layer)
-{
-    const exf_tensor_rule *r = rule_of(m, role, layer);
-    return r ? r->how : 0;
 }
 
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err)
@@ -227,20 +172,10 @@ exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert
 
 exf_code exf_model_layer_done(const exf_model *m, int layer, exf_err *err)
 {
+    int first = layer < 0 ? EXF_PART_EMBEDDING : EXF_PART_LAYERS + 2 * layer;
     exf_code rc = EXF_OK;
     if (!m->identity) return EXF_OK;
-    for (int k = 0; k < 2; k++) EXF_TRY(exf_weight_identity_settle(m->identity, EXF_PART_LAYERS + 2 * layer + k, err));
-    rc = exf_checkpoint_unchanged(m->checkpoint, err);
-out:
-    return rc;
-}
-
-exf_code exf_model_pass_done(const exf_model *m, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (!m->identity) return EXF_OK;
-    EXF_TRY(exf_weight_identity_settle(m->identity, EXF_PART_EMBEDDING, err));
-    EXF_TRY(exf_weight_identity_settle(m->identity, EXF_PART_HEAD, err));
+    for (int k = 0; k < 2; k++) EXF_TRY(exf_weight_identity_settle(m->identity, first + k, err));
     rc = exf_checkpoint_unchanged(m->checkpoint, err);
 out:
     return rc;
@@ -267,111 +202,23 @@ out:
     return rc;
 }
 
-/* Hashes all that one layer has; layer -1: outside layers, where a tied head is the embedding, which was read. */
-static exf_code identify_layer(const exf_model *m, int layer, exf_err *err)
-{
-    int first = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER, end = layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT;
-    exf_model_rows at;
-    exf_code rc = EXF_OK;
-    for (int role = first; role < end; role++) {
-        if (role == EXF_W_HEAD && m->arch.tied_embeddings) continue;
-        for (int e = 0; e < exf_model_copies(m, (exf_role)role, layer); e++) {
-            EXF_TRY(exf_model_locate(m, (exf_role)role, layer, e, &at, err));
-            EXF_TRY(identify_rows(&at, err));
-        }
-    }
-    rc = layer < 0 ? exf_model_pass_done(m, err) : exf_model_layer_done(m, layer, err);
-out:
-    return rc;
-}
-
 exf_code exf_model_identify(const exf_model *m, exf_err *err)
 {
+    exf_model_rows at;
     exf_code rc = EXF_OK;
-    for (int l = -1; rc == EXF_OK && l < m->arch.n_layers; l++) rc = identify_layer(m, l, err);
+    for (int l = -1; l < m->arch.n_layers; l++) {
+        int first = l < 0 ? 0 : EXF_W_FIRST_IN_LAYER, end = l < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT;
+        for (int role = first; role < end; role++) {
+            if (role == EXF_W_HEAD && m->arch.tied_embeddings) continue; /* it is the embedding, which was read */
+            for (int e = 0; e < exf_model_copies(m, (exf_role)role, l); e++) {
+                EXF_TRY(exf_model_locate(m, (exf_role)role, l, e, &at, err));
+                EXF_TRY(identify_rows(&at, err));
+            }
+        }
+        EXF_TRY(exf_model_layer_done(m, l, err));
+    }
+out:
     return rc;
-}
-
-/* ---- bytes ----------------------------------------------------------------------------
- * Of the tensors of the checkpoint that is open, or of the release that a config alone describes. */
-
-/* Releases are BF16, but for small tensors whose precision matters, which come in
- * float32 in every family that has them. */
-exf_dtype exf_stored_dtype(exf_role role, unsigned how)
-{
-    if (how & EXF_INTEGER) return EXF_DT_I64;
-    if (how & EXF_FLOAT32) return EXF_DT_F32;
-    switch (role) {
-    case EXF_W_ROUTER_BIAS:
-    case EXF_W_DELTA_A_LOG: case EXF_W_DELTA_NORM:
-    case EXF_W_SINK: case EXF_W_COMPRESS_APE: case EXF_W_INDEX_APE:
-    case EXF_W_HEAD_MIX: case EXF_W_HEAD_MIX_BASE: case EXF_W_HEAD_MIX_SCALE:
-    case EXF_W_MIXER_MIX: case EXF_W_MIXER_MIX_BASE: case EXF_W_MIXER_MIX_SCALE:
-    case EXF_W_FFN_MIX: case EXF_W_FFN_MIX_BASE: case EXF_W_FFN_MIX_SCALE: return EXF_DT_F32;
-    default: return EXF_DT_BF16;
-    }
-}
-
-/* One tensor as the release stores it; a quantised one with its scales. */
-static uint64_t expected_bytes(const exf_model *m, const exf_tensor_rule *r, int layer, const int64_t *shape, int rank)
-{
-    uint64_t n = 1;
-    for (int i = 0; i < rank; i++) n *= (uint64_t)shape[i];
-    if (r->how & EXF_MXFP4) return n + n / (EXF_FP4_BLOCK / 2); /* a byte of scale to each 16 of codes */
-    if (rank == 2 && is_planned_coded(m, r, layer))
-        return exf_quantization_bytes(&m->quantization, shape[0], shape[1], r->where == EXF_IN_EXPERT);
-    return n * exf_dtype_bits(exf_stored_dtype(r->role, r->how)) / 8;
-}
-
-static uint64_t stored_bytes(const exf_model *m, const exf_tensor_rule *r, int layer, int expert, const int64_t *shape, int rank)
-{
-    char name[EXF_TENSOR_NAME_LEN];
-    exf_weight_source w;
-    exf_err ignored;
-    exf_rule_name(name, m, r, layer, expert);
-    exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, &ignored);
-    return rc == EXF_OK ? exf_weight_source_bytes(&w) : 0;
-}
-
-/* A rule's tensors in one layer; the two halves of a stack share one, as do rows in turn and rows in groups. */
-static uint64_t rule_bytes(const exf_model *m, const exf_tensor_rule *r, int layer)
-{
-    uint64_t bytes = 0;
-    int64_t shape[4];
-    int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1, rank = exf_rule_shape(&m->arch, r, shape);
-    if (!exf_rule_begins_tensor(r)) return 0;
-    if (m->part == EXF_MODEL_CONFIG) return (uint64_t)n * expected_bytes(m, r, layer, shape, rank);
-    for (int e = 0; e < n; e++) bytes += stored_bytes(m, r, layer, e, shape, rank);
-    return bytes;
-}
-
-/* role EXF_W_COUNT: all of them. */
-static uint64_t sum_bytes(const exf_model *m, exf_role role, int layer)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < m->family->n_rules; i++) {
-        const exf_tensor_rule *r = &m->family->rules[i];
-        if ((role == EXF_W_COUNT || r->role == role) && exf_rule_applies(m, r, layer))
-            bytes += rule_bytes(m, r, layer);
-    }
-    return bytes;
-}
-
-uint64_t exf_model_role_bytes(const exf_model *m, exf_role role, int layer)
-{
-    return sum_bytes(m, role, layer);
-}
-
-uint64_t exf_model_layer_bytes(const exf_model *m, int layer)
-{
-    return sum_bytes(m, EXF_W_COUNT, layer);
-}
-
-uint64_t exf_model_bytes(const exf_model *m)
-{
-    uint64_t bytes = 0;
-    for (int l = -1; l < m->arch.n_layers; l++) bytes += exf_model_layer_bytes(m, l);
-    return bytes;
 }
 
 /* ---- layouts -----------------------------------------------------------------------------------------
@@ -431,44 +278,29 @@ int exf_rule_applies(const exf_model *m, const exf_tensor_rule *r, int layer)
     return m->spelling[r - m->family->rules] != EXF_RULE_UNUSED && has_traits(&m->arch, r, layer);
 }
 
-/* Returns 1 if the checkpoint has a tensor of that pattern where the rule requires one, or allows one; name: the first. */
-static int is_stored(const exf_model *m, const exf_tensor_rule *r, const char *pattern, char name[EXF_TENSOR_NAME_LEN])
-{
-    for (int l = -1; l < m->arch.n_layers; l++) {
-        if (!has_traits(&m->arch, r, l) && !(l < 0 && r->how & EXF_MAY_BE_TIED)) continue;
-        exf_tensor_name(name, &m->arch, pattern, l, 0);
-        if (exf_weight_source_present(m->checkpoint, name)) return 1;
-    }
-    return 0;
-}
-
-/* Returns the number of a rule's first name that is stored, or EXF_RULE_UNUSED.  *fits: 0 for a stack of another shape. */
+/* Returns the number of a rule's first name of which the checkpoint has a tensor where the rule requires one, or allows one; or
+ * EXF_RULE_UNUSED.  *fits: 0 for a stack of another shape. */
 static unsigned char find_spelling(const exf_model *m, const exf_tensor_rule *r, int *fits)
 {
     char pattern[EXF_TENSOR_NAME_LEN], name[EXF_TENSOR_NAME_LEN];
     int64_t shape[4];
     *fits = 1;
-    for (int which = 0; copy_pattern(pattern, r, which); which++) {
-        if (!is_stored(m, r, pattern, name)) continue;
-        const exf_stored_tensor *s = r->where == EXF_IN_STACK ? exf_checkpoint_find(m->checkpoint, name) : NULL;
-        int rank = exf_rule_shape(&m->arch, r, shape);
-        if (s) *fits = s->tensor->view.rank == rank && memcmp(s->tensor->view.shape, shape, (size_t)rank * sizeof *shape) == 0;
-        return (unsigned char)which;
-    }
+    for (int which = 0; copy_pattern(pattern, r, which); which++)
+        for (int l = -1; l < m->arch.n_layers; l++) {
+            if (!has_traits(&m->arch, r, l) && !(l < 0 && r->how & EXF_MAY_BE_TIED)) continue;
+            exf_tensor_name(name, &m->arch, pattern, l, 0);
+            if (!exf_weight_source_present(m->checkpoint, name)) continue;
+            const exf_stored_tensor *s = r->where == EXF_IN_STACK ? exf_checkpoint_find(m->checkpoint, name) : NULL;
+            int rank = exf_rule_shape(&m->arch, r, shape);
+            if (s) *fits = s->tensor->view.rank == rank && memcmp(s->tensor->view.shape, shape, (size_t)rank * sizeof *shape) == 0;
+            return (unsigned char)which;
+        }
     return EXF_RULE_UNUSED;
 }
 
-/* Returns 0 for a packed tensor of which the config says nothing. */
-static int may_be_planned(const exf_model *m, const exf_tensor_rule *r)
+static int are_alternatives(const exf_tensor_rule *a, const exf_tensor_rule *b)
 {
-    return !(r->how & EXF_MXFP4) || m->quantization.quantizer == EXF_QUANTIZER_MXFP4;
-}
-
-/* Returns 0 too for a stack of experts that the config's quantizer codes one by one. */
-static int is_planned(const exf_model *m, const exf_tensor_rule *r)
-{
-    int codes_matrices = m->quantization.quantizer != EXF_QUANTIZER_NONE && m->quantization.quantizer != EXF_QUANTIZER_MXFP4;
-    return may_be_planned(m, r) && !(codes_matrices && r->where == EXF_IN_STACK);
+    return a->role == b->role && a->when == b->when;
 }
 
 /* Sets the spelling of all alternatives of which `first` is the first.  One that is stored in another shape counts if no other is
@@ -488,50 +320,25 @@ static void choose_among(exf_model *m, size_t first)
         chosen = i;
         found_fits = fits;
     }
+    /* Of what is nowhere: no packed tensor of which the config says nothing, and, if there is another, no stack of experts that the
+     * config's quantizer codes one by one. */
+    exf_quantizer quantizer = m->quantization.quantizer;
+    int codes_matrices = quantizer != EXF_QUANTIZER_NONE && quantizer != EXF_QUANTIZER_MXFP4;
     for (int any = 0; any < 2; any++)
         for (size_t i = first; chosen == m->family->n_rules && i < m->family->n_rules; i++) {
-            if (!are_alternatives(&rules[i], &rules[first]) || !(any ? may_be_planned : is_planned)(m, &rules[i])) continue;
+            int known = !(rules[i].how & EXF_MXFP4) || quantizer == EXF_QUANTIZER_MXFP4;
+            if (!are_alternatives(&rules[i], &rules[first]) || !known) continue;
+            if (!any && codes_matrices && rules[i].where == EXF_IN_STACK) continue;
             m->spelling[i] = 0;
             chosen = i;
         }
 }
 
-static int is_first(const exf_family *f, size_t i)
-{
-    for (size_t k = 0; k < i; k++)
-        if (are_alternatives(&f->rules[k], &f->rules[i])) return 0;
-    return 1;
-}
-
 /* What {P} may stand for in families that do not say: text models' own prefix, and that of the text model in a composite one. */
 static const char *const usual_prefixes[EXF_PREFIXES] = {"model.", "model.language_model."};
 
-/* Returns the number of characters before "layers.N." in a tensor's name, or -1. */
-static int length_before_layers(const char *name)
-{
-    const char *at = strncmp(name, "layers.", 7) == 0 ? name : strstr(name, ".layers.");
-    if (!at) return -1;
-    at += *at == '.';
-    return at[7] >= '0' && at[7] <= '9' ? (int)(at - name) : -1;
-}
-
-/* Refuses a checkpoint that has layers, but under no prefix that the family knows. */
-static exf_code refuse_prefix(const exf_model *m, const char *const *prefixes, exf_err *err)
-{
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
-        int n = length_before_layers(s->tensor->view.name);
-        if (n < 0) continue;
-        return exf_fail(err, EXF_MODEL,
-                        "%s: tensor \"%s\" has the prefix \"%.*s\"; those of a %s have \"%s\"%s%s%s: rename the tensors, or save "
-                        "the text model alone with transformers' save_pretrained()", exf_st_path(s->file), s->tensor->view.name, n,
-                        s->tensor->view.name, m->family->name, prefixes[0], prefixes[1] ? " or \"" : "",
-                        prefixes[1] ? prefixes[1] : "", prefixes[1] ? "\"" : "");
-    }
-    return EXF_OK;
-}
-
-/* Sets the first of the family's prefixes under which the checkpoint has layers; one without layers is refused later. */
+/* Sets the first of the family's prefixes under which the checkpoint has layers; one without layers is refused later, one that has
+ * them under no prefix that the family knows here. */
 static exf_code choose_prefix(exf_model *m, exf_err *err)
 {
     const char *const *prefixes = m->family->prefixes[0] ? m->family->prefixes : usual_prefixes;
@@ -545,16 +352,32 @@ static exf_code choose_prefix(exf_model *m, exf_err *err)
                 return EXF_OK;
             }
     }
-    return refuse_prefix(m, prefixes, err);
+    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
+        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+        const char *name = s->tensor->view.name, *at = exf_starts_with(name, "layers.") ? name : strstr(name, ".layers.");
+        if (!at) continue;
+        at += *at == '.';
+        if (at[7] < '0' || at[7] > '9') continue;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: tensor \"%s\" has the prefix \"%.*s\"; those of a %s have \"%s\"%s%s%s: rename the tensors, or save "
+                        "the text model alone with transformers' save_pretrained()", exf_st_path(s->file), name, (int)(at - name),
+                        name, m->family->name, prefixes[0], prefixes[1] ? " or \"" : "", prefixes[1] ? prefixes[1] : "",
+                        prefixes[1] ? "\"" : "");
+    }
+    return EXF_OK;
 }
 
 exf_code exf_model_choose_layout(exf_model *m, exf_err *err)
 {
+    const exf_tensor_rule *rules = m->family->rules;
     exf_code rc;
     EXF_TRY(choose_prefix(m, err));
     EXF_TRY(exf_mem_new(&m->spelling, m->family->n_rules, 1, "layout", err));
-    for (size_t i = 0; i < m->family->n_rules; i++)
-        if (is_first(m->family, i)) choose_among(m, i);
+    for (size_t i = 0; i < m->family->n_rules; i++) {
+        size_t first = 0;
+        while (!are_alternatives(&rules[first], &rules[i])) first++;
+        if (first == i) choose_among(m, i);
+    }
 out:
     return rc;
 }

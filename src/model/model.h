@@ -37,11 +37,9 @@ exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err) EXF_CHEC
 exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part part, exf_err *err) EXF_CHECKED;
 void exf_model_close(exf_model *m); /* NULL is allowed */
 
-/* Says that a pass has read all tensors of a layer that it needs: makes their digests (weight_identity.h) and
- * checks that no file of the checkpoint changed, EXF_MODEL. */
+/* Says that a pass has read all tensors of a layer that it needs, or of those outside layers for -1: makes their digests
+ * (weight_identity.h) and checks that no file of the checkpoint changed, EXF_MODEL. */
 exf_code exf_model_layer_done(const exf_model *m, int layer, exf_err *err) EXF_CHECKED;
-/* The same of the tensors outside layers, when the pass has read those that it needs. */
-exf_code exf_model_pass_done(const exf_model *m, exf_err *err) EXF_CHECKED;
 
 /* Reads all weights for their identity alone, in pieces as a pass does. */
 exf_code exf_model_identify(const exf_model *m, exf_err *err) EXF_CHECKED;
@@ -69,9 +67,10 @@ int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer);
  * amount to (BF16, but for what quantization_config and exf_stored_dtype() say). */
 uint64_t exf_model_layer_bytes(const exf_model *m, int layer);
 uint64_t exf_model_bytes(const exf_model *m); /* of all tensors that are read */
+/* role EXF_W_COUNT: of all of them. */
 uint64_t exf_model_role_bytes(const exf_model *m, exf_role role, int layer);
-/* Flags of the role's rule (family.h); 0 if the layer has no such tensor. */
-unsigned exf_model_how(const exf_model *m, exf_role role, int layer);
+/* The rule that gives a role's tensor in a layer (family.h); NULL if it has none. */
+const exf_tensor_rule *exf_model_rule(const exf_model *m, exf_role role, int layer);
 /* The dtype in which releases store a role's tensors if they are not quantised. */
 exf_dtype exf_stored_dtype(exf_role role, unsigned how);
 

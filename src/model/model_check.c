@@ -43,24 +43,16 @@ out:
 
 /* ---- a folder of a hub cache -------------------------------------------------------- */
 
-/* The revision that refs/main names, or NULL.  Caller frees. */
-static char *main_revision(const char *dir)
-{
-    exf_err ignored;
-    char *path = NULL, *text = NULL;
-    size_t len;
-    if (exf_path_join(&path, dir, "refs/main", &ignored) == EXF_OK &&
-        exf_file_slurp(path, 256, &text, &len, &ignored) == EXF_OK)
-        text[strcspn(text, "\r\n")] = 0;
-    exf_mem_free(path);
-    return text;
-}
-
 /* The snapshot that refs/main names, else the first by name; *best is NULL if there is none.  Caller frees. */
 static exf_code choose_snapshot(const char *dir, const char *snapshots, char **best, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    char *wanted = main_revision(dir);
+    exf_err ignored;
+    char *refs = NULL, *wanted = NULL;
+    size_t len;
+    if (exf_path_join(&refs, dir, "refs/main", &ignored) == EXF_OK &&
+        exf_file_slurp(refs, 256, &wanted, &len, &ignored) == EXF_OK)
+        wanted[strcspn(wanted, "\r\n")] = 0;
     DIR *d = opendir(snapshots);
     *best = NULL;
     for (struct dirent *e; d && rc == EXF_OK && (e = readdir(d));) {
@@ -71,6 +63,7 @@ static exf_code choose_snapshot(const char *dir, const char *snapshots, char **b
         rc = exf_mem_strdup(best, e->d_name, "snapshot", err);
     }
     if (d) closedir(d);
+    exf_mem_free(refs);
     exf_mem_free(wanted);
     return rc;
 }
@@ -181,19 +174,6 @@ out:
 
 /* ---- the head of a tied model ------------------------------------------------------------ */
 
-/* Returns the head that is stored beside the embedding of a tied model, or NULL. */
-static const exf_stored_tensor *find_other_head(const exf_model *m)
-{
-    char name[EXF_TENSOR_NAME_LEN];
-    for (size_t i = 0; m->arch.tied_embeddings && i < m->family->n_rules; i++) {
-        const exf_tensor_rule *r = &m->family->rules[i];
-        if (!(r->how & EXF_MAY_BE_TIED)) continue;
-        exf_rule_name(name, m, r, -1, 0);
-        return exf_checkpoint_find(m->checkpoint, name);
-    }
-    return NULL;
-}
-
 /* Compares the values of two tensors, some at a time. */
 static exf_code compare_values(const exf_stored_tensor *a, const exf_stored_tensor *b, int *equal, exf_err *err)
 {
@@ -218,10 +198,17 @@ out:
  * be said. */
 static exf_code check_head(const exf_model *m, exf_err *err)
 {
-    const exf_stored_tensor *head = find_other_head(m);
+    const exf_stored_tensor *head = NULL;
     exf_model_rows embedding;
     exf_code rc = EXF_OK;
     int equal;
+    for (size_t i = 0; m->arch.tied_embeddings && !head && i < m->family->n_rules; i++) {
+        const exf_tensor_rule *r = &m->family->rules[i];
+        char name[EXF_TENSOR_NAME_LEN];
+        if (!(r->how & EXF_MAY_BE_TIED)) continue;
+        exf_rule_name(name, m, r, -1, 0);
+        head = exf_checkpoint_find(m->checkpoint, name);
+    }
     if (!head) return EXF_OK;
     EXF_TRY(exf_model_locate(m, EXF_W_EMBED, -1, 0, &embedding, err));
     EXF_TRY(compare_values(embedding.w.of[EXF_STORED_CODES], head, &equal, err));
@@ -249,26 +236,12 @@ static void mark_used(inventory *v, const exf_stored_tensor *s)
     if (s) v->used[s - exf_checkpoint_at(v->m->checkpoint, 0)] = 1;
 }
 
-static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int expert, exf_err *err)
+static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, exf_err *err)
 {
     const exf_model *m = v->m;
     char name[EXF_TENSOR_NAME_LEN];
     int64_t shape[4];
     exf_weight_source w;
-    exf_rule_name(name, m, r, layer, expert);
-    int rank = exf_rule_shape(&m->arch, r, shape);
-    exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
-    if (rc != EXF_OK) return rc;
-    if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
-    for (int kind = 0; kind < EXF_STORED_KINDS; kind++) mark_used(v, w.of[kind]);
-    mark_used(v, w.shape);
-    return EXF_OK;
-}
-
-static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, exf_err *err)
-{
-    const exf_model *m = v->m;
-    char name[EXF_TENSOR_NAME_LEN];
     exf_code rc = EXF_OK;
     if (!exf_rule_applies(m, r, layer)) {
         if (layer < 0 && r->where == EXF_IN_MODEL && r->how & EXF_MAY_BE_TIED) {
@@ -277,8 +250,15 @@ static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, ex
         }
         return EXF_OK;
     }
-    int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1;
-    for (int e = 0; rc == EXF_OK && e < n; e++) rc = check_one(v, r, layer, e, err);
+    int n = r->where == EXF_IN_EXPERT ? m->arch.n_experts : 1, rank = exf_rule_shape(&m->arch, r, shape);
+    for (int e = 0; e < n; e++) {
+        exf_rule_name(name, m, r, layer, e);
+        EXF_TRY(exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err));
+        if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
+        for (int kind = 0; kind < EXF_STORED_KINDS; kind++) mark_used(v, w.of[kind]);
+        mark_used(v, w.shape);
+    }
+out:
     return rc;
 }
 
@@ -305,22 +285,16 @@ static int begins_with(const exf_architecture *a, const char *name, const char *
     return 1;
 }
 
-/* Frequencies of RoPE, which old versions of transformers stored, follow from the config. */
-static int is_ignored(const exf_model *m, const char *name)
-{
-    if (exf_ends_with(name, "rotary_emb.inv_freq") || exf_weight_source_ignores(&m->quantization, name)) return 1;
-    for (size_t i = 0; i < m->family->n_ignored; i++)
-        if (begins_with(&m->arch, name, m->family->ignored[i])) return 1;
-    return 0;
-}
-
 static exf_code check_surplus(const inventory *v, exf_err *err)
 {
     const exf_model *m = v->m;
     for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
         const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
         const char *name = s->tensor->view.name;
-        if (!v->used[i] && !is_ignored(m, name))
+        /* Frequencies of RoPE, which old versions of transformers stored, follow from the config. */
+        int known = v->used[i] || exf_ends_with(name, "rotary_emb.inv_freq") || exf_weight_source_ignores(&m->quantization, name);
+        for (size_t k = 0; !known && m->family->ignored[k]; k++) known = begins_with(&m->arch, name, m->family->ignored[k]);
+        if (!known)
             return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is not one that %s expects of a %s", exf_st_path(s->file), name,
                             m->config_path, m->family->name);
     }
@@ -374,41 +348,29 @@ out:
 
 /* Integer tensors hold expert numbers, a row for each token of the vocabulary: each must name an expert,
  * since the router indexes with them.  A row may name one twice: that is one route (kernels/moe/moe.h). */
-
-static exf_code check_numbers(const exf_model *m, const exf_tensor_rule *r, int layer, const float *v, size_t n, exf_err *err)
-{
-    size_t cols = r->dims[1] == EXF_DIM_NONE ? 1 : (size_t)m->arch.dim[r->dims[1]];
-    for (size_t i = 0; i < n; i++) {
-        char name[EXF_TENSOR_NAME_LEN];
-        if (v[i] >= 0 && v[i] < (float)m->arch.n_experts) continue;
-        exf_rule_name(name, m, r, layer, 0);
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", token %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
-                        i / cols, (double)v[i], m->config_path, m->arch.n_experts - 1);
-    }
-    return EXF_OK;
-}
-
-static exf_code check_table(const exf_model *m, const exf_tensor_rule *r, int layer, exf_err *err)
-{
-    exf_code rc;
-    float *v = NULL;
-    size_t n = exf_model_count(m, r->role, layer);
-    EXF_TRY(exf_mem_new(&v, n, sizeof *v, "table of experts", err));
-    EXF_TRY(exf_model_read(m, r->role, layer, 0, v, err));
-    EXF_TRY(check_numbers(m, r, layer, v, n, err));
-out:
-    exf_mem_free(v);
-    return rc;
-}
-
 exf_code exf_model_check_tables(const exf_model *m, exf_err *err)
 {
+    char name[EXF_TENSOR_NAME_LEN];
+    float *v = NULL;
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < m->family->n_rules; i++) {
         const exf_tensor_rule *r = &m->family->rules[i];
-        if (!(r->how & EXF_INTEGER)) continue;
-        for (int l = 0; rc == EXF_OK && l < m->arch.n_layers; l++)
-            if (exf_rule_applies(m, r, l)) rc = check_table(m, r, l, err);
+        size_t cols = r->dims[1] == EXF_DIM_NONE ? 1 : (size_t)m->arch.dim[r->dims[1]];
+        for (int l = 0; r->how & EXF_INTEGER && l < m->arch.n_layers; l++) {
+            if (!exf_rule_applies(m, r, l)) continue;
+            size_t at = 0, n = exf_model_count(m, r->role, l);
+            exf_mem_free(v);
+            EXF_TRY(exf_mem_new(&v, n, sizeof *v, "table of experts", err));
+            EXF_TRY(exf_model_read(m, r->role, l, 0, v, err));
+            while (at < n && v[at] >= 0 && v[at] < (float)m->arch.n_experts) at++;
+            if (at == n) continue;
+            exf_rule_name(name, m, r, l, 0);
+            rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", token %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
+                          at / cols, (double)v[at], m->config_path, m->arch.n_experts - 1);
+            goto out;
+        }
     }
+out:
+    exf_mem_free(v);
     return rc;
 }

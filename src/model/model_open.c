@@ -6,28 +6,6 @@
 #include "format/json.h"
 #include "model/family.h"
 
-/* Returns 1 if the family has stacks of experts in MXFP4. */
-static int has_mxfp4(const exf_family *f)
-{
-    for (size_t i = 0; i < f->n_rules; i++)
-        if (f->rules[i].how & EXF_MXFP4) return 1;
-    return 0;
-}
-
-/* Finds the object that may have quantization_config: all of the config, or the text part of a model that sees, where some
- * releases have it. */
-static exf_code find_quantized(const exf_config *c, exf_config *out, exf_err *err)
-{
-    const exf_json *whole, *part;
-    exf_code rc;
-    *out = *c;
-    EXF_TRY(exf_config_find(c, "quantization_config", &whole, err));
-    EXF_TRY(exf_config_find(c, "text_config.quantization_config", &part, err));
-    if (part && !whole) rc = exf_config_find(c, "text_config", &out->object, err);
-out:
-    return rc;
-}
-
 enum { CONFIG_LIMIT = 16 << 20 };
 
 /* Reads how weights are coded: config.json says so, or, in exports of ModelOpt without that, a file beside it. */
@@ -57,6 +35,8 @@ static exf_code load_config(exf_model *m, exf_err *err)
 {
     exf_code rc;
     const char *model_type;
+    const exf_json *whole, *part;
+    int reads_mxfp4 = 0;
     EXF_TRY(exf_path_join(&m->config_path, m->dir, "config.json", err));
     EXF_TRY(exf_json_load(&m->config, m->config_path, CONFIG_LIMIT, err));
     EXF_TRY(exf_hash_file(m->config_path, m->config_sha256, err));
@@ -64,16 +44,20 @@ static exf_code load_config(exf_model *m, exf_err *err)
         rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected an object", m->config_path, exf_json_type_name(m->config));
         goto out;
     }
-    exf_config c = {m->config, m->config_path}, quantized;
+    exf_config c = {m->config, m->config_path}, quantized = c;
     EXF_TRY(exf_config_text_or(&c, "model_type", NULL, &model_type, err));
     rc = exf_family_require(model_type ? model_type : "", &m->family, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "%s: ", m->config_path);
         goto out;
     }
-    EXF_TRY(find_quantized(&c, &quantized, err));
+    /* All of the config may have quantization_config, or the text part of a model that sees, where some releases have it. */
+    EXF_TRY(exf_config_find(&c, "quantization_config", &whole, err));
+    EXF_TRY(exf_config_find(&c, "text_config.quantization_config", &part, err));
+    if (part && !whole) EXF_TRY(exf_config_find(&c, "text_config", &quantized.object, err));
     EXF_TRY(load_quantization(m, &quantized, err));
-    if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4 && !has_mxfp4(m->family))
+    for (size_t i = 0; i < m->family->n_rules; i++) reads_mxfp4 |= (m->family->rules[i].how & EXF_MXFP4) != 0;
+    if (m->quantization.quantizer == EXF_QUANTIZER_MXFP4 && !reads_mxfp4)
         EXF_TRY(exf_quantization_refuse(&quantized, "mxfp4", err));
     EXF_TRY(m->family->configure(&c, &m->arch, err));
 out:
@@ -95,7 +79,7 @@ exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part pa
     m->part = part;
     EXF_TRY(exf_mem_strdup(&m->dir, dir, "model path", err));
     EXF_TRY(load_config(m, err));
-    EXF_TRY(part == EXF_MODEL_CONFIG ? exf_checkpoint_empty(&m->checkpoint, err) : exf_checkpoint_open(&m->checkpoint, dir, err));
+    EXF_TRY(exf_checkpoint_open(&m->checkpoint, part == EXF_MODEL_CONFIG ? NULL : dir, err));
     exf_architecture_finish(&m->arch);
     EXF_TRY(exf_model_choose_layout(m, err));
     if (part != EXF_MODEL_CONFIG) {

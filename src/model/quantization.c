@@ -5,9 +5,6 @@
 
 #include "base/text.h"
 
-#include <ctype.h>
-#include <fnmatch.h>
-#include <regex.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,17 +100,6 @@ static exf_code read_mxfp8(const exf_config *c, exf_quantization *q, exf_err *er
     q->formats = EXF_FORMAT_MXFP8;
 out:
     return rc;
-}
-
-/* Reads the columns of a group: -1, null or absent is a whole row, 0 here. */
-static exf_code read_group_cols(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err)
-{
-    exf_code rc = exf_config_int_or(c, fields, -1, 1 << 20, fallback, out, err);
-    if (rc != EXF_OK) return rc;
-    if (*out == 0)
-        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is 0, expected columns of a group, or -1 for a row", c->path, fields);
-    if (*out < 0) *out = 0;
-    return EXF_OK;
 }
 
 /* ---- compressed-tensors ------------------------------------------------------------------ */
@@ -244,24 +230,17 @@ out:
     return rc;
 }
 
-/* Refuses weights that only a transform of the activations makes right. */
-static exf_code refuse_transforms(const exf_config *c, exf_err *err)
-{
-    const exf_json *transforms;
-    exf_code rc = exf_config_find(c, "quantization_config.transform_config.config_groups", &transforms, err);
-    if (rc != EXF_OK || exf_json_size(transforms) == 0) return rc;
-    return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.transform_config\" rotates weights (%s), which is not read", c->path,
-                    exf_json_key(exf_json_first(transforms)));
-}
-
 static exf_code read_compressed(const exf_config *c, exf_quantization *q, exf_err *err)
 {
-    const exf_json *groups;
+    const exf_json *groups, *transforms;
     const char *word;
     exf_code rc;
     EXF_TRY(read_word(c, "quantization_config.format", "", FORMATS, &word, err));
     EXF_TRY(read_word(c, "quantization_config.sparsity_config.format", "dense", "dense", &word, err));
-    EXF_TRY(refuse_transforms(c, err));
+    EXF_TRY(exf_config_find(c, "quantization_config.transform_config.config_groups", &transforms, err));
+    if (exf_json_size(transforms)) /* only a transform of the activations makes the weights right */
+        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.transform_config\" rotates weights (%s), which is not read",
+                        c->path, exf_json_key(exf_json_first(transforms)));
     EXF_TRY(exf_config_find(c, "quantization_config.config_groups", &groups, err));
     for (void *it = exf_json_first(groups); it; it = exf_json_next(groups, it)) EXF_TRY(read_group(c, q, exf_json_key(it), err));
     EXF_TRY(exf_config_find(c, "quantization_config.ignore", &q->exempt, err));
@@ -331,11 +310,16 @@ out:
 
 /* ---- AWQ and GPTQ --------------------------------------------------------------------------- */
 
+/* A group of -1 columns is a whole row, 0 here. */
 static exf_code read_bits(const exf_config *c, exf_quantization *q, exf_err *err)
 {
+    static const char group_size[] = "quantization_config.group_size|quantization_config.q_group_size";
     exf_code rc;
     EXF_TRY(exf_config_must_be(c, "quantization_config.bits|quantization_config.w_bit", "4", err));
-    EXF_TRY(read_group_cols(c, "quantization_config.group_size|quantization_config.q_group_size", 128, &q->group_cols, err));
+    EXF_TRY(exf_config_int_or(c, group_size, -1, 1 << 20, 128, &q->group_cols, err));
+    if (q->group_cols == 0)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is 0, expected columns of a group, or -1 for a row", c->path, group_size);
+    if (q->group_cols < 0) q->group_cols = 0;
     q->formats = EXF_FORMAT_INT4;
 out:
     return rc;
@@ -395,23 +379,11 @@ out:
     return rc;
 }
 
-/* GPTQModel takes 1 from each zero of a word by one subtraction, whose borrow reaches the next where a zero is 0; quantizers
- * that do not say who they are store each zero by itself. */
-static exf_code read_carries(const exf_config *c, exf_quantization *q, exf_err *err)
-{
-    const exf_json *quantizer;
-    exf_code rc = exf_config_find(c, "quantization_config.meta.quantizer", &quantizer, err);
-    if (rc != EXF_OK || !quantizer) return rc;
-    const exf_json *first = exf_json_type(quantizer) == EXF_JSON_ARRAY ? exf_json_at(quantizer, 0) : quantizer;
-    const char *name = first ? exf_json_string(first, NULL) : NULL;
-    q->zero_carries = name && exf_starts_with(name, "gptqmodel") && q->zero_add;
-    return EXF_OK;
-}
-
 /* Before checkpoint_format "gptq_v2" a zero is stored less 1.  Quantizers disagree about what an absent desc_act is. */
 static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err)
 {
     const char *format;
+    const exf_json *quantizer;
     gptq_settings all = {.bits = 4};
     exf_code rc;
     EXF_TRY(read_bits(c, q, err));
@@ -424,23 +396,17 @@ static exf_code read_gptq(const exf_config *c, exf_quantization *q, exf_err *err
     all.group_cols = q->group_cols;
     q->zeros = 1;
     q->zero_add = strcmp(format, "gptq") == 0;
-    EXF_TRY(read_carries(c, q, err));
+    /* GPTQModel takes 1 from each zero of a word by one subtraction, whose borrow reaches the next where a zero is 0; quantizers
+     * that do not say who they are store each zero by itself. */
+    EXF_TRY(exf_config_find(c, "quantization_config.meta.quantizer", &quantizer, err));
+    if (exf_json_type(quantizer) == EXF_JSON_ARRAY) quantizer = exf_json_at(quantizer, 0);
+    const char *name = quantizer ? exf_json_string(quantizer, NULL) : NULL;
+    q->zero_carries = name && exf_starts_with(name, "gptqmodel") && q->zero_add;
     q->zeros_are_8 = all.sym == 1;
     q->order = all.desc_act == 0 ? EXF_ORDER_SEQUENCE : EXF_ORDER_STORED;
     rc = read_dynamic(c, &all, q, err);
 out:
     return rc;
-}
-
-/* ---- MXFP4 ------------------------------------------------------------------------------------- */
-
-/* A block is always of 32 columns, and rules say which tensors are packed. */
-static exf_code read_mxfp4(const exf_config *c, exf_quantization *q, exf_err *err)
-{
-    (void)c;
-    (void)err;
-    q->formats = EXF_FORMAT_MXFP4;
-    return EXF_OK;
 }
 
 /* ---- all of them ------------------------------------------------------------------------------ */
@@ -489,7 +455,7 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     } methods[] = {
         {"fp8", EXF_QUANTIZER_FP8, read_fp8}, {"compressed-tensors", EXF_QUANTIZER_COMPRESSED, read_compressed},
         {"modelopt", EXF_QUANTIZER_MODELOPT, read_modelopt}, {"modelopt_fp4", EXF_QUANTIZER_MODELOPT, read_modelopt},
-        {"awq", EXF_QUANTIZER_AWQ, read_awq}, {"gptq", EXF_QUANTIZER_GPTQ, read_gptq}, {"mxfp4", EXF_QUANTIZER_MXFP4, read_mxfp4},
+        {"awq", EXF_QUANTIZER_AWQ, read_awq}, {"gptq", EXF_QUANTIZER_GPTQ, read_gptq}, {"mxfp4", EXF_QUANTIZER_MXFP4, NULL},
         {"mxfp8", EXF_QUANTIZER_FP8, read_mxfp8},
     };
     const exf_json *given;
@@ -503,87 +469,11 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         if (strcmp(methods[i].method, method) == 0) {
             q->quantizer = methods[i].quantizer;
-            return methods[i].read(c, q, err);
+            if (methods[i].read) return methods[i].read(c, q, err);
+            q->formats = EXF_FORMAT_MXFP4; /* a block is always of 32 columns, and rules say which tensors are packed */
+            return EXF_OK;
         }
     rc = exf_quantization_refuse(c, method, err);
 out:
     return rc;
-}
-
-/* ---- planning ------------------------------------------------------------------------------------ */
-
-/* Returns 1 if a regular expression matches a name from its first character on, as Python's match() does.  Expressions are of a
- * file that anybody may have written: those that can take much memory (counts) or time (references back) match nothing. */
-static int matches_expression(const char *expression, const char *name)
-{
-    regex_t re;
-    regmatch_t at;
-    for (const char *p = expression; *p; p++)
-        if (*p == '{' || (*p == '\\' && isalnum((unsigned char)p[1]))) return 0;
-    if (strlen(expression) > 1000 || regcomp(&re, expression, REG_EXTENDED) != 0) return 0;
-    int found = regexec(&re, name, 1, &at, 0) == 0 && at.rm_so == 0;
-    regfree(&re);
-    return found;
-}
-
-/* Returns 1 if a pattern of the quantizer's kind is of module `name`. */
-static int matches(const exf_quantization *q, const char *pattern, const char *name)
-{
-    if (q->quantizer == EXF_QUANTIZER_MODELOPT) return fnmatch(pattern, name, 0) == 0;
-    if (q->quantizer != EXF_QUANTIZER_COMPRESSED) return strstr(name, pattern) != NULL;
-    if (strncmp(pattern, "re:", 3) != 0) return strcmp(pattern, name) == 0;
-    return matches_expression(pattern + 3, name);
-}
-
-int exf_quantization_exempts(const exf_quantization *q, const char *weight)
-{
-    char module[256];
-    size_t n = strlen(weight), tail = exf_ends_with(weight, ".weight") ? strlen(".weight") : 0;
-    snprintf(module, sizeof module, "%.*s", (int)(n - tail), weight);
-    if (exf_json_type(q->exempt) == EXF_JSON_OBJECT) { /* GPTQ's "dynamic": settings by expression, of which "-:" are exempt */
-        for (void *it = exf_json_first(q->exempt); it; it = exf_json_next(q->exempt, it))
-            if (exf_starts_with(exf_json_key(it), "-:") && matches_expression(exf_json_key(it) + 2, module)) return 1;
-        return 0;
-    }
-    for (size_t i = 0; i < exf_json_size(q->exempt); i++) {
-        const char *pattern = exf_json_string(exf_json_at(q->exempt, i), NULL);
-        if (pattern && matches(q, pattern, module)) return 1;
-    }
-    return 0;
-}
-
-static uint64_t blocks(int64_t n, int64_t size)
-{
-    return (uint64_t)((n + size - 1) / size);
-}
-
-static uint64_t int4_bytes(const exf_quantization *q, uint64_t rows, uint64_t cols, uint64_t groups)
-{
-    uint64_t codes = q->quantizer == EXF_QUANTIZER_COMPRESSED ? rows * blocks((int64_t)cols, 8) * 4 : rows * cols / 2;
-    uint64_t zeros = q->zeros ? blocks((int64_t)rows, 8) * 4 * groups : 0;
-    return codes + 2 * rows * groups + zeros + (q->quantizer == EXF_QUANTIZER_GPTQ ? 4 * cols : 0);
-}
-
-int exf_quantization_fits_bf16(const exf_quantization *q, int expert)
-{
-    const unsigned mx = EXF_FORMAT_MXFP4 | EXF_FORMAT_MXFP8;
-    unsigned formats = q->formats;
-    if (q->quantizer == EXF_QUANTIZER_FP8 && formats & EXF_FORMAT_NVFP4 && !expert) formats = 0;
-    return formats ? !(formats & ~mx) : q->e8m0_scales;
-}
-
-uint64_t exf_quantization_bytes(const exf_quantization *q, int64_t rows, int64_t cols, int expert)
-{
-    uint64_t r = (uint64_t)rows, n = r * (uint64_t)cols;
-    if (q->quantizer == EXF_QUANTIZER_FP8) {
-        if (q->formats & EXF_FORMAT_NVFP4 && expert) return n / 2 + r * blocks(cols, EXF_NVFP4_BLOCK) + 4;
-        if (q->fp4_experts && expert) return n / 2 + r * blocks(cols, EXF_FP4_BLOCK);
-        return n + blocks(rows, q->block_rows) * blocks(cols, q->block_cols) * (q->e8m0_scales ? 1 : 4);
-    }
-    if (q->formats & EXF_FORMAT_INT4) return int4_bytes(q, r, (uint64_t)cols, blocks(cols, q->group_cols ? q->group_cols : cols));
-    if (q->formats & EXF_FORMAT_NVFP4) return n / 2 + r * blocks(cols, EXF_NVFP4_BLOCK) + 4;
-    if (q->formats & EXF_FORMAT_MXFP4) return n / 2 + r * blocks(cols, EXF_FP4_BLOCK);
-    if (q->formats & EXF_FORMAT_MXFP8) return n + r * blocks(cols, EXF_MXFP8_BLOCK);
-    if (q->block_rows) return n + 2 * blocks(rows, q->block_rows) * blocks(cols, q->block_cols);
-    return n + (q->quantizer == EXF_QUANTIZER_MODELOPT ? 4 : 2) * (q->whole_scales ? 1 : r);
 }

@@ -76,39 +76,29 @@ void exf_weight_identity_free(exf_weight_identity *id)
 
 /* ---- hashing -------------------------------------------------------------------------------- */
 
-static exf_code add_piece(exf_weight_identity *id, const piece *new, exf_err *err)
+exf_code exf_weight_identity_add(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
+                                 uint64_t begin, size_t n, const char hex[EXF_XXH3_HEX], exf_err *err)
 {
-    part *p = &id->part[new->place.part];
+    part *p = &id->part[place->part];
     pthread_mutex_lock(&id->lock);
     exf_code rc = exf_mem_grow(&p->piece, &p->capacity, p->n + 1, sizeof *p->piece, "weight identity", err);
-    if (rc == EXF_OK) p->piece[p->n++] = *new;
+    if (rc == EXF_OK) {
+        p->piece[p->n] = (piece){*place, of, begin, n, ""};
+        memcpy(p->piece[p->n++].hex, hex, EXF_XXH3_HEX);
+    }
     pthread_mutex_unlock(&id->lock);
     return rc;
 }
 
-exf_code exf_weight_identity_add(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
-                                 uint64_t begin, const void *bytes, size_t n, char hex[EXF_XXH3_HEX], exf_err *err)
-{
-    exf_xxh3_bytes(bytes, n, hex);
-    return exf_weight_identity_add_hashed(id, place, of, begin, n, hex, err);
-}
-
-exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
-                                        uint64_t begin, size_t n, const char hex[EXF_XXH3_HEX], exf_err *err)
-{
-    piece new = {*place, of, begin, n, ""};
-    memcpy(new.hex, hex, sizeof new.hex);
-    return add_piece(id, &new, err);
-}
-
 static exf_code end_piece(exf_piece_hash *p, exf_err *err)
 {
-    piece new = {p->place, p->of, p->begin, p->filled, ""};
-    exf_xxh3_end(p->hash, new.hex);
+    char hex[EXF_XXH3_HEX];
+    size_t n = p->filled;
+    exf_xxh3_end(p->hash, hex);
     p->hash = NULL;
-    p->begin += p->filled;
+    p->begin += n;
     p->filled = 0;
-    return add_piece(p->id, &new, err);
+    return exf_weight_identity_add(p->id, &p->place, p->of, p->begin - n, n, hex, err);
 }
 
 exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_err *err)
@@ -205,14 +195,6 @@ out:
     return rc;
 }
 
-static exf_code compare_pieces(const piece *a, const piece *b, exf_err *err)
-{
-    if (a->n == b->n && strcmp(a->hex, b->hex) == 0) return EXF_OK;
-    return exf_fail(err, EXF_MODEL,
-                    "%s: tensor \"%s\": bytes from %" PRIu64 " on were read twice and differ (XXH3 %.12s... and %.12s...): "
-                    "the file changed during the run", exf_st_path(b->of->file), view_of(b)->name, b->begin, a->hex, b->hex);
-}
-
 /* Hashes the pieces of a part in that order, each once however often it was read. */
 static exf_code hash_part(part *p, int (*order)(const void *, const void *), exf_code (*hash)(exf_hash *, const piece *, exf_err *),
                           char hex[EXF_SHA256_HEX], exf_err *err)
@@ -222,10 +204,15 @@ static exf_code hash_part(part *p, int (*order)(const void *, const void *), exf
     qsort(p->piece, p->n, sizeof *p->piece, order);
     EXF_TRY(exf_hash_new(&h, err));
     for (size_t i = 0; i < p->n; i++) {
-        if (i && order(&p->piece[i - 1], &p->piece[i]) == 0)
-            EXF_TRY(compare_pieces(&p->piece[i - 1], &p->piece[i], err));
-        else
-            EXF_TRY(hash(h, &p->piece[i], err));
+        const piece *a = i ? &p->piece[i - 1] : NULL, *b = &p->piece[i];
+        if (!a || order(a, b) != 0) {
+            EXF_TRY(hash(h, b, err));
+        } else if (a->n != b->n || strcmp(a->hex, b->hex) != 0) {
+            rc = exf_fail(err, EXF_MODEL,
+                          "%s: tensor \"%s\": bytes from %" PRIu64 " on were read twice and differ (XXH3 %.12s... and %.12s...): "
+                          "the file changed during the run", exf_st_path(b->of->file), view_of(b)->name, b->begin, a->hex, b->hex);
+            goto out;
+        }
     }
     rc = exf_hash_end(h, hex, err);
     h = NULL;
@@ -234,44 +221,35 @@ out:
     return rc;
 }
 
-static exf_code check_expected(const exf_weight_identity *id, const char *name, const digests *is, exf_err *err)
-{
-    char expected[EXF_SHA256_HEX], by_place[EXF_SHA256_HEX];
-    if (!id->expected || !exf_digest_list_find(id->expected, name, expected) || strcmp(is->by_name, expected) == 0) return EXF_OK;
-    if (id->expected_by_place && exf_digest_list_find(id->expected_by_place, name, by_place) && strcmp(is->by_place, by_place) == 0)
-        return EXF_OK;
-    return exf_fail(err, EXF_MODEL,
-                    "%s: was made with other weights: the digest of part %s was %.12s..., this checkpoint's is %.12s...; weights "
-                    "that were quantized or stored in other types since are taken by --accept other-weights",
-                    id->expected_path, name, expected, is->by_name);
-}
-
-static exf_code settle_part(exf_weight_identity *id, int number, exf_err *err)
+exf_code exf_weight_identity_settle(exf_weight_identity *id, int number, exf_err *err)
 {
     part *p = &id->part[number];
-    char name[EXF_DIGEST_NAME];
+    char name[EXF_DIGEST_NAME], expected[EXF_SHA256_HEX], by_place_too[EXF_SHA256_HEX];
     digests now;
     exf_code rc = EXF_OK;
-    if (p->n == 0) return EXF_OK;
+    pthread_mutex_lock(&id->lock);
+    if (p->n == 0) goto out;
     part_name(name, number);
     const exf_stored_tensor *of = p->piece[0].of;
     EXF_TRY(hash_part(p, by_name, hash_named, now.by_name, err));
     EXF_TRY(hash_part(p, by_place, hash_placed, now.by_place, err));
     p->n = 0;
-    if (p->is.by_name[0] && strcmp(p->is.by_name, now.by_name) != 0)
-        return exf_fail(err, EXF_MODEL,
-                        "%s: the weights of part %s had the digest %.12s... when they were read before, now %.12s...: "
-                        "the checkpoint changed", exf_st_path(of->file), name, p->is.by_name, now.by_name);
+    if (p->is.by_name[0] && strcmp(p->is.by_name, now.by_name) != 0) {
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: the weights of part %s had the digest %.12s... when they were read before, now %.12s...: "
+                      "the checkpoint changed", exf_st_path(of->file), name, p->is.by_name, now.by_name);
+        goto out;
+    }
     p->is = now;
-    rc = check_expected(id, name, &now, err);
+    int differs = id->expected && exf_digest_list_find(id->expected, name, expected) && strcmp(now.by_name, expected) != 0;
+    if (differs && id->expected_by_place && exf_digest_list_find(id->expected_by_place, name, by_place_too))
+        differs = strcmp(now.by_place, by_place_too) != 0;
+    if (differs)
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: was made with other weights: the digest of part %s was %.12s..., this checkpoint's is %.12s...; weights "
+                      "that were quantized or stored in other types since are taken by --accept other-weights",
+                      id->expected_path, name, expected, now.by_name);
 out:
-    return rc;
-}
-
-exf_code exf_weight_identity_settle(exf_weight_identity *id, int number, exf_err *err)
-{
-    pthread_mutex_lock(&id->lock);
-    exf_code rc = settle_part(id, number, err);
     pthread_mutex_unlock(&id->lock);
     return rc;
 }
@@ -310,17 +288,6 @@ exf_code exf_weight_identity_list_by_place(exf_weight_identity *id, exf_text *ou
     return list_digests(id, 1, out, err);
 }
 
-/* Returns the number of the part of that name, or -1. */
-static int part_named(const exf_weight_identity *id, const char *name)
-{
-    for (int i = 0; i < id->n_parts; i++) {
-        char have[EXF_DIGEST_NAME];
-        part_name(have, i);
-        if (strcmp(have, name) == 0) return i;
-    }
-    return -1;
-}
-
 exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *by_place, const char *path,
                                      exf_err *err)
 {
@@ -328,8 +295,13 @@ exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, 
     int more = 0;
     for (int places = 0; places < 2 && more == 0; places++)
         for (const char *at = places ? by_place : list; (more = exf_digest_list_next(&at, &e)) == 1;) {
-            int i = part_named(id, e.name);
-            if (i < 0) break;
+            char name[EXF_DIGEST_NAME];
+            int i = 0;
+            for (; i < id->n_parts; i++) {
+                part_name(name, i);
+                if (strcmp(name, e.name) == 0) break;
+            }
+            if (i == id->n_parts) break;
             memcpy(digest_at(id, i, places), e.hex, sizeof e.hex);
         }
     return more == 0 ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: is no list of the digests of this model's weights", path);
@@ -352,15 +324,6 @@ out:
 
 /* ---- stored read ------------------------------------------------------------------------------- */
 
-static exf_code check_finite(const exf_stored_tensor *s, size_t begin, const float *v, size_t n, exf_err *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(v[i]))
-            return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu is %s", exf_st_path(s->file),
-                            s->tensor->view.name, begin + i, isnan(v[i]) ? "not a number" : "infinite");
-    return EXF_OK;
-}
-
 exf_code exf_stored_read_hashed(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_piece_hash *hash, exf_err *err)
 {
     enum { CHUNK = 1 << 20 }; /* elements decoded at a time: the raw bytes are never all in memory */
@@ -375,7 +338,12 @@ exf_code exf_stored_read_hashed(const exf_stored_tensor *s, size_t begin, size_t
         if (hash) EXF_TRY(exf_piece_hash_add(hash, raw, m * width, err));
         exf_dtype_to_f32(dst + at, raw, m, dtype);
     }
-    EXF_TRY(check_finite(s, begin, dst, n, err));
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(dst[i])) {
+            rc = exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu is %s", exf_st_path(s->file), s->tensor->view.name,
+                          begin + i, isnan(dst[i]) ? "not a number" : "infinite");
+            break;
+        }
 out:
     exf_mem_free(raw);
     return rc;

@@ -48,12 +48,9 @@ typedef struct exf_weight_identity exf_weight_identity;
 
 exf_code exf_weight_identity_new(exf_weight_identity **out, int n_layers, exf_err *err) EXF_CHECKED;
 void exf_weight_identity_free(exf_weight_identity *id); /* NULL is allowed */
-/* Hashes n bytes that were read from byte `begin` of a tensor: one piece, whose digest goes to hex.  Thread-safe. */
+/* Adds a piece: n bytes that were read from byte `begin` of a tensor, and their XXH3 in hex.  Thread-safe. */
 exf_code exf_weight_identity_add(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
-                                 uint64_t begin, const void *bytes, size_t n, char hex[EXF_XXH3_HEX], exf_err *err) EXF_CHECKED;
-/* Adds a piece of n bytes that another process hashed. */
-exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, const exf_weight_place *place, const exf_stored_tensor *of,
-                                        uint64_t begin, size_t n, const char hex[EXF_XXH3_HEX], exf_err *err) EXF_CHECKED;
+                                 uint64_t begin, size_t n, const char hex[EXF_XXH3_HEX], exf_err *err) EXF_CHECKED;
 /* Makes the digests of a part that was read whole.  EXF_MODEL if it was read or restored before and differs, or
  * differs from what is expected.  Does nothing for a part that was not read. */
 exf_code exf_weight_identity_settle(exf_weight_identity *id, int part, exf_err *err) EXF_CHECKED;

@@ -126,15 +126,6 @@ static float factor_of(const exf_weight_source *w, const exf_raw_rows *raw)
     return factor;
 }
 
-static exf_code check_factor(const exf_weight_source *w, const exf_raw_rows *raw, exf_err *err)
-{
-    const exf_stored_tensor *factor = w->of[EXF_STORED_FACTOR];
-    float v = factor_of(w, raw);
-    if (!factor || (v > 0 && isfinite(v))) return EXF_OK;
-    return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" is %g, expected a number above 0", exf_st_path(factor->file),
-                    name_of(factor), (double)v);
-}
-
 /* Refuses the number of a group that is not there, and one by which a column is not in order where the config says that it is:
  * some libraries then follow the numbers, others the config. */
 static exf_code check_groups(const exf_weight_source *w, const exf_raw_rows *raw, size_t cols, exf_err *err)
@@ -194,8 +185,12 @@ out:
 /* Refuses what a decoder could not follow, and what contradicts the config. */
 static exf_code check_raw(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t cols, exf_err *err)
 {
+    const exf_stored_tensor *factor = w->of[EXF_STORED_FACTOR];
+    float v = factor_of(w, raw);
     exf_code rc;
-    EXF_TRY(check_factor(w, raw, err));
+    if (factor && !(v > 0 && isfinite(v)))
+        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" is %g, expected a number above 0", exf_st_path(factor->file),
+                        name_of(factor), (double)v);
     EXF_TRY(check_groups(w, raw, cols, err));
     EXF_TRY(check_zeros(w, raw, cols, err));
     if (w->shape && row == 0) rc = check_written_shape(w, cols, err);
@@ -212,17 +207,6 @@ static exf_weight_place place_of(const exf_weight_source *w, exf_stored_kind kin
     return at;
 }
 
-/* Reads the bytes of one of the tensors and hashes them. */
-static exf_code read_piece(const exf_weight_source *w, exf_stored_kind kind, stored_range r, size_t cols, void *buffer,
-                           const void **at, char digest[EXF_XXH3_HEX], exf_err *err)
-{
-    const exf_stored_tensor *of = w->of[kind];
-    exf_code rc = exf_st_read_aligned(of->file, of->tensor, r.begin, buffer, r.n, at, err);
-    if (rc != EXF_OK || !w->identity) return rc;
-    exf_weight_place place = place_of(w, kind, cols);
-    return exf_weight_identity_add(w->identity, &place, of, r.begin, *at, r.n, digest, err);
-}
-
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *buffer, exf_raw_rows *out,
                                exf_err *err)
 {
@@ -233,7 +217,13 @@ exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_
         out->of[kind] = NULL;
         out->digest[kind][0] = 0;
         if (r.n == 0) continue;
-        EXF_TRY(read_piece(w, (exf_stored_kind)kind, r, cols, to, &out->of[kind], out->digest[kind], err));
+        const exf_stored_tensor *of = w->of[kind];
+        EXF_TRY(exf_st_read_aligned(of->file, of->tensor, r.begin, to, r.n, &out->of[kind], err));
+        if (w->identity) {
+            exf_weight_place place = place_of(w, (exf_stored_kind)kind, cols);
+            exf_xxh3_bytes(out->of[kind], r.n, out->digest[kind]);
+            EXF_TRY(exf_weight_identity_add(w->identity, &place, of, r.begin, r.n, out->digest[kind], err));
+        }
         to += room_for(r.n);
     }
     rc = check_raw(w, out, row, cols, err);
@@ -264,7 +254,7 @@ exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n
         stored_range r = range_of(w, (exf_stored_kind)kind, row, n_rows, cols);
         exf_weight_place place = place_of(w, (exf_stored_kind)kind, cols);
         if (rows->of[kind])
-            EXF_TRY(exf_weight_identity_add_hashed(w->identity, &place, w->of[kind], r.begin, r.n, rows->digest[kind], err));
+            EXF_TRY(exf_weight_identity_add(w->identity, &place, w->of[kind], r.begin, r.n, rows->digest[kind], err));
     }
 out:
     return rc;
@@ -274,15 +264,6 @@ out:
  * Plain stacks of experts whose rows lie otherwise in the file than in the forward pass (EXF_REARRANGED): two roles' rows in turn,
  * and rows as columns.  Where two roles' rows alternate or share columns, each role's read takes both, so that they cross the disk
  * twice; the second time they come from the system's cache, if that has room. */
-
-/* Every other row of those that are stored, or all. */
-static void widen_rows(const exf_weight_source *w, const char *codes, size_t n_rows, size_t cols, float *dst)
-{
-    exf_dtype dtype = exf_weight_source_dtype(w);
-    size_t apart = rows_apart(w), width = cols * exf_dtype_bits(dtype) / 8;
-    codes += rows_before(w) * width;
-    for (size_t r = 0; r < n_rows; r++) exf_dtype_to_f32(dst + r * cols, codes + r * apart * width, cols, dtype);
-}
 
 /* One expert's rows that are stored as columns; some of them at a time, so that dst is written in whole lines. */
 static exf_code transpose_rows(const exf_weight_source *w, const char *codes, size_t cols, float *dst, exf_err *err)
@@ -311,7 +292,10 @@ static exf_code decode_rearranged(const exf_weight_source *w, const exf_raw_rows
     const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
     const char *codes = raw->of[EXF_STORED_CODES];
     exf_code rc = EXF_OK;
-    if (!w->each) widen_rows(w, codes, n_rows, cols, dst);
+    exf_dtype dtype = exf_weight_source_dtype(w);
+    size_t apart = rows_apart(w), width = cols * exf_dtype_bits(dtype) / 8;
+    for (size_t r = 0; !w->each && r < n_rows; r++) /* every other row of those that are stored, or all */
+        exf_dtype_to_f32(dst + r * cols, codes + (rows_before(w) + r * apart) * width, cols, dtype);
     for (size_t at = 0; rc == EXF_OK && w->each && at < n_rows; at += w->each)
         rc = transpose_rows(w, codes + exf_weight_source_stored_bytes(w, EXF_STORED_CODES, row, at, cols), cols, dst + at * cols,
                             err);
@@ -327,7 +311,7 @@ static exf_code decode_rearranged(const exf_weight_source *w, const exf_raw_rows
 static exf_code not_finite(const exf_weight_source *w, const exf_coded_rows *c, size_t row, size_t at, exf_err *err)
 {
     size_t i = at / c->cols * c->step, j = at % c->cols; /* in stored rows */
-    float scale = exf_coded_scale(w->coding, c, i, j);
+    float scale = exf_coded_scale(w->coding, c, i, exf_coded_group(c, j));
     const exf_stored_tensor *codes = w->of[EXF_STORED_CODES], *scales = w->of[EXF_STORED_SCALES];
     unsigned code = w->coding == EXF_CODED_FP8 ? c->codes[at] : w->coding == EXF_CODED_FP4 ? c->codes[(i * c->cols + j) / 2] : 0;
     if (!isfinite(scale))
@@ -341,36 +325,23 @@ static exf_code not_finite(const exf_weight_source *w, const exf_coded_rows *c, 
                     exf_st_path(codes->file), name_of(codes), row + i, j, code, (double)scale);
 }
 
-/* The scales of raw rows as float32, the factor in them; the caller frees. */
-static exf_code widen_scales(const exf_weight_source *w, const exf_raw_rows *raw, size_t n_bytes, float **out, exf_err *err)
-{
-    size_t n = n_bytes / (exf_dtype_bits(w->scale_dtype) / 8);
-    float factor = factor_of(w, raw);
-    exf_code rc;
-    EXF_TRY(exf_mem_new(out, n, sizeof **out, "scales", err));
-    exf_dtype_to_f32(*out, raw->of[EXF_STORED_SCALES], n, w->scale_dtype);
-    for (size_t i = 0; w->of[EXF_STORED_FACTOR] && i < n; i++) (*out)[i] = w->divides ? (*out)[i] / factor : (*out)[i] * factor;
-out:
-    return rc;
-}
-
-/* Rows before `row` in the block that scales, zeros or turned codes begin with. */
-static size_t row_in_block(const exf_weight_source *w, size_t row)
-{
-    if (is_turned(w)) return row;
-    return row % (w->coding == EXF_CODED_INT4 ? 8 : (size_t)w->block_rows);
-}
-
 static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
                              float *dst, exf_err *err)
 {
     float *scales = NULL;
     exf_code rc;
-    EXF_TRY(widen_scales(w, raw, range_of(w, EXF_STORED_SCALES, row, n_rows, cols).n, &scales, err));
+    size_t n_scales = range_of(w, EXF_STORED_SCALES, row, n_rows, cols).n / (exf_dtype_bits(w->scale_dtype) / 8);
+    float factor = factor_of(w, raw);
+    EXF_TRY(exf_mem_new(&scales, n_scales, sizeof *scales, "scales", err));
+    exf_dtype_to_f32(scales, raw->of[EXF_STORED_SCALES], n_scales, w->scale_dtype);
+    for (size_t i = 0; w->of[EXF_STORED_FACTOR] && i < n_scales; i++)
+        scales[i] = w->divides ? scales[i] / factor : scales[i] * factor;
+    /* Rows before `row` in the block that scales, zeros or turned codes begin with. */
+    size_t row_in_block = is_turned(w) ? row : row % (w->coding == EXF_CODED_INT4 ? 8 : (size_t)w->block_rows);
     size_t apart = rows_apart(w), before = rows_before(w);
     const uint8_t *codes = (const uint8_t *)raw->of[EXF_STORED_CODES] + before * (row_bytes(w, cols) / apart);
     exf_coded_rows c = {.codes = codes, .scales = scales + before * groups_of(w, cols), .rows = n_rows, .cols = cols,
-                        .row_in_block = row_in_block(w, row), .block_rows = (size_t)w->block_rows,
+                        .row_in_block = row_in_block, .block_rows = (size_t)w->block_rows,
                         .block_cols = (size_t)w->block_cols, .zeros = raw->of[EXF_STORED_ZEROS], .zero_add = w->zero_add,
                         .zero_carries = w->zero_carries,
                         .groups = raw->of[EXF_STORED_GROUPS], .all_rows = w->rows, .step = apart};
@@ -382,13 +353,27 @@ out:
     return rc;
 }
 
-/* Reads the rows in pieces as stored, and decodes these. */
-static exf_code read_pieces(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
+/* Adds the 1 that the tensor's rule asks for. */
+static void add_one(const exf_weight_source *w, float *dst, size_t n)
+{
+    if (w->how & EXF_PLUS_ONE)
+        for (size_t i = 0; i < n; i++) dst[i] += 1;
+}
+
+exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
     size_t step = exf_weight_piece_rows(w, cols), room = 0;
     char *buffer = NULL;
     exf_raw_rows raw;
     exf_code rc;
+    if (w->coding == EXF_CODED_PLAIN && !(w->how & EXF_REARRANGED)) {
+        exf_piece_hash hash = exf_weight_source_piece(w, row, step, cols);
+        rc = exf_stored_read_hashed(w->of[EXF_STORED_CODES], row * cols, n_rows * cols, dst, &hash, err);
+        rc = exf_piece_hash_end(&hash, rc, err);
+        if (rc == EXF_OK) add_one(w, dst, n_rows * cols);
+        return rc;
+    }
+    /* The others are read in pieces as stored, which are decoded. */
     for (size_t at = 0; at < n_rows; at += step) {
         size_t n = exf_weight_source_room(w, row + at, n_rows - at < step ? n_rows - at : step, cols);
         room = n > room ? n : room;
@@ -402,29 +387,6 @@ static exf_code read_pieces(const exf_weight_source *w, size_t row, size_t n_row
 out:
     exf_mem_free(buffer);
     return rc;
-}
-
-/* Adds the 1 that the tensor's rule asks for. */
-static void add_one(const exf_weight_source *w, float *dst, size_t n)
-{
-    if (w->how & EXF_PLUS_ONE)
-        for (size_t i = 0; i < n; i++) dst[i] += 1;
-}
-
-static exf_code read_plain(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
-{
-    const exf_stored_tensor *s = w->of[EXF_STORED_CODES];
-    exf_piece_hash hash = exf_weight_source_piece(w, row, exf_weight_piece_rows(w, cols), cols);
-    exf_code rc = exf_stored_read_hashed(s, row * cols, n_rows * cols, dst, &hash, err);
-    rc = exf_piece_hash_end(&hash, rc, err);
-    if (rc == EXF_OK) add_one(w, dst, n_rows * cols);
-    return rc;
-}
-
-exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
-{
-    return w->coding == EXF_CODED_PLAIN && !(w->how & EXF_REARRANGED) ? read_plain(w, row, n_rows, cols, dst, err)
-                                                                      : read_pieces(w, row, n_rows, cols, dst, err);
 }
 
 exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,

@@ -55,12 +55,6 @@ int exf_weight_source_ignores(const exf_quantization *q, const char *name)
 
 /* ---- checks ------------------------------------------------------------------------ */
 
-static int is_plain(exf_dtype t, unsigned how)
-{
-    if (how & EXF_INTEGER) return t == EXF_DT_I64 || t == EXF_DT_I32;
-    return t == EXF_DT_BF16 || t == EXF_DT_F16 || t == EXF_DT_F32;
-}
-
 /* Returns 1 for a tensor that the quantizer may have coded. */
 static int may_be_coded(const search *f, int rank)
 {
@@ -128,12 +122,9 @@ static exf_code find_block_scale(const search *f, exf_weight_source *w, const in
 }
 
 /* Checks the codes of a matrix that holds two FP4 in a byte. */
-static exf_code check_fp4(const search *f, exf_weight_source *w, const int64_t *shape, int block_cols)
+static exf_code check_fp4(const search *f, const int64_t *shape)
 {
     int64_t stored[2] = {shape[0], shape[1] / 2};
-    w->coding = EXF_CODED_FP4;
-    w->block_rows = w->piece_block = 1;
-    w->block_cols = block_cols;
     if (shape[1] % 2)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed FP4, but %s says %lld columns, an odd number",
                         exf_st_path(f->s->file), name_of(f->s), f->config_path, (long long)shape[1]);
@@ -142,15 +133,11 @@ static exf_code check_fp4(const search *f, exf_weight_source *w, const int64_t *
 
 static exf_code find_blocks(const search *f, exf_weight_source *w, const int64_t *shape)
 {
-    exf_code rc;
-    if (f->s->tensor->view.dtype == EXF_DT_I8) {
-        rc = check_fp4(f, w, shape, EXF_FP4_BLOCK);
-    } else {
-        w->coding = EXF_CODED_FP8;
-        w->block_rows = w->piece_block = f->q->block_rows;
-        w->block_cols = f->q->block_cols;
-        rc = check_shape(f, f->s, shape, 2, "");
-    }
+    int fp4 = f->s->tensor->view.dtype == EXF_DT_I8;
+    w->coding = fp4 ? EXF_CODED_FP4 : EXF_CODED_FP8;
+    w->block_rows = w->piece_block = fp4 ? 1 : f->q->block_rows;
+    w->block_cols = fp4 ? EXF_FP4_BLOCK : f->q->block_cols;
+    exf_code rc = fp4 ? check_fp4(f, shape) : check_shape(f, f->s, shape, 2, "");
     return rc == EXF_OK ? find_block_scale(f, w, shape) : rc;
 }
 
@@ -203,67 +190,35 @@ static exf_code find_companion(const search *f, exf_weight_source *w, exf_stored
     return rc;
 }
 
-/* Finds the number by which all scales are multiplied or divided. */
-static exf_code find_factor(const search *f, exf_weight_source *w, const char *ending, int divides)
+/* NVFP4, whose scales are all multiplied or divided by one number, MXFP4 and MXFP8: a scale for each block of a row's columns.
+ * Of MXFP8 the name of the scales in checkpoints of quant_method "mxfp8" is transformers' or vLLM's. */
+static exf_code find_row_blocks(const search *f, exf_weight_source *w, const int64_t *shape, unsigned format)
 {
-    const exf_stored_tensor *s = find_beside(f->c, f->name, ending);
-    if (!s) return missing_beside(f, EXF_STORED_FACTOR, ending);
-    exf_code rc = check_dtype(f, s, words_of[EXF_STORED_FACTOR], 1 << EXF_DT_F32);
-    w->of[EXF_STORED_FACTOR] = s;
-    w->divides = divides;
-    if (rc != EXF_OK || exf_tensor_count(&s->tensor->view) == 1) return rc;
-    return check_shape(f, s, (const int64_t[]){1}, 1, "");
-}
-
-static exf_code find_nvfp4(const search *f, exf_weight_source *w, const int64_t *shape)
-{
-    int packed = f->q->quantizer == EXF_QUANTIZER_COMPRESSED;
-    companion scales = {"weight_scale", 1 << EXF_DT_F8_E4M3, {shape[0], (shape[1] + EXF_NVFP4_BLOCK - 1) / EXF_NVFP4_BLOCK}, 2,
-                        " (one per 16 columns)"};
+    int nvfp4 = format == EXF_FORMAT_NVFP4, fp8 = format == EXF_FORMAT_MXFP8, packed = f->q->quantizer == EXF_QUANTIZER_COMPRESSED;
+    int cols = nvfp4 ? EXF_NVFP4_BLOCK : fp8 ? EXF_MXFP8_BLOCK : EXF_FP4_BLOCK;
+    int inverse = fp8 && f->q->quantizer == EXF_QUANTIZER_FP8 && find_beside(f->c, f->name, "weight_scale_inv");
+    companion scales = {inverse ? "weight_scale_inv" : "weight_scale",
+                        nvfp4 ? 1 << EXF_DT_F8_E4M3 : 1 << EXF_DT_U8 | 1 << EXF_DT_F8_E8M0,
+                        {shape[0], (shape[1] + cols - 1) / cols}, 2, nvfp4 ? " (one per 16 columns)" : " (one per 32 columns)"};
+    const char *factor = packed ? "weight_global_scale" : "weight_scale_2";
     exf_code rc;
-    EXF_TRY(check_fp4(f, w, shape, EXF_NVFP4_BLOCK));
-    EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
-    rc = find_factor(f, w, packed ? "weight_global_scale" : "weight_scale_2", packed);
-out:
-    return rc;
-}
-
-static exf_code find_mxfp4(const search *f, exf_weight_source *w, const int64_t *shape)
-{
-    companion scales = {"weight_scale", 1 << EXF_DT_U8 | 1 << EXF_DT_F8_E8M0,
-                        {shape[0], (shape[1] + EXF_FP4_BLOCK - 1) / EXF_FP4_BLOCK}, 2, " (one per 32 columns)"};
-    exf_code rc;
-    EXF_TRY(check_fp4(f, w, shape, EXF_FP4_BLOCK));
-    EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
-    w->scale_dtype = EXF_DT_F8_E8M0;
-out:
-    return rc;
-}
-
-/* FP8 under bytes, whose name in checkpoints of quant_method "mxfp8" is transformers' or vLLM's. */
-static exf_code find_mxfp8(const search *f, exf_weight_source *w, const int64_t *shape)
-{
-    int inverse = f->q->quantizer == EXF_QUANTIZER_FP8 && find_beside(f->c, f->name, "weight_scale_inv");
-    companion scales = {inverse ? "weight_scale_inv" : "weight_scale", 1 << EXF_DT_U8 | 1 << EXF_DT_F8_E8M0,
-                        {shape[0], (shape[1] + EXF_MXFP8_BLOCK - 1) / EXF_MXFP8_BLOCK}, 2, " (one per 32 columns)"};
-    exf_code rc;
-    w->coding = EXF_CODED_FP8;
+    w->coding = fp8 ? EXF_CODED_FP8 : EXF_CODED_FP4;
     w->block_rows = w->piece_block = 1;
-    w->block_cols = EXF_MXFP8_BLOCK;
-    EXF_TRY(check_shape(f, f->s, shape, 2, ""));
+    w->block_cols = cols;
+    EXF_TRY(fp8 ? check_shape(f, f->s, shape, 2, "") : check_fp4(f, shape));
     EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
-    w->scale_dtype = EXF_DT_F8_E8M0;
+    if (!nvfp4) {
+        w->scale_dtype = EXF_DT_F8_E8M0;
+        return EXF_OK;
+    }
+    const exf_stored_tensor *s = find_beside(f->c, f->name, factor);
+    if (!s) return missing_beside(f, EXF_STORED_FACTOR, factor);
+    EXF_TRY(check_dtype(f, s, words_of[EXF_STORED_FACTOR], 1 << EXF_DT_F32));
+    if (exf_tensor_count(&s->tensor->view) != 1) EXF_TRY(check_shape(f, s, (const int64_t[]){1}, 1, ""));
+    w->of[EXF_STORED_FACTOR] = s;
+    w->divides = packed;
 out:
     return rc;
-}
-
-/* Returns 1 for FP8 under the bytes of MXFP8: where the config has other FP8 too, the scales tell. */
-static int is_mxfp8(const search *f)
-{
-    const exf_stored_tensor *scales = find_beside(f->c, f->name, "weight_scale");
-    if (!(f->q->formats & EXF_FORMAT_MXFP8)) return 0;
-    if (!(f->q->formats & EXF_FORMAT_FP8) || !scales) return !(f->q->formats & EXF_FORMAT_FP8);
-    return scales->tensor->view.dtype == EXF_DT_U8 || scales->tensor->view.dtype == EXF_DT_F8_E8M0;
 }
 
 /* A stack of experts, X_blocks and X_scales. */
@@ -336,19 +291,6 @@ static exf_code find_groups(const search *f, exf_weight_source *w, const char *e
                     f->q->quantizer == EXF_QUANTIZER_GPTQ ? "\"desc_act\": false" : "\"actorder\": null", f->config_path);
 }
 
-/* Finds the shape that compressed-tensors writes beside packed integers; what it holds is compared when these are read. */
-static exf_code find_written_shape(const search *f, exf_weight_source *w)
-{
-    const int64_t shape[1] = {2};
-    exf_code rc = EXF_OK;
-    w->shape = find_beside(f->c, f->name, "weight_shape");
-    if (!w->shape) return EXF_OK;
-    EXF_TRY(check_dtype(f, w->shape, "rows and columns", 1 << EXF_DT_I64 | 1 << EXF_DT_I32));
-    rc = check_shape(f, w->shape, shape, 1, " (rows and columns)");
-out:
-    return rc;
-}
-
 /* 4-bit integers, whose files the three quantizers turn differently. */
 static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *shape)
 {
@@ -375,7 +317,11 @@ static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *
     EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
     if (q->zeros || awq) EXF_TRY(find_companion(f, w, EXF_STORED_ZEROS, &zeros, q->zeros)); /* symmetric AWQ may store its 8s */
     if (!awq) EXF_TRY(find_groups(f, w, turned ? "g_idx" : "weight_g_idx", cols));
-    if (!turned) EXF_TRY(find_written_shape(f, w));
+    /* Compressed-tensors writes the shape beside packed integers; what it holds is compared when these are read. */
+    if (!turned && (w->shape = find_beside(f->c, f->name, "weight_shape"))) {
+        EXF_TRY(check_dtype(f, w->shape, "rows and columns", 1 << EXF_DT_I64 | 1 << EXF_DT_I32));
+        EXF_TRY(check_shape(f, w->shape, (const int64_t[]){2}, 1, " (rows and columns)"));
+    }
 out:
     return rc;
 }
@@ -391,15 +337,23 @@ static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t 
     unsigned formats = f->q->formats;
     exf_dtype t = f->s->tensor->view.dtype;
     w->rows = (size_t)shape[0];
-    if (f->q->quantizer == EXF_QUANTIZER_FP8 && t == EXF_DT_U8) return find_nvfp4(f, w, shape);
-    if (f->q->quantizer == EXF_QUANTIZER_FP8)
-        return formats & EXF_FORMAT_MXFP8 ? find_mxfp8(f, w, shape) : find_blocks(f, w, shape);
+    if (f->q->quantizer == EXF_QUANTIZER_FP8) {
+        if (t == EXF_DT_U8) return find_row_blocks(f, w, shape, EXF_FORMAT_NVFP4);
+        return formats & EXF_FORMAT_MXFP8 ? find_row_blocks(f, w, shape, EXF_FORMAT_MXFP8) : find_blocks(f, w, shape);
+    }
     if (t == EXF_DT_I32) return formats & EXF_FORMAT_INT4 ? find_int4(f, w, shape) : not_named(f, "packed integers");
-    if (t == EXF_DT_F8_E4M3 && is_mxfp8(f)) return find_mxfp8(f, w, shape);
-    if (t == EXF_DT_F8_E4M3) return formats & EXF_FORMAT_FP8 ? find_fp8(f, w, shape) : not_named(f, "FP8");
+    if (t == EXF_DT_F8_E4M3) {
+        /* FP8 under the bytes of MXFP8: where the config has other FP8 too, the scales tell. */
+        const exf_stored_tensor *scales = find_beside(f->c, f->name, "weight_scale");
+        exf_dtype s = scales ? scales->tensor->view.dtype : EXF_DT_F32;
+        int bytes = s == EXF_DT_U8 || s == EXF_DT_F8_E8M0;
+        if (formats & EXF_FORMAT_MXFP8 && (!(formats & EXF_FORMAT_FP8) || bytes))
+            return find_row_blocks(f, w, shape, EXF_FORMAT_MXFP8);
+        return formats & EXF_FORMAT_FP8 ? find_fp8(f, w, shape) : not_named(f, "FP8");
+    }
     if (formats & EXF_FORMAT_NVFP4 && (!(formats & EXF_FORMAT_MXFP4) || find_beside(f->c, f->name, "weight_global_scale")))
-        return find_nvfp4(f, w, shape);
-    return formats & EXF_FORMAT_MXFP4 ? find_mxfp4(f, w, shape) : not_named(f, "packed FP4");
+        return find_row_blocks(f, w, shape, EXF_FORMAT_NVFP4);
+    return formats & EXF_FORMAT_MXFP4 ? find_row_blocks(f, w, shape, EXF_FORMAT_MXFP4) : not_named(f, "packed FP4");
 }
 
 /* ---- all of them ------------------------------------------------------------------------ */
@@ -435,6 +389,7 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
                              .piece_block = 1, .each = each};
     if (how & EXF_MXFP4) return find_mxfp4_stack(&f, w, shape, rank);
     if (may_be_coded(&f, rank) && is_coded(&f)) return find_coded(&f, w, shape);
-    if (!is_plain(f.s->tensor->view.dtype, how)) return wrong_dtype(&f, rank);
+    unsigned plain = how & EXF_INTEGER ? 1 << EXF_DT_I64 | 1 << EXF_DT_I32 : FLOATS;
+    if (!(plain >> f.s->tensor->view.dtype & 1)) return wrong_dtype(&f, rank);
     return check_shape(&f, f.s, shape, rank, "");
 }

@@ -290,7 +290,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     if (p.demand.head) EXF_TRY(exf_head_step(&p, err));
     EXF_TRY(exf_hidden_settle(&p.hidden, err));
     EXF_TRY(add_slots_run(&p, err));
-    EXF_TRY(exf_model_pass_done(m, err));
+    EXF_TRY(exf_model_layer_done(m, -1, err));
 out:
     if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);
     exf_progress_end();

@@ -154,7 +154,8 @@ static void add_matrix(chunk_bytes *most, const exf_model *m, exf_role role, int
 {
     int packed = m->quantization.quantizer == EXF_QUANTIZER_AWQ || m->quantization.quantizer == EXF_QUANTIZER_GPTQ;
     size_t n = exf_model_count(m, role, layer), codes = packed ? n / 2 : 0, floats = 0;
-    unsigned how = exf_model_how(m, role, layer);
+    const exf_tensor_rule *rule = exf_model_rule(m, role, layer);
+    unsigned how = rule ? rule->how : 0;
     if (how & EXF_REARRANGED) floats = EXF_WEIGHT_CHUNK_BYTES;
     if (how & EXF_TRANSPOSED) {
         codes = n * (size_t)exf_roles_read_together(how) * (exf_model_fits_bf16(m, role, layer) ? 2 : sizeof(float));
